@@ -52,12 +52,10 @@ class Placement:
         is the number of a pixel, as of keypoints: x is then mirrored to W - 1 - x.
         """
         by_x, by_y = self.size[1] / self.rect.width, self.size[0] / self.rect.height
-        matrix = np.diag((by_x, by_y, 1.0))
-        matrix[:2, 2] = -self.rect.left * by_x, -self.rect.top * by_y
+        left, top = -self.rect.left * by_x, -self.rect.top * by_y
         if self.flip:
-            matrix[0] *= -1
-            matrix[0, 2] += self.size[1] - unit
-        return matrix
+            by_x, left = -by_x, self.size[1] - unit - left
+        return np.array(((by_x, 0.0, left), (0.0, by_y, top), (0.0, 0.0, 1.0)))
 
 
 def choose_rect(

@@ -87,11 +87,11 @@ def _move_boxes(values: Float64, matrices: list[Float64], size: tuple[int, int])
     """Move boxes (n, 4) in place. What nothing is left of in the picture becomes zeros."""
     there = real(values, "boxes")
     boxes = values[there]
-    left = np.ones(len(boxes), np.bool_)
+    left, most = np.ones(len(boxes), np.bool_), np.array((*size[::-1], *size[::-1]), np.float64)
     for matrix in matrices:
-        corners = _moved(boxes[:, _CORNERS], matrix)
+        corners = _moved(boxes[:, _CORNERS].reshape(-1, 2), matrix).reshape(-1, 4, 2)
         boxes = np.concatenate((corners.min(axis=1), corners.max(axis=1)), axis=1)
-        np.clip(boxes, 0, (*size[::-1], *size[::-1]), out=boxes)
+        np.minimum(np.maximum(boxes, 0, out=boxes), most, out=boxes)
         left &= real(boxes, "boxes")
     boxes[~left] = 0
     values[there] = boxes
@@ -107,9 +107,12 @@ def _move_keypoints(values: Float64, matrices: list[Float64]) -> None:
 
 
 def _moved(places: Float64, matrix: Float64) -> Float64:
-    """Places (..., 2) as a matrix (3, 3) takes them, times a number."""
-    found = places @ matrix[:, :2].T + matrix[:, 2]
-    return found[..., :2] / found[..., 2:]
+    """Places (n, 2) as a matrix (3, 3) takes them, times a number."""
+    found: Float64 = places @ matrix[:2, :2].T
+    found += matrix[:2, 2]
+    if matrix[2].tolist() != [0.0, 0.0, 1.0]:
+        found /= places @ matrix[2:, :2].T + matrix[2, 2]
+    return found
 
 
 def check_places(stored: SampleSpec, what: str, path: str) -> None:

@@ -11,7 +11,6 @@ import contextlib
 import math
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from functools import cached_property
 from typing import Any, Final
 
@@ -364,7 +363,7 @@ class RowTransform:
         if self.geometry:
             found = self.wanted.rect(*frame, None if crops is None else crops[0])
             around = self.wanted.crop_padding
-            rect = replace(found, top=found.top - around, left=found.left - around)
+            rect = geometry.Rect(found.top - around, found.left - around, found.height, found.width)
         return geometry.Placement(rect, size, flips is not None and bool(flips[0]))
 
     def filler(self, batch_bytes: int) -> RowFiller | None:

@@ -284,7 +284,8 @@ def _open_array(p: ReaderParams, array: Any, labels: Any, asked: Request) -> Ope
     """One array. An h5py data set is reopened by its path, off h5py's global lock."""
     if not isinstance(array, DatasetPath):
         return index_arrays(array, labels, asked).open()
-    named = replace(asked, data=array.name, labels=None, others=())
+    places = (array.name,) if asked.data in asked.places else ()
+    named = replace(asked, data=array.name, labels=None, others=(), places=places)
 
     def index(file: OpenFile) -> SetIndex:
         found = index_hdf5(file, named)

@@ -15,6 +15,7 @@ import h5py
 import numpy as np
 import pytest
 from fakes import packed, write_hdf5
+from foreign_sets import pyxis_sample, write_pyxis
 from PIL import Image
 
 from asyncreader import AsyncReader, DecodeError, FormatError, ParamsError
@@ -221,6 +222,41 @@ def test_where_boxes_may_be_stored(tmp_path: Path) -> None:
             assert opened.data_shape == ((4, 3, HIGH, WIDE), (4, 3, 4))
             for batch in opened:
                 np.testing.assert_array_equal(batch.data[1][:, 0], expected[batch.indices])
+
+
+def test_keypoints_of_several_figures(tmp_path: Path) -> None:
+    """Keypoints (N, figures, K, 3), and boxes that have the numbers of the pictures' sides, are
+    none of them pictures: in HDF5, in ml-pyxis' LMDB, as h5py's data sets and as arrays."""
+    images = np.zeros((COUNT, 5, 4, 3), np.uint8)
+    boxes = np.tile(np.array([0, 1, 2, 4], np.int64), (COUNT, 5, 1))
+    points = np.arange(COUNT * 5 * 4 * 3, dtype=np.float32).reshape(COUNT, 5, 4, 3) + 1
+    fields = {"image": images, "boxes": boxes, "points": points}
+    write_pyxis(
+        tmp_path / "pyxis",
+        [pyxis_sample({name: values[i] for name, values in fields.items()}) for i in range(COUNT)],
+    )
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        for name, values in fields.items():
+            file[name] = values
+    params: dict[str, Any] = {"flip": True, "labels_field": None}
+    with h5py.File(tmp_path / "a.h5") as file:
+        sources = [
+            ({name: file[name] for name in fields}, {}),
+            (fields, {}),
+            (str(tmp_path / "a.h5"), {"data_field": "image"}),
+            (str(tmp_path / "pyxis"), {"data_field": "image"}),
+        ]
+        for source, more in sources:
+            with reader(source, **more, **params) as opened:
+                _, some, places = next(iter(opened)).data
+                assert set(map(tuple, some.reshape(-1, 4).tolist())) == {(0, 1, 2, 4), (2, 1, 4, 4)}
+                assert places.shape == (8, 5, 4, 3)
+                np.testing.assert_array_equal(places[..., 1:], points[:8, ..., 1:])
+                mirrored = (places[..., 0] != points[:8, ..., 0]).any(axis=(1, 2))
+                assert 0 < mirrored.sum() < 8
+                assert (some[mirrored][:, 0, 0] == 2).all()
+                expected = 3 - points[:8][mirrored][..., 0]
+                np.testing.assert_array_equal(places[mirrored][..., 0], expected)
 
 
 def test_boxes_of_a_turned_picture(tmp_path: Path) -> None:
