@@ -79,6 +79,8 @@ class Together:
         record, where the function fails."""
         size = sum(fill.row_bytes for fill in self.before)
         together, errors = max(1, _GROUP_BYTES // size), list[RowError]()
+        if self._source.facts.remote:  # request all before waiting for the first group
+            self._source.prefetch(job.records)
         for first in range(0, job.records.size, together):
             errors += self._read(job.pick(slice(first, first + together)), outs, meter)
         return tuple(errors)

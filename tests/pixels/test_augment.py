@@ -267,3 +267,36 @@ def test_on_the_command_line(tmp_path: Path) -> None:
     words = ['augment=["color-jitter", {"brightness": 0.4}]']
     (pair,) = AUGMENT("augment", params_of(None, None, words)["augment"])  # type: ignore[arg-type]
     assert pair.brightness == (0.6, 1.4)
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_what_moves_pixels_says_where_places_go(name: str) -> None:
+    """Operations that move label maps, and no others, move places: a pixel of a map that is set
+    lies, after the operation, where its matrices say, to a pixel and a half."""
+    (operation,) = AUGMENT(
+        "augment",
+        [(name, {**ALL[name], **({"p": 1.0} if "p=" in repr(known()[name](**ALL[name])) else {})})],
+    )
+    high, wide = 40, 52
+    there = 0
+    for key in range(30):
+        drawn = operation.draw(Draws(key << 40), (high, wide, 3))
+        if drawn is None:
+            continue
+        values = np.zeros((high, wide, 1), np.uint8)
+        values[18:21, 25:28] = 1
+        before = values.copy()
+        operation.move(values, drawn)
+        place = np.array([26.5, 19.5, 1.0])
+        for matrix in operation.matrices(drawn, (high, wide, 3), 0):
+            place = matrix @ place
+            place /= place[2]
+        rows, columns = np.nonzero(values[..., 0])
+        if not operation.matrices(drawn, (high, wide, 3), 0):
+            np.testing.assert_array_equal(values, before)
+        elif 2 < place[0] < wide - 2 and 2 < place[1] < high - 2 and rows.size:
+            there += 1
+            assert abs(columns.mean() + 0.5 - place[0]) < 1.5
+            assert abs(rows.mean() + 0.5 - place[1]) < 1.5
+    moves = type(operation).move is not type(operation).__mro__[-2].move
+    assert (there > 3) == moves

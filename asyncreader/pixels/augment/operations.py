@@ -204,6 +204,9 @@ class Moving(Operation):
         plain: dict[str, Any] = {"interpolation": "nearest", "fill": None}
         replace(self, **{name: plain[name] for name in names}).apply(values, drawn)
 
+    def matrices(self, drawn: Drawn, shape: ImageShape, unit: int) -> list[Float64]:
+        raise NotImplementedError
+
 
 @dataclass(frozen=True)
 class RandomRotation(Moving, name="random-rotation"):
