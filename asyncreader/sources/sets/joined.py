@@ -30,6 +30,9 @@ from ..request import Request
 from .digests import WholeDigests
 from .open_cache import KeptIndices, OpenFileCache
 
+#: The part of the files that may be out of memory while the set is read as one that is in memory:
+#: as much as AdaptiveStore allows of one file's pages.
+MOST_NOT_IN_MEMORY: Final = 0.1
 #: The hint of an error about a missing or wrong file.
 RESTORE: Final = "restore it, or convert the set again"
 
@@ -323,7 +326,8 @@ class JoinedSource:
             self._not_in_memory.discard(number)
         else:
             self._not_in_memory.add(number)
-        return () if self._not_in_memory else self._in_memory
+        few = len(self._not_in_memory) <= len(self._all_open) * MOST_NOT_IN_MEMORY
+        return self._in_memory if few else ()
 
     def label_tables(self) -> list[Array]:
         """The labels of all files as they are in memory, in sequence; call in_memory() before."""
