@@ -195,7 +195,7 @@ def test_what_a_set_says(tmp_path: Path) -> None:
         np.testing.assert_array_equal(one.served[0], IMAGES[2].transpose(2, 0, 1))
         assert "3 samples" in repr(ds)
         assert "3 samples" in ds._repr_html_()
-        assert len(ds.preview(count=2).records) == 2
+        assert ds.preview(count=2).size > ds.preview(count=1).size
     with asyncreader.open(arrays(tmp_path)) as plain:
         assert (plain.labels, plain.classes, plain.class_to_idx) == (None, None, {})
         with pytest.raises(ParamsError, match="no class to count"):
