@@ -23,6 +23,8 @@ from .errors import (
 
 if TYPE_CHECKING:
     from .batch import Batch
+    from .dataset import Dataset
+    from .dataset import open as open
     from .reader import AsyncReader
     from .stats import ReaderStats
 
@@ -33,6 +35,7 @@ __all__ = [
     "AsyncReaderError",
     "Batch",
     "ChecksumError",
+    "Dataset",
     "DecodeError",
     "FinishedError",
     "FormatError",
@@ -51,7 +54,13 @@ __all__ = [
 
 #: Names whose modules take numpy and numba along (0.8 s): they are loaded when first asked for,
 #: so that ``asyncreader --help`` answers at once (PEP 562).
-_LATE = {"AsyncReader": "reader", "Batch": "batch", "ReaderStats": "stats"}
+_LATE = {
+    "AsyncReader": "reader",
+    "Batch": "batch",
+    "Dataset": "dataset",
+    "ReaderStats": "stats",
+    "open": "dataset",  # not in __all__: ``from asyncreader import *`` leaves Python's own open
+}
 
 
 def __getattr__(name: str) -> object:

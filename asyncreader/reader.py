@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import html
 import os
+import sys
 import threading
 import time
 import weakref
@@ -14,7 +15,8 @@ from typing import Any, Generic, NoReturn, Self, TypeAlias, Unpack
 
 import numpy as np
 
-from .batch import Batch, D, L
+from .batch import Array, Batch, D, L
+from .dataset import Dataset, Sample
 from .errors import FinishedError, ParamsError, ReaderClosedError
 from .params import (
     PARAMETERS,
@@ -66,6 +68,7 @@ class AsyncReader(Generic[D, L]):
         device = None if p.cuda is False else open_device(p.cuda)
         source = build.open_set(p)
         self._source: OpenSet | None = source
+        self._dataset: Dataset | None = None
         self._facts_of_set = source.facts
         self._encoding = source.spec.encoding
         self._checked = bool(source.checked)
@@ -243,13 +246,59 @@ class AsyncReader(Generic[D, L]):
         """Batches in a whole epoch on this rank."""
         return self._schedule.steps
 
-    def __getitem__(self, index: object) -> NoReturn:
+    # -- samples by number -----------------------------------------------------------------
+
+    @property
+    def dataset(self) -> Dataset:
+        """The set without an order: its samples by number, labels, paths, classes, statistics.
+
+        It is open for as long as the reader. ReaderClosedError after close().
+        """
+        self._check_process()
+        self._ring.check_open()
+        if self._dataset is None or self._dataset.closed:
+            assert self._source is not None
+            self._dataset = Dataset.of_reader(self._params, self._given(), self._source)
+        return self._dataset
+
+    def __getitem__(self, index: int) -> tuple[Array, Array]:
+        """``dataset[index]``: a sample, not a batch. ParamsError to a torch DataLoader."""
+        caller = sys._getframe(1).f_globals.get("__name__", "")
+        if caller.startswith("torch.utils.data"):  # len() is in batches: it would stop too soon
+            self.__getitems__(index)
+        return self.dataset[index]
+
+    def __getitems__(self, indices: object) -> NoReturn:
         raise ParamsError(
-            "an AsyncReader serves whole batches in its own order, not samples by number",
-            found=f"number {index!r}"[:80],
-            hint="loop over it. In the place of a torch DataLoader use "
-            "asyncreader.adapters.torch.TorchReader",
+            "an AsyncReader serves whole batches, and its length is a number of batches",
+            found="a torch DataLoader over it",
+            hint="give the DataLoader reader.dataset, or use "
+            "asyncreader.adapters.torch.TorchReader in its place",
         )
+
+    def sample(self, index: int) -> Sample:
+        """``dataset.sample(index)``: all that the set holds of a sample."""
+        return self.dataset.sample(index)
+
+    @property
+    def labels(self) -> Array | None:
+        """``dataset.labels``: of all samples, None without."""
+        return self.dataset.labels
+
+    @property
+    def paths(self) -> list[str | None]:
+        """``dataset.paths``: of the files that the samples were packed from."""
+        return self.dataset.paths
+
+    @property
+    def class_to_idx(self) -> dict[str, int]:
+        """``dataset.class_to_idx``: the label number of each class."""
+        return self.dataset.class_to_idx
+
+    @property
+    def class_counts(self) -> dict[str | int, int]:
+        """``dataset.class_counts``: samples of each class."""
+        return self.dataset.class_counts
 
     # -- cursor ----------------------------------------------------------------------------
 
@@ -431,6 +480,8 @@ class AsyncReader(Generic[D, L]):
             with after_this():
                 self._finalizer()
             self._source = None
+            if self._dataset is not None:
+                self._dataset.close()
 
     def __enter__(self) -> Self:
         return self
@@ -439,13 +490,18 @@ class AsyncReader(Generic[D, L]):
         self.close()
 
     def __reduce__(self) -> tuple[Callable[..., AsyncReader], tuple[dict[str, object], State]]:
-        p = self._params
-        given = {
-            name: getattr(p, name)
-            for name in p.__dataclass_fields__
-            if getattr(p, name) is not p.__dataclass_fields__[name].default
-        } | {"world_size": p.world_size}  # said: the copy does not warn
+        # world_size is said: the copy does not warn
+        given = {**self._given(), "world_size": self._params.world_size}
         return _reopen, (given, self.state_dict())
+
+    def _given(self) -> dict[str, object]:
+        """The parameters that are not left as they are, by name."""
+        p, fields = self._params, self._params.__dataclass_fields__
+        return {
+            name: getattr(p, name)
+            for name in fields
+            if getattr(p, name) is not fields[name].default
+        }
 
     def _check_process(self) -> None:
         if os.getpid() != self._pid:

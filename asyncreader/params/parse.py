@@ -10,7 +10,7 @@ from ..checks import written
 from ..errors import ParamsError
 from ..sampling import draws, takes_classes, takes_weights, takes_window
 from .other_names import instead
-from .reader import PARAMETERS, PATHS, READ_BY, SHUFFLE_WINDOW, Given, ReaderParams
+from .reader import PARAMETERS, PATHS, READ_BY, SHUFFLE_WINDOW, Described, Given, ReaderParams
 
 
 def snake_case(name: str) -> str:
@@ -56,6 +56,8 @@ def _collect(params: Given | None) -> dict[str, object]:
         return {}
     if isinstance(params, str | os.PathLike | list | tuple):
         return {"path": params}
+    if isinstance(params, Described):
+        return dict(params.given)
     if not isinstance(params, Mapping):
         raise ParamsError(
             "params must be a dict or a path",

@@ -9,7 +9,15 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Literal, TypeAlias, TypedDict
+from typing import (
+    TYPE_CHECKING,
+    Final,
+    Literal,
+    Protocol,
+    TypeAlias,
+    TypedDict,
+    runtime_checkable,
+)
 
 from .. import checks
 from ..checks import one_of, optional, or_auto, whole
@@ -42,8 +50,18 @@ READ_BY: Final = (
     *("num_dim", "h_dim", "w_dim", "cha_dim"),
 )
 
-#: What a reader is opened with: a dict of parameters, or what ``path`` takes.
-Given: TypeAlias = Mapping[str, object] | Paths
+
+@runtime_checkable
+class Described(Protocol):
+    """What was opened with parameters, and says which: a dataset."""
+
+    @property
+    def given(self) -> Mapping[str, object]:
+        """The parameters that were passed, by name."""
+
+
+#: What a reader is opened with: a dict of parameters, what ``path`` takes, or a dataset.
+Given: TypeAlias = "Mapping[str, object] | Paths | Described"
 
 #: Samples mixed together by shuffle="block".
 SHUFFLE_WINDOW: Final = 16_384

@@ -43,6 +43,7 @@ from frameworks import (
 torch = pytest.importorskip("torch", reason="torch is not installed: pip install '.[torch]'")
 
 from asyncreader import AsyncReader, NothingQueuedError, ParamsError, ReaderClosedError  # noqa: E402
+from asyncreader import open as open_set  # noqa: E402
 from asyncreader.adapters.torch import TorchReader  # noqa: E402
 
 __all__ = ["sample_sets"]  # a fixture
@@ -725,3 +726,36 @@ def test_two_ranks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -
     for epoch, expected in enumerate(whole):
         joined = [a + b for a, b in zip(ranks[0][epoch], ranks[1][epoch], strict=True)]
         assert joined == expected
+
+
+# -- a map-style dataset -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "start",
+    [
+        None,
+        "fork",
+        pytest.param("spawn", marks=pytest.mark.slow),
+        pytest.param("forkserver", marks=pytest.mark.slow),
+    ],
+)
+def test_a_dataset_in_a_data_loader(start: str | None, tmp_path: Path) -> None:
+    """What open() gives is a map-style dataset: a DataLoader serves all of it, with its own
+    sampler, in this process and in workers of each start method; iterating twice is the same."""
+    path = write_hdf5(tmp_path / "a.h5", packed(list(IMAGES), labels=LABELS))
+    with open_set(path, dtype="float32", scale=1 / 255) as ds:
+        workers: dict[str, Any] = {} if start is None else {
+            "num_workers": 2, "multiprocessing_context": start, "persistent_workers": True,
+        }  # fmt: skip
+        sampler = torch.utils.data.RandomSampler(ds, generator=torch.Generator().manual_seed(1))
+        order = list(torch.utils.data.RandomSampler(ds, generator=torch.Generator().manual_seed(1)))
+        loader = torch.utils.data.DataLoader(ds, batch_size=5, sampler=sampler, **workers)
+        found = list(loader)
+        images, labels = (torch.cat(column) for column in zip(*found, strict=True))
+        assert images.dtype == torch.float32
+        np.testing.assert_array_equal(
+            images, IMAGES.transpose(0, 3, 1, 2)[order] * np.float32(1 / 255)
+        )
+        np.testing.assert_array_equal(labels, LABELS[order])
+        assert len(list(loader)) == len(found)

@@ -22,6 +22,7 @@ PUBLIC = [
     "AsyncReaderError",
     "Batch",
     "ChecksumError",
+    "Dataset",
     "DecodeError",
     "FinishedError",
     "FormatError",
@@ -74,9 +75,9 @@ def test_reader_methods() -> None:
         return sorted(name for name in vars(kind) if not name.startswith("_"))
 
     assert public(asyncreader.AsyncReader) == [
-        *("classes", "close", "count", "cursor", "data_shape", "dtype", "fetchData"),
-        *("getNextBatch", "go_to", "labels_shape", "load_state_dict", "params", "seek"),
-        *("state_dict", "stats"),
+        *("class_counts", "class_to_idx", "classes", "close", "count", "cursor", "data_shape"),
+        *("dataset", "dtype", "fetchData", "getNextBatch", "go_to", "labels", "labels_shape"),
+        *("load_state_dict", "params", "paths", "sample", "seek", "state_dict", "stats"),
     ]
     assert public(asyncreader.Batch) == [
         *(

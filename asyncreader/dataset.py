@@ -1,0 +1,612 @@
+"""Dataset: a set to look into, sample by sample, without threads and without an order."""
+
+from __future__ import annotations
+
+import html
+import os
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from importlib import import_module
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Final,
+    Generic,
+    NamedTuple,
+    Self,
+    SupportsIndex,
+    TypeVar,
+    Unpack,
+    overload,
+)
+
+import numpy as np
+
+from .array_types import Bools, Float64, Int64
+from .batch import Array
+from .errors import ParamsError, ReaderClosedError
+from .keyed_random import STREAM_GEOMETRY, key_of, mix_rows
+from .params import PARAMETERS, Given, ReaderKeywords, ReaderParams, given_params, parse_params
+from .params.declare import documented
+from .pipeline import build
+from .pixels.rows import RowJob
+from .pixels.specs import OutputSpec, SampleSpec
+from .pixels.transform import RowTransform, decode_sample
+from .sampling.schedule import Schedule
+from .sources import Inspector, OpenSet, fingerprint
+from .sources.base import Source, read_rows
+from .stats import Meter, html_table
+from .text import some, times
+
+if TYPE_CHECKING:
+    from PIL import Image
+    from typing_extensions import TypeVar as _WithDefault
+
+    from .reader import AsyncReader
+
+    #: A sample: (data, label) where nothing else is said.
+    S = _WithDefault("S", default=tuple[Array, Array])
+else:
+    S = TypeVar("S")
+
+#: Samples of so many bytes are read together where a whole set is gone through.
+_TOGETHER: Final = 16 << 20
+#: Bytes of samples whose statistics are worked out together.
+_MEASURED: Final = 2 << 20
+#: What belongs to training, or to whole batches: a dataset leaves it out.
+_OF_TRAINING: Final = (
+    *("shuffle", "shuffle_window", "weights", "epoch_samples", "last_batch", "rank", "world_size"),
+    *("crop_padding", "padding_mode", "crop_area", "crop_aspect", "flip", "augment", "trace"),
+    *("mixup", "cutmix", "label_smoothing", "num_classes", "postprocess", "cuda", "on_error"),
+)
+
+
+class Field(NamedTuple):
+    """A field as it is served: the shape of a sample, None where samples differ, and the dtype."""
+
+    shape: tuple[int, ...] | None
+    dtype: np.dtype[np.generic]
+
+
+@dataclass(frozen=True)
+class Sample(Generic[S]):
+    """All that a set holds of a sample.
+
+    ``served``: what ``dataset[i]`` gives; ``record``: its number in the file; ``label``: as stored,
+    None without; ``class_name``; ``path``: of the file that it was packed from, and ``key``: in
+    LMDB, None where the set does not say them; ``stored``: the bytes of each field by name.
+    """
+
+    served: S
+    record: int
+    label: Array | None
+    class_name: str | None
+    path: str | None
+    key: str | None
+    stored: Mapping[str, bytes]
+
+
+@dataclass(frozen=True)
+class FieldStatistics:
+    """Numbers of a field, of each channel: float64 (C,) of pictures, (D,) of vectors of D numbers,
+    () of anything else. ``count``: values of a channel; ``std``: of all of them (population)."""
+
+    count: int
+    mean: Float64
+    std: Float64
+    min: Float64
+    max: Float64
+
+
+class Dataset(Generic[S]):
+    """A set without a reader: its samples by number, and what it says of them.
+
+    ``dataset[i]`` is (data, label), or the data alone of a set without labels: what an AsyncReader
+    with these parameters serves, but not shuffled, with ``crop="center"`` for a random crop, and
+    without ``flip``, ``augment`` and what belongs to batches (``mixup``, ``label_smoothing``,
+    ``postprocess``). ``dataset[a:b]`` and ``dataset[[3, 7]]`` are stacked: data (n, ...) and labels
+    (n, ...). With ``subset`` the numbers are those of the subset.
+
+    It takes the place of a map-style dataset of torch's DataLoader, with any start method: it is
+    pickled as its parameters. Threads may share it. Errors: IndexError for a number that is not
+    there, SampleError (ChecksumError, DecodeError) for a bad sample, ReaderClosedError after
+    close(); opening raises what AsyncReader raises.
+
+    ``S`` is the type of a sample, ``tuple[Array, Array]`` unless annotated otherwise.
+    """
+
+    def __init__(self, params: ReaderParams, given: Mapping[str, object], as_dict: bool) -> None:
+        """See :func:`open`, which checks what a caller passes."""
+        self._params = params
+        self._given = dict(given)
+        self._as_dict = as_dict
+        self._lock = threading.Lock()
+        self._opened: _Opened | None = None
+        self._closed = False
+        self._now()
+
+    @classmethod
+    def of_reader(cls, params: ReaderParams, given: Mapping[str, object], source: OpenSet) -> Self:
+        """The dataset of a reader, over the set that the reader has open."""
+        made = cls.__new__(cls)
+        made._params, made._given, made._as_dict = params, dict(given), False
+        made._lock, made._closed = threading.Lock(), False
+        made._opened = _Opened(params, source, owned=False)
+        return made
+
+    def _now(self) -> _Opened:
+        """The set as this process has it open: a forked process opens it again."""
+        opened = self._opened
+        if opened is not None and opened.pid == os.getpid():
+            return opened
+        if opened is not None:  # the lock may be held for ever by a thread of the parent
+            self._lock = threading.Lock()
+        with self._lock:
+            if self._closed:
+                raise ReaderClosedError("this dataset was closed", hint="open it again")
+            if self._opened is None or self._opened.pid != os.getpid():
+                self._opened = _Opened(self._params, build.open_set(self._params))
+            return self._opened
+
+    # -- samples ---------------------------------------------------------------------------
+
+    def __len__(self) -> int:
+        return self._now().length
+
+    @property
+    def count(self) -> int:
+        """Samples (those of ``subset``)."""
+        return len(self)
+
+    @overload
+    def __getitem__(self, index: SupportsIndex) -> S: ...
+    @overload
+    def __getitem__(self, index: slice | Sequence[int] | Int64 | Bools) -> S: ...
+    def __getitem__(self, index: object) -> S:
+        opened = self._now()
+        if isinstance(index, int | np.integer) and not isinstance(index, bool):
+            data, labels = opened.read(_number(int(index), opened.length))
+            return self._sample(opened, data, labels, 0)
+        if isinstance(index, slice):
+            numbers = np.arange(*index.indices(opened.length), dtype=np.int64)
+        else:
+            numbers = _numbers(index, opened.length)
+        return self._stacked(opened, *opened.read(numbers))
+
+    def __getitems__(self, indices: Sequence[int]) -> list[S]:
+        """Samples of a list of numbers, read in one go: what torch's DataLoader calls."""
+        opened = self._now()
+        if opened.sizes_differ:
+            return [self[index] for index in indices]
+        data, labels = opened.read(_numbers(indices, opened.length))
+        return [self._sample(opened, data, labels, row) for row in range(len(indices))]
+
+    def __iter__(self) -> Iterator[S]:
+        """All samples in order, read some at a time."""
+        opened = self._now()
+        for at in range(0, opened.length, opened.together):
+            yield from self.__getitems__(range(at, min(at + opened.together, opened.length)))
+
+    def _sample(self, opened: _Opened, data: Sequence[Array], labels: Array | None, row: int) -> S:
+        label = None if labels is None else labels[row]
+        return self._shaped(opened, [array[row] for array in data], label)
+
+    def _stacked(self, opened: _Opened, data: Sequence[Array], labels: Array | None) -> S:
+        return self._shaped(opened, data, labels)
+
+    def _shaped(self, opened: _Opened, data: Sequence[Array], labels: Array | None) -> S:
+        made: Any
+        if self._as_dict:
+            made = dict(zip(opened.source.names, data, strict=True))
+            if labels is not None:
+                made["label"] = labels
+        else:
+            made = tuple(data) if opened.source.named else data[0]
+            made = made if labels is None else (made, labels)
+        shaped: S = made
+        return shaped
+
+    def sample(self, index: int) -> Sample[S]:
+        """All that the set holds of a sample: see :class:`Sample`."""
+        opened = self._now()
+        (record,) = opened.records(_number(index, opened.length)).tolist()
+        looked = Inspector(opened.source.first)
+        path, label = looked.path(record), None
+        if opened.source.labels is not None:
+            label = np.asarray(opened.source.labels[np.array([record], np.int64)])[0]
+        classes, name = self.classes, None
+        if classes and label is not None and label.size == 1:
+            number = int(label.reshape(-1)[0])
+            name = classes[number] if 0 <= number < len(classes) else None
+        parts = zip(opened.source.names, opened.source.parts, strict=True)
+        return Sample(
+            served=self[index],
+            record=record,
+            label=label,
+            class_name=name,
+            path=None if path is None else os.fsdecode(path),
+            key=looked.key(record),
+            stored={name: Inspector(part).bytes(record) for name, part in parts},
+        )
+
+    # -- what the set says -----------------------------------------------------------------
+
+    @property
+    def params(self) -> ReaderParams:
+        """The checked parameters."""
+        return self._params
+
+    @property
+    def given(self) -> Mapping[str, object]:
+        """The parameters that were passed, by name."""
+        return dict(self._given)
+
+    @property
+    def labels(self) -> Array | None:
+        """Labels of all samples, (N, ...) as stored; None without."""
+        opened = self._now()
+        table = opened.source.labels
+        if table is None:
+            return None
+        return np.asarray(table[opened.records(np.arange(opened.length, dtype=np.int64))])
+
+    @property
+    def paths(self) -> list[str | None]:
+        """The path of the file that each sample was packed from; None where none is recorded."""
+        opened = self._now()
+        found = list(Inspector(opened.source.first).paths())
+        chosen = opened.records(np.arange(opened.length, dtype=np.int64)).tolist()
+        return [None if found[i] is None else os.fsdecode(found[i]) for i in chosen]
+
+    @property
+    def classes(self) -> tuple[str, ...] | None:
+        """Class names by label number, where the set has them."""
+        return self._now().source.facts.classes
+
+    @property
+    def class_to_idx(self) -> dict[str, int]:
+        """The label number of each class; empty where the set has no names."""
+        return {name: number for number, name in enumerate(self.classes or ())}
+
+    @property
+    def class_counts(self) -> dict[str | int, int]:
+        """Samples of each class, by its name, or by its label number where the set has no names.
+        ParamsError where samples have no label, several, or none that is a class number."""
+        labels = self.labels
+        if labels is None or labels.dtype.kind not in "bui" or labels.size != len(labels):
+            raise ParamsError(
+                "samples have no class to count",
+                path=self._now().source.facts.path,
+                found="no labels" if labels is None else f"labels {labels.shape} {labels.dtype}",
+                expected="one whole number for each sample",
+            )
+        names = self.classes or ()
+        counts: dict[str | int, int] = dict.fromkeys(names, 0)
+        for number, samples in zip(*np.unique(labels, return_counts=True), strict=True):
+            inside = 0 <= number < len(names)
+            counts[names[int(number)] if inside else int(number)] = int(samples)
+        return counts
+
+    @property
+    def splits(self) -> dict[str, Int64]:
+        """Record numbers of each split that the set names."""
+        source = self._now().source
+        every = np.arange(source.facts.count, dtype=np.int64)
+        return {name: every[rows] for name, rows in source.splits.items()}
+
+    @property
+    def fields(self) -> dict[str, Field]:
+        """The fields by name, as they are served."""
+        opened = self._now()
+        none = [np.empty(fill.allocate_shape(0), fill.dtype) for fill in opened.fills]
+        served = [fill.handed_out(out) for fill, out in zip(opened.fills, none, strict=True)]
+        known = not opened.sizes_differ
+        fields = (Field(array.shape[1:] if known else None, array.dtype) for array in served)
+        return dict(zip(opened.source.names, fields, strict=True))
+
+    @property
+    def fingerprint(self) -> str:
+        """What identifies the set, wherever it lies: see ``asyncreader info``."""
+        return fingerprint(self._now().source)
+
+    def statistics(self) -> dict[str, FieldStatistics]:
+        """Count, mean, standard deviation, least and greatest value of each field and channel, of
+        the stored values: one pass over all samples, some of them at a time.
+
+        SampleError for a bad sample.
+        """
+        opened = self._now()
+        return {name: opened.statistics(name) for name in opened.source.names}
+
+    def preview(self, count: int = 24, seed: int = 0) -> Image.Image:
+        """A sheet of ``count`` samples drawn by ``seed``, as ``asyncreader preview`` draws it: a
+        Pillow image (RGB), which notebooks show."""
+        # the tools are made of readers and datasets: they are loaded when they are asked for
+        tool = import_module("asyncreader.tools.preview")
+        sheet: Image.Image = tool.preview(self._given, count=count, seed=seed).sheet
+        return sheet
+
+    def reader(self, **overrides: Unpack[ReaderKeywords]) -> AsyncReader:
+        """An AsyncReader of this set: ``overrides`` win over the parameters of the dataset."""
+        from .reader import AsyncReader
+
+        return AsyncReader(self._given, **overrides)
+
+    # -- the end ---------------------------------------------------------------------------
+
+    @property
+    def closed(self) -> bool:
+        """Whether close() was called."""
+        return self._closed
+
+    def close(self) -> None:
+        """Let go of the set; idempotent."""
+        self._closed = True
+        opened, self._opened = self._opened, None
+        if opened is not None:
+            opened.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+    def __reduce__(self) -> tuple[Callable[..., Dataset], tuple[dict[str, object], bool]]:
+        return _open_again, (self._given, self._as_dict)
+
+    def __repr__(self) -> str:
+        if self._closed:
+            return "<Dataset, closed>"
+        return "<Dataset {}: {}>".format(*self._facts().values())
+
+    def _facts(self) -> dict[str, str]:
+        source = self._now().source
+        words = [some(len(self), "sample")]
+        words += [
+            f"{name} {'of many sizes' if one.shape is None else times(one.shape)} {one.dtype}"
+            for name, one in self.fields.items()
+        ]
+        if self.classes:
+            words.append(some(len(self.classes), "class"))
+        return {"set": os.path.basename(source.facts.path.rstrip("/")), "holds": ", ".join(words)}
+
+    def _repr_html_(self) -> str:
+        """The same as a table, for notebooks (IPython's rich display)."""
+        if self._closed:
+            return f"<code>{html.escape(repr(self))}</code>"
+        return html_table("Dataset", list(self._facts().items()))
+
+
+@documented(PARAMETERS)
+def open(
+    params: Given | None = None,
+    /,
+    *,
+    as_dict: bool = False,
+    **overrides: Unpack[ReaderKeywords],
+) -> Dataset:
+    """Open a set to look into it: see :class:`Dataset`. ``params``: as for AsyncReader, a path or
+    a dict; keywords override it. ``as_dict``: a sample is a dict of its fields by name, with its
+    label as ``label``. Raises ParamsError, SourceNotFoundError or FormatError.
+    """
+    given = given_params(params, overrides)
+    p = build.rooted(parse_params(given, {}))
+    rooted = {name: getattr(p, name) for name in given}
+    return Dataset(p, rooted, as_dict)
+
+
+def _open_again(given: dict[str, Any], as_dict: bool) -> Dataset:
+    return open(given, as_dict=as_dict)
+
+
+def _number(index: int, length: int) -> Int64:
+    """One of :func:`_numbers`, in a fifth of the time."""
+    if not -length <= index < length:
+        raise IndexError(f"no sample {index}: there are {length}")
+    return np.array([index if index >= 0 else index + length], np.int64)
+
+
+def _numbers(indices: Any, length: int) -> Int64:
+    """Numbers of samples, counted from the end below 0; IndexError for one that is not there."""
+    given = np.asarray(indices)
+    if given.dtype == np.bool_ and given.ndim:
+        if given.shape != (length,):
+            raise IndexError(f"a mask of shape {given.shape} for {length} samples")
+        return np.flatnonzero(given)
+    if given.ndim != 1 or (given.size and given.dtype.kind not in "iu"):
+        raise TypeError(f"samples are chosen by whole numbers, not by {indices!r:.80}")
+    numbers = given.astype(np.int64)
+    wrong = (numbers < -length) | (numbers >= length)
+    if wrong.any():
+        raise IndexError(f"no sample {numbers[wrong][0]}: there are {length}")
+    return np.where(numbers < 0, numbers + length, numbers)
+
+
+def _differ(stored: SampleSpec) -> bool:
+    """Whether samples are pictures of several sizes."""
+    return stored.axes is not None and None in stored.image_shape()[:2]
+
+
+def _without_training(p: ReaderParams) -> ReaderParams:
+    """``p`` without what belongs to training, or to whole batches."""
+    given: dict[str, Any] = {name: PARAMETERS[name].default for name in _OF_TRAINING}
+    given["crop"] = "center" if p.crop.startswith("random") else p.crop
+    if p.crop_padding and p.size is None:
+        given["crop"] = PARAMETERS["crop"].default
+    return replace(p, **given, batch_size=1, workers="thread")
+
+
+class _Opened:
+    """A set that this process has open, and how its samples become rows."""
+
+    def __init__(self, params: ReaderParams, source: OpenSet, owned: bool = True) -> None:
+        self.pid = os.getpid()
+        self.source = source
+        self._owned = owned
+        try:
+            p = _without_training(params)
+            #: pictures are served in their own sizes, each by itself
+            self.sizes_differ = p.size is None and p.transform is None and _differ(source.spec)
+            if self.sizes_differ:
+                p = replace(p, size=(1, 1), crop="none")
+            self._wanted = p.wanted
+            self._schedule: Schedule = build.make_schedule(p, source, 0, 1)
+            self._filler = build.make_filler(p, source, self._schedule)
+        except BaseException:
+            self.close()
+            raise
+        self.fills: tuple[RowTransform, ...] = tuple(self._filler.fills)
+        self._seed, self._always = p.seed, p.verify == "always" and bool(source.checked)
+        self.length = self._schedule.length
+        row = sum(fill.row_bytes for fill in self.fills)
+        self.together = max(1, _TOGETHER // max(1, row))
+
+    def records(self, numbers: Int64) -> Int64:
+        """The record numbers of samples."""
+        return self._schedule.sampler.records(0, numbers)
+
+    def read(self, numbers: Int64) -> tuple[list[Array], Array | None]:
+        """The data of each field (n, ...), and the labels (n, ...), of samples."""
+        records, count = self.records(numbers), numbers.size
+        fills = self._fills_of(records) if self.sizes_differ and count else self.fills
+        outs = [np.empty(fill.allocate_shape(count), fill.dtype) for fill in fills]
+        table, label = self.source.labels, self._filler.label
+        labels = None if table is None else np.empty((count, *table.shape[1:]), table.dtype)
+        if count and not self._compiled(records, outs[0], labels):
+            if table is not None:
+                labels = np.asarray(table[records])
+            made = None if label is None else np.zeros((count, *label.shape), label.dtype)
+            keys = mix_rows(key_of(self._seed, STREAM_GEOMETRY, 0), numbers)
+            job = RowJob(records, np.arange(count), keys, None, numbers, labels, made)
+            self._read(job, fills, outs)
+            labels = labels if made is None else made
+        data = [fill.handed_out(out) for fill, out in zip(fills, outs, strict=True)]
+        return data, labels
+
+    def _fills_of(self, records: Int64) -> tuple[RowTransform, ...]:
+        """How pictures become rows in their own size. ParamsError where they have several."""
+        looked = Inspector(self.source.first)
+        sizes = sorted({looked.size(record) for record in records.tolist()})
+        if len(sizes) > 1:
+            raise ParamsError(
+                "pictures that differ in size cannot be stacked",
+                path=self.source.facts.path,
+                found=" and ".join(times(size) for size in sizes[:3]),
+                hint="pass size=(H, W), or read them one by one",
+            )
+        return self.source.fills(replace(self._wanted, size=sizes[0]))
+
+    def _read(self, job: RowJob, fills: Sequence[RowTransform], outs: Sequence[Array]) -> None:
+        """Read rows as the source gives them. The first error is raised."""
+        seen = self._filler.seen
+        check = None if seen is None else seen[job.records] == 0
+        if self._always:
+            check = np.ones(job.records.size, np.bool_)
+        errors = self.source.read_fields(job._replace(check=check), fills, outs, Meter())
+        if errors:
+            raise min(errors, key=lambda bad: bad.row).error
+        if seen is not None:
+            seen[job.records] = 1
+
+    def _compiled(self, records: Int64, out: Array, labels: Array | None) -> bool:
+        """Whether compiled code wrote the rows: it can where they lie in memory."""
+        tables = self._filler.find_tables()
+        if tables is None or not self.source.first.in_memory(out.nbytes):
+            return False
+        return tables.filler.fill_records(tables.files, records, out, labels, 0, 0)
+
+    def statistics(self, name: str) -> FieldStatistics:
+        """Those of one field."""
+        found = Moments()
+        for values in self._stored(self.source.part(name)):
+            found.add(values)
+        return found.result()
+
+    def _stored(self, part: Source) -> Iterator[Array]:
+        """The stored values of all samples, some at a time: (n, C), (n, D) or (n,)."""
+        spec = part.spec
+        step = max(1, _MEASURED // max(1, 1 if spec.shape is None else spec.row_bytes))
+        for at in range(0, self.length, step):
+            numbers = np.arange(at, min(at + step, self.length), dtype=np.int64)
+            records = self.records(numbers)
+            if spec.encoded or spec.shape is None:
+                for record in records.tolist():
+                    yield _pixels(part, record)
+                continue
+            fill = RowTransform(spec, OutputSpec(layout="NHWC"), part.facts.path)
+            out = np.empty(fill.allocate_shape(records.size), fill.dtype)
+            rows = np.arange(records.size)
+            job = RowJob(records, rows, np.zeros(records.size, np.uint64))
+            for bad in read_rows(part, job, fill, out, Meter()):
+                raise bad.error
+            rank = len(fill.row_shape)
+            yield out.reshape(-1, out.shape[-1]) if spec.axes or rank == 1 else out.reshape(-1)
+
+    def close(self) -> None:
+        if hasattr(self, "_filler"):
+            self._filler.let_go()
+        if self._owned:
+            self.source.close()
+
+
+def _pixels(part: Source, record: int) -> Array:
+    """The pixels of one sample, (H x W, C)."""
+    looked = Inspector(part)
+    if part.spec.encoded:
+        image = decode_sample(np.frombuffer(looked.bytes(record), np.uint8), part.spec)
+        return image.reshape(-1, image.shape[2])
+    image = looked.pixels(record)
+    with part.holding(record) as (one, _):
+        axes = one.spec.axes
+    if axes is None:
+        return image.reshape(-1)
+    image = image.transpose([axes.index(axis) for axis in "HWC"])
+    return image.reshape(-1, image.shape[2])
+
+
+class Moments:
+    """Count, mean, variance and ends of values that come in parts (Chan, Golub and LeVeque,
+    "Algorithms for Computing the Sample Variance", 1983)."""
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._mean = self._squares = np.zeros(())
+        self._low = self._high = np.zeros(())
+
+    def add(self, values: Array) -> None:
+        """More of them: (n, ...) of each channel."""
+        count = len(values)
+        if not count:
+            return
+        if values.dtype == np.uint8:
+            mean, squares = _of_bytes(values)
+        else:
+            wide = values.astype(np.float64)
+            mean = wide.mean(axis=0)
+            squares = ((wide - mean) ** 2).sum(axis=0)
+        low, high = values.min(axis=0).astype(float), values.max(axis=0).astype(float)
+        if not self._count:
+            self._mean, self._squares, self._low, self._high = mean, squares, low, high
+        else:
+            total, apart = self._count + count, mean - self._mean
+            self._squares = self._squares + squares + apart**2 * (self._count * count / total)
+            self._mean = self._mean + apart * (count / total)
+            self._low, self._high = np.minimum(self._low, low), np.maximum(self._high, high)
+        self._count += count
+
+    def result(self) -> FieldStatistics:
+        """The numbers of all that was added."""
+        std = np.sqrt(self._squares / max(1, self._count))
+        return FieldStatistics(self._count, self._mean, std, self._low, self._high)
+
+
+def _of_bytes(values: Array) -> tuple[Float64, Float64]:
+    """Mean, and squares of the distances to it, of bytes: exact, from how often each comes."""
+    levels, count = np.arange(256.0), len(values)
+    columns = values.reshape(count, -1).T
+    times = np.array([np.bincount(column, minlength=256) for column in columns], np.float64)
+    mean = times @ levels / count
+    squares = (times * (levels - mean[:, None]) ** 2).sum(axis=1)
+    return mean.reshape(values.shape[1:]), squares.reshape(values.shape[1:])

@@ -1,0 +1,309 @@
+"""Dataset: samples by number, as a reader serves them, and what a set says of itself."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+from typing import Any, cast
+
+import h5py
+import numpy as np
+import process_functions
+import pytest
+from fakes import CLASSES, damage, packed, pictures, write_hdf5, write_lmdb
+from shard_sets import SIZES, write_set
+
+import asyncreader
+from asyncreader import (
+    AsyncReader,
+    ChecksumError,
+    Dataset,
+    ParamsError,
+    ReaderClosedError,
+    SourceNotFoundError,
+)
+
+COUNT = sum(SIZES)
+IMAGES = pictures(COUNT, (24, 20, 3))
+
+
+def raw(folder: Path) -> dict[str, Any]:
+    return {"path": write_hdf5(folder / "a.h5", packed(IMAGES))}
+
+
+def jpeg(folder: Path) -> dict[str, Any]:
+    return {"path": write_lmdb(folder / "a.lmdb", packed(IMAGES, "jpeg")), "size": (16, 12)}
+
+
+def shards(folder: Path) -> dict[str, Any]:
+    return {"path": write_set(folder / "set", IMAGES, chunk=3)}
+
+
+def fields(folder: Path) -> dict[str, Any]:
+    with h5py.File(folder / "a.h5", "w") as file:
+        file["image"], file["mask"] = IMAGES, IMAGES[..., 0].astype(np.int32)
+        file.create_dataset("y", data=np.arange(COUNT), chunks=(7,), compression="gzip")
+    both = ["image", "mask"]
+    return {"path": folder / "a.h5", "data_field": both, "labels_field": "y", "layout": "NHWC"}
+
+
+def arrays(folder: Path) -> dict[str, Any]:
+    return {"data": np.random.default_rng(0).normal(size=(COUNT, 5)).astype(np.float32)}
+
+
+def part(folder: Path) -> dict[str, Any]:
+    return raw(folder) | {"subset": slice(30, 3, -2), "dtype": "float32", "mean": 3.0}
+
+
+MADE = (raw, jpeg, shards, fields, arrays, part)
+
+
+@pytest.mark.parametrize("make", MADE)
+def test_samples_are_those_of_a_reader(make: Any, tmp_path: Path) -> None:
+    """A sample by its number, a slice, a list and a loop are the rows of a reader without shuffle;
+    negative numbers count from the end."""
+    given = make(tmp_path)
+    with AsyncReader(given, batch_size=1) as reader, asyncreader.open(given) as ds:
+        batches = [
+            (tuple(map(np.copy, batch.data)) if isinstance(batch.data, tuple) else (batch.data,))
+            + (() if batch.labels is None else (np.copy(batch.labels),))
+            for batch in AsyncReader(given, batch_size=1, copy=True, epochs=1)
+        ]
+        wanted = [np.concatenate(column) for column in zip(*batches, strict=True)]
+        assert len(ds) == ds.count == reader.count == len(wanted[0])
+
+        def flat(found: Any) -> list[np.ndarray]:
+            if isinstance(found, tuple):
+                return [array for one in found for array in flat(one)]
+            return [np.asarray(found)]
+
+        some = [5, 0, 5, -1]
+        for index in (0, 3, -1, np.int64(2)):
+            same(flat(ds[index]), [column[index] for column in wanted])
+            same(flat(reader[index]), [column[index] for column in wanted])
+        same(flat(ds[2:9:3]), [column[2:9:3] for column in wanted])
+        same(flat(ds[some]), [column[some] for column in wanted])
+        same(flat(ds[np.arange(len(ds)) < 4]), [column[:4] for column in wanted])
+        for number, sample in zip(some, ds.__getitems__(some), strict=True):
+            same(flat(sample), [column[number] for column in wanted])
+        for number, sample in enumerate(ds):
+            same(flat(sample), [column[number] for column in wanted])
+        assert number == len(ds) - 1
+        assert [len(column) for column in flat(ds[:0])] == [0] * len(wanted)
+        for name, column in zip(ds.fields, wanted, strict=False):
+            assert ds.fields[name] == (column.shape[1:], column.dtype)
+
+
+def same(found: list[np.ndarray], wanted: list[np.ndarray]) -> None:
+    for one, other in zip(found, wanted, strict=True):
+        np.testing.assert_array_equal(one, other)
+        assert one.dtype == other.dtype
+
+
+def test_a_sample_is_the_callers_own(tmp_path: Path) -> None:
+    """What one call returned no later call changes."""
+    with asyncreader.open(raw(tmp_path)) as ds:
+        first, _ = ds[0]
+        kept = first.copy()
+        ds[1][0][:] = 0
+        ds[0][0][:] = 7
+        np.testing.assert_array_equal(first, kept)
+        np.testing.assert_array_equal(ds[0][0], kept)
+
+
+def test_what_belongs_to_training_is_left_out(tmp_path: Path) -> None:
+    """Random crops are centred; flips, augmentation, mixed rows and orders are left out. A
+    transform works on each sample, alike in each call."""
+    given = raw(tmp_path)
+    training: dict[str, Any] = {
+        "shuffle": True, "crop": "random-resized", "crop_area": (0.1, 0.2), "flip": True,
+        "augment": "trivial-augment-wide", "mixup": 0.2, "label_smoothing": 0.1, "seed": 3,
+        "batch_size": 8, "weights": None, "size": (12, 12), "last_batch": "pad",
+    }  # fmt: skip
+    with (
+        asyncreader.open(given, **training) as ds,
+        AsyncReader(given, batch_size=COUNT, size=(12, 12)) as plain,
+    ):
+        data, labels = next(iter(plain))
+        np.testing.assert_array_equal(ds[:][0], data)
+        np.testing.assert_array_equal(ds[:][1], labels)
+        assert ds.params.shuffle is True
+        with ds.reader(epochs=1) as reader, AsyncReader(ds, epochs=1) as other:
+            assert reader.params == other.params
+            for one, two in zip(reader, other, strict=True):
+                np.testing.assert_array_equal(one.data, two.data)
+                assert one.data.shape == (8, 3, 12, 12)
+    with asyncreader.open(given, transform=process_functions.dims) as ds:
+        np.testing.assert_array_equal(ds[4][0], ds[4][0])
+        assert (ds[4][0] != IMAGES[4].transpose(2, 0, 1)).any()
+
+
+def test_fields_by_name(tmp_path: Path) -> None:
+    """With as_dict a sample is a dict of its fields and its label."""
+    with asyncreader.open(fields(tmp_path), as_dict=True) as ds:
+        sample = cast("dict[str, np.ndarray]", ds[3])
+        assert list(sample) == ["image", "mask", "label"]
+        np.testing.assert_array_equal(sample["image"], IMAGES[3])
+        np.testing.assert_array_equal(sample["mask"], IMAGES[3, ..., 0])
+        assert sample["label"] == 3
+
+
+@pytest.mark.parametrize("index", [COUNT, -COUNT - 1, [0, COUNT], [True] * 3])
+def test_a_number_that_is_not_there(index: Any, tmp_path: Path) -> None:
+    """IndexError, as of a list: a loop over the numbers ends with it."""
+    with asyncreader.open(raw(tmp_path)) as ds, pytest.raises(IndexError):
+        ds[index]
+
+
+@pytest.mark.parametrize("index", [1.0, "1", [0.5], None, True])
+def test_what_is_no_number(index: Any, tmp_path: Path) -> None:
+    """TypeError, as of a list."""
+    with asyncreader.open(raw(tmp_path)) as ds, pytest.raises(TypeError, match="whole numbers"):
+        ds[index]
+
+
+def test_a_bad_sample(tmp_path: Path) -> None:
+    """A sample whose bytes are not those that were packed is an error each time, which names it;
+    others are served. Once it has passed, it is not compared again with verify="first"."""
+    path = write_hdf5(tmp_path / "a.h5", packed(IMAGES))
+    with asyncreader.open(path) as ds:
+        damage(path, IMAGES[5].tobytes())
+        for _ in range(2):
+            with pytest.raises(ChecksumError) as caught:
+                ds[4:7]
+            assert caught.value.index == 5
+        np.testing.assert_array_equal(ds[4][0], IMAGES[4].transpose(2, 0, 1))
+    with asyncreader.open(path, verify="never") as ds:
+        assert (ds[5][0] != IMAGES[5].transpose(2, 0, 1)).any()
+
+
+def test_what_a_set_says(tmp_path: Path) -> None:
+    """Labels, paths, classes and their counts, splits, and all of one sample."""
+    content = packed(IMAGES)
+    path = write_hdf5(tmp_path / "a.h5", content)
+    with asyncreader.open(path, subset=[7, 2, 9]) as ds:
+        np.testing.assert_array_equal(ds.labels, content.labels[[7, 2, 9]])
+        assert ds.paths == [content.paths[i].decode() for i in (7, 2, 9)]
+        assert ds.classes == CLASSES
+        assert ds.class_to_idx == {"cat": 0, "dog": 1, "owl": 2}
+        assert ds.class_counts == {"cat": 1, "dog": 1, "owl": 1}
+        assert ds.splits == {}
+        one = ds.sample(1)
+        assert (one.record, one.path, one.key) == (2, content.paths[2].decode(), None)
+        assert one.class_name == CLASSES[int(content.labels[2, 0])]
+        assert one.stored == {"data": IMAGES[2].tobytes()}
+        np.testing.assert_array_equal(one.served[0], IMAGES[2].transpose(2, 0, 1))
+        assert "3 samples" in repr(ds)
+        assert "3 samples" in ds._repr_html_()
+        assert ds.preview(count=2).size > ds.preview(count=1).size
+    with asyncreader.open(arrays(tmp_path)) as plain:
+        assert (plain.labels, plain.classes, plain.class_to_idx) == (None, None, {})
+        with pytest.raises(ParamsError, match="no class to count"):
+            _ = plain.class_counts
+
+
+STATISTICS: dict[str, Any] = {
+    "bytes": np.random.default_rng(1).integers(0, 256, (COUNT, 9, 8, 3), dtype=np.uint8),
+    "16 bits": np.random.default_rng(2).integers(0, 65_536, (COUNT, 9, 8, 3), dtype=np.uint16),
+    "far from 0": np.random.default_rng(3).normal(1e9, 1.0, (COUNT, 9, 8, 3)),
+    "vectors": np.random.default_rng(4).normal(size=(COUNT, 6)).astype(np.float32),
+    "numbers": np.random.default_rng(5).integers(-9, 9, COUNT),
+    "volumes": np.random.default_rng(6).normal(size=(COUNT, 7, 6, 5)),
+}
+
+
+@pytest.mark.parametrize("kind", STATISTICS)
+def test_statistics(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Mean, deviation and ends of each channel, as numpy works them out, of parts of any size."""
+    values = STATISTICS[kind]
+    pictures = values.ndim == 4 and values.shape[3] == 3
+    axes = tuple(range(values.ndim)) if values.ndim > 2 else (0,)
+    axes = axes[:-1] if pictures else axes
+    for together in (1, 900, 1 << 20):
+        monkeypatch.setattr("asyncreader.dataset._MEASURED", together)
+        with asyncreader.open(data=values, subset=slice(1, None)) as ds:
+            found = ds.statistics()["data"]
+        chosen = values[1:].astype(np.float64)
+        assert found.count == chosen.size // max(1, found.mean.size)
+        for name, wanted in (
+            *(("mean", chosen.mean(axes)), ("std", chosen.std(axes))),
+            *(("min", chosen.min(axes)), ("max", chosen.max(axes))),
+        ):
+            np.testing.assert_allclose(getattr(found, name), wanted, 1e-7, 1e-9)
+            assert np.shape(getattr(found, name)) == wanted.shape
+
+
+def test_statistics_of_encoded_pictures(tmp_path: Path) -> None:
+    """Of the decoded pixels, of pictures that differ in size too."""
+    images = [*IMAGES[:5], *pictures(4, (13, 30, 3))]
+    with asyncreader.open(write_hdf5(tmp_path / "a.h5", packed(images, "png"))) as ds:
+        found = ds.statistics()["data"]
+    pixels = np.concatenate([image.reshape(-1, 3) for image in images]).astype(np.float64)
+    np.testing.assert_allclose(found.mean, pixels.mean(0))
+    np.testing.assert_allclose(found.std, pixels.std(0))
+    assert found.count == len(pixels)
+
+
+def test_pictures_of_many_sizes(tmp_path: Path) -> None:
+    """Without size= each picture is served in its own size; they cannot be stacked."""
+    images = [*IMAGES[:5], *pictures(4, (13, 30, 3))]
+    with asyncreader.open(write_hdf5(tmp_path / "a.h5", packed(images, "png"))) as ds:
+        for number, (data, label) in enumerate(ds):
+            np.testing.assert_array_equal(data, images[number].transpose(2, 0, 1))
+            assert label == number % len(CLASSES)
+        assert [data.shape for data, _ in ds.__getitems__([0, -1])] == [(3, 24, 20), (3, 13, 30)]
+        assert ds[:5][0].shape == (5, 3, 24, 20)
+        with pytest.raises(ParamsError, match="cannot be stacked"):
+            ds[4:6]
+        assert ds.fields["data"].shape is None
+        assert "many sizes" in repr(ds)
+
+
+def test_pickled_and_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A dataset is pickled as its parameters, relative paths included; a closed one says so."""
+    raw(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    ds = asyncreader.open("a.h5", dtype="float32")
+    monkeypatch.chdir("/")
+    stored = pickle.dumps(ds)
+    assert len(stored) < 1000
+    again = pickle.loads(stored)
+    np.testing.assert_array_equal(again[3][0], ds[3][0])
+    ds.close()
+    ds.close()
+    assert repr(ds) == "<Dataset, closed>"
+    for use in (lambda: ds[0], lambda: len(ds), lambda: ds.labels, lambda: ds.statistics()):
+        with pytest.raises(ReaderClosedError, match="closed"):
+            use()
+    again.close()
+
+
+def test_the_dataset_of_a_reader(tmp_path: Path) -> None:
+    """It is open for as long as the reader, and the reader says what it says. A DataLoader that is
+    given the reader is told what to take."""
+    reader = AsyncReader(raw(tmp_path), batch_size=4, shuffle=True)
+    ds: Dataset = reader.dataset
+    assert ds is reader.dataset
+    np.testing.assert_array_equal(reader.labels, ds.labels)
+    assert reader.paths == ds.paths
+    assert reader.class_to_idx == ds.class_to_idx
+    assert reader.class_counts == ds.class_counts
+    assert reader.sample(3).record == 3
+    with pytest.raises(ParamsError, match=r"reader\.dataset"):
+        reader.__getitems__([0])
+    ds.close()
+    next(iter(reader))
+    ds = reader.dataset
+    assert ds[0][0].shape == (3, 24, 20)
+    reader.close()
+    for use in (lambda: ds[0], lambda: reader.dataset, lambda: reader[0], lambda: reader.labels):
+        with pytest.raises(ReaderClosedError):
+            use()
+
+
+def test_what_cannot_be_opened(tmp_path: Path) -> None:
+    """The errors are those of AsyncReader."""
+    with pytest.raises(SourceNotFoundError):
+        asyncreader.open(tmp_path / "none.h5")
+    with pytest.raises(ParamsError, match="shufle"):
+        asyncreader.open(raw(tmp_path), shufle=True)  # type: ignore[call-arg]
