@@ -11,6 +11,7 @@ from typing import Any, ClassVar, Final, NamedTuple
 
 import numpy as np
 
+from ..checks import FILL_MASKED
 from ..errors import WorkerError
 from .steps import Array, ImageShape, Row
 
@@ -71,6 +72,7 @@ class Transform:
         made = self._image(given if result is None else result, given.dtype)
         label_spec = None
         if new_label is not None:
+            _check_unmasked("a label", new_label)
             as_array = np.asarray(new_label)
             label_spec = LabelSpec(as_array.shape, as_array.dtype)
             if as_array.dtype.kind not in "buif":
@@ -104,6 +106,7 @@ class Transform:
     @staticmethod
     def _image(result: object, dtype: np.dtype[Any]) -> Array:
         """The image that was returned, as an array of the dtype that it must have."""
+        _check_unmasked("an image", result)
         try:
             made = np.asarray(result)
         except Exception as exc:  # rows of several lengths, a tensor on a GPU
@@ -137,7 +140,16 @@ class Transform:
                 "transform returned another label than in its trial call",
                 found=said[0],
                 expected=said[1],
+                hint="it must return labels of one shape and dtype",
             )
+
+
+def _check_unmasked(what: str, returned: object) -> None:
+    if np.ma.is_masked(returned):
+        raise WorkerError(
+            f"transform returned {what} with masked values, whose mask would be lost",
+            hint=FILL_MASKED,
+        )
 
 
 def _by_torch(function: Callable[..., Any], image: Array) -> object:

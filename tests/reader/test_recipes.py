@@ -260,6 +260,23 @@ def test_beta(alpha: float) -> None:
         assert np.mean([one < 0.5 for one in drawn]) == pytest.approx(0.5, abs=0.02)
 
 
+@pytest.mark.parametrize("workers", ["thread", pytest.param("process", marks=pytest.mark.slow)])
+def test_each_step_has_its_seconds(workers: str, tmp_path: Path) -> None:
+    """stats() says how long each operation, transform and stage took, by its name."""
+    path = write_hdf5(tmp_path / "a.h5", packed(list(DATA), "png", labels=LABELS))
+    with AsyncReader(
+        path=path, batch_size=8, augment=["random-equalize", "random-erasing"], mixup=0.2,
+        cutmix=1.0, num_classes=5, transform=process_functions.dims, workers=workers,
+        postprocess=process_functions.nothing,
+    ) as reader:  # fmt: skip
+        for _ in reader:
+            pass
+        seconds = reader.stats().seconds
+    names = {"random-equalize", "random-erasing", "transform", "mixup/cutmix", "postprocess"}
+    assert set(seconds) == {"read", "decode", *names}
+    assert all(spent > 0 for spent in seconds.values())
+
+
 # -- all of it together --------------------------------------------------------------------------
 
 ALONE: dict[str, dict[str, Any]] = {

@@ -48,13 +48,18 @@ class Rate:
     """What a worker takes for one sample in the other steps, by their names."""
 
     @property
+    def seconds(self) -> dict[str, float]:
+        """What a worker takes for one sample in each step, by its name."""
+        return {"read": self.read_seconds, "decode": self.decode_seconds, **self.other_seconds}
+
+    @property
     def decode_share(self) -> float:
         """Part of the workers' time that goes into decoding, 0 to 1."""
         return self.share(self.decode_seconds)
 
     def share(self, seconds: float) -> float:
         """Part of the workers' time that so many seconds for one sample are, 0 to 1."""
-        work = self.read_seconds + self.decode_seconds + sum(self.other_seconds.values())
+        work = sum(self.seconds.values())
         return seconds / work if work else 0.0
 
     @property
