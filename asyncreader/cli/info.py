@@ -30,8 +30,9 @@ _MOST_READ: Final = 64 << 20
 @param_option
 @json_option
 def info(path: str | None, params: dict[str, Any], as_json: bool) -> None:
-    """Show what PATH holds: a packed file, or a quoted glob of them; or the sets of -p mix={...}. Of a set of JPEGs on a disk up
-    to 200 are looked at: how many have restart markers, so that a part can be decoded alone."""
+    """Show what PATH holds: a packed file, or a quoted glob of them; or the sets of -p mix={...}.
+    Of a set of JPEGs on a disk up to 200 are looked at: how many have restart markers, so that a
+    part can be decoded alone."""
     from ..params import parse_params
     from ..sources import open_reader_source
     from ..sources.subset import resolve_subset
