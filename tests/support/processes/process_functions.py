@@ -76,3 +76,9 @@ def dims(image, label, rng):  # type: ignore[no-untyped-def]
 
 def nothing(data: np.ndarray, labels: np.ndarray) -> None:
     """Leaves a batch as it is."""
+
+
+def exits(image):  # type: ignore[no-untyped-def]
+    """Ends the worker process that it is called in, for a bright picture."""
+    if multiprocessing.parent_process() is not None and image[0, 0, 0] >= 128:
+        os._exit(3)
