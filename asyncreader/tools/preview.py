@@ -139,7 +139,7 @@ def preview_batch(
     rows = min(count, total)
     soft = p.postprocess is None and bool(p.mixup or p.cutmix or p.label_smoothing or p.num_classes)
     if p.mixup is not None or p.cutmix is not None:
-        rows -= rows % 2
+        rows = max(2, rows - rows % 2)
     first = {"batch_size": rows, "world_size": 1, **given_params(params, {})}
     with AsyncReader(first) as reader:
         reader.fetchData()

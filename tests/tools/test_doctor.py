@@ -329,6 +329,20 @@ def test_copies_are_not_all_the_work(tmp_path: Path, mixing: dict[str, Any]) -> 
     assert diagnose({**params, "num_classes": None}, seconds=0.3).limit == "memory"
 
 
+def test_slow_sets_are_mixed_in_even_batches(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the batch is made smaller for the trials, it stays one that mixup can mix."""
+    assert [measure.batch_that_fits(128, rate, 2) for rate in (1, 740, 1e6)] == [2, 36, 128]
+    assert [measure.batch_that_fits(127, rate) for rate in (1, 740, 1e6)] == [1, 37, 127]
+    monkeypatch.setattr(measure, "_BATCH_SECONDS", 1e-9)
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["data"] = np.zeros((50, 8, 8, 3), np.uint8)
+        file["labels"] = np.arange(50) % 10
+    params = {"path": str(tmp_path / "a.h5"), "num_classes": 10, "mixup": 1.0}
+    assert diagnose(params, seconds=0.2).now.batch_size == 2
+
+
 def test_facts(chunked: Path) -> None:
     """Sizes, chunks and compression are those of the file, the memory what was asked for."""
     from asyncreader.sources import Request

@@ -518,6 +518,10 @@ def test_a_recipe_is_seen(packed: Path, tmp_path: Path, monkeypatch: Any) -> Non
         for batch_labels, said in zip(next(iter(reader)).labels, told["labels"], strict=True):
             best = int(batch_labels.argmax())
             assert said.startswith(f"{NAMES[best]} {batch_labels[best]:.2f}")
+    words[4] = "1"  # two make a pair
+    told = json.loads(run("preview", packed, *words, "--json").stdout)["sheet"]
+    assert len(told["records"]) == 2
+    words[4] = "8"
     told = json.loads(
         run("preview", *words[:5], "-p", f"mix={mix}", "-p", "labels_field=None", "--json").stdout
     )

@@ -174,7 +174,8 @@ class _Visit:
         here = self._where_to_measure()
         self._tell("measuring ceilings")
         tops, fastest = self._ceilings()
-        here["batch_size"] = measure.batch_that_fits(p.batch_size, fastest)
+        pairs = p.mixup is not None or p.cutmix is not None
+        here["batch_size"] = measure.batch_that_fits(p.batch_size, fastest, 1 + pairs)
         proposals = advice.propose(facts, p)
         with tempfile.TemporaryDirectory(prefix="asyncreader-doctor-") as folder:
             forms = [proposal for proposal in proposals if proposal.convert is not None]

@@ -156,9 +156,11 @@ class Trials:
         return {name: trial.rate() for name, trial in self._open.items()}
 
 
-def batch_that_fits(batch_size: int, samples_per_second: float) -> int:
-    """A batch for trials of a set that serves so many: as asked for, unless that took seconds."""
-    return max(1, min(batch_size, int(samples_per_second * _BATCH_SECONDS)))
+def batch_that_fits(batch_size: int, samples_per_second: float, group: int = 1) -> int:
+    """A batch for trials of a set that serves so many: as asked for, unless that took seconds.
+    Then a multiple of ``group``, the rows that a stage takes together."""
+    fits = int(samples_per_second * _BATCH_SECONDS)
+    return batch_size if fits >= batch_size else max(group, fits // group * group)
 
 
 def bring_in(facts: Facts, seconds: float) -> tuple[float, int]:
