@@ -91,22 +91,15 @@ def their_numbers(name: str, transform: Any) -> list[float]:
 
 
 OPTIONS: dict[str, dict[str, Any]] = {
+    **{name: {} for name in known()},
     "color-jitter": {"brightness": 0.4, "contrast": (0.5, 2), "hue": 0.1},
-    "random-grayscale": {},
     "random-solarize": {"threshold": 100},
     "random-posterize": {"bits": 3},
-    "random-equalize": {},
     "random-autocontrast": {"p": 0.3},
     "random-sharpness": {"sharpness_factor": 2},
     "gaussian-blur": {"kernel_size": 3},
     "random-rotation": {"degrees": 30},
     "random-affine": {"degrees": (-10, 20), "translate": (0.2, 0.1), "scale": (0.5, 2), "shear": 9},
-    "random-perspective": {},
-    "random-vertical-flip": {},
-    "trivial-augment-wide": {},
-    "rand-augment": {},
-    "auto-augment": {},
-    "random-erasing": {},
 }
 
 
