@@ -18,6 +18,8 @@ from .options import (
     number,
     param_option,
     reader_option,
+    set_argument,
+    set_of,
     size_for,
 )
 from .terminal import Progress, print_json, print_table
@@ -30,7 +32,7 @@ if TYPE_CHECKING:
     epilog="\b\nExamples:\n  asyncreader bench train.h5 --batch-size 256 --nthread 1,2,4,8\n"
     "  asyncreader bench train.h5 --plot speed.svg"
 )
-@click.argument("path", type=PATH)
+@set_argument
 @batch_size_option
 @njob_option
 @click.option(
@@ -51,7 +53,7 @@ if TYPE_CHECKING:
 @json_option
 @brief_option
 def bench(
-    path: str,
+    path: str | None,
     nthread: tuple[int, ...],
     seconds: float,
     consumer_ms: float,
@@ -61,7 +63,8 @@ def bench(
     quiet: bool,
     **options: Any,
 ) -> None:
-    """Measure how fast PATH is served. Samples/s and MB/s by number of threads.
+    """Measure how fast PATH, or the sets of -p mix={...}, are served. Samples/s and MB/s by number
+    of threads.
 
     The threads take turns, three each; figures are medians. "wait" is the share of time that the
     consumer waits for batches; without --consumer-ms there is nothing else for it to do.
@@ -74,7 +77,7 @@ def bench(
 
         check_plot(plot)
     given = {name: value for name, value in options.items() if value is not None}
-    given |= {"path": path, **params}
+    given |= set_of(path, params)
     size_for(given, quiet)
     with Progress("measuring", quiet or as_json, plain=False) as progress:
         report = run_bench(
@@ -123,6 +126,10 @@ def _print_bench(report: BenchReport) -> None:
         ),
         ("nthread", "samples/s", "slowest - fastest", "MB/s", "wait"),
     )
+    steps = [f"{name} {part:.0%}" for name, part in report.rows[0].steps.items() if part >= 0.01]
+    if len(steps) > 1:
+        threads = some(report.rows[0].nthread, "thread")
+        click.echo(f"time of {threads}: {', '.join(steps)}")
 
 
 def _shapes(shape: Any) -> str:

@@ -10,7 +10,6 @@ import click
 from ..errors import shown
 from ..text import in_bytes, sides, some, times
 from .options import (
-    PATH,
     batch_size_option,
     brief_option,
     json_option,
@@ -18,6 +17,8 @@ from .options import (
     number,
     param_option,
     reader_option,
+    set_argument,
+    set_of,
 )
 from .terminal import Status, check_converters, folded, print_json, print_table, width
 
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     epilog="\b\nExamples:\n  asyncreader doctor train.h5\n"
     "  asyncreader doctor train.h5 --consumer-ms 35 -p size=[224,224] -p flip=true"
 )
-@click.argument("path", type=PATH)
+@set_argument
 @batch_size_option
 @reader_option("nthread", help="Threads. [usable cores]")
 @njob_option
@@ -51,7 +52,7 @@ if TYPE_CHECKING:
 @json_option
 @brief_option
 def doctor(
-    path: str,
+    path: str | None,
     consumer_ms: float | None,
     memory_gb: float | None,
     seconds: float,
@@ -60,7 +61,7 @@ def doctor(
     quiet: bool,
     **options: Any,
 ) -> None:
-    """Measure what limits training on PATH, and what would help.
+    """Measure what limits training on PATH, or on the sets of -p mix={...}, and what would help.
 
     Give training's parameters with -p, such as -p shuffle=false; the default is full shuffling. A
     few hundred samples are packed in other forms into a temporary folder, and each form is read as
@@ -72,7 +73,7 @@ def doctor(
     given = {name: value for name, value in options.items() if value is not None}
     with Status(quiet or as_json) as status:
         found = diagnose(
-            {"path": path, **given, **params},
+            {**given, **set_of(path, params)},
             seconds=seconds,
             consumer_seconds=consumer_ms / 1000 if consumer_ms else None,
             memory=None if memory_gb is None else int(memory_gb * 1e9),
@@ -140,6 +141,11 @@ def _print_facts(found: Diagnosis) -> None:
         f"{found.samples_per_second:,.0f} samples/s ({_spread(found, now.nthread)}) {order}, batch "
         f"{found.params['batch_size']}, nthread {now.nthread}, njob {found.params['njob']}"
         + ("" if found.measured else " (from its rate out of the disk)")
+    )
+    rows["a sample takes"] = ", ".join(
+        f"{name} {1e6 * spent:,.1f} us"
+        for name, spent in sorted(now.seconds.items(), key=lambda one: -one[1])
+        if spent
     )
     others = [
         f"{rate:,.0f} with {count} ({_spread(found, count)})"

@@ -10,7 +10,7 @@ import click
 
 from ..errors import shown
 from ..text import in_bytes, some, times
-from .options import PATH, json_option, param_option
+from .options import json_option, param_option, set_argument, set_of
 from .terminal import print_json, print_table
 
 if TYPE_CHECKING:
@@ -26,17 +26,18 @@ _MOST_READ: Final = 64 << 20
 
 
 @click.command(epilog="\b\nExample:\n  asyncreader info train.h5")
-@click.argument("path", type=PATH)
+@set_argument
 @param_option
 @json_option
-def info(path: str, params: dict[str, Any], as_json: bool) -> None:
-    """Show what PATH holds: a packed file, or a quoted glob of them. Of a set of JPEGs on a disk up
-    to 200 are looked at: how many have restart markers, so that a part can be decoded alone."""
+def info(path: str | None, params: dict[str, Any], as_json: bool) -> None:
+    """Show what PATH holds: a packed file, or a quoted glob of them; or the sets of -p mix={...}.
+    Of a set of JPEGs on a disk up to 200 are looked at: how many have restart markers, so that a
+    part can be decoded alone."""
     from ..params import parse_params
     from ..sources import open_reader_source
     from ..sources.subset import resolve_subset
 
-    checked = parse_params({"path": path, **params}, {})
+    checked = parse_params(set_of(path, params), {})
     with contextlib.closing(open_reader_source(checked)) as source:
         facts = _describe(source, resolve_subset(checked.subset, source))
     if as_json:
@@ -58,6 +59,7 @@ def _describe(source: OpenSet, subset: slice | Int64 | None = None) -> dict[str,
         "format_version": None if facts.meta is None else facts.meta.version,
         "shards": None if facts.ends is None else len(facts.ends),
         "count": facts.count,
+        "sets": _describe_sets(source),
         "subset": None if subset is None else subset_count(subset, facts.count),
         "shape": None if spec.shape is None else list(spec.shape),
         "axes": spec.axes,
@@ -75,6 +77,18 @@ def _describe(source: OpenSet, subset: slice | Int64 | None = None) -> dict[str,
         "bytes_on_disk": facts.size_on_disk,
         "bytes_a_sample": _bytes_each(source.index),
     }
+
+
+def _describe_sets(source: OpenSet) -> list[dict[str, Any]] | None:
+    """The sets of a mix."""
+    from ..sources import MixedSet
+
+    if not isinstance(source, MixedSet):
+        return None
+    return [
+        {"path": one.facts.path, "ratio": ratio, "count": one.facts.count}
+        for one, ratio in zip(source.sets, source.index.ratios, strict=True)
+    ]
 
 
 def _bytes_each(index: SetIndex) -> float | None:
@@ -198,6 +212,11 @@ def _print_facts(facts: dict[str, Any]) -> None:
         "path": shown(facts["path"]),
         "format": f"{facts['container']}: {shown(facts['layout'])}",
         "count": some(count, "sample"),
+        **{
+            f"set {number}": f"{shown(one['path'])}: {one['ratio']:.6g} of a batch, "
+            f"{some(one['count'], 'sample')}"
+            for number, one in enumerate(facts["sets"] or ())
+        },
         **({} if chosen is None else {"subset": f"{some(chosen, 'sample')}: labels are of these"}),
         "shape": shape,
         "dtype": facts["dtype"],

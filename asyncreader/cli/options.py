@@ -139,6 +139,19 @@ class _Path(click.Path):
 
 PATH = _Path(readable=False)
 
+#: The set that a command is about: a path, left out where -p mix={...} names several.
+set_argument = click.argument("path", type=PATH, required=False)
+
+
+def set_of(path: str | None, params: dict[str, Any]) -> dict[str, Any]:
+    """``params`` with the set of a command: PATH, or the sets of -p mix={...}. UsageError where
+    neither is given."""
+    if path is not None:
+        return {"path": path, **params}
+    if params.get("mix") is None:
+        raise click.UsageError("Missing argument 'PATH', or -p mix={...}.")
+    return params
+
 
 def _complete_param(
     context: click.Context, option: click.Parameter, typed: str

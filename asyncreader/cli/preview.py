@@ -13,7 +13,17 @@ from click.core import ParameterSource
 
 from ..errors import SourceError, shown
 from ..text import in_bytes, sides, some
-from .options import PATH, json_option, number, param_option, quiet_option, reader_option, size_for
+from .options import (
+    PATH,
+    json_option,
+    number,
+    param_option,
+    quiet_option,
+    reader_option,
+    set_argument,
+    set_of,
+    size_for,
+)
 from .terminal import Progress, print_json, say
 
 if TYPE_CHECKING:
@@ -58,7 +68,7 @@ def suffix_of(*allowed: str) -> Any:
     "  asyncreader preview train.h5 --batch --size 224x224 -p crop=random-resized\n"
     "  asyncreader preview train.h5 --html train.html"
 )
-@click.argument("path", type=PATH)
+@set_argument
 @click.option(
     "--output",
     type=PATH,
@@ -96,7 +106,7 @@ def suffix_of(*allowed: str) -> Any:
 @json_option
 @quiet_option
 def preview(
-    path: str,
+    path: str | None,
     output: str | None,
     html: str | None,
     params: dict[str, Any],
@@ -107,19 +117,20 @@ def preview(
     """Look at PATH: a sheet of samples with their labels, or a page.
 
     --batch shows what training gets with the parameters given: cropped, flipped, postprocessed
-    (-p postprocess=module:function), and with its normalisation undone. Boxes are drawn (-p
-    boxes_field=boxes), and keypoints; several pictures of a sample stand side by side. --html
-    writes one self-contained page: samples by class, label counts, sizes, duplicates, damaged
-    pictures.
+    (-p postprocess=module:function), and with its normalisation undone; of one set, or of those of
+    -p mix={...}. Boxes are drawn (-p boxes_field=boxes), and keypoints; several pictures of a
+    sample stand side by side. --html writes one self-contained page: samples by class, label
+    counts, sizes, duplicates, damaged pictures.
     """
+    given = set_of(path, params)
     told: dict[str, Any] = {"path": path}
     if html is None:
         _without_effect("limit", instead="it belongs to --html")
     elif output is None:
         _without_effect("count", "columns", instead="they belong to a sheet; --output adds one")
     if html is None or output is not None:
-        target = output or _default_target(path)
-        made = _sheet(path, params, options)
+        target = output or _default_target(path or "mix")
+        made = _sheet(given, options)
         size = _write_sheet(made, target)
         for record, why in made.bad:
             say(f"warning: record {record}: {shown(why)}")
@@ -138,7 +149,7 @@ def preview(
             )
     if html is not None:
         _refuse(options, "batch", "indices", "classes", "size", instead="--html shows all")
-        told["report"] = _report(path, html, params, options, as_json or quiet, as_json)
+        told["report"] = _report(given, html, options, as_json or quiet, as_json)
     if as_json:
         print_json(told)
 
@@ -164,10 +175,9 @@ def _refuse(options: dict[str, Any], *names: str, instead: str) -> None:
             raise click.UsageError(f"--{word} cannot be used here: {instead}")
 
 
-def _sheet(path: str, params: dict[str, Any], options: dict[str, Any]) -> Preview:
+def _sheet(given: dict[str, Any], options: dict[str, Any]) -> Preview:
     from ..tools.preview import preview, preview_batch
 
-    given = {"path": path, **params}
     if not options["batch"]:
         _refuse(options, "size", instead="it goes with --batch")
         if options["indices"] is not None:
@@ -175,10 +185,9 @@ def _sheet(path: str, params: dict[str, Any], options: dict[str, Any]) -> Previe
         chosen = ("count", "seed", "indices", "classes", "columns")
         return preview(given, **{name: options[name] for name in chosen})
     _refuse(options, "indices", "classes", instead="a batch has the samples that come first")
-    if options["size"] is not None:
-        given["size"] = options["size"]
+    size = {} if options["size"] is None else {"size": options["size"]}
+    given = {"seed": options["seed"], **given, **size}
     size_for(given)
-    given.setdefault("seed", options["seed"])
     return preview_batch(given, count=options["count"], columns=options["columns"])
 
 
@@ -213,9 +222,8 @@ def put_file(target: str, data: bytes) -> int:
 
 
 def _report(
-    path: str,
+    given: dict[str, Any],
     html: str,
-    params: dict[str, Any],
     options: dict[str, Any],
     quiet: bool,
     as_json: bool,
@@ -224,7 +232,7 @@ def _report(
 
     with Progress("looking", quiet) as progress:
         facts = gather(
-            {"path": path, **params},
+            given,
             limit=options["limit"],
             seed=options["seed"],
             progress=progress,

@@ -269,8 +269,14 @@ def width() -> int:
 
 
 def print_json(value: object) -> None:
-    """ASCII only: a name that is no UTF-8 comes back from json.loads as Python had it."""
-    click.echo(json.dumps(value, indent=2, allow_nan=False))
+    """ASCII only: a name that is no UTF-8 comes back from json.loads as Python had it. A function,
+    such as a parameter's, is told as module:function."""
+    click.echo(json.dumps(value, indent=2, allow_nan=False, default=_in_json))
+
+
+def _in_json(value: object) -> str:
+    module, name = (getattr(value, part, None) for part in ("__module__", "__qualname__"))
+    return f"{module}:{name}" if module and name else str(value)
 
 
 def print_table(rows: Iterable[Sequence[str]], head: Sequence[str] = ()) -> None:

@@ -153,6 +153,11 @@ class ReaderKeywords(TypedDict, total=False):
     debug: bool
 
 
+def listed(path: str | tuple[str, ...]) -> tuple[str, ...]:
+    """The paths of one set."""
+    return (path,) if isinstance(path, str) else path
+
+
 #: An axis of stored 4-D data.
 _AXIS: Final = optional(whole(1, 5))
 
@@ -418,7 +423,7 @@ class ReaderParams:
     )
     label_smoothing: float = parameter(
         0.0,
-        between(0, 1),
+        between(0, 1, below=True),
         "the part of a label that is spread over all classes: (B, classes) float32",
     )
     num_classes: int | None = parameter(
@@ -497,7 +502,9 @@ class ReaderParams:
 
     @property
     def given_path(self) -> str | tuple[str, ...]:
-        """What names the packed files; () if the data are arrays."""
+        """What names the packed files, of a mix those of all sets; () if the data are arrays."""
+        if self.mix is not None:
+            return tuple(one for path in self.mix for one in listed(path))
         return self.path or self.hdf5_path or self.lmdb_path or ()
 
     @property

@@ -45,11 +45,11 @@ def _mix(value: Any) -> dict[str | tuple[str, ...], float]:
     for path, ratio in ratios.items():
         part = f"[{path!r}]"
         try:
-            good = 0 < FINITE.take(ratio) <= 1
+            good = FINITE.take(ratio) > 0
         except ValueError:
             good = False
         if not good:
-            raise Wrong("a ratio above 0, at most 1", ratio, part)
+            raise Wrong("a finite ratio above 0", ratio, part)
     total = math.fsum(ratios.values())
     if abs(total - 1) > 1e-6:
         shares = ", ".join(f"{ratio / total:.6g}" for ratio in ratios.values())

@@ -80,9 +80,13 @@ class SoftLabels:
             if alpha is not None
         ]
         named = [n for n, alpha in (("mixup", mixup), ("cutmix", cutmix)) if alpha is not None]
-        self.name = "/".join(named) or "soft labels"
+        self.name = "/".join(named) or ("label_smoothing" if smoothing else "num_classes")
         if cutmix is not None and pictures is None:
-            raise ParamsError("cutmix works on pictures", found="data that are none")
+            raise ParamsError(
+                "cutmix works on pictures",
+                found="data that are none",
+                hint="mixup blends rows of any numbers",
+            )
 
     def layout(self, given: BatchLayout, trial: Trial) -> BatchLayout:
         """Labels of (B, classes) float32. ParamsError if there are no class numbers."""
@@ -103,10 +107,15 @@ class SoftLabels:
             raise ParamsError(
                 f"{self.name} mixes the data of one field of numbers",
                 found="several fields" if given.several else str(given.data[0].dtype),
-                hint="postprocess gets the batches of all fields",
+                hint="postprocess gets the batches of all fields"
+                if given.several
+                else 'pass dtype="float32"',
             )
         if self._ways and labels.shape[0] % 2:
-            raise ParamsError(f"{self.name} needs an even batch_size", found=labels.shape[0])
+            raise ParamsError(
+                f"{self.name} needs an even batch_size: it mixes rows two by two",
+                found=labels.shape[0],
+            )
         return replace(given, labels=Part((labels.shape[0], self._classes), np.dtype(np.float32)))
 
     def run(self, given: BatchArrays, made: BatchArrays, plan: BatchPlan) -> None:
@@ -114,15 +123,16 @@ class SoftLabels:
         assert given.labels is not None
         assert made.labels is not None
         assert self._classes is not None
-        numbers, soft = given.labels.reshape(-1).astype(np.int64), made.labels
-        wrong = plan.valid & ((numbers < -1) | (numbers >= self._classes))
+        given_numbers, soft = given.labels.reshape(-1), made.labels
+        wrong = plan.valid & ((given_numbers < -1) | (given_numbers >= self._classes))
+        numbers = given_numbers.astype(np.int64)  # 2**64 - 1 would be -1
         if wrong.any():
             row = int(np.argmax(wrong))
             raise ParamsError(
                 "a label is no class number",
                 index=int(plan.indices[row]),
-                found=int(numbers[row]),
-                expected=f"below {self._classes}, or -1 for none",
+                found=int(given_numbers[row]),
+                expected=f"0 to {self._classes - 1}, or -1 for none",
                 hint="num_classes= says how many there are",
             )
         known = plan.valid & (numbers >= 0)

@@ -11,6 +11,7 @@ from typing import Any, ClassVar, Final, NamedTuple
 
 import numpy as np
 
+from ..checks import FILL_MASKED
 from ..errors import WorkerError
 from .points import real
 from .steps import Array, ImageShape, Row
@@ -79,6 +80,7 @@ class Transform:
         made = tuple(self._array(k, returned[k], dtypes[k]) for k in range(len(given)))
         label_spec = None
         if new_label is not None:
+            _check_unmasked("a label", new_label)
             as_array = np.asarray(new_label)
             label_spec = LabelSpec(as_array.shape, as_array.dtype)
             if as_array.dtype.kind not in "buif":
@@ -142,6 +144,7 @@ class Transform:
     def _array(self, number: int, result: object, dtype: np.dtype[Any]) -> Array:
         """What was returned of a field, as an array of the dtype that it must have."""
         said = self._of_field(number)
+        _check_unmasked("an array" if self.fields else "an image", result)
         try:
             made = np.asarray(result)
         except Exception as exc:  # rows of several lengths, a tensor on a GPU
@@ -178,7 +181,16 @@ class Transform:
                 "transform returned another label than in its trial call",
                 found=said[0],
                 expected=said[1],
+                hint="it must return labels of one shape and dtype",
             )
+
+
+def _check_unmasked(what: str, returned: object) -> None:
+    if np.ma.is_masked(returned):
+        raise WorkerError(
+            f"transform returned {what} with masked values, whose mask would be lost",
+            hint=FILL_MASKED,
+        )
 
 
 def _by_albumentations(

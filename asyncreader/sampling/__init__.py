@@ -88,7 +88,11 @@ def _mixed(
         end = first + one.count
         inside = subset_inside(subset, first, end)
         if subset_count(inside, one.count) == 0:
-            raise ParamsError("subset selects nothing of a set of the mix", path=one.path)
+            raise ParamsError(
+                "subset selects nothing of a set of the mix",
+                path=one.path,
+                expected=f"some of the mix's records {first} to {end - 1}",
+            )
         own = sampler_of(
             shuffle, key_of(seed, STREAM_SET, i), int(window * ratio) or 1, one, inside
         )

@@ -9,11 +9,13 @@ from .fingerprint import fingerprint
 from .inspector import Inspector
 from .open import expand_paths, fields_of, open_reader_source, open_source, open_whole
 from .request import Request
+from .sets.mixed import MixedSet
 from .sniff import container_of, sniff
 from .urls import absolute, absolute_pattern
 
 __all__ = [
     "Inspector",
+    "MixedSet",
     "OpenSet",
     "Request",
     "RowError",

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import statistics
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -59,6 +60,8 @@ class BenchRow:
     wait_share: float
     """Part of the time that the consumer spent waiting, 0 to 1."""
     turns: tuple[Turn, ...]
+    steps: Mapping[str, float]
+    """What the workers do: the part of their time in each step, by its name, the longest first."""
 
 
 @dataclass(frozen=True)
@@ -106,6 +109,7 @@ def run_bench(
     params = {"last_batch": "wrap", "world_size": 1, **given_params(params, {})}
     chosen = tuple(dict.fromkeys(nthreads))
     turns: dict[int, list[Turn]] = {nthread: [] for nthread in chosen}
+    spent: dict[int, Counter[str]] = {nthread: Counter() for nthread in chosen}
     facts: dict[str, Any] = {}
     for number in range(ROUNDS):
         for nthread in chosen if number % 2 == 0 else reversed(chosen):
@@ -114,6 +118,7 @@ def run_bench(
                 reader.seek(epoch=sum(map(len, turns.values())))
                 _touch_slots(reader, seconds / ROUNDS)
                 turns[nthread].append(serve(reader, seconds / ROUNDS, consumer_seconds))
+                spent[nthread].update(reader.stats().seconds)
                 facts = facts or _facts(reader)
             if progress is not None:
                 progress(sum(map(len, turns.values())), ROUNDS * len(chosen))
@@ -122,7 +127,7 @@ def run_bench(
         params=params,
         seconds=seconds,
         consumer_seconds=consumer_seconds,
-        rows=tuple(_row(nthread, found) for nthread, found in turns.items()),
+        rows=tuple(_row(nthread, found, spent[nthread]) for nthread, found in turns.items()),
     )
 
 
@@ -179,7 +184,7 @@ def batch_bytes(reader: AsyncReader) -> int:
 def _facts(reader: AsyncReader) -> dict[str, Any]:
     p = reader.params
     return {
-        "path": str(p.given_path or "arrays"),
+        "path": _named(p.given_path),
         "count": reader.count,
         "data_shape": reader.data_shape,
         "dtype": ", ".join(dtype.name for _, dtype in _fields(reader)),
@@ -187,8 +192,16 @@ def _facts(reader: AsyncReader) -> dict[str, Any]:
     }
 
 
-def _row(nthread: int, turns: Sequence[Turn]) -> BenchRow:
+def _named(path: str | tuple[str, ...]) -> str:
+    if isinstance(path, str):
+        return path
+    more = f" and {len(path) - 1} more" if len(path) > 1 else ""
+    return f"{path[0]}{more}" if path else "arrays"
+
+
+def _row(nthread: int, turns: Sequence[Turn], spent: Counter[str]) -> BenchRow:
     rates = [turn.samples_per_second for turn in turns]
+    work = sum(spent.values())
     return BenchRow(
         nthread=nthread,
         samples_per_second=statistics.median(rates),
@@ -197,4 +210,5 @@ def _row(nthread: int, turns: Sequence[Turn]) -> BenchRow:
         megabytes_per_second=statistics.median(turn.bytes / turn.seconds / 1e6 for turn in turns),
         wait_share=statistics.median(turn.wait_share for turn in turns),
         turns=tuple(turns),
+        steps={name: part / work for name, part in spent.most_common() if part},
     )

@@ -14,9 +14,8 @@ import numpy as np
 
 from ..errors import AsyncReaderError, ParamsError, SourceError
 from ..params import parse_params
-from ..pixels.transform import RowTransform
 from ..sampling import at_random
-from ..sources import fields_of, open_source
+from ..sources import open_reader_source
 from ..sources.lmdb.file import lmdb_data_file
 from ..sources.subset import resolve_subset
 from ..text import times
@@ -78,10 +77,10 @@ def bench_ceilings(
     ``batch_bytes``: of a batch handed out. Raises what opening the set raises.
     """
     p = parse_params(params, {})
-    source = open_source(p.given_path, fields_of(p))
+    source = open_reader_source(p)
     try:
         facts, spec, index = source.facts, source.spec, source.first.index
-        fill = RowTransform(spec, p.wanted, facts.path)
+        fill = source.fills(p.wanted)[0]
         copy = {n: copy_ceiling(batch_bytes, n, seconds) * p.batch_size for n in nthreads}
         decode = {}
         chunk = (index.chunk or 1) if index.compression else 1

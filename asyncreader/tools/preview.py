@@ -82,6 +82,12 @@ def preview(
     becomes a square that says so. Raises ParamsError, SourceNotFoundError or FormatError.
     """
     p = parse_params(params, {})
+    if p.mix is not None:
+        raise ParamsError(
+            "stored samples are shown of one set",
+            found="mix",
+            hint="--batch shows what training gets of a mix",
+        )
     with contextlib.closing(open_reader_source(p)) as source:
         looker = Looker(source.first)
         records = _choose(source, p, count, seed, indices, classes)
@@ -140,8 +146,9 @@ def preview_batch(
     if stored.axes is None and len(stored.shape or ()) == 3 and p.postprocess is None:
         raise not_pictures(title, stored.shape or ())
     rows = min(count, total)
+    soft = p.postprocess is None and bool(p.mixup or p.cutmix or p.label_smoothing or p.num_classes)
     if p.mixup is not None or p.cutmix is not None:
-        rows -= rows % 2
+        rows = max(2, rows - rows % 2)
     first = {"batch_size": rows, "world_size": 1, **given_params(params, {})}
     with AsyncReader(first) as reader:
         reader.fetchData()
@@ -150,7 +157,9 @@ def preview_batch(
         fields = [np.asarray(field) for field in data]
         own = p.postprocess is not None or stored.dtype != np.uint8
         shown = _shown(fields, reader.params, title, own)
-        tiles = [_batch_tile(batch, row, shown.picture(row), names) for row in range(len(batch))]
+        tiles = [
+            _batch_tile(batch, row, shown.picture(row), names, soft) for row in range(len(batch))
+        ]
         bad = reader.stats().bad_list
         masks: set[int] = set().union(*map(_values, shown.masks))
         notes = _notes(shown.scales[0], shown.pixels[0].shape[3], masks)
@@ -318,10 +327,18 @@ def _masks_in(field: Array, layout: str) -> Array | None:
 # -- words ---------------------------------------------------------------------------------------
 
 
-def _label_words(row: Array | None, names: Sequence[str] | None) -> tuple[str, str]:
-    """A label as the two lines under a picture begin: its class or number, and its number."""
+def _label_words(
+    row: Array | None, names: Sequence[str] | None, soft: bool = False
+) -> tuple[str, str]:
+    """A label as the two lines under a picture begin: its class or number, and its number.
+
+    ``soft``: a label is a row of probabilities, of which the two largest are told."""
     if row is None:
         return "", ""
+    if soft and row.ndim == 1:
+        likely = [n for n in np.argsort(-row, kind="stable")[:2].tolist() if row[n] > row.min()]
+        words = (f"{names[n] if names else f'label {n}'} {row[n]:.2f}" for n in likely)
+        return ", ".join(words) or "no class", ""
     name = class_of(row, names)
     if name is None:
         return f"label {in_words(row)}", ""
@@ -333,11 +350,15 @@ def _captions(source: OpenSet, record: int) -> tuple[str, str]:
     return (words, f"{note}#{record}") if words else (f"#{record}", "")
 
 
-def _batch_tile(batch: Batch, row: int, picture: Array, names: Sequence[str] | None) -> Tile:
+def _batch_tile(
+    batch: Batch, row: int, picture: Array, names: Sequence[str] | None, soft: bool
+) -> Tile:
     labels = None if batch.labels is None else np.asarray(batch.labels[row])
-    words, note = _label_words(labels, names)
+    words, note = _label_words(labels, names, soft)
     record = int(batch.indices[row])
     number = "padded" if record < 0 else f"#{record}" + ("" if batch.mask[row] else ", zeroed")
+    if batch.source is not None and record >= 0:
+        number += f", set {batch.source[row]}"
     return Tile(picture, words or number, f"{note}{number}" if words else "")
 
 
@@ -380,18 +401,22 @@ def _notes(scale: Scale, channels: int, masks: set[int]) -> list[str]:
 
 def _settings(p: ReaderParams) -> str:
     """The parameters that make a batch look as it does, in the words of the parameters."""
+    drawn = (p.weights, p.augment, p.transform, p.mixup, p.cutmix)
+    at_random = bool(p.shuffle) or p.flip or "random" in p.crop or any(n is not None for n in drawn)
     matter = {
-        "seed": bool(p.shuffle) or p.weights is not None or p.flip or "random" in p.crop,
+        "seed": at_random,
         "shuffle": p.weights is None,
         "weights": p.weights is not None,
         "size": p.size is not None,
         "crop": p.size is not None,
+        "crop_padding": p.crop_padding > 0,
         "flip": p.flip,
         **{name: getattr(p, name) is not None for name in ("dtype", "scale", "mean", "std")},
         "subset": p.subset is not None,
         **{name: getattr(p, name) is not None for name in ("boxes_field", "keypoints_field")},
     }
     matter |= {name: getattr(p, name) is not None for name in ("mixup", "cutmix")}
+    matter["label_smoothing"] = p.label_smoothing > 0
     words = [f"{name}={_value(getattr(p, name))}" for name, matters in matter.items() if matters]
     if p.augment:
         words.append(f"augment={', '.join(step.name for step in p.augment)}")

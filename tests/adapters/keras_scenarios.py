@@ -243,6 +243,23 @@ def weighted() -> Any:
         return [given, float(((scores - LABELS) ** 2).mean())]
 
 
+def soft() -> Any:
+    """Soft labels: their sums and weights in each batch, and the loss of a fit."""
+    given = {"mixup": 0.5, "label_smoothing": 0.1, "num_classes": 50, "last_batch": "pad"}
+    with ReaderDataset(SMALL, **given, dtype="float32", scale=1 / 255) as data:
+        steps = [data[0] for _ in range(len(data))]
+        layers = [keras.layers.Flatten(), keras.layers.Dense(50, activation="softmax")]
+        made = keras.Sequential(layers)
+        made.compile(loss=keras.losses.CategoricalCrossentropy())
+        history = made.fit(data, epochs=1, verbose=0).history
+    return {
+        "types": sorted({f"{labels.dtype} {labels.shape}" for _, labels, _ in steps}),
+        "sums": [labels.sum(axis=1).tolist() for _, labels, _ in steps],
+        "weights": [weights.tolist() for *_, weights in steps],
+        "loss": history["loss"],
+    }
+
+
 def training(paths: dict[str, str]) -> float:
     """Held-out accuracy of a small network trained on sample_data."""
     keras.utils.set_random_seed(0)
@@ -288,6 +305,7 @@ def main(paths: dict[str, str]) -> None:
         "held": held(),
         "kinds": kinds(),
         "weighted": weighted(),
+        "soft": soft(),
         "training": training(paths),
     }
     told["seconds"] = time.perf_counter() - started

@@ -83,6 +83,17 @@ def test_plain_device_put_would_alias() -> None:
         assert np.shares_memory(np.asarray(jax.device_put(rows)), rows)
 
 
+def test_soft_labels() -> None:
+    """Soft labels come as (B, classes) float32 as the reader has them, zeros in padded rows."""
+    soft = {"mixup": 0.5, "label_smoothing": 0.1, "num_classes": 50, "last_batch": "pad"}
+    with JaxReader(SMALL, **soft) as loader, AsyncReader(SMALL, **soft) as reader:
+        for (_, labels), batch in zip(loader, reader, strict=True):
+            assert isinstance(labels, jax.Array)
+            np.testing.assert_array_equal(np.asarray(labels), batch.labels, strict=True)
+            np.testing.assert_allclose(labels.sum(axis=1), batch.mask, atol=1e-6)
+    assert not batch.mask.all()
+
+
 @pytest.mark.parametrize(
     ("dtype", "expected"),
     [

@@ -108,6 +108,17 @@ def test_padded_rows_weigh_nothing(told: Any) -> None:
     assert padded == pytest.approx(alone * 42 / 44, rel=1e-4)
 
 
+def test_soft_labels(told: Any) -> None:
+    """Soft labels come as (B, classes) float32 and fit() trains on them; padded rows have labels of
+    zeros and weigh nothing."""
+    found = told["soft"]
+    assert found["types"] == ["float32 (4, 50)"]
+    for sums, weights in zip(found["sums"], found["weights"], strict=True):
+        assert sums == pytest.approx(weights, abs=1e-5)
+    assert found["weights"][-1] == [1.0, 1.0, 0.0, 0.0]
+    assert 0 < found["loss"][0] < 10
+
+
 def test_predict_without_labels(told: Any) -> None:
     """A set without labels gives (data,); predict() serves whole epochs."""
     assert told["kinds"]["alone"] == 1

@@ -221,6 +221,26 @@ def test_postprocess_sees_zeros_and_its_labels_are_marked() -> None:
     assert given.tolist() == [40]
 
 
+@pytest.mark.parametrize("zero_copy", [False, True])
+def test_soft_labels(zero_copy: bool) -> None:
+    """Soft labels come as (B, classes) float32 as the reader has them, zeros in padded rows and not
+    -100: cross_entropy takes them, and padded rows add nothing to its sum."""
+    soft = {"mixup": 0.5, "label_smoothing": 0.1, "num_classes": 50, "dtype": "float32"}
+    with (
+        TorchReader(PADDED, **soft, zero_copy=zero_copy, with_mask=True) as loader,
+        AsyncReader(PADDED, **soft) as reader,
+    ):
+        for (data, labels, mask), batch in zip(loader, reader, strict=True):
+            assert labels.dtype is torch.float32
+            np.testing.assert_array_equal(labels.numpy(), batch.labels, strict=True)
+            np.testing.assert_allclose(labels.sum(dim=1).numpy(), mask.numpy(), atol=1e-6)
+            scores = data.flatten(1)[:, :50]
+            loss = torch.nn.functional.cross_entropy(scores, labels, reduction="sum")
+            own = torch.nn.functional.cross_entropy(scores[mask], labels[mask], reduction="sum")
+            torch.testing.assert_close(loss, own)
+    assert mask.tolist() == [True, True, False, False]
+
+
 def test_zeroed_samples_have_no_class(tmp_path: Path) -> None:
     """A bad sample that on_error="zero" zeroes has the label -100 and the mask False."""
     path = write_hdf5(tmp_path / "bad.h5", packed(IMAGES[:8]))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
+import itertools
 from typing import Any
 
 import numpy as np
@@ -10,8 +12,9 @@ import pytest
 from torchvision_augment import CASES, INTERPOLATING, differences, magnitudes, operation, theirs
 from torchvision_pixels import need_torchvision
 
+from asyncreader import AsyncReader
 from asyncreader.keyed_random import Draws, mix
-from asyncreader.pixels.augment.parse import known
+from asyncreader.pixels.augment.parse import AUGMENT, known
 
 SHAPE = (40, 56, 3)
 COUNT = 10_000
@@ -88,22 +91,15 @@ def their_numbers(name: str, transform: Any) -> list[float]:
 
 
 OPTIONS: dict[str, dict[str, Any]] = {
+    **{name: {} for name in known()},
     "color-jitter": {"brightness": 0.4, "contrast": (0.5, 2), "hue": 0.1},
-    "random-grayscale": {},
     "random-solarize": {"threshold": 100},
     "random-posterize": {"bits": 3},
-    "random-equalize": {},
     "random-autocontrast": {"p": 0.3},
     "random-sharpness": {"sharpness_factor": 2},
     "gaussian-blur": {"kernel_size": 3},
     "random-rotation": {"degrees": 30},
     "random-affine": {"degrees": (-10, 20), "translate": (0.2, 0.1), "scale": (0.5, 2), "shear": 9},
-    "random-perspective": {},
-    "random-vertical-flip": {},
-    "trivial-augment-wide": {},
-    "rand-augment": {},
-    "auto-augment": {},
-    "random-erasing": {},
 }
 
 
@@ -145,3 +141,243 @@ def test_draws_have_torchvisions_distribution(name: str, monkeypatch: pytest.Mon
             [one[number] for one in side if len(one) == widest] for side in (found, expected)
         )
         assert ks_2samp(ours_, theirs_).pvalue > 1e-4, number
+
+
+def as_cells(ours: list[Any], theirs: list[Any]) -> np.ndarray:
+    """How often each value came, (2, cells); values that came fewer than 20 times are one cell."""
+    both = [collections.Counter(side) for side in (ours, theirs)]
+    total = both[0] + both[1]
+    usual = [value for value, count in total.items() if count >= 20]
+    table = np.array([[side[value] for value in usual] for side in both])
+    rare = COUNT - table.sum(axis=1, keepdims=True)
+    return np.hstack([table, rare]) if rare.sum() >= 20 else table
+
+
+def likely(table: np.ndarray) -> bool:
+    """Whether both rows may be of one distribution (Pearson's chi-square)."""
+    from scipy.stats import chi2_contingency
+
+    return bool(chi2_contingency(table).pvalue > 1e-3)
+
+
+def chosen_of(kind: str, magnitude: Any) -> tuple[str, float]:
+    """An operation and its magnitude, to three digits; none of them is half-way between two."""
+    return kind, round(float(magnitude) + 1e-4, 3)
+
+
+def choices(name: str, options: dict[str, Any]) -> tuple[list[Any], list[Any]]:
+    """What a policy chose, 10,000 times, here and in torchvision: operations and magnitudes."""
+    import torch
+
+    (ours,) = AUGMENT("augment", (name, options))
+    kinds = {"trivial-augment-wide": "TrivialAugmentWide", "rand-augment": "RandAugment"}
+    from torchvision.transforms import v2
+
+    transform = getattr(v2, kinds.get(name, "AutoAugment"))(**options)
+    chosen: list[tuple[str, float]] = []
+
+    def note(given: Any, kind: str, magnitude: Any, **_: Any) -> Any:
+        chosen.append(chosen_of(kind, magnitude))
+        return given
+
+    transform._apply_image_or_video_transform = note
+    image, expected = torch.zeros((SHAPE[2], *SHAPE[:2]), dtype=torch.uint8), []
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(7)
+        for _ in range(COUNT):
+            chosen.clear()
+            transform(image)
+            expected.append(tuple(chosen))
+    found = []
+    for draw in range(COUNT):
+        drawn = ours.draw(Draws(mix(draw)), SHAPE)
+        assert drawn is not None
+        found.append(tuple(chosen_of(*one) for one in drawn["chosen"]))
+    return found, expected
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("trivial-augment-wide", {}),
+        ("trivial-augment-wide", {"num_magnitude_bins": 5}),
+        ("rand-augment", {}),
+        ("rand-augment", {"num_ops": 1, "magnitude": 20}),
+        ("auto-augment", {}),
+    ],
+)
+def test_choices_have_torchvisions_distribution(name: str, options: dict[str, Any]) -> None:
+    """10,000 choices, each of its operations with their magnitudes and signs, come as often as
+    10,000 of torchvision's (chi-square): operations alone, and all that was chosen together."""
+    need_torchvision()
+    found, expected = choices(name, options)
+    names = [[tuple(kind for kind, _ in one) for one in side] for side in (found, expected)]
+    together = as_cells(found, expected)
+    assert together.shape[1] > 20
+    for table in (as_cells(*names), together):
+        assert likely(table)
+    wrong = [one for one in found if one and one[0][0] != "Equalize"]
+    assert not likely(as_cells(wrong + wrong[: COUNT - len(wrong)], expected))  # it can tell
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("p", [None, 0.03, 0.3, 0.9])
+@pytest.mark.parametrize("name", [name for name in OPTIONS if hasattr(known()[name], "p")])
+def test_chances(name: str, p: float | None) -> None:
+    """An operation with a chance is done as often as that says in 10,000 draws (binomial test), by
+    default as often as torchvision's."""
+    need_torchvision()
+    from scipy.stats import binomtest
+
+    given = {key: value for key, value in OPTIONS[name].items() if key != "p"}
+    (ours,) = AUGMENT("augment", (name, given if p is None else {**given, "p": p}))
+    options, kind = next(CASES[key] for key in CASES if key.split(",")[0] == name)
+    from torchvision.transforms import v2
+
+    needed = {key: value for key, value in options.items() if key in given}
+    chance = getattr(v2, kind)(**needed).p if p is None else p
+    done = sum(ours.draw(Draws(mix(number)), (224, 224, 3)) is not None for number in range(COUNT))
+    assert binomtest(done, COUNT, chance).pvalue > 1e-3
+
+
+@pytest.mark.slow
+def test_orders_and_factors_are_independent() -> None:
+    """The 24 orders of color-jitter come equally often, and its factors follow from neither the
+    order nor each other (chi-square), as torchvision's do not."""
+    need_torchvision()
+    import torch
+    from scipy.stats import chisquare, kstest
+    from torchvision.transforms import v2
+
+    options = {"brightness": 0.5, "contrast": 0.5, "saturation": 0.5, "hue": 0.2}
+    (ours,) = AUGMENT("augment", ("color-jitter", options))
+    drawn = [ours.draw(Draws(mix(number)), SHAPE) for number in range(COUNT)]
+    orders = [tuple(one["order"]) for one in drawn if one is not None]
+    factors = np.array([one["factors"] for one in drawn if one is not None])
+    counted = collections.Counter(orders)
+    assert len(counted) == 24
+    assert chisquare(list(counted.values())).pvalue > 1e-3
+    transform, found = v2.ColorJitter(**options), []
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(3)
+        for _ in range(COUNT):
+            found.append(tuple(transform.make_params([])["fn_idx"].tolist()))
+    assert likely(as_cells(orders, found))
+    for number, (low, high) in enumerate([(0.5, 1.5)] * 3 + [(-0.2, 0.2)]):
+        assert kstest((factors[:, number] - low) / (high - low), "uniform").pvalue > 1e-3
+    quarter = [np.digitize(column, np.quantile(column, (0.25, 0.5, 0.75))) for column in factors.T]
+    for one, other in itertools.combinations([*quarter, [order[0] for order in orders]], 2):
+        table = np.zeros((4, 4))
+        np.add.at(table, (np.asarray(one), np.asarray(other)), 1)
+        assert likely(table)
+
+
+@pytest.mark.slow
+def test_erased_areas_are_torchvisions() -> None:
+    """The area and the ratio of 10,000 erased rectangles, and how often there is one, are those of
+    torchvision's (Kolmogorov and Smirnov)."""
+    need_torchvision()
+    import torch
+    from scipy.stats import ks_2samp
+    from torchvision.transforms import v2
+
+    shape = (224, 224, 3)
+    options = {"p": 0.7, "scale": (0.05, 0.4), "ratio": (0.2, 4)}
+    (ours,) = AUGMENT("augment", ("random-erasing", options))
+    drawn = [ours.draw(Draws(mix(number)), shape) for number in range(COUNT)]
+    found = np.array([(one["rows"], one["columns"]) for one in drawn if one is not None])
+    image, transform, theirs_ = torch.zeros((3, *shape[:2])), v2.RandomErasing(**options), []
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(4)
+        for _ in range(COUNT):
+            if torch.rand(1) < transform.p:
+                made = transform.make_params([image])
+                theirs_.append((made["h"], made["w"]))
+    expected = np.array(theirs_)
+    assert likely(np.array([[len(one), COUNT - len(one)] for one in (found, expected)]))
+    for value in (found.prod(axis=1), expected.prod(axis=1)):
+        assert 0.05 * 0.9 < value.min() / (224 * 224) < value.max() / (224 * 224) < 0.4 * 1.1
+    assert ks_2samp(found.prod(axis=1), expected.prod(axis=1)).pvalue > 1e-3
+    ratios = [one[:, 0] / one[:, 1] for one in (found, expected)]
+    assert ks_2samp(*ratios).pvalue > 1e-3
+
+
+def mixed_pairs(**asked: Any) -> tuple[np.ndarray, np.ndarray]:
+    """The first rows of 10,000 pairs of a black picture and a white one that a reader mixes, and
+    the part of each that is its own."""
+    data = np.zeros((2 * COUNT, 16, 12, 1), np.uint8)
+    data[1::2] = 255
+    with AsyncReader(
+        data=data, labels=np.arange(2 * COUNT) % 2, num_classes=2, batch_size=400, copy=True,
+        dtype="float32", **asked,
+    ) as reader:  # fmt: skip
+        batches = list(reader)
+    rows = np.concatenate([batch.data[::2] for batch in batches])
+    parts = np.concatenate([batch.labels[::2, 0] for batch in batches]).astype(np.float64)
+    assert len(parts) == COUNT
+    np.testing.assert_allclose(1 - rows.mean(axis=(1, 2, 3)) / 255, parts, atol=1e-5)
+    return rows, parts
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("alpha", [0.2, 1.0, 3.0])
+def test_parts_of_mixed_rows_are_torchvisions(alpha: float) -> None:
+    """Of 10,000 pairs that a reader mixes, the parts of mixup are of Beta(alpha, alpha), and those
+    of cutmix are distributed as torchvision's CutMix has them (Kolmogorov and Smirnov)."""
+    need_torchvision()
+    import torch
+    from scipy.stats import beta, binomtest, ks_2samp, kstest
+    from torchvision.transforms import v2
+
+    _, parts = mixed_pairs(mixup=alpha)
+    law, low, high = beta(alpha, alpha), 0.01, 0.99  # nearer to 0 and 1 float32 rounds them
+    inner = parts[(parts > low) & (parts < high)]
+    below, between = law.cdf(low), law.cdf(high) - law.cdf(low)
+    assert kstest(inner, lambda part: (law.cdf(part) - below) / between).pvalue > 1e-3
+    assert binomtest(len(inner), COUNT, between).pvalue > 1e-3
+    transform, expected = v2.CutMix(alpha=alpha, num_classes=2), []
+    image = torch.zeros((2, 1, 16, 12))
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(2)
+        for _ in range(COUNT):
+            expected.append(float(transform.make_params([image])["lam_adjusted"]))
+    both = (np.round(one, 5) for one in (mixed_pairs(cutmix=alpha)[1], np.array(expected)))
+    assert ks_2samp(*both).pvalue > 1e-3
+
+
+@pytest.mark.slow
+def test_mixup_or_cutmix() -> None:
+    """With both alphas each of 10,000 pairs draws one of the two, as often as the other, and its
+    part is not told by which."""
+    from scipy.stats import binomtest, kstest
+
+    rows, parts = mixed_pairs(mixup=1.0, cutmix=1.0)
+    blended = ((rows > 0) & (rows < 255)).any(axis=(1, 2, 3))
+    assert binomtest(int(blended.sum()), COUNT).pvalue > 1e-3
+    assert kstest(parts[blended], "uniform").pvalue > 1e-3
+
+
+@pytest.mark.slow
+def test_what_is_drawn_of_a_row_is_independent() -> None:
+    """The flip of a row, two operations and a second epoch's are independent of each other: the 32
+    combinations come equally often in 10,000 rows (chi-square)."""
+    from scipy.stats import chisquare
+
+    picture = np.array([[10, 60], [20, 70]], np.uint8)
+    data = np.broadcast_to(picture[None, :, :, None], (COUNT, 2, 2, 1)).copy()
+    found = []
+    with AsyncReader(
+        data=data, batch_size=COUNT, layout="NHWC", flip=True, num_dim=1, h_dim=2,
+        w_dim=3, cha_dim=4,
+        augment=["random-vertical-flip", ("random-solarize", {"threshold": 0})],
+    ) as reader:  # fmt: skip
+        for _ in range(2):
+            (batch,) = reader
+            rows = batch.data[..., 0].astype(int)
+            solarized = rows.sum(axis=(1, 2)) > 500
+            rows[solarized] = 255 - rows[solarized]
+            found.append(solarized * 4 + (rows[:, 0, 0] > 50) * 2 + (rows[:, 0, 0] % 50 == 20))
+    both = np.bincount(found[0] * 8 + found[1], minlength=64)
+    assert both.size == 64
+    assert chisquare(both).pvalue > 1e-3

@@ -770,6 +770,56 @@ def test_bench_of_draws(packed: Path, words: list[str], order: str) -> None:
     assert "weights[1] is not valid; found -1.0" in wrong.stderr
 
 
+@pytest.mark.parametrize(
+    ("words", "steps"),
+    [
+        (["augment=trivial-augment-wide"], {"trivial-augment-wide"}),
+        (['augment=["color-jitter", {"brightness": 0.4}]', "mixup=0.2"], {"color-jitter", "mixup"}),
+        (["transform=dims:dim", "cutmix=1", "label_smoothing=0.1"], {"transform", "cutmix"}),
+    ],
+)
+def test_bench_says_what_each_step_takes(
+    words: list[str], steps: set[str], packed: Path, tmp_path: Path, monkeypatch: Any
+) -> None:
+    """Augmentation, transform and mixing are given with -p, and each has its part of the time."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "dims.py").write_text("def dim(image): image //= 2\n")
+    asked = [part for word in words for part in ("-p", word)]
+    line = ["bench", packed, "--seconds", "0.02", "--nthread", "1", "--batch-size", "8", *asked]
+    result = run(*line)
+    assert result.exit_code == 0, result.stderr
+    last = result.stdout.splitlines()[-1]
+    assert last.startswith("time of 1 thread: ")
+    assert steps <= set(re.findall(r"([a-z-]+) \d+%", last))
+    (row,) = json.loads(run(*line, "--json").stdout)["rows"]
+    assert {"read", *steps} <= set(row["steps"])
+    assert sum(row["steps"].values()) == pytest.approx(1)
+
+
+def test_a_mix_on_the_command_line(packed: Path, tmp_path: Path) -> None:
+    """bench and info take the sets of -p mix={...} in place of PATH; both or none is a mistake."""
+    other = differing(tmp_path / "o.h5")
+    mix = f"mix={json.dumps({str(packed): 0.75, str(other): 0.25})}"
+    quick = ["--seconds", "0.01", "--nthread", "1", "--batch-size", "4"]
+    result = run("bench", *quick, "--size", "8x8", "-p", mix, "-p", "labels_field=None")
+    assert result.exit_code == 0, result.stderr
+    assert re.match(r".* and 1 more: \d+ samples, shuffled, njob 4\n", result.stdout)
+    told = json.loads(run("info", "-p", mix, "-p", "labels_field=None", "--json").stdout)
+    with asyncreader.AsyncReader(str(other), size=(8, 8)) as reader:
+        assert told["count"] == 20 + reader.count
+    assert [(one["path"], one["ratio"]) for one in told["sets"]] == [
+        (str(packed), 0.75),
+        (str(other), 0.25),
+    ]
+    shown = run("info", "-p", mix, "-p", "labels_field=None").stdout
+    assert f"set 0 {packed}: 0.75 of a batch, 20 samples" in re.sub(r"\s+", " ", shown)
+    for words, says in (([packed, "-p", mix], "found path and mix"), ([], "Missing argument")):
+        result = run("bench", *words)
+        assert result.exit_code == 2
+        assert re.fullmatch(r"error: [^\n]+\n", result.stderr)
+        assert says in result.stderr
+
+
 def test_bench_of_pictures_that_differ_in_size(tmp_path: Path) -> None:
     """Such a set is measured at 224 x 224, and that is said, unless --size says otherwise."""
     target = differing(tmp_path / "o.h5")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import json
 from pathlib import Path
 from typing import Any
 
@@ -260,6 +262,23 @@ def test_beta(alpha: float) -> None:
         assert np.mean([one < 0.5 for one in drawn]) == pytest.approx(0.5, abs=0.02)
 
 
+@pytest.mark.parametrize("workers", ["thread", pytest.param("process", marks=pytest.mark.slow)])
+def test_each_step_has_its_seconds(workers: str, tmp_path: Path) -> None:
+    """stats() says how long each operation, transform and stage took, by its name."""
+    path = write_hdf5(tmp_path / "a.h5", packed(list(DATA), "png", labels=LABELS))
+    with AsyncReader(
+        path=path, batch_size=8, augment=["random-equalize", "random-erasing"], mixup=0.2,
+        cutmix=1.0, num_classes=5, transform=process_functions.dims, workers=workers,
+        postprocess=process_functions.nothing,
+    ) as reader:  # fmt: skip
+        for _ in reader:
+            pass
+        seconds = reader.stats().seconds
+    names = {"random-equalize", "random-erasing", "transform", "mixup/cutmix", "postprocess"}
+    assert set(seconds) == {"read", "decode", *names}
+    assert all(spent > 0 for spent in seconds.values())
+
+
 # -- all of it together --------------------------------------------------------------------------
 
 ALONE: dict[str, dict[str, Any]] = {
@@ -275,46 +294,124 @@ for _name in ("augment", "mixing", "crop"):
 TOGETHER |= {"size": (16, 16), "transform": process_functions.dims}
 
 
-@pytest.mark.parametrize("encoding", ["jpeg", "raw", "mix", "weights"])
-@pytest.mark.parametrize("name", [*ALONE, "together"])
-def test_one_hash(name: str, encoding: str, tmp_path: Path) -> None:
-    """Two epochs are the same bytes with any threads, with processes, of ranks joined, and resumed
-    after each batch; of a mix of sets, and of weighted draws, too."""
-    if encoding in ("mix", "weights") and name != "together":
-        return
-    paths = [
-        write_hdf5(tmp_path / f"{kind}.h5", packed(list(DATA), kind, labels=LABELS))
+#: A row as it is served: its bytes, its label's and its record number's.
+Served = list[tuple[bytes, ...]]
+#: What is served: a way of reading, and what is switched on.
+CASES = [
+    *((kind, name) for kind in ("jpeg", "raw") for name in [*ALONE, "together"]),
+    *((kind, name) for kind in ("weights", "mix") for name in ("nothing", "together")),
+]
+
+
+@pytest.fixture(scope="module")
+def sets(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """The pictures as JPEGs and as raw pixels."""
+    folder = tmp_path_factory.mktemp("recipes")
+    return {
+        kind: write_hdf5(folder / f"{kind}.h5", packed(list(DATA), kind, labels=LABELS))
         for kind in ("jpeg", "raw")
-    ]
-    params: dict[str, Any] = {"path": paths[encoding == "raw"], **ALONE.get(name, TOGETHER)}
-    if encoding == "mix":
-        params = {**params, "path": None, "mix": dict.fromkeys(paths, 0.5), "epoch_samples": COUNT}
-    params["weights" if encoding == "weights" else "shuffle"] = (
-        np.linspace(1, 2, COUNT) if encoding == "weights" else True
-    )
+    }
 
-    def two_epochs(**more: Any) -> list[list[bytes]]:
-        found = []
-        with AsyncReader(epochs=2, **{**params, "batch_size": 8, **more}) as reader:
-            for _ in range(2):
-                for batch in reader:
-                    labels = np.ascontiguousarray(batch.labels)
-                    found.append([row.tobytes() for row in (*batch.data, *labels)])
-        return found
 
-    expected = two_epochs()
-    assert len({row for rows in expected for row in rows[:8]}) > COUNT * 1.5
-    for more in ({"nthread": 2, "njob": 3}, {"nthread": 4}, {"nthread": 2, "workers": "process"}):
-        assert two_epochs(**more) == expected, more
-    ranks = [two_epochs(batch_size=4, world_size=2, rank=rank) for rank in (0, 1)]
-    for whole, one, other in zip(expected, *ranks, strict=True):
-        assert one[:4] + other[:4] + one[4:] + other[4:] == whole
-    with AsyncReader(params, batch_size=8) as reader:
-        for step in range(3):
-            next(iter(reader))
+def params_of(sets: dict[str, str], kind: str, name: str) -> dict[str, Any]:
+    """The parameters of a case: 31 samples, so that the last one has no partner to mix with."""
+    on = {"together": TOGETHER, "nothing": {}}.get(name) or ALONE.get(name, {})
+    given: dict[str, Any] = {"batch_size": 8, "last_batch": "pad", "epochs": 3, **on}
+    if kind == "mix":
+        mix = {sets["jpeg"]: 0.75, sets["raw"]: 0.25}
+        return {**given, "mix": mix, "epoch_samples": COUNT - 1, "shuffle": True}
+    if kind == "weights":
+        weights = np.linspace(1, 2, COUNT)
+        return {**given, "path": sets["jpeg"], "weights": weights, "epoch_samples": COUNT - 1}
+    return {**given, "path": sets[kind], "subset": slice(1, None), "shuffle": True}
+
+
+def served(reader: AsyncReader[Any, Any], epochs: int = 3) -> list[Served]:
+    """The rows of each batch of some epochs, without padding."""
+    found = []
+    for batch in (batch for _ in range(epochs) for batch in reader):
+        columns = [np.ascontiguousarray(c) for c in (batch.data, batch.labels, batch.indices)]
+        rows = zip(*([row.tobytes() for row in column] for column in columns), strict=True)
+        found.append([row for row, valid in zip(rows, batch.mask, strict=True) if valid])
+    return found
+
+
+def ranks_joined(params: dict[str, Any], world: int, state: Any = None, **more: Any) -> Served:
+    """The rows of three epochs, from ``state`` on, of all ranks in their global order."""
+    batch = more.pop("batch_size", params["batch_size"] // world)
+    parts = []
+    for rank in range(world):
+        ours = {**params, "batch_size": batch, "world_size": world, "rank": rank, **more}
+        with AsyncReader(ours) as reader:
+            if state is not None:
+                reader.load_state_dict(state)
+            parts.append(served(reader))
+    return [row for steps in zip(*parts, strict=True) for step in steps for row in step]
+
+
+@pytest.mark.parametrize(("kind", "name"), CASES)
+def test_one_hash(kind: str, name: str, sets: dict[str, str]) -> None:
+    """Three epochs are the same bytes with more threads and with two ranks joined."""
+    params = params_of(sets, kind, name)
+    expected = ranks_joined(params, 1)
+    assert len(expected) == 3 * (COUNT - 1)
+    changing = {row[0] for row in expected}
+    assert len(changing) > (COUNT * 1.5 if name not in ("nothing", "mixing") else COUNT / 2)
+    for world, more in ((1, {"nthread": 2, "njob": 3}), (2, {"nthread": 4}), (1, {"nthread": 8})):
+        assert ranks_joined(params, world, **more) == expected, (world, more)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("world", [1, 2])
+@pytest.mark.parametrize("kind", ["weights", "mix"])
+def test_one_hash_in_all_ways(kind: str, world: int, sets: dict[str, str]) -> None:
+    """With all of it switched on three epochs are the same bytes with 1, 2, 4 and 8 threads or
+    processes, and of two ranks joined."""
+    params = params_of(sets, kind, "together")
+    expected = ranks_joined(params, 1)
+    for workers, nthread in itertools.product(("thread", "process"), (1, 2, 4, 8)):
+        found = ranks_joined(params, world, workers=workers, nthread=nthread)
+        assert found == expected, (workers, nthread)
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [
+        pytest.param(*one, marks=() if one == ("jpeg", "together") else pytest.mark.slow)
+        for one in CASES
+    ],
+)
+def test_one_hash_in_processes(kind: str, name: str, sets: dict[str, str]) -> None:
+    """Worker processes serve what a thread does."""
+    params = params_of(sets, kind, name)
+    assert ranks_joined(params, 1, workers="process", nthread=2) == ranks_joined(params, 1)
+
+
+@pytest.mark.parametrize(("kind", "name"), CASES)
+def test_resumed_anywhere(kind: str, name: str, sets: dict[str, str]) -> None:
+    """From the state at each batch boundary of three epochs the rest is the same bytes."""
+    params = params_of(sets, kind, name)
+    with AsyncReader(params) as reader, AsyncReader(params, nthread=3) as other:
+        whole = served(reader)
+        steps = len(reader)
+        for boundary in range(len(whole)):
+            reader.seek(*divmod(boundary, steps))
+            other.load_state_dict(json.loads(json.dumps(reader.state_dict())))
+            assert served(other) == whole[boundary:]
+
+
+@pytest.mark.parametrize(("batch", "world"), [(4, 1), (2, 2), (2, 5), (16, 2)])
+@pytest.mark.parametrize(("kind", "name"), [one for one in CASES if one[1] == "together"])
+def test_resumed_with_other_ranks(
+    kind: str, name: str, batch: int, world: int, sets: dict[str, str]
+) -> None:
+    """With other ranks and batch sizes the rest of an epoch is the same bytes in the same global
+    order, from each batch boundary, pairs that are mixed included."""
+    params = {**params_of(sets, kind, name), "epochs": 1}
+    whole = ranks_joined(params, 1)
+    with AsyncReader(params) as reader:
+        for step in range(len(reader)):
+            reader.seek(0, step)
             state = reader.state_dict()
-            with AsyncReader(params, batch_size=8) as again:
-                again.load_state_dict(state)
-                batch = next(iter(again))
-                labels = np.ascontiguousarray(batch.labels)
-                assert [row.tobytes() for row in (*batch.data, *labels)] == expected[step + 1]
+            found = ranks_joined(params, world, state, batch_size=batch)
+            assert found == whole[8 * step :], step

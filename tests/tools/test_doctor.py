@@ -278,6 +278,71 @@ def test_draws_are_measured_as_draws(chunked: Path, order: dict[str, object]) ->
     assert {change.name for change in found.tried} == {"raw"}
 
 
+def test_draws_are_advised_as_they_were_asked(chunked: Path) -> None:
+    """What suits a set drawn by weight or by class is no other order than the one asked for."""
+    params = {"path": str(chunked), "data_field": "x", "labels_field": "y", "batch_size": 32}
+    found = diagnose({**params, "weights": "balanced"}, seconds=0.2)
+    assert "shuffle" not in found.suited
+    assert any("measured as" in note for note in found.notes)
+    found = diagnose({**params, "shuffle": "balanced-permutation"}, seconds=0.2)
+    assert found.suited["shuffle"] == "balanced-permutation"
+
+
+def test_a_mix_is_diagnosed(chunked: Path, tmp_path: Path) -> None:
+    """A mix is measured as a whole, by its files together and a usual sample of it; it is not
+    packed anew."""
+    other = tmp_path / "b.h5"
+    with h5py.File(other, "w") as file:
+        file["x"] = np.zeros((100, 32, 16, 3), np.uint8)
+        file["y"] = np.arange(100) % 10
+    mix = {str(chunked): 0.75, str(other): 0.25}
+    params = {"data_field": "x", "labels_field": "y", "batch_size": 8, "size": (16, 16)}
+    found = diagnose({"mix": mix, **params, "augment": "random-equalize"}, seconds=0.3)
+    assert found.samples_per_second > 0
+    assert found.facts.count == 2100
+    assert found.facts.files == (str(chunked), str(other))
+    assert found.facts.size == chunked.stat().st_size + other.stat().st_size
+    assert found.facts.sample_bytes == 0.75 * 768 + 0.25 * 1536
+    assert {one.name for one in found.tried} == {"block"}
+    assert found.suited["shuffle"] is True
+    assert any("a mix was measured as a whole" in note for note in found.notes)
+    words = ["doctor", "--seconds", "1", "-p", f"mix={json.dumps(mix)}", "--size", "16x16"]
+    for name in ("data_field=x", "labels_field=y", 'augment=["color-jitter", {"hue": 0.1}]'):
+        words += ["-p", name]
+    result = CliRunner().invoke(cli.cli, words)
+    assert result.exit_code == 0, result.output
+    assert re.search(r"\na sample takes +[^\n]*color-jitter", result.stdout)
+
+
+@pytest.mark.parametrize(
+    "mixing", [{"mixup": 0.2}, {"postprocess": lambda data, labels: (data, labels)}]
+)
+def test_copies_are_not_all_the_work(tmp_path: Path, mixing: dict[str, Any]) -> None:
+    """Where samples are copied as they lie, but a stage takes longer, the stage is what limits."""
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["data"] = np.zeros((200, 32, 32, 3), np.uint8)
+        file["labels"] = np.arange(200) % 10
+    params = {"path": str(tmp_path / "a.h5"), "batch_size": 64, "num_classes": 10}
+    found = diagnose({**params, **mixing}, seconds=0.3)
+    assert found.limit == "work"
+    assert re.search("(mixup|postprocess) .*% of the threads' time", found.words[0])
+    assert diagnose({**params, "num_classes": None}, seconds=0.3).limit == "memory"
+
+
+def test_slow_sets_are_mixed_in_even_batches(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the batch is made smaller for the trials, it stays one that mixup can mix."""
+    assert [measure.batch_that_fits(128, rate, 2) for rate in (1, 740, 1e6)] == [2, 36, 128]
+    assert [measure.batch_that_fits(127, rate) for rate in (1, 740, 1e6)] == [1, 37, 127]
+    monkeypatch.setattr(measure, "_BATCH_SECONDS", 1e-9)
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["data"] = np.zeros((50, 8, 8, 3), np.uint8)
+        file["labels"] = np.arange(50) % 10
+    params = {"path": str(tmp_path / "a.h5"), "num_classes": 10, "mixup": 1.0}
+    assert diagnose(params, seconds=0.2).now.batch_size == 2
+
+
 def test_facts(chunked: Path) -> None:
     """Sizes, chunks and compression are those of the file, the memory what was asked for."""
     from asyncreader.sources import Request

@@ -499,6 +499,41 @@ def test_the_command_shows_a_batch(packed: Path, tmp_path: Path, monkeypatch: An
     assert told["sheet"]["records"] == [0, 1, 2, 3]
 
 
+def test_a_recipe_is_seen(packed: Path, tmp_path: Path, monkeypatch: Any) -> None:
+    """--batch shows soft labels by their largest parts, and of a mix the set of each row; the foot
+    says what was asked for."""
+    monkeypatch.chdir(tmp_path)
+    mix = json.dumps({str(packed): 0.75, str(differing(tmp_path / "o.h5")): 0.25})
+    words = ["--batch", "--size", "16x16", "--count", "8", "-p", "mixup=1", "-p", "shuffle=true"]
+    asked = ["-p", "label_smoothing=0.1", "-p", "augment=random-equalize", "--json"]
+    told = json.loads(run("preview", packed, *words, *asked).stdout)["sheet"]
+    assert (
+        "seed=0, shuffle=True, size=(16, 16), crop=center, mixup=1, label_smoothing=0.1, "
+        in (told["notes"][0])
+    )
+    named = re.compile(r"(cat|dog|eel) 0\.\d\d(, (cat|dog|eel) 0\.\d\d)?")
+    assert all(named.fullmatch(one) for one in told["labels"])
+    params = {"path": str(packed), "size": (16, 16), "mixup": 1.0, "shuffle": True}
+    with AsyncReader(params, label_smoothing=0.1, batch_size=8) as reader:
+        for batch_labels, said in zip(next(iter(reader)).labels, told["labels"], strict=True):
+            best = int(batch_labels.argmax())
+            assert said.startswith(f"{NAMES[best]} {batch_labels[best]:.2f}")
+    words[4] = "1"  # two make a pair
+    told = json.loads(run("preview", packed, *words, "--json").stdout)["sheet"]
+    assert len(told["records"]) == 2
+    words[4] = "8"
+    told = json.loads(
+        run("preview", *words[:5], "-p", f"mix={mix}", "-p", "labels_field=None", "--json").stdout
+    )
+    assert told["path"] is None
+    assert told["sheet"]["file"] == "mix-preview.png"
+    assert {record < 30 for record in told["sheet"]["records"]} == {True, False}
+    for words in (["-p", f"mix={mix}"], ["--html", "x.html", "-p", f"mix={mix}"]):
+        result = run("preview", *words)
+        assert result.exit_code == 2
+        assert "one set" in result.stderr or "one packed set" in result.stderr
+
+
 def test_a_batch_of_pictures_that_differ_in_size(tmp_path: Path, monkeypatch: Any) -> None:
     """Without a size such a set is cut to 224 x 224, and that is said."""
     monkeypatch.chdir(tmp_path)

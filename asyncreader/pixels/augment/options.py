@@ -20,13 +20,17 @@ def option(check: Check[T], default: Any = dataclasses.MISSING) -> T:
     return field
 
 
-def between(low: float, high: float = INFINITY) -> Check[float]:
-    """A number from ``low`` to ``high``."""
+def between(low: float, high: float = INFINITY, below: bool = False) -> Check[float]:
+    """A number from ``low`` to ``high``; ``below``: below ``high``."""
 
     def take(value: object) -> float:
-        return _number(value, low, high)
+        found = _number(value, low, high)
+        if below and found == high:
+            raise ValueError
+        return found
 
-    return Check(_range(low, high, "a number"), take)
+    words = _range(low, high, "a number")
+    return Check(words.replace(" to ", ", below ") if below else words, take)
 
 
 def _number(value: object, low: float, high: float) -> float:

@@ -243,7 +243,7 @@ class TrivialAugmentWide(Policy, name="trivial-augment-wide"):
 class RandAugment(Policy, name="rand-augment"):
     """Some operations of one magnitude (Cubuk et al., "RandAugment", 2019)."""
 
-    num_ops: int = option(whole(0), 2)
+    num_ops: int = option(whole(0, 101), 2)
     magnitude: int = option(whole(0), 9)
     num_magnitude_bins: int = option(whole(2), 31)
 

@@ -10,7 +10,7 @@ import os
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
 import numpy as np
@@ -18,15 +18,14 @@ import numpy as np
 from ...array_types import Int64
 from ...errors import AsyncReaderError, ParamsError
 from ...params import READ_BY, ReaderParams, parse_params, snake_case
-from ...pixels.transform import RowTransform
 from ...sampling import at_random, takes_classes
-from ...sources import OpenSet, expand_paths, fields_of, open_source
+from ...sources import OpenSet, expand_paths, open_reader_source
 from ...sources.subset import resolve_subset
 from ...sources.urls import is_url
 from ..ceilings import IN_ORDER, copy_ceiling, decode_ceiling, read_ceiling
 from . import advice, measure
 from .advice import Ceilings, Proposal, Tried
-from .facts import Facts, look
+from .facts import Facts, look_at
 from .measure import Rate
 from .packing import PackedSample, pack_samples
 
@@ -101,13 +100,17 @@ def diagnose(
     given.setdefault("njob", 4)
     given.setdefault("batch_size", 128)
     p = parse_params(given, {})
+    notes, order = [], dict[str, Any](shuffle=p.shuffle)
     if p.weights is not None or takes_classes(p.shuffle):
         # what is measured may be a part of the set, which they would not fit
+        order = {} if p.weights is not None else order
         given |= {"weights": None, "epoch_samples": None, "shuffle": "replacement"}
+        notes.append(
+            'draws by weight or by class were measured as shuffle="replacement", which reads alike'
+        )
         p = parse_params(given, {})
     _check_local(p)
-    with contextlib.closing(open_source(p.given_path, fields_of(p))) as source:
-        notes = []
+    with contextlib.closing(open_reader_source(p)) as source:
         high, wide, _ = source.spec.image_shape()
         large = source.spec.encoded and (high or 0) * (wide or 0) > _LARGE
         if p.size is None and (source.spec.shape is None or large):
@@ -115,7 +118,14 @@ def diagnose(
             why = "are large" if large else "differ in size"
             notes.append("the pictures {}: taken to be cut to {}x{}".format(why, *USUAL_SIZE))
             p = parse_params(given, {})
-        return _Visit(given, p, source, seconds, memory, progress, notes).run(consumer_seconds)
+        if p.mix is not None:
+            notes.append(
+                "a mix was measured as a whole: what packing one of its sets anew gives, the "
+                "doctor tells of that set"
+            )
+        visit = _Visit(given, p, source, seconds, memory, progress, notes)
+        found = visit.run(consumer_seconds)
+        return replace(found, suited={**found.suited, **order})
 
 
 def _check_local(p: ReaderParams) -> None:
@@ -148,8 +158,8 @@ class _Visit:
         self._tell = progress or (lambda _: None)
         self._notes = notes
         self._path = p.given_path
-        self._facts = look(source, self._path, memory)
-        self._fill = RowTransform(source.spec, p.wanted, self._facts.path)
+        self._facts = look_at(source, p, memory)
+        self._fill = source.fills(p.wanted)[0]
         if given["nthread"] == "auto":
             given["nthread"] = self._facts.cores
         subset = resolve_subset(p.subset, source)
@@ -164,7 +174,8 @@ class _Visit:
         here = self._where_to_measure()
         self._tell("measuring ceilings")
         tops, fastest = self._ceilings()
-        here["batch_size"] = measure.batch_that_fits(p.batch_size, fastest)
+        pairs = p.mixup is not None or p.cutmix is not None
+        here["batch_size"] = measure.batch_that_fits(p.batch_size, fastest, 1 + pairs)
         proposals = advice.propose(facts, p)
         with tempfile.TemporaryDirectory(prefix="asyncreader-doctor-") as folder:
             forms = [proposal for proposal in proposals if proposal.convert is not None]
@@ -213,7 +224,7 @@ class _Visit:
             ceilings=tops,
             limit=kind,
             words=tuple(about),
-            suited=advice.suited(facts, p, threads),
+            suited=advice.suited(facts, threads),
             tried=tuple(sorted(tried, key=lambda t: -(t.factor or 0))),
             advised=advice.chosen(tried, keeps, needed),
             keeps_up=keeps,
@@ -278,7 +289,8 @@ class _Visit:
         copied = copy_ceiling(fill.row_bytes * p.batch_size, cores, spell) * p.batch_size
         one = every = None
         fastest = copied
-        if facts.encoded or facts.compression:
+        mixed = p.mix is not None
+        if (facts.encoded or facts.compression) and not mixed:
             # whole chunks, so that each is undone once, as in no other order; many, and those that
             # the trial of one thread decoded last come last: they may still be remembered
             records = measure.spread(facts.count, 4096 * facts.chunk, facts.chunk, self._records)
@@ -289,8 +301,8 @@ class _Visit:
                 every = decode_ceiling(self._source, fill, half, cores, spell, group)
                 # a sample drawn at random takes its whole chunk along
                 fastest = every.filled_per_second / (1 if self._in_order else facts.chunk)
-        elif fill.mode in ("each", "resize"):
-            records = np.arange(min(facts.count, 256))
+        elif mixed or fill.mode in ("each", "resize"):
+            records = measure.spread(facts.count, 256, 1, None)
             fastest = decode_ceiling(self._source, fill, records, cores, spell).filled_per_second
         largest = max(facts.files, key=os.path.getsize)
         piece = int(facts.stored_bytes * facts.chunk)

@@ -28,6 +28,9 @@ WORTH: Final = 1.25
 #: Turns of one trial that differ by less are taken to be the same.
 _STEADY: Final = 0.1
 
+#: The part of the workers' time in other steps up to which copying is what limits.
+_LITTLE: Final = 0.1
+
 #: A set of pictures that many times the pixels of what training sees is worth cutting down.
 _MUCH_LARGER: Final = 2.0
 
@@ -205,7 +208,7 @@ def limit(
 ) -> tuple[str, list[str]]:
     """What limits the loader ("decode", "disk", "memory" or "work") and sentences about it.
 
-    ``copied``: samples are handed out as they are stored.
+    ``copied``: samples are handed out as they are stored, but for what other steps do to them.
     """
     served = now.samples_per_second
     if facts.fits is False and tops.disk_random is not None:
@@ -214,7 +217,8 @@ def limit(
             return "disk", _about_disk(facts, tops)
     if (facts.encoded or facts.compression) and now.decode_share > 0.5:
         return "decode", _about_decoding(facts, p, now, tops)
-    if copied:
+    elsewhere = now.share(sum(now.other_seconds.values()))
+    if copied and elsewhere < _LITTLE:
         words = [
             "Memory: samples are copied as they lie, which is as fast as it gets; "
             f"{served / tops.copy:.0%} of copying one batch over and over in "
@@ -335,13 +339,12 @@ def threads(rates: Sequence[Rate]) -> tuple[int, str | None]:
     return min(rate.nthread for rate in near), None
 
 
-def suited(facts: Facts, p: ReaderParams, nthread: int) -> dict[str, Any]:
+def suited(facts: Facts, nthread: int) -> dict[str, Any]:
     """Parameters that suit the set as it is, by what was measured and where it lies."""
     return {
         "nthread": nthread,
         # a batch in work for each thread; more only cost memory
         "njob": max(2, nthread),
-        "shuffle": p.shuffle,
         "io": "pread" if facts.network or not facts.fits else "auto",
     }
 

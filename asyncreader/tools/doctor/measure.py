@@ -48,13 +48,18 @@ class Rate:
     """What a worker takes for one sample in the other steps, by their names."""
 
     @property
+    def seconds(self) -> dict[str, float]:
+        """What a worker takes for one sample in each step, by its name."""
+        return {"read": self.read_seconds, "decode": self.decode_seconds, **self.other_seconds}
+
+    @property
     def decode_share(self) -> float:
         """Part of the workers' time that goes into decoding, 0 to 1."""
         return self.share(self.decode_seconds)
 
     def share(self, seconds: float) -> float:
         """Part of the workers' time that so many seconds for one sample are, 0 to 1."""
-        work = self.read_seconds + self.decode_seconds + sum(self.other_seconds.values())
+        work = sum(self.seconds.values())
         return seconds / work if work else 0.0
 
     @property
@@ -151,9 +156,11 @@ class Trials:
         return {name: trial.rate() for name, trial in self._open.items()}
 
 
-def batch_that_fits(batch_size: int, samples_per_second: float) -> int:
-    """A batch for trials of a set that serves so many: as asked for, unless that took seconds."""
-    return max(1, min(batch_size, int(samples_per_second * _BATCH_SECONDS)))
+def batch_that_fits(batch_size: int, samples_per_second: float, group: int = 1) -> int:
+    """A batch for trials of a set that serves so many: as asked for, unless that took seconds.
+    Then a multiple of ``group``, the rows that a stage takes together."""
+    fits = int(samples_per_second * _BATCH_SECONDS)
+    return batch_size if fits >= batch_size else max(group, fits // group * group)
 
 
 def bring_in(facts: Facts, seconds: float) -> tuple[float, int]:

@@ -64,8 +64,9 @@ def gather(
     """
     p = parse_params(params, {})
     path = p.given_path
-    if path is None:
-        raise ParamsError("a report needs a file", found="data=", expected="path=")
+    if not path or p.mix is not None:
+        found = "data=" if p.mix is None else "mix="
+        raise ParamsError("a report is about one packed set", found=found, expected="path=")
     if p.subset is not None:
         raise ParamsError("a report is about a whole set", found="subset")
     with contextlib.closing(open_source(path, fields_of(p), io=p.io)) as source:

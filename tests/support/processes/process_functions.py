@@ -84,3 +84,13 @@ def shift_fields(fields: Any, label: Any, rng: np.random.Generator) -> Any:
 def shorter_fields_in_worker(fields: Any) -> Any:
     image, mask = fields
     return (image, mask[1:]) if multiprocessing.parent_process() is not None else fields
+
+
+def nothing(data: np.ndarray, labels: np.ndarray) -> None:
+    """Leaves a batch as it is."""
+
+
+def exits(image):  # type: ignore[no-untyped-def]
+    """Ends the worker process that it is called in, for a bright picture."""
+    if multiprocessing.parent_process() is not None and image[0, 0, 0] >= 128:
+        os._exit(3)
