@@ -141,12 +141,11 @@ class AsyncReader(Generic[D, L]):
 
     def _choose_parts(self) -> int:
         """Tasks that a batch is cut into: enough to keep every thread busy with njob batches."""
-        p = self._params
-        fills = self._filler.fills
-        cheap = sum(fill.row_bytes for fill in fills) * p.batch_size < SPLIT_BYTES
-        if cheap and not any(fill.stored.encoded or fill.wanted.steps for fill in fills):
+        filler = self._filler
+        cheap = filler.slot_bytes < SPLIT_BYTES
+        if cheap and not any(fill.stored.encoded or fill.wanted.steps for fill in filler.fills):
             return 1
-        return -(-self._nthread // p.njob)
+        return -(-self._nthread // self._params.njob)
 
     # -- the training loop -----------------------------------------------------------------
 

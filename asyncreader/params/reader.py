@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias, TypedDict
 
 from .. import checks
@@ -18,6 +18,7 @@ from ..pixels.augment.parse import AUGMENT
 from ..sampling import Shuffle
 from .declare import declared, parameter
 from .shares import MIX, WEIGHTS
+from .views import VIEWS, View, of_view, views_of
 
 if TYPE_CHECKING:
     import numpy as np
@@ -117,6 +118,7 @@ class ReaderKeywords(TypedDict, total=False):
     interpolation: Interpolation
     flip: bool
     augment: Augment | None
+    views: int | Sequence[View] | None
     transform: Callable[..., object] | None
     mixup: float | None
     cutmix: float | None
@@ -364,6 +366,14 @@ class ReaderParams:
         "(name, options), with the options of torchvision's v2 transforms; "
         "[augmentation](augmentation.md#operations) lists them",
     )
+    views: int | tuple[View, ...] | None = parameter(
+        None,
+        optional(VIEWS),
+        "each sample several times, from one decode: a number, or for each size a dict of `count`, "
+        "`size`, `crop`, `crop_area`, `flip`, `augment` (the reader's own where they are left "
+        "out). `data` is a tuple of arrays, one for each size, (B, count, ...); "
+        "[augmentation](augmentation.md#views) has examples",
+    )
     transform: Callable[..., object] | None = parameter(
         None,
         optional(checks.TRANSFORM),
@@ -475,8 +485,23 @@ class ReaderParams:
         return tuple(self.data) if isinstance(self.data, dict) else None
 
     @property
+    def arrays(self) -> tuple[ReaderParams, ...]:
+        """The parameters of each array that is made of a field: these, or those of its views."""
+        return tuple(of_view(self, view) for view in views_of(self)) or (self,)
+
+    @property
     def wanted(self) -> OutputSpec:
         """The part that shapes and converts samples."""
+        from ..pixels.specs import OutputSpec
+
+        found, first = [one._wanted for one in self.arrays], 0
+        for k, view in enumerate(views_of(self)):
+            found[k] = replace(found[k], views=view["count"], first_view=first)
+            first += found[k].views
+        return OutputSpec.of(found)
+
+    @property
+    def _wanted(self) -> OutputSpec:
         import numpy as np
 
         from ..pixels.specs import OutputSpec
@@ -505,7 +530,9 @@ class ReaderParams:
 PARAMETERS: Final = declared(ReaderParams)
 
 #: Parameters whose values may have no hash; equal ones of the others have equal hashes.
-_UNHASHED: Final = ("mix", "data", "labels", "subset", "weights", "transform", "postprocess")
+_UNHASHED: Final = (
+    *("mix", "data", "labels", "subset", "weights", "views", "transform", "postprocess"),
+)
 
 
 def _equal(a: object, b: object) -> bool:

@@ -106,10 +106,11 @@ def make_filler(
     ``seeded``: see :class:`Transform`.
     """
     fills = source.fills(p.wanted)
-    for step in p.augment or ():
-        for one in source.sets or (source,):
-            if isinstance(step, Operation):
-                step.check(*one.fills(p.wanted)[0].stepped(step.last), one.facts.path)
+    for one in source.sets or (source,) if any(fill.wanted.steps for fill in fills) else ():
+        for fill in one.fills(p.wanted):
+            for step in fill.wanted.steps:
+                if isinstance(step, Operation):
+                    step.check(*fill.stepped(step.last), one.facts.path)
     if schedule.sampler.window:
         source.reserve(schedule.sampler.window)
     unchecked = [name for name in source.names if name not in source.checked]
@@ -120,10 +121,13 @@ def make_filler(
             found=f"none of {', '.join(map(repr, unchecked))}" if source.named else None,
             hint="pack it with asyncreader convert, which records them",
         )
-    made = None
+    label = None
     if p.transform is not None:
-        made, step = _tried(p, source, schedule.sampler), Transform(p.transform, seeded=seeded)
-        fills = source.fills(_with(p.wanted, replace(step, made=made)))
+        arrays, step = p.wanted.arrays, Transform(p.transform, seeded=seeded)
+        made = [_tried(p, source, schedule.sampler, one) for one in arrays]
+        steps = (replace(step, made=one) for one in made)
+        fills = source.fills(OutputSpec.of(list(map(_with, arrays, steps))))
+        label = made[0].label
     return BatchFiller(
         source,
         fills,
@@ -132,7 +136,7 @@ def make_filler(
         verify=p.verify,
         stages=(*soft_labels(p, source.facts.classes, fills[0].image_axes), *stages_of(p)),
         traced=p.trace is not None,
-        label=None if made is None else made.label,
+        label=label,
         allocate=allocate,
     )
 
@@ -144,9 +148,9 @@ def _with(wanted: OutputSpec, transform: Transform) -> OutputSpec:
     return replace(wanted, steps=tuple(steps))
 
 
-def _tried(p: ReaderParams, source: OpenSet, sampler: Sampler) -> Made:
-    """What the user's transform returns for the first good sample of the order. WorkerError if it
-    fails."""
+def _tried(p: ReaderParams, source: OpenSet, sampler: Sampler, wanted: OutputSpec) -> Made:
+    """What the user's transform returns for the first good sample of the order, served as
+    ``wanted``. WorkerError if it fails."""
     if len(source.parts) > 1:
         raise ParamsError(
             "transform works on pictures of one field",
@@ -156,7 +160,7 @@ def _tried(p: ReaderParams, source: OpenSet, sampler: Sampler) -> Made:
     assert p.transform is not None
     trial = Transform(p.transform)
     # the operations with random sizes do not exist, those that are last come behind it
-    fill = source.fills(_with(p.wanted, trial))[0]
+    fill = source.fills(_with(wanted, trial))[0]
     if fill.stored.axes is None:
         raise ParamsError(
             "transform works on pictures",
@@ -164,13 +168,18 @@ def _tried(p: ReaderParams, source: OpenSet, sampler: Sampler) -> Made:
             found=f"samples of shape {fill.stored.shape}",
             hint="postprocess gets whole batches of any data",
         )
-    out, row = aligned_empty((1, *fill.row_shape), fill.dtype), np.zeros(1, np.int64)
+    out, row = aligned_empty(fill.allocate_shape(1), fill.dtype), np.zeros(1, np.int64)
     for position in range(min(LOOKED_AT, sampler.length)):
         record = sampler.records(0, np.array([position]))
         labels = None if source.labels is None else source.labels[record]
         job = RowJob(record, row, np.zeros(1, np.uint64), None, row + position, labels)
         read_rows(source.first, job, fill, out, Meter())  # a bad sample fails its batch later
         if trial.trials:
+            if wanted.views and trial.trials[0].label is not None:
+                raise ParamsError(
+                    "transform returns a label, and views of one sample have one label",
+                    hint="return the image alone",
+                )
             return trial.trials[0]
     raise SourceError("none of the first samples can be read", path=source.facts.path)
 
@@ -190,7 +199,7 @@ def check_values(p: ReaderParams, filler: BatchFiller) -> None:
         return
     positions = np.unique(np.linspace(0, sampler.length - 1, LOOKED_AT).astype(np.int64))
     row, key = np.zeros(1, np.int64), np.zeros(1, np.uint64)
-    out = aligned_empty((1, *fill.row_shape), fill.dtype)
+    out = aligned_empty(fill.allocate_shape(1), fill.dtype)
     for record in sampler.records(0, positions):
         # a damaged sample is not the dtype's fault: it fails its batch later
         job = RowJob(record.reshape(1), row, key)
@@ -236,7 +245,9 @@ def slot_rows(p: ReaderParams, filler: BatchFiller) -> tuple[tuple[Part, ...], P
 def slot_layout(p: ReaderParams, filler: BatchFiller) -> SlotLayout:
     """The layout of the slots: of the rows, and then of what each stage makes of them."""
     layout = SlotLayout(
-        *slot_rows(p, filler), several=filler.source.named, sets=filler.source.set_ends
+        *slot_rows(p, filler),
+        several=filler.source.named or p.views is not None,
+        sets=filler.source.set_ends,
     )
     _check_memory(p, layout)
     for number, stage in enumerate(filler.stages):
@@ -322,7 +333,7 @@ def _storage(source: OpenSet, p: ReaderParams) -> Storage:
         int(np.prod(fill.stored.shape)) * fill.stored.dtype.itemsize
         if fill.stored.shape is not None
         else fill.row_bytes
-        for fill in source.fills(p.wanted)
+        for fill in source.fills(replace(p.wanted, others=()))
     )
     facts, block = source.facts, source.first.index.block
     files = source.first.open_at_once if isinstance(source.first, JoinedSource) else None

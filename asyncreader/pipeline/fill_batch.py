@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
 from functools import cached_property
@@ -75,7 +76,11 @@ class BatchFiller:
         self._verify = verify if checked else "never"
         if self._verify == "first" and source.facts.count > MOST_MARKED:
             self._verify = "always"
-        self._slot_bytes = sum(fill.row_bytes for fill in fills) * schedule.batch
+        batch = schedule.batch
+        #: bytes of the rows of a batch
+        self.slot_bytes = sum(
+            math.prod(fill.allocate_shape(batch)) * fill.dtype.itemsize for fill in fills
+        )
         self.stages = stages
         self.seen: UInt8 | None = None
         if self._verify == "first":
@@ -138,7 +143,7 @@ class BatchFiller:
 
     def only_compiled(self, plan: BatchPlan) -> bool:
         """Whether compiled code can fill a batch now: no padding, and all rows are in memory."""
-        return not plan.padded and bool(self.source.first.in_memory(self._slot_bytes))
+        return not plan.padded and bool(self.source.first.in_memory(self.slot_bytes))
 
     # -- rows ------------------------------------------------------------------------------
 

@@ -21,10 +21,11 @@ from ..pixels.masks import decode_values
 from ..pixels.rows import RowError, RowJob
 from ..pixels.specs import OutputSpec, SampleSpec
 from ..pixels.transform import RowTransform
+from ..pixels.views import by_field
 from ..stats import Meter
 from ..text import sides
 from . import base
-from .base import FieldIndex, SetFacts, Source, read_rows
+from .base import FieldIndex, SetFacts, Source, read_field
 from .bytestore import ByteFile
 from .inspector import Inspector
 from .request import Request
@@ -176,13 +177,13 @@ class OpenSet:
         return self.parts[self.names.index(name)]
 
     def fills(self, wanted: OutputSpec) -> tuple[RowTransform, ...]:
-        """How each field becomes rows, where the first does as ``wanted``."""
+        """How each field becomes rows, where the first does as ``wanted``: of the first field,
+        then of each other, all arrays that are made of it."""
         spec, path = self.spec, self.facts.path
-        others = zip(self.names[1:], self.parts[1:], strict=True)
-        return (
-            RowTransform(spec, wanted, path),
-            *(_fill(name, part, wanted, _size(spec)) for name, part in others),
-        )
+        fills = [RowTransform(spec, one, path) for one in wanted.arrays]
+        for name, part in zip(self.names[1:], self.parts[1:], strict=True):
+            fills += _fills(name, part, wanted, _size(spec))
+        return tuple(fills)
 
     # -- reading ---------------------------------------------------------------------------
 
@@ -193,13 +194,14 @@ class OpenSet:
         errors: list[RowError] = []
         if self.facts.remote and len(self.parts) > 1:  # request all before waiting for the first
             self.prefetch(plan.records)
-        for name, part, fill, out in zip(self.names, self.parts, fills, outs, strict=True):
-            if fill is not fills[0] and self._may_differ(fills[0], fill):
+        fields = zip(by_field(fills, fills), by_field(fills, outs), strict=True)
+        for name, part, (own, into) in zip(self.names, self.parts, fields, strict=True):
+            if part is not self.first and any(self._may_differ(fills[0], one) for one in own):
                 errors += self._other_sizes(_without(plan, errors), name, part)
             rest = _without(plan, errors)
             if rest.records.size == 0:
                 break
-            for bad in read_rows(part, rest, fill, out, meter):
+            for bad in read_field(part, rest, own, into, meter):
                 if self.named:
                     bad.error.what = f"field {name!r}: {bad.error.what}"
                 if bad.error.source_path is None and bad.error.index is not None:
@@ -267,11 +269,22 @@ def _size(stored: SampleSpec) -> tuple[int, int] | None:
     return None if high is None or wide is None else (high, wide)
 
 
-def _fill(
+def _fills(
     name: str, part: Source, wanted: OutputSpec, frame: tuple[int, int] | None
+) -> list[RowTransform]:
+    """How another field becomes rows, of all arrays that are made of it."""
+    stored = _values_of(part) if part.spec.encoded else part.spec
+    if stored.axes is None:  # of numbers there are no views
+        arrays: tuple[OutputSpec, ...] = (replace(wanted, views=0, others=()),)
+    else:
+        arrays = wanted.arrays
+    return [_fill(name, stored, one, part.facts.path, frame) for one in arrays]
+
+
+def _fill(
+    name: str, stored: SampleSpec, wanted: OutputSpec, path: str, frame: tuple[int, int] | None
 ) -> RowTransform:
     """Other fields keep their values: nearest neighbour, no cast, no normalisation."""
-    stored = _values_of(part) if part.spec.encoded else part.spec
     steps = along(wanted.steps)
     plain = replace(
         wanted, dtype=None, scale=1.0, mean=(0.0,), std=(1.0,), nearest=True, steps=steps
@@ -281,9 +294,7 @@ def _fill(
     if stored.axes is None:  # numbers of unknown meaning, such as boxes
         plain = replace(plain, size=None, flip=False, steps=())
     try:
-        return RowTransform(
-            stored, plain, part.facts.path, frame if _size(stored) is not None else None
-        )
+        return RowTransform(stored, plain, path, frame if _size(stored) is not None else None)
     except ParamsError as exc:
         exc.what = f"field {name!r}: {exc.what}"
         raise
