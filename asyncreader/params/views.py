@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, Final, TypedDict, cast
 
 from ..checks import Check, plain, whole, written
 from ..errors import ParamsError
+from ..text import slip
 
 if TYPE_CHECKING:
     from .reader import Augment, Crop, ReaderParams
@@ -59,11 +59,12 @@ def _view(name: str, given: object) -> View:
     checks["count"] = _COUNT
     for key in given:
         if key not in checks:
-            near = get_close_matches(str(key), checks, 1, 0.5)
+            near = slip(str(key), checks)
+            one = "it is a parameter of the reader, for all views" if key in PARAMETERS else None
             raise ParamsError(
                 f"unknown key {written(key)} of {name}",
                 expected=_listed(),
-                hint=f"did you mean {near[0]!r}?" if near else "it is one for all views",
+                hint=one if near is None else f"did you mean {near!r}?",
             )
     kept = {key: checks[key](f"{key} of {name}", one) for key, one in given.items()}
     return cast(View, {"count": 1, **kept})
