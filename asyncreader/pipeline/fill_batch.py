@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Sequence
 from functools import cached_property
@@ -76,11 +75,8 @@ class BatchFiller:
         self._verify = verify if checked else "never"
         if self._verify == "first" and source.facts.count > MOST_MARKED:
             self._verify = "always"
-        batch = schedule.batch
-        #: bytes of the rows of a batch
-        self.slot_bytes = sum(
-            math.prod(fill.allocate_shape(batch)) * fill.dtype.itemsize for fill in fills
-        )
+        #: of the rows of a batch
+        self.slot_bytes = sum(fill.sample_bytes for fill in fills) * schedule.batch
         self.stages = stages
         self.seen: UInt8 | None = None
         if self._verify == "first":

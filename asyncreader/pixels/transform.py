@@ -151,6 +151,8 @@ class RowTransform:
             return "uniform_rows", "plan_crops", "resize_planned", plan
         if self.mode == "padded":
             return "uniform_rows", "padded_rows"
+        if self.wanted.views and self.stored.encoded:
+            return "uniform_rows", "jpeg_header", "cut_jpeg", "resize_planned", "resize_u8"
         return ("uniform_rows", "resize_planned") if self._steps and self.wanted.flip else ()
 
     # -- what the slots look like ----------------------------------------------------------
@@ -313,6 +315,11 @@ class RowTransform:
     @property
     def _compiled_affine(self) -> bool:
         return self.stored.dtype == np.uint8 and self.dtype in (np.float32, np.float16)
+
+    @property
+    def sample_bytes(self) -> int:
+        """Bytes of what is made of one sample: a row, or its views."""
+        return self.row_bytes * (self.wanted.views or 1)
 
     def allocate_shape(self, batch: int) -> tuple[int, ...]:
         """Shape of a slot's memory."""

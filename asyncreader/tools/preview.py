@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -137,7 +137,9 @@ def preview_batch(
     with AsyncReader(first) as reader:
         reader.fetchData()
         batch = reader.getNextBatch()
-        fields = batch.data if isinstance(batch.data, tuple) else (batch.data,)
+        fields: tuple[Array, ...] = batch.data if isinstance(batch.data, tuple) else (batch.data,)
+        if p.views is not None and p.postprocess is None:
+            fields = tuple(_views_joined(fields, reader.params))
         pixels = _hwc(np.asarray(fields[0]), reader.params.layout, title)
         masks = _batch_masks(fields[1:], reader.params.layout, len(batch))
         pixels = undone(pixels, reader.params)
@@ -233,6 +235,26 @@ def _values(mask: Array | None) -> set[int]:
     return set() if mask is None else set(map(int, np.unique(mask).tolist()))
 
 
+def _views_joined(fields: Sequence[Array], p: ReaderParams) -> Iterator[Array]:
+    """The fields of a batch with the views of each sample, of all sizes, side by side, (B, ...)."""
+    sizes, count, at = len(p.arrays), fields[0].shape[1], 0
+    while at < len(fields):
+        several = fields[at].ndim >= 4 and fields[at].shape[1] == count
+        yield _side_by_side(fields[at : at + sizes], p.layout) if several else fields[at]
+        at += sizes if several else 1
+
+
+def _side_by_side(arrays: Sequence[Array], layout: str) -> Array:
+    views = [view for array in arrays for view in np.moveaxis(np.asarray(array), 1, 0)]
+    wide = -2 if layout == "NHWC" and views[0].ndim == 4 else -1
+    high = max(view.shape[wide - 1] for view in views)
+    for k, view in enumerate(views):
+        below = [(0, 0)] * view.ndim
+        below[wide - 1] = (0, high - view.shape[wide - 1])
+        views[k] = np.pad(view, below)
+    return np.concatenate(views, axis=wide)
+
+
 def _batch_masks(fields: Sequence[Array], layout: str, rows: int) -> list[Array | None]:
     """Each row of the first field that is a mask."""
     for field in fields:
@@ -310,7 +332,9 @@ def _notes(scale: Scale, channels: int, masks: set[int]) -> list[str]:
 def _settings(p: ReaderParams) -> str:
     """The parameters that make a batch look as it does, in the words of the parameters."""
     matter = {
-        "seed": bool(p.shuffle) or p.weights is not None or p.flip or "random" in p.crop,
+        "seed": bool(p.shuffle)
+        or p.weights is not None
+        or any(one.flip or "random" in one.crop for one in p.arrays),
         "shuffle": p.weights is None,
         "weights": p.weights is not None,
         "size": p.size is not None,
@@ -321,6 +345,9 @@ def _settings(p: ReaderParams) -> str:
     }
     matter |= {name: getattr(p, name) is not None for name in ("mixup", "cutmix")}
     words = [f"{name}={_value(getattr(p, name))}" for name, matters in matter.items() if matters]
+    if p.views is not None:
+        counts = (p.views,) if isinstance(p.views, int) else (view["count"] for view in p.views)
+        words.append(f"views={' + '.join(map(str, counts))}")
     if p.augment:
         words.append(f"augment={', '.join(step.name for step in p.augment)}")
     for name, function in (("transform", p.transform), ("postprocess", p.postprocess)):
