@@ -138,6 +138,7 @@ def preview_batch(
         reader.fetchData()
         batch = reader.getNextBatch()
         fields: tuple[Array, ...] = batch.data if isinstance(batch.data, tuple) else (batch.data,)
+        what = " and ".join(f"{'x'.join(map(str, part.shape))} {part.dtype}" for part in fields)
         if p.views is not None and p.postprocess is None:
             fields = tuple(_views_joined(fields, reader.params))
         pixels = _hwc(np.asarray(fields[0]), reader.params.layout, title)
@@ -152,7 +153,6 @@ def preview_batch(
         ]
         bad = reader.stats().bad_list
         notes = _notes(scale, pixels.shape[3], set().union(*map(_values, masks)))
-        what = " and ".join(f"{'x'.join(map(str, part.shape))} {part.dtype}" for part in fields)
     settings = _settings(reader.params)
     subtitle = f"{facts}; the first batch that training gets: {what}"
     notes.insert(0, settings)
