@@ -16,9 +16,9 @@ from ..checks import one_of, optional, or_auto, whole
 from ..pixels.augment.options import between, span
 from ..pixels.augment.parse import AUGMENT
 from ..sampling import Shuffle
-from .declare import declared, parameter
+from .declare import Parameter, declared, parameter
 from .shares import MIX, WEIGHTS
-from .views import VIEWS, View, of_view, views_of
+from .views import Augment, Crop, View, listed, of_view, views_check
 
 if TYPE_CHECKING:
     import numpy as np
@@ -54,7 +54,6 @@ Workers: TypeAlias = Literal["thread", "process"]
 LastBatch: TypeAlias = Literal["drop", "pad", "wrap", "short"]
 ChannelOrder: TypeAlias = Literal["RGB", "stored"]
 Layout: TypeAlias = Literal["NCHW", "NHWC", "planes"]
-Crop: TypeAlias = Literal["center", "random", "random-resized", "none"]
 PaddingMode: TypeAlias = Literal["zero", "edge", "reflect"]
 Interpolation: TypeAlias = Literal["bilinear", "bicubic", "area", "nearest"]
 OnError: TypeAlias = Literal["raise", "skip", "zero"]
@@ -63,10 +62,6 @@ Io: TypeAlias = Literal["auto", "mmap", "pread"]
 MixUntil: TypeAlias = Literal["all", "first"]
 Classes: TypeAlias = Literal["joined", "own"]
 Auto: TypeAlias = Literal["auto"]
-
-#: An operation of ``augment``: its name, or its name and its options.
-Named: TypeAlias = str | tuple[str, Mapping[str, object]]
-Augment: TypeAlias = Named | Sequence[Named]
 
 
 class ReaderKeywords(TypedDict, total=False):
@@ -368,7 +363,7 @@ class ReaderParams:
     )
     views: int | tuple[View, ...] | None = parameter(
         None,
-        optional(VIEWS),
+        optional(views_check(lambda: PARAMETERS)),
         "each sample several times, from one decode: a number, or for each size a dict of `count`, "
         "`size`, `crop`, `crop_area`, `flip`, `augment` (the reader's own where they are left "
         "out). `data` is a tuple of arrays, one for each size, (B, count, ...); "
@@ -487,7 +482,7 @@ class ReaderParams:
     @property
     def arrays(self) -> tuple[ReaderParams, ...]:
         """The parameters of each array that is made of a field: these, or those of its views."""
-        return tuple(of_view(self, view) for view in views_of(self)) or (self,)
+        return tuple(of_view(self, view) for view in listed(self.views)) or (self,)
 
     @property
     def wanted(self) -> OutputSpec:
@@ -495,7 +490,7 @@ class ReaderParams:
         from ..pixels.specs import OutputSpec
 
         found, first = [one._wanted for one in self.arrays], 0
-        for k, view in enumerate(views_of(self)):
+        for k, view in enumerate(listed(self.views)):
             found[k] = replace(found[k], views=view["count"], first_view=first)
             first += found[k].views
         return OutputSpec.of(found)
@@ -527,7 +522,7 @@ class ReaderParams:
 
 
 #: The declarations, by name.
-PARAMETERS: Final = declared(ReaderParams)
+PARAMETERS: Final[dict[str, Parameter]] = declared(ReaderParams)
 
 #: Parameters whose values may have no hash; equal ones of the others have equal hashes.
 _UNHASHED: Final = (

@@ -346,8 +346,7 @@ def _settings(p: ReaderParams) -> str:
     matter |= {name: getattr(p, name) is not None for name in ("mixup", "cutmix")}
     words = [f"{name}={_value(getattr(p, name))}" for name, matters in matter.items() if matters]
     if p.views is not None:
-        counts = (p.views,) if isinstance(p.views, int) else (view["count"] for view in p.views)
-        words.append(f"views={' + '.join(map(str, counts))}")
+        words.append(f"views={' + '.join(str(one.views) for one in p.wanted.arrays)}")
     if p.augment:
         words.append(f"augment={', '.join(step.name for step in p.augment)}")
     for name, function in (("transform", p.transform), ("postprocess", p.postprocess)):
