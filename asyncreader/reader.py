@@ -347,7 +347,7 @@ class AsyncReader(Generic[D, L]):
 
     @property
     def data_shape(self) -> Shape | tuple[Shape, ...]:
-        """Shape of a whole batch's ``data``; with several fields a tuple of shapes."""
+        """Shape of a whole batch's ``data``; with several fields, or views, a tuple of shapes."""
         slot = self._ring.slots[0]
         shapes = tuple(array.shape for array in slot.out)
         return shapes if slot.several else shapes[0]
@@ -360,7 +360,7 @@ class AsyncReader(Generic[D, L]):
 
     @property
     def dtype(self) -> np.dtype[np.generic] | tuple[np.dtype[np.generic], ...]:
-        """dtype of ``data``; with several fields a tuple of dtypes."""
+        """dtype of ``data``; with several fields, or views, a tuple of dtypes."""
         slot = self._ring.slots[0]
         dtypes = tuple(array.dtype for array in slot.out)
         return dtypes if slot.several else dtypes[0]
