@@ -31,10 +31,10 @@ else:
 class Batch(Generic[D, L]):
     """One minibatch; unpacks to ``(data, labels)``.
 
-    ``data``: (B, C, H, W) or as ``layout`` says, with several fields a tuple of such, one for each
-    (see ``data_field``); ``labels``: (B, ...) or None; ``indices``: int64
-    (B,), record numbers in the file (of a mix: in its sets in sequence), -1 where padded;
-    ``mask``: bool (B,), False for padded or zeroed rows; ``source``: int64 (B,), the set of a mix;
+    ``data``: (B, C, H, W) or as ``layout`` says; with several fields (``data_field``), or with
+    ``views``, a tuple of arrays; ``labels``: (B, ...) or None; ``indices``: int64 (B,), record
+    numbers in the file (of a mix: in its sets in sequence), -1 where padded; ``mask``: bool (B,),
+    False for padded or zeroed rows; ``source``: int64 (B,), the set of a mix;
     ``epoch``; ``step``: its number in the epoch; ``last``:
     whether it is the last of its epoch. ``data`` and ``labels`` are the
     caller's, to read and write, until the next successful ``getNextBatch()`` (or loop step),

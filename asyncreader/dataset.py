@@ -57,8 +57,17 @@ _MEASURED: Final = 2 << 20
 #: What belongs to training, or to whole batches: a dataset leaves it out.
 _OF_TRAINING: Final = (
     *("shuffle", "shuffle_window", "weights", "epoch_samples", "last_batch", "rank", "world_size"),
-    *("crop_padding", "padding_mode", "crop_area", "crop_aspect", "flip", "augment", "trace"),
-    *("mixup", "cutmix", "label_smoothing", "num_classes", "postprocess", "cuda", "on_error"),
+    *("crop_padding", "padding_mode", "crop_area", "crop_aspect", "flip", "augment", "views"),
+    *(
+        "mixup",
+        "cutmix",
+        "label_smoothing",
+        "num_classes",
+        "postprocess",
+        "cuda",
+        "on_error",
+        "trace",
+    ),
 )
 
 
@@ -104,7 +113,7 @@ class Dataset(Generic[S]):
 
     ``dataset[i]`` is (data, label), or the data alone of a set without labels: what an AsyncReader
     with these parameters serves, but not shuffled, with ``crop="center"`` for a random crop, and
-    without ``flip``, ``augment`` and what belongs to batches (``mixup``, ``label_smoothing``,
+    without ``flip``, ``augment``, ``views`` and what belongs to batches (``mixup``, ``label_smoothing``,
     ``postprocess``). ``dataset[a:b]`` and ``dataset[[3, 7]]`` are stacked: data (n, ...) and labels
     (n, ...). With ``subset`` the numbers are those of the subset.
 
@@ -458,7 +467,7 @@ class _Opened:
             self.close()
             raise
         self.fills: tuple[RowTransform, ...] = tuple(self._filler.fills)
-        self._seed, self._always = p.seed, p.verify == "always" and bool(source.checked)
+        self._seed = p.seed
         self.length = self._schedule.length
         row = sum(fill.row_bytes for fill in self.fills)
         self.together = max(1, _TOGETHER // max(1, row))
@@ -480,7 +489,8 @@ class _Opened:
             made = None if label is None else np.zeros((count, *label.shape), label.dtype)
             keys = mix_rows(key_of(self._seed, STREAM_GEOMETRY, 0), numbers)
             job = RowJob(records, np.arange(count), keys, None, numbers, labels, made)
-            self._read(job, fills, outs)
+            for bad in sorted(self._filler.read(job, fills, outs, Meter()), key=lambda b: b.row):
+                raise bad.error
             labels = labels if made is None else made
         data = [fill.handed_out(out) for fill, out in zip(fills, outs, strict=True)]
         return data, labels
@@ -497,18 +507,6 @@ class _Opened:
                 hint="pass size=(H, W), or read them one by one",
             )
         return self.source.fills(replace(self._wanted, size=sizes[0]))
-
-    def _read(self, job: RowJob, fills: Sequence[RowTransform], outs: Sequence[Array]) -> None:
-        """Read rows as the source gives them. The first error is raised."""
-        seen = self._filler.seen
-        check = None if seen is None else seen[job.records] == 0
-        if self._always:
-            check = np.ones(job.records.size, np.bool_)
-        errors = self.source.read_fields(job._replace(check=check), fills, outs, Meter())
-        if errors:
-            raise min(errors, key=lambda bad: bad.row).error
-        if seen is not None:
-            seen[job.records] = 1
 
     def _compiled(self, records: Int64, out: Array, labels: Array | None) -> bool:
         """Whether compiled code wrote the rows: it can where they lie in memory."""

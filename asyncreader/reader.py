@@ -144,12 +144,11 @@ class AsyncReader(Generic[D, L]):
 
     def _choose_parts(self) -> int:
         """Tasks that a batch is cut into: enough to keep every thread busy with njob batches."""
-        p = self._params
-        fills = self._filler.fills
-        cheap = sum(fill.row_bytes for fill in fills) * p.batch_size < SPLIT_BYTES
-        if cheap and not any(fill.stored.encoded or fill.wanted.steps for fill in fills):
+        filler = self._filler
+        cheap = filler.slot_bytes < SPLIT_BYTES
+        if cheap and not any(fill.stored.encoded or fill.wanted.steps for fill in filler.fills):
             return 1
-        return -(-self._nthread // p.njob)
+        return -(-self._nthread // self._params.njob)
 
     # -- the training loop -----------------------------------------------------------------
 
@@ -397,7 +396,7 @@ class AsyncReader(Generic[D, L]):
 
     @property
     def data_shape(self) -> Shape | tuple[Shape, ...]:
-        """Shape of a whole batch's ``data``; with several fields a tuple of shapes."""
+        """Shape of a whole batch's ``data``; with several fields, or views, a tuple of shapes."""
         slot = self._ring.slots[0]
         shapes = tuple(array.shape for array in slot.out)
         return shapes if slot.several else shapes[0]
@@ -410,7 +409,7 @@ class AsyncReader(Generic[D, L]):
 
     @property
     def dtype(self) -> np.dtype[np.generic] | tuple[np.dtype[np.generic], ...]:
-        """dtype of ``data``; with several fields a tuple of dtypes."""
+        """dtype of ``data``; with several fields, or views, a tuple of dtypes."""
         slot = self._ring.slots[0]
         dtypes = tuple(array.dtype for array in slot.out)
         return dtypes if slot.several else dtypes[0]

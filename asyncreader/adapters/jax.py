@@ -35,7 +35,7 @@ _NARROW: Final = {"int64": "int32", "uint64": "uint32", "float64": "float32"}
 class JaxReader(Loader[S], Generic[D, L, S]):
     """Shuffled minibatches as jax arrays: ``for data, labels in JaxReader(params)`` is one epoch.
 
-    ``data``: (B, C, H, W) or as ``layout`` says, with several fields a tuple of such; ``labels``:
+    ``data``: (B, C, H, W) or as ``layout`` says, with several arrays a tuple of such; ``labels``:
     as stored, but (B, 1) integers as (B,); None for a set without labels. ``sharding``: a jax
     Sharding or device for both, or a pair of them for (data, labels); None: jax's default device.
     With a sharding over several processes each process's reader (``rank``, ``world_size``) gives

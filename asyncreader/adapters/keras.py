@@ -28,7 +28,7 @@ class ReaderDataset(Loader[Step], PyDataset):
     """Shuffled minibatches for ``model.fit(ReaderDataset(params), epochs=10)``, on any backend.
 
     Gives ``(data, labels)``, or ``(data,)`` of a set without labels: numpy arrays, private copies
-    unless ``zero_copy=True``. ``data``: (B, H, W, C), unless ``layout="NCHW"``; with several fields
+    unless ``zero_copy=True``. ``data``: (B, H, W, C), unless ``layout="NCHW"``; with several arrays
     a tuple of such, which a model with as many inputs takes (to learn masks from images let
     ``postprocess`` return ``data`` itself: (images, masks)). ``labels``: as stored, but (B, 1)
     integers as (B,). Where rows can be padded or zeroed (``last_batch="pad"``,

@@ -40,7 +40,7 @@ class TorchReader(Loader[S], Generic[D, L, S]):
     """Shuffled minibatches as tensors: ``for data, labels in TorchReader(params)`` is one epoch.
 
     ``data``: (B, C, H, W) or as ``layout`` says, in the memory order of the set: images stored
-    (H, W, C) arrive as ``torch.channels_last``; with several fields a tuple of tensors. ``labels``:
+    (H, W, C) arrive as ``torch.channels_last``; with several arrays a tuple. ``labels``:
     as stored, but (B, 1) integers as (B,); None for a set without labels. Tensors are private
     copies, which a consumer may hold as long as it likes; with ``zero_copy=True`` they are the
     reader's own memory, valid until the next step of the loop. With ``cuda`` they are on the

@@ -76,7 +76,7 @@ OTHER_NAMES: Final[dict[str, str]] = _answers(
     ("trivialaugment trivialaugmentwide posterize solarize equalize invert autocontrast", _BY_RNG),
     ("lighting pca cropping clip clamp", _BY_RNG),
     ("padding pad randompad", 'crop="random", crop_padding={}'),
-    ("views numviews nviews multicrop twocrops", _BY_RNG),
+    ("numviews nviews multicrop multicrops twocrops ncrops numcrops", "views={}"),
     ("mixupalpha", "mixup={}"),
     ("cutmixalpha", "cutmix={}"),
     ("smoothing", "label_smoothing={}"),

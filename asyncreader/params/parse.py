@@ -11,6 +11,7 @@ from ..errors import ParamsError
 from ..sampling import draws, takes_classes, takes_weights, takes_window
 from .other_names import instead
 from .reader import PARAMETERS, PATHS, READ_BY, SHUFFLE_WINDOW, Described, Given, ReaderParams
+from .views import GOES_WITH
 
 
 def snake_case(name: str) -> str:
@@ -109,9 +110,13 @@ def _check_together(p: ReaderParams) -> None:
         )
     if p.last_batch == "short" and p.world_size not in (1, "auto"):
         raise ParamsError('last_batch="short" needs world_size 1: other ranks would wait for ever')
-    if p.size is None and (p.crop_ratio != 1.0 or p.crop in ("random", "random-resized")):
-        raise ParamsError("crop and crop_ratio need size=(H, W)")
-    _check_crop(p)
+    for number, one in enumerate(p.arrays):
+        try:
+            _check_crop(one)
+        except ParamsError as exc:
+            exc.what = exc.what if p.views is None else f"views[{number}]: {exc.what}"
+            raise
+    _check_views(p)
     if not takes_window(p.shuffle) and p.shuffle_window != SHUFFLE_WINDOW:
         raise ParamsError('shuffle_window goes with shuffle="block"', found=f"{p.shuffle!r}")
     if p.weights is not None and not takes_weights(p.shuffle):
@@ -152,16 +157,37 @@ def _check_mix(p: ReaderParams) -> None:
 
 
 def _check_crop(p: ReaderParams) -> None:
-    for name, crop in (
-        ("crop_area", "random-resized"),
-        ("crop_aspect", "random-resized"),
-        ("crop_padding", "random"),
-    ):
+    if p.size is None and (p.crop_ratio != 1.0 or p.crop in ("random", "random-resized")):
+        raise ParamsError("crop and crop_ratio need size=(H, W)")
+    for name, crop in GOES_WITH.items():
         value = getattr(p, name)
-        if value != PARAMETERS[name].default and p.crop != crop:
+        if name != "padding_mode" and value != PARAMETERS[name].default and p.crop != crop:
             raise ParamsError(f'{name} goes with crop="{crop}"', found=f"crop={p.crop!r}")
     if p.padding_mode != "zero" and not p.crop_padding:
         raise ParamsError("padding_mode goes with crop_padding", found="crop_padding=0")
+
+
+def _check_views(p: ReaderParams) -> None:
+    if p.views is None:
+        return
+    for name, crop in GOES_WITH.items():  # of no view
+        value = getattr(p, name)
+        if value != PARAMETERS[name].default and crop not in [one.crop for one in p.arrays]:
+            raise ParamsError(f'{name} goes with crop="{crop}"', found="views with other crops")
+    for name in ("mixup", "cutmix"):
+        if getattr(p, name) is not None:
+            raise ParamsError(
+                f"{name} mixes one array of pictures, and views are several",
+                hint="postprocess gets all of them, as a tuple",
+            )
+    if p.layout == "planes":
+        raise ParamsError('layout="planes" serves samples as they are stored, without views')
+    if p.places:
+        raise ParamsError(
+            "boxes and keypoints go with one view of a picture",
+            found=f"views, and field {p.places[0]!r} of places",
+            hint="leave views out, or read the field as it is stored: name it in data_field",
+        )
 
 
 def _check_fields(p: ReaderParams) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import (
     TYPE_CHECKING,
     Final,
@@ -24,8 +24,9 @@ from ..checks import one_of, optional, or_auto, whole
 from ..pixels.augment.options import between, span
 from ..pixels.augment.parse import AUGMENT
 from ..sampling import Shuffle
-from .declare import declared, parameter
+from .declare import Parameter, declared, parameter
 from .shares import MIX, WEIGHTS
+from .views import Augment, Crop, View, listed_views, of_view, views_check
 
 if TYPE_CHECKING:
     import numpy as np
@@ -71,7 +72,6 @@ Workers: TypeAlias = Literal["thread", "process"]
 LastBatch: TypeAlias = Literal["drop", "pad", "wrap", "short"]
 ChannelOrder: TypeAlias = Literal["RGB", "stored"]
 Layout: TypeAlias = Literal["NCHW", "NHWC", "planes"]
-Crop: TypeAlias = Literal["center", "random", "random-resized", "none"]
 PaddingMode: TypeAlias = Literal["zero", "edge", "reflect"]
 Interpolation: TypeAlias = Literal["bilinear", "bicubic", "area", "nearest"]
 OnError: TypeAlias = Literal["raise", "skip", "zero"]
@@ -80,10 +80,6 @@ Io: TypeAlias = Literal["auto", "mmap", "pread"]
 MixUntil: TypeAlias = Literal["all", "first"]
 Classes: TypeAlias = Literal["joined", "own"]
 Auto: TypeAlias = Literal["auto"]
-
-#: An operation of ``augment``: its name, or its name and its options.
-Named: TypeAlias = str | tuple[str, Mapping[str, object]]
-Augment: TypeAlias = Named | Sequence[Named]
 
 
 class ReaderKeywords(TypedDict, total=False):
@@ -137,6 +133,7 @@ class ReaderKeywords(TypedDict, total=False):
     interpolation: Interpolation
     flip: bool
     augment: Augment | None
+    views: int | Sequence[View] | None
     transform: Callable[..., object] | None
     mixup: float | None
     cutmix: float | None
@@ -402,6 +399,14 @@ class ReaderParams:
         "(name, options), with the options of torchvision's v2 transforms; "
         "[augmentation](augmentation.md#operations) lists them",
     )
+    views: int | tuple[View, ...] | None = parameter(
+        None,
+        optional(views_check(lambda: PARAMETERS)),
+        "each sample several times, from one decode: a number, or for each size a dict of `count`, "
+        "`size`, `crop`, `crop_area`, `flip`, `augment` (the reader's own where they are left "
+        "out). `data` is a tuple of arrays, one for each size, (B, count, ...); "
+        "[augmentation](augmentation.md#views) has examples",
+    )
     transform: Callable[..., object] | None = parameter(
         None,
         optional(checks.TRANSFORM),
@@ -522,8 +527,23 @@ class ReaderParams:
         return (self.data_field, *self.places) if self.places else None
 
     @property
+    def arrays(self) -> tuple[ReaderParams, ...]:
+        """The parameters of each array that is made of a field: these, or those of its views."""
+        return tuple(of_view(self, view) for view in listed_views(self.views)) or (self,)
+
+    @property
     def wanted(self) -> OutputSpec:
         """The part that shapes and converts samples."""
+        from ..pixels.specs import OutputSpec
+
+        found, first = [one._wanted for one in self.arrays], 0
+        for k, view in enumerate(listed_views(self.views)):
+            found[k] = replace(found[k], views=view["count"], first_view=first)
+            first += found[k].views
+        return OutputSpec.of(found)
+
+    @property
+    def _wanted(self) -> OutputSpec:
         import numpy as np
 
         from ..pixels.specs import OutputSpec
@@ -551,10 +571,12 @@ class ReaderParams:
 
 
 #: The declarations, by name.
-PARAMETERS: Final = declared(ReaderParams)
+PARAMETERS: Final[dict[str, Parameter]] = declared(ReaderParams)
 
 #: Parameters whose values may have no hash; equal ones of the others have equal hashes.
-_UNHASHED: Final = ("mix", "data", "labels", "subset", "weights", "transform", "postprocess")
+_UNHASHED: Final = (
+    *("mix", "data", "labels", "subset", "weights", "views", "transform", "postprocess"),
+)
 
 
 def _equal(a: object, b: object) -> bool:

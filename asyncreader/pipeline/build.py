@@ -107,10 +107,11 @@ def make_filler(
     ``seeded``: see :class:`Transform`.
     """
     fills = source.fills(p.wanted)
-    for step in p.augment or ():
-        for one in source.sets or (source,):
-            if isinstance(step, Operation):
-                step.check(*one.fills(p.wanted)[0].stepped(step.last), one.facts.path)
+    for one in source.sets or (source,) if any(fill.wanted.steps for fill in fills) else ():
+        for fill in one.fills(p.wanted):
+            for step in fill.wanted.steps:
+                if isinstance(step, Operation):
+                    step.check(*fill.stepped(step.last), one.facts.path)
     if schedule.sampler.window:
         source.reserve(schedule.sampler.window)
     unchecked = [name for name in source.names if name not in source.checked]
@@ -121,15 +122,17 @@ def make_filler(
             found=f"none of {', '.join(map(repr, unchecked))}" if source.named else None,
             hint="pack it with asyncreader convert, which records them",
         )
-    made, together = None, None
+    label, together = None, None
     if p.transform is not None:
-        made = _tried(p, source, schedule.sampler)
-        step = Transform(p.transform, made, seeded)
+        arrays, step = p.wanted.arrays, Transform(p.transform, seeded=seeded)
+        made = [_tried(p, source, schedule.sampler, one) for one in arrays]
         if len(source.parts) > 1:
-            together = Together(source, p.wanted, step)
+            together = Together(source, p.wanted, replace(step, made=made[0]))
             fills = together.fills
         else:
-            fills = source.fills(_with(p.wanted, step))
+            steps = (replace(step, made=one) for one in made)
+            fills = source.fills(OutputSpec.of(list(map(_with, arrays, steps))))
+        label = made[0].label
     return BatchFiller(
         source,
         fills,
@@ -138,7 +141,7 @@ def make_filler(
         verify=p.verify,
         stages=(*soft_labels(p, source.facts.classes, fills[0].image_axes), *stages_of(p)),
         traced=p.trace is not None,
-        label=None if made is None else made.label,
+        label=label,
         together=together,
         allocate=allocate,
     )
@@ -151,14 +154,20 @@ def _with(wanted: OutputSpec, transform: Transform) -> OutputSpec:
     return replace(wanted, steps=tuple(steps))
 
 
-def _tried(p: ReaderParams, source: OpenSet, sampler: Sampler) -> Made:
-    """What the user's transform returns for the first good sample of the order. WorkerError if it
-    fails."""
+def _tried(p: ReaderParams, source: OpenSet, sampler: Sampler, wanted: OutputSpec) -> Made:
+    """What the user's transform returns for the first good sample of the order, served as
+    ``wanted``. WorkerError if it fails."""
+    if len(source.parts) > 1 and wanted.views:
+        raise ParamsError(
+            "transform works on views of one field",
+            found=", ".join(map(repr, source.names)),
+            hint="postprocess gets the batches of all fields, as a tuple",
+        )
     assert p.transform is not None
     trial = Transform(p.transform)
     together = Together(source, p.wanted, trial) if len(source.parts) > 1 else None
     # the operations with random sizes do not exist, those that are last come behind it
-    fill = together.before[0] if together else source.fills(_with(p.wanted, trial))[0]
+    fill = together.before[0] if together else source.fills(_with(wanted, trial))[0]
     if fill.stored.axes is None:
         raise ParamsError(
             "transform works on pictures",
@@ -166,7 +175,7 @@ def _tried(p: ReaderParams, source: OpenSet, sampler: Sampler) -> Made:
             found=f"samples of shape {fill.stored.shape}",
             hint="postprocess gets whole batches of any data",
         )
-    out, row = aligned_empty((1, *fill.row_shape), fill.dtype), np.zeros(1, np.int64)
+    out, row = aligned_empty(fill.allocate_shape(1), fill.dtype), np.zeros(1, np.int64)
     for position in range(min(LOOKED_AT, sampler.length)):
         record = sampler.records(0, np.array([position]))
         labels = None if source.labels is None else source.labels[record]
@@ -177,6 +186,11 @@ def _tried(p: ReaderParams, source: OpenSet, sampler: Sampler) -> Made:
         else:
             read_rows(source.first, job, fill, out, Meter())
         if trial.trials:
+            if wanted.views and trial.trials[0].label is not None:
+                raise ParamsError(
+                    "transform returns a label, and views of one sample have one label",
+                    hint="return the image alone",
+                )
             return trial.trials[0]
     raise SourceError("none of the first samples can be read", path=source.facts.path)
 
@@ -196,7 +210,7 @@ def check_values(p: ReaderParams, filler: BatchFiller) -> None:
         return
     positions = np.unique(np.linspace(0, sampler.length - 1, LOOKED_AT).astype(np.int64))
     row, key = np.zeros(1, np.int64), np.zeros(1, np.uint64)
-    out = aligned_empty((1, *fill.row_shape), fill.dtype)
+    out = aligned_empty(fill.allocate_shape(1), fill.dtype)
     for record in sampler.records(0, positions):
         # a damaged sample is not the dtype's fault: it fails its batch later
         job = RowJob(record.reshape(1), row, key)
@@ -242,7 +256,9 @@ def slot_rows(p: ReaderParams, filler: BatchFiller) -> tuple[tuple[Part, ...], P
 def slot_layout(p: ReaderParams, filler: BatchFiller) -> SlotLayout:
     """The layout of the slots: of the rows, and then of what each stage makes of them."""
     layout = SlotLayout(
-        *slot_rows(p, filler), several=filler.source.named, sets=filler.source.set_ends
+        *slot_rows(p, filler),
+        several=filler.source.named or p.views is not None,
+        sets=filler.source.set_ends,
     )
     _check_memory(p, layout)
     for number, stage in enumerate(filler.stages):
@@ -333,7 +349,7 @@ def _storage(source: OpenSet, p: ReaderParams) -> Storage:
         int(np.prod(fill.stored.shape)) * fill.stored.dtype.itemsize
         if fill.stored.shape is not None
         else fill.row_bytes
-        for fill in source.fills(p.wanted)
+        for fill in source.fills(replace(p.wanted, others=()))
     )
     facts, block = source.facts, source.first.index.block
     files = source.first.open_at_once if isinstance(source.first, JoinedSource) else None

@@ -79,7 +79,8 @@ class BatchFiller:
         self._verify = verify if checked else "never"
         if self._verify == "first" and source.facts.count > MOST_MARKED:
             self._verify = "always"
-        self._slot_bytes = sum(fill.row_bytes for fill in fills) * schedule.batch
+        #: of the rows of a batch
+        self.slot_bytes = sum(fill.sample_bytes for fill in fills) * schedule.batch
         self.stages = stages
         self.seen: UInt8 | None = None
         if self._verify == "first":
@@ -142,7 +143,7 @@ class BatchFiller:
 
     def only_compiled(self, plan: BatchPlan) -> bool:
         """Whether compiled code can fill a batch now: no padding, and all rows are in memory."""
-        return not plan.padded and bool(self.source.first.in_memory(self._slot_bytes))
+        return not plan.padded and bool(self.source.first.in_memory(self.slot_bytes))
 
     # -- rows ------------------------------------------------------------------------------
 
@@ -199,31 +200,39 @@ class BatchFiller:
     ) -> tuple[RowError, ...]:
         if records.size == 0:
             return ()
-        check = None
+        wanted = RowJob(records, rows, keys)
+        if self._stepped:
+            plan, table = slot.plan, self.source.labels
+            assert plan is not None
+            labels = None if table is None else table[records]
+            made = None if self.label is None else slot.labels
+            wanted = wanted._replace(positions=rows + plan.start, labels=labels, made=made)
+        return self.read(wanted, self.fills, slot.rows, meter)
+
+    def read(
+        self, job: RowJob, fills: Sequence[RowTransform], outs: Sequence[Array], meter: Meter
+    ) -> tuple[RowError, ...]:
+        """Read samples, their checksums compared as ``verify`` says, into the memory of each field.
+        The rows of bad samples are in the errors; what is in them is not defined."""
+        check, records = None, job.records
         if self._verify == "always":
             check = np.ones(records.size, np.bool_)
         elif self.seen is not None:
             unseen = self.seen[records] == 0
             check = unseen if unseen.any() else None
+        job = job._replace(check=check)
         try:
-            wanted = RowJob(records, rows, keys, check)
-            if self._stepped:
-                plan, table = slot.plan, self.source.labels
-                assert plan is not None
-                labels = None if table is None else table[records]
-                made = None if self.label is None else slot.labels
-                wanted = wanted._replace(positions=rows + plan.start, labels=labels, made=made)
             if self.together is not None:
-                errors = self.together.read_fields(wanted, slot.rows, meter)
+                errors = self.together.read_fields(job, outs, meter)
             else:
-                errors = self.source.read_fields(wanted, self.fills, slot.rows, meter)
+                errors = self.source.read_fields(job, fills, outs, meter)
         except AsyncReaderError:
             raise
         except OSError as exc:
             raise SourceError(f"reading failed: {exc}", path=self.source.facts.path) from exc
         if self.seen is not None and check is not None:
             if errors:
-                check &= ~np.isin(rows, [bad.row for bad in errors])
+                check &= ~np.isin(job.rows, [bad.row for bad in errors])
             self.seen[records[check]] = 1
         return errors
 

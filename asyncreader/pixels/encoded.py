@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator
-from typing import Final
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -177,6 +177,22 @@ def put_planes(
     meter.seconds["decode"] += time.perf_counter() - started
 
 
+class RowView(NamedTuple):
+    """A row that is made of a sample. ``draws``, ``flip``, ``out`` and ``row``: as RowTransform.put
+    takes them."""
+
+    fill: RowTransform
+    draws: Array | None
+    flip: bool
+    out: Array
+    row: Row | None = None
+
+    def rect(self, height: int, width: int) -> geometry.Rect | None:
+        """The part of a picture that is served; None where it is all, as it is stored."""
+        wanted = self.fill.wanted
+        return None if wanted.size is None else wanted.rect(height, width, self.draws)
+
+
 def put_encoded(
     fill: RowTransform,
     data: codec.Buffer,
@@ -186,26 +202,24 @@ def put_encoded(
     meter: Meter,
     row: Row | None = None,
 ) -> None:
-    """Decode image bytes into one row; DecodeError if they are not what was declared.
+    """:func:`put_views` of one row."""
+    put_views((RowView(fill, draws, flip, out, row),), data, meter)
 
-    ``row``: as for RowTransform.put. ParamsError where the dtype cannot hold one of the values.
+
+def put_views(views: Sequence[RowView], data: codec.Buffer, meter: Meter) -> None:
+    """Decode image bytes into rows of one field; DecodeError if they are not what was declared.
+
+    What all of them need is decoded once, at the size that the one with the most pixels needs.
+    ParamsError where the dtype cannot hold one of the values.
     """
     started = time.perf_counter()
-    stored, wanted = fill.stored, fill.wanted
-    header = codec.read_plain_header(data) if wanted.size is not None else None
+    stored, wanted = views[0].fill.stored, views[0].fill.wanted
+    cropped = any(view.fill.wanted.size is not None for view in views)
+    header = codec.read_plain_header(data) if cropped else None
     header = header or codec.read_header(data)
     full = (header.height, header.width)
-    rect: geometry.Rect | None = None
-    min_size: tuple[int, int] | None = None
-    if wanted.size is not None:
-        rect = wanted.rect(*full, draws)
-        # DCT scaling as long as the part that is used stays at least as large as its target
-        if wanted.interpolation != "nearest" and not wanted.crop_padding:
-            min_size = (
-                math.ceil(full[0] * wanted.size[0] / rect.height),
-                math.ceil(full[1] * wanted.size[1] / rect.width),
-            )
-    elif full != stored.image_shape()[:2]:
+    rects = [view.rect(*full) for view in views]
+    if None in rects and full != stored.image_shape()[:2]:
         raise DecodeError(
             "image of another size than the set declares",
             found=sides(*full),
@@ -215,37 +229,65 @@ def put_encoded(
     if wanted.layout == "planes":
         if header.kind != planes.YUV420:
             raise DecodeError("not yuv420 planes", found=header.kind)
-        np.copyto(out, planes.stored_planes(data))
+        np.copyto(views[0].out, planes.stored_planes(data))
         meter.seconds["decode"] += time.perf_counter() - started
         return
-    pixels: Array
-    box = None if rect is None else rect.box()
-    if stored.values:
-        pixels = decode_sample(data, stored)
-    else:
-        if not stored.narrow:
-            codec.check_depth(header)
-        part = None if wanted.nearest or wanted.crop_padding else rect
-        found = codec.decode_part(
-            data,
-            stored.channels,
-            header=header,
-            part=None if part is None else (part.top, part.left, part.height, part.width),
-            reach=(0, 0) if part is None else _reach(part, wanted.size),
-            min_size=min_size,
-            scratch=SCRATCH.take("decode", full[0] * full[1] * 3),
-            copy=SCRATCH.take("cut", jpeg_cut.most(data)) if header.facts is not None else None,
-        )
-        pixels = found.pixels
-        if rect is not None:
-            scale, top, left = codec.reduction(header, found.whole)
-            box = rect.box(scale, top - found.top, left - found.left)
+    found = _decoded(views, rects, data, header)
+    pixels = found.pixels
+    scale, top, left = codec.reduction(header, found.whole)
     meter.seconds["decode"] += time.perf_counter() - started
-    with fill.checked(pixels):
-        fill.put_hwc(pixels, box, draws, flip, out, row)
-    fill.finish_steps(out, row)
+    for view, rect in zip(views, rects, strict=True):
+        box = None if rect is None else rect.box(scale, top - found.top, left - found.left)
+        with view.fill.checked(pixels):
+            view.fill.put_hwc(pixels, box, view.draws, view.flip, view.out, view.row)
+        view.fill.finish_steps(view.out, view.row)
 
 
-def _reach(part: geometry.Rect, size: tuple[int, int] | None) -> tuple[int, int]:
-    assert size is not None
-    return geometry.reach(part.height, size[0]), geometry.reach(part.width, size[1])
+def _decoded(
+    views: Sequence[RowView],
+    rects: Sequence[geometry.Rect | None],
+    data: codec.Buffer,
+    header: codec.ImageHeader,
+) -> codec.Decoded:
+    """The pixels that ``views`` show, of which each is the part ``rects`` of a picture."""
+    stored = views[0].fill.stored
+    if stored.values:
+        values = decode_sample(data, stored)
+        return codec.Decoded(values, 0, 0, (header.height, header.width))
+    if not stored.narrow:
+        codec.check_depth(header)
+    part, reach, min_size = _together(views, rects, (header.height, header.width))
+    return codec.decode_part(
+        data,
+        stored.channels,
+        header=header,
+        part=part,
+        reach=reach,
+        min_size=min_size,
+        scratch=SCRATCH.take("decode", header.height * header.width * 3),
+        copy=SCRATCH.take("cut", jpeg_cut.most(data)) if header.facts is not None else None,
+    )
+
+
+def _together(
+    views: Sequence[RowView], rects: Sequence[geometry.Rect | None], full: tuple[int, int]
+) -> tuple[tuple[int, int, int, int] | None, tuple[int, int], tuple[int, int] | None]:
+    """The part that holds ``rects`` of a picture of size ``full``, how far around it the resizes
+    look, and the least size at which it may be decoded: as codec.decode_part takes them."""
+    bottom = right = down = across = low_h = low_w = 0
+    top, left = full
+    reduced = True
+    for view, rect in zip(views, rects, strict=True):
+        wanted = view.fill.wanted
+        if rect is None or wanted.size is None or wanted.nearest or wanted.crop_padding:
+            return None, (0, 0), None
+        top, left = min(top, rect.top), min(left, rect.left)
+        bottom, right = max(bottom, rect.top + rect.height), max(right, rect.left + rect.width)
+        down = max(down, geometry.reach(rect.height, wanted.size[0]))
+        across = max(across, geometry.reach(rect.width, wanted.size[1]))
+        # DCT scaling as long as the part that is used stays at least as large as its target
+        low_h = max(low_h, math.ceil(full[0] * wanted.size[0] / rect.height))
+        low_w = max(low_w, math.ceil(full[1] * wanted.size[1] / rect.width))
+        reduced = reduced and wanted.interpolation != "nearest"
+    part = top, left, bottom - top, right - left
+    return part, (down, across), (low_h, low_w) if reduced else None

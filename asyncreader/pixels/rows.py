@@ -25,7 +25,7 @@ from ..errors import (
 )
 from ..stats import Meter
 from ..system.memory import address_of
-from .encoded import PLANNED_BYTES, Images, groups, put_encoded, put_planes, put_planned
+from .encoded import PLANNED_BYTES, Images, RowView, groups, put_planes, put_planned, put_views
 from .fill_tables import LEAST_HASHED, ROW_BYTES
 from .planes import YUV420
 from .row_filler import RowFiller
@@ -193,11 +193,15 @@ class RowWriter:
     def of_file(self, origin: Origin, first: int, positions: Int64, local: Int64) -> RowWriter:
         """See :class:`Writer`."""
         job = self.job.pick(positions)._replace(records=local)
-        fill = self.fill.members.get(first, self.fill)
-        part = RowWriter(origin, job, fill, self.out, self.meter, self.errors, first + self._first)
+        part = self._of(origin, job, first + self._first, first)
         # of a mix, errors name records by their numbers in their own set
         part._named_from = self._named_from + (0 if self.fill.members else first)
         return part
+
+    def _of(self, origin: Origin, job: RowJob, first: int, member: int = -1) -> RowWriter:
+        """The writer of another job, in the set of a mix that begins at ``member``."""
+        fill = self.fill.members.get(member, self.fill)
+        return RowWriter(origin, job, fill, self.out, self.meter, self.errors, first)
 
     @property
     def stopped(self) -> bool:
@@ -259,7 +263,7 @@ class RowWriter:
         fill, check = self.fill, self._check
         planned = fill.method is not None
         address = store.address(int(sizes.sum())) if planned else 0
-        crops, flips = self._draws()
+        crops, flips = self._draws() if planned else (None, None)
         for some in groups(sizes.tolist(), PLANNED_BYTES if planned else 0):
             if self.meter.stopped:
                 return
@@ -302,16 +306,19 @@ class RowWriter:
 
     def _decode(self, i: int, data: UInt8) -> None:
         """Decode sample ``i`` by itself."""
-        row = self.out[self.job.rows[i]]
-        told = self._row(i)
+        views = self.views(i)
         try:
-            put_encoded(self.fill, data, *self._draws_of(i), row, self.meter, told)
-            self._label(i, told)
+            put_views(views, data, self.meter)
+            self._label(i, views[0].row)
         except DecodeError as exc:
             self.fail(i, exc)
         except (ParamsError, WorkerError) as exc:
             self._locate(exc, i)
             raise
+
+    def views(self, i: int) -> tuple[RowView, ...]:
+        """The rows that are made of sample ``i``."""
+        return (RowView(self.fill, *self._draws_of(i), self.out[self.job.rows[i]], self._row(i)),)
 
     def memory(self, i: int) -> UInt8:
         """The bytes of row ``i``, for a source that decodes in place; then :meth:`placed`."""
@@ -393,10 +400,7 @@ class RowWriter:
 
     def _part(self, which: Int64 | Bools) -> RowWriter:
         """The writer of some of the samples."""
-        job = self.job.pick(which)
-        part = RowWriter(
-            self.origin, job, self.fill, self.out, self.meter, self.errors, self._first
-        )
+        part = self._of(self.origin, self.job.pick(which), self._first)
         part._named_from = self._named_from
         if self._drawn:
             part._drawn = True

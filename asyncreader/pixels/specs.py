@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -82,6 +83,22 @@ class OutputSpec:
     keypoints: str | None = None
     #: What is done with each image between its crop and its row, and after it (steps.py).
     steps: tuple[Step, ...] = ()
+    #: Views of a sample in a row (B, views, ...); 0: a row is the sample itself, (B, ...).
+    views: int = 0
+    #: The number of the first of these among all views of a sample.
+    first_view: int = 0
+    #: Of samples that are served in several sizes: what is wanted of the other arrays.
+    others: tuple[OutputSpec, ...] = ()
+
+    @property
+    def arrays(self) -> tuple[OutputSpec, ...]:
+        """What is wanted of each array that is made of a field of pictures: this one first."""
+        return replace(self, others=()), *self.others
+
+    @classmethod
+    def of(cls, arrays: Sequence[OutputSpec]) -> OutputSpec:
+        """Several arrays of a field as one: see :attr:`arrays`."""
+        return replace(arrays[0], others=tuple(arrays[1:]))
 
     @property
     def affine(self) -> bool:

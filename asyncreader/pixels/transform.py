@@ -151,6 +151,8 @@ class RowTransform:
             return "uniform_rows", "plan_crops", "resize_planned", plan
         if self.mode == "padded":
             return "uniform_rows", "padded_rows"
+        if self.wanted.views and self.stored.encoded:
+            return "uniform_rows", "jpeg_header", "cut_jpeg", "resize_planned", "resize_u8"
         return ("uniform_rows", "resize_planned") if self._steps and self.wanted.flip else ()
 
     # -- what the slots look like ----------------------------------------------------------
@@ -161,7 +163,11 @@ class RowTransform:
         assert shape is not None
         asked = [
             name
-            for name, value in (("size", wanted.size), ("flip", wanted.flip))
+            for name, value in (
+                ("size", wanted.size),
+                ("flip", wanted.flip),
+                ("views", wanted.views),
+            )
             if value not in (None, False)
         ]
         if asked or len(wanted.mean) > 1 or len(wanted.std) > 1:
@@ -252,7 +258,7 @@ class RowTransform:
             self._plan_resize()
         if self._pads_compiled():
             self.mode = "padded"
-        elif stored.encoded or self.geometry or wanted.steps:
+        elif stored.encoded or self.geometry or wanted.steps or wanted.views:
             resizes = self.method is not None and not stored.encoded
             self.mode = "resize" if resizes else "each"
         elif plain and memory == stored.axes and not wanted.flip:
@@ -279,8 +285,8 @@ class RowTransform:
             return False
         if self.geometry and wanted.interpolation not in geometry.METHODS:
             return False
-        if stored.encoded:
-            return stored.channels == 3 and stored.dtype == np.uint8
+        if stored.encoded:  # of which a compiled call makes one row each
+            return stored.channels == 3 and stored.dtype == np.uint8 and not wanted.views
         height, width, channels = stored.image_shape()
         if not self.geometry or height is None or width is None or channels > 4:
             return False
@@ -310,15 +316,23 @@ class RowTransform:
     def _compiled_affine(self) -> bool:
         return self.stored.dtype == np.uint8 and self.dtype in (np.float32, np.float16)
 
+    @property
+    def sample_bytes(self) -> int:
+        """Bytes of what is made of one sample: a row, or its views."""
+        return self.row_bytes * (self.wanted.views or 1)
+
     def allocate_shape(self, batch: int) -> tuple[int, ...]:
         """Shape of a slot's memory."""
-        return (batch, *self.row_shape)
+        views = self.wanted.views
+        return (batch, views, *self.row_shape) if views else (batch, *self.row_shape)
 
     def handed_out(self, rows: Array) -> Array:
         """The view of a slot's memory that the user sees."""
-        seen = rows.transpose(self.view_axes)
+        first = rows.ndim - len(self.row_shape)  # behind the axes of samples and of views
+        axes = (axis + first - 1 for axis in self.view_axes[1:])
+        seen = rows.transpose(*range(first), *axes)
         if self.stored.flat:
-            return seen[:, 0] if self.wanted.layout == "NCHW" else seen[..., 0]
+            return seen[..., 0, :, :] if self.wanted.layout == "NCHW" else seen[..., 0]
         return seen
 
     @property

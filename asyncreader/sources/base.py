@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, Protocol
@@ -14,9 +14,10 @@ from ..array_types import Array, Int64, UInt64
 from ..errors import FormatError
 from ..formats.packed import FieldMeta, Meta
 from ..pixels.fill_tables import RowsInMemory
-from ..pixels.rows import E, Origin, RowError, RowJob, RowWriter, Writer
+from ..pixels.rows import E, Origin, RowError, RowJob, Writer
 from ..pixels.specs import SampleSpec
 from ..pixels.transform import RowTransform
+from ..pixels.views import writer_for
 from ..stats import Meter
 from .bytestore import REMOTE, ByteFile, ByteStore, FileRef
 
@@ -196,8 +197,20 @@ class BaseSource:
 def read_rows(
     source: Source, job: RowJob, fill: RowTransform, out: Array, meter: Meter
 ) -> tuple[RowError, ...]:
-    """Fill rows of ``out`` (B, *fill.row_shape). Returns the bad samples; fills the others."""
-    writer = RowWriter(source, job, fill, out, meter)
+    """:func:`read_field` of what is one array."""
+    return read_field(source, job, (fill,), (out,), meter)
+
+
+def read_field(
+    source: Source,
+    job: RowJob,
+    fills: Sequence[RowTransform],
+    outs: Sequence[Array],
+    meter: Meter,
+) -> tuple[RowError, ...]:
+    """Fill rows of ``outs``, the arrays that are made of a field: each of fill.allocate_shape().
+    Returns the bad samples; fills the others."""
+    writer = writer_for(source, job, fills, outs, meter)
     source.read_into(writer)
     return tuple(writer.errors)
 

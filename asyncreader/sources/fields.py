@@ -23,10 +23,11 @@ from ..pixels.points import Moved, moved_fill
 from ..pixels.rows import RowError, RowJob
 from ..pixels.specs import OutputSpec, SampleSpec
 from ..pixels.transform import RowTransform
+from ..pixels.views import by_field
 from ..stats import Meter
 from ..text import sides
 from . import base
-from .base import FieldIndex, SetFacts, Source, read_rows
+from .base import FieldIndex, SetFacts, Source, read_field
 from .bytestore import ByteFile
 from .inspector import Inspector
 from .request import Request
@@ -178,11 +179,14 @@ class OpenSet:
         return self.parts[self.names.index(name)]
 
     def fills(self, wanted: OutputSpec) -> tuple[RowTransform, ...]:
-        """How each field becomes rows, where the first does as ``wanted``."""
+        """How each field becomes rows, where the first does as ``wanted``: of the first field,
+        then of each other, all arrays that are made of it."""
         spec, path = self.spec, self.facts.path
-        others = zip(self.names[1:], self.parts[1:], strict=True)
-        first = RowTransform(spec, wanted, path)
-        return first, *(_fill(name, part, wanted, _size(spec), first) for name, part in others)
+        fills = [RowTransform(spec, one, path) for one in wanted.arrays]
+        first = fills[0]
+        for name, part in zip(self.names[1:], self.parts[1:], strict=True):
+            fills += _fills(name, part, wanted, _size(spec), first)
+        return tuple(fills)
 
     # -- reading ---------------------------------------------------------------------------
 
@@ -193,16 +197,17 @@ class OpenSet:
         errors: list[RowError] = []
         if self.facts.remote and len(self.parts) > 1:  # request all before waiting for the first
             self.prefetch(plan.records)
-        for name, part, fill, out in zip(self.names, self.parts, fills, outs, strict=True):
-            if fill is not fills[0] and self._may_differ(fills[0], fill):
+        fields = zip(by_field(fills, fills), by_field(fills, outs), strict=True)
+        for name, part, (own, into) in zip(self.names, self.parts, fields, strict=True):
+            if part is not self.first and any(self._may_differ(fills[0], one) for one in own):
                 errors += self._other_sizes(_without(plan, errors), name, part)
             rest = _without(plan, errors)
             if rest.records.size == 0:
                 break
-            if _size(self.spec) is None and any(isinstance(s, Moved) for s in fill.wanted.steps):
+            if _size(self.spec) is None and any(isinstance(s, Moved) for s in own[0].wanted.steps):
                 sizes = map(Inspector(self.first).size, rest.records.tolist())
                 rest = rest._replace(frames=np.array(list(sizes), np.int64))
-            for bad in read_rows(part, rest, fill, out, meter):
+            for bad in read_field(part, rest, own, into, meter):
                 if self.named:
                     bad.error.what = f"field {name!r}: {bad.error.what}"
                 if bad.error.source_path is None and bad.error.index is not None:
@@ -270,20 +275,31 @@ def _size(stored: SampleSpec) -> tuple[int, int] | None:
     return None if high is None or wide is None else (high, wide)
 
 
-def _fill(
+def _fills(
     name: str,
     part: Source,
     wanted: OutputSpec,
     frame: tuple[int, int] | None,
     picture: RowTransform,
-) -> RowTransform:
-    """Other fields keep their values: nearest neighbour, no cast, no normalisation. Boxes and
-    keypoints move with the ``picture`` of ``frame``."""
+) -> list[RowTransform]:
+    """How another field becomes rows, of all arrays that are made of it. Boxes and keypoints move
+    with the ``picture`` of ``frame``."""
     if name in (wanted.boxes, wanted.keypoints):
         with _named(name):
             what = "boxes" if name == wanted.boxes else "keypoints"
-            return moved_fill(part.spec, what, picture, frame, part.facts.path)
+            return [moved_fill(part.spec, what, picture, frame, part.facts.path)]
     stored = _values_of(part) if part.spec.encoded else part.spec
+    if stored.axes is None:  # of numbers there are no views
+        arrays: tuple[OutputSpec, ...] = (replace(wanted, views=0, others=()),)
+    else:
+        arrays = wanted.arrays
+    return [_fill(name, stored, one, part.facts.path, frame) for one in arrays]
+
+
+def _fill(
+    name: str, stored: SampleSpec, wanted: OutputSpec, path: str, frame: tuple[int, int] | None
+) -> RowTransform:
+    """Other fields keep their values: nearest neighbour, no cast, no normalisation."""
     steps = along(wanted.steps)
     plain = replace(
         wanted, dtype=None, scale=1.0, mean=(0.0,), std=(1.0,), nearest=True, steps=steps
@@ -293,9 +309,7 @@ def _fill(
     if stored.axes is None:  # numbers of unknown meaning, such as boxes
         plain = replace(plain, size=None, flip=False, steps=())
     with _named(name):
-        return RowTransform(
-            stored, plain, part.facts.path, frame if _size(stored) is not None else None
-        )
+        return RowTransform(stored, plain, path, frame if _size(stored) is not None else None)
 
 
 @contextlib.contextmanager

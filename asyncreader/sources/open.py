@@ -49,7 +49,7 @@ def fields_of(p: ReaderParams) -> Request:
         dims=p.dims,
         labels_required=p.labels_field != "labels" or p.labels_path is not None,
         channel_order=p.channel_order,
-        moved=p.size is not None or p.flip,
+        moved=p.size is not None or p.flip or p.views is not None,
         places=p.places,
     )
 

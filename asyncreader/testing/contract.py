@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..array_types import Array
-from ..keyed_random import mix_rows, uniforms
+from ..keyed_random import STREAM_VIEW, key_of, mix_rows, uniforms
 from ..pixels.fill_tables import MIRROR_DRAW
 from ..pixels.geometry import resize_into
 from ..pixels.rows import RowError
@@ -87,6 +87,8 @@ MODES: dict[str, OutputSpec] = {
         size=(1, 1), crop="random-resized", crop_area=(0.3, 0.5), crop_aspect=(0.5, 1)
     ),
     "padded crop": OutputSpec(size=(1, 1), crop="random", crop_padding=3, padding_mode="edge"),
+    "views": OutputSpec(size=(1, 1), crop="random-resized", flip=True, views=2),
+    "views as stored": OutputSpec(flip=True, views=3),
 }
 
 OTHER_MODES: dict[str, OutputSpec] = {
@@ -98,6 +100,10 @@ OTHER_MODES: dict[str, OutputSpec] = {
 
 def expected(images: Array, wanted: OutputSpec, keys: Array) -> Array:
     """What a fill must make of ``images``, one by one and in plain numpy."""
+    if wanted.views:
+        once, numbers = replace(wanted, views=0), keys.view(np.int64)
+        others = (mix_rows(key_of(STREAM_VIEW, k), numbers) for k in range(1, wanted.views))
+        return np.stack([expected(images, once, own) for own in (keys, *others)], axis=1)
     dtype = wanted.dtype or images.dtype
     flips = uniforms(keys, MIRROR_DRAW) < 0.5
     draws = np.stack([uniforms(keys, k) for k in range(40 if wanted.size else 1)], axis=1)

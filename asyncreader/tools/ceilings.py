@@ -81,7 +81,7 @@ def decode_ceiling(
         read_rows(source, job, fill, out, meter)
 
     def work(number: int, until: float) -> int:
-        out = np.zeros((group, *fill.row_shape), fill.dtype)
+        out = np.zeros(fill.allocate_shape(group), fill.dtype)
         done = 0
         while True:
             rows(done * threads + number * group + np.arange(group), done, meters[number], out)
@@ -90,7 +90,7 @@ def decode_ceiling(
                 return done
 
     # untimed, of the last records: the kernels that decode are loaded, or compiled, by the first
-    rows(np.arange(-group, 0), 0, Meter(), np.zeros((group, *fill.row_shape), fill.dtype))
+    rows(np.arange(-group, 0), 0, Meter(), np.zeros(fill.allocate_shape(group), fill.dtype))
     rates = _together(work, threads, seconds)
     decoding = [
         done / meter.seconds["decode"]

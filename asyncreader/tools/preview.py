@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -155,6 +155,9 @@ def preview_batch(
         batch = reader.getNextBatch()
         data = batch.data if isinstance(batch.data, tuple) else (batch.data,)
         fields = [np.asarray(field) for field in data]
+        what = " and ".join(f"{'x'.join(map(str, part.shape))} {part.dtype}" for part in fields)
+        if p.views is not None and p.postprocess is None:
+            fields = list(_views_joined(fields, reader.params))
         own = p.postprocess is not None or stored.dtype != np.uint8
         shown = _shown(fields, reader.params, title, own)
         tiles = [
@@ -163,7 +166,6 @@ def preview_batch(
         bad = reader.stats().bad_list
         masks: set[int] = set().union(*map(_values, shown.masks))
         notes = _notes(shown.scales[0], shown.pixels[0].shape[3], masks)
-        what = " and ".join(f"{'x'.join(map(str, part.shape))} {part.dtype}" for part in fields)
     settings = _settings(reader.params)
     subtitle = f"{facts}; the first batch that training gets: {what}"
     notes.insert(0, settings)
@@ -324,6 +326,26 @@ def _masks_in(field: Array, layout: str) -> Array | None:
     return field if field.ndim == 3 and as_mask(field[0]) is not None else None
 
 
+def _views_joined(fields: Sequence[Array], p: ReaderParams) -> Iterator[Array]:
+    """The fields of a batch with the views of each sample, of all sizes, side by side, (B, ...)."""
+    sizes, count, at = len(p.arrays), fields[0].shape[1], 0
+    while at < len(fields):
+        several = fields[at].ndim >= 4 and fields[at].shape[1] == count
+        yield _side_by_side(fields[at : at + sizes], p.layout) if several else fields[at]
+        at += sizes if several else 1
+
+
+def _side_by_side(arrays: Sequence[Array], layout: str) -> Array:
+    views = [view for array in arrays for view in np.moveaxis(np.asarray(array), 1, 0)]
+    wide = -2 if layout == "NHWC" and views[0].ndim == 4 else -1
+    high = max(view.shape[wide - 1] for view in views)
+    for k, view in enumerate(views):
+        below = [(0, 0)] * view.ndim
+        below[wide - 1] = (0, high - view.shape[wide - 1])
+        views[k] = np.pad(view, below)
+    return np.concatenate(views, axis=wide)
+
+
 # -- words ---------------------------------------------------------------------------------------
 
 
@@ -402,7 +424,8 @@ def _notes(scale: Scale, channels: int, masks: set[int]) -> list[str]:
 def _settings(p: ReaderParams) -> str:
     """The parameters that make a batch look as it does, in the words of the parameters."""
     drawn = (p.weights, p.augment, p.transform, p.mixup, p.cutmix)
-    at_random = bool(p.shuffle) or p.flip or "random" in p.crop or any(n is not None for n in drawn)
+    at_random = bool(p.shuffle) or any(n is not None for n in drawn)
+    at_random = at_random or any(one.flip or "random" in one.crop for one in p.arrays)
     matter = {
         "seed": at_random,
         "shuffle": p.weights is None,
@@ -418,6 +441,8 @@ def _settings(p: ReaderParams) -> str:
     matter |= {name: getattr(p, name) is not None for name in ("mixup", "cutmix")}
     matter["label_smoothing"] = p.label_smoothing > 0
     words = [f"{name}={_value(getattr(p, name))}" for name, matters in matter.items() if matters]
+    if p.views is not None:
+        words.append(f"views={' + '.join(str(one.views) for one in p.wanted.arrays)}")
     if p.augment:
         words.append(f"augment={', '.join(step.name for step in p.augment)}")
     for name, function in (("transform", p.transform), ("postprocess", p.postprocess)):

@@ -140,3 +140,78 @@ def test_a_mask_that_does_not_fit_jax() -> None:
         pytest.raises(ParamsError, match="do not fit the int32"),
     ):
         next(iter(loader))
+
+
+# -- views ---------------------------------------------------------------------------------------
+
+VIEWS: dict[str, Any] = {
+    "data": IMAGES,
+    "labels": np.arange(N)[:, None],
+    "batch_size": 4,
+    "shuffle": True,
+    "views": [{"count": 2}, {"count": 3, "size": (4, 4)}],
+}
+
+
+def check_views(data: Any, labels: Any, nchw: bool = True) -> None:
+    """Views of two sizes, (B, count, ...); the first ones are whole pictures."""
+    large, small = (np.asarray(array) for array in data)
+    assert large.shape == ((4, 2, 3, 8, 6) if nchw else (4, 2, 8, 6, 3))
+    assert small.shape == ((4, 3, 3, 4, 4) if nchw else (4, 3, 4, 4, 3))
+    pictures = IMAGES[np.asarray(labels).reshape(-1)]
+    for view in range(2):
+        own = large[:, view].transpose(0, 2, 3, 1) if nchw else large[:, view]
+        np.testing.assert_array_equal(own, pictures)
+
+
+def test_views_as_tensors() -> None:
+    """A tuple of tensors, one for each size; a number of views is a tuple of one."""
+    pytest.importorskip("torch", reason="torch is not installed: pip install '.[torch]'")
+    from asyncreader.adapters.torch import TorchReader
+
+    with TorchReader(VIEWS) as loader:
+        for data, labels in loader:
+            check_views([one.numpy() for one in data], labels.numpy())
+    with TorchReader(VIEWS, views=2, with_indices=True) as loader:
+        for (both,), labels, indices in loader:
+            assert both.shape == (4, 2, 3, 8, 6)
+            assert indices.tolist() == labels.tolist()
+
+
+def test_views_as_arrays_of_jax() -> None:
+    """The same of jax."""
+    pytest.importorskip("jax", reason="jax is not installed: pip install '.[jax]'")
+    from asyncreader.adapters.jax import JaxReader
+
+    with JaxReader(VIEWS) as loader:
+        for data, labels in loader:
+            check_views(data, labels)
+
+
+def test_views_in_keras(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same of keras, with channels last."""
+    backends = [name for name in ("torch", "jax") if importlib.util.find_spec(name)]
+    if "KERAS_BACKEND" not in os.environ and backends:
+        monkeypatch.setenv("KERAS_BACKEND", backends[0])
+    pytest.importorskip("keras", reason="keras is not installed: pip install '.[keras]'")
+    from asyncreader.adapters.keras import ReaderDataset
+
+    dataset = ReaderDataset(VIEWS)
+    for step in range(3):
+        data, labels = dataset[step]
+        check_views(data, labels, nchw=False)
+    dataset.close()
+
+
+@pytest.mark.parametrize("pace", ["eager", "late"])
+def test_views_on_a_device(monkeypatch: pytest.MonkeyPatch, pace: str) -> None:
+    """cuda: each array of views is page-locked and has tensors of its own."""
+    device = FakeDevice(pace)
+    monkeypatch.setattr("asyncreader.reader.open_device", lambda _: device)
+    with AsyncReader(VIEWS, cuda=True, njob=2, copy=True) as reader:
+        assert len(device.pinned) == 3 * 3  # slots x (large, small, labels)
+        batches = list(reader)
+        device.finish()
+        for batch in batches:
+            check_views(batch.data, batch.labels)
+    assert device.unpinned == device.pinned

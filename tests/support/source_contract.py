@@ -44,7 +44,8 @@ class SourceContract(testing.SourceContract):
         damage(fresh.file, fresh.stored[5])
         source = fresh.opened()
         records = np.arange(10)
-        for mode in (OutputSpec(layout="NHWC"), MODES["affine NCHW"], MODES["size"]):
+        modes = (MODES[name] for name in ("affine NCHW", "size", "views", "views as stored"))
+        for mode in (OutputSpec(layout="NHWC"), *modes):
             wanted = sized(mode, fresh.images)
             found, keys, errors = fill_rows(
                 source, wanted, records, check=np.ones(10, np.bool_), batch=10

@@ -224,6 +224,21 @@ def test_a_batch_is_what_training_gets(packed: Path) -> None:
     assert made.notes == ("seed=3, shuffle=True, size=(12, 14), crop=random-resized, flip=True",)
 
 
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+def test_views_are_side_by_side(packed: Path, layout: str) -> None:
+    """The views of a sample, of all sizes, are one picture of the sheet; the shapes are told."""
+    params: dict[str, Any] = {"path": str(packed), "batch_size": 4, "crop": "random-resized"}
+    params |= {"views": [{"count": 2, "size": (12, 10)}, {"count": 3, "size": (6, 5)}]}
+    with AsyncReader(params, layout="NHWC", copy=True) as reader:
+        (large, small_), _ = next(iter(reader))
+    made = preview_batch({**params, "layout": layout}, columns=4)
+    for row in range(4):
+        below = [np.pad(view, ((0, 6), (0, 0), (0, 0))) for view in small_[row]]
+        joined = np.concatenate([*large[row], *below], axis=1)
+        np.testing.assert_array_equal(small(made.sheet, row, 4, 12, 35), joined)
+    assert made.notes == ("seed=0, shuffle=False, views=2 + 3",)
+
+
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 @pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
 def test_normalisation_is_undone(packed: Path, layout: str, dtype: str) -> None:

@@ -17,6 +17,7 @@ from ...array_types import Array, Int64
 from ...errors import ParamsError
 from ...pixels.specs import OutputSpec, SampleSpec
 from ...pixels.transform import RowTransform
+from ...pixels.views import by_field
 from ...text import times
 from ..base import FieldIndex, SetFacts
 from ..bytestore import REMOTE
@@ -62,11 +63,12 @@ class MixedSet(OpenSet):
 
     def fills(self, wanted: OutputSpec) -> tuple[RowTransform, ...]:
         """How each field becomes rows. ParamsError where those of two sets would differ."""
-        own = [one.fills(wanted) for one in self.sets]
-        return tuple(
-            self._joined_fill(name, [fills[number] for fills in own])
-            for number, name in enumerate(self.names)
-        )
+        own = [by_field(fills, fills) for fills in (one.fills(wanted) for one in self.sets)]
+        joined: list[RowTransform] = []
+        for number, name in enumerate(self.names):
+            arrays = zip(*(fields[number] for fields in own))  # noqa: B905
+            joined += (self._joined_fill(name, fills) for fills in arrays)
+        return tuple(joined)
 
     def _joined_fill(self, name: str, fills: Sequence[RowTransform]) -> RowTransform:
         first, paths = fills[0], [one.facts.path for one in self.sets]
@@ -102,7 +104,7 @@ def _starts(ends: Int64 | None) -> list[int]:
 
 
 def _row_kind(fill: RowTransform) -> tuple[object, ...]:
-    return fill.row_shape, fill.dtype, fill.view_axes, fill.stored.flat
+    return fill.allocate_shape(1), fill.dtype, fill.view_axes, fill.stored.flat
 
 
 def _served(fill: RowTransform) -> tuple[tuple[int, ...], np.dtype[Any]]:

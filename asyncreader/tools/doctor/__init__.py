@@ -113,7 +113,8 @@ def diagnose(
     with contextlib.closing(open_reader_source(p)) as source:
         high, wide, _ = source.spec.image_shape()
         large = source.spec.encoded and (high or 0) * (wide or 0) > _LARGE
-        if p.size is None and (source.spec.shape is None or large):
+        unsized = any(one.size is None for one in p.arrays)
+        if unsized and (source.spec.shape is None or large):
             given["size"] = USUAL_SIZE
             why = "are large" if large else "differ in size"
             notes.append("the pictures {}: taken to be cut to {}x{}".format(why, *USUAL_SIZE))
@@ -286,7 +287,7 @@ class _Visit:
         facts, p, cores = self._facts, self._p, int(self._given["nthread"])
         spell = self._seconds * _CEILINGS / 5
         fill = self._fill
-        copied = copy_ceiling(fill.row_bytes * p.batch_size, cores, spell) * p.batch_size
+        copied = copy_ceiling(fill.sample_bytes * p.batch_size, cores, spell) * p.batch_size
         one = every = None
         fastest = copied
         mixed = p.mix is not None
