@@ -48,6 +48,12 @@ def sum_of_grey_numpy(image: int, pixels: int, total: Int64) -> None:
     total[0] = int(_grey(_at(image, pixels, 3)).sum(dtype=np.float64))
 
 
+def blend_level_numpy(image: int, size: int, ratio: float, level: float) -> None:
+    """``ratio`` times each byte, plus ``level``, cut to a byte."""
+    data = _at(image, size)
+    data[:] = _bytes(data * np.float32(ratio) + np.float32(level))
+
+
 def saturate_numpy(image: int, pixels: int, ratio: float) -> None:
     """Blend an RGB picture with its grey levels, whose part is ``1 - ratio``."""
     data = _at(image, pixels, 3)

@@ -85,7 +85,7 @@ def put_planned(
     assert fill.method is not None
     high, wide = fill.terms[:2].tolist()
     shape = 1, high, wide, 3
-    resized = None if fill.direct else SCRATCH.array("resize", shape, fill.stored.dtype)
+    resized = None if fill.in_row else SCRATCH.array("resize", shape, fill.stored.dtype)
     cuts = SCRATCH.take("cuts", int(sizes.sum()) + 64 * count)
     plan, boxes = np.empty((count, twins.PLAN), np.int64), np.empty((count, 4))
     kernels.plan_jpegs(
@@ -127,8 +127,8 @@ def put_planned(
             yield k
             continue
         resize(plan, boxes, k, k + 1, 3, fill.method, high, wide)
-        if finish is not None and resized is not None:
-            finish(k, resized[0])
+        if finish is not None:
+            finish(k, out[rows[k]] if resized is None else resized[0])
         elif resized is not None:
             fill.finish_resized(resized, out, rows[k : k + 1])
     meter.seconds["decode"] += seconds
@@ -150,7 +150,7 @@ def put_planes(
     count = images.sizes.size
     high, wide = fill.terms[:2].tolist()
     resized = None
-    if not fill.direct:
+    if not fill.in_row:
         resized = SCRATCH.array("resize", (1, high, wide, 3), fill.stored.dtype)
     plan, boxes = np.empty((count, twins.PLAN), np.int64), np.empty((count, 4))
     parts = np.empty((count, 4), np.int64)
@@ -185,8 +185,8 @@ def put_planes(
         convert(at + planes.HEADER, height, width, top, left, place, tall, broad)
         resize(plan, boxes, k, k + 1, 3, fill.method, high, wide)
         seconds += clock() - started
-        if finish is not None and resized is not None:
-            finish(k, resized[0])
+        if finish is not None:
+            finish(k, out[rows[k]] if resized is None else resized[0])
         elif resized is not None:
             fill.finish_resized(resized, out, rows[k : k + 1])
     meter.seconds["decode"] += seconds

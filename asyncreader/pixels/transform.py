@@ -247,6 +247,9 @@ class RowTransform:
         same = self.dtype == stored.dtype and not wanted.affine
         plain = same and not wanted.steps
         self.direct = plain and memory == "HWC"
+        #: steps work in the row itself
+        keeps = after(wanted.steps, (height, width, channels)) == (height, width, channels)
+        self.in_row = same and memory == "HWC" and keeps
         if self._resizes_compiled():
             self._plan_resize()
         pads, moves = self._pads_compiled(), wanted.flip or wanted.crop_padding
@@ -422,6 +425,7 @@ class RowTransform:
         resized, at, together = out, rows, count
         if not self.direct:  # some at a time: they stay in a core's cache until they are cast
             together = max(1, min(count, RESIZED_BYTES // (math.prod(size) * channels)))
+        if not self.in_row:
             resized = SCRATCH.array("resize", (together, *size, channels), self.stored.dtype)
             at = np.arange(count, dtype=np.int64) % together
         flips = np.zeros(count, np.uint8) if flips is None else flips
@@ -431,7 +435,7 @@ class RowTransform:
             some(first, end)
             if finish is not None:
                 for k in range(first, end):
-                    finish(k, resized[k - first])
+                    finish(k, out[rows[k]] if self.in_row else resized[k - first])
             elif not self.direct:
                 self.finish_resized(resized[: end - first], out, rows[first:end])
 
@@ -561,8 +565,13 @@ class RowTransform:
     def finish_stepped(self, pixels: Array, out: Array, row: Row) -> None:
         """What is left to do with a picture (H, W, C) that is cropped, resized and mirrored: the
         steps, which may change it, cast and normalise."""
-        self.finish(run(self._steps, pixels, row), False, out)
-        self.finish_steps(out, row)
+        if not self.in_row:
+            self.finish(run(self._steps, pixels, row), False, out)
+            self.finish_steps(out, row)
+            return
+        made = run(self.wanted.steps, pixels, row)  # pixels are the row
+        if made is not pixels:
+            pixels[...] = made
 
     def finish_steps(self, out: Array, row: Row | None) -> None:
         """The steps after the cast, in the row itself."""

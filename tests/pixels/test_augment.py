@@ -79,6 +79,7 @@ def test_kernels_of_levels(
         assert totals[0] == totals[1]
         both("saturate", image, high * wide, abs(factor))
         both("turn_hue", image, high * wide, factor / 6)
+    assert not both("blend_level", image, image.size, abs(factor), 30 * factor).any()
     if high > 2 < wide:
         both("sharpen", image, high, wide, channels, abs(factor), out=True)
     x, y = data.draw(st.integers(0, min(5, wide - 1))), data.draw(st.integers(0, min(5, high - 1)))

@@ -13,7 +13,7 @@ from llvmlite import ir
 from numba import njit, types
 from numba.extending import intrinsic
 
-from .base import i8, kernel, load_any, store_any, u8_pointer
+from .base import i8, kernel, load_any, memcpy, store_any, u8_pointer
 
 _u8 = types.uintp
 _f8, _f4 = types.float64, types.float32
@@ -73,6 +73,13 @@ def _blended(value, other, ratio):  # type: ignore[no-untyped-def]
     """``value * ratio + other * (1 - ratio)``, cut to a byte; ``other`` is weighted already."""
     mixed = np.float32(value) * ratio + other
     return np.uint8(np.int32(min(max(mixed, np.float32(0)), np.float32(255))))
+
+
+@kernel(_u8, i8, _f4, _f4)
+def blend_level(image, size, ratio, level):  # type: ignore[no-untyped-def]
+    data = u8_pointer(image)
+    for k in range(size):
+        data[k] = _blended(data[k], level, ratio)
 
 
 @kernel(_u8, i8, _f4)
@@ -203,6 +210,27 @@ def blur(image, height, width, channels, across, down):  # type: ignore[no-untyp
             data[base + k] = np.uint8(np.int32(mixed[k] + np.float32(0.5)))
 
 
+@intrinsic
+def _load_i4(typingctx: Any, address: Any) -> Any:
+    """The four bytes at ``address``."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return load_any(builder, arguments[0], ir.IntType(32))
+
+    return types.int32(types.uintp), generate
+
+
+@intrinsic
+def _store_i4(typingctx: Any, address: Any, value: Any) -> Any:
+    """Write four bytes to ``address``."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        store_any(builder, arguments[1], arguments[0])
+        return context.get_dummy_value()
+
+    return types.void(types.uintp, types.int32), generate
+
+
 @njit
 def _inside(start, step, limit, count):  # type: ignore[no-untyped-def]
     """The numbers j of 0 .. count-1 for which ``0 <= start + j * step < limit``: first and end."""
@@ -221,7 +249,7 @@ def affine_nearest(  # type: ignore[no-untyped-def]
 ):
     one = np.float64(1 << _BITS)
     step_x, step_y = np.int64(round(matrix[0] * one)), np.int64(round(matrix[3] * one))
-    come = u8_pointer(source)
+    come, size = u8_pointer(source), height * width * channels
     for i in range(high):
         y = i - 0.5 * (high - 1)
         left = -0.5 * (wide - 1)
@@ -232,17 +260,25 @@ def affine_nearest(  # type: ignore[no-untyped-def]
         first_y, end_y = _inside(at_y, step_y, height << _BITS, wide)
         first = max(first, first_y)
         end = max(first, min(end, end_y))
-        go = u8_pointer(out + np.uintp(i * wide * channels))
+        line = out + np.uintp(i * wide * channels)
+        go, room = u8_pointer(line), (high - i) * wide * channels
         for j in range(first * channels):
             go[j] = fill[j % channels]
         at_x += first * step_x
         at_y += first * step_y
-        if channels == 3:
+        if step_x == 1 << _BITS and step_y == 0:  # a line that is moved along
+            p = channels * ((at_y >> _BITS) * width + (at_x >> _BITS))
+            to = line + np.uintp(first * channels)
+            memcpy(to, source + np.uintp(max(0, p)), np.uintp((end - first) * channels))
+        elif channels == 3:
             for j in range(first, end):
                 p = 3 * ((at_y >> _BITS) * width + (at_x >> _BITS))
-                go[3 * j] = come[p]
-                go[3 * j + 1] = come[p + 1]
-                go[3 * j + 2] = come[p + 2]
+                if p + 4 <= size and 3 * j + 4 <= room:  # a byte more, which is written over
+                    _store_i4(line + np.uintp(3 * j), _load_i4(source + np.uintp(p)))
+                else:
+                    go[3 * j] = come[p]
+                    go[3 * j + 1] = come[p + 1]
+                    go[3 * j + 2] = come[p + 2]
                 at_x += step_x
                 at_y += step_y
         else:

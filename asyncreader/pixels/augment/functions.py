@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Final, TypeAlias
 
 import numpy as np
@@ -20,12 +21,14 @@ from ..transform import SCRATCH
 Fill: TypeAlias = float | tuple[float, ...] | None
 
 _LEVELS: Final = np.arange(256, dtype=np.float32)
+_NO_COLOUR: Final = np.empty(0, np.float32)
 
 
 def _before(image: UInt8) -> UInt8:
     """A copy of ``image``, for what cannot read where it writes."""
     copy: UInt8 = SCRATCH.array("before", image.shape, image.dtype)
-    np.copyto(copy, image)
+    # numpy would free the GIL for these microseconds, and wait to have it again
+    copy.reshape(-1).data[:] = image.reshape(-1).data
     return copy
 
 
@@ -48,7 +51,7 @@ def _counts(image: UInt8) -> Array:
 
 def adjust_brightness(image: UInt8, factor: float) -> None:
     """Multiply all levels by ``factor``."""
-    _look_up(image, _LEVELS * np.float32(factor))
+    kernels.blend_level(image.ctypes.data, image.size, factor, 0.0)
 
 
 def adjust_contrast(image: UInt8, factor: float) -> None:
@@ -59,8 +62,8 @@ def adjust_contrast(image: UInt8, factor: float) -> None:
         kernels.sum_of_grey(image.ctypes.data, pixels, total)
     else:
         total[0] = image.sum(dtype=np.int64)
-    mean = np.float32(total[0] / pixels)
-    _look_up(image, _LEVELS * np.float32(factor) + np.float32(1.0 - factor) * mean)
+    level = np.float32(1.0 - factor) * np.float32(total[0] / pixels)
+    kernels.blend_level(image.ctypes.data, image.size, factor, level)
 
 
 def adjust_saturation(image: UInt8, factor: float) -> None:
@@ -188,7 +191,7 @@ def affine(
     matrix = inverse_affine(angle, translate, scale, shear, _from_middle(image, center))
     if interpolation == "nearest":
         source = _before(image)
-        paint = np.rint(_colours(fill, image.shape[2])).astype(np.uint8)
+        paint = _whole_colours(fill, image.shape[2])
         where = source.ctypes.data, image.ctypes.data
         size = image.shape[:2]
         kernels.affine_nearest(*where, *size, *size, image.shape[2], matrix, paint)
@@ -251,14 +254,21 @@ def _from_middle(image: UInt8, center: Sequence[float] | None) -> tuple[float, f
     return center[0] - 0.5 * image.shape[1], center[1] - 0.5 * image.shape[0]
 
 
+@lru_cache(64)
 def _colours(fill: Fill, channels: int) -> Float32:
-    return np.broadcast_to(np.array(0 if fill is None else fill, np.float32), channels)
+    return np.full(channels, 0 if fill is None else fill, np.float32)
+
+
+@lru_cache(64)
+def _whole_colours(fill: Fill, channels: int) -> UInt8:
+    whole: UInt8 = np.rint(_colours(fill, channels)).astype(np.uint8)
+    return whole
 
 
 def _warp(image: UInt8, matrix: Float64, bilinear: bool, fill: Fill) -> None:
     source, (high, wide, channels) = _before(image), image.shape
     # None and 0 differ at the edges, as they do in torchvision
-    paint = np.empty(0, np.float32) if fill is None else _colours(fill, channels).copy()
+    paint = _NO_COLOUR if fill is None else _colours(fill, channels)
     where = source.ctypes.data, image.ctypes.data
     kernels.warp(*where, high, wide, high, wide, channels, matrix, bilinear, paint)
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, fields, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -46,7 +47,7 @@ class ColorJitter(Operation, name="color-jitter"):
     saturation: Any = option(around(1, 0), None)
     hue: Any = option(around(0, -0.5, 0.5), None)
 
-    kernels = ("look_up", "sum_of_grey", "saturate", "turn_hue")
+    kernels = ("blend_level", "sum_of_grey", "saturate", "turn_hue")
 
     def __post_init__(self) -> None:
         if all(getattr(self, field.name) is None for field in fields(self)):
@@ -316,7 +317,7 @@ class RandomErasing(Operation, name="random-erasing"):
 
     last = True
 
-    @property
+    @cached_property
     def _drawn_from(self) -> Erasure:
         return Erasure(self.p, *self.scale, *map(math.log, self.ratio))
 
