@@ -24,34 +24,59 @@ _RED, _GREEN, _BLUE = np.float32(0.2989), np.float32(0.587), np.float32(0.114)
 _BITS = 32
 
 
-@kernel(_u8, i8, types.uint8[:, ::1])
-def look_up(image, pixels, table):  # type: ignore[no-untyped-def]
+@njit
+def _stretch(image, pixels, channels, c):  # type: ignore[no-untyped-def]
+    """Stretch channel ``c``; ``channels`` is a number that LLVM knows: it makes vector code."""
+    data, least, most = u8_pointer(image), np.uint8(255), np.uint8(0)
+    for p in range(pixels):
+        value = data[channels * p + c]
+        least, most = value if value < least else least, value if value > most else most
+    if most <= least:
+        return
+    low, scale = np.float32(least), (np.float32(most) - np.float32(least)) * np.float32(1 / 255)
+    for p in range(pixels):
+        stretched = (np.float32(data[channels * p + c]) - low) / scale
+        data[channels * p + c] = np.uint8(np.int32(min(stretched, np.float32(255))))
+
+
+@kernel(_u8, i8, i8)
+def autocontrast(image, pixels, channels):  # type: ignore[no-untyped-def]
+    if channels == 3:
+        for c in range(3):
+            _stretch(image, pixels, 3, c)
+    else:
+        _stretch(image, pixels, 1, 0)
+
+
+@kernel(_u8, i8, i8)
+def equalize(image, pixels, channels):  # type: ignore[no-untyped-def]
     data = u8_pointer(image)
-    if table.shape[0] == 3:
-        red, green, blue = table[0], table[1], table[2]
+    # neighbours are often equal: a processor waits for the count that it has just written
+    counts = np.zeros((4, channels, 256), np.int64)
+    for p in range(pixels):
+        table = counts[p & 3]
+        for c in range(channels):
+            table[c, np.uintp(data[p * channels + c])] += 1
+    made = np.empty((3, 256), np.uint8)
+    for c in range(channels):
+        last, count = 0, counts[0, c]
+        for k in range(256):
+            count[k] += counts[1, c, k] + counts[2, c, k] + counts[3, c, k]
+            last = k if count[k] else last
+        step, below = (pixels - count[last]) // 255, 0
+        for k in range(256):
+            made[c, k] = min(255, (below + step // 2) // step) if step else k
+            below += count[k]
+        made[c, 0] = 0
+    red, green, blue = made[0], made[1], made[2]
+    if channels == 3:
         for p in range(pixels):
             data[3 * p] = red[np.uintp(data[3 * p])]
             data[3 * p + 1] = green[np.uintp(data[3 * p + 1])]
             data[3 * p + 2] = blue[np.uintp(data[3 * p + 2])]
     else:
-        only = table[0]
         for p in range(pixels):
-            data[p] = only[np.uintp(data[p])]
-
-
-@kernel(_u8, i8, types.int64[:, ::1])
-def histogram(image, pixels, counts):  # type: ignore[no-untyped-def]
-    data, channels = u8_pointer(image), counts.shape[0]
-    # neighbours are often equal: a processor waits for the count that it has just written
-    tables = np.zeros((4, channels, 256), np.int64)
-    for p in range(pixels):
-        table = tables[p & 3]
-        for c in range(channels):
-            table[c, np.uintp(data[p * channels + c])] += 1
-    for n in range(4):
-        for c in range(channels):
-            for k in range(256):
-                counts[c, k] += tables[n, c, k]
+            data[p] = red[np.uintp(data[p])]
 
 
 @njit

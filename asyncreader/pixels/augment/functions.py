@@ -13,14 +13,13 @@ from typing import Final, TypeAlias
 
 import numpy as np
 
-from ...array_types import Array, Float32, Float64, UInt8
+from ...array_types import Float32, Float64, UInt8
 from .. import kernels
 from ..transform import SCRATCH
 
 #: What is painted where a picture has no pixels: one number, or one for each channel; None: zeros.
 Fill: TypeAlias = float | tuple[float, ...] | None
 
-_LEVELS: Final = np.arange(256, dtype=np.float32)
 _NO_COLOUR: Final = np.empty(0, np.float32)
 
 
@@ -30,20 +29,6 @@ def _before(image: UInt8) -> UInt8:
     # numpy would free the GIL for these microseconds, and wait to have it again
     copy.reshape(-1).data[:] = image.reshape(-1).data
     return copy
-
-
-def _look_up(image: UInt8, tables: Float32) -> None:
-    """Replace each byte by its entry, cut to whole numbers from 0 to 255: (256,), or (C, 256)."""
-    entries = np.clip(tables, 0, 255).astype(np.uint8).reshape(-1, 256)
-    kernels.look_up(image.ctypes.data, image.size // len(entries), entries)
-
-
-def _counts(image: UInt8) -> Array:
-    """How often each channel has each value: int64 (C, 256)."""
-    channels = image.shape[2]
-    counts = np.zeros((channels, 256), np.int64)
-    kernels.histogram(image.ctypes.data, image.size // channels, counts)
-    return counts
 
 
 # -- levels --------------------------------------------------------------------------------------
@@ -97,27 +82,14 @@ def invert(image: UInt8) -> None:
 
 def autocontrast(image: UInt8) -> None:
     """Stretch each channel to the whole range of levels."""
-    tables = np.empty((image.shape[2], 256), np.float32)
-    for table, counts in zip(tables, _counts(image), strict=True):
-        used = np.flatnonzero(counts)
-        least, most = np.float32(used[0]), np.float32(used[-1])
-        table[:] = _LEVELS
-        if most > least:
-            table -= least
-            table /= (most - least) * np.float32(1 / 255)
-    _look_up(image, tables)
+    channels = image.shape[2]
+    kernels.autocontrast(image.ctypes.data, image.size // channels, channels)
 
 
 def equalize(image: UInt8) -> None:
     """Spread the levels of each channel evenly, as Pillow's ``ImageOps.equalize``."""
-    tables = np.empty((image.shape[2], 256), np.float32)
-    for table, counts in zip(tables, _counts(image), strict=True):
-        step = int(counts.sum() - counts[np.flatnonzero(counts)[-1]]) // 255
-        table[:] = _LEVELS
-        if step:
-            table[0] = 0
-            table[1:] = (np.cumsum(counts)[:-1] + step // 2) // step
-    _look_up(image, tables)
+    channels = image.shape[2]
+    kernels.equalize(image.ctypes.data, image.size // channels, channels)
 
 
 # -- neighbours ----------------------------------------------------------------------------------

@@ -116,7 +116,7 @@ class RandomEqualize(Operation, name="random-equalize"):
 
     p: float = option(CHANCE, 0.5)
 
-    kernels = ("look_up", "histogram")
+    kernels = ("equalize",)
 
     def apply(self, image: Array, drawn: Drawn) -> None:
         functions.equalize(image)
@@ -128,7 +128,7 @@ class RandomAutocontrast(Operation, name="random-autocontrast"):
 
     p: float = option(CHANCE, 0.5)
 
-    kernels = ("look_up", "histogram")
+    kernels = ("autocontrast",)
 
     def apply(self, image: Array, drawn: Drawn) -> None:
         functions.autocontrast(image)

@@ -142,7 +142,7 @@ class Policy(Operation):
     fill: Fill = option(FILL, None)
 
     kernels = (
-        *("blend_level", "look_up", "histogram", "sum_of_grey", "saturate", "sharpen"),
+        *("autocontrast", "blend_level", "equalize", "sum_of_grey", "saturate", "sharpen"),
         *WARPS,
     )
 
