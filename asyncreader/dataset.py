@@ -113,9 +113,9 @@ class Dataset(Generic[S]):
 
     ``dataset[i]`` is (data, label), or the data alone of a set without labels: what an AsyncReader
     with these parameters serves, but not shuffled, with ``crop="center"`` for a random crop, and
-    without ``flip``, ``augment``, ``views`` and what belongs to batches (``mixup``, ``label_smoothing``,
-    ``postprocess``). ``dataset[a:b]`` and ``dataset[[3, 7]]`` are stacked: data (n, ...) and labels
-    (n, ...). With ``subset`` the numbers are those of the subset.
+    without ``flip``, ``augment``, ``views`` and what belongs to batches (``mixup``,
+    ``label_smoothing``, ``postprocess``). ``dataset[a:b]`` and ``dataset[[3, 7]]`` are stacked:
+    data (n, ...) and labels (n, ...). With ``subset`` the numbers are those of the subset.
 
     It takes the place of a map-style dataset of torch's DataLoader, with any start method: it is
     pickled as its parameters. Threads may share it. Errors: IndexError for a number that is not

@@ -127,7 +127,7 @@ class BatchFiller:
         if self.seen is not None:
             sizes["seen"] = address_of(self.seen)
         table = file_table(files, tables)
-        return RowTables(filler.having(**sizes), table, (files, tables, self.seen))
+        return RowTables(filler.having(**sizes), table, (files, tables, self.seen, filler.paint))
 
     def let_go(self) -> None:
         """Own files no longer: the set is closed."""

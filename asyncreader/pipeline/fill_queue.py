@@ -32,7 +32,6 @@ from ..pixels.fill_tables import (
     KEY,
     LABELS,
     MARK,
-    MIRRORED,
     OUT,
     POSITION,
     PUBLISHED,
@@ -109,7 +108,7 @@ class FillQueue:
             job[MARK], job[WHOLE] = address_of(np.asarray(mark)), READY
             job[REFUSED_MARK] = REFUSED
         self._fill = getattr(kernels, tables.filler.kernel)
-        self._mirrored = bool(tables.filler.sizes[MIRRORED])
+        self._draws = tables.filler.draws
         one = tables.filler
         self._arguments = (control, queue, jobs, tables.files, one.sizes, one.scale, one.shift)
         # memoryviews: items are read and written without a call
@@ -144,7 +143,7 @@ class FillQueue:
             self._use(number, slot.rows[0], slot.labels)
             self._memory[number] = slot.memory
         jobs[number, COUNT], jobs[number, RECORDS] = records.size, address_of(records)
-        if self._mirrored:
+        if self._draws:
             jobs[number, KEY], jobs[number, POSITION] = plan.signed_key, plan.start
         self.queue[published % len(self.queue)] = number
         return self._published

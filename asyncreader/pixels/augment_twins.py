@@ -15,19 +15,23 @@ def _at(address: int, *shape: int) -> UInt8:
     return bytes_at(address, int(np.prod(shape))).reshape(shape)
 
 
-def look_up_numpy(image: int, pixels: int, table: UInt8) -> None:
-    """Replace each byte by its entry of ``table``: (1, 256), or (3, 256) for the channels of RGB.
-    ``pixels``: of RGB; else bytes."""
-    data = _at(image, pixels, len(table))
-    for c, entries in enumerate(table):
-        data[:, c] = entries[data[:, c]]
+def autocontrast_numpy(image: int, pixels: int, channels: int) -> None:
+    """Stretch each channel to the whole range of levels."""
+    for values in _at(image, pixels, channels).T:
+        least, most = np.float32(values.min()), np.float32(values.max())
+        if most > least:
+            values[:] = _bytes((values - least) / ((most - least) * np.float32(1 / 255)))
 
 
-def histogram_numpy(image: int, pixels: int, counts: Int64) -> None:
-    """Add to ``counts`` (C, 256) how often each channel has each value."""
-    data = _at(image, pixels, len(counts))
-    for c, row in enumerate(counts):
-        row += np.bincount(data[:, c], minlength=256)
+def equalize_numpy(image: int, pixels: int, channels: int) -> None:
+    """Spread the levels of each channel evenly, as Pillow's ``ImageOps.equalize``."""
+    for values in _at(image, pixels, channels).T:
+        counts = np.bincount(values, minlength=256)
+        step = int(counts.sum() - counts[np.flatnonzero(counts)[-1]]) // 255
+        if step:
+            table = (np.cumsum(counts) - counts + step // 2) // step
+            table[0] = 0
+            values[:] = _bytes(table)[values]
 
 
 def _grey(rgb: UInt8) -> Float32:
@@ -46,6 +50,12 @@ def _bytes(values: Array) -> UInt8:
 def sum_of_grey_numpy(image: int, pixels: int, total: Int64) -> None:
     """The sum of the grey levels of an RGB picture, into ``total[0]``."""
     total[0] = int(_grey(_at(image, pixels, 3)).sum(dtype=np.float64))
+
+
+def blend_level_numpy(image: int, size: int, ratio: float, level: float) -> None:
+    """``ratio`` times each byte, plus ``level``, cut to a byte."""
+    data = _at(image, size)
+    data[:] = _bytes(data * np.float32(ratio) + np.float32(level))
 
 
 def saturate_numpy(image: int, pixels: int, ratio: float) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -26,6 +26,10 @@ from .transform import SCRATCH, RowTransform, decode_sample
 #: JPEGs are planned together up to this many bytes: what is cut out of them stays in a core's cache
 #: until it is decoded.
 PLANNED_BYTES: Final = 1 << 20
+
+
+#: Gets the number of an image, and its pixels (H, W, C), which it may change.
+Finish: TypeAlias = Callable[[int, Array], None]
 
 
 class Images:
@@ -63,10 +67,12 @@ def put_planned(
     out: Array,
     rows: Int64,
     meter: Meter,
+    finish: Finish | None = None,
 ) -> Iterator[int]:
     """Fill ``rows`` of ``out`` from plain JPEGs. Yields in turn the number of each image that must
     go by :func:`put_encoded`; ends when the reader is closed.
 
+    ``finish``: what is done with pictures that are cropped and resized, where there are steps.
     ``crops`` and ``flips``: as RowTransform.draws gives them. Nothing is planned of an image that
     is no plain JPEG, or that EXIF or XMP may turn. The bytes may change meanwhile: the decoder
     reads the header again, and what it gives is compared with what is planned.
@@ -79,7 +85,7 @@ def put_planned(
     assert fill.method is not None
     high, wide = fill.terms[:2].tolist()
     shape = 1, high, wide, 3
-    resized = None if fill.direct else SCRATCH.array("resize", shape, fill.stored.dtype)
+    resized = None if fill.in_row else SCRATCH.array("resize", shape, fill.stored.dtype)
     cuts = SCRATCH.take("cuts", int(sizes.sum()) + 64 * count)
     plan, boxes = np.empty((count, twins.PLAN), np.int64), np.empty((count, 4))
     kernels.plan_jpegs(
@@ -100,7 +106,7 @@ def put_planned(
     there = plan[:, 6] != 0
     scratch = SCRATCH.take("decode", 3 * int((plan[:, 1] * plan[:, 2])[there].max(initial=0)))
     plan[:, 0] = place = address_of(scratch) if scratch.size else 0
-    finish, known, seconds = fill.finish_resized, False, clock() - started
+    known, seconds = False, clock() - started
     for k, line in enumerate(plan[:, 1:].tolist()):
         tall, broad, _, _, at, size, low_h, low_w = line
         if meter.stopped:
@@ -121,8 +127,10 @@ def put_planned(
             yield k
             continue
         resize(plan, boxes, k, k + 1, 3, fill.method, high, wide)
-        if resized is not None:
-            finish(resized, out, rows[k : k + 1])
+        if finish is not None:
+            finish(k, out[rows[k]] if resized is None else resized[0])
+        elif resized is not None:
+            fill.finish_resized(resized, out, rows[k : k + 1])
     meter.seconds["decode"] += seconds
 
 
@@ -134,13 +142,15 @@ def put_planes(
     out: Array,
     rows: Int64,
     meter: Meter,
+    finish: Finish | None = None,
 ) -> Iterator[int]:
     """:func:`put_planned` of 4:2:0 planes: two compiled calls for each, of what is cut out."""
-    started = time.perf_counter()
+    clock = time.perf_counter
+    started = clock()
     count = images.sizes.size
     high, wide = fill.terms[:2].tolist()
     resized = None
-    if not fill.direct:
+    if not fill.in_row:
         resized = SCRATCH.array("resize", (1, high, wide, 3), fill.stored.dtype)
     plan, boxes = np.empty((count, twins.PLAN), np.int64), np.empty((count, 4))
     parts = np.empty((count, 4), np.int64)
@@ -164,17 +174,22 @@ def put_planes(
     plan[:, 0] = place = address_of(SCRATCH.take("decode", 3 * most))
     convert, resize = kernels.convert_420, kernels.resize_planned
     lines = zip(plan[:, [1, 2, 5, 6]].tolist(), parts.tolist(), strict=True)
+    seconds = clock() - started
     for k, ((tall, broad, at, size), (height, width, top, left)) in enumerate(lines):
         if meter.stopped:
             break
         if not size:
             yield k
             continue
+        started = clock()
         convert(at + planes.HEADER, height, width, top, left, place, tall, broad)
         resize(plan, boxes, k, k + 1, 3, fill.method, high, wide)
-        if resized is not None:
+        seconds += clock() - started
+        if finish is not None:
+            finish(k, out[rows[k]] if resized is None else resized[0])
+        elif resized is not None:
             fill.finish_resized(resized, out, rows[k : k + 1])
-    meter.seconds["decode"] += time.perf_counter() - started
+    meter.seconds["decode"] += seconds
 
 
 class RowView(NamedTuple):

@@ -21,12 +21,12 @@ CLAIMED, PUBLISHED, STOPPED = range(3)
 #: their record numbers, which FILES locates; or OFFSETS: address of their addresses. TARGETS:
 #: address of their row numbers in OUT, 0 for 0, 1, 2 ...; OUT, LABELS: addresses that are written
 #: to. MARK: address of an int64 that becomes WHOLE behind the last row, or REFUSED if a checksum
-#: differs; 0 for none. KEY, POSITION: row i is mirrored by draw MIRROR_DRAW of
-#: mix_rows(KEY, POSITION + i); or FLIPS: address of a byte for each row. WANTED: address of a byte
-#: for each row, whether it is hashed, and FOUND: of uint64, where its XXH3-64 goes; 0 for both: the
+#: differs; 0 for none. KEYS: address of a uint64 for each row, which its draws follow from; or
+#: KEY, POSITION: that of row i is mix_rows(KEY, POSITION + i). WANTED: address of a byte for each
+#: row, whether it is hashed, and FOUND: of uint64, where its XXH3-64 goes; 0 for both: the
 #: checksums of the files are compared.
 COUNT, RECORDS, OFFSETS, TARGETS, OUT, LABELS, MARK, WHOLE, REFUSED = range(9)
-KEY, POSITION, FLIPS, WANTED, FOUND = range(9, 14)
+KEY, POSITION, KEYS, WANTED, FOUND = range(9, 14)
 JOB_ITEMS: Final = 14
 
 #: Columns of a file: record numbers START to END - 1. Record r lies at BASE + the int64 at
@@ -38,18 +38,40 @@ FILE_ITEMS: Final = 8
 
 #: What all rows have in common. ROW_BYTES, OUT_BYTES: of a stored and of a written row; HEIGHT,
 #: WIDTH, CHANNELS, ITEM: of a picture, ITEM bytes each value; PLANAR: it is written (C, H, W);
-#: MIRRORED: some rows are; STREAM: rows are written past the caches; CHECK: see NEVER; SEEN:
-#: address of a byte for each record of the set, 1 if its checksum has passed; LABEL_BYTES: of one
-#: sample.
-ROW_BYTES, OUT_BYTES, HEIGHT, WIDTH, CHANNELS, ITEM, PLANAR, MIRRORED = range(8)
-STREAM, CHECK, SEEN, LABEL_BYTES = range(8, 12)
-SIZE_ITEMS: Final = 12
+#: STREAM: rows are written past the caches; CHECK: see NEVER; SEEN: address of a byte for each
+#: record of the set, 1 if its checksum has passed; LABEL_BYTES: of one sample.
+#: What follows from a row's key: MIRRORED: draw MIRROR_DRAW below 0.5 mirrors it. PADDING: with so
+#: many pixels around it, draws 0 and 1 say which part of its own size is served; AROUND: what the
+#: pixels are, by its number in geometry.PADDINGS. CHANCE to BROAD: float64, the items of an
+#: Erasure, whose rectangle is painted over with the pixel at address PAINT; zeros for none.
+ROW_BYTES, OUT_BYTES, HEIGHT, WIDTH, CHANNELS, ITEM, PLANAR = range(7)
+STREAM, CHECK, SEEN, LABEL_BYTES = range(7, 11)
+MIRRORED, PADDING, AROUND, CHANCE, LEAST, MOST, NARROW, BROAD, PAINT = range(11, 20)
+SIZE_ITEMS: Final = 20
 
 #: Whether checksums are compared: never, those not SEEN, always.
 NEVER, UNSEEN, ALWAYS = range(3)
 
 #: The number of the draw that mirrors a picture (of a sample's key; see keyed_random.uniforms).
 MIRROR_DRAW: Final = 63
+
+
+class Erasure(NamedTuple):
+    """A rectangle that is painted over, with chance ``chance``: its area is a part from ``least``
+    to ``most`` of the picture, its height by its width exp(``narrow``) to exp(``broad``)."""
+
+    chance: float = 0.0
+    least: float = 0.0
+    most: float = 0.0
+    narrow: float = 0.0
+    broad: float = 0.0
+
+
+#: Tries to find a rectangle that is smaller than the picture.
+ERASURE_TRIES: Final = 10
+
+#: Keeps the draws of steps apart from those of crops and flips, which have the same key.
+STEP_DRAWS: Final = 0x4452
 
 #: Rows of fewer bytes are hashed in Python: XXH3 takes up to 240 bytes in other ways.
 LEAST_HASHED: Final = 241

@@ -81,7 +81,7 @@ def choose_rect(
     return Rect(*twins.choose_rect(height, width, target, number, shares, draws, padding))
 
 
-#: What is put around a picture, by its number in padded_rows.
+#: What is put around a picture; compiled code knows it by its number.
 PADDINGS: Final = ("zero", "edge", "reflect")
 
 

@@ -7,21 +7,24 @@ from typing import Final
 
 import numpy as np
 
-from ..array_types import Array, Bools, Float32, Int64, UInt8, UInt64
+from ..array_types import Array, Bools, Float32, Int64, UInt64
 from ..system.memory import address_of
 from . import fill_tables, kernels
 from .fill_tables import (
+    CHANCE,
     COUNT,
     FILE_ITEMS,
-    FLIPS,
     FOUND,
     JOB_ITEMS,
     KEY,
+    KEYS,
     LABELS,
     MARK,
     MIRRORED,
     OFFSETS,
     OUT,
+    PADDING,
+    PAINT,
     POSITION,
     RECORDS,
     REFUSED,
@@ -29,6 +32,7 @@ from .fill_tables import (
     TARGETS,
     WANTED,
     WHOLE,
+    Erasure,
 )
 
 _NO_FILES: Final = np.zeros((0, FILE_ITEMS), np.int64)
@@ -37,12 +41,14 @@ _NO_FILES: Final = np.zeros((0, FILE_ITEMS), np.int64)
 @dataclass(frozen=True, eq=False)
 class RowFiller:
     """Fills many rows in one compiled call. ``kernel``: the name of the function that does;
-    ``sizes``: see ROW_BYTES; ``scale``, ``shift``: float32 (C,), for those that cast."""
+    ``sizes``: see ROW_BYTES; ``scale``, ``shift``: float32 (C,), for those that cast; ``paint``:
+    the pixel that rectangles are painted over with, None for none."""
 
     kernel: str
     sizes: Int64
     scale: Float32
     shift: Float32
+    paint: Array | None = None
 
     @classmethod
     def of(cls, kernel: str, scale: Float32, shift: Float32, **sizes: int) -> RowFiller:
@@ -60,10 +66,21 @@ class RowFiller:
             other[getattr(fill_tables, name.upper())] = size
         return replace(self, sizes=other)
 
+    def erasing(self, erasure: Erasure, paint: Array) -> RowFiller:
+        """The same filler, which then paints a rectangle over with ``paint``, a pixel (C,)."""
+        other = self.having(paint=address_of(paint))
+        other.sizes[CHANCE:PAINT].view(np.float64)[:] = erasure
+        return replace(other, paint=paint)
+
+    @property
+    def draws(self) -> bool:
+        """Whether anything follows from the rows' keys."""
+        return bool(self.sizes[MIRRORED] or self.sizes[PADDING] or self.sizes[CHANCE])
+
     @property
     def copies(self) -> bool:
         """Whether each row is written as it is stored."""
-        return self.kernel == "copy_batches" and not self.sizes[MIRRORED]
+        return self.kernel == "copy_batches" and not self.draws
 
     def run(self, tables: tuple[Int64, ...], most: int = 1, looks: int = 0) -> None:
         """Fill at most ``most`` batches of ``tables`` (control, queue, jobs, files); return when
@@ -75,21 +92,21 @@ class RowFiller:
         addresses: Int64,
         rows: Int64,
         out: Array,
-        flips: UInt8 | None = None,
+        keys: UInt64 | None = None,
         wanted: Bools | None = None,
     ) -> UInt64 | None:
-        """Fill ``rows`` of ``out`` from ``addresses``; mirrored where ``flips`` (uint8).
+        """Fill ``rows`` of ``out`` from ``addresses``; what is drawn follows from ``keys``.
 
         Returns the XXH3-64 of the stored rows where ``wanted`` says so; the bytes served are those
         that were hashed. None without ``wanted``.
         """
-        assert flips is not None or not self.sizes[MIRRORED]
+        assert keys is not None or not self.draws
         job = np.zeros((1, JOB_ITEMS), np.int64)
         one = job[0].data
         one[COUNT], one[OFFSETS], one[TARGETS] = rows.size, address_of(addresses), address_of(rows)
         one[OUT] = address_of(out)
-        if flips is not None:
-            one[FLIPS] = address_of(flips)
+        if keys is not None:
+            one[KEYS] = address_of(keys)
         found = None
         if wanted is not None:
             found = np.zeros(rows.size, np.uint64)

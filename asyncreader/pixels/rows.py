@@ -7,8 +7,9 @@ checksums, the way into the slot, and the record number that an error names.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Final, NamedTuple, Protocol, TypeVar
 
 import numpy as np
@@ -278,10 +279,24 @@ class RowWriter:
                 flip = None if flips is None else flips[some]
                 rows = self.job.rows[some]
                 put = put_planes if fill.stored.encoding == YUV420 else put_planned
-                left = put(fill, images, crop, flip, self.out, rows, self.meter)
+                finish = partial(self._finish, range(some.start, some.stop))
+                stepped = finish if fill.wanted.steps else None
+                left = put(fill, images, crop, flip, self.out, rows, self.meter, stepped)
             for k in left:
                 if k not in bad:
                     self._decode(some.start + k, images[k])
+
+    def _finish(self, which: Sequence[int], k: int, pixels: Array) -> None:
+        """Take sample ``which[k]``, cropped, resized and mirrored, through the steps."""
+        i = which[k]
+        told = self._row(i)
+        assert told is not None
+        try:
+            self.fill.finish_stepped(pixels, self.out[self.job.rows[i]], told)
+        except (ParamsError, WorkerError) as exc:
+            self._locate(exc, i)
+            raise
+        self._label(i, told)
 
     def _copied(
         self, first: int, store: RowStore, offsets: Int64, sizes: Int64, bad: list[int]
@@ -344,8 +359,8 @@ class RowWriter:
         if filler is None:
             part._not_as_one(store, offsets)
             return
-        flips = part._draws()[1] if self.fill.wanted.flip else None
-        found = _fill(filler, store, offsets, part.job.rows, self.out, flips, part._check)
+        keys = np.ascontiguousarray(part.job.keys) if filler.draws else None
+        found = _fill(filler, store, offsets, part.job.rows, self.out, keys, part._check)
         if found is not None:
             part._compare(np.arange(found.size), found)
 
@@ -374,7 +389,7 @@ class RowWriter:
 
     def _place(self, which: Int64, addresses: Int64, views: Iterable[UInt8]) -> None:
         """Write the samples ``which``, which lie at ``addresses``, where ``views`` looks, too."""
-        if self.fill.mode not in ("resize", "padded"):
+        if self.fill.mode != "resize":
             for i, view in zip(which.tolist(), views, strict=True):
                 self._put(i, self.fill.as_stored(view))
         elif which.size:
@@ -385,6 +400,7 @@ class RowWriter:
                 None if flips is None else flips[which],
                 self.out,
                 None if crops is None else crops[which],
+                partial(self._finish, which.tolist()) if self.fill.wanted.steps else None,
             )
 
     def _compare(self, which: Int64, found: UInt64) -> Bools:
@@ -457,14 +473,14 @@ def _fill(
     offsets: Int64,
     rows: Int64,
     out: Array,
-    flips: UInt8 | None,
+    keys: UInt64 | None,
     wanted: Bools | None,
 ) -> UInt64 | None:
     """Fill ``rows`` of ``out`` with what lies at ``offsets`` of a store: see RowFiller.fill."""
     size = int(filler.sizes[ROW_BYTES])
     where, short = store.address(offsets.size * size), wanted is not None and size < LEAST_HASHED
     if where is not None and not short:
-        return filler.fill(offsets + where, rows, out, flips, wanted)
+        return filler.fill(offsets + where, rows, out, keys, wanted)
     if filler.copies:  # to where they belong
         at = rows * size + address_of(out)
         store.gather(offsets, size, address_of(out), rows)
@@ -476,9 +492,9 @@ def _fill(
         at = lines * size + address
         store.gather(offsets, size, address, lines)
     if not short:
-        return filler.fill(at, rows, out, flips, wanted)
+        return filler.fill(at, rows, out, keys, wanted)
     if not filler.copies:
-        filler.fill(at, rows, out, flips)
+        filler.fill(at, rows, out, keys)
     sums = (xxh3_64_intdigest(bytes_at(one, size).data) for one in at.tolist())
     return np.fromiter(sums, np.uint64, at.size)
 

@@ -10,20 +10,20 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, MutableMapping
 from functools import cached_property
-from typing import Final, Protocol, TypeAlias
+from typing import Final, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
 
 from ..keyed_random import Draws, key_of
+from .fill_tables import STEP_DRAWS, Erasure
 
 Array: TypeAlias = npt.NDArray[np.number]
 #: Height, width and channels; of data that are no pictures, the shape of a sample.
 ImageShape: TypeAlias = tuple[int, ...]
 
-#: Keep a step's random numbers apart from those of crops and flips, which have the same key.
+#: Keeps the generator of steps apart from other draws of the same key.
 _STREAM: Final = 0x5354
-_DRAWS: Final = 0x4452
 
 
 class Row:
@@ -54,7 +54,7 @@ class Row:
     @cached_property
     def draws(self) -> Draws:
         """Random numbers of the sample, shared by its steps: cheaper than those of ``rng``."""
-        return Draws(key_of(self.key, _DRAWS))
+        return Draws(key_of(self.key, STEP_DRAWS))
 
     @cached_property
     def rng(self) -> np.random.Generator:
@@ -83,6 +83,18 @@ class Step(Protocol):
     def __call__(self, image: Array, row: Row) -> Array:
         """The image after this step: ``image`` (H, W, C), changed in place, or another array of
         the same dtype."""
+
+
+@runtime_checkable
+class Erases(Protocol):
+    """A step that compiled code can do for many rows, where it is the only one."""
+
+    @property
+    def erasure(self) -> Erasure | None:
+        """What it does, if that is to paint over a rectangle with ``paint``; None: more."""
+
+    def paint(self, dtype: np.dtype[np.generic], channels: int) -> Array:
+        """A pixel (C,)."""
 
 
 def after(steps: Iterable[Step], shape: ImageShape) -> ImageShape:

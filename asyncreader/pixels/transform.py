@@ -25,7 +25,7 @@ from .fill_tables import MIRROR_DRAW
 from .masks import check_values, decode_values, pick
 from .row_filler import RowFiller
 from .specs import OutputSpec, SampleSpec
-from .steps import ImageShape, Row, after, run
+from .steps import Erases, ImageShape, Row, after, run
 
 #: Rows of at least this many bytes are written past the caches if the slot is larger than this part
 #: of the last-level cache: such a slot would be evicted before the consumer reads it. Measured with
@@ -84,9 +84,9 @@ class RowTransform:
 
     ``row_shape``, ``dtype``: a row of a slot's memory; ``view_axes``: how a batch of such rows is
     transposed to what the user sees. ``mode``: "copy" (bytes as they are), "mirror" (the same with
-    flips), "affine" (uint8 -> float32 or float16) and "transpose" (HWC -> CHW), each one compiled
-    pass for a whole batch; "resize" (uint8 pictures, cropped and resized), "padded" (parts of
-    padded pictures) or "each" (per image).
+    flips, padded crops or erased rectangles), "affine" (uint8 -> float32 or float16) and
+    "transpose" (HWC -> CHW), each one compiled pass for a whole batch; "resize" (uint8 pictures,
+    cropped and resized) or "each" (per image).
     ``frame``: (H, W) of the picture whose crop is taken (that of the first field), None for a
     sample's own. ``members``: of a mix of sets, that of each set, by the number of the set's first
     record.
@@ -149,8 +149,6 @@ class RowTransform:
         if self.method is not None:
             plan = "plan_planes" if self.stored.encoding == planes.YUV420 else "plan_jpegs"
             return "uniform_rows", "plan_crops", "resize_planned", plan
-        if self.mode == "padded":
-            return "uniform_rows", "padded_rows"
         if self.wanted.views and self.stored.encoded:
             return "uniform_rows", "jpeg_header", "cut_jpeg", "resize_planned", "resize_u8"
         return ("uniform_rows", "resize_planned") if self._steps and self.wanted.flip else ()
@@ -252,20 +250,25 @@ class RowTransform:
         self._to_hwc = tuple(stored.axes.index(axis) for axis in "HWC")
         self._row_to_hwc = tuple(memory.index(axis) for axis in "HWC")
         self._memory = memory
-        plain = self.dtype == stored.dtype and not wanted.affine and not wanted.steps
+        same = self.dtype == stored.dtype and not wanted.affine
+        plain = same and not wanted.steps
         self.direct = plain and memory == "HWC"
+        #: steps work in the row itself
+        keeps = after(wanted.steps, (height, width, channels)) == (height, width, channels)
+        self.in_row = same and memory == "HWC" and keeps
         if self._resizes_compiled():
             self._plan_resize()
-        if self._pads_compiled():
-            self.mode = "padded"
-        elif stored.encoded or self.geometry or wanted.steps or wanted.views:
+        pads, moves = self._pads_compiled(), wanted.flip or wanted.crop_padding
+        erases = memory in ("HWC", "CHW") and self._erases is not None
+        one_by_one = stored.encoded or wanted.views or (self.geometry and not pads)
+        if one_by_one or (wanted.steps and not erases):
             resizes = self.method is not None and not stored.encoded
             self.mode = "resize" if resizes else "each"
-        elif plain and memory == stored.axes and not wanted.flip:
+        elif plain and memory == stored.axes and not moves:
             self.mode = "copy"
-        elif plain and memory == stored.axes == "HWC":
+        elif same and memory == stored.axes and (memory == "HWC" or not moves):
             self.mode = "mirror"
-        elif plain and stored.axes == "HWC" and memory == "CHW":
+        elif same and stored.axes == "HWC" and memory == "CHW":
             self.mode = "transpose"
         elif self._compiled_affine and stored.axes == "HWC" and memory in ("HWC", "CHW"):
             self.mode = "affine"
@@ -279,7 +282,7 @@ class RowTransform:
     def _resizes_compiled(self) -> bool:
         """Whether compiled code crops and resizes many pictures in a call."""
         stored, wanted = self.stored, self.wanted
-        if wanted.steps or self.narrows or wanted.nearest or wanted.crop_padding:
+        if self.narrows or wanted.nearest or wanted.crop_padding:
             return False
         if stored.values:
             return False
@@ -305,12 +308,18 @@ class RowTransform:
     def _pads_compiled(self) -> bool:
         """Whether compiled code cuts parts of their own size out of many padded pictures."""
         stored, wanted = self.stored, self.wanted
-        if not wanted.crop_padding or wanted.crop_ratio != 1 or wanted.steps:
+        if not wanted.crop_padding or wanted.crop_ratio != 1:
             return False
-        if stored.encoded or stored.axes != "HWC" or wanted.size != stored.image_shape()[:2]:
-            return False
-        cast = stored.dtype == np.uint8 and (self._compiled_affine or self.dtype == np.uint8)
-        return self._frame in (None, wanted.size) and (self.direct or cast)
+        whole = wanted.size == stored.image_shape()[:2] and self._frame in (None, wanted.size)
+        return whole and not stored.encoded and stored.axes == "HWC"
+
+    @property
+    def _erases(self) -> Erases | None:
+        """The step, if compiled code does all that the steps do."""
+        steps = self.wanted.steps
+        if len(steps) == 1 and isinstance(steps[0], Erases) and steps[0].erasure is not None:
+            return steps[0]
+        return None
 
     @property
     def _compiled_affine(self) -> bool:
@@ -383,7 +392,7 @@ class RowTransform:
     def filler(self, batch_bytes: int) -> RowFiller | None:
         """What fills rows of a slot of so many bytes from memory, many at a time; None where each
         row is a call of its own."""
-        if self.mode in ("each", "resize", "padded"):
+        if self.mode in ("each", "resize"):
             return None
         found = self._fillers.get(batch_bytes)
         if found is None:
@@ -402,8 +411,8 @@ class RowTransform:
         name = {"transpose": "transpose_batches", "affine": "affine_batches"}.get(self.mode)
         name = "affine_batches_half" if self.mode == "affine" and half else name or "copy_batches"
         height, width, channels = (size or 0 for size in self.stored.image_shape())
-        size = self.stored.row_bytes
-        return RowFiller.of(
+        size, erases = self.stored.row_bytes, self._erases
+        filler = RowFiller.of(
             name,
             self._scale32,
             self._shift32,
@@ -414,9 +423,14 @@ class RowTransform:
             channels=channels,
             item=self.stored.dtype.itemsize,
             planar=self.stored.axes is not None and self._memory == "CHW",
-            mirrored=self.wanted.flip,
             stream=streams(self.row_bytes, batch_bytes),
+            mirrored=self.wanted.flip,
+            padding=self.wanted.crop_padding if self.geometry else 0,
+            around=geometry.PADDINGS.index(self.wanted.padding_mode),
         )
+        if erases is None or erases.erasure is None:
+            return filler
+        return filler.erasing(erases.erasure, erases.paint(self.dtype, channels))
 
     def resize_rows(
         self,
@@ -425,24 +439,29 @@ class RowTransform:
         flips: UInt8 | None,
         out: Array,
         crops: Float64 | None,
+        finish: Callable[[int, Array], None] | None = None,
     ) -> None:
-        """Crop, and resize or pad, raw samples at ``addresses`` into ``rows`` of a slot, in one
-        compiled call. ``crops`` and ``flips``: as :meth:`draws` gives them."""
+        """Crop and resize raw samples at ``addresses`` into ``rows`` of a slot, in one compiled
+        call. ``crops`` and ``flips``: as :meth:`draws` gives them. ``finish``: what is done with
+        each, where there are steps: it gets its number and its pixels."""
         assert self.stored.shape is not None
         assert self.wanted.size is not None
         count, size, channels = addresses.size, self.wanted.size, self._channels
         resized, at, together = out, rows, count
         if not self.direct:  # some at a time: they stay in a core's cache until they are cast
             together = max(1, min(count, RESIZED_BYTES // (math.prod(size) * channels)))
+        if not self.in_row:
             resized = SCRATCH.array("resize", (together, *size, channels), self.stored.dtype)
             at = np.arange(count, dtype=np.int64) % together
         flips = np.zeros(count, np.uint8) if flips is None else flips
-        put = self._padder if self.mode == "padded" else self._resizer
-        some = put(addresses, at, flips, resized, crops)
+        some = self._resizer(addresses, at, flips, resized, crops)
         for first in range(0, count, max(1, together)):
             end = min(first + together, count)
             some(first, end)
-            if not self.direct:
+            if finish is not None:
+                for k in range(first, end):
+                    finish(k, out[rows[k]] if self.in_row else resized[k - first])
+            elif not self.direct:
                 self.finish_resized(resized[: end - first], out, rows[first:end])
 
     def _resizer(
@@ -466,25 +485,6 @@ class RowTransform:
         )
         more = self._channels, self.method, *self.terms[:2].tolist()
         return lambda first, end: kernels.resize_planned(plan, boxes, first, end, *more)
-
-    def _padder(
-        self, addresses: Int64, rows: Int64, flips: UInt8, out: Array, crops: Float64 | None
-    ) -> Callable[[int, int], None]:
-        """What cuts samples ``first`` to ``end``, padded, into ``rows`` of ``out``."""
-        assert crops is not None
-        assert self.wanted.size is not None
-        padding = self.wanted.crop_padding
-        # see twins.choose_rect: parts have the size of the picture
-        tops, lefts = ((crops[:, k] * (2 * padding + 1)).astype(np.int64) - padding for k in (0, 1))
-        size = *self.wanted.size, self._channels * self.stored.dtype.itemsize
-        around = geometry.PADDINGS.index(self.wanted.padding_mode)
-
-        def cut(first: int, end: int) -> None:
-            some = slice(first, end)
-            where = tops[some], lefts[some], around, flips[some]
-            kernels.padded_rows(addresses[some], *size, *where, out.ctypes.data, rows[some])
-
-        return cut
 
     def finish_resized(self, resized: Array, out: Array, rows: Int64) -> None:
         """Cast, normalise and reorder pixels (B, H, W, C) into ``rows`` of a slot."""
@@ -590,6 +590,17 @@ class RowTransform:
     def image(self, row: Array) -> Array:
         """A row of a slot as (H, W, C); of data that are no pictures, as it is."""
         return row if self._to_hwc is None else row.transpose(self._row_to_hwc)
+
+    def finish_stepped(self, pixels: Array, out: Array, row: Row) -> None:
+        """What is left to do with a picture (H, W, C) that is cropped, resized and mirrored: the
+        steps, which may change it, cast and normalise."""
+        if not self.in_row:
+            self.finish(run(self._steps, pixels, row), False, out)
+            self.finish_steps(out, row)
+            return
+        made = run(self.wanted.steps, pixels, row)  # pixels are the row
+        if made is not pixels:
+            pixels[...] = made
 
     def finish_steps(self, out: Array, row: Row | None) -> None:
         """The steps after the cast, in the row itself."""

@@ -12,7 +12,7 @@ import numpy as np
 from xxhash import xxh3_64_intdigest
 
 from ..array_types import Array, Float32, Float64, Int64, UInt8, UInt64
-from ..keyed_random import mix_rows, uniforms
+from ..keyed_random import Draws, key_of, mix_rows, uniforms
 from ..system.memory import read_into
 from . import fill_tables as tables
 
@@ -181,7 +181,7 @@ def _fill_batches(
     looks: int,
 ) -> None:
     """Fill the batches of a queue, at most ``most``: see fill_tables.py for the tables. ``put``
-    writes a row, (H, W, bytes of a pixel), which is mirrored already, to an address.
+    writes a row, whose pixels are where they belong already, to an address.
 
     Returns when it has looked ``looks`` times (about a ns each) in vain for a job. Several threads
     may serve one queue; these twins are for one.
@@ -240,20 +240,68 @@ def _fill_row(
             good = xxh3_64_intdigest(stored.data) == recorded
             if good and seen is not None:
                 seen[0] = 1
-    if job[tables.FLIPS]:
-        flipped = number(tables.FLIPS, np.uint8) != 0
+    if job[tables.KEYS]:
+        keys = np.array([number(tables.KEYS, np.uint64)], np.uint64)
     else:
         keys = mix_rows(job[tables.KEY], np.array([job[tables.POSITION] + i]))
-        flipped = bool(sizes[tables.MIRRORED] and uniforms(keys, tables.MIRROR_DRAW)[0] < 0.5)
-    if flipped:
-        shape = sizes[tables.HEIGHT], sizes[tables.WIDTH], -1
-        stored = np.ascontiguousarray(stored.reshape(shape)[:, ::-1]).reshape(-1)
-    put(stored, job[tables.OUT] + row * int(sizes[tables.OUT_BYTES]), sizes, scale, shift)
+    go = job[tables.OUT] + row * int(sizes[tables.OUT_BYTES])
+    put(_moved(stored, keys, sizes), go, sizes, scale, shift)
+    _erase(go, int(keys[0]), sizes)
     labels = int(sizes[tables.LABEL_BYTES])
     if labels and file is not None:
         at = int(file[tables.LABEL_TABLE]) + local * labels
         ctypes.memmove(job[tables.LABELS] + row * labels, at, labels)
     return good
+
+
+def _moved(stored: UInt8, keys: UInt64, sizes: Int64) -> UInt8:
+    """The bytes of a picture, after the padded crop and the mirror that its key draws."""
+    mirrored = sizes[tables.MIRRORED] and uniforms(keys, tables.MIRROR_DRAW)[0] < 0.5
+    padding, around = int(sizes[tables.PADDING]), int(sizes[tables.AROUND])
+    if not mirrored and not padding:
+        return stored
+    high, wide = int(sizes[tables.HEIGHT]), int(sizes[tables.WIDTH])
+    image = stored.reshape(high, wide, -1)
+    if padding:
+        mode = ("constant", "edge", "reflect")[around]
+        padded = np.pad(image, ((padding, padding), (padding, padding), (0, 0)), mode)  # type: ignore[call-overload]
+        top, left = (int(uniforms(keys, k)[0] * (2 * padding + 1)) for k in (0, 1))
+        image = padded[top : top + high, left : left + wide]
+    return np.ascontiguousarray(image[:, ::-1] if mirrored else image).reshape(-1)
+
+
+def erased_part(
+    draws: Draws, erasure: tables.Erasure, height: int, width: int
+) -> tuple[int, int, int, int] | None:
+    """The part of a picture that is painted over: top, left, height and width; None for none."""
+    if not draws.uniform() < erasure.chance:
+        return None
+    for _ in range(tables.ERASURE_TRIES):
+        area = height * width * draws.uniform(erasure.least, erasure.most)
+        aspect = math.exp(draws.uniform(erasure.narrow, erasure.broad))
+        rows, columns = round(math.sqrt(area * aspect)), round(math.sqrt(area / aspect))
+        if rows < height and columns < width:
+            return draws.below(height - rows + 1), draws.below(width - columns + 1), rows, columns
+    return None
+
+
+def _erase(go: int, key: int, sizes: Int64) -> None:
+    """Paint over what is drawn for the row at ``go``."""
+    erasure = tables.Erasure(*sizes[tables.CHANCE : tables.PAINT].view(np.float64).tolist())
+    high, wide = int(sizes[tables.HEIGHT]), int(sizes[tables.WIDTH])
+    part = None
+    if erasure.chance:
+        part = erased_part(Draws(key_of(key, tables.STEP_DRAWS)), erasure, high, wide)
+    if part is not None:
+        size, channels = int(sizes[tables.OUT_BYTES]), int(sizes[tables.CHANNELS])
+        item, (top, left, rows, columns) = size // (high * wide * channels), part
+        image = bytes_at(go, size)
+        if sizes[tables.PLANAR]:
+            image = image.reshape(channels, high, wide, item).transpose(1, 2, 0, 3)
+        else:
+            image = image.reshape(high, wide, channels, item)
+        paint = bytes_at(int(sizes[tables.PAINT]), channels * item).reshape(channels, item)
+        image[top : top + rows, left : left + columns] = paint
 
 
 def _put_copy(stored: UInt8, out: int, sizes: Int64, scale: Float32, shift: Float32) -> None:
@@ -624,35 +672,3 @@ def add_restarts_numpy(
     This twin does nothing: converters refuses restarts, or says that there are none.
     """
     result[:] = 0
-
-
-def padded_rows_numpy(
-    addresses: Int64,
-    height: int,
-    width: int,
-    pixel: int,
-    tops: Int64,
-    lefts: Int64,
-    around: int,
-    flips: UInt8,
-    out: int,
-    rows: Int64,
-) -> None:
-    """Write to row ``rows[i]`` the part of picture i that has the picture's own size and begins at
-    (top, left), which may lie outside: there are zeros (``around`` 0), the outermost pixels (1) or
-    the mirror image (2). ``pixel``: its bytes."""
-    size = height * width * pixel
-    for i, address in enumerate(addresses.tolist()):
-        image = bytes_at(address, size).reshape(height, width, pixel)
-        made = bytes_at(out + int(rows[i]) * size, size).reshape(height, width, pixel)
-        places = [np.arange(height) + tops[i], np.arange(width) + lefts[i]]
-        known = [(at >= 0) & (at < side) for at, side in zip(places, image.shape[:2], strict=True)]
-        for n, side in enumerate((height, width)):
-            if around == 2:
-                period = max(1, 2 * (side - 1))
-                places[n] = np.minimum(abs(places[n]) % period, period - abs(places[n]) % period)
-            places[n] = np.clip(places[n], 0, side - 1)
-        part = image[places[0][:, None], places[1]]
-        if around == 0:
-            part[~(known[0][:, None] & known[1])] = 0
-        made[:] = part[:, ::-1] if flips[i] else part

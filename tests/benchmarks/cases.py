@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import inputs
+import rivals
 
 #: The mode every user knows, and the fastest one (``rivals.FASTEST`` says what it is).
 EPOCHS, FASTEST = "epochs", "fastest"
@@ -418,6 +419,73 @@ def matrix(made: dict[str, str]) -> list[Case]:
         *(checked("raw32", path, made) for path in small),
         encodings(made),
     ]
+
+
+# -- augmentation --------------------------------------------------------------------------------
+
+CROPPED: dict[str, Any] = {"size": [224, 224], "crop": "random-resized", "flip": True}
+AUGMENTED = ["trivial-augment-wide", ["random-erasing", {"p": rivals.ERASED}]]
+NORMALISED: dict[str, Any] = {
+    "dtype": "float32", "scale": 1 / 255, "mean": [0.49, 0.48, 0.45], "std": [0.2, 0.2, 0.2],
+}  # fmt: skip
+PADDED: dict[str, Any] = {"size": [32, 32], "crop": "random", "crop_padding": 4, "flip": True}
+CUTOUT = {"augment": [["random-erasing", {"scale": [0.25, 0.25], "ratio": [1, 1], "p": 1}]]}
+
+
+def augmented(made: dict[str, str], pythons: Pythons, raw: bool) -> Case:
+    """Random-resized crop, flip, trivial-augment-wide and erasing, from JPEGs or from pixels."""
+    path = made["raw256" if raw else "jpeg.restarts"]
+    mine, plain = "ours", "ours, crop and flip alone"
+    found = [ours(mine, path, augment=AUGMENTED, **CROPPED), ours(plain, path, **CROPPED)]
+    count, side = inputs.JPEGS * inputs.TIMES, 256
+    spec = {"folder": made["jpeg"], "path": path, "count": count, "shape": [side, side, 3]}
+    for decoder in ("h5py",) if raw else ("tensor", "pillow"):
+        name = f"DataLoader, v2 of {'h5py rows' if raw else decoder}"
+        about = "" if raw else f"decoded by {'Pillow' if decoder == 'pillow' else 'torchvision.io'}"
+        one = {**spec, "decoder": decoder}
+        found.append(Contender(name, "torch_recipe", one, pythons.torch, about=about))
+    bar = 10.0 if raw else 4.0
+    goals = [Goal(mine, other.name, bar) for other in found[2:]]
+    goals += [] if raw else [Goal(mine, plain, 0.6)]
+    return Case(f"augmented, {'raw 256' if raw else 'JPEG'}", found, goals, count=count)
+
+
+def cifar(made: dict[str, str]) -> Case:
+    """Padded crop and flip of 32 x 32, with and without cutout, as shares of plain copying."""
+    path, plain = made["raw32.h5"], "plain"
+    found = [ours(plain, path)]
+    for dtype, given in (("uint8", {}), ("float32", NORMALISED)):
+        found.append(ours(f"padded, {dtype}", path, **PADDED, **given))
+        found.append(ours(f"padded, cutout, {dtype}", path, **PADDED, **CUTOUT, **given))
+    goals = [Goal(one.name, plain, 0.3) for one in found[1:]]
+    return Case("augmented, raw32", found, goals, count=inputs.RAW32)
+
+
+def drawn(made: dict[str, str]) -> Case:
+    """What it costs to draw records by weights, in balanced classes, or from two sets by ratio."""
+    path, plain = made["raw32.h5"], "plain"
+    halves = sorted(map(str, Path(made["raw32.halves"]).glob("*.h5")))
+    mix = dict(zip(halves, (0.9, 0.1), strict=True))
+    found = [
+        ours(plain, path),
+        ours("weights", path, weights="balanced"),
+        ours("balanced permutation", path, shuffle="balanced-permutation"),
+        Contender("mix", "ours", {"params": {"mix": mix}}),
+    ]
+    goals = [Goal(one.name, plain, 0.95) for one in found[1:]]
+    return Case("orders, raw32", found, goals, count=inputs.RAW32)
+
+
+def recipes(made: dict[str, str], pythons: Pythons) -> list[Case]:
+    """Training recipes: augmentation, and orders that are drawn."""
+    found = [
+        augmented(made, pythons, raw=False), augmented(made, pythons, raw=True),
+        cifar(made), drawn(made),
+    ]  # fmt: skip
+    for case in found:
+        for contender in case.contenders:
+            contender.modes = (FASTEST,)
+    return found
 
 
 def all_cases(made: dict[str, str], pythons: Pythons) -> list[Case]:

@@ -44,6 +44,7 @@ from rivals import (
     torch_h5py,
     torch_h5py_block,
     torch_lmdb,
+    torch_recipe,
 )
 
 # -- ours ----------------------------------------------------------------------------------------
@@ -265,8 +266,8 @@ def inflate(spec: dict[str, Any]) -> Bare:
 KINDS: dict[str, Callable[[dict[str, Any]], Any]] = {
     "ours": ours, "first_epochs": FirstEpochs, "memcpy": memcpy, "fill": fill, "cast": cast,
     "decode": decode, "inflate": inflate, "torch_h5py": torch_h5py, "torch_lmdb": torch_lmdb,
-    "torch_folder": torch_folder, "torch_h5py_block": torch_h5py_block, "ffcv": Ffcv,
-    "grain": grain, "tfdata": tfdata, "dali": dali,
+    "torch_folder": torch_folder, "torch_h5py_block": torch_h5py_block,
+    "torch_recipe": torch_recipe, "ffcv": Ffcv, "grain": grain, "tfdata": tfdata, "dali": dali,
 }  # fmt: skip
 
 

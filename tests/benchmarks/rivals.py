@@ -16,6 +16,8 @@ import numpy as np
 AHEAD = 4
 SIDE = 224
 CROP_RATIO = 0.875
+#: How often a recipe erases a rectangle.
+ERASED = 0.1
 #: Epochs in one index array of FFCV.
 LONG = 100
 
@@ -26,6 +28,7 @@ FASTEST = {
     "torch_h5py": "a sampler without end; whole batches, written into shared memory",
     "torch_lmdb": "a sampler without end; whole batches, written into shared memory",
     "torch_folder": "a sampler without end; torchvision.io decodes instead of Pillow",
+    "torch_recipe": "a sampler without end; whole batches, written into shared memory",
     "tfdata": "repeat() before shuffle, without order, fast IDCT",
     "grain": "repeat()",
     "dali": "pipe.run() without end",
@@ -37,6 +40,7 @@ USED = {
     "torch_h5py": ("torch", "h5py"), "torch_h5py_block": ("torch", "h5py"),
     "torch_lmdb": ("torch", "lmdb", "simplejpeg", "opencv-python-headless"),
     "torch_folder": ("torch", "torchvision", "pillow"),
+    "torch_recipe": ("torch", "torchvision", "pillow", "h5py"),
     "grain": ("grain", "simplejpeg", "opencv-python-headless"),
     "tfdata": ("tensorflow-cpu",), "dali": ("nvidia-dali-cuda120",),
 }  # fmt: skip
@@ -245,6 +249,56 @@ def torch_lmdb(spec: dict[str, Any]) -> Batches:
 
 def torch_folder(spec: dict[str, Any]) -> Batches:
     return torch_batches(spec, Pictures(spec))
+
+
+class Recipe:
+    """torchvision's v2 transforms of JPEGs in a folder, or of raw rows of an HDF5 file.
+
+    ``decoder``: "tensor" (torchvision.io, the transforms work on uint8 tensors) or "pillow".
+    """
+
+    shape = (3, SIDE, SIDE)
+
+    def __init__(self, spec: dict[str, Any]) -> None:
+        import torch
+        from torchvision.datasets import ImageFolder
+        from torchvision.transforms import v2
+
+        self.rows_of = None if spec["decoder"] != "h5py" else H5Rows(spec)
+        self.samples = [] if self.rows_of else ImageFolder(spec["folder"]).samples
+        self.count, self.pillow = spec["count"], spec["decoder"] == "pillow"
+        steps = [v2.RandomResizedCrop(SIDE), v2.RandomHorizontalFlip(), v2.TrivialAugmentWide()]
+        steps += [v2.PILToTensor()] if self.pillow else []
+        self.recipe = v2.Compose([*steps, v2.RandomErasing(p=ERASED)])
+        torch.set_num_threads(1)
+
+    def __len__(self) -> int:
+        return int(self.count)
+
+    def __getitem__(self, index: int) -> Any:
+        import torch
+        from PIL import Image
+        from torchvision.io import ImageReadMode, decode_image
+
+        if self.rows_of is not None:
+            pixels, label = self.rows_of[index]
+            return self.recipe(torch.from_numpy(pixels).permute(2, 0, 1)), label
+        path, label = self.samples[index]
+        if self.pillow:
+            with Image.open(path) as image:
+                return self.recipe(image.convert("RGB")), label
+        return self.recipe(decode_image(path, ImageReadMode.RGB)), label
+
+    def rows(self, numbers: list[int], out: np.ndarray) -> np.ndarray:
+        labels = np.empty(len(numbers), np.int64)
+        for row, number in enumerate(numbers):
+            image, labels[row] = self[number]
+            out[row] = image.numpy()
+        return labels
+
+
+def torch_recipe(spec: dict[str, Any]) -> Batches:
+    return torch_batches(spec, Recipe(spec))
 
 
 class _Sized:

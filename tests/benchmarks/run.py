@@ -18,6 +18,9 @@ How it is measured:
 ``python tests/benchmarks/run.py DIR --matrix`` measures ours alone: each path of raw pixels as a
 share of plain copying, and what checks cost on each, in the first epoch and in the second.
 
+``python tests/benchmarks/run.py DIR --recipes`` measures augmentation against torchvision's v2
+transforms in a DataLoader with as many workers, and orders that are drawn against plain ones.
+
 ``python tests/benchmarks/run.py DIR --against REV`` measures this tree against another revision
 instead, in a temporary git worktree, both alternating, and exits with 1 where a ratio is below
 0.95. Run it before each commit that touches the hot path: ``--against main``.
@@ -383,6 +386,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--seconds", type=float, default=5.0, help="the longest window")
     parser.add_argument("--case", action="append", help="this one, or all whose name contains it")
     parser.add_argument("--matrix", action="store_true", help="every path of raw pixels, no rival")
+    parser.add_argument("--recipes", action="store_true", help="augmentation, and drawn orders")
     parser.add_argument("--list", action="store_true", help="print the names of the cases")
     parser.add_argument("--name", help="of the files written (results, or against)")
     parser.add_argument("--against", metavar="REV", help="measure this tree against a revision")
@@ -394,7 +398,10 @@ def main(arguments: list[str] | None = None) -> int:
     options.folder.mkdir(parents=True, exist_ok=True)
     made = inputs.build(options.folder)
     pythons = cases.Pythons(options.ffcv_python, options.torch_python, options.peers_python)
-    found = cases.matrix(made) if options.matrix else cases.all_cases(made, pythons)
+    if options.recipes:
+        found = cases.recipes(made, pythons)
+    else:
+        found = cases.matrix(made) if options.matrix else cases.all_cases(made, pythons)
     if options.list:
         print("\n".join(case.name for case in found))
         return 0

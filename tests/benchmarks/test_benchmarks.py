@@ -14,6 +14,9 @@ import numpy as np
 import pytest
 from fakes import packed, paint, write_hdf5
 from project import ROOT
+from torchvision_pixels import need_torchvision
+
+from asyncreader.params.parse import parse_params
 
 FOLDER = ROOT / "tests" / "benchmarks"
 
@@ -205,6 +208,47 @@ def test_scale_in_miniature() -> None:
         *("batch", "draws", "reader", "ranks", "elastic", "chunks", "window"),
     }
     assert all(f"``{name}``" in scale.__doc__ for name in scale.PARTS)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("chain", ["ours", "torchvision v2"])
+def test_a_network_learns_from_either_chain(chain: str) -> None:
+    """Some steps of train_recipes.py: the classes are those of the photographs, no patch of the
+    test is in the training, and the loss falls."""
+    pytest.importorskip("torch", reason="the network is torch's: pip install '.[torch]'")
+    if chain != "ours":
+        need_torchvision()
+    sys.path.insert(0, str(FOLDER))
+    try:
+        training = importlib.import_module("train_recipes")
+    finally:
+        sys.path.remove(str(FOLDER))
+    data = training.patches(training.photographs()[:6])
+    assert set(data.train_labels) == set(data.test_labels) == set(range(data.classes))
+    seen = {patch.tobytes() for patch in data.train}
+    assert not any(patch.tobytes() in seen for patch in data.test)
+    run = training.train(chain, data, seed=0, steps=60)
+    assert np.mean(run.losses[-10:]) < 0.85 * np.mean(run.losses[:3])
+    assert run.accuracy > 1.5 / data.classes
+
+
+def test_recipes_are_cases_with_ratios(bench: SimpleNamespace, tmp_path: Path) -> None:
+    """Each ratio of ``--recipes`` is of contenders that its case has, with parameters that a reader
+    takes."""
+    made = dict.fromkeys(("raw32.h5", "raw256", "jpeg", "jpeg.restarts"), "/none")
+    for name in ("a.h5", "b.h5"):
+        (tmp_path / name).touch()
+    found = bench.cases.recipes({**made, "raw32.halves": str(tmp_path)}, bench.cases.Pythons())
+    assert len(found) == 4
+    for case in found:
+        names = [one.name for one in case.contenders]
+        assert {goal.ours for goal in case.goals} | {goal.other for goal in case.goals} <= set(
+            names
+        )
+        for one in case.contenders:
+            assert one.modes == (bench.cases.FASTEST,)
+            if one.kind == "ours":
+                parse_params(one.spec["params"], {"batch_size": 128})
 
 
 @pytest.mark.slow

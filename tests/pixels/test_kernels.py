@@ -20,14 +20,16 @@ from hypothesis import strategies as st
 from project import tree_of
 from xxhash import xxh3_64_intdigest
 
-from asyncreader.keyed_random import mix_rows, uniforms
+from asyncreader.keyed_random import Draws, key_of, mix_rows, uniforms
 from asyncreader.pixels import kernels, twins
 from asyncreader.pixels.fill_tables import (
     ALWAYS,
     LEAST_HASHED,
     MIRROR_DRAW,
     NEVER,
+    STEP_DRAWS,
     UNSEEN,
+    Erasure,
     RowsInMemory,
     file_table,
 )
@@ -46,6 +48,27 @@ def picks(data: st.DataObject, count: int, size: int, slots: int) -> tuple[np.nd
     records = data.draw(st.lists(st.integers(0, count - 1), max_size=slots))
     rows = data.draw(st.permutations(range(slots)))[: len(records)]
     return np.array(records, np.int64) * size, np.array(rows, np.int64)
+
+
+#: A key that mirrors a row, and one that does not.
+FLIPPED, UPRIGHT = (
+    next(key for key in range(99) if (uniforms(np.array([key], np.uint64), MIRROR_DRAW) < 0.5) == f)
+    for f in (True, False)
+)
+
+
+def some_keys(data: st.DataObject, count: int) -> np.ndarray:
+    """Keys of rows."""
+    return mix_rows(data.draw(st.integers(0, 1 << 60)), np.arange(count))
+
+
+def part_of_padded(image: np.ndarray, key: np.ndarray, padding: int, around: int) -> np.ndarray:
+    """The part that a key draws of a picture with pixels around it, as numpy pads it."""
+    mode = ("constant", "edge", "reflect")[around]
+    padded = np.pad(image, ((padding, padding), (padding, padding), (0, 0)), mode)  # type: ignore[call-overload]
+    top, left = (int(uniforms(key, k)[0] * (2 * padding + 1)) for k in (0, 1))
+    part: np.ndarray = padded[top : top + image.shape[0], left : left + image.shape[1]]
+    return part
 
 
 @settings(max_examples=60, deadline=None)
@@ -141,8 +164,9 @@ def test_rows_are_filled(
     data: st.DataObject,
 ) -> None:
     """Each kernel and its twin write the rows that they are told, bit for bit the same, from any
-    address, mirrored where flagged, past the caches, too; and the XXH3-64 of the stored bytes is
-    that of the xxhash library, for those that are asked for."""
+    address, past the caches, too: mirrored, cut out of what numpy pads and painted over as their
+    keys draw; and the XXH3-64 of the stored bytes is that of the xxhash library, for those that are
+    asked for."""
     size, dtype = height * width * channels, np.dtype(DTYPES.get(name, np.uint8))
     planar = name == "transpose_batches" or (planar and name.startswith("affine"))
     memory = np.random.default_rng(size).integers(0, 256, 4 * size + offset, np.uint8)
@@ -150,9 +174,11 @@ def test_rows_are_filled(
     offsets, rows = picks(data, 4, size, 5)
     if not rows.size:
         return
-    flips = data.draw(st.lists(st.booleans(), min_size=rows.size, max_size=rows.size))
     wanted = data.draw(st.lists(st.booleans(), min_size=rows.size, max_size=rows.size))
-    flips, wanted = np.array(flips).view(np.uint8), np.array(wanted)
+    keys, wanted = some_keys(data, rows.size), np.array(wanted)
+    flips = uniforms(keys, MIRROR_DRAW) < 0.5
+    padding, around = data.draw(st.integers(0, 9)), data.draw(st.integers(0, 2))
+    erasure = Erasure(data.draw(st.sampled_from([0.0, 0.5, 1.0])), 0.02, 0.9, -1.5, 1.5)
     sizes = {
         "row_bytes": size,
         "out_bytes": size * dtype.itemsize,
@@ -163,13 +189,17 @@ def test_rows_are_filled(
         "planar": planar,
         "mirrored": True,
         "stream": stream,
+        "padding": padding,
+        "around": around,
     }
+    paint = np.arange(1, channels + 1).astype(dtype)
     outs, sums = [], []
     for twin in (False, True):
         out = aligned_empty((5, size * dtype.itemsize), np.dtype(np.uint8))
         out[:] = 9
-        given_ = (offsets + address(source), rows, out, flips)
+        given_ = (offsets + address(source), rows, out, keys)
         one = filler(name, twin, **sizes)
+        one = one.erasing(erasure, paint) if erasure.chance else one
         if size >= LEAST_HASHED:
             sums.append(one.fill(*given_, wanted))
         else:
@@ -181,10 +211,17 @@ def test_rows_are_filled(
         {"rtol": 1e-3, "atol": 4e-3} if dtype.itemsize == 2 else {"rtol": 1e-6, "atol": 1e-5}
     )
     for i, (at, row) in enumerate(zip(offsets // size, rows, strict=True)):
-        image = source[at][:, ::-1] if flips[i] else source[at]
-        made = MADE[name](image, one.scale, one.shift)
+        image = part_of_padded(source[at], keys[i : i + 1], padding, around)
+        made = MADE[name](image[:, ::-1] if flips[i] else image, one.scale, one.shift)
         if planar and name != "transpose_batches":
             made = made.transpose(2, 0, 1)
+        made = made.copy()
+        draws = Draws(key_of(int(keys[i]), STEP_DRAWS))
+        erased = twins.erased_part(draws, erasure, height, width) if erasure.chance else None
+        if erased is not None:
+            top, left, high, wide = erased
+            hwc = made.transpose(1, 2, 0) if planar else made
+            hwc[top : top + high, left : left + wide] = paint
         np.testing.assert_allclose(outs[0][row].view(dtype), made.reshape(-1), **tolerance)
         if sums and wanted[i]:
             assert {int(one[i]) for one in sums} == {xxh3_64_intdigest(source[at].tobytes())}
@@ -201,13 +238,13 @@ def test_values_of_several_bytes(
     """Values of 2, 4 and 8 bytes are mirrored and taken apart whole."""
     source = np.random.default_rng(pixels).integers(0, 256, (pixels * channels * item), np.uint8)
     values = source.view(f"u{item}").reshape(1, pixels, channels)
-    size, flips = source.size, np.array([flip]).view(np.uint8)
+    size, keys = source.size, np.array([FLIPPED if flip else UPRIGHT], np.uint64)
     for twin in (False, True):
         out = np.zeros((1, size), np.uint8)
         filler(
             name, twin, row_bytes=size, out_bytes=size, height=1, width=pixels, channels=channels,
             item=item, mirrored=True,
-        ).fill(np.array([address(source)]), np.zeros(1, np.int64), out, flips)  # fmt: skip
+        ).fill(np.array([address(source)]), np.zeros(1, np.int64), out, keys)  # fmt: skip
         image = values[:, ::-1] if flip else values
         made = image.transpose(2, 0, 1) if name == "transpose_batches" else image
         np.testing.assert_array_equal(
@@ -251,7 +288,10 @@ def test_affine_row(
     )  # fmt: skip
     wanted = np.zeros((1, size), kind)
     many.fill(
-        np.array([address(source)]), np.zeros(1, np.int64), wanted, np.array([flip], np.uint8)
+        np.array([address(source)]),
+        np.zeros(1, np.int64),
+        wanted,
+        np.array([FLIPPED if flip else UPRIGHT], np.uint64),
     )
     name = "affine_row_half" if half else "affine_row"
     for function in (getattr(kernels, name), getattr(twins, f"{name}_numpy")):
@@ -821,32 +861,3 @@ def test_resize_floats(channels: int, data: st.DataObject) -> None:
     kernels.resize_f4(pixels, channels, *rest, found)
     twins.resize_f4_numpy(pixels, channels, *rest, twin)
     np.testing.assert_allclose(found, twin, rtol=1e-5, atol=1e-4)
-
-
-@settings(max_examples=80, deadline=None)
-@given(
-    height=st.integers(1, 12), width=st.integers(1, 12), pixel=st.integers(1, 4),
-    padding=st.integers(0, 20), around=st.integers(0, 2), data=st.data(),
-)  # fmt: skip
-def test_padded_rows(
-    height: int, width: int, pixel: int, padding: int, around: int, data: st.DataObject
-) -> None:
-    """padded_rows cuts parts out of pictures as numpy pads them, and writes nowhere else."""
-    size = height * width * pixel
-    source = np.random.default_rng(size).integers(0, 256, (5, height, width, pixel), np.uint8)
-    offsets, rows = picks(data, 5, size, 7)
-    places = st.integers(-padding, padding)
-    tops, lefts = (np.array([data.draw(places) for _ in rows], np.int64) for _ in ("tops", "lefts"))
-    flips = np.array([data.draw(st.integers(0, 1)) for _ in rows], np.uint8)
-    mode = ("constant", "edge", "reflect")[around]
-    aside = ((padding, padding), (padding, padding), (0, 0))
-    for function in (kernels.padded_rows, twins.padded_rows_numpy):
-        found = np.full((7, height, width, pixel), 9, np.uint8)
-        where = tops, lefts, around, flips, address(found), rows
-        function(offsets + address(source), height, width, pixel, *where)
-        for i, row in enumerate(rows):
-            image = np.pad(source[offsets[i] // size], aside, mode)
-            top, left = tops[i] + padding, lefts[i] + padding
-            part = image[top : top + height, left : left + width]
-            np.testing.assert_array_equal(found[row], part[:, ::-1] if flips[i] else part)
-        assert (np.delete(found, rows, axis=0) == 9).all()

@@ -103,11 +103,11 @@ def test_any_axes_in_any_mode(axes: str, mode: str) -> None:
         (OutputSpec(size=(4, 4), dtype=F4, contiguous=True), "uint8", "resize"),
         (OutputSpec(size=(4, 4)), "uint16", "each"),
         (OutputSpec(size=(4, 4), interpolation="nearest"), "uint8", "each"),
-        (OutputSpec(size=(8, 6), **PADDED), "uint8", "padded"),
-        (OutputSpec(size=(8, 6), **PADDED), "uint16", "padded"),
-        (OutputSpec(size=(8, 6), contiguous=True, **PADDED), "uint8", "padded"),
-        (OutputSpec(size=(8, 6), contiguous=True, **PADDED), "uint16", "each"),
-        (OutputSpec(size=(8, 6), dtype=F4, **PADDED), "uint8", "padded"),
+        (OutputSpec(size=(8, 6), **PADDED), "uint8", "mirror"),
+        (OutputSpec(size=(8, 6), **PADDED), "uint16", "mirror"),
+        (OutputSpec(size=(8, 6), contiguous=True, **PADDED), "uint8", "transpose"),
+        (OutputSpec(size=(8, 6), contiguous=True, **PADDED), "uint16", "transpose"),
+        (OutputSpec(size=(8, 6), dtype=F4, **PADDED), "uint8", "affine"),
         (OutputSpec(size=(8, 6), crop_ratio=0.5, **PADDED), "uint8", "each"),
         (OutputSpec(size=(8, 5), **PADDED), "uint8", "each"),
     ],
@@ -156,7 +156,7 @@ def test_compiled_modes_equal_one_by_one() -> None:
         if filler is None:
             fill.resize_rows(addresses, rows, flips, out, crops)
         else:
-            filler.fill(addresses, rows, out, flips)
+            filler.fill(addresses, rows, out, keys)
         np.testing.assert_array_equal(fill.handed_out(out), filled(fill, images, keys), name)
 
 

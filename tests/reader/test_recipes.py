@@ -14,6 +14,9 @@ from fakes import packed, write_hdf5
 
 from asyncreader import AsyncReader, ParamsError
 from asyncreader.keyed_random import Draws, mix
+from asyncreader.pixels import rows
+from asyncreader.pixels.transform import RowTransform
+from converters import convert
 
 COUNT = 32
 DATA = np.random.default_rng(0).integers(0, 256, (COUNT, 16, 12, 3), dtype=np.uint8)
@@ -86,6 +89,69 @@ def test_crops_that_do_not_go_together(params: dict[str, Any]) -> None:
     """A parameter of another crop is a ParamsError that names it."""
     with pytest.raises(ParamsError, match=next(iter(params)) + " goes with"):
         AsyncReader(data=DATA, **params)
+
+
+@pytest.mark.parametrize("flip", [False, True])
+@pytest.mark.parametrize("crop", [{}, {"size": (16, 12), "crop": "random", "crop_padding": 3}])
+@pytest.mark.parametrize(
+    "output",
+    [
+        {},
+        {"contiguous": True},
+        {"dtype": "float32", "scale": 1 / 255, "mean": (0.5, 0.4, 0.3)},
+        {"dtype": "float16", "contiguous": True},
+        {"dtype": "float64"},
+    ],
+)
+def test_many_rows_are_cut_and_erased_as_one_by_one(
+    output: dict[str, Any], crop: dict[str, Any], flip: bool, tmp_path: Path
+) -> None:
+    """What compiled code serves from memory, padded crops and erased rectangles with it, is what
+    steps make of decoded pictures one by one, for any number of threads and after a bad start."""
+    erasing = ("random-erasing", {"p": 0.8, "value": (9, 200, 77)})
+    params: dict[str, Any] = {**output, **crop, "flip": flip, "augment": [erasing]}
+    png = write_hdf5(tmp_path / "png.h5", packed(list(DATA), "png"))
+    raw = write_hdf5(tmp_path / "raw.h5", packed(list(DATA)))
+    found = []
+    for given in (
+        {"path": png}, {"data": DATA}, {"path": raw, "verify": "always", "nthread": 3},
+        {"path": raw, "io": "pread"}, {"path": raw, "rank": 1, "world_size": 2, "batch_size": 4},
+    ):  # fmt: skip
+        given = {"batch_size": 8, "shuffle": True, **params, **given}
+        with AsyncReader(copy=True, epochs=2, **given) as reader:
+            found.append([batch.data for _ in range(2) for batch in reader])
+    for other in found[1:4]:
+        np.testing.assert_array_equal(other, found[0])
+    np.testing.assert_array_equal(found[4], np.array(found[0])[:, 4:])
+    painted = (np.array(found[0]) != np.array(found[0])[0, 0]).any()
+    assert painted
+
+
+@pytest.mark.parametrize("output", [{}, {"dtype": "float32", "scale": 1 / 255, "contiguous": True}])
+@pytest.mark.parametrize("encoding", ["jpeg", "raw", "yuv420"])
+def test_many_pictures_take_the_steps_as_one_by_one(
+    encoding: str, output: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Pictures that are cropped and resized together take the same steps as each by itself, and
+    each step has its seconds."""
+    pictures = [np.ascontiguousarray(DATA[k].repeat(4, 0).repeat(5, 1)) for k in range(COUNT)]
+    path = write_hdf5(tmp_path / "a.h5", packed(pictures, "raw" if encoding == "raw" else "jpeg"))
+    if encoding == "yuv420":
+        convert(path, path := str(tmp_path / "b.h5"), encoding=encoding)
+    params: dict[str, Any] = {
+        "path": path, "size": (24, 20), "crop": "random-resized", "flip": True, "batch_size": 8,
+        "augment": ["rand-augment", ("random-erasing", {"p": 0.8})], **output,
+    }  # fmt: skip
+    found = []
+    for alone in (False, True):
+        if alone:
+            for name in ("put_planned", "put_planes"):
+                monkeypatch.setattr(rows, name, lambda fill, images, *_: range(images.sizes.size))
+            monkeypatch.setattr(RowTransform, "_resizes_compiled", lambda _: encoding != "raw")
+        with AsyncReader(copy=True, **params) as reader:
+            found.append([batch.data for batch in reader])
+            assert set(reader.stats().other_seconds) == {"rand-augment", "random-erasing"}
+    np.testing.assert_array_equal(*found)
 
 
 # -- mixing --------------------------------------------------------------------------------------

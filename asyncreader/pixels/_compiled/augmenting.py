@@ -6,11 +6,14 @@ Numbers are worked out as torchvision's v2 functions work them out, in float32 w
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
+from llvmlite import ir
 from numba import njit, types
+from numba.extending import intrinsic
 
-from .base import i8, kernel, u8_pointer
+from .base import i8, kernel, load_any, memcpy, store_any, u8_pointer
 
 _u8 = types.uintp
 _f8, _f4 = types.float64, types.float32
@@ -21,27 +24,59 @@ _RED, _GREEN, _BLUE = np.float32(0.2989), np.float32(0.587), np.float32(0.114)
 _BITS = 32
 
 
-@kernel(_u8, i8, types.uint8[:, ::1])
-def look_up(image, pixels, table):  # type: ignore[no-untyped-def]
+@njit
+def _stretch(image, pixels, channels, c):  # type: ignore[no-untyped-def]
+    """Stretch channel ``c``; ``channels`` is a number that LLVM knows: it makes vector code."""
+    data, least, most = u8_pointer(image), np.uint8(255), np.uint8(0)
+    for p in range(pixels):
+        value = data[channels * p + c]
+        least, most = value if value < least else least, value if value > most else most
+    if most <= least:
+        return
+    low, scale = np.float32(least), (np.float32(most) - np.float32(least)) * np.float32(1 / 255)
+    for p in range(pixels):
+        stretched = (np.float32(data[channels * p + c]) - low) / scale
+        data[channels * p + c] = np.uint8(np.int32(min(stretched, np.float32(255))))
+
+
+@kernel(_u8, i8, i8)
+def autocontrast(image, pixels, channels):  # type: ignore[no-untyped-def]
+    if channels == 3:
+        for c in range(3):
+            _stretch(image, pixels, 3, c)
+    else:
+        _stretch(image, pixels, 1, 0)
+
+
+@kernel(_u8, i8, i8)
+def equalize(image, pixels, channels):  # type: ignore[no-untyped-def]
     data = u8_pointer(image)
-    if table.shape[0] == 3:
-        red, green, blue = table[0], table[1], table[2]
+    # neighbours are often equal: a processor waits for the count that it has just written
+    counts = np.zeros((4, channels, 256), np.int64)
+    for p in range(pixels):
+        table = counts[p & 3]
+        for c in range(channels):
+            table[c, np.uintp(data[p * channels + c])] += 1
+    made = np.empty((3, 256), np.uint8)
+    for c in range(channels):
+        last, count = 0, counts[0, c]
+        for k in range(256):
+            count[k] += counts[1, c, k] + counts[2, c, k] + counts[3, c, k]
+            last = k if count[k] else last
+        step, below = (pixels - count[last]) // 255, 0
+        for k in range(256):
+            made[c, k] = min(255, (below + step // 2) // step) if step else k
+            below += count[k]
+        made[c, 0] = 0
+    red, green, blue = made[0], made[1], made[2]
+    if channels == 3:
         for p in range(pixels):
             data[3 * p] = red[np.uintp(data[3 * p])]
             data[3 * p + 1] = green[np.uintp(data[3 * p + 1])]
             data[3 * p + 2] = blue[np.uintp(data[3 * p + 2])]
     else:
-        only = table[0]
         for p in range(pixels):
-            data[p] = only[np.uintp(data[p])]
-
-
-@kernel(_u8, i8, types.int64[:, ::1])
-def histogram(image, pixels, counts):  # type: ignore[no-untyped-def]
-    data, channels = u8_pointer(image), counts.shape[0]
-    for p in range(pixels):
-        for c in range(channels):
-            counts[c, np.uintp(data[p * channels + c])] += 1
+            data[p] = red[np.uintp(data[p])]
 
 
 @njit
@@ -65,6 +100,13 @@ def _blended(value, other, ratio):  # type: ignore[no-untyped-def]
     return np.uint8(np.int32(min(max(mixed, np.float32(0)), np.float32(255))))
 
 
+@kernel(_u8, i8, _f4, _f4)
+def blend_level(image, size, ratio, level):  # type: ignore[no-untyped-def]
+    data = u8_pointer(image)
+    for k in range(size):
+        data[k] = _blended(data[k], level, ratio)
+
+
 @kernel(_u8, i8, _f4)
 def saturate(image, pixels, ratio):  # type: ignore[no-untyped-def]
     data, rest = u8_pointer(image), np.float32(1) - ratio
@@ -76,48 +118,62 @@ def saturate(image, pixels, ratio):  # type: ignore[no-untyped-def]
         data[3 * p + 2] = _blended(blue, grey, ratio)
 
 
+#: Pixels whose hues are turned together: LLVM makes vector code of loops without branches.
+_HUES = 256
+
+
+@njit
+def _turned(planes, count, by):  # type: ignore[no-untyped-def]
+    """Turn the hues of ``planes``, red, green and blue as float32 (3, _HUES)."""
+    reds, greens, blues = planes[0], planes[1], planes[2]
+    two, four, six = np.float32(2), np.float32(4), np.float32(6)
+    # as torchvision scales [0, 1] to bytes: 255.999 values, cut
+    one, full, scale = np.float32(1), np.float32(255), np.float32(255.999)
+    for p in range(count):
+        red, green, blue = reds[p], greens[p], blues[p]
+        most, least = green if green > blue else blue, blue if green > blue else green
+        most, least = red if red > most else most, red if red < least else least
+        wide = most - least
+        is_red, is_green = most == red, most == green
+        apart = green - blue if is_red else (blue - red if is_green else red - green)
+        base = np.float32(0) if is_red else (two if is_green else four)
+        hue = base + apart / (one if wide == 0 else wide)
+        hue = hue / six + one + by  # above 0: cutting its fraction off is floor
+        hue -= np.float32(np.int32(hue))
+        value, part = most / full, wide / (one if most == 0 else most)
+        sixth = hue * six
+        section = np.int32(sixth)
+        over = sixth - np.float32(section)
+        section = np.int32(0) if section == 6 else section
+        low = value * (one - part)
+        down = value * (one - part * over)
+        up = value * (one - part * (one - over))
+        r, g, b = value, low, down  # section 5
+        r, g, b = (up, low, value) if section == 4 else (r, g, b)
+        r, g, b = (low, down, value) if section == 3 else (r, g, b)
+        r, g, b = (low, value, up) if section == 2 else (r, g, b)
+        r, g, b = (down, value, low) if section == 1 else (r, g, b)
+        r, g, b = (value, up, low) if section == 0 else (r, g, b)
+        reds[p] = red if wide == 0 else r * scale
+        greens[p] = green if wide == 0 else g * scale
+        blues[p] = blue if wide == 0 else b * scale
+
+
 @kernel(_u8, i8, _f4)
 def turn_hue(image, pixels, by):  # type: ignore[no-untyped-def]
-    data, full = u8_pointer(image), np.float32(255)
-    for p in range(pixels):
-        red, green, blue = data[3 * p], data[3 * p + 1], data[3 * p + 2]
-        most, least = max(red, green, blue), min(red, green, blue)
-        if most == least:
-            continue
-        wide = np.float32(most) - np.float32(least)
-        if most == red:
-            hue = (np.float32(green) - np.float32(blue)) / wide
-        elif most == green:
-            hue = np.float32(2) + (np.float32(blue) - np.float32(red)) / wide
-        else:
-            hue = np.float32(4) + (np.float32(red) - np.float32(green)) / wide
-        hue = hue / np.float32(6) + np.float32(1) + by
-        hue -= np.float32(math.floor(hue))
-        value, part = np.float32(most) / full, wide / np.float32(most)
-        sixth = hue * np.float32(6)
-        section = math.floor(sixth)
-        over = sixth - np.float32(section)
-        low = value * (np.float32(1) - part)
-        down = value * (np.float32(1) - part * over)
-        up = value * (np.float32(1) - part * (np.float32(1) - over))
-        section = np.int64(section) % 6
-        if section == 0:
-            r, g, b = value, up, low
-        elif section == 1:
-            r, g, b = down, value, low
-        elif section == 2:
-            r, g, b = low, value, up
-        elif section == 3:
-            r, g, b = low, down, value
-        elif section == 4:
-            r, g, b = up, low, value
-        else:
-            r, g, b = value, low, down
-        # as torchvision scales [0, 1] to bytes: 255.999 values, cut
-        scale = np.float32(255.999)
-        data[3 * p] = np.uint8(np.int32(r * scale))
-        data[3 * p + 1] = np.uint8(np.int32(g * scale))
-        data[3 * p + 2] = np.uint8(np.int32(b * scale))
+    planes = np.empty((3, _HUES), np.float32)
+    reds, greens, blues = planes[0], planes[1], planes[2]
+    for first in range(0, pixels, _HUES):
+        data, count = u8_pointer(image + np.uintp(3 * first)), min(_HUES, pixels - first)
+        for p in range(count):
+            reds[p] = np.float32(data[3 * p])
+            greens[p] = np.float32(data[3 * p + 1])
+            blues[p] = np.float32(data[3 * p + 2])
+        _turned(planes, count, by)
+        for p in range(count):
+            data[3 * p] = np.uint8(np.int32(reds[p]))
+            data[3 * p + 1] = np.uint8(np.int32(greens[p]))
+            data[3 * p + 2] = np.uint8(np.int32(blues[p]))
 
 
 @kernel(_u8, _u8, i8, i8, i8, _f4)
@@ -179,6 +235,27 @@ def blur(image, height, width, channels, across, down):  # type: ignore[no-untyp
             data[base + k] = np.uint8(np.int32(mixed[k] + np.float32(0.5)))
 
 
+@intrinsic
+def _load_i4(typingctx: Any, address: Any) -> Any:
+    """The four bytes at ``address``."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return load_any(builder, arguments[0], ir.IntType(32))
+
+    return types.int32(types.uintp), generate
+
+
+@intrinsic
+def _store_i4(typingctx: Any, address: Any, value: Any) -> Any:
+    """Write four bytes to ``address``."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        store_any(builder, arguments[1], arguments[0])
+        return context.get_dummy_value()
+
+    return types.void(types.uintp, types.int32), generate
+
+
 @njit
 def _inside(start, step, limit, count):  # type: ignore[no-untyped-def]
     """The numbers j of 0 .. count-1 for which ``0 <= start + j * step < limit``: first and end."""
@@ -197,7 +274,7 @@ def affine_nearest(  # type: ignore[no-untyped-def]
 ):
     one = np.float64(1 << _BITS)
     step_x, step_y = np.int64(round(matrix[0] * one)), np.int64(round(matrix[3] * one))
-    come = u8_pointer(source)
+    come, size = u8_pointer(source), height * width * channels
     for i in range(high):
         y = i - 0.5 * (high - 1)
         left = -0.5 * (wide - 1)
@@ -208,17 +285,25 @@ def affine_nearest(  # type: ignore[no-untyped-def]
         first_y, end_y = _inside(at_y, step_y, height << _BITS, wide)
         first = max(first, first_y)
         end = max(first, min(end, end_y))
-        go = u8_pointer(out + np.uintp(i * wide * channels))
+        line = out + np.uintp(i * wide * channels)
+        go, room = u8_pointer(line), (high - i) * wide * channels
         for j in range(first * channels):
             go[j] = fill[j % channels]
         at_x += first * step_x
         at_y += first * step_y
-        if channels == 3:
+        if step_x == 1 << _BITS and step_y == 0:  # a line that is moved along
+            p = channels * ((at_y >> _BITS) * width + (at_x >> _BITS))
+            to = line + np.uintp(first * channels)
+            memcpy(to, source + np.uintp(max(0, p)), np.uintp((end - first) * channels))
+        elif channels == 3:
             for j in range(first, end):
                 p = 3 * ((at_y >> _BITS) * width + (at_x >> _BITS))
-                go[3 * j] = come[p]
-                go[3 * j + 1] = come[p + 1]
-                go[3 * j + 2] = come[p + 2]
+                if p + 4 <= size and 3 * j + 4 <= room:  # a byte more, which is written over
+                    _store_i4(line + np.uintp(3 * j), _load_i4(source + np.uintp(p)))
+                else:
+                    go[3 * j] = come[p]
+                    go[3 * j + 1] = come[p + 1]
+                    go[3 * j + 2] = come[p + 2]
                 at_x += step_x
                 at_y += step_y
         else:
@@ -232,22 +317,77 @@ def affine_nearest(  # type: ignore[no-untyped-def]
             go[j] = fill[j % channels]
 
 
+@intrinsic
+def _mix_rgb(
+    typingctx: Any, above: Any, line: Any, right: Any, low: Any, share: Any, fill: Any, out: Any
+) -> Any:
+    """Write the pixel of three bytes that lies between ``above``, the next one, and those a
+    ``line`` of bytes later; a byte more is read and written. ``share``: the part of it, besides
+    which there is the colour at ``fill`` (4 float32); 1 and zeros for none."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        above, line, right, low, share, fill, out = arguments
+        kind = ir.VectorType(ir.FloatType(), 4)
+
+        def splat(value: Any) -> Any:
+            one = builder.insert_element(ir.Constant(kind, None), value, ir.IntType(32)(0))
+            lanes = ir.Constant(ir.VectorType(ir.IntType(32), 4), [0] * 4)
+            return builder.shuffle_vector(one, one, lanes)
+
+        def pixel(address: Any) -> Any:
+            loaded = load_any(builder, address, ir.VectorType(ir.IntType(8), 4))
+            return builder.uitofp(loaded, kind)
+
+        def mixed(first: Any, second: Any, part: Any) -> Any:
+            rest = splat(builder.fsub(ir.Constant(ir.FloatType(), 1.0), part))
+            return builder.fadd(builder.fmul(rest, first), builder.fmul(splat(part), second))
+
+        def along(address: Any) -> Any:
+            beside = builder.add(address, ir.Constant(address.type, 3))
+            return mixed(pixel(address), pixel(beside), right)
+
+        value = mixed(along(above), along(builder.add(above, line)), low)
+        colour = load_any(builder, fill, kind)
+        value = builder.fmul(splat(share), builder.fsub(value, colour))
+        value = builder.fadd(builder.fadd(value, colour), splat(ir.Constant(ir.FloatType(), 0.5)))
+        store_any(builder, builder.fptoui(value, ir.VectorType(ir.IntType(8), 4)), out)
+        return context.get_dummy_value()
+
+    address = types.uintp
+    return types.void(address, address, _f4, _f4, _f4, address, address), generate
+
+
 @kernel(_u8, _u8, i8, i8, i8, i8, i8, types.float64[::1], types.boolean, _f4[::1])
 def warp(  # type: ignore[no-untyped-def]
     source, out, height, width, high, wide, channels, matrix, bilinear, fill
 ):
     come, go = u8_pointer(source), u8_pointer(out)
-    filled = fill.size > 0
+    filled, colour = fill.size > 0, np.zeros(4, np.float32)
+    colour[: min(4, fill.size)] = fill[:4]
+    paint, line_bytes = np.uintp(colour.ctypes.data), np.uintp(width * channels)
+    projects = matrix[6] != 0 or matrix[7] != 0 or matrix[8] != 1
+    quick, size = bilinear and channels == 3, high * wide * channels
     for i in range(high):
         y = i - 0.5 * (high - 1)
         for j in range(wide):
             x = j - 0.5 * (wide - 1)
-            below = matrix[6] * x + matrix[7] * y + matrix[8]
-            if below == 0:
-                below = np.nan  # nowhere
-            at_x = (matrix[0] * x + matrix[1] * y + matrix[2]) / below + 0.5 * (width - 1)
-            at_y = (matrix[3] * x + matrix[4] * y + matrix[5]) / below + 0.5 * (height - 1)
+            at_x = matrix[0] * x + matrix[1] * y + matrix[2]
+            at_y = matrix[3] * x + matrix[4] * y + matrix[5]
+            if projects:
+                below = matrix[6] * x + matrix[7] * y + matrix[8]
+                if below == 0:
+                    below = np.nan  # nowhere
+                at_x, at_y = at_x / below, at_y / below
+            at_x, at_y = at_x + 0.5 * (width - 1), at_y + 0.5 * (height - 1)
             to = (i * wide + j) * channels
+            # four whole pixels, none of which is the last of the source or of the result
+            if quick and 0 <= at_x < width - 2 and 0 <= at_y < height - 1 and to + 3 < size:
+                first_x, first_y, one = np.int64(at_x), np.int64(at_y), np.float32(1)
+                right, low = np.float32(at_x - first_x), np.float32(at_y - first_y)
+                share = ((one - right) + right) * ((one - low) + low)
+                above = source + np.uintp((first_y * width + first_x) * 3)
+                _mix_rgb(above, line_bytes, right, low, share, paint, out + np.uintp(to))
+                continue
             outside = not (-1 < at_x < width and -1 < at_y < height)
             if not bilinear and not outside:
                 column, line = math.floor(at_x + 0.5), math.floor(at_y + 0.5)
@@ -290,3 +430,4 @@ def warp(  # type: ignore[no-untyped-def]
                 if filled:  # torchvision weighs what is inside once more
                     value = share * (value - fill[c]) + fill[c]
                 go[to + c] = np.uint8(np.int32(value + np.float32(0.5)))
+    colour[0] = 0  # in use until here

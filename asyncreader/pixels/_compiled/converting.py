@@ -1,4 +1,5 @@
-"""Functions that change a row of pixels while they copy it: mirror, take channels apart, cast."""
+"""Functions that change a row of pixels while they copy it: mirror, cut out, take channels apart,
+cast; and paint a part of it over."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ from numba import carray, njit, types
 from numba.core.registry import cpu_target
 from numba.extending import intrinsic
 
-from .base import apart, load_any, store_any, u8_pointer
+from .base import apart, load_any, memcpy, store_any, u8_pointer
 from .moving import AHEAD, prefetch, stream_row
 
 
@@ -102,6 +103,74 @@ def mirror_row(come, go, height, width, pixel):  # type: ignore[no-untyped-def]
             for k in range(pixel):
                 dst[base + x * pixel + k] = src[base + (width - 1 - x) * pixel + k]
             x += 1
+
+
+@njit
+def _pixel_at(place, limit, around):  # type: ignore[no-untyped-def]
+    """The pixel that stands at ``place``; -1 for none. ``around``: as of padded_row."""
+    if 0 <= place < limit:
+        return place
+    if around == 0:
+        return -1
+    if around == 1:
+        return min(max(place, 0), limit - 1)
+    if limit == 1:
+        return 0
+    place = abs(place) % (2 * (limit - 1))
+    return min(place, 2 * (limit - 1) - place)
+
+
+@njit
+def padded_row(come, go, height, width, pixel, top, left, around):  # type: ignore[no-untyped-def]
+    """Copy the part of a picture that has its own size and begins at (top, left), which may lie
+    outside: there are zeros (``around`` 0), the outermost pixels (1) or the mirror image (2)."""
+    line = width * pixel
+    first, end = min(max(0, -left), width), max(0, min(width, width - left))
+    low, high = min(max(0, -top), height), max(0, min(height, height - top))
+    inside = max(0, end - first) * pixel
+    if inside and low < high:  # what lies inside in one piece; what is wrong then is written below
+        memcpy(
+            go + np.uintp(low * line + first * pixel),
+            come + np.uintp((low + top) * line + (first + left) * pixel),
+            np.uintp((high - low - 1) * line + inside),
+        )
+    for y in range(height):
+        at, row = go + np.uintp(y * line), _pixel_at(top + y, height, around)
+        to = u8_pointer(at)
+        if row < 0:
+            for k in range(line):
+                to[k] = 0
+            continue
+        given = come + np.uintp(row * line)
+        if inside and not low <= y < high:
+            source = given + np.uintp((left + first) * pixel)
+            memcpy(at + np.uintp(first * pixel), source, np.uintp(inside))
+        if around == 0:
+            for k in range(first * pixel):
+                to[k] = 0
+            for k in range(end * pixel, line):
+                to[k] = 0
+            continue
+        source_line = u8_pointer(given)
+        for n in range(width - max(0, end - first)):
+            x = n if n < first else n - first + max(first, end)
+            column = _pixel_at(left + x, width, around)
+            for k in range(pixel):
+                to[x * pixel + k] = source_line[column * pixel + k]
+
+
+@njit
+def paint_part(go, top, left, rows, columns, width, pixel, colour):  # type: ignore[no-untyped-def]
+    """Write the ``pixel`` bytes at ``colour`` to a part of a picture at ``go``."""
+    if rows == 0:
+        return
+    start = go + np.uintp((top * width + left) * pixel)
+    to, given, k = u8_pointer(start), u8_pointer(colour), 0
+    for n in range(columns * pixel):
+        to[n] = given[k]
+        k = k + 1 if k + 1 < pixel else 0
+    for y in range(1, rows):
+        memcpy(start + np.uintp(y * width * pixel), start, np.uintp(columns * pixel))
 
 
 @njit(inline="always")

@@ -6,6 +6,7 @@ thing that can be done with a row, so that a reader compiles the one that it nee
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -13,26 +14,35 @@ from numba import njit, types
 
 from ..fill_tables import (
     ALWAYS,
+    AROUND,
     BASE,
+    BROAD,
+    CHANCE,
     CHANNELS,
     CHECK,
     COUNT,
     END,
-    FLIPS,
+    ERASURE_TRIES,
     FOUND,
     HEIGHT,
     ITEM,
     KEY,
+    KEYS,
     LABEL_BYTES,
     LABEL_TABLE,
     LABELS,
+    LEAST,
     MARK,
     MIRROR_DRAW,
     MIRRORED,
+    MOST,
+    NARROW,
     NEVER,
     OFFSETS,
     OUT,
     OUT_BYTES,
+    PADDING,
+    PAINT,
     PLANAR,
     POSITION,
     PUBLISHED,
@@ -43,6 +53,7 @@ from ..fill_tables import (
     SEEN,
     START,
     STARTS,
+    STEP_DRAWS,
     STOPPED,
     STREAM,
     STRIDE,
@@ -59,6 +70,8 @@ from .converting import (
     affine_row_half,
     has_half,
     mirror_row,
+    padded_row,
+    paint_part,
     transpose_row,
 )
 from .hashing import copy_hashed
@@ -92,10 +105,63 @@ def _mixed_with(key, value):  # type: ignore[no-untyped-def]
 
 
 @njit(inline="always")
-def _is_mirrored(key, position):  # type: ignore[no-untyped-def]
-    """Whether draw MIRROR_DRAW of the sample at ``position`` is below 0.5."""
-    drawn = _mixed_with(np.uint64(MIRROR_DRAW + 1), _mixed_with(key, position))
-    return (drawn >> np.uint64(63)) == 0
+def _unit(drawn):  # type: ignore[no-untyped-def]
+    """64 random bits as a number in [0, 1)."""
+    return np.float64(drawn >> np.uint64(11)) * 2.0**-53
+
+
+@njit(inline="always")
+def _uniform(key, draw):  # type: ignore[no-untyped-def]
+    """keyed_random.uniforms of one key."""
+    return _unit(_mixed_with(np.uint64(draw + 1), key))
+
+
+@njit(inline="always")
+def _next(state):  # type: ignore[no-untyped-def]
+    """keyed_random.Draws: 64 bits, and the state behind them."""
+    state = state + np.uint64(0x9E3779B97F4A7C15)
+    return mixed(state), state
+
+
+@njit(inline="always")
+def _below(drawn, count):  # type: ignore[no-untyped-def]
+    """keyed_random.Draws.below of 64 bits, for a count below 2**31."""
+    high, low = drawn >> np.uint64(32), drawn & np.uint64(0xFFFFFFFF)
+    low = low * np.uint64(count) >> np.uint64(32)
+    return np.int64((high * np.uint64(count) + low) >> np.uint64(32))
+
+
+@njit
+def _erase(go, key, sizes):  # type: ignore[no-untyped-def]
+    """Paint over what twins.erased_part draws for the row at ``go``."""
+    terms, high, wide = sizes.view(np.float64), sizes[HEIGHT], sizes[WIDTH]
+    golden = np.uint64(0x9E3779B97F4A7C15)
+    state = mixed((np.uint64(2) ^ key) + golden)  # keyed_random.key_of
+    state = mixed((state ^ np.uint64(STEP_DRAWS)) + golden)
+    drawn, state = _next(state)
+    if not _unit(drawn) < terms[CHANCE]:
+        return
+    for _ in range(ERASURE_TRIES):
+        drawn, state = _next(state)
+        area = terms[LEAST] + (terms[MOST] - terms[LEAST]) * _unit(drawn)
+        area = high * wide * area
+        drawn, state = _next(state)
+        aspect = terms[NARROW] + (terms[BROAD] - terms[NARROW]) * _unit(drawn)
+        aspect = math.exp(aspect)
+        rows = np.int64(np.rint(math.sqrt(area * aspect)))
+        columns = np.int64(np.rint(math.sqrt(area / aspect)))
+        if rows < high and columns < wide:
+            drawn, state = _next(state)
+            top = _below(drawn, high - rows + 1)
+            drawn, state = _next(state)
+            left = _below(drawn, wide - columns + 1)
+            parts = sizes[CHANNELS] if sizes[PLANAR] else 1
+            pixel = sizes[OUT_BYTES] // (high * wide * parts)
+            for part in range(parts):
+                plane = go + np.uintp(part * high * wide * pixel)
+                colour = np.uintp(sizes[PAINT] + part * pixel)
+                paint_part(plane, top, left, rows, columns, wide, pixel, colour)
+            return
 
 
 @njit(inline="always")
@@ -140,11 +206,15 @@ def _fill(name: str, put: Any, plain: bool) -> Any:
         size, stream, mode = sizes[ROW_BYTES], sizes[STREAM] != 0, sizes[CHECK]
         seen, label_bytes = np.uintp(sizes[SEEN]), sizes[LABEL_BYTES]
         count, offsets, targets = job[COUNT], job[OFFSETS], job[TARGETS]
-        flips, wanted, found_at = job[FLIPS], job[WANTED], job[FOUND]
+        keys, wanted, found_at = job[KEYS], job[WANTED], job[FOUND]
+        mirrored, cut = sizes[MIRRORED] != 0, sizes[PADDING] != 0
+        erased = sizes[CHANCE] != 0  # its bits: not 0.0
+        drawn = mirrored or cut or erased
         out, label_out = np.uintp(job[OUT]), np.uintp(job[LABELS])
-        key = np.uint64(job[KEY])
-        first, second = np.uintp(scratch[0].ctypes.data), np.uintp(scratch[1].ctypes.data)
-        third, fd, next_fd = np.uintp(scratch[2].ctypes.data), np.int64(-1), np.int64(-1)
+        shared_key, key = np.uint64(job[KEY]), np.uint64(0)
+        hashed, read_to = np.uintp(scratch[0].ctypes.data), np.uintp(scratch[1].ctypes.data)
+        moved = np.uintp(scratch[2].ctypes.data), np.uintp(scratch[3].ctypes.data)
+        fd, next_fd = np.int64(-1), np.int64(-1)
         coming, next_sum, next_label = np.uintp(0), np.int64(0), np.int64(0)
         next_record = np.int64(0)
         near, bad = 0, 0
@@ -176,23 +246,25 @@ def _fill(name: str, put: Any, plain: bool) -> Any:
             if targets:
                 row = load_i8(np.uintp(targets + 8 * i))
             go = out + np.uintp(row * sizes[OUT_BYTES])
-            if flips:
-                flipped = byte_at(flips, i) != 0
-            else:
-                flipped = sizes[MIRRORED] != 0 and _is_mirrored(key, job[POSITION] + i)
-            straight = plain and not flipped
+            if drawn:
+                if keys:
+                    key = np.uint64(load_i8(np.uintp(keys + 8 * i)))
+                else:
+                    key = _mixed_with(shared_key, job[POSITION] + i)
+            flipped = mirrored and _uniform(key, MIRROR_DRAW) < 0.5
+            straight = plain and not flipped and not cut
             if wanted:
                 checked = byte_at(wanted, i) != 0
             else:
                 checked = sum_at != 0 and (mode == ALWAYS or byte_at(seen, record) == 0)
             if fd >= 0:
-                read = go if straight else third
+                read = go if straight else read_to
                 if pread(np.int32(fd), read, np.uintp(size), np.int64(come)) != size:
                     bad += 1
                     continue
                 come = read
             if checked:
-                copied = go if straight else first
+                copied = go if straight else hashed
                 found = copy_hashed(come, copied, size, stream and straight, sums)
                 come = copied
                 if wanted:
@@ -204,7 +276,11 @@ def _fill(name: str, put: Any, plain: bool) -> Any:
             elif straight and fd < 0:
                 _move(come, go, size, stream)
             if not straight:
-                put(come, go, flipped, sizes, a, b, second, planes, tile)
+                put(come, go, flipped, key, sizes, a, b, moved, planes, tile)
+            if erased:
+                if stream:
+                    fence()
+                _erase(go, key, sizes)
             if label_bytes == 8:  # one number: a call of memcpy takes longer
                 memcpy(label_out + np.uintp(8 * row), np.uintp(label), np.uintp(8))
             elif label_bytes:
@@ -233,8 +309,9 @@ def _enter_filler(name: str, put: Any, plain: bool = False, casts: bool = False)
         stopped_at = claimed_at + np.uintp(8 * STOPPED)
         wide = sizes[WIDTH] if casts else 0
         a, b = _of_line(scale, wide), _of_line(shift, wide)
-        used = 1 if plain and not sizes[MIRRORED] else sizes[ROW_BYTES] + 64
-        scratch, planes = np.empty((3, used), np.uint8), np.empty((3, TILE), np.uint8)
+        drawn = sizes[MIRRORED] != 0 or sizes[PADDING] != 0
+        used = sizes[ROW_BYTES] + 64 if drawn or not plain else 1
+        scratch, planes = np.empty((4, used), np.uint8), np.empty((3, TILE), np.uint8)
         tile = np.empty(TILE, np.float32)
         sums = np.empty(8, np.uint64)
         done, looked = 0, 0
@@ -257,28 +334,45 @@ def _enter_filler(name: str, put: Any, plain: bool = False, casts: bool = False)
 
 
 @njit
-def _put_mirrored(come, go, flipped, sizes, a, b, scratch, planes, tile):  # type: ignore[no-untyped-def]
+def _move_pixels(come, go, flipped, key, sizes, scratch):  # type: ignore[no-untyped-def]
+    """Copy a row, mirrored or the part of it that was drawn, by way of ``scratch`` where both."""
+    height, width, padding = sizes[HEIGHT], sizes[WIDTH], sizes[PADDING]
     pixel = sizes[CHANNELS] * sizes[ITEM]
+    if padding == 0:
+        mirror_row(come, go, height, width, pixel)
+        return
+    # see twins.choose_rect: parts have the size of the picture
+    top = np.int64(_uniform(key, 0) * (2 * padding + 1)) - padding
+    left = np.int64(_uniform(key, 1) * (2 * padding + 1)) - padding
+    if flipped:  # as far on the other side of the mirror image
+        mirror_row(come, scratch, height, width, pixel)
+        come, left = scratch, -left
+    padded_row(come, go, height, width, pixel, top, left, sizes[AROUND])
+
+
+@njit
+def _put_moved(come, go, flipped, key, sizes, a, b, scratch, planes, tile):  # type: ignore[no-untyped-def]
+    first, second = scratch
     if sizes[STREAM]:
-        mirror_row(come, scratch, sizes[HEIGHT], sizes[WIDTH], pixel)
-        stream_row(scratch, go, sizes[ROW_BYTES])
+        _move_pixels(come, first, flipped, key, sizes, second)
+        stream_row(first, go, sizes[ROW_BYTES])
     else:
-        mirror_row(come, go, sizes[HEIGHT], sizes[WIDTH], pixel)
+        _move_pixels(come, go, flipped, key, sizes, second)
 
 
 @njit
-def _upright(come, flipped, sizes, scratch):  # type: ignore[no-untyped-def]
-    """Where a row lies that is mirrored, if it is to be: in ``scratch``."""
-    if not flipped:
+def _moved(come, flipped, key, sizes, scratch):  # type: ignore[no-untyped-def]
+    """Where a row lies whose pixels are moved, if they are: in ``scratch``."""
+    first, second = scratch
+    if not flipped and sizes[PADDING] == 0:
         return come
-    pixel = sizes[CHANNELS] * sizes[ITEM]
-    mirror_row(come, scratch, sizes[HEIGHT], sizes[WIDTH], pixel)
-    return scratch
+    _move_pixels(come, first, flipped, key, sizes, second)
+    return first
 
 
 @njit
-def _put_planes(come, go, flipped, sizes, a, b, scratch, planes, tile):  # type: ignore[no-untyped-def]
-    come = _upright(come, flipped, sizes, scratch)
+def _put_planes(come, go, flipped, key, sizes, a, b, scratch, planes, tile):  # type: ignore[no-untyped-def]
+    come = _moved(come, flipped, key, sizes, scratch)
     pixels, stream = sizes[HEIGHT] * sizes[WIDTH], sizes[STREAM] != 0
     transpose_row(come, go, pixels, sizes[CHANNELS], sizes[ITEM], stream, planes)
 
@@ -286,8 +380,8 @@ def _put_planes(come, go, flipped, sizes, a, b, scratch, planes, tile):  # type:
 def _put_affine(name: str, affine: Any) -> Any:
     @njit
     @apart(name)
-    def put(come, go, flipped, sizes, a, b, scratch, planes, tile):  # type: ignore[no-untyped-def]
-        come = _upright(come, flipped, sizes, scratch)
+    def put(come, go, flipped, key, sizes, a, b, scratch, planes, tile):  # type: ignore[no-untyped-def]
+        come = _moved(come, flipped, key, sizes, scratch)
         planar, stream = sizes[PLANAR] != 0, sizes[STREAM] != 0
         affine(come, go, sizes[HEIGHT], sizes[WIDTH], planar, a, b, stream, planes, tile)
 
@@ -321,7 +415,7 @@ def _enter_row(name: str, affine: Any, element: Any) -> None:
         cast(source, height, width, mirrored, planar, out, a, b, scratch, planes, tile)
 
 
-_enter_filler("copy_batches", _put_mirrored, plain=True)
+_enter_filler("copy_batches", _put_moved, plain=True)
 _enter_filler("transpose_batches", _put_planes)
 _enter_filler("affine_batches", _put_affine("f4", affine_row), casts=True)
 _enter_row("affine_row", affine_row, _f4)

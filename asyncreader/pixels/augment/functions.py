@@ -8,39 +8,27 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Final, TypeAlias
 
 import numpy as np
 
-from ...array_types import Array, Float32, Float64, UInt8
+from ...array_types import Float32, Float64, UInt8
 from .. import kernels
 from ..transform import SCRATCH
 
 #: What is painted where a picture has no pixels: one number, or one for each channel; None: zeros.
 Fill: TypeAlias = float | tuple[float, ...] | None
 
-_LEVELS: Final = np.arange(256, dtype=np.float32)
+_NO_COLOUR: Final = np.empty(0, np.float32)
 
 
 def _before(image: UInt8) -> UInt8:
     """A copy of ``image``, for what cannot read where it writes."""
     copy: UInt8 = SCRATCH.array("before", image.shape, image.dtype)
-    np.copyto(copy, image)
+    # numpy would free the GIL for these microseconds, and wait to have it again
+    copy.reshape(-1).data[:] = image.reshape(-1).data
     return copy
-
-
-def _look_up(image: UInt8, tables: Float32) -> None:
-    """Replace each byte by its entry, cut to whole numbers from 0 to 255: (256,), or (C, 256)."""
-    entries = np.clip(tables, 0, 255).astype(np.uint8).reshape(-1, 256)
-    kernels.look_up(image.ctypes.data, image.size // len(entries), entries)
-
-
-def _counts(image: UInt8) -> Array:
-    """How often each channel has each value: int64 (C, 256)."""
-    channels = image.shape[2]
-    counts = np.zeros((channels, 256), np.int64)
-    kernels.histogram(image.ctypes.data, image.size // channels, counts)
-    return counts
 
 
 # -- levels --------------------------------------------------------------------------------------
@@ -48,7 +36,7 @@ def _counts(image: UInt8) -> Array:
 
 def adjust_brightness(image: UInt8, factor: float) -> None:
     """Multiply all levels by ``factor``."""
-    _look_up(image, _LEVELS * np.float32(factor))
+    kernels.blend_level(image.ctypes.data, image.size, factor, 0.0)
 
 
 def adjust_contrast(image: UInt8, factor: float) -> None:
@@ -59,8 +47,8 @@ def adjust_contrast(image: UInt8, factor: float) -> None:
         kernels.sum_of_grey(image.ctypes.data, pixels, total)
     else:
         total[0] = image.sum(dtype=np.int64)
-    mean = np.float32(total[0] / pixels)
-    _look_up(image, _LEVELS * np.float32(factor) + np.float32(1.0 - factor) * mean)
+    level = np.float32(1.0 - factor) * np.float32(total[0] / pixels)
+    kernels.blend_level(image.ctypes.data, image.size, factor, level)
 
 
 def adjust_saturation(image: UInt8, factor: float) -> None:
@@ -94,27 +82,14 @@ def invert(image: UInt8) -> None:
 
 def autocontrast(image: UInt8) -> None:
     """Stretch each channel to the whole range of levels."""
-    tables = np.empty((image.shape[2], 256), np.float32)
-    for table, counts in zip(tables, _counts(image), strict=True):
-        used = np.flatnonzero(counts)
-        least, most = np.float32(used[0]), np.float32(used[-1])
-        table[:] = _LEVELS
-        if most > least:
-            table -= least
-            table /= (most - least) * np.float32(1 / 255)
-    _look_up(image, tables)
+    channels = image.shape[2]
+    kernels.autocontrast(image.ctypes.data, image.size // channels, channels)
 
 
 def equalize(image: UInt8) -> None:
     """Spread the levels of each channel evenly, as Pillow's ``ImageOps.equalize``."""
-    tables = np.empty((image.shape[2], 256), np.float32)
-    for table, counts in zip(tables, _counts(image), strict=True):
-        step = int(counts.sum() - counts[np.flatnonzero(counts)[-1]]) // 255
-        table[:] = _LEVELS
-        if step:
-            table[0] = 0
-            table[1:] = (np.cumsum(counts)[:-1] + step // 2) // step
-    _look_up(image, tables)
+    channels = image.shape[2]
+    kernels.equalize(image.ctypes.data, image.size // channels, channels)
 
 
 # -- neighbours ----------------------------------------------------------------------------------
@@ -209,7 +184,7 @@ def affine(
     matrix = inverse_affine(angle, translate, scale, shear, _from_middle(image, center))
     if interpolation == "nearest":
         source = _before(image)
-        paint = np.rint(_colours(fill, image.shape[2])).astype(np.uint8)
+        paint = _whole_colours(fill, image.shape[2])
         where = source.ctypes.data, image.ctypes.data
         size = image.shape[:2]
         kernels.affine_nearest(*where, *size, *size, image.shape[2], matrix, paint)
@@ -285,14 +260,21 @@ def _from_middle(image: UInt8, center: Sequence[float] | None) -> tuple[float, f
     return center[0] - 0.5 * image.shape[1], center[1] - 0.5 * image.shape[0]
 
 
+@lru_cache(64)
 def _colours(fill: Fill, channels: int) -> Float32:
-    return np.broadcast_to(np.array(0 if fill is None else fill, np.float32), channels)
+    return np.full(channels, 0 if fill is None else fill, np.float32)
+
+
+@lru_cache(64)
+def _whole_colours(fill: Fill, channels: int) -> UInt8:
+    whole: UInt8 = np.rint(_colours(fill, channels)).astype(np.uint8)
+    return whole
 
 
 def _warp(image: UInt8, matrix: Float64, bilinear: bool, fill: Fill) -> None:
     source, (high, wide, channels) = _before(image), image.shape
     # None and 0 differ at the edges, as they do in torchvision
-    paint = np.empty(0, np.float32) if fill is None else _colours(fill, channels).copy()
+    paint = _NO_COLOUR if fill is None else _colours(fill, channels)
     where = source.ctypes.data, image.ctypes.data
     kernels.warp(*where, high, wide, high, wide, channels, matrix, bilinear, paint)
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, fields, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,8 @@ from ...array_types import Array, Float64, UInt8
 from ...checks import Check, optional, whole
 from ...errors import ParamsError
 from ...keyed_random import Draws
+from .. import twins
+from ..fill_tables import Erasure
 from ..steps import ImageShape
 from . import functions
 from .base import WARPS, Drawn, Operation
@@ -44,7 +47,7 @@ class ColorJitter(Operation, name="color-jitter"):
     saturation: Any = option(around(1, 0), None)
     hue: Any = option(around(0, -0.5, 0.5), None)
 
-    kernels = ("look_up", "sum_of_grey", "saturate", "turn_hue")
+    kernels = ("blend_level", "sum_of_grey", "saturate", "turn_hue")
 
     def __post_init__(self) -> None:
         if all(getattr(self, field.name) is None for field in fields(self)):
@@ -113,7 +116,7 @@ class RandomEqualize(Operation, name="random-equalize"):
 
     p: float = option(CHANCE, 0.5)
 
-    kernels = ("look_up", "histogram")
+    kernels = ("equalize",)
 
     def apply(self, image: Array, drawn: Drawn) -> None:
         functions.equalize(image)
@@ -125,7 +128,7 @@ class RandomAutocontrast(Operation, name="random-autocontrast"):
 
     p: float = option(CHANCE, 0.5)
 
-    kernels = ("look_up", "histogram")
+    kernels = ("autocontrast",)
 
     def apply(self, image: Array, drawn: Drawn) -> None:
         functions.autocontrast(image)
@@ -333,25 +336,31 @@ class RandomErasing(Operation, name="random-erasing"):
 
     last = True
 
+    @cached_property
+    def _drawn_from(self) -> Erasure:
+        return Erasure(self.p, *self.scale, *map(math.log, self.ratio))
+
+    @property
+    def erasure(self) -> Erasure | None:
+        """What compiled code can do: see steps.Erases."""
+        return None if self.value == "random" else self._drawn_from
+
+    def paint(self, dtype: np.dtype[np.generic], channels: int) -> Array:
+        """A pixel of ``value``."""
+        return np.full(channels, np.asarray(self.value, dtype))
+
     def draw(self, draws: Draws, shape: ImageShape) -> Drawn | None:
-        if super().draw(draws, shape) is None:
+        part = twins.erased_part(draws, self._drawn_from, *shape[:2])
+        if part is None:
             return None
-        high, wide = shape[:2]
-        for _ in range(10):
-            area = high * wide * draws.uniform(*self.scale)
-            aspect = math.exp(draws.uniform(math.log(self.ratio[0]), math.log(self.ratio[1])))
-            rows, columns = round(math.sqrt(area * aspect)), round(math.sqrt(area / aspect))
-            if rows < high and columns < wide:
-                key = draws.bits() if self.value == "random" else None
-                top, left = draws.below(high - rows + 1), draws.below(wide - columns + 1)
-                return {"top": top, "left": left, "rows": rows, "columns": columns, "key": key}
-        return None
+        key = draws.bits() if self.value == "random" else None
+        return {**dict(zip(("top", "left", "rows", "columns"), part, strict=True)), "key": key}
 
     def apply(self, image: Array, drawn: Drawn) -> None:
         top, left, key = drawn["top"], drawn["left"], drawn["key"]
         part = image[top : top + drawn["rows"], left : left + drawn["columns"]]
         if key is None:
-            part[:] = np.asarray(self.value, image.dtype)
+            part[:] = self.paint(image.dtype, image.shape[2])
         else:
             rng = np.random.Generator(np.random.Philox(key=key))
             part[:] = rng.standard_normal(part.shape, np.float32)

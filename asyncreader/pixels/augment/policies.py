@@ -68,6 +68,8 @@ SPACES: Final[dict[str, Space]] = {
     "auto-augment": {**_space(0.3, 30.0, 0.9, 4), "Invert": None},
 }
 
+_NAMES: Final = {policy: tuple(space) for policy, space in SPACES.items()}
+
 _TEXTS: Final = {
     "imagenet": """
         Posterize 0.4 8, Rotate 0.6 9; Solarize 0.6 5, AutoContrast 0.6 0;
@@ -139,7 +141,10 @@ class Policy(Operation):
     interpolation: Interpolation = option(INTERPOLATION, "nearest")
     fill: Fill = option(FILL, None)
 
-    kernels = ("look_up", "histogram", "sum_of_grey", "saturate", "sharpen", *WARPS)
+    kernels = (
+        *("autocontrast", "blend_level", "equalize", "sum_of_grey", "saturate", "sharpen"),
+        *WARPS,
+    )
 
     @staticmethod
     def _magnitude(
@@ -233,8 +238,8 @@ class TrivialAugmentWide(Policy, name="trivial-augment-wide"):
     num_magnitude_bins: int = option(whole(2), 31)
 
     def draw(self, draws: Draws, shape: ImageShape) -> Drawn | None:
-        bins, space = self.num_magnitude_bins, SPACES[self.name]
-        name = list(space)[draws.below(len(space))]
+        bins, space, names = self.num_magnitude_bins, SPACES[self.name], _NAMES[self.name]
+        name = names[draws.below(len(names))]
         number = draws.below(bins)
         return {"chosen": [(name, self._magnitude(space, name, number, bins, shape, draws))]}
 
@@ -255,9 +260,10 @@ class RandAugment(Policy, name="rand-augment"):
             )
 
     def draw(self, draws: Draws, shape: ImageShape) -> Drawn | None:
-        bins, space, chosen = self.num_magnitude_bins, SPACES[self.name], []
+        bins, space, names = self.num_magnitude_bins, SPACES[self.name], _NAMES[self.name]
+        chosen = []
         for _ in range(self.num_ops):
-            name = list(space)[draws.below(len(space))]
+            name = names[draws.below(len(names))]
             magnitude = self._magnitude(space, name, self.magnitude, bins, shape, draws)
             chosen.append((name, magnitude))
         return {"chosen": chosen}
