@@ -520,7 +520,7 @@ class _Opened:
         found = Moments()
         for values in self._stored(self.source.part(name)):
             found.add(values)
-        return found.result()
+        return found.made()
 
     def _stored(self, part: Source) -> Iterator[Array]:
         """The stored values of all samples, some at a time: (n, C), (n, D) or (n,)."""
@@ -594,7 +594,7 @@ class Moments:
             self._low, self._high = np.minimum(self._low, low), np.maximum(self._high, high)
         self._count += count
 
-    def result(self) -> FieldStatistics:
+    def made(self) -> FieldStatistics:
         """The numbers of all that was added."""
         std = np.sqrt(self._squares / max(1, self._count))
         return FieldStatistics(self._count, self._mean, std, self._low, self._high)
