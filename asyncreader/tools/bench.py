@@ -11,7 +11,7 @@ import statistics
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from ..errors import ParamsError
@@ -60,7 +60,7 @@ class BenchRow:
     wait_share: float
     """Part of the time that the consumer spent waiting, 0 to 1."""
     turns: tuple[Turn, ...]
-    steps: Mapping[str, float]
+    steps: Mapping[str, float] = field(default_factory=dict)
     """What the workers do: the part of their time in each step, by its name, the longest first."""
 
 

@@ -65,10 +65,17 @@ def jitter(**options: Any) -> dict[str, Any]:
 AUGMENT: dict[str, tuple[Any, tuple[str, ...]]] = {
     "a name that is none": (
         "trivial-augment",
-        ("unknown operation 'trivial-augment'", "expected color-jitter", "did you mean 'trivial-"),
+        (
+            "unknown operation 'trivial-augment'",
+            "expected trivial-augment-wide",
+            "did you mean 'trivial-",
+        ),
     ),
     "torchvision's name": ("RandAugment", ("unknown operation", "did you mean 'rand-augment'")),
-    "nothing like a name": ("xyzzy", ("unknown operation 'xyzzy'", "expected color-jitter,")),
+    "nothing like a name": (
+        "xyzzy",
+        ("unknown operation 'xyzzy'", "expected trivial-augment-wide,"),
+    ),
     "no name": (3, ("augment is not valid", "found 3", "expected a list of names")),
     "a name and a number": (["color-jitter", 0.4], ("changes nothing without options",)),
     "options as a list": ([("color-jitter", ["hue"])], ("expected a name, or (name,",)),
