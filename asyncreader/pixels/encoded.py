@@ -229,7 +229,7 @@ def put_views(views: Sequence[RowView], data: codec.Buffer, meter: Meter) -> Non
     """
     started = time.perf_counter()
     stored, wanted = views[0].fill.stored, views[0].fill.wanted
-    cropped = any(view.fill.wanted.size is not None for view in views)
+    cropped = wanted.size is not None or len(views) > 1
     header = codec.read_plain_header(data) if cropped else None
     header = header or codec.read_header(data)
     full = (header.height, header.width)

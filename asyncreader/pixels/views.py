@@ -25,6 +25,8 @@ T = TypeVar("T")
 
 def by_field(fills: Sequence[RowTransform], of_arrays: Sequence[T]) -> list[Sequence[T]]:
     """What belongs to each field, of what belongs to the arrays that ``fills`` make."""
+    if len(fills) == 1:  # each batch asks
+        return [of_arrays]
     starts = [k for k, fill in enumerate(fills) if not fill.wanted.first_view]
     ends = [*starts[1:], len(fills)]
     return [of_arrays[start:end] for start, end in zip(starts, ends, strict=True)]
