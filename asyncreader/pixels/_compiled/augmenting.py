@@ -52,11 +52,12 @@ def autocontrast(image, pixels, channels):  # type: ignore[no-untyped-def]
 def equalize(image, pixels, channels):  # type: ignore[no-untyped-def]
     data = u8_pointer(image)
     # neighbours are often equal: a processor waits for the count that it has just written
-    counts = np.zeros((4, channels, 256), np.int64)
+    counts = np.zeros((4, channels, 256), np.int32)
+    table = counts.reshape(-1)
     for p in range(pixels):
-        table = counts[p & 3]
+        first = (p & 3) * channels * 256
         for c in range(channels):
-            table[c, np.uintp(data[p * channels + c])] += 1
+            table[np.uintp(first + 256 * c + data[p * channels + c])] += 1
     made = np.empty((3, 256), np.uint8)
     for c in range(channels):
         last, count = 0, counts[0, c]
