@@ -353,7 +353,13 @@ ALONE: dict[str, dict[str, Any]] = {
     "mixing": {"mixup": 0.4, "cutmix": 1.0, "label_smoothing": 0.1, "num_classes": 5},
     "crop": {"crop": "random", "crop_padding": 3, "size": (16, 12), "flip": True},
     "ranges": {"crop": "random-resized", "crop_area": (0.3, 0.9), "size": (14, 14)},
-}
+    "views": {
+        "views": [{"count": 1}, {"count": 2, "size": (8, 6), "crop_area": (0.1, 0.5)}],
+        "size": (14, 14), "crop": "random-resized", "flip": True,
+        "transform": process_functions.dims,
+        "augment": ["trivial-augment-wide", "random-erasing"],
+    },
+}  # fmt: skip
 TOGETHER: dict[str, Any] = {"dtype": "float32", "mean": 9}
 for _name in ("augment", "mixing", "crop"):
     TOGETHER |= ALONE[_name]
@@ -396,7 +402,8 @@ def served(reader: AsyncReader[Any, Any], epochs: int = 3) -> list[Served]:
     """The rows of each batch of some epochs, without padding."""
     found = []
     for batch in (batch for _ in range(epochs) for batch in reader):
-        columns = [np.ascontiguousarray(c) for c in (batch.data, batch.labels, batch.indices)]
+        data = batch.data if isinstance(batch.data, tuple) else (batch.data,)
+        columns = [np.ascontiguousarray(c) for c in (*data, batch.labels, batch.indices)]
         rows = zip(*([row.tobytes() for row in column] for column in columns), strict=True)
         found.append([row for row, valid in zip(rows, batch.mask, strict=True) if valid])
     return found
