@@ -143,7 +143,7 @@ class AsyncReader(Generic[D, L]):
         """Tasks that a batch is cut into: enough to keep every thread busy with njob batches."""
         p = self._params
         fills = self._filler.fills
-        cheap = sum(fill.row_bytes for fill in fills) * p.batch_size < SPLIT_BYTES
+        cheap = self._filler.slot_bytes < SPLIT_BYTES
         if cheap and not any(fill.stored.encoded or fill.wanted.steps for fill in fills):
             return 1
         return -(-self._nthread // p.njob)

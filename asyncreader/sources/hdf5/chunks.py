@@ -67,7 +67,8 @@ class LibraryChunks(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class Chunks:
-    """Samples inside chunks. ``axis``: where the sample number is in the stored shape.
+    """Samples inside chunks. ``axis``: where the sample number is in the stored shape; of ``lead``
+    axes, where the first so many number the samples together.
 
     ``library``: opens the HDF5 library's reader of the chunks; None: they are decoded here.
     """
@@ -75,12 +76,13 @@ class Chunks:
     grid: ChunkGrid
     axis: int
     library: Callable[[ByteFile, ChunkGrid], LibraryChunks] | None = None
+    lead: int = 1
 
     def serve(self, facts: SetFacts, index: FieldIndex, file: ByteFile | None) -> Source:
         """A source that reads them from ``file``."""
         assert file is not None
         library = None if self.library is None else self.library(file, self.grid)
-        return ChunkSource(facts, index, file, self, library)
+        return ChunkSource(facts, index, file, self, library=library)
 
 
 @contextmanager
@@ -94,7 +96,10 @@ def _decoding(meter: Meter) -> Iterator[None]:
 
 
 class ChunkSource(BaseSource):
-    """Reads samples inside chunks: decoded in the calling thread, a bounded number remembered."""
+    """Reads samples inside chunks: decoded in the calling thread, a bounded number remembered.
+
+    ``cached``: a cache that others use as well, and the number of the first chunk there.
+    """
 
     def __init__(
         self,
@@ -102,25 +107,50 @@ class ChunkSource(BaseSource):
         index: FieldIndex,
         file: ByteFile,
         chunks: Chunks,
-        library: LibraryChunks | None,
+        *,
+        library: LibraryChunks | None = None,
+        cached: tuple[ChunkCache, int] | None = None,
     ) -> None:
         super().__init__(facts, index, file, file.store)
-        grid, axis = chunks.grid, chunks.axis
+        grid, axis, lead = chunks.grid, chunks.axis, chunks.lead
         self._grid = grid
         self._axis = axis
+        self._lead = lead
         self._library = library
+        #: samples of a chunk
+        self._rows = grid.chunk[axis] if lead == 1 else math.prod(grid.chunk[:lead])
         #: samples lie whole in a chunk, one behind the other
-        self._row_bytes = row_size(grid.shape[1:], grid.dtype)
-        self._whole = axis == 0 and grid.chunk[1:] == grid.shape[1:]
+        self._row_bytes = row_size(grid.shape[lead:], grid.dtype)
+        self._whole = axis == 0 and grid.chunk[lead:] == grid.shape[lead:]
         limit = max(CACHE_BYTES, 2 * grid.chunk_bytes)
-        if self._whole and grid.chunk[0] == 1:
+        if self._whole and self._rows == 1:
             limit = TOGETHER * 2 * grid.chunk_bytes  # memory to decode in: nothing comes twice
-        self.cache = ChunkCache(limit, math.prod(grid.grid), grid.chunk_bytes)
+        own = cached or (ChunkCache(limit, self.chunks, grid.chunk_bytes), 0)
+        self.cache, self._number = own
+
+    @property
+    def chunks(self) -> int:
+        """The number of chunks."""
+        return self._grid.offsets.size
+
+    def _places(self, records: Int64) -> tuple[Int64, Int64]:
+        """Where samples lie: the number of the chunk, along the samples alone, and the place in
+        it."""
+        if self._lead == 1:
+            return np.divmod(records, self._grid.chunk[self._axis])
+        grid, lead = self._grid, self._lead
+        at = np.unravel_index(records, grid.shape[:lead])
+        chunks = tuple(a // c for a, c in zip(at, grid.chunk, strict=False))
+        inside = tuple(a % c for a, c in zip(at, grid.chunk, strict=False))
+        return (
+            np.ravel_multi_index(chunks, grid.grid[:lead]),
+            np.ravel_multi_index(inside, grid.chunk[:lead]),
+        )
 
     def offsets(self, records: Int64) -> Int64:
         """Byte offsets in the file of the (first) chunk that each record lies in."""
-        behind = math.prod(self._grid.grid[self._axis + 1 :])
-        first: Int64 = self._grid.offsets[records // self._grid.chunk[self._axis] * behind]
+        behind = math.prod(self._grid.grid[self._axis + self._lead :])
+        first: Int64 = self._grid.offsets[self._places(records)[0] * behind]
         return first
 
     def close(self) -> None:
@@ -130,8 +160,8 @@ class ChunkSource(BaseSource):
 
     def reserve(self, samples: int) -> None:
         # a window, and what the next one needs while the last batches of it are in flight
-        chunks = -(-samples // self._grid.chunk[self._axis])
-        across = math.prod(n for i, n in enumerate(self._grid.grid) if i != self._axis)
+        chunks = -(-samples // self._rows)
+        across = self.chunks // math.prod(self._grid.grid[self._axis : self._axis + self._lead])
         self.cache.resize((chunks + chunks // 32 + 2) * across * self._grid.chunk_bytes)
 
     def release(self) -> None:
@@ -154,8 +184,11 @@ class ChunkSource(BaseSource):
     def _decoder(self, meter: Meter) -> Decode:
         """What puts a decoded chunk into memory."""
 
+        size = self._grid.chunk_bytes
+
         def decode(number: int, memory: UInt8) -> None:
-            pixels = self._decode(number, meter, memory)
+            memory = memory[:size]  # a cache of several data sets has room for the largest chunk
+            pixels = self._decode(number - self._number, meter, memory)
             if not np.may_share_memory(pixels, memory):
                 memory[:] = pixels
 
@@ -164,45 +197,50 @@ class ChunkSource(BaseSource):
     @contextmanager
     def _chunk(self, number: int, meter: Meter) -> Iterator[UInt8]:
         """A decoded chunk, for as long as the context lasts."""
-        decode = self._decoder(meter)
+        decode, number = self._decoder(meter), number + self._number
         while (found := self.cache.get(number, decode, alone=True)) is None:
             with _decoding(meter):  # which another thread does
                 self.cache.wait(number)
         try:
-            yield found.pixels
+            yield found.pixels[: self._grid.chunk_bytes]
         finally:
             self.cache.unpin([found.entry])
 
-    def _sample(self, record: int, meter: Meter) -> Array:
-        """A sample that is cut over chunks, in stored axis order."""
-        grid, axis = self._grid, self._axis
-        along, inside = divmod(record, grid.chunk[axis])
-        shape = tuple(n for i, n in enumerate(grid.shape) if i != axis)
-        out = np.empty(shape, grid.dtype)
-        counts = grid.grid
-        for across in np.ndindex(*(n for i, n in enumerate(counts) if i != axis)):
-            at = (*across[:axis], along, *across[axis:])
-            number = int(np.ravel_multi_index(at, counts))
-            with self._chunk(number, meter) as chunk:
-                plane = chunk.view(grid.dtype).reshape(grid.chunk).take(inside, axis=axis)
-            steps = tuple(n for i, n in enumerate(grid.chunk) if i != axis)
-            where = tuple(
+    def _samples(self, along: int, inside: Int64, meter: Meter) -> Array:
+        """Samples that are cut over the same chunks, in stored axis order: those at ``inside`` of
+        the chunks with number ``along``."""
+        grid, axis, lead = self._grid, self._axis, self._lead
+        others = [i for i in range(len(grid.shape)) if not axis <= i < axis + lead]
+        shape = tuple(grid.shape[i] for i in others)
+        out = np.empty((inside.size, *shape), grid.dtype)
+        counts, steps = [grid.grid[i] for i in others], [grid.chunk[i] for i in others]
+        # of one axis for the samples, wherever it is; several are the first
+        rows = (*grid.chunk[:axis], self._rows, *grid.chunk[axis + lead :])
+        behind = grid.grid[axis + lead :]
+        before = self.chunks // math.prod(grid.grid[axis:])
+        first = np.arange(before)[:, None] * math.prod(grid.grid[axis:])
+        numbers = first + along * math.prod(behind) + np.arange(math.prod(behind))
+        for number, across in zip(numbers.reshape(-1).tolist(), np.ndindex(*counts), strict=True):
+            where = [
                 slice(a * s, min((a + 1) * s, n))
                 for a, s, n in zip(across, steps, shape, strict=True)
-            )
-            out[where] = plane[tuple(slice(0, w.stop - w.start) for w in where)]
+            ]
+            with self._chunk(number, meter) as chunk:
+                values = np.moveaxis(chunk.view(grid.dtype).reshape(rows), axis, 0)
+                values = values[(slice(None), *(slice(0, w.stop - w.start) for w in where))]
+                out[(slice(None), *where)] = values[inside]
         return out
 
     def read_into(self, writer: Writer) -> None:
         in_place = writer.in_place
-        if in_place is not None and self._whole and self._grid.chunk[0] == 1:
+        if in_place is not None and self._whole and self._rows == 1:
             self._read_straight(in_place)
             return
         if not self._whole:
             self._read_cut(writer)
             return
-        chunks, inside = np.divmod(writer.job.records, self._grid.chunk[0])
-        inside *= self._row_bytes
+        chunks, inside = self._places(writer.job.records)
+        chunks, inside = chunks + self._number, inside * self._row_bytes
         entries, addresses = self.cache.pin(chunks)
         there = entries != 0
         try:
@@ -222,7 +260,8 @@ class ChunkSource(BaseSource):
         """
         numbers, which = np.unique(chunks[places], return_inverse=True)
         if self.store.remote:
-            self.store.will_need(self._grid.offsets[numbers], self._grid.sizes[numbers])
+            some = numbers - self._number
+            self.store.will_need(self._grid.offsets[some], self._grid.sizes[some])
         starts = np.zeros(numbers.size, np.int64)
         held: list[int] = []
 
@@ -267,23 +306,26 @@ class ChunkSource(BaseSource):
 
     def _read_cut(self, writer: Writer) -> None:
         """Rows of samples that are cut over several chunks, or lie across them."""
-        records = writer.job.records
+        along, inside = self._places(writer.job.records)
         held: list[Array] = []  # what the addresses point into
-        chunks = records // self._grid.chunk[self._axis]
-        addresses = np.zeros(records.size, np.int64)
+        addresses = np.zeros(along.size, np.int64)
         # samples of one chunk together, so that it is decoded once even if soon dropped
-        for i in np.argsort(chunks, kind="stable").tolist():
+        order = np.argsort(along, kind="stable")
+        _, first = np.unique(along[order], return_index=True)
+        for places in np.split(order, first[1:]):
             try:
-                held.append(self._sample(int(records[i]), writer.meter))
-                addresses[i] = held[-1].ctypes.data
+                rows = self._samples(int(along[places[0]]), inside[places], writer.meter)
             except DecodeError as exc:
-                writer.fail_all(np.array([i]), exc)
+                writer.fail_all(places, exc)
+                continue
+            held.append(rows)
+            addresses[places] = address_of(rows) + np.arange(places.size) * rows[0].nbytes
         good = addresses != 0
         writer.bulk(MEMORY, addresses[good], None if good.all() else good)
 
     def _read_straight(self, writer: RowWriter) -> None:
         """One sample a chunk and nothing to convert: decoded where it is wanted."""
-        records = writer.job.records
+        records = self._places(writer.job.records)[0]
         if self.store.remote:
             self.store.will_need(self._grid.offsets[records], self._grid.sizes[records])
         for i, record in enumerate(records.tolist()):

@@ -135,15 +135,15 @@ class Hdf5:
 
         return h5py.h5g.open(self.file.id, b"/")
 
-    def reach(self, name: str) -> object | None:
+    def reach(self, name: str, start: object | None = None) -> object | None:
         """h5py's low-level object ``name``, by hard and soft links of this file only; None if not
-        there.
+        there. ``start``: the group where the name begins, instead of the root.
 
         FormatError at a link that leads out of the file, or round in circles.
         """
         import h5py
 
-        here: Any = self._root
+        here: Any = self._root if start is None else start
         left = deque(name.encode("utf-8", "surrogateescape").split(b"/"))
         followed = 0
         while left:
@@ -233,7 +233,7 @@ class Hdf5:
             if not groups or len(names) >= _LISTED:
                 break
             group, prefix = groups.popleft()
-            for name, found in self._members(group):
+            for name, found in self.members(group):
                 whole = prefix + name
                 if isinstance(found, type(group)):
                     if not prefix:
@@ -256,7 +256,7 @@ class Hdf5:
         opened: object = h5py.h5o.open(group, part)
         return opened
 
-    def _members(self, group: Any) -> Iterator[tuple[bytes, object | None]]:
+    def members(self, group: Any) -> Iterator[tuple[bytes, Any]]:
         """Some of a group's data sets and groups, by hard links; None for a virtual data set."""
         import h5py
 

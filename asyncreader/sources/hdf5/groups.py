@@ -1,0 +1,187 @@
+"""A source over data sets of many groups of one HDF5 file: their rows in sequence are one field.
+
+Each data set costs a few numbers in memory. Where the rows of a contiguous one lie is known when
+the set is open; the chunks of another are looked up when its first row is read.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+
+from ...array_types import Int64
+from ...errors import AsyncReaderError, FormatError
+from ...pixels.rows import Writer
+from ..base import BaseSource, FieldIndex, SetFacts, Source
+from ..bytestore import ByteFile
+from .checks import chunk_grid, compare_chunks, pipeline
+from .chunk_cache import ChunkCache
+from .chunks import CACHE_BYTES, Chunks, ChunkSource
+from .file import Hdf5, translated
+from .filters import NAMES, check_filters
+
+#: Chunks whose places are remembered, 24 bytes each: those of the data sets used last.
+KNOWN_CHUNKS: Final = 2 << 20
+
+#: What stands for the address of a data set in chunks.
+CHUNKED: Final = -1
+
+
+@dataclass(frozen=True)
+class GroupNames:
+    """The names of groups, and of the data set in each: keys for messages. ``ends``: see
+    :class:`Members`."""
+
+    groups: tuple[str, ...]
+    field: str
+    ends: Int64
+
+    def key(self, file: ByteFile, index: int) -> str | None:
+        """The data set that a row lies in."""
+        number = int(np.searchsorted(self.ends, index, side="right"))
+        return f"{self.groups[number]}/{self.field}" if number < len(self.groups) else None
+
+    def path(self, file: ByteFile, index: int) -> bytes | None:
+        """No paths are recorded."""
+        return None
+
+    def paths(self, file: ByteFile, count: int) -> Iterator[bytes | None]:
+        """No paths are recorded."""
+        return itertools.repeat(None, count)
+
+
+@dataclass(frozen=True, eq=False)
+class Members:
+    """Rows in the data sets ``names.field`` of ``names.groups``.
+
+    ``addresses``: int64, where the rows of each begin in the file, CHUNKED of one in chunks;
+    ``ends``, ``chunks``: int64, the number of rows and of chunks up to the end of each;
+    ``chunk_bytes``: of the largest decoded chunk.
+    """
+
+    names: GroupNames
+    addresses: Int64
+    ends: Int64
+    chunks: Int64
+    chunk_bytes: int
+
+    def serve(self, facts: SetFacts, index: FieldIndex, file: ByteFile | None) -> Source:
+        """A source that reads them from ``file``."""
+        assert file is not None
+        return GroupSource(replace(facts, count=int(self.ends[-1])), index, file, self)
+
+
+class GroupSource(BaseSource):
+    """Reads the rows of :class:`Members`. Decoded chunks of all data sets share one cache."""
+
+    def __init__(
+        self, facts: SetFacts, index: FieldIndex, file: ByteFile, members: Members
+    ) -> None:
+        super().__init__(facts, index, file, file.store)
+        self._members = members
+        self._file = file
+        self._starts = np.concatenate((np.zeros(1, np.int64), members.ends[:-1]))
+        limit = max(CACHE_BYTES, 2 * members.chunk_bytes)
+        self.cache = ChunkCache(limit, int(members.chunks[-1]), members.chunk_bytes)
+        self._lock = threading.Lock()
+        self._library: Hdf5 | None = None
+        self._closed = False
+        #: open data sets in chunks by number, the one used last at the end
+        self._open: dict[int, ChunkSource] = {}
+        self._known = 0
+
+    def read_into(self, writer: Writer) -> None:
+        records = writer.job.records
+        which = np.searchsorted(self._members.ends, records, side="right")
+        at = self._members.addresses[which]
+        inside = records - self._starts[which]
+        flat = at != CHUNKED
+        if flat.any():
+            offsets = (at + inside * self.spec.row_bytes)[flat]
+            if self.store.remote:
+                self.store.will_need(offsets, np.full(offsets.size, self.spec.row_bytes))
+            writer.bulk(self.store, offsets, None if flat.all() else flat)
+        for number in np.unique(which[~flat]).tolist():
+            if writer.stopped:
+                break
+            places, start = np.flatnonzero(which == number), int(self._starts[number])
+            try:
+                source = self._source(number)
+                part = writer.of_file(source, start, places, inside[places])
+                source.read_into(part)
+            except AsyncReaderError as exc:
+                exc.shift_record(start)
+                raise
+
+    def _source(self, number: int) -> ChunkSource:
+        """The open data set ``number``, which lies in chunks."""
+        with self._lock:
+            found = self._open.pop(number, None)
+            if found is None:
+                found = self._opened(number)
+                self._known += found.chunks
+                while self._known > KNOWN_CHUNKS and self._open:
+                    oldest = next(iter(self._open))
+                    self._known -= self._open.pop(oldest).chunks
+            self._open[number] = found
+            return found
+
+    def _opened(self, number: int) -> ChunkSource:
+        names = self._members.names
+        name, path = f"{names.groups[number]}/{names.field}", self._file.path
+        with translated(path):
+            if self._library is None:
+                if self._closed:
+                    raise FormatError("the file was closed while it was read", path=path)
+                self._library = Hdf5(self._file)
+            data = self._library.dataset(name)
+            steps = pipeline(data.id.get_create_plist())
+            if not check_filters(steps, path, name):
+                raise FormatError(
+                    f"data set {name!r} has a filter that only the HDF5 library decodes",
+                    path=path,
+                    found=" + ".join(NAMES[step.code] for step in steps),
+                    hint="repack it, for example with h5repack -f GZIP=4",
+                )
+            grid = chunk_grid(data, name, path, self._file.size)
+            rows = int(self._members.ends[number] - self._starts[number])
+            row = grid.shape[1:] + (1,) * self.spec.flat
+            before = self._members.chunks[number] - (
+                self._members.chunks[number - 1] if number else 0
+            )
+            same = grid.shape[0] == rows and row == self.spec.shape and grid.offsets.size == before
+            if not same or data.dtype != self.spec.dtype:
+                raise FormatError(f"data set {name!r} is not what it was", path=path)
+            whole = not self._open and not self._known  # one of them is compared decoded, too
+            compare_chunks(data, grid, self._file.mapped.view, name, path, decoded=whole)
+        first = int(self._members.chunks[number]) - grid.offsets.size
+        one = GroupNames(names.groups[number : number + 1], names.field, np.array([rows]))
+        index = replace(self.index, names=one)
+        facts = replace(self.facts, count=rows)
+        return ChunkSource(facts, index, self._file, Chunks(grid, 0), cached=(self.cache, first))
+
+    def prefetch(self, records: Int64) -> None:
+        pass
+
+    def reserve(self, samples: int) -> None:
+        rows = max(1, self.index.chunk or 1)
+        across = -(-self.spec.row_bytes * rows // max(1, self._members.chunk_bytes))
+        chunks = -(-samples // rows)
+        self.cache.resize((chunks + chunks // 32 + 2) * across * self._members.chunk_bytes)
+
+    def release(self) -> None:
+        self.cache.release()
+
+    def close(self) -> None:
+        with self._lock:
+            self._closed = True
+            self._open.clear()
+            if self._library is not None:
+                self._library.close()
+                self._library = None
+        super().close()
