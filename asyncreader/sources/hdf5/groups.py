@@ -139,6 +139,7 @@ class GroupSource(BaseSource):
                 if self._closed:
                     raise FormatError("the file was closed while it was read", path=path)
                 self._library = Hdf5(self._file)
+                self._library.many_objects()
             data = self._library.dataset(name)
             steps = pipeline(data.id.get_create_plist())
             if not check_filters(steps, path, name):

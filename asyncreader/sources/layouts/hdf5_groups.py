@@ -80,9 +80,12 @@ class GroupedFields:
     def __init__(self, found: Hdf5Set, groups: Sequence[str]) -> None:
         self._found = found
         self._groups = groups
+        #: the group that the one before was in, by name
+        self._inside: tuple[str | None, object | None] = None, None
         asked = found.fields
         names = [asked.data, *(asked.others or ())]
         self._columns = [_Column(name) for name in names]
+        found.h5.many_objects()
         for number, group in enumerate(groups):
             self._add(group, number)
 
@@ -90,7 +93,10 @@ class GroupedFields:
         import h5py
 
         h5 = self._found.h5
-        here = h5.reach(group)
+        inside, _, last = group.rpartition("/")
+        if inside != self._inside[0]:
+            self._inside = inside, h5.reach(inside)
+        here = None if self._inside[1] is None else h5.reach(last, self._inside[1])
         if not isinstance(here, h5py.h5g.GroupID):
             raise FormatError(f"{group!r} is not a group", path=self._found.path)
         for column in self._columns:
