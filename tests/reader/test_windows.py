@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from asyncreader import AsyncReader, Batch, FormatError, ParamsError
+from asyncreader.sources.hdf5 import chunks
 
 #: One recording: its fields, (T, ...) each.
 Episode = dict[str, np.ndarray]
@@ -249,6 +250,16 @@ class TestEverySet:
             start += length
         assert sorted(seen) == expected
         assert reader.count == len(expected)
+
+    def test_large_pieces(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Samples that are cut over chunks too large to be put together are the same."""
+        monkeypatch.setattr(chunks, "MOST_ASSEMBLED", 0)
+        for kind in (groups, ends, axis):
+            (tmp_path / kind.__name__).mkdir()
+            known = kind(tmp_path / kind.__name__, "cut")
+            with opened(known, shuffle="block", last_batch="pad", nthread=2) as reader:
+                for batch in reader:
+                    check(batch, known, WINDOW)
 
     @pytest.mark.parametrize("shuffle", [False, "block"])
     def test_orders(self, known: Written, shuffle: Any) -> None:

@@ -8,7 +8,8 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from functools import cached_property
+from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -16,9 +17,10 @@ import numpy.typing as npt
 from ...array_types import Array, Int64, UInt8
 from ...errors import DecodeError
 from ...pixels.rows import RowWriter, Writer
+from ...pixels.transform import SCRATCH
 from ...stats import Meter
 from ...system.memory import address_of
-from ..base import BaseSource, FieldIndex, SetFacts, Source, row_size
+from ..base import BaseSource, FieldIndex, SetFacts, Source
 from ..bytestore import ByteFile, MemoryStore
 from .chunk_cache import ChunkCache, Decode
 from .filters import Filter, decode_chunk
@@ -27,6 +29,8 @@ MEMORY: Final = MemoryStore()
 
 #: Decoded chunks that a source may remember.
 CACHE_BYTES: Final = 64 << 20
+#: The largest piece that is put together of chunks which samples are cut over.
+MOST_ASSEMBLED: Final = 16 << 20
 #: Chunks whose rows are copied in one call after they were decoded, and are pinned until then.
 TOGETHER: Final = 32
 
@@ -53,6 +57,42 @@ class ChunkGrid:
     def chunk_bytes(self) -> int:
         """Bytes of one decoded chunk."""
         return math.prod(self.chunk) * self.dtype.itemsize
+
+
+#: Gives the values of a decoded chunk, of which a part lies inside the data set.
+Cut: TypeAlias = Callable[[UInt8, tuple[slice, ...]], Array]
+
+
+class Pieces(NamedTuple):
+    """What is decoded in one go and remembered, in a data set in chunks.
+
+    ``count``: how many; ``rows``: samples in each; ``nbytes``: of each; ``whole``: its samples are
+    whole, one behind the other: it is one chunk, or is put together of all those that the same
+    samples are cut over. Else a piece is one of these chunks: together they would be too large.
+    """
+
+    count: int
+    rows: int
+    nbytes: int
+    whole: bool
+
+    @classmethod
+    def of(
+        cls,
+        shape: tuple[int, ...],
+        chunk: tuple[int, ...],
+        itemsize: int,
+        axis: int = 0,
+        lead: int = 1,
+    ) -> Pieces:
+        """Those of a data set, whose ``lead`` axes from ``axis`` on number samples."""
+        rows = math.prod(chunk[axis : axis + lead])
+        sample = math.prod(shape[:axis]) * math.prod(shape[axis + lead :]) * itemsize
+        counts = [-(-n // c) for n, c in zip(shape, chunk, strict=True)]
+        one = math.prod(counts[:axis]) * math.prod(counts[axis + lead :]) == 1
+        if rows * sample <= MOST_ASSEMBLED or (one and axis == 0):
+            return cls(math.prod(counts[axis : axis + lead]), rows, rows * sample, True)
+        return cls(math.prod(counts), rows, math.prod(chunk) * itemsize, False)
 
 
 class LibraryChunks(Protocol):
@@ -117,15 +157,14 @@ class ChunkSource(BaseSource):
         self._axis = axis
         self._lead = lead
         self._library = library
-        #: samples of a chunk
-        self._rows = grid.chunk[axis] if lead == 1 else math.prod(grid.chunk[:lead])
-        #: samples lie whole in a chunk, one behind the other
-        self._row_bytes = row_size(grid.shape[lead:], grid.dtype)
-        self._whole = axis == 0 and grid.chunk[lead:] == grid.shape[lead:]
-        limit = max(CACHE_BYTES, 2 * grid.chunk_bytes)
-        if self._whole and self._rows == 1:
-            limit = TOGETHER * 2 * grid.chunk_bytes  # memory to decode in: nothing comes twice
-        own = cached or (ChunkCache(limit, self.chunks, grid.chunk_bytes), 0)
+        pieces = Pieces.of(grid.shape, grid.chunk, grid.dtype.itemsize, axis, lead)
+        self._pieces = pieces
+        #: a piece is one chunk
+        self._single = axis == 0 and grid.chunk[lead:] == grid.shape[lead:]
+        limit = max(CACHE_BYTES, 2 * pieces.nbytes)
+        if self._single and pieces.rows == 1:
+            limit = TOGETHER * 2 * pieces.nbytes  # memory to decode in: nothing comes twice
+        own = cached or (ChunkCache(limit, pieces.count, pieces.nbytes), 0)
         self.cache, self._number = own
 
     @property
@@ -160,9 +199,12 @@ class ChunkSource(BaseSource):
 
     def reserve(self, samples: int) -> None:
         # a window, and what the next one needs while the last batches of it are in flight
-        chunks = -(-samples // self._rows)
-        across = self.chunks // math.prod(self._grid.grid[self._axis : self._axis + self._lead])
-        self.cache.resize((chunks + chunks // 32 + 2) * across * self._grid.chunk_bytes)
+        pieces, axis, lead = self._pieces, self._axis, self._lead
+        count = -(-samples // pieces.rows)
+        across = (
+            1 if pieces.whole else pieces.count // math.prod(self._grid.grid[axis : axis + lead])
+        )
+        self.cache.resize((count + count // 32 + 2) * across * pieces.nbytes)
 
     def release(self) -> None:
         self.cache.release()
@@ -182,65 +224,88 @@ class ChunkSource(BaseSource):
         return pixels
 
     def _decoder(self, meter: Meter) -> Decode:
-        """What puts a decoded chunk into memory."""
-
-        size = self._grid.chunk_bytes
+        """What puts a decoded piece into memory."""
+        size, pieces = self._pieces.nbytes, self._pieces
 
         def decode(number: int, memory: UInt8) -> None:
-            memory = memory[:size]  # a cache of several data sets has room for the largest chunk
+            memory = memory[:size]  # a cache of several data sets has room for the largest piece
+            if pieces.whole and not self._single:
+                self._assemble(number - self._number, memory, meter)
+                return
             pixels = self._decode(number - self._number, meter, memory)
             if not np.may_share_memory(pixels, memory):
                 memory[:] = pixels
 
         return decode
 
-    @contextmanager
-    def _chunk(self, number: int, meter: Meter) -> Iterator[UInt8]:
-        """A decoded chunk, for as long as the context lasts."""
-        decode, number = self._decoder(meter), number + self._number
-        while (found := self.cache.get(number, decode, alone=True)) is None:
-            with _decoding(meter):  # which another thread does
-                self.cache.wait(number)
-        try:
-            yield found.pixels[: self._grid.chunk_bytes]
-        finally:
-            self.cache.unpin([found.entry])
-
-    def _samples(self, along: int, inside: Int64, meter: Meter) -> Array:
-        """Samples that are cut over the same chunks, in stored axis order: those at ``inside`` of
-        the chunks with number ``along``."""
+    def _across(self, along: int) -> Iterator[tuple[int, tuple[slice, ...], Cut]]:
+        """The chunks that the samples with number ``along`` are cut over: the number of each, where
+        it lies in a sample, and what gives its values (samples, ...) of its decoded bytes."""
         grid, axis, lead = self._grid, self._axis, self._lead
         others = [i for i in range(len(grid.shape)) if not axis <= i < axis + lead]
-        shape = tuple(grid.shape[i] for i in others)
-        out = np.empty((inside.size, *shape), grid.dtype)
         counts, steps = [grid.grid[i] for i in others], [grid.chunk[i] for i in others]
         # of one axis for the samples, wherever it is; several are the first
-        rows = (*grid.chunk[:axis], self._rows, *grid.chunk[axis + lead :])
-        behind = grid.grid[axis + lead :]
-        before = self.chunks // math.prod(grid.grid[axis:])
-        first = np.arange(before)[:, None] * math.prod(grid.grid[axis:])
-        numbers = first + along * math.prod(behind) + np.arange(math.prod(behind))
-        for number, across in zip(numbers.reshape(-1).tolist(), np.ndindex(*counts), strict=True):
-            where = [
-                slice(a * s, min((a + 1) * s, n))
-                for a, s, n in zip(across, steps, shape, strict=True)
-            ]
-            with self._chunk(number, meter) as chunk:
-                values = np.moveaxis(chunk.view(grid.dtype).reshape(rows), axis, 0)
-                values = values[(slice(None), *(slice(0, w.stop - w.start) for w in where))]
-                out[(slice(None), *where)] = values[inside]
+        rows = (*grid.chunk[:axis], self._pieces.rows, *grid.chunk[axis + lead :])
+        behind = math.prod(grid.grid[axis + lead :])
+        first = np.arange(math.prod(grid.grid[:axis]))[:, None] * math.prod(grid.grid[axis:])
+        numbers = (first + along * behind + np.arange(behind)).reshape(-1)
+
+        def cut(chunk: UInt8, where: tuple[slice, ...]) -> Array:
+            values = np.moveaxis(chunk.view(grid.dtype).reshape(rows), axis, 0)
+            inside: Array = values[(slice(None), *(slice(0, w.stop - w.start) for w in where))]
+            return inside
+
+        for number, across in zip(numbers.tolist(), np.ndindex(*counts), strict=True):
+            ends = zip(across, steps, (grid.shape[i] for i in others), strict=True)
+            yield number, tuple(slice(a * s, min((a + 1) * s, n)) for a, s, n in ends), cut
+
+    def _across_all(self, pieces: Int64) -> Int64:
+        """The numbers of all chunks of some pieces."""
+        if self._single:
+            return pieces
+        every = (number for along in pieces.tolist() for number, *_ in self._across(along))
+        return np.fromiter(every, np.int64)
+
+    @cached_property
+    def _sample_shape(self) -> tuple[int, ...]:
+        shape, axis = self._grid.shape, self._axis
+        return (*shape[:axis], *shape[axis + self._lead :])
+
+    def _assemble(self, along: int, memory: UInt8, meter: Meter) -> None:
+        """Put a piece together of the chunks that its samples are cut over."""
+        out = memory.view(self._grid.dtype).reshape(self._pieces.rows, *self._sample_shape)
+        scratch = SCRATCH.take("cut chunk", self._grid.chunk_bytes)
+        for number, where, cut in self._across(along):
+            chunk = self._decode(number, meter, scratch)
+            with _decoding(meter):
+                out[(slice(None), *where)] = cut(chunk, where)
+
+    def _samples(self, along: int, inside: Int64, meter: Meter) -> Array:
+        """The samples at ``inside`` of those with number ``along``, which are no piece together."""
+        out = np.empty((inside.size, *self._sample_shape), self._grid.dtype)
+        decode = self._decoder(meter)
+        for chunk, where, cut in self._across(along):
+            number = chunk + self._number
+            while (found := self.cache.get(number, decode, alone=True)) is None:
+                with _decoding(meter):  # which another thread does
+                    self.cache.wait(number)
+            try:
+                out[(slice(None), *where)] = cut(found.pixels[: self._pieces.nbytes], where)[inside]
+            finally:
+                self.cache.unpin([found.entry])
         return out
 
     def read_into(self, writer: Writer) -> None:
         in_place = writer.in_place
-        if in_place is not None and self._whole and self._rows == 1:
+        if in_place is not None and self._single and self._pieces.rows == 1:
             self._read_straight(in_place)
             return
-        if not self._whole:
+        if not self._pieces.whole:
             self._read_cut(writer)
             return
         chunks, inside = self._places(writer.job.records)
-        chunks, inside = chunks + self._number, inside * self._row_bytes
+        size = self._pieces.nbytes // self._pieces.rows
+        chunks, inside = chunks + self._number, inside * size
         entries, addresses = self.cache.pin(chunks)
         there = entries != 0
         try:
@@ -260,7 +325,7 @@ class ChunkSource(BaseSource):
         """
         numbers, which = np.unique(chunks[places], return_inverse=True)
         if self.store.remote:
-            some = numbers - self._number
+            some = self._across_all(numbers - self._number)
             self.store.will_need(self._grid.offsets[some], self._grid.sizes[some])
         starts = np.zeros(numbers.size, np.int64)
         held: list[int] = []

@@ -21,7 +21,7 @@ from ..base import BaseSource, FieldIndex, SetFacts, Source
 from ..bytestore import ByteFile
 from .checks import chunk_grid, compare_chunks, pipeline
 from .chunk_cache import ChunkCache
-from .chunks import CACHE_BYTES, Chunks, ChunkSource
+from .chunks import CACHE_BYTES, Chunks, ChunkSource, Pieces
 from .file import Hdf5, translated
 from .filters import NAMES, check_filters
 
@@ -60,15 +60,15 @@ class Members:
     """Rows in the data sets ``names.field`` of ``names.groups``.
 
     ``addresses``: int64, where the rows of each begin in the file, CHUNKED of one in chunks;
-    ``ends``, ``chunks``: int64, the number of rows and of chunks up to the end of each;
-    ``chunk_bytes``: of the largest decoded chunk.
+    ``ends``, ``pieces``: int64, the number of rows and of pieces (see chunks.py) up to the end of
+    each; ``piece_bytes``: of the largest piece.
     """
 
     names: GroupNames
     addresses: Int64
     ends: Int64
-    chunks: Int64
-    chunk_bytes: int
+    pieces: Int64
+    piece_bytes: int
 
     def serve(self, facts: SetFacts, index: FieldIndex, file: ByteFile | None) -> Source:
         """A source that reads them from ``file``."""
@@ -86,8 +86,8 @@ class GroupSource(BaseSource):
         self._members = members
         self._file = file
         self._starts = np.concatenate((np.zeros(1, np.int64), members.ends[:-1]))
-        limit = max(CACHE_BYTES, 2 * members.chunk_bytes)
-        self.cache = ChunkCache(limit, int(members.chunks[-1]), members.chunk_bytes)
+        limit = max(CACHE_BYTES, 2 * members.piece_bytes)
+        self.cache = ChunkCache(limit, int(members.pieces[-1]), members.piece_bytes)
         self._lock = threading.Lock()
         self._library: Hdf5 | None = None
         self._closed = False
@@ -152,15 +152,14 @@ class GroupSource(BaseSource):
             grid = chunk_grid(data, name, path, self._file.size)
             rows = int(self._members.ends[number] - self._starts[number])
             row = grid.shape[1:] + (1,) * self.spec.flat
-            before = self._members.chunks[number] - (
-                self._members.chunks[number - 1] if number else 0
-            )
-            same = grid.shape[0] == rows and row == self.spec.shape and grid.offsets.size == before
+            last = int(self._members.pieces[number])
+            first = int(self._members.pieces[number - 1]) if number else 0
+            pieces = Pieces.of(grid.shape, grid.chunk, grid.dtype.itemsize)
+            same = grid.shape[0] == rows and row == self.spec.shape and pieces.count == last - first
             if not same or data.dtype != self.spec.dtype:
                 raise FormatError(f"data set {name!r} is not what it was", path=path)
             whole = not self._open and not self._known  # one of them is compared decoded, too
             compare_chunks(data, grid, self._file.mapped.view, name, path, decoded=whole)
-        first = int(self._members.chunks[number]) - grid.offsets.size
         one = GroupNames(names.groups[number : number + 1], names.field, np.array([rows]))
         index = replace(self.index, names=one)
         facts = replace(self.facts, count=rows)
@@ -170,10 +169,10 @@ class GroupSource(BaseSource):
         pass
 
     def reserve(self, samples: int) -> None:
-        rows = max(1, self.index.chunk or 1)
-        across = -(-self.spec.row_bytes * rows // max(1, self._members.chunk_bytes))
-        chunks = -(-samples // rows)
-        self.cache.resize((chunks + chunks // 32 + 2) * across * self._members.chunk_bytes)
+        # of chunks that samples are cut over and that make no piece, enough for one of each
+        count = -(-samples // max(1, self.index.chunk or 1))
+        share = max(self._members.piece_bytes, self.spec.row_bytes * (self.index.chunk or 1))
+        self.cache.resize((count + count // 32 + 2) * share)
 
     def release(self) -> None:
         self.cache.release()

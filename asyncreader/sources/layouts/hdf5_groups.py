@@ -20,6 +20,7 @@ from ..base import FieldIndex, SetFacts, default_block
 from ..episodes import episodes_of
 from ..fields import SetIndex
 from ..hdf5.checks import check_bomb, check_stored, odd_bits, pipeline
+from ..hdf5.chunks import Pieces
 from ..hdf5.file import Hdf5
 from ..hdf5.filters import NAMES
 from ..hdf5.groups import CHUNKED, GroupNames, Members
@@ -70,8 +71,8 @@ class _Column:
     compression: str | None = None
     rows: array[int] = field(default_factory=lambda: array("q"))
     addresses: array[int] = field(default_factory=lambda: array("q"))
-    chunks: array[int] = field(default_factory=lambda: array("q"))
-    chunk_bytes: int = 0
+    pieces: array[int] = field(default_factory=lambda: array("q"))
+    piece_bytes: int = 0
 
 
 class GroupedFields:
@@ -165,17 +166,17 @@ class GroupedFields:
                 expected=f"rows of shape {column.row}, {_dtype(column.kind)}",
             )
         assert column.spec is not None
-        address, chunks, rows = 0, 0, shape[0]
+        address, pieces, rows = 0, 0, shape[0]
         size = math.prod(column.row) * column.spec.dtype.itemsize
         if rows and not size:
             raise FormatError(f"data set {name!r} has rows of no bytes", path=path)
         if layout == h5py.h5d.CHUNKED:
             address, chunk = CHUNKED, plist.get_chunk()
-            pairs = zip(shape, chunk, strict=True)
-            chunks = math.prod(-(-n // c) for n, c in pairs)
-            if chunks > self._found.file.size:
+            found = Pieces.of(shape, chunk, column.spec.dtype.itemsize)
+            pieces = found.count
+            if pieces > self._found.file.size:
                 raise FormatError(f"data set {name!r} declares more than the file has", path=path)
-            column.chunk_bytes = max(column.chunk_bytes, math.prod(chunk) * kind.get_size())
+            column.piece_bytes = max(column.piece_bytes, found.nbytes)
         elif rows and layout == h5py.h5d.CONTIGUOUS:
             offset = data.get_offset()
             if offset is None:
@@ -189,7 +190,7 @@ class GroupedFields:
                 hint="write it again: h5repack -l CONTI",
             )
         column.rows.append(rows)
-        column.chunks.append(chunks)
+        column.pieces.append(pieces)
         column.addresses.append(address)
 
     # -- what was found --------------------------------------------------------------------
@@ -209,15 +210,15 @@ class GroupedFields:
         for column, rows in zip(columns, lengths, strict=True):
             spec = column.spec
             assert spec is not None
-            check_bomb(column.chunk_bytes, found.file.size, column.name, found.path)
+            check_bomb(column.piece_bytes, found.file.size, column.name, found.path)
             rows = rows[kept]
             places = GroupNames(names, column.name, np.cumsum(rows))
             members = Members(
                 places,
                 np.frombuffer(column.addresses, np.int64)[kept],
                 places.ends,
-                np.cumsum(np.frombuffer(column.chunks, np.int64)[kept]),
-                column.chunk_bytes,
+                np.cumsum(np.frombuffer(column.pieces, np.int64)[kept]),
+                column.piece_bytes,
             )
             block = column.chunk or default_block(spec.row_bytes)
             fields[column.name] = FieldIndex(
