@@ -66,12 +66,12 @@ Cut: TypeAlias = Callable[[UInt8, tuple[slice, ...]], Array]
 class Pieces(NamedTuple):
     """What is decoded in one go and remembered, in a data set in chunks.
 
-    ``count``: how many; ``rows``: samples in each; ``nbytes``: of each; ``whole``: its samples are
+    ``number``: how many; ``rows``: samples in each; ``nbytes``: of each; ``whole``: its samples are
     whole, one behind the other: it is one chunk, or is put together of all those that the same
     samples are cut over. Else a piece is one of these chunks: together they would be too large.
     """
 
-    count: int
+    number: int
     rows: int
     nbytes: int
     whole: bool
@@ -164,7 +164,7 @@ class ChunkSource(BaseSource):
         limit = max(CACHE_BYTES, 2 * pieces.nbytes)
         if self._single and pieces.rows == 1:
             limit = TOGETHER * 2 * pieces.nbytes  # memory to decode in: nothing comes twice
-        own = cached or (ChunkCache(limit, pieces.count, pieces.nbytes), 0)
+        own = cached or (ChunkCache(limit, pieces.number, pieces.nbytes), 0)
         self.cache, self._number = own
 
     @property
@@ -202,7 +202,7 @@ class ChunkSource(BaseSource):
         pieces, axis, lead = self._pieces, self._axis, self._lead
         count = -(-samples // pieces.rows)
         across = (
-            1 if pieces.whole else pieces.count // math.prod(self._grid.grid[axis : axis + lead])
+            1 if pieces.whole else pieces.number // math.prod(self._grid.grid[axis : axis + lead])
         )
         self.cache.resize((count + count // 32 + 2) * across * pieces.nbytes)
 

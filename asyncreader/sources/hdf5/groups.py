@@ -155,7 +155,9 @@ class GroupSource(BaseSource):
             last = int(self._members.pieces[number])
             first = int(self._members.pieces[number - 1]) if number else 0
             pieces = Pieces.of(grid.shape, grid.chunk, grid.dtype.itemsize)
-            same = grid.shape[0] == rows and row == self.spec.shape and pieces.count == last - first
+            same = (
+                grid.shape[0] == rows and row == self.spec.shape and pieces.number == last - first
+            )
             if not same or data.dtype != self.spec.dtype:
                 raise FormatError(f"data set {name!r} is not what it was", path=path)
             whole = not self._open and not self._known  # one of them is compared decoded, too

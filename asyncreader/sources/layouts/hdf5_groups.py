@@ -15,7 +15,7 @@ from ...array_types import Array, Int64
 from ...errors import FormatError, ParamsError
 from ...pixels.specs import SampleSpec
 from ...sampling.episodes import Windows
-from ...text import natural, times
+from ...text import natural, some, times
 from ..base import FieldIndex, SetFacts, default_block
 from ..episodes import episodes_of
 from ..fields import SetIndex
@@ -117,7 +117,8 @@ class GroupedFields:
         return ParamsError(
             f"no data set {name!r} in the episodes of this set",
             path=path,
-            found=f"in {group!r}: " + (", ".join(listed) or "none"),
+            found=f"{some(len(self._groups), 'episode')}; in {group!r}: "
+            + (", ".join(listed) or "nothing"),
             hint="name one of them with data_field",
         )
 
@@ -173,7 +174,7 @@ class GroupedFields:
         if layout == h5py.h5d.CHUNKED:
             address, chunk = CHUNKED, plist.get_chunk()
             found = Pieces.of(shape, chunk, column.spec.dtype.itemsize)
-            pieces = found.count
+            pieces = found.number
             if pieces > self._found.file.size:
                 raise FormatError(f"data set {name!r} declares more than the file has", path=path)
             column.piece_bytes = max(column.piece_bytes, found.nbytes)
