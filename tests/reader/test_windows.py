@@ -832,3 +832,39 @@ def test_the_index_is_in_proportion_to_episodes() -> None:
         assert len(pickle.dumps(reader._schedule)) < 64 * 10_000
         reader.fetchData()
         assert reader.getNextBatch().data[0].shape == (16, 16, 1)
+
+
+# -- the field's own rules -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("stack", [1, 2, 4])
+@pytest.mark.parametrize("length", [1, 3, 10])
+@pytest.mark.parametrize("pads", [(True, True), (True, False), (False, True), (False, False)])
+def test_robomimic(tmp_path: Path, stack: int, length: int, pads: tuple[bool, bool]) -> None:
+    """Sample i is item i of robomimic's SequenceDataset (v0.3), for all of frame_stack, seq_length,
+    pad_frame_stack and pad_seq_length: its rule, restated here."""
+    rows = (12, 14, 19)
+    rng = np.random.default_rng(3)
+    demos = [rng.normal(size=(n, 5)) for n in rows]
+    with h5py.File(tmp_path / "x.hdf5", "w") as file:
+        for i, one in enumerate(demos):
+            file[f"data/demo_{i}/actions"] = one
+    expected = []
+    for one in demos:
+        samples = len(one) - (0 if pads[0] else stack - 1) - (0 if pads[1] else length - 1)
+        for i in range(max(samples, 1) if pads[1] else samples):
+            at = i + (0 if pads[0] else stack - 1)
+            inside = one[max(0, at - (stack - 1)) : min(len(one), at + length)]
+            before, after = max(0, stack - 1 - at), max(0, at + length - len(one))
+            mask = np.array([False] * before + [True] * len(inside) + [False] * after)
+            expected.append((np.pad(inside, ((before, after), (0, 0)), "edge"), mask))
+    with AsyncReader(
+        path=tmp_path / "x.hdf5",
+        data_field="actions",
+        window=(1 - stack, length),
+        window_edge=("repeat" if pads[0] else "drop", "repeat" if pads[1] else "drop"),
+    ) as reader:
+        assert reader.count == len(expected)
+        for batch, (sequence, mask) in zip(reader, expected, strict=True):
+            np.testing.assert_array_equal(batch.data[0], sequence)
+            np.testing.assert_array_equal(batch.present[0], mask)
