@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 import h5py
 import numpy as np
 import pytest
+from PIL import Image
 
 from asyncreader import AsyncReader, Batch, FormatError, ParamsError
 from asyncreader.sources.hdf5 import chunks
@@ -868,3 +870,72 @@ def test_robomimic(tmp_path: Path, stack: int, length: int, pads: tuple[bool, bo
         for batch, (sequence, mask) in zip(reader, expected, strict=True):
             np.testing.assert_array_equal(batch.data[0], sequence)
             np.testing.assert_array_equal(batch.present[0], mask)
+
+
+# -- encoded pictures ----------------------------------------------------------------------------
+
+
+def encoded(pictures: np.ndarray) -> list[np.ndarray]:
+    found = []
+    for one in pictures:
+        file = io.BytesIO()
+        Image.fromarray(one).save(file, "PNG")
+        found.append(np.frombuffer(file.getvalue(), np.uint8))
+    return found
+
+
+def padded(files: list[np.ndarray]) -> np.ndarray:
+    length = max(one.size for one in files)
+    return np.stack([np.pad(one, (0, length - one.size)) for one in files])
+
+
+def minari_pictures(folder: Path, stored: str) -> Written:
+    """As Minari writes encoded observations: variable length in one episode, and where all are of
+    one length, rows in the next."""
+    episodes = recordings(extra=1)
+    with h5py.File(folder / "set.h5", "w") as file:
+        for number, one in enumerate(episodes):
+            group = file.create_group(f"episode_{number}")
+            files = encoded(one["cam"])
+            if number % 2:
+                rows = padded(files)
+                group.create_dataset("cam", data=rows, **STORED[stored](rows.shape))
+            else:
+                data = group.create_dataset("cam", len(files), h5py.vlen_dtype(np.uint8))
+                for i, value in enumerate(files):
+                    data[i] = value
+            for name in ("act", "at"):
+                put(group, name, one[name], stored)
+    return Written({"path": folder / "set.h5"}, episodes)
+
+
+def aloha_pictures(folder: Path, stored: str) -> Written:
+    """As ACT compresses: rows of as many bytes, with zeros behind each picture."""
+    episodes = recordings()
+    for number, one in enumerate(episodes):
+        with h5py.File(folder / f"episode_{number}.hdf5", "w") as file:
+            put(file, "cam", padded(encoded(one["cam"])), stored)
+            for name in ("act", "at"):
+                put(file, name, one[name], stored)
+    return Written({"path": str(folder / "episode_*.hdf5")}, episodes)
+
+
+@pytest.mark.parametrize("kind", [minari_pictures, aloha_pictures], ids=lambda one: one.__name__)
+@pytest.mark.parametrize("stored", STORED)
+@pytest.mark.parametrize("shuffle", [True, "block"])
+def test_encoded_pictures(tmp_path: Path, kind: Any, stored: str, shuffle: Any) -> None:
+    """Image files in rows, or of variable length, are decoded: the pictures are those that were
+    encoded."""
+    known = kind(tmp_path, stored)
+    with opened(known, shuffle=shuffle, last_batch="pad", nthread=2) as reader:
+        for batch in reader:
+            check(batch, known, WINDOW)
+
+
+def test_encoded_pictures_in_processes(tmp_path: Path) -> None:
+    """Worker processes decode the same pictures."""
+    known = minari_pictures(tmp_path, "gzip")
+    with opened(known, shuffle=True) as reader:
+        expected = list(copies(reader))
+    with opened(known, shuffle=True, workers="process") as reader:
+        assert list(copies(reader)) == expected
