@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import pickle
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -818,8 +819,6 @@ def test_damaged_chunk_fails_its_samples_alone(tmp_path: Path) -> None:
 def test_the_index_is_in_proportion_to_episodes() -> None:
     """10,000 episodes of 10,000 rows are 10^8 windows; what is kept of them is some numbers for
     each episode, and a state is as short as ever."""
-    import pickle
-
     rows = np.lib.stride_tricks.as_strided(np.zeros(1), (10**8, 1), (0, 0))
     ends_at = np.arange(1, 10_001) * 10_000
     with AsyncReader(
@@ -939,3 +938,47 @@ def test_encoded_pictures_in_processes(tmp_path: Path) -> None:
         expected = list(copies(reader))
     with opened(known, shuffle=True, workers="process") as reader:
         assert list(copies(reader)) == expected
+
+
+# -- all else that a reader does -----------------------------------------------------------------
+
+
+def test_names_of_own_without_episodes(tmp_path: Path) -> None:
+    """A stored field may be served under several names in any set."""
+    known = ends(tmp_path, "contiguous")
+    with AsyncReader(
+        path=tmp_path / "set.h5", data_field={"a": "at", "b": "act", "c": "at"}, shuffle=True
+    ) as reader:
+        for batch in reader:
+            np.testing.assert_array_equal(
+                batch.data[0], joined(known.episodes, "at")[batch.indices]
+            )
+            np.testing.assert_array_equal(batch.data[0], batch.data[2])
+            assert batch.episode is None
+            assert batch.present == (None, None, None)
+
+
+def test_a_pickled_reader_goes_on(tmp_path: Path) -> None:
+    """A reader of windows is pickled as its parameters and its place."""
+    known = groups(tmp_path, "gzip")
+    more: dict[str, Any] = {"episodes_subset": [1, 4, 7], "window_outside": (None, 3)}
+    with opened(known, shuffle=True, **more) as reader:
+        next(iter(reader))
+        with pickle.loads(pickle.dumps(reader)) as other:
+            assert list(copies(other)) == list(copies(reader))
+
+
+def test_replacement_samples(tmp_path: Path) -> None:
+    """A bad sample is replaced by a whole window of another place."""
+    known = groups(tmp_path, "gzip")
+    path = tmp_path / "set.h5"
+    with h5py.File(path) as file:
+        info = file["data/demo_2/act"].id.get_chunk_info(1)
+    whole = bytearray(path.read_bytes())
+    whole[info.byte_offset + 5 : info.byte_offset + 40] = bytes(35)
+    path.write_bytes(whole)
+    with opened(known, {"act": (0, 3), "at": (0, 3)}, on_error="skip", shuffle=True) as reader:
+        for batch in reader:
+            check(batch, known, {"act": (0, 3), "at": (0, 3)})
+            assert batch.mask.all()
+        assert reader.stats().bad_samples == 6
