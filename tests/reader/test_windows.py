@@ -517,6 +517,26 @@ def test_some_episodes(tmp_path: Path) -> None:
             opened(known, episodes_subset=wrong)
 
 
+def test_episodes_of_several_files(tmp_path: Path) -> None:
+    """Several files of groups are one set: episodes are numbered through, splits are joined, and a
+    name that two episodes have is an error."""
+    known = groups(tmp_path, "gzip")
+    (tmp_path / "more").mkdir()
+    groups(tmp_path / "more", "contiguous")
+    paths = [tmp_path / "set.h5", tmp_path / "more/set.h5"]
+    both = Written({"path": paths}, known.episodes * 2, known.names)
+    with opened(both, shuffle=True, last_batch="pad", nthread=2) as reader:
+        seen = []
+        for batch in reader:
+            check(batch, both, WINDOW)
+            seen += batch.indices[batch.mask].tolist()
+        assert sorted(seen) == list(range(4 * sum(LENGTHS)))
+    with opened(both, subset="train") as reader:
+        assert {e for e, _ in anchors_of(reader)} == {2, 10, 14, 22}
+    with pytest.raises(ParamsError, match="one name"):
+        opened(both, episodes_subset=["demo_2"])
+
+
 def test_weights_and_replacement(tmp_path: Path) -> None:
     """Weights are of samples, one for each anchor; draws with replacement are of anchors, too."""
     known = ends(tmp_path, "contiguous")
@@ -814,6 +834,29 @@ def test_damaged_chunk_fails_its_samples_alone(tmp_path: Path) -> None:
 
 
 # -- size ----------------------------------------------------------------------------------------
+
+
+def test_block_windows_count_the_rows_that_are_decoded(tmp_path: Path) -> None:
+    """With "block" so many samples are mixed that their decoded rows, also those between them, take
+    256 MiB: at every 50th row a fiftieth of the samples."""
+    with h5py.File(tmp_path / "x.h5", "w") as file:
+        file.create_dataset("a", (4000, 1 << 12), "u1", chunks=(100, 1 << 12), compression="gzip")
+        for row in range(0, 4000, 100):
+            file["a"][row] = 1
+        file["ends"] = [4000]
+    found = []
+    for every in (1, 50):
+        with AsyncReader(
+            path=tmp_path / "x.h5",
+            data_field="a",
+            episodes="ends:ends",
+            window=3,
+            window_every=every,
+            shuffle="block",
+            shuffle_window=1 << 20,
+        ) as reader:
+            found.append(reader.state_dict()["window"])
+    assert found == [64_200, 1284]
 
 
 def test_the_index_is_in_proportion_to_episodes() -> None:
