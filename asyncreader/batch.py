@@ -17,6 +17,9 @@ from .pipeline.slots import Data, Slot, SlotRing, arrays_of
 #: An array of a batch. What it holds is known when the set is opened, not to a type checker.
 Array: TypeAlias = npt.NDArray[np.number]
 
+#: What of a field's windows is the episode's own; None for a field without a window.
+Present: TypeAlias = npt.NDArray[np.bool_] | None
+
 if TYPE_CHECKING:
     # what a type checker takes D and L for where nothing else is said; from Python 3.13 in typing
     from typing_extensions import TypeVar as _WithDefault
@@ -35,6 +38,8 @@ class Batch(Generic[D, L]):
     ``views``, a tuple of arrays; ``labels``: (B, ...) or None; ``indices``: int64 (B,), record
     numbers in the file (of a mix: in its sets in sequence), -1 where padded; ``mask``: bool (B,),
     False for padded or zeroed rows; ``source``: int64 (B,), the set of a mix;
+    ``episode``: int64 (B,), the episode of each sample; ``present``: bool (B, W), which rows of the
+    windows are the episode's own;
     ``epoch``; ``step``: its number in the epoch; ``last``:
     whether it is the last of its epoch. ``data`` and ``labels`` are the
     caller's, to read and write, until the next successful ``getNextBatch()`` (or loop step),
@@ -105,6 +110,24 @@ class Batch(Generic[D, L]):
             return None
         found = np.searchsorted(np.array(sets, np.int64), self.indices, side="right")
         return np.where(self.indices < 0, -1, found)
+
+    @property
+    def episode(self) -> npt.NDArray[np.int64] | None:
+        """The episode of each row: int64 (B,), its number in the whole set, -1 where padded; None
+        of a set without episodes."""
+        windows = self._slot.windows
+        return None if windows is None else windows.episodes.of(self.indices)
+
+    @property
+    def present(self) -> Present | tuple[Present, ...]:
+        """Which rows of each window are the episode's own: bool (B, W), False where a row was
+        repeated or zeroed, and in rows that ``mask`` leaves out. With several fields a tuple; None
+        for a field without a window."""
+        windows, slot = self._slot.windows, self._slot
+        if windows is None:
+            return (None,) * len(slot.rows) if slot.several else None
+        found = tuple(windows.present(name, self.indices, self.mask) for name in windows.fields)
+        return found if slot.several else found[0]
 
     def __iter__(self) -> Iterator[D | L]:
         self._check_held()

@@ -260,6 +260,19 @@ def _names(value: Any) -> str | tuple[str, ...]:
 NAMES: Final = Check("text", _names, "text")
 
 
+def _fields(value: Any) -> str | tuple[str, ...] | dict[str, str]:
+    if not isinstance(value, Mapping):
+        return _names(value)
+    fields = dict(value)
+    if not fields or not all(isinstance(one, str) and one for one in (*fields, *fields.values())):
+        raise Wrong("{name: name in the file, ...}")
+    return fields
+
+
+#: As NAMES, or names of the caller's own for what the file calls otherwise.
+FIELDS: Final = Check("text", _fields, "text")
+
+
 # -- numbers of pictures -------------------------------------------------------------------------
 
 

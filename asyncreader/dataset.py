@@ -175,21 +175,20 @@ class Dataset(Generic[S]):
     def __getitem__(self, index: object) -> S:
         opened = self._now()
         if isinstance(index, int | np.integer) and not isinstance(index, bool):
-            data, labels = opened.read(_number(int(index), opened.length))
-            return self._sample(opened, data, labels, 0)
+            return self._shaped(opened.read(_number(int(index), opened.length)), 0)
         if isinstance(index, slice):
             numbers = np.arange(*index.indices(opened.length), dtype=np.int64)
         else:
             numbers = _numbers(index, opened.length)
-        return self._stacked(opened, *opened.read(numbers))
+        return self._shaped(opened.read(numbers))
 
     def __getitems__(self, indices: Sequence[int]) -> list[S]:
         """Samples of a list of numbers, read in one go: what torch's DataLoader calls."""
         opened = self._now()
         if opened.sizes_differ:
             return [self[index] for index in indices]
-        data, labels = opened.read(_numbers(indices, opened.length))
-        return [self._sample(opened, data, labels, row) for row in range(len(indices))]
+        rows = opened.read(_numbers(indices, opened.length))
+        return [self._shaped(rows, row) for row in range(len(indices))]
 
     def __iter__(self) -> Iterator[S]:
         """All samples in order, read some at a time."""
@@ -197,22 +196,18 @@ class Dataset(Generic[S]):
         for at in range(0, opened.length, opened.together):
             yield from self.__getitems__(range(at, min(at + opened.together, opened.length)))
 
-    def _sample(self, opened: _Opened, data: Sequence[Array], labels: Array | None, row: int) -> S:
-        label = None if labels is None else labels[row]
-        return self._shaped(opened, [array[row] for array in data], label)
+    def _shaped(self, rows: _Rows, row: int | None = None) -> S:
+        """Rows, or one of them, as samples are handed out."""
 
-    def _stacked(self, opened: _Opened, data: Sequence[Array], labels: Array | None) -> S:
-        return self._shaped(opened, data, labels)
+        def one(array: Any) -> Any:
+            return array if row is None else array[row]
 
-    def _shaped(self, opened: _Opened, data: Sequence[Array], labels: Array | None) -> S:
         made: Any
         if self._as_dict:
-            made = dict(zip(opened.source.names, data, strict=True))
-            if labels is not None:
-                made["label"] = labels
+            made = {name: one(array) for name, array in rows.named().items()}
         else:
-            made = tuple(data) if opened.source.named else data[0]
-            made = made if labels is None else (made, labels)
+            made = tuple(one(array) for array in rows.data) if rows.several else one(rows.data[0])
+            made = made if rows.labels is None else (made, one(rows.labels))
         shaped: S = made
         return shaped
 
@@ -221,7 +216,8 @@ class Dataset(Generic[S]):
         opened = self._now()
         (record,) = opened.records(_number(index, opened.length)).tolist()
         looked = Inspector(opened.source.first)
-        path, label = looked.path(record), None
+        (own,) = opened.source.records(np.array([record], np.int64)).tolist()
+        path, label = looked.path(own), None
         if opened.source.labels is not None:
             label = np.asarray(opened.source.labels[np.array([record], np.int64)])[0]
         classes, name = self.classes, None
@@ -235,8 +231,8 @@ class Dataset(Generic[S]):
             label=label,
             class_name=name,
             path=None if path is None else os.fsdecode(path),
-            key=looked.key(record),
-            stored={name: Inspector(part).bytes(record) for name, part in parts},
+            key=looked.key(own),
+            stored={name: opened.stored(name, part, record) for name, part in parts},
         )
 
     # -- what the set says -----------------------------------------------------------------
@@ -308,8 +304,7 @@ class Dataset(Generic[S]):
     def fields(self) -> dict[str, Field]:
         """The fields by name, as they are served."""
         opened = self._now()
-        none = [np.empty(fill.allocate_shape(0), fill.dtype) for fill in opened.fills]
-        served = [fill.handed_out(out) for fill, out in zip(opened.fills, none, strict=True)]
+        served = opened.read(np.empty(0, np.int64)).data
         known = not opened.sizes_differ
         fields = (Field(array.shape[1:] if known else None, array.dtype) for array in served)
         return dict(zip(opened.source.names, fields, strict=True))
@@ -321,7 +316,8 @@ class Dataset(Generic[S]):
 
     def statistics(self) -> dict[str, FieldStatistics]:
         """Count, mean, standard deviation, least and greatest value of each field and channel, of
-        the stored values: one pass over all samples, some of them at a time.
+        the stored values: one pass over all samples, some of them at a time. Of a set of episodes
+        all rows count once, whatever the windows.
 
         SampleError for a bad sample.
         """
@@ -398,7 +394,8 @@ def open(
 ) -> Dataset:
     """Open a set to look into it: see :class:`Dataset`. ``params``: as for AsyncReader, a path or
     a dict; keywords override it. ``as_dict``: a sample is a dict of its fields by name, with its
-    label as ``label``. Raises ParamsError, SourceNotFoundError or FormatError.
+    label as ``label``, and of a set of episodes with ``episode`` and ``present`` (of several fields
+    ``<name>.present``; see Batch). Raises ParamsError, SourceNotFoundError or FormatError.
     """
     given = given_params(params, overrides)
     p = build.rooted(parse_params(given, {}))
@@ -447,6 +444,39 @@ def _without_training(p: ReaderParams) -> ReaderParams:
     return replace(p, **given, batch_size=1, workers="thread")
 
 
+@dataclass(frozen=True, eq=False)
+class _Rows:
+    """Samples that were read: ``data`` of each field (n, ...), ``labels`` (n, ...) or None, and
+    their ``records`` in ``source``."""
+
+    source: OpenSet
+    data: tuple[Array, ...]
+    labels: Array | None
+    records: Int64
+
+    @property
+    def several(self) -> bool:
+        """Whether data is handed out as a tuple."""
+        return self.source.named
+
+    def named(self) -> dict[str, Any]:
+        """The fields by name, with the label, and of episodes their numbers and, of each window,
+        which rows are the episode's own."""
+        names, windows = self.source.names, self.source.windows
+        found: dict[str, Any] = dict(zip(names, self.data, strict=True))
+        if self.labels is not None:
+            found["label"] = self.labels
+        if windows is None:
+            return found
+        found["episode"] = windows.episodes.of(self.records)
+        every = np.ones(self.records.size, np.bool_)
+        for name in names:
+            present = windows.present(name, self.records, every)
+            if present is not None:
+                found["present" if len(names) == 1 else f"{name}.present"] = present
+        return found
+
+
 class _Opened:
     """A set that this process has open, and how its samples become rows."""
 
@@ -476,11 +506,11 @@ class _Opened:
         """The record numbers of samples."""
         return self._schedule.sampler.records(0, numbers)
 
-    def read(self, numbers: Int64) -> tuple[list[Array], Array | None]:
-        """The data of each field (n, ...), and the labels (n, ...), of samples."""
+    def read(self, numbers: Int64) -> _Rows:
+        """Samples by number."""
         records, count = self.records(numbers), numbers.size
         fills = self._fills_of(records) if self.sizes_differ and count else self.fills
-        outs = [np.empty(fill.allocate_shape(count), fill.dtype) for fill in fills]
+        outs = [np.empty(part.shape, part.dtype) for part in self._filler.rows(count, fills)]
         table, label = self.source.labels, self._filler.label
         labels = None if table is None else np.empty((count, *table.shape[1:]), table.dtype)
         if count and not self._compiled(records, outs[0], labels):
@@ -492,8 +522,8 @@ class _Opened:
             for bad in sorted(self._filler.read(job, fills, outs, Meter()), key=lambda b: b.row):
                 raise bad.error
             labels = labels if made is None else made
-        data = [fill.handed_out(out) for fill, out in zip(fills, outs, strict=True)]
-        return data, labels
+        data = self._filler.handed_out(outs, fills)
+        return _Rows(self.source, data, labels, records)
 
     def _fills_of(self, records: Int64) -> tuple[RowTransform, ...]:
         """How pictures become rows in their own size. ParamsError where they have several."""
@@ -515,6 +545,13 @@ class _Opened:
             return False
         return tables.filler.fill_records(tables.files, records, out, labels, 0, 0)
 
+    def stored(self, name: str, part: Source, record: int) -> bytes:
+        """The stored bytes of a field of a sample; of a window those of its rows in sequence."""
+        rows, windows = np.array([record], np.int64), self.source.windows
+        if windows is not None:
+            rows = windows.stored(name, rows)[0].reshape(-1)
+        return b"".join(map(Inspector(part).bytes, rows.tolist()))
+
     def statistics(self, name: str) -> FieldStatistics:
         """Those of one field."""
         found = Moments()
@@ -526,9 +563,11 @@ class _Opened:
         """The stored values of all samples, some at a time: (n, C), (n, D) or (n,)."""
         spec = part.spec
         step = max(1, _MEASURED // max(1, 1 if spec.shape is None else spec.row_bytes))
-        for at in range(0, self.length, step):
-            numbers = np.arange(at, min(at + step, self.length), dtype=np.int64)
-            records = self.records(numbers)
+        whole = self.source.windows is not None  # a row may be in many windows, or in none
+        count = part.facts.count if whole else self.length
+        for at in range(0, count, step):
+            records = np.arange(at, min(at + step, count), dtype=np.int64)
+            records = records if whole else self.records(records)
             if spec.encoded or spec.shape is None:
                 for record in records.tolist():
                     yield _pixels(part, record)

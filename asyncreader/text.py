@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 
 
@@ -73,3 +74,9 @@ def _slips(a: str, b: str) -> int:
             if i > 1 < j and letter == b[j - 2] and a[i - 2] == other:
                 row[j] = min(row[j], before[j - 2] + 1)
     return row[-1]
+
+
+def natural(name: str) -> list[tuple[bool, int, str]]:
+    """A key that sorts names by the numbers in them."""
+    parts = re.split(r"(\d+)", name)
+    return [(True, int(one), "") if i % 2 else (False, 0, one) for i, one in enumerate(parts)]

@@ -35,11 +35,11 @@ def info(path: str | None, params: dict[str, Any], as_json: bool) -> None:
     part can be decoded alone."""
     from ..params import parse_params
     from ..sources import open_reader_source
-    from ..sources.subset import resolve_subset
+    from ..sources.subset import selected
 
     checked = parse_params(set_of(path, params), {})
     with contextlib.closing(open_reader_source(checked)) as source:
-        facts = _describe(source, resolve_subset(checked.subset, source))
+        facts = _describe(source, selected(checked.subset, source))
     if as_json:
         print_json(facts)
     else:
@@ -71,6 +71,7 @@ def _describe(source: OpenSet, subset: slice | Int64 | None = None) -> dict[str,
         "labels": _describe_labels(source, subset),
         "classes": None if facts.classes is None else list(facts.classes),
         "splits": {name: subset_count(rows, facts.count) for name, rows in source.splits.items()},
+        "episodes": _describe_episodes(source),
         "restarts": _describe_restarts(source.first),
         "checksums": bool(source.checked),
         "fingerprint": fingerprint(source),
@@ -89,6 +90,38 @@ def _describe_sets(source: OpenSet) -> list[dict[str, Any]] | None:
         {"path": one.facts.path, "ratio": ratio, "count": one.facts.count}
         for one, ratio in zip(source.sets, source.index.ratios, strict=True)
     ]
+
+
+def _describe_episodes(source: OpenSet) -> dict[str, Any] | None:
+    """What says where episodes end, how many and how long they are, and episodes in each split."""
+    import numpy as np
+
+    if source.windows is None:
+        return None
+    episodes = source.windows.episodes
+    lengths = episodes.lengths
+    return {
+        "known_by": episodes.kind,
+        "count": lengths.size,
+        "empty": episodes.empty,
+        "rows": [int(lengths.min()), float(np.median(lengths)), int(lengths.max())],
+        "splits": {name: numbers.size for name, numbers in episodes.splits.items()},
+        "samples": source.windows.population,
+    }
+
+
+def _episodes_in_words(found: dict[str, Any] | None) -> dict[str, str]:
+    if found is None:
+        return {}
+    low, middle, high = found["rows"]
+    rows = some(low, "row") if low == high else f"{low:,} to {high:,} rows, median {middle:,.6g}"
+    empty = f", {found['empty']:,} empty ones left out" if found["empty"] else ""
+    shown_splits = ", ".join(f"{shown(name)} {n:,}" for name, n in found["splits"].items())
+    return {
+        "episodes": f"{found['count']:,} of {rows}{empty} ({shown(found['known_by'])})",
+        "episode splits": shown_splits,
+        "windows": some(found["samples"], "sample"),
+    }
 
 
 def _bytes_each(index: SetIndex) -> float | None:
@@ -211,12 +244,13 @@ def _print_facts(facts: dict[str, Any]) -> None:
     rows = {
         "path": shown(facts["path"]),
         "format": f"{facts['container']}: {shown(facts['layout'])}",
-        "count": some(count, "sample"),
+        "count": some(count, "sample" if facts["episodes"] is None else "row"),
         **{
             f"set {number}": f"{shown(one['path'])}: {one['ratio']:.6g} of a batch, "
             f"{some(one['count'], 'sample')}"
             for number, one in enumerate(facts["sets"] or ())
         },
+        **_episodes_in_words(facts["episodes"]),
         **({} if chosen is None else {"subset": f"{some(chosen, 'sample')}: labels are of these"}),
         "shape": shape,
         "dtype": facts["dtype"],

@@ -36,10 +36,7 @@ _OFTEN: Final = (
     "(docs/splits-and-balance.md)"
 )
 _GREY: Final = "nothing instead: asyncreader convert --channels 1 packs grey pictures"
-_WINDOW: Final = (
-    "data=np.moveaxis(np.lib.stride_tricks.sliding_window_view(rows, W, 0), -1, 1) for an "
-    "array of rows in order"
-)
+_WINDOW: Final = 'window={} of rows of one episode; episodes="files" where each file is one'
 _PROCESSES: Final = 'workers="process" if processes are needed, else leave it out'
 _WINDOWED: Final = 'shuffle="block", shuffle_window={}'
 _LAST: Final = 'last_batch="drop" for True; "short", "pad" or "wrap" for False'
@@ -142,7 +139,9 @@ OTHER_NAMES: Final[dict[str, str]] = _answers(
     ("datasets concat", "path=[...] for several files as one set, mix={{path: ratio}} for shares"),
     ("proportions proportion ratios mixing sampleprobs streams", "mix={{path: ratio}}"),
     ("masks maskfield mask", 'data_field=["data", "mask"] (docs/masks-and-fields.md)'),
-    ("window windowsize seqlen sequencelength numframes", _WINDOW),
+    ("windowsize seqlen seqlength sequencelength numframes horizon", _WINDOW),
+    ("padframestack padseqlength padbefore padafter", 'window_edge="repeat"'),
+    ("deltatimestamps", "window={{field: [rows relative to the anchor], ...}}"),
 )  # fmt: skip
 
 

@@ -134,6 +134,7 @@ def _check_together(p: ReaderParams) -> None:
         )
     _check_mix(p)
     _check_fields(p)
+    _check_windows(p)
 
 
 def _check_mix(p: ReaderParams) -> None:
@@ -191,7 +192,9 @@ def _check_views(p: ReaderParams) -> None:
 
 
 def _check_fields(p: ReaderParams) -> None:
-    pictures = p.data_field if isinstance(p.data_field, tuple) else (p.data_field,)
+    pictures = (p.data_field,) if isinstance(p.data_field, str) else tuple(p.data_field)
+    if isinstance(p.data_field, dict):
+        pictures = tuple(p.data_field.values())
     twice = [n for n in p.places if n in pictures or p.places.count(n) > 1]
     if twice:
         raise ParamsError(
@@ -201,7 +204,7 @@ def _check_fields(p: ReaderParams) -> None:
     if p.data is None:
         return
     if not isinstance(p.data, dict):
-        if isinstance(p.data_field, tuple) or p.places:
+        if not isinstance(p.data_field, str) or p.places:
             raise ParamsError(
                 "several fields of arrays go as data={name: array, ...}",
                 found=type(p.data).__name__,
@@ -223,3 +226,28 @@ def _check_fields(p: ReaderParams) -> None:
             found=repr(p.data_field),
             expected=f"a list of some of {', '.join(map(repr, p.data))}",
         )
+
+
+def _check_windows(p: ReaderParams) -> None:
+    asked = p.window is not None
+    for name in ("window_edge", "window_outside"):
+        if getattr(p, name) != PARAMETERS[name].default and not asked:
+            raise ParamsError(f"{name} goes with window", found=f"{name}={getattr(p, name)!r}")
+    if p.window_every != 1 and not (asked or p.episodes):
+        raise ParamsError("window_every goes with window or episodes", found=f"{p.window_every!r}")
+    edges = p.window_edge if isinstance(p.window_edge, tuple) else (p.window_edge,) * 2
+    for edge, rows in zip(edges, p.window_outside or (), strict=False):
+        if edge == "drop" and rows:
+            raise ParamsError(
+                'window_edge="drop" leaves no row of a window outside',
+                found=f"window_outside={p.window_outside}",
+                hint='window_edge="repeat" or "zero" goes with it',
+            )
+    if not asked:
+        return
+    for name in ("transform", "mixup", "cutmix", "views", "boxes_field", "keypoints_field"):
+        if getattr(p, name) is not None:
+            raise ParamsError(
+                f"{name} works on single pictures, not on windows",
+                hint="postprocess gets whole batches",
+            )

@@ -27,6 +27,17 @@ from ..sampling import Shuffle
 from .declare import Parameter, declared, parameter
 from .shares import MIX, WEIGHTS
 from .views import Augment, Crop, View, listed_views, of_view, views_check
+from .windows import (
+    EDGE,
+    EPISODES,
+    EVERY,
+    OUTSIDE,
+    SOME_EPISODES,
+    WINDOW,
+    EachEpisode,
+    Edge,
+    Rows,
+)
 
 if TYPE_CHECKING:
     import numpy as np
@@ -47,7 +58,7 @@ Ratios: TypeAlias = (
 
 #: Parameters that say which part of a packed set is meant.
 READ_BY: Final = (
-    *("data_field", "labels_field", "labels_path", "subset", "channel_order"),
+    *("data_field", "labels_field", "labels_path", "subset", "episodes", "channel_order"),
     *("num_dim", "h_dim", "w_dim", "cha_dim"),
 )
 
@@ -93,12 +104,18 @@ class ReaderKeywords(TypedDict, total=False):
     classes: Classes
     data: npt.ArrayLike | Mapping[str, npt.ArrayLike] | None
     labels: npt.ArrayLike | None
-    data_field: str | Sequence[str]
+    data_field: str | Sequence[str] | Mapping[str, str]
     boxes_field: str | None
     keypoints_field: str | None
     labels_field: str | None
     labels_path: str | os.PathLike[str] | None
     subset: slice | str | Sequence[int] | npt.NDArray[np.integer] | None
+    episodes: str | None
+    episodes_subset: slice | str | Sequence[int] | Sequence[str] | npt.NDArray[np.integer] | None
+    window: Rows | Mapping[str, Rows] | None
+    window_every: int | EachEpisode
+    window_edge: Edge | Sequence[Edge]
+    window_outside: Sequence[int | None] | None
     batch_size: int
     nthread: int | Auto
     njob: int
@@ -214,10 +231,11 @@ class ReaderParams:
         shown="one of these",
     )
     labels: object = parameter(None, optional(checks.LABELS), "labels that go with `data`")
-    data_field: str | tuple[str, ...] = parameter(
+    data_field: str | tuple[str, ...] | dict[str, str] = parameter(
         "data",
-        checks.NAMES,
-        'name in the file (`group/x` works); `["data", "mask"]`: several fields',
+        checks.FIELDS,
+        'name in the file (`group/x` works); `["data", "mask"]`: several fields; '
+        '`{"obs": "obs/low", "goal": "obs/low"}`: with names of your own',
     )
     boxes_field: str | None = parameter(
         None,
@@ -245,6 +263,48 @@ class ReaderParams:
         optional(checks.SUBSET),
         "a slice, an array of record numbers (repeats allowed) or the name of a split; "
         "`indices` stay record numbers",
+    )
+    episodes: str | None = parameter(
+        None,
+        optional(EPISODES),
+        "where episodes end, such as recordings of a robot: "
+        '`"groups:data/demo_*"`: each such group of an HDF5 file is one, its data sets the fields; '
+        '`"files"`: each file; `"ends:NAME"`: a data set of cumulative ends; `"ids:NAME"`: an id '
+        'for each row; `"flags:NAME,NAME"`: a row where one is true is the last; `"axis"`: stored '
+        "as (episode, time, ...); see [arrays](arrays.md)",
+        shown="as recognised",
+    )
+    episodes_subset: slice | Int64 | tuple[str, ...] | None = parameter(
+        None,
+        optional(SOME_EPISODES),
+        "a slice, numbers or names of episodes; samples come from these alone",
+    )
+    window: Rows | dict[str, Rows] | None = parameter(
+        None,
+        optional(WINDOW),
+        "a sample is several rows of one episode: their number, from the anchor on; "
+        '`(start, stop[, step])` relative to the anchor; a list of such rows; `"last"`: the '
+        "episode's last row; or a dict of these by field, where a field that is not named has one "
+        "row. Data are (B, W, ...)",
+        shown="one row",
+    )
+    window_every: int | EachEpisode = parameter(
+        1,
+        EVERY,
+        'a window at rows 0, n, 2n ... of an episode; `"episode"`: at one random row of each '
+        "episode, another one in each epoch",
+    )
+    window_edge: Edge | tuple[Edge, Edge] = parameter(
+        "drop",
+        EDGE,
+        'rows outside of the episode: `"drop"`: only windows without any; `"repeat"` its first or '
+        'last row; `"zero"`; or a pair: before, after. `batch.present` says which rows are real',
+    )
+    window_outside: tuple[int | None, int | None] | None = parameter(
+        None,
+        optional(OUTSIDE),
+        "`(before, after)`: at most so many rows of a window lie outside; None in it: any number",
+        shown="any number",
     )
     batch_size: int = parameter(1, whole(1, 1 << 63), "samples in a batch")
     nthread: int | Auto = parameter(
@@ -520,7 +580,7 @@ class ReaderParams:
     @property
     def field_names(self) -> tuple[str, ...] | None:
         """Names of the fields that are served as a tuple, in that order; None for plain data."""
-        if isinstance(self.data_field, tuple):
+        if not isinstance(self.data_field, str):
             return *self.data_field, *self.places
         if isinstance(self.data, dict):
             return *(name for name in self.data if name not in self.places), *self.places
@@ -575,7 +635,8 @@ PARAMETERS: Final[dict[str, Parameter]] = declared(ReaderParams)
 
 #: Parameters whose values may have no hash; equal ones of the others have equal hashes.
 _UNHASHED: Final = (
-    *("mix", "data", "labels", "subset", "weights", "views", "transform", "postprocess"),
+    *("mix", "data", "labels", "data_field", "subset", "episodes_subset", "window", "weights"),
+    *("views", "transform", "postprocess"),
 )
 
 

@@ -32,7 +32,7 @@ from ..sources import (
     read_rows,
 )
 from ..sources.sets.joined import JoinedSource
-from ..sources.subset import classes_of, resolve_subset, resolve_weights
+from ..sources.subset import classes_of, resolve_weights, resolve_windows
 from ..stats import Meter
 from ..system.memory import aligned_empty
 from .fill_batch import BatchFiller
@@ -73,7 +73,7 @@ def make_schedule(p: ReaderParams, source: OpenSet, rank: int, world_size: int) 
     parameters do not fit."""
     if p.last_batch == "short" and world_size != 1:
         raise ParamsError('last_batch="short" needs world_size 1', found=f"{world_size}")
-    subset = resolve_subset(p.subset, source)
+    windows, subset = resolve_windows(p.subset, source)
     storage = replace(
         _storage(source, p),
         weights=resolve_weights(p.weights, source, subset),
@@ -84,7 +84,7 @@ def make_schedule(p: ReaderParams, source: OpenSet, rank: int, world_size: int) 
         ratios=() if p.mix is None else tuple(p.mix.values()),
         until_first=p.mix_until == "first",
     )
-    sampler = sampler_of(p.shuffle, p.seed, p.shuffle_window, storage, subset)
+    sampler = sampler_of(p.shuffle, p.seed, p.shuffle_window, storage, subset, windows)
     schedule = Schedule(sampler, p.batch_size, rank, world_size, p.last_batch)
     if schedule.steps == 0:
         raise ParamsError(
@@ -179,7 +179,9 @@ def _tried(p: ReaderParams, source: OpenSet, sampler: Sampler, wanted: OutputSpe
     for position in range(min(LOOKED_AT, sampler.length)):
         record = sampler.records(0, np.array([position]))
         labels = None if source.labels is None else source.labels[record]
-        job = RowJob(record, row, np.zeros(1, np.uint64), None, row + position, labels)
+        job = RowJob(
+            source.records(record), row, np.zeros(1, np.uint64), None, row + position, labels
+        )
         # a bad sample fails its batch later
         if together is not None:
             together.read_fields(job, (), Meter())
@@ -213,7 +215,7 @@ def check_values(p: ReaderParams, filler: BatchFiller) -> None:
     out = aligned_empty(fill.allocate_shape(1), fill.dtype)
     for record in sampler.records(0, positions):
         # a damaged sample is not the dtype's fault: it fails its batch later
-        job = RowJob(record.reshape(1), row, key)
+        job = RowJob(filler.source.records(record.reshape(1)), row, key)
         read_rows(filler.source.first, job, fill, out, Meter())
 
 
@@ -246,7 +248,7 @@ def _shortly(values: tuple[float, ...]) -> str:
 
 def slot_rows(p: ReaderParams, filler: BatchFiller) -> tuple[tuple[Part, ...], Part | None]:
     """The memory of each field's rows, and of their labels."""
-    rows = tuple(Part(fill.allocate_shape(p.batch_size), fill.dtype) for fill in filler.fills)
+    rows = filler.rows(p.batch_size)
     if filler.label is not None:
         return rows, Part((p.batch_size, *filler.label.shape), filler.label.dtype)
     table = filler.source.labels
@@ -255,10 +257,12 @@ def slot_rows(p: ReaderParams, filler: BatchFiller) -> tuple[tuple[Part, ...], P
 
 def slot_layout(p: ReaderParams, filler: BatchFiller) -> SlotLayout:
     """The layout of the slots: of the rows, and then of what each stage makes of them."""
+    source = filler.source
     layout = SlotLayout(
         *slot_rows(p, filler),
-        several=filler.source.named or p.views is not None,
-        sets=filler.source.set_ends,
+        several=source.named or p.views is not None,
+        sets=source.set_ends,
+        windows=source.windows,
     )
     _check_memory(p, layout)
     for number, stage in enumerate(filler.stages):

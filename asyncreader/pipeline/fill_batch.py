@@ -29,7 +29,7 @@ from ..sources.sets.joined import JoinedLabels
 from ..stats import BadRow, Meter
 from ..system.memory import address_of
 from .fill_queue import FillQueue, RowTables
-from .slots import Allocate, Slot
+from .slots import Allocate, Part, Slot
 from .stages import Stage
 from .together import Together
 from .trace import named_by, note
@@ -77,10 +77,17 @@ class BatchFiller:
         self.label = label
         checked = any(one.checked != "none" for one in source.index.fields.values())
         self._verify = verify if checked else "never"
-        if self._verify == "first" and source.facts.count > MOST_MARKED:
+        # a window has more rows than the one that would be marked
+        many = source.windows is not None or source.facts.count > MOST_MARKED
+        if self._verify == "first" and many:
             self._verify = "always"
+        #: rows of a sample of each field, None where there is no axis for them
+        self._widths: list[int | None] = [None] * len(fills)
+        if source.windows is not None and len(fills) == len(source.names):
+            self._widths = [source.windows.width(name) for name in source.names]
+        widths = zip(fills, self._widths, strict=True)
         #: of the rows of a batch
-        self.slot_bytes = sum(fill.sample_bytes for fill in fills) * schedule.batch
+        self.slot_bytes = sum(fill.sample_bytes * (w or 1) for fill, w in widths) * schedule.batch
         self.stages = stages
         self.seen: UInt8 | None = None
         if self._verify == "first":
@@ -89,9 +96,25 @@ class BatchFiller:
         self._filler = fills[0].filler(fills[0].row_bytes * schedule.batch)
         self._tables: RowTables | None = None
 
-    def handed_out(self, rows: Sequence[Array]) -> tuple[Array, ...]:
-        """The views of a slot's memory that the user gets, one for each field."""
-        return tuple(fill.handed_out(array) for fill, array in zip(self.fills, rows, strict=True))
+    def handed_out(
+        self, rows: Sequence[Array], fills: Sequence[RowTransform] | None = None
+    ) -> tuple[Array, ...]:
+        """The views of a slot's memory that the user gets, one for each array; ``fills``: how it
+        was filled, if not as usual."""
+        return tuple(
+            fill.handed_out(array)
+            if width is None
+            else _windows(fill.handed_out(array.reshape(-1, *fill.row_shape)), width)
+            for fill, width, array in zip(fills or self.fills, self._widths, rows, strict=True)
+        )
+
+    def rows(self, samples: int, fills: Sequence[RowTransform] | None = None) -> tuple[Part, ...]:
+        """The memory of so many samples, of each array: (B, ...), or (B, W, ...) of windows."""
+        return tuple(
+            Part(shape if width is None else (shape[0], width, *shape[1:]), fill.dtype)
+            for fill, width in zip(fills or self.fills, self._widths, strict=True)
+            for shape in [fill.allocate_shape(samples)]
+        )
 
     # made when the first batch is filled: by then the slots are known to fit in memory
     @cached_property
@@ -105,7 +128,9 @@ class BatchFiller:
     def find_tables(self) -> RowTables | None:
         """How compiled code fills batches. None if it cannot, or not yet: rows of shards are in
         memory when all of them were read."""
-        if self._tables is None and self._filler is not None and len(self.fills) == 1:
+        one = self._filler is not None and len(self.fills) == 1 and self.source.windows is None
+        if self._tables is None and one:
+            assert self._filler is not None
             files = self.source.first.in_memory(0)
             mode = {"never": NEVER, "first": UNSEEN, "always": ALWAYS}[self._verify]
             hashed = mode == NEVER or self.fills[0].stored.row_bytes >= LEAST_HASHED
@@ -304,3 +329,8 @@ class BatchFiller:
                 if self._traced:
                     self._note(meter, stage.name, started, now, slot, {})
             meter.seconds[stage.name] += now - started
+
+
+def _windows(rows: Array, width: int) -> Array:
+    """A view (B, W, ...) of the rows of samples in sequence."""
+    return rows.reshape(rows.shape[0] // width, width, *rows.shape[1:])

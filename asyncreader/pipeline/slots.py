@@ -12,6 +12,7 @@ from typing import Any, Final, NamedTuple, Self, TypeAlias
 import numpy as np
 
 from ..array_types import Array, Bools, Int64
+from ..sampling.episodes import Windows
 from ..sampling.schedule import BatchPlan
 from ..stats import BadRow
 from .owners import Observer, RingSlot
@@ -80,7 +81,7 @@ class SlotLayout:
 
     ``rows``: shape and dtype of the memory of each field, ``labels``: of the labels; ``several``:
     see :class:`BatchLayout`; ``made``: what each stage makes of the rows (see stages.py); ``sets``:
-    the record numbers at which the sets of a mix end.
+    the record numbers at which the sets of a mix end; ``windows``: those of a set of episodes.
     """
 
     rows: tuple[Part, ...]
@@ -88,6 +89,7 @@ class SlotLayout:
     several: bool = False
     made: tuple[BatchLayout, ...] = ()
     sets: tuple[int, ...] = ()
+    windows: Windows | None = None
 
     def sizes(self) -> list[int]:
         """Bytes of each buffer, in the order in which build() asks for them."""
@@ -102,7 +104,10 @@ class SlotLayout:
         view: Callable[[Sequence[Array]], tuple[Array, ...]],
     ) -> list[Slot]:
         """``count`` slots; ``view`` takes the rows of each field and returns what the user sees."""
-        return [Slot(number, self.memory(allocate, view), self.sets) for number in range(count)]
+        return [
+            Slot(number, self.memory(allocate, view), self.sets, self.windows)
+            for number in range(count)
+        ]
 
     def memory(
         self, allocate: Allocate, view: Callable[[Sequence[Array]], tuple[Array, ...]]
@@ -157,7 +162,7 @@ class Slot(RingSlot):
     """The buffers of one batch, allocated once, and what is being done with them.
 
     ``rows``, ``made``: see :class:`SlotMemory`; ``labels``: (B, ...) or None; ``out``,
-    ``out_labels``, ``several``: the last of ``made``, which is handed out; ``sets``:
+    ``out_labels``, ``several``: the last of ``made``, which is handed out; ``sets``, ``windows``:
     see :class:`SlotLayout`.
     """
 
@@ -172,13 +177,21 @@ class Slot(RingSlot):
         "rows",
         "sets",
         "several",
+        "windows",
     )
 
     plan: BatchPlan | None
 
-    def __init__(self, number: int, memory: SlotMemory, sets: tuple[int, ...] = ()) -> None:
+    def __init__(
+        self,
+        number: int,
+        memory: SlotMemory,
+        sets: tuple[int, ...] = (),
+        windows: Windows | None = None,
+    ) -> None:
         super().__init__(number)
         self.sets = sets
+        self.windows = windows
         self.use(memory)
         #: What was handed out last: weak references to the batch and to its first array.
         self.batch: tuple[weakref.ref[Any], weakref.ref[Array]] | None = None

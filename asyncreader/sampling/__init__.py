@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 if TYPE_CHECKING:
+    from .episodes import Windows
     from .samplers import Sampler, Storage, Subset
 
 #: Values of the parameter ``shuffle``.
@@ -41,14 +42,25 @@ def takes_weights(shuffle: Shuffle) -> bool:
 
 
 def sampler_of(
-    shuffle: Shuffle, seed: int, window: int, storage: Storage, subset: Subset | None = None
+    shuffle: Shuffle,
+    seed: int,
+    window: int,
+    storage: Storage,
+    subset: Subset | None = None,
+    windows: Windows | None = None,
 ) -> Sampler:
-    """The sampler of a set, or of a ``subset`` of it. ``window``: samples to mix together.
+    """The sampler of a set, or of a ``subset`` of it. ``window``: samples to mix together;
+    ``windows``: those of a set of episodes, of whose anchors the subset has the numbers.
 
     ParamsError if nothing of one of the sets of a mix is in the subset.
     """
     if storage.sets:
         return _mixed(shuffle, seed, window, storage, subset)
+    if windows is not None:
+        from .episodes import OneOfEach, Windowed
+
+        numbers = sampler_of(shuffle, seed, window, windows.storage(storage), subset)
+        return (Windowed if windows.every else OneOfEach)(windows, numbers)
     from .balanced import Balanced
     from .blocks import Blocks, window_of
     from .samplers import Replacement, Sequential, Shuffled

@@ -21,12 +21,14 @@ _RESUME: Final = {
     "weights": "the order follows from the weights: resume with the same ones",
     "classes": 'with shuffle="balanced-permutation" the order follows the labels: resume with the '
     "same ones",
+    "episodes": "resume with the same episodes of the same set",
+    "rows": "resume with the same window, window_every, window_edge and window_outside",
     "files": 'with shuffle="block" the order follows how samples are cut into files: resume on '
     "files that hold as many samples each",
 }
 
 #: What the states of some samplers have, and the others' have not.
-_OF_SOME: Final = ("mix", "weights", "classes", "epoch_samples")
+_OF_SOME: Final = ("mix", "weights", "classes", "epoch_samples", "episodes", "rows")
 
 
 def state_at(schedule: Schedule, cursor: Cursor, fingerprint: str) -> State:

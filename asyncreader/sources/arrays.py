@@ -106,6 +106,14 @@ def index_arrays(data: Any, labels: Any, asked: Request) -> SetIndex:
         raise ParamsError("data has no samples", found=f"shape {shape}")
     if dtype.kind not in "buif":
         raise ParamsError("data must hold plain numbers", found=f"dtype {dtype}")
+    if asked.lead > 1:
+        if not isinstance(data, np.ndarray) or len(shape) < asked.lead:
+            raise ParamsError(
+                'episodes="axis" needs numpy arrays (episode, time, ...)',
+                found=f"{type(data).__name__} of shape {shape}",
+            )
+        data = data.reshape(-1, *shape[asked.lead :])
+        shape = data.shape
     axis, stored = stored_samples(shape, dtype, asked, "data")
     rows = tuple(n for i, n in enumerate(shape) if i != axis)
     table = None if labels is None else label_array(labels, shape[axis])

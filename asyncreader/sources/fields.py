@@ -24,6 +24,7 @@ from ..pixels.rows import RowError, RowJob
 from ..pixels.specs import OutputSpec, SampleSpec
 from ..pixels.transform import RowTransform
 from ..pixels.views import by_field
+from ..sampling.episodes import Windows
 from ..stats import Meter
 from ..text import sides
 from . import base
@@ -46,6 +47,8 @@ class SetIndex:
     Frozen and picklable. A worker process gets it, and neither looks for the set nor parses it
     again. ``labels``: None where there are none, or where several files have them; ``splits``:
     parts of the set by name, for ``subset="name"``; ``named``: see :class:`OpenSet`.
+    ``windows``: where samples are rows of episodes: which; records are then those of the set, and
+    each field may number its own otherwise.
     """
 
     facts: SetFacts
@@ -53,6 +56,7 @@ class SetIndex:
     labels: Array | None = None
     splits: Mapping[str, slice | Int64] = field(default_factory=dict)
     named: bool = False
+    windows: Windows | None = None
 
     @property
     def first(self) -> FieldIndex:
@@ -151,6 +155,7 @@ class OpenSet:
         self.index = index
         self.facts = index.facts
         self.splits = index.splits
+        self.windows = index.windows
         self.named = index.named or len(parts) > 1
         self.names = tuple(index.fields)
         self.parts = tuple(parts)
@@ -199,24 +204,63 @@ class OpenSet:
             self.prefetch(plan.records)
         fields = zip(by_field(fills, fills), by_field(fills, outs), strict=True)
         for name, part, (own, into) in zip(self.names, self.parts, fields, strict=True):
-            if part is not self.first and any(self._may_differ(fills[0], one) for one in own):
+            alike = part is self.first or self.windows is not None
+            if not alike and any(self._may_differ(fills[0], one) for one in own):
                 errors += self._other_sizes(_without(plan, errors), name, part)
             rest = _without(plan, errors)
             if rest.records.size == 0:
                 break
             if _size(self.spec) is None and any(isinstance(s, Moved) for s in own[0].wanted.steps):
-                sizes = map(Inspector(self.first).size, rest.records.tolist())
+                sizes = map(Inspector(self.first).size, self.records(rest.records).tolist())
                 rest = rest._replace(frames=np.array(list(sizes), np.int64))
-            for bad in read_field(part, rest, own, into, meter):
+            for bad in self._read(name, part, rest, own, into, meter):
                 if self.named:
                     bad.error.what = f"field {name!r}: {bad.error.what}"
-                if bad.error.source_path is None and bad.error.index is not None:
+                if self.windows is not None:
+                    pass  # a row of one field is one of another field's under another number
+                elif bad.error.source_path is None and bad.error.index is not None:
                     # a field without paths of its own: its picture's
                     record = int(plan.records[np.flatnonzero(plan.rows == bad.row)[0]])
                     origin = Inspector(self.first).path(record)
                     bad.error.source_path = base.shown_path(origin)
                 errors.append(bad)
         return tuple(errors)
+
+    def _read(
+        self,
+        name: str,
+        part: Source,
+        job: RowJob,
+        fills: Sequence[RowTransform],
+        outs: Sequence[Array],
+        meter: Meter,
+    ) -> Iterable[RowError]:
+        """Read one field. A window is more rows with one key; it is bad if one of its rows is."""
+        if self.windows is None:
+            return read_field(part, job, fills, outs, meter)
+        records, inside = self.windows.stored(name, job.records)
+        if inside is None:
+            return read_field(part, job._replace(records=records), fills, outs, meter)
+        (out,) = outs  # windows have no views
+        count, width = records.shape
+        rows = job.rows[:, None] * width + np.arange(width)
+        each = job.pick(np.repeat(np.arange(count), width))
+        each = each._replace(records=records.reshape(-1), rows=rows.reshape(-1))
+        memory = out.reshape(-1, *out.shape[2:])
+        zeroed = self.windows.zeroed(name, job.records)
+        if zeroed is not None and zeroed.any():
+            memory[rows[zeroed]] = 0
+            each = each.pick(~zeroed.reshape(-1))
+        bad = read_field(part, each, fills, (memory,), meter)
+        # one error for each sample
+        return {row.row // width: RowError(row.row // width, row.error) for row in bad}.values()
+
+    def records(self, rows: Int64) -> Int64:
+        """The first field's own records in the samples at ``rows``: of a window the first one."""
+        if self.windows is None:
+            return rows
+        found = self.windows.stored(self.names[0], rows)[0]
+        return found if found.ndim == 1 else found[:, 0]
 
     @staticmethod
     def _may_differ(first: RowTransform, other: RowTransform) -> bool:
@@ -245,12 +289,16 @@ class OpenSet:
                 yield RowError(row, error)
 
     def prefetch(self, records: Int64) -> None:
-        for part in self.parts:
-            part.prefetch(records)
+        for name, part in zip(self.names, self.parts, strict=True):
+            own = records if self.windows is None else self.windows.stored(name, records)[0]
+            part.prefetch(own.reshape(-1))
 
     def reserve(self, samples: int) -> None:
         for part in self.parts:
-            part.reserve(samples)
+            if self.windows is not None:
+                part.reserve(self.windows.rows_read(samples, part.index.block))
+            else:
+                part.reserve(samples)
 
     def release(self) -> None:
         for part in self.parts:

@@ -11,6 +11,8 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, TypeAlias
 
+import numpy as np
+
 from ..checks import FILE, DatasetPath
 from ..errors import (
     AsyncReaderError,
@@ -22,8 +24,11 @@ from ..errors import (
 from ..formats import packed as fmt
 from ..formats.manifest import CONTAINERS, Manifest, manifest_path, read_manifest
 from ..params import ReaderParams
+from ..sampling.episodes import Episodes, Windows
+from ..text import natural
 from .arrays import index_arrays, label_array
 from .bytestore import OpenFile
+from .episodes import array_episodes, of_episodes, tables_of, windows_of
 from .fields import OpenSet, SetIndex, joined_fields, open_file
 from .layouts.hdf5_layouts import index_hdf5
 from .layouts.npy import index_npy
@@ -43,7 +48,9 @@ Paths: TypeAlias = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 def fields_of(p: ReaderParams) -> Request:
     """Which fields of a set a reader's parameters name; of several, the first and its labels."""
     return Request(
-        data=p.data_field if isinstance(p.data_field, str) else p.data_field[0],
+        data=_stored(p)[0],
+        episodes=p.episodes,
+        windowed=p.window is not None or p.episodes_subset is not None,
         labels=p.labels_field,
         labels_path=p.labels_path,
         dims=p.dims,
@@ -52,6 +59,14 @@ def fields_of(p: ReaderParams) -> Request:
         moved=p.size is not None or p.flip or p.views is not None,
         places=p.places,
     )
+
+
+def _stored(p: ReaderParams) -> tuple[str, ...]:
+    """The fields that are read, each once, by their names in the file."""
+    field = p.data_field
+    if isinstance(field, str):
+        return (field,)
+    return tuple(dict.fromkeys(field.values())) if isinstance(field, dict) else field
 
 
 def expand_paths(path: Paths) -> list[str]:
@@ -105,6 +120,10 @@ def _open(path: Paths, fields: Request, io: str, expect: str | None = None) -> O
     or ParamsError; nothing stays open then.
     """
     names = expand_paths(path)
+    if fields.windowed or fields.episodes is not None:
+        if isinstance(path, str | os.PathLike):
+            names.sort(key=natural)
+        fields = replace(fields, several=len(names) > 1)
     if not isinstance(path, str | os.PathLike) or _is_pattern(os.fspath(path)):
         known = _by_manifest(names)
         if known is not None and expect in (None, CONTAINERS[known[1].common.container]):
@@ -120,6 +139,8 @@ def _open(path: Paths, fields: Request, io: str, expect: str | None = None) -> O
             for name in names:
                 for found in _open_named(name, fields, io, expect):
                     files.append(found)
+                    if fields.windowed or fields.episodes is not None:
+                        files[-1] = _as_episode(found, fields)
         except AsyncReaderError as exc:
             exc.shift_record(sum(file.facts.count for file in files))
             raise
@@ -254,6 +275,10 @@ def open_reader_source(p: ReaderParams) -> OpenSet:
     """
     names, fields = p.field_names, fields_of(p)
     if p.mix is not None:
+        if fields.windowed or p.episodes is not None or isinstance(p.data_field, dict):
+            raise ParamsError(
+                "the sets of a mix are read by rows, not by episodes or renamed fields"
+            )
         fields = replace(fields, others=() if names is None else names[1:])
         sets: list[OpenSet] = []
         with _all_or_none(sets):
@@ -263,21 +288,66 @@ def open_reader_source(p: ReaderParams) -> OpenSet:
         return whole if names is None else MixedSet(replace(whole.index, named=True), sets)
     if p.data is None:
         expect = "HDF5" if p.hdf5_path is not None else "LMDB" if p.lmdb_path is not None else None
-        fields = replace(fields, others=() if names is None else names[1:])
+        fields = replace(fields, others=() if names is None else _stored(p)[1:])
         found = _open(p.given_path, fields, p.io, expect)
-        if names is None:
+        if names is None and found.windows is None and not fields.windowed and not p.episodes:
             return found
-        return OpenSet(replace(found.index, named=True), found.parts)
-    if names is None or not isinstance(p.data, dict):
-        return _open_array(p, p.data, p.labels, replace(fields, data=fmt.DATA))
+        with _all_or_none([found]):
+            return _named(p, found)
+    stored = _stored(p) if names is not None else (fmt.DATA,)
+    if isinstance(p.data, dict) and p.data_field == fmt.DATA:
+        tables = tables_of(p.episodes)
+        stored = tuple(name for name in p.data if name not in tables)
+    asked = replace(fields, data=stored[0], others=stored[1:], episodes=None, windowed=False)
+    if p.episodes == "axis":
+        asked = replace(asked, lead=2)
+    given: dict[str, Any] = p.data if isinstance(p.data, dict) else {fmt.DATA: p.data}
     arrays: dict[str, OpenSet] = {}
     with _all_or_none(arrays.values()):
-        asked = replace(fields, data=names[0], others=names[1:])
-        arrays[names[0]] = _open_array(p, p.data[names[0]], p.labels, asked)
-        for one in asked.also(arrays[names[0]].spec, ()):
-            arrays[one.data] = _open_array(p, p.data[one.data], None, one)
-        index = joined_fields({name: one.index for name, one in arrays.items()})
-        return OpenSet(replace(index, named=True), [one.first for one in arrays.values()])
+        arrays[stored[0]] = _open_array(p, given[stored[0]], p.labels, asked)
+        for one in asked.also(arrays[stored[0]].spec, ()):
+            arrays[one.data] = _open_array(p, given[one.data], None, one)
+        indexes = {name: one.index for name, one in arrays.items()}
+        parts = [one.first for one in arrays.values()]
+        if p.episodes is None:
+            return _named(p, OpenSet(joined_fields(indexes), parts))
+        counts = {name: one.facts.count for name, one in arrays.items()}
+        shapes = {name: tuple(given[name].shape[:2]) for name in stored} if asked.lead > 1 else {}
+        episodes = array_episodes(p.episodes, given, counts, shapes)
+        return _named(p, OpenSet(of_episodes(indexes, episodes), parts))
+
+
+def _named(p: ReaderParams, found: OpenSet) -> OpenSet:
+    """The set with its fields under the caller's names, and the windows that are asked for."""
+    names, index = p.field_names, found.index
+    if names is not None:
+        if isinstance(p.data_field, dict):
+            stored = p.data_field
+        else:
+            stored = {name: name for name in found.names}
+        windows = index.windows
+        if windows is not None:
+            own = windows.episodes.fields
+            own = {name: own[of] for name, of in stored.items() if of in own}
+            windows = Windows(replace(windows.episodes, fields=own), dict.fromkeys(stored))
+        fields = {name: index.fields[of] for name, of in stored.items()}
+        parts = [found.part(of) for of in stored.values()]
+        index = replace(index, fields=fields, named=True, windows=windows)
+        found = OpenSet(index, parts)
+    if index.windows is None:
+        windows_of(p, index)
+        return found
+    return OpenSet(replace(index, windows=windows_of(p, index)), found.parts)
+
+
+def _as_episode(found: OpenSet, fields: Request) -> OpenSet:
+    """A file that is one episode, where each is; HDF5 files know that already."""
+    whole = fields.episodes == "files" or (fields.several and fields.episodes is None)
+    if not whole or found.windows is not None:
+        return found
+    episodes = Episodes("files", np.array([found.facts.count]))
+    windows = Windows(episodes, dict.fromkeys(found.index.fields))
+    return OpenSet(replace(found.index, windows=windows), found.parts)
 
 
 def _open_array(p: ReaderParams, array: Any, labels: Any, asked: Request) -> OpenSet:

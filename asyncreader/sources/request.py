@@ -39,6 +39,14 @@ class Request:
     others: tuple[str, ...] | None = ()
     #: Fields that hold boxes or keypoints: numbers, whatever their shape.
     places: tuple[str, ...] = ()
+    #: What says where episodes end (the parameter ``episodes``); None: what is recognised.
+    episodes: str | None = None
+    #: Windows, or some of the episodes, are asked for: a set must have episodes.
+    windowed: bool = False
+    #: The file is one of several.
+    several: bool = False
+    #: So many first axes of stored data number the samples together.
+    lead: int = 1
 
     def other_names(self, packed: Sequence[str]) -> tuple[str, ...]:
         """Names of the ``others``. ``packed``: the set's other fields, if asyncreader packed it."""

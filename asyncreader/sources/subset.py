@@ -9,12 +9,15 @@ import numpy as np
 
 from ..array_types import Float64, Int64
 from ..errors import ParamsError
+from ..sampling.episodes import Windows
 from ..sampling.within import subset_count
+from ..text import some
 from .fields import OpenSet
 
 
-def resolve_subset(subset: Any, source: OpenSet) -> slice | Int64 | None:
+def resolve_subset(subset: Any, source: OpenSet, total: int | None = None) -> slice | Int64 | None:
     """``subset`` checked against the set: a slice of integers, an int64 array, or None for all.
+    ``total``: what it selects from, where that is not the set's records.
 
     ParamsError if it selects nothing or names records that do not exist.
     """
@@ -22,7 +25,7 @@ def resolve_subset(subset: Any, source: OpenSet) -> slice | Int64 | None:
         subset = _named(subset, source)
     if subset is None:
         return None
-    total = source.facts.count
+    total = source.facts.count if total is None else total
     if isinstance(subset, slice):
         start, stop, step = subset.indices(total)
         if not range(start, stop, step):
@@ -42,14 +45,55 @@ def resolve_subset(subset: Any, source: OpenSet) -> slice | Int64 | None:
     return chosen
 
 
+def resolve_windows(subset: Any, source: OpenSet) -> tuple[Windows | None, slice | Int64 | None]:
+    """The rule of a set of episodes for the samples that ``subset`` selects, and the numbers of
+    these among its anchors; of another set None and the records. ParamsError if it selects none."""
+    windows = source.windows
+    if windows is None:
+        return None, resolve_subset(subset, source)
+    numbers, episodes = None, windows.episodes
+    if isinstance(subset, str) and subset in episodes.splits:
+        windows = windows.choose(episodes.splits[subset])
+    elif windows.every == 0:
+        some_of_all = resolve_subset(subset, source, episodes.ends.size)
+        if some_of_all is not None:
+            windows = windows.choose(_numbers(some_of_all, episodes.ends.size))
+    else:
+        rows = resolve_subset(subset, source)
+        numbers = None if rows is None else windows.numbers(rows)
+    count = windows.population
+    if count == 0 or (numbers is not None and subset_count(numbers, count) == 0):
+        longest = int(windows.episodes.lengths.max())
+        raise ParamsError(
+            "no episode is long enough for the window"
+            if subset is None and windows.chosen is None
+            else "subset selects no row at which a window begins",
+            path=source.facts.path,
+            found=f"episodes of at most {some(longest, 'row')}",
+            hint='window_edge="repeat" or "zero" also serves windows that reach beyond the ends',
+        )
+    return windows, numbers
+
+
+def selected(subset: Any, source: OpenSet) -> slice | Int64 | None:
+    """The records that ``subset`` selects, of a set of episodes the rows at which samples begin;
+    None for all."""
+    windows, numbers = resolve_windows(subset, source)
+    if windows is None or subset is None:
+        return numbers
+    return windows.anchors.rows(_numbers(numbers, windows.anchors.count))
+
+
 def _named(name: str, source: OpenSet) -> slice | Int64:
     splits = source.splits
+    of_episodes = () if source.windows is None else source.windows.episodes.splits
     if name not in splits:
         also = "; labels_field=None also reads splits that have no labels" if splits else ""
         raise ParamsError(
             f"no split {name!r} in the set",
             path=source.facts.path,
-            expected=" or ".join(map(repr, splits)) or "a set with named splits (Fuel)",
+            expected=" or ".join(map(repr, [*splits, *of_episodes]))
+            or "a set with named splits (Fuel, robomimic)",
             hint="pass a slice, subset=slice(0, 100) (-p subset=0:100 on the command line), or an "
             f"array of record numbers{also}",
         )
@@ -68,9 +112,22 @@ def classes_of(source: OpenSet, subset: slice | Int64 | None, needed_by: str) ->
             found=found,
             expected="integer labels (N,) or (N, 1)",
         )
+    windows = source.windows
+    if windows is not None and windows.every == 0:
+        raise ParamsError(
+            f'{needed_by} needs samples with a label; window_every="episode" draws them'
+        )
+    if windows is not None:  # a subset has the numbers of anchors
+        subset = windows.anchors.rows(_numbers(subset, windows.population))
     chosen = labels[:] if subset is None else labels[subset]
     _, classes = np.unique(np.asarray(chosen).reshape(-1), return_inverse=True)
     return classes.astype(np.int64, copy=False)
+
+
+def _numbers(subset: slice | Int64 | None, count: int) -> Int64:
+    """The numbers that a subset selects of 0 .. count-1."""
+    every = np.arange(count, dtype=np.int64)
+    return every if subset is None else every[subset]
 
 
 def resolve_weights(weights: Any, source: OpenSet, subset: slice | Int64 | None) -> Float64 | None:
@@ -82,7 +139,7 @@ def resolve_weights(weights: Any, source: OpenSet, subset: slice | Int64 | None)
         classes = classes_of(source, subset, 'weights="balanced"')
         return (1.0 / np.bincount(classes))[classes]
     given: Float64 = weights
-    total = source.facts.count
+    total = source.facts.count if source.windows is None else source.windows.population
     count = subset_count(subset, total)
     if given.size != count:
         whole = given.size == total

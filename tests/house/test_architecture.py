@@ -36,7 +36,7 @@ LAYERS = {
         "base",
         "extents images inspector",
         "fields",
-        "arrays subset",
+        "arrays episodes subset",
         "hdf5 lmdb",
         "layouts",
         "sniff sets",

@@ -82,12 +82,14 @@ def test_reader_methods() -> None:
     assert public(asyncreader.Batch) == [
         *(
             "data",
+            "episode",
             "epoch",
             "indices",
             "keep",
             "labels",
             "last",
             "mask",
+            "present",
             "release",
             "source",
             "step",

@@ -75,6 +75,12 @@ DEFAULTS: dict[str, Any] = {
     "labels_field": "labels",
     "labels_path": None,
     "subset": None,
+    "episodes": None,
+    "episodes_subset": None,
+    "window": None,
+    "window_every": 1,
+    "window_edge": "drop",
+    "window_outside": None,
     "batch_size": 1,
     "nthread": 1,
     "njob": 1,
@@ -256,6 +262,22 @@ BAD: list[tuple[str, Any, str]] = [
     ("mix", {"a.h5": 0.5, Path("a.h5"): 0.5}, "each path once"),
     ("mix_until", "last", "'first'"),
     ("classes", ["a"], "'joined' or 'own'"),
+    ("episodes", "ends", "ends:NAME"),
+    ("episodes", "ids:", "ids:NAME"),
+    ("episodes_subset", [0.5], "numbers or names"),
+    ("window", 0, "number of rows"),
+    ("window", (4, 4), "number of rows"),
+    ("window", (0, 4, 0), "number of rows"),
+    ("window", [], "number of rows"),
+    ("window", {}, "field: rows"),
+    ("window", {"a": "first"}, "last"),
+    ("window", 1 << 17, "number of rows"),
+    ("window_every", 0, "at least 1"),
+    ("window_edge", "pad", "'repeat'"),
+    ("window_edge", ("zero", "zero", "zero"), "a pair"),
+    ("window_outside", 3, "before, after"),
+    ("window_outside", (-1, 3), "at least 0"),
+    ("data_field", {"a": 1}, "name in the file"),
     ("weights", "balance", "balanced"),
     ("weights", [], "one for each sample"),
     ("weights", [[1, 2]], "1-D"),
@@ -552,7 +574,7 @@ def test_unknown_name_without_a_near_one(name: str) -> None:
         ("clip", 1.0, "postprocess=f"),
         ("drop", True, 'last_batch="drop"'),
         ("RandAugment", True, "postprocess=f"),
-        ("window", 8, "sliding_window_view"),
+        ("seq_length", 8, "window=8"),
         ("class_names", ["a"], "reader.classes"),
         ("proportions", [1, 2], "mix={path: ratio}"),
     ],
@@ -576,8 +598,7 @@ def test_lines_of_habits_are_right() -> None:
 
 
 def test_what_answers_to_habits_say_is_so(tmp_path: Path) -> None:
-    """What the answers say of vertical flips, classes and windows of rows is what the reader
-    does."""
+    """What the answers say of vertical flips and classes is what the reader does."""
     images = paint(8)
     file = write_hdf5(tmp_path / "a.h5", packed(images))
 
@@ -588,10 +609,6 @@ def test_what_answers_to_habits_say_is_so(tmp_path: Path) -> None:
         batch = next(iter(reader))
         np.testing.assert_array_equal(batch.data, images[:, ::-1].transpose(0, 3, 1, 2))
         assert reader.classes == tuple(CLASSES)
-    rows = np.arange(40, dtype=np.float32).reshape(10, 4)
-    windows = np.moveaxis(np.lib.stride_tricks.sliding_window_view(rows, 3, 0), -1, 1)
-    with AsyncReader(data=windows, batch_size=8) as reader:
-        np.testing.assert_array_equal(next(iter(reader)).data[5], rows[5:8])
 
 
 def test_a_path_stands_for_the_dict(tmp_path: Path) -> None:

@@ -66,7 +66,8 @@ class ChunkCache:
         """Drop all chunks and give the memory back, unless a thread has pinned one."""
         with self._lock:
             if self._memory is not None and not self._pins[1:].any():
-                self._entries[:] = 0
+                # new zeros: only those that are written take memory
+                self._entries = np.zeros(self._chunks, np.int64)
                 self._memory = None
 
     def pin(self, numbers: Int64) -> tuple[Int64, Int64]:

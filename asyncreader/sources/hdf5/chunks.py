@@ -8,7 +8,8 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from functools import cached_property
+from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -16,9 +17,10 @@ import numpy.typing as npt
 from ...array_types import Array, Int64, UInt8
 from ...errors import DecodeError
 from ...pixels.rows import RowWriter, Writer
+from ...pixels.transform import SCRATCH
 from ...stats import Meter
 from ...system.memory import address_of
-from ..base import BaseSource, FieldIndex, SetFacts, Source, row_size
+from ..base import BaseSource, FieldIndex, SetFacts, Source
 from ..bytestore import ByteFile, MemoryStore
 from .chunk_cache import ChunkCache, Decode
 from .filters import Filter, decode_chunk
@@ -27,6 +29,8 @@ MEMORY: Final = MemoryStore()
 
 #: Decoded chunks that a source may remember.
 CACHE_BYTES: Final = 64 << 20
+#: The largest piece that is put together of chunks which samples are cut over.
+MOST_ASSEMBLED: Final = 16 << 20
 #: Chunks whose rows are copied in one call after they were decoded, and are pinned until then.
 TOGETHER: Final = 32
 
@@ -55,6 +59,42 @@ class ChunkGrid:
         return math.prod(self.chunk) * self.dtype.itemsize
 
 
+#: Gives the values of a decoded chunk, of which a part lies inside the data set.
+Cut: TypeAlias = Callable[[UInt8, tuple[slice, ...]], Array]
+
+
+class Pieces(NamedTuple):
+    """What is decoded in one go and remembered, in a data set in chunks.
+
+    ``number``: how many; ``rows``: samples in each; ``nbytes``: of each; ``whole``: its samples are
+    whole, one behind the other: it is one chunk, or is put together of all those that the same
+    samples are cut over. Else a piece is one of these chunks: together they would be too large.
+    """
+
+    number: int
+    rows: int
+    nbytes: int
+    whole: bool
+
+    @classmethod
+    def of(
+        cls,
+        shape: tuple[int, ...],
+        chunk: tuple[int, ...],
+        itemsize: int,
+        axis: int = 0,
+        lead: int = 1,
+    ) -> Pieces:
+        """Those of a data set, whose ``lead`` axes from ``axis`` on number samples."""
+        rows = math.prod(chunk[axis : axis + lead])
+        sample = math.prod(shape[:axis]) * math.prod(shape[axis + lead :]) * itemsize
+        counts = [-(-n // c) for n, c in zip(shape, chunk, strict=True)]
+        one = math.prod(counts[:axis]) * math.prod(counts[axis + lead :]) == 1
+        if rows * sample <= MOST_ASSEMBLED or (one and axis == 0):
+            return cls(math.prod(counts[axis : axis + lead]), rows, rows * sample, True)
+        return cls(math.prod(counts), rows, math.prod(chunk) * itemsize, False)
+
+
 class LibraryChunks(Protocol):
     """Decoded chunks through the HDF5 library, for filters that only it can undo."""
 
@@ -67,7 +107,8 @@ class LibraryChunks(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class Chunks:
-    """Samples inside chunks. ``axis``: where the sample number is in the stored shape.
+    """Samples inside chunks. ``axis``: where the sample number is in the stored shape; of ``lead``
+    axes, where the first so many number the samples together.
 
     ``library``: opens the HDF5 library's reader of the chunks; None: they are decoded here.
     """
@@ -75,12 +116,13 @@ class Chunks:
     grid: ChunkGrid
     axis: int
     library: Callable[[ByteFile, ChunkGrid], LibraryChunks] | None = None
+    lead: int = 1
 
     def serve(self, facts: SetFacts, index: FieldIndex, file: ByteFile | None) -> Source:
         """A source that reads them from ``file``."""
         assert file is not None
         library = None if self.library is None else self.library(file, self.grid)
-        return ChunkSource(facts, index, file, self, library)
+        return ChunkSource(facts, index, file, self, library=library)
 
 
 @contextmanager
@@ -94,7 +136,10 @@ def _decoding(meter: Meter) -> Iterator[None]:
 
 
 class ChunkSource(BaseSource):
-    """Reads samples inside chunks: decoded in the calling thread, a bounded number remembered."""
+    """Reads samples inside chunks: decoded in the calling thread, a bounded number remembered.
+
+    ``cached``: a cache that others use as well, and the number of the first chunk there.
+    """
 
     def __init__(
         self,
@@ -102,25 +147,49 @@ class ChunkSource(BaseSource):
         index: FieldIndex,
         file: ByteFile,
         chunks: Chunks,
-        library: LibraryChunks | None,
+        *,
+        library: LibraryChunks | None = None,
+        cached: tuple[ChunkCache, int] | None = None,
     ) -> None:
         super().__init__(facts, index, file, file.store)
-        grid, axis = chunks.grid, chunks.axis
+        grid, axis, lead = chunks.grid, chunks.axis, chunks.lead
         self._grid = grid
         self._axis = axis
+        self._lead = lead
         self._library = library
-        #: samples lie whole in a chunk, one behind the other
-        self._row_bytes = row_size(grid.shape[1:], grid.dtype)
-        self._whole = axis == 0 and grid.chunk[1:] == grid.shape[1:]
-        limit = max(CACHE_BYTES, 2 * grid.chunk_bytes)
-        if self._whole and grid.chunk[0] == 1:
-            limit = TOGETHER * 2 * grid.chunk_bytes  # memory to decode in: nothing comes twice
-        self.cache = ChunkCache(limit, math.prod(grid.grid), grid.chunk_bytes)
+        pieces = Pieces.of(grid.shape, grid.chunk, grid.dtype.itemsize, axis, lead)
+        self._pieces = pieces
+        #: a piece is one chunk
+        self._single = axis == 0 and grid.chunk[lead:] == grid.shape[lead:]
+        limit = max(CACHE_BYTES, 2 * pieces.nbytes)
+        if self._single and pieces.rows == 1:
+            limit = TOGETHER * 2 * pieces.nbytes  # memory to decode in: nothing comes twice
+        own = cached or (ChunkCache(limit, pieces.number, pieces.nbytes), 0)
+        self.cache, self._number = own
+
+    @property
+    def chunks(self) -> int:
+        """The number of chunks."""
+        return self._grid.offsets.size
+
+    def _places(self, records: Int64) -> tuple[Int64, Int64]:
+        """Where samples lie: the number of the chunk, along the samples alone, and the place in
+        it."""
+        if self._lead == 1:
+            return np.divmod(records, self._grid.chunk[self._axis])
+        grid, lead = self._grid, self._lead
+        at = np.unravel_index(records, grid.shape[:lead])
+        chunks = tuple(a // c for a, c in zip(at, grid.chunk, strict=False))
+        inside = tuple(a % c for a, c in zip(at, grid.chunk, strict=False))
+        return (
+            np.ravel_multi_index(chunks, grid.grid[:lead]),
+            np.ravel_multi_index(inside, grid.chunk[:lead]),
+        )
 
     def offsets(self, records: Int64) -> Int64:
         """Byte offsets in the file of the (first) chunk that each record lies in."""
-        behind = math.prod(self._grid.grid[self._axis + 1 :])
-        first: Int64 = self._grid.offsets[records // self._grid.chunk[self._axis] * behind]
+        behind = math.prod(self._grid.grid[self._axis + self._lead :])
+        first: Int64 = self._grid.offsets[self._places(records)[0] * behind]
         return first
 
     def close(self) -> None:
@@ -130,9 +199,12 @@ class ChunkSource(BaseSource):
 
     def reserve(self, samples: int) -> None:
         # a window, and what the next one needs while the last batches of it are in flight
-        chunks = -(-samples // self._grid.chunk[self._axis])
-        across = math.prod(n for i, n in enumerate(self._grid.grid) if i != self._axis)
-        self.cache.resize((chunks + chunks // 32 + 2) * across * self._grid.chunk_bytes)
+        pieces, axis, lead = self._pieces, self._axis, self._lead
+        count = -(-samples // pieces.rows)
+        across = (
+            1 if pieces.whole else pieces.number // math.prod(self._grid.grid[axis : axis + lead])
+        )
+        self.cache.resize((count + count // 32 + 2) * across * pieces.nbytes)
 
     def release(self) -> None:
         self.cache.release()
@@ -152,67 +224,108 @@ class ChunkSource(BaseSource):
         return pixels
 
     def _decoder(self, meter: Meter) -> Decode:
-        """What puts a decoded chunk into memory."""
+        """What puts a decoded piece into memory."""
+        size, pieces = self._pieces.nbytes, self._pieces
 
         def decode(number: int, memory: UInt8) -> None:
-            pixels = self._decode(number, meter, memory)
+            memory = memory[:size]  # a cache of several data sets has room for the largest piece
+            if pieces.whole and not self._single:
+                self._assemble(number - self._number, memory, meter)
+                return
+            pixels = self._decode(number - self._number, meter, memory)
             if not np.may_share_memory(pixels, memory):
                 memory[:] = pixels
 
         return decode
 
-    @contextmanager
-    def _chunk(self, number: int, meter: Meter) -> Iterator[UInt8]:
-        """A decoded chunk, for as long as the context lasts."""
-        decode = self._decoder(meter)
-        while (found := self.cache.get(number, decode, alone=True)) is None:
-            with _decoding(meter):  # which another thread does
-                self.cache.wait(number)
-        try:
-            yield found.pixels
-        finally:
-            self.cache.unpin([found.entry])
+    def _across(self, along: int) -> Iterator[tuple[int, tuple[slice, ...], Cut]]:
+        """The chunks that the samples with number ``along`` are cut over: the number of each, where
+        it lies in a sample, and what gives its values (samples, ...) of its decoded bytes."""
+        grid, axis, lead = self._grid, self._axis, self._lead
+        others = [i for i in range(len(grid.shape)) if not axis <= i < axis + lead]
+        counts, steps = [grid.grid[i] for i in others], [grid.chunk[i] for i in others]
+        # of one axis for the samples, wherever it is; several are the first
+        rows = (*grid.chunk[:axis], self._pieces.rows, *grid.chunk[axis + lead :])
+        behind = math.prod(grid.grid[axis + lead :])
+        first = np.arange(math.prod(grid.grid[:axis]))[:, None] * math.prod(grid.grid[axis:])
+        numbers = (first + along * behind + np.arange(behind)).reshape(-1)
 
-    def _sample(self, record: int, meter: Meter) -> Array:
-        """A sample that is cut over chunks, in stored axis order."""
-        grid, axis = self._grid, self._axis
-        along, inside = divmod(record, grid.chunk[axis])
-        shape = tuple(n for i, n in enumerate(grid.shape) if i != axis)
-        out = np.empty(shape, grid.dtype)
-        counts = grid.grid
-        for across in np.ndindex(*(n for i, n in enumerate(counts) if i != axis)):
-            at = (*across[:axis], along, *across[axis:])
-            number = int(np.ravel_multi_index(at, counts))
-            with self._chunk(number, meter) as chunk:
-                plane = chunk.view(grid.dtype).reshape(grid.chunk).take(inside, axis=axis)
-            steps = tuple(n for i, n in enumerate(grid.chunk) if i != axis)
-            where = tuple(
-                slice(a * s, min((a + 1) * s, n))
-                for a, s, n in zip(across, steps, shape, strict=True)
-            )
-            out[where] = plane[tuple(slice(0, w.stop - w.start) for w in where)]
+        def cut(chunk: UInt8, where: tuple[slice, ...]) -> Array:
+            values = np.moveaxis(chunk.view(grid.dtype).reshape(rows), axis, 0)
+            inside: Array = values[(slice(None), *(slice(0, w.stop - w.start) for w in where))]
+            return inside
+
+        for number, across in zip(numbers.tolist(), np.ndindex(*counts), strict=True):
+            ends = zip(across, steps, (grid.shape[i] for i in others), strict=True)
+            yield number, tuple(slice(a * s, min((a + 1) * s, n)) for a, s, n in ends), cut
+
+    def _across_all(self, pieces: Int64) -> Int64:
+        """The numbers of all chunks of some pieces."""
+        if self._single:
+            return pieces
+        every = (number for along in pieces.tolist() for number, *_ in self._across(along))
+        return np.fromiter(every, np.int64)
+
+    @cached_property
+    def _sample_shape(self) -> tuple[int, ...]:
+        shape, axis = self._grid.shape, self._axis
+        return (*shape[:axis], *shape[axis + self._lead :])
+
+    def _assemble(self, along: int, memory: UInt8, meter: Meter) -> None:
+        """Put a piece together of the chunks that its samples are cut over."""
+        out = memory.view(self._grid.dtype).reshape(self._pieces.rows, *self._sample_shape)
+        scratch = SCRATCH.take("cut chunk", self._grid.chunk_bytes)
+        for number, where, cut in self._across(along):
+            chunk = self._decode(number, meter, scratch)
+            with _decoding(meter):
+                out[(slice(None), *where)] = cut(chunk, where)
+
+    def _samples(self, along: int, inside: Int64, meter: Meter) -> Array:
+        """The samples at ``inside`` of those with number ``along``, which are no piece together."""
+        out = np.empty((inside.size, *self._sample_shape), self._grid.dtype)
+        decode = self._decoder(meter)
+        for chunk, where, cut in self._across(along):
+            number = chunk + self._number
+            while (found := self.cache.get(number, decode, alone=True)) is None:
+                with _decoding(meter):  # which another thread does
+                    self.cache.wait(number)
+            try:
+                out[(slice(None), *where)] = cut(found.pixels[: self._pieces.nbytes], where)[inside]
+            finally:
+                self.cache.unpin([found.entry])
         return out
 
     def read_into(self, writer: Writer) -> None:
         in_place = writer.in_place
-        if in_place is not None and self._whole and self._grid.chunk[0] == 1:
+        if in_place is not None and self._single and self._pieces.rows == 1:
             self._read_straight(in_place)
             return
-        if not self._whole:
+        if not self._pieces.whole:
             self._read_cut(writer)
             return
-        chunks, inside = np.divmod(writer.job.records, self._grid.chunk[0])
-        inside *= self._row_bytes
+        chunks, inside = self._places(writer.job.records)
+        size = self._pieces.nbytes // self._pieces.rows
+        chunks, inside = chunks + self._number, inside * size
         entries, addresses = self.cache.pin(chunks)
         there = entries != 0
         try:
             if there.all():
-                writer.bulk(MEMORY, addresses + inside)
+                self._give(writer, addresses + inside)
                 return
-            writer.bulk(MEMORY, (addresses + inside)[there], there)
+            self._give(writer, (addresses + inside)[there], np.flatnonzero(there))
         finally:
             self.cache.unpin(entries)
         self._read_missing(chunks, inside, np.flatnonzero(~there), writer)
+
+    def _give(self, writer: Writer, addresses: Int64, places: Int64 | None = None) -> None:
+        """Give the samples at ``addresses`` of memory, which are at ``places`` of the job."""
+        if not self.spec.encoded:
+            writer.bulk(MEMORY, addresses, places)
+        elif addresses.size:
+            size = self._pieces.nbytes // self._pieces.rows
+            if places is not None:
+                writer = writer.of_file(self, 0, places, writer.job.records[places])
+            writer.encoded(MEMORY, addresses, np.full(addresses.size, size))
 
     def _read_missing(self, chunks: Int64, inside: Int64, places: Int64, writer: Writer) -> None:
         """Rows ``places`` of the job, at ``inside`` (bytes) of ``chunks``, which are not in memory.
@@ -222,7 +335,8 @@ class ChunkSource(BaseSource):
         """
         numbers, which = np.unique(chunks[places], return_inverse=True)
         if self.store.remote:
-            self.store.will_need(self._grid.offsets[numbers], self._grid.sizes[numbers])
+            some = self._across_all(numbers - self._number)
+            self.store.will_need(self._grid.offsets[some], self._grid.sizes[some])
         starts = np.zeros(numbers.size, np.int64)
         held: list[int] = []
 
@@ -232,7 +346,7 @@ class ChunkSource(BaseSource):
                 addresses = starts[which]
                 good = addresses != 0
                 addresses += inside[places]
-                writer.bulk(MEMORY, addresses[good], places[good])
+                self._give(writer, addresses[good], places[good])
                 self.cache.unpin(held)
                 held.clear()
                 starts[:] = 0
@@ -267,23 +381,26 @@ class ChunkSource(BaseSource):
 
     def _read_cut(self, writer: Writer) -> None:
         """Rows of samples that are cut over several chunks, or lie across them."""
-        records = writer.job.records
+        along, inside = self._places(writer.job.records)
         held: list[Array] = []  # what the addresses point into
-        chunks = records // self._grid.chunk[self._axis]
-        addresses = np.zeros(records.size, np.int64)
+        addresses = np.zeros(along.size, np.int64)
         # samples of one chunk together, so that it is decoded once even if soon dropped
-        for i in np.argsort(chunks, kind="stable").tolist():
+        order = np.argsort(along, kind="stable")
+        _, first = np.unique(along[order], return_index=True)
+        for places in np.split(order, first[1:]):
             try:
-                held.append(self._sample(int(records[i]), writer.meter))
-                addresses[i] = held[-1].ctypes.data
+                rows = self._samples(int(along[places[0]]), inside[places], writer.meter)
             except DecodeError as exc:
-                writer.fail_all(np.array([i]), exc)
+                writer.fail_all(places, exc)
+                continue
+            held.append(rows)
+            addresses[places] = address_of(rows) + np.arange(places.size) * rows[0].nbytes
         good = addresses != 0
-        writer.bulk(MEMORY, addresses[good], None if good.all() else good)
+        self._give(writer, addresses[good], None if good.all() else np.flatnonzero(good))
 
     def _read_straight(self, writer: RowWriter) -> None:
         """One sample a chunk and nothing to convert: decoded where it is wanted."""
-        records = writer.job.records
+        records = self._places(writer.job.records)[0]
         if self.store.remote:
             self.store.will_need(self._grid.offsets[records], self._grid.sizes[records])
         for i, record in enumerate(records.tolist()):

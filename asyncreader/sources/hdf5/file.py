@@ -37,6 +37,9 @@ from .structure import Structure, signature_at
 _ATTRIBUTES: Final = 256
 _PATH_BYTES: Final = 4 << 20
 
+#: Bytes of metadata that HDF5 keeps of a file of many objects, each of which is opened once.
+_METADATA: Final = 1 << 20
+
 #: Soft links that are followed on the way to one object.
 _SOFT: Final = 16
 #: Data sets that an error lists, and members of a group that are looked at to find them.
@@ -124,6 +127,17 @@ class Hdf5:
         with contextlib.suppress(Exception):
             self.file.close()
 
+    def many_objects(self) -> None:
+        """Prepare to open thousands of objects, each once.
+
+        By default HDF5 keeps up to 32 MB of what it read of them, which take 150 MB of memory, and
+        gives them back to nobody.
+        """
+        config = self.file.id.get_mdc_config()
+        config.set_initial_size = True
+        config.initial_size = config.min_size = config.max_size = _METADATA
+        self.file.id.set_mdc_config(config)
+
     @cached_property
     def names(self) -> frozenset[str]:
         """Names in the root group."""
@@ -135,15 +149,15 @@ class Hdf5:
 
         return h5py.h5g.open(self.file.id, b"/")
 
-    def reach(self, name: str) -> object | None:
+    def reach(self, name: str, start: object | None = None) -> object | None:
         """h5py's low-level object ``name``, by hard and soft links of this file only; None if not
-        there.
+        there. ``start``: the group where the name begins, instead of the root.
 
         FormatError at a link that leads out of the file, or round in circles.
         """
         import h5py
 
-        here: Any = self._root
+        here: Any = self._root if start is None else start
         left = deque(name.encode("utf-8", "surrogateescape").split(b"/"))
         followed = 0
         while left:
@@ -152,16 +166,17 @@ class Hdf5:
                 continue
             if not isinstance(here, h5py.h5g.GroupID) or b"\0" in part:
                 return None
-            if not here.links.exists(part):
+            links = here.links
+            if not links.exists(part):
                 return None
-            link = here.links.get_info(part)
+            link = links.get_info(part)
             if link.type == h5py.h5l.TYPE_SOFT:
                 followed += 1
                 if followed > _SOFT:
                     raise FormatError(
                         f"{name!r} is a soft link that leads in circles", path=self.path
                     )
-                target = here.links.get_val(part)
+                target = links.get_val(part)
                 here = self._root if target.startswith(b"/") else here
                 left.extendleft(reversed(target.split(b"/")))
                 continue
@@ -233,7 +248,7 @@ class Hdf5:
             if not groups or len(names) >= _LISTED:
                 break
             group, prefix = groups.popleft()
-            for name, found in self._members(group):
+            for name, found in self.members(group):
                 whole = prefix + name
                 if isinstance(found, type(group)):
                     if not prefix:
@@ -256,7 +271,7 @@ class Hdf5:
         opened: object = h5py.h5o.open(group, part)
         return opened
 
-    def _members(self, group: Any) -> Iterator[tuple[bytes, object | None]]:
+    def members(self, group: Any) -> Iterator[tuple[bytes, Any]]:
         """Some of a group's data sets and groups, by hard links; None for a virtual data set."""
         import h5py
 

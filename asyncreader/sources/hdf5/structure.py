@@ -31,6 +31,8 @@ _MESSAGES, _BLOCKS = 20_000, 1024
 #: Levels of a tree: HDF5's hold 2^16 chunks in three.
 _LEVELS: Final = 32
 _GROUP, _CHUNKS = 0, 1
+#: Children of a tree's node.
+_FEW: Final = 16
 #: Messages that are looked at: those that lead to other objects or trees, and the layout (0x08);
 #: and how a message begins in headers of the first and the second version: its type and size.
 _READ: Final = frozenset((0x02, 0x06, 0x08, 0x11, 0x15))
@@ -278,6 +280,13 @@ class Structure:
     def _children(self, at: int, used: int, key: int) -> Int64:
         width = self._width
         body = self._bytes(at + 8 + 2 * width, used * (key + width))
+        if used < _FEW:  # numpy's calls take longer
+            step = key + width
+            few = (
+                int.from_bytes(body[i * step + key : (i + 1) * step], "little") + self._base
+                for i in range(used)
+            )
+            return np.array([one for one in few if one + 8 <= self._size], np.int64)
         rows = np.frombuffer(body, np.uint8).reshape(used, key + width)[:, key:]
         padded = np.zeros((used, 8), np.uint8)
         padded[:, :width] = rows

@@ -6,10 +6,11 @@ warns: filters that only HDF5 itself can decode.
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -25,12 +26,16 @@ from ..fields import SetIndex
 from ..hdf5.checks import Dataset, chunk_grid, compare_chunks, odd_bits, pipeline
 from ..hdf5.chunks import ChunkGrid, Chunks
 from ..hdf5.file import ThroughLibrary
-from ..hdf5.filters import NAMES, check_filters, decode_chunk
+from ..hdf5.filters import BUILT_IN_ONLY, LIBRARY, NAMES, check_filters, decode_chunk
 from ..hdf5.vlen import ELEMENT, heap_extents
 from ..images import image_kind, stored_images
 from ..request import stored_samples
 from . import fuel
 from .hdf5_set import AGAIN, Hdf5Set, check_numeric
+
+#: Bytes of the shortest image file, and rows that are looked at to see whether they are such.
+_SHORTEST: Final = 64
+_ROWS_LOOKED_AT: Final = 16
 
 
 def index_data(found: Hdf5Set) -> SetIndex:
@@ -102,7 +107,7 @@ def _raw(found: Hdf5Set, data: Dataset) -> SetIndex:
             f"data set {name!r} has no samples", path=found.path, found=f"shape {data.shape}"
         )
     axis, stored = _samples(found, data)
-    count = data.shape[axis]
+    count = _count(found, data, axis)
     if found.meta is not None and count != found.meta.count:
         raise FormatError(
             "the number of samples is not what was packed",
@@ -131,16 +136,52 @@ def _samples(found: Hdf5Set, data: Dataset) -> tuple[int, SampleSpec]:
     """(axis of the sample number, what a sample is)."""
     if found.meta is not None:
         return 0, SampleSpec(data.shape[1:], data.dtype, "HWC")
-    asked = replace(found.fields, dims=found.fields.dims or found.axes(data.shape))
-    return stored_samples(data.shape, data.dtype, asked, found.path)
+    lead = found.fields.lead
+    if lead > data.ndim:
+        raise FormatError(
+            f"data set {found.fields.data!r} has no axis of time behind that of episodes",
+            path=found.path,
+            found=f"shape {data.shape}",
+            expected="(episode, time, ...)",
+        )
+    shape = (math.prod(data.shape[:lead]), *data.shape[lead:])
+    asked = replace(found.fields, dims=found.fields.dims or found.axes(shape))
+    axis, stored = stored_samples(shape, data.dtype, asked, found.path)
+    if axis and lead > 1:
+        raise ParamsError("the axes of episodes and of time are the first", path=found.path)
+    return axis, stored
+
+
+def _count(found: Hdf5Set, data: Dataset, axis: int) -> int:
+    """The number of samples in a data set."""
+    return math.prod(data.shape[axis : axis + found.fields.lead])
 
 
 def _contiguous(found: Hdf5Set, data: Dataset, axis: int, stored: SampleSpec) -> SetIndex:
-    size = row_size(data.shape[:axis] + data.shape[axis + 1 :], stored.dtype)
+    count = _count(found, data, axis)
+    size = data.size // count * stored.dtype.itemsize
     how = "contiguous" if found.meta is None else "asyncreader, contiguous pixels"
-    return found.index(
-        _rows(found, data, axis, size), data.shape[axis], stored, how, default_block(size)
-    )
+    stored = _pictures(found, data) or stored
+    return found.index(_rows(found, data, axis, size), count, stored, how, default_block(size))
+
+
+def _pictures(found: Hdf5Set, data: Dataset) -> SampleSpec | None:
+    """What a sample is where rows of uint8 are image files with zeros behind, as ACT and Minari
+    write them: some rows are looked at, and all of them begin as such a file; None where not."""
+    axes = found.fields.lead + 1
+    plain = found.meta is None and data.ndim == axes and data.dtype == np.uint8
+    codes = {step.code for step in pipeline(data.id.get_create_plist())}
+    if not plain or data.shape[-1] < _SHORTEST or not codes <= LIBRARY - BUILT_IN_ONLY.keys():
+        return None
+    count = math.prod(data.shape[:-1])
+    rows = []
+    for number in np.unique(np.linspace(0, count - 1, _ROWS_LOOKED_AT).astype(np.int64)).tolist():
+        row = data[tuple(int(n) for n in np.unravel_index(number, data.shape[:-1]))]
+        if image_kind(row[:12].tobytes()) is None:
+            return None
+        rows.append(row)
+    sizes = np.array([row.size for row in rows], np.int64)
+    return stored_images(np.concatenate(rows), np.cumsum(sizes) - sizes, sizes)
 
 
 def _rows(found: Hdf5Set, data: Dataset, axis: int, size: int) -> Storage:
@@ -149,6 +190,8 @@ def _rows(found: Hdf5Set, data: Dataset, axis: int, size: int) -> Storage:
 
     if data.id.get_create_plist().get_layout() == h5py.h5d.COMPACT:
         held = np.ascontiguousarray(data[()])  # at most 64 KiB, inside the object header
+        if found.fields.lead > 1:
+            held = held.reshape(-1, *held.shape[found.fields.lead :])
         return Rows(np.moveaxis(held, axis, 0))
     offset = data.id.get_offset()
     if offset is None:
@@ -170,28 +213,29 @@ def _chunked(found: Hdf5Set, data: Dataset, axis: int, stored: SampleSpec) -> Se
     grid = _grid(found, data)
     names = [NAMES[step.code] for step in steps]
     storage: Storage
-    if not steps and axis == 0 and grid.chunk[1:] == grid.shape[1:]:
+    lead, count = found.fields.lead, _count(found, data, axis)
+    if not steps and axis == 0 and lead == 1 and grid.chunk[1:] == grid.shape[1:]:
         size = row_size(data.shape[1:], stored.dtype)
         records = np.arange(data.shape[0], dtype=np.int64)
         starts = grid.offsets[records // grid.chunk[0]] + records % grid.chunk[0] * size
         storage = Extents(starts, size)
     elif decoded:
-        storage = Chunks(grid, axis)
+        storage = Chunks(grid, axis, lead=lead)
     else:
         warnings.warn(
             f"{found.path}: {' + '.join(names)} can only be decoded by the HDF5 library, one call "
             "at a time: this will be slow; repack it, for example with h5repack -f GZIP=4",
             stacklevel=2,
         )
-        storage = Chunks(grid, axis, ThroughLibrary(found.fields.data))
+        storage = Chunks(grid, axis, ThroughLibrary(found.fields.data), lead)
     return found.index(
         storage,
-        data.shape[axis],
-        stored,
+        count,
+        _pictures(found, data) or stored,
         f"chunks of {'x'.join(str(n) for n in grid.chunk)}"
         + (f", {' + '.join(names)}" if names else ""),
-        grid.chunk[axis],
-        chunk=grid.chunk[axis],
+        math.prod(grid.chunk[axis : axis + lead]),
+        chunk=math.prod(grid.chunk[axis : axis + lead]),
         compression=" + ".join(names) or None,
     )
 

@@ -15,6 +15,7 @@ from ..hdf5.file import Hdf5, read_meta, translated
 from ..request import Request
 from . import fuel
 from .hdf5_data import index_data
+from .hdf5_episodes import index_episodes
 from .hdf5_set import Hdf5Set
 
 #: DeepLearning.ai's course sets: one file for training, one for testing.
@@ -219,4 +220,11 @@ def index_hdf5(file: ByteFile, fields: Request) -> SetIndex:
     with translated(file.path), Hdf5(file, checked=True) as h5:
         file.check_same()
         meta = read_meta(h5)
-        return index_set(fields, lambda one: index_of(Hdf5Set(file, h5, one, meta), LAYOUTS))
+
+        def index(one: Request) -> SetIndex:
+            return index_of(Hdf5Set(file, h5, one, meta), LAYOUTS)
+
+        found = None
+        if meta is None or fields.episodes is not None:
+            found = index_episodes(Hdf5Set(file, h5, fields, meta), index)
+        return found or index_set(fields, index)

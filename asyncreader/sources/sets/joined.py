@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import chain
 from typing import Any, Final, Protocol
@@ -102,6 +102,8 @@ class Joined:
     limit: int = 0
     own_numbers: bool = False
     request: Request = field(default_factory=Request)
+    #: the field's own rows up to the end of each file, where these are not the set's
+    ends: Int64 | None = None
 
     def serve(self, facts: SetFacts, index: FieldIndex, file: ByteFile | None) -> JoinedSource:
         """A source that reads the files."""
@@ -126,10 +128,12 @@ class JoinedSource:
     def __init__(self, facts: SetFacts, index: FieldIndex, held: Sequence[OpenSet] = ()) -> None:
         joined = index.storage
         assert isinstance(joined, Joined)
-        assert facts.ends is not None
+        if joined.ends is not None:
+            facts = replace(facts, count=int(joined.ends[-1]), ends=joined.ends)
         self.facts = facts
         self.index = index
         self.spec = index.spec
+        assert facts.ends is not None
         self._ends = facts.ends
         self._files = None if isinstance(joined.files, tuple) else joined.files
         self._request = joined.request

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
@@ -12,6 +13,7 @@ import numpy as np
 from ...array_types import Array, Int64
 from ...errors import AsyncReaderError, FormatError
 from ...formats import packed as fmt
+from ...sampling.episodes import FieldRows, Windows, field_count, joined_episodes
 from ..base import FieldIndex, SetFacts
 from ..bytestore import REMOTE
 from ..fields import OpenSet, SetIndex
@@ -48,13 +50,45 @@ def join(files: Sequence[OpenSet]) -> OpenSet:
     )
     labels, splits = _joined_labels(files, tables), joined_splits(files, [0, *ends.tolist()])
     held = {name: [file.only(name) for file in files] for name in names}
-    fields = {name: _join(held[name]) for name in names}
+    windows = _joined_windows(files)
+    own = {} if windows is None else windows.episodes.fields
+    fields = {name: _join(held[name], _own_rows(name, files, own)) for name in names}
     parts = [JoinedSource(facts, one, held[name]) for name, one in fields.items()]
-    return OpenSet(SetIndex(facts, fields, labels, splits), parts)
+    return OpenSet(SetIndex(facts, fields, labels, splits, windows=windows), parts)
 
 
-def _join(files: Sequence[OpenSet]) -> FieldIndex:
-    """One field of all files."""
+def _joined_windows(files: Sequence[OpenSet]) -> Windows | None:
+    """The episodes of all files; None where they are none."""
+    found = [file.windows for file in files if file.windows is not None]
+    if not found:
+        return None
+    if len(found) < len(files) or len({one.episodes.kind for one in found}) > 1:
+        raise FormatError(
+            "some of the files say otherwise than the first one where episodes end",
+            path=next(
+                file.facts.path
+                for file in files
+                if file.windows is None or file.windows.episodes.kind != found[0].episodes.kind
+            ),
+        )
+    episodes = [one.episodes for one in found]
+    if episodes[0].kind == "files":
+        names = [os.path.basename(file.facts.path) for file in files]
+        episodes = [replace(e, names=(n,)) for e, n in zip(episodes, names, strict=True)]
+    return replace(found[0], episodes=joined_episodes(episodes, episodes[0].kind))
+
+
+def _own_rows(name: str, files: Sequence[OpenSet], own: Mapping[str, FieldRows]) -> Int64 | None:
+    """The rows of a field up to the end of each file; None where they are the set's."""
+    if name not in own:
+        return None
+    found = [file.windows.episodes for file in files if file.windows is not None]
+    rows = [field_count(one, one.fields.get(name) or FieldRows(one.starts)) for one in found]
+    return np.cumsum(np.array(rows, np.int64))
+
+
+def _join(files: Sequence[OpenSet], own_rows: Int64 | None) -> FieldIndex:
+    """One field of all files; ``own_rows``: see :func:`_own_rows`."""
     first = files[0].index.first
     checked = {file.index.first.checked for file in files}
     return FieldIndex(
@@ -63,7 +97,7 @@ def _join(files: Sequence[OpenSet]) -> FieldIndex:
             shape=first.spec.shape if len({file.spec.shape for file in files}) == 1 else None,
             narrow=all(file.spec.narrow for file in files),
         ),
-        Joined(tuple(file.index for file in files)),
+        Joined(tuple(file.index for file in files), ends=own_rows),
         block=first.block,
         chunk=first.chunk,
         compression=first.compression,

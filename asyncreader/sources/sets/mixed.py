@@ -145,8 +145,16 @@ def mix(sets: Sequence[OpenSet], ratios: Sequence[float], classes: str) -> Mixed
     fields = {name: _joined_field([one.only(name) for one in sets]) for name in first.names}
     splits = joined_splits(sets, [0, *ends.tolist()])
     indices = tuple(one.index for one in sets)
-    named = any(one.named for one in sets)
-    index = MixedIndex(facts, fields, labels, splits, named, indices, tuple(ratios), classes)
+    index = MixedIndex(
+        facts,
+        fields,
+        labels,
+        splits,
+        named=any(one.named for one in sets),
+        sets=indices,
+        ratios=tuple(ratios),
+        classes=classes,
+    )
     return MixedSet(index, sets)
 
 

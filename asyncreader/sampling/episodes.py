@@ -1,0 +1,381 @@
+"""Episodes and windows: which stored rows belong to a sample, worked out from the ends of episodes.
+
+An *anchor* is a row at which a sample begins. A window says which rows around its anchor a sample
+has. No list of windows exists: all is arithmetic on one number for each episode.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Literal, TypeAlias
+
+import numpy as np
+
+from ..array_types import Bools, Int64
+from ..errors import ParamsError
+from ..keyed_random import STREAM_ANCHOR, key_of, mix_rows
+from .samplers import Sampler, Storage, Subset, digest
+
+#: The rows of one field in a window, relative to the anchor; the episode's last row; or None: the
+#: anchor's row itself, without an axis for the window.
+Reach: TypeAlias = tuple[int, ...] | Literal["last"] | None
+
+Edge: TypeAlias = Literal["drop", "repeat", "zero"]
+
+
+@dataclass(frozen=True, eq=False)
+class FieldRows:
+    """Where the rows of a field lie that are numbered otherwise than those of the set.
+
+    ``starts``: int64 (E,), the field's first row of each episode; ``extra``: rows that it has more
+    than the set has in each episode; None: it has one row for each episode.
+    """
+
+    starts: Int64
+    extra: int | None = 0
+
+
+@dataclass(frozen=True, eq=False)
+class Episodes:
+    """The episodes of a set, none of them empty.
+
+    ``kind``: what says where they end, as the parameter ``episodes`` has it; ``ends``: int64 (E,),
+    the row of the set behind each; ``names``: of each, () where they have none; ``splits``: int64
+    episode numbers by the name of a split; ``empty``: episodes that are left out; ``fields``: those
+    whose rows are not numbered as the set's.
+    """
+
+    kind: str
+    ends: Int64
+    names: tuple[str, ...] = ()
+    splits: Mapping[str, Int64] = field(default_factory=dict)
+    empty: int = 0
+    fields: Mapping[str, FieldRows] = field(default_factory=dict)
+
+    @cached_property
+    def starts(self) -> Int64:
+        """The first row of each episode, int64 (E,)."""
+        return np.concatenate((np.zeros(1, np.int64), self.ends[:-1]))
+
+    @property
+    def lengths(self) -> Int64:
+        """Rows of each episode, int64 (E,)."""
+        return self.ends - self.starts
+
+    def of(self, rows: Int64) -> Int64:
+        """The episodes that ``rows`` of the set are in; -1 for a row below 0."""
+        found: Int64 = np.searchsorted(self.ends, rows, side="right")
+        return np.where(rows < 0, -1, found)
+
+    def digest(self) -> str:
+        """A digest of where the episodes end."""
+        return digest(self.ends.astype("<i8").tobytes())
+
+
+def joined_episodes(parts: list[Episodes], kind: str) -> Episodes:
+    """The episodes of several files in sequence. Splits are those that all of them have."""
+    rows = np.cumsum([0, *(int(one.ends[-1]) for one in parts)])
+    counts = np.cumsum([0, *(one.ends.size for one in parts)])
+    names = [one.names for one in parts]
+    shared = [name for name in parts[0].splits if all(name in one.splits for one in parts)]
+    fields = {}
+    for name in dict.fromkeys(name for one in parts for name in one.fields):
+        starts, extras, before = [], set(), 0
+        for one in parts:
+            own = one.fields.get(name) or FieldRows(one.starts)
+            starts.append(own.starts + before)
+            extras.add(own.extra)
+            before += field_count(one, own)
+        if len(extras) > 1:
+            raise ParamsError(f"field {name!r} has as many rows as the others in some files only")
+        fields[name] = FieldRows(np.concatenate(starts), extras.pop())
+    return Episodes(
+        kind,
+        np.concatenate([one.ends + at for one, at in zip(parts, rows, strict=False)]),
+        tuple(name for some in names for name in some) if all(names) else (),
+        {
+            name: np.concatenate(
+                [one.splits[name] + at for one, at in zip(parts, counts, strict=False)]
+            )
+            for name in shared
+        },
+        sum(one.empty for one in parts),
+        fields,
+    )
+
+
+def field_count(episodes: Episodes, rows: FieldRows) -> int:
+    """Rows up to the end of a field's last episode."""
+    last = 1 if rows.extra is None else int(episodes.lengths[-1]) + rows.extra
+    return int(rows.starts[-1]) + last
+
+
+@dataclass(frozen=True, eq=False)
+class Anchors:
+    """The rows of the set at which samples begin, numbered 0 .. count-1.
+
+    ``ends``: int64, the number of anchors up to the end of each chosen episode; ``shifts``: what
+    ``every`` times an anchor's number is below its row; ``chosen``: the numbers of these episodes.
+    """
+
+    ends: Int64
+    shifts: Int64
+    every: int
+    chosen: Int64 | None
+
+    @property
+    def count(self) -> int:
+        """The number of anchors."""
+        return int(self.ends[-1]) if self.ends.size else 0
+
+    @property
+    def counts(self) -> Int64:
+        """Anchors of each chosen episode."""
+        return np.diff(self.ends, prepend=0)
+
+    def rows(self, numbers: Int64) -> Int64:
+        """The rows of anchors."""
+        which = np.searchsorted(self.ends, numbers, side="right")
+        found: Int64 = numbers * self.every + self.shifts[which]
+        return found
+
+    def numbers(self, rows: Int64, episodes: Episodes) -> Int64:
+        """The numbers of the anchors at ``rows``, without the rows that are no anchor."""
+        which = episodes.of(rows)
+        if self.chosen is not None:
+            places = np.full(episodes.ends.size, -1, np.int64)
+            places[self.chosen] = np.arange(self.chosen.size)
+            which = places[which]
+        number, rest = np.divmod(rows - self.shifts[which], self.every)
+        good = (which >= 0) & (rest == 0) & (number < self.ends[which])
+        good &= number >= self.ends[which] - self.counts[which]
+        found: Int64 = number[good]
+        return found
+
+    def before(self, ends: Int64 | None, episodes: Episodes) -> Int64 | None:
+        """The number of anchors up to each of ``ends``, which are ends of episodes; None where the
+        episodes are not in their order."""
+        if ends is None:
+            return None
+        chosen = np.arange(episodes.ends.size) if self.chosen is None else self.chosen
+        if (np.diff(chosen) <= 0).any():
+            return None
+        last = np.searchsorted(chosen, np.searchsorted(episodes.ends, ends, side="right"))
+        found: Int64 = np.unique(np.concatenate((np.zeros(1, np.int64), self.ends))[last])
+        return found[found > 0]
+
+
+@dataclass(frozen=True, eq=False)
+class Windows:
+    """Which rows of each field a sample has.
+
+    ``fields``: of each field of the set, by name; ``every``: a sample begins at each so-many-th row
+    of an episode; 0: at one random row of each episode; ``edges``: what rows before and behind the
+    episode become; ``outside``: the most rows of a window that may lie there, None for any number.
+    """
+
+    episodes: Episodes
+    fields: Mapping[str, Reach]
+    every: int = 1
+    edges: tuple[Edge, Edge] = ("drop", "drop")
+    outside: tuple[int | None, int | None] = (None, None)
+    chosen: Int64 | None = None
+
+    def width(self, name: str) -> int | None:
+        """Rows of a field in a sample; None where it has no axis for them."""
+        reach = self.reach(name)
+        return 1 if reach == "last" else None if reach is None else len(reach)
+
+    def reach(self, name: str) -> Reach:
+        """The rows of a field in a sample."""
+        rows = self.episodes.fields.get(name)
+        return None if rows is not None and rows.extra is None else self.fields[name]
+
+    @cached_property
+    def _limits(self) -> tuple[int, int]:
+        """The first row of an episode that may be an anchor, and how many rows it must be before
+        the last one."""
+        first = behind = 0
+        rooms = [0 if e == "drop" else o for e, o in zip(self.edges, self.outside, strict=True)]
+        for name in self.fields:
+            reach = self.reach(name)
+            if reach is None or reach == "last":
+                continue
+            rows = self.episodes.fields.get(name)
+            extra = 0 if rows is None else rows.extra or 0
+            if rooms[0] is not None:
+                first = max(first, -min(reach) - rooms[0])
+            if rooms[1] is not None:
+                behind = max(behind, max(reach) - extra - rooms[1])
+        return first, behind
+
+    @cached_property
+    def anchors(self) -> Anchors:
+        """All rows at which a sample may begin."""
+        first, behind = self._limits
+        every, starts, lengths = self.every or 1, self.episodes.starts, self.episodes.lengths
+        if self.chosen is not None:
+            starts, lengths = starts[self.chosen], lengths[self.chosen]
+        skipped = -(-first // every)
+        counts = np.maximum((lengths - 1 - behind) // every - skipped + 1, 0)
+        ends = np.cumsum(counts)
+        return Anchors(ends, starts + (skipped - (ends - counts)) * every, every, self.chosen)
+
+    def stored(self, name: str, rows: Int64) -> tuple[Int64, Bools | None]:
+        """The field's own rows in the samples at ``rows`` of the set (B,): int64 (B, W), and bool
+        (B, W), False where the episode's first or last row stands for one outside. Without an axis
+        for the window int64 (B,) and None."""
+        reach, own = self.reach(name), self.episodes.fields.get(name)
+        if reach is None and own is None:
+            return rows, None
+        which = self.episodes.of(rows)
+        begin = self.episodes.starts[which]
+        start = begin if own is None else own.starts[which]
+        if own is not None and own.extra is None:
+            return start, None
+        if reach is None:
+            return rows - begin + start, None
+        last = self.episodes.ends[which] - begin - 1 + (0 if own is None else own.extra or 0)
+        if reach == "last":
+            return (start + last)[:, None], np.ones((rows.size, 1), np.bool_)
+        wanted = (rows - begin)[:, None] + np.array(reach, np.int64)
+        inside = np.clip(wanted, 0, last[:, None])
+        return inside + start[:, None], inside == wanted
+
+    def zeroed(self, name: str, rows: Int64) -> Bools | None:
+        """Rows of the samples' windows that are zeros, bool (B, W); None where none can be."""
+        reach = self.reach(name)
+        if reach is None or reach == "last" or "zero" not in self.edges:
+            return None
+        inside = self.stored(name, rows)[1]
+        assert inside is not None
+        before = (rows - self.episodes.starts[self.episodes.of(rows)])[:, None] + np.array(
+            reach
+        ) < 0
+        outside: Bools = ~inside & np.where(before, *(edge == "zero" for edge in self.edges))
+        return outside
+
+    def present(self, name: str, rows: Int64, mask: Bools) -> Bools | None:
+        """Which rows of the windows are the episode's own: bool (B, W), False for the samples that
+        ``mask`` leaves out; None without an axis for the window."""
+        width = self.width(name)
+        if width is None:
+            return None
+        found = np.zeros((rows.size, width), np.bool_)
+        inside = self.stored(name, rows[mask])[1]
+        assert inside is not None
+        found[mask] = inside
+        return found
+
+    def rows_read(self, samples: int, block: int) -> int:
+        """About how many rows of a field are read for ``samples`` that lie in blocks of ``block``
+        rows."""
+        named = [reach for reach in map(self.reach, self.fields) if isinstance(reach, tuple)]
+        span = max((max(reach) - min(reach) for reach in named), default=0)
+        rows, every = max(block, self.every), self.every or 1
+        return samples * every + -(-samples * every // rows) * span
+
+    def identity(self) -> Mapping[str, str]:
+        """What a state must match of it."""
+        shown = {name: self.reach(name) for name in self.fields}
+        chosen = "" if self.chosen is None else f":{digest(self.chosen.tobytes())}"
+        rule = (sorted(shown.items()), self.every, self.edges, self.outside)
+        return {
+            "episodes": f"{self.episodes.kind}:{self.episodes.digest()}{chosen}",
+            "rows": str(rule),
+        }
+
+    @property
+    def population(self) -> int:
+        """Samples that may come."""
+        return self.anchors.count if self.every else int(np.count_nonzero(self.anchors.counts))
+
+    def storage(self, rows: Storage) -> Storage:
+        """How the anchors are stored in a set whose rows are."""
+        every = self.every
+        # of a sample the rows that are decoded for it alone, where blocks are read
+        decoded = rows.sample_bytes * self.rows_read(rows.block, rows.block) // rows.block
+        return replace(
+            rows,
+            count=self.population,
+            sample_bytes=decoded,
+            block=max(1, rows.block // every) if every else 1,
+            ends=self.anchors.before(rows.ends, self.episodes) if every else None,
+        )
+
+    def choose(self, episodes: Int64) -> Windows:
+        """The same rule for some of the episodes, by their numbers, in that order."""
+        if self.chosen is not None:
+            episodes = self.chosen[np.isin(self.chosen, episodes)]
+        return replace(self, chosen=episodes)
+
+    def numbers(self, subset: Subset) -> Subset:
+        """The numbers of the anchors at the rows that ``subset`` selects."""
+        anchors = self.anchors
+        if not isinstance(subset, slice):
+            return anchors.numbers(subset, self.episodes)
+        begin, end, step = subset.indices(int(self.episodes.ends[-1]))
+        if step != 1 or self.chosen is not None:
+            rows = np.arange(begin, end, step, dtype=np.int64)
+            return anchors.numbers(rows, self.episodes)
+        which = np.searchsorted(self.episodes.ends, (begin, end), side="right")
+        which = np.minimum(which, self.episodes.ends.size - 1)
+        number = -(-(np.array((begin, end)) - anchors.shifts[which]) // self.every)
+        last = anchors.ends[which]
+        low, high = np.clip(number, last - anchors.counts[which], last).tolist()
+        return slice(low, high, 1)
+
+
+class Windowed(Sampler):
+    """The rows at which samples begin, in the order of ``sampler``, which draws their numbers."""
+
+    def __init__(self, windows: Windows, sampler: Sampler) -> None:
+        self.windows, self._sampler = windows, sampler
+        self.kind, self.window = sampler.kind, sampler.window
+        self.population, self.seed = sampler.population, sampler.seed
+
+    @property
+    def length(self) -> int:
+        return self._sampler.length
+
+    def records(self, epoch: int, positions: Int64) -> Int64:
+        return self.windows.anchors.rows(self._sampler.records(epoch, positions))
+
+    def replacements(self, epoch: int, position: int, attempts: int) -> Int64:
+        return self.windows.anchors.rows(self._sampler.replacements(epoch, position, attempts))
+
+    def identity(self) -> Mapping[str, str | int | None]:
+        """With the episodes and the windows."""
+        return {**self._sampler.identity(), **self.windows.identity()}
+
+    def warning(self, storage: Storage) -> str | None:
+        return self._sampler.warning(storage)
+
+
+class OneOfEach(Windowed):
+    """One row of each episode, drawn anew in each epoch. ``sampler`` draws among the episodes that
+    have rows to begin at."""
+
+    @cached_property
+    def _able(self) -> Int64:
+        return np.flatnonzero(self.windows.anchors.counts)
+
+    def records(self, epoch: int, positions: Int64) -> Int64:
+        key = key_of(self.seed, STREAM_ANCHOR, epoch)
+        return self._drawn(self._sampler.records(epoch, positions), key, positions)
+
+    def replacements(self, epoch: int, position: int, attempts: int) -> Int64:
+        key = key_of(self.seed, STREAM_ANCHOR, epoch, position)
+        numbers = self._sampler.replacements(epoch, position, attempts)
+        return self._drawn(numbers, key, np.arange(attempts, dtype=np.int64))
+
+    def _drawn(self, numbers: Int64, key: int, draws: Int64) -> Int64:
+        """A row of each of the episodes ``numbers``."""
+        anchors = self.windows.anchors
+        which = self._able[numbers]
+        counts = anchors.ends[which] - np.where(which > 0, anchors.ends[which - 1], 0)
+        # the product of two numbers below 2**32; an episode is shorter than that
+        high = (mix_rows(key, draws) >> np.uint64(32)) * counts.astype(np.uint64) >> np.uint64(32)
+        return anchors.rows(anchors.ends[which] - counts + high.astype(np.int64))

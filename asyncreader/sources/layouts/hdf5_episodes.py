@@ -1,0 +1,142 @@
+"""Where the episodes of an HDF5 file end: as the caller says, or as its layout is recognised."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+
+from ...array_types import Array, Int64
+from ...errors import FormatError, ParamsError
+from ..episodes import (
+    along_axis,
+    checked_ends,
+    ends_of_flags,
+    ends_of_ids,
+    episodes_of,
+    flat_episodes,
+    of_episodes,
+)
+from ..fields import SetIndex
+from ..request import Request
+from .hdf5_groups import GroupedFields, matching_groups, read_masks
+from .hdf5_set import Hdf5Set
+
+#: Finds one field in a file that is open.
+IndexOne: TypeAlias = Callable[[Request], SetIndex]
+
+#: Where episodes are groups: the group that they are in, how their names begin, and who writes so.
+_GROUPS: Final = (
+    ("data", "demo_", "robomimic"),
+    ("", "episode_", "Minari"),
+    ("", "traj_", "ManiSkill"),
+)
+#: D4RL's flags of an episode's last row.
+_FLAGS: Final = ("terminals", "timeouts")
+
+
+def index_episodes(found: Hdf5Set, index_one: IndexOne) -> SetIndex | None:
+    """The index of a set of episodes; None where it is none, or where rows do as well."""
+    asked = found.fields
+    kind, layout = (asked.episodes, "") if asked.episodes else _recognised(found)
+    if kind is None:
+        return None
+    word, _, name = kind.partition(":")
+    if word == "groups":
+        groups = matching_groups(found, name)
+        if not groups:
+            raise ParamsError("no group of this file matches", path=found.path, found=repr(name))
+        if asked.labels is not None and asked.labels_required:
+            raise ParamsError(
+                "labels of episodes in groups are not read: name them as a field",
+                path=found.path,
+                found=f"labels_field={asked.labels!r}",
+            )
+        named = replace(found, layout=layout)
+        return GroupedFields(named, groups).index(kind, lambda names: read_masks(found, names))
+    if word == "axis":
+        asked = replace(asked, lead=2)
+    first = index_one(asked)
+    others = asked.also(first.first.spec, [one.name for one in first.facts.fields])
+    fields = {asked.data: first, **{one.data: index_one(one) for one in others}}
+    counts = {one: index.facts.count for one, index in fields.items()}
+    if word == "axis":
+        shapes = {name: tuple(found.dataset(name).shape[:2]) for name in counts}
+        episodes = along_axis(shapes, found.path)
+    elif word == "files":
+        one_each = {one: np.array([count]) for one, count in counts.items()}
+        episodes, _ = episodes_of(one_each, kind, found.path)
+    else:
+        ends = _ends(found, word, name, max(counts.values()))
+        episodes = flat_episodes(ends, counts, kind, found.path)
+    return of_episodes(fields, episodes)
+
+
+# -- what is recognised --------------------------------------------------------------------------
+
+
+def _recognised(found: Hdf5Set) -> tuple[str | None, str]:
+    """What says where episodes end, and who writes so; None where nothing does, or where data are
+    read as rows."""
+    import h5py
+
+    asked, h5 = found.fields, found.h5
+    if found.whole is not None:
+        return None, ""
+    plain = isinstance(h5.reach(asked.data), h5py.h5d.DatasetID)
+    for inside, begin, layout in () if plain else _GROUPS:
+        group = h5.reach(inside) if not inside or inside in h5.names else None
+        if isinstance(group, h5py.h5g.GroupID) and _has_numbered(group, begin):
+            return f"groups:{inside}/{begin}*".replace(":/", ":"), layout
+    if not asked.windowed:
+        return None, ""
+    flags = [name for name in _FLAGS if name in h5.names]
+    if flags and "observations" in h5.names:
+        return f"flags:{','.join(flags)}", "D4RL"
+    if asked.several or {"observations", "action"} <= h5.names:
+        return "files", "ACT"
+    return None, ""
+
+
+def _has_numbered(group: Any, begin: str) -> bool:
+    """Whether a group has members such as demo_0: some of its names tell."""
+    for number, name in enumerate(group):
+        text = name.decode("utf-8", "replace")
+        if text.startswith(begin) and text[len(begin) :].isdigit():
+            return True
+        if number > 64:
+            break
+    return False
+
+
+# -- tables that say it --------------------------------------------------------------------------
+
+
+def _ends(found: Hdf5Set, word: str, name: str, rows: int) -> Int64:
+    """The row behind each episode, as the file has them."""
+    if word == "flags":
+        return ends_of_flags([_column(found, one, rows) for one in name.split(",")], rows)
+    if word == "ids":
+        return ends_of_ids(_column(found, name, rows), rows)
+    return checked_ends(_table(found, name), name, found.path)
+
+
+def _table(found: Hdf5Set, name: str) -> Array:
+    data = found.dataset(name)
+    if data.dtype.kind == "S" and data.dtype.itemsize <= 256:
+        return found.h5.read(data, name)
+    return found.values(data, name)
+
+
+def _column(found: Hdf5Set, name: str, rows: int) -> Array:
+    table = _table(found, name)
+    if table.shape not in ((rows,), (rows, 1)):
+        raise FormatError(
+            f"data set {name!r} does not have one value for each row",
+            path=found.path,
+            found=f"shape {table.shape}",
+            expected=f"({rows},)",
+        )
+    return table.reshape(-1)

@@ -1,0 +1,330 @@
+"""Groups of an HDF5 file as episodes: the data sets of one name in all of them are one field."""
+
+from __future__ import annotations
+
+import fnmatch
+import math
+from array import array
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+import numpy as np
+
+from ...array_types import Array, Int64
+from ...errors import FormatError, ParamsError
+from ...pixels.specs import SampleSpec
+from ...sampling.episodes import Windows
+from ...text import natural, some, times
+from ..base import FieldIndex, SetFacts, default_block
+from ..bytestore import ByteFile
+from ..episodes import episodes_of
+from ..fields import SetIndex
+from ..hdf5.checks import check_bomb, check_stored, odd_bits, pipeline
+from ..hdf5.chunks import Pieces
+from ..hdf5.file import Hdf5
+from ..hdf5.filters import NAMES
+from ..hdf5.groups import CHUNKED, GroupNames, Members
+from ..request import Request, stored_samples
+from .hdf5_data import index_data
+from .hdf5_set import Hdf5Set, check_numeric
+
+#: Groups that are looked at, and data sets of one that an error lists.
+MOST_GROUPS: Final = 1 << 24
+_LISTED: Final = 20
+#: About what an image file takes.
+_ENCODED_BYTES: Final = 64 << 10
+
+
+def matching_groups(found: Hdf5Set, pattern: str) -> list[str]:
+    """The names of the groups that match, in the order of the number in the last part of the name,
+    where there is one, and else by name."""
+    import h5py
+
+    names = [""]
+    for part in filter(None, pattern.split("/")):
+        below: list[str] = []
+        for name in names:
+            if not _is_pattern(part):
+                below.append(f"{name}/{part}" if name else part)
+                continue
+            group = found.h5.reach(name)
+            if isinstance(group, h5py.h5g.GroupID):
+                inside = (one.decode("utf-8", "surrogateescape") for one in group)
+                prefix = f"{name}/" if name else ""
+                below.extend(prefix + one for one in inside if fnmatch.fnmatchcase(one, part))
+        names = below
+        if len(names) > MOST_GROUPS:
+            raise FormatError("too many groups", path=found.path, found=f"{len(names):,}")
+    return sorted(names, key=natural)
+
+
+def _is_pattern(part: str) -> bool:
+    return any(letter in part for letter in "*?[")
+
+
+@dataclass
+class _Column:
+    """One field of all groups, as it is collected group by group."""
+
+    name: str
+    kind: Any = None
+    spec: SampleSpec | None = None
+    row: tuple[int, ...] = ()
+    chunk: int | None = None
+    compression: str | None = None
+    rows: array[int] = field(default_factory=lambda: array("q"))
+    addresses: array[int] = field(default_factory=lambda: array("q"))
+    pieces: array[int] = field(default_factory=lambda: array("q"))
+    piece_bytes: int = 0
+
+
+class GroupedFields:
+    """Collects the fields of many groups; each of their data sets is opened once."""
+
+    def __init__(self, found: Hdf5Set, groups: Sequence[str]) -> None:
+        self._found = found
+        self._groups = groups
+        #: the group that the one before was in, by name
+        self._inside: tuple[str | None, object | None] = None, None
+        asked = found.fields
+        names = [asked.data, *(asked.others or ())]
+        self._columns = [_Column(name) for name in names]
+        found.h5.many_objects()
+        for number, group in enumerate(groups):
+            self._add(group, number)
+
+    def _add(self, group: str, number: int) -> None:
+        import h5py
+
+        h5 = self._found.h5
+        inside, _, last = group.rpartition("/")
+        if inside != self._inside[0]:
+            self._inside = inside, h5.reach(inside)
+        here = None if self._inside[1] is None else h5.reach(last, self._inside[1])
+        if not isinstance(here, h5py.h5g.GroupID):
+            raise FormatError(f"{group!r} is not a group", path=self._found.path)
+        for column in self._columns:
+            data = h5.reach(column.name, here)
+            name = f"{group}/{column.name}"
+            if not isinstance(data, h5py.h5d.DatasetID):
+                raise self._missing(group, column.name, here, number)
+            if number == 0:
+                self._first(column, name, data)
+            self._note(column, name, data)
+
+    def _missing(self, group: str, name: str, here: Any, number: int) -> Exception:
+        path = self._found.path
+        if number:
+            return FormatError(f"group {group!r} has no data set {name!r}", path=path)
+        listed = fields_inside(self._found.h5, here)
+        return ParamsError(
+            f"no data set {name!r} in the episodes of this set",
+            path=path,
+            found=f"{some(len(self._groups), 'episode')}; in {group!r}: "
+            + (", ".join(listed) or "nothing"),
+            hint="name one of them with data_field",
+        )
+
+    def _first(self, column: _Column, name: str, data: Any) -> None:
+        """What a field is, by its data set in the first group."""
+        import h5py
+
+        path, asked = self._found.path, self._found.fields
+        dataset = check_stored(h5py.Dataset(data), name, path)
+        if dataset.ndim and dataset.shape[0] and _may_be_encoded(data):
+            index = look_up(self._found.file, self._found.h5, name)
+            if index.first.spec.encoded:
+                column.spec, column.compression = index.first.spec, index.first.compression
+                return
+        check_numeric(dataset, name, path)
+        if dataset.ndim == 0:
+            raise FormatError(f"data set {name!r} is one number, not rows", path=path)
+        odd = odd_bits(dataset)
+        if odd is not None:
+            raise FormatError(
+                f"data set {name!r} stores its numbers in an unusual bit layout",
+                path=path,
+                found=odd,
+            )
+        first = self._columns[0].spec
+        request = replace(asked, data=column.name)
+        if column is not self._columns[0] and first is not None:
+            request = replace(asked, data=asked.data).other(column.name, first)
+        axis, column.spec = stored_samples(tuple(dataset.shape), dataset.dtype, request, path)
+        if axis != 0:
+            raise ParamsError("the rows of an episode are its first axis: num_dim is 1", path=path)
+        column.kind, column.row = data.get_type(), tuple(dataset.shape[1:])
+        column.chunk = None if dataset.chunks is None else dataset.chunks[0]
+        steps = pipeline(data.get_create_plist())
+        column.compression = " + ".join(NAMES.get(s.code, str(s.code)) for s in steps) or None
+
+    def _note(self, column: _Column, name: str, data: Any) -> None:
+        """Where the rows of one data set lie. It must be like the first one."""
+        import h5py
+
+        path, plist = self._found.path, data.get_create_plist()
+        layout, external = plist.get_layout(), plist.get_external_count()
+        if layout == h5py.h5d.VIRTUAL or external:
+            check_stored(h5py.Dataset(data), name, path)  # which says what is wrong
+        kind, shape = data.get_type(), data.shape
+        assert column.spec is not None
+        if column.spec.encoded:
+            if not _may_be_encoded(data):
+                raise FormatError(
+                    f"data set {name!r} holds no image files, as that of the first group does",
+                    path=path,
+                )
+            for numbers, value in ((column.rows, shape[0]), (column.pieces, 0)):
+                numbers.append(value)
+            column.addresses.append(CHUNKED)
+            return
+        if shape[1:] != column.row or len(shape) == 0 or not kind.equal(column.kind):
+            raise FormatError(
+                f"data set {name!r} is of another kind than that of the first group",
+                path=path,
+                found=f"rows of shape {shape[1:]}, {_dtype(kind)}",
+                expected=f"rows of shape {column.row}, {_dtype(column.kind)}",
+            )
+        address, pieces, rows = 0, 0, shape[0]
+        size = math.prod(column.row) * column.spec.dtype.itemsize
+        if rows and not size:
+            raise FormatError(f"data set {name!r} has rows of no bytes", path=path)
+        if layout == h5py.h5d.CHUNKED:
+            address, chunk = CHUNKED, plist.get_chunk()
+            found = Pieces.of(shape, chunk, column.spec.dtype.itemsize)
+            pieces = found.number
+            if pieces > self._found.file.size:
+                raise FormatError(f"data set {name!r} declares more than the file has", path=path)
+            column.piece_bytes = max(column.piece_bytes, found.nbytes)
+        elif rows and layout == h5py.h5d.CONTIGUOUS:
+            offset = data.get_offset()
+            if offset is None:
+                raise FormatError(f"data set {name!r} declares rows but stores none", path=path)
+            self._found.inside(offset, rows * size)
+            address = offset
+        elif rows:
+            raise FormatError(
+                f"data set {name!r} is stored inside its header",
+                path=path,
+                hint="write it again: h5repack -l CONTI",
+            )
+        column.rows.append(rows)
+        column.pieces.append(pieces)
+        column.addresses.append(address)
+
+    # -- what was found --------------------------------------------------------------------
+
+    def index(self, kind: str, splits: Callable[[Sequence[str]], Mapping[str, Int64]]) -> SetIndex:
+        """The set of all groups. ``splits``: those of the episodes with such names."""
+        found, columns = self._found, self._columns
+        lengths = np.array([np.frombuffer(one.rows, np.int64) for one in columns])
+        episodes, kept = episodes_of(
+            {one.name: rows for one, rows in zip(columns, lengths, strict=True)},
+            kind,
+            found.path,
+            self._groups,
+        )
+        names = episodes.names
+        fields = {}
+        for column, rows in zip(columns, lengths, strict=True):
+            spec = column.spec
+            assert spec is not None
+            check_bomb(column.piece_bytes, found.file.size, column.name, found.path)
+            rows = rows[kept]
+            places = GroupNames(names, column.name, np.cumsum(rows))
+            members = Members(
+                places,
+                np.frombuffer(column.addresses, np.int64)[kept],
+                places.ends,
+                np.cumsum(np.frombuffer(column.pieces, np.int64)[kept]),
+                column.piece_bytes,
+                look_up,
+            )
+            size = _ENCODED_BYTES if spec.encoded else spec.row_bytes
+            block = column.chunk or default_block(size)
+            fields[column.name] = FieldIndex(
+                spec,
+                members,
+                found.file.where,
+                names=places,
+                block=block,
+                chunk=column.chunk,
+                compression=column.compression,
+            )
+        short = tuple(name.rpartition("/")[2] for name in names)
+        episodes = replace(episodes, names=short, splits=splits(short))
+        facts = SetFacts(
+            path=found.path,
+            container="HDF5",
+            layout=f"{found.layout}, {kind}" if found.layout else kind,
+            count=int(episodes.ends[-1]),
+            io=found.file.io,
+            size_on_disk=found.file.size,
+        )
+        windows = Windows(episodes, dict.fromkeys(fields))
+        return SetIndex(facts, fields, None, windows=windows)
+
+
+def _may_be_encoded(data: Any) -> bool:
+    """Whether a data set may hold an image file in each row: bytes of variable length, or rows of
+    bytes."""
+    import h5py
+
+    kind, axes = data.get_type(), len(data.shape)
+    base = kind.get_super() if kind.get_class() == h5py.h5t.VLEN else kind
+    return axes == (1 if base is not kind else 2) and bool(base.equal(h5py.h5t.STD_U8LE))
+
+
+def look_up(file: ByteFile, h5: Hdf5, name: str) -> SetIndex:
+    """The samples of one data set of an open file."""
+    return index_data(Hdf5Set(file, h5, Request(name, labels=None)))
+
+
+def _dtype(kind: Any) -> str:
+    try:
+        return str(kind.dtype)
+    except (TypeError, ValueError):
+        return f"type class {kind.get_class()}"
+
+
+def fields_inside(h5: Hdf5, group: Any, prefix: str = "", depth: int = 3) -> list[str]:
+    """Names and shapes of some data sets of a group and of the groups in it."""
+    import h5py
+
+    listed: list[str] = []
+    for name, inside in h5.members(group):
+        if len(listed) >= _LISTED:
+            break
+        whole = f"{prefix}{name.decode('utf-8', 'backslashreplace')[:80]}"
+        if isinstance(inside, h5py.h5g.GroupID):
+            listed += fields_inside(h5, inside, f"{whole}/", depth - 1) if depth else []
+        elif inside is not None:
+            listed.append(f"{whole} ({times(inside.shape)})")
+    return listed[:_LISTED]
+
+
+def read_masks(found: Hdf5Set, names: Sequence[str]) -> dict[str, Int64]:
+    """robomimic's splits: ``mask/<name>`` lists the episodes of a split by name."""
+    import h5py
+
+    group = found.h5.reach("mask") if "mask" in found.h5.names else None
+    if not isinstance(group, h5py.h5g.GroupID):
+        return {}
+    numbers = {name: i for i, name in enumerate(names)}
+    splits = {}
+    for key in group:
+        name = key.decode("utf-8", "surrogateescape")
+        data = found.h5.find(f"mask/{name}")
+        if data is None or data.ndim != 1 or data.dtype.kind not in "SO":
+            continue
+        listed = [bytes(one).decode("utf-8", "surrogateescape") for one in _texts(found, data)]
+        # an empty episode is left out, and so is its name
+        chosen = [numbers[one] for one in listed if one in numbers]
+        if chosen:
+            splits[name] = np.array(chosen, np.int64)
+    return splits
+
+
+def _texts(found: Hdf5Set, data: Any) -> Array:
+    return found.h5.read(data, "mask")
