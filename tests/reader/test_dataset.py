@@ -307,3 +307,26 @@ def test_what_cannot_be_opened(tmp_path: Path) -> None:
         asyncreader.open(tmp_path / "none.h5")
     with pytest.raises(ParamsError, match="shufle"):
         asyncreader.open(raw(tmp_path), shufle=True)  # type: ignore[call-arg]
+
+
+def test_windows_of_episodes(tmp_path: Path) -> None:
+    """A sample of a set of episodes is its window; a dict says its episode and which rows are the
+    episode's own; statistics count each row once."""
+    rows = np.arange(24, dtype=np.float32).reshape(12, 2)
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["obs"], file["ends"] = rows, [5, 12]
+    given: dict[str, Any] = {
+        "path": tmp_path / "a.h5", "data_field": ["obs"], "labels_field": None,
+        "episodes": "ends:ends", "window": 3, "window_edge": "repeat",
+    }  # fmt: skip
+    with asyncreader.open(given, as_dict=True) as ds:
+        assert len(ds) == 12
+        found = cast("dict[str, np.ndarray]", ds[4])
+        np.testing.assert_array_equal(found["obs"], rows[[4, 4, 4]])
+        np.testing.assert_array_equal(found["present"], [True, False, False])
+        assert found["episode"] == 0
+        np.testing.assert_array_equal(cast(Any, ds[6:8])["obs"], [rows[6:9], rows[7:10]])
+        assert ds.sample(4).stored == {"obs": rows[[4, 4, 4]].tobytes()}
+        np.testing.assert_allclose(ds.statistics()["obs"].mean, rows.mean(0))
+        assert ds.statistics()["obs"].count == 12
+        assert ds.fields["obs"] == ((3, 2), np.float32)

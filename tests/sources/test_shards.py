@@ -423,9 +423,10 @@ def test_a_shard_that_was_closed_is_opened_again_by_its_index(
         assert len(walked) == 11
 
 
-def test_indices_are_kept_of_so_many_samples() -> None:
-    """The oldest indices go where they hold more samples than are kept."""
-    kept = KeptIndices(most=10)
+@pytest.mark.parametrize("most", [{"samples": 10}, {"files": 2}])
+def test_indices_are_kept_of_so_many_samples(most: dict[str, int]) -> None:
+    """The oldest indices go where they hold more samples, or are of more files, than are kept."""
+    kept = KeptIndices(**most)
     opened: list[int] = []
 
     class Index:

@@ -18,8 +18,10 @@ from ..fields import OpenSet, SetIndex
 #: open shard takes 6 kB of memory.
 LEAST_OPEN: Final = 32
 MOST_OPEN: Final = 4096
-#: Indices of closed files are kept for so many samples: at most about 100 MB, of LMDB.
+#: Indices of closed files are kept for so many samples (at most about 100 MB, of LMDB), and of so
+#: many files: their tables stay mapped, and a process may have 65,530 mappings.
 INDEXED_SAMPLES: Final = 4 << 20
+INDEXED_FILES: Final = 4096
 
 
 def open_limit() -> int:
@@ -31,10 +33,11 @@ def open_limit() -> int:
 
 class KeptIndices:
     """Indices of files that were open: with its index a file is opened again in a tenth of the
-    time. The oldest go first where they hold more than ``most`` samples."""
+    time. The oldest go first where they hold more than ``samples``, or are of more than ``files``.
+    """
 
-    def __init__(self, most: int = INDEXED_SAMPLES) -> None:
-        self._most = most
+    def __init__(self, samples: int = INDEXED_SAMPLES, files: int = INDEXED_FILES) -> None:
+        self._samples, self._files = samples, files
         self._held = 0
         self._indices: OrderedDict[int, SetIndex] = OrderedDict()
         self._lock = threading.Lock()
@@ -58,7 +61,7 @@ class KeptIndices:
             self._drop(number)
             self._indices[number] = index
             self._held += index.facts.count
-            while self._held > self._most:
+            while self._held > self._samples or len(self._indices) > self._files:
                 self._drop(next(iter(self._indices)))
 
     def clear(self) -> None:
