@@ -16,6 +16,7 @@ from ..checks import one_of, optional, or_auto, whole
 from ..pixels.augment.options import between, span
 from ..pixels.augment.parse import AUGMENT
 from ..sampling import Shuffle
+from .columns import COLUMNS, Chosen
 from .declare import declared, parameter
 from .shares import MIX, WEIGHTS
 from .windows import (
@@ -49,7 +50,7 @@ Ratios: TypeAlias = (
 
 #: Parameters that say which part of a packed set is meant.
 READ_BY: Final = (
-    *("data_field", "labels_field", "labels_path", "subset", "episodes", "channel_order"),
+    *("data_field", "labels_field", "labels_path", "columns", "subset", "episodes", "channel_order"),
     *("num_dim", "h_dim", "w_dim", "cha_dim"),
 )
 
@@ -93,6 +94,7 @@ class ReaderKeywords(TypedDict, total=False):
     data_field: str | Sequence[str] | Mapping[str, str]
     labels_field: str | None
     labels_path: str | os.PathLike[str] | None
+    columns: Sequence[int] | Sequence[str] | Mapping[str, Sequence[int] | Sequence[str]] | None
     subset: slice | str | Sequence[int] | npt.NDArray[np.integer] | None
     episodes: str | None
     episodes_subset: slice | str | Sequence[int] | Sequence[str] | npt.NDArray[np.integer] | None
@@ -222,6 +224,13 @@ class ReaderParams:
         None,
         optional(checks.FILE),
         "another file, which holds the labels: HDF5, or an LMDB for one of Caffe's Datums",
+    )
+    columns: Chosen | dict[str, Chosen] | None = parameter(
+        None,
+        optional(COLUMNS),
+        "columns (genes) of sparse rows to be served, in this order: numbers, or names as the set "
+        "has them; or a dict of these by field",
+        shown="all",
     )
     subset: slice | Int64 | str | None = parameter(
         None,
@@ -566,8 +575,8 @@ PARAMETERS: Final = declared(ReaderParams)
 
 #: Parameters whose values may have no hash; equal ones of the others have equal hashes.
 _UNHASHED: Final = (
-    *("mix", "data", "labels", "data_field", "subset", "episodes_subset", "window", "weights"),
-    *("transform", "postprocess"),
+    *("mix", "data", "labels", "data_field", "columns", "subset", "episodes_subset", "window"),
+    *("weights", "transform", "postprocess"),
 )
 
 

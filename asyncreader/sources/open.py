@@ -33,7 +33,7 @@ from .fields import OpenSet, SetIndex, joined_fields, open_file
 from .layouts.hdf5_layouts import index_hdf5
 from .layouts.npy import index_npy
 from .layouts.open_lmdb import index_lmdb
-from .request import Request, check_labels
+from .request import Columns, Request, check_labels
 from .sets.lists import join, join_packed
 from .sets.mixed import MixedSet, mix
 from .sets.open_cache import open_limit
@@ -57,7 +57,40 @@ def fields_of(p: ReaderParams) -> Request:
         labels_required=p.labels_field != "labels" or p.labels_path is not None,
         channel_order=p.channel_order,
         moved=p.size is not None or p.flip,
+        dtype=p.dtype,
+        columns=_columns(p),
     )
+
+
+def _columns(p: ReaderParams) -> Columns | dict[str, Columns] | None:
+    """The columns of all fields, or of fields by their names in the file."""
+    if not isinstance(p.columns, dict):
+        return p.columns
+    names = p.field_names or (p.data_field,)
+    stored = p.data_field if isinstance(p.data_field, dict) else {name: name for name in names}
+    found: dict[str, Columns] = {}
+    for name, columns in p.columns.items():
+        if name not in stored or found.get(stored[name], columns) != columns:
+            raise ParamsError(
+                "columns names a field that is not read, or one stored field in two ways",
+                found=repr(name),
+                expected=" or ".join(map(repr, stored)),
+            )
+        found[stored[name]] = columns
+    return found
+
+
+def _check_columns(asked: Request, index: SetIndex) -> None:
+    """ParamsError where columns are asked for of what has none to choose from."""
+    for name, field in index.fields.items():
+        if replace(asked, data=name).own_columns is not None and field.stored_as is None:
+            raise ParamsError(
+                f"columns are of sparse rows, and field {name!r} has none",
+                path=index.facts.path,
+                found=f"samples of shape {field.spec.shape}",
+                hint="serve it whole, and choose from it in postprocess; with several fields: "
+                "columns={field: [...]}",
+            )
 
 
 def _stored(p: ReaderParams) -> tuple[str, ...]:
@@ -282,6 +315,8 @@ def open_reader_source(p: ReaderParams) -> OpenSet:
         with _all_or_none(sets):
             for path in p.mix:
                 sets.append(_open(path, fields, p.io))
+            for one in sets:
+                _check_columns(fields, one.index)
             whole = mix(sets, tuple(p.mix.values()), p.classes)
         return whole if names is None else MixedSet(replace(whole.index, named=True), sets)
     if p.data is None:
@@ -316,6 +351,7 @@ def open_reader_source(p: ReaderParams) -> OpenSet:
 def _named(p: ReaderParams, found: OpenSet) -> OpenSet:
     """The set with its fields under the caller's names, and the windows that are asked for."""
     names, index = p.field_names, found.index
+    _check_columns(fields_of(p), index)
     if names is not None:
         if isinstance(p.data_field, dict):
             stored = p.data_field

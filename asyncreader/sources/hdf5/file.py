@@ -187,6 +187,16 @@ class Hdf5:
         reached: object = here
         return reached
 
+    def text(self, name: str, attribute: str) -> str | None:
+        """The attribute of an object, if it is one text; else None."""
+        import h5py
+
+        found: Any = self.reach(name)
+        if found is None:
+            return None
+        value = self._structure.text(h5py.h5o.get_info(found).addr, attribute.encode())
+        return None if value is None else value.decode("utf-8", "replace")
+
     def find(self, name: str) -> Dataset | None:
         """A data set by name; None if nothing has that name. Refused if its bytes are in another
         file."""

@@ -183,6 +183,8 @@ def _joined_field(sets: Sequence[OpenSet]) -> FieldIndex:
         Joined(tuple(one.index for one in sets), own_numbers=True),
         block=first.block,
         checked=checked.pop() if len(checked) == 1 else "some",
+        stored_as=first.stored_as,
+        memory=first.memory,
     )
 
 
