@@ -50,7 +50,15 @@ Ratios: TypeAlias = (
 
 #: Parameters that say which part of a packed set is meant.
 READ_BY: Final = (
-    *("data_field", "labels_field", "labels_path", "columns", "subset", "episodes", "channel_order"),
+    *(
+        "data_field",
+        "labels_field",
+        "labels_path",
+        "columns",
+        "subset",
+        "episodes",
+        "channel_order",
+    ),
     *("num_dim", "h_dim", "w_dim", "cha_dim"),
 )
 

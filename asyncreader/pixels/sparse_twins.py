@@ -59,6 +59,8 @@ def add_rows_f4_numpy(
 
 
 def _add_one_by_one(line: Array, at: Int64, added: Array, number: Int64) -> int:
+    column: int
+    k: int
     for column, value, k in zip(at.tolist(), added, number.tolist(), strict=True):
         total = line[column] + value
         if not np.isfinite(total) and np.isfinite(value) and np.isfinite(line[column]):

@@ -58,16 +58,15 @@ def fields_of(p: ReaderParams) -> Request:
         channel_order=p.channel_order,
         moved=p.size is not None or p.flip,
         dtype=p.dtype,
-        columns=_columns(p),
+        columns=_columns(p) if isinstance(p.columns, dict) else p.columns,
     )
 
 
-def _columns(p: ReaderParams) -> Columns | dict[str, Columns] | None:
-    """The columns of all fields, or of fields by their names in the file."""
-    if not isinstance(p.columns, dict):
-        return p.columns
-    names = p.field_names or (p.data_field,)
-    stored = p.data_field if isinstance(p.data_field, dict) else {name: name for name in names}
+def _columns(p: ReaderParams) -> dict[str, Columns]:
+    """The columns of fields by their names in the file."""
+    assert isinstance(p.columns, dict)
+    renamed = p.data_field if isinstance(p.data_field, dict) else {}
+    stored = renamed or {name: name for name in p.field_names or _stored(p)}
     found: dict[str, Columns] = {}
     for name, columns in p.columns.items():
         if name not in stored or found.get(stored[name], columns) != columns:
@@ -315,8 +314,8 @@ def open_reader_source(p: ReaderParams) -> OpenSet:
         with _all_or_none(sets):
             for path in p.mix:
                 sets.append(_open(path, fields, p.io))
-            for one in sets:
-                _check_columns(fields, one.index)
+            for opened in sets:
+                _check_columns(fields, opened.index)
             whole = mix(sets, tuple(p.mix.values()), p.classes)
         return whole if names is None else MixedSet(replace(whole.index, named=True), sets)
     if p.data is None:
@@ -351,7 +350,8 @@ def open_reader_source(p: ReaderParams) -> OpenSet:
 def _named(p: ReaderParams, found: OpenSet) -> OpenSet:
     """The set with its fields under the caller's names, and the windows that are asked for."""
     names, index = p.field_names, found.index
-    _check_columns(fields_of(p), index)
+    if p.columns is not None:
+        _check_columns(fields_of(p), index)
     if names is not None:
         if isinstance(p.data_field, dict):
             stored = p.data_field

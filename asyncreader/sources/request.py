@@ -15,7 +15,6 @@ from ..errors import ParamsError
 from ..formats import packed as fmt
 from ..pixels.specs import SampleSpec
 
-
 #: Numbers or names of columns.
 Columns: TypeAlias = tuple[int, ...] | tuple[str, ...]
 

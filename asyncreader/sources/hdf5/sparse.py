@@ -22,7 +22,7 @@ from ...pixels.transform import SCRATCH
 from ...stats import Meter
 from ...system.memory import address_of
 from ..base import BaseSource, FieldIndex, SetFacts, Source, Storage
-from ..bytestore import ByteFile, MemoryStore
+from ..bytestore import ByteFile
 
 #: Numbers that are read and added together: their memory stays in a core's cache.
 TOGETHER: Final = 1 << 16
@@ -301,6 +301,8 @@ def _read_runs(
     sizes = group.end - group.begin
     at = np.cumsum(sizes) - sizes
     memory = SCRATCH.take(f"sparse {numbers.name}", int(sizes.sum()) * item)
+    if not memory.size:
+        return memory, []
     low = group.begin // chunk
     counts = np.where(sizes > 0, (group.end - 1) // chunk - low + 1, 0)
     piece = np.repeat(np.arange(sizes.size), counts)
@@ -309,8 +311,7 @@ def _read_runs(
     end = np.minimum(group.end[piece], (number + 1) * chunk)
     targets = (at[piece] + begin - group.begin[piece]) * item + address_of(memory)
     runs = _Runs(begin, (end - begin) * item, targets, meter)
-    if piece.size:
-        part.read_into(runs)
+    part.read_into(runs)
     return memory, [(np.unique(piece[which]), error) for which, error in runs.failed]
 
 

@@ -44,8 +44,8 @@ def index_anndata(found: Hdf5Set) -> SetIndex:
         ((name, field),) = index.fields.items()
         shape = field.spec.shape or ()
         if names is not None and len(shape) == 1:
-            table = column_names(found, names, shape[0])
-            digest = None if table is None else fmt.names_digest(table)
+            genes = column_names(found, names, shape[0])
+            digest = None if genes is None else fmt.names_digest(genes)
             index = replace(index, fields={name: replace(field, columns=digest)})
     if column is None:
         return index
@@ -71,9 +71,7 @@ def _index_of(found: Hdf5Set, group: str) -> str | None:
 
 
 def _older(found: Hdf5Set, name: str) -> FormatError:
-    return FormatError(
-        f"{name!r} is stored as an older AnnData did", path=found.path, hint=REWRITE
-    )
+    return FormatError(f"{name!r} is stored as an older AnnData did", path=found.path, hint=REWRITE)
 
 
 # -- columns of obs as labels ----------------------------------------------------------------------
@@ -134,7 +132,9 @@ def _categorical(found: Hdf5Set, name: str) -> tuple[Array, tuple[str, ...]]:
     else:
         classes = tuple(str(value) for value in found.table(where).tolist())
     codes = found.table(f"{name}/codes")
-    if codes.dtype.kind not in "iu" or (codes.size and not -1 <= int(codes.min()) <= int(codes.max()) < len(classes)):
+    if codes.dtype.kind not in "iu" or (
+        codes.size and not -1 <= int(codes.min()) <= int(codes.max()) < len(classes)
+    ):
         raise FormatError(
             f"the codes of {name!r} are not numbers of its categories",
             path=found.path,

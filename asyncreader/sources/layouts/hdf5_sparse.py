@@ -1,4 +1,4 @@
-"""Sparse rows in HDF5: groups of data, indices and indptr (CSR), as 10x Genomics writes them, too."""
+"""Sparse rows in HDF5: groups of data, indices and indptr (CSR), also those of 10x Genomics."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ _BLOCK: Final = 1
 #: What rewrites a file of an older AnnData.
 REWRITE: Final = 'rewrite it: anndata.read_h5ad("old.h5ad").write_h5ad("new.h5ad")'
 _TURN: Final = (
-    "turn it about: adata.X = adata.X.tocsr(); adata.write_h5ad(...) "
-    "(a layer: adata.layers[name])"
+    "turn it about: adata.X = adata.X.tocsr(); adata.write_h5ad(...) (a layer: adata.layers[name])"
 )
 
 
 def is_group(found: Hdf5Set, name: str) -> bool:
+    """Whether ``name`` is a group of the file."""
     import h5py
 
     return isinstance(found.h5.reach(name), h5py.h5g.GroupID)
@@ -86,7 +86,8 @@ def index_sparse(found: Hdf5Set, names: Sequence[str] = ()) -> SetIndex:
         storage,
         rows,
         SampleSpec((served,), made, None),
-        f"sparse rows, {count / (rows * width):.2%} full" + (f", chunks of {chunked[0]}" if chunked else ""),
+        f"sparse rows, {count / (rows * width):.2%} full"
+        + (f", chunks of {chunked[0]}" if chunked else ""),
         min(block, rows),
         chunk=block if chunked else None,
     )
@@ -179,9 +180,7 @@ def _numbers(found: Hdf5Set, name: str) -> Numbers:
     return Numbers(name, dtype, storage, chunk, in_file=not isinstance(storage, Rows))
 
 
-def _columns(
-    found: Hdf5Set, width: int, names: Sequence[str]
-) -> tuple[Int64 | None, str | None]:
+def _columns(found: Hdf5Set, width: int, names: Sequence[str]) -> tuple[Int64 | None, str | None]:
     """The columns that are asked for, None for all; and a digest of the names of those served."""
     asked, path = found.fields.own_columns, found.path
     tables = [table for table in (column_names(found, name, width) for name in names) if table]
