@@ -146,6 +146,10 @@ def aligned_empty(shape: tuple[int, ...], dtype: npt.DTypeLike) -> Array:
     return np.frombuffer(pages, kind, count=size // kind.itemsize).reshape(shape)
 
 
+#: All pages of files up to this size are looked at, in one call of at most 0.1 ms.
+_SMALL_FILE: Final = 16 << 20
+
+
 def cached_pages(mapped: UInt8) -> UInt8 | None:
     """For each page of a mapped file whether it is in the page cache (mincore(2)): 1 or 0.
 
@@ -159,10 +163,12 @@ def cached_pages(mapped: UInt8) -> UInt8 | None:
 
 
 def cached_share(mapped: UInt8) -> float:
-    """Part of a mapped file's pages in the page cache, 0 to 1, by 128 evenly spread ones.
-
-    By mincore(2), some 0.1 ms; 1.0 where the system does not tell.
+    """Part of a mapped file's pages in the page cache, 0 to 1, by mincore(2); 1.0 where the system
+    does not tell. Of a large file 128 evenly spread pages are looked at, in some 0.5 ms.
     """
+    if mapped.size <= _SMALL_FILE:
+        pages = cached_pages(mapped)
+        return 1.0 if pages is None else float(pages.mean())
     samples = 128
     address, known, held = mapped.ctypes.data, ctypes.create_string_buffer(1), 0
     for number in np.linspace(0, (mapped.size - 1) // PAGE, samples).astype(np.int64).tolist():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import threading
@@ -31,7 +32,7 @@ from asyncreader.pixels.fill_tables import (
 from asyncreader.pixels.row_filler import RowFiller
 from asyncreader.pixels.specs import OutputSpec, SampleSpec
 from asyncreader.pixels.transform import RowTransform
-from asyncreader.sources import bytestore
+from asyncreader.sources import bytestore, open_source
 from asyncreader.stats import Meter
 from asyncreader.system.limits import last_level_cache
 from asyncreader.system.memory import address_of
@@ -442,6 +443,28 @@ def test_shards_of_which_few_may_be_open_are_read(
         source = reader._source
         assert source is not None
         assert len(source.first.open_files) <= 3
+
+
+def test_a_few_cold_files_of_many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a tenth of many files or less is out of memory, the set counts as one in memory, as
+    one file does whose pages are so."""
+    names = []
+    for number in range(20):
+        names.append(tmp_path / f"{number:02}.h5")
+        with h5py.File(names[-1], "w") as file:
+            file["data"] = np.full((8, 6, 6, 3), number, np.uint8)
+    cold: set[int] = set()
+    monkeypatch.setattr(
+        bytestore, "cached_share", lambda mapped: float(int(mapped[-1]) not in cold)
+    )
+    monkeypatch.setattr(bytestore, "_LOOK_AGAIN_BYTES", 1)
+    with contextlib.closing(open_source([str(name) for name in names])) as source:
+        for cold_now, in_memory in (({3, 7}, True), ({3, 7, 11}, False), ({11}, True)):
+            cold.clear()
+            cold.update(cold_now)
+            for _ in names:  # a file is looked at in each call
+                found = source.first.in_memory(1 << 20)
+            assert bool(found) is in_memory, cold
 
 
 def test_files_of_a_list_that_are_cold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

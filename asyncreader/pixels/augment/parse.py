@@ -35,11 +35,11 @@ def _operations(value: Any) -> tuple[Operation, ...]:
 
 
 def known() -> dict[str, type[Operation]]:
-    """The operations by name."""
+    """The operations by name, those that choose others first, whichever file was loaded first."""
     from . import operations, policies  # noqa: F401 (each class enters itself into the table)
     from .base import OPERATIONS
 
-    return OPERATIONS
+    return dict(sorted(OPERATIONS.items(), key=lambda one: not issubclass(one[1], policies.Policy)))
 
 
 def _operation(value: Any) -> Operation:

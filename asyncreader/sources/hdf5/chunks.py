@@ -310,12 +310,22 @@ class ChunkSource(BaseSource):
         there = entries != 0
         try:
             if there.all():
-                writer.bulk(MEMORY, addresses + inside)
+                self._give(writer, addresses + inside)
                 return
-            writer.bulk(MEMORY, (addresses + inside)[there], there)
+            self._give(writer, (addresses + inside)[there], np.flatnonzero(there))
         finally:
             self.cache.unpin(entries)
         self._read_missing(chunks, inside, np.flatnonzero(~there), writer)
+
+    def _give(self, writer: Writer, addresses: Int64, places: Int64 | None = None) -> None:
+        """Give the samples at ``addresses`` of memory, which are at ``places`` of the job."""
+        if not self.spec.encoded:
+            writer.bulk(MEMORY, addresses, places)
+        elif addresses.size:
+            size = self._pieces.nbytes // self._pieces.rows
+            if places is not None:
+                writer = writer.of_file(self, 0, places, writer.job.records[places])
+            writer.encoded(MEMORY, addresses, np.full(addresses.size, size))
 
     def _read_missing(self, chunks: Int64, inside: Int64, places: Int64, writer: Writer) -> None:
         """Rows ``places`` of the job, at ``inside`` (bytes) of ``chunks``, which are not in memory.
@@ -336,7 +346,7 @@ class ChunkSource(BaseSource):
                 addresses = starts[which]
                 good = addresses != 0
                 addresses += inside[places]
-                writer.bulk(MEMORY, addresses[good], places[good])
+                self._give(writer, addresses[good], places[good])
                 self.cache.unpin(held)
                 held.clear()
                 starts[:] = 0
@@ -386,7 +396,7 @@ class ChunkSource(BaseSource):
             held.append(rows)
             addresses[places] = address_of(rows) + np.arange(places.size) * rows[0].nbytes
         good = addresses != 0
-        writer.bulk(MEMORY, addresses[good], None if good.all() else good)
+        self._give(writer, addresses[good], None if good.all() else np.flatnonzero(good))
 
     def _read_straight(self, writer: RowWriter) -> None:
         """One sample a chunk and nothing to convert: decoded where it is wanted."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -19,6 +19,7 @@ from ...errors import AsyncReaderError, FormatError
 from ...pixels.rows import Writer
 from ..base import BaseSource, FieldIndex, SetFacts, Source
 from ..bytestore import ByteFile
+from ..fields import SetIndex
 from .checks import chunk_grid, compare_chunks, pipeline
 from .chunk_cache import ChunkCache
 from .chunks import CACHE_BYTES, Chunks, ChunkSource, Pieces
@@ -28,8 +29,10 @@ from .filters import NAMES, check_filters
 #: Chunks whose places are remembered, 24 bytes each: those of the data sets used last.
 KNOWN_CHUNKS: Final = 2 << 20
 
-#: What stands for the address of a data set in chunks.
+#: What stands for the address of a data set in chunks, or of image files.
 CHUNKED: Final = -1
+#: Data sets of image files that stay open: each may keep decoded chunks of its own.
+_ENCODED_OPEN: Final = 16
 
 
 @dataclass(frozen=True)
@@ -69,6 +72,8 @@ class Members:
     ends: Int64
     pieces: Int64
     piece_bytes: int
+    #: finds the samples of a data set by name, of those that are encoded
+    look_up: Callable[[ByteFile, Hdf5, str], SetIndex]
 
     def serve(self, facts: SetFacts, index: FieldIndex, file: ByteFile | None) -> Source:
         """A source that reads them from ``file``."""
@@ -87,12 +92,12 @@ class GroupSource(BaseSource):
         self._file = file
         self._starts = np.concatenate((np.zeros(1, np.int64), members.ends[:-1]))
         limit = max(CACHE_BYTES, 2 * members.piece_bytes)
-        self.cache = ChunkCache(limit, int(members.pieces[-1]), members.piece_bytes)
+        self.cache = ChunkCache(limit, int(members.pieces[-1]), max(1, members.piece_bytes))
         self._lock = threading.Lock()
         self._library: Hdf5 | None = None
         self._closed = False
         #: open data sets in chunks by number, the one used last at the end
-        self._open: dict[int, ChunkSource] = {}
+        self._open: dict[int, Source] = {}
         self._known = 0
 
     def read_into(self, writer: Writer) -> None:
@@ -118,28 +123,39 @@ class GroupSource(BaseSource):
                 exc.shift_record(start)
                 raise
 
-    def _source(self, number: int) -> ChunkSource:
+    def _source(self, number: int) -> Source:
         """The open data set ``number``, which lies in chunks."""
         with self._lock:
             found = self._open.pop(number, None)
             if found is None:
                 found = self._opened(number)
-                self._known += found.chunks
+                self._known += _chunks(found)
                 while self._known > KNOWN_CHUNKS and self._open:
                     oldest = next(iter(self._open))
-                    self._known -= self._open.pop(oldest).chunks
+                    self._known -= _chunks(self._open.pop(oldest))
             self._open[number] = found
             return found
 
-    def _opened(self, number: int) -> ChunkSource:
+    def _opened(self, number: int) -> Source:
         names = self._members.names
         name, path = f"{names.groups[number]}/{names.field}", self._file.path
+        rows = int(self._members.ends[number] - self._starts[number])
+        one = GroupNames(names.groups[number : number + 1], names.field, np.array([rows]))
+        index, facts = replace(self.index, names=one), replace(self.facts, count=rows)
         with translated(path):
             if self._library is None:
                 if self._closed:
                     raise FormatError("the file was closed while it was read", path=path)
                 self._library = Hdf5(self._file)
                 self._library.many_objects()
+            if self.spec.encoded:
+                found = self._members.look_up(self._file, self._library, name)
+                if found.facts.count != rows or not found.first.spec.encoded:
+                    raise FormatError(
+                        f"data set {name!r} does not hold an image file for each row", path=path
+                    )
+                own = replace(found.first, names=one)
+                return own.storage.serve(facts, own, self._file)
             data = self._library.dataset(name)
             steps = pipeline(data.id.get_create_plist())
             if not check_filters(steps, path, name):
@@ -150,7 +166,6 @@ class GroupSource(BaseSource):
                     hint="repack it, for example with h5repack -f GZIP=4",
                 )
             grid = chunk_grid(data, name, path, self._file.size)
-            rows = int(self._members.ends[number] - self._starts[number])
             row = grid.shape[1:] + (1,) * self.spec.flat
             last = int(self._members.pieces[number])
             first = int(self._members.pieces[number - 1]) if number else 0
@@ -162,16 +177,12 @@ class GroupSource(BaseSource):
                 raise FormatError(f"data set {name!r} is not what it was", path=path)
             whole = not self._open and not self._known  # one of them is compared decoded, too
             compare_chunks(data, grid, self._file.mapped.view, name, path, decoded=whole)
-        one = GroupNames(names.groups[number : number + 1], names.field, np.array([rows]))
-        index = replace(self.index, names=one)
-        facts = replace(self.facts, count=rows)
         return ChunkSource(facts, index, self._file, Chunks(grid, 0), cached=(self.cache, first))
-
-    def prefetch(self, records: Int64) -> None:
-        pass
 
     def reserve(self, samples: int) -> None:
         # of chunks that samples are cut over and that make no piece, enough for one of each
+        if self.spec.encoded:
+            return
         count = -(-samples // max(1, self.index.chunk or 1))
         share = max(self._members.piece_bytes, self.spec.row_bytes * (self.index.chunk or 1))
         self.cache.resize((count + count // 32 + 2) * share)
@@ -187,3 +198,10 @@ class GroupSource(BaseSource):
                 self._library.close()
                 self._library = None
         super().close()
+
+
+def _chunks(source: Source) -> int:
+    """What a data set that is open counts for among KNOWN_CHUNKS."""
+    if isinstance(source, ChunkSource) and not source.spec.encoded:
+        return source.chunks
+    return KNOWN_CHUNKS // _ENCODED_OPEN

@@ -10,7 +10,7 @@ import math
 import warnings
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -26,12 +26,16 @@ from ..fields import SetIndex
 from ..hdf5.checks import Dataset, chunk_grid, compare_chunks, odd_bits, pipeline
 from ..hdf5.chunks import ChunkGrid, Chunks
 from ..hdf5.file import ThroughLibrary
-from ..hdf5.filters import NAMES, check_filters, decode_chunk
+from ..hdf5.filters import BUILT_IN_ONLY, LIBRARY, NAMES, check_filters, decode_chunk
 from ..hdf5.vlen import ELEMENT, heap_extents
 from ..images import image_kind, stored_images
 from ..request import stored_samples
 from . import fuel
 from .hdf5_set import AGAIN, Hdf5Set, check_numeric
+
+#: Bytes of the shortest image file, and rows that are looked at to see whether they are such.
+_SHORTEST: Final = 64
+_ROWS_LOOKED_AT: Final = 16
 
 
 def index_data(found: Hdf5Set) -> SetIndex:
@@ -161,7 +165,27 @@ def _contiguous(found: Hdf5Set, data: Dataset, axis: int, stored: SampleSpec) ->
     count = _count(found, data, axis)
     size = data.size // count * stored.dtype.itemsize
     how = "contiguous" if found.meta is None else "asyncreader, contiguous pixels"
+    stored = _pictures(found, data) or stored
     return found.index(_rows(found, data, axis, size), count, stored, how, default_block(size))
+
+
+def _pictures(found: Hdf5Set, data: Dataset) -> SampleSpec | None:
+    """What a sample is where rows of uint8 are image files with zeros behind, as ACT and Minari
+    write them: some rows are looked at, and all of them begin as such a file; None where not."""
+    axes = found.fields.lead + 1
+    plain = found.meta is None and data.ndim == axes and data.dtype == np.uint8
+    codes = {step.code for step in pipeline(data.id.get_create_plist())}
+    if not plain or data.shape[-1] < _SHORTEST or not codes <= LIBRARY - BUILT_IN_ONLY.keys():
+        return None
+    count = math.prod(data.shape[:-1])
+    rows = []
+    for number in np.unique(np.linspace(0, count - 1, _ROWS_LOOKED_AT).astype(np.int64)).tolist():
+        row = data[tuple(int(n) for n in np.unravel_index(number, data.shape[:-1]))]
+        if image_kind(row[:12].tobytes()) is None:
+            return None
+        rows.append(row)
+    sizes = np.array([row.size for row in rows], np.int64)
+    return stored_images(np.concatenate(rows), np.cumsum(sizes) - sizes, sizes)
 
 
 def _rows(found: Hdf5Set, data: Dataset, axis: int, size: int) -> Storage:
@@ -202,7 +226,7 @@ def _chunked(found: Hdf5Set, data: Dataset, axis: int, stored: SampleSpec) -> Se
     return found.index(
         storage,
         count,
-        stored,
+        _pictures(found, data) or stored,
         f"chunks of {'x'.join(str(n) for n in grid.chunk)}"
         + (f", {' + '.join(names)}" if names else ""),
         math.prod(grid.chunk[axis : axis + lead]),

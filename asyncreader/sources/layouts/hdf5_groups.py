@@ -17,6 +17,7 @@ from ...pixels.specs import SampleSpec
 from ...sampling.episodes import Windows
 from ...text import natural, some, times
 from ..base import FieldIndex, SetFacts, default_block
+from ..bytestore import ByteFile
 from ..episodes import episodes_of
 from ..fields import SetIndex
 from ..hdf5.checks import check_bomb, check_stored, odd_bits, pipeline
@@ -24,12 +25,15 @@ from ..hdf5.chunks import Pieces
 from ..hdf5.file import Hdf5
 from ..hdf5.filters import NAMES
 from ..hdf5.groups import CHUNKED, GroupNames, Members
-from ..request import stored_samples
+from ..request import Request, stored_samples
+from .hdf5_data import index_data
 from .hdf5_set import Hdf5Set, check_numeric
 
 #: Groups that are looked at, and data sets of one that an error lists.
 MOST_GROUPS: Final = 1 << 24
 _LISTED: Final = 20
+#: About what an image file takes.
+_ENCODED_BYTES: Final = 64 << 10
 
 
 def matching_groups(found: Hdf5Set, pattern: str) -> list[str]:
@@ -128,6 +132,11 @@ class GroupedFields:
 
         path, asked = self._found.path, self._found.fields
         dataset = check_stored(h5py.Dataset(data), name, path)
+        if dataset.ndim and dataset.shape[0] and _may_be_encoded(data):
+            index = look_up(self._found.file, self._found.h5, name)
+            if index.first.spec.encoded:
+                column.spec, column.compression = index.first.spec, index.first.compression
+                return
         check_numeric(dataset, name, path)
         if dataset.ndim == 0:
             raise FormatError(f"data set {name!r} is one number, not rows", path=path)
@@ -159,6 +168,17 @@ class GroupedFields:
         if layout == h5py.h5d.VIRTUAL or external:
             check_stored(h5py.Dataset(data), name, path)  # which says what is wrong
         kind, shape = data.get_type(), data.shape
+        assert column.spec is not None
+        if column.spec.encoded:
+            if not _may_be_encoded(data):
+                raise FormatError(
+                    f"data set {name!r} holds no image files, as that of the first group does",
+                    path=path,
+                )
+            for numbers, value in ((column.rows, shape[0]), (column.pieces, 0)):
+                numbers.append(value)
+            column.addresses.append(CHUNKED)
+            return
         if shape[1:] != column.row or len(shape) == 0 or not kind.equal(column.kind):
             raise FormatError(
                 f"data set {name!r} is of another kind than that of the first group",
@@ -166,7 +186,6 @@ class GroupedFields:
                 found=f"rows of shape {shape[1:]}, {_dtype(kind)}",
                 expected=f"rows of shape {column.row}, {_dtype(column.kind)}",
             )
-        assert column.spec is not None
         address, pieces, rows = 0, 0, shape[0]
         size = math.prod(column.row) * column.spec.dtype.itemsize
         if rows and not size:
@@ -220,8 +239,10 @@ class GroupedFields:
                 places.ends,
                 np.cumsum(np.frombuffer(column.pieces, np.int64)[kept]),
                 column.piece_bytes,
+                look_up,
             )
-            block = column.chunk or default_block(spec.row_bytes)
+            size = _ENCODED_BYTES if spec.encoded else spec.row_bytes
+            block = column.chunk or default_block(size)
             fields[column.name] = FieldIndex(
                 spec,
                 members,
@@ -243,6 +264,21 @@ class GroupedFields:
         )
         windows = Windows(episodes, dict.fromkeys(fields))
         return SetIndex(facts, fields, None, windows=windows)
+
+
+def _may_be_encoded(data: Any) -> bool:
+    """Whether a data set may hold an image file in each row: bytes of variable length, or rows of
+    bytes."""
+    import h5py
+
+    kind, axes = data.get_type(), len(data.shape)
+    base = kind.get_super() if kind.get_class() == h5py.h5t.VLEN else kind
+    return axes == (1 if base is not kind else 2) and bool(base.equal(h5py.h5t.STD_U8LE))
+
+
+def look_up(file: ByteFile, h5: Hdf5, name: str) -> SetIndex:
+    """The samples of one data set of an open file."""
+    return index_data(Hdf5Set(file, h5, Request(name, labels=None)))
 
 
 def _dtype(kind: Any) -> str:

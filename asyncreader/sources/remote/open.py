@@ -31,6 +31,9 @@ _FILES: Final = (".h5", ".hdf5")
 class RemoteShards:
     """Opens the shards of a manifest in a store, by ranges or through the cache."""
 
+    #: a shard that the cache dropped must not stay mapped
+    stay = False
+
     def __init__(
         self,
         objects: Objects,

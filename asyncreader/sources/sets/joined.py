@@ -28,8 +28,11 @@ from ..bytestore import ByteFile
 from ..fields import OpenSet, SetIndex
 from ..request import Request
 from .digests import WholeDigests
-from .open_cache import OpenFileCache
+from .open_cache import KeptIndices, OpenFileCache
 
+#: The part of the files that may be out of memory while the set is read as one that is in memory:
+#: as much as AdaptiveStore allows of one file's pages.
+MOST_NOT_IN_MEMORY: Final = 0.1
 #: The hint of an error about a missing or wrong file.
 RESTORE: Final = "restore it, or convert the set again"
 
@@ -68,7 +71,10 @@ class JoinedLabels:
 
 
 class Files(Protocol):
-    """Opens the files of a set by number. Picklable."""
+    """Opens the files of a set by number. Picklable. ``stay``: each file stays where it is, so that
+    its index opens it again."""
+
+    stay: bool
 
     def open(self, number: int, fields: Request) -> OpenSet:
         """Open a file, for the fields that are asked for."""
@@ -140,6 +146,7 @@ class JoinedSource:
         self._not_in_memory = set[int]()
         self._looked_at = 0
         self._closed = False
+        self._kept = KeptIndices()
         self.open_files = OpenFileCache(self._open_one, len(held) or joined.limit, held)
         in_files = joined.labels
         self.labels: Any = None if in_files is None else JoinedLabels(self, *in_files)
@@ -149,13 +156,17 @@ class JoinedSource:
     def _open_one(self, number: int) -> OpenSet:
         """File ``number``, opened and compared with what is known of it."""
         assert self._files is not None  # others are open already
-        with self._numbering(number):
-            file = self._files.open(number, self._request)
-        try:
-            self.check(file, number)
-        except BaseException:
-            file.close()
-            raise
+        file = self._kept.open(number)
+        if file is None:
+            with self._numbering(number):
+                file = self._files.open(number, self._request)
+            try:
+                self.check(file, number)
+            except BaseException:
+                file.close()
+                raise
+            if self._files.stay:
+                self._kept.keep(number, file.index)
         if self._window:
             file.reserve(self._share(file.facts.count))
         return file
@@ -319,7 +330,8 @@ class JoinedSource:
             self._not_in_memory.discard(number)
         else:
             self._not_in_memory.add(number)
-        return () if self._not_in_memory else self._in_memory
+        few = len(self._not_in_memory) <= len(self._all_open) * MOST_NOT_IN_MEMORY
+        return self._in_memory if few else ()
 
     def label_tables(self) -> list[Array]:
         """The labels of all files as they are in memory, in sequence; call in_memory() before."""
@@ -358,4 +370,5 @@ class JoinedSource:
         self._in_memory = self._all_open = ()
         if self._files is not None:
             self._files.close()
+        self._kept.clear()
         self.open_files.close()

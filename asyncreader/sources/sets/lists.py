@@ -209,6 +209,7 @@ class PackedFiles:
 
     names: Sequence[str]
     opener: Opener
+    stay = True
 
     def open(self, number: int, fields: Request) -> OpenSet:
         """Open a file."""

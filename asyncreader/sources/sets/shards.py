@@ -167,6 +167,8 @@ def open_shard(path: str, container: str, fields: Request, io: str) -> OpenSet:
 class LocalShards:
     """Opens the shards in the folder of a manifest."""
 
+    stay = True
+
     def __init__(self, folder: str, manifest: Manifest, io: str = "auto") -> None:
         self._folder = folder
         self._manifest = manifest
