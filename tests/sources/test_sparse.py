@@ -368,6 +368,12 @@ def test_files_as_one_set(tmp_path: Path) -> None:
     assert np.array_equal(data[N:], second[:, [WIDTH - 4, WIDTH - 31]])
     with pytest.raises(FormatError, match="other columns"):
         served([one, turned], columns=[3])
+    with pytest.raises(ParamsError, match="other columns"):
+        AsyncReader(mix={one: 0.5, turned: 0.5})
+    with AsyncReader(mix={one: 0.5, turned: 0.5}, columns=["gene3"], batch_size=8) as reader:
+        batch = next(iter(reader))
+        expected = np.concatenate((first[:, [3]], second[:, [WIDTH - 4]]))
+        assert np.array_equal(batch.data, expected[batch.indices])
 
 
 # -- other layouts ---------------------------------------------------------------------------------
@@ -387,6 +393,36 @@ def test_dense_layers_and_raw(tmp_path: Path) -> None:
         del file["X"]
         file.create_dataset("X", data=table, compression="gzip")
     assert np.array_equal(served(path)[0], table)
+
+
+@pytest.mark.parametrize("form", ["earliest", "latest", "user block", "fixed text"])
+def test_attributes_in_any_form(tmp_path: Path, form: str) -> None:
+    """The text of attributes is found in files of old and new structure. Where it cannot be, among
+    many attributes, the file is refused: its rows might be columns."""
+    table = dense()
+    how: dict[str, Any] = {"userblock_size": 1024} if form == "user block" else {}
+    if form in ("earliest", "latest"):
+        how = {"libver": form}
+    path = str(tmp_path / "x.h5ad")
+    with h5py.File(path, "w", **how) as file:
+        group = file.create_group("X")
+        put(group, csr(table), table.shape)
+        frame(file, "var", GENES)
+        file.create_group("obs")
+        if form == "fixed text":
+            group.attrs["encoding-type"] = np.bytes_("csr_matrix")
+            file["var"].attrs["_index"] = np.bytes_("names")
+    assert np.array_equal(served(path, columns=["gene9"])[0], table[:, [9]])
+    with h5py.File(path, "a") as file:
+        file["X"].attrs.modify("encoding-type", "csc_matrix")
+    with pytest.raises(FormatError, match="tocsr"):
+        served(path)
+    with h5py.File(path, "a", **({"libver": form} if form == "latest" else {})) as file:
+        for number in range(20):
+            file["X"].attrs[f"note {number}"] = "text"
+    what = "not one text" if form == "latest" else "tocsr"
+    with pytest.raises(FormatError, match=what):
+        served(path)
 
 
 def test_tenx(tmp_path: Path) -> None:

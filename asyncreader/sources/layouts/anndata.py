@@ -20,9 +20,7 @@ _LISTED = 20
 
 def is_anndata(found: Hdf5Set) -> bool:
     """Whether this is a file of AnnData's."""
-    return found.whole is None and (
-        {"X", "obs", "var"} <= found.h5.names or found.h5.text("", "encoding-type") == "anndata"
-    )
+    return found.whole is None and {"obs", "var"} <= found.h5.names
 
 
 def index_anndata(found: Hdf5Set) -> SetIndex:

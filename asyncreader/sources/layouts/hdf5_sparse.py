@@ -158,10 +158,9 @@ def _indptr(found: Hdf5Set, name: str, rows: int, count: int) -> Array:
     indptr = kept(found.values(data, which))
     if data.chunks is None and indptr.nbytes > KEPT_BYTES:
         return indptr
-    steps = np.diff(indptr.astype(np.int64))
-    ends = int(indptr[0]), int(indptr[-1])
-    if (steps < 0).any() or ends[0] < 0 or ends[1] > count:
-        wrong = int(np.argmax(steps < 0)) if (steps < 0).any() else 0 if ends[0] < 0 else rows - 1
+    falls = indptr[1:] < indptr[:-1]
+    if falls.any() or int(indptr[0]) < 0 or int(indptr[-1]) > count:
+        wrong = int(np.argmax(falls)) if falls.any() else 0 if int(indptr[0]) < 0 else rows - 1
         raise FormatError(
             f"{which!r} does not lie among the stored numbers in order",
             path=path,
