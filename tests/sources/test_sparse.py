@@ -519,8 +519,9 @@ _DATA, _INDICES, _INDPTR = csr(dense())
 def test_a_hostile_matrix(tmp_path: Path, parts: dict[str, Any], what: str) -> None:
     """Tables that contradict each other are FormatErrors when the set is opened."""
     path = hostile(tmp_path / "x.h5", **parts)
-    with pytest.raises(FormatError, match=what):
-        served(path, data_field="m")
+    for columns in (None, [1]):
+        with pytest.raises(FormatError, match=what):
+            served(path, data_field="m", columns=columns)
 
 
 @pytest.mark.parametrize(

@@ -27,8 +27,6 @@ _INDICES, _VALUES, _INDPTR = "indices", "data", "indptr"
 #: What is in the group of 10x Genomics' files, whose rows are the barcodes (cells).
 _BARCODES: Final = "barcodes"
 _TENX: Final = "matrix"
-#: Blocks are as many rows as about fill so many chunks of ``indices``.
-_BLOCK: Final = 1
 #: What rewrites a file of an older AnnData.
 REWRITE: Final = 'rewrite it: anndata.read_h5ad("old.h5ad").write_h5ad("new.h5ad")'
 _TURN: Final = (
@@ -69,19 +67,19 @@ def index_sparse(found: Hdf5Set, names: Sequence[str] = ()) -> SetIndex:
     indptr = _indptr(found, name, rows, count)
     asked = None if found.fields.dtype is None else np.dtype(found.fields.dtype)
     made = made_as(pair[1].dtype, asked)
+    check_bomb(width * made.itemsize, found.file.size, name, path)
     chosen, digest = _columns(found, width, names)
     lookup = None
     if chosen is not None:
         lookup = np.full(width, -1, np.int64)
         lookup[chosen] = np.arange(chosen.size)
     served = width if chosen is None else chosen.size
-    check_bomb(served * made.itemsize, found.file.size, name, path)
     storage = SparseRows(indptr, pair, count, width, lookup)
     mean, items = count / rows, sum(one.dtype.itemsize for one in pair)
     chunked = [one.chunk for one in pair if one.chunk < count]
     block = default_block(int(mean * items))
     if chunked:
-        block = max(1, int(_BLOCK * pair[0].chunk / max(mean, 1)))
+        block = max(1, int(pair[0].chunk / max(mean, 1)))
     index = found.index(
         storage,
         rows,
