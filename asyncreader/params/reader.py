@@ -24,6 +24,7 @@ from ..checks import one_of, optional, or_auto, whole
 from ..pixels.augment.options import between, span
 from ..pixels.augment.parse import AUGMENT
 from ..sampling import Shuffle
+from .columns import COLUMNS, Chosen
 from .declare import Parameter, declared, parameter
 from .shares import MIX, WEIGHTS
 from .views import Augment, Crop, View, listed_views, of_view, views_check
@@ -58,7 +59,15 @@ Ratios: TypeAlias = (
 
 #: Parameters that say which part of a packed set is meant.
 READ_BY: Final = (
-    *("data_field", "labels_field", "labels_path", "subset", "episodes", "channel_order"),
+    *(
+        "data_field",
+        "labels_field",
+        "labels_path",
+        "columns",
+        "subset",
+        "episodes",
+        "channel_order",
+    ),
     *("num_dim", "h_dim", "w_dim", "cha_dim"),
 )
 
@@ -109,6 +118,7 @@ class ReaderKeywords(TypedDict, total=False):
     keypoints_field: str | None
     labels_field: str | None
     labels_path: str | os.PathLike[str] | None
+    columns: Sequence[int] | Sequence[str] | Mapping[str, Sequence[int] | Sequence[str]] | None
     subset: slice | str | Sequence[int] | npt.NDArray[np.integer] | None
     episodes: str | None
     episodes_subset: slice | str | Sequence[int] | Sequence[str] | npt.NDArray[np.integer] | None
@@ -257,6 +267,13 @@ class ReaderParams:
         None,
         optional(checks.FILE),
         "another file, which holds the labels: HDF5, or an LMDB for one of Caffe's Datums",
+    )
+    columns: Chosen | dict[str, Chosen] | None = parameter(
+        None,
+        optional(COLUMNS),
+        "columns (genes) of sparse rows to be served, in this order: numbers, or names as the set "
+        "has them; or a dict of these by field",
+        shown="all",
     )
     subset: slice | Int64 | str | None = parameter(
         None,
@@ -635,8 +652,8 @@ PARAMETERS: Final[dict[str, Parameter]] = declared(ReaderParams)
 
 #: Parameters whose values may have no hash; equal ones of the others have equal hashes.
 _UNHASHED: Final = (
-    *("mix", "data", "labels", "data_field", "subset", "episodes_subset", "window", "weights"),
-    *("views", "transform", "postprocess"),
+    *("mix", "data", "labels", "data_field", "columns", "subset", "episodes_subset", "window"),
+    *("weights", "views", "transform", "postprocess"),
 )
 
 

@@ -349,12 +349,12 @@ def open_set(p: ReaderParams) -> OpenSet:
 
 def _storage(source: OpenSet, p: ReaderParams) -> Storage:
     """What a sampler needs to know of a set, which is decoded as ``p`` says."""
-    decoded = sum(
-        int(np.prod(fill.stored.shape)) * fill.stored.dtype.itemsize
-        if fill.stored.shape is not None
-        else fill.row_bytes
-        for fill in source.fills(replace(p.wanted, others=()))
-    )
+    decoded = 0
+    fills = source.fills(replace(p.wanted, others=()))
+    for part, fill in zip(source.parts, fills, strict=True):
+        shape = fill.stored.shape
+        whole = fill.row_bytes if shape is None else fill.stored.row_bytes
+        decoded += part.index.memory or whole
     facts, block = source.facts, source.first.index.block
     files = source.first.open_at_once if isinstance(source.first, JoinedSource) else None
     sets = tuple(_storage(one, p) for one in source.sets)

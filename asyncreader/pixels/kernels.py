@@ -31,7 +31,7 @@ from collections.abc import Callable, Iterable, Iterator
 from types import ModuleType
 from typing import Any, Final
 
-from . import augment_twins, planes_twins, twins
+from . import augment_twins, planes_twins, sparse_twins, twins
 
 feistel_rows: Callable[..., None]
 permuted_rows: Callable[..., None]
@@ -65,10 +65,14 @@ sharpen: Callable[..., None]
 blur: Callable[..., None]
 affine_nearest: Callable[..., None]
 warp: Callable[..., None]
+copy_runs: Callable[..., None]
+add_rows_f4: Callable[..., None]
+add_rows_f8: Callable[..., None]
+add_rows_i8: Callable[..., None]
 
 _TWINS: Final[dict[str, Callable[..., None]]] = {
     name.removesuffix("_numpy"): twin
-    for module in (twins, planes_twins, augment_twins)
+    for module in (twins, planes_twins, augment_twins, sparse_twins)
     for name, twin in vars(module).items()
     if name.endswith("_numpy")
 }

@@ -88,7 +88,9 @@ class FieldIndex:
     ``storage`` opens. ``block``: samples that are stored together, the unit of
     ``shuffle="block"``; ``chunk`` and ``compression``: of HDF5 chunks. ``checked``: whether "all",
     "some" or "none" of the samples have checksums. ``path``: the name of its own file, where the
-    set has several.
+    set has several. ``stored_as``: what is stored, where ``spec`` follows from what the caller asks
+    for; ``columns``: a digest of the names of the columns that are served, where they have any;
+    ``memory``: bytes that a sample takes of decoded chunks, where not those of its values.
     """
 
     spec: SampleSpec
@@ -101,6 +103,9 @@ class FieldIndex:
     compression: str | None = None
     checked: Literal["all", "some", "none"] = "none"
     path: str | None = None
+    stored_as: str | None = None
+    columns: str | None = None
+    memory: int | None = None
 
     def open(self, facts: SetFacts) -> Source:
         """Its source, of a file that is opened anew. FormatError if it was replaced or changed."""

@@ -33,7 +33,7 @@ from .fields import OpenSet, SetIndex, joined_fields, open_file
 from .layouts.hdf5_layouts import index_hdf5
 from .layouts.npy import index_npy
 from .layouts.open_lmdb import index_lmdb
-from .request import Request, check_labels
+from .request import Columns, Request, check_labels
 from .sets.lists import join, join_packed
 from .sets.mixed import MixedSet, mix
 from .sets.open_cache import open_limit
@@ -58,7 +58,39 @@ def fields_of(p: ReaderParams) -> Request:
         channel_order=p.channel_order,
         moved=p.size is not None or p.flip or p.views is not None,
         places=p.places,
+        dtype=p.dtype,
+        columns=_columns(p) if isinstance(p.columns, dict) else p.columns,
     )
+
+
+def _columns(p: ReaderParams) -> dict[str, Columns]:
+    """The columns of fields by their names in the file."""
+    assert isinstance(p.columns, dict)
+    renamed = p.data_field if isinstance(p.data_field, dict) else {}
+    stored = renamed or {name: name for name in p.field_names or _stored(p)}
+    found: dict[str, Columns] = {}
+    for name, columns in p.columns.items():
+        if name not in stored or found.get(stored[name], columns) != columns:
+            raise ParamsError(
+                "columns names a field that is not read, or one stored field in two ways",
+                found=repr(name),
+                expected=" or ".join(map(repr, stored)),
+            )
+        found[stored[name]] = columns
+    return found
+
+
+def _check_columns(asked: Request, index: SetIndex) -> None:
+    """ParamsError where columns are asked for of what has none to choose from."""
+    for name, field in index.fields.items():
+        if replace(asked, data=name).own_columns is not None and field.stored_as is None:
+            raise ParamsError(
+                f"columns are of sparse rows, and field {name!r} has none",
+                path=index.facts.path,
+                found=f"samples of shape {field.spec.shape}",
+                hint="serve it whole, and choose from it in postprocess; with several fields: "
+                "columns={field: [...]}",
+            )
 
 
 def _stored(p: ReaderParams) -> tuple[str, ...]:
@@ -284,6 +316,8 @@ def open_reader_source(p: ReaderParams) -> OpenSet:
         with _all_or_none(sets):
             for path in p.mix:
                 sets.append(_open(path, fields, p.io))
+            for opened in sets:
+                _check_columns(fields, opened.index)
             whole = mix(sets, tuple(p.mix.values()), p.classes)
         return whole if names is None else MixedSet(replace(whole.index, named=True), sets)
     if p.data is None:
@@ -320,6 +354,8 @@ def open_reader_source(p: ReaderParams) -> OpenSet:
 def _named(p: ReaderParams, found: OpenSet) -> OpenSet:
     """The set with its fields under the caller's names, and the windows that are asked for."""
     names, index = p.field_names, found.index
+    if p.columns is not None:
+        _check_columns(fields_of(p), index)
     if names is not None:
         if isinstance(p.data_field, dict):
             stored = p.data_field

@@ -5,15 +5,18 @@ from __future__ import annotations
 import itertools
 import json
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 
 from ..errors import ParamsError
 from ..formats import packed as fmt
 from ..pixels.specs import SampleSpec
+
+#: Numbers or names of columns.
+Columns: TypeAlias = tuple[int, ...] | tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -47,6 +50,17 @@ class Request:
     several: bool = False
     #: So many first axes of stored data number the samples together.
     lead: int = 1
+    #: The dtype that is asked for of the first field; None: none.
+    dtype: str | None = None
+    #: Columns of sparse rows to be served, by number or name; of all fields, or by field.
+    columns: Columns | Mapping[str, Columns] | None = None
+
+    @property
+    def own_columns(self) -> Columns | None:
+        """Those of this field; None: all."""
+        if isinstance(self.columns, Mapping):
+            return self.columns.get(self.data)
+        return self.columns
 
     def other_names(self, packed: Sequence[str]) -> tuple[str, ...]:
         """Names of the ``others``. ``packed``: the set's other fields, if asyncreader packed it."""
@@ -69,6 +83,7 @@ class Request:
             labels_required=False,
             image_size=None if stored.axes is None else stored.image_shape()[:2],
             others=(),
+            dtype=None,
         )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -247,6 +248,40 @@ def npy(side: int, io: str = "auto", dtype: str = "uint8") -> Any:
     return build
 
 
+def sparse(name: str, **storage: Any) -> Any:
+    """Sparse rows in the group ``name``: of AnnData, of 10x Genomics, or of neither."""
+
+    def build(folder: Path) -> Built:
+        kind = "<f8" if name == "X" else "<i4"
+        table = paint(COUNT, (12,)).astype(kind) * (paint(COUNT, (12,)) % 3 == 0)
+        rows, columns = np.nonzero(table)
+        indptr = np.searchsorted(rows, np.arange(COUNT + 1))
+        with h5py.File(folder / "set.h5", "w") as file:
+            group = file.create_group(name)
+            group.create_dataset("data", data=table[rows, columns], **storage)
+            group.create_dataset("indices", data=columns.astype("<i4"), **storage)
+            group["indptr"] = indptr
+            if name == "matrix":
+                group["shape"] = (12, COUNT)
+                group["barcodes"] = np.array([b"AAC"] * COUNT)
+                group["features/id"] = np.array([b"ENSG%d" % i for i in range(12)])
+            else:
+                group.attrs["shape"] = table.shape
+            if name == "X":
+                group.attrs["encoding-type"], file.attrs["encoding-type"] = "csr_matrix", "anndata"
+                file.create_group("obs")
+                file.create_group("var").attrs["_index"] = "gene"
+                names = [f"gene{i}" for i in range(12)]
+                file["var"].create_dataset("gene", data=names, dtype=h5py.string_dtype())
+        stored = [
+            columns[lo:hi].astype("<i4").tobytes() + table[i, columns[lo:hi]].tobytes()
+            for i, (lo, hi) in enumerate(itertools.pairwise(indptr))
+        ]
+        return built(str(folder / "set.h5"), table.astype(np.float32), stored, None)
+
+    return build
+
+
 #: A name, whose first word is the layout, and what writes the set into a folder.
 CASES: dict[str, Callable[[Path], Built]] = {
     "Caffe": caffe(8),
@@ -284,6 +319,10 @@ CASES: dict[str, Callable[[Path], Built]] = {
     "PCam": pcam,
     "HDF5Data list": caffe_list,
     "data/label": caffe_data,
+    "AnnData": sparse("X", chunks=(9,), compression="gzip"),
+    "AnnData contiguous": sparse("X"),
+    "10x": sparse("matrix", chunks=(30,), compression="gzip"),
+    "sparse": sparse("data"),
     "npy": npy(8),
     "npy pread": npy(40, "pread"),
     "npy floats big-endian": npy(6, dtype=">f4"),

@@ -101,6 +101,7 @@ def written(case: str) -> Callable[[Path], str]:
 OTHERS = (
     *("pyxis", "pyxis branch", "tensorpack files", "Caffe", "Caffe floats", "Caffe encoded", "OCR"),
     *("BasicSR", "StyleGAN2", "LSUN", "vlen", "DeepLearning.ai", "PCam", "HDF5Data list"),
+    *("AnnData", "AnnData contiguous", "10x"),
 )
 LAYOUTS: dict[str, Callable[[Path], str]] = {
     **{case.replace(" ", "-"): written(case) for case in OTHERS},

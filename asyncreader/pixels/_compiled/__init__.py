@@ -11,6 +11,7 @@ from . import (  # noqa: F401
     order,
     planes,
     resizing,
+    sparse,
 )
 from .base import KERNELS, is_kept, keep_in, load
 

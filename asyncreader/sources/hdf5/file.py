@@ -188,6 +188,25 @@ class Hdf5:
         reached: object = here
         return reached
 
+    def text(self, name: str, attribute: str) -> str | None:
+        """The attribute of an object, one text; None if it has none of that name. FormatError for
+        one that is anything else, or lies where it is not looked for."""
+        import h5py
+
+        found: Any = self.reach(name)
+        if found is None:
+            return None
+        value = self._structure.text(h5py.h5o.get_info(found).addr, attribute.encode())
+        if value is not None:
+            return value.decode("utf-8", "replace")
+        if h5py.h5a.exists(found, attribute.encode()):
+            raise FormatError(
+                f"attribute {attribute!r} of {name!r} is not one text in the object's header",
+                path=self.path,
+                hint="write the file again without libver='latest', or with fewer attributes",
+            )
+        return None
+
     def find(self, name: str) -> Dataset | None:
         """A data set by name; None if nothing has that name. Refused if its bytes are in another
         file."""

@@ -14,7 +14,7 @@ from __future__ import annotations
 import contextlib
 import struct
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Final
 
 import numpy as np
@@ -23,6 +23,7 @@ from ...array_types import Int64
 from ...errors import FormatError
 from ..bytestore import Bytes
 from .blocks import ATTRIBUTES, CHUNKS, LINKS, File, Forged, check_array, check_tree
+from .vlen import ELEMENT, heap_extents
 
 #: Object headers that are looked at: those nearest to the root come first.
 OBJECTS: Final = 10_000
@@ -37,6 +38,8 @@ _FEW: Final = 16
 #: and how a message begins in headers of the first and the second version: its type and size.
 _READ: Final = frozenset((0x02, 0x06, 0x08, 0x11, 0x15))
 _FIRST, _SECOND = struct.Struct("<HH"), struct.Struct("<BHx")
+#: The message of an attribute, and the classes of types of text.
+_ATTRIBUTE, _STRING, _VLEN = 0x0C, 3, 9
 
 
 class _Odd(Exception):
@@ -93,6 +96,43 @@ class Structure:
         if at not in self._walked:
             self._header(at)
         return at in self._virtual
+
+    def text(self, address: int, name: bytes) -> bytes | None:
+        """The attribute ``name`` of the object at ``address``, as HDF5 counts it, if it is one text
+        in the object's header; else None.
+
+        HDF5 may hang on a damaged text of variable length, so its bytes are found here.
+        """
+        with contextlib.suppress(_Odd):
+            for _, body in self._messages(address + self._base, (_ATTRIBUTE,)):
+                with contextlib.suppress(_Odd):
+                    found = self._text(body, name)
+                    if found is not None:
+                        return found
+        return None
+
+    def _text(self, at: int, name: bytes) -> bytes | None:
+        """The text of the attribute message at ``at`` (IV.A.2.m), if it has that name."""
+        version, flags = self._bytes(at, 2)
+        sizes = [self._int(at + 2 + 2 * i, 2) for i in range(3)]  # of name, type and space
+        padded = [-(-size // 8) * 8 for size in sizes] if version == 1 else sizes
+        at += 9 if version == 3 else 8
+        if bytes(self._bytes(at, sizes[0])).rstrip(b"\0") != name:
+            return None
+        kind, space = at + padded[0], at + padded[0] + padded[1]
+        if version not in (1, 2, 3) or (version > 1 and flags & 3) or self._int(space + 1, 1):
+            return None  # of a shared type, or several
+        length, value = self._int(kind + 4, 4), space + padded[2]
+        if self._int(kind, 1) & 15 == _STRING:
+            return bytes(self._bytes(value, length)).rstrip(b"\0 ")
+        if self._int(kind, 1) & 15 != _VLEN or self._int(kind + 1, 1) & 15 != 1 or length != 16:
+            return None
+        element = np.frombuffer(self._bytes(value, length), np.uint8).copy()
+        heap = int(element.view(ELEMENT)["address"][0]) + self._base
+        data = np.frombuffer(self._bytes(heap, self._int(heap + 8, 8)), np.uint8)
+        element.view(ELEMENT)["address"] = 0
+        starts, lengths = heap_extents([element], 1, data, 0, 1, self._path, name.decode())
+        return data[int(starts[0]) : int(starts[0]) + int(lengths[0])].tobytes()
 
     # -- bytes -----------------------------------------------------------------------------
 
@@ -206,8 +246,8 @@ class Structure:
                 self._array(index)
         return False
 
-    def _messages(self, at: int) -> list[tuple[int, int]]:
-        """(type, where) of the messages that are looked at, of the object header at ``at``."""
+    def _messages(self, at: int, kinds: Collection[int] = _READ) -> list[tuple[int, int]]:
+        """(type, where) of the messages of ``kinds``, of the object header at ``at``."""
         found: list[tuple[int, int]] = []
         if at + 8 > self._size:
             return found
@@ -238,7 +278,7 @@ class Structure:
                         if more is not None and more not in seen and len(seen) < _BLOCKS:
                             seen.add(more)
                             blocks.append((more + edge, more + length - edge))
-                elif kind in _READ:
+                elif kind in kinds:
                     found.append((kind, body))
                 offset = body + size
         return found

@@ -93,15 +93,7 @@ def _blob(found: Hdf5Set, data: Dataset, meta: fmt.Meta) -> SetIndex:
 def _raw(found: Hdf5Set, data: Dataset) -> SetIndex:
     name = found.fields.data
     check_numeric(data, name, found.path)
-    odd = odd_bits(data)
-    if odd is not None:
-        raise FormatError(
-            f"data set {name!r} stores its numbers in an unusual bit layout",
-            path=found.path,
-            found=odd,
-            expected="whole integers, or floats of IEEE 754",
-            hint="write it again with a usual dtype, for example through h5py",
-        )
+    _check_bits(found, data)
     if data.ndim == 0 or data.shape[0] == 0 or 0 in data.shape:
         raise FormatError(
             f"data set {name!r} has no samples", path=found.path, found=f"shape {data.shape}"
@@ -130,6 +122,18 @@ def _raw(found: Hdf5Set, data: Dataset) -> SetIndex:
     if data.chunks is None:
         return _contiguous(found, data, axis, stored)
     return _chunked(found, data, axis, stored)
+
+
+def _check_bits(found: Hdf5Set, data: Dataset) -> None:
+    odd = odd_bits(data)
+    if odd is not None:
+        raise FormatError(
+            f"data set {found.fields.data!r} stores its numbers in an unusual bit layout",
+            path=found.path,
+            found=odd,
+            expected="whole integers, or floats of IEEE 754",
+            hint="write it again with a usual dtype, for example through h5py",
+        )
 
 
 def _samples(found: Hdf5Set, data: Dataset) -> tuple[int, SampleSpec]:
@@ -208,26 +212,17 @@ def _rows(found: Hdf5Set, data: Dataset, axis: int, size: int) -> Storage:
 
 
 def _chunked(found: Hdf5Set, data: Dataset, axis: int, stored: SampleSpec) -> SetIndex:
-    steps = pipeline(data.id.get_create_plist())
-    decoded = check_filters(steps, found.path, found.fields.data)
     grid = _grid(found, data)
-    names = [NAMES[step.code] for step in steps]
-    storage: Storage
+    names = [NAMES[step.code] for step in grid.filters]
     lead, count = found.fields.lead, _count(found, data, axis)
-    if not steps and axis == 0 and lead == 1 and grid.chunk[1:] == grid.shape[1:]:
+    storage: Storage
+    if not names and axis == 0 and lead == 1 and grid.chunk[1:] == grid.shape[1:]:
         size = row_size(data.shape[1:], stored.dtype)
         records = np.arange(data.shape[0], dtype=np.int64)
         starts = grid.offsets[records // grid.chunk[0]] + records % grid.chunk[0] * size
         storage = Extents(starts, size)
-    elif decoded:
-        storage = Chunks(grid, axis, lead=lead)
     else:
-        warnings.warn(
-            f"{found.path}: {' + '.join(names)} can only be decoded by the HDF5 library, one call "
-            "at a time: this will be slow; repack it, for example with h5repack -f GZIP=4",
-            stacklevel=2,
-        )
-        storage = Chunks(grid, axis, ThroughLibrary(found.fields.data), lead)
+        storage = _chunks(found, grid, axis)
     return found.index(
         storage,
         count,
@@ -238,6 +233,65 @@ def _chunked(found: Hdf5Set, data: Dataset, axis: int, stored: SampleSpec) -> Se
         chunk=math.prod(grid.chunk[axis : axis + lead]),
         compression=" + ".join(names) or None,
     )
+
+
+def _chunks(found: Hdf5Set, grid: ChunkGrid, axis: int) -> Chunks:
+    """The chunks of the data set that is asked for."""
+    name, lead = found.fields.data, found.fields.lead
+    if check_filters(grid.filters, found.path, name):
+        return Chunks(grid, axis, lead=lead)
+    names = " + ".join(NAMES[step.code] for step in grid.filters)
+    warnings.warn(
+        f"{found.path}: {names} can only be decoded by the HDF5 library, one call at a time: this "
+        "will be slow; repack it, for example with h5repack -f GZIP=4",
+        stacklevel=2,
+    )
+    return Chunks(grid, axis, ThroughLibrary(name), lead)
+
+
+def number_storage(found: Hdf5Set, name: str) -> tuple[Storage, np.dtype[Any]]:
+    """Where the numbers of a data set of one axis lie, each a sample, and their dtype."""
+    found = replace(found, fields=replace(found.fields, data=name, lead=1))
+    data = found.dataset(name)
+    check_numeric(data, name, found.path)
+    _check_bits(found, data)
+    if data.ndim != 1:
+        raise FormatError(
+            f"data set {name!r} has not one axis", path=found.path, found=f"shape {data.shape}"
+        )
+    if not data.size:
+        return Rows(np.empty(0, data.dtype)), data.dtype
+    if data.chunks is None:
+        return _rows(found, data, 0, data.dtype.itemsize), data.dtype
+    check_filters(pipeline(data.id.get_create_plist()), found.path, name)
+    return _chunks(found, _grid(found, data), 0), data.dtype
+
+
+def read_texts(found: Hdf5Set, name: str) -> list[bytes] | None:
+    """All texts of a data set of one axis; None where it holds none."""
+    import h5py
+
+    data = found.dataset(name)
+    if data.ndim != 1 or data.dtype.kind not in "SO" or not h5py.check_string_dtype(data.dtype):
+        return None
+    if data.dtype.kind == "S":
+        return [bytes(text) for text in found.h5.read(data, name)]
+    file = found.file.mapped.bytes
+    if not isinstance(file, np.ndarray):
+        raise FormatError(
+            f"the text of {name!r} is of variable length, which is not read from a store",
+            path=found.path,
+            hint="download the file",
+        )
+    if not data.size:
+        return []
+    user_block = found.h5.file.id.get_create_plist().get_userblock()
+    found = replace(found, fields=replace(found.fields, data=name))
+    elements = [np.concatenate(list(_elements(found, data)))]  # their heaps are walked once
+    starts, sizes = heap_extents(elements, data.shape[0], file, user_block, 1, found.path, name)
+    check_extents(starts, sizes, found.file.size, found.path)
+    ends = (starts + sizes).tolist()
+    return [file[at:end].tobytes() for at, end in zip(starts.tolist(), ends, strict=True)]
 
 
 def _grid(found: Hdf5Set, data: Dataset, dtype: np.dtype[Any] | None = None) -> ChunkGrid:

@@ -14,9 +14,11 @@ from ..fields import Layout, SetIndex, index_of, index_set
 from ..hdf5.file import Hdf5, read_meta, translated
 from ..request import Request
 from . import fuel
+from .anndata import index_anndata, is_anndata
 from .hdf5_data import index_data
 from .hdf5_episodes import index_episodes
 from .hdf5_set import Hdf5Set
+from .hdf5_sparse import index_sparse, index_tenx, is_sparse, is_tenx
 
 #: DeepLearning.ai's course sets: one file for training, one for testing.
 _COURSE: Final = {"train_set_x": "train_set_y", "test_set_x": "test_set_y"}
@@ -164,6 +166,28 @@ def _index_plain(found: Hdf5Set) -> SetIndex:
 #: All layouts of HDF5 sets; the first that recognises a set reads it.
 LAYOUTS: Final[tuple[Layout[Hdf5Set], ...]] = (
     Layout("asyncreader", lambda found: found.whole is not None, index_data),
+    Layout(
+        "AnnData",
+        is_anndata,
+        index_anndata,
+        "`.h5ad`: `X`, `obs`, `var` | `X`, sparse rows (CSR) as dense ones of float32 | "
+        '`data_field="layers/counts"` or `"raw/X"`; `labels_field="obs/cell_type"`: categories '
+        "or text as classes; `columns`",
+    ),
+    Layout(
+        "10x Genomics",
+        is_tenx,
+        index_tenx,
+        "`matrix` with `barcodes` | cells as rows of float32 | `columns`: numbers, ids or names of "
+        "features",
+    ),
+    Layout(
+        "sparse rows",
+        lambda found: is_sparse(found, found.fields.data),
+        lambda found: index_sparse(found.named("", found.fields)),
+        "a group of `data`, `indices`, `indptr`, with its `shape` (CSR) | dense rows of float32 | "
+        "the group: `data_field`; `columns`",
+    ),
     Layout(
         "DeepLearning.ai",
         lambda found: _course(found) is not None,

@@ -102,6 +102,9 @@ def _join(files: Sequence[OpenSet], own_rows: Int64 | None) -> FieldIndex:
         chunk=first.chunk,
         compression=first.compression,
         checked=checked.pop() if len(checked) == 1 else "some",
+        stored_as=first.stored_as,
+        columns=first.columns,
+        memory=first.memory,
     )
 
 
@@ -153,11 +156,18 @@ def _joined_classes(
     number = {name: i for i, name in enumerate(every)}
     for i, (table, names) in enumerate(zip(labels, named, strict=True)):
         if table is not None and names is not None:
-            labels[i] = np.array([number[name] for name in names], np.int64)[table]
+            # a label that is missing is -1, and stays so
+            labels[i] = np.array([*(number[name] for name in names), -1], np.int64)[table]
     return labels, tuple(every)
 
 
 def _check_alike(first: OpenSet, file: OpenSet) -> None:
+    if first.index.first.columns != file.index.first.columns:
+        raise FormatError(
+            "this file has other columns (genes) than the first one, or another order of them",
+            path=file.facts.path,
+            hint="columns=[...] takes the columns of these names from each file",
+        )
     one, other = first.spec, file.spec
     same = (one.dtype, one.axes, one.encoded) == (other.dtype, other.axes, other.encoded)
     same = same and one.image_shape()[2] == other.image_shape()[2]

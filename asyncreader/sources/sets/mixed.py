@@ -177,14 +177,23 @@ def _joined_facts(sets: Sequence[OpenSet], ends: Int64, names: tuple[str, ...] |
 
 
 def _joined_field(sets: Sequence[OpenSet]) -> FieldIndex:
-    """One field of all sets."""
+    """One field of all sets. ParamsError where the columns that are served have other names."""
     first = sets[0].index.first
+    for one in sets[1:]:
+        if one.index.first.columns != first.columns:
+            raise ParamsError(
+                "two sets of the mix have other columns (genes), or another order of them",
+                path=one.facts.path,
+                hint="columns=[...] takes the columns of these names from each set",
+            )
     checked = {one.index.first.checked for one in sets}
     return FieldIndex(
         _joined_spec([one.spec for one in sets]),
         Joined(tuple(one.index for one in sets), own_numbers=True),
         block=first.block,
         checked=checked.pop() if len(checked) == 1 else "some",
+        stored_as=first.stored_as,
+        memory=first.memory,
     )
 
 

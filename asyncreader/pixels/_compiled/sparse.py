@@ -1,0 +1,58 @@
+"""Kernels of sparse rows: runs of numbers copied, and added to dense rows by their columns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numba import types
+
+from .base import apart, i8, kernel, memcpy, offsets_type
+
+
+@kernel(offsets_type, offsets_type, offsets_type)
+def copy_runs(addresses, sizes, targets):  # type: ignore[no-untyped-def]
+    for i in range(addresses.size):
+        memcpy(np.uintp(targets[i]), np.uintp(addresses[i]), np.uintp(sizes[i]))
+
+
+def _adder(name: str, number: Any) -> Callable[..., None]:
+    """The kernel ``name``, for values of one type."""
+
+    @kernel(
+        *(offsets_type, number[::1], offsets_type, types.uint8[::1], offsets_type),
+        *(offsets_type, i8, i8, number[::1], offsets_type),
+        name=name,
+    )
+    @apart(name)
+    def scatter(columns, values, ends, first, lookup, rows, width, bound, out, bad):  # type: ignore[no-untyped-def]
+        begin = 0
+        for i in range(rows.size):
+            row = rows[i] * width
+            if first[i] != 0:
+                out[row : row + width] = 0
+            bad[i] = 0
+            for k in range(begin, ends[i]):
+                column = columns[k]
+                if column < 0 or column >= bound:
+                    bad[i] = k + 1
+                    break
+                if lookup.size != 0:
+                    column = lookup[column]
+                    if column < 0:
+                        continue
+                value, before = values[k], out[row + column]
+                total = before + value
+                if not np.isfinite(total) and np.isfinite(value) and np.isfinite(before):
+                    bad[i] = -k - 1
+                    break
+                out[row + column] = total
+            begin = ends[i]
+
+    return scatter  # type: ignore[no-any-return]
+
+
+add_rows_f4 = _adder("add_rows_f4", types.float32)
+add_rows_f8 = _adder("add_rows_f8", types.float64)
+add_rows_i8 = _adder("add_rows_i8", types.int64)

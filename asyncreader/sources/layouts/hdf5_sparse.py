@@ -1,0 +1,267 @@
+"""Sparse rows in HDF5: groups of data, indices and indptr (CSR), also those of 10x Genomics."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Final
+
+import numpy as np
+
+from ...array_types import Array, Int64
+from ...errors import FormatError, ParamsError
+from ...formats import packed as fmt
+from ...pixels.specs import SampleSpec
+from ...text import some
+from ..arrays import Rows
+from ..base import KEPT_BYTES, default_block, kept
+from ..fields import SetIndex
+from ..hdf5.checks import attribute, check_bomb
+from ..hdf5.chunks import Chunks
+from ..hdf5.sparse import Numbers, SparseRows, made_as
+from .hdf5_data import number_storage, read_texts
+from .hdf5_set import Hdf5Set
+
+_INDICES, _VALUES, _INDPTR = "indices", "data", "indptr"
+#: What is in the group of 10x Genomics' files, whose rows are the barcodes (cells).
+_BARCODES: Final = "barcodes"
+_TENX: Final = "matrix"
+#: What rewrites a file of an older AnnData.
+REWRITE: Final = 'rewrite it: anndata.read_h5ad("old.h5ad").write_h5ad("new.h5ad")'
+_TURN: Final = (
+    "turn it about: adata.X = adata.X.tocsr(); adata.write_h5ad(...) (a layer: adata.layers[name])"
+)
+
+
+def is_group(found: Hdf5Set, name: str) -> bool:
+    """Whether ``name`` is a group of the file."""
+    import h5py
+
+    return isinstance(found.h5.reach(name), h5py.h5g.GroupID)
+
+
+def is_sparse(found: Hdf5Set, name: str) -> bool:
+    """Whether ``name`` is a group of sparse rows."""
+    parts = (f"{name}/{part}" for part in (_INDPTR, _INDICES, _VALUES))
+    return is_group(found, name) and all(found.h5.reach(part) is not None for part in parts)
+
+
+# -- sparse rows -----------------------------------------------------------------------------------
+
+
+def index_sparse(found: Hdf5Set, names: Sequence[str] = ()) -> SetIndex:
+    """The index of the sparse rows in the group that is asked for. ``names``: data sets with names
+    of its columns, of which the first that has all that are asked for says which they are."""
+    name, path = found.fields.data, found.path
+    rows, width = _shape(found, name)
+    pair = tuple(_numbers(found, f"{name}/{part}") for part in (_INDICES, _VALUES))
+    sizes = [found.dataset(one.name).shape[0] for one in pair]
+    if sizes[0] != sizes[1] or pair[0].dtype.kind not in "iu":
+        raise FormatError(
+            f"{name!r} does not have a whole number in 'indices' for each value in 'data'",
+            path=path,
+            found=f"{sizes[0]} of {pair[0].dtype}, and {sizes[1]} values",
+        )
+    count = int(sizes[0])
+    indptr = _indptr(found, name, rows, count)
+    asked = None if found.fields.dtype is None else np.dtype(found.fields.dtype)
+    made = made_as(pair[1].dtype, asked)
+    check_bomb(width * made.itemsize, found.file.size, name, path)
+    chosen, digest = _columns(found, width, names)
+    lookup = None
+    if chosen is not None:
+        lookup = np.full(width, -1, np.int64)
+        lookup[chosen] = np.arange(chosen.size)
+    served = width if chosen is None else chosen.size
+    storage = SparseRows(indptr, pair, count, width, lookup)
+    mean, items = count / rows, sum(one.dtype.itemsize for one in pair)
+    chunked = [one.chunk for one in pair if one.chunk < count]
+    block = default_block(int(mean * items))
+    if chunked:
+        block = max(1, int(pair[0].chunk / max(mean, 1)))
+    index = found.index(
+        storage,
+        rows,
+        SampleSpec((served,), made, None),
+        f"sparse rows, {count / (rows * width):.2%} full"
+        + (f", chunks of {chunked[0]}" if chunked else ""),
+        min(block, rows),
+        chunk=block if chunked else None,
+    )
+    (field,) = index.fields.values()
+    # a block also touches the chunks in which the blocks beside it begin and end
+    memory = int(mean * items * 2) if chunked else 0
+    field = replace(
+        field,
+        stored_as=f"sparse {width} {pair[1].dtype.str[1:]}",
+        columns=digest,
+        memory=max(1, memory),
+    )
+    return replace(index, fields={name: field})
+
+
+def _shape(found: Hdf5Set, name: str) -> tuple[int, int]:
+    """Rows and columns of sparse rows. FormatError where they are columns."""
+    import h5py
+
+    path, h5 = found.path, found.h5
+    kind = h5.text(name, "encoding-type")
+    old = h5.text(name, "h5sparse_format")
+    if kind is None and old is not None:
+        raise FormatError(
+            f"{name!r} are sparse rows of an older AnnData", path=path, found=old, hint=REWRITE
+        )
+    if kind == "csc_matrix":
+        raise FormatError(
+            f"{name!r} is stored by columns, which are not read as rows",
+            path=path,
+            found=kind,
+            expected="csr_matrix",
+            hint=_TURN,
+        )
+    if kind not in (None, "csr_matrix"):
+        raise FormatError(f"{name!r} are no sparse rows", path=path, found=kind)
+    if h5.reach(f"{name}/shape") is not None:
+        shape = found.table(f"{name}/shape")
+    else:
+        group = h5py.Group(h5.reach(name))
+        shape = attribute(group, "shape")
+    if not isinstance(shape, np.ndarray) or shape.shape != (2,) or shape.dtype.kind not in "iu":
+        raise FormatError(
+            f"the sparse rows {name!r} do not say how many columns they have",
+            path=path,
+            found="no shape" if shape is None else f"shape {shape!r}"[:80],
+            expected="an attribute or a data set 'shape' of two whole numbers",
+        )
+    rows, width = (int(n) for n in shape)
+    if h5.reach(f"{name}/{_BARCODES}") is not None:
+        rows, width = width, rows  # (genes, cells)
+    if rows <= 0 or width <= 0:
+        raise FormatError(f"{name!r} has no samples", path=path, found=f"shape ({rows}, {width})")
+    return rows, width
+
+
+def _indptr(found: Hdf5Set, name: str, rows: int, count: int) -> Array:
+    """Where each row begins: mapped where it is contiguous, and then checked when it is read."""
+    which, path = f"{name}/{_INDPTR}", found.path
+    data = found.dataset(which)
+    if data.shape != (rows + 1,) or data.dtype.kind not in "iu":
+        raise FormatError(
+            f"{which!r} does not have one number more than there are rows",
+            path=path,
+            found=f"shape {data.shape}, {data.dtype}",
+            expected=f"({rows + 1},), whole numbers",
+        )
+    indptr = kept(found.values(data, which))
+    if data.chunks is None and indptr.nbytes > KEPT_BYTES:
+        return indptr
+    falls = indptr[1:] < indptr[:-1]
+    if falls.any() or int(indptr[0]) < 0 or int(indptr[-1]) > count:
+        wrong = int(np.argmax(falls)) if falls.any() else 0 if int(indptr[0]) < 0 else rows - 1
+        raise FormatError(
+            f"{which!r} does not lie among the stored numbers in order",
+            path=path,
+            index=wrong,
+            found=f"{int(indptr[wrong])} to {int(indptr[wrong + 1])}",
+            expected=f"numbers that do not decrease, within 0 to {count}",
+        )
+    return indptr
+
+
+def _numbers(found: Hdf5Set, name: str) -> Numbers:
+    """A data set of one axis."""
+    storage, dtype = number_storage(found, name)
+    size = int(found.dataset(name).shape[0])
+    chunk = storage.grid.chunk[0] if isinstance(storage, Chunks) else max(1, size)
+    return Numbers(name, dtype, storage, chunk, in_file=not isinstance(storage, Rows))
+
+
+def _columns(found: Hdf5Set, width: int, names: Sequence[str]) -> tuple[Int64 | None, str | None]:
+    """The columns that are asked for, None for all; and a digest of the names of those served."""
+    asked, path = found.fields.own_columns, found.path
+    tables = [table for table in (column_names(found, name, width) for name in names) if table]
+    first = tables[0] if tables else None
+    if asked is None:
+        return None, None if first is None else fmt.names_digest(first)
+    chosen: list[int] = []
+    if all(isinstance(one, int) for one in asked):
+        chosen = [int(one) for one in asked]
+        wrong = [one for one in chosen if not 0 <= one < width]
+        if wrong:
+            raise ParamsError(
+                "columns names a column that does not exist",
+                path=path,
+                found=wrong[0],
+                expected=f"0 to {width - 1}",
+            )
+    else:
+        chosen = _by_name([str(one).encode() for one in asked], tables, path)
+    twice = len(set(chosen)) < len(chosen)
+    if twice:
+        raise ParamsError("columns names a column twice", path=path)
+    digest = None if first is None else fmt.names_digest(first[one] for one in chosen)
+    return np.array(chosen, np.int64), digest
+
+
+def _by_name(asked: list[bytes], tables: list[list[bytes]], path: str) -> list[int]:
+    """The numbers of columns by their names."""
+    if not tables:
+        raise ParamsError(
+            "the columns of this set have no names", path=path, hint="give their numbers"
+        )
+    for table in tables:
+        numbers = {name: i for i, name in enumerate(table)}
+        if all(name in numbers for name in asked):
+            counts = Counter(table)
+            twice = [name for name in asked if counts[name] > 1]
+            if twice:
+                raise ParamsError(
+                    "several columns have the name that columns asks for",
+                    path=path,
+                    found=_shown(twice[:1]),
+                    hint="give their numbers",
+                )
+            return [numbers[name] for name in asked]
+    lacking = [name for name in asked if name not in tables[0]]
+    raise ParamsError(
+        f"{some(len(lacking), 'name')} of columns not in this set",
+        path=path,
+        found=_shown(lacking),
+        expected=f"names such as {_shown(tables[0])}",
+    )
+
+
+def _shown(names: Sequence[bytes]) -> str:
+    """Some names, as errors show them."""
+    few = ", ".join(name.decode("utf-8", "backslashreplace") for name in names[:5])
+    return few + (", ..." if len(names) > 5 else "")
+
+
+def column_names(found: Hdf5Set, name: str, width: int) -> list[bytes] | None:
+    """The names of columns in a data set; None if there is none."""
+    if found.h5.reach(name) is None:
+        return None
+    table = read_texts(found, name)
+    if table is None or len(table) != width:
+        raise FormatError(
+            f"{name!r} does not have one name for each column",
+            path=found.path,
+            found="no text" if table is None else f"{len(table)} names",
+            expected=f"{width} names",
+        )
+    return table
+
+
+def index_tenx(found: Hdf5Set) -> SetIndex:
+    """10x Genomics' matrix: rows are the barcodes, columns the features."""
+    name = _TENX if found.unnamed else found.fields.data
+    named = found.named("10x Genomics", replace(found.fields, data=name))
+    places = ("features/id", "features/name", "genes", "gene_names")
+    return index_sparse(named, [f"{name}/{place}" for place in places])
+
+
+def is_tenx(found: Hdf5Set) -> bool:
+    """Whether what is asked for is a matrix of 10x Genomics'."""
+    name = _TENX if found.unnamed else found.fields.data
+    return is_sparse(found, name) and found.h5.reach(f"{name}/{_BARCODES}") is not None

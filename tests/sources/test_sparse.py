@@ -1,0 +1,628 @@
+"""Sparse rows (CSR) in HDF5, AnnData's .h5ad and 10x Genomics' files: written here with h5py after
+their specifications, and compared with dense numpy arrays."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+
+from asyncreader import AsyncReader, FormatError, ParamsError, SampleError
+from asyncreader.pixels import kernels, sparse_twins
+from asyncreader.sources import open_source
+from asyncreader.sources.hdf5.sparse import LONGEST
+
+N, WIDTH = 61, 37
+GENES = [f"gene{i}" for i in range(WIDTH)]
+
+
+def dense(dtype: str = "float32", seed: int = 0, width: int = WIDTH) -> np.ndarray:
+    """Rows that are a fifth full; some have nothing at all."""
+    rng = np.random.default_rng(seed)
+    values = rng.integers(1, 100, (N, width)) * (rng.random((N, width)) < 0.2)
+    values[[0, 7, N - 1]] = 0
+    return values.astype(dtype)
+
+
+def csr(table: np.ndarray, seed: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """data, indices and indptr; the columns of a row are in no order."""
+    rng = np.random.default_rng(seed)
+    columns = [rng.permutation(np.flatnonzero(row)) for row in table]
+    data = np.concatenate([row[at] for row, at in zip(table, columns, strict=True)])
+    return data, np.concatenate(columns), np.cumsum([0, *map(len, columns)])
+
+
+def put(
+    group: h5py.Group, parts: tuple[np.ndarray, ...], shape: tuple[int, ...], **how: Any
+) -> None:
+    """A csr_matrix as anndata writes it."""
+    for name, part in zip(("data", "indices", "indptr"), parts, strict=True):
+        group.create_dataset(name, data=part, **how)
+    group.attrs["encoding-type"] = "csr_matrix"
+    group.attrs["encoding-version"] = "0.1.0"
+    group.attrs["shape"] = shape
+
+
+def frame(file: h5py.File, name: str, index: list[str]) -> h5py.Group:
+    group = file.create_group(name)
+    group.attrs["encoding-type"] = "dataframe"
+    group.attrs["_index"] = "names"
+    group.create_dataset("names", data=index, dtype=h5py.string_dtype())
+    return group
+
+
+def write(
+    path: Path,
+    table: np.ndarray,
+    index: str = "int32",
+    genes: list[str] | None = None,
+    **how: Any,
+) -> str:
+    """A set of ``table`` in X."""
+    data, indices, indptr = csr(table)
+    with h5py.File(path, "w") as file:
+        file.attrs["encoding-type"] = "anndata"
+        parts = data, indices.astype(index), indptr.astype(index)
+        put(file.create_group("X"), parts, table.shape, **how)
+        frame(file, "obs", [f"cell{i}" for i in range(len(table))])
+        frame(file, "var", GENES[: table.shape[1]] if genes is None else genes)
+    return str(path)
+
+
+def served(path: Any, **params: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+    """Data, record numbers and labels of an epoch, as they come."""
+    data, records, labels = [], [], []
+    with AsyncReader(path=path, **{"batch_size": 8, "last_batch": "short", **params}) as reader:
+        for batch in reader:
+            data.append(np.array(batch.data))
+            records.append(np.array(batch.indices))
+            if batch.labels is not None:
+                labels.append(np.array(batch.labels))
+    return np.concatenate(data), np.concatenate(records), np.concatenate(labels) if labels else None
+
+
+STORED: dict[str, dict[str, Any]] = {
+    "contiguous": {},
+    "chunks": {"chunks": (16,)},
+    "gzip": {"chunks": (50,), "compression": "gzip"},
+    "lzf, shuffled": {"chunks": (7,), "compression": "lzf", "shuffle": True},
+    "one chunk": {"chunks": True, "compression": "gzip", "fletcher32": True},
+    "scaleoffset": {"chunks": (20,), "scaleoffset": 0},
+}
+
+
+@pytest.mark.filterwarnings("ignore:.*can only be decoded by the HDF5 library")
+@pytest.mark.parametrize("how", STORED)
+@pytest.mark.parametrize("shuffle", [False, True, "block", "replacement"])
+def test_rows_are_dense_rows(tmp_path: Path, how: str, shuffle: Any) -> None:
+    """Rows are those of the dense array, stored in any way and read in any order by threads."""
+    table = dense("int32" if how == "scaleoffset" else "float32")
+    path = write(tmp_path / "x.h5ad", table, **STORED[how])
+    for nthread, io in ((1, "auto"), (3, "pread")):
+        data, records, _ = served(path, shuffle=shuffle, nthread=nthread, njob=2, io=io)
+        assert data.dtype == np.float32
+        assert np.array_equal(data, table[records].astype(np.float32))
+        if shuffle != "replacement":
+            assert np.array_equal(np.sort(records), np.arange(N))
+
+
+@pytest.mark.parametrize("index", ["int16", "uint32", "int64", ">i4", "uint64"])
+@pytest.mark.parametrize("kind", ["float32", "float64", "int64", ">f8", "uint8", "bool", "float16"])
+def test_dtypes(tmp_path: Path, kind: str, index: str) -> None:
+    """Numbers of any dtype are served as float32, or as the dtype that is asked for."""
+    table = dense(kind)
+    path = write(tmp_path / "x.h5ad", table, index)
+    assert np.array_equal(served(path)[0], table.astype(np.float32))
+    for dtype in ("float64", "float16", "int32"):
+        data = served(path, dtype=dtype)[0]
+        assert data.dtype == dtype
+        assert np.array_equal(data, table.astype(dtype))
+
+
+def test_whole_numbers_stay_exact(tmp_path: Path) -> None:
+    """A dtype of whole numbers, or float64, takes stored values without passing through float32."""
+    table = dense("int64")
+    table[5, 3] = (1 << 53) + 1
+    path = write(tmp_path / "x.h5ad", table)
+    assert np.array_equal(served(path, dtype="int64")[0], table)
+    table = dense("float64")
+    table[5, 3] = 1 + 2**-40
+    path = write(tmp_path / "y.h5ad", table)
+    assert np.array_equal(served(path, dtype="float64")[0], table)
+
+
+def test_rows_are_cast_and_normalised(tmp_path: Path) -> None:
+    """scale, mean and std work on sparse rows as on dense ones."""
+    table = dense()
+    path = write(tmp_path / "x.h5ad", table)
+    data = served(path, scale=0.5, mean=3, std=2)[0]
+    assert np.allclose(data, (table * 0.5 - 3) / 2)
+
+
+def test_values_that_do_not_fit(tmp_path: Path) -> None:
+    """A value, or a sum of values, that the dtype cannot hold is an error that names the row."""
+    table = dense("float64")
+    table[9, 4] = 1e300
+    path = write(tmp_path / "x.h5ad", table)
+    with pytest.raises(ParamsError, match=r"cannot hold.*record 9\b"):
+        served(path)
+    assert np.array_equal(served(path, dtype="float64")[0], table)
+    data = np.full(4, 3e38, np.float32)
+    with h5py.File(tmp_path / "y.h5", "w") as file:
+        put(file.create_group("m"), (data, np.array([0, 1, 2, 2]), np.array([0, 2, 4])), (2, 3))
+    with pytest.raises(ParamsError, match=r"too large for float32.*record 1\b"):
+        served(str(tmp_path / "y.h5"), data_field="m")
+
+
+def test_duplicates_are_summed(tmp_path: Path) -> None:
+    """Values of one column in one row are added, also in a row longer than what is read at once."""
+    many = LONGEST + 5
+    data = np.ones(many + 3, np.float32)
+    indices = np.concatenate(([2, 2, 0], np.full(many, 1)))
+    with h5py.File(tmp_path / "x.h5", "w") as file:
+        put(
+            file.create_group("m"),
+            (data, indices.astype("i4"), np.array([0, 3, many + 3])),
+            (2, 4),
+            compression="gzip",
+        )
+    expected = np.array([[1, 0, 2, 0], [0, many, 0, 0]], np.float32)
+    assert np.array_equal(served(str(tmp_path / "x.h5"), data_field="m")[0], expected)
+    scaled = served(str(tmp_path / "x.h5"), data_field="m", scale=2.0)[0]
+    assert np.array_equal(scaled, expected * 2)
+
+
+def test_ranks_subset_and_resume(tmp_path: Path) -> None:
+    """Ranks joined give one process's batches; a subset its rows; a resumed reader the rest."""
+    table = dense()
+    path = write(tmp_path / "x.h5ad", table, chunks=(50,), compression="gzip")
+    for shuffle in (True, "block"):
+        kwargs: dict[str, Any] = {"shuffle": shuffle, "last_batch": "drop"}
+        one = served(path, batch_size=8, **kwargs)[0]
+        ranks = [served(path, batch_size=4, rank=r, world_size=2, **kwargs)[0] for r in (0, 1)]
+        joined = np.stack([r.reshape(-1, 4, WIDTH) for r in ranks], 1).reshape(-1, WIDTH)
+        assert np.array_equal(joined, one)
+        chosen = np.array([40, 3, 3, 17, 60, 22, 5, 9])
+        data, found, _ = served(path, subset=chosen, **kwargs)
+        assert np.array_equal(data, table[found])
+        assert sorted(found) == sorted(chosen)
+        with AsyncReader(path=path, batch_size=8, **kwargs) as reader:
+            for step, batch in enumerate(reader):
+                assert np.array_equal(batch.data, one[step * 8 : step * 8 + 8])
+                if step == len(reader) - 1:
+                    break  # what comes then is the next epoch
+                with AsyncReader(path=path, batch_size=8, nthread=2, **kwargs) as again:
+                    again.load_state_dict(reader.state_dict())
+                    rest = [np.array(b.data) for b in again]
+                assert np.array_equal(np.concatenate(rest), one[step * 8 + 8 :])
+
+
+@pytest.mark.slow
+def test_worker_processes(tmp_path: Path) -> None:
+    """Worker processes serve the same rows."""
+    table = dense()
+    path = write(tmp_path / "x.h5ad", table, chunks=(50,), compression="gzip")
+    kwargs: dict[str, Any] = {"shuffle": True, "postprocess": doubled, "nthread": 2}
+    data, records, _ = served(path, workers="process", **kwargs)
+    assert np.array_equal(data, table[records] * 2)
+
+
+def doubled(data: np.ndarray, labels: object) -> None:
+    data *= 2
+
+
+def test_columns(tmp_path: Path) -> None:
+    """columns serves the named or numbered columns in that order, of each field by itself."""
+    table, other = dense(), dense("int32", 1)
+    path = write(tmp_path / "x.h5ad", table)
+    with h5py.File(path, "a") as file:
+        parts = csr(other)
+        put(file.create_group("layers/counts"), parts, other.shape)
+    chosen = [30, 2, 17]
+    for columns in (chosen, [f"gene{i}" for i in chosen], np.array(chosen)):
+        data, records, _ = served(path, columns=columns, shuffle=True)
+        assert np.array_equal(data, table[records][:, chosen])
+    with AsyncReader(
+        path=path, batch_size=N, data_field=["X", "layers/counts"], columns={"X": ["gene5"]}
+    ) as reader:
+        first, second = next(iter(reader)).data
+        assert np.array_equal(first, table[:, [5]])
+        assert np.array_equal(second, other)
+    for columns, what in (
+        (["gene1", "nope"], "nope"),
+        ([WIDTH], f"0 to {WIDTH - 1}"),
+        ({"Y": [1]}, "not read"),
+    ):
+        with pytest.raises(ParamsError, match=what):
+            served(path, columns=columns)
+
+
+def test_columns_may_change_between_runs(tmp_path: Path) -> None:
+    """A saved state is that of the stored rows: another choice of columns, or dtype, resumes it."""
+    path = write(tmp_path / "x.h5ad", dense())
+    with AsyncReader(path=path, batch_size=8, shuffle=True) as reader:
+        reader.fetchData()
+        expected = np.array(reader.getNextBatch().indices)
+        state = reader.state_dict()
+        reader.fetchData()
+        expected = np.array(reader.getNextBatch().indices)
+    with AsyncReader(
+        path=path, batch_size=8, shuffle=True, columns=["gene3"], dtype="float64"
+    ) as reader:
+        reader.load_state_dict(state)
+        reader.fetchData()
+        assert np.array_equal(reader.getNextBatch().indices, expected)
+    other = write(tmp_path / "y.h5ad", dense(seed=5))
+    with (
+        AsyncReader(path=other, batch_size=8, shuffle=True) as reader,
+        pytest.raises(ParamsError),
+    ):
+        reader.load_state_dict(state)
+
+
+def test_columns_are_of_sparse_rows(tmp_path: Path) -> None:
+    """columns of dense data, of an array and of names that stand twice are ParamsErrors."""
+    path = write(tmp_path / "x.h5ad", dense(), genes=["a", "a", *GENES[2:]])
+    with pytest.raises(ParamsError, match="several columns"):
+        served(path, columns=["a"])
+    with h5py.File(path, "a") as file:
+        file["layers/dense"] = dense()
+    for params in ({"path": path, "data_field": "layers/dense"}, {"data": dense()}):
+        with pytest.raises(ParamsError, match="columns are of sparse rows"):
+            AsyncReader({**params, "columns": [1]})
+
+
+# -- labels ----------------------------------------------------------------------------------------
+
+
+def categorical(obs: h5py.Group, name: str, codes: Any, categories: Any) -> None:
+    group = obs.create_group(name)
+    group.attrs["encoding-type"] = "categorical"
+    group["codes"] = np.asarray(codes, np.int8)
+    text = h5py.string_dtype() if isinstance(categories[0], str) else None
+    group.create_dataset("categories", data=categories, dtype=text)
+
+
+def test_labels(tmp_path: Path) -> None:
+    """Columns of obs are labels: categories and text with their classes, -1 for what is missing."""
+    path = write(tmp_path / "x.h5ad", dense())
+    rng = np.random.default_rng(3)
+    codes = rng.integers(-1, 3, N)
+    number, mask = rng.integers(0, 9, N), rng.random(N) < 0.2
+    text = rng.choice(["z", "ä", "b"], N).tolist()
+    with h5py.File(path, "a") as file:
+        obs = file["obs"]
+        categorical(obs, "cell_type", codes, ["T", "B", "NK"])
+        categorical(obs, "day", codes, [7, 3, 5])
+        obs.create_dataset("batch", data=text, dtype=h5py.string_dtype())
+        obs["depth"] = number * 0.5
+        for kind, values in (("integer", number), ("boolean", number > 4)):
+            group = obs.create_group(kind)
+            group.attrs["encoding-type"] = f"nullable-{kind}"
+            group["values"], group["mask"] = values, mask
+        group = obs.create_group("words")
+        group.attrs["encoding-type"] = "nullable-string-array"
+        group.create_dataset("values", data=text, dtype=h5py.string_dtype())
+        group["mask"] = mask
+    cases: dict[str, tuple[np.ndarray, tuple[str, ...] | None]] = {
+        "cell_type": (codes, ("T", "B", "NK")),
+        "day": (codes, ("7", "3", "5")),
+        "batch": (np.unique(text, return_inverse=True)[1], ("b", "z", "ä")),
+        "depth": (number * 0.5, None),
+        "integer": (np.where(mask, -1, number), None),
+        "boolean": (np.where(mask, -1, number > 4), None),
+        "words": (np.where(mask, -1, np.unique(text, return_inverse=True)[1]), ("b", "z", "ä")),
+    }
+    for name, (expected, classes) in cases.items():
+        with AsyncReader(path=path, batch_size=N, labels_field=f"obs/{name}") as reader:
+            assert np.array_equal(next(iter(reader)).labels, expected), name
+            assert reader.classes == classes
+    with pytest.raises(ParamsError, match="cell_type"):
+        served(path, labels_field="obs/nothing")
+
+
+def test_damaged_labels(tmp_path: Path) -> None:
+    """Codes outside of the categories, a mask or a column of another length are FormatErrors."""
+    path = write(tmp_path / "x.h5ad", dense())
+    with h5py.File(path, "a") as file:
+        categorical(file["obs"], "far", [3] * N, ["a", "b", "c"])
+        categorical(file["obs"], "low", [-2] * N, ["a", "b", "c"])
+        categorical(file["obs"], "short", [0] * (N - 1), ["a", "b", "c"])
+        group = file["obs"].create_group("masked")
+        group.attrs["encoding-type"] = "nullable-integer"
+        group["values"], group["mask"] = np.zeros(N), np.zeros(N + 1, bool)
+        file["obs"].create_group("odd").attrs["encoding-type"] = "dict"
+    for name in ("far", "low", "short", "masked", "odd"):
+        with pytest.raises(FormatError, match=name):
+            served(path, labels_field=f"obs/{name}")
+
+
+# -- several files ---------------------------------------------------------------------------------
+
+
+def test_files_as_one_set(tmp_path: Path) -> None:
+    """Categories of several files are joined by name, and what is missing stays -1; files of other
+    genes go together where columns names the same ones."""
+    first, second = dense(), dense(seed=1)
+    one = write(tmp_path / "a.h5ad", first, chunks=(50,), compression="gzip")
+    two = write(tmp_path / "b.h5ad", second)
+    turned = write(tmp_path / "c.h5ad", second, genes=GENES[::-1])
+    codes = np.arange(N) % 3 - 1
+    for path, names in ((one, ["x", "y"]), (two, ["y", "a"]), (turned, ["y", "a"])):
+        with h5py.File(path, "a") as file:
+            categorical(file["obs"], "kind", codes, names)
+    for shuffle in (True, "block"):
+        data, records, labels = served([one, two], labels_field="obs/kind", shuffle=shuffle)
+        assert np.array_equal(data, np.concatenate((first, second))[records])
+        expected = np.concatenate(([-1, 1, 2], [-1, 2, 0]))  # of a, x, y
+        assert labels is not None
+        assert np.array_equal(labels, expected[(records >= N) * 3 + codes[records % N] + 1])
+    with pytest.raises(FormatError, match="other columns"):
+        served([one, turned])
+    data, _, _ = served([one, turned], columns=["gene3", "gene30"])
+    assert np.array_equal(data[:N], first[:, [3, 30]])
+    assert np.array_equal(data[N:], second[:, [WIDTH - 4, WIDTH - 31]])
+    with pytest.raises(FormatError, match="other columns"):
+        served([one, turned], columns=[3])
+    with pytest.raises(ParamsError, match="other columns"):
+        AsyncReader(mix={one: 0.5, turned: 0.5})
+    with AsyncReader(mix={one: 0.5, turned: 0.5}, columns=["gene3"], batch_size=8) as reader:
+        batch = next(iter(reader))
+        expected = np.concatenate((first[:, [3]], second[:, [WIDTH - 4]]))
+        assert np.array_equal(batch.data, expected[batch.indices])
+
+
+# -- other layouts ---------------------------------------------------------------------------------
+
+
+def test_dense_layers_and_raw(tmp_path: Path) -> None:
+    """A dense X, layers and raw/X are read, with the names of raw/var for raw/X."""
+    table, raw = dense(), dense(seed=2, width=5)
+    path = write(tmp_path / "x.h5ad", table)
+    with h5py.File(path, "a") as file:
+        put(file.create_group("raw/X"), csr(raw), raw.shape)
+        frame(file, "raw/var", list("abcde"))
+        file["layers/dense"] = table * 2
+    assert np.array_equal(served(path, data_field="layers/dense")[0], table * 2)
+    assert np.array_equal(served(path, data_field="raw/X", columns=["d", "a"])[0], raw[:, [3, 0]])
+    with h5py.File(path, "a") as file:
+        del file["X"]
+        file.create_dataset("X", data=table, compression="gzip")
+    assert np.array_equal(served(path)[0], table)
+
+
+@pytest.mark.parametrize("form", ["earliest", "latest", "user block", "fixed text"])
+def test_attributes_in_any_form(tmp_path: Path, form: str) -> None:
+    """The text of attributes is found in files of old and new structure. Where it cannot be, among
+    many attributes, the file is refused: its rows might be columns."""
+    table = dense()
+    how: dict[str, Any] = {"userblock_size": 1024} if form == "user block" else {}
+    if form in ("earliest", "latest"):
+        how = {"libver": form}
+    path = str(tmp_path / "x.h5ad")
+    with h5py.File(path, "w", **how) as file:
+        group = file.create_group("X")
+        put(group, csr(table), table.shape)
+        frame(file, "var", GENES)
+        file.create_group("obs")
+        if form == "fixed text":
+            group.attrs["encoding-type"] = np.bytes_("csr_matrix")
+            file["var"].attrs["_index"] = np.bytes_("names")
+    assert np.array_equal(served(path, columns=["gene9"])[0], table[:, [9]])
+    with h5py.File(path, "a") as file:
+        file["X"].attrs.modify("encoding-type", "csc_matrix")
+    with pytest.raises(FormatError, match="tocsr"):
+        served(path)
+    with h5py.File(path, "a", **({"libver": form} if form == "latest" else {})) as file:
+        for number in range(20):
+            file["X"].attrs[f"note {number}"] = "text"
+    what = "not one text" if form == "latest" else "tocsr"
+    with pytest.raises(FormatError, match=what):
+        served(path)
+
+
+def test_tenx(tmp_path: Path) -> None:
+    """10x Genomics' matrix: cells are rows, though its shape is (genes, cells); names are ids, or
+    else names of features."""
+    table = dense("int32")
+    data, indices, indptr = csr(table)
+    with h5py.File(tmp_path / "x.h5", "w") as file:
+        group = file.create_group("matrix")
+        for name, part in (("data", data), ("indices", indices), ("indptr", indptr)):
+            group.create_dataset(name, data=part, compression="gzip")
+        group["shape"] = np.array([WIDTH, N], np.int32)
+        group["barcodes"] = np.array([f"AC{i}-1" for i in range(N)], "S18")
+        group["features/id"] = np.array([f"ENSG{i}" for i in range(WIDTH)], "S15")
+        group["features/name"] = np.array(GENES, "S15")
+    path = str(tmp_path / "x.h5")
+    assert np.array_equal(served(path)[0], table)
+    for columns in (["ENSG7", "ENSG2"], ["gene7", "gene2"], [7, 2]):
+        assert np.array_equal(served(path, columns=columns)[0], table[:, [7, 2]])
+
+
+def test_what_must_be_rewritten(tmp_path: Path) -> None:
+    """Columns of a csc_matrix and older encodings are FormatErrors that say what to do."""
+    path = write(tmp_path / "x.h5ad", dense())
+    with h5py.File(path, "a") as file:
+        file["X"].attrs["encoding-type"] = "csc_matrix"
+        file["obs"].create_group("__categories")["kind"] = np.array([b"a"])
+        file["obs/kind"] = np.zeros(N, np.int8)
+    with pytest.raises(FormatError, match="tocsr"):
+        served(path)
+    with h5py.File(path, "a") as file:
+        file["X"].attrs["encoding-type"] = "csr_matrix"
+    with pytest.raises(FormatError, match=r"write_h5ad"):
+        served(path, labels_field="obs/kind")
+    with h5py.File(path, "a") as file:
+        del file["X"].attrs["encoding-type"]
+        file["X"].attrs["h5sparse_format"] = "csr"
+        file["X"].attrs["h5sparse_shape"] = (N, WIDTH)
+    with pytest.raises(FormatError, match=r"write_h5ad"):
+        served(path)
+    old = str(tmp_path / "old.h5ad")
+    with h5py.File(old, "w") as file:
+        file["X"] = dense()
+        for name in ("obs", "var"):
+            file[name] = np.zeros(N, [("index", "S4"), ("n", "i4")])
+    with pytest.raises(FormatError, match=r"write_h5ad"):
+        served(old)
+
+
+# -- hostile files ---------------------------------------------------------------------------------
+
+
+def hostile(path: Path, **parts: Any) -> str:
+    table = dense()
+    data, indices, indptr = csr(table)
+    found = {"data": data, "indices": indices, "indptr": indptr, "shape": table.shape, **parts}
+    with h5py.File(path, "w") as file:
+        group = file.create_group("m")
+        for name in ("data", "indices", "indptr"):
+            group[name] = found[name]
+        group.attrs["shape"] = found["shape"]
+    return str(path)
+
+
+def changed(array: np.ndarray, at: int, value: int) -> np.ndarray:
+    array = array.copy()
+    array[at] = value
+    return array
+
+
+_DATA, _INDICES, _INDPTR = csr(dense())
+
+
+@pytest.mark.parametrize(
+    ("parts", "what"),
+    [
+        ({"indptr": changed(_INDPTR, 9, 0)}, r"record 8\b"),
+        ({"indptr": changed(_INDPTR, 0, -1)}, r"record 0\b"),
+        ({"indptr": changed(_INDPTR, -1, _DATA.size + 1)}, rf"record {N - 1}\b"),
+        ({"indptr": _INDPTR[:-1]}, "one number more"),
+        ({"indptr": _INDPTR.astype("f8")}, "whole numbers"),
+        ({"data": _DATA[:-1]}, "for each value"),
+        ({"indices": _INDICES.astype("f4")}, "whole number"),
+        ({"indices": _INDICES[:, None]}, "one axis"),
+        ({"shape": (N + 1, WIDTH)}, "one number more"),
+        ({"shape": (N, 0)}, "no samples"),
+        ({"shape": (N, -3)}, "no samples"),
+        ({"shape": (N,)}, "shape"),
+        ({"shape": "wide"}, "shape"),
+        ({"shape": (N, 1 << 50)}, "far more than it stores"),
+        ({"data": np.array([b"text"] * _DATA.size)}, "plain numbers"),
+    ],
+)
+def test_a_hostile_matrix(tmp_path: Path, parts: dict[str, Any], what: str) -> None:
+    """Tables that contradict each other are FormatErrors when the set is opened."""
+    path = hostile(tmp_path / "x.h5", **parts)
+    for columns in (None, [1]):
+        with pytest.raises(FormatError, match=what):
+            served(path, data_field="m", columns=columns)
+
+
+@pytest.mark.parametrize(
+    "wrong", [WIDTH, -1, 1 << 40, np.uint64((1 << 64) - 1), np.uint64(1 << 63)]
+)
+@pytest.mark.parametrize("columns", [None, [1, 2]])
+def test_columns_out_of_range(tmp_path: Path, wrong: Any, columns: Any) -> None:
+    """A column out of range makes its row bad, by its number; the others are served."""
+    kind = np.uint64 if isinstance(wrong, np.uint64) else np.int64
+    indices = _INDICES.astype(kind)
+    indices[_INDPTR[20] + 1] = wrong
+    path = hostile(tmp_path / "x.h5", indices=indices)
+    expected = dense() if columns is None else dense()[:, columns]
+    params = {"data_field": "m", "columns": columns, "last_batch": "drop", "batch_size": N}
+    with pytest.raises(SampleError, match=r"column that does not exist.*record 20\b"):
+        served(path, **params)
+    with AsyncReader(path=path, on_error="zero", **params) as reader:
+        batch = next(iter(reader))
+        assert np.array_equal(np.flatnonzero(~batch.mask), [20])
+        good = np.array(batch.mask)
+        assert np.array_equal(batch.data[good], expected[good])
+        assert not batch.data[20].any()
+        assert reader.stats().bad_samples
+
+
+def test_rows_of_a_damaged_chunk(tmp_path: Path) -> None:
+    """Rows whose numbers lie in a damaged chunk are bad; all others are served."""
+    table = dense()
+    path = write(tmp_path / "x.h5ad", table, chunks=(50,), compression="gzip")
+    with h5py.File(path) as file:
+        info = file["X/indices"].id.get_chunk_info(2)
+        indptr = file["X/indptr"][:]
+    with open(path, "r+b") as raw:
+        raw.seek(info.byte_offset)
+        raw.write(bytes(info.size))
+    lost = (indptr[:-1] < 150) & (indptr[1:] > 100) & (indptr[1:] > indptr[:-1])
+    with AsyncReader(path=path, batch_size=N, on_error="zero") as reader:
+        batch = next(iter(reader))
+        assert np.array_equal(batch.mask, ~lost)
+        assert np.array_equal(batch.data, np.where(lost[:, None], 0, table))
+
+
+# -- how it is read --------------------------------------------------------------------------------
+
+
+def test_a_chunk_is_decoded_once_for_a_batch(tmp_path: Path) -> None:
+    """Rows of a batch that lie in one chunk decode it once, whatever their order."""
+    path = write(tmp_path / "x.h5ad", dense(), chunks=(50,), compression="gzip")
+    with AsyncReader(path=path, batch_size=N, shuffle=True) as reader:
+        source: Any = reader._source.first  # type: ignore[attr-defined]
+        found: list[int] = []
+        for part in source._parts:
+            plain = part._decode
+
+            def counted(number: int, *more: Any, plain: Any = plain) -> Any:
+                found.append(number)
+                return plain(number, *more)
+
+            part._decode = counted
+            part.cache.resize(1)  # room for one chunk
+        found.clear()
+        source.release()
+        next(iter(reader))
+        assert sorted(found) == sorted([*range(-(-_DATA.size // 50))] * 2)
+
+
+def test_block_is_about_a_chunk_of_indices(tmp_path: Path) -> None:
+    """A block of "block" is as many rows as about fill a chunk of indices."""
+    path = write(tmp_path / "x.h5ad", dense(), chunks=(50,), compression="gzip")
+    with contextlib.closing(open_source(path)) as source:
+        assert source.first.index.block == int(50 / (_DATA.size / N))
+
+
+ADDED = {"add_rows_f4": "f4", "add_rows_f8": "f8", "add_rows_i8": "i8"}
+
+
+@pytest.mark.parametrize("name", ADDED)
+@pytest.mark.parametrize("chosen", [False, True])
+def test_kernels_equal_their_twins(name: str, chosen: bool) -> None:
+    """The compiled kernel and its twin make the same rows and find the same faults."""
+    rng = np.random.default_rng(4)
+    width = 9
+    columns = rng.integers(0, 20, 400)
+    columns[[50, 300]] = 20, -1
+    values = rng.integers(1, 9, 400).astype(ADDED[name])
+    if values.dtype.kind == "f":
+        values[100:103], columns[100:103] = np.finfo(values.dtype).max, 3
+        values[200], values[201] = np.nan, np.inf
+    ends = np.sort(rng.integers(0, 400, 12))
+    ends[-1] = 400
+    first = rng.integers(0, 2, 12).astype(np.uint8)
+    lookup = np.full(20, -1, np.int64)
+    lookup[rng.permutation(20)[:width]] = np.arange(width)
+    lookup[3] = 0
+    width, lookup = (width, lookup) if chosen else (20, np.empty(0, np.int64))
+    rows = rng.permutation(12)
+    made = []
+    for add in (getattr(kernels, name), sparse_twins.add_rows_f4_numpy):
+        out, bad = np.ones(12 * width, values.dtype), np.zeros(12, np.int64)
+        add(columns, values, ends, first, lookup, rows, width, 20, out, bad)
+        made.append((out.reshape(12, width)[rows[bad == 0]], bad))
+    assert np.array_equal(made[0][1], made[1][1])
+    assert np.array_equal(made[0][0], made[1][0], equal_nan=values.dtype.kind == "f")
+    assert (made[0][1] > 0).sum() == 2
