@@ -324,7 +324,8 @@ def open_reader_source(p: ReaderParams) -> OpenSet:
         expect = "HDF5" if p.hdf5_path is not None else "LMDB" if p.lmdb_path is not None else None
         fields = replace(fields, others=() if names is None else _stored(p)[1:])
         found = _open(p.given_path, fields, p.io, expect)
-        if names is None and found.windows is None and not fields.windowed and not p.episodes:
+        plain = names is None and p.columns is None and found.windows is None
+        if plain and not fields.windowed and not p.episodes:
             return found
         with _all_or_none([found]):
             return _named(p, found)
