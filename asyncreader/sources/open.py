@@ -97,8 +97,9 @@ def _stored(p: ReaderParams) -> tuple[str, ...]:
     """The fields that are read, each once, by their names in the file."""
     field = p.data_field
     if isinstance(field, str):
-        return (field,)
-    return tuple(dict.fromkeys(field.values())) if isinstance(field, dict) else field
+        return field, *p.places
+    pictures = tuple(field.values()) if isinstance(field, dict) else field
+    return *dict.fromkeys(pictures), *p.places
 
 
 def expand_paths(path: Paths) -> list[str]:
@@ -332,7 +333,8 @@ def open_reader_source(p: ReaderParams) -> OpenSet:
     stored = _stored(p) if names is not None else (fmt.DATA,)
     if isinstance(p.data, dict) and p.data_field == fmt.DATA:
         tables = tables_of(p.episodes)
-        stored = tuple(name for name in p.data if name not in tables)
+        pictures = (name for name in p.data if name not in tables and name not in p.places)
+        stored = *pictures, *p.places
     asked = replace(fields, data=stored[0], others=stored[1:], episodes=None, windowed=False)
     if p.episodes == "axis":
         asked = replace(asked, lead=2)
@@ -359,7 +361,7 @@ def _named(p: ReaderParams, found: OpenSet) -> OpenSet:
         _check_columns(fields_of(p), index)
     if names is not None:
         if isinstance(p.data_field, dict):
-            stored = p.data_field
+            stored = {**p.data_field, **{name: name for name in p.places}}
         else:
             stored = {name: name for name in found.names}
         windows = index.windows

@@ -43,7 +43,12 @@ def twice(monkeypatch: pytest.MonkeyPatch) -> None:
     """Readers draw with it."""
 
     def chosen(
-        shuffle: Any, seed: int, window: int, storage: Storage, subset: Subset | None = None
+        shuffle: Any,
+        seed: int,
+        window: int,
+        storage: Storage,
+        subset: Subset | None = None,
+        windows: Any = None,
     ) -> Sampler:
         return Twice(storage.count, seed)
 
