@@ -15,6 +15,7 @@ from .terminal import print_json, print_table
 
 if TYPE_CHECKING:
     from ..array_types import Int64
+    from ..pixels.specs import SampleSpec
     from ..sources import OpenSet, SetIndex, Source
 
 #: Classes that are shown one by one; --json has them all.
@@ -61,7 +62,7 @@ def _describe(source: OpenSet, subset: slice | Int64 | None = None) -> dict[str,
         "subset": None if subset is None else subset_count(subset, facts.count),
         "shape": None if spec.shape is None else list(spec.shape),
         "axes": spec.axes,
-        "dtype": str(spec.dtype),
+        "dtype": _dtype(spec),
         "encoding": spec.encoding,
         "chunk": source.first.index.chunk,
         "compression": source.first.index.compression,
@@ -76,6 +77,13 @@ def _describe(source: OpenSet, subset: slice | Int64 | None = None) -> dict[str,
         "bytes_on_disk": facts.size_on_disk,
         "bytes_a_sample": _bytes_each(source.index),
     }
+
+
+def _dtype(spec: SampleSpec) -> str:
+    """The dtype of stored samples; the members of structured rows, or the one that is served."""
+    from ..pixels.numbers import listed
+
+    return str(spec.dtype) if spec.dtype.names is None else listed(spec.dtype, spec.members)
 
 
 def _describe_episodes(source: OpenSet) -> dict[str, Any] | None:
@@ -145,7 +153,7 @@ def _describe_fields(source: OpenSet) -> list[dict[str, Any]]:
             "encoding": part.spec.encoding,
             "shape": part.spec.shape,
             "channels": part.spec.image_shape()[2],
-            "dtype": part.spec.dtype.name,
+            "dtype": _dtype(part.spec),
         }
         for name, part in named
     ]

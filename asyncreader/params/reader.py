@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Literal, TypeAlias, TypedDict
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, TypedDict
 
 from .. import checks
 from ..checks import one_of, optional, or_auto, whole
@@ -52,6 +52,9 @@ READ_BY: Final = (
     *("data_field", "labels_field", "labels_path", "subset", "episodes", "channel_order"),
     *("num_dim", "h_dim", "w_dim", "cha_dim"),
 )
+
+#: Parameters of how numbers are served, which also are a dict by field.
+BY_FIELD: Final = ("members", "dtype", "scale", "mean", "std")
 
 #: What a reader is opened with: a dict of parameters, or what ``path`` takes.
 Given: TypeAlias = Mapping[str, object] | Paths
@@ -120,10 +123,11 @@ class ReaderKeywords(TypedDict, total=False):
     channel_order: ChannelOrder
     layout: Layout
     contiguous: bool
-    dtype: npt.DTypeLike | None
-    scale: float | None
-    mean: npt.ArrayLike | None
-    std: npt.ArrayLike | None
+    members: str | Sequence[str] | Mapping[str, str | Sequence[str]] | None
+    dtype: npt.DTypeLike | Mapping[str, npt.DTypeLike] | None
+    scale: float | Mapping[str, float] | None
+    mean: npt.ArrayLike | Mapping[str, npt.ArrayLike] | None
+    std: npt.ArrayLike | Mapping[str, npt.ArrayLike] | None
     size: Sequence[int] | None
     crop: Crop
     crop_ratio: float
@@ -356,22 +360,33 @@ class ReaderParams:
         "encoding `yuv420` as they are stored, (B, bytes of a sample) uint8",
     )
     contiguous: bool = parameter(False, checks.FLAG, "transpose into C order")
-    dtype: str | None = parameter(
+    members: str | tuple[str, ...] | dict[str, str | tuple[str, ...]] | None = parameter(
         None,
-        optional(checks.DTYPE),
-        '`"float32"`, `"float16"` ...: cast while filling',
+        optional(checks.by_field(checks.MEMBERS)),
+        'members of structured rows (compound HDF5, PyTables): `["pt", "eta"]`: (B, 2), in '
+        "`dtype` or the dtype that numpy finds for all of them; `\"pt\"`: (B,); or a dict of these "
+        "by field. See [arrays](arrays.md#structured-rows)",
+    )
+    dtype: str | dict[str, str] | None = parameter(
+        None,
+        optional(checks.by_field(checks.DTYPE)),
+        '`"float32"`, `"float16"` ...: cast while filling. As `scale`, `mean` and `std` it is for '
+        'the first field, or a dict by field: `{"data": "float32", "boxes": "float16"}`',
         shown="as stored",
     )
-    scale: float | None = parameter(
+    scale: float | dict[str, float] | None = parameter(
         None,
-        optional(checks.FINITE),
+        optional(checks.by_field(checks.FINITE)),
         "`(x * scale - mean) / std`, fused into the fill; needs a float dtype",
     )
-    mean: tuple[float, ...] | None = parameter(
-        None, optional(checks.per_channel()), "one number, or one for each channel"
+    mean: tuple[float, ...] | dict[str, tuple[float, ...]] | None = parameter(
+        None,
+        optional(checks.by_field(checks.per_channel())),
+        "one number, or one for each channel; of data that are no pictures, for each number of the "
+        "last axis",
     )
-    std: tuple[float, ...] | None = parameter(
-        None, optional(checks.per_channel(divisor=True)), "as `mean`"
+    std: tuple[float, ...] | dict[str, tuple[float, ...]] | None = parameter(
+        None, optional(checks.by_field(checks.per_channel(divisor=True))), "as `mean`"
     )
     size: tuple[int, int] | None = parameter(
         None,
@@ -541,13 +556,19 @@ class ReaderParams:
 
         from ..pixels.specs import OutputSpec
 
+        values: dict[str, Any] = {}
+        by_field: dict[str, dict[str, Any]] = {}
+        for name in BY_FIELD:
+            value = getattr(self, name)
+            for field, one in value.items() if isinstance(value, dict) else [("", value)]:
+                own = by_field.setdefault(field, {}) if field else values
+                if one is not None:
+                    own[name] = np.dtype(one) if name == "dtype" else one
         return OutputSpec(
+            **values,
+            by_field=by_field,
             layout=self.layout,
             contiguous=self.contiguous,
-            dtype=None if self.dtype is None else np.dtype(self.dtype),
-            scale=1.0 if self.scale is None else float(self.scale),
-            mean=(0.0,) if self.mean is None else self.mean,
-            std=(1.0,) if self.std is None else self.std,
             size=self.size,
             crop=self.crop,
             crop_ratio=self.crop_ratio,
@@ -567,7 +588,7 @@ PARAMETERS: Final = declared(ReaderParams)
 #: Parameters whose values may have no hash; equal ones of the others have equal hashes.
 _UNHASHED: Final = (
     *("mix", "data", "labels", "data_field", "subset", "episodes_subset", "window", "weights"),
-    *("transform", "postprocess"),
+    *("transform", "postprocess", *BY_FIELD),
 )
 
 

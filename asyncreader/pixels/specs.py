@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -24,7 +25,8 @@ class SampleSpec:
     no axis of its own in storage, nor in what is handed out. ``values``: encoded numbers, not
     colours (masks.py). ``as_stored``: handed out in the stored order of axes, whatever the layout.
     ``narrow``: it is known that grey pictures of 16 bits are served with 8; where it is not, such a
-    picture is a DecodeError.
+    picture is a DecodeError. ``members``: of structured rows, the one that is a field of its own;
+    their ``dtype`` is flat (numbers.py).
     """
 
     shape: tuple[int, ...] | None
@@ -36,6 +38,7 @@ class SampleSpec:
     values: bool = False
     as_stored: bool = False
     narrow: bool = False
+    members: str | None = None
 
     @property
     def encoded(self) -> bool:
@@ -79,6 +82,14 @@ class OutputSpec:
     nearest: bool = False
     #: What is done with each image between its crop and its row, and after it (steps.py).
     steps: tuple[Step, ...] = ()
+    #: Members of structured rows, of each field that has such rows; one alone is no axis.
+    members: str | tuple[str, ...] | None = None
+    #: What is asked of single fields, by their names: other values of the fields above.
+    by_field: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+    def of(self, name: str) -> OutputSpec:
+        """What is wanted of one field."""
+        return replace(self, by_field={}, **self.by_field.get(name, {}))
 
     @property
     def affine(self) -> bool:

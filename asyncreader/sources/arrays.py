@@ -11,6 +11,7 @@ import numpy.typing as npt
 from ..array_types import Array
 from ..checks import FILL_MASKED
 from ..errors import ParamsError
+from ..pixels.numbers import flat_dtype
 from ..pixels.rows import Writer
 from .base import BaseSource, FieldIndex, SetFacts, Source, default_block, row_size
 from .bytestore import ByteFile, MemoryStore
@@ -104,7 +105,9 @@ def index_arrays(data: Any, labels: Any, asked: Request) -> SetIndex:
     dtype = np.dtype(data.dtype)
     if not shape or 0 in shape:
         raise ParamsError("data has no samples", found=f"shape {shape}")
-    if dtype.kind not in "buif":
+    if dtype.names is not None:
+        dtype = _flat(data, dtype)
+    elif dtype.kind not in "buif":
         raise ParamsError("data must hold plain numbers", found=f"dtype {dtype}")
     if asked.lead > 1:
         if not isinstance(data, np.ndarray) or len(shape) < asked.lead:
@@ -133,6 +136,19 @@ def index_arrays(data: Any, labels: Any, asked: Request) -> SetIndex:
         data = np.moveaxis(data, axis, 0)
     field = FieldIndex(stored, Rows(data), block=default_block(row_size(rows, dtype)))
     return SetIndex(facts, {asked.data: field}, table)
+
+
+def _flat(data: Any, dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """The flat dtype of structured rows; ParamsError unless they are bytes in memory."""
+    if not isinstance(data, np.ndarray) or dtype.hasobject:
+        raise ParamsError(
+            "structured rows are read of numpy arrays without objects",
+            found=f"{type(data).__name__}, dtype {dtype}",
+        )
+    try:
+        return flat_dtype(dtype)
+    except ValueError as exc:
+        raise ParamsError("the members of data are not read", found=str(exc)) from exc
 
 
 def label_array(labels: Any, count: int) -> Array:

@@ -107,8 +107,10 @@ def stored_samples(
     the second is larger; or, beside pictures, if they have the pictures' height and width. Where
     the second axis may be the channels, ParamsError asks for the axes. Other data are served as
     stored; ParamsError if they would have to move with pictures. (N, H, W) uint8 is grey pictures
-    where pictures are asked for.
+    where pictures are asked for. Structured rows (flat dtypes) are none.
     """
+    if dtype.names is not None:
+        return 0, SampleSpec(shape[1:], dtype, None)
     letters = _letters(shape, dtype, asked, path)
     if letters is None:
         if asked.moved and _has_size(f"field {asked.data!r}", shape, asked.image_size, path):

@@ -18,7 +18,8 @@ from ..arrays import TEXT_LABELS
 from ..base import FieldIndex, SetFacts, Storage, kept
 from ..bytestore import ByteFile, OpenFile
 from ..fields import SetIndex
-from ..hdf5.checks import Dataset, odd_bits
+from ..hdf5.checks import Dataset, check_numeric, odd_bits
+from ..hdf5.compound import read_member
 from ..hdf5.file import Hdf5, TablePaths, translated
 from ..request import Request, check_labels
 from . import fuel
@@ -105,9 +106,10 @@ class Hdf5Set:
 
     # -- finding things --------------------------------------------------------------------
 
-    def dataset(self, name: str) -> Dataset:
-        """A data set by name, reached by links inside the file only and stored in it."""
-        found = self.h5.find(name)
+    def dataset(self, name: str, records: bool = False) -> Dataset:
+        """A data set by name, reached by links inside the file only and stored in it; ``records``:
+        its rows may be structured."""
+        found = self.h5.find(name, records)
         if found is None:
             raise self._missing(name)
         return found
@@ -175,6 +177,9 @@ class Hdf5Set:
         packed = self.meta if fields.labels.strip("/") == fmt.LABELS else None
         if packed is not None and packed.label_kind == "none":
             return None
+        name, member = self.h5.member_of(fields.labels)
+        if member is not None:
+            return self._member(name, member)
         stored = self.h5.find(fields.labels)
         if stored is None:
             if fields.labels_required or packed is not None:
@@ -195,6 +200,15 @@ class Hdf5Set:
         labels = kept(labels)
         fmt.check_digest(fmt.LABELS, labels, packed, self.path)
         return labels
+
+    def _member(self, name: str, member: str) -> Array:
+        """Labels that are one member of structured rows."""
+        data = self.dataset(name, records=True)
+        _check_labels(data, self.count(data.shape[0]) if data.ndim else 0, self.path, name)
+        table = read_member(data, member, name, self.path, self.file.size)
+        if table is None:
+            raise self.h5.no_field(f"{name}.{member}")
+        return table
 
     def _class_names(self, labels: Array | None) -> tuple[str, ...] | None:
         """Class names: as packed, or those of a known layout if they fit the labels."""
@@ -299,16 +313,4 @@ def _check_labels(labels: Array | Dataset, count: int, path: str, name: str) -> 
             found=f"shape {labels.shape}",
             expected=f"{count} rows",
             hint=_WITHOUT,
-        )
-
-
-def check_numeric(dataset: Dataset, name: str, path: str, hint: str | None = None) -> None:
-    """FormatError unless a data set holds plain numbers."""
-    if dataset.dtype.kind not in "buif" or dataset.dtype.itemsize > 8:
-        raise FormatError(
-            f"data set {name!r} does not hold plain numbers",
-            path=path,
-            found=f"dtype {dataset.dtype}",
-            expected="integers or floats of at most 64 bits",
-            hint=hint,
         )
