@@ -31,7 +31,7 @@ from .checks import (
     virtual_dataset,
 )
 from .chunks import ChunkGrid, LibraryChunks
-from .compound import is_compound
+from .compound import is_compound, read_member
 from .structure import Structure, signature_at
 
 #: Attributes of a description that are looked at, and bytes of paths read at a time.
@@ -250,6 +250,13 @@ class Hdf5:
     def read(self, dataset: Dataset, name: str) -> Array:
         """All of a data set that passed :func:`check_stored`, in memory."""
         return read_table(dataset, name, self.path, self.size)
+
+    def read_member(self, dataset: Dataset, name: str, member: str) -> Array:
+        """One member of all rows of a data set of structured ones, in memory."""
+        table = read_member(dataset, member, name, self.path, self.size)
+        if table is None:
+            raise self.no_field(f"{name}.{member}")
+        return table
 
     def _dataset_names(self) -> list[str]:
         """Names of some data sets of the root and the groups in it, sorted, each cut to be

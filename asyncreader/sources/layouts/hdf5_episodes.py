@@ -63,7 +63,7 @@ def index_episodes(found: Hdf5Set, index_one: IndexOne) -> SetIndex | None:
     fields = {asked.data: first, **{one.data: index_one(one) for one in others}}
     counts = {one: index.facts.count for one, index in fields.items()}
     if word == "axis":
-        shapes = {name: tuple(found.dataset(name).shape[:2]) for name in counts}
+        shapes = {name: found.rows(name).shape[:2] for name in counts}
         episodes = along_axis(shapes, found.path)
     elif word == "files":
         one_each = {one: np.array([count]) for one, count in counts.items()}
@@ -102,7 +102,7 @@ def _recognised(found: Hdf5Set) -> tuple[str | None, str]:
 
 def _reached(h5: Any, name: str) -> object | None:
     try:
-        found: object | None = h5.reach(name)
+        found: object | None = h5.reach(h5.member_of(name)[0])
     except FormatError:
         return None
     return found
@@ -132,7 +132,10 @@ def _ends(found: Hdf5Set, word: str, name: str, rows: int) -> Int64:
 
 
 def _table(found: Hdf5Set, name: str) -> Array:
-    data = found.dataset(name)
+    held, member = found.h5.member_of(name)
+    data = found.dataset(held, records=member is not None)
+    if member is not None:
+        return found.h5.read_member(data, held, member)
     if data.dtype.kind == "S" and data.dtype.itemsize <= 256:
         return found.h5.read(data, name)
     return found.values(data, name)

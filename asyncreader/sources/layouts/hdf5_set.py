@@ -19,7 +19,6 @@ from ..base import FieldIndex, SetFacts, Storage, kept
 from ..bytestore import ByteFile, OpenFile
 from ..fields import SetIndex
 from ..hdf5.checks import Dataset, check_numeric, odd_bits
-from ..hdf5.compound import read_member
 from ..hdf5.file import Hdf5, TablePaths, translated
 from ..request import Request, check_labels
 from . import fuel
@@ -114,6 +113,10 @@ class Hdf5Set:
             raise self._missing(name)
         return found
 
+    def rows(self, name: str) -> Dataset:
+        """The data set of a field, or the one that it is a member of."""
+        return self.dataset(self.h5.member_of(name)[0], records=True)
+
     def _missing(self, name: str) -> AsyncReaderError:
         """The error for a missing data set: a ParamsError if the caller named it, and a FormatError
         in a set packed by asyncreader, which must have it."""
@@ -179,7 +182,9 @@ class Hdf5Set:
             return None
         name, member = self.h5.member_of(fields.labels)
         if member is not None:
-            return self._member(name, member)
+            data = self.dataset(name, records=True)
+            _check_labels(data, count, self.path, fields.labels)
+            return self.h5.read_member(data, name, member)
         stored = self.h5.find(fields.labels)
         if stored is None:
             if fields.labels_required or packed is not None:
@@ -200,15 +205,6 @@ class Hdf5Set:
         labels = kept(labels)
         fmt.check_digest(fmt.LABELS, labels, packed, self.path)
         return labels
-
-    def _member(self, name: str, member: str) -> Array:
-        """Labels that are one member of structured rows."""
-        data = self.dataset(name, records=True)
-        _check_labels(data, self.count(data.shape[0]) if data.ndim else 0, self.path, name)
-        table = read_member(data, member, name, self.path, self.file.size)
-        if table is None:
-            raise self.h5.no_field(f"{name}.{member}")
-        return table
 
     def _class_names(self, labels: Array | None) -> tuple[str, ...] | None:
         """Class names: as packed, or those of a known layout if they fit the labels."""
@@ -293,9 +289,12 @@ def _labels_elsewhere(path: str, name: str, count: int) -> Array:
     file = OpenFile(path, "mmap")
     file.close()  # its mapping stays
     with translated(path), Hdf5(file, checked=True) as h5:
-        dataset = h5.dataset(name)
-        check_numeric(dataset, name, path, _TEXT_LABELS)
+        held, member = h5.member_of(name)
+        dataset = h5.dataset(held, records=member is not None)
         _check_labels(dataset, count, path, name)
+        if member is not None:
+            return h5.read_member(dataset, held, member)
+        check_numeric(dataset, name, path, _TEXT_LABELS)
         return _native(h5.read(dataset, name))
 
 
