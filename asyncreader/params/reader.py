@@ -364,14 +364,14 @@ class ReaderParams:
         None,
         optional(checks.by_field(checks.MEMBERS)),
         'members of structured rows (compound HDF5, PyTables): `["pt", "eta"]`: (B, 2), in '
-        "`dtype` or the dtype that numpy finds for all of them; `\"pt\"`: (B,); or a dict of these "
+        '`dtype` or the dtype that numpy finds for all of them; `"pt"`: (B,); or a dict of these '
         "by field. See [arrays](arrays.md#structured-rows)",
     )
     dtype: str | dict[str, str] | None = parameter(
         None,
         optional(checks.by_field(checks.DTYPE)),
-        '`"float32"`, `"float16"` ...: cast while filling. As `scale`, `mean` and `std` it is for '
-        'the first field, or a dict by field: `{"data": "float32", "boxes": "float16"}`',
+        '`"float32"`, `"float16"` ...: cast while filling. This, `scale`, `mean` and `std` are of '
+        "the first field, or a dict by field",
         shown="as stored",
     )
     scale: float | dict[str, float] | None = parameter(

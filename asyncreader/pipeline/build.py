@@ -199,9 +199,7 @@ def check_values(p: ReaderParams, filler: BatchFiller) -> None:
         source.read_fields(RowJob(record.reshape(1), row, key), filler.fills, outs, Meter())
 
 
-def _warning_of_scale(
-    p: ReaderParams, fill: RowTransform, field: str, first: bool
-) -> str | None:
+def _warning_of_scale(p: ReaderParams, fill: RowTransform, field: str, first: bool) -> str | None:
     """The warning if mean and std of a field do not have the scale of integer pixels."""
     dtype = fill.stored.dtype
     given = (getattr(p, name) for name in ("scale", "mean", "std"))

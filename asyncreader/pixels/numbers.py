@@ -1,4 +1,4 @@
-"""Rows that are no pictures: their numbers, or some members of structured ones, cast and normalised.
+"""Rows that are no pictures: their numbers, or members of structured ones, cast and normalised.
 
 A structured row (a compound of HDF5, a structured array of numpy) is read as its bytes. Its dtype
 here is flat: a member inside another has the name ``outer.inner``, and what is no number of at most
@@ -39,7 +39,7 @@ class Member(NamedTuple):
     shape: tuple[int, ...] = ()
 
     @property
-    def count(self) -> int:
+    def numbers(self) -> int:
         """How many numbers."""
         return math.prod(self.shape)
 
@@ -57,7 +57,7 @@ def record_dtype(members: Iterable[Member], size: int) -> np.dtype[Any]:
     if not all(names) or len(set(names)) < len(names):
         raise ValueError("a member has no name, or that of another")
     for one in found:
-        if one.offset < 0 or one.offset + one.count * one.dtype.itemsize > size:
+        if one.offset < 0 or one.offset + one.numbers * one.dtype.itemsize > size:
             raise ValueError(f"member {one.name!r} lies outside of its row")
     if not 0 < len(found) <= MOST_MEMBERS:
         raise ValueError(f"{len(found)} members, where 1 to {MOST_MEMBERS} are read")
@@ -134,7 +134,7 @@ class NumberRows:
         for line, one in zip(self._table, self._members, strict=True):
             kind = one.dtype
             line[OFFSET], line[SIZE], line[KIND] = one.offset, kind.itemsize, ord(kind.kind)
-            line[SWAPPED], line[COUNT] = not kind.isnative, one.count
+            line[SWAPPED], line[COUNT] = not kind.isnative, one.numbers
             line[COPIED] = kind.newbyteorder("=") == self.dtype and not wanted.affine
 
     def _chosen(
@@ -212,7 +212,7 @@ class NumberRows:
         inside = (
             one
             for one in self._members
-            if 0 <= offset - one.offset < one.count * one.dtype.itemsize
+            if 0 <= offset - one.offset < one.numbers * one.dtype.itemsize
         )
         one = next(inside)
         value = bytes_at(address, one.dtype.itemsize).copy().view(one.dtype)
@@ -220,4 +220,3 @@ class NumberRows:
         if one.name:
             error.what = f"member {one.name!r}: {error.what}"
         return error
-

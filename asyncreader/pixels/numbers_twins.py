@@ -42,7 +42,8 @@ def cast_numbers_numpy(
     elements = np.stack(stored) if stored else np.zeros((0, each, item), np.uint8)
     made = np.empty((addresses.size, each, int(table[:, COUNT].sum())), dtype)
     wrong = np.zeros(made.shape, np.bool_)
-    offsets, first = [], 0
+    offsets: list[int] = []
+    first = 0
     for line in table.tolist():
         end = line[OFFSET] + line[SIZE] * line[COUNT]
         own = np.dtype(f"{chr(line[KIND])}{line[SIZE]}")

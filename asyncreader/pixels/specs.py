@@ -85,11 +85,11 @@ class OutputSpec:
     #: Members of structured rows, of each field that has such rows; one alone is no axis.
     members: str | tuple[str, ...] | None = None
     #: What is asked of single fields, by their names: other values of the fields above.
-    by_field: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    by_field: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
 
     def of(self, name: str) -> OutputSpec:
         """What is wanted of one field."""
-        return replace(self, by_field={}, **self.by_field.get(name, {}))
+        return replace(self, by_field={}, **self.by_field.get(name, {}))  # type: ignore[arg-type]
 
     @property
     def affine(self) -> bool:

@@ -212,8 +212,8 @@ def test_lists_of_files(tmp_path: Path) -> None:
         for i, (part, layout) in enumerate(zip(parts, ["contiguous", "gzip", "cut"], strict=True))
     ]
     for shuffle in (False, True, "block"):
-        (jets, tracks), records = served(path=paths, data_field=["jets", "tracks.pt"],
-                                         members=MEMBERS, shuffle=shuffle, batch_size=9)  # fmt: skip
+        params = {"path": paths, "data_field": ["jets", "tracks.pt"], "members": MEMBERS}
+        (jets, tracks), records = served(**params, shuffle=shuffle, batch_size=9)
         assert np.array_equal(jets, right(JETS)[records])
         assert np.array_equal(tracks, TRACK["pt"][records])
     with h5py.File(tmp_path / "3.h5", "w") as file:
@@ -456,8 +456,8 @@ def test_types_inside_each_other(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("damage", range(24))
 def test_damaged_types(tmp_path: Path, damage: int) -> None:
-    """A type whose bytes are damaged (offsets outside, over each other, other sizes) is an error, or
-    its numbers are those that h5py reads: never bytes outside of a row."""
+    """A type whose bytes are damaged (offsets outside, over each other, other sizes) is an error,
+    or its numbers are those that h5py reads: never bytes outside of a row."""
     kind = _type(12, [("x", 0, h5py.h5t.IEEE_F32LE), ("y", 4, h5py.h5t.STD_I64LE)])
     path = _raw(tmp_path / "set.h5", kind, np.arange(36, dtype=np.uint8).tobytes(), 3)
     held = bytearray(path.read_bytes())

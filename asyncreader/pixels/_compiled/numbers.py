@@ -119,9 +119,9 @@ def _float_of(bits, size):  # type: ignore[no-untyped-def]
     exponent = np.int64(bits >> np.uint64(10)) & 31
     part = np.int64(bits) & 1023
     if exponent == 0:
-        value = np.float64(part) * 2.0**-24
+        value = np.float64(part * 2.0**-24)
     elif exponent == 31:
-        value = np.inf if part == 0 else np.nan
+        value = np.float64(np.inf if part == 0 else np.nan)
     else:
         value = _double_of(np.uint64(((exponent + 1008) << 52) | (part << 42)))
     return -value if bits >> np.uint64(15) else value
@@ -137,7 +137,7 @@ def _half_bits(value):  # type: ignore[no-untyped-def]
         return sign | np.uint64(0x7E00)
     if exponent > 15:
         return sign | np.uint64(_HALF_INF)
-    exponent = max(exponent, _LEAST_HALF)
+    exponent = max(exponent, np.int64(_LEAST_HALF))
     # in units of the last place: 2 ** (10 - exponent), by its bits
     unit = _double_of(np.uint64(1033 - exponent) << np.uint64(52))
     steps = np.uint64(np.rint(abs(value) * unit))
@@ -161,11 +161,12 @@ def _to_whole(number, huge, x, is_float, size, kind):  # type: ignore[no-untyped
     uint64 above those of int64."""
     width = np.int64(8 * size)
     if kind == _SIGNED:
-        low, high = -(2.0 ** (width - 1)), 2.0 ** (width - 1)
+        high = np.float64(2.0 ** (width - 1))
+        low = -high
     elif kind == _BOOL:
-        low, high = 0.0, 2.0
+        low, high = np.float64(0), np.float64(2)
     else:
-        low, high = 0.0, 2.0**width
+        low, high = np.float64(0), np.float64(2.0**width)
     if is_float:
         if not (low <= x < high) or x != np.floor(x):
             return np.uint64(0), False
@@ -242,9 +243,7 @@ def cast_numbers(  # type: ignore[no-untyped-def]
                         number = _whole(bits, stored, own)
                         huge = number < 0 and own != _SIGNED
                     if to_float:
-                        made, fits = _to_float(
-                            number, huge, x, is_float, size, affine, a[c], b[c]
-                        )
+                        made, fits = _to_float(number, huge, x, is_float, size, affine, a[c], b[c])
                     else:
                         made, fits = _to_whole(number, huge, x, is_float, size, kind)
                     if not fits and bad[0] < 0:

@@ -390,7 +390,9 @@ class _LibraryReader:
         import h5py
 
         corner = tuple(int(a) * c for a, c in zip(at, grid.chunk, strict=True))
-        extent = tuple(min(c, n - lo) for lo, c, n in zip(corner, grid.chunk, grid.shape, strict=True))
+        extent = tuple(
+            min(c, n - lo) for lo, c, n in zip(corner, grid.chunk, grid.shape, strict=True)
+        )
         part, data = np.empty(extent, grid.dtype), self._data.id
         with self._lock, translated(self._h5.path):
             space = data.get_space()

@@ -182,9 +182,7 @@ def _pictures(found: Hdf5Set, data: Dataset, raw: SampleSpec) -> SampleSpec | No
     return stored_images(np.concatenate(rows), np.cumsum(sizes) - sizes, sizes)
 
 
-def _rows(
-    found: Hdf5Set, data: Dataset, axis: int, size: int, dtype: np.dtype[Any]
-) -> Storage:
+def _rows(found: Hdf5Set, data: Dataset, axis: int, size: int, dtype: np.dtype[Any]) -> Storage:
     """The samples of a contiguous data set, of ``size`` bytes each."""
     import h5py
 

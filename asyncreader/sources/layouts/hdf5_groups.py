@@ -22,8 +22,8 @@ from ..episodes import episodes_of
 from ..fields import SetIndex
 from ..hdf5.checks import check_bomb, check_stored, pipeline
 from ..hdf5.chunks import Pieces
-from ..hdf5.file import Hdf5
 from ..hdf5.compound import stored_dtype
+from ..hdf5.file import Hdf5
 from ..hdf5.filters import NAMES
 from ..hdf5.groups import CHUNKED, GroupNames, Members
 from ..request import Request, stored_samples
