@@ -295,9 +295,12 @@ class Windows:
     def storage(self, rows: Storage) -> Storage:
         """How the anchors are stored in a set whose rows are."""
         every = self.every
+        # of a sample the rows that are decoded for it alone, where blocks are read
+        decoded = rows.sample_bytes * self.rows_read(rows.block, rows.block) // rows.block
         return replace(
             rows,
             count=self.population,
+            sample_bytes=decoded,
             block=max(1, rows.block // every) if every else 1,
             ends=self.anchors.before(rows.ends, self.episodes) if every else None,
         )

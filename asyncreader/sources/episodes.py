@@ -262,6 +262,12 @@ def _chosen(subset: slice | Int64 | tuple[str, ...], episodes: Episodes, path: s
                 found=", ".join(map(repr, missing[:10])),
                 expected=f"names such as {episodes.names[0]!r}" if numbers else "numbers",
             )
+        if len(numbers) < len(episodes.names):
+            raise ParamsError(
+                "several episodes of these files have one name",
+                path=path,
+                hint="episodes_subset takes their numbers, too",
+            )
         chosen = np.array([numbers[name] for name in subset], np.int64)
     elif isinstance(subset, slice):
         chosen = np.arange(count, dtype=np.int64)[subset]

@@ -138,7 +138,8 @@ def _open(path: Paths, fields: Request, io: str, expect: str | None = None) -> O
             for name in names:
                 for found in _open_named(name, fields, io, expect):
                     files.append(found)
-                    files[-1] = _as_episode(found, fields)
+                    if fields.windowed or fields.episodes is not None:
+                        files[-1] = _as_episode(found, fields)
         except AsyncReaderError as exc:
             exc.shift_record(sum(file.facts.count for file in files))
             raise
@@ -288,6 +289,8 @@ def open_reader_source(p: ReaderParams) -> OpenSet:
         expect = "HDF5" if p.hdf5_path is not None else "LMDB" if p.lmdb_path is not None else None
         fields = replace(fields, others=() if names is None else _stored(p)[1:])
         found = _open(p.given_path, fields, p.io, expect)
+        if names is None and found.windows is None and not fields.windowed and not p.episodes:
+            return found
         with _all_or_none([found]):
             return _named(p, found)
     stored = _stored(p) if names is not None else (fmt.DATA,)
@@ -339,7 +342,7 @@ def _named(p: ReaderParams, found: OpenSet) -> OpenSet:
 def _as_episode(found: OpenSet, fields: Request) -> OpenSet:
     """A file that is one episode, where each is; HDF5 files know that already."""
     whole = fields.episodes == "files" or (fields.several and fields.episodes is None)
-    if not whole or found.windows is not None or not (fields.windowed or fields.episodes):
+    if not whole or found.windows is not None:
         return found
     episodes = Episodes("files", np.array([found.facts.count]))
     windows = Windows(episodes, dict.fromkeys(found.index.fields))

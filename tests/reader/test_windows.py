@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import pickle
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -516,6 +517,26 @@ def test_some_episodes(tmp_path: Path) -> None:
             opened(known, episodes_subset=wrong)
 
 
+def test_episodes_of_several_files(tmp_path: Path) -> None:
+    """Several files of groups are one set: episodes are numbered through, splits are joined, and a
+    name that two episodes have is an error."""
+    known = groups(tmp_path, "gzip")
+    (tmp_path / "more").mkdir()
+    groups(tmp_path / "more", "contiguous")
+    paths = [tmp_path / "set.h5", tmp_path / "more/set.h5"]
+    both = Written({"path": paths}, known.episodes * 2, known.names)
+    with opened(both, shuffle=True, last_batch="pad", nthread=2) as reader:
+        seen = []
+        for batch in reader:
+            check(batch, both, WINDOW)
+            seen += batch.indices[batch.mask].tolist()
+        assert sorted(seen) == list(range(4 * sum(LENGTHS)))
+    with opened(both, subset="train") as reader:
+        assert {e for e, _ in anchors_of(reader)} == {2, 10, 14, 22}
+    with pytest.raises(ParamsError, match="one name"):
+        opened(both, episodes_subset=["demo_2"])
+
+
 def test_weights_and_replacement(tmp_path: Path) -> None:
     """Weights are of samples, one for each anchor; draws with replacement are of anchors, too."""
     known = ends(tmp_path, "contiguous")
@@ -815,11 +836,32 @@ def test_damaged_chunk_fails_its_samples_alone(tmp_path: Path) -> None:
 # -- size ----------------------------------------------------------------------------------------
 
 
+def test_block_windows_count_the_rows_that_are_decoded(tmp_path: Path) -> None:
+    """With "block" so many samples are mixed that their decoded rows, also those between them, take
+    256 MiB: at every 50th row a fiftieth of the samples."""
+    with h5py.File(tmp_path / "x.h5", "w") as file:
+        file.create_dataset("a", (4000, 1 << 12), "u1", chunks=(100, 1 << 12), compression="gzip")
+        for row in range(0, 4000, 100):
+            file["a"][row] = 1
+        file["ends"] = [4000]
+    found = []
+    for every in (1, 50):
+        with AsyncReader(
+            path=tmp_path / "x.h5",
+            data_field="a",
+            episodes="ends:ends",
+            window=3,
+            window_every=every,
+            shuffle="block",
+            shuffle_window=1 << 20,
+        ) as reader:
+            found.append(reader.state_dict()["window"])
+    assert found == [64_200, 1284]
+
+
 def test_the_index_is_in_proportion_to_episodes() -> None:
     """10,000 episodes of 10,000 rows are 10^8 windows; what is kept of them is some numbers for
     each episode, and a state is as short as ever."""
-    import pickle
-
     rows = np.lib.stride_tricks.as_strided(np.zeros(1), (10**8, 1), (0, 0))
     ends_at = np.arange(1, 10_001) * 10_000
     with AsyncReader(
@@ -939,3 +981,47 @@ def test_encoded_pictures_in_processes(tmp_path: Path) -> None:
         expected = list(copies(reader))
     with opened(known, shuffle=True, workers="process") as reader:
         assert list(copies(reader)) == expected
+
+
+# -- all else that a reader does -----------------------------------------------------------------
+
+
+def test_names_of_own_without_episodes(tmp_path: Path) -> None:
+    """A stored field may be served under several names in any set."""
+    known = ends(tmp_path, "contiguous")
+    with AsyncReader(
+        path=tmp_path / "set.h5", data_field={"a": "at", "b": "act", "c": "at"}, shuffle=True
+    ) as reader:
+        for batch in reader:
+            np.testing.assert_array_equal(
+                batch.data[0], joined(known.episodes, "at")[batch.indices]
+            )
+            np.testing.assert_array_equal(batch.data[0], batch.data[2])
+            assert batch.episode is None
+            assert batch.present == (None, None, None)
+
+
+def test_a_pickled_reader_goes_on(tmp_path: Path) -> None:
+    """A reader of windows is pickled as its parameters and its place."""
+    known = groups(tmp_path, "gzip")
+    more: dict[str, Any] = {"episodes_subset": [1, 4, 7], "window_outside": (None, 3)}
+    with opened(known, shuffle=True, **more) as reader:
+        next(iter(reader))
+        with pickle.loads(pickle.dumps(reader)) as other:
+            assert list(copies(other)) == list(copies(reader))
+
+
+def test_replacement_samples(tmp_path: Path) -> None:
+    """A bad sample is replaced by a whole window of another place."""
+    known = groups(tmp_path, "gzip")
+    path = tmp_path / "set.h5"
+    with h5py.File(path) as file:
+        info = file["data/demo_2/act"].id.get_chunk_info(1)
+    whole = bytearray(path.read_bytes())
+    whole[info.byte_offset + 5 : info.byte_offset + 40] = bytes(35)
+    path.write_bytes(whole)
+    with opened(known, {"act": (0, 3), "at": (0, 3)}, on_error="skip", shuffle=True) as reader:
+        for batch in reader:
+            check(batch, known, {"act": (0, 3), "at": (0, 3)})
+            assert batch.mask.all()
+        assert reader.stats().bad_samples == 6

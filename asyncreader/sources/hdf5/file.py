@@ -167,16 +167,17 @@ class Hdf5:
                 continue
             if not isinstance(here, h5py.h5g.GroupID) or b"\0" in part:
                 return None
-            if not here.links.exists(part):
+            links = here.links
+            if not links.exists(part):
                 return None
-            link = here.links.get_info(part)
+            link = links.get_info(part)
             if link.type == h5py.h5l.TYPE_SOFT:
                 followed += 1
                 if followed > _SOFT:
                     raise FormatError(
                         f"{name!r} is a soft link that leads in circles", path=self.path
                     )
-                target = here.links.get_val(part)
+                target = links.get_val(part)
                 here = self._root if target.startswith(b"/") else here
                 left.extendleft(reversed(target.split(b"/")))
                 continue

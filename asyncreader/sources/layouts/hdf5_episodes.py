@@ -85,7 +85,7 @@ def _recognised(found: Hdf5Set) -> tuple[str | None, str]:
     asked, h5 = found.fields, found.h5
     if found.whole is not None:
         return None, ""
-    plain = isinstance(_reached(h5, asked.data), h5py.h5d.DatasetID)
+    plain = isinstance(h5.reach(h5.member_of(asked.data)[0]), h5py.h5d.DatasetID)
     for inside, begin, layout in () if plain else _GROUPS:
         group = h5.reach(inside) if not inside or inside in h5.names else None
         if isinstance(group, h5py.h5g.GroupID) and _has_numbered(group, begin):
@@ -98,14 +98,6 @@ def _recognised(found: Hdf5Set) -> tuple[str | None, str]:
     if asked.several or {"observations", "action"} <= h5.names:
         return "files", "ACT"
     return None, ""
-
-
-def _reached(h5: Any, name: str) -> object | None:
-    try:
-        found: object | None = h5.reach(h5.member_of(name)[0])
-    except FormatError:
-        return None
-    return found
 
 
 def _has_numbered(group: Any, begin: str) -> bool:

@@ -224,4 +224,7 @@ def index_hdf5(file: ByteFile, fields: Request) -> SetIndex:
         def index(one: Request) -> SetIndex:
             return index_of(Hdf5Set(file, h5, one, meta), LAYOUTS)
 
-        return index_episodes(Hdf5Set(file, h5, fields, meta), index) or index_set(fields, index)
+        found = None
+        if meta is None or fields.episodes is not None:
+            found = index_episodes(Hdf5Set(file, h5, fields, meta), index)
+        return found or index_set(fields, index)
