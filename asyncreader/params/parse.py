@@ -179,13 +179,19 @@ def _check_fields(p: ReaderParams) -> None:
     chosen = (field,) if isinstance(field, str) else field
     if isinstance(field, dict):
         chosen = tuple(field.values())
-    missing = [name for name in chosen if name not in p.data]
+    # "jets.pt" may be a member of the array "jets"
+    missing = [name for name in chosen if not _prefixes(name) & p.data.keys()]
     if missing or isinstance(p.data_field, str):
         raise ParamsError(
             "data_field does not choose from data's arrays",
             found=repr(p.data_field),
             expected=f"a list of some of {', '.join(map(repr, p.data))}",
         )
+
+
+def _prefixes(name: str) -> set[str]:
+    parts = name.split(".")
+    return {".".join(parts[: i + 1]) for i in range(len(parts))}
 
 
 def _check_windows(p: ReaderParams) -> None:

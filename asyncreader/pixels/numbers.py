@@ -107,7 +107,7 @@ class NumberRows:
 
     ``shape``: of a served row; ``dtype``: of its numbers; ``narrows``: whether a stored number may
     be one that this cannot hold; ``plain``: the numbers are served as they are stored, with nothing
-    between them.
+    between them; ``compiled``: compiled code knows all their dtypes.
     """
 
     def __init__(self, stored: SampleSpec, wanted: OutputSpec, path: str) -> None:
@@ -128,6 +128,7 @@ class NumberRows:
         kinds = [one.dtype for one in self._members]
         self.narrows = not all(ranges.holds_all(kind, self.dtype) for kind in kinds)
         self.plain = not stored.dtype.names and stored.dtype == self.dtype and not wanted.affine
+        self.compiled = all(is_number(kind) for kind in kinds)
         self._affine = wanted.affine
         self._scale, self._shift = self._coefficients(wanted)
         self._table = np.zeros((len(self._members), COLUMNS), np.int64)

@@ -185,7 +185,8 @@ class RowTransform:
         self.row_shape = after(wanted.steps, numbers.shape)
         self.view_axes: tuple[int, ...] = tuple(range(len(self.row_shape) + 1))
         self._channels = max(len(wanted.mean), len(wanted.std))
-        self.mode = "each" if wanted.steps else "copy" if numbers.plain else "numbers"
+        one = "numbers" if numbers.compiled else "each"
+        self.mode = "each" if wanted.steps else "copy" if numbers.plain else one
         self._to_hwc: tuple[int, ...] | None = None
         self.geometry = False
 

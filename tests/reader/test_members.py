@@ -158,6 +158,44 @@ def test_structured_arrays(made: Callable[[Any], Any], shuffle: Any) -> None:
     assert np.array_equal(data[1], right(TRACK)[records])
 
 
+def test_members_of_arrays_as_fields() -> None:
+    """``data_field`` names members of arrays, too, also of the rows of episodes; a point in the
+    name of an array is a part of it."""
+    given = {"jets": JETS, "tracks": TRACK, "jets.eta": np.arange(N)}
+    data, at = served(data=given, data_field={"a": "jets.at.x", "b": "tracks.pt", "c": "jets.eta"},
+                      shuffle=True, batch_size=16)  # fmt: skip
+    assert np.array_equal(data[0], JETS["at"]["x"][at])
+    assert np.array_equal(data[1], TRACK["pt"][at])
+    assert np.array_equal(data[2], at)
+    rows, _ = served(data={"tracks": TRACK}, data_field=["tracks.pt"], episodes="axis", window=2,
+                     batch_size=16)  # fmt: skip
+    assert np.array_equal(rows[0][:4, 0], TRACK["pt"][0, :4])
+    assert rows[0].shape == (N * (TRACKS - 1), 2)
+    for name in ("jets.nothing", "nothing.pt", "jets.eta.x"):
+        with pytest.raises(ParamsError):
+            AsyncReader(data=given, data_field=[name])
+    with pytest.raises(ParamsError, match="objects"):
+        AsyncReader(data=np.zeros(3, [("x", "O")]), members=["x"])
+
+
+def test_structured_npy(tmp_path: Path) -> None:
+    """A .npy file of structured rows."""
+    np.save(tmp_path / "jets.npy", JETS)
+    data, at = served(path=tmp_path / "jets.npy", members=MEMBERS, shuffle=True, batch_size=16)
+    assert np.array_equal(data, right(JETS)[at])
+
+
+def test_numbers_of_more_than_64_bits() -> None:
+    """Arrays of numpy's long double are served and cast, though no compiled code knows them."""
+    rows = np.arange(12, dtype=np.longdouble).reshape(4, 3)
+    assert np.array_equal(served(data=rows)[0], rows)
+    made, _ = served(data=rows, dtype="float32", mean=[1, 2, 3])
+    assert np.array_equal(made, rows - [1, 2, 3])
+    records = np.zeros(4, [("x", "g"), ("y", "f4")])
+    with pytest.raises(ParamsError, match="'x' does not hold plain numbers"):
+        AsyncReader(data=records, members=["x"])
+
+
 def test_an_h5py_data_set_as_data(stored: Path) -> None:
     """An open data set of h5py is reopened by its path."""
     with h5py.File(stored, "r") as file:
