@@ -29,7 +29,7 @@ STREAM_WEIGHTED: Final = 10
 STREAM_CLASSES: Final = 11
 STREAM_CLASS: Final = 12
 STREAM_SET: Final = 13
-STREAM_ANCHOR: Final = 14
+STREAM_ANCHOR: Final = 15
 
 
 def mix(value: int) -> int:
