@@ -199,6 +199,29 @@ def _also(check: Check[T], word: W) -> Check[T | W]:
     )
 
 
+def by_field(check: Check[T]) -> Check[T | dict[str, T]]:
+    """What ``check`` takes, or a dict of it by the names of fields."""
+
+    def take(value: Any) -> T | dict[str, T]:
+        if not isinstance(value, Mapping):
+            return check.take(value)
+        if not value or not all(isinstance(name, str) and name for name in value):
+            raise Wrong("{field: value, ...}")
+        found = {}
+        for name, one in value.items():
+            try:
+                found[name] = check.take(one)
+            except Exception as exc:  # an odd object may raise anything when it is looked at
+                wrong = exc if isinstance(exc, Wrong) else Wrong(check.expected, one)
+                given = one if wrong.found is None else wrong.found
+                raise Wrong(wrong.expected, given, f"[{name!r}]{wrong.part}", wrong.hint) from None
+        return found
+
+    comma = "," if "," in check.expected else ""
+    expected = f"{check.expected}{comma} or a dict of these by field"
+    return Check(expected, take, check.form, check.words)
+
+
 # -- texts and paths -----------------------------------------------------------------------------
 
 
@@ -258,6 +281,8 @@ def _names(value: Any) -> str | tuple[str, ...]:
 
 #: A name, or several in the order in which they are served.
 NAMES: Final = Check("text", _names, "text")
+#: As NAMES; a command line has a list or a dict of them as JSON.
+MEMBERS: Final = Check("text, or a list of different names", _names)
 
 
 def _fields(value: Any) -> str | tuple[str, ...] | dict[str, str]:

@@ -15,6 +15,7 @@ from .terminal import print_json, print_table
 
 if TYPE_CHECKING:
     from ..array_types import Int64
+    from ..pixels.specs import SampleSpec
     from ..sources import OpenSet, SetIndex, Source
 
 #: Classes that are shown one by one; --json has them all.
@@ -63,7 +64,7 @@ def _describe(source: OpenSet, subset: slice | Int64 | None = None) -> dict[str,
         "subset": None if subset is None else subset_count(subset, facts.count),
         "shape": None if spec.shape is None else list(spec.shape),
         "axes": spec.axes,
-        "dtype": str(spec.dtype),
+        "dtype": _dtype(spec),
         "encoding": spec.encoding,
         "chunk": source.first.index.chunk,
         "compression": source.first.index.compression,
@@ -90,6 +91,13 @@ def _describe_sets(source: OpenSet) -> list[dict[str, Any]] | None:
         {"path": one.facts.path, "ratio": ratio, "count": one.facts.count}
         for one, ratio in zip(source.sets, source.index.ratios, strict=True)
     ]
+
+
+def _dtype(spec: SampleSpec) -> str:
+    """The dtype of stored samples; the members of structured rows, or the one that is served."""
+    from ..pixels.numbers import listed
+
+    return str(spec.dtype) if spec.dtype.names is None else listed(spec.dtype, spec.members)
 
 
 def _describe_episodes(source: OpenSet) -> dict[str, Any] | None:
@@ -159,7 +167,7 @@ def _describe_fields(source: OpenSet) -> list[dict[str, Any]]:
             "encoding": part.spec.encoding,
             "shape": part.spec.shape,
             "channels": part.spec.image_shape()[2],
-            "dtype": part.spec.dtype.name,
+            "dtype": _dtype(part.spec),
         }
         for name, part in named
     ]

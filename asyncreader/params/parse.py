@@ -219,13 +219,19 @@ def _check_fields(p: ReaderParams) -> None:
         )
     if p.data_field == "data":
         return
-    missing = [name for name in pictures if name not in p.data]
+    # "jets.pt" may be a member of the array "jets"
+    missing = [name for name in pictures if not _prefixes(name) & p.data.keys()]
     if missing or isinstance(p.data_field, str):
         raise ParamsError(
             "data_field does not choose from data's arrays",
             found=repr(p.data_field),
             expected=f"a list of some of {', '.join(map(repr, p.data))}",
         )
+
+
+def _prefixes(name: str) -> set[str]:
+    parts = name.split(".")
+    return {".".join(parts[: i + 1]) for i in range(len(parts))}
 
 
 def _check_windows(p: ReaderParams) -> None:

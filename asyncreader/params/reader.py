@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import (
     TYPE_CHECKING,
+    Any,
     Final,
     Literal,
     Protocol,
@@ -81,6 +82,9 @@ class Described(Protocol):
         """The parameters that were passed, by name."""
 
 
+#: Parameters of how numbers are served, which also are a dict by field.
+BY_FIELD: Final = ("members", "dtype", "scale", "mean", "std")
+
 #: What a reader is opened with: a dict of parameters, what ``path`` takes, or a dataset.
 Given: TypeAlias = "Mapping[str, object] | Paths | Described"
 
@@ -146,10 +150,11 @@ class ReaderKeywords(TypedDict, total=False):
     channel_order: ChannelOrder
     layout: Layout
     contiguous: bool
-    dtype: npt.DTypeLike | None
-    scale: float | None
-    mean: npt.ArrayLike | None
-    std: npt.ArrayLike | None
+    members: str | Sequence[str] | Mapping[str, str | Sequence[str]] | None
+    dtype: npt.DTypeLike | Mapping[str, npt.DTypeLike] | None
+    scale: float | Mapping[str, float] | None
+    mean: npt.ArrayLike | Mapping[str, npt.ArrayLike] | None
+    std: npt.ArrayLike | Mapping[str, npt.ArrayLike] | None
     size: Sequence[int] | None
     crop: Crop
     crop_ratio: float
@@ -408,22 +413,33 @@ class ReaderParams:
         "encoding `yuv420` as they are stored, (B, bytes of a sample) uint8",
     )
     contiguous: bool = parameter(False, checks.FLAG, "transpose into C order")
-    dtype: str | None = parameter(
+    members: str | tuple[str, ...] | dict[str, str | tuple[str, ...]] | None = parameter(
         None,
-        optional(checks.DTYPE),
-        '`"float32"`, `"float16"` ...: cast while filling',
+        optional(checks.by_field(checks.MEMBERS)),
+        'members of structured rows (compound HDF5, PyTables): `["pt", "eta"]`: (B, 2), in '
+        '`dtype` or the dtype that numpy finds for all of them; `"pt"`: (B,); or a dict of these '
+        "by field. See [arrays](arrays.md#structured-rows)",
+    )
+    dtype: str | dict[str, str] | None = parameter(
+        None,
+        optional(checks.by_field(checks.DTYPE)),
+        '`"float32"`, `"float16"` ...: cast while filling. This, `scale`, `mean` and `std` are of '
+        "the first field, or a dict by field",
         shown="as stored",
     )
-    scale: float | None = parameter(
+    scale: float | dict[str, float] | None = parameter(
         None,
-        optional(checks.FINITE),
+        optional(checks.by_field(checks.FINITE)),
         "`(x * scale - mean) / std`, fused into the fill; needs a float dtype",
     )
-    mean: tuple[float, ...] | None = parameter(
-        None, optional(checks.per_channel()), "one number, or one for each channel"
+    mean: tuple[float, ...] | dict[str, tuple[float, ...]] | None = parameter(
+        None,
+        optional(checks.by_field(checks.per_channel())),
+        "one number, or one for each channel; of data that are no pictures, for each number of the "
+        "last axis",
     )
-    std: tuple[float, ...] | None = parameter(
-        None, optional(checks.per_channel(divisor=True)), "as `mean`"
+    std: tuple[float, ...] | dict[str, tuple[float, ...]] | None = parameter(
+        None, optional(checks.by_field(checks.per_channel(divisor=True))), "as `mean`"
     )
     size: tuple[int, int] | None = parameter(
         None,
@@ -625,13 +641,19 @@ class ReaderParams:
 
         from ..pixels.specs import OutputSpec
 
+        values: dict[str, Any] = {}
+        by_field: dict[str, dict[str, Any]] = {}
+        for name in BY_FIELD:
+            value = getattr(self, name)
+            for field, one in value.items() if isinstance(value, dict) else [("", value)]:
+                own = by_field.setdefault(field, {}) if field else values
+                if one is not None:
+                    own[name] = np.dtype(one) if name == "dtype" else one
         return OutputSpec(
+            **values,
+            by_field=by_field,
             layout=self.layout,
             contiguous=self.contiguous,
-            dtype=None if self.dtype is None else np.dtype(self.dtype),
-            scale=1.0 if self.scale is None else float(self.scale),
-            mean=(0.0,) if self.mean is None else self.mean,
-            std=(1.0,) if self.std is None else self.std,
             size=self.size,
             crop=self.crop,
             crop_ratio=self.crop_ratio,
@@ -653,7 +675,7 @@ PARAMETERS: Final[dict[str, Parameter]] = declared(ReaderParams)
 #: Parameters whose values may have no hash; equal ones of the others have equal hashes.
 _UNHASHED: Final = (
     *("mix", "data", "labels", "data_field", "columns", "subset", "episodes_subset", "window"),
-    *("weights", "views", "transform", "postprocess"),
+    *("weights", "views", "transform", "postprocess", *BY_FIELD),
 )
 
 

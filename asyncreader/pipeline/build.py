@@ -19,6 +19,7 @@ from ..pixels.augment.base import Operation
 from ..pixels.specs import OutputSpec
 from ..pixels.transform import RowTransform
 from ..pixels.user_transform import Made, Transform
+from ..pixels.views import by_field
 from ..sampling import sampler_of, takes_classes
 from ..sampling.samplers import Sampler, Storage
 from ..sampling.schedule import BatchPlan, Cursor, Schedule
@@ -203,38 +204,42 @@ def check_values(p: ReaderParams, filler: BatchFiller) -> None:
     ParamsError if ``dtype`` cannot hold a value of some samples. None is read if it can hold all
     values that the stored dtype has. A value that this does not find fails its batch later.
     """
-    fill, sampler = filler.fills[0], filler.schedule.sampler
-    slow = sampler.warning(_storage(filler.source, p))
-    for warning in (slow, _warning_of_scale(p, fill)):
-        if warning is not None:
-            warnings.warn(warning, stacklevel=3)
-    if not fill.narrows or filler.together is not None:
+    source, sampler = filler.source, filler.schedule.sampler
+    warned = [sampler.warning(_storage(source, p))]
+    for name, fills in zip(source.names, by_field(filler.fills, filler.fills), strict=True):
+        warned.append(_warning_of_scale(p, fills[0], name, name == source.names[0]))
+    for warning in filter(None, warned):
+        warnings.warn(warning, stacklevel=3)
+    if not any(fill.narrows for fill in filler.fills) or filler.together is not None:
         return
     positions = np.unique(np.linspace(0, sampler.length - 1, LOOKED_AT).astype(np.int64))
     row, key = np.zeros(1, np.int64), np.zeros(1, np.uint64)
-    out = aligned_empty(fill.allocate_shape(1), fill.dtype)
+    outs = [aligned_empty(part.shape, part.dtype) for part in filler.rows(1)]
     for record in sampler.records(0, positions):
         # a damaged sample is not the dtype's fault: it fails its batch later
-        job = RowJob(filler.source.records(record.reshape(1)), row, key)
-        read_rows(filler.source.first, job, fill, out, Meter())
+        source.read_fields(RowJob(record.reshape(1), row, key), filler.fills, outs, Meter())
 
 
-def _warning_of_scale(p: ReaderParams, fill: RowTransform) -> str | None:
-    """The warning if mean and std do not have the scale of integer pixels."""
+def _warning_of_scale(p: ReaderParams, fill: RowTransform, field: str, first: bool) -> str | None:
+    """The warning if mean and std of a field do not have the scale of integer pixels."""
     dtype = fill.stored.dtype
-    if dtype.kind != "u" or (p.mean is None and p.std is None):
+    given = (getattr(p, name) for name in ("scale", "mean", "std"))
+    scale, mean, std = (
+        one.get(field) if isinstance(one, dict) else one if first else None for one in given
+    )
+    if dtype.kind != "u" or (mean is None and std is None):
         return None
     limit = int(np.iinfo(dtype).max)
-    mean, std = p.mean or (0.0,), p.std or (1.0,)
-    top = limit * abs(1.0 if p.scale is None else p.scale)
+    mean, std = mean or (0.0,), std or (1.0,)
+    top = limit * abs(1.0 if scale is None else scale)
     changes = any(mean) or any(value != 1.0 for value in std)
-    if p.scale is None and changes and max(map(abs, mean)) <= 1 and max(map(abs, std)) <= 1:
+    if scale is None and changes and max(map(abs, mean)) <= 1 and max(map(abs, std)) <= 1:
         cure = f"pass scale=1/{limit} as well (or scale=1, if this is meant)"
     elif max(mean) > top:
-        cure = "leave scale out" if p.scale is not None else "give both in the scale of the pixels"
+        cure = "leave scale out" if scale is not None else "give both in the scale of the pixels"
     else:
         return None
-    scaled = "" if p.scale is None else f" with scale={p.scale:.6g}"
+    scaled = "" if scale is None else f" with scale={scale:.6g}"
     return (
         f"mean={_shortly(mean)} and std={_shortly(std)} are not of the scale of {dtype} pixels"
         f"{scaled}, which are 0 to {top:.6g}: {cure}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -40,7 +40,14 @@ class Together:
         steps = tuple(step for step in wanted.steps if not step.last)
         plain = OutputSpec(layout=wanted.layout)
         uncast = {name: getattr(plain, name) for name in ("dtype", "scale", "mean", "std")}
-        self.before = source.fills(replace(wanted, **uncast, contiguous=False, steps=steps))
+        # members are chosen before the function, values are cast and normalised behind it
+        members = {
+            name: {"members": one["members"]}
+            for name, one in wanted.by_field.items()
+            if "members" in one
+        }
+        raw = replace(wanted, **uncast, contiguous=False, steps=steps, by_field=members)
+        self.before = source.fills(raw)
         kinds = [self._kind(number, name, wanted) for number, name in enumerate(source.names)]
         self.transform = replace(transform, fields=tuple(kinds))
         if type(transform.function).__module__.startswith("albumentations"):
@@ -48,14 +55,17 @@ class Together:
         self.fills: tuple[RowTransform, ...] = ()
         if transform.made is not None:
             last = tuple(step for step in wanted.steps if step.last)
-            cast = {name: getattr(wanted, name) for name in uncast}
-            first = replace(plain, **cast, contiguous=wanted.contiguous, steps=last)
+            first = wanted.for_field(source.names[0])
+            cast = {name: getattr(first, name) for name in uncast}
             others = replace(plain, contiguous=wanted.contiguous)
+            given = [replace(others, **cast, steps=last)]
+            for name in source.names[1:]:
+                asked = wanted.by_field.get(name, {}).items()
+                own: dict[str, Any] = {what: value for what, value in asked if what in uncast}
+                given.append(replace(others, **own))
             self.fills = tuple(
-                RowTransform(_stored(fill, shape), first if k == 0 else others, source.facts.path)
-                for k, (fill, shape) in enumerate(
-                    zip(self.before, transform.made.shapes, strict=True)
-                )
+                RowTransform(_stored(fill, shape), one, source.facts.path)
+                for fill, shape, one in zip(self.before, transform.made.shapes, given, strict=True)
             )
 
     def _kind(self, number: int, name: str, wanted: OutputSpec) -> Field:

@@ -33,19 +33,20 @@ def checked(
         with np.errstate(invalid="ignore"):
             wrong = values.astype(dtype) != values
         if wrong.any():
-            raise _does_not_fit(values[wrong], stored, dtype, path)
+            raise does_not_fit(values[wrong], stored, dtype, path)
         yield
         return
     try:
         with np.errstate(over="raise"):
             yield
     except FloatingPointError:
-        raise _does_not_fit(values[np.isfinite(values)], stored, dtype, path) from None
+        raise does_not_fit(values[np.isfinite(values)], stored, dtype, path) from None
 
 
-def _does_not_fit(
+def does_not_fit(
     values: Array, stored: np.dtype[Any], dtype: np.dtype[Any], path: str
 ) -> ParamsError:
+    """The error of ``values`` of a set at ``path``, stored as ``stored``."""
     return ParamsError(
         f'dtype="{dtype}" cannot hold the values that are stored',
         path=path,

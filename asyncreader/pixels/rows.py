@@ -389,7 +389,11 @@ class RowWriter:
 
     def _place(self, which: Int64, addresses: Int64, views: Iterable[UInt8]) -> None:
         """Write the samples ``which``, which lie at ``addresses``, where ``views`` looks, too."""
-        if self.fill.mode != "resize":
+        if self.fill.mode == "numbers":
+            wrong = self.fill.put_numbers(addresses, self.job.rows[which], self.out)
+            if wrong is not None:
+                raise self._locate(wrong[1], int(which[wrong[0]]))
+        elif self.fill.mode != "resize":
             for i, view in zip(which.tolist(), views, strict=True):
                 self._put(i, self.fill.as_stored(view))
         elif which.size:

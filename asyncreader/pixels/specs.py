@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -25,7 +25,8 @@ class SampleSpec:
     no axis of its own in storage, nor in what is handed out. ``values``: encoded numbers, not
     colours (masks.py). ``as_stored``: handed out in the stored order of axes, whatever the layout.
     ``narrow``: it is known that grey pictures of 16 bits are served with 8; where it is not, such a
-    picture is a DecodeError.
+    picture is a DecodeError. ``members``: of structured rows, the one that is a field of its own;
+    their ``dtype`` is flat (numbers.py).
     """
 
     shape: tuple[int, ...] | None
@@ -37,6 +38,7 @@ class SampleSpec:
     values: bool = False
     as_stored: bool = False
     narrow: bool = False
+    members: str | None = None
 
     @property
     def encoded(self) -> bool:
@@ -89,6 +91,10 @@ class OutputSpec:
     first_view: int = 0
     #: Of samples that are served in several sizes: what is wanted of the other arrays.
     others: tuple[OutputSpec, ...] = ()
+    #: Members of structured rows, of each field that has such rows; one alone is no axis.
+    members: str | tuple[str, ...] | None = None
+    #: What is asked of single fields, by their names: other values of the fields above.
+    by_field: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
 
     @property
     def arrays(self) -> tuple[OutputSpec, ...]:
@@ -99,6 +105,10 @@ class OutputSpec:
     def of(cls, arrays: Sequence[OutputSpec]) -> OutputSpec:
         """Several arrays of a field as one: see :attr:`arrays`."""
         return replace(arrays[0], others=tuple(arrays[1:]))
+
+    def for_field(self, name: str) -> OutputSpec:
+        """What is wanted of one field."""
+        return replace(self, by_field={}, **self.by_field.get(name, {}))  # type: ignore[arg-type]
 
     @property
     def affine(self) -> bool:

@@ -23,6 +23,7 @@ from ..system.memory import address_of
 from . import codec, geometry, kernels, planes, ranges, twins
 from .fill_tables import MIRROR_DRAW
 from .masks import check_values, decode_values, pick
+from .numbers import NumberRows
 from .row_filler import RowFiller
 from .specs import OutputSpec, SampleSpec
 from .steps import Erases, ImageShape, Row, after, run
@@ -86,7 +87,8 @@ class RowTransform:
     transposed to what the user sees. ``mode``: "copy" (bytes as they are), "mirror" (the same with
     flips, padded crops or erased rectangles), "affine" (uint8 -> float32 or float16) and
     "transpose" (HWC -> CHW), each one compiled pass for a whole batch; "resize" (uint8 pictures,
-    cropped and resized) or "each" (per image).
+    cropped and resized), "numbers" (no pictures, cast, normalised, or members of structured
+    rows) or "each" (per image).
     ``frame``: (H, W) of the picture whose crop is taken (that of the first field), None for a
     sample's own. ``members``: of a mix of sets, that of each set, by the number of the set's first
     record.
@@ -104,9 +106,15 @@ class RowTransform:
         self.members: Mapping[int, RowTransform] = {}
         self._frame = frame
         self._path = path
-        self.dtype = wanted.dtype or stored.dtype.newbyteorder("=")
-        #: whether a stored value may be one that ``dtype`` cannot hold
-        self.narrows = not ranges.holds_all(stored.dtype, self.dtype)
+        #: what is done with numbers that are no pictures
+        self._numbers: NumberRows | None = None
+        if stored.axes is None and wanted.layout != "planes":
+            self._numbers = NumberRows(stored, wanted, path)
+            self.dtype, self.narrows = self._numbers.dtype, self._numbers.narrows
+        else:
+            self.dtype = wanted.dtype or stored.dtype.newbyteorder("=")
+            #: whether a stored value may be one that ``dtype`` cannot hold
+            self.narrows = not ranges.holds_all(stored.dtype, self.dtype)
         #: the compiled pass to float32 or float16, where it serves
         self._affine_row: Callable[..., None] | None = None
         #: uint8 pictures of 3 channels that compiled code crops and resizes, by geometry.METHODS;
@@ -128,13 +136,13 @@ class RowTransform:
         if wanted.layout == "planes":
             self._plan_planes(stored, wanted, path)
         elif stored.axes is None:
-            self._plan_other(wanted)
+            self._plan_other(wanted, self._numbers)
         else:
             self._plan_image(stored, wanted, path)
         # loaded by the thread that opens the reader, not by a worker during the first batch
         for name in self._needed():
             getattr(kernels, name)
-        shape = () if stored.axes is None else (self._channels,)
+        shape = () if stored.axes is None and self._channels == 1 else (self._channels,)
         mean, std = (np.broadcast_to(np.ravel(v), shape or 1) for v in (wanted.mean, wanted.std))
         work = np.float64 if self.dtype.itemsize > 4 else np.float32
         self._scale: Array = (wanted.scale / std).astype(work).reshape(shape)
@@ -151,14 +159,15 @@ class RowTransform:
             return "uniform_rows", "plan_crops", "resize_planned", plan
         if self.wanted.views and self.stored.encoded:
             return "uniform_rows", "jpeg_header", "cut_jpeg", "resize_planned", "resize_u8"
+        if self.mode == "numbers":
+            return ("cast_numbers",)
         return ("uniform_rows", "resize_planned") if self._steps and self.wanted.flip else ()
 
     # -- what the slots look like ----------------------------------------------------------
 
-    def _plan_other(self, wanted: OutputSpec) -> None:
+    def _plan_other(self, wanted: OutputSpec, numbers: NumberRows | None) -> None:
         """Data that are no pictures: served as stored, cast or scaled at most."""
-        shape = self.stored.shape
-        assert shape is not None
+        assert numbers is not None
         asked = [
             name
             for name, value in (
@@ -168,20 +177,20 @@ class RowTransform:
             )
             if value not in (None, False)
         ]
-        if asked or len(wanted.mean) > 1 or len(wanted.std) > 1:
+        if asked:
             need = "needs" if len(asked) == 1 else "need"
             raise ParamsError(
-                f"{' and '.join(asked) or 'mean and std of each channel'} {need} pictures",
+                f"{' and '.join(asked)} {need} pictures",
                 path=self._path,
-                found=f"samples of shape {shape}, {self.stored.dtype}",
+                found=f"samples of shape {numbers.shape}, {numbers.dtype}",
                 hint="pictures are (N, H, W, C), grey ones also (N, H, W, 1), or (N, H, W) of "
                 "uint8; num_dim, h_dim, w_dim and cha_dim name the axes of 4-D data",
             )
-        self.row_shape = after(wanted.steps, shape)
+        self.row_shape = after(wanted.steps, numbers.shape)
         self.view_axes: tuple[int, ...] = tuple(range(len(self.row_shape) + 1))
-        self._channels = 1
-        same = self.stored.dtype == self.dtype and not wanted.affine and not wanted.steps
-        self.mode = "copy" if same else "each"
+        self._channels = max(len(wanted.mean), len(wanted.std))
+        one = "numbers" if numbers.compiled else "each"
+        self.mode = "each" if wanted.steps else "copy" if numbers.plain else one
         self._to_hwc: tuple[int, ...] | None = None
         self.geometry = False
 
@@ -392,7 +401,7 @@ class RowTransform:
     def filler(self, batch_bytes: int) -> RowFiller | None:
         """What fills rows of a slot of so many bytes from memory, many at a time; None where each
         row is a call of its own."""
-        if self.mode in ("each", "resize"):
+        if self.mode in ("each", "resize", "numbers"):
             return None
         found = self._fillers.get(batch_bytes)
         if found is None:
@@ -528,12 +537,25 @@ class RowTransform:
         ``row``: what the steps are told of the sample; None where there are no steps. ParamsError
         where ``dtype`` cannot hold one of its values.
         """
+        if self.mode == "numbers":
+            whole = np.ascontiguousarray(sample)
+            wrong = self.put_numbers(np.array([whole.ctypes.data]), np.zeros(1, np.int64), out)
+            if wrong is not None:
+                raise wrong[1]
+            return
         with self.checked(sample):
             if self._to_hwc is None:
                 self._cast(self._stepped(sample, row), out)
             else:
                 self.put_hwc(sample.transpose(self._to_hwc), None, draws, flip, out, row)
         self.finish_steps(out, row)
+
+    def put_numbers(
+        self, addresses: Int64, rows: Int64, out: Array
+    ) -> tuple[int, ParamsError] | None:
+        """Write rows that are no pictures: see :meth:`NumberRows.put`."""
+        assert self._numbers is not None
+        return self._numbers.put(addresses, rows, out)
 
     def checked(self, values: Array) -> contextlib.AbstractContextManager[None]:
         """What casts a sample's ``values`` goes in here: ParamsError where one does not fit."""
@@ -633,7 +655,14 @@ class RowTransform:
             high, wide = pixels.shape[:2]
         rows = geometry.nearest_pixels(rect.top * fy, rect.height * fy, wanted.size[0], high)
         columns = geometry.nearest_pixels(rect.left * fx, rect.width * fx, wanted.size[1], wide)
-        pick(pixels, rows, columns[::-1] if flip else columns, out.transpose(self._row_to_hwc))
+        columns, out = columns[::-1] if flip else columns, out.transpose(self._row_to_hwc)
+        if not wanted.affine:
+            pick(pixels, rows, columns, out)
+            return
+        native = pixels.dtype.newbyteorder("=")
+        picked = SCRATCH.array("picked", (*wanted.size, pixels.shape[2]), native)
+        pick(pixels, rows, columns, picked)
+        self._cast(picked, out)
 
     def finish(self, hwc: Array, flip: bool, out: Array) -> None:
         """Flip, cast, normalise and reorder (H, W, C) pixels into a slot row."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, Protocol
 
 import numpy as np
@@ -10,7 +10,8 @@ import numpy.typing as npt
 
 from ..array_types import Array
 from ..checks import FILL_MASKED
-from ..errors import ParamsError
+from ..errors import FormatError, ParamsError
+from ..pixels.numbers import flat_dtype
 from ..pixels.rows import Writer
 from .base import BaseSource, FieldIndex, SetFacts, Source, default_block, row_size
 from .bytestore import ByteFile, MemoryStore
@@ -98,14 +99,17 @@ class ArraySource(BaseSource):
             writer.raw(i, self._row(int(records[i])).reshape(shape))
 
 
-def index_arrays(data: Any, labels: Any, asked: Request) -> SetIndex:
-    """The index of ``data`` (N, ...) and ``labels`` (N, ...) or None."""
+def index_arrays(data: Any, labels: Any, asked: Request, member: str | None = None) -> SetIndex:
+    """The index of ``data`` (N, ...) and ``labels`` (N, ...) or None. ``member``: of structured
+    rows, the one that is the field."""
     shape = tuple(int(n) for n in data.shape)
     dtype = np.dtype(data.dtype)
     if not shape or 0 in shape:
         raise ParamsError("data has no samples", found=f"shape {shape}")
-    if dtype.kind not in "buif":
-        raise ParamsError("data must hold plain numbers", found=f"dtype {dtype}")
+    dtype = flat(dtype, ParamsError, "data")
+    if dtype.kind not in "buif" and (dtype.names is None or not isinstance(data, np.ndarray)):
+        needed = "plain numbers" if dtype.names is None else "structured rows in a numpy array"
+        raise ParamsError(f"data must hold {needed}", found=f"{type(data).__name__}, dtype {dtype}")
     if asked.lead > 1:
         if not isinstance(data, np.ndarray) or len(shape) < asked.lead:
             raise ParamsError(
@@ -115,6 +119,9 @@ def index_arrays(data: Any, labels: Any, asked: Request) -> SetIndex:
         data = data.reshape(-1, *shape[asked.lead :])
         shape = data.shape
     axis, stored = stored_samples(shape, dtype, asked, "data")
+    if member is not None and dtype.names is None:
+        raise ParamsError(f"no field {asked.data!r}: its data have no members", found=f"{dtype}")
+    stored = replace(stored, members=member)
     rows = tuple(n for i, n in enumerate(shape) if i != axis)
     table = None if labels is None else label_array(labels, shape[axis])
     if table is not None:
@@ -133,6 +140,21 @@ def index_arrays(data: Any, labels: Any, asked: Request) -> SetIndex:
         data = np.moveaxis(data, axis, 0)
     field = FieldIndex(stored, Rows(data), block=default_block(row_size(rows, dtype)))
     return SetIndex(facts, {asked.data: field}, table)
+
+
+def flat(
+    dtype: np.dtype[Any], error: type[ParamsError] | type[FormatError], path: str
+) -> np.dtype[Any]:
+    """The flat dtype of structured rows, and any other as it is; ``error`` where rows of that dtype
+    are not read."""
+    if dtype.names is None:
+        return dtype
+    try:
+        if dtype.hasobject:
+            raise ValueError("objects")
+        return flat_dtype(dtype)
+    except ValueError as exc:
+        raise error("these structured rows are not read", path=path, found=str(exc)) from exc
 
 
 def label_array(labels: Any, count: int) -> Array:

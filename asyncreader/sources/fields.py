@@ -31,7 +31,7 @@ from . import base
 from .base import FieldIndex, SetFacts, Source, read_field
 from .bytestore import ByteFile
 from .inspector import Inspector
-from .request import Request
+from .request import Request, no_field
 
 File = TypeVar("File", bound=ByteFile)
 Found = TypeVar("Found")
@@ -185,13 +185,32 @@ class OpenSet:
 
     def fills(self, wanted: OutputSpec) -> tuple[RowTransform, ...]:
         """How each field becomes rows, where the first does as ``wanted``: of the first field,
-        then of each other, all arrays that are made of it."""
-        spec, path = self.spec, self.facts.path
-        fills = [RowTransform(spec, one, path) for one in wanted.arrays]
+        then of each other, all arrays that are made of it. Others keep their values but for what is
+        wanted of them by name."""
+        self._check_named(wanted)
+        spec, path, name = self.spec, self.facts.path, self.names[0]
+        fills = [RowTransform(spec, one.for_field(name), path) for one in wanted.arrays]
         first = fills[0]
         for name, part in zip(self.names[1:], self.parts[1:], strict=True):
             fills += _fills(name, part, wanted, _size(spec), first)
         return tuple(fills)
+
+    def _check_named(self, wanted: OutputSpec) -> None:
+        """ParamsError where something is wanted of a field that is not there, or members of one
+        that has none to choose from."""
+        named = wanted.by_field
+        unknown = [name for name in named if name not in self.names]
+        if unknown:
+            raise no_field(unknown[0], self.names, self.facts.path)
+        each = zip(self.names, self.parts, strict=True)
+        plain = [name for name, one in each if one.spec.dtype.names is None or one.spec.members]
+        wrong = [name for name in plain if "members" in named.get(name, {})]
+        if wrong or (wanted.members is not None and len(plain) == len(self.names)):
+            raise ParamsError(
+                "members goes with fields of structured rows",
+                path=self.facts.path,
+                found=", ".join(wrong or plain),
+            )
 
     # -- reading ---------------------------------------------------------------------------
 
@@ -347,11 +366,12 @@ def _fills(
 def _fill(
     name: str, stored: SampleSpec, wanted: OutputSpec, path: str, frame: tuple[int, int] | None
 ) -> RowTransform:
-    """Other fields keep their values: nearest neighbour, no cast, no normalisation."""
+    """Other fields keep their values: nearest neighbour, and no cast or normalisation but what is
+    wanted of them by name."""
     steps = along(wanted.steps)
     plain = replace(
         wanted, dtype=None, scale=1.0, mean=(0.0,), std=(1.0,), nearest=True, steps=steps
-    )
+    ).for_field(name)
     if plain.layout == "planes":  # of the pictures alone
         plain = replace(plain, layout="NCHW")
     if stored.axes is None:  # numbers of unknown meaning, such as boxes

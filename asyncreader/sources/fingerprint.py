@@ -41,7 +41,8 @@ def _fingerprint(source: OpenSet, name: str) -> str:
         labels = digests.get(fmt.LABELS, "-") if part is source.first else "-"
         return f"{count}:{digests[table]}:{labels}"
     spec = part.spec
-    kind = part.index.stored_as or f"{spec.shape} {spec.dtype.str}"
+    dtype = spec.dtype.str if spec.dtype.names is None else str(spec.dtype)
+    kind = part.index.stored_as or f"{spec.shape} {dtype}"
     state = hashlib.sha256(f"{count} {kind} {spec.encoding}".encode())
     inspector = Inspector(part)
     for index in np.linspace(0, count - 1, min(64, count)).astype(np.int64).tolist():

@@ -6,7 +6,7 @@ import contextlib
 import glob
 import os
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, TypeAlias
@@ -58,9 +58,16 @@ def fields_of(p: ReaderParams) -> Request:
         channel_order=p.channel_order,
         moved=p.size is not None or p.flip or p.views is not None,
         places=p.places,
-        dtype=p.dtype,
+        dtype=_dtypes(p) if isinstance(p.dtype, dict) else p.dtype,
         columns=_columns(p) if isinstance(p.columns, dict) else p.columns,
     )
+
+
+def _dtypes(p: ReaderParams) -> dict[str, str]:
+    """The dtypes of fields by their names in the file; of one under two names, one of them."""
+    assert isinstance(p.dtype, dict)
+    renamed = p.data_field if isinstance(p.data_field, dict) else {}
+    return {renamed.get(name, name): dtype for name, dtype in p.dtype.items()}
 
 
 def _columns(p: ReaderParams) -> dict[str, Columns]:
@@ -341,15 +348,17 @@ def open_reader_source(p: ReaderParams) -> OpenSet:
     given: dict[str, Any] = p.data if isinstance(p.data, dict) else {fmt.DATA: p.data}
     arrays: dict[str, OpenSet] = {}
     with _all_or_none(arrays.values()):
-        arrays[stored[0]] = _open_array(p, given[stored[0]], p.labels, asked)
+        arrays[stored[0]] = _open_array(p, given, p.labels, asked)
         for one in asked.also(arrays[stored[0]].spec, ()):
-            arrays[one.data] = _open_array(p, given[one.data], None, one)
+            arrays[one.data] = _open_array(p, given, None, one)
         indexes = {name: one.index for name, one in arrays.items()}
         parts = [one.first for one in arrays.values()]
         if p.episodes is None:
             return _named(p, OpenSet(joined_fields(indexes), parts))
         counts = {name: one.facts.count for name, one in arrays.items()}
-        shapes = {name: tuple(given[name].shape[:2]) for name in stored} if asked.lead > 1 else {}
+        lead = stored if asked.lead > 1 else ()
+        held = {one: next(name for name in _shorter(one) if name in given) for one in lead}
+        shapes = {name: tuple(given[of].shape[:2]) for name, of in held.items()}
         episodes = array_episodes(p.episodes, given, counts, shapes)
         return _named(p, OpenSet(of_episodes(indexes, episodes), parts))
 
@@ -389,12 +398,23 @@ def _as_episode(found: OpenSet, fields: Request) -> OpenSet:
     return OpenSet(replace(found.index, windows=windows), found.parts)
 
 
-def _open_array(p: ReaderParams, array: Any, labels: Any, asked: Request) -> OpenSet:
-    """One array. An h5py data set is reopened by its path, off h5py's global lock."""
+def _shorter(name: str) -> Iterator[str]:
+    """``name``, and without what is behind its last point, and so on."""
+    while name:
+        yield name
+        name = name.rpartition(".")[0]
+
+
+def _open_array(p: ReaderParams, given: Mapping[str, Any], labels: Any, asked: Request) -> OpenSet:
+    """One array of those that are given, or a member of one of structured rows. An h5py data set is
+    reopened by its path, off h5py's global lock."""
+    name = next(name for name in _shorter(asked.data) if name in given)
+    array, member = given[name], asked.data[len(name) + 1 :] or None
     if not isinstance(array, DatasetPath):
-        return index_arrays(array, labels, asked).open()
-    places = (array.name,) if asked.data in asked.places else ()
-    named = replace(asked, data=array.name, labels=None, others=(), places=places)
+        return index_arrays(array, labels, asked, member).open()
+    inside = array.name if member is None else f"{array.name}.{member}"
+    places = (inside,) if asked.data in asked.places else ()
+    named = replace(asked, data=inside, labels=None, others=(), places=places)
 
     def index(file: OpenFile) -> SetIndex:
         found = index_hdf5(file, named)

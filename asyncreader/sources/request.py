@@ -50,8 +50,8 @@ class Request:
     several: bool = False
     #: So many first axes of stored data number the samples together.
     lead: int = 1
-    #: The dtype that is asked for of the first field; None: none.
-    dtype: str | None = None
+    #: The dtype that is asked for of the first field, or of fields by name; None: none.
+    dtype: str | Mapping[str, str] | None = None
     #: Columns of sparse rows to be served, by number or name; of all fields, or by field.
     columns: Columns | Mapping[str, Columns] | None = None
 
@@ -61,6 +61,11 @@ class Request:
         if isinstance(self.columns, Mapping):
             return self.columns.get(self.data)
         return self.columns
+
+    @property
+    def own_dtype(self) -> str | None:
+        """The dtype that is asked for of this field."""
+        return self.dtype.get(self.data) if isinstance(self.dtype, Mapping) else self.dtype
 
     def other_names(self, packed: Sequence[str]) -> tuple[str, ...]:
         """Names of the ``others``. ``packed``: the set's other fields, if asyncreader packed it."""
@@ -83,7 +88,7 @@ class Request:
             labels_required=False,
             image_size=None if stored.axes is None else stored.image_shape()[:2],
             others=(),
-            dtype=None,
+            dtype=self.dtype if isinstance(self.dtype, Mapping) else None,
         )
 
 
@@ -124,9 +129,10 @@ def stored_samples(
     the second is larger; or, beside pictures, if they have the pictures' height and width. Where
     the second axis may be the channels, ParamsError asks for the axes. Other data are served as
     stored; ParamsError if they would have to move with pictures. (N, H, W) uint8 is grey pictures
-    where pictures are asked for. Boxes and keypoints are never pictures.
+    where pictures are asked for. Boxes and keypoints are never pictures, nor are structured rows
+    (flat dtypes).
     """
-    if asked.data in asked.places:
+    if asked.data in asked.places or dtype.names is not None:
         return 0, SampleSpec(shape[1:], dtype, None)
     letters = _letters(shape, dtype, asked, path)
     if letters is None:

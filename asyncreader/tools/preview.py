@@ -180,7 +180,7 @@ def undone(pixels: Array, p: ReaderParams) -> Array:
     As they are where there is none, or where a postprocess left other channels.
     """
     channels = pixels.shape[3]
-    wanted = p.wanted
+    wanted = p.wanted.for_field((p.field_names or (str(p.data_field),))[0])
     fits = all(len(values) in (1, channels) for values in (wanted.mean, wanted.std))
     if not wanted.affine or not fits or wanted.scale == 0 or pixels.dtype.kind != "f":
         return pixels

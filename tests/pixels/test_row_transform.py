@@ -266,7 +266,7 @@ def test_other_ranks() -> None:
         (stored(), OutputSpec(dtype=F4, std=(1.0, 2.0, 3.0, 4.0)), "std has one value"),
         (stored(None, "f4", (5,)), OutputSpec(size=(2, 2)), "size need"),
         (stored(None, "f4", (5,)), OutputSpec(flip=True), "flip need"),
-        (stored(None, "f4", (5,)), OutputSpec(mean=(1.0, 2.0)), "of each channel"),
+        (stored(None, "f4", (5,)), OutputSpec(mean=(1.0, 2.0)), "one for each number"),
         (SampleSpec(None, U8, "HWC", "original"), OutputSpec(), "differ in size"),
     ],
 )

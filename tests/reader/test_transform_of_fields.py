@@ -280,3 +280,23 @@ def test_albumentations_are_called_as_they_are() -> None:
     np.testing.assert_array_equal(masks, MASKS[:, :, ::-1])
     with pytest.raises(ParamsError, match=r"pictures and label maps.*'boxes'"):
         reader(data={"a": IMAGES, "boxes": BOXES}, boxes_field="boxes", transform=both)
+
+
+def test_values_by_field_are_cast_behind_the_function() -> None:
+    """What dtype, mean and std ask of single fields is done with what the function returned."""
+    image = np.full((8, 6, 6, 3), 200, np.uint8)
+    numbers = np.arange(16, dtype=np.int32).reshape(8, 2)
+    kinds = []
+
+    def note(fields: Any) -> None:
+        kinds.append([one.dtype for one in fields])
+
+    with AsyncReader(
+        data={"image": image, "numbers": numbers}, data_field=["image", "numbers"], batch_size=8,
+        dtype={"image": "float32", "numbers": "float64"}, mean={"numbers": 1.0}, transform=note,
+    ) as reader:  # fmt: skip
+        images, served = next(iter(reader)).data
+    assert kinds[-1] == [np.uint8, np.int32]
+    assert (images.dtype, served.dtype) == (np.float32, np.float64)
+    np.testing.assert_array_equal(images, 200)
+    np.testing.assert_array_equal(served, numbers - 1.0)

@@ -125,7 +125,7 @@ HEADER = "{{'descr': {}, 'fortran_order': {}, 'shape': {}}}\n"
                 ("'<M8[s]'", "False", "(4,)"),
                 ("'|V4'", "False", "(4,)"),
                 ("('<f4', (2,))", "False", "(4,)"),
-                ("[('a', '<f4')]", "False", "(4,)"),
+                ("[('a', '|O')]", "False", "(4,)"),
                 ("'nonsense'", "False", "(4,)"),
                 ("None", "False", "(4,)"),
             )

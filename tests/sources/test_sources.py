@@ -513,10 +513,6 @@ def _text(file: h5py.File) -> None:
     file["data"] = np.array([b"a", b"b"])
 
 
-def _compound(file: h5py.File) -> None:
-    file["data"] = np.zeros(4, [("a", "i4"), ("b", "f4")])
-
-
 def _group(file: h5py.File) -> None:
     file.create_group("data")
 
@@ -548,7 +544,6 @@ def _labels_text(file: h5py.File) -> None:
         (_never_written, "stores none"),
         (_some_chunks, "lacks some of the samples"),
         (_text, "plain numbers"),
-        (_compound, "plain numbers"),
         (_group, "not a data set"),
         (_empty, "no samples"),
         (_scalar, "no samples"),

@@ -8,6 +8,7 @@ from . import (  # noqa: F401
     filling,
     jpeg_parts,
     jpeg_restarts,
+    numbers,
     order,
     planes,
     resizing,

@@ -65,8 +65,9 @@ def virtual_dataset(name: str, path: str) -> FormatError:
     )
 
 
-def check_stored(dataset: Dataset, name: str, path: str) -> Dataset:
-    """``dataset`` itself, if it is one whose bytes are in this file and whose type is plain.
+def check_stored(dataset: Dataset, name: str, path: str, records: bool = False) -> Dataset:
+    """``dataset`` itself, if it is one whose bytes are in this file and whose type is plain; with
+    ``records`` also a compound one, whose members are not looked at (compound.py).
 
     Asks for its creation properties first: the shape of a virtual one opens other files.
     """
@@ -82,13 +83,16 @@ def check_stored(dataset: Dataset, name: str, path: str) -> Dataset:
             found=f"external storage {plist.get_external(0)[0]!r}",
             hint="h5repack moves them into the file",
         )
-    reason = odd_type(dataset.id.get_type(), vlen=True)
+    kind = dataset.id.get_type()
+    compound = kind.get_class() == h5py.h5t.COMPOUND
+    reason = None if compound and records else odd_type(kind, vlen=True)
     if reason is not None:
         raise FormatError(
             f"data set {name!r} does not hold plain numbers",
             path=path,
             found=reason,
             expected="integers or floats of at most 64 bits",
+            hint=f'name one of its members: "{name}.MEMBER"' if compound else None,
         )
     return dataset
 
@@ -145,9 +149,13 @@ def odd_bits(dataset: Dataset) -> str | None:
     h5py makes int16 of an integer of 12 bits, wherever in its bytes they lie, and float32 of a
     bfloat16: right for what it reads itself, which HDF5 converts.
     """
+    return odd_number(dataset.id.get_type(), dataset.dtype)
+
+
+def odd_number(kind: Any, dtype: np.dtype[Any]) -> str | None:
+    """:func:`odd_bits` of a stored type (h5py.h5t.TypeID) for which h5py gives ``dtype``."""
     import h5py
 
-    kind, dtype = dataset.id.get_type(), dataset.dtype
     if kind.get_class() == h5py.h5t.ENUM:
         kind, dtype = kind.get_super(), np.dtype("i1") if dtype == np.bool_ else dtype
     if kind.get_class() == h5py.h5t.BITFIELD:
@@ -158,6 +166,18 @@ def odd_bits(dataset: Dataset) -> str | None:
     if kind.equal(plain):
         return None
     return f"{kind.get_precision()} bits in {kind.get_size()} bytes, as {dtype} in other bits"
+
+
+def check_numeric(dataset: Dataset, name: str, path: str, hint: str | None = None) -> None:
+    """FormatError unless a data set holds plain numbers."""
+    if dataset.dtype.kind not in "buif" or dataset.dtype.itemsize > 8:
+        raise FormatError(
+            f"data set {name!r} does not hold plain numbers",
+            path=path,
+            found=f"dtype {dataset.dtype}",
+            expected="integers or floats of at most 64 bits",
+            hint=hint,
+        )
 
 
 def attribute(item: Any, name: str, longest: int = _ATTRIBUTE, compound: bool = False) -> Any:
@@ -343,15 +363,18 @@ def compare_chunks(
             )
 
 
-def read_table(data: Dataset, name: str, path: str, size: int) -> Array:
+def read_table(
+    data: Dataset, name: str, path: str, size: int, members: np.dtype[Any] | None = None
+) -> Array:
     """All of a data set, in memory and in C order, after checks against its file.
 
-    ``size``: of the file. Only for data sets that passed :func:`check_stored`.
+    ``size``: of the file; ``members``: of a compound one, those that are read. Only for data sets
+    that passed :func:`check_stored`.
     """
     import h5py
 
-    stored = data.dtype
-    if stored.kind in "iuf":  # h5py may have made wider numbers of them
+    stored = data.dtype if members is None else members
+    if stored.kind in "iufV":  # h5py may have made wider numbers of them
         stored = np.dtype((np.void, data.id.get_type().get_size()))
     declared = math.prod(data.shape) * stored.itemsize
     plist = data.id.get_create_plist()
@@ -374,5 +397,8 @@ def read_table(data: Dataset, name: str, path: str, size: int) -> Array:
             )
     elif layout == h5py.h5d.COMPACT and declared > _ATTRIBUTE:
         raise FormatError(f"{name} is larger than its header", path=path, hint=AGAIN)
-    table: Array = np.ascontiguousarray(data[()])
-    return table
+    if members is not None:
+        table: Array = np.empty(data.shape, members)
+        data.id.read(h5py.h5s.ALL, h5py.h5s.ALL, table)
+        return table
+    return np.ascontiguousarray(data[()])

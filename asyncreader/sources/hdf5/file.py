@@ -31,6 +31,7 @@ from .checks import (
     virtual_dataset,
 )
 from .chunks import ChunkGrid, LibraryChunks
+from .compound import is_compound, read_member
 from .structure import Structure, signature_at
 
 #: Attributes of a description that are looked at, and bytes of paths read at a time.
@@ -207,9 +208,9 @@ class Hdf5:
             )
         return None
 
-    def find(self, name: str) -> Dataset | None:
+    def find(self, name: str, records: bool = False) -> Dataset | None:
         """A data set by name; None if nothing has that name. Refused if its bytes are in another
-        file."""
+        file, and without ``records`` if its rows are structured."""
         import h5py
 
         found = self.reach(name)
@@ -217,11 +218,23 @@ class Hdf5:
             return None
         if not isinstance(found, h5py.h5d.DatasetID):
             raise FormatError(f"{name!r} is not a data set", path=self.path)
-        return check_stored(h5py.Dataset(found), name, self.path)
+        return check_stored(h5py.Dataset(found), name, self.path, records)
 
-    def dataset(self, name: str) -> Dataset:
+    def member_of(self, name: str, start: object | None = None) -> tuple[str, str | None]:
+        """(data set, member) that ``name`` means: ``jets.pt`` where ``jets`` are structured rows
+        and nothing has the whole name; else (name, None). ``start``: as of :meth:`reach`."""
+        import h5py
+
+        if "." in name and self.reach(name, start) is None:
+            for at in (i for i, letter in enumerate(name) if letter == "." and i):
+                found = self.reach(name[:at], start)
+                if isinstance(found, h5py.h5d.DatasetID) and is_compound(h5py.Dataset(found)):
+                    return name[:at], name[at + 1 :]
+        return name, None
+
+    def dataset(self, name: str, records: bool = False) -> Dataset:
         """A data set that must be there, reached as :meth:`find` does."""
-        found = self.find(name)
+        found = self.find(name, records)
         if found is None:
             raise self.no_field(name)
         return found
@@ -257,6 +270,13 @@ class Hdf5:
     def read(self, dataset: Dataset, name: str) -> Array:
         """All of a data set that passed :func:`check_stored`, in memory."""
         return read_table(dataset, name, self.path, self.size)
+
+    def read_member(self, dataset: Dataset, name: str, member: str) -> Array:
+        """One member of all rows of a data set of structured ones, in memory."""
+        table = read_member(dataset, member, name, self.path, self.size)
+        if table is None:
+            raise self.no_field(f"{name}.{member}")
+        return table
 
     def _dataset_names(self) -> list[str]:
         """Names of some data sets of the root and the groups in it, sorted, each cut to be
@@ -374,7 +394,7 @@ class ThroughLibrary:
         with translated(file.path):
             h5 = Hdf5(file)
             file.check_same()
-            return _LibraryReader(h5, h5.dataset(self.name), grid)
+            return _LibraryReader(h5, h5.dataset(self.name, records=True), grid)
 
 
 class _LibraryReader:
@@ -387,12 +407,18 @@ class _LibraryReader:
     def read(self, number: int) -> UInt8:
         grid = self._grid
         at = np.unravel_index(number, grid.grid)
-        where = tuple(
-            slice(int(a) * c, min((int(a) + 1) * c, n))
-            for a, c, n in zip(at, grid.chunk, grid.shape, strict=True)
+        import h5py
+
+        corner = tuple(int(a) * c for a, c in zip(at, grid.chunk, strict=True))
+        extent = tuple(
+            min(c, n - lo) for lo, c, n in zip(corner, grid.chunk, grid.shape, strict=True)
         )
+        part, data = np.empty(extent, grid.dtype), self._data.id
         with self._lock, translated(self._h5.path):
-            part = self._data[where]
+            space = data.get_space()
+            space.select_hyperslab(corner, extent)
+            # as the file's own type: nothing is converted
+            data.read(h5py.h5s.create_simple(extent), space, part, data.get_type())
         full = np.zeros(grid.chunk, grid.dtype)
         full[tuple(slice(0, n) for n in part.shape)] = part
         return full.reshape(-1).view(np.uint8)

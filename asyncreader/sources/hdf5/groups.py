@@ -23,6 +23,7 @@ from ..fields import SetIndex
 from .checks import chunk_grid, compare_chunks, pipeline
 from .chunk_cache import ChunkCache
 from .chunks import CACHE_BYTES, Chunks, ChunkSource, Pieces
+from .compound import stored_dtype
 from .file import Hdf5, translated
 from .filters import NAMES, check_filters
 
@@ -156,7 +157,7 @@ class GroupSource(BaseSource):
                     )
                 own = replace(found.first, names=one)
                 return own.storage.serve(facts, own, self._file)
-            data = self._library.dataset(name)
+            data = self._library.dataset(name, records=True)
             steps = pipeline(data.id.get_create_plist())
             if not check_filters(steps, path, name):
                 raise FormatError(
@@ -165,7 +166,9 @@ class GroupSource(BaseSource):
                     found=" + ".join(NAMES[step.code] for step in steps),
                     hint="repack it, for example with h5repack -f GZIP=4",
                 )
-            grid = chunk_grid(data, name, path, self._file.size)
+            dtype = stored_dtype(data, name, path)
+            records = None if dtype.names is None else dtype
+            grid = chunk_grid(data, name, path, self._file.size, records)
             row = grid.shape[1:] + (1,) * self.spec.flat
             last = int(self._members.pieces[number])
             first = int(self._members.pieces[number - 1]) if number else 0
@@ -173,9 +176,10 @@ class GroupSource(BaseSource):
             same = (
                 grid.shape[0] == rows and row == self.spec.shape and pieces.number == last - first
             )
-            if not same or data.dtype != self.spec.dtype:
+            if not same or dtype != self.spec.dtype:
                 raise FormatError(f"data set {name!r} is not what it was", path=path)
             whole = not self._open and not self._known  # one of them is compared decoded, too
+            whole = whole and records is None
             compare_chunks(data, grid, self._file.mapped.view, name, path, decoded=whole)
         return ChunkSource(facts, index, self._file, Chunks(grid, 0), cached=(self.cache, first))
 

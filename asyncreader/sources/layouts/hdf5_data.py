@@ -18,20 +18,22 @@ import numpy.typing as npt
 from ...array_types import Int64, UInt8
 from ...errors import FormatError, ParamsError, located
 from ...formats import packed as fmt
+from ...pixels.numbers import is_number, members_of
 from ...pixels.specs import SampleSpec
 from ..arrays import FileRows, Rows
 from ..base import Storage, check_extents, default_block, packed_rows, row_size
 from ..extents import Extents, ImageExtents
 from ..fields import SetIndex
-from ..hdf5.checks import Dataset, chunk_grid, compare_chunks, odd_bits, pipeline
+from ..hdf5.checks import Dataset, chunk_grid, compare_chunks, pipeline
 from ..hdf5.chunks import ChunkGrid, Chunks
+from ..hdf5.compound import is_compound, stored_dtype
 from ..hdf5.file import ThroughLibrary
 from ..hdf5.filters import BUILT_IN_ONLY, LIBRARY, NAMES, check_filters, decode_chunk
 from ..hdf5.vlen import ELEMENT, heap_extents
 from ..images import image_kind, stored_images
 from ..request import stored_samples
 from . import fuel
-from .hdf5_set import AGAIN, Hdf5Set, check_numeric
+from .hdf5_set import AGAIN, Hdf5Set
 
 #: Bytes of the shortest image file, and rows that are looked at to see whether they are such.
 _SHORTEST: Final = 64
@@ -42,7 +44,8 @@ def index_data(found: Hdf5Set) -> SetIndex:
     """The index of the data set that a set's ``fields`` name."""
     import h5py
 
-    data = found.dataset(found.fields.data)
+    name, member = found.h5.member_of(found.fields.data)
+    data = found.dataset(name, records=True)
     meta = found.meta
     if meta is not None and found.fields.dims not in (None, (1, 2, 3, 4)):
         raise ParamsError(
@@ -50,8 +53,8 @@ def index_data(found: Hdf5Set) -> SetIndex:
         )
     if meta is not None and meta.encoding != "raw":
         return _blob(found, data, meta)
-    base = h5py.check_vlen_dtype(data.dtype)
-    return _raw(found, data) if base is None else _vlen(found, data, np.dtype(base))
+    base = None if is_compound(data) else h5py.check_vlen_dtype(data.dtype)
+    return _raw(found, data, member) if base is None else _vlen(found, data, np.dtype(base))
 
 
 # -- encoded images, packed by asyncreader -------------------------------------------------------
@@ -90,15 +93,15 @@ def _blob(found: Hdf5Set, data: Dataset, meta: fmt.Meta) -> SetIndex:
 # -- pixels ----------------------------------------------------------------------------------------
 
 
-def _raw(found: Hdf5Set, data: Dataset) -> SetIndex:
+def _raw(found: Hdf5Set, data: Dataset, member: str | None = None) -> SetIndex:
+    """``member``: of structured rows, the one that is the field."""
     name = found.fields.data
-    check_numeric(data, name, found.path)
-    _check_bits(found, data)
+    dtype = stored_dtype(data, name, found.path)
     if data.ndim == 0 or data.shape[0] == 0 or 0 in data.shape:
         raise FormatError(
             f"data set {name!r} has no samples", path=found.path, found=f"shape {data.shape}"
         )
-    axis, stored = _samples(found, data)
+    axis, stored = _samples(found, data, dtype, member)
     count = _count(found, data, axis)
     if found.meta is not None and count != found.meta.count:
         raise FormatError(
@@ -108,7 +111,7 @@ def _raw(found: Hdf5Set, data: Dataset) -> SetIndex:
             expected=found.meta.count,
             hint=fmt.REPACK,
         )
-    if found.meta is not None and (data.dtype, data.shape[1:]) != (
+    if found.meta is not None and (dtype, data.shape[1:]) != (
         np.dtype(found.meta.dtype),
         found.meta.shape,
     ):
@@ -124,22 +127,12 @@ def _raw(found: Hdf5Set, data: Dataset) -> SetIndex:
     return _chunked(found, data, axis, stored)
 
 
-def _check_bits(found: Hdf5Set, data: Dataset) -> None:
-    odd = odd_bits(data)
-    if odd is not None:
-        raise FormatError(
-            f"data set {found.fields.data!r} stores its numbers in an unusual bit layout",
-            path=found.path,
-            found=odd,
-            expected="whole integers, or floats of IEEE 754",
-            hint="write it again with a usual dtype, for example through h5py",
-        )
-
-
-def _samples(found: Hdf5Set, data: Dataset) -> tuple[int, SampleSpec]:
+def _samples(
+    found: Hdf5Set, data: Dataset, dtype: np.dtype[Any], member: str | None
+) -> tuple[int, SampleSpec]:
     """(axis of the sample number, what a sample is)."""
     if found.meta is not None:
-        return 0, SampleSpec(data.shape[1:], data.dtype, "HWC")
+        return 0, SampleSpec(data.shape[1:], dtype, "HWC")
     lead = found.fields.lead
     if lead > data.ndim:
         raise FormatError(
@@ -150,10 +143,10 @@ def _samples(found: Hdf5Set, data: Dataset) -> tuple[int, SampleSpec]:
         )
     shape = (math.prod(data.shape[:lead]), *data.shape[lead:])
     asked = replace(found.fields, dims=found.fields.dims or found.axes(shape))
-    axis, stored = stored_samples(shape, data.dtype, asked, found.path)
+    axis, stored = stored_samples(shape, dtype, asked, found.path)
     if axis and lead > 1:
         raise ParamsError("the axes of episodes and of time are the first", path=found.path)
-    return axis, stored
+    return axis, replace(stored, members=member)
 
 
 def _count(found: Hdf5Set, data: Dataset, axis: int) -> int:
@@ -165,15 +158,16 @@ def _contiguous(found: Hdf5Set, data: Dataset, axis: int, stored: SampleSpec) ->
     count = _count(found, data, axis)
     size = data.size // count * stored.dtype.itemsize
     how = "contiguous" if found.meta is None else "asyncreader, contiguous pixels"
-    stored = _pictures(found, data) or stored
-    return found.index(_rows(found, data, axis, size), count, stored, how, default_block(size))
+    storage = _rows(found, data, axis, size, stored.dtype)
+    stored = _pictures(found, data, stored) or stored
+    return found.index(storage, count, stored, how, default_block(size))
 
 
-def _pictures(found: Hdf5Set, data: Dataset) -> SampleSpec | None:
+def _pictures(found: Hdf5Set, data: Dataset, raw: SampleSpec) -> SampleSpec | None:
     """What a sample is where rows of uint8 are image files with zeros behind, as ACT and Minari
     write them: some rows are looked at, and all of them begin as such a file; None where not."""
     axes = found.fields.lead + 1
-    plain = found.meta is None and data.ndim == axes and data.dtype == np.uint8
+    plain = found.meta is None and data.ndim == axes and raw.dtype == np.uint8
     codes = {step.code for step in pipeline(data.id.get_create_plist())}
     if not plain or data.shape[-1] < _SHORTEST or not codes <= LIBRARY - BUILT_IN_ONLY.keys():
         return None
@@ -188,12 +182,22 @@ def _pictures(found: Hdf5Set, data: Dataset) -> SampleSpec | None:
     return stored_images(np.concatenate(rows), np.cumsum(sizes) - sizes, sizes)
 
 
-def _rows(found: Hdf5Set, data: Dataset, axis: int, size: int) -> Storage:
+def _rows(found: Hdf5Set, data: Dataset, axis: int, size: int, dtype: np.dtype[Any]) -> Storage:
     """The samples of a contiguous data set, of ``size`` bytes each."""
     import h5py
 
     if data.id.get_create_plist().get_layout() == h5py.h5d.COMPACT:
-        held = np.ascontiguousarray(data[()])  # at most 64 KiB, inside the object header
+        odd = [one.name for one in members_of(dtype) if not is_number(one.dtype)]
+        if odd:  # it would be followed to where it leads
+            raise FormatError(
+                f"data set {found.fields.data!r} is stored inside its header",
+                path=found.path,
+                found=f"member {odd[0]!r}, which is no number",
+                hint="write it again: h5repack -l CONTI",
+            )
+        # at most 64 KiB, inside the object header; as the file's own type: nothing is converted
+        held = np.empty(data.shape, dtype)
+        data.id.read(h5py.h5s.ALL, h5py.h5s.ALL, held, data.id.get_type())
         if found.fields.lead > 1:
             held = held.reshape(-1, *held.shape[found.fields.lead :])
         return Rows(np.moveaxis(held, axis, 0))
@@ -205,14 +209,14 @@ def _rows(found: Hdf5Set, data: Dataset, axis: int, size: int) -> Storage:
             found=f"shape {data.shape} without storage",
             hint="it was created and never written: convert it again",
         )
-    found.inside(offset, data.size * data.dtype.itemsize)
+    found.inside(offset, data.size * dtype.itemsize)
     if axis == 0:
         return Extents((offset, size), size)
-    return FileRows(offset, data.shape, data.dtype, axis)
+    return FileRows(offset, data.shape, dtype, axis)
 
 
 def _chunked(found: Hdf5Set, data: Dataset, axis: int, stored: SampleSpec) -> SetIndex:
-    grid = _grid(found, data)
+    grid = _grid(found, data, None if stored.dtype.names is None else stored.dtype)
     names = [NAMES[step.code] for step in grid.filters]
     lead, count = found.fields.lead, _count(found, data, axis)
     storage: Storage
@@ -226,7 +230,7 @@ def _chunked(found: Hdf5Set, data: Dataset, axis: int, stored: SampleSpec) -> Se
     return found.index(
         storage,
         count,
-        _pictures(found, data) or stored,
+        _pictures(found, data, stored) or stored,
         f"chunks of {'x'.join(str(n) for n in grid.chunk)}"
         + (f", {' + '.join(names)}" if names else ""),
         math.prod(grid.chunk[axis : axis + lead]),
@@ -246,6 +250,7 @@ def _chunks(found: Hdf5Set, grid: ChunkGrid, axis: int) -> Chunks:
         "will be slow; repack it, for example with h5repack -f GZIP=4",
         stacklevel=2,
     )
+    name, _ = found.h5.member_of(name)
     return Chunks(grid, axis, ThroughLibrary(name), lead)
 
 
@@ -253,18 +258,19 @@ def number_storage(found: Hdf5Set, name: str) -> tuple[Storage, np.dtype[Any]]:
     """Where the numbers of a data set of one axis lie, each a sample, and their dtype."""
     found = replace(found, fields=replace(found.fields, data=name, lead=1))
     data = found.dataset(name)
-    check_numeric(data, name, found.path)
-    _check_bits(found, data)
-    if data.ndim != 1:
+    dtype = stored_dtype(data, name, found.path)
+    if data.ndim != 1 or dtype.names is not None:
         raise FormatError(
-            f"data set {name!r} has not one axis", path=found.path, found=f"shape {data.shape}"
+            f"data set {name!r} is not numbers of one axis",
+            path=found.path,
+            found=f"shape {data.shape}, {data.dtype}",
         )
     if not data.size:
-        return Rows(np.empty(0, data.dtype)), data.dtype
+        return Rows(np.empty(0, dtype)), dtype
     if data.chunks is None:
-        return _rows(found, data, 0, data.dtype.itemsize), data.dtype
+        return _rows(found, data, 0, dtype.itemsize, dtype), dtype
     check_filters(pipeline(data.id.get_create_plist()), found.path, name)
-    return _chunks(found, _grid(found, data), 0), data.dtype
+    return _chunks(found, _grid(found, data), 0), dtype
 
 
 def read_texts(found: Hdf5Set, name: str) -> list[bytes] | None:

@@ -63,7 +63,7 @@ def index_episodes(found: Hdf5Set, index_one: IndexOne) -> SetIndex | None:
     fields = {asked.data: first, **{one.data: index_one(one) for one in others}}
     counts = {one: index.facts.count for one, index in fields.items()}
     if word == "axis":
-        shapes = {name: tuple(found.dataset(name).shape[:2]) for name in counts}
+        shapes = {name: found.rows(name).shape[:2] for name in counts}
         episodes = along_axis(shapes, found.path)
     elif word == "files":
         one_each = {one: np.array([count]) for one, count in counts.items()}
@@ -85,7 +85,7 @@ def _recognised(found: Hdf5Set) -> tuple[str | None, str]:
     asked, h5 = found.fields, found.h5
     if found.whole is not None:
         return None, ""
-    plain = isinstance(h5.reach(asked.data), h5py.h5d.DatasetID)
+    plain = isinstance(h5.reach(h5.member_of(asked.data)[0]), h5py.h5d.DatasetID)
     for inside, begin, layout in () if plain else _GROUPS:
         group = h5.reach(inside) if not inside or inside in h5.names else None
         if isinstance(group, h5py.h5g.GroupID) and _has_numbered(group, begin):
@@ -124,7 +124,10 @@ def _ends(found: Hdf5Set, word: str, name: str, rows: int) -> Int64:
 
 
 def _table(found: Hdf5Set, name: str) -> Array:
-    data = found.dataset(name)
+    held, member = found.h5.member_of(name)
+    data = found.dataset(held, records=member is not None)
+    if member is not None:
+        return found.h5.read_member(data, held, member)
     if data.dtype.kind == "S" and data.dtype.itemsize <= 256:
         return found.h5.read(data, name)
     return found.values(data, name)

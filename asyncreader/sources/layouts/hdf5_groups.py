@@ -20,14 +20,15 @@ from ..base import FieldIndex, SetFacts, default_block
 from ..bytestore import ByteFile
 from ..episodes import episodes_of
 from ..fields import SetIndex
-from ..hdf5.checks import check_bomb, check_stored, odd_bits, pipeline
+from ..hdf5.checks import check_bomb, check_stored, pipeline
 from ..hdf5.chunks import Pieces
+from ..hdf5.compound import stored_dtype
 from ..hdf5.file import Hdf5
 from ..hdf5.filters import NAMES
 from ..hdf5.groups import CHUNKED, GroupNames, Members
 from ..request import Request, stored_samples
 from .hdf5_data import index_data
-from .hdf5_set import Hdf5Set, check_numeric
+from .hdf5_set import Hdf5Set
 
 #: Groups that are looked at, and data sets of one that an error lists.
 MOST_GROUPS: Final = 1 << 24
@@ -65,9 +66,12 @@ def _is_pattern(part: str) -> bool:
 
 @dataclass
 class _Column:
-    """One field of all groups, as it is collected group by group."""
+    """One field of all groups, as it is collected group by group. ``stored``: the name of its data
+    sets; ``member``: of structured rows, the one that is the field."""
 
     name: str
+    stored: str = ""
+    member: str | None = None
     kind: Any = None
     spec: SampleSpec | None = None
     row: tuple[int, ...] = ()
@@ -105,10 +109,12 @@ class GroupedFields:
         if not isinstance(here, h5py.h5g.GroupID):
             raise FormatError(f"{group!r} is not a group", path=self._found.path)
         for column in self._columns:
-            data = h5.reach(column.name, here)
-            name = f"{group}/{column.name}"
+            if number == 0:
+                column.stored, column.member = h5.member_of(column.name, here)
+            data = h5.reach(column.stored, here)
+            name = f"{group}/{column.stored}"
             if not isinstance(data, h5py.h5d.DatasetID):
-                raise self._missing(group, column.name, here, number)
+                raise self._missing(group, column.stored, here, number)
             if number == 0:
                 self._first(column, name, data)
             self._note(column, name, data)
@@ -131,27 +137,21 @@ class GroupedFields:
         import h5py
 
         path, asked = self._found.path, self._found.fields
-        dataset = check_stored(h5py.Dataset(data), name, path)
+        dataset = check_stored(h5py.Dataset(data), name, path, records=True)
         if dataset.ndim and dataset.shape[0] and _may_be_encoded(data):
             index = look_up(self._found.file, self._found.h5, name)
             if index.first.spec.encoded:
                 column.spec, column.compression = index.first.spec, index.first.compression
                 return
-        check_numeric(dataset, name, path)
+        dtype = stored_dtype(dataset, name, path)
         if dataset.ndim == 0:
             raise FormatError(f"data set {name!r} is one number, not rows", path=path)
-        odd = odd_bits(dataset)
-        if odd is not None:
-            raise FormatError(
-                f"data set {name!r} stores its numbers in an unusual bit layout",
-                path=path,
-                found=odd,
-            )
         first = self._columns[0].spec
         request = replace(asked, data=column.name)
         if column is not self._columns[0] and first is not None:
             request = replace(asked, data=asked.data).other(column.name, first)
-        axis, column.spec = stored_samples(tuple(dataset.shape), dataset.dtype, request, path)
+        axis, column.spec = stored_samples(tuple(dataset.shape), dtype, request, path)
+        column.spec = replace(column.spec, members=column.member)
         if axis != 0:
             raise ParamsError("the rows of an episode are its first axis: num_dim is 1", path=path)
         column.kind, column.row = data.get_type(), tuple(dataset.shape[1:])
@@ -232,7 +232,7 @@ class GroupedFields:
             assert spec is not None
             check_bomb(column.piece_bytes, found.file.size, column.name, found.path)
             rows = rows[kept]
-            places = GroupNames(names, column.name, np.cumsum(rows))
+            places = GroupNames(names, column.stored, np.cumsum(rows))
             members = Members(
                 places,
                 np.frombuffer(column.addresses, np.int64)[kept],

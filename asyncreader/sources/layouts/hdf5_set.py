@@ -18,7 +18,7 @@ from ..arrays import TEXT_LABELS
 from ..base import FieldIndex, SetFacts, Storage, kept
 from ..bytestore import ByteFile, OpenFile
 from ..fields import SetIndex
-from ..hdf5.checks import Dataset, odd_bits
+from ..hdf5.checks import Dataset, check_numeric, odd_bits
 from ..hdf5.file import Hdf5, TablePaths, translated
 from ..request import Request, check_labels
 from . import fuel
@@ -105,12 +105,17 @@ class Hdf5Set:
 
     # -- finding things --------------------------------------------------------------------
 
-    def dataset(self, name: str) -> Dataset:
-        """A data set by name, reached by links inside the file only and stored in it."""
-        found = self.h5.find(name)
+    def dataset(self, name: str, records: bool = False) -> Dataset:
+        """A data set by name, reached by links inside the file only and stored in it; ``records``:
+        its rows may be structured."""
+        found = self.h5.find(name, records)
         if found is None:
             raise self._missing(name)
         return found
+
+    def rows(self, name: str) -> Dataset:
+        """The data set of a field, or the one that it is a member of."""
+        return self.dataset(self.h5.member_of(name)[0], records=True)
 
     def _missing(self, name: str) -> AsyncReaderError:
         """The error for a missing data set: a ParamsError if the caller named it, and a FormatError
@@ -175,6 +180,11 @@ class Hdf5Set:
         packed = self.meta if fields.labels.strip("/") == fmt.LABELS else None
         if packed is not None and packed.label_kind == "none":
             return None
+        name, member = self.h5.member_of(fields.labels)
+        if member is not None:
+            data = self.dataset(name, records=True)
+            _check_labels(data, count, self.path, fields.labels)
+            return self.h5.read_member(data, name, member)
         stored = self.h5.find(fields.labels)
         if stored is None:
             if fields.labels_required or packed is not None:
@@ -279,9 +289,12 @@ def _labels_elsewhere(path: str, name: str, count: int) -> Array:
     file = OpenFile(path, "mmap")
     file.close()  # its mapping stays
     with translated(path), Hdf5(file, checked=True) as h5:
-        dataset = h5.dataset(name)
-        check_numeric(dataset, name, path, _TEXT_LABELS)
+        held, member = h5.member_of(name)
+        dataset = h5.dataset(held, records=member is not None)
         _check_labels(dataset, count, path, name)
+        if member is not None:
+            return h5.read_member(dataset, held, member)
+        check_numeric(dataset, name, path, _TEXT_LABELS)
         return _native(h5.read(dataset, name))
 
 
@@ -299,16 +312,4 @@ def _check_labels(labels: Array | Dataset, count: int, path: str, name: str) -> 
             found=f"shape {labels.shape}",
             expected=f"{count} rows",
             hint=_WITHOUT,
-        )
-
-
-def check_numeric(dataset: Dataset, name: str, path: str, hint: str | None = None) -> None:
-    """FormatError unless a data set holds plain numbers."""
-    if dataset.dtype.kind not in "buif" or dataset.dtype.itemsize > 8:
-        raise FormatError(
-            f"data set {name!r} does not hold plain numbers",
-            path=path,
-            found=f"dtype {dataset.dtype}",
-            expected="integers or floats of at most 64 bits",
-            hint=hint,
         )

@@ -65,7 +65,7 @@ def index_sparse(found: Hdf5Set, names: Sequence[str] = ()) -> SetIndex:
         )
     count = int(sizes[0])
     indptr = _indptr(found, name, rows, count)
-    asked = None if found.fields.dtype is None else np.dtype(found.fields.dtype)
+    asked = None if found.fields.own_dtype is None else np.dtype(found.fields.own_dtype)
     made = made_as(pair[1].dtype, asked)
     check_bomb(width * made.itemsize, found.file.size, name, path)
     chosen, digest = _columns(found, width, names)

@@ -11,7 +11,7 @@ import numpy as np
 
 from ...errors import FormatError, ParamsError
 from ...formats import packed as fmt
-from ..arrays import FileRows
+from ..arrays import FileRows, flat
 from ..base import FieldIndex, SetFacts, Storage, default_block, row_size
 from ..bytestore import OpenFile
 from ..extents import Extents
@@ -73,7 +73,9 @@ def _header(file: OpenFile) -> tuple[tuple[int, ...], np.dtype[Any], int]:
         raise _damaged(file, f"a header that cannot be read ({type(exc).__name__})") from exc
     if not good:
         raise _damaged(file, "a header that cannot be read")
-    if dtype.kind not in "buif" or dtype.itemsize > 8 or dtype.shape:
+    dtype = flat(dtype, FormatError, file.path)
+    plain = dtype.kind in "buif" and dtype.itemsize <= 8 and not dtype.shape
+    if not plain and dtype.names is None:
         raise FormatError(
             "the array does not hold plain numbers",
             path=file.path,

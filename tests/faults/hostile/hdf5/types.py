@@ -18,6 +18,7 @@ from .tools import (
     done,
     on_plain,
     packed_set,
+    patched,
     plain,
     redescribe,
     redigest,
@@ -59,7 +60,7 @@ def _opaque(tag: bytes, size: int = 8) -> Any:
 
 _typed("vlen_of_vlen_3000", lambda: _nested(3000, "vlen"))
 _typed("array_of_array_2000", lambda: _nested(2000, "array"))
-_typed("compound_1000", lambda: _nested(1000, "compound"))
+_typed("compound_1000", lambda: _nested(1000, "compound"), "stores none")
 _typed("opaque", lambda: _opaque(b"pickle"))
 _typed("opaque_as_objects", lambda: _opaque(b"NUMPY:O"))
 _typed("opaque_as_a_long_list", lambda: _opaque(b"NUMPY:" + b"i1," * 80))
@@ -71,6 +72,60 @@ _typed(
     lambda: h5py.h5t.vlen_create(h5py.h5t.py_create(np.dtype("S4"))),
     "variable length|plain numbers|holds neither|stored",
 )
+
+
+# -- structured rows -----------------------------------------------------------------------------
+
+_WORD, _TEXT = h5py.h5t.STD_I32LE, h5py.h5t.py_create(h5py.string_dtype(), logical=True)
+
+
+def _records(
+    name: str,
+    members: dict[bytes, tuple[int, Any]],
+    asked: Any = ("x",),
+    says: str = "",
+    refused: tuple[str, ...] = ("read",),
+    damage: tuple[bytes, bytes] | None = None,
+    size: int = 16,
+) -> None:
+    """Rows of these members (offset, type), with ``asked`` of them. ``damage``: bytes of the file,
+    and what stands there instead."""
+
+    def make(scratch: Scratch) -> Target:
+        file = plain(scratch, data=False)
+        kind = h5py.h5t.create(h5py.h5t.COMPOUND, size)
+        for one, (offset, inner) in members.items():
+            kind.insert(one, offset, inner)
+        early = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+        early.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
+        h5py.h5d.create(file.id, b"data", kind, space((N,)), early)
+        target = done(file, members=asked)
+        if damage is not None:
+            patched(Path(target.path), *damage)
+        return target
+
+    make.__doc__ = f"Structured rows: {name.replace('_', ' ')}."
+    attack(refused, says, ("read", "info", "convert"), name=f"records_{name}")(make)
+
+
+_records("of_text_in_a_heap", {b"x": (0, _TEXT)}, says="does not hold plain numbers")
+_records("beside_text_in_a_heap", {b"x": (0, _WORD), b"y": (4, _nested(1, "vlen"))}, refused=NONE,
+         size=24)  # fmt: skip
+_records("of_references", {b"x": (0, h5py.h5t.STD_REF_OBJ)}, says="does not hold plain numbers")
+_records("of_objects", {b"x": (0, _opaque(b"NUMPY:O"))}, says="does not hold plain numbers")
+_records("inside_each_other", {b"x": (0, _nested(900, "compound"))}, says="no member 'x'")
+_records("arrays_of_arrays", {b"x": (0, _nested(900, "array"))}, says="does not hold plain numbers")
+_records("named_alike", {b"x": (0, _WORD), b"y": (4, _WORD)}, damage=(b"y\0\0\0", b"x\0\0\0"),
+         says="already|another|damaged|name")  # fmt: skip
+_records("member_outside", {b"xmember": (0, _WORD), b"y": (8, _WORD)}, ("xmember",),
+         "damaged|outside|HDF5 cannot read",
+         damage=(b"xmember\0" + bytes(4), b"xmember\0\x0e\0\0\0"))  # fmt: skip
+_records("member_far_outside", {b"xmember": (0, _WORD), b"y": (8, _WORD)}, ("xmember",),
+         "damaged|outside|HDF5 cannot read",
+         damage=(b"xmember\0" + bytes(4), b"xmember\0\0\0\0\xff"))  # fmt: skip
+_records("over_each_other", {b"x": (0, _WORD), b"ymember": (8, _WORD)}, ("x", "ymember"),
+         refused=NONE,
+         damage=(b"ymember\0" + b"\x08\0\0\0", b"ymember\0\x02\0\0\0"))  # fmt: skip
 
 
 @on_plain(NONE, data=False)

@@ -1,0 +1,225 @@
+"""Rows that are no pictures: their numbers, or members of structured ones, cast and normalised.
+
+A structured row (a compound of HDF5, a structured array of numpy) is read as its bytes. Its dtype
+here is flat: a member inside another has the name ``outer.inner``, and what is no number of at most
+64 bits is bytes (``V``), which are not served.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+
+from ..array_types import Array, Float64, Int64
+from ..errors import ParamsError
+from ..system.memory import address_of
+from ..text import times
+from . import kernels, ranges
+from .numbers_twins import COLUMNS, COPIED, COUNT, KIND, OFFSET, SIZE, SWAPPED
+from .specs import OutputSpec, SampleSpec
+from .twins import bytes_at
+
+#: The most members of a structured row, and compounds inside each other.
+MOST_MEMBERS: Final = 4096
+DEEPEST: Final = 8
+#: Members that an error lists.
+_LISTED: Final = 40
+
+
+class Member(NamedTuple):
+    """A run of numbers in an element of a row: ``offset`` in bytes, dtype and shape. ``name``: ""
+    of a row that is not structured."""
+
+    name: str
+    offset: int
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...] = ()
+
+    @property
+    def numbers(self) -> int:
+        """How many numbers."""
+        return math.prod(self.shape)
+
+
+def is_number(dtype: np.dtype[Any]) -> bool:
+    """Whether a dtype is that of numbers that are read."""
+    return dtype.kind in "buif" and dtype.itemsize <= 8
+
+
+def record_dtype(members: Iterable[Member], size: int) -> np.dtype[Any]:
+    """The dtype of structured rows of ``size`` bytes. ValueError where a member has no name or that
+    of another one, or lies outside, or where there are too many."""
+    found = list(members)
+    names = [one.name for one in found]
+    if not all(names) or len(set(names)) < len(names):
+        raise ValueError("a member has no name, or that of another")
+    for one in found:
+        if one.offset < 0 or one.offset + one.numbers * one.dtype.itemsize > size:
+            raise ValueError(f"member {one.name!r} lies outside of its row")
+    if not 0 < len(found) <= MOST_MEMBERS:
+        raise ValueError(f"{len(found)} members, where 1 to {MOST_MEMBERS} are read")
+    formats = [(one.dtype, one.shape) if one.shape else one.dtype for one in found]
+    offsets = [one.offset for one in found]
+    named = {"names": names, "formats": formats, "offsets": offsets, "itemsize": size}
+    return np.dtype(named)  # type: ignore[call-overload,no-any-return]
+
+
+def flat_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """A structured dtype of numpy with the members of those inside; ValueError as
+    :func:`record_dtype`."""
+    return record_dtype(_inside(dtype, "", 0, DEEPEST), dtype.itemsize)
+
+
+def _inside(dtype: np.dtype[Any], prefix: str, start: int, depth: int) -> Iterator[Member]:
+    for name in dtype.names or ():
+        one, offset = dtype.fields[name][:2]  # type: ignore[index]
+        if one.names is not None and depth:
+            yield from _inside(one, f"{prefix}{name}.", start + offset, depth - 1)
+            continue
+        base, shape = one.subdtype or (one, ())
+        if not is_number(base):
+            base, shape = np.dtype((np.void, one.itemsize)), ()
+        yield Member(prefix + name, start + offset, base, shape)
+
+
+def members_of(dtype: np.dtype[Any]) -> list[Member]:
+    """The members of a flat structured dtype."""
+    return list(_inside(dtype, "", 0, 0))
+
+
+def listed(dtype: np.dtype[Any], member: str | None = None) -> str:
+    """The members of a structured dtype in words, or one of them: names, dtypes and shapes."""
+    members = [one for one in members_of(dtype) if member in (None, one.name)]
+    words = [
+        f"{one.name} ({one.dtype.name if is_number(one.dtype) else 'no number'}"
+        + (f", {times(one.shape)})" if one.shape else ")")
+        for one in members[:_LISTED]
+    ]
+    more = len(members) - len(words)
+    return ", ".join(words) + (f" and {more} more" if more else "")
+
+
+class NumberRows:
+    """How stored rows that are no pictures become served ones.
+
+    ``shape``: of a served row; ``dtype``: of its numbers; ``narrows``: whether a stored number may
+    be one that this cannot hold; ``plain``: the numbers are served as they are stored, with nothing
+    between them; ``compiled``: compiled code knows all their dtypes.
+    """
+
+    def __init__(self, stored: SampleSpec, wanted: OutputSpec, path: str) -> None:
+        assert stored.shape is not None
+        self._path = path
+        self._each, self._item = 1, stored.row_bytes
+        self._members = [Member("", 0, stored.dtype, stored.shape)]
+        self.shape = stored.shape
+        if stored.dtype.names is not None:
+            self._each, self._item = math.prod(stored.shape), stored.dtype.itemsize
+            asked = wanted.members if stored.members is None else stored.members
+            self._members = self._chosen(members_of(stored.dtype), asked, stored)
+            alone = len(self._members) == 1 and (isinstance(asked, str) or self._members[0].shape)
+            inner = self._members[0].shape if alone else (len(self._members),)
+            self.shape = (*stored.shape, *inner)
+        native = (one.dtype.newbyteorder("=") for one in self._members)
+        self.dtype: np.dtype[Any] = wanted.dtype or np.result_type(*native)
+        kinds = [one.dtype for one in self._members]
+        self.narrows = not all(ranges.holds_all(kind, self.dtype) for kind in kinds)
+        self.plain = not stored.dtype.names and stored.dtype == self.dtype and not wanted.affine
+        self.compiled = all(is_number(kind) for kind in kinds)
+        self._affine = wanted.affine
+        self._scale, self._shift = self._coefficients(wanted)
+        self._table = np.zeros((len(self._members), COLUMNS), np.int64)
+        for line, one in zip(self._table, self._members, strict=True):
+            kind = one.dtype
+            line[OFFSET], line[SIZE], line[KIND] = one.offset, kind.itemsize, ord(kind.kind)
+            line[SWAPPED], line[COUNT] = not kind.isnative, one.numbers
+            line[COPIED] = kind.newbyteorder("=") == self.dtype and not wanted.affine
+
+    def _chosen(
+        self, members: list[Member], asked: str | tuple[str, ...] | None, stored: SampleSpec
+    ) -> list[Member]:
+        """The members that are asked for. ParamsError where there are none of these names, or where
+        they do not fit beside each other."""
+        there = {one.name: one for one in members}
+        wrong = None
+        chosen = [asked] if isinstance(asked, str) else list(asked or ())
+        missing = [name for name in chosen if name not in there]
+        if asked is None:
+            wrong = "the rows are structured: members says which of theirs to serve"
+        elif missing:
+            wrong = f"no member {missing[0]!r} in these rows"
+        if wrong is None:
+            found = [there[name] for name in chosen]
+            odd = [one.name for one in found if not is_number(one.dtype)]
+            if odd:
+                wrong = f"member {odd[0]!r} does not hold plain numbers"
+            elif len(found) > 1 and any(one.shape for one in found):
+                name = next(one.name for one in found if one.shape)
+                wrong = f"member {name!r} holds an array, which is served alone"
+            else:
+                return found
+        numbers = [one.name for one in members if is_number(one.dtype) and not one.shape][:2]
+        example = ", ".join(f'"{name}"' for name in numbers or ["NAME"])
+        raise ParamsError(
+            wrong,
+            path=self._path,
+            found=listed(stored.dtype),
+            hint=f'members=[{example}], or data_field="FIELD.NAME" for one as a field of its own',
+        )
+
+    def _coefficients(self, wanted: OutputSpec) -> tuple[Float64, Float64]:
+        """What a number is multiplied by, and what is added then, along the last axis."""
+        last = self.shape[-1] if self.shape else 1
+        for name, values in (("mean", wanted.mean), ("std", wanted.std)):
+            if len(values) not in (1, last):
+                raise ParamsError(
+                    f"{name} has one value, or one for each number of the last axis",
+                    path=self._path,
+                    found=f"{len(values)} values for samples of shape {self.shape}",
+                    expected="1" if last == 1 else f"1 or {last}",
+                    hint="those of each channel need pictures: num_dim, h_dim, w_dim and cha_dim "
+                    "name the axes of 4-D data",
+                )
+        mean, std = np.broadcast_arrays(np.array(wanted.mean), np.array(wanted.std))
+        return wanted.scale / std, -mean / std
+
+    def put(self, addresses: Int64, rows: Int64, out: Array) -> tuple[int, ParamsError] | None:
+        """Write stored rows at ``addresses`` to ``rows`` of ``out``, in one compiled call.
+
+        Returns the first of them with a number that the dtype cannot hold, and the error.
+        """
+        bad = np.full(2, -1, np.int64)
+        kernels.cast_numbers(
+            addresses,
+            self._each,
+            self._item,
+            self._table,
+            ord(self.dtype.kind),
+            self.dtype.itemsize,
+            self._affine,
+            self._scale,
+            self._shift,
+            address_of(out),
+            rows,
+            math.prod(self.shape) * self.dtype.itemsize,
+            bad,
+        )
+        i, offset = bad.tolist()
+        return None if i < 0 else (i, self._wrong(int(addresses[i]) + offset, offset % self._item))
+
+    def _wrong(self, address: int, offset: int) -> ParamsError:
+        """The error of the number at ``address``, ``offset`` bytes behind the element's start."""
+        inside = (
+            one
+            for one in self._members
+            if 0 <= offset - one.offset < one.numbers * one.dtype.itemsize
+        )
+        one = next(inside)
+        value = bytes_at(address, one.dtype.itemsize).copy().view(one.dtype)
+        error = ranges.does_not_fit(value, one.dtype, self.dtype, self._path)
+        if one.name:
+            error.what = f"member {one.name!r}: {error.what}"
+        return error

@@ -1,0 +1,103 @@
+"""Compound data sets of HDF5, among them PyTables' tables: the members of their rows.
+
+Rows are read as their bytes, so that members that are no numbers may be there. Types are looked at
+one level at a time, to a bounded depth: h5py and HDF5 follow them without limit.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from ...array_types import Array
+from ...errors import FormatError
+from ...pixels.numbers import DEEPEST, MOST_MEMBERS, Member, is_number, members_of, record_dtype
+from .checks import Dataset, check_numeric, odd_bits, odd_number, read_table
+
+
+def is_compound(data: Dataset) -> bool:
+    """Whether the rows of a data set are structured."""
+    import h5py
+
+    return bool(data.id.get_type().get_class() == h5py.h5t.COMPOUND)
+
+
+def stored_dtype(data: Dataset, name: str, path: str) -> np.dtype[Any]:
+    """The dtype of the values of a data set: that of numbers, or a flat one of structured rows.
+    FormatError for any other."""
+    if not is_compound(data):
+        check_numeric(data, name, path)
+        odd = odd_bits(data)
+        if odd is None:
+            return data.dtype
+        raise FormatError(
+            f"data set {name!r} stores its numbers in an unusual bit layout",
+            path=path,
+            found=odd,
+            expected="whole integers, or floats of IEEE 754",
+            hint="write it again with a usual dtype, for example through h5py",
+        )
+    kind = data.id.get_type()
+    try:
+        return record_dtype(_members(kind, "", 0, DEEPEST), kind.get_size())
+    except ValueError as exc:
+        raise FormatError(
+            f"the rows of data set {name!r} are damaged, or not read", path=path, found=str(exc)
+        ) from exc
+
+
+def _members(kind: Any, prefix: str, start: int, depth: int) -> Iterator[Member]:
+    """The members of a compound type (h5py.h5t.TypeCompoundID), and those of members inside it."""
+    import h5py
+
+    count = kind.get_nmembers()
+    if count > MOST_MEMBERS:
+        raise ValueError(f"{count} members, where 1 to {MOST_MEMBERS} are read")
+    for i in range(count):
+        own, offset = kind.get_member_type(i), start + kind.get_member_offset(i)
+        name = kind.get_member_name(i).decode("utf-8", "surrogateescape")
+        if name and own.get_class() == h5py.h5t.COMPOUND and depth:
+            yield from _members(own, f"{prefix}{name}.", offset, depth - 1)
+            continue
+        dtype, shape = _numbers(own) or (np.dtype((np.void, own.get_size())), ())
+        yield Member(prefix + name, offset, dtype, shape)
+
+
+def _numbers(kind: Any) -> tuple[np.dtype[Any], tuple[int, ...]] | None:
+    """(dtype, shape) of a member that is a number or an array of numbers; None of any other."""
+    import h5py
+
+    t = h5py.h5t
+    shape: tuple[int, ...] = ()
+    whole = kind.get_size()
+    if kind.get_class() == t.ARRAY:
+        shape, kind = tuple(map(int, kind.get_array_dims())), kind.get_super()
+    if kind.get_class() not in (t.INTEGER, t.FLOAT, t.BITFIELD, t.ENUM):
+        return None
+    try:  # h5py makes bool of an enumeration of two
+        few = kind.get_class() != t.ENUM or kind.get_nmembers() == 2
+        dtype = np.dtype((kind if few else kind.get_super()).dtype.str)
+    except (TypeError, ValueError):  # floats that numpy does not have
+        return None
+    fits = math.prod(shape) * dtype.itemsize == whole
+    return (dtype, shape) if fits and is_number(dtype) and not odd_number(kind, dtype) else None
+
+
+def read_member(data: Dataset, member: str, name: str, path: str, size: int) -> Array | None:
+    """One member of all rows of a data set, in memory; None unless it is there and holds numbers.
+    ``size``: of the file."""
+    dtype = stored_dtype(data, name, path)
+    found = {one.name: one for one in members_of(dtype)}.get(member)
+    if found is None or not is_number(found.dtype):
+        return None
+    wanted = np.dtype((found.dtype.newbyteorder("="), found.shape))
+    parts = member.split(".")
+    for part in reversed(parts):
+        wanted = np.dtype([(part, wanted)])
+    table = read_table(data, name, path, size, wanted)
+    for part in parts:
+        table = table[part]
+    return np.ascontiguousarray(table)

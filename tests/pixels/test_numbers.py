@@ -1,0 +1,236 @@
+"""Numbers of rows that are no pictures, and members of structured rows, against plain numpy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from asyncreader.errors import ParamsError
+from asyncreader.pixels import kernels, numbers_twins
+from asyncreader.pixels.numbers import MOST_MEMBERS, NumberRows, flat_dtype, listed
+from asyncreader.pixels.specs import OutputSpec, SampleSpec
+
+KINDS = ("?", "i1", "u1", "i2", "u2", "i4", "u4", "i8", "u8", "f2", "f4", "f8")
+#: Whole numbers and floats at which casts differ: ends of ranges, halves, what rounds twice.
+EDGES: dict[str, list[Any]] = {
+    "f": [0.0, -0.0, 1.0, -1.5, 2.5, 0.1, 65504.0, 65519.9, 65520.0, 6e-8, 2.98e-8, 6.1e-5, 1e-300,
+          3.4e38, 3.5e38, 2.0**31, 2.0**53 + 2, 2.0**63, 2.0**64, -(2.0**63), 255.0, 256.0, -129.0,
+          1 + 2**-11, 1 + 2**-11 + 2**-30, np.inf, -np.inf, np.nan],
+    "i": [0, 1, -1, 127, -128, 2**15 - 1, -(2**15), 2**24 + 1, 2**31 - 1, 2**53 + 1, 2**63 - 1,
+          -(2**63), 2**60 + 2**36 + 1, 65519, 65520],
+    "u": [0, 1, 2, 255, 256, 2**16 - 1, 2**24 + 1, 2**32 - 1, 2**63, 2**64 - 1, 2**63 + 2**39 + 1],
+    "b": [False, True],
+}  # fmt: skip
+
+TWINS: list[Callable[..., None]] = [kernels.cast_numbers, numbers_twins.cast_numbers_numpy]
+
+
+def edges(dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
+    """Values at which a cast of ``dtype`` may go wrong."""
+    values = EDGES[dtype.kind]
+    if dtype.kind in "iu":
+        limits = np.iinfo(dtype)
+        values = [v for v in values if limits.min <= v <= limits.max]
+    with np.errstate(over="ignore"):
+        return np.array(values, dtype)
+
+
+def cast(
+    function: Callable[..., None], values: Any, dtype: Any, scale: tuple[float, float] | None = None
+) -> tuple[Any, int]:
+    """Each of ``values`` as a row of one number of ``dtype``, and the first that it cannot hold."""
+    stored, made = values.dtype, np.dtype(dtype)
+    out = np.zeros(values.size, made)
+    table = np.array([[0, stored.itemsize, ord(stored.kind), not stored.isnative, 1,
+                       scale is None and stored.newbyteorder("=") == made]])  # fmt: skip
+    bad = np.full(2, -1, np.int64)
+    a, b = (np.array([one]) for one in scale or (1.0, 0.0))
+    function(
+        values.ctypes.data + np.arange(values.size) * stored.itemsize, 1, stored.itemsize, table,
+        ord(made.kind), made.itemsize, scale is not None, a, b, out.ctypes.data,
+        np.arange(values.size), made.itemsize, bad,
+    )  # fmt: skip
+    return out, int(bad[0])
+
+
+@pytest.mark.parametrize("function", TWINS)
+@pytest.mark.parametrize("made", KINDS)
+@pytest.mark.parametrize("stored", KINDS)
+@pytest.mark.parametrize("order", ["=", ">"])
+def test_casts_are_numpys(
+    stored: str, made: str, order: str, function: Callable[..., None]
+) -> None:
+    """Every number becomes what numpy's astype makes of it, to the bit, and one that the dtype
+    cannot hold is noted."""
+    for one in edges(np.dtype(stored)):
+        value = np.array([one], np.dtype(stored).newbyteorder(order))
+        with np.errstate(all="ignore"):
+            right = value.astype(made)
+            exact = int(one) if np.isfinite(one) and one == np.floor(one) else None
+            if np.dtype(made).kind == "f":
+                fits = bool(np.isfinite(right[0]) or not np.isfinite(one))
+            elif made == "?":
+                fits = exact in (0, 1)
+            else:
+                fits = exact is not None and np.iinfo(made).min <= exact <= np.iinfo(made).max
+        out, bad = cast(function, value, made)
+        assert (bad < 0) == fits, (one, stored, made)
+        if fits:
+            assert out.tobytes() == right.tobytes() or (np.isnan(out[0]) and np.isnan(right[0]))
+
+
+@pytest.mark.parametrize("function", TWINS)
+@pytest.mark.parametrize("made", ["f2", "f4", "f8"])
+@pytest.mark.parametrize("stored", KINDS)
+def test_scaled_numbers_are_numpys(stored: str, made: str, function: Callable[..., None]) -> None:
+    """A number is cast to the work dtype (float64 for float64, else float32), multiplied and added
+    to there, and then cast."""
+    values, work = edges(np.dtype(stored)), np.dtype("f8" if made == "f8" else "f4")
+    a, b = 0.37, -1.25
+    with np.errstate(all="ignore"):
+        right = (values.astype(work) * work.type(a) + work.type(b)).astype(made)
+    out, _ = cast(function, values, made, (a, b))
+    assert np.array_equal(out, right, equal_nan=True)
+
+
+@pytest.mark.parametrize("function", TWINS)
+def test_every_half_is_read_and_rounded_as_numpy_does(function: Callable[..., None]) -> None:
+    """All 65,536 numbers of float16 become the float64 that they are; float64 halfway between two,
+    and next to that, are rounded as numpy does."""
+    halves = np.arange(1 << 16, dtype=np.uint16).view(np.float16)
+    out, _ = cast(function, halves, "f8")
+    assert np.array_equal(out, halves.astype("f8"), equal_nan=True)
+    good = np.unique(halves[np.isfinite(halves)].astype("f8"))
+    middle = (good[1:] + good[:-1]) / 2
+    near = np.concatenate([middle, np.nextafter(middle, -np.inf), np.nextafter(middle, np.inf)])
+    out, bad = cast(function, near, "f2")
+    assert bad == -1
+    assert np.array_equal(out.view("u2") & 0x7FFF, near.astype("f2").view("u2") & 0x7FFF)
+    assert np.array_equal(out, near.astype("f2"))
+
+
+@settings(max_examples=150, deadline=None)
+@given(data=st.data(), twin=st.booleans())
+def test_members_of_rows_are_numpys(data: st.DataObject, twin: bool) -> None:
+    """Members at any offset, also one over the other, of any kind and order, into any rows of a
+    slot, are what numpy's fields are."""
+    kinds = data.draw(st.lists(st.sampled_from(KINDS), min_size=1, max_size=6))
+    swaps = [data.draw(st.sampled_from("<>")) for _ in kinds]
+    size = data.draw(st.integers(8, 40))
+    offsets = [data.draw(st.integers(0, size - 8)) for _ in kinds]
+    names = [f"m{i}" for i in range(len(kinds))]
+    formats = [np.dtype(one).newbyteorder(swap) for one, swap in zip(kinds, swaps, strict=True)]
+    dtype = np.dtype({"names": names, "formats": formats, "offsets": offsets, "itemsize": size})
+    each, count = data.draw(st.sampled_from([(), (3,), (2, 2)])), data.draw(st.integers(1, 7))
+    seed = np.random.default_rng(data.draw(st.integers(0, 99)))
+    raw = seed.integers(0, 256, (count, int(np.prod(each)) * size), dtype=np.uint8)
+    stored = raw.reshape(-1).view(dtype).reshape(count, *each)
+    for name in names:  # a bool is 0 or 1
+        if stored.dtype[name].kind == "b":
+            stored[name] = seed.integers(0, 2, stored.shape)
+    asked = tuple(data.draw(st.permutations(names))[: data.draw(st.integers(1, len(names)))])
+    rows = seed.permutation(count + 2)[:count]
+    fill = NumberRows(SampleSpec(each, dtype, None), OutputSpec(members=asked), "set")
+    common = np.result_type(*(stored.dtype[name].newbyteorder("=") for name in asked))
+    assert fill.dtype == common
+    with np.errstate(all="ignore"):
+        right = np.stack([stored[name].astype(common) for name in asked], axis=-1)
+    out = np.zeros((count + 2, *each, len(asked)), common)
+    function, before = (TWINS[twin], kernels.cast_numbers)
+    kernels.cast_numbers = function
+    try:
+        wrong = fill.put(raw.ctypes.data + np.arange(count) * raw.shape[1], rows, out)
+    finally:
+        kernels.cast_numbers = before
+    assert wrong is None
+    assert np.array_equal(out[rows], right, equal_nan=common.kind == "f")
+    assert not out[np.setdiff1d(np.arange(count + 2), rows)].any()
+
+
+def _rows(dtype: Any) -> SampleSpec:
+    return SampleSpec((), flat_dtype(np.dtype(dtype)), None)
+
+
+PARTICLE = [("pt", ">f4"), ("id", "i8"), ("name", "S5"), ("hits", "f4", (3,)),
+            ("at", [("x", "f8"), ("in", [("y", "u2")])])]  # fmt: skip
+
+
+def test_members_are_named_flat() -> None:
+    """A member inside another is named with a dot; what is no number is listed as such."""
+    words = listed(_rows(PARTICLE).dtype)
+    assert words == (
+        "pt (float32), id (int64), name (no number), hits (float32, 3), at.x (float64), "
+        "at.in.y (uint16)"
+    )
+    values = np.zeros(2, PARTICLE)
+    values["at"]["in"]["y"] = 7, 9
+    out = np.zeros((2, 1), np.uint16)
+    fill = NumberRows(_rows(PARTICLE), OutputSpec(members=("at.in.y",)), "set")
+    fill.put(values.ctypes.data + np.arange(2) * values.itemsize, np.arange(2), out)
+    assert out.tolist() == [[7], [9]]
+
+
+@pytest.mark.parametrize(
+    ("members", "shape"),
+    [("pt", ()), (("pt",), (1,)), (("id", "pt"), (2,)), ("hits", (3,)), (("hits",), (3,))],
+)
+def test_shapes(members: Any, shape: tuple[int, ...]) -> None:
+    """A list of k members has an axis of k; a name alone has none; an array keeps its shape."""
+    assert NumberRows(_rows(PARTICLE), OutputSpec(members=members), "set").shape == shape
+
+
+@pytest.mark.parametrize(
+    ("members", "message"),
+    [
+        (None, "members says which"),
+        (("pt", "eta"), "no member 'eta'"),
+        (("name",), "'name' does not hold plain numbers"),
+        (("hits", "pt"), "'hits' holds an array"),
+        (("at",), "no member 'at'"),
+    ],
+)
+def test_wrong_members(members: Any, message: str) -> None:
+    """Members that are not there, or that cannot be served so, are an error that lists all."""
+    with pytest.raises(ParamsError, match=message) as raised:
+        NumberRows(_rows(PARTICLE), OutputSpec(members=members), "set")
+    assert "at.in.y (uint16)" in str(raised.value)
+    assert 'members=["pt", "id"]' in str(raised.value)
+
+
+def test_a_number_that_the_dtype_cannot_hold_is_named() -> None:
+    """The error names the member and the number; -1 and 300 are none of uint8."""
+    values = np.array([(1.0, 5), (2.0, 300)], [("pt", "f4"), ("id", ">i8")])
+    spec = SampleSpec((), values.dtype, None)
+    fill = NumberRows(spec, OutputSpec(members=("pt", "id"), dtype=np.dtype("u1")), "set")
+    assert fill.narrows
+    out = np.zeros((2, 2), np.uint8)
+    at = values.ctypes.data + np.arange(2) * values.itemsize
+    wrong = fill.put(at, np.arange(2), out)
+    assert wrong is not None
+    assert wrong[0] == 1
+    assert "member 'id'" in str(wrong[1])
+    assert "300 as int64" in str(wrong[1])
+
+
+def test_too_many_members() -> None:
+    """A dtype of more members than are read is refused."""
+    with pytest.raises(ValueError, match="4097 members"):
+        flat_dtype(np.dtype([(f"m{i}", "u1") for i in range(MOST_MEMBERS + 1)]))
+
+
+def test_mean_and_std_along_the_last_axis() -> None:
+    """Plain rows take one mean and std, or one for each number of the last axis."""
+    values = np.arange(24, dtype=np.float64).reshape(2, 4, 3)
+    spec = SampleSpec((4, 3), values.dtype, None)
+    wanted = OutputSpec(mean=(1.0, 2.0, 3.0), std=(2.0,), scale=0.5, dtype=np.dtype("f4"))
+    fill = NumberRows(spec, wanted, "set")
+    out = np.zeros((2, 4, 3), np.float32)
+    fill.put(values.ctypes.data + np.arange(2) * 96, np.arange(2), out)
+    assert np.allclose(out, (values * 0.5 - [1, 2, 3]) / 2)
+    with pytest.raises(ParamsError, match="one for each number of the last axis"):
+        NumberRows(spec, OutputSpec(mean=(1.0, 2.0), dtype=np.dtype("f4")), "set")

@@ -1,0 +1,545 @@
+"""Structured rows served by a reader, and what is asked of single fields, against plain numpy."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+
+from asyncreader import AsyncReader, FormatError, ParamsError
+from asyncreader.pixels.numbers import MOST_MEMBERS
+
+N, TRACKS = 120, 5
+#: As salt's jets: members of all kinds, one in the other byte order, and some that are no numbers.
+JET = np.dtype([
+    ("pt", "f4"), ("eta", ">f2"), ("flavour", "i8"), ("n", "u1"), ("valid", "?"), ("name", "S6"),
+    ("mass", "f8"), ("cov", ">i2", (2, 3)), ("at", [("x", "f4"), ("y", "i4")]),
+])  # fmt: skip
+MEMBERS = ["mass", "pt", "eta", "flavour", "valid", "at.y"]
+
+
+def filled(shape: tuple[int, ...], seed: int = 0) -> Any:
+    """Structured rows of random numbers."""
+    rng, rows = np.random.default_rng(seed), np.zeros(shape, JET)
+    for name in ("pt", "eta", "mass"):
+        rows[name] = rng.normal(size=shape)
+    for name in ("flavour", "n"):
+        rows[name] = rng.integers(0, 6, shape)
+    rows["valid"], rows["name"] = rng.integers(0, 2, shape), b"jet"
+    rows["cov"] = rng.integers(-99, 99, (*shape, 2, 3))
+    rows["at"]["x"], rows["at"]["y"] = rng.normal(size=shape), rng.integers(0, 9, shape)
+    return rows
+
+
+JETS, TRACK = filled((N,)), filled((N, TRACKS), 1)
+
+
+def right(rows: Any, members: list[str] = MEMBERS, dtype: str | None = None) -> Any:
+    """What these members of rows are, by numpy."""
+    columns = []
+    for name in members:
+        column = rows
+        for part in name.split("."):
+            column = column[part]
+        columns.append(column)
+    common = dtype or np.result_type(*(column.dtype.newbyteorder("=") for column in columns))
+    return np.stack([column.astype(common) for column in columns], axis=-1)
+
+
+def write(path: Path, layout: str, jets: Any = JETS, tracks: Any = TRACK) -> Path:
+    """A file of ``jets`` and ``tracks``, stored as ``layout`` says."""
+    with h5py.File(path, "w") as file:
+        for name, rows in (("jets", jets), ("tracks", tracks)):
+            chunk = (16,) if rows.ndim == 1 else (16, TRACKS)
+            cut = (16,) if rows.ndim == 1 else (16, 2)
+            options: dict[str, Any] = {
+                "contiguous": {},
+                "chunks": {"chunks": chunk},
+                "gzip": {"chunks": chunk, "compression": "gzip", "shuffle": True},
+                "cut": {"chunks": cut, "compression": "lzf", "fletcher32": True},
+                "table": {"chunks": chunk, "maxshape": (None, *rows.shape[1:]),
+                          "compression": "gzip"},
+            }[layout]  # fmt: skip
+            data = file.create_dataset(name, data=rows, **options)
+            if layout == "table":
+                data.attrs["CLASS"], data.attrs["VERSION"] = np.bytes_("TABLE"), np.bytes_("2.7")
+        file["labels"] = np.arange(len(jets))
+    return path
+
+
+LAYOUTS = ["contiguous", "chunks", "gzip", "cut", "table"]
+
+
+@pytest.fixture(scope="module", params=LAYOUTS)
+def stored(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The set in one file of each layout."""
+    return write(tmp_path_factory.mktemp("members") / "set.h5", request.param)
+
+
+def served(**params: Any) -> tuple[Any, Any]:
+    """(data, indices) of an epoch, batch behind batch."""
+    params = {"epochs": 1, "last_batch": "short", "copy": True, **params}
+    with AsyncReader(params) as reader:
+        batches = [(batch.data, batch.indices) for batch in reader]
+    records = np.concatenate([one for _, one in batches])
+    if not isinstance(batches[0][0], tuple):
+        return np.concatenate([one for one, _ in batches]), records
+    fields = zip(*(one for one, _ in batches), strict=True)
+    return tuple(np.concatenate(parts) for parts in fields), records
+
+
+@pytest.mark.parametrize("shuffle", [False, True, "block", "replacement"])
+@pytest.mark.parametrize("io", ["mmap", "pread"])
+def test_members_are_numpys(stored: Path, shuffle: Any, io: str) -> None:
+    """In any order, however they are stored and read, rows are what numpy's fields are."""
+    for name, rows in (("jets", JETS), ("tracks", TRACK)):
+        data, records = served(path=stored, data_field=name, members=MEMBERS, shuffle=shuffle,
+                               batch_size=7, io=io, nthread=2, njob=2)  # fmt: skip
+        assert data.dtype == np.float64
+        assert np.array_equal(data, right(rows)[records])
+        assert shuffle == "replacement" or sorted(records) == list(range(N))
+
+
+def test_several_fields_have_members_of_their_own(stored: Path) -> None:
+    """``members``, ``dtype``, ``mean`` and ``std`` by field; one set may be served under several
+    names; a member is a field by its name behind a point, with the shape that it has."""
+    (jets, tracks, valid, cov, y), records = served(
+        path=stored, shuffle=True, batch_size=32,
+        data_field={"jets": "jets", "tracks": "tracks", "valid": "tracks", "cov": "jets.cov",
+                    "y": "jets.at.y"},
+        members={"jets": ["pt", "eta"], "tracks": ["pt", "n"], "valid": "valid"},
+        dtype={"jets": "float32", "tracks": "float16", "cov": "float32"},
+        mean={"jets": [1, 2], "cov": [0, 1, 2]}, std={"tracks": 2}, scale={"cov": 0.5},
+    )  # fmt: skip
+    assert np.array_equal(jets, (right(JETS, ["pt", "eta"], "f4") - np.float32([1, 2]))[records])
+    work = right(TRACK, ["pt", "n"], "f4") * np.float32(0.5)
+    assert np.array_equal(tracks, work.astype("f2")[records])
+    assert np.array_equal(valid, TRACK["valid"][records])
+    assert valid.dtype == np.bool_
+    assert np.array_equal(cov, JETS["cov"].astype("f4")[records] * 0.5 - [0, 1, 2])
+    assert np.array_equal(y, JETS["at"]["y"][records])
+    assert y.dtype == np.int32
+
+
+@pytest.mark.parametrize("members", ["pt", ["pt"], ["cov"], ["pt", "n"]])
+def test_shapes_of_members(stored: Path, members: Any) -> None:
+    """A list of k names gives (B, ..., k), a name alone (B, ...), an array keeps its shape."""
+    data, _ = served(path=stored, data_field="tracks", members=members, batch_size=8)
+    inner = {"pt": (), "cov": (2, 3)}.get(members if isinstance(members, str) else members[0], ())
+    inner = inner or (() if isinstance(members, str) else (len(members),))
+    assert data.shape == (N, TRACKS, *inner)
+    if members == ["cov"]:
+        assert np.array_equal(data, TRACK["cov"])
+        assert data.dtype == np.int16
+        assert data.dtype.isnative
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        lambda rows: rows,
+        lambda rows: np.repeat(rows, 2, axis=0)[::2],
+        lambda rows: rows.astype(JET.newbyteorder()),
+        lambda rows: np.rec.array(rows),
+    ],
+    ids=["plain", "strided", "swapped", "recarray"],
+)
+@pytest.mark.parametrize("shuffle", [False, True, "block"])
+def test_structured_arrays(made: Callable[[Any], Any], shuffle: Any) -> None:
+    """Structured arrays of numpy, of any strides and byte order, are served as files are."""
+    data, records = served(data={"jets": made(JETS), "tracks": made(TRACK)}, members=MEMBERS,
+                           shuffle=shuffle, batch_size=11)  # fmt: skip
+    assert np.array_equal(data[0], right(JETS)[records])
+    assert np.array_equal(data[1], right(TRACK)[records])
+
+
+def test_members_of_arrays_as_fields() -> None:
+    """``data_field`` names members of arrays, too, also of the rows of episodes; a point in the
+    name of an array is a part of it."""
+    given = {"jets": JETS, "tracks": TRACK, "jets.eta": np.arange(N)}
+    data, at = served(data=given, data_field={"a": "jets.at.x", "b": "tracks.pt", "c": "jets.eta"},
+                      shuffle=True, batch_size=16)  # fmt: skip
+    assert np.array_equal(data[0], JETS["at"]["x"][at])
+    assert np.array_equal(data[1], TRACK["pt"][at])
+    assert np.array_equal(data[2], at)
+    rows, _ = served(data={"tracks": TRACK}, data_field=["tracks.pt"], episodes="axis", window=2,
+                     batch_size=16)  # fmt: skip
+    assert np.array_equal(rows[0][:4, 0], TRACK["pt"][0, :4])
+    assert rows[0].shape == (N * (TRACKS - 1), 2)
+    for name in ("jets.nothing", "nothing.pt", "jets.eta.x"):
+        with pytest.raises(ParamsError):
+            AsyncReader(data=given, data_field=[name])
+    with pytest.raises(ParamsError, match="objects"):
+        AsyncReader(data=np.zeros(3, [("x", "O")]), members=["x"])
+
+
+def test_structured_npy(tmp_path: Path) -> None:
+    """A .npy file of structured rows."""
+    np.save(tmp_path / "jets.npy", JETS)
+    data, at = served(path=tmp_path / "jets.npy", members=MEMBERS, shuffle=True, batch_size=16)
+    assert np.array_equal(data, right(JETS)[at])
+
+
+def test_numbers_of_more_than_64_bits() -> None:
+    """Arrays of numpy's long double are served and cast, though no compiled code knows them."""
+    rows = np.arange(12, dtype=np.longdouble).reshape(4, 3)
+    assert np.array_equal(served(data=rows)[0], rows)
+    made, _ = served(data=rows, dtype="float32", mean=[1, 2, 3])
+    assert np.array_equal(made, rows - [1, 2, 3])
+    records = np.zeros(4, [("x", "g"), ("y", "f4")])
+    with pytest.raises(ParamsError, match="'x' does not hold plain numbers"):
+        AsyncReader(data=records, members=["x"])
+
+
+def test_an_h5py_data_set_as_data(stored: Path) -> None:
+    """An open data set of h5py is reopened by its path."""
+    with h5py.File(stored, "r") as file:
+        data, records = served(data=file["tracks"], members=MEMBERS, shuffle=True, batch_size=16)
+    assert np.array_equal(data, right(TRACK)[records])
+
+
+@pytest.mark.parametrize("label", ["flavour", "at.y", "cov"])
+def test_labels_that_are_a_member(stored: Path, label: str) -> None:
+    """``labels_field="jets.flavour"``: one member of other rows as labels."""
+    with AsyncReader(
+        stored, data_field="tracks.pt", labels_field=f"jets.{label}", batch_size=30, shuffle=True
+    ) as reader:
+        for batch in reader:
+            values = JETS["at"]["y"] if label == "at.y" else JETS[label]
+            assert np.array_equal(batch.data, TRACK["pt"][batch.indices])
+            assert np.array_equal(batch.labels, values[batch.indices])
+            assert batch.labels.dtype.isnative
+
+
+@pytest.mark.parametrize("shuffle", [True, "block"])
+def test_ranks_subset_and_resume(stored: Path, shuffle: Any) -> None:
+    """Batches of ranks joined are those of one process; a state resumes at every batch, also with
+    other members and another dtype."""
+    params: dict[str, Any] = {"path": stored, "data_field": "tracks", "shuffle": shuffle,
+                              "subset": slice(3, 99), "members": MEMBERS}  # fmt: skip
+    with AsyncReader(params, batch_size=12) as reader:
+        whole, states = [], []
+        for batch in reader:
+            whole.append((batch.data.copy(), batch.indices.copy()))
+            states.append(reader.state_dict())
+    ranks = [AsyncReader(params, batch_size=4, rank=rank, world_size=3) for rank in range(3)]
+    for (data, records), *parts in zip(whole, *ranks, strict=True):
+        assert np.array_equal(data, right(TRACK)[records])
+        assert np.array_equal(data, np.concatenate([part.data for part in parts]))
+    for reader in ranks:
+        reader.close()
+    other = {**params, "members": ["pt", "n"], "dtype": "float32"}
+    for step, state in enumerate(states[:-1]):
+        with AsyncReader(other, batch_size=12) as reader:
+            reader.load_state_dict(state)
+            batch = next(iter(reader))
+            assert np.array_equal(batch.indices, whole[step + 1][1])
+            assert np.array_equal(batch.data, right(TRACK, ["pt", "n"], "f4")[batch.indices])
+
+
+def test_lists_of_files(tmp_path: Path) -> None:
+    """Several files of structured rows are one set; one whose members differ is refused."""
+    parts = [slice(0, 40), slice(40, 56), slice(56, N)]
+    paths = [
+        str(write(tmp_path / f"{i}.h5", layout, JETS[part], TRACK[part]))
+        for i, (part, layout) in enumerate(zip(parts, ["contiguous", "gzip", "cut"], strict=True))
+    ]
+    for shuffle in (False, True, "block"):
+        params = {"path": paths, "data_field": ["jets", "tracks.pt"], "members": MEMBERS}
+        (jets, tracks), records = served(**params, shuffle=shuffle, batch_size=9)
+        assert np.array_equal(jets, right(JETS)[records])
+        assert np.array_equal(tracks, TRACK["pt"][records])
+    with h5py.File(tmp_path / "3.h5", "w") as file:
+        file["jets"] = JETS[["pt", "eta"]]
+    with pytest.raises(FormatError, match="dtype"):
+        AsyncReader([*paths, tmp_path / "3.h5"], data_field="jets", members=["pt"])
+
+
+@pytest.mark.parametrize("edge", ["drop", "repeat", "zero"])
+def test_windows_of_structured_rows(stored: Path, edge: Any) -> None:
+    """A window is W rows of one episode: (B, W, k)."""
+    with h5py.File(stored, "r+") as file:
+        if "ends" not in file:
+            file["ends"] = np.array([13, 50, N])
+    begins = np.repeat([0, 13, 50], [13, 37, N - 50])
+    ends = np.repeat([13, 50, N], [13, 37, N - 50])
+    with AsyncReader(stored, data_field={"jets": "jets", "pt": "tracks.pt"}, members=["pt", "n"],
+                     episodes="ends:ends", window=(-2, 2), window_edge=edge, batch_size=8,
+                     shuffle=True, last_batch="short") as reader:  # fmt: skip
+        for batch in reader:
+            rows = batch.indices[:, None] + np.arange(-2, 2)
+            low, high = begins[batch.indices][:, None], ends[batch.indices][:, None]
+            inside = (rows >= low) & (rows < high)
+            assert edge != "drop" or inside.all()
+            rows = np.clip(rows, low, high - 1)
+            jets, pt = right(JETS, ["pt", "n"])[rows], TRACK["pt"][rows]
+            if edge == "zero":
+                jets[~inside], pt[~inside] = 0, 0
+            assert np.array_equal(batch.data[0], jets)
+            assert np.array_equal(batch.data[1], pt)
+
+
+@pytest.mark.parametrize("kind", ["ids:jets.at.y", "flags:jets.valid,jets.flag"])
+def test_episodes_by_a_member(tmp_path: Path, kind: str) -> None:
+    """Ids and flags of episodes may be members, too."""
+    jets = np.zeros(N, [*JET.descr, ("flag", "?")])
+    for name in JET.names or ():
+        jets[name] = JETS[name]
+    jets["at"]["y"], jets["flag"][-1] = np.arange(N) // 7, True
+    path = write(tmp_path / "set.h5", "gzip", jets)
+    last = jets["valid"] | jets["flag"]
+    ends = np.flatnonzero(last) + 1 if kind[0] == "f" else np.arange(7, N + 7, 7).clip(max=N)
+    with AsyncReader(path, data_field="jets.pt", episodes=kind, window=1) as reader:
+        assert np.array_equal(reader._source.windows.episodes.ends, ends)
+
+
+@pytest.mark.parametrize("layout", ["contiguous", "gzip", "cut"])
+def test_episodes_that_are_groups(tmp_path: Path, layout: str) -> None:
+    """Structured rows inside the groups of episodes, some of their members and one by its name."""
+    with h5py.File(tmp_path / "set.h5", "w") as file:
+        for i, part in enumerate((slice(0, 20), slice(20, 77), slice(77, N))):
+            options: dict[str, Any] = {} if layout == "contiguous" else {"compression": "gzip"}
+            if layout == "cut":
+                options["chunks"] = (8, 2)
+            file.create_dataset(f"data/demo_{i}/tracks", data=TRACK[part], **options)
+    for field, members in (("tracks", ["pt", "n"]), ("tracks.pt", None)):
+        with AsyncReader(tmp_path / "set.h5", data_field=field, members=members, window=3,
+                         batch_size=8, shuffle=True, last_batch="short") as reader:  # fmt: skip
+            values = TRACK["pt"] if members is None else right(TRACK, members)
+            for batch in reader:
+                rows = batch.indices[:, None] + np.arange(3)
+                assert np.array_equal(batch.data, values[rows])
+
+
+def test_the_leading_axis_of_episodes(tmp_path: Path) -> None:
+    """``episodes="axis"``: (episode, time) of structured rows."""
+    path = write(tmp_path / "set.h5", "cut")
+    data, _ = served(path=path, data_field="tracks", members=MEMBERS, episodes="axis", batch_size=8,
+                     labels_field=None)  # fmt: skip
+    assert np.array_equal(data, right(TRACK).reshape(-1, len(MEMBERS)))
+
+
+@pytest.mark.slow
+def test_worker_processes(tmp_path: Path) -> None:
+    """Processes serve what threads do."""
+    path = write(tmp_path / "set.h5", "cut")
+    data, records = served(path=path, data_field="tracks", members=MEMBERS, shuffle=True,
+                           batch_size=16, workers="process", nthread=2)  # fmt: skip
+    assert np.array_equal(data, right(TRACK)[records])
+
+
+# -- what is refused -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("params", "message"),
+    [
+        ({"data_field": "jets"}, "members says which"),
+        ({"data_field": "jets", "members": ["pt", "e"]}, "no member 'e'"),
+        ({"data_field": "jets", "members": ["name"]}, "'name' does not hold plain numbers"),
+        ({"data_field": "jets", "members": ["pt", "cov"]}, "'cov' holds an array"),
+        ({"data_field": "jets.e"}, "no member 'e'"),
+        ({"data_field": "jets.at"}, "no member 'at'"),
+        ({"data_field": ["jets", "tracks"], "members": {"jets": ["pt"]}}, "'tracks': the rows are"),
+    ],
+)
+def test_members_that_are_not_there(stored: Path, params: dict[str, Any], message: str) -> None:
+    """The error lists the members with their dtypes and shapes."""
+    with pytest.raises(ParamsError, match=message) as raised:
+        AsyncReader(stored, **params)
+    text = str(raised.value)
+    assert "pt (float32), eta (float16), flavour (int64)" in text
+    assert "name (no number)" in text
+    assert "cov (int16, 2 x 3)" in text
+    assert "at.y (int32)" in text
+
+
+@pytest.mark.parametrize(
+    ("params", "message"),
+    [
+        ({"data_field": "jets.pt", "members": ["pt"]}, "members goes with fields of structured"),
+        ({"data_field": ["jets.pt", "tracks"], "members": {"jets.pt": ["pt"], "tracks": ["pt"]}},
+         "members goes with fields of structured"),
+        ({"data_field": "labels", "members": ["pt"]}, "members goes with fields of structured"),
+        ({"data_field": "jets.pt", "dtype": {"pt": "float64"}}, "no field 'pt'"),
+        ({"data_field": "jets.pt", "labels_field": "jets.nothing"}, "no field 'jets.nothing'"),
+        ({"data_field": "jets.pt", "labels_field": "jets.name"}, "no field 'jets.name'"),
+        ({"data_field": "jets", "members": []}, "members is not valid"),
+        ({"data_field": "jets", "members": ["pt", "pt"]}, "members is not valid"),
+        ({"data_field": "jets", "members": {"jets": 3}}, r"members\['jets'\] is not valid"),
+        ({"data_field": "jets.pt", "dtype": {"jets.pt": "S3"}}, r"dtype\['jets.pt'\] is not valid"),
+        ({"data_field": "jets.pt", "std": {"jets.pt": 0}}, r"std\['jets.pt'\] is not valid"),
+        ({"data_field": "jets.pt", "size": (4, 4)}, "size needs pictures"),
+        ({"data_field": "jets", "members": ["n"], "mean": 1}, "need a float dtype"),
+        ({"data_field": "jets", "members": ["pt"], "mean": [1, 2]}, "one for each number"),
+    ],
+)  # fmt: skip
+def test_wrong_params(stored: Path, params: dict[str, Any], message: str) -> None:
+    """What does not fit these rows is an error when the reader opens."""
+    with pytest.raises(ParamsError, match=message):
+        AsyncReader(stored, **params)
+
+
+def test_labels_that_are_structured_rows(stored: Path) -> None:
+    """Structured rows are no labels; the error says how one of their members is."""
+    with pytest.raises(FormatError, match="'jets' does not hold plain numbers") as raised:
+        AsyncReader(stored, data_field="jets.pt", labels_field="jets")
+    assert '"jets.MEMBER"' in str(raised.value)
+
+
+def test_a_value_that_the_dtype_cannot_hold(tmp_path: Path) -> None:
+    """It is an error when the reader opens, where the first samples have it, and else of its
+    batch; it names the member, the record and the file."""
+    jets = JETS.copy()
+    jets["flavour"][0], jets["mass"][77] = -1, 1e39
+    path = write(tmp_path / "set.h5", "contiguous", jets)
+    with pytest.raises(ParamsError, match="member 'flavour'") as raised:
+        AsyncReader(path, data_field="jets", members=["n", "flavour"], dtype="uint8")
+    assert raised.value.index == 0
+    with AsyncReader(
+        path, data_field="jets", members=["mass"], dtype="float32", batch_size=N
+    ) as reader:
+        with pytest.raises(ParamsError, match="member 'mass'") as raised:
+            next(iter(reader))
+        assert raised.value.index == 77
+        assert str(path) in str(raised.value)
+        assert "1e+39" in str(raised.value)
+
+
+def test_a_second_field_that_its_dtype_cannot_hold(tmp_path: Path) -> None:
+    """It is an error when the reader opens, too."""
+    x = np.full((9, 2), 300.0)
+    with pytest.raises(ParamsError, match="cannot hold"):
+        AsyncReader(data={"a": x, "b": x}, dtype={"b": "uint8"})
+
+
+# -- hostile and odd files -----------------------------------------------------------------------
+
+
+def _type(size: int, members: list[tuple[str, int, Any]]) -> Any:
+    made = h5py.h5t.create(h5py.h5t.COMPOUND, size)
+    for name, offset, kind in members:
+        made.insert(name.encode(), offset, kind)
+    return made
+
+
+def _raw(path: Path, kind: Any, rows: bytes, count: int) -> Path:
+    """A data set ``jets`` of a type, with these bytes."""
+    with h5py.File(path, "w", libver="earliest") as file:
+        data = h5py.h5d.create(file.id, b"jets", kind, h5py.h5s.create_simple((count,)))
+        memory = np.frombuffer(rows, np.dtype((np.void, kind.get_size())))
+        data.write(h5py.h5s.ALL, h5py.h5s.ALL, memory, kind)
+    return path
+
+
+def test_members_that_are_no_numbers_are_passed_over(tmp_path: Path) -> None:
+    """Text and lists of variable length, references, odd floats and enumerations may be beside what
+    is asked for."""
+    t = h5py.h5t
+    bfloat = t.IEEE_F32LE.copy()
+    bfloat.set_fields(15, 7, 8, 0, 7)
+    bfloat.set_precision(16)
+    bfloat.set_offset(0)
+    bfloat.set_size(2)
+    colour = t.enum_create(t.STD_I16LE)
+    for number, name in enumerate((b"RED", b"GREEN", b"BLUE")):
+        colour.enum_insert(name, number)
+    kind = _type(64, [
+        ("text", 0, t.py_create(h5py.string_dtype(), logical=True)),
+        ("list", 16, t.vlen_create(t.IEEE_F32LE)),
+        ("ref", 32, t.STD_REF_OBJ), ("bf", 40, bfloat), ("colour", 42, colour),
+        ("x", 44, t.IEEE_F64BE),
+    ])  # fmt: skip
+    with h5py.File(tmp_path / "set.h5", "w") as file:
+        h5py.h5d.create(file.id, b"jets", kind, h5py.h5s.create_simple((4,)),
+                        dcpl=_early())  # fmt: skip
+        offset = file["jets"].id.get_offset()
+    with open(tmp_path / "set.h5", "r+b") as raw:
+        for i in range(4):
+            raw.seek(offset + 64 * i + 42)
+            raw.write(struct.pack("<h", i % 3) + struct.pack(">d", i + 0.5))
+    data, _ = served(path=tmp_path / "set.h5", data_field="jets", members=["x", "colour"],
+                     labels_field=None)  # fmt: skip
+    assert np.array_equal(data, np.stack([np.arange(4) + 0.5, np.arange(4) % 3], -1))
+    for name in ("text", "list", "ref", "bf"):
+        with pytest.raises(ParamsError, match=f"member '{name}' does not hold plain numbers"):
+            AsyncReader(tmp_path / "set.h5", data_field=f"jets.{name}", labels_field=None)
+
+
+def _early() -> Any:
+    plist = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+    plist.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
+    return plist
+
+
+def test_types_inside_each_other(tmp_path: Path) -> None:
+    """Compounds inside each other are looked at to a bounded depth; more members than are read are
+    refused."""
+    kind = _type(4, [("x", 0, h5py.h5t.IEEE_F32LE)])
+    for _ in range(40):
+        kind = _type(4, [("a", 0, kind)])
+    path = _raw(tmp_path / "deep.h5", kind, np.arange(3, dtype="<f4").tobytes(), 3)
+    with pytest.raises(ParamsError, match="members says which") as raised:
+        AsyncReader(path, data_field="jets", labels_field=None)
+    assert ".".join("a" * 9) + " (no number)" in str(raised.value)
+    many = np.zeros(3, [(f"m{i}", "u1") for i in range(MOST_MEMBERS + 1)])
+    with pytest.raises(ParamsError, match=f"{MOST_MEMBERS + 1} members"):
+        AsyncReader(data=many, members=["m1"])
+
+
+@pytest.mark.parametrize("damage", range(24))
+def test_damaged_types(tmp_path: Path, damage: int) -> None:
+    """A type whose bytes are damaged (offsets outside, over each other, other sizes) is an error,
+    or its numbers are those that h5py reads: never bytes outside of a row."""
+    kind = _type(12, [("x", 0, h5py.h5t.IEEE_F32LE), ("y", 4, h5py.h5t.STD_I64LE)])
+    path = _raw(tmp_path / "set.h5", kind, np.arange(36, dtype=np.uint8).tobytes(), 3)
+    held = bytearray(path.read_bytes())
+    at = held.index(b"x\0\0\0\0\0\0\0") + 8 + damage  # the first member, behind its name
+    for value in (0xFF, 0x0B, 0x80):
+        held[at] ^= value
+        path.write_bytes(held)
+        try:
+            data, _ = served(path=path, data_field="jets", members=["x", "y"], labels_field=None)
+        except (FormatError, ParamsError):
+            continue
+        with h5py.File(path, "r") as file:
+            assert np.array_equal(data, right(file["jets"][()], ["x", "y"]), equal_nan=True)
+
+
+def test_info_tells_the_members(tmp_path: Path) -> None:
+    """A set of structured rows opens without members, so that info can list them."""
+    from click.testing import CliRunner
+
+    from asyncreader.cli.main import cli
+
+    path = write(tmp_path / "set.h5", "gzip")
+    done = CliRunner().invoke(cli, ["info", str(path), "-p", "data_field=jets"])
+    assert done.exit_code == 0, done.output
+    assert "flavour (int64)" in done.output.replace("\n", " ")
+
+
+def test_data_beside_pictures(tmp_path: Path) -> None:
+    """A second field, of float vectors, is normalised along its last axis, while pictures are
+    cropped; the plain form is the first field's alone."""
+    rng = np.random.default_rng(0)
+    images = rng.integers(0, 256, (20, 9, 8, 3), np.uint8)
+    depth = rng.integers(0, 999, (20, 9, 8), np.uint16)
+    vectors = rng.normal(size=(20, 3))
+    given = {"images": images, "vectors": vectors, "depth": depth}
+    (pictures, made, far), at = served(
+        data=given, size=(4, 4), dtype={"images": "float32", "vectors": "float32",
+        "depth": "float32"}, scale={"images": 1 / 255, "depth": 0.1},
+        mean={"vectors": [1, 2, 3], "depth": 5}, std={"vectors": [4, 5, 6]}, batch_size=5,
+    )  # fmt: skip
+    assert np.allclose(made, (vectors[at] - [1, 2, 3]) / [4, 5, 6], atol=1e-6)
+    (plain, same, near), _ = served(data=given, size=(4, 4), dtype="float32", scale=1 / 255,
+                                    batch_size=5)  # fmt: skip
+    assert np.array_equal(plain, pictures)
+    assert np.array_equal(same, vectors)
+    assert near.dtype == np.uint16
+    assert np.allclose(far, near * 0.1 - 5, atol=1e-4)
