@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import operator
 import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -32,7 +33,9 @@ from .params.declare import documented
 from .pipeline import build
 from .pixels.rows import RowJob
 from .pixels.specs import OutputSpec, SampleSpec
-from .pixels.transform import RowTransform, decode_sample
+from .pixels.transform import RowTransform
+from .sampling import sampler_of
+from .sampling.samplers import Storage
 from .sampling.schedule import Schedule
 from .sources import Inspector, OpenSet, fingerprint
 from .sources.base import Source, read_rows
@@ -133,7 +136,14 @@ class Dataset(Generic[S]):
         self._lock = threading.Lock()
         self._opened: _Opened | None = None
         self._closed = False
-        self._now()
+        names = self._now().source.names
+        if as_dict and "label" in names:
+            self.close()
+            raise ParamsError(
+                "a dict of a sample has its label under the name of a field",
+                found="field 'label'",
+                hint='give the field another name: data_field={"picture": "label", ...}',
+            )
 
     @classmethod
     def of_reader(cls, params: ReaderParams, given: Mapping[str, object], source: OpenSet) -> Self:
@@ -409,6 +419,7 @@ def _open_again(given: dict[str, Any], as_dict: bool) -> Dataset:
 
 def _number(index: int, length: int) -> Int64:
     """One of :func:`_numbers`, in a fifth of the time."""
+    index = operator.index(index)
     if not -length <= index < length:
         raise IndexError(f"no sample {index}: there are {length}")
     return np.array([index if index >= 0 else index + length], np.int64)
@@ -417,17 +428,27 @@ def _number(index: int, length: int) -> Int64:
 def _numbers(indices: Any, length: int) -> Int64:
     """Numbers of samples, counted from the end below 0; IndexError for one that is not there."""
     given = np.asarray(indices)
+    if isinstance(indices, tuple):
+        given = given[None]  # numpy takes it for several axes
     if given.dtype == np.bool_ and given.ndim:
         if given.shape != (length,):
             raise IndexError(f"a mask of shape {given.shape} for {length} samples")
         return np.flatnonzero(given)
     if given.ndim != 1 or (given.size and given.dtype.kind not in "iu"):
         raise TypeError(f"samples are chosen by whole numbers, not by {indices!r:.80}")
-    numbers = given.astype(np.int64)
-    wrong = (numbers < -length) | (numbers >= length)
+    wrong = (given >= length) | ((given < -length) if given.dtype.kind == "i" else False)
     if wrong.any():
-        raise IndexError(f"no sample {numbers[wrong][0]}: there are {length}")
+        raise IndexError(f"no sample {given[wrong][0]}: there are {length}")
+    numbers = given.astype(np.int64)
     return np.where(numbers < 0, numbers + length, numbers)
+
+
+def _in_order(p: ReaderParams, source: OpenSet) -> Schedule:
+    """The samples by number: of a mix each of all sets once, in sequence."""
+    if p.mix is None:
+        return build.make_schedule(p, source, 0, 1)
+    facts = source.facts
+    return Schedule(sampler_of(False, p.seed, 1, Storage(facts.path, facts.count)))
 
 
 def _differ(stored: SampleSpec) -> bool:
@@ -491,13 +512,14 @@ class _Opened:
             if self.sizes_differ:
                 p = replace(p, size=(1, 1), crop="none")
             self._wanted = p.wanted
-            self._schedule: Schedule = build.make_schedule(p, source, 0, 1)
+            self._schedule: Schedule = _in_order(p, source)
             self._filler = build.make_filler(p, source, self._schedule)
         except BaseException:
             self.close()
             raise
         self.fills: tuple[RowTransform, ...] = tuple(self._filler.fills)
         self._seed = p.seed
+        self._own_sizes: dict[tuple[Source, tuple[int, int]], RowTransform] = {}
         self.length = self._schedule.length
         row = sum(fill.row_bytes for fill in self.fills)
         self.together = max(1, _TOGETHER // max(1, row))
@@ -570,7 +592,7 @@ class _Opened:
             records = records if whole else self.records(records)
             if spec.encoded or spec.shape is None:
                 for record in records.tolist():
-                    yield _pixels(part, record)
+                    yield self._pixels(part, record)
                 continue
             fill = RowTransform(spec, OutputSpec(layout="NHWC"), part.facts.path)
             out = np.empty(fill.allocate_shape(records.size), fill.dtype)
@@ -581,26 +603,26 @@ class _Opened:
             rank = len(fill.row_shape)
             yield out.reshape(-1, out.shape[-1]) if spec.axes or rank == 1 else out.reshape(-1)
 
+    def _pixels(self, part: Source, record: int) -> Array:
+        """The stored values of one sample, in its own size: (H x W, C)."""
+        size = Inspector(part).size(record)
+        fill = self._own_sizes.get((part, size))
+        if fill is None:
+            wanted = OutputSpec(layout="NHWC", size=size, crop="none")
+            name = self.source.names[self.source.parts.index(part)]
+            whole = self.source if len(self.source.parts) == 1 else self.source.only(name)
+            fill = self._own_sizes[part, size] = whole.fills(wanted)[0]
+        out = np.empty(fill.allocate_shape(1), fill.dtype)
+        job = RowJob(np.array([record]), np.zeros(1, np.int64), np.zeros(1, np.uint64))
+        for bad in read_rows(part, job, fill, out, Meter()):
+            raise bad.error
+        return out.reshape(-1, out.shape[-1])
+
     def close(self) -> None:
         if hasattr(self, "_filler"):
             self._filler.let_go()
         if self._owned:
             self.source.close()
-
-
-def _pixels(part: Source, record: int) -> Array:
-    """The pixels of one sample, (H x W, C)."""
-    looked = Inspector(part)
-    if part.spec.encoded:
-        image = decode_sample(np.frombuffer(looked.bytes(record), np.uint8), part.spec)
-        return image.reshape(-1, image.shape[2])
-    image = looked.pixels(record)
-    with part.holding(record) as (one, _):
-        axes = one.spec.axes
-    if axes is None:
-        return image.reshape(-1)
-    image = image.transpose([axes.index(axis) for axis in "HWC"])
-    return image.reshape(-1, image.shape[2])
 
 
 class Moments:

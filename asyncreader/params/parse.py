@@ -159,7 +159,9 @@ def _check_mix(p: ReaderParams) -> None:
 
 def _check_crop(p: ReaderParams) -> None:
     if p.size is None and (p.crop_ratio != 1.0 or p.crop in ("random", "random-resized")):
-        raise ParamsError("crop and crop_ratio need size=(H, W)")
+        names = "crop_padding needs" if p.crop_padding else "crop and crop_ratio need"
+        hint = "pass that of the stored pictures" if p.crop_padding else None
+        raise ParamsError(f"{names} size=(H, W)", hint=hint)
     for name, crop in GOES_WITH.items():
         value = getattr(p, name)
         if name != "padding_mode" and value != PARAMETERS[name].default and p.crop != crop:

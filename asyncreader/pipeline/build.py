@@ -210,8 +210,8 @@ def check_values(p: ReaderParams, filler: BatchFiller) -> None:
         warned.append(_warning_of_scale(p, fills[0], name, name == source.names[0]))
     for warning in filter(None, warned):
         warnings.warn(warning, stacklevel=3)
-    if not any(fill.narrows for fill in filler.fills) or filler.together is not None:
-        return
+    if not any(fill.narrows for fill in filler.fills) or p.transform is not None:
+        return  # what is cast is what the user's function returns
     positions = np.unique(np.linspace(0, sampler.length - 1, LOOKED_AT).astype(np.int64))
     row, key = np.zeros(1, np.int64), np.zeros(1, np.uint64)
     outs = [aligned_empty(part.shape, part.dtype) for part in filler.rows(1)]

@@ -137,18 +137,26 @@ def affine_nearest_numpy(
     fill: UInt8,
 ) -> None:
     """:func:`warp_numpy` of an affine ``matrix`` (6,) by nearest neighbour: in fixed point, 32 bits
-    behind the point. ``fill``: (C,)."""
-    one = float(1 << 32)
+    behind the point, but for places and steps of 2**29 pixels or more. ``fill``: (C,)."""
+    one, far = float(1 << 32), 2.0**29
     given, made = _at(source, height, width, channels), _at(out, high, wide, channels)
     y, left = np.arange(high)[:, None] - 0.5 * (high - 1), -0.5 * (wide - 1)
+    axes = (width, *matrix[:3]), (height, *matrix[3:])
+    with np.errstate(all="ignore"):
+        starts = [a * left + b * y + c + 0.5 * side for side, a, b, c in axes]
+    near = (np.abs(starts[0]) < far) & (np.abs(starts[1]) < far)
+    near &= bool(abs(matrix[0]) < far and abs(matrix[3]) < far)
     places = []
-    for side, a, b, c in ((width, *matrix[:3]), (height, *matrix[3:])):
-        start = np.floor((a * left + b * y + c + 0.5 * side) * one).astype(np.int64)
-        places.append((start + np.arange(wide) * round(a * one)) >> 32)
+    for start, (_, a, _, _) in zip(starts, axes, strict=True):
+        fixed = np.floor(np.where(near, start, 0) * one).astype(np.int64)
+        step = round(a * one) if abs(a) < far else 0
+        with np.errstate(all="ignore"):
+            floating = start + np.arange(wide) * a
+        places.append(np.where(near, (fixed + np.arange(wide) * step) >> 32, floating))
     columns, rows = places
     inside = (columns >= 0) & (columns < width) & (rows >= 0) & (rows < height)
     made[:] = fill
-    made[inside] = given[rows[inside], columns[inside]]
+    made[inside] = given[rows[inside].astype(np.int64), columns[inside].astype(np.int64)]
 
 
 def warp_numpy(

@@ -396,12 +396,13 @@ class OpenFile:
 
 
 #: Device, inode, size and time of the last change, which tell whether a file is still the same.
-Identity: TypeAlias = tuple[int, int, int, int]
+Identity: TypeAlias = tuple[int, int, int, int, int]
 
 
 def identity_of(facts: os.stat_result) -> Identity:
     """A file's identity."""
-    return facts.st_dev, facts.st_ino, facts.st_size, facts.st_mtime_ns
+    # the time of the last write can be set back, that of the last change cannot
+    return facts.st_dev, facts.st_ino, facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns
 
 
 @dataclass(frozen=True)

@@ -296,3 +296,41 @@ def test_what_moves_pixels_says_where_places_go(name: str) -> None:
             assert abs(columns.mean() + 0.5 - place[0]) < 1.5
             assert abs(rows.mean() + 0.5 - place[1]) < 1.5
     assert (there > 3) == (type(operation).move is not Operation.move)
+
+
+#: Options at which a picture is enlarged or sheared without bounds.
+BEYOND: list[dict[str, Any]] = [
+    {"degrees": 0, "shear": (0, 0, 90, 90)},
+    {"degrees": (30, 30), "shear": (0, 0, 270, 270)},
+    {"degrees": 0, "shear": (90, 90)},
+    *({"degrees": (30, 30), "scale": (by, by)} for by in (1e-12, 2e-10, 1e-320)),
+    {"degrees": (30, 30), "center": (1e300, 0.0)},
+]
+
+
+@pytest.mark.parametrize("interpolation", ["nearest", "bilinear"])
+@pytest.mark.parametrize("options", BEYOND)
+def test_a_picture_without_bounds(options: dict[str, Any], interpolation: str) -> None:
+    """However far a place lies outside, nothing is read there: it has the colour of the fill, or
+    the one pixel that is left."""
+    data = np.full((8, 33, 40, 3), 200, np.uint8)
+    augment = ("random-affine", {**options, "interpolation": interpolation, "fill": 7})
+    with AsyncReader(data=data, batch_size=8, augment=[augment], size=(33, 40)) as reader:
+        found = next(iter(reader)).data
+    assert 7 <= found.min() <= found.max() <= 200
+
+
+def test_matrices_without_bounds() -> None:
+    """Compiled code and its twin agree on matrices that fixed point cannot hold."""
+    image = np.random.default_rng(0).integers(0, 256, (9, 11, 3), dtype=np.uint8)
+    fill = np.array([1, 2, 3], np.uint8)
+    for factor in (1.0, 2.0**28, 2.0**29, 2.0**31, 1e20, 1e300, np.inf, np.nan):
+        for place in range(6):
+            matrix = np.array([1.0, 0, 0, 0, 1.0, 0])
+            matrix[place] = factor
+            found = []
+            for kernel in (kernels.affine_nearest, augment_twins.affine_nearest_numpy):
+                out = np.zeros_like(image)
+                kernel(image.ctypes.data, out.ctypes.data, 9, 11, 9, 11, 3, matrix, fill)
+                found.append(out)
+            np.testing.assert_array_equal(*found)

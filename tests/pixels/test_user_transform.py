@@ -198,3 +198,23 @@ def test_albumentations_are_called_as_they_are() -> None:
     one, other = (epoch(nthread=count, **processes)[0] for count in (1, 2))
     np.testing.assert_array_equal(one, other)
     assert (one != DATA).any(axis=(1, 2, 3)).all()
+
+
+@pytest.mark.parametrize(("stored", "served"), [("float64", "float32"), ("uint16", "float16")])
+def test_with_a_dtype_that_narrows(stored: str, served: str) -> None:
+    """The function gets its label in all calls, where dtype cannot hold all that is stored, too. It
+    is called once before the first batch."""
+    labels: list[object] = []
+
+    def note(image: np.ndarray, label: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        labels.append(label)
+        return image, label + 1
+
+    data = np.ones((8, 6, 6, 3), stored)
+    with AsyncReader(
+        data=data, labels=np.arange(8), batch_size=8, dtype=served, transform=note
+    ) as reader:
+        assert len(labels) == 1
+        found = next(iter(reader))
+        np.testing.assert_array_equal(found.labels, np.arange(8) + 1)
+    assert not any(label is None for label in labels)

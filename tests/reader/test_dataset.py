@@ -148,14 +148,17 @@ def test_fields_by_name(tmp_path: Path) -> None:
         assert sample["label"] == 3
 
 
-@pytest.mark.parametrize("index", [COUNT, -COUNT - 1, [0, COUNT], [True] * 3])
+@pytest.mark.parametrize(
+    "index",
+    [COUNT, -COUNT - 1, [0, COUNT], [True] * 3, np.array([2**64 - 1], np.uint64)],
+)
 def test_a_number_that_is_not_there(index: Any, tmp_path: Path) -> None:
     """IndexError, as of a list: a loop over the numbers ends with it."""
     with asyncreader.open(raw(tmp_path)) as ds, pytest.raises(IndexError):
         ds[index]
 
 
-@pytest.mark.parametrize("index", [1.0, "1", [0.5], None, True])
+@pytest.mark.parametrize("index", [1.0, "1", [0.5], None, True, ()])
 def test_what_is_no_number(index: Any, tmp_path: Path) -> None:
     """TypeError, as of a list."""
     with asyncreader.open(raw(tmp_path)) as ds, pytest.raises(TypeError, match="whole numbers"):
@@ -330,3 +333,31 @@ def test_windows_of_episodes(tmp_path: Path) -> None:
         np.testing.assert_allclose(ds.statistics()["obs"].mean, rows.mean(0))
         assert ds.statistics()["obs"].count == 12
         assert ds.fields["obs"] == ((3, 2), np.float32)
+
+
+def test_a_mix(tmp_path: Path) -> None:
+    """Of a mix, samples are numbered as batch.indices number them: those of each set once, in
+    sequence, whatever the ratios and encodings; statistics count each of them once."""
+    first = write_hdf5(tmp_path / "a.h5", packed(IMAGES[:5]))
+    second = write_hdf5(tmp_path / "b.h5", packed(IMAGES[5:12], "png"))
+    params: dict[str, Any] = {"mix": {first: 0.25, second: 0.75}, "size": (24, 20)}
+    with asyncreader.open(params) as ds, AsyncReader(params, batch_size=8, shuffle=True) as reader:
+        assert len(ds) == 12
+        for batch in reader:
+            for picture, record in zip(batch.data, batch.indices.tolist(), strict=True):
+                np.testing.assert_array_equal(ds[record][0], picture)
+                np.testing.assert_array_equal(picture, IMAGES[record].transpose(2, 0, 1))
+        found = ds.statistics()["data"]
+        pixels = np.asarray(IMAGES[:12]).reshape(-1, 3).astype(np.float64)
+        assert found.count == len(pixels)
+        np.testing.assert_allclose(found.mean, pixels.mean(0))
+        assert sum(ds.class_counts.values()) == 12
+
+
+def test_a_field_that_has_the_name_of_the_label() -> None:
+    """A dict of a sample cannot hold both: it is refused."""
+    arrays = {"label": IMAGES, "x": IMAGES}
+    with pytest.raises(ParamsError, match="under the name of a field"):
+        asyncreader.open(data=arrays, labels=np.arange(COUNT), as_dict=True)
+    with asyncreader.open(data=arrays, labels=np.arange(COUNT)) as ds:
+        assert len(ds[0][0]) == 2

@@ -269,25 +269,42 @@ def _inside(start, step, limit, count):  # type: ignore[no-untyped-def]
     return first, max(first, end)
 
 
+#: Places and steps of so many pixels are not worked out in fixed point.
+_FAR = 2.0**29
+
+
 @kernel(_u8, _u8, i8, i8, i8, i8, i8, types.float64[::1], types.uint8[::1])
 def affine_nearest(  # type: ignore[no-untyped-def]
     source, out, height, width, high, wide, channels, matrix, fill
 ):
     one = np.float64(1 << _BITS)
-    step_x, step_y = np.int64(round(matrix[0] * one)), np.int64(round(matrix[3] * one))
+    steps = abs(matrix[0]) < _FAR and abs(matrix[3]) < _FAR
+    step_x = np.int64(round(matrix[0] * one)) if steps else np.int64(0)
+    step_y = np.int64(round(matrix[3] * one)) if steps else np.int64(0)
     come, size = u8_pointer(source), height * width * channels
     for i in range(high):
         y = i - 0.5 * (high - 1)
         left = -0.5 * (wide - 1)
         x0 = matrix[0] * left + matrix[1] * y + matrix[2] + 0.5 * width
         y0 = matrix[3] * left + matrix[4] * y + matrix[5] + 0.5 * height
+        line = out + np.uintp(i * wide * channels)
+        go, room = u8_pointer(line), (high - i) * wide * channels
+        if not (abs(x0) < _FAR and abs(y0) < _FAR and steps):  # more than fixed point holds, or NaN
+            for j in range(wide):
+                x, y_here = x0 + j * matrix[0], y0 + j * matrix[3]
+                if 0 <= x < width and 0 <= y_here < height:
+                    p = channels * (np.int64(y_here) * width + np.int64(x))
+                    for c in range(channels):
+                        go[j * channels + c] = come[p + c]
+                else:
+                    for c in range(channels):
+                        go[j * channels + c] = fill[c]
+            continue
         at_x, at_y = np.int64(math.floor(x0 * one)), np.int64(math.floor(y0 * one))
         first, end = _inside(at_x, step_x, width << _BITS, wide)
         first_y, end_y = _inside(at_y, step_y, height << _BITS, wide)
         first = max(first, first_y)
         end = max(first, min(end, end_y))
-        line = out + np.uintp(i * wide * channels)
-        go, room = u8_pointer(line), (high - i) * wide * channels
         for j in range(first * channels):
             go[j] = fill[j % channels]
         at_x += first * step_x
