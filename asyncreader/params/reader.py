@@ -608,7 +608,7 @@ class ReaderParams:
     @property
     def places(self) -> tuple[str, ...]:
         """Names of the fields of boxes and of keypoints."""
-        return tuple(name for name in (self.boxes_field, self.keypoints_field) if name is not None)
+        return tuple(filter(None, (self.boxes_field, self.keypoints_field)))
 
     @property
     def field_names(self) -> tuple[str, ...] | None:

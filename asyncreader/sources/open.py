@@ -48,7 +48,7 @@ Paths: TypeAlias = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 def fields_of(p: ReaderParams) -> Request:
     """Which fields of a set a reader's parameters name; of several, the first and its labels."""
     return Request(
-        data=_stored(p)[0],
+        data=p.data_field if isinstance(p.data_field, str) else _stored(p)[0],
         episodes=p.episodes,
         windowed=p.window is not None or p.episodes_subset is not None,
         labels=p.labels_field,

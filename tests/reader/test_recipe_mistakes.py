@@ -415,7 +415,7 @@ MIXING: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
         {"crop_aspect": (-1, 1), "size": (9, 9), "crop": "random-resized"},
         ("found (-1, 1)", "above 0"),
     ),
-    "no size": ({"crop": "random", "crop_padding": 4}, ("need size=(H, W)",)),
+    "no size": ({"crop": "random", "crop_padding": 4}, ("crop_padding needs size=(H, W)",)),
     "a slip": ({"mix_up": 0.2}, ("unknown parameter 'mix_up'", "did you mean 'mixup'")),
 }
 

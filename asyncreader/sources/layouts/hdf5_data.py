@@ -216,6 +216,7 @@ def _rows(found: Hdf5Set, data: Dataset, axis: int, size: int, dtype: np.dtype[A
 
 
 def _chunked(found: Hdf5Set, data: Dataset, axis: int, stored: SampleSpec) -> SetIndex:
+    check_filters(pipeline(data.id.get_create_plist()), found.path, found.fields.data)
     grid = _grid(found, data, None if stored.dtype.names is None else stored.dtype)
     names = [NAMES[step.code] for step in grid.filters]
     lead, count = found.fields.lead, _count(found, data, axis)
