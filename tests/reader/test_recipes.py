@@ -435,8 +435,7 @@ def test_one_hash(kind: str, name: str, sets: dict[str, str]) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("world", [1, 2])
-@pytest.mark.parametrize("kind", ["weights", "mix"])
+@pytest.mark.parametrize(("kind", "world"), [("weights", 1), ("mix", 2)])
 def test_one_hash_in_all_ways(kind: str, world: int, sets: dict[str, str]) -> None:
     """With all of it switched on three epochs are the same bytes with 1, 2, 4 and 8 threads or
     processes, and of two ranks joined."""
@@ -452,6 +451,7 @@ def test_one_hash_in_all_ways(kind: str, world: int, sets: dict[str, str]) -> No
     [
         pytest.param(*one, marks=() if one == ("jpeg", "together") else pytest.mark.slow)
         for one in CASES
+        if one[0] != "raw"
     ],
 )
 def test_one_hash_in_processes(kind: str, name: str, sets: dict[str, str]) -> None:
