@@ -29,6 +29,7 @@ from fakes import pictures
 from foreign_sets import caffe, pyxis_sample, write_lmdb, write_pyxis
 from PIL import Image, ImageOps
 from project import ROOT
+from torchvision_pixels import load_torchvision
 
 import converters
 from asyncreader.cli.main import main
@@ -180,6 +181,8 @@ def test_blocks_run(page: str, beside_photos: Path) -> None:
         elif missing(code) or names(code, ast.Load) & lost - set(namespace):
             lost |= names(code, ast.Store)
         else:
+            if "torchvision" in block.text:
+                load_torchvision()
             exec(compile(block.text, page, "exec"), namespace)
 
 

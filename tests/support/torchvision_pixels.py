@@ -7,6 +7,8 @@ scikit-learn ship; both sides decode the same files.
 from __future__ import annotations
 
 import io
+import re
+import sys
 import warnings
 from collections.abc import Iterator
 from importlib.resources import files
@@ -42,13 +44,35 @@ LARGE = ("hubble_deep_field.jpg", "retina.jpg")
 BOXES = 12
 
 
+#: The operators that load_torchvision() declared; they are gone with this.
+_DECLARED: list[Any] = []
+
+
+def load_torchvision() -> None:
+    """Import torchvision. Its compiled operators cannot be loaded beside a torch of another build
+    (for the CPU, say). They are not needed here, but its import wants their names."""
+    while True:
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                import torchvision  # noqa: F401
+            return
+        except RuntimeError as exc:
+            lacking = re.search(r"operator torchvision::(\w+) does not exist", str(exc))
+            if lacking is None:
+                raise
+        import torch
+
+        for name in [name for name in sys.modules if name.partition(".")[0] == "torchvision"]:
+            del sys.modules[name]
+        _DECLARED.append(torch.library.Library("torchvision", "FRAGMENT"))
+        _DECLARED[-1].define(f"{lacking[1]}(Tensor given) -> Tensor")
+
+
 def need_torchvision() -> None:
-    """Skip the test that runs where torchvision is missing, or cannot be imported: one that was
-    built for another torch raises RuntimeError."""
+    """Skip the test that runs where torchvision is missing, or cannot be imported."""
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            import torchvision  # noqa: F401
+        load_torchvision()
     except Exception as exc:
         import pytest
 
