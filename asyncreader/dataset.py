@@ -460,8 +460,6 @@ def _without_training(p: ReaderParams) -> ReaderParams:
     """``p`` without what belongs to training, or to whole batches."""
     given: dict[str, Any] = {name: PARAMETERS[name].default for name in _OF_TRAINING}
     given["crop"] = "center" if p.crop.startswith("random") else p.crop
-    if p.crop_padding and p.size is None:
-        given["crop"] = PARAMETERS["crop"].default
     return replace(p, **given, batch_size=1, workers="thread")
 
 
@@ -519,7 +517,6 @@ class _Opened:
             raise
         self.fills: tuple[RowTransform, ...] = tuple(self._filler.fills)
         self._seed = p.seed
-        self._own_sizes: dict[tuple[Source, tuple[int, int]], RowTransform] = {}
         self.length = self._schedule.length
         row = sum(fill.row_bytes for fill in self.fills)
         self.together = max(1, _TOGETHER // max(1, row))
@@ -585,16 +582,18 @@ class _Opened:
         """The stored values of all samples, some at a time: (n, C), (n, D) or (n,)."""
         spec = part.spec
         step = max(1, _MEASURED // max(1, 1 if spec.shape is None else spec.row_bytes))
+        alike = not spec.encoded and spec.shape is not None
+        plain = OutputSpec(layout="NHWC")
+        fill = RowTransform(spec, plain, part.facts.path) if alike else None
         whole = self.source.windows is not None  # a row may be in many windows, or in none
         count = part.facts.count if whole else self.length
         for at in range(0, count, step):
             records = np.arange(at, min(at + step, count), dtype=np.int64)
             records = records if whole else self.records(records)
-            if spec.encoded or spec.shape is None:
+            if fill is None:
                 for record in records.tolist():
                     yield self._pixels(part, record)
                 continue
-            fill = RowTransform(spec, OutputSpec(layout="NHWC"), part.facts.path)
             out = np.empty(fill.allocate_shape(records.size), fill.dtype)
             rows = np.arange(records.size)
             job = RowJob(records, rows, np.zeros(records.size, np.uint64))
@@ -605,13 +604,10 @@ class _Opened:
 
     def _pixels(self, part: Source, record: int) -> Array:
         """The stored values of one sample, in its own size: (H x W, C)."""
-        size = Inspector(part).size(record)
-        fill = self._own_sizes.get((part, size))
-        if fill is None:
-            wanted = OutputSpec(layout="NHWC", size=size, crop="none")
-            name = self.source.names[self.source.parts.index(part)]
-            whole = self.source if len(self.source.parts) == 1 else self.source.only(name)
-            fill = self._own_sizes[part, size] = whole.fills(wanted)[0]
+        wanted = OutputSpec(layout="NHWC", size=Inspector(part).size(record), crop="none")
+        name = self.source.names[self.source.parts.index(part)]
+        whole = self.source if len(self.source.parts) == 1 else self.source.only(name)
+        fill = whole.fills(wanted)[0]
         out = np.empty(fill.allocate_shape(1), fill.dtype)
         job = RowJob(np.array([record]), np.zeros(1, np.int64), np.zeros(1, np.uint64))
         for bad in read_rows(part, job, fill, out, Meter()):

@@ -17,6 +17,7 @@ from ..array_types import Bools, Int64
 from ..errors import ParamsError
 from ..keyed_random import STREAM_ANCHOR, key_of, mix_rows
 from .samplers import Sampler, Storage, Subset, digest
+from .within import Renumbered
 
 #: The rows of one field in a window, relative to the anchor; the episode's last row; or None: the
 #: anchor's row itself, without an axis for the window.
@@ -328,30 +329,19 @@ class Windows:
         return slice(low, high, 1)
 
 
-class Windowed(Sampler):
+class Windowed(Renumbered):
     """The rows at which samples begin, in the order of ``sampler``, which draws their numbers."""
 
     def __init__(self, windows: Windows, sampler: Sampler) -> None:
-        self.windows, self._sampler = windows, sampler
-        self.kind, self.window = sampler.kind, sampler.window
-        self.population, self.seed = sampler.population, sampler.seed
+        super().__init__(sampler)
+        self.windows = windows
 
-    @property
-    def length(self) -> int:
-        return self._sampler.length
-
-    def records(self, epoch: int, positions: Int64) -> Int64:
-        return self.windows.anchors.rows(self._sampler.records(epoch, positions))
-
-    def replacements(self, epoch: int, position: int, attempts: int) -> Int64:
-        return self.windows.anchors.rows(self._sampler.replacements(epoch, position, attempts))
+    def chosen(self, numbers: Int64) -> Int64:
+        return self.windows.anchors.rows(numbers)
 
     def identity(self) -> Mapping[str, str | int | None]:
         """With the episodes and the windows."""
         return {**self._sampler.identity(), **self.windows.identity()}
-
-    def warning(self, storage: Storage) -> str | None:
-        return self._sampler.warning(storage)
 
 
 class OneOfEach(Windowed):

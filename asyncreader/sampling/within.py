@@ -1,4 +1,5 @@
-"""Samplers of some records of a set alone: a slice of them, or an array of record numbers."""
+"""Samplers of some records of a set alone: a slice of them, or an array of record numbers; and what
+all samplers share that number anew what another one draws."""
 
 from __future__ import annotations
 
@@ -47,13 +48,11 @@ def subset_inside(subset: Subset | None, first: int, end: int) -> Subset | None:
     return chosen[(chosen >= first) & (chosen < end)] - first
 
 
-class Within(Sampler):
-    """The records of ``subset`` in the order of ``sampler``, whose population is their number."""
+class Renumbered(Sampler):
+    """Records in the order of ``sampler``, which draws their numbers: :meth:`chosen` says which."""
 
-    subset: Subset
-
-    def __init__(self, subset: Subset, sampler: Sampler) -> None:
-        self.subset, self._sampler = subset, sampler
+    def __init__(self, sampler: Sampler) -> None:
+        self._sampler = sampler
         self.kind, self.window = sampler.kind, sampler.window
         self.population, self.seed = sampler.population, sampler.seed
 
@@ -62,10 +61,27 @@ class Within(Sampler):
         return self._sampler.length
 
     def records(self, epoch: int, positions: Int64) -> Int64:
-        return self._chosen(self._sampler.records(epoch, positions))
+        return self.chosen(self._sampler.records(epoch, positions))
 
     def replacements(self, epoch: int, position: int, attempts: int) -> Int64:
-        return self._chosen(self._sampler.replacements(epoch, position, attempts))
+        return self.chosen(self._sampler.replacements(epoch, position, attempts))
+
+    def warning(self, storage: Storage) -> str | None:
+        return self._sampler.warning(storage)
+
+    def chosen(self, numbers: Int64) -> Int64:
+        """The records of the numbers that are drawn."""
+        raise NotImplementedError
+
+
+class Within(Renumbered):
+    """The records of ``subset`` in the order of ``sampler``, whose population is their number."""
+
+    subset: Subset
+
+    def __init__(self, subset: Subset, sampler: Sampler) -> None:
+        super().__init__(sampler)
+        self.subset = subset
 
     def identity(self) -> Mapping[str, str | int | None]:
         return {**self._sampler.identity(), "subset": self._digest}
@@ -74,10 +90,7 @@ class Within(Sampler):
     def _digest(self) -> str:
         return subset_digest(self.subset)
 
-    def warning(self, storage: Storage) -> str | None:
-        return self._sampler.warning(storage)
-
-    def _chosen(self, numbers: Int64) -> Int64:
+    def chosen(self, numbers: Int64) -> Int64:
         if isinstance(self.subset, slice):
             strided: Int64 = numbers * (self.subset.step or 1) + self.subset.start
             return strided

@@ -216,7 +216,6 @@ def _rows(found: Hdf5Set, data: Dataset, axis: int, size: int, dtype: np.dtype[A
 
 
 def _chunked(found: Hdf5Set, data: Dataset, axis: int, stored: SampleSpec) -> SetIndex:
-    check_filters(pipeline(data.id.get_create_plist()), found.path, found.fields.data)
     grid = _grid(found, data, None if stored.dtype.names is None else stored.dtype)
     names = [NAMES[step.code] for step in grid.filters]
     lead, count = found.fields.lead, _count(found, data, axis)
@@ -270,7 +269,6 @@ def number_storage(found: Hdf5Set, name: str) -> tuple[Storage, np.dtype[Any]]:
         return Rows(np.empty(0, dtype)), dtype
     if data.chunks is None:
         return _rows(found, data, 0, dtype.itemsize, dtype), dtype
-    check_filters(pipeline(data.id.get_create_plist()), found.path, name)
     return _chunks(found, _grid(found, data), 0), dtype
 
 
@@ -302,7 +300,9 @@ def read_texts(found: Hdf5Set, name: str) -> list[bytes] | None:
 
 
 def _grid(found: Hdf5Set, data: Dataset, dtype: np.dtype[Any] | None = None) -> ChunkGrid:
+    """The chunks of a data set; FormatError for filters that are not read."""
     name = found.fields.data
+    check_filters(pipeline(data.id.get_create_plist()), found.path, name)
     grid = chunk_grid(data, name, found.path, found.file.size, dtype)
     if found.meta is None:  # sets packed by asyncreader have checksums
         view = found.file.mapped.view
