@@ -316,7 +316,7 @@ class ReaderParams:
         optional(WINDOW),
         "a sample is several rows of one episode: their number, from the anchor on; "
         '`(start, stop[, step])` relative to the anchor; a list of such rows; `"last"`: the '
-        "episode's last row; `\"episode\"`: the whole episode, (B, max_length, ...); or a dict of "
+        'episode\'s last row; `"episode"`: the whole episode, (B, max_length, ...); or a dict of '
         "these by field, where a field that is not named has one row. Data are (B, W, ...)",
         shown="one row",
     )

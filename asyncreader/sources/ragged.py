@@ -14,6 +14,7 @@ from ..params import ReaderParams
 from ..pixels.rows import E, Writer
 from .base import BaseSource, FieldIndex, SetFacts, Source
 from .bytestore import ByteFile, MemoryStore
+from .extents import RunExtents
 from .fields import OpenSet
 from .request import no_field
 
@@ -286,12 +287,20 @@ def _needed(source: OpenSet, given: Mapping[str, int | None]) -> ParamsError:
     values = {name: max(1, given[name] or longest[name]) for name in given}
     value = str(values) if len(values) > 1 else str(*values.values())
     listed = ", ".join(f"{longest[name]:,} of field {name!r}" for name in lacking)
+    rows = any(_among_rows(source.index.fields[name]) for name in lacking)
     return ParamsError(
         f"the samples of field {lacking[0]!r} differ in length, and max_length is not given",
         path=source.facts.path,
         found=f"the longest{'' if all_of_them else ' of those looked at'} has {listed}",
-        hint=f"max_length={value} serves them whole, a smaller one cuts those that are longer",
+        hint=f"max_length={value} serves them whole, a smaller one cuts those that are longer"
+        + (f"; {AS_ROWS}" if rows else ""),
     )
+
+
+def _among_rows(field: FieldIndex) -> bool:
+    """Whether the values of a field are rows of a data set."""
+    storage = field.storage
+    return isinstance(storage, Ragged) and not isinstance(storage.values.storage, RunExtents)
 
 
 def _longest(source: OpenSet, name: str) -> tuple[int, bool]:
