@@ -43,16 +43,18 @@ class Stretches(NamedTuple):
             starts = starts + np.minimum(drawn.astype(np.int64), room)
         return cls(starts, np.minimum(lengths, most))
 
-    def pieces(self) -> Iterator[tuple[Int64, Int64, Int64]]:
-        """The values, some at a time: for each the place of its sample, its own number, and its
-        place in the sample as it is served, int64 each."""
+    def pieces(self, rows: Int64, most: int) -> Iterator[tuple[Int64, Int64, Int64]]:
+        """The values, some at a time, of samples that go to ``rows`` of ``most`` values: how many of
+        each sample (n,), their own numbers, and their places among the values of all rows; int64.
+        """
         ends = np.cumsum(self.served)
-        total = int(ends[-1]) if ends.size else 0
+        begins, total = ends - self.served, int(ends[-1]) if ends.size else 0
+        records, places = self.starts - begins, rows * most - begins
         for low in range(0, total, TOGETHER):
-            every = np.arange(low, min(low + TOGETHER, total), dtype=np.int64)
-            which = np.searchsorted(ends, every, side="right")
-            inside = every - (ends - self.served)[which]
-            yield which, self.starts[which] + inside, inside
+            high = min(low + TOGETHER, total)
+            counts = np.maximum(np.minimum(ends, high) - np.maximum(begins, low), 0)
+            every = np.arange(low, high, dtype=np.int64)
+            yield counts, np.repeat(records, counts) + every, np.repeat(places, counts) + every
 
     def pad(self, out: Array, rows: Int64, value: Array) -> None:
         """Fill up ``rows`` of ``out`` (B, max_length, ...) behind what is served."""

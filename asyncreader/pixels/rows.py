@@ -385,9 +385,8 @@ class RowWriter:
         found.pad(self.out, job.rows, fill.pad)
         flat = self.out.reshape(-1, *fill.values.row_shape)
         bad: list[RowError] = []
-        for which, records, inside in found.pieces():
-            rows = job.rows[which] * most + inside
-            one = RowJob(records, rows, job.keys[which])
+        for _, records, rows in found.pieces(job.rows, most):
+            one = RowJob(records, rows, records.view(np.uint64))  # numbers draw nothing
             part = RowWriter(origin, one, fill.values, flat, self.meter, bad, self._first)
             part._named_from = self._named_from
             yield part

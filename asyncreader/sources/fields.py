@@ -307,8 +307,8 @@ class OpenSet:
         """Read whole episodes of one field: their rows, cut or filled up. One is bad if one of its
         rows is."""
         assert self.windows is not None
-        starts, lengths, rows = self.windows.whole(name, job.records)
-        found, most = Stretches.of(fill.wanted, starts, lengths, job.keys, rows), out.shape[1]
+        starts, lengths, base = self.windows.whole(name, job.records)
+        found, most = Stretches.of(fill.wanted, starts, lengths, job.keys, base), out.shape[1]
         bad: dict[int, RowError] = {}
         if fill.wanted.overlong == "error":
             for i in np.flatnonzero(lengths > most).tolist():
@@ -318,9 +318,9 @@ class OpenSet:
             found = found._replace(served=np.where(lengths > most, 0, found.served))
         found.pad(out, job.rows, fill.pad)
         memory = out.reshape(-1, *out.shape[2:])
-        for which, records, inside in found.pieces():
-            each = job.pick(which)
-            each = each._replace(records=records, rows=each.rows * most + inside)
+        for counts, records, rows in found.pieces(job.rows, most):
+            each = job.pick(np.repeat(np.arange(counts.size), counts))
+            each = each._replace(records=records, rows=rows)
             for one in read_field(part, each, (fill,), (memory,), meter):
                 bad.setdefault(one.row // most, RowError(one.row // most, one.error))
             if meter.stopped:

@@ -38,7 +38,11 @@ EVEN = np.arange(0, VALUES + 1, 4)
 
 offsets("decreasing", lambda: np.where(EVEN == 8, 20, EVEN), "decrease")
 offsets("far_outside", lambda: np.append(EVEN[:-1], 1 << 60), "does not say")
-offsets("beyond_int64", lambda: np.append(EVEN[:-1], (1 << 64) - 1).astype("u8"), "does not say")
+offsets(
+    "beyond_int64",
+    lambda: np.append(EVEN[:-1].astype("u8"), np.uint64((1 << 64) - 1)),
+    "does not say",
+)
 offsets("negative", lambda: np.where(EVEN == 8, -4, EVEN), "decrease")
 offsets("of_other_values", lambda: EVEN // 2, "does not say")
 offsets(
