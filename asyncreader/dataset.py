@@ -35,6 +35,7 @@ from .pixels.rows import RowJob
 from .pixels.specs import OutputSpec, SampleSpec
 from .pixels.transform import RowTransform
 from .sampling import sampler_of
+from .sampling.lengths import Lengths
 from .sampling.samplers import Storage
 from .sampling.schedule import Schedule
 from .sources import Inspector, OpenSet, fingerprint
@@ -404,8 +405,9 @@ def open(
 ) -> Dataset:
     """Open a set to look into it: see :class:`Dataset`. ``params``: as for AsyncReader, a path or
     a dict; keywords override it. ``as_dict``: a sample is a dict of its fields by name, with its
-    label as ``label``, and of a set of episodes with ``episode`` and ``present`` (of several fields
-    ``<name>.present``; see Batch). Raises ParamsError, SourceNotFoundError or FormatError.
+    label as ``label``, and of a set of episodes with ``episode`` and ``present``, and of samples of
+    different length with ``lengths`` (of several fields ``<name>.present``, ``<name>.lengths``; see
+    Batch). Raises ParamsError, SourceNotFoundError or FormatError.
     """
     given = given_params(params, overrides)
     p = build.rooted(parse_params(given, {}))
@@ -460,18 +462,25 @@ def _without_training(p: ReaderParams) -> ReaderParams:
     """``p`` without what belongs to training, or to whole batches."""
     given: dict[str, Any] = {name: PARAMETERS[name].default for name in _OF_TRAINING}
     given["crop"] = "center" if p.crop.startswith("random") else p.crop
+    long = p.overlong
+    if isinstance(long, dict):
+        given["overlong"] = {n: "cut" if one == "random" else one for n, one in long.items()}
+    elif long == "random":
+        given["overlong"] = "cut"
     return replace(p, **given, batch_size=1, workers="thread")
 
 
 @dataclass(frozen=True, eq=False)
 class _Rows:
     """Samples that were read: ``data`` of each field (n, ...), ``labels`` (n, ...) or None, and
-    their ``records`` in ``source``."""
+    their ``records`` in ``source``; ``lengths``: of the samples of each field, where they differ.
+    """
 
     source: OpenSet
     data: tuple[Array, ...]
     labels: Array | None
     records: Int64
+    lengths: tuple[Lengths | None, ...]
 
     @property
     def several(self) -> bool:
@@ -485,10 +494,14 @@ class _Rows:
         found: dict[str, Any] = dict(zip(names, self.data, strict=True))
         if self.labels is not None:
             found["label"] = self.labels
+        every = np.ones(self.records.size, np.bool_)
+        for name, one in zip(names, self.lengths, strict=True):
+            if one is not None:
+                served = one.served(self.records, every)
+                found["lengths" if len(names) == 1 else f"{name}.lengths"] = served
         if windows is None:
             return found
         found["episode"] = windows.episodes.of(self.records)
-        every = np.ones(self.records.size, np.bool_)
         for name in names:
             present = windows.present(name, self.records, every)
             if present is not None:
@@ -516,6 +529,7 @@ class _Opened:
             self.close()
             raise
         self.fills: tuple[RowTransform, ...] = tuple(self._filler.fills)
+        self._lengths = source.lengths(p.wanted)
         self._seed = p.seed
         self.length = self._schedule.length
         row = sum(fill.row_bytes for fill in self.fills)
@@ -542,7 +556,7 @@ class _Opened:
                 raise bad.error
             labels = labels if made is None else made
         data = self._filler.handed_out(outs, fills)
-        return _Rows(self.source, data, labels, records)
+        return _Rows(self.source, data, labels, records, self._lengths)
 
     def _fills_of(self, records: Int64) -> tuple[RowTransform, ...]:
         """How pictures become rows in their own size. ParamsError where they have several."""
@@ -567,7 +581,10 @@ class _Opened:
     def stored(self, name: str, part: Source, record: int) -> bytes:
         """The stored bytes of a field of a sample; of a window those of its rows in sequence."""
         rows, windows = np.array([record], np.int64), self.source.windows
-        if windows is not None:
+        if windows is not None and windows.reach(name) == "episode":
+            start, length, _ = windows.whole(name, rows)
+            rows = np.arange(start[0], start[0] + length[0])
+        elif windows is not None:
             rows = windows.stored(name, rows)[0].reshape(-1)
         return b"".join(map(Inspector(part).bytes, rows.tolist()))
 
@@ -583,6 +600,9 @@ class _Opened:
         spec = part.spec
         step = max(1, _MEASURED // max(1, 1 if spec.shape is None else spec.row_bytes))
         alike = not spec.encoded and spec.shape is not None
+        if spec.ragged:
+            yield from self._values(part)
+            return
         plain = OutputSpec(layout="NHWC")
         fill = RowTransform(spec, plain, part.facts.path) if alike else None
         whole = self.source.windows is not None  # a row may be in many windows, or in none
@@ -601,6 +621,21 @@ class _Opened:
                 raise bad.error
             rank = len(fill.row_shape)
             yield out.reshape(-1, out.shape[-1]) if spec.axes or rank == 1 else out.reshape(-1)
+
+    def _values(self, part: Source) -> Iterator[Array]:
+        """The values of samples of different length, each by itself."""
+        offsets, whole = part.index.offsets, self.source.windows is not None
+        assert offsets is not None
+        every = np.arange(part.facts.count if whole else self.length, dtype=np.int64)
+        for record in (every if whole else self.records(every)).tolist():
+            most = int(offsets[record + 1]) - int(offsets[record])
+            if most:
+                fill = RowTransform(part.spec, OutputSpec(max_length=most), part.facts.path)
+                out = np.empty(fill.allocate_shape(1), fill.dtype)
+                job = RowJob(np.array([record]), np.zeros(1, np.int64), np.zeros(1, np.uint64))
+                for bad in read_rows(part, job, fill, out, Meter()):
+                    raise bad.error
+                yield out[0] if out.ndim == 3 else out.reshape(-1)
 
     def _pixels(self, part: Source, record: int) -> Array:
         """The stored values of one sample, in its own size: (H x W, C)."""
