@@ -40,7 +40,7 @@ from .sampling.samplers import Storage
 from .sampling.schedule import Schedule
 from .sources import Inspector, OpenSet, fingerprint
 from .sources.base import Source, read_rows
-from .stats import Meter, html_table
+from .stats import Meter
 from .text import some, times
 
 if TYPE_CHECKING:
@@ -309,6 +309,16 @@ class Dataset(Generic[S]):
         return dict(zip(opened.source.names, fields, strict=True))
 
     @property
+    def source(self) -> OpenSet:
+        """The open set, which the commands and tools read: its names may change."""
+        return self._now().source
+
+    def records(self, numbers: Int64) -> Int64:
+        """Numbers in the file of samples by their numbers here (int64, each in 0 .. count - 1): of
+        a window that of the row it is anchored at."""
+        return self._now().records(numbers)
+
+    @property
     def fingerprint(self) -> str:
         """What identifies the set, wherever it lies: see ``asyncreader info``."""
         return fingerprint(self._now().source)
@@ -377,10 +387,13 @@ class Dataset(Generic[S]):
         return {"set": os.path.basename(source.facts.path.rstrip("/")), "holds": ", ".join(words)}
 
     def _repr_html_(self) -> str:
-        """The same as a table, for notebooks (IPython's rich display)."""
+        """A table, with some stored pictures, for notebooks (IPython's rich display)."""
         if self._closed:
             return f"<code>{html.escape(repr(self))}</code>"
-        return html_table("Dataset", list(self._facts().items()))
+        # the tools are made of readers and datasets: they are loaded when they are asked for
+        tool = import_module("asyncreader.tools.notebook")
+        made: str = tool.set_html("Dataset", self._facts(), self)
+        return made
 
 
 @documented(PARAMETERS)
