@@ -231,7 +231,7 @@ def test_what_a_notebook_shows(tmp_path: Path) -> None:
         batch.release()
         assert "given back" in batch._repr_html_()
         assert not shown_in(batch._repr_html_())
-    with AsyncReader(path, batch_size=4, layout="NHWC", dtype="float32", mean=300.0) as reader:
+    with AsyncReader(path, batch_size=4, layout="NHWC", dtype="float32", scale=2.0) as reader:
         batch = next(iter(reader))
         assert len(shown_in(batch._repr_html_())) == 4
         assert "black to white" in batch._repr_html_()
