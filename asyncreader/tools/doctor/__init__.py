@@ -31,9 +31,6 @@ from .packing import PackedSample, pack_samples
 
 __all__ = ["Ceilings", "Diagnosis", "Epoch", "Facts", "Rate", "Tried", "diagnose"]
 
-#: What is made of pictures that differ in size: (H, W) that most ImageNet training uses.
-USUAL_SIZE: Final = (224, 224)
-
 #: Pixels of a picture that hardly any training sees whole.
 _LARGE: Final = 1 << 20
 
@@ -117,9 +114,11 @@ def diagnose(
         large = source.spec.encoded and (high or 0) * (wide or 0) > _LARGE
         unsized = any(one.size is None for one in p.arrays)
         if unsized and (source.spec.shape is None or large):
-            given["size"] = USUAL_SIZE
+            given["size"] = advice.USUAL_SIZE
             why = "are large" if large else "differ in size"
-            notes.append("the pictures {}: taken to be cut to {}x{}".format(why, *USUAL_SIZE))
+            notes.append(
+                "the pictures {}: taken to be cut to {}x{}".format(why, *advice.USUAL_SIZE)
+            )
             p = parse_params(given, {})
         if p.mix is not None:
             notes.append(

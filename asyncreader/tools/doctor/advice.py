@@ -32,6 +32,9 @@ _STEADY: Final = 0.1
 #: The part of the workers' time in other steps up to which copying is what limits.
 _LITTLE: Final = 0.1
 
+#: (H, W) that most ImageNet training uses.
+USUAL_SIZE: Final = (224, 224)
+
 #: A set of pictures that many times the pixels of what training sees is worth cutting down.
 _MUCH_LARGER: Final = 2.0
 
@@ -221,6 +224,10 @@ def command(src: str, dst: str, how: Mapping[str, Any], read: Mapping[str, Any])
     """The ``asyncreader convert`` that does it. ``read``: how ``src`` is read."""
     words = ["asyncreader", "convert", src, dst]
     for name, value in how.items():
+        if isinstance(value, Mapping):  # --field mask=masks/
+            for key, one in value.items():
+                words += [f"--{name.removesuffix('s')}", f"{key}={one}"]
+            continue
         words.append(f"--{name.replace('_', '-')}")
         if value is not True:
             words.append(f"{value[0]}x{value[1]}" if isinstance(value, tuple) else str(value))
