@@ -46,8 +46,8 @@ LAYERS = {
     ),
     "asyncreader.tools": (
         "label_stats contact_sheet",
-        "bench ceilings thumbnails",
-        "bench_plot preview demo doctor report",
+        "bench ceilings thumbnails sheet",
+        "bench_plot preview preview_batch demo doctor report",
         ".",
     ),
     "converters": (

@@ -19,7 +19,9 @@ import converters
 from asyncreader import AsyncReader, FormatError, ParamsError, WorkerError
 from asyncreader.tools import contact_sheet as sheet
 from asyncreader.tools.contact_sheet import Tile, draw_sheet
-from asyncreader.tools.preview import MOST, SIDE, preview, preview_batch, undone
+from asyncreader.tools.preview import preview
+from asyncreader.tools.preview_batch import preview_batch, undone
+from asyncreader.tools.sheet import MOST, SIDE
 from asyncreader.tools.thumbnails import Scale, as_mask, fit, scale_of, tinted, to_rgb
 
 NAMES = ("cat", "dog", "eel")
