@@ -12,15 +12,16 @@ from ..array_types import Array, Int64
 from ..errors import ParamsError, SampleError
 from ..params import ReaderParams, parse_params
 from ..pixels.points import check_places
-from ..sources import Inspector, OpenSet, open_reader_source
+from ..sources import Inspector, OpenSet, open_there
 from ..sources.subset import resolve_subset
 from ..text import sides
 from .contact_sheet import Tile
 from .label_stats import records_of, row_of
+from .preview_arrays import drawn_as_arrays, preview_arrays
 from .sheet import (
-    MOST,
     SIDE,
     Preview,
+    check_indices,
     facts_of,
     label_words,
     notes_of,
@@ -45,7 +46,9 @@ def preview(
 
     ``params``: as for AsyncReader, of which path, fields, axes and ``subset`` count. ``classes``:
     names or label numbers to draw from. Samples drawn come in the order of the set. A bad sample
-    becomes a square that says so. Raises ParamsError, SourceNotFoundError or FormatError.
+    becomes a square that says so. Samples that are no single pictures are drawn with all of their
+    fields: see preview_arrays.py; ``indices`` are then numbers of samples. Raises ParamsError,
+    SourceNotFoundError or FormatError.
     """
     p = parse_params(params, {})
     if p.mix is not None:
@@ -54,7 +57,10 @@ def preview(
             found="mix",
             hint="--batch shows what training gets of a mix",
         )
-    with contextlib.closing(open_reader_source(p)) as source:
+    p, opened = open_there(p)
+    with contextlib.closing(opened) as source:
+        if drawn_as_arrays(source):
+            return preview_arrays(source, p, count, seed, indices, classes, columns)
         looker = Looker(source.first)
         records = _choose(source, p, count, seed, indices, classes)
         scale = scale_for(looker, records, SIDE)
@@ -104,14 +110,7 @@ def _choose(
 ) -> list[int]:
     total = source.facts.count
     if indices is not None:
-        wrong = [index for index in indices if not 0 <= index < total]
-        if wrong or not 0 < len(indices) <= MOST:
-            raise ParamsError(
-                "no such samples" if wrong else "not a number of samples for a sheet",
-                path=source.facts.path,
-                found=wrong[0] if wrong else len(indices),
-                expected=f"0 to {total - 1}" if wrong else f"1 to {MOST}",
-            )
+        check_indices(indices, total, source.facts.path)
         return list(indices)
     chosen = resolve_subset(p.subset, source)
     pool: Int64 | range = range(total)

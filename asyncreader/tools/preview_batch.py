@@ -80,8 +80,9 @@ def preview_batch(
     notes.insert(0, settings)
     records = batch.indices.tolist()
     named = batch.labels is not None
+    wide = len(shown.pixels) * (SIDE + GAP) - GAP
     return put_together(
-        tiles, records, named, bad, columns, title, subtitle, notes, len(shown.pixels)
+        tiles, records, named, bad, columns, title, subtitle, notes, size=(SIDE, wide)
     )
 
 

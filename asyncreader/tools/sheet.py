@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from ..array_types import Array, UInt8
+from ..errors import ParamsError
 from ..sources import OpenSet
 from ..text import some
 from .contact_sheet import Tile, draw_sheet, undrawn
@@ -101,6 +102,18 @@ def notes_of(scale: Scale, channels: int, masks: set[int]) -> list[str]:
     return notes
 
 
+def check_indices(indices: Sequence[int], total: int, path: str) -> None:
+    """ParamsError unless these are numbers of a set's samples, and not too many for a sheet."""
+    wrong = [index for index in indices if not 0 <= index < total]
+    if wrong or not 0 < len(indices) <= MOST:
+        raise ParamsError(
+            "no such samples" if wrong else "not a number of samples for a sheet",
+            path=path,
+            found=wrong[0] if wrong else len(indices),
+            expected=f"0 to {total - 1}" if wrong else f"1 to {MOST}",
+        )
+
+
 def put_together(
     tiles: Sequence[Tile],
     records: Sequence[int],
@@ -110,20 +123,20 @@ def put_together(
     title: str,
     subtitle: str,
     notes: Sequence[str],
-    pictures: int = 1,
+    size: tuple[int, int] = (SIDE, SIDE),
 ) -> Preview:
-    """The sheet of ``tiles``. ``named``: samples have labels; ``pictures``: squares in a tile."""
-    columns = columns or max(1, _fitting(len(tiles)) // pictures)
+    """The sheet of ``tiles`` of ``size`` (height, width). ``named``: samples have labels."""
+    columns = columns or max(1, _fitting(len(tiles)) // max(1, round(size[1] / size[0])))
     lacking = undrawn([title, *(tile.name for tile in tiles)])
     notes = [*notes, lacking] if lacking else notes
     sheet = draw_sheet(
         tiles,
-        side=SIDE,
+        side=size[0],
         columns=columns,
         title=title,
         subtitle=subtitle,
         notes=notes,
-        wide=pictures * (SIDE + GAP) - GAP,
+        wide=size[1],
     )
     words = tuple(tile.name if named else None for tile in tiles)
     return Preview(sheet, tuple(records), words, tuple(bad), tuple(notes))

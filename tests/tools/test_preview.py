@@ -161,14 +161,6 @@ def test_numbers_that_are_none_are_magenta(tmp_path: Path) -> None:
     assert "pixels that are not a number are magenta" in made.notes
 
 
-@pytest.mark.parametrize("shape", [(), (12,), (3, 4, 5, 6)])
-def test_what_is_no_picture_is_refused(shape: tuple[int, ...], tmp_path: Path) -> None:
-    """Vectors and volumes are a FormatError that names their shape and what to do."""
-    path = hdf5(tmp_path / "f.h5", np.zeros((5, *shape)))
-    with pytest.raises(FormatError, match=r"not pictures.*found samples of shape.*data_field"):
-        preview({"path": path})
-
-
 def test_bad_samples_have_a_square_that_says_so(packed: Path, tmp_path: Path) -> None:
     """A sample whose bytes changed is framed in red, named, and keeps no other from the sheet."""
     data = bytearray(packed.read_bytes())
