@@ -114,7 +114,7 @@ class Network:
         logs = shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))
         picked = (np.arange(len(labels)), labels)
         loss = float(-logs[picked].mean())
-        error: Floats = np.exp(logs).astype(np.float32)
+        error = np.exp(logs)
         error[picked] -= 1
         error /= len(labels)
         self._descend(x, hidden, error, rate)
@@ -125,7 +125,7 @@ class Network:
         ``counts`` is 1, not 0: the mean squared error before it."""
         values, hidden = self.scores(x)
         error = (values - targets) * counts
-        self._descend(x, hidden, error / len(x), rate)
+        self._descend(x, hidden, error / np.float32(len(x)), rate)
         return float((error**2).sum() / counts.sum())
 
     def _descend(self, x: Floats, hidden: Floats, error: Floats, rate: float) -> None:
