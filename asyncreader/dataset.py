@@ -379,6 +379,7 @@ class Dataset(Generic[S]):
     def _facts(self) -> dict[str, str]:
         source = self._now().source
         words = [some(len(self), "sample")]
+        words += [] if source.windows is None else [source.windows.episodes.words]
         words += [
             f"{name} {'of many sizes' if one.shape is None else times(one.shape)} {one.dtype}"
             for name, one in self.fields.items()
@@ -582,7 +583,7 @@ class _Opened:
         labels = None if table is None else np.empty((count, *table.shape[1:]), table.dtype)
         if not tables.filler.fill_records(tables.files, records, out, labels, 0, 0):
             return None
-        return _Rows(self.source, (fill.handed_out(out),), labels, records)
+        return _Rows(self.source, (fill.handed_out(out),), labels, records, self._lengths)
 
     def stored(self, name: str, part: Source, record: int) -> bytes:
         """The stored bytes of a field of a sample; of a window those of its rows in sequence."""

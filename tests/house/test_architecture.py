@@ -45,9 +45,9 @@ LAYERS = {
         ".",
     ),
     "asyncreader.tools": (
-        "label_stats contact_sheet",
-        "bench ceilings thumbnails pictures",
-        "bench_plot preview notebook demo doctor report",
+        "label_stats contact_sheet demo_sets",
+        "bench ceilings drawing thumbnails sheet pictures",
+        "bench_plot preview preview_arrays preview_batch notebook demo demo_arrays doctor report",
         ".",
     ),
     "converters": (
