@@ -10,10 +10,11 @@ from typing import Unpack
 from asyncreader.errors import AsyncReaderError, ParamsError, SourceError
 from asyncreader.params.declare import documented
 
+from .check_options import check
 from .inputs.folder import FolderSamples
 from .inputs.packed import PackedSamples, may_be_packed
 from .inputs.samples import Samples
-from .options import OPTIONS, ConvertKeywords, Options, PathLike, check
+from .options import OPTIONS, ConvertKeywords, Options, PathLike
 from .outputs.disk import is_full, no_temporary_space
 from .outputs.one_file import Order, Packing, all_bad, all_skipped, data_file, told
 from .outputs.publish import Target

@@ -19,8 +19,9 @@ from asyncreader.sources import open_source
 from asyncreader.sources.hdf5.file import is_hdf5
 from asyncreader.sources.urls import is_url
 
+from ..check_options import check_encoding
 from ..encode import Hold, Sample, make_recipe, notes
-from ..options import Options, check_encoding
+from ..options import Options
 from ..ordered_pool import RUN
 from ..temp_tables import Numbers, PathOf, Strings
 from .listing import Listing, read_class_names, scan

@@ -37,8 +37,9 @@ from asyncreader.sources.sets.joined import Joined
 from asyncreader.sources.subset import resolve_subset
 from asyncreader.sources.urls import is_url
 
+from ..check_options import check_encoding
 from ..encode import Hold, Packed, Recipe, Sample, make_recipe, notes, packed, packed_pixels
-from ..options import Options, check_encoding
+from ..options import Options
 from ..ordered_pool import RUN
 from ..temp_tables import PathOf, Strings
 from .masks import stored_values

@@ -22,8 +22,9 @@ from asyncreader.pixels import codec
 from asyncreader.sources.layouts.detect import PickledSet, pickled_set
 from asyncreader.sources.request import no_field
 
+from ..check_options import check_encoding
 from ..encode import Hold, Sample, make_recipe, notes
-from ..options import Options, check_encoding
+from ..options import Options
 from .packed import check_original, check_packed
 from .samples import Samples
 

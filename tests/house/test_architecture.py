@@ -51,7 +51,9 @@ LAYERS = {
         ".",
     ),
     "converters": (
-        "report temp_tables ordered_pool options",
+        "report temp_tables ordered_pool option_values",
+        "options",
+        "check_options",
         "encode",
         "inputs",
         "outputs",
