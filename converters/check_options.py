@@ -1,8 +1,9 @@
-"""Checks the options of ``convert`` before a file is opened: names, values, what they contradict."""
+"""Checks the options of ``convert`` before a file is opened: names, values, contradictions."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final, Unpack
 
@@ -48,7 +49,9 @@ def _instead(name: str) -> str:
     )
 
 
-def check(src: PathLike, dst: PathLike, **given: Unpack[ConvertKeywords]) -> Options:
+def check(
+    src: PathLike | Sequence[PathLike], dst: PathLike, **given: Unpack[ConvertKeywords]
+) -> Options:
     """The options as one frozen value; ParamsError for wrong ones."""
     for name in given:
         if name not in OPTIONS:
@@ -59,13 +62,18 @@ def check(src: PathLike, dst: PathLike, **given: Unpack[ConvertKeywords]) -> Opt
             "chunk applies only with compression",
             hint="add compression 'gzip' (--compression gzip)",
         )
-    options = Options(SRC("src", src), DST("dst", dst), **kept)  # type: ignore[arg-type]
+    sources = tuple(SRC("src", one) for one in (src if isinstance(src, list | tuple) else (src,)))
+    if not sources:
+        raise ParamsError("no source is named", expected="one path, or several")
+    options = Options(sources[0], DST("dst", dst), sources, **kept)  # type: ignore[arg-type]
     options = replace(
         options,
         format=_format(options),
         chunk=options.chunk or 1,
         jobs=options.jobs or (_JOBS_OF_RAY if options.engine == "ray" else usable_cores()),
         fields=options.fields or (),
+        split=options.split or (),
+        select=options.select or (),
         params=options.params and replace(options.params, path=options.src),
     )
     _check_together(options)
@@ -97,6 +105,14 @@ def _format(options: Options) -> Format:
 _CONTRARY: Final = (
     *(("shards", "shard_size"), ("no_labels", "labels"), ("no_labels", "classes")),
     *(("classes_from_folders", "labels"), ("classes_from_folders", "no_labels")),
+    *(("split", "splits_from_folders"), ("split", "split_column")),
+    *(("splits_from_folders", "labels"), ("splits_from_folders", "classes_from_folders")),
+    *(("append", "overwrite"), ("append", "compression")),
+)
+#: Options that need one of others.
+_NEEDED: Final = (
+    *(("split_column", ("labels",)), ("group_by", ("split",)), ("stratify", ("split", "sample"))),
+    ("resume", ("shards", "shard_size", "append")),
 )
 
 
@@ -106,12 +122,18 @@ def _check_together(options: Options) -> None:
     for one, other in _CONTRARY:
         if getattr(options, one) and getattr(options, other):
             raise ParamsError(f"{one} and {other} contradict each other", hint="give one of them")
-    ray = options.engine == "ray"
-    if not options.sharded and (ray or options.resume):
+    for one, others in _NEEDED:
+        if getattr(options, one) and not any(getattr(options, other) for other in others):
+            raise ParamsError(f"{one} goes with {' or '.join(others)}", hint="give that, too")
+    if options.allow_pickle and (len(options.sources) > 1 or options.split or options.select):
         raise ParamsError(
-            "engine 'ray' packs shards: a single file is written by one machine"
-            if ray
-            else "resume goes with shards: a single file is written in one go",
+            "a set of pickles is converted by itself, and as a whole",
+            hint="convert it first, and then what that gives",
+        )
+    ray = options.engine == "ray"
+    if not options.sharded and ray:
+        raise ParamsError(
+            "engine 'ray' packs shards: a single file is written by one machine",
             hint="add shards (--shards N) or shard_size (--shard-size 1GB)",
         )
     if options.address is not None and not ray:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
-from typing import Any, Final
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
 
 from asyncreader import checks
 from asyncreader.checks import Check, Wrong, whole
@@ -42,6 +44,7 @@ def _target(value: Any) -> str:
 
 
 def size_of(value: Any) -> tuple[int, int] | int:
+    """(H, W), or a length: "224x224", "256", or numbers."""
     if isinstance(value, str):
         text = re.fullmatch(r"(\d{1,6})(?:[xX](\d{1,6}))?", value.strip())
         if text is None:
@@ -97,6 +100,64 @@ def fields_of(value: Any) -> tuple[tuple[str, str], ...]:
             )
         folders.append((name, absolute(folder)))
     return tuple(folders)
+
+
+def split_of(value: Any) -> tuple[tuple[str, float], ...]:
+    """Names and shares: "train=0.8,val=0.2", or {"train": 0.8, "val": 0.2}."""
+    if isinstance(value, str):
+        parts = [part.partition("=") for part in value.split(",")]
+        found = [(name.strip(), float(share)) for name, _, share in parts]
+    else:
+        found = [(checks.TEXT.take(name), float(share)) for name, share in value.items()]
+    if len({name for name, _ in found}) < len(found):
+        raise Wrong("each name once", value)
+    if not all(name and 0 < share <= 1 for name, share in found):
+        raise Wrong("names, and shares above 0", value)
+    if abs(math.fsum(share for _, share in found) - 1) > 1e-6:
+        raise Wrong("shares that add up to 1", value)
+    return tuple(found)
+
+
+class Condition(NamedTuple):
+    """What is chosen of a source. ``kind``: "split" or "classes" (``names``), "slice" (``rows``),
+    "paths" (``names`` has that of a CSV), or "" where a bare name may be that of a split or a
+    class."""
+
+    kind: str
+    names: tuple[str, ...] = ()
+    rows: slice = slice(None)
+
+
+def select_of(value: Any) -> tuple[Condition, ...]:
+    """A slice, or text as --select takes it, or several."""
+    if isinstance(value, list | tuple):
+        return tuple(one for each in value for one in select_of(each))
+    if isinstance(value, Mapping):
+        return tuple(
+            Condition(kind, (one,) if isinstance(one, str) else tuple(one))
+            for kind, one in value.items()
+            if _of_kind(kind)
+        )
+    if isinstance(value, slice):
+        value.indices(0)
+        return (Condition("slice", rows=value),)
+    text: str = checks.TEXT.take(os.fspath(value))
+    if re.fullmatch(r"(-?\d{1,18})?(:(-?\d{1,18})?){1,2}", text):
+        ends = [int(end) if end else None for end in text.split(":")]
+        return (Condition("slice", rows=slice(*ends)),)
+    kind, equals, rest = text.partition("=")
+    if not equals:
+        listed = os.path.splitext(text)[1].lower() in (".csv", ".txt")
+        return (Condition("paths" if listed else "", (text,)),)
+    kind = {"class": "classes", "splits": "split"}.get(kind.strip(), kind.strip())
+    _of_kind(kind)
+    return (Condition(kind, (rest,)),)
+
+
+def _of_kind(kind: str) -> bool:
+    if kind not in ("split", "classes", "paths"):
+        raise Wrong("split=NAME, classes=NAME,NAME, paths=CSV or a slice such as 0:100", kind)
+    return True
 
 
 SRC: Final = Check("a path or a URL", _path_or_url, "file")

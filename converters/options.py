@@ -7,7 +7,7 @@ Options. The command line, Tab, ``help()`` and the table of options follow from 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias, TypedDict
 
@@ -17,11 +17,23 @@ from asyncreader.formats.packed import Encoding
 from asyncreader.params import READ_BY, ReaderParams
 from asyncreader.params.declare import declared, parameter, worked_out
 
-from .option_values import SRC, bytes_of, fields_of, read_of, size_of
+from .option_values import (
+    SRC,
+    Condition,
+    bytes_of,
+    fields_of,
+    read_of,
+    select_of,
+    size_of,
+    split_of,
+)
 
 PathLike: TypeAlias = str | os.PathLike[str]
 #: (H, W); or the shorter side's length; or either as text, "224x224" or "256".
 Size: TypeAlias = tuple[int, int] | int | str
+
+#: What is packed of a source: as on the command line, a slice, or several of them.
+Select: TypeAlias = str | slice | Sequence[str | slice] | Mapping[str, str | Sequence[str]]
 
 # The values that some options have: their check and Tab take them from these types.
 Resize: TypeAlias = Literal["crop", "pad", "squeeze"]
@@ -65,6 +77,14 @@ class ConvertKeywords(TypedDict, total=False):
     shards: int | None
     shard_size: int | str | None
     resume: bool
+    append: bool
+    split: str | Mapping[str, float] | None
+    stratify: bool
+    group_by: str | None
+    splits_from_folders: bool
+    split_column: str | None
+    select: Select | None
+    sample: int | None
     engine: Engine
     address: str | None
     progress: Callable[[int, int], object] | None
@@ -78,6 +98,8 @@ class Options:
 
     src: str
     dst: str
+    #: All sources; the first is ``src``.
+    sources: tuple[str, ...]
     encoding: Encoding | None = parameter(
         None,
         one_of(Encoding | None),
@@ -204,6 +226,60 @@ class Options:
         "continue an interrupted run that writes shards. Its finished shards are kept if they are "
         "whole and their pictures have not changed",
     )
+    append: bool = parameter(
+        False,
+        checks.FLAG,
+        "add SRC to the sharded set DST as new shards. Class numbers stay, new classes go behind; "
+        "the set changes in one moment, when all of them are complete",
+    )
+    split: tuple[tuple[str, float], ...] = worked_out(
+        Check("shares by name, such as 'train=0.8,val=0.1,test=0.1'", split_of, "text"),
+        "divide the samples into splits of about these shares, by a hash of each path. So pictures "
+        "that are added later move no others",
+        shown="as in a packed set that has splits",
+        metavar="NAME=SHARE,...",
+    )
+    stratify: bool = parameter(
+        False,
+        checks.FLAG,
+        "keep the shares of classes: with `split` each class has the shares, to one sample; with "
+        "`sample` each class has as large a share as in the source. Pictures that are added later "
+        "then move some others",
+    )
+    group_by: str | None = parameter(
+        None,
+        optional(checks.TEXT),
+        "keep together in one split what has the same group: a column of the labels CSV, or a "
+        "regular expression of which the first group (else all of it) is found in the path",
+        metavar="REGEX|COLUMN",
+    )
+    splits_from_folders: bool = parameter(
+        False,
+        checks.FLAG,
+        "the first-level folders, such as train and val, are splits, and the folders inside them "
+        "are classes",
+    )
+    split_column: str | None = parameter(
+        None,
+        optional(checks.TEXT),
+        "the column of the labels CSV, by its name in the first line, that names each sample's "
+        "split; an empty cell is none",
+        metavar="COLUMN",
+    )
+    select: tuple[Condition, ...] = worked_out(
+        Check("split=NAME, classes=NAME,NAME, a slice such as 0:100, or a CSV", select_of, "texts"),
+        "pack some samples of the source: those of a split, of classes, of a slice of record "
+        "numbers (of those that are left), or those that a CSV lists by path. Several are applied "
+        "one after the other. Class numbers stay",
+        shown="all",
+        metavar="WHAT",
+    )
+    sample: int | None = parameter(
+        None,
+        optional(whole(1)),
+        "pack so many of the samples, drawn by a hash of their paths: the same ones each time",
+        metavar="N",
+    )
     engine: Engine = parameter(
         "local",
         one_of(Engine),
@@ -238,7 +314,7 @@ class Options:
     @property
     def sharded(self) -> bool:
         """Whether the target is a folder of shards."""
-        return self.shards is not None or self.shard_size is not None
+        return self.append or self.shards is not None or self.shard_size is not None
 
     @property
     def kind(self) -> str:

@@ -45,15 +45,19 @@ class _Convert(click.Command):
     "  asyncreader convert photos/ train.h5 --size 512x512 --field mask=masks/\n"
     "  asyncreader convert train.lmdb train.h5\n"
     "  asyncreader convert photos/ train/ --size 224x224 --shards 64\n"
+    "  asyncreader convert photos/ all.h5 --size 64x64 --split train=0.9,val=0.1\n"
+    "  asyncreader convert all.h5 some.h5 --select split=train --sample 1000\n"
+    "  asyncreader convert more/ train/ --size 224x224 --append\n"
     "  asyncreader convert s3://bucket/photos/ train/ --size 224x224 --shards 64",
 )
-@click.argument("src", type=PATH)
+@click.argument("src", type=PATH, nargs=-1, required=True)
 @click.argument("dst", type=PATH)
 @json_option
 @quiet_option
-def convert(src: str, dst: str, as_json: bool, quiet: bool, **options: Any) -> int:
+def convert(src: tuple[str, ...], dst: str, as_json: bool, quiet: bool, **options: Any) -> int:
     """Pack the pictures in folder SRC into DST. SRC may also be a packed set, written by
     asyncreader or another program. SRC may be a URL of an object store. DST is on a disk.
+    Several SRC become one set.
 
     DST ends in .h5, .hdf5 or .lmdb, or is a folder for shards, and appears when it is complete and
     verified. A class is a first-level folder, unless --labels or --no-labels is given.
@@ -64,7 +68,7 @@ def convert(src: str, dst: str, as_json: bool, quiet: bool, **options: Any) -> i
 
     from ..pixels import kernels
 
-    given = {name: value for name, value in options.items() if value not in (None, {})}
+    given = {name: value for name, value in options.items() if value not in (None, {}, ())}
     try:
         with (
             Progress("packing", quiet, resumed=bool(given.get("resume"))) as progress,

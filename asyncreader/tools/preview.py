@@ -18,8 +18,8 @@ from ..params import ReaderParams, given_params, parse_params
 from ..pixels.points import check_places
 from ..reader import AsyncReader
 from ..sources import Inspector, OpenSet, open_reader_source
-from ..sources.subset import resolve_subset
-from ..text import sides, some
+from ..sources.subset import resolve_subset, split_counts
+from ..text import counts_in_words, sides, some
 from .contact_sheet import Tile, draw_sheet, undrawn
 from .label_stats import class_of, in_words, records_of, row_of
 from .thumbnails import (
@@ -405,8 +405,10 @@ def _facts(source: OpenSet) -> str:
     facts, spec = source.facts, source.spec
     words = f"{some(facts.count, 'sample')}, {spec.encoding}"
     if facts.classes:
-        return f"{words}, {some(len(facts.classes), 'class')}"
-    return f"{words}, no labels" if source.labels is None else words
+        words += f", {some(len(facts.classes), 'class')}"
+    elif source.labels is None:
+        words += ", no labels"
+    return f"{words}; {counts_in_words(split_counts(source))}" if source.splits else words
 
 
 def _notes(scale: Scale, channels: int, masks: set[int]) -> list[str]:

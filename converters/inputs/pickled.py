@@ -93,7 +93,7 @@ class PickledSamples(Samples):
 
     def __init__(self, options: Options, found: PickledSet) -> None:
         super().__init__()
-        check_packed(options)
+        check_packed(options, "classes")
         read = options.params
         if read is not None and (read.labels_path is not None or read.subset is not None):
             raise ParamsError("labels_path and subset do not go with pickles", path=options.src)

@@ -34,7 +34,7 @@ LAYERS = {
     "asyncreader.sources": (
         "bytestore request urls",
         "base",
-        "extents images inspector",
+        "extents images inspector splits",
         "fields",
         "arrays episodes subset",
         "hdf5 lmdb",
