@@ -383,8 +383,44 @@ def _instead(name: str) -> str:
     )
 
 
+class WriterKeywords(TypedDict, total=False):
+    """Options that a Writer takes, and ``convert`` of samples that are no files."""
+
+    encoding: Encoding | None
+    size: Size | None
+    resize: Resize
+    quality: int | None
+    restarts: bool | None
+    channels: Channels | None
+    bits: Bits | None
+    compression: Compression | None
+    chunk: int | None
+    jobs: int | None
+    overwrite: bool
+    check_decode: bool
+    format: Format | None
+    shards: int | None
+    shard_size: int | str | None
+    resume: bool
+
+
+def check_writer(dst: PathLike, given: Mapping[str, object]) -> Options:
+    """The options of a Writer, in which ``src`` is empty; ParamsError for wrong ones."""
+    for name in given:
+        if name in OPTIONS and name not in WriterKeywords.__annotations__:
+            raise ParamsError(
+                f"{name} is for folders of pictures and packed sets",
+                found="samples that a program adds",
+            )
+    return _checked("", dst, given)
+
+
 def check(src: PathLike, dst: PathLike, **given: Unpack[ConvertKeywords]) -> Options:
     """The options as one frozen value; ParamsError for wrong ones."""
+    return _checked(_SRC("src", src), dst, given)
+
+
+def _checked(src: str, dst: PathLike, given: Mapping[str, object]) -> Options:
     for name in given:
         if name not in OPTIONS:
             raise ParamsError(f"unknown option {name!r}", hint=_instead(name))
@@ -394,7 +430,7 @@ def check(src: PathLike, dst: PathLike, **given: Unpack[ConvertKeywords]) -> Opt
             "chunk applies only with compression",
             hint="add compression 'gzip' (--compression gzip)",
         )
-    options = Options(_SRC("src", src), _DST("dst", dst), **kept)  # type: ignore[arg-type]
+    options = Options(src, _DST("dst", dst), **kept)  # type: ignore[arg-type]
     options = replace(
         options,
         format=_format(options),

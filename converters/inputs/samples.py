@@ -8,7 +8,7 @@ from asyncreader.array_types import Array, Int64
 from asyncreader.errors import SampleError
 from asyncreader.formats.packed import DATA
 
-from ..encode import Hold, Sample
+from ..encode import Hold, Sample, field_encoding
 from ..options import Options
 from ..temp_tables import PathOf
 
@@ -45,6 +45,11 @@ class Samples:
     def __init__(self) -> None:
         self.ignored = {}
         self.skipped = []
+
+    @property
+    def encodings(self) -> tuple[str, ...]:
+        """How each field is stored."""
+        return self.encoding, *[field_encoding(self.encoding)] * (len(self.fields) - 1)
 
     @property
     def classes(self) -> tuple[str, ...] | None:
