@@ -15,18 +15,26 @@ from typing import Any, Final, Self, Unpack
 import numpy as np
 
 from asyncreader.array_types import Array
-from asyncreader.errors import AsyncReaderError, ParamsError, ReaderClosedError, located
+from asyncreader.errors import ParamsError, ReaderClosedError, SourceError, located
 from asyncreader.formats.packed import DATA
 from asyncreader.system.futures import result_of, submit
 
 from .encode import Packed, Recipe, Sample, make_recipe, packed_many, packed_pixels
 from .inputs.added import AddedLabels, AddedSamples, Form, as_array, check_names
 from .inputs.masks import stored_values
+from .inputs.packed import PackedSamples
 from .options import Options, PathLike, WriterKeywords, check_encoding, check_writer
 from .ordered_pool import BYTES_PER_JOB
 from .outputs.one_file import SetFile, data_file
 from .outputs.publish import Target
+from .outputs.shards import pack_shards
 from .report import ConvertReport
+
+#: Of options that were met when samples were added: shards are copies.
+_AS_STORED: Final[dict[str, Any]] = {
+    **dict.fromkeys(("encoding", "size", "quality", "channels", "bits", "restarts")),
+    "resize": "crop",
+}
 
 #: Bytes of rows that are kept until they are hashed and written together, and most of such rows.
 TOGETHER: Final = 1 << 20
@@ -72,6 +80,12 @@ class Writer:
             Target(self._options.dst, self._options.kind, self._options.overwrite)
         )
         self._set: _Adding | None = None
+        #: where samples are written to: the set, or the file that becomes shards
+        self._work = replace(self._options, shards=None, shard_size=None)
+        self._path = self._target.work
+        if self._options.sharded:
+            self._work = replace(self._work, format="hdf5", compression=None, chunk=1)
+            self._path = os.path.join(self._target.workspace, "added.h5")
 
     @property
     def count(self) -> int:
@@ -147,7 +161,8 @@ class Writer:
         """What takes samples; made for the first one."""
         with self._numbered():
             if self._set is None:
-                self._set = _adding(self._options, self._target, self._classes, data, fields)
+                made = _adding(self._work, self._path, self._target.shown, data, fields)
+                self._set = made
                 self._stack.callback(self._set.close)
                 self._set.expect(label, path, self._classes)
             return self._set
@@ -171,7 +186,7 @@ class Writer:
 
     def _refuse(self, error: BaseException) -> None:
         self._refused = True
-        if isinstance(error, AsyncReaderError) and error.index is None:
+        if isinstance(error, ParamsError) and error.index is None:
             error.index = self._count
             error.path = error.path or self._options.dst
 
@@ -183,17 +198,24 @@ class Writer:
         try:
             with self._numbered():
                 if self._set is None:
-                    raise ParamsError("no sample was added, so there is no set")
+                    raise SourceError(
+                        "no sample was added, so there is no set", path=self._options.dst
+                    )
                 self._finish(self._set)
         finally:
             self.abandon()
         return self.report
 
     def _finish(self, adding: _Adding) -> None:
-        packed = adding.finish()
+        packed, options = adding.finish(), self._options
         assert packed.meta is not None
+        if options.sharded:
+            adding.close()
+            copied = replace(options, src=self._path, **_AS_STORED)
+            with contextlib.closing(PackedSamples(copied)) as samples:
+                self.report = pack_shards(copied, samples, self._target, self._begun)
+            return
         self._target.publish()
-        options = self._options
         self.report = ConvertReport(
             target=options.dst,
             format=options.format,
@@ -251,13 +273,9 @@ def _rows(value: object, name: str) -> Any:
 
 
 def _adding(
-    options: Options,
-    target: Target,
-    classes: tuple[str, ...] | None,
-    data: object,
-    fields: Mapping[str, object],
+    options: Options, path: str, shown: str, data: object, fields: Mapping[str, object]
 ) -> _Adding:
-    """What takes samples like this one."""
+    """What takes samples like this one, and writes them to the file ``path``."""
     check_names(tuple(fields))
     encoding = options.encoding or "raw"
     others = {name: as_array(value, f"field {name!r}") for name, value in fields.items()}
@@ -265,11 +283,12 @@ def _adding(
         array = as_array(data, f"field {DATA!r}")
         forms = [Form.of_rows(name, row) for name, row in {DATA: array, **others}.items()]
         check_encoding(options, encoding, options.channels or 3, options.bits)
-        return _Blocks(options, target, AddedSamples(encoding, forms, ["raw"] * len(forms)), forms)
+        samples = AddedSamples(encoding, forms, ["raw"] * len(forms))
+        return _Blocks(options, path, shown, samples, forms)
     form, recipe = _picture_form(options, encoding, data)
     forms = [form, *(_other_form(name, row, form) for name, row in others.items())]
     raw = [encoding, *("raw" if f.way == "rows" or encoding == "raw" else "png" for f in forms[1:])]
-    return _Pictures(options, target, AddedSamples(encoding, forms, raw), forms, recipe)
+    return _Pictures(options, path, shown, AddedSamples(encoding, forms, raw), forms, recipe)
 
 
 def _picture_form(options: Options, encoding: str, data: object) -> tuple[Form, Recipe]:
@@ -326,13 +345,18 @@ class _Adding:
     its own."""
 
     def __init__(
-        self, options: Options, target: Target, samples: AddedSamples, forms: Sequence[Form]
+        self,
+        options: Options,
+        path: str,
+        shown: str,
+        samples: AddedSamples,
+        forms: Sequence[Form],
     ) -> None:
         self._samples = samples
         self._forms = {form.name: form for form in forms}
         self._labelled = self._named = False
         self._number = 0
-        self._file = SetFile(options, samples, target.work, target.shown, ())
+        self._file = SetFile(options, samples, path, shown, ())
 
     def expect(self, label: object, path: object, classes: tuple[str, ...] | None) -> None:
         """Whether there are labels and paths, as the first sample has them."""
@@ -387,9 +411,14 @@ class _Blocks(_Adding):
     """Samples whose fields are all raw: kept until there are enough of them to be written."""
 
     def __init__(
-        self, options: Options, target: Target, samples: AddedSamples, forms: Sequence[Form]
+        self,
+        options: Options,
+        path: str,
+        shown: str,
+        samples: AddedSamples,
+        forms: Sequence[Form],
     ) -> None:
-        super().__init__(options, target, samples, forms)
+        super().__init__(options, path, shown, samples, forms)
         size = max(form.dtype.itemsize * int(np.prod(form.shape)) for form in forms)
         self._size = max(1, min(MOST_ROWS, TOGETHER // size))
         little = {form.name: form.dtype.newbyteorder("<") for form in forms}
@@ -454,12 +483,13 @@ class _Pictures(_Adding):
     def __init__(
         self,
         options: Options,
-        target: Target,
+        path: str,
+        shown: str,
         samples: AddedSamples,
         forms: Sequence[Form],
         recipe: Recipe,
     ) -> None:
-        super().__init__(options, target, samples, forms)
+        super().__init__(options, path, shown, samples, forms)
         self._recipe = recipe
         self._jobs = options.jobs
         self._pool = ThreadPoolExecutor(options.jobs, thread_name_prefix="asyncreader-writer")

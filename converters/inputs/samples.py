@@ -114,6 +114,10 @@ class View(Samples):
     def classes(self) -> tuple[str, ...] | None:
         return self._samples.classes
 
+    @property
+    def encodings(self) -> tuple[str, ...]:
+        return self._samples.encodings
+
     def _of_all(self, path: PathOf | None) -> PathOf | None:
         return None if path is None else lambda number: path(int(self._numbers[number]))
 

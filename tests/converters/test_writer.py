@@ -15,7 +15,15 @@ import pytest
 from PIL import Image
 
 import asyncreader
-from asyncreader import AsyncReader, ParamsError, ReaderClosedError, SampleError, Writer, convert
+from asyncreader import (
+    AsyncReader,
+    ParamsError,
+    ReaderClosedError,
+    SampleError,
+    SourceError,
+    Writer,
+    convert,
+)
 from asyncreader.cli.main import main
 from asyncreader.verify import verify_file
 
@@ -231,7 +239,7 @@ def test_nothing_is_published_after_an_error(tmp_path: Path) -> None:
     with pytest.raises(ZeroDivisionError), Writer(target, overwrite=True) as writer:
         writer.add(np.arange(4) if writer.count else np.arange(4) // (1 // writer.count))
     assert target.read_bytes() == before
-    with pytest.raises(ParamsError, match="no sample"), Writer(tmp_path / "none.h5"):
+    with pytest.raises(SourceError, match="no sample"), Writer(tmp_path / "none.h5"):
         pass
     files = [{"data": _png(n), "path": f"{n}.png"} for n in range(40)]
     files[3]["data"] = b"no picture"
@@ -287,3 +295,44 @@ def test_commands_show_what_was_written(
     assert dtype in said
     with Image.open(tmp_path / "sheet.png") as sheet:
         assert sheet.size[0] > 100
+
+
+@pytest.mark.parametrize("encoding", ["raw", "png"])
+def test_shards(tmp_path: Path, encoding: Any) -> None:
+    """A folder of shards holds the same samples as one file, and has the same identity."""
+    rows = np.random.default_rng(5).integers(0, 256, (40, 10, 12, 3), np.uint8)
+    many = [{"data": r, "label": f"{n % 3}", "side": r[0, 0] / 2} for n, r in enumerate(rows)]
+    convert(many, tmp_path / "one.h5", encoding=encoding)
+    for format in ("hdf5", "lmdb"):
+        report = convert(many, tmp_path / format, encoding=encoding, shards=3, format=format)
+        assert (report.count, report.shards, report.encoding) == (40, 3, encoding)
+        with (
+            asyncreader.open(tmp_path / "one.h5", data_field=["data", "side"]) as one,
+            asyncreader.open(tmp_path / format, data_field=["data", "side"]) as found,
+        ):
+            assert found.fingerprint == one.fingerprint
+            assert found.classes == one.classes == ("0", "1", "2")
+            for n in range(40):
+                np.testing.assert_array_equal(found[n][0][0], one[n][0][0])
+                np.testing.assert_array_equal(found[n][0][1], many[n]["side"])
+        assert verify_file(str(tmp_path / format)).ok
+    with Writer(tmp_path / "sized", encoding=encoding, shard_size=4000) as writer:
+        for sample in many:
+            writer.add(sample["data"])
+    assert writer.report is not None
+    assert (writer.report.shards or 0) > 2
+    assert sorted(os.listdir(tmp_path)) == ["hdf5", "lmdb", "one.h5", "sized"]
+
+
+def test_rows_of_numbers_are_copied_from_set_to_set(tmp_path: Path) -> None:
+    """convert of a packed set of float32 rows, and of one that h5py wrote, keeps every byte."""
+    rows = np.random.default_rng(6).standard_normal((30, 4, 5)).astype("f4")
+    convert({"data": rows, "label": np.arange(30), "w": rows[:, 0]}, tmp_path / "a.h5")
+    convert(str(tmp_path / "a.h5"), str(tmp_path / "b.lmdb"))
+    convert(str(tmp_path / "b.lmdb"), str(tmp_path / "c.h5"))
+    assert (tmp_path / "c.h5").read_bytes() == (tmp_path / "a.h5").read_bytes()
+    with h5py.File(tmp_path / "foreign.h5", "w") as file:
+        file["data"], file["labels"] = rows, np.arange(30)
+    convert(str(tmp_path / "foreign.h5"), str(tmp_path / "d.h5"))
+    with asyncreader.open(tmp_path / "d.h5") as found:
+        np.testing.assert_array_equal(found[:][0], rows)

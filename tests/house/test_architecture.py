@@ -16,7 +16,8 @@ from project import FILES, PACKAGES, ROOT, module_name, tree_of
 LAYERS = {
     "": (
         "asyncreader.array_types asyncreader.checks asyncreader.errors asyncreader.system"
-        " asyncreader.text asyncreader.stats asyncreader.keyed_random asyncreader.version",
+        " asyncreader.text asyncreader.stats asyncreader.moments asyncreader.keyed_random"
+        " asyncreader.version",
         "asyncreader.pixels",
         "asyncreader.formats asyncreader.sampling",
         "asyncreader.params",
@@ -36,7 +37,7 @@ LAYERS = {
         "base",
         "extents images inspector",
         "fields",
-        "arrays episodes subset",
+        "arrays episodes ragged subset",
         "hdf5 lmdb",
         "layouts",
         "sniff sets",
@@ -46,8 +47,8 @@ LAYERS = {
     ),
     "asyncreader.tools": (
         "label_stats contact_sheet",
-        "bench ceilings thumbnails",
-        "bench_plot preview demo doctor report",
+        "bench ceilings thumbnails pictures",
+        "bench_plot preview notebook demo doctor report",
         ".",
     ),
     "converters": (
