@@ -284,7 +284,7 @@ class _Run:
             container=options.format,
             encoding=samples.encoding,
             shape=first.shape,
-            channels=samples.channels,
+            channels=first.channels,
             label_kind=samples.label_kind,
             label_dtype=good[0].label_dtype,
             label_width=good[0].label_width,

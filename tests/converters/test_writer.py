@@ -297,6 +297,16 @@ def test_commands_show_what_was_written(
         assert sheet.size[0] > 100
 
 
+def test_shards_of_numbers(tmp_path: Path) -> None:
+    """Rows of float32 in shards of both containers: verified, described and served."""
+    rows = np.random.default_rng(7).standard_normal((50, 3, 5)).astype("f4")
+    for format in ("hdf5", "lmdb"):
+        convert((rows, np.arange(50)), tmp_path / format, shards=4, format=format)
+        assert verify_file(str(tmp_path / format)).ok
+        with AsyncReader(str(tmp_path / format), batch_size=50) as reader:
+            np.testing.assert_array_equal(next(iter(reader)).data, rows)
+
+
 @pytest.mark.parametrize("encoding", ["raw", "png"])
 def test_shards(tmp_path: Path, encoding: Any) -> None:
     """A folder of shards holds the same samples as one file, and has the same identity."""
@@ -336,3 +346,41 @@ def test_rows_of_numbers_are_copied_from_set_to_set(tmp_path: Path) -> None:
     convert(str(tmp_path / "foreign.h5"), str(tmp_path / "d.h5"))
     with asyncreader.open(tmp_path / "d.h5") as found:
         np.testing.assert_array_equal(found[:][0], rows)
+
+
+def test_an_interrupted_run_goes_on_by_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With resume what was finished is kept and not made again; the result is the same set."""
+    monkeypatch.setattr("converters.writer.PIECE", 2000)
+    made: list[int] = []
+
+    def samples(stop: int, writer: Writer) -> None:
+        for n in range(stop):
+            if f"{n}" not in writer:
+                made.append(n)
+                writer.add(np.full((8, 9), n, "u2"), n, path=f"{n}")
+        if stop < 60:
+            raise ZeroDivisionError
+
+    def run(stop: int, target: Path, **options: Any) -> None:
+        with Writer(target, shards=4, resume=True, **options) as writer:
+            samples(stop, writer)
+
+    run(60, tmp_path / "whole")
+    with pytest.raises(ZeroDivisionError) as info:
+        run(41, tmp_path / "set")
+    assert "resume goes on with it" in info.value.__notes__[0]
+    with pytest.raises(SourceError, match="pass resume"):
+        Writer(tmp_path / "set", shards=4)
+    with pytest.raises(SourceError, match="other options, or samples of another kind"):
+        run(60, tmp_path / "set", encoding="png")
+    made.clear()
+    run(60, tmp_path / "set")
+    assert made == list(range(28, 60))
+    for name in os.listdir(tmp_path / "whole"):
+        assert (tmp_path / "set" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+    keyed = [{"data": np.full(300, n), "path": f"{n % 9}"} for n in range(18)]
+    with pytest.raises(ParamsError, match="two samples have the same path"):
+        convert(keyed, tmp_path / "twice", shards=2, resume=True)
+    with pytest.raises(ParamsError, match="resume needs the path"):
+        convert([np.arange(3)], tmp_path / "none", shards=1, resume=True)
+    assert sorted(n for n in os.listdir(tmp_path) if "twice" not in n) == ["set", "whole"]
