@@ -92,6 +92,27 @@ class ConvertKeywords(TypedDict, total=False):
     allow_pickle: bool
 
 
+class WriterKeywords(TypedDict, total=False):
+    """Options that a Writer takes, and ``convert`` of samples that are no files."""
+
+    encoding: Encoding | None
+    size: Size | None
+    resize: Resize
+    quality: int | None
+    restarts: bool | None
+    channels: Channels | None
+    bits: Bits | None
+    compression: Compression | None
+    chunk: int | None
+    jobs: int | None
+    overwrite: bool
+    check_decode: bool
+    format: Format | None
+    shards: int | None
+    shard_size: int | str | None
+    resume: bool
+
+
 @dataclass(frozen=True)
 class Options:
     """The parameters of ``convert``, checked. None of encoding and channels: as in the source."""

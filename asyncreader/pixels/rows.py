@@ -26,6 +26,7 @@ from ..errors import (
 )
 from ..stats import Meter
 from ..system.memory import address_of
+from . import kernels
 from .encoded import PLANNED_BYTES, Images, RowView, groups, put_planes, put_planned, put_views
 from .fill_tables import LEAST_HASHED, ROW_BYTES
 from .lengths import Stretches, too_long
@@ -34,7 +35,6 @@ from .row_filler import RowFiller
 from .specs import SampleSpec
 from .steps import Row
 from .transform import SCRATCH, RowTransform
-from .twins import bytes_at
 
 E = TypeVar("E", bound=AsyncReaderError)
 
@@ -529,8 +529,9 @@ def _fill(
         return filler.fill(at, rows, out, keys, wanted)
     if not filler.copies:
         filler.fill(at, rows, out, keys)
-    sums = (xxh3_64_intdigest(bytes_at(one, size).data) for one in at.tolist())
-    return np.fromiter(sums, np.uint64, at.size)
+    sums = np.empty(at.size, np.uint64)
+    kernels.hash_rows(at, size, 0, sums)
+    return sums
 
 
 def checksum_error(found: int, expected: int) -> ChecksumError:
