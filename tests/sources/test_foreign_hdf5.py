@@ -428,6 +428,16 @@ def test_course_classes(tmp_path: Path) -> None:
     assert source.labels is None
 
 
+def test_fields_far_inside_are_listed(tmp_path: Path) -> None:
+    """A missing field's error lists those in groups at any depth, and ends where groups go round in
+    circles."""
+    with h5py.File(tmp_path / "x.h5", "w") as file:  # as QuakeSet
+        file["611645479/patch_0/before"] = IMAGES
+        file["611645479/again"] = file["611645479"]
+    with pytest.raises(ParamsError, match=r"no field 'data'.*found 6.*/patch_0/before"):
+        open_source(tmp_path / "x.h5")
+
+
 def test_pcam_by_name(tmp_path: Path) -> None:
     """Two files: found beside each other, or named; (N, 1, 1, 1) labels are packed as (N, 1)."""
     labels = LABELS.reshape(COUNT, 1, 1, 1)

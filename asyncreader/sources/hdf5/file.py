@@ -45,6 +45,8 @@ _METADATA: Final = 1 << 20
 _SOFT: Final = 16
 #: Data sets that an error lists, and members of a group that are looked at to find them.
 _LISTED, _LOOKED_AT = 20, 200
+#: Bytes of a group's name that such a list goes into.
+_LONGEST: Final = 1 << 10
 
 
 def is_hdf5(path: str) -> bool:
@@ -279,7 +281,7 @@ class Hdf5:
         return table
 
     def _dataset_names(self) -> list[str]:
-        """Names of some data sets of the root and the groups in it, sorted, each cut to be
+        """Names of some data sets of the root and the groups below it, sorted, each cut to be
         shown."""
         names: list[str] = []
         groups = deque([(self._root, b"")])
@@ -290,7 +292,7 @@ class Hdf5:
             for name, found in self.members(group):
                 whole = prefix + name
                 if isinstance(found, type(group)):
-                    if not prefix:
+                    if len(groups) < _LOOKED_AT and len(whole) < _LONGEST:
                         groups.append((found, whole + b"/"))
                 elif len(names) < _LISTED:
                     names.append(whole.decode("utf-8", "backslashreplace")[:80])

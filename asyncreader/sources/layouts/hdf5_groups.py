@@ -305,7 +305,8 @@ def fields_inside(h5: Hdf5, group: Any, prefix: str = "", depth: int = 3) -> lis
 
 
 def read_masks(found: Hdf5Set, names: Sequence[str]) -> dict[str, Int64]:
-    """robomimic's splits: ``mask/<name>`` lists the episodes of a split by name."""
+    """robomimic's splits: ``mask/<name>`` lists the episodes of a split by name. They are served
+    in the order of the set, as its SequenceDataset does."""
     import h5py
 
     group = found.h5.reach("mask") if "mask" in found.h5.names else None
@@ -322,7 +323,7 @@ def read_masks(found: Hdf5Set, names: Sequence[str]) -> dict[str, Int64]:
         # an empty episode is left out, and so is its name
         chosen = [numbers[one] for one in listed if one in numbers]
         if chosen:
-            splits[name] = np.array(chosen, np.int64)
+            splits[name] = np.sort(np.array(chosen, np.int64))
     return splits
 
 
