@@ -11,6 +11,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
+from importlib import import_module
 from typing import Any, Generic, NoReturn, Self, TypeAlias, Unpack
 
 import numpy as np
@@ -38,8 +39,8 @@ from .pipeline.threads import ThreadWorkers
 from .pipeline.trace import Trace
 from .sampling.schedule import Cursor, PlanAhead
 from .sampling.state import State, cursor_in, state_at
-from .sources import OpenSet, fingerprint
-from .stats import ReaderStats, Totals, html_table, total_seconds
+from .sources import OpenSet, earlier_fingerprints, fingerprint
+from .stats import ReaderStats, Totals, total_seconds
 from .system.limits import usable_cores
 from .system.memory import aligned_empty
 from .system.signals import after_this
@@ -365,10 +366,15 @@ class AsyncReader(Generic[D, L]):
         """Go where ``state`` says. ParamsError, and nothing changed, if it is of other training.
 
         The order and the data set must match, but not world_size x batch_size: with another one
-        the next batch starts at the next position of the same global order.
+        the next batch starts at the next position of the same global order. After shards were
+        added to the set, a state goes on at the start of an epoch, in file order, or with a
+        ``subset`` of the samples of before.
         """
         self._check_process()
-        self._go(cursor_in(self._schedule, state, self._set_fingerprint()))
+        mine = self._set_fingerprint()
+        assert self._source is not None
+        earlier = earlier_fingerprints(self._source)
+        self._go(cursor_in(self._schedule, state, mine, earlier))
 
     def _set_fingerprint(self) -> str:
         if self._fingerprint is None:
@@ -446,11 +452,14 @@ class AsyncReader(Generic[D, L]):
         return "<AsyncReader {} ({}, {}) {}, slots {}>".format(self._name, *facts.values())
 
     def _repr_html_(self) -> str:
-        """The same as a table, for notebooks (IPython's rich display)."""
+        """A table, with some stored pictures, for notebooks (IPython's rich display)."""
         facts = self._facts()
         if not facts:
             return f"<code>{html.escape(repr(self))}</code>"
-        return html_table(f"AsyncReader {self._name}", list(facts.items()))
+        # the tools are made of readers: they are loaded when they are asked for
+        tool = import_module("asyncreader.tools.notebook")
+        made: str = tool.set_html(f"AsyncReader {self._name}", facts, self.dataset)
+        return made
 
     @property
     def _name(self) -> str:
