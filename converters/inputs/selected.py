@@ -19,7 +19,7 @@ from ..encode import Hold, Sample
 from ..option_values import Condition
 from ..temp_tables import PathOf
 from .labels_csv import check_regular
-from .samples import Samples, Splits, View
+from .samples import Part, Samples, Splits, View
 
 #: Paths that an error names.
 _NAMED = 5
@@ -54,6 +54,10 @@ class Selected(View):
 
     def name(self, number: int) -> tuple[Any, str]:
         return self._samples.name(int(self._numbers[number]))
+
+    def part(self, numbers: Int64) -> Part | None:
+        here = self._renumbered is None  # else the labels are those of the source
+        return self._samples.part(self._numbers[numbers]) if here else None
 
     def close(self) -> None:
         self._samples.close()
