@@ -105,7 +105,7 @@ def _fulfilling(condition: Condition, samples: Samples, numbers: Int64) -> Int64
     if kind == "paths":
         return numbers[np.isin(numbers, _listed(samples, names[0]))]
     splits = () if samples.splits is None else samples.splits.names
-    classes = samples.classes or ()
+    classes = (samples.classes if samples.label_kind == "class" else None) or ()
     if not kind:
         both = (("split", splits), ("classes", classes))
         known = [word for word, of in both if not set(_each_of(names, of)) - {*of}]
