@@ -16,7 +16,7 @@ from project import FILES, PACKAGES, ROOT, module_name, tree_of
 LAYERS = {
     "": (
         "asyncreader.array_types asyncreader.checks asyncreader.errors asyncreader.system"
-        " asyncreader.text asyncreader.stats asyncreader.keyed_random",
+        " asyncreader.text asyncreader.stats asyncreader.moments asyncreader.keyed_random",
         "asyncreader.pixels",
         "asyncreader.formats asyncreader.sampling",
         "asyncreader.params",
@@ -36,7 +36,7 @@ LAYERS = {
         "base",
         "extents images inspector splits",
         "fields",
-        "arrays episodes subset",
+        "arrays episodes ragged subset",
         "hdf5 lmdb",
         "layouts",
         "sniff sets",
@@ -45,9 +45,9 @@ LAYERS = {
         ".",
     ),
     "asyncreader.tools": (
-        "label_stats contact_sheet",
-        "bench ceilings thumbnails",
-        "bench_plot preview demo doctor report",
+        "label_stats contact_sheet demo_sets",
+        "bench ceilings drawing thumbnails sheet pictures",
+        "bench_plot preview preview_arrays preview_batch notebook demo demo_arrays doctor report",
         ".",
     ),
     "converters": (
