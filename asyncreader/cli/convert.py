@@ -48,7 +48,7 @@ class _Convert(click.Command):
 
             written = [one for one in OPTIONS.values() if one.check.form != "object"]
             made = [click.Option(names, **how) for names, how in map(described, written)]
-            self.params[2:2] = made  # between SRC, DST and what all commands have
+            self.params[1:1] = made  # between SRC, DST and what all commands have
             self.declared = True
         return super().get_params(ctx)
 
@@ -66,8 +66,7 @@ class _Convert(click.Command):
     "  asyncreader convert s3://bucket/photos/ train/ --size 224x224 --shards 64\n"
     "  asyncreader convert --dry-run photos/",
 )
-@click.argument("src", type=PATH, nargs=-1)
-@click.argument("dst", type=PATH, required=False)
+@click.argument("paths", type=PATH, nargs=-1, required=True, metavar="SRC... DST")
 @click.option(
     "--dry-run",
     is_flag=True,
@@ -77,7 +76,7 @@ class _Convert(click.Command):
 @json_option
 @quiet_option
 def convert(
-    src: tuple[str, ...], dst: str | None, dry_run: bool, as_json: bool, quiet: bool, **options: Any
+    paths: tuple[str, ...], dry_run: bool, as_json: bool, quiet: bool, **options: Any
 ) -> int:
     """Pack the pictures in folder SRC into DST. SRC may also be a packed set, written by
     asyncreader or another program. SRC may be a URL of an object store. DST is on a disk.
@@ -88,15 +87,13 @@ def convert(
 
     Exit codes: 0 all packed, 1 failed, 2 usage, 3 packed without the bad pictures.
     """
-    paths = [one for one in (*src, dst) if one is not None]
-    if dry_run and len(paths) in (1, 2):
-        return _dry_run(paths[0], dst if src else None, options, as_json, quiet)
-    if len(paths) < 2 or dry_run:
-        raise click.UsageError(
-            "--dry-run looks at one SRC"
-            if dry_run
-            else f"Missing argument '{'DST' if dst else 'SRC'}'."
-        )
+    if dry_run:
+        if len(paths) > 2:
+            raise click.UsageError("--dry-run is of one SRC")
+        return _dry_run(paths[0], paths[1] if len(paths) > 1 else None, options, as_json, quiet)
+    if len(paths) < 2:
+        raise click.UsageError("Missing argument 'DST'.")
+    *src, dst = paths
     import converters
 
     from ..pixels import kernels
@@ -107,7 +104,7 @@ def convert(
             Progress("packing", quiet, resumed=bool(given.get("resume"))) as progress,
             kernels.compiling_told(progress.compiling),
         ):
-            report = converters.convert(src, paths[-1], progress=progress, **given)
+            report = converters.convert(tuple(src), dst, progress=progress, **given)
     except KeyboardInterrupt as exc:
         for note in getattr(exc, "__notes__", ()):  # which finished shards are kept
             say(f"interrupted: {shown(note)}")
@@ -140,7 +137,7 @@ def _dry_run(src: str, dst: str | None, options: dict[str, Any], as_json: bool, 
     """Say what packing the folder would make."""
     from ..tools.doctor.folder import survey
 
-    given = {name: value for name, value in options.items() if value not in (None, False, {}, ())}
+    given = {name: value for name, value in options.items() if value not in (None, False, {})}
     with Status(quiet or as_json) as status:
         found = survey(src, dst, progress=status, **given)
     if as_json:

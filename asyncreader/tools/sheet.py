@@ -82,7 +82,7 @@ def title_of(source: OpenSet) -> str:
 
 
 def facts_of(source: OpenSet) -> str:
-    """How many samples a set has, how they are stored, how many classes, and its splits."""
+    """How many samples a set has, how they are stored, its classes and splits."""
     facts, spec = source.facts, source.spec
     words = f"{some(facts.count, 'sample')}, {spec.encoding}"
     if facts.classes:
