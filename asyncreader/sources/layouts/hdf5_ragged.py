@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Final
 
 from ...array_types import Array
 from ...errors import FormatError
 from ..base import FieldIndex, kept
 from ..fields import SetIndex
+from ..hdf5.checks import check_bomb
 from ..ragged import candidates, fitting, is_table, ragged_field
 from .hdf5_set import Hdf5Set
+
+#: Bytes of an offset in memory.
+_OFFSET_BYTES: Final = 8
 
 
 def offsets_of(found: Hdf5Set, name: str, shape: tuple[int, ...]) -> Array | None:
@@ -49,6 +54,8 @@ def _fitting(
             found=f"shape {data.shape}, {data.dtype}",
             expected="whole numbers (N + 1,), or (N,) lengths",
         )
+    # lengths of small numbers take more memory as offsets
+    check_bomb(data.shape[0] * _OFFSET_BYTES, found.file.size, table, found.path)
     return fitting(table, name, rows, kept(found.values(data, table)), found.path, lengths, asked)
 
 
