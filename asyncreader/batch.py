@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import html
 import weakref
 from collections.abc import Iterator
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeAlias, TypeVar, cast
 
 import numpy as np
@@ -185,3 +187,13 @@ class Batch(Generic[D, L]):
             for array in arrays_of(cast(Data, self._data))
         )
         return f"<Batch epoch {self.epoch} step {self.step}: {', '.join(shapes)}>"
+
+    def _repr_html_(self) -> str:
+        """A table, with some pictures, for notebooks (IPython's rich display)."""
+        try:
+            self._check_held()
+        except ReaderClosedError:
+            return f"<code>{html.escape(repr(self))}: given back</code>"
+        # the tools are made of readers: they are loaded when they are asked for
+        made: str = import_module("asyncreader.tools.notebook").batch_html(self)
+        return made

@@ -24,10 +24,11 @@ from typing import (
 
 import numpy as np
 
-from .array_types import Bools, Float64, Int64
+from .array_types import Bools, Int64
 from .batch import Array
 from .errors import ParamsError, ReaderClosedError
 from .keyed_random import STREAM_GEOMETRY, key_of, mix_rows
+from .moments import FieldStatistics, Moments
 from .params import PARAMETERS, Given, ReaderKeywords, ReaderParams, given_params, parse_params
 from .params.declare import documented
 from .pipeline import build
@@ -40,7 +41,7 @@ from .sampling.samplers import Storage
 from .sampling.schedule import Schedule
 from .sources import Inspector, OpenSet, fingerprint
 from .sources.base import Source, read_rows
-from .stats import Meter, html_table
+from .stats import Meter
 from .text import some, times
 
 if TYPE_CHECKING:
@@ -98,18 +99,6 @@ class Sample(Generic[S]):
     path: str | None
     key: str | None
     stored: Mapping[str, bytes]
-
-
-@dataclass(frozen=True)
-class FieldStatistics:
-    """Numbers of a field, of each channel: float64 (C,) of pictures, (D,) of vectors of D numbers,
-    () of anything else. ``count``: values of a channel; ``std``: of all of them (population)."""
-
-    count: int
-    mean: Float64
-    std: Float64
-    min: Float64
-    max: Float64
 
 
 class Dataset(Generic[S]):
@@ -321,6 +310,16 @@ class Dataset(Generic[S]):
         return dict(zip(opened.source.names, fields, strict=True))
 
     @property
+    def source(self) -> OpenSet:
+        """The open set, which the commands and tools read: its names may change."""
+        return self._now().source
+
+    def records(self, numbers: Int64) -> Int64:
+        """Numbers in the file of samples by their numbers here (int64, each in 0 .. count - 1): of
+        a window that of the row it is anchored at."""
+        return self._now().records(numbers)
+
+    @property
     def fingerprint(self) -> str:
         """What identifies the set, wherever it lies: see ``asyncreader info``."""
         return fingerprint(self._now().source)
@@ -389,10 +388,13 @@ class Dataset(Generic[S]):
         return {"set": os.path.basename(source.facts.path.rstrip("/")), "holds": ", ".join(words)}
 
     def _repr_html_(self) -> str:
-        """The same as a table, for notebooks (IPython's rich display)."""
+        """A table, with some stored pictures, for notebooks (IPython's rich display)."""
         if self._closed:
             return f"<code>{html.escape(repr(self))}</code>"
-        return html_table("Dataset", list(self._facts().items()))
+        # the tools are made of readers and datasets: they are loaded when they are asked for
+        tool = import_module("asyncreader.tools.notebook")
+        made: str = tool.set_html("Dataset", self._facts(), self)
+        return made
 
 
 @documented(PARAMETERS)
@@ -470,8 +472,7 @@ def _without_training(p: ReaderParams) -> ReaderParams:
     return replace(p, **given, batch_size=1, workers="thread")
 
 
-@dataclass(frozen=True, eq=False)
-class _Rows:
+class _Rows(NamedTuple):
     """Samples that were read: ``data`` of each field (n, ...), ``labels`` (n, ...) or None, and
     their ``records`` in ``source``; ``lengths``: of the samples of each field, where they differ.
     """
@@ -542,13 +543,14 @@ class _Opened:
     def read(self, numbers: Int64) -> _Rows:
         """Samples by number."""
         records, count = self.records(numbers), numbers.size
+        rows = self._compiled(records) if count else None
+        if rows is not None:
+            return rows
         fills = self._fills_of(records) if self.sizes_differ and count else self.fills
         outs = [np.empty(part.shape, part.dtype) for part in self._filler.rows(count, fills)]
         table, label = self.source.labels, self._filler.label
-        labels = None if table is None else np.empty((count, *table.shape[1:]), table.dtype)
-        if count and not self._compiled(records, outs[0], labels):
-            if table is not None:
-                labels = np.asarray(table[records])
+        labels = None if table is None else np.asarray(table[records])
+        if count:
             made = None if label is None else np.zeros((count, *label.shape), label.dtype)
             keys = mix_rows(key_of(self._seed, STREAM_GEOMETRY, 0), numbers)
             job = RowJob(records, np.arange(count), keys, None, numbers, labels, made)
@@ -571,12 +573,16 @@ class _Opened:
             )
         return self.source.fills(replace(self._wanted, size=sizes[0]))
 
-    def _compiled(self, records: Int64, out: Array, labels: Array | None) -> bool:
-        """Whether compiled code wrote the rows: it can where they lie in memory."""
-        tables = self._filler.find_tables()
-        if tables is None or not self.source.first.in_memory(out.nbytes):
-            return False
-        return tables.filler.fill_records(tables.files, records, out, labels, 0, 0)
+    def _compiled(self, records: Int64) -> _Rows | None:
+        """Rows that compiled code wrote: it can where they lie in memory."""
+        tables, (fill, *_), count = self._filler.find_tables(), self.fills, records.size
+        if tables is None or not self.source.first.in_memory(fill.sample_bytes * count):
+            return None
+        out, table = np.empty(fill.allocate_shape(count), fill.dtype), self.source.labels
+        labels = None if table is None else np.empty((count, *table.shape[1:]), table.dtype)
+        if not tables.filler.fill_records(tables.files, records, out, labels, 0, 0):
+            return None
+        return _Rows(self.source, (fill.handed_out(out),), labels, records)
 
     def stored(self, name: str, part: Source, record: int) -> bytes:
         """The stored bytes of a field of a sample; of a window those of its rows in sequence."""
@@ -654,49 +660,3 @@ class _Opened:
             self._filler.let_go()
         if self._owned:
             self.source.close()
-
-
-class Moments:
-    """Count, mean, variance and ends of values that come in parts (Chan, Golub and LeVeque,
-    "Algorithms for Computing the Sample Variance", 1983)."""
-
-    def __init__(self) -> None:
-        self._count = 0
-        self._mean = self._squares = np.zeros(())
-        self._low = self._high = np.zeros(())
-
-    def add(self, values: Array) -> None:
-        """More of them: (n, ...) of each channel."""
-        count = len(values)
-        if not count:
-            return
-        if values.dtype == np.uint8:
-            mean, squares = _of_bytes(values)
-        else:
-            wide = values.astype(np.float64)
-            mean = wide.mean(axis=0)
-            squares = ((wide - mean) ** 2).sum(axis=0)
-        low, high = values.min(axis=0).astype(float), values.max(axis=0).astype(float)
-        if not self._count:
-            self._mean, self._squares, self._low, self._high = mean, squares, low, high
-        else:
-            total, apart = self._count + count, mean - self._mean
-            self._squares = self._squares + squares + apart**2 * (self._count * count / total)
-            self._mean = self._mean + apart * (count / total)
-            self._low, self._high = np.minimum(self._low, low), np.maximum(self._high, high)
-        self._count += count
-
-    def made(self) -> FieldStatistics:
-        """The numbers of all that was added."""
-        std = np.sqrt(self._squares / max(1, self._count))
-        return FieldStatistics(self._count, self._mean, std, self._low, self._high)
-
-
-def _of_bytes(values: Array) -> tuple[Float64, Float64]:
-    """Mean, and squares of the distances to it, of bytes: exact, from how often each comes."""
-    levels, count = np.arange(256.0), len(values)
-    columns = values.reshape(count, -1).T
-    times = np.array([np.bincount(column, minlength=256) for column in columns], np.float64)
-    mean = times @ levels / count
-    squares = (times * (levels - mean[:, None]) ** 2).sum(axis=1)
-    return mean.reshape(values.shape[1:]), squares.reshape(values.shape[1:])

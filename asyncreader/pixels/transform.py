@@ -373,11 +373,15 @@ class RowTransform:
     def handed_out(self, rows: Array) -> Array:
         """The view of a slot's memory that the user sees."""
         first = rows.ndim - len(self.row_shape)  # behind the axes of samples and of views
-        axes = (axis + first - 1 for axis in self.view_axes[1:])
-        seen = rows.transpose(*range(first), *axes)
+        seen = rows.transpose(*range(first), *self._seen_axes)
         if self.stored.flat:
             return seen[..., 0, :, :] if self.wanted.layout == "NCHW" else seen[..., 0]
         return seen
+
+    @cached_property
+    def _seen_axes(self) -> tuple[int, ...]:
+        """The axes of a row in the order in which the user sees them, counted from the last."""
+        return tuple(axis - 1 - len(self.row_shape) for axis in self.view_axes[1:])
 
     @property
     def image_axes(self) -> str | None:

@@ -16,7 +16,7 @@ from project import FILES, PACKAGES, ROOT, module_name, tree_of
 LAYERS = {
     "": (
         "asyncreader.array_types asyncreader.checks asyncreader.errors asyncreader.system"
-        " asyncreader.text asyncreader.stats asyncreader.keyed_random",
+        " asyncreader.text asyncreader.stats asyncreader.moments asyncreader.keyed_random",
         "asyncreader.pixels",
         "asyncreader.formats asyncreader.sampling",
         "asyncreader.params",
@@ -46,8 +46,8 @@ LAYERS = {
     ),
     "asyncreader.tools": (
         "label_stats contact_sheet",
-        "bench ceilings thumbnails",
-        "bench_plot preview demo doctor report",
+        "bench ceilings thumbnails pictures",
+        "bench_plot preview notebook demo doctor report",
         ".",
     ),
     "converters": (
