@@ -582,7 +582,7 @@ class _Opened:
         labels = None if table is None else np.empty((count, *table.shape[1:]), table.dtype)
         if not tables.filler.fill_records(tables.files, records, out, labels, 0, 0):
             return None
-        return _Rows(self.source, (fill.handed_out(out),), labels, records)
+        return _Rows(self.source, (fill.handed_out(out),), labels, records, self._lengths)
 
     def stored(self, name: str, part: Source, record: int) -> bytes:
         """The stored bytes of a field of a sample; of a window those of its rows in sequence."""
