@@ -44,7 +44,7 @@ def _fitting(
     found: Hdf5Set, table: str, name: str, rows: int, lengths: bool | None, asked: bool
 ) -> Array | None:
     """What a data set says of the ``rows`` of ``name``: see :func:`fitting`."""
-    if not asked and not _may_be_table(found, table, rows):
+    if not asked and not _may_be_table(found, table):
         return None
     data = found.dataset(table)
     if not is_table(tuple(data.shape), data.dtype):
@@ -59,8 +59,8 @@ def _fitting(
     return fitting(table, name, rows, kept(found.values(data, table)), found.path, lengths, asked)
 
 
-def _may_be_table(found: Hdf5Set, table: str, rows: int) -> bool:
-    """Whether a data set that was not asked for is whole numbers, and not one for each row."""
+def _may_be_table(found: Hdf5Set, table: str) -> bool:
+    """Whether a data set that was not asked for is whole numbers."""
     import h5py
 
     try:
@@ -69,7 +69,7 @@ def _may_be_table(found: Hdf5Set, table: str, rows: int) -> bool:
         return False
     if not isinstance(data, h5py.h5d.DatasetID) or data.get_type().get_class() != h5py.h5t.INTEGER:
         return False
-    return len(data.shape) == 1 and data.shape[0] not in (0, rows)
+    return len(data.shape) == 1 and data.shape[0] > 0
 
 
 def index_ragged(
