@@ -14,7 +14,7 @@ from ..params import ReaderParams
 from ..pixels.rows import E, Writer
 from .base import BaseSource, FieldIndex, SetFacts, Source
 from .bytestore import ByteFile, MemoryStore
-from .extents import RunExtents
+from .extents import ExtentSource, RunExtents
 from .fields import OpenSet
 from .request import no_field
 
@@ -65,7 +65,9 @@ class RaggedSource(BaseSource):
                 writer.fail(i, SampleError(what, found=found, expected=f"within 0 to {count}"))
             writer = writer.of_file(self, 0, np.flatnonzero(good), records[good])
             starts, ends = starts[good], ends[good]
-        for part in writer.values(self._named, starts, ends - starts):
+        inner = self._values
+        runs = inner.runs if isinstance(inner, ExtentSource) else None
+        for part in writer.values(self._named, starts, ends - starts, runs):
             if writer.stopped:
                 return
             self._values.read_into(part)
