@@ -544,6 +544,13 @@ def test_whole_episodes_beside_others(tmp_path: Path) -> None:
         labels_field=None,
     ) as reader:
         assert [batch.episode.tolist() for batch in reader] == [[1]] * 3
+    given = {"t": np.arange(13), "cam": pictures, "ends": np.cumsum(lengths)}
+    with AsyncReader(
+        data=given, episodes="ends:ends", window={"t": "episode"}, max_length=7, batch_size=3
+    ) as reader:
+        batch = next(iter(reader))
+        assert batch.data[0].sum(1).tolist() == [6, 49, 23]
+        np.testing.assert_array_equal(batch.data[1], pictures[[0, 4, 11]].transpose(0, 3, 1, 2))
 
 
 @pytest.mark.parametrize(
