@@ -64,7 +64,7 @@ class Request:
     def own_offsets(self) -> str | Literal[False] | None:
         """Those of this field."""
         if isinstance(self.offsets, Mapping):
-            return self.offsets.get(self.data, False)
+            return self.offsets.get(self.data)
         return self.offsets
 
     @property
