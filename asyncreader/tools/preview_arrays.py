@@ -15,6 +15,7 @@ from ..params import PARAMETERS, ReaderParams
 from ..pipeline.build import make_schedule
 from ..pixels.specs import SampleSpec
 from ..sources import OpenSet
+from ..sources.request import NAME_AXES
 from ..text import some, times
 from .contact_sheet import Tile
 from .drawing import HIGH, LINES, FieldDrawing, draw_samples
@@ -95,6 +96,8 @@ def preview_arrays(
         f"{name}: {_stored(part.spec)}"
         for name, part in zip(source.names, source.parts, strict=True)
     ]
+    if source.windows is None and len(source.spec.shape or ()) == 3:
+        notes.append(f"if these are pictures, {NAME_AXES}")
     for place, picture in zip(shown, pictures, strict=True):
         tiles[place] = replace(tiles[place], picture=picture)
     high, wide = pictures[0].shape[:2] if pictures else (HIGH, HIGH)

@@ -10,6 +10,7 @@ from ...array_types import Array
 from ...errors import FormatError, ParamsError
 from ...formats import packed as fmt
 from ..fields import SetIndex
+from ..labels import numbered
 from .hdf5_data import index_data, read_texts
 from .hdf5_set import Hdf5Set
 from .hdf5_sparse import REWRITE, column_names, index_sparse, is_group, is_sparse
@@ -96,7 +97,7 @@ def _labels(found: Hdf5Set, name: str) -> tuple[Array, tuple[str, ...] | None]:
         return _categorical(found, name)
     if not is_group(found, name):
         texts = read_texts(found, name)
-        return (found.table(name), None) if texts is None else _numbered(texts)
+        return (found.table(name), None) if texts is None else numbered(texts)
     if kind is None or not kind.startswith("nullable-"):
         raise FormatError(f"column {name!r} is of a kind that is not read", path=path, found=kind)
     missing = found.table(f"{name}/mask") != 0
@@ -106,19 +107,12 @@ def _labels(found: Hdf5Set, name: str) -> tuple[Array, tuple[str, ...] | None]:
         raise FormatError(f"column {name!r} has another number of rows than its mask", path=path)
     classes = None
     if texts is not None:
-        values[~missing], classes = _numbered([texts[i] for i in np.flatnonzero(~missing)])
+        values[~missing], classes = numbered([texts[i] for i in np.flatnonzero(~missing)])
     labels = values.astype(np.int64)
     if (labels != values)[~missing].any():
         raise FormatError(f"column {name!r} does not hold whole numbers of 64 bits", path=path)
     labels[missing] = -1
     return labels, classes
-
-
-def _numbered(texts: list[bytes]) -> tuple[Array, tuple[str, ...]]:
-    """Numbers of texts in the sorted list of them."""
-    classes = sorted({text.decode("utf-8", "surrogateescape") for text in texts})
-    number = {name.encode("utf-8", "surrogateescape"): i for i, name in enumerate(classes)}
-    return np.array([number[text] for text in texts], np.int64), tuple(classes)
 
 
 def _categorical(found: Hdf5Set, name: str) -> tuple[Array, tuple[str, ...]]:

@@ -29,6 +29,7 @@ from ..hdf5.groups import CHUNKED, GroupNames, Members
 from ..hdf5.listing import list_fields, missing
 from ..request import Request, stored_samples
 from .hdf5_data import index_data
+from .hdf5_labels import EpisodeValues
 from .hdf5_set import Hdf5Set
 
 #: Groups that are looked at.
@@ -86,8 +87,11 @@ class _Column:
 class GroupedFields:
     """Collects the fields of many groups; each of their data sets is opened once."""
 
-    def __init__(self, found: Hdf5Set, groups: Sequence[str]) -> None:
+    def __init__(
+        self, found: Hdf5Set, groups: Sequence[str], labels: EpisodeValues | None = None
+    ) -> None:
         self._found = found
+        self._labels = labels
         self._groups = groups
         #: the group that the one before was in, by name
         self._inside: tuple[str | None, object | None] = None, None
@@ -118,6 +122,8 @@ class GroupedFields:
             if number == 0:
                 self._first(column, name, data)
             self._note(column, name, data)
+        if self._labels is not None:
+            self._labels.add(here, group)
 
     def _missing(self, group: str, name: str, here: Any, number: int) -> Exception:
         path = self._found.path
@@ -248,6 +254,9 @@ class GroupedFields:
                 chunk=column.chunk,
                 compression=column.compression,
             )
+        labels, classes = None, None
+        if self._labels is not None:
+            labels, classes = self._labels.made(kept, episodes)
         short = tuple(name.rpartition("/")[2] for name in names)
         episodes = replace(episodes, names=short, splits=splits(short))
         facts = SetFacts(
@@ -257,9 +266,10 @@ class GroupedFields:
             count=int(episodes.ends[-1]),
             io=found.file.io,
             size_on_disk=found.file.size,
+            classes=classes,
         )
         windows = Windows(episodes, dict.fromkeys(fields))
-        return SetIndex(facts, fields, None, windows=windows)
+        return SetIndex(facts, fields, labels, windows=windows)
 
 
 def _may_be_encoded(data: Any) -> bool:
