@@ -25,6 +25,8 @@ CLASSES_SHOWN: Final = 20
 #: Samples whose restart markers are looked at, and bytes after which no more are read.
 _LOOKED_AT: Final = 200
 _MOST_READ: Final = 64 << 20
+#: Samples whose lengths are looked at.
+_LENGTHS_READ: Final = 1 << 24
 
 
 @click.command(epilog="\b\nExample:\n  asyncreader info train.h5")
@@ -76,6 +78,7 @@ def _describe(source: OpenSet, subset: slice | Int64 | None = None) -> dict[str,
         "classes": None if facts.classes is None else list(facts.classes),
         "splits": {name: subset_count(rows, facts.count) for name, rows in source.splits.items()},
         "episodes": _describe_episodes(source),
+        "lengths": _describe_lengths(source),
         "restarts": _describe_restarts(source.first),
         "checksums": bool(source.checked),
         "fingerprint": fingerprint(source),
@@ -122,6 +125,19 @@ def _describe_episodes(source: OpenSet) -> dict[str, Any] | None:
     }
 
 
+def _describe_lengths(source: OpenSet) -> dict[str, list[float]]:
+    """Least, median and greatest length of the samples of fields where they differ: of all, or of
+    the first so many."""
+    import numpy as np
+
+    found = {}
+    for name, field in source.index.fields.items():
+        if field.offsets is not None:
+            lengths = np.diff(field.offsets[: _LENGTHS_READ + 1].astype(np.int64))
+            found[name] = [int(lengths.min()), float(np.median(lengths)), int(lengths.max())]
+    return found
+
+
 def _episodes_in_words(found: dict[str, Any] | None) -> dict[str, str]:
     if found is None:
         return {}
@@ -146,6 +162,9 @@ def _bytes_each(index: SetIndex) -> float | None:
     from ..sources.sets.joined import Joined
 
     facts, storage, spec = index.facts, index.first.storage, index.first.spec
+    offsets = index.first.offsets
+    if offsets is not None:
+        return int(offsets[-1]) * row_size(spec.shape or (), spec.dtype) / facts.count
     if isinstance(storage, Extents):
         return float(np.mean(storage.sizes))
     if isinstance(storage, Chunks):
@@ -309,6 +328,10 @@ def _print_facts(facts: dict[str, Any]) -> None:
         "shape": shape,
         "dtype": facts["dtype"],
         "stored values": _sparsity(facts["stored_values"]),
+        **{
+            f"length of {shown(name)}": f"{low:,} to {high:,} values, median {middle:,.6g}"
+            for name, (low, middle, high) in facts["lengths"].items()
+        },
         "encoding": facts["encoding"],
         "chunks": facts["chunk"] and f"{some(facts['chunk'], 'sample')} each",
         "compression": facts["compression"],

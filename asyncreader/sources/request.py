@@ -7,7 +7,7 @@ import json
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 
 import numpy as np
 
@@ -54,6 +54,18 @@ class Request:
     dtype: str | Mapping[str, str] | None = None
     #: Columns of sparse rows to be served, by number or name; of all fields, or by field.
     columns: Columns | Mapping[str, Columns] | None = None
+    #: Names the offsets of samples in an array of values, of all fields or by field; None: those
+    #: that go by a usual name; False: there are none.
+    offsets: str | Literal[False] | Mapping[str, str] | None = None
+    #: ``max_length`` is given: bytes of variable length that are no pictures are numbers.
+    cut: bool = False
+
+    @property
+    def own_offsets(self) -> str | Literal[False] | None:
+        """Those of this field."""
+        if isinstance(self.offsets, Mapping):
+            return self.offsets.get(self.data, False)
+        return self.offsets
 
     @property
     def own_columns(self) -> Columns | None:

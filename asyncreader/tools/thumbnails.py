@@ -223,7 +223,7 @@ class Looker:
         self._axes: tuple[int, ...] | None = None
         if stored.axes is not None:
             self._axes = tuple(stored.axes.index(axis) for axis in "HWC")
-        elif stored.shape is None or len(stored.shape) != 2:
+        elif stored.shape is None or len(stored.shape) != 2 or stored.ragged:
             raise not_pictures(source.facts.path, stored.shape or ())
 
     def look(self, record: int, side: int) -> Look:

@@ -16,7 +16,7 @@ from project import FILES, PACKAGES, ROOT, module_name, tree_of
 LAYERS = {
     "": (
         "asyncreader.array_types asyncreader.checks asyncreader.errors asyncreader.system"
-        " asyncreader.text asyncreader.stats asyncreader.keyed_random",
+        " asyncreader.text asyncreader.stats asyncreader.moments asyncreader.keyed_random",
         "asyncreader.pixels",
         "asyncreader.formats asyncreader.sampling",
         "asyncreader.params",
@@ -36,7 +36,7 @@ LAYERS = {
         "base",
         "extents images inspector",
         "fields",
-        "arrays episodes labels subset",
+        "arrays episodes labels ragged subset",
         "hdf5 lmdb",
         "layouts",
         "sniff sets",
@@ -46,8 +46,8 @@ LAYERS = {
     ),
     "asyncreader.tools": (
         "label_stats contact_sheet demo_sets",
-        "bench ceilings drawing thumbnails sheet",
-        "bench_plot preview preview_arrays preview_batch demo demo_arrays doctor report",
+        "bench ceilings drawing thumbnails pictures sheet",
+        "bench_plot preview preview_arrays preview_batch notebook demo demo_arrays doctor report",
         ".",
     ),
     "converters": (
