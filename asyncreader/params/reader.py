@@ -294,8 +294,8 @@ class ReaderParams:
     columns: Chosen | dict[str, Chosen] | None = parameter(
         None,
         optional(COLUMNS),
-        "columns (genes) of sparse rows to be served, in this order: numbers, or names as the set "
-        "has them; or a dict of these by field",
+        "columns (genes) of sparse rows, or of rows of numbers, to be served, in this order: "
+        "numbers, or names as the set has them; or a dict of these by field",
         shown="all",
     )
     subset: slice | Int64 | str | None = parameter(

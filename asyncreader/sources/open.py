@@ -117,12 +117,19 @@ def _columns(p: ReaderParams) -> dict[str, Columns]:
 def _check_columns(asked: Request, index: SetIndex) -> None:
     """ParamsError where columns are asked for of what has none to choose from."""
     for name, field in index.fields.items():
-        if replace(asked, data=name).own_columns is not None and field.stored_as is None:
+        chosen = field.stored_as is not None or field.spec.columns is not None
+        columns = replace(asked, data=name).own_columns
+        if columns is not None and not chosen:
+            named = isinstance(columns[0], str) and len(field.spec.shape or ()) == 1
             raise ParamsError(
-                f"columns are of sparse rows, and field {name!r} has none",
+                f"the columns of field {name!r} have no names"
+                if named
+                else f"columns are of rows of numbers, and field {name!r} has none",
                 path=index.facts.path,
                 found=f"samples of shape {field.spec.shape}",
-                hint="serve it whole, and choose from it in postprocess; with several fields: "
+                hint="give their numbers"
+                if named
+                else "serve it whole, and choose from it in postprocess; with several fields: "
                 "columns={field: [...]}",
             )
 

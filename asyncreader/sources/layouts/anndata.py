@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
 from ...array_types import Array
 from ...errors import FormatError, ParamsError
-from ...formats import packed as fmt
 from ..fields import SetIndex
 from ..labels import numbered
 from .hdf5_data import index_data, read_texts
 from .hdf5_set import Hdf5Set
-from .hdf5_sparse import REWRITE, column_names, index_sparse, is_group, is_sparse
+from .hdf5_sparse import REWRITE, chosen_columns, index_sparse, is_group, is_sparse
 
 #: Columns of obs that an error lists.
 _LISTED = 20
@@ -39,13 +39,7 @@ def index_anndata(found: Hdf5Set) -> SetIndex:
     if is_sparse(found, data):
         index = index_sparse(named, [] if names is None else [names])
     else:
-        index = index_data(named)
-        ((name, field),) = index.fields.items()
-        shape = field.spec.shape or ()
-        if names is not None and len(shape) == 1:
-            genes = column_names(found, names, shape[0])
-            digest = None if genes is None else fmt.names_digest(genes)
-            index = replace(index, fields={name: replace(field, columns=digest)})
+        index = _dense(named, names)
     if column is None:
         return index
     table, classes = _labels(found, column)
@@ -57,6 +51,22 @@ def index_anndata(found: Hdf5Set) -> SetIndex:
             expected=f"{index.facts.count} rows",
         )
     return replace(index, labels=table, facts=replace(index.facts, classes=classes))
+
+
+def _dense(found: Hdf5Set, names: str | None) -> SetIndex:
+    """Rows of numbers; ``names``: the data set with names of their columns."""
+    fields = found.fields
+    data: Any = found.h5.reach(fields.data)
+    shape: tuple[int, ...] = getattr(data, "shape", ())
+    if names is None or len(shape) != 2:
+        return index_data(found)
+    chosen, digest = chosen_columns(found, shape[1], [names])
+    if chosen is not None:
+        columns = tuple(chosen.tolist())
+        found = replace(found, fields=replace(fields, columns={fields.data: columns}))
+    index = index_data(found)
+    ((name, field),) = index.fields.items()
+    return replace(index, fields={name: replace(field, columns=digest)})
 
 
 def _index_of(found: Hdf5Set, group: str) -> str | None:
