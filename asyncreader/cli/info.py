@@ -327,11 +327,11 @@ def _print_facts(facts: dict[str, Any]) -> None:
         "field": facts["field"] and shown(facts["field"]),
         "shape": shape,
         "dtype": facts["dtype"],
-        "stored values": _sparsity(facts["stored_values"]),
         **{
             f"length of {shown(name)}": f"{low:,} to {high:,} values, median {middle:,.6g}"
             for name, (low, middle, high) in facts["lengths"].items()
         },
+        "stored values": _sparsity(facts["stored_values"]),
         "encoding": facts["encoding"],
         "chunks": facts["chunk"] and f"{some(facts['chunk'], 'sample')} each",
         "compression": facts["compression"],

@@ -46,7 +46,7 @@ LAYERS = {
     ),
     "asyncreader.tools": (
         "label_stats contact_sheet demo_sets",
-        "bench ceilings drawing thumbnails pictures sheet",
+        "bench ceilings drawing thumbnails sheet pictures",
         "bench_plot preview preview_arrays preview_batch notebook demo demo_arrays doctor report",
         ".",
     ),
