@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from ..errors import shown
-from ..text import in_bytes, some, times
+from ..text import counts_in_words, in_bytes, some, times
 from .options import json_option, param_option, set_argument, set_of
 from .terminal import print_json, print_table
 
@@ -54,6 +54,7 @@ def _describe(source: OpenSet, subset: slice | Int64 | None = None) -> dict[str,
     """Facts of the set; ``subset``: the records whose labels are shown, None for all."""
     from ..sampling.within import subset_count
     from ..sources import fingerprint
+    from ..sources.subset import split_counts
 
     facts, spec = source.facts, source.spec
     return {
@@ -76,7 +77,7 @@ def _describe(source: OpenSet, subset: slice | Int64 | None = None) -> dict[str,
         "fields": _describe_fields(source),
         "labels": _describe_labels(source, subset),
         "classes": None if facts.classes is None else list(facts.classes),
-        "splits": {name: subset_count(rows, facts.count) for name, rows in source.splits.items()},
+        "splits": split_counts(source),
         "episodes": _describe_episodes(source),
         "lengths": _describe_lengths(source),
         "restarts": _describe_restarts(source.first),
@@ -142,10 +143,9 @@ def _episodes_in_words(found: dict[str, Any] | None) -> dict[str, str]:
     if found is None:
         return {}
     empty = f", {found['empty']:,} empty ones left out" if found["empty"] else ""
-    shown_splits = ", ".join(f"{shown(name)} {n:,}" for name, n in found["splits"].items())
     return {
         "episodes": f"{found['words']}{empty} ({shown(found['known_by'])})",
-        "episode splits": shown_splits,
+        "episode splits": shown(counts_in_words(found["splits"])),
         "windows": some(found["samples"], "sample"),
     }
 
@@ -343,7 +343,7 @@ def _print_facts(facts: dict[str, Any]) -> None:
             for field in facts["fields"]
         },
         **words,
-        "splits": ", ".join(f"{shown(name)} {n:,}" for name, n in facts["splits"].items()),
+        "splits": shown(counts_in_words(facts["splits"])),
         "restart markers": _restarts_in_words(facts["restarts"]),
         "checksums": "XXH3-64 of each sample"
         if facts["checksums"]

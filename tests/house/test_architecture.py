@@ -34,7 +34,7 @@ LAYERS = {
     "asyncreader.sources": (
         "bytestore request urls",
         "base",
-        "extents images inspector",
+        "extents images inspector splits",
         "fields",
         "arrays episodes labels ragged subset",
         "hdf5 lmdb",
@@ -51,7 +51,9 @@ LAYERS = {
         ".",
     ),
     "converters": (
-        "report temp_tables ordered_pool options",
+        "report temp_tables ordered_pool option_values",
+        "options",
+        "check_options",
         "encode",
         "inputs",
         "outputs",

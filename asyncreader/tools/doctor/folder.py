@@ -131,7 +131,7 @@ def survey(
     """
     from converters.inputs.folder import FolderSamples
     from converters.inputs.packed import may_be_packed
-    from converters.options import check, check_encoding
+    from converters.check_options import check, check_encoding
 
     began, tell = time.perf_counter(), progress or (lambda _: None)
     dst = dst or f"{os.path.basename(os.path.abspath(src))}.h5"
