@@ -41,6 +41,7 @@ from .sampling.samplers import Storage
 from .sampling.schedule import Schedule
 from .sources import Inspector, OpenSet, fingerprint
 from .sources.base import Source, read_rows
+from .sources.labels import apart
 from .stats import Meter
 from .text import some, times
 
@@ -94,7 +95,7 @@ class Sample(Generic[S]):
 
     served: S
     record: int
-    label: Array | None
+    label: Array | tuple[Array, ...] | None
     class_name: str | None
     path: str | None
     key: str | None
@@ -202,12 +203,16 @@ class Dataset(Generic[S]):
         def one(array: Any) -> Any:
             return array if row is None else array[row]
 
+        def of_label(labels: Any) -> Any:
+            several = apart(labels)
+            return tuple(map(one, several)) if isinstance(several, tuple) else one(several)
+
         made: Any
         if self._as_dict:
-            made = {name: one(array) for name, array in rows.named().items()}
+            made = {name: of_label(array) for name, array in rows.named().items()}
         else:
             made = tuple(one(array) for array in rows.data) if rows.several else one(rows.data[0])
-            made = made if rows.labels is None else (made, one(rows.labels))
+            made = made if rows.labels is None else (made, of_label(rows.labels))
         shaped: S = made
         return shaped
 
@@ -219,10 +224,12 @@ class Dataset(Generic[S]):
         (own,) = opened.source.records(np.array([record], np.int64)).tolist()
         path, label = looked.path(own), None
         if opened.source.labels is not None:
-            label = np.asarray(opened.source.labels[np.array([record], np.int64)])[0]
+            rows = apart(np.asarray(opened.source.labels[np.array([record], np.int64)]))
+            label = tuple(one[0] for one in rows) if isinstance(rows, tuple) else rows[0]
         classes, name = self.classes, None
-        if classes and label is not None and label.size == 1:
-            number = int(label.reshape(-1)[0])
+        first = label[0] if isinstance(label, tuple) else label
+        if classes and first is not None and first.size == 1:
+            number = int(first.reshape(-1)[0])
             name = classes[number] if 0 <= number < len(classes) else None
         parts = zip(opened.source.names, opened.source.parts, strict=True)
         return Sample(
@@ -248,13 +255,15 @@ class Dataset(Generic[S]):
         return dict(self._given)
 
     @property
-    def labels(self) -> Array | None:
-        """Labels of all samples, (N, ...) as stored; None without."""
+    def labels(self) -> Array | tuple[Array, ...] | None:
+        """Labels of all samples, (N, ...) as stored, of several a tuple; None without."""
         opened = self._now()
         table = opened.source.labels
         if table is None:
             return None
-        return np.asarray(table[opened.records(np.arange(opened.length, dtype=np.int64))])
+        chosen = np.asarray(table[opened.records(np.arange(opened.length, dtype=np.int64))])
+        served: Array | tuple[Array, ...] = apart(chosen)
+        return served
 
     @property
     def paths(self) -> list[str | None]:
@@ -266,7 +275,7 @@ class Dataset(Generic[S]):
 
     @property
     def classes(self) -> tuple[str, ...] | None:
-        """Class names by label number, where the set has them."""
+        """Class names by label number, where the set has them; of several labels of the first."""
         return self._now().source.facts.classes
 
     @property
@@ -279,6 +288,8 @@ class Dataset(Generic[S]):
         """Samples of each class, by its name, or by its label number where the set has no names.
         ParamsError where samples have no label, several, or none that is a class number."""
         labels = self.labels
+        if isinstance(labels, tuple):
+            raise ParamsError("samples have several labels", found=self._params.labels_field)
         if labels is None or labels.dtype.kind not in "bui" or labels.size != len(labels):
             raise ParamsError(
                 "samples have no class to count",

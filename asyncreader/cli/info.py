@@ -14,7 +14,7 @@ from .options import json_option, param_option, set_argument, set_of
 from .terminal import print_json, print_table
 
 if TYPE_CHECKING:
-    from ..array_types import Int64
+    from ..array_types import Array, Int64
     from ..pixels.specs import SampleSpec
     from ..sources import OpenSet, SetIndex, Source
     from ..sources.base import FieldIndex
@@ -243,19 +243,31 @@ def _describe_restarts(source: Source) -> dict[str, int] | None:
     return {"looked_at": looked_at, "jpegs": jpegs, "can_be_cut": can_be_cut}
 
 
-def _describe_labels(source: OpenSet, subset: slice | Int64 | None) -> dict[str, Any] | None:
-    """Shape, dtype and range; and samples by class or value where there is one whole number."""
+def _describe_labels(
+    source: OpenSet, subset: slice | Int64 | None
+) -> dict[str, Any] | list[dict[str, Any]] | None:
+    """Of labels, or of each of several: shape, dtype and range; and samples by class or value where
+    there is one whole number."""
     import numpy as np
 
-    from ..tools.label_stats import count_labels, ends
-
-    labels = source.labels
+    labels, classes = source.labels, source.facts.classes
     if labels is None:
         return None
     if subset is not None:  # those of shards are no array, but take numbers
         labels = np.asarray(labels[np.arange(source.facts.count)[subset]])
+    if labels.dtype.names is None:
+        return _describe_one(labels, classes)
+    whole, names = np.asarray(labels), labels.dtype.names
+    # the classes are those of the first
+    each = ((name, classes if name == names[0] else None) for name in names)
+    return [{"name": name, **_describe_one(whole[name], known)} for name, known in each]
+
+
+def _describe_one(labels: Array, classes: tuple[str, ...] | None) -> dict[str, Any]:
+    from ..tools.label_stats import count_labels, ends
+
     low, high = ends(labels)
-    counts = count_labels(labels, source.facts.classes)
+    counts = count_labels(labels, classes)
     return {
         "shape": list(labels.shape),
         "dtype": labels.dtype.name,
@@ -265,6 +277,15 @@ def _describe_labels(source: OpenSet, subset: slice | Int64 | None) -> dict[str,
         if counts is None
         else [{"label": c.label, "class": c.name, "samples": c.samples} for c in counts],
     }
+
+
+def _labels_in_words(labels: dict[str, Any], classes: list[str] | None) -> str:
+    ends, counts = (labels["min"], labels["max"]), labels["counts"]
+    words = f"{times(labels['shape'])} {labels['dtype']}, "
+    words += "some not finite" if None in ends else f"{ends[0]:.6g} to {ends[1]:.6g}"
+    if classes:
+        return f"{words}, {some(len(classes), 'class')}"
+    return words if counts is None else f"{words}, {len(counts):,} different"
 
 
 def _restarts_in_words(found: dict[str, int] | None) -> str | None:
@@ -282,17 +303,13 @@ def _sparsity(stored: float | None) -> str | None:
 
 def _print_facts(facts: dict[str, Any]) -> None:
     labels, count, each = facts["labels"], facts["count"], facts["bytes_a_sample"]
-    counts = None if labels is None else labels["counts"]
+    several = labels if isinstance(labels, list) else [] if labels is None else [labels]
+    counts = several[0]["counts"] if several else None
     chosen = facts["subset"]
-    words = "read without labels"
-    if labels is not None:
-        ends = labels["min"], labels["max"]
-        words = f"{times(labels['shape'])} {labels['dtype']}, "
-        words += "some not finite" if None in ends else f"{ends[0]:.6g} to {ends[1]:.6g}"
-        if facts["classes"]:
-            words += f", {some(len(facts['classes']), 'class')}"
-        elif counts is not None:
-            words += f", {len(counts):,} different"
+    words = {"labels": "read without labels"} if labels is None else {}
+    for number, one in enumerate(several):
+        name = f"labels {shown(one['name'])}" if "name" in one else "labels"
+        words[name] = _labels_in_words(one, facts["classes"] if number == 0 else None)
     shape = "differs" if facts["shape"] is None else times(facts["shape"])
     if facts["shape"] is not None and facts["axes"]:
         shape += f" ({', '.join(facts['axes'])})"
@@ -325,7 +342,7 @@ def _print_facts(facts: dict[str, Any]) -> None:
             )
             for field in facts["fields"]
         },
-        "labels": words,
+        **words,
         "splits": shown(counts_in_words(facts["splits"])),
         "restart markers": _restarts_in_words(facts["restarts"]),
         "checksums": "XXH3-64 of each sample"
