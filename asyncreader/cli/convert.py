@@ -61,7 +61,7 @@ class _Convert(click.Command):
     "  asyncreader convert train.lmdb train.h5\n"
     "  asyncreader convert photos/ train/ --size 224x224 --shards 64\n"
     "  asyncreader convert s3://bucket/photos/ train/ --size 224x224 --shards 64\n"
-    "  asyncreader convert --dry-run photos/",
+    "  asyncreader convert photos/ --dry-run",
 )
 @click.argument("src", type=PATH)
 @click.argument("dst", type=PATH, required=False)
@@ -71,10 +71,22 @@ class _Convert(click.Command):
     help="Pack nothing: say what is in folder SRC, what each encoding would take in space and give "
     "in speed here, and the command. DST may be left out.",
 )
+@click.option(
+    "--seconds",
+    type=click.FloatRange(0.1),
+    metavar="N",
+    help="About how long --dry-run takes. [15]",
+)
 @json_option
 @quiet_option
 def convert(
-    src: str, dst: str | None, dry_run: bool, as_json: bool, quiet: bool, **options: Any
+    src: str,
+    dst: str | None,
+    dry_run: bool,
+    seconds: float | None,
+    as_json: bool,
+    quiet: bool,
+    **options: Any,
 ) -> int:
     """Pack the pictures in folder SRC into DST. SRC may also be a packed set, written by
     asyncreader or another program. SRC may be a URL of an object store. DST is on a disk.
@@ -85,9 +97,11 @@ def convert(
     Exit codes: 0 all packed, 1 failed, 2 usage, 3 packed without the bad pictures.
     """
     if dry_run:
-        return _dry_run(src, dst, options, as_json, quiet)
+        return _dry_run(src, dst, seconds, options, as_json, quiet)
     if dst is None:
         raise click.UsageError("Missing argument 'DST'.")
+    if seconds is not None:
+        raise click.UsageError("--seconds has no effect here: it belongs to --dry-run")
     import converters
 
     from ..pixels import kernels
@@ -127,13 +141,20 @@ def convert(
     return SOME_SKIPPED if report.skipped else OK
 
 
-def _dry_run(src: str, dst: str | None, options: dict[str, Any], as_json: bool, quiet: bool) -> int:
+def _dry_run(
+    src: str,
+    dst: str | None,
+    seconds: float | None,
+    options: dict[str, Any],
+    as_json: bool,
+    quiet: bool,
+) -> int:
     """Say what packing the folder would make."""
     from ..tools.doctor.folder import survey
 
     given = {name: value for name, value in options.items() if value not in (None, False, {})}
     with Status(quiet or as_json) as status:
-        found = survey(src, dst, progress=status, **given)
+        found = survey(src, dst, seconds=seconds or 15.0, progress=status, **given)
     if as_json:
         print_json(found.to_dict())
         return OK
