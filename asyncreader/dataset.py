@@ -17,6 +17,7 @@ from typing import (
     NamedTuple,
     Self,
     SupportsIndex,
+    TypeGuard,
     TypeVar,
     Unpack,
     overload,
@@ -114,7 +115,8 @@ class Dataset(Generic[S]):
     there, SampleError (ChecksumError, DecodeError) for a bad sample, ReaderClosedError after
     close(); opening raises what AsyncReader raises.
 
-    ``S`` is the type of a sample, ``tuple[Array, Array]`` unless annotated otherwise.
+    ``S`` is the type of a sample, ``tuple[Array, Array]`` unless annotated otherwise, as
+    ``ds: Dataset[dict[str, Array]] = asyncreader.open(path, as_dict=True)``.
     """
 
     def __init__(self, params: ReaderParams, given: Mapping[str, object], as_dict: bool) -> None:
@@ -177,6 +179,8 @@ class Dataset(Generic[S]):
             return self._shaped(opened.read(_number(int(index), opened.length)), 0)
         if isinstance(index, slice):
             numbers = np.arange(*index.indices(opened.length), dtype=np.int64)
+        elif _is_number(index):  # of another library, such as a tensor
+            return self._shaped(opened.read(_number(index, opened.length)), 0)
         else:
             numbers = _numbers(index, opened.length)
         return self._shaped(opened.read(numbers))
@@ -186,6 +190,8 @@ class Dataset(Generic[S]):
         opened = self._now()
         if opened.sizes_differ:
             return [self[index] for index in indices]
+        if isinstance(indices, tuple):  # what numpy takes for the axes of one sample
+            indices = list(indices)
         rows = opened.read(_numbers(indices, opened.length))
         return [self._shaped(rows, row) for row in range(len(indices))]
 
@@ -403,7 +409,7 @@ def open(
     *,
     as_dict: bool = False,
     **overrides: Unpack[ReaderKeywords],
-) -> Dataset:
+) -> Dataset[S]:
     """Open a set to look into it: see :class:`Dataset`. ``params``: as for AsyncReader, a path or
     a dict; keywords override it. ``as_dict``: a sample is a dict of its fields by name, with its
     label as ``label``, and of a set of episodes with ``episode`` and ``present`` (of several fields
@@ -412,14 +418,21 @@ def open(
     given = given_params(params, overrides)
     p = build.rooted(parse_params(given, {}))
     rooted = {name: getattr(p, name) for name in given}
-    return Dataset(p, rooted, as_dict)
+    made: Dataset[S] = Dataset(p, rooted, as_dict)
+    return made
 
 
 def _open_again(given: dict[str, Any], as_dict: bool) -> Dataset:
     return open(given, as_dict=as_dict)
 
 
-def _number(index: int, length: int) -> Int64:
+def _is_number(index: object) -> TypeGuard[SupportsIndex]:
+    """Whether it is one whole number, and no list, array or truth value."""
+    one = getattr(index, "ndim", 0) == 0 and not isinstance(index, bool)
+    return one and hasattr(index, "__index__")
+
+
+def _number(index: SupportsIndex, length: int) -> Int64:
     """One of :func:`_numbers`, in a fifth of the time."""
     index = operator.index(index)
     if not -length <= index < length:
