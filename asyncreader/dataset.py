@@ -8,6 +8,7 @@ import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from importlib import import_module
 from typing import (
     TYPE_CHECKING,
@@ -33,6 +34,7 @@ from .moments import FieldStatistics, Moments
 from .params import PARAMETERS, Given, ReaderKeywords, ReaderParams, given_params, parse_params
 from .params.declare import documented
 from .pipeline import build
+from .pipeline.fill_batch import BatchFiller
 from .pixels.rows import RowJob
 from .pixels.specs import OutputSpec, SampleSpec
 from .pixels.transform import RowTransform
@@ -127,7 +129,7 @@ class Dataset(Generic[S]):
         self._lock = threading.Lock()
         self._opened: _Opened | None = None
         self._closed = False
-        names = self._now().source.names
+        names = self.source.names
         if as_dict and "label" in names:
             self.close()
             raise ParamsError(
@@ -419,7 +421,18 @@ def open(
     p = build.rooted(parse_params(given, {}))
     rooted = {name: getattr(p, name) for name in given}
     made: Dataset[S] = Dataset(p, rooted, as_dict)
+    try:
+        made._now().check()
+    except BaseException:
+        made.close()
+        raise
     return made
+
+
+def look_into(params: Mapping[str, object]) -> Dataset:
+    """The set that ``params`` name, to look at what is stored: unlike :func:`open`, this does not
+    ask whether its samples can be served as they say."""
+    return Dataset(build.rooted(parse_params(params, {})), params, as_dict=False)
 
 
 def _open_again(given: dict[str, Any], as_dict: bool) -> Dataset:
@@ -523,17 +536,30 @@ class _Opened:
             self.sizes_differ = p.size is None and p.transform is None and _differ(source.spec)
             if self.sizes_differ:
                 p = replace(p, size=(1, 1), crop="none")
-            self._wanted = p.wanted
+            self._params = p
             self._schedule: Schedule = _in_order(p, source)
-            self._filler = build.make_filler(p, source, self._schedule)
         except BaseException:
             self.close()
             raise
-        self.fills: tuple[RowTransform, ...] = tuple(self._filler.fills)
-        self._seed = p.seed
         self.length = self._schedule.length
-        row = sum(fill.row_bytes for fill in self.fills)
-        self.together = max(1, _TOGETHER // max(1, row))
+
+    @cached_property
+    def _filler(self) -> BatchFiller:
+        return build.make_filler(self._params, self.source, self._schedule)
+
+    @cached_property
+    def fills(self) -> tuple[RowTransform, ...]:
+        """How each field becomes rows."""
+        return tuple(self._filler.fills)
+
+    def check(self) -> None:
+        """ParamsError where samples cannot be served as the parameters say."""
+        assert self.fills
+
+    @property
+    def together(self) -> int:
+        """Samples that are read together where all are gone through."""
+        return max(1, _TOGETHER // max(1, sum(fill.row_bytes for fill in self.fills)))
 
     def records(self, numbers: Int64) -> Int64:
         """The record numbers of samples."""
@@ -551,7 +577,7 @@ class _Opened:
         labels = None if table is None else np.asarray(table[records])
         if count:
             made = None if label is None else np.zeros((count, *label.shape), label.dtype)
-            keys = mix_rows(key_of(self._seed, STREAM_GEOMETRY, 0), numbers)
+            keys = mix_rows(key_of(self._params.seed, STREAM_GEOMETRY, 0), numbers)
             job = RowJob(records, np.arange(count), keys, None, numbers, labels, made)
             for bad in sorted(self._filler.read(job, fills, outs, Meter()), key=lambda b: b.row):
                 raise bad.error
@@ -570,7 +596,7 @@ class _Opened:
                 found=" and ".join(times(size) for size in sizes[:3]),
                 hint="pass size=(H, W), or read them one by one",
             )
-        return self.source.fills(replace(self._wanted, size=sizes[0]))
+        return self.source.fills(replace(self._params.wanted, size=sizes[0]))
 
     def _compiled(self, records: Int64) -> _Rows | None:
         """Rows that compiled code wrote: it can where they lie in memory."""
@@ -634,7 +660,7 @@ class _Opened:
         return out.reshape(-1, out.shape[-1])
 
     def close(self) -> None:
-        if hasattr(self, "_filler"):
+        if "_filler" in self.__dict__:
             self._filler.let_go()
         if self._owned:
             self.source.close()

@@ -14,7 +14,9 @@ from .options import json_option, param_option, set_argument, set_of
 from .terminal import print_json, print_table
 
 if TYPE_CHECKING:
-    from ..array_types import Int64
+    from collections.abc import Sequence
+
+    from ..dataset import Dataset
     from ..pixels.specs import SampleSpec
     from ..sources import OpenSet, SetIndex, Source
 
@@ -34,24 +36,19 @@ def info(path: str | None, params: dict[str, Any], as_json: bool) -> None:
     """Show what PATH holds: a packed file, or a quoted glob of them; or the sets of -p mix={...}.
     Of a set of JPEGs on a disk up to 200 are looked at: how many have restart markers, so that a
     part can be decoded alone."""
-    from ..params import parse_params
-    from ..sources import open_reader_source
-    from ..sources.subset import selected
+    from ..dataset import look_into
 
-    checked = parse_params(set_of(path, params), {})
-    with contextlib.closing(open_reader_source(checked)) as source:
-        facts = _describe(source, selected(checked.subset, source))
+    with look_into(set_of(path, params)) as ds:
+        facts = _describe(ds)
     if as_json:
         print_json(facts)
     else:
         _print_facts(facts)
 
 
-def _describe(source: OpenSet, subset: slice | Int64 | None = None) -> dict[str, Any]:
-    """Facts of the set; ``subset``: the records whose labels are shown, None for all."""
-    from ..sampling.within import subset_count
-    from ..sources import fingerprint
-
+def _describe(ds: Dataset) -> dict[str, Any]:
+    """Facts of the set; with a subset its labels are shown."""
+    source, whole = ds.source, ds.params.subset is None
     facts, spec = source.facts, source.spec
     return {
         "path": facts.path,
@@ -61,7 +58,7 @@ def _describe(source: OpenSet, subset: slice | Int64 | None = None) -> dict[str,
         "shards": None if facts.ends is None else len(facts.ends),
         "count": facts.count,
         "sets": _describe_sets(source),
-        "subset": None if subset is None else subset_count(subset, facts.count),
+        "subset": None if whole else len(ds),
         "shape": None if spec.shape is None else list(spec.shape),
         "axes": spec.axes,
         "dtype": _dtype(spec),
@@ -69,13 +66,13 @@ def _describe(source: OpenSet, subset: slice | Int64 | None = None) -> dict[str,
         "chunk": source.first.index.chunk,
         "compression": source.first.index.compression,
         "fields": _describe_fields(source),
-        "labels": _describe_labels(source, subset),
+        "labels": _describe_labels(source.labels if whole else ds.labels, facts.classes),
         "classes": None if facts.classes is None else list(facts.classes),
-        "splits": {name: subset_count(rows, facts.count) for name, rows in source.splits.items()},
+        "splits": {name: rows.size for name, rows in ds.splits.items()},
         "episodes": _describe_episodes(source),
         "restarts": _describe_restarts(source.first),
         "checksums": bool(source.checked),
-        "fingerprint": fingerprint(source),
+        "fingerprint": ds.fingerprint,
         "bytes_on_disk": facts.size_on_disk,
         "bytes_a_sample": _bytes_each(source.index),
     }
@@ -200,19 +197,14 @@ def _describe_restarts(source: Source) -> dict[str, int] | None:
     return {"looked_at": looked_at, "jpegs": jpegs, "can_be_cut": can_be_cut}
 
 
-def _describe_labels(source: OpenSet, subset: slice | Int64 | None) -> dict[str, Any] | None:
+def _describe_labels(labels: Any, classes: Sequence[str] | None) -> dict[str, Any] | None:
     """Shape, dtype and range; and samples by class or value where there is one whole number."""
-    import numpy as np
-
     from ..tools.label_stats import count_labels, ends
 
-    labels = source.labels
     if labels is None:
         return None
-    if subset is not None:  # those of shards are no array, but take numbers
-        labels = np.asarray(labels[np.arange(source.facts.count)[subset]])
     low, high = ends(labels)
-    counts = count_labels(labels, source.facts.classes)
+    counts = count_labels(labels, classes)
     return {
         "shape": list(labels.shape),
         "dtype": labels.dtype.name,
