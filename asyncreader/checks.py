@@ -23,11 +23,12 @@ W = TypeVar("W")
 T_co = TypeVar("T_co", covariant=True)
 
 #: How a command line writes a value. "word": as one of the check's words; "json": also as plain
-#: text; "file": as text that names a file; "paths": as names of sets; "folders", "params": as
+#: text; "file": as text that names a file; "texts": as several plain
+#: texts; "paths": as names of sets; "folders", "params": as
 #: several NAME=VALUE; "object": it cannot.
 Form: TypeAlias = Literal[
     "word", "json", "text", "file", "paths", "size", "slice", "function", "folders", "params",
-    "object",
+    "texts", "object",
 ]  # fmt: skip
 
 #: The most pixels on a side of a picture: JPEG states sides in 16 bits (ITU-T T.81, B.2.2).
@@ -147,6 +148,7 @@ def _finite(value: object) -> float:
 
 
 FINITE: Final = Check("a finite number", _finite)
+NUMBER: Final = Check("a number", _number)
 
 
 def one_of(form: object) -> Check[T]:
@@ -296,6 +298,14 @@ def _fields(value: Any) -> str | tuple[str, ...] | dict[str, str]:
 
 #: As NAMES, or names of the caller's own for what the file calls otherwise.
 FIELDS: Final = Check("text", _fields, "text")
+
+
+def _offsets(value: Any) -> str | Literal[False] | dict[str, str]:
+    return False if value is False else by_field(TEXT).take(value)
+
+
+#: The name of a data set, or of one for each field; False: none.
+OFFSETS: Final = Check("text, a dict of texts by field, or False", _offsets)
 
 
 # -- numbers of pictures -------------------------------------------------------------------------

@@ -39,9 +39,10 @@ from .pixels.rows import RowJob
 from .pixels.specs import OutputSpec, SampleSpec
 from .pixels.transform import RowTransform
 from .sampling import sampler_of
+from .sampling.lengths import Lengths
 from .sampling.samplers import Storage
 from .sampling.schedule import Schedule
-from .sources import Inspector, OpenSet, fingerprint
+from .sources import Inspector, OpenSet, fingerprint, open_there
 from .sources.base import Source, read_rows
 from .stats import Meter
 from .text import some, times
@@ -139,12 +140,14 @@ class Dataset(Generic[S]):
             )
 
     @classmethod
-    def of_reader(cls, params: ReaderParams, given: Mapping[str, object], source: OpenSet) -> Self:
-        """The dataset of a reader, over the set that the reader has open."""
+    def over(
+        cls, params: ReaderParams, given: Mapping[str, object], source: OpenSet, owned: bool = False
+    ) -> Self:
+        """The dataset over a set that is open already; ``owned``: which is closed with it."""
         made = cls.__new__(cls)
         made._params, made._given, made._as_dict = params, dict(given), False
         made._lock, made._closed = threading.Lock(), False
-        made._opened = _Opened(params, source, owned=False)
+        made._opened = _Opened(params, source, owned)
         return made
 
     def _now(self) -> _Opened:
@@ -386,6 +389,7 @@ class Dataset(Generic[S]):
     def _facts(self) -> dict[str, str]:
         source = self._now().source
         words = [some(len(self), "sample")]
+        words += [] if source.windows is None else [source.windows.episodes.words]
         words += [
             f"{name} {'of many sizes' if one.shape is None else times(one.shape)} {one.dtype}"
             for name, one in self.fields.items()
@@ -414,8 +418,9 @@ def open(
 ) -> Dataset[S]:
     """Open a set to look into it: see :class:`Dataset`. ``params``: as for AsyncReader, a path or
     a dict; keywords override it. ``as_dict``: a sample is a dict of its fields by name, with its
-    label as ``label``, and of a set of episodes with ``episode`` and ``present`` (of several fields
-    ``<name>.present``; see Batch). Raises ParamsError, SourceNotFoundError or FormatError.
+    label as ``label``, and of a set of episodes with ``episode`` and ``present``, and of samples of
+    different length with ``lengths`` (of several fields ``<name>.present``, ``<name>.lengths``; see
+    Batch). Raises ParamsError, SourceNotFoundError or FormatError.
     """
     given = given_params(params, overrides)
     p = build.rooted(parse_params(given, {}))
@@ -431,8 +436,10 @@ def open(
 
 def look_into(params: Mapping[str, object]) -> Dataset:
     """The set that ``params`` name, to look at what is stored: unlike :func:`open`, this does not
-    ask whether its samples can be served as they say."""
-    return Dataset(build.rooted(parse_params(params, {})), params, as_dict=False)
+    ask whether its samples can be served as they say. Where nothing says which field is meant, all
+    that can be read together."""
+    p, source = open_there(parse_params(params, {}))
+    return Dataset.over(p, params, source, owned=True)
 
 
 def _open_again(given: dict[str, Any], as_dict: bool) -> Dataset:
@@ -488,17 +495,24 @@ def _without_training(p: ReaderParams) -> ReaderParams:
     """``p`` without what belongs to training, or to whole batches."""
     given: dict[str, Any] = {name: PARAMETERS[name].default for name in _OF_TRAINING}
     given["crop"] = "center" if p.crop.startswith("random") else p.crop
+    long = p.overlong
+    if isinstance(long, dict):
+        given["overlong"] = {n: "cut" if one == "random" else one for n, one in long.items()}
+    elif long == "random":
+        given["overlong"] = "cut"
     return replace(p, **given, batch_size=1, workers="thread")
 
 
 class _Rows(NamedTuple):
     """Samples that were read: ``data`` of each field (n, ...), ``labels`` (n, ...) or None, and
-    their ``records`` in ``source``."""
+    their ``records`` in ``source``; ``lengths``: of the samples of each field, where they differ.
+    """
 
     source: OpenSet
     data: tuple[Array, ...]
     labels: Array | None
     records: Int64
+    lengths: tuple[Lengths | None, ...]
 
     @property
     def several(self) -> bool:
@@ -512,10 +526,14 @@ class _Rows(NamedTuple):
         found: dict[str, Any] = dict(zip(names, self.data, strict=True))
         if self.labels is not None:
             found["label"] = self.labels
+        every = np.ones(self.records.size, np.bool_)
+        for name, one in zip(names, self.lengths, strict=True):
+            if one is not None:
+                served = one.served(self.records, every)
+                found["lengths" if len(names) == 1 else f"{name}.lengths"] = served
         if windows is None:
             return found
         found["episode"] = windows.episodes.of(self.records)
-        every = np.ones(self.records.size, np.bool_)
         for name in names:
             present = windows.present(name, self.records, every)
             if present is not None:
@@ -538,6 +556,7 @@ class _Opened:
                 p = replace(p, size=(1, 1), crop="none")
             self._params = p
             self._schedule: Schedule = _in_order(p, source)
+            self._lengths = source.lengths(p.wanted)
         except BaseException:
             self.close()
             raise
@@ -583,7 +602,7 @@ class _Opened:
                 raise bad.error
             labels = labels if made is None else made
         data = self._filler.handed_out(outs, fills)
-        return _Rows(self.source, data, labels, records)
+        return _Rows(self.source, data, labels, records, self._lengths)
 
     def _fills_of(self, records: Int64) -> tuple[RowTransform, ...]:
         """How pictures become rows in their own size. ParamsError where they have several."""
@@ -607,12 +626,15 @@ class _Opened:
         labels = None if table is None else np.empty((count, *table.shape[1:]), table.dtype)
         if not tables.filler.fill_records(tables.files, records, out, labels, 0, 0):
             return None
-        return _Rows(self.source, (fill.handed_out(out),), labels, records)
+        return _Rows(self.source, (fill.handed_out(out),), labels, records, self._lengths)
 
     def stored(self, name: str, part: Source, record: int) -> bytes:
         """The stored bytes of a field of a sample; of a window those of its rows in sequence."""
         rows, windows = np.array([record], np.int64), self.source.windows
-        if windows is not None:
+        if windows is not None and windows.reach(name) == "episode":
+            start, length, _ = windows.whole(name, rows)
+            rows = np.arange(start[0], start[0] + length[0])
+        elif windows is not None:
             rows = windows.stored(name, rows)[0].reshape(-1)
         return b"".join(map(Inspector(part).bytes, rows.tolist()))
 
@@ -628,6 +650,9 @@ class _Opened:
         spec = part.spec
         step = max(1, _MEASURED // max(1, 1 if spec.shape is None else spec.row_bytes))
         alike = not spec.encoded and spec.shape is not None
+        if spec.ragged:
+            yield from self._values(part)
+            return
         plain = OutputSpec(layout="NHWC")
         fill = RowTransform(spec, plain, part.facts.path) if alike else None
         whole = self.source.windows is not None  # a row may be in many windows, or in none
@@ -646,6 +671,21 @@ class _Opened:
                 raise bad.error
             rank = len(fill.row_shape)
             yield out.reshape(-1, out.shape[-1]) if spec.axes or rank == 1 else out.reshape(-1)
+
+    def _values(self, part: Source) -> Iterator[Array]:
+        """The values of samples of different length, each by itself."""
+        offsets, whole = part.index.offsets, self.source.windows is not None
+        assert offsets is not None
+        every = np.arange(part.facts.count if whole else self.length, dtype=np.int64)
+        for record in (every if whole else self.records(every)).tolist():
+            most = int(offsets[record + 1]) - int(offsets[record])
+            if most:
+                fill = RowTransform(part.spec, OutputSpec(max_length=most), part.facts.path)
+                out = np.empty(fill.allocate_shape(1), fill.dtype)
+                job = RowJob(np.array([record]), np.zeros(1, np.int64), np.zeros(1, np.uint64))
+                for bad in read_rows(part, job, fill, out, Meter()):
+                    raise bad.error
+                yield out[0] if out.ndim == 3 else out.reshape(-1)
 
     def _pixels(self, part: Source, record: int) -> Array:
         """The stored values of one sample, in its own size: (H x W, C)."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, Protocol
@@ -40,7 +40,7 @@ class SetFacts:
     ``container``: "HDF5", "LMDB", "NPY" or "arrays"; ``layout``: how its samples are stored, in
     words; ``meta``: the description of a set packed by asyncreader, else None; ``fields``: those
     that asyncreader packed after the first; ``ends``: int64, the record numbers at which several
-    files end, None for one file.
+    files end, None for one file; ``earlier``: count and digests before shards were added.
     """
 
     path: str
@@ -53,6 +53,7 @@ class SetFacts:
     classes: tuple[str, ...] | None = None
     fields: tuple[FieldMeta, ...] = ()
     ends: Int64 | None = field(default=None, compare=False)
+    earlier: tuple[tuple[int, Mapping[str, str]], ...] = ()
 
     @property
     def remote(self) -> bool:
@@ -90,7 +91,8 @@ class FieldIndex:
     "some" or "none" of the samples have checksums. ``path``: the name of its own file, where the
     set has several. ``stored_as``: what is stored, where ``spec`` follows from what the caller asks
     for; ``columns``: a digest of the names of the columns that are served, where they have any;
-    ``memory``: bytes that a sample takes of decoded chunks, where not those of its values.
+    ``memory``: bytes that a sample takes of decoded chunks, where not those of its values;
+    ``offsets``: whole numbers (N + 1,), where the values of samples of different length begin.
     """
 
     spec: SampleSpec
@@ -106,6 +108,7 @@ class FieldIndex:
     stored_as: str | None = None
     columns: str | None = None
     memory: int | None = None
+    offsets: Array | None = None
 
     def open(self, facts: SetFacts) -> Source:
         """Its source, of a file that is opened anew. FormatError if it was replaced or changed."""

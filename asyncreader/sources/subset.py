@@ -54,7 +54,7 @@ def resolve_windows(subset: Any, source: OpenSet) -> tuple[Windows | None, slice
     numbers, episodes = None, windows.episodes
     if isinstance(subset, str) and subset in episodes.splits:
         windows = windows.choose(episodes.splits[subset])
-    elif windows.every == 0:
+    elif windows.by_episode:
         some_of_all = resolve_subset(subset, source, episodes.ends.size)
         if some_of_all is not None:
             windows = windows.choose(_numbers(some_of_all, episodes.ends.size))
@@ -93,11 +93,17 @@ def _named(name: str, source: OpenSet) -> slice | Int64:
             f"no split {name!r} in the set",
             path=source.facts.path,
             expected=" or ".join(map(repr, [*splits, *of_episodes]))
-            or "a set with named splits (Fuel, robomimic)",
+            or "a set with named splits (convert --split, Fuel, robomimic)",
             hint="pass a slice, subset=slice(0, 100) (-p subset=0:100 on the command line), or an "
             f"array of record numbers{also}",
         )
     return splits[name]
+
+
+def split_counts(source: OpenSet) -> dict[str, int]:
+    """Samples of each split of a set."""
+    count = source.facts.count
+    return {name: subset_count(rows, count) for name, rows in source.splits.items()}
 
 
 def classes_of(source: OpenSet, subset: slice | Int64 | None, needed_by: str) -> Int64:

@@ -19,7 +19,7 @@ from typing import Any
 
 from faults.programs.child_runner import tell
 
-WRITING = ("disk", "hdf5_writer", "one_shard", "publish", "shards", "sinks", "workspace")
+WRITING = ("append", "disk", "hdf5_writer", "one_shard", "publish", "shards", "sinks", "workspace")
 
 #: The modules that write. warm() imports each, so that a renamed one is an error.
 WRITERS = frozenset(("converters.temp_tables", *(f"converters.outputs.{name}" for name in WRITING)))
