@@ -23,12 +23,14 @@ _RESUME: Final = {
     "same ones",
     "episodes": "resume with the same episodes of the same set",
     "rows": "resume with the same window, window_every, window_edge and window_outside",
+    "patch": "resume with the same patch, patch_at, patch_axes, patch_step and sample_axis, on the "
+    "same volumes",
     "files": 'with shuffle="block" the order follows how samples are cut into files: resume on '
     "files that hold as many samples each",
 }
 
 #: What the states of some samplers have, and the others' have not.
-_OF_SOME: Final = ("mix", "weights", "classes", "epoch_samples", "episodes", "rows")
+_OF_SOME: Final = ("mix", "weights", "classes", "epoch_samples", "episodes", "rows", "patch")
 
 
 def state_at(schedule: Schedule, cursor: Cursor, fingerprint: str) -> State:

@@ -45,7 +45,8 @@ def _fingerprint(source: OpenSet, name: str) -> str:
     kind = part.index.stored_as or f"{spec.shape} {dtype}"
     state = hashlib.sha256(f"{count} {kind} {spec.encoding}".encode())
     inspector = Inspector(part)
-    for index in np.linspace(0, count - 1, min(64, count)).astype(np.int64).tolist():
+    rows = count if source.patches is None else source.patches.volumes.places
+    for index in np.linspace(0, rows - 1, min(64, rows)).astype(np.int64).tolist():
         try:
             state.update(inspector.bytes(index))
         except SampleError:  # with on_error a set with bad samples can be resumed, too

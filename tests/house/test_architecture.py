@@ -36,7 +36,7 @@ LAYERS = {
         "base",
         "extents images inspector",
         "fields",
-        "arrays episodes subset",
+        "arrays episodes patches subset",
         "hdf5 lmdb",
         "layouts",
         "sniff sets",

@@ -89,6 +89,7 @@ def test_reader_methods() -> None:
             "labels",
             "last",
             "mask",
+            "place",
             "present",
             "release",
             "source",
