@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -19,6 +19,9 @@ from ..bytestore import ByteFile
 from ..patches import PatchSource, StoredVolumes
 from .chunk_cache import ChunkCache, Decode
 from .chunks import CACHE_BYTES, ChunkGrid, LibraryChunks, decoded, decoding
+
+#: Patches are read together that have so many shares of chunks.
+_SHARES: Final = 1 << 18
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,15 +40,26 @@ class ChunkVolumes:
 
 
 class _Shares(NamedTuple):
-    """What patches have of chunks, ordered by chunk: the ``chunks`` that they touch, where the
-    shares of each begin (``first``), the patch that each share is of, and the part of the array
-    that it is, ``low`` to ``high`` (n, rank) on each axis."""
+    """What patches have of chunks, ordered by chunk.
+
+    ``chunks``: those that are touched; ``ends``: where the shares of each begin, and the last one's
+    end; ``patch``: which one each share is of; ``low``, ``high`` (n, rank): which part of the patch
+    it is, and ``inside``: where that begins in the chunk.
+    """
 
     chunks: Int64
-    first: Int64
+    ends: Int64
     patch: Int64
     low: Int64
     high: Int64
+    inside: Int64
+
+
+def _cache(grids: Sequence[ChunkGrid]) -> ChunkCache:
+    """A cache of the chunks of all of them."""
+    largest = max(grid.chunk_bytes for grid in grids)
+    count = sum(grid.offsets.size for grid in grids)
+    return ChunkCache(max(CACHE_BYTES, 2 * largest), count, largest)
 
 
 class ChunkPatches(PatchSource):
@@ -63,10 +77,18 @@ class ChunkPatches(PatchSource):
         super().__init__(facts, index, file, file.store, volumes.stored)
         self._grid = grid = volumes.grid
         self._library = library
-        limit = max(CACHE_BYTES, 2 * grid.chunk_bytes)
-        self.cache = ChunkCache(limit, grid.offsets.size, grid.chunk_bytes)
+        #: decoded chunks, and the number of the first one of this file there
+        self.cache, self._first = _cache([grid]), 0
         #: chunks are copied from where they lie
         self._plain = not grid.filters and library is None and not self.store.remote
+
+    @staticmethod
+    def remember(files: Sequence[ChunkPatches]) -> None:
+        """Have sources of several files remember decoded chunks together, as many bytes as one."""
+        cache, first = _cache([one._grid for one in files]), 0
+        for one in files:
+            one.cache, one._first = cache, first
+            first += one._grid.offsets.size
 
     def close(self) -> None:
         super().close()
@@ -103,36 +125,41 @@ class ChunkPatches(PatchSource):
         order = np.argsort(numbers, kind="stable")
         patch, corner = patch[order], touched[order] * chunk
         chunks, first = np.unique(numbers[order], return_index=True)
-        low = np.maximum(starts[patch], corner)
-        high = np.minimum(starts[patch] + box, corner + chunk)
-        return _Shares(chunks, np.append(first, patch.size), patch, low, high)
+        start = starts[patch]
+        low, high = np.maximum(start, corner), np.minimum(start + box, corner + chunk)
+        ends = np.append(first, patch.size)
+        return _Shares(chunks, ends, patch, low - start, high - start, low - corner)
 
     def _copy(self, writer: Writer, which: Int64, starts: Int64, out: Array, rows: Int64) -> Bools:
+        chunk, box = np.array(self._grid.chunk), np.array(self._stored.box)
+        together = max(1, int(_SHARES // ((box - 2) // chunk + 2).prod()))
+        parts = []
+        for first in range(0, which.size, together):
+            some = slice(first, first + together)
+            parts.append(self._copy_some(writer, which[some], starts[some], out, rows[some]))
+        return np.concatenate(parts) if parts else np.empty(0, np.bool_)
+
+    def _copy_some(
+        self, writer: Writer, which: Int64, starts: Int64, out: Array, rows: Int64
+    ) -> Bools:
+        """:meth:`_copy` of so many that the table of their shares is small."""
         shares, good = self._shares(starts), np.ones(which.size, np.bool_)
+        grid, target = self._grid, out.reshape(-1, *self._stored.box)
+        ends, lines = shares.ends.tolist(), rows[shares.patch].tolist()
+        low, high, inside = shares.low.tolist(), shares.high.tolist(), shares.inside.tolist()
+        behind = (shares.inside + shares.high - shares.low).tolist()
 
         def give(i: int, chunk: UInt8) -> None:
             """Copy all shares of the chunk ``shares.chunks[i]``."""
-            values = chunk.view(self._grid.dtype).reshape(self._grid.chunk)
-            some = slice(int(shares.first[i]), int(shares.first[i + 1]))
-            patch = shares.patch[some]
-            corner = shares.low[some][:1] // self._grid.chunk * self._grid.chunk
-            low, high = shares.low[some] - starts[patch], shares.high[some] - starts[patch]
-            inside = shares.low[some] - corner
-            for row, lo, hi, at in zip(
-                rows[patch].tolist(), low.tolist(), high.tolist(), inside.tolist(), strict=True
-            ):
-                target = out[row].reshape(self._stored.box)
-                ends = zip(lo, hi, at, strict=True)
-                from_, to = [], []
-                for begin, end, first in ends:
-                    to.append(slice(begin, end))
-                    from_.append(slice(first, first + end - begin))
-                target[tuple(to)] = values[tuple(from_)]
+            values = chunk[: grid.chunk_bytes].view(grid.dtype).reshape(grid.chunk)
+            for k in range(ends[i], ends[i + 1]):
+                part = values[tuple(map(slice, inside[k], behind[k]))]
+                target[(lines[k], *map(slice, low[k], high[k]))] = part
 
         def fail(i: int, error: DecodeError) -> None:
-            at = np.unravel_index(int(shares.chunks[i]), self._grid.grid)
+            at = np.unravel_index(int(shares.chunks[i]), grid.grid)
             error.found = f"chunk {tuple(int(n) for n in at)}: {error.found}"
-            bad = np.unique(shares.patch[shares.first[i] : shares.first[i + 1]])
+            bad = np.unique(shares.patch[ends[i] : ends[i + 1]])
             writer.fail_all(which[bad[good[bad]]], error)
             good[bad] = False
 
@@ -140,7 +167,7 @@ class ChunkPatches(PatchSource):
             for i, number in enumerate(shares.chunks.tolist()):
                 if writer.stopped:
                     break
-                at, size = int(self._grid.offsets[number]), int(self._grid.sizes[number])
+                at, size = int(grid.offsets[number]), int(grid.sizes[number])
                 give(i, self.store.view(at, size))
         else:
             self._give_decoded(shares.chunks, give, fail, writer)
@@ -155,6 +182,7 @@ class ChunkPatches(PatchSource):
     ) -> None:
         """Give all chunks, those that are remembered first. A thread that waits for another one
         has no pins, so there is no deadlock."""
+        chunks = chunks + self._first
         entries, addresses = self.cache.pin(chunks)
         try:
             for i in np.flatnonzero(entries).tolist():
@@ -163,7 +191,7 @@ class ChunkPatches(PatchSource):
             self.cache.unpin(entries)
         left = np.flatnonzero(entries == 0)
         if self.store.remote and left.size:
-            self._will_need(chunks[left])
+            self._will_need(chunks[left] - self._first)
         decode, todo, passed = self._decoder(writer.meter), deque(left.tolist()), 0
         while todo and not writer.stopped:
             i = todo.popleft()
@@ -190,6 +218,8 @@ class ChunkPatches(PatchSource):
 
     def _decoder(self, meter: Meter) -> Decode:
         def decode(number: int, memory: UInt8) -> None:
+            memory = memory[: self._grid.chunk_bytes]  # that of another file may be larger
+            number -= self._first
             pixels = decoded(self._grid, number, self.store, self._library, meter, memory)
             if not np.may_share_memory(pixels, memory):
                 memory[:] = pixels
