@@ -19,7 +19,8 @@ from ..array_types import Array, Int64
 from ..pixels.transform import RowTransform
 from ..sources import RowJob, Source, read_rows
 from ..stats import Meter
-from ..system.memory import aligned_empty, read_into
+from ..system.files import BYTES, read_into
+from ..system.memory import aligned_empty
 
 #: Threads that read at once: enough requests in flight for what disks do in parallel.
 READERS: Final = 8
@@ -116,7 +117,7 @@ def read_ceiling(path: str, piece: int, seconds: float, random: bool = True) -> 
         draw = np.random.default_rng(number)
         at = positions * number // READERS
         done = 0
-        fd = os.open(path, os.O_RDONLY | os.O_DIRECT | os.O_CLOEXEC)
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECT | BYTES)
         try:
             with mmap.mmap(-1, piece) as buffer:
                 while time.perf_counter() < until:
