@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import html
 import weakref
 from collections.abc import Iterator
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeAlias, TypeVar, cast
 
 import numpy as np
@@ -19,6 +21,9 @@ Array: TypeAlias = npt.NDArray[np.number]
 
 #: What of a field's windows is the episode's own; None for a field without a window.
 Present: TypeAlias = npt.NDArray[np.bool_] | None
+
+#: The lengths of a field's samples; None where they are alike.
+Served: TypeAlias = npt.NDArray[np.int64] | None
 
 if TYPE_CHECKING:
     # what a type checker takes D and L for where nothing else is said; from Python 3.13 in typing
@@ -39,7 +44,8 @@ class Batch(Generic[D, L]):
     numbers in the file (of a mix: in its sets in sequence), -1 where padded; ``mask``: bool (B,),
     False for padded or zeroed rows; ``source``: int64 (B,), the set of a mix;
     ``episode``: int64 (B,), the episode of each sample; ``present``: bool (B, W), which rows of the
-    windows are the episode's own;
+    windows are the episode's own; ``lengths``: int64 (B,), the length of each sample where samples
+    differ in length, of several fields a tuple;
     ``epoch``; ``step``: its number in the epoch; ``last``:
     whether it is the last of its epoch. ``data`` and ``labels`` are the
     caller's, to read and write, until the next successful ``getNextBatch()`` (or loop step),
@@ -129,6 +135,19 @@ class Batch(Generic[D, L]):
         found = tuple(windows.present(name, self.indices, self.mask) for name in windows.fields)
         return found if slot.several else found[0]
 
+    @property
+    def lengths(self) -> Served | tuple[Served, ...]:
+        """How many values of each sample are served, where samples differ in length: int64 (B,), of
+        windows of such rows (B, W), 0 in rows that ``mask`` leaves out. With several fields a
+        tuple, with None for those whose samples are alike; None where all are."""
+        slot = self._slot
+        if not any(slot.lengths):
+            return None
+        found = tuple(
+            None if one is None else one.served(self.indices, self.mask) for one in slot.lengths
+        )
+        return found if slot.several else found[0]
+
     def __iter__(self) -> Iterator[D | L]:
         self._check_held()
         return iter((self._data, self._labels))
@@ -168,3 +187,13 @@ class Batch(Generic[D, L]):
             for array in arrays_of(cast(Data, self._data))
         )
         return f"<Batch epoch {self.epoch} step {self.step}: {', '.join(shapes)}>"
+
+    def _repr_html_(self) -> str:
+        """A table, with some pictures, for notebooks (IPython's rich display)."""
+        try:
+            self._check_held()
+        except ReaderClosedError:
+            return f"<code>{html.escape(repr(self))}: given back</code>"
+        # the tools are made of readers: they are loaded when they are asked for
+        made: str = import_module("asyncreader.tools.notebook").batch_html(self)
+        return made

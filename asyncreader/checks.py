@@ -147,6 +147,7 @@ def _finite(value: object) -> float:
 
 
 FINITE: Final = Check("a finite number", _finite)
+NUMBER: Final = Check("a number", _number)
 
 
 def one_of(form: object) -> Check[T]:
@@ -296,6 +297,14 @@ def _fields(value: Any) -> str | tuple[str, ...] | dict[str, str]:
 
 #: As NAMES, or names of the caller's own for what the file calls otherwise.
 FIELDS: Final = Check("text", _fields, "text")
+
+
+def _offsets(value: Any) -> str | Literal[False] | dict[str, str]:
+    return False if value is False else by_field(TEXT).take(value)
+
+
+#: The name of a data set, or of one for each field; False: none.
+OFFSETS: Final = Check("text, a dict of texts by field, or False", _offsets)
 
 
 # -- numbers of pictures -------------------------------------------------------------------------

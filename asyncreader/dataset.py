@@ -24,10 +24,11 @@ from typing import (
 
 import numpy as np
 
-from .array_types import Bools, Float64, Int64
+from .array_types import Bools, Int64
 from .batch import Array
 from .errors import ParamsError, ReaderClosedError
 from .keyed_random import STREAM_GEOMETRY, key_of, mix_rows
+from .moments import FieldStatistics, Moments
 from .params import PARAMETERS, Given, ReaderKeywords, ReaderParams, given_params, parse_params
 from .params.declare import documented
 from .pipeline import build
@@ -35,11 +36,12 @@ from .pixels.rows import RowJob
 from .pixels.specs import OutputSpec, SampleSpec
 from .pixels.transform import RowTransform
 from .sampling import sampler_of
+from .sampling.lengths import Lengths
 from .sampling.samplers import Storage
 from .sampling.schedule import Schedule
 from .sources import Inspector, OpenSet, fingerprint
 from .sources.base import Source, read_rows
-from .stats import Meter, html_table
+from .stats import Meter
 from .text import some, times
 
 if TYPE_CHECKING:
@@ -97,18 +99,6 @@ class Sample(Generic[S]):
     path: str | None
     key: str | None
     stored: Mapping[str, bytes]
-
-
-@dataclass(frozen=True)
-class FieldStatistics:
-    """Numbers of a field, of each channel: float64 (C,) of pictures, (D,) of vectors of D numbers,
-    () of anything else. ``count``: values of a channel; ``std``: of all of them (population)."""
-
-    count: int
-    mean: Float64
-    std: Float64
-    min: Float64
-    max: Float64
 
 
 class Dataset(Generic[S]):
@@ -320,6 +310,16 @@ class Dataset(Generic[S]):
         return dict(zip(opened.source.names, fields, strict=True))
 
     @property
+    def source(self) -> OpenSet:
+        """The open set, which the commands and tools read: its names may change."""
+        return self._now().source
+
+    def records(self, numbers: Int64) -> Int64:
+        """Numbers in the file of samples by their numbers here (int64, each in 0 .. count - 1): of
+        a window that of the row it is anchored at."""
+        return self._now().records(numbers)
+
+    @property
     def fingerprint(self) -> str:
         """What identifies the set, wherever it lies: see ``asyncreader info``."""
         return fingerprint(self._now().source)
@@ -379,6 +379,7 @@ class Dataset(Generic[S]):
     def _facts(self) -> dict[str, str]:
         source = self._now().source
         words = [some(len(self), "sample")]
+        words += [] if source.windows is None else [source.windows.episodes.words]
         words += [
             f"{name} {'of many sizes' if one.shape is None else times(one.shape)} {one.dtype}"
             for name, one in self.fields.items()
@@ -388,10 +389,13 @@ class Dataset(Generic[S]):
         return {"set": os.path.basename(source.facts.path.rstrip("/")), "holds": ", ".join(words)}
 
     def _repr_html_(self) -> str:
-        """The same as a table, for notebooks (IPython's rich display)."""
+        """A table, with some stored pictures, for notebooks (IPython's rich display)."""
         if self._closed:
             return f"<code>{html.escape(repr(self))}</code>"
-        return html_table("Dataset", list(self._facts().items()))
+        # the tools are made of readers and datasets: they are loaded when they are asked for
+        tool = import_module("asyncreader.tools.notebook")
+        made: str = tool.set_html("Dataset", self._facts(), self)
+        return made
 
 
 @documented(PARAMETERS)
@@ -404,8 +408,9 @@ def open(
 ) -> Dataset:
     """Open a set to look into it: see :class:`Dataset`. ``params``: as for AsyncReader, a path or
     a dict; keywords override it. ``as_dict``: a sample is a dict of its fields by name, with its
-    label as ``label``, and of a set of episodes with ``episode`` and ``present`` (of several fields
-    ``<name>.present``; see Batch). Raises ParamsError, SourceNotFoundError or FormatError.
+    label as ``label``, and of a set of episodes with ``episode`` and ``present``, and of samples of
+    different length with ``lengths`` (of several fields ``<name>.present``, ``<name>.lengths``; see
+    Batch). Raises ParamsError, SourceNotFoundError or FormatError.
     """
     given = given_params(params, overrides)
     p = build.rooted(parse_params(given, {}))
@@ -460,18 +465,24 @@ def _without_training(p: ReaderParams) -> ReaderParams:
     """``p`` without what belongs to training, or to whole batches."""
     given: dict[str, Any] = {name: PARAMETERS[name].default for name in _OF_TRAINING}
     given["crop"] = "center" if p.crop.startswith("random") else p.crop
+    long = p.overlong
+    if isinstance(long, dict):
+        given["overlong"] = {n: "cut" if one == "random" else one for n, one in long.items()}
+    elif long == "random":
+        given["overlong"] = "cut"
     return replace(p, **given, batch_size=1, workers="thread")
 
 
-@dataclass(frozen=True, eq=False)
-class _Rows:
+class _Rows(NamedTuple):
     """Samples that were read: ``data`` of each field (n, ...), ``labels`` (n, ...) or None, and
-    their ``records`` in ``source``."""
+    their ``records`` in ``source``; ``lengths``: of the samples of each field, where they differ.
+    """
 
     source: OpenSet
     data: tuple[Array, ...]
     labels: Array | None
     records: Int64
+    lengths: tuple[Lengths | None, ...]
 
     @property
     def several(self) -> bool:
@@ -485,10 +496,14 @@ class _Rows:
         found: dict[str, Any] = dict(zip(names, self.data, strict=True))
         if self.labels is not None:
             found["label"] = self.labels
+        every = np.ones(self.records.size, np.bool_)
+        for name, one in zip(names, self.lengths, strict=True):
+            if one is not None:
+                served = one.served(self.records, every)
+                found["lengths" if len(names) == 1 else f"{name}.lengths"] = served
         if windows is None:
             return found
         found["episode"] = windows.episodes.of(self.records)
-        every = np.ones(self.records.size, np.bool_)
         for name in names:
             present = windows.present(name, self.records, every)
             if present is not None:
@@ -516,6 +531,7 @@ class _Opened:
             self.close()
             raise
         self.fills: tuple[RowTransform, ...] = tuple(self._filler.fills)
+        self._lengths = source.lengths(p.wanted)
         self._seed = p.seed
         self.length = self._schedule.length
         row = sum(fill.row_bytes for fill in self.fills)
@@ -528,13 +544,14 @@ class _Opened:
     def read(self, numbers: Int64) -> _Rows:
         """Samples by number."""
         records, count = self.records(numbers), numbers.size
+        rows = self._compiled(records) if count else None
+        if rows is not None:
+            return rows
         fills = self._fills_of(records) if self.sizes_differ and count else self.fills
         outs = [np.empty(part.shape, part.dtype) for part in self._filler.rows(count, fills)]
         table, label = self.source.labels, self._filler.label
-        labels = None if table is None else np.empty((count, *table.shape[1:]), table.dtype)
-        if count and not self._compiled(records, outs[0], labels):
-            if table is not None:
-                labels = np.asarray(table[records])
+        labels = None if table is None else np.asarray(table[records])
+        if count:
             made = None if label is None else np.zeros((count, *label.shape), label.dtype)
             keys = mix_rows(key_of(self._seed, STREAM_GEOMETRY, 0), numbers)
             job = RowJob(records, np.arange(count), keys, None, numbers, labels, made)
@@ -542,7 +559,7 @@ class _Opened:
                 raise bad.error
             labels = labels if made is None else made
         data = self._filler.handed_out(outs, fills)
-        return _Rows(self.source, data, labels, records)
+        return _Rows(self.source, data, labels, records, self._lengths)
 
     def _fills_of(self, records: Int64) -> tuple[RowTransform, ...]:
         """How pictures become rows in their own size. ParamsError where they have several."""
@@ -557,17 +574,24 @@ class _Opened:
             )
         return self.source.fills(replace(self._wanted, size=sizes[0]))
 
-    def _compiled(self, records: Int64, out: Array, labels: Array | None) -> bool:
-        """Whether compiled code wrote the rows: it can where they lie in memory."""
-        tables = self._filler.find_tables()
-        if tables is None or not self.source.first.in_memory(out.nbytes):
-            return False
-        return tables.filler.fill_records(tables.files, records, out, labels, 0, 0)
+    def _compiled(self, records: Int64) -> _Rows | None:
+        """Rows that compiled code wrote: it can where they lie in memory."""
+        tables, (fill, *_), count = self._filler.find_tables(), self.fills, records.size
+        if tables is None or not self.source.first.in_memory(fill.sample_bytes * count):
+            return None
+        out, table = np.empty(fill.allocate_shape(count), fill.dtype), self.source.labels
+        labels = None if table is None else np.empty((count, *table.shape[1:]), table.dtype)
+        if not tables.filler.fill_records(tables.files, records, out, labels, 0, 0):
+            return None
+        return _Rows(self.source, (fill.handed_out(out),), labels, records, self._lengths)
 
     def stored(self, name: str, part: Source, record: int) -> bytes:
         """The stored bytes of a field of a sample; of a window those of its rows in sequence."""
         rows, windows = np.array([record], np.int64), self.source.windows
-        if windows is not None:
+        if windows is not None and windows.reach(name) == "episode":
+            start, length, _ = windows.whole(name, rows)
+            rows = np.arange(start[0], start[0] + length[0])
+        elif windows is not None:
             rows = windows.stored(name, rows)[0].reshape(-1)
         return b"".join(map(Inspector(part).bytes, rows.tolist()))
 
@@ -583,6 +607,9 @@ class _Opened:
         spec = part.spec
         step = max(1, _MEASURED // max(1, 1 if spec.shape is None else spec.row_bytes))
         alike = not spec.encoded and spec.shape is not None
+        if spec.ragged:
+            yield from self._values(part)
+            return
         plain = OutputSpec(layout="NHWC")
         fill = RowTransform(spec, plain, part.facts.path) if alike else None
         whole = self.source.windows is not None  # a row may be in many windows, or in none
@@ -602,6 +629,21 @@ class _Opened:
             rank = len(fill.row_shape)
             yield out.reshape(-1, out.shape[-1]) if spec.axes or rank == 1 else out.reshape(-1)
 
+    def _values(self, part: Source) -> Iterator[Array]:
+        """The values of samples of different length, each by itself."""
+        offsets, whole = part.index.offsets, self.source.windows is not None
+        assert offsets is not None
+        every = np.arange(part.facts.count if whole else self.length, dtype=np.int64)
+        for record in (every if whole else self.records(every)).tolist():
+            most = int(offsets[record + 1]) - int(offsets[record])
+            if most:
+                fill = RowTransform(part.spec, OutputSpec(max_length=most), part.facts.path)
+                out = np.empty(fill.allocate_shape(1), fill.dtype)
+                job = RowJob(np.array([record]), np.zeros(1, np.int64), np.zeros(1, np.uint64))
+                for bad in read_rows(part, job, fill, out, Meter()):
+                    raise bad.error
+                yield out[0] if out.ndim == 3 else out.reshape(-1)
+
     def _pixels(self, part: Source, record: int) -> Array:
         """The stored values of one sample, in its own size: (H x W, C)."""
         wanted = OutputSpec(layout="NHWC", size=Inspector(part).size(record), crop="none")
@@ -619,49 +661,3 @@ class _Opened:
             self._filler.let_go()
         if self._owned:
             self.source.close()
-
-
-class Moments:
-    """Count, mean, variance and ends of values that come in parts (Chan, Golub and LeVeque,
-    "Algorithms for Computing the Sample Variance", 1983)."""
-
-    def __init__(self) -> None:
-        self._count = 0
-        self._mean = self._squares = np.zeros(())
-        self._low = self._high = np.zeros(())
-
-    def add(self, values: Array) -> None:
-        """More of them: (n, ...) of each channel."""
-        count = len(values)
-        if not count:
-            return
-        if values.dtype == np.uint8:
-            mean, squares = _of_bytes(values)
-        else:
-            wide = values.astype(np.float64)
-            mean = wide.mean(axis=0)
-            squares = ((wide - mean) ** 2).sum(axis=0)
-        low, high = values.min(axis=0).astype(float), values.max(axis=0).astype(float)
-        if not self._count:
-            self._mean, self._squares, self._low, self._high = mean, squares, low, high
-        else:
-            total, apart = self._count + count, mean - self._mean
-            self._squares = self._squares + squares + apart**2 * (self._count * count / total)
-            self._mean = self._mean + apart * (count / total)
-            self._low, self._high = np.minimum(self._low, low), np.maximum(self._high, high)
-        self._count += count
-
-    def made(self) -> FieldStatistics:
-        """The numbers of all that was added."""
-        std = np.sqrt(self._squares / max(1, self._count))
-        return FieldStatistics(self._count, self._mean, std, self._low, self._high)
-
-
-def _of_bytes(values: Array) -> tuple[Float64, Float64]:
-    """Mean, and squares of the distances to it, of bytes: exact, from how often each comes."""
-    levels, count = np.arange(256.0), len(values)
-    columns = values.reshape(count, -1).T
-    times = np.array([np.bincount(column, minlength=256) for column in columns], np.float64)
-    mean = times @ levels / count
-    squares = (times * (levels - mean[:, None]) ** 2).sum(axis=1)
-    return mean.reshape(values.shape[1:]), squares.reshape(values.shape[1:])

@@ -11,6 +11,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
+from importlib import import_module
 from typing import Any, Generic, NoReturn, Self, TypeAlias, Unpack
 
 import numpy as np
@@ -39,7 +40,7 @@ from .pipeline.trace import Trace
 from .sampling.schedule import Cursor, PlanAhead
 from .sampling.state import State, cursor_in, state_at
 from .sources import OpenSet, fingerprint
-from .stats import ReaderStats, Totals, html_table, total_seconds
+from .stats import ReaderStats, Totals, total_seconds
 from .system.limits import usable_cores
 from .system.memory import aligned_empty
 from .system.signals import after_this
@@ -446,11 +447,14 @@ class AsyncReader(Generic[D, L]):
         return "<AsyncReader {} ({}, {}) {}, slots {}>".format(self._name, *facts.values())
 
     def _repr_html_(self) -> str:
-        """The same as a table, for notebooks (IPython's rich display)."""
+        """A table, with some stored pictures, for notebooks (IPython's rich display)."""
         facts = self._facts()
         if not facts:
             return f"<code>{html.escape(repr(self))}</code>"
-        return html_table(f"AsyncReader {self._name}", list(facts.items()))
+        # the tools are made of readers: they are loaded when they are asked for
+        tool = import_module("asyncreader.tools.notebook")
+        made: str = tool.set_html(f"AsyncReader {self._name}", facts, self.dataset)
+        return made
 
     @property
     def _name(self) -> str:

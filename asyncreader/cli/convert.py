@@ -8,12 +8,27 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..errors import AsyncReaderError, shown
-from ..text import in_bytes, some
+from ..text import in_bytes, sides, some, times
 from .options import PATH, described, json_option, quiet_option
-from .terminal import INTERRUPTED, OK, SOME_SKIPPED, Progress, check_converters, print_json, say
+from .terminal import (
+    INTERRUPTED,
+    OK,
+    SOME_SKIPPED,
+    Progress,
+    Status,
+    check_converters,
+    print_json,
+    print_table,
+    say,
+)
 
 if TYPE_CHECKING:
     from converters import ConvertReport
+
+    from ..tools.doctor.folder import Survey
+
+#: Bad pictures and classes that are listed; --json has them all.
+_LISTED = 10
 
 
 class _Convert(click.Command):
@@ -45,13 +60,22 @@ class _Convert(click.Command):
     "  asyncreader convert photos/ train.h5 --size 512x512 --field mask=masks/\n"
     "  asyncreader convert train.lmdb train.h5\n"
     "  asyncreader convert photos/ train/ --size 224x224 --shards 64\n"
-    "  asyncreader convert s3://bucket/photos/ train/ --size 224x224 --shards 64",
+    "  asyncreader convert s3://bucket/photos/ train/ --size 224x224 --shards 64\n"
+    "  asyncreader convert --dry-run photos/",
 )
 @click.argument("src", type=PATH)
-@click.argument("dst", type=PATH)
+@click.argument("dst", type=PATH, required=False)
+@click.option(
+    "--dry-run",
+    is_flag=True,
+    help="Pack nothing: say what is in folder SRC, what each encoding would take in space and give "
+    "in speed here, and the command. DST may be left out.",
+)
 @json_option
 @quiet_option
-def convert(src: str, dst: str, as_json: bool, quiet: bool, **options: Any) -> int:
+def convert(
+    src: str, dst: str | None, dry_run: bool, as_json: bool, quiet: bool, **options: Any
+) -> int:
     """Pack the pictures in folder SRC into DST. SRC may also be a packed set, written by
     asyncreader or another program. SRC may be a URL of an object store. DST is on a disk.
 
@@ -60,6 +84,10 @@ def convert(src: str, dst: str, as_json: bool, quiet: bool, **options: Any) -> i
 
     Exit codes: 0 all packed, 1 failed, 2 usage, 3 packed without the bad pictures.
     """
+    if dry_run:
+        return _dry_run(src, dst, options, as_json, quiet)
+    if dst is None:
+        raise click.UsageError("Missing argument 'DST'.")
     import converters
 
     from ..pixels import kernels
@@ -97,6 +125,92 @@ def convert(src: str, dst: str, as_json: bool, quiet: bool, **options: Any) -> i
             found=exc.strerror,
         ) from exc
     return SOME_SKIPPED if report.skipped else OK
+
+
+def _dry_run(src: str, dst: str | None, options: dict[str, Any], as_json: bool, quiet: bool) -> int:
+    """Say what packing the folder would make."""
+    from ..tools.doctor.folder import survey
+
+    given = {name: value for name, value in options.items() if value not in (None, False, {})}
+    with Status(quiet or as_json) as status:
+        found = survey(src, dst, progress=status, **given)
+    if as_json:
+        print_json(found.to_dict())
+        return OK
+    if not quiet:
+        _print_pictures(found)
+        _print_forms(found)
+    if found.advised is not None:
+        click.echo(f"\n  {found.advised.command}\n")
+        if found.advised.costs:
+            click.echo(f"Its price: {found.advised.costs}.")
+    return OK
+
+
+def _print_pictures(survey: Survey) -> None:
+    """What is in the folder."""
+    from converters.inputs.local_tree import ignored_in_words
+
+    found = survey.pictures
+    exact = found.looked_at == found.count
+    rows = {
+        "pictures": f"{found.count:,}, {'' if exact else 'about '}{in_bytes(found.size)}",
+        "looked at": "all of them" if exact else f"{found.looked_at:,}, drawn at random",
+        "kinds": ", ".join(f"{kind} {count:,}" for kind, count in found.kinds.items()),
+        "sizes": sides(*found.sizes[0]),
+        "unusual": ", ".join(f"{count:,} {what}" for what, count in found.odd.items()),
+        "left out": ignored_in_words(found.ignored),
+        "bad": f"{len(found.bad):,}, listed above" if found.bad else "",
+    }
+    if found.different > 1:
+        small, middle, large = (times(size) for size in found.sizes)
+        rows["sizes"] = (
+            f"{small} to {large} (height x width), half below {middle}; "
+            f"{found.different:,} different"
+        )
+    for path, why in found.bad[:_LISTED]:
+        say(f"bad: {shown(path)}: {shown(why)}")
+    if len(found.bad) > _LISTED:
+        say(f"and {len(found.bad) - _LISTED:,} more (--json lists all)")
+    if found.classes is not None:
+        most = ", ".join(f"{shown(str(c.name))} {c.samples:,}" for c in found.classes[:_LISTED])
+        more = ", ..." if len(found.classes) > _LISTED else ""
+        rows["classes"] = f"{len(found.classes):,}: {most}{more}"
+    print_table((name, text) for name, text in rows.items() if text)
+    for note in found.notes:
+        say(f"note: {shown(note)}")
+
+
+def _print_forms(survey: Survey) -> None:
+    """What each encoding would take and give."""
+    cut = "" if survey.cut == "center" else ", cut at random"
+    click.echo(
+        f"\nWhat each form takes, by {some(survey.tried, 'picture')}, and serves of "
+        f"{times(survey.served)}{cut}, from memory ({in_bytes(survey.memory)} are free)"
+    )
+    print_table(
+        (
+            (
+                form.words,
+                " ".join(map(_option, form.options.items())),
+                "-" if form.size is None else in_bytes(form.size),
+                "-" if form.samples_per_second is None else f"{form.samples_per_second:,.0f}",
+            )
+            for form in survey.forms
+        ),
+        ("form", "options", "space", "samples/s"),
+    )
+    for form in survey.forms:
+        if form.failure is not None:
+            say(f"{form.words}: {shown(form.failure)}")
+
+
+def _option(one: tuple[str, Any]) -> str:
+    """An option as the command line has it."""
+    name, value = one
+    if value is True:
+        return f"--{name}"
+    return f"--{name} {value[0]}x{value[1]}" if isinstance(value, tuple) else f"--{name} {value}"
 
 
 def _print_packed(report: ConvertReport) -> None:

@@ -96,6 +96,7 @@ def _print(found: Diagnosis, quiet: bool) -> None:
     if not quiet:
         for note in found.notes:
             _say(f"Note: {note}.")
+        _print_epochs(found)
         _print_tried(found)
     _print_advice(found)
 
@@ -160,6 +161,23 @@ def _print_facts(found: Diagnosis) -> None:
 def _spread(found: Diagnosis, nthread: int) -> str:
     """The slowest and the fastest turn of a trial, in samples/s."""
     return "{:,.0f} to {:,.0f} in its turns".format(*found.spread[nthread])
+
+
+def _print_epochs(found: Diagnosis) -> None:
+    """What the chunks of a set cost, and what they would cost in another order or form."""
+    if not found.epochs:
+        return
+    _heading("What its chunks cost")
+    rows = (
+        (one.words, in_bytes(one.read), in_bytes(one.inflated), f"{one.seconds:,.3g} s")
+        for one in found.epochs
+    )
+    print_table(rows, ("", "read a sample", "inflated a sample", "an epoch"))
+    _say("Bytes are those of a sample whose chunk is not remembered.")
+    for one in found.epochs:
+        if one.command is not None:
+            _say(f"To {one.words}:")
+            click.echo(f"\n  {one.command}\n")
 
 
 def _print_tried(found: Diagnosis) -> None:

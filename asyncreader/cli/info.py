@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from ..array_types import Int64
     from ..pixels.specs import SampleSpec
     from ..sources import OpenSet, SetIndex, Source
+    from ..sources.base import FieldIndex
 
 #: Classes that are shown one by one; --json has them all.
 CLASSES_SHOWN: Final = 20
@@ -24,6 +25,8 @@ CLASSES_SHOWN: Final = 20
 #: Samples whose restart markers are looked at, and bytes after which no more are read.
 _LOOKED_AT: Final = 200
 _MOST_READ: Final = 64 << 20
+#: Samples whose lengths are looked at.
+_LENGTHS_READ: Final = 1 << 24
 
 
 @click.command(epilog="\b\nExample:\n  asyncreader info train.h5")
@@ -35,11 +38,11 @@ def info(path: str | None, params: dict[str, Any], as_json: bool) -> None:
     Of a set of JPEGs on a disk up to 200 are looked at: how many have restart markers, so that a
     part can be decoded alone."""
     from ..params import parse_params
-    from ..sources import open_reader_source
+    from ..sources import open_there
     from ..sources.subset import selected
 
-    checked = parse_params(set_of(path, params), {})
-    with contextlib.closing(open_reader_source(checked)) as source:
+    checked, opened = open_there(parse_params(set_of(path, params), {}))
+    with contextlib.closing(opened) as source:
         facts = _describe(source, selected(checked.subset, source))
     if as_json:
         print_json(facts)
@@ -62,9 +65,11 @@ def _describe(source: OpenSet, subset: slice | Int64 | None = None) -> dict[str,
         "count": facts.count,
         "sets": _describe_sets(source),
         "subset": None if subset is None else subset_count(subset, facts.count),
+        "field": source.names[0] if source.named else None,
         "shape": None if spec.shape is None else list(spec.shape),
         "axes": spec.axes,
         "dtype": _dtype(spec),
+        "stored_values": _stored_values(source.index.first),
         "encoding": spec.encoding,
         "chunk": source.first.index.chunk,
         "compression": source.first.index.compression,
@@ -73,6 +78,7 @@ def _describe(source: OpenSet, subset: slice | Int64 | None = None) -> dict[str,
         "classes": None if facts.classes is None else list(facts.classes),
         "splits": {name: subset_count(rows, facts.count) for name, rows in source.splits.items()},
         "episodes": _describe_episodes(source),
+        "lengths": _describe_lengths(source),
         "restarts": _describe_restarts(source.first),
         "checksums": bool(source.checked),
         "fingerprint": fingerprint(source),
@@ -112,21 +118,33 @@ def _describe_episodes(source: OpenSet) -> dict[str, Any] | None:
         "known_by": episodes.kind,
         "count": lengths.size,
         "empty": episodes.empty,
+        "words": episodes.words,
         "rows": [int(lengths.min()), float(np.median(lengths)), int(lengths.max())],
         "splits": {name: numbers.size for name, numbers in episodes.splits.items()},
         "samples": source.windows.population,
     }
 
 
+def _describe_lengths(source: OpenSet) -> dict[str, list[float]]:
+    """Least, median and greatest length of the samples of fields where they differ: of all, or of
+    the first so many."""
+    import numpy as np
+
+    found = {}
+    for name, field in source.index.fields.items():
+        if field.offsets is not None:
+            lengths = np.diff(field.offsets[: _LENGTHS_READ + 1].astype(np.int64))
+            found[name] = [int(lengths.min()), float(np.median(lengths)), int(lengths.max())]
+    return found
+
+
 def _episodes_in_words(found: dict[str, Any] | None) -> dict[str, str]:
     if found is None:
         return {}
-    low, middle, high = found["rows"]
-    rows = some(low, "row") if low == high else f"{low:,} to {high:,} rows, median {middle:,.6g}"
     empty = f", {found['empty']:,} empty ones left out" if found["empty"] else ""
     shown_splits = ", ".join(f"{shown(name)} {n:,}" for name, n in found["splits"].items())
     return {
-        "episodes": f"{found['count']:,} of {rows}{empty} ({shown(found['known_by'])})",
+        "episodes": f"{found['words']}{empty} ({shown(found['known_by'])})",
         "episode splits": shown_splits,
         "windows": some(found["samples"], "sample"),
     }
@@ -140,13 +158,20 @@ def _bytes_each(index: SetIndex) -> float | None:
     from ..sources.base import row_size
     from ..sources.extents import Extents
     from ..sources.hdf5.chunks import Chunks
+    from ..sources.hdf5.sparse import SparseRows
     from ..sources.sets.joined import Joined
 
     facts, storage, spec = index.facts, index.first.storage, index.first.spec
+    offsets = index.first.offsets
+    if offsets is not None:
+        return int(offsets[-1]) * row_size(spec.shape or (), spec.dtype) / facts.count
     if isinstance(storage, Extents):
         return float(np.mean(storage.sizes))
     if isinstance(storage, Chunks):
         return float(storage.grid.sizes.sum() / facts.count)
+    if isinstance(storage, SparseRows):
+        items = sum(one.dtype.itemsize for one in storage.numbers)
+        return storage.count * items / facts.count
     if isinstance(storage, Joined):
         if not isinstance(storage.files, tuple):
             return None if facts.fields else facts.size_on_disk / facts.count
@@ -154,6 +179,23 @@ def _bytes_each(index: SetIndex) -> float | None:
         known = [size * count for size, count in parts if size is not None]
         return sum(known) / facts.count if len(known) == len(parts) else None
     return None if spec.shape is None else row_size(spec.shape, spec.dtype)
+
+
+def _stored_values(field: FieldIndex) -> float | None:
+    """The part of the values of sparse rows that is stored; None of others."""
+    from ..sources.hdf5.sparse import SparseRows
+    from ..sources.sets.joined import Joined
+
+    storage = field.storage
+    if isinstance(storage, SparseRows):
+        return storage.count / ((storage.indptr.size - 1) * storage.width)
+    if not isinstance(storage, Joined) or not isinstance(storage.files, tuple):
+        return None
+    parts = [(_stored_values(one.first), one.facts.count) for one in storage.files]
+    known = [part * count for part, count in parts if part is not None]
+    if len(known) < len(parts):
+        return None
+    return sum(known) / sum(count for _, count in parts)
 
 
 def _describe_fields(source: OpenSet) -> list[dict[str, Any]]:
@@ -168,6 +210,7 @@ def _describe_fields(source: OpenSet) -> list[dict[str, Any]]:
             "shape": part.spec.shape,
             "channels": part.spec.image_shape()[2],
             "dtype": _dtype(part.spec),
+            "stored_values": _stored_values(part.index),
         }
         for name, part in named
     ]
@@ -233,6 +276,10 @@ def _restarts_in_words(found: dict[str, int] | None) -> str | None:
     )
 
 
+def _sparsity(stored: float | None) -> str | None:
+    return None if stored is None else f"{stored:.2%} of all (sparse rows)"
+
+
 def _print_facts(facts: dict[str, Any]) -> None:
     labels, count, each = facts["labels"], facts["count"], facts["bytes_a_sample"]
     counts = None if labels is None else labels["counts"]
@@ -260,15 +307,21 @@ def _print_facts(facts: dict[str, Any]) -> None:
         },
         **_episodes_in_words(facts["episodes"]),
         **({} if chosen is None else {"subset": f"{some(chosen, 'sample')}: labels are of these"}),
+        "field": facts["field"] and shown(facts["field"]),
         "shape": shape,
         "dtype": facts["dtype"],
+        **{
+            f"length of {shown(name)}": f"{low:,} to {high:,} values, median {middle:,.6g}"
+            for name, (low, middle, high) in facts["lengths"].items()
+        },
+        "stored values": _sparsity(facts["stored_values"]),
         "encoding": facts["encoding"],
         "chunks": facts["chunk"] and f"{some(facts['chunk'], 'sample')} each",
         "compression": facts["compression"],
         **{
             f"field {shown(field['name'])}": (
                 f"{'differs' if field['shape'] is None else times(field['shape'])} "
-                f"{field['dtype']}, {field['encoding']}"
+                f"{field['dtype']}, {_sparsity(field.get('stored_values')) or field['encoding']}"
             )
             for field in facts["fields"]
         },

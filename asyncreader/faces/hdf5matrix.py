@@ -40,15 +40,15 @@ class HDF5Matrix:
     ) -> None:
         self._given = (absolute(FILE("datapath", datapath)), dataset, start, end, normalizer)
         # axes as stored: nothing here asks which of them are height and width
-        fields = Request(data=dataset, labels=None, dims=(1, 2, 3, 4))
+        fields = Request(data=dataset, labels=None, dims=(1, 2, 3, 4), offsets=False)
         source = open_source(datapath, fields, expect="HDF5")
         try:
             facts, spec = source.facts, source.spec
-            if spec.encoded or spec.shape is None:
+            if spec.encoded or spec.shape is None or spec.ragged:
                 raise ParamsError(
-                    "this data set holds encoded images, not rows",
+                    "this data set holds encoded images, or rows of different length",
                     path=facts.path,
-                    hint="AsyncReader decodes them",
+                    hint="AsyncReader serves them",
                 )
             self.start = whole("start", start, 0)
             self.end = facts.count if end is None else whole("end", end, 0)

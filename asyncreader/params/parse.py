@@ -135,6 +135,7 @@ def _check_together(p: ReaderParams) -> None:
     _check_mix(p)
     _check_fields(p)
     _check_windows(p)
+    _check_lengths(p)
 
 
 def _check_mix(p: ReaderParams) -> None:
@@ -251,11 +252,26 @@ def _check_windows(p: ReaderParams) -> None:
                 found=f"window_outside={p.window_outside}",
                 hint='window_edge="repeat" or "zero" goes with it',
             )
-    if not asked:
+    if asked:
+        _check_single(p, "not on windows")
+
+
+def _check_lengths(p: ReaderParams) -> None:
+    if p.max_length is None:
+        for name in ("overlong", "pad_value"):
+            if getattr(p, name) != PARAMETERS[name].default:
+                raise ParamsError(f"{name} goes with max_length", found=f"{getattr(p, name)!r}")
         return
+    if p.mix is not None:
+        raise ParamsError("the sets of a mix have samples of one length", found="max_length")
+    _check_single(p, "not beside samples of different length")
+
+
+def _check_single(p: ReaderParams, words: str) -> None:
+    """ParamsError where something is asked for that works on pictures one by one."""
     for name in ("transform", "mixup", "cutmix", "views", "boxes_field", "keypoints_field"):
         if getattr(p, name) is not None:
             raise ParamsError(
-                f"{name} works on single pictures, not on windows",
+                f"{name} works on single pictures, {words}",
                 hint="postprocess gets whole batches",
             )

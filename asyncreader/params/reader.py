@@ -65,6 +65,7 @@ READ_BY: Final = (
         "labels_field",
         "labels_path",
         "columns",
+        "offsets_field",
         "subset",
         "episodes",
         "channel_order",
@@ -82,8 +83,12 @@ class Described(Protocol):
         """The parameters that were passed, by name."""
 
 
-#: Parameters of how numbers are served, which also are a dict by field.
-BY_FIELD: Final = ("members", "dtype", "scale", "mean", "std")
+#: Parameters of how numbers are served, which also are a dict by field. Those of lengths are of all
+#: fields, where they are no dict.
+BY_FIELD: Final = (
+    *("members", "dtype", "scale", "mean", "std"),
+    *("max_length", "overlong", "pad_value"),
+)
 
 #: What a reader is opened with: a dict of parameters, what ``path`` takes, or a dataset.
 Given: TypeAlias = "Mapping[str, object] | Paths | Described"
@@ -103,6 +108,7 @@ Verify: TypeAlias = Literal["always", "first", "never"]
 Io: TypeAlias = Literal["auto", "mmap", "pread"]
 MixUntil: TypeAlias = Literal["all", "first"]
 Classes: TypeAlias = Literal["joined", "own"]
+Overlong: TypeAlias = Literal["cut", "random", "error"]
 Auto: TypeAlias = Literal["auto"]
 
 
@@ -130,6 +136,10 @@ class ReaderKeywords(TypedDict, total=False):
     window_every: int | EachEpisode
     window_edge: Edge | Sequence[Edge]
     window_outside: Sequence[int | None] | None
+    max_length: int | Mapping[str, int] | None
+    overlong: Overlong | Mapping[str, Overlong]
+    pad_value: float | Mapping[str, float]
+    offsets_field: str | Literal[False] | Mapping[str, str] | None
     batch_size: int
     nthread: int | Auto
     njob: int
@@ -306,8 +316,8 @@ class ReaderParams:
         optional(WINDOW),
         "a sample is several rows of one episode: their number, from the anchor on; "
         '`(start, stop[, step])` relative to the anchor; a list of such rows; `"last"`: the '
-        "episode's last row; or a dict of these by field, where a field that is not named has one "
-        "row. Data are (B, W, ...)",
+        'episode\'s last row; `"episode"`: the whole episode, (B, max_length, ...); or a dict of '
+        "these by field, where a field that is not named has one row. Data are (B, W, ...)",
         shown="one row",
     )
     window_every: int | EachEpisode = parameter(
@@ -327,6 +337,34 @@ class ReaderParams:
         optional(OUTSIDE),
         "`(before, after)`: at most so many rows of a window lie outside; None in it: any number",
         shown="any number",
+    )
+    max_length: int | dict[str, int] | None = parameter(
+        None,
+        optional(checks.by_field(whole(1, 1 << 31))),
+        "length of a row of samples that differ in length (variable length, values with offsets, "
+        'whole episodes: `window="episode"`): data are (B, max_length, ...), and `batch.lengths` '
+        "says how much of a row is served; or a dict by field. See "
+        "[rows of different length](arrays.md#rows-of-different-length)",
+        shown="needed there",
+    )
+    overlong: Overlong | dict[str, Overlong] = parameter(
+        "cut",
+        checks.by_field(one_of(Overlong)),
+        'a sample that is longer: `"cut"`: its head; `"random"`: a random stretch, the same for '
+        'all fields of an episode; `"error"`; or a dict by field',
+    )
+    pad_value: float | dict[str, float] = parameter(
+        0,
+        checks.by_field(checks.NUMBER),
+        "what shorter samples are filled up with; or a dict by field",
+    )
+    offsets_field: str | Literal[False] | dict[str, str] | None = parameter(
+        None,
+        optional(checks.OFFSETS),
+        "name of the (N + 1,) starts of samples in an array of values, or of their (N,) lengths; "
+        "or a dict by field. `<name>_offsets`, `<name>_lengths`, `offsets` and `indptr` are found "
+        "where neither `episodes` nor `window` is given; False: the values are rows",
+        shown="found",
     )
     batch_size: int = parameter(1, whole(1, 1 << 63), "samples in a batch")
     nthread: int | Auto = parameter(
@@ -675,7 +713,7 @@ PARAMETERS: Final[dict[str, Parameter]] = declared(ReaderParams)
 #: Parameters whose values may have no hash; equal ones of the others have equal hashes.
 _UNHASHED: Final = (
     *("mix", "data", "labels", "data_field", "columns", "subset", "episodes_subset", "window"),
-    *("weights", "views", "transform", "postprocess", *BY_FIELD),
+    *("weights", "views", "transform", "postprocess", "offsets_field", *BY_FIELD),
 )
 
 

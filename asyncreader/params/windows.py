@@ -11,13 +11,15 @@ from ..checks import SUBSET, Check, Wrong, one_of, plain, whole
 if TYPE_CHECKING:
     from ..array_types import Int64
 
-#: One window for each episode; its last row; what becomes of rows outside of an episode.
+#: One window for each episode, or all of its rows; its last row; what becomes of rows outside of an
+#: episode.
 EachEpisode: TypeAlias = Literal["episode"]
 LastRow: TypeAlias = Literal["last"]
 Edge: TypeAlias = Literal["drop", "repeat", "zero"]
 
-#: The rows of a window: their number, (start, stop[, step]) relative to the anchor, a list of such.
-Rows: TypeAlias = int | Sequence[int] | LastRow
+#: The rows of a window: their number, (start, stop[, step]) relative to the anchor, a list of such,
+#: the last one or all of the episode.
+Rows: TypeAlias = int | Sequence[int] | LastRow | EachEpisode
 
 #: The most rows of a window, and the farthest from its anchor.
 MOST_ROWS: Final = 1 << 16
@@ -54,12 +56,9 @@ SOME_EPISODES: Final = Check("a slice, numbers or names of episodes", _some, "sl
 def _rows(value: Any, part: str = "") -> Rows:
     """The rows of one field as they were given, checked: see :func:`reach_of`."""
     if isinstance(value, str):
-        if value == "last":
-            return "last"
-        hint = None
-        if value == "episode":
-            hint = "whole episodes are not served yet: a window has a fixed number of rows"
-        raise Wrong(_ROWS, value, part, hint)
+        if value in ("last", "episode"):
+            return "last" if value == "last" else "episode"
+        raise Wrong(_ROWS, value, part)
     near = whole(-FARTHEST, FARTHEST)
     number = plain(value)
     if isinstance(number, int):
@@ -74,10 +73,10 @@ def _rows(value: Any, part: str = "") -> Rows:
     return kept
 
 
-def reach_of(rows: Rows) -> tuple[int, ...] | LastRow:
-    """The rows of a window relative to its anchor, or "last"."""
+def reach_of(rows: Rows) -> tuple[int, ...] | LastRow | EachEpisode:
+    """The rows of a window relative to its anchor, "last" or "episode"."""
     if isinstance(rows, str):
-        return "last"
+        return rows
     if isinstance(rows, int):
         return tuple(range(rows))
     near = range(*rows) if isinstance(rows, tuple) else rows
@@ -85,7 +84,8 @@ def reach_of(rows: Rows) -> tuple[int, ...] | LastRow:
 
 
 _ROWS: Final = (
-    'a number of rows, (start, stop[, step]) around the anchor, a list of such rows or "last"'
+    "a number of rows, (start, stop[, step]) around the anchor, a list of such rows, "
+    '"last" or "episode"'
 )
 
 

@@ -31,6 +31,7 @@ from ..sources import (
     open_reader_source,
     read_rows,
 )
+from ..sources.ragged import rule_of_lengths
 from ..sources.sets.joined import JoinedSource
 from ..sources.subset import classes_of, resolve_weights, resolve_windows
 from ..stats import Meter
@@ -74,7 +75,10 @@ def make_schedule(p: ReaderParams, source: OpenSet, rank: int, world_size: int) 
     parameters do not fit."""
     if p.last_batch == "short" and world_size != 1:
         raise ParamsError('last_batch="short" needs world_size 1', found=f"{world_size}")
+    lengths = rule_of_lengths(p, source)
     windows, subset = resolve_windows(p.subset, source)
+    if windows is not None:  # of the episodes that are chosen
+        source = OpenSet(replace(source.index, windows=windows), source.parts)
     storage = replace(
         _storage(source, p),
         weights=resolve_weights(p.weights, source, subset),
@@ -86,7 +90,7 @@ def make_schedule(p: ReaderParams, source: OpenSet, rank: int, world_size: int) 
         until_first=p.mix_until == "first",
     )
     sampler = sampler_of(p.shuffle, p.seed, p.shuffle_window, storage, subset, windows)
-    schedule = Schedule(sampler, p.batch_size, rank, world_size, p.last_batch)
+    schedule = Schedule(sampler, p.batch_size, rank, world_size, p.last_batch, lengths)
     if schedule.steps == 0:
         raise ParamsError(
             "an epoch would have no batch",
@@ -268,6 +272,7 @@ def slot_layout(p: ReaderParams, filler: BatchFiller) -> SlotLayout:
         several=source.named or p.views is not None,
         sets=source.set_ends,
         windows=source.windows,
+        lengths=source.lengths(p.wanted),
     )
     _check_memory(p, layout)
     for number, stage in enumerate(filler.stages):

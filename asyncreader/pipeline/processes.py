@@ -121,7 +121,9 @@ class ProcessWorkers(ProcessGroup):
         self.meters = [Meter() for _ in range(count)]
         # data and labels are in the index, the others in the schedule
         few = replace(recipe.params, data=None, labels=None, subset=None, weights=None)
-        self._recipe = replace(recipe, params=few)
+        # batches are made in this process, which knows the rows of their samples
+        layout = replace(recipe.layout, windows=None, lengths=())
+        self._recipe = replace(recipe, params=few, layout=layout)
         self._given = {name: getattr(recipe.params, name) for name in _GIVEN}
         self._set = index, schedule
         self._shared: Shared[tuple[SetIndex, Schedule]] | None = None

@@ -13,6 +13,7 @@ import numpy as np
 
 from ..array_types import Array, Bools, Int64
 from ..sampling.episodes import Windows
+from ..sampling.lengths import Lengths
 from ..sampling.schedule import BatchPlan
 from ..stats import BadRow
 from .owners import Observer, RingSlot
@@ -81,7 +82,8 @@ class SlotLayout:
 
     ``rows``: shape and dtype of the memory of each field, ``labels``: of the labels; ``several``:
     see :class:`BatchLayout`; ``made``: what each stage makes of the rows (see stages.py); ``sets``:
-    the record numbers at which the sets of a mix end; ``windows``: those of a set of episodes.
+    the record numbers at which the sets of a mix end; ``windows``: those of a set of episodes;
+    ``lengths``: of the samples of each field, where they differ.
     """
 
     rows: tuple[Part, ...]
@@ -90,6 +92,7 @@ class SlotLayout:
     made: tuple[BatchLayout, ...] = ()
     sets: tuple[int, ...] = ()
     windows: Windows | None = None
+    lengths: tuple[Lengths | None, ...] = ()
 
     def sizes(self) -> list[int]:
         """Bytes of each buffer, in the order in which build() asks for them."""
@@ -105,7 +108,7 @@ class SlotLayout:
     ) -> list[Slot]:
         """``count`` slots; ``view`` takes the rows of each field and returns what the user sees."""
         return [
-            Slot(number, self.memory(allocate, view), self.sets, self.windows)
+            Slot(number, self.memory(allocate, view), self.sets, self.windows, self.lengths)
             for number in range(count)
         ]
 
@@ -162,14 +165,15 @@ class Slot(RingSlot):
     """The buffers of one batch, allocated once, and what is being done with them.
 
     ``rows``, ``made``: see :class:`SlotMemory`; ``labels``: (B, ...) or None; ``out``,
-    ``out_labels``, ``several``: the last of ``made``, which is handed out; ``sets``, ``windows``:
-    see :class:`SlotLayout`.
+    ``out_labels``, ``several``: the last of ``made``, which is handed out; ``sets``, ``windows``,
+    ``lengths``: see :class:`SlotLayout`.
     """
 
     __slots__ = (
         "bad",
         "batch",
         "labels",
+        "lengths",
         "made",
         "memory",
         "out",
@@ -188,10 +192,12 @@ class Slot(RingSlot):
         memory: SlotMemory,
         sets: tuple[int, ...] = (),
         windows: Windows | None = None,
+        lengths: tuple[Lengths | None, ...] = (),
     ) -> None:
         super().__init__(number)
         self.sets = sets
         self.windows = windows
+        self.lengths = lengths
         self.use(memory)
         #: What was handed out last: weak references to the batch and to its first array.
         self.batch: tuple[weakref.ref[Any], weakref.ref[Array]] | None = None

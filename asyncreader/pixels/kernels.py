@@ -35,6 +35,7 @@ from . import augment_twins, numbers_twins, planes_twins, sparse_twins, twins
 
 feistel_rows: Callable[..., None]
 permuted_rows: Callable[..., None]
+alias_rows: Callable[..., None]
 uniform_rows: Callable[..., None]
 gather_rows: Callable[..., None]
 pread_rows: Callable[..., None]

@@ -7,7 +7,7 @@ checksums, the way into the slot, and the record number that an error names.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Final, NamedTuple, Protocol, TypeVar
@@ -28,6 +28,7 @@ from ..stats import Meter
 from ..system.memory import address_of
 from .encoded import PLANNED_BYTES, Images, RowView, groups, put_planes, put_planned, put_views
 from .fill_tables import LEAST_HASHED, ROW_BYTES
+from .lengths import Stretches, too_long
 from .planes import YUV420
 from .row_filler import RowFiller
 from .specs import SampleSpec
@@ -150,6 +151,12 @@ class Writer(Protocol):
         """Take raw samples that lie at ``offsets`` of ``store``.
 
         ``which``: their places in the job; None: all of it.
+        """
+
+    def values(self, origin: Origin, starts: Int64, lengths: Int64) -> Iterator[Writer]:
+        """Take all samples of the job, which differ in length: each is ``lengths`` values from
+        ``starts`` on. Gives the writers of the values that are wanted, whose jobs have the values'
+        numbers; ``origin`` knows these. What is read with one is read before the next is asked for.
         """
 
     def fail(self, i: int, error: SampleError) -> None:
@@ -363,6 +370,29 @@ class RowWriter:
         found = _fill(filler, store, offsets, part.job.rows, self.out, keys, part._check)
         if found is not None:
             part._compare(np.arange(found.size), found)
+
+    def values(self, origin: Origin, starts: Int64, lengths: Int64) -> Iterator[RowWriter]:
+        """Cut samples of different length, and fill up their rows: see :class:`Writer`."""
+        fill, job = self.fill, self.job
+        assert fill.values is not None
+        most = self.out.shape[1]
+        if fill.wanted.overlong == "error":
+            for i in np.flatnonzero(lengths > most).tolist():
+                self.fail(i, too_long(fill.wanted, int(lengths[i])))
+            good = lengths <= most
+            job, starts, lengths = job.pick(good), starts[good], lengths[good]
+        found = Stretches.of(fill.wanted, starts, lengths, job.keys)
+        found.pad(self.out, job.rows, fill.pad)
+        flat = self.out.reshape(-1, *fill.values.row_shape)
+        bad: list[RowError] = []
+        for _, records, rows in found.pieces(job.rows, most):
+            one = RowJob(records, rows, records.view(np.uint64))  # numbers draw nothing
+            part = RowWriter(origin, one, fill.values, flat, self.meter, bad, self._first)
+            part._named_from = self._named_from
+            yield part
+        # one error for each sample
+        each = {one.row // most: RowError(one.row // most, one.error) for one in bad}
+        self.errors += each.values()
 
     def _not_as_one(self, store: RowStore, offsets: Int64) -> None:
         """Write raw samples that no RowFiller writes. Those to be checked, or to be read from a

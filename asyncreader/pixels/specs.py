@@ -26,7 +26,8 @@ class SampleSpec:
     colours (masks.py). ``as_stored``: handed out in the stored order of axes, whatever the layout.
     ``narrow``: it is known that grey pictures of 16 bits are served with 8; where it is not, such a
     picture is a DecodeError. ``members``: of structured rows, the one that is a field of its own;
-    their ``dtype`` is flat (numbers.py).
+    their ``dtype`` is flat (numbers.py). ``ragged``: samples differ in length: each is a number of
+    values, and ``shape`` is that of one value.
     """
 
     shape: tuple[int, ...] | None
@@ -39,6 +40,7 @@ class SampleSpec:
     as_stored: bool = False
     narrow: bool = False
     members: str | None = None
+    ragged: bool = False
 
     @property
     def encoded(self) -> bool:
@@ -47,7 +49,7 @@ class SampleSpec:
 
     @property
     def row_bytes(self) -> int:
-        """Bytes of one raw sample, where all have one shape."""
+        """Bytes of one raw sample, where all have one shape; of one value of ragged ones."""
         assert self.shape is not None
         return math.prod(self.shape) * self.dtype.itemsize
 
@@ -93,6 +95,11 @@ class OutputSpec:
     others: tuple[OutputSpec, ...] = ()
     #: Members of structured rows, of each field that has such rows; one alone is no axis.
     members: str | tuple[str, ...] | None = None
+    #: Of samples that differ in length: the length of a row, what is served of a longer one, and
+    #: what a shorter one is filled up with.
+    max_length: int | None = None
+    overlong: str = "cut"
+    pad_value: float = 0
     #: What is asked of single fields, by their names: other values of the fields above.
     by_field: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
 

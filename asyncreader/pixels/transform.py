@@ -11,6 +11,7 @@ import contextlib
 import math
 import threading
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import cached_property
 from typing import Any, Final
 
@@ -22,6 +23,7 @@ from ..system.limits import last_level_cache
 from ..system.memory import address_of
 from . import codec, geometry, kernels, planes, ranges, twins
 from .fill_tables import MIRROR_DRAW
+from .lengths import padding
 from .masks import check_values, decode_values, pick
 from .numbers import NumberRows
 from .row_filler import RowFiller
@@ -88,7 +90,8 @@ class RowTransform:
     flips, padded crops or erased rectangles), "affine" (uint8 -> float32 or float16) and
     "transpose" (HWC -> CHW), each one compiled pass for a whole batch; "resize" (uint8 pictures,
     cropped and resized), "numbers" (no pictures, cast, normalised, or members of structured
-    rows) or "each" (per image).
+    rows), "ragged" (numbers of different length: ``values`` makes one value of a row) or "each"
+    (per image).
     ``frame``: (H, W) of the picture whose crop is taken (that of the first field), None for a
     sample's own. ``members``: of a mix of sets, that of each set, by the number of the set's first
     record.
@@ -104,6 +107,7 @@ class RowTransform:
         self.stored = stored
         self.wanted = wanted
         self.members: Mapping[int, RowTransform] = {}
+        self.values: RowTransform | None = None
         self._frame = frame
         self._path = path
         #: what is done with numbers that are no pictures
@@ -124,6 +128,7 @@ class RowTransform:
             wanted.flip
             or (wanted.size is not None and wanted.crop in ("random", "random-resized"))
             or any(step.random for step in wanted.steps)
+            or (wanted.max_length is not None and wanted.overlong == "random")
         )
         self._steps = tuple(step for step in wanted.steps if not step.last)
         self._last_steps = tuple(step for step in wanted.steps if step.last)
@@ -193,6 +198,27 @@ class RowTransform:
         self.mode = "each" if wanted.steps else "copy" if numbers.plain else one
         self._to_hwc: tuple[int, ...] | None = None
         self.geometry = False
+        if self.stored.ragged:
+            self._plan_ragged(wanted)
+
+    def _plan_ragged(self, wanted: OutputSpec) -> None:
+        """Numbers of different length."""
+        if wanted.max_length is None:
+            raise ParamsError(
+                "the stored samples differ in length, a batch cannot",
+                path=self._path,
+                hint="pass max_length",
+            )
+        self.values = RowTransform(replace(self.stored, ragged=False), wanted, self._path)
+        self.row_shape = (wanted.max_length, *self.row_shape)
+        self.view_axes = tuple(range(len(self.row_shape) + 1))
+        self.mode = "ragged"
+        self.pad  # noqa: B018 - checked when the set is opened
+
+    @cached_property
+    def pad(self) -> Array:
+        """What shorter samples are filled up with. ParamsError where ``dtype`` cannot hold it."""
+        return padding(self.wanted, self.dtype, self._path)
 
     def _plan_planes(self, stored: SampleSpec, wanted: OutputSpec, path: str) -> None:
         """4:2:0 planes as they are stored."""
@@ -347,11 +373,15 @@ class RowTransform:
     def handed_out(self, rows: Array) -> Array:
         """The view of a slot's memory that the user sees."""
         first = rows.ndim - len(self.row_shape)  # behind the axes of samples and of views
-        axes = (axis + first - 1 for axis in self.view_axes[1:])
-        seen = rows.transpose(*range(first), *axes)
+        seen = rows.transpose(*range(first), *self._seen_axes)
         if self.stored.flat:
             return seen[..., 0, :, :] if self.wanted.layout == "NCHW" else seen[..., 0]
         return seen
+
+    @cached_property
+    def _seen_axes(self) -> tuple[int, ...]:
+        """The axes of a row in the order in which the user sees them, counted from the last."""
+        return tuple(axis - 1 - len(self.row_shape) for axis in self.view_axes[1:])
 
     @property
     def image_axes(self) -> str | None:
@@ -401,7 +431,7 @@ class RowTransform:
     def filler(self, batch_bytes: int) -> RowFiller | None:
         """What fills rows of a slot of so many bytes from memory, many at a time; None where each
         row is a call of its own."""
-        if self.mode in ("each", "resize", "numbers"):
+        if self.mode in ("each", "resize", "numbers", "ragged"):
             return None
         found = self._fillers.get(batch_bytes)
         if found is None:

@@ -12,7 +12,7 @@ import numpy as np
 from xxhash import xxh3_64_intdigest
 
 from ..array_types import Array, Float32, Float64, Int64, UInt8, UInt64
-from ..keyed_random import Draws, key_of, mix_rows, uniforms
+from ..keyed_random import Draws, key_of, mix_rows, scale_rows, uniforms
 from ..system.files import read_into
 from . import fill_tables as tables
 
@@ -75,6 +75,17 @@ def permuted_rows_numpy(
         swap = mix_rows(0, shared + key.view(np.int64)) >> np.uint64(63) != 0
         images = np.where(swap, partners, images)
     out[:] = images
+
+
+def alias_rows_numpy(numbers: Int64, key: int, cells: UInt64, bits: int, out: Int64) -> None:
+    """Draws from an alias table: see sampling/weighted.py."""
+    shift = np.uint64(64 - bits)
+    draws = mix_rows(int(key), numbers)
+    chosen = scale_rows(draws, cells.size)
+    found = cells[chosen]
+    coins = draws * np.uint64(cells.size) >> shift
+    aliases = (found & ((np.uint64(1) << shift) - np.uint64(1))).view(np.int64)
+    out[:] = np.where(coins < found >> shift, chosen, aliases)
 
 
 def bytes_at(address: int, length: int) -> UInt8:

@@ -16,12 +16,13 @@ import numpy as np
 from ..array_types import Bools, Int64
 from ..errors import ParamsError
 from ..keyed_random import STREAM_ANCHOR, key_of, mix_rows
+from ..text import some
 from .samplers import Sampler, Storage, Subset, digest
 from .within import Renumbered
 
-#: The rows of one field in a window, relative to the anchor; the episode's last row; or None: the
-#: anchor's row itself, without an axis for the window.
-Reach: TypeAlias = tuple[int, ...] | Literal["last"] | None
+#: The rows of one field in a window, relative to the anchor; the episode's last row; all of its
+#: rows; or None: the anchor's row itself, without an axis for the window.
+Reach: TypeAlias = tuple[int, ...] | Literal["last", "episode"] | None
 
 Edge: TypeAlias = Literal["drop", "repeat", "zero"]
 
@@ -64,6 +65,13 @@ class Episodes:
     def lengths(self) -> Int64:
         """Rows of each episode, int64 (E,)."""
         return self.ends - self.starts
+
+    @property
+    def words(self) -> str:
+        """How many, and how long, such as "12 episodes of 40 to 51 rows, median 45.5"."""
+        low, high = int(self.lengths.min()), int(self.lengths.max())
+        rows = f"{low:,} to {high:,} rows, median {float(np.median(self.lengths)):,.6g}"
+        return f"{some(self.ends.size, 'episode')} of {some(low, 'row') if low == high else rows}"
 
     def of(self, rows: Int64) -> Int64:
         """The episodes that ``rows`` of the set are in; -1 for a row below 0."""
@@ -174,7 +182,9 @@ class Windows:
 
     ``fields``: of each field of the set, by name; ``every``: a sample begins at each so-many-th row
     of an episode; 0: at one random row of each episode; ``edges``: what rows before and behind the
-    episode become; ``outside``: the most rows of a window that may lie there, None for any number.
+    episode become; ``outside``: the most rows of a window that may lie there, None for any number;
+    ``most``: rows that are served of whole episodes, by field. Where a field has the whole episode,
+    samples are episodes, which begin at their first rows.
     """
 
     episodes: Episodes
@@ -183,11 +193,32 @@ class Windows:
     edges: tuple[Edge, Edge] = ("drop", "drop")
     outside: tuple[int | None, int | None] = (None, None)
     chosen: Int64 | None = None
+    most: Mapping[str, int | None] = field(default_factory=dict)
+
+    @property
+    def by_episode(self) -> bool:
+        """Whether an epoch has one sample of each episode."""
+        return self.every == 0 or self._whole
+
+    @cached_property
+    def _whole(self) -> bool:
+        return any(self.reach(name) == "episode" for name in self.fields)
 
     def width(self, name: str) -> int | None:
         """Rows of a field in a sample; None where it has no axis for them."""
         reach = self.reach(name)
+        if reach == "episode":
+            return self.most.get(name)
         return 1 if reach == "last" else None if reach is None else len(reach)
+
+    def whole(self, name: str, rows: Int64) -> tuple[Int64, Int64, Int64]:
+        """Of the episodes that begin at ``rows`` of the set (B,): the first of the field's rows,
+        how many it has, and how many the set has; int64 (B,) each."""
+        which, own = self.episodes.of(rows), self.episodes.fields.get(name)
+        lengths = self.episodes.ends[which] - self.episodes.starts[which]
+        if own is None:
+            return rows, lengths, lengths
+        return own.starts[which], lengths + (own.extra or 0), lengths
 
     def reach(self, name: str) -> Reach:
         """The rows of a field in a sample."""
@@ -202,7 +233,7 @@ class Windows:
         rooms = [0 if e == "drop" else o for e, o in zip(self.edges, self.outside, strict=True)]
         for name in self.fields:
             reach = self.reach(name)
-            if reach is None or reach == "last":
+            if not isinstance(reach, tuple):
                 continue
             rows = self.episodes.fields.get(name)
             extra = 0 if rows is None else rows.extra or 0
@@ -217,6 +248,8 @@ class Windows:
         """All rows at which a sample may begin."""
         first, behind = self._limits
         every, starts, lengths = self.every or 1, self.episodes.starts, self.episodes.lengths
+        if self._whole:  # beyond which no episode has a row
+            every = int(lengths.max())
         if self.chosen is not None:
             starts, lengths = starts[self.chosen], lengths[self.chosen]
         skipped = -(-first // every)
@@ -241,14 +274,15 @@ class Windows:
         last = self.episodes.ends[which] - begin - 1 + (0 if own is None else own.extra or 0)
         if reach == "last":
             return (start + last)[:, None], np.ones((rows.size, 1), np.bool_)
-        wanted = (rows - begin)[:, None] + np.array(reach, np.int64)
+        near = range(self.most[name] or 0) if reach == "episode" else reach
+        wanted = (rows - begin)[:, None] + np.array(near, np.int64)
         inside = np.clip(wanted, 0, last[:, None])
         return inside + start[:, None], inside == wanted
 
     def zeroed(self, name: str, rows: Int64) -> Bools | None:
         """Rows of the samples' windows that are zeros, bool (B, W); None where none can be."""
         reach = self.reach(name)
-        if reach is None or reach == "last" or "zero" not in self.edges:
+        if not isinstance(reach, tuple) or "zero" not in self.edges:
             return None
         inside = self.stored(name, rows)[1]
         assert inside is not None
@@ -265,6 +299,10 @@ class Windows:
         if width is None:
             return None
         found = np.zeros((rows.size, width), np.bool_)
+        if self.reach(name) == "episode":
+            lengths = self.whole(name, rows[mask])[1]
+            found[mask] = np.arange(width) < lengths[:, None]
+            return found
         inside = self.stored(name, rows[mask])[1]
         assert inside is not None
         found[mask] = inside
@@ -275,8 +313,16 @@ class Windows:
         rows."""
         named = [reach for reach in map(self.reach, self.fields) if isinstance(reach, tuple)]
         span = max((max(reach) - min(reach) for reach in named), default=0)
-        rows, every = max(block, self.every), self.every or 1
+        every = self._each
+        rows = max(block, every)
         return samples * every + -(-samples * every // rows) * span
+
+    @property
+    def _each(self) -> int:
+        """The rows from one sample to the next, about."""
+        if self._whole:
+            return max(1, int(self.episodes.ends[-1]) // self.episodes.ends.size)
+        return self.every or 1
 
     def identity(self) -> Mapping[str, str]:
         """What a state must match of it."""
@@ -295,7 +341,7 @@ class Windows:
 
     def storage(self, rows: Storage) -> Storage:
         """How the anchors are stored in a set whose rows are."""
-        every = self.every
+        every = self._each if self.every else 0
         # of a sample the rows that are decoded for it alone, where blocks are read
         decoded = rows.sample_bytes * self.rows_read(rows.block, rows.block) // rows.block
         return replace(

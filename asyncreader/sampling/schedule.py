@@ -86,7 +86,8 @@ class BatchPlan(NamedTuple):
 class Schedule:
     """The batches of one rank in a whole training run. Every method is pure.
 
-    ``batch``: rows of this rank's batch; ``last_batch``: "drop", "pad", "wrap" or "short".
+    ``batch``: rows of this rank's batch; ``last_batch``: "drop", "pad", "wrap" or "short";
+    ``lengths``: how samples of different length are cut, None where there are none.
     """
 
     sampler: Sampler
@@ -94,6 +95,7 @@ class Schedule:
     rank: int = 0
     world_size: int = 1
     last_batch: str = "drop"
+    lengths: str | None = None
 
     @cached_property
     def length(self) -> int:

@@ -23,12 +23,13 @@ _RESUME: Final = {
     "same ones",
     "episodes": "resume with the same episodes of the same set",
     "rows": "resume with the same window, window_every, window_edge and window_outside",
+    "lengths": "resume with the same max_length and overlong",
     "files": 'with shuffle="block" the order follows how samples are cut into files: resume on '
     "files that hold as many samples each",
 }
 
 #: What the states of some samplers have, and the others' have not.
-_OF_SOME: Final = ("mix", "weights", "classes", "epoch_samples", "episodes", "rows")
+_OF_SOME: Final = (*("mix", "weights", "classes", "epoch_samples", "episodes", "rows", "lengths"),)
 
 
 def state_at(schedule: Schedule, cursor: Cursor, fingerprint: str) -> State:
@@ -85,6 +86,8 @@ def _identity(schedule: Schedule, fingerprint: str) -> State:
         **schedule.sampler.identity(),
     }
     subset = sampler.pop("subset", None)  # a subset of a set is another set
+    if schedule.lengths is not None:
+        sampler["lengths"] = schedule.lengths
     return {
         **sampler,
         "last_batch": schedule.last_batch,

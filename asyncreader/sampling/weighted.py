@@ -15,7 +15,8 @@ from functools import cached_property
 import numpy as np
 
 from ..array_types import Float64, Int64, UInt64
-from ..keyed_random import STREAM_BAD_SAMPLE, STREAM_WEIGHTED, key_of, mix_rows, scale_rows
+from ..keyed_random import STREAM_BAD_SAMPLE, STREAM_WEIGHTED, key_of
+from ..pixels import kernels
 from .samplers import AtRandom, digest
 
 
@@ -61,14 +62,12 @@ class AliasTable:
         return cls(thresholds.view(np.uint64), bits)
 
     def draw(self, key: int, numbers: Int64) -> Int64:
-        """Draws ``numbers`` (int64, of any size) of those keyed by ``key``, in a new array."""
-        shift = np.uint64(64 - self.bits)
-        draws = mix_rows(key, numbers)
-        chosen = scale_rows(draws, self.cells.size)
-        found = self.cells[chosen]
-        coins = draws * np.uint64(self.cells.size) >> shift
-        aliases = (found & ((np.uint64(1) << shift) - np.uint64(1))).view(np.int64)
-        return np.where(coins < found >> shift, chosen, aliases)
+        """Draws ``numbers`` (int64, of any number) of those keyed by ``key``, in a new array."""
+        out = np.empty(numbers.shape, np.int64)
+        kernels.alias_rows(
+            np.ascontiguousarray(numbers), np.uint64(key), self.cells, self.bits, out
+        )
+        return out
 
 
 @dataclass(frozen=True, eq=False)

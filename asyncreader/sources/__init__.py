@@ -7,7 +7,7 @@ from .base import SetFacts, Source, read_rows
 from .fields import OpenSet, SetIndex
 from .fingerprint import fingerprint
 from .inspector import Inspector
-from .open import expand_paths, fields_of, open_reader_source, open_source, open_whole
+from .open import expand_paths, fields_of, open_reader_source, open_source, open_there, open_whole
 from .request import Request
 from .sets.mixed import MixedSet
 from .sniff import container_of, sniff
@@ -31,6 +31,7 @@ __all__ = [
     "fingerprint",
     "open_reader_source",
     "open_source",
+    "open_there",
     "open_whole",
     "read_rows",
     "sniff",

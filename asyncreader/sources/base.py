@@ -90,7 +90,8 @@ class FieldIndex:
     "some" or "none" of the samples have checksums. ``path``: the name of its own file, where the
     set has several. ``stored_as``: what is stored, where ``spec`` follows from what the caller asks
     for; ``columns``: a digest of the names of the columns that are served, where they have any;
-    ``memory``: bytes that a sample takes of decoded chunks, where not those of its values.
+    ``memory``: bytes that a sample takes of decoded chunks, where not those of its values;
+    ``offsets``: whole numbers (N + 1,), where the values of samples of different length begin.
     """
 
     spec: SampleSpec
@@ -106,6 +107,7 @@ class FieldIndex:
     stored_as: str | None = None
     columns: str | None = None
     memory: int | None = None
+    offsets: Array | None = None
 
     def open(self, facts: SetFacts) -> Source:
         """Its source, of a file that is opened anew. FormatError if it was replaced or changed."""

@@ -245,8 +245,16 @@ def windows_of(p: ReaderParams, index: SetIndex) -> Windows | None:
     if p.episodes_subset is not None:
         chosen = _chosen(p.episodes_subset, found.episodes, index.facts.path)
     every = 0 if p.window_every == "episode" else int(p.window_every)
+    if "episode" in fields.values():
+        if every > 1:
+            raise ParamsError(
+                "window_every is of windows shorter than an episode",
+                found=f'window_every={every}, window="episode"',
+            )
+        every = 1
     outside = p.window_outside or (None, None)
-    return Windows(found.episodes, fields, every, edges, outside, chosen)
+    most = {name: p.wanted.for_field(name).max_length for name in names}
+    return Windows(found.episodes, fields, every, edges, outside, chosen, most)
 
 
 def _chosen(subset: slice | Int64 | tuple[str, ...], episodes: Episodes, path: str) -> Int64:

@@ -53,6 +53,21 @@ class ImageExtents(Extents):
         return RawImages(facts, index, file, file.store, self)
 
 
+@dataclass(frozen=True, eq=False)
+class RunExtents:
+    """Samples of ``size`` bytes that follow each other in runs: ``stops``: int64, the byte behind
+    each run, ``ends``: int64, the samples up to its end."""
+
+    stops: Int64
+    ends: Int64
+    size: int
+
+    def serve(self, facts: SetFacts, index: FieldIndex, file: ByteFile | None) -> Source:
+        """A source that reads them from ``file``."""
+        assert file is not None
+        return RunSource(facts, index, file, self)
+
+
 class ExtentSource(BaseSource):
     """Reads samples that are byte ranges of one store."""
 
@@ -139,6 +154,25 @@ class ExtentSource(BaseSource):
             self.store.will_need(offsets, self._sizes[records])
         for offset, record in zip(offsets.tolist(), records.tolist(), strict=True):
             yield self.store.view(offset, self.length(record))
+
+
+class RunSource(ExtentSource):
+    """Reads samples that follow each other in runs."""
+
+    def __init__(
+        self, facts: SetFacts, index: FieldIndex, file: ByteFile, runs: RunExtents
+    ) -> None:
+        super().__init__(facts, index, file, file.store, Extents((0, runs.size), runs.size))
+        self._runs = runs
+
+    def offsets(self, records: Int64) -> Int64:
+        runs = self._runs
+        which = np.searchsorted(runs.ends, records, side="right")
+        found: Int64 = runs.stops[which] - (runs.ends[which] - records) * runs.size
+        return found
+
+    def in_memory(self, size: int) -> tuple[RowsInMemory, ...]:
+        return ()  # they are no table
 
 
 class RawImages(ExtentSource):

@@ -18,13 +18,15 @@ import numpy as np
 from ..array_types import Array, Int64
 from ..errors import DecodeError, FormatError, ParamsError, SampleError
 from ..pixels.augment.base import along
+from ..pixels.lengths import Stretches, too_long
 from ..pixels.masks import decode_values
 from ..pixels.points import Moved, moved_fill
 from ..pixels.rows import RowError, RowJob
 from ..pixels.specs import OutputSpec, SampleSpec
 from ..pixels.transform import RowTransform
 from ..pixels.views import by_field
-from ..sampling.episodes import Windows
+from ..sampling.episodes import Windows, field_count
+from ..sampling.lengths import Lengths
 from ..stats import Meter
 from ..text import sides
 from . import base
@@ -193,7 +195,24 @@ class OpenSet:
         first = fills[0]
         for name, part in zip(self.names[1:], self.parts[1:], strict=True):
             fills += _fills(name, part, wanted, _size(spec), first)
+        for name, (fill, *_) in zip(self.names, by_field(fills, fills), strict=True):
+            if self._whole(name) and fill.wanted.max_length is not None:
+                fill.pad  # noqa: B018 - checked when the set is opened
         return tuple(fills)
+
+    def _whole(self, name: str) -> bool:
+        """Whether a field's samples are whole episodes."""
+        return self.windows is not None and self.windows.reach(name) == "episode"
+
+    def lengths(self, wanted: OutputSpec) -> tuple[Lengths | None, ...]:
+        """How long the samples of each field are as they are served; None where all are alike."""
+        found: list[Lengths | None] = []
+        for name, one in self.index.fields.items():
+            most = wanted.for_field(name).max_length
+            differ = one.offsets is not None or self._whole(name)
+            cut = differ and most is not None
+            found.append(Lengths(name, most or 0, one.offsets, self.windows) if cut else None)
+        return tuple(found)
 
     def _check_named(self, wanted: OutputSpec) -> None:
         """ParamsError where something is wanted of a field that is not there, or members of one
@@ -257,6 +276,8 @@ class OpenSet:
         """Read one field. A window is more rows with one key; it is bad if one of its rows is."""
         if self.windows is None:
             return read_field(part, job, fills, outs, meter)
+        if self._whole(name):
+            return self._read_whole(name, part, job, fills[0], outs[0], meter)
         records, inside = self.windows.stored(name, job.records)
         if inside is None:
             return read_field(part, job._replace(records=records), fills, outs, meter)
@@ -274,10 +295,51 @@ class OpenSet:
         # one error for each sample
         return {row.row // width: RowError(row.row // width, row.error) for row in bad}.values()
 
+    def _read_whole(
+        self,
+        name: str,
+        part: Source,
+        job: RowJob,
+        fill: RowTransform,
+        out: Array,
+        meter: Meter,
+    ) -> Iterable[RowError]:
+        """Read whole episodes of one field: their rows, cut or filled up. One is bad if one of its
+        rows is."""
+        assert self.windows is not None
+        starts, lengths, base = self.windows.whole(name, job.records)
+        found, most = Stretches.of(fill.wanted, starts, lengths, job.keys, base), out.shape[1]
+        bad: dict[int, RowError] = {}
+        if fill.wanted.overlong == "error":
+            for i in np.flatnonzero(lengths > most).tolist():
+                error = too_long(fill.wanted, int(lengths[i]))
+                row = int(job.rows[i])
+                bad[row] = RowError(row, part.located(error, int(starts[i])))
+            found = found._replace(served=np.where(lengths > most, 0, found.served))
+        found.pad(out, job.rows, fill.pad)
+        memory = out.reshape(-1, *out.shape[2:])
+        for counts, records, rows in found.pieces(job.rows, most):
+            each = job.pick(np.repeat(np.arange(counts.size), counts))
+            each = each._replace(records=records, rows=rows)
+            for one in read_field(part, each, (fill,), (memory,), meter):
+                bad.setdefault(one.row // most, RowError(one.row // most, one.error))
+            if meter.stopped:
+                break
+        return bad.values()
+
+    def rows_of(self, name: str) -> int:
+        """How many rows a field has, which of a set of episodes may be others than the set's."""
+        own = None if self.windows is None else self.windows.episodes.fields.get(name)
+        if own is None or self.windows is None:
+            return self.facts.count
+        return field_count(self.windows.episodes, own)
+
     def records(self, rows: Int64) -> Int64:
         """The first field's own records in the samples at ``rows``: of a window the first one."""
         if self.windows is None:
             return rows
+        if self._whole(self.names[0]):
+            return self.windows.whole(self.names[0], rows)[0]
         found = self.windows.stored(self.names[0], rows)[0]
         return found if found.ndim == 1 else found[:, 0]
 
@@ -309,6 +371,8 @@ class OpenSet:
 
     def prefetch(self, records: Int64) -> None:
         for name, part in zip(self.names, self.parts, strict=True):
+            if self._whole(name):  # which of their rows are read is not known yet
+                continue
             own = records if self.windows is None else self.windows.stored(name, records)[0]
             part.prefetch(own.reshape(-1))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
+from typing import Final
 
 import numpy as np
 
@@ -13,6 +14,9 @@ from .fields import OpenSet
 from .inspector import Inspector
 from .sets.joined import JoinedSource
 from .sets.mixed import MixedSet
+
+#: Bytes of a sample of different length that are hashed; of a longer one its length says enough.
+_HASHED: Final = 1 << 20
 
 
 def fingerprint(source: OpenSet) -> str:
@@ -44,8 +48,13 @@ def _fingerprint(source: OpenSet, name: str) -> str:
     dtype = spec.dtype.str if spec.dtype.names is None else str(spec.dtype)
     kind = part.index.stored_as or f"{spec.shape} {dtype}"
     state = hashlib.sha256(f"{count} {kind} {spec.encoding}".encode())
-    inspector = Inspector(part)
+    inspector, offsets, count = Inspector(part), part.index.offsets, source.rows_of(name)
     for index in np.linspace(0, count - 1, min(64, count)).astype(np.int64).tolist():
+        if offsets is not None:
+            size = int(offsets[index + 1]) - int(offsets[index])
+            state.update(f"{int(offsets[index])} {size}".encode())
+            if not 0 <= size * spec.row_bytes <= _HASHED:
+                continue
         try:
             state.update(inspector.bytes(index))
         except SampleError:  # with on_error a set with bad samples can be resumed, too

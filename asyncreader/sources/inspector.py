@@ -13,9 +13,10 @@ from xxhash import xxh3_64_intdigest
 from ..array_types import Array, Bools, Int64, UInt8, UInt64
 from ..errors import DecodeError, SampleError
 from ..pixels import codec
-from ..pixels.rows import SKIP_HINT, Origin, RowJob, RowStore, checksum_error
+from ..pixels.rows import SKIP_HINT, Origin, RowJob, RowStore, Writer, checksum_error
 from ..pixels.specs import SampleSpec
 from ..stats import Meter
+from ..system.memory import address_of
 from .base import Source
 
 
@@ -71,6 +72,13 @@ class _OneSample:
             row = store.view(offset, stored.row_bytes)
             self.raw(0, row.view(stored.dtype).reshape(stored.shape))
 
+    def values(self, origin: Origin, starts: Int64, lengths: Int64) -> Iterator[_Values]:
+        part = _Values(origin, np.arange(starts[0], starts[0] + lengths[0]), self._stored)
+        if lengths[0]:
+            yield part
+        pixels = part.memory.reshape(-1).view(self._stored.dtype)
+        self.raw(0, pixels.reshape(-1, *(self._stored.shape or ())))
+
     def fail(self, i: int, error: SampleError) -> None:
         error.hint = error.hint or SKIP_HINT
         raise self._origin.located(error, self._record) from error.__cause__
@@ -87,6 +95,44 @@ class _OneSample:
             if found != expected:
                 self.fail(0, checksum_error(found, expected))
         return data
+
+
+class _Values:
+    """A :class:`Writer` that keeps the values of one sample as they are stored: ``memory``, uint8
+    (n, bytes of a value)."""
+
+    stopped: Final = False
+    in_place: Final = None
+
+    def __init__(self, origin: Origin, records: Int64, stored: SampleSpec) -> None:
+        rows = np.arange(records.size)
+        self.job = RowJob(records, rows, np.zeros(records.size, np.uint64))
+        self.meter = Meter()
+        self.memory = np.empty((records.size, stored.row_bytes), np.uint8)
+        self._origin = origin
+
+    def of_file(self, origin: Origin, first: int, positions: Int64, local: Int64) -> Writer:
+        raise NotImplementedError  # values lie in one file
+
+    def raw(self, i: int, sample: Array, stored: UInt8 | None = None) -> None:
+        self.memory[i] = np.frombuffer(sample.tobytes(), np.uint8)
+
+    def encoded(self, store: RowStore, offsets: Int64, sizes: Int64) -> None:
+        raise NotImplementedError  # values are numbers
+
+    def bulk(self, store: RowStore, offsets: Int64, which: Int64 | Bools | None = None) -> None:
+        rows = self.job.rows if which is None else self.job.rows[which]
+        store.gather(offsets, self.memory.shape[1], address_of(self.memory), rows)
+
+    def values(self, origin: Origin, starts: Int64, lengths: Int64) -> Iterator[Writer]:
+        raise NotImplementedError  # values are alike
+
+    def fail(self, i: int, error: SampleError) -> None:
+        error.hint = error.hint or SKIP_HINT
+        raise self._origin.located(error, int(self.job.records[i])) from error.__cause__
+
+    def fail_all(self, which: Int64, error: DecodeError) -> None:
+        self.fail(int(which[0]), error)
 
 
 class Inspector:

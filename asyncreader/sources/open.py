@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from ..array_types import Array
 from ..checks import FILE, DatasetPath
 from ..errors import (
     AsyncReaderError,
@@ -33,7 +34,8 @@ from .fields import OpenSet, SetIndex, joined_fields, open_file
 from .layouts.hdf5_layouts import index_hdf5
 from .layouts.npy import index_npy
 from .layouts.open_lmdb import index_lmdb
-from .request import Columns, Request, check_labels
+from .ragged import array_offsets, ragged_field
+from .request import Columns, NoFieldError, Request, check_labels
 from .sets.lists import join, join_packed
 from .sets.mixed import MixedSet, mix
 from .sets.open_cache import open_limit
@@ -60,6 +62,8 @@ def fields_of(p: ReaderParams) -> Request:
         places=p.places,
         dtype=_dtypes(p) if isinstance(p.dtype, dict) else p.dtype,
         columns=_columns(p) if isinstance(p.columns, dict) else p.columns,
+        offsets=_offsets(p) if isinstance(p.offsets_field, dict) else p.offsets_field,
+        cut=p.max_length is not None,
     )
 
 
@@ -68,6 +72,21 @@ def _dtypes(p: ReaderParams) -> dict[str, str]:
     assert isinstance(p.dtype, dict)
     renamed = p.data_field if isinstance(p.data_field, dict) else {}
     return {renamed.get(name, name): dtype for name, dtype in p.dtype.items()}
+
+
+def _offsets(p: ReaderParams) -> dict[str, str]:
+    """The offsets of fields by their names in the file."""
+    assert isinstance(p.offsets_field, dict)
+    renamed = p.data_field if isinstance(p.data_field, dict) else {}
+    known = (*renamed, *(p.field_names or _stored(p)))
+    wrong = [name for name in p.offsets_field if name not in known]
+    if wrong and p.data is None:
+        raise ParamsError(
+            "offsets_field names a field that is not read",
+            found=repr(wrong[0]),
+            expected=" or ".join(map(repr, dict.fromkeys(known))),
+        )
+    return {renamed.get(name, name): table for name, table in p.offsets_field.items()}
 
 
 def _columns(p: ReaderParams) -> dict[str, Columns]:
@@ -339,7 +358,7 @@ def open_reader_source(p: ReaderParams) -> OpenSet:
             return _named(p, found)
     stored = _stored(p) if names is not None else (fmt.DATA,)
     if isinstance(p.data, dict) and p.data_field == fmt.DATA:
-        tables = tables_of(p.episodes)
+        tables = [*tables_of(p.episodes), *_tables_of_lengths(p, p.data)]
         pictures = (name for name in p.data if name not in tables and name not in p.places)
         stored = *pictures, *p.places
     asked = replace(fields, data=stored[0], others=stored[1:], episodes=None, windowed=False)
@@ -361,6 +380,36 @@ def open_reader_source(p: ReaderParams) -> OpenSet:
         shapes = {name: tuple(given[of].shape[:2]) for name, of in held.items()}
         episodes = array_episodes(p.episodes, given, counts, shapes)
         return _named(p, OpenSet(of_episodes(indexes, episodes), parts))
+
+
+def open_there(p: ReaderParams) -> tuple[ReaderParams, OpenSet]:
+    """What the parameters name; where they name no field and nothing says which one is meant, all
+    fields that can be read together. With the parameters that name these.
+
+    Raises what :func:`open_reader_source` raises.
+    """
+    try:
+        return p, open_reader_source(p)
+    except NoFieldError as exc:
+        if p.data_field != fmt.DATA or not exc.there:
+            raise
+        labels = None if p.labels_field == fmt.LABELS else p.labels_field
+        every = replace(p, data_field=exc.there, labels_field=labels)
+        try:
+            return every, open_reader_source(every)
+        except AsyncReaderError:
+            raise exc from None  # which lists all of them
+
+
+def _ragged(values: SetIndex, labels: Any, offsets: Array) -> SetIndex:
+    """The set of the samples of different length whose values these are."""
+    count = offsets.size - 1
+    (name,) = values.fields
+    one = ragged_field(values.first, values.facts.count, offsets)
+    table = None if labels is None else label_array(labels, count)
+    layout = f"{values.facts.layout}, rows of different length"
+    facts = replace(values.facts, count=count, layout=layout)
+    return replace(values, facts=facts, fields={name: one}, labels=table)
 
 
 def _named(p: ReaderParams, found: OpenSet) -> OpenSet:
@@ -405,13 +454,39 @@ def _shorter(name: str) -> Iterator[str]:
         name = name.rpartition(".")[0]
 
 
+def _tables_of_lengths(p: ReaderParams, given: Mapping[str, Any]) -> set[str]:
+    """The arrays that are offsets of others."""
+    found = set()
+    for name, array in given.items():
+        shape = getattr(array, "shape", ())
+        offsets = _array_offsets(p, name, shape, given)
+        if offsets is not None:
+            found.add(offsets[0])
+    return found
+
+
+def _array_offsets(
+    p: ReaderParams, name: str, shape: tuple[int, ...], given: Mapping[str, Any]
+) -> tuple[str, Array] | None:
+    """Where the samples of an array begin among its rows, and which array says it."""
+    asked = replace(fields_of(p), data=name).own_offsets
+    episodes = p.episodes is not None or p.window is not None
+    if not shape or p.episodes == "axis" or (asked is None and episodes):
+        return None
+    return array_offsets(name, int(shape[0]), given, asked)
+
+
 def _open_array(p: ReaderParams, given: Mapping[str, Any], labels: Any, asked: Request) -> OpenSet:
     """One array of those that are given, or a member of one of structured rows. An h5py data set is
     reopened by its path, off h5py's global lock."""
     name = next(name for name in _shorter(asked.data) if name in given)
     array, member = given[name], asked.data[len(name) + 1 :] or None
     if not isinstance(array, DatasetPath):
-        return index_arrays(array, labels, asked, member).open()
+        offsets = _array_offsets(p, name, tuple(array.shape), given)
+        if offsets is None:
+            return index_arrays(array, labels, asked, member).open()
+        values = replace(asked, places=(asked.data,))
+        return _ragged(index_arrays(array, None, values, member), labels, offsets[1]).open()
     inside = array.name if member is None else f"{array.name}.{member}"
     places = (inside,) if asked.data in asked.places else ()
     named = replace(asked, data=inside, labels=None, others=(), places=places)

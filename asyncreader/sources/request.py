@@ -7,7 +7,7 @@ import json
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 
 import numpy as np
 
@@ -54,6 +54,18 @@ class Request:
     dtype: str | Mapping[str, str] | None = None
     #: Columns of sparse rows to be served, by number or name; of all fields, or by field.
     columns: Columns | Mapping[str, Columns] | None = None
+    #: Names the offsets of samples in an array of values, of all fields or by field; None: those
+    #: that go by a usual name; False: there are none.
+    offsets: str | Literal[False] | Mapping[str, str] | None = None
+    #: ``max_length`` is given: bytes of variable length that are no pictures are numbers.
+    cut: bool = False
+
+    @property
+    def own_offsets(self) -> str | Literal[False] | None:
+        """Those of this field."""
+        if isinstance(self.offsets, Mapping):
+            return self.offsets.get(self.data, False)
+        return self.offsets
 
     @property
     def own_columns(self) -> Columns | None:
@@ -96,14 +108,20 @@ class Request:
 _NAMED: Final = 20
 
 
-def no_field(name: str, names: Sequence[str], path: str, option: str = "") -> ParamsError:
+class NoFieldError(ParamsError):
+    """A field that a set lacks. ``there``: fields that it has and that can be read together."""
+
+    there: tuple[str, ...] = ()
+
+
+def no_field(name: str, names: Sequence[str], path: str, option: str = "") -> NoFieldError:
     """The error for a field ``name`` that a set lacks; it lists the set's fields.
 
     ``option``: the command-line option with a space behind it, if it is not a parameter.
     """
     held = [str(one) for one in names[:_NAMED]]
     more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-    return ParamsError(
+    return NoFieldError(
         f"no field {name!r} in this set",
         path=path,
         found=", ".join(held) + more if held else "no fields",

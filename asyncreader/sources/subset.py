@@ -54,7 +54,7 @@ def resolve_windows(subset: Any, source: OpenSet) -> tuple[Windows | None, slice
     numbers, episodes = None, windows.episodes
     if isinstance(subset, str) and subset in episodes.splits:
         windows = windows.choose(episodes.splits[subset])
-    elif windows.every == 0:
+    elif windows.by_episode:
         some_of_all = resolve_subset(subset, source, episodes.ends.size)
         if some_of_all is not None:
             windows = windows.choose(_numbers(some_of_all, episodes.ends.size))

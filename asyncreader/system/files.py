@@ -35,6 +35,8 @@ BYTES: Final[int] = getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
 NO_LINK: Final[int] = getattr(os, "O_NOFOLLOW", 0)
 #: For os.open(): no waiting for the other end of a pipe, and no terminal of one's own.
 NO_WAIT: Final[int] = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0)
+#: For os.open(): past the page cache. 0 where that cannot be had.
+DIRECT: Final[int] = getattr(os, "O_DIRECT", 0)
 
 #: Of systems without calls that read and write at a place: one thread at a time moves to it.
 _MOVING: Final = threading.Lock()

@@ -13,7 +13,7 @@ import math
 import mmap
 import os
 import tempfile
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -196,6 +196,7 @@ def cached_share(mapped: UInt8) -> float:
 def address_of(array: Array | None) -> int:
     """Where the memory of ``array`` (writable, C-contiguous, not empty) begins; 0 of None.
 
-    ``array.ctypes.data`` takes five times as long: 2 us.
+    ``array.ctypes.data`` takes four times as long: 1.5 us.
     """
-    return 0 if array is None else ctypes.addressof(ctypes.c_char.from_buffer(array.data))
+    buffer: Any = array  # arrays are buffers to type checkers from Python 3.12 on
+    return 0 if array is None else ctypes.addressof(ctypes.c_char.from_buffer(buffer))

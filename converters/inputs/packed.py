@@ -320,7 +320,12 @@ def _pixel_axes(source: Source) -> tuple[int, int, int]:
     stored = source.spec
     deep = stored.dtype.kind == "u" and stored.dtype.itemsize == 2
     known = stored.dtype == np.uint8 or (deep and stored.image_shape()[2] == 1)
-    if stored.axes is None and len(stored.shape or ()) == 2 and (known or deep):
+    if (
+        stored.axes is None
+        and not stored.ragged
+        and len(stored.shape or ()) == 2
+        and (known or deep)
+    ):
         return 0, 1, 2
     if stored.axes is not None and known and stored.image_shape()[2] in (1, 3):
         high, wide, channel = (stored.axes.index(letter) for letter in "HWC")

@@ -88,6 +88,7 @@ def test_reader_methods() -> None:
             "keep",
             "labels",
             "last",
+            "lengths",
             "mask",
             "present",
             "release",

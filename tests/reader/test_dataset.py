@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import base64
+import io
 import pickle
+import re
 from pathlib import Path
 from typing import Any, cast
 
@@ -11,6 +14,7 @@ import numpy as np
 import process_functions
 import pytest
 from fakes import CLASSES, damage, packed, pictures, write_hdf5, write_lmdb
+from PIL import Image
 from shard_sets import SIZES, write_set
 
 import asyncreader
@@ -197,12 +201,48 @@ def test_what_a_set_says(tmp_path: Path) -> None:
         assert one.stored == {"data": IMAGES[2].tobytes()}
         np.testing.assert_array_equal(one.served[0], IMAGES[2].transpose(2, 0, 1))
         assert "3 samples" in repr(ds)
-        assert "3 samples" in ds._repr_html_()
         assert ds.preview(count=2).size > ds.preview(count=1).size
     with asyncreader.open(arrays(tmp_path)) as plain:
         assert (plain.labels, plain.classes, plain.class_to_idx) == (None, None, {})
         with pytest.raises(ParamsError, match="no class to count"):
             _ = plain.class_counts
+
+
+def shown_in(page: str) -> list[np.ndarray]:
+    """The pictures of a page, (h, w, 3)."""
+    found = re.findall(r'src="data:image/\w+;base64,([^"]+)"', page)
+    return [np.asarray(Image.open(io.BytesIO(base64.b64decode(one)))) for one in found]
+
+
+def test_what_a_notebook_shows(tmp_path: Path) -> None:
+    """A set, a reader and a batch are tables with pictures: small ones pixel by pixel, with their
+    class. Samples that are no pictures have none, and a bad one is left out."""
+    path = write_hdf5(tmp_path / "a<b>.h5", packed(IMAGES))
+    chosen = np.linspace(0, COUNT - 1, 8).astype(int)
+    with asyncreader.open(path) as ds, AsyncReader(path, batch_size=9) as reader:
+        for page in (ds._repr_html_(), reader._repr_html_()):
+            np.testing.assert_array_equal(shown_in(page), IMAGES[chosen])
+            assert "a&lt;b&gt;.h5" in page
+            assert f"{CLASSES[0]} #0" in page
+        batch = next(iter(reader))
+        page = batch._repr_html_()
+        np.testing.assert_array_equal(shown_in(page), IMAGES[:8])
+        assert "(9, 3, 24, 20) uint8" in page
+        batch.release()
+        assert "given back" in batch._repr_html_()
+        assert not shown_in(batch._repr_html_())
+    with AsyncReader(path, batch_size=4, layout="NHWC", dtype="float32", scale=2.0) as reader:
+        batch = next(iter(reader))
+        assert len(shown_in(batch._repr_html_())) == 4
+        assert "black to white" in batch._repr_html_()
+    damage(path, IMAGES[chosen[1]].tobytes())
+    with asyncreader.open(path) as ds:
+        assert len(shown_in(ds._repr_html_())) == 7
+    for given in ({"data": np.zeros((9, 5))}, {"data": np.zeros((9, 4, 5, 6, 7))}):
+        with asyncreader.open(given) as ds, AsyncReader(given, batch_size=2) as reader:
+            for page in (ds._repr_html_(), reader._repr_html_(), next(iter(reader))._repr_html_()):
+                assert "<table>" in page
+                assert not shown_in(page)
 
 
 STATISTICS: dict[str, Any] = {

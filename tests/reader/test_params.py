@@ -38,7 +38,7 @@ from asyncreader.pipeline.distributed import rank_and_world, worker_count
 from asyncreader.text import plain_name, slip
 from asyncreader.tools.bench import run_bench
 from asyncreader.tools.doctor.measure import Trial
-from asyncreader.tools.preview import preview_batch
+from asyncreader.tools.preview_batch import preview_batch
 from asyncreader.verify import verify_file
 from converters import convert
 
@@ -82,6 +82,10 @@ DEFAULTS: dict[str, Any] = {
     "window_every": 1,
     "window_edge": "drop",
     "window_outside": None,
+    "max_length": None,
+    "overlong": "cut",
+    "pad_value": 0,
+    "offsets_field": None,
     "batch_size": 1,
     "nthread": 1,
     "njob": 1,

@@ -795,7 +795,7 @@ def test_a_window_longer_than_all_episodes(tmp_path: Path) -> None:
         ({"data_field": "a", "window": 2, "window_outside": (0, 2)}, "leaves no row"),
         ({"data_field": "a", "window": 0}, "window is not valid"),
         ({"data_field": "a", "window": (3, 1)}, "window is not valid"),
-        ({"data_field": "a", "window": "episode"}, "not served yet"),
+        ({"data_field": "a", "window": "episodes"}, "window is not valid"),
         ({"data_field": "a", "window": 2, "mixup": 0.1}, "not on windows"),
         ({"data_field": "a", "episodes": "nonsense"}, "episodes is not valid"),
     ],

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from painted import COUNT, IMAGES, open_reader
 
 from asyncreader import AsyncReader, ParamsError
+from asyncreader.pixels.twins import alias_rows_numpy
 from asyncreader.sampling.weighted import AliasTable, Weighted
 
 #: Labels of the painted images: twelve of class 4, eight of class -1, and two of class 7.
@@ -46,6 +47,19 @@ def test_the_table_is_the_distribution(values: list[float]) -> None:
     wanted /= wanted.sum()
     assert (found[given == 0] == 0).all()
     np.testing.assert_allclose(found, wanted, rtol=1e-12, atol=2 * 2.0**-32 / given.size)
+
+
+@pytest.mark.parametrize("count", [1, 3, 1000, 70_000])
+def test_the_kernel_is_its_twin(count: int) -> None:
+    """Compiled or not, each position draws the same number, of positions of any size."""
+    rng = np.random.default_rng(count)
+    table = AliasTable.of(rng.random(count) + (np.arange(count) == 0))
+    numbers = np.concatenate((np.arange(3000), rng.integers(0, 2**62, 3000)))
+    twin = np.empty_like(numbers)
+    for key in (0, 2**64 - 1, 0x9E3779B97F4A7C15):
+        alias_rows_numpy(numbers, key, table.cells, table.bits, twin)
+        np.testing.assert_array_equal(table.draw(key, numbers), twin)
+        assert ((twin >= 0) & (twin < count)).all()
 
 
 def test_many_weights() -> None:

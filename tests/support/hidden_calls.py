@@ -59,6 +59,7 @@ class Seen(types.ModuleType):
     def __init__(self, real: types.ModuleType, missing: set[str], instead: dict[str, Any]) -> None:
         super().__init__(real.__name__)
         self._real, self._missing = real, missing
+        self._before: dict[str, Any] = {}
         self.__dict__.update(instead)
 
     def __getattr__(self, name: str) -> Any:
@@ -70,7 +71,11 @@ class Seen(types.ModuleType):
         if name.startswith("_"):
             super().__setattr__(name, value)
         else:  # a test's: it is seen by all
+            self._before.setdefault(name, getattr(self._real, name))
             setattr(self._real, name, value)
+
+    def __delattr__(self, name: str) -> None:
+        setattr(self._real, name, self._before.pop(name))
 
 
 class Library(ctypes.CDLL):

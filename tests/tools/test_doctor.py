@@ -362,6 +362,52 @@ def test_facts(chunked: Path) -> None:
     assert found.file_system
 
 
+def test_what_chunks_cost(chunked: Path, tmp_path: Path) -> None:
+    """Bytes read and inflated for a sample at random are those of all chunks that it lies in; in
+    order each chunk counts once, its part outside of the set included."""
+    from asyncreader.sources import Request
+
+    def cost(path: Path, data: str = "x") -> Any:
+        source = open_source(path, Request(data=data, labels=None))
+        with closing(source):
+            return facts.chunk_cost(source.first.index.storage)
+
+    with h5py.File(chunked) as file:
+        stored = file["x"].id.get_storage_size()
+    assert cost(chunked) == facts.ChunkCost(stored / 40, 50 * 768, stored / 2000, 768)
+    with h5py.File(tmp_path / "cut.h5", "w") as file:
+        values = np.arange(10 * 30 * 40, dtype=np.float32).reshape(10, 30, 40)
+        cut = file.create_dataset("x", data=values, chunks=(4, 30, 25), compression="gzip")
+        size = cut.id.get_storage_size()
+        file["plain"] = values
+        file.create_dataset("chunks", data=values, chunks=(4, 30, 25))
+    inflated = 6 * 4 * 30 * 25 * 4
+    expected = facts.ChunkCost(size / 3, inflated / 3, size / 10, inflated / 10)
+    assert cost(tmp_path / "cut.h5") == expected
+    assert cost(tmp_path / "cut.h5", "plain") is None
+    assert cost(tmp_path / "cut.h5", "chunks") is None
+
+
+def test_what_an_epoch_costs() -> None:
+    """An epoch takes count / rate; in blocks each chunk is read once, plain pixels are not
+    inflated."""
+    chunks = facts.ChunkCost(20_000.0, 196_608.0, 312.5, 3072.0)
+    found = replace(GZIP64, chunks=chunks, count=1000)
+    block = Tried("block", "b", "", {}, None, 500.0, 5.0, 1e6, True, True)
+    raw = replace(block, name="raw", command="asyncreader convert ...", samples_per_second=2000.0)
+    raw = replace(raw, size=3_072_000.0)
+    failed = replace(raw, samples_per_second=None)
+    p = parse_params({"path": "train.h5", "shuffle": True}, {})
+    rows = advice.epochs(found, p, 100.0, [block, raw, failed])
+    assert [(one.read, one.inflated, one.seconds) for one in rows] == [
+        (20_000.0, 196_608.0, 10.0), (312.5, 3072.0, 2.0), (3072.0, 0.0, 0.5)
+    ]  # fmt: skip
+    assert [one.command for one in rows] == [None, None, "asyncreader convert ..."]
+    p = parse_params({"path": "train.h5", "shuffle": "block"}, {})
+    assert advice.epochs(found, p, 100.0, [])[0].inflated == 3072.0
+    assert advice.epochs(GZIP1, p, 100.0, []) == []
+
+
 def test_usual_picture_of_mixed_sizes(tmp_path: Path) -> None:
     """Where pictures differ, the one in the middle by area tells what decoding costs."""
     for number, side in enumerate((10, 20, 30)):

@@ -1,4 +1,4 @@
-"""Kernels of keyed numbers: permutations of many of them, and uniform draws."""
+"""Kernels of keyed numbers: permutations of many of them, weighted draws and uniform draws."""
 
 from __future__ import annotations
 
@@ -73,7 +73,29 @@ def permuted_rows(positions, counts, keys, rounds, out):  # type: ignore[no-unty
             out[first + i] = images[i]
 
 
-@kernel(types.Array(types.uint64, 1, "C", readonly=True), i8, types.float64[:, ::1])
+_uints = types.Array(types.uint64, 1, "C", readonly=True)
+
+
+@kernel(offsets_type, types.uint64, _uints, i8, offsets_type)
+def alias_rows(numbers, key, cells, bits, out):  # type: ignore[no-untyped-def]
+    count, half = np.uint64(cells.size), np.uint64(32)
+    low_count, high_count = count & np.uint64(0xFFFFFFFF), count >> half
+    shift = np.uint64(64) - np.uint64(bits)
+    aliases = (np.uint64(1) << shift) - np.uint64(1)
+    for i in range(numbers.size):
+        draw = mixed(np.uint64(numbers[i]) * _TIMES + (key + _PLUS))
+        low, high = draw & np.uint64(0xFFFFFFFF), draw >> half
+        # the high half of draw * count, from products of 32 bits
+        across, other = high * low_count, low * high_count
+        middle = (across & np.uint64(0xFFFFFFFF)) + (other & np.uint64(0xFFFFFFFF))
+        middle += (low * low_count) >> half
+        chosen = high * high_count + (across >> half) + (other >> half) + (middle >> half)
+        found = cells[chosen]
+        coin = (draw * count) >> shift
+        out[i] = np.int64(chosen if coin < found >> shift else found & aliases)
+
+
+@kernel(_uints, i8, types.float64[:, ::1])
 def uniform_rows(keys, first, out):  # type: ignore[no-untyped-def]
     for i in range(keys.size):
         scaled = keys[i] * np.uint64(0xD1342543DE82EF95)

@@ -123,6 +123,9 @@ class _Runs:
             view = store.view(at, size)
             kernels.copy_runs(*(np.array([n]) for n in (address_of(view), size, target)))
 
+    def values(self, origin: Origin, starts: Int64, lengths: Int64) -> Iterator[Writer]:
+        raise NotImplementedError  # a number is no sample of different length
+
     def fail(self, i: int, error: SampleError) -> None:
         raise error  # a source of numbers has no other errors than those of its chunks
 

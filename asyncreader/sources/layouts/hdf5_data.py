@@ -21,10 +21,10 @@ from ...formats import packed as fmt
 from ...pixels.numbers import is_number, members_of
 from ...pixels.specs import SampleSpec
 from ..arrays import FileRows, Rows
-from ..base import Storage, check_extents, default_block, packed_rows, row_size
-from ..extents import Extents, ImageExtents
+from ..base import FieldIndex, Storage, check_extents, default_block, packed_rows, row_size
+from ..extents import Extents, ImageExtents, RunExtents
 from ..fields import SetIndex
-from ..hdf5.checks import Dataset, chunk_grid, compare_chunks, pipeline
+from ..hdf5.checks import Dataset, chunk_grid, compare_chunks, odd_number, pipeline
 from ..hdf5.chunks import ChunkGrid, Chunks
 from ..hdf5.compound import is_compound, stored_dtype
 from ..hdf5.file import ThroughLibrary
@@ -33,6 +33,7 @@ from ..hdf5.vlen import ELEMENT, heap_extents
 from ..images import image_kind, stored_images
 from ..request import stored_samples
 from . import fuel
+from .hdf5_ragged import index_ragged, offsets_of
 from .hdf5_set import AGAIN, Hdf5Set
 
 #: Bytes of the shortest image file, and rows that are looked at to see whether they are such.
@@ -54,7 +55,14 @@ def index_data(found: Hdf5Set) -> SetIndex:
     if meta is not None and meta.encoding != "raw":
         return _blob(found, data, meta)
     base = None if is_compound(data) else h5py.check_vlen_dtype(data.dtype)
-    return _raw(found, data, member) if base is None else _vlen(found, data, np.dtype(base))
+    if base is not None:
+        return _vlen(found, data, np.dtype(base))
+    offsets = offsets_of(found, name, data.shape)
+    if offsets is None:
+        return _raw(found, data, member)
+    asked = replace(found.fields, labels=None, places=(found.fields.data,))
+    values = _raw(replace(found, fields=asked, layout=""), data, member)
+    return index_ragged(found, values.first, values.facts.count, offsets, values.facts.layout)
 
 
 # -- encoded images, packed by asyncreader -------------------------------------------------------
@@ -346,17 +354,45 @@ def _vlen(found: Hdf5Set, data: Dataset, base: np.dtype[Any]) -> SetIndex:
     first = int(np.argmax(sizes > 0))
     start = int(starts[first])
     if base.itemsize != 1 or image_kind(file[start : start + 12].tobytes()) is None:
+        if base != np.uint8 or found.fields.cut:
+            return _numbers(found, data, base, starts, sizes, block)
         raise FormatError(
             f"data set {name!r} of variable length holds neither image files nor shapes",
             path=found.path,
             index=first,
             found=f"{base} beginning with {file[start : start + 8].tobytes().hex(' ')}",
             expected="JPEG, PNG or WebP files; or Fuel's dimension scale 'shapes'",
+            hint="max_length=N serves the bytes as numbers",
         )
     stored = stored_images(file, starts, sizes)
     how = "encoded images of variable length"
     extents = Extents(starts, sizes)
     return found.index(extents, data.shape[0], stored, how, block)
+
+
+def _numbers(
+    found: Hdf5Set,
+    data: Dataset,
+    base: np.dtype[Any],
+    starts: Int64,
+    sizes: npt.NDArray[np.uint32],
+    block: int,
+) -> SetIndex:
+    """Numbers of variable length: those of each sample lie in one piece."""
+    odd = odd_number(data.id.get_type().get_super(), base)
+    if odd is not None:
+        raise FormatError(
+            f"data set {found.fields.data!r} stores its numbers in an unusual bit layout",
+            path=found.path,
+            found=odd,
+            hint="write it again with a usual dtype, for example through h5py",
+        )
+    offsets = np.zeros(sizes.size + 1, np.int64)
+    np.cumsum(sizes // base.itemsize, out=offsets[1:])
+    runs = RunExtents(starts + sizes, offsets[1:], base.itemsize)
+    mean = max(1, int(offsets[-1]) // sizes.size)
+    values = FieldIndex(SampleSpec((), base, None), runs, found.file.where, block=block * mean)
+    return index_ragged(found, values, int(offsets[-1]), offsets, "numbers of variable length")
 
 
 def _pixels(

@@ -105,7 +105,19 @@ def _join(files: Sequence[OpenSet], own_rows: Int64 | None) -> FieldIndex:
         stored_as=first.stored_as,
         columns=first.columns,
         memory=first.memory,
+        offsets=_joined_offsets(files),
     )
+
+
+def _joined_offsets(files: Sequence[OpenSet]) -> Int64 | None:
+    """Where the values of samples of different length begin among those of all files."""
+    tables = [file.index.first.offsets for file in files]
+    there = [table.astype(np.int64) for table in tables if table is not None]
+    if not there:
+        return None
+    ends = np.cumsum([0, *(int(table[-1]) for table in there)])
+    starts = (table[:-1] + end for table, end in zip(there, ends.tolist(), strict=False))
+    return np.concatenate((*starts, ends[-1:]))
 
 
 def _joined_labels(files: Sequence[OpenSet], tables: list[Array | None]) -> Array | None:
@@ -170,6 +182,7 @@ def _check_alike(first: OpenSet, file: OpenSet) -> None:
         )
     one, other = first.spec, file.spec
     same = (one.dtype, one.axes, one.encoded) == (other.dtype, other.axes, other.encoded)
+    same = same and one.ragged == other.ragged
     same = same and one.image_shape()[2] == other.image_shape()[2]
     if not one.encoded:
         same = same and one.shape == other.shape
@@ -190,6 +203,7 @@ def _kind(file: OpenSet) -> str:
     """What all files of a set have in common, in words."""
     spec = file.spec
     shape = "pictures of many sizes" if spec.shape is None else f"{spec.shape}"
+    shape = f"rows of different length of {shape}" if spec.ragged else shape
     names = file.facts.classes or ()
     listed = ", ".join(map(repr, names[:4])) + (", ..." if len(names) > 4 else "")
     classes = f"{len(names)} classes" + (f" ({listed})" if names else "")

@@ -24,15 +24,12 @@ from ...sources.subset import resolve_subset
 from ...sources.urls import is_url
 from ..ceilings import IN_ORDER, copy_ceiling, decode_ceiling, read_ceiling
 from . import advice, measure
-from .advice import Ceilings, Proposal, Tried
+from .advice import Ceilings, Epoch, Proposal, Tried
 from .facts import Facts, look_at
 from .measure import Rate
 from .packing import PackedSample, pack_samples
 
-__all__ = ["Ceilings", "Diagnosis", "Facts", "Rate", "Tried", "diagnose"]
-
-#: What is made of pictures that differ in size: (H, W) that most ImageNet training uses.
-USUAL_SIZE: Final = (224, 224)
+__all__ = ["Ceilings", "Diagnosis", "Epoch", "Facts", "Rate", "Tried", "diagnose"]
 
 #: Pixels of a picture that hardly any training sees whole.
 _LARGE: Final = 1 << 20
@@ -71,6 +68,8 @@ class Diagnosis:
     """Whether the loader is as fast as the consumer; None where no consumer was named."""
     keeps_up_words: str | None
     notes: tuple[str, ...]
+    epochs: tuple[Epoch, ...]
+    """What an epoch costs, of a set in compressed chunks: as it is, and after each change."""
     seconds: float
     """How long the diagnosis took."""
 
@@ -115,9 +114,11 @@ def diagnose(
         large = source.spec.encoded and (high or 0) * (wide or 0) > _LARGE
         unsized = any(one.size is None for one in p.arrays)
         if unsized and (source.spec.shape is None or large):
-            given["size"] = USUAL_SIZE
+            given["size"] = advice.USUAL_SIZE
             why = "are large" if large else "differ in size"
-            notes.append("the pictures {}: taken to be cut to {}x{}".format(why, *USUAL_SIZE))
+            notes.append(
+                "the pictures {}: taken to be cut to {}x{}".format(why, *advice.USUAL_SIZE)
+            )
             p = parse_params(given, {})
         if p.mix is not None:
             notes.append(
@@ -231,6 +232,7 @@ class _Visit:
             keeps_up=keeps,
             keeps_up_words=words,
             notes=tuple(self._notes),
+            epochs=tuple(advice.epochs(facts, p, served, tried)),
             seconds=time.perf_counter() - self._began,
         )
 

@@ -11,10 +11,11 @@ import math
 import os
 import shlex
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from ...params import ReaderParams
+from ...sampling import at_random
 from ...text import in_bytes, sides, some
 from .facts import Facts
 from .measure import Rate
@@ -30,6 +31,9 @@ _STEADY: Final = 0.1
 
 #: The part of the workers' time in other steps up to which copying is what limits.
 _LITTLE: Final = 0.1
+
+#: (H, W) that most ImageNet training uses.
+USUAL_SIZE: Final = (224, 224)
 
 #: A set of pictures that many times the pixels of what training sees is worth cutting down.
 _MUCH_LARGER: Final = 2.0
@@ -99,6 +103,42 @@ class Tried:
     def worth(self) -> bool:
         """Whether it helps."""
         return self.factor is not None and self.factor >= WORTH
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """What an epoch costs in one order of a set in compressed chunks, or in a set packed anew."""
+
+    words: str
+    read: float
+    """Bytes read from the file for each sample."""
+    inflated: float
+    """Bytes inflated for each sample."""
+    seconds: float
+    command: str | None = None
+    """What packs the set anew, fit for a shell."""
+
+
+def epochs(facts: Facts, p: ReaderParams, served: float, tried: Sequence[Tried]) -> list[Epoch]:
+    """What an epoch of a set in compressed chunks costs as it is read now, and after each change
+    that was tried; nothing of other sets. ``served``: samples/s now."""
+    cost = facts.chunks
+    if cost is None or facts.count == 0:
+        return []
+    whole = Epoch(f"shuffle={p.shuffle!r}", cost.read, cost.inflated, facts.count / served)
+    if not at_random(p.shuffle):
+        whole = replace(whole, read=cost.read_in_order, inflated=cost.inflated_in_order)
+    found = [whole]
+    for change in tried:
+        if change.samples_per_second is None or change.name == "many":
+            continue
+        seconds = facts.count / change.samples_per_second
+        if change.command is None:
+            read, inflated = cost.read_in_order, cost.inflated_in_order
+        else:
+            read, inflated = change.size / facts.count, 0.0
+        found.append(Epoch(change.words, read, inflated, seconds, change.command))
+    return found
 
 
 def propose(facts: Facts, p: ReaderParams) -> list[Proposal]:
@@ -184,6 +224,10 @@ def command(src: str, dst: str, how: Mapping[str, Any], read: Mapping[str, Any])
     """The ``asyncreader convert`` that does it. ``read``: how ``src`` is read."""
     words = ["asyncreader", "convert", src, dst]
     for name, value in how.items():
+        if isinstance(value, Mapping):  # --field mask=masks/
+            for key, one in value.items():
+                words += [f"--{name.removesuffix('s')}", f"{key}={one}"]
+            continue
         words.append(f"--{name.replace('_', '-')}")
         if value is not True:
             words.append(f"{value[0]}x{value[1]}" if isinstance(value, tuple) else str(value))

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 from itertools import chain
 
 import numpy as np
@@ -15,6 +16,8 @@ from ...params import ReaderParams
 from ...pixels import codec
 from ...sources import Inspector, MixedSet, OpenSet, Source, expand_paths, sniff
 from ...sources.base import row_size
+from ...sources.hdf5.chunks import Chunks
+from ...sources.sets.joined import Joined
 from ...system.files import BYTES, NETWORK_FILE_SYSTEMS, file_system
 from ...system.limits import available_memory, usable_cores
 from ...system.memory import cached_share, map_file
@@ -23,6 +26,18 @@ from ...system.memory import cached_share, map_file
 _LOOKED_AT = 16
 #: Files whose pages are looked for in the page cache.
 _MOST_MAPPED = 256
+
+
+@dataclass(frozen=True)
+class ChunkCost:
+    """Bytes that compressed chunks cost for each sample, where no decoded chunk is remembered:
+    ``read`` from the file and ``inflated`` for a sample drawn at random, which needs all chunks
+    that it lies in; ``read_in_order``, ``inflated_in_order`` where each chunk is read once."""
+
+    read: float
+    inflated: float
+    read_in_order: float
+    inflated_in_order: float
 
 
 @dataclass(frozen=True)
@@ -64,6 +79,8 @@ class Facts:
     cores: int
     deep: bool = False
     """Whether its pictures have more than 8 bits, so that they cannot be JPEGs."""
+    chunks: ChunkCost | None = None
+    """What compressed chunks cost; None where there are none."""
 
     @property
     def fits(self) -> bool:
@@ -124,7 +141,26 @@ def look(source: OpenSet, path: str | tuple[str, ...], memory: int | None = None
         memory=available_memory() if memory is None else memory,
         cores=usable_cores(),
         deep=stored.dtype != np.uint8,
+        chunks=chunk_cost(source.first.index.storage),
     )
+
+
+def chunk_cost(storage: object) -> ChunkCost | None:
+    """What compressed chunks cost for each sample of a field; of several files the mean."""
+    if isinstance(storage, Joined) and isinstance(storage.files, tuple):
+        every = [chunk_cost(one.first.storage) for one in storage.files]
+        known = [astuple(cost) for cost in every if cost is not None]
+        if not known or len(known) < len(every):
+            return None
+        counts = [one.facts.count for one in storage.files]
+        return ChunkCost(*(np.array(counts) @ np.array(known) / sum(counts)).tolist())
+    if not isinstance(storage, Chunks) or not storage.grid.filters:
+        return None
+    grid, axis, lead = storage.grid, storage.axis, storage.lead
+    along = math.prod(grid.grid[axis : axis + lead])
+    samples = math.prod(grid.shape[axis : axis + lead])
+    stored, inflated = int(grid.sizes.sum()), grid.offsets.size * grid.chunk_bytes
+    return ChunkCost(stored / along, inflated / along, stored / samples, inflated / samples)
 
 
 def look_at(source: OpenSet, p: ReaderParams, memory: int | None = None) -> Facts:
@@ -157,6 +193,7 @@ def look_at(source: OpenSet, p: ReaderParams, memory: int | None = None) -> Fact
         packable=False,
         sample_bytes=usual(one.sample_bytes for one in every),
         stored_bytes=usual(one.stored_bytes for one in every),
+        chunks=None,
         files=tuple(chain.from_iterable(one.files for one in every)),
         size=size,
         file_system=" and ".join(dict.fromkeys(one.file_system for one in every)),

@@ -10,7 +10,7 @@ import numpy as np
 
 from ...array_types import Array, Int64
 from ..label_stats import LabelCount
-from .pictures import Thumb
+from ..pictures import Thumb
 
 #: Rows of a table of duplicates, near-constant or bad samples; the rest is only counted.
 LISTED: Final = 100

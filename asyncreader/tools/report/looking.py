@@ -25,10 +25,10 @@ from ...system.futures import in_order
 from ...system.limits import usable_cores
 from ...verify import check_paths
 from ..label_stats import LabelCount, class_of, count_labels, in_words, single
+from ..pictures import Thumb, thumb_of
 from ..thumbnails import Looker, scale_for, to_rgb
 from .checks import checks_of
 from .facts import LISTED, MEMBERS, Copies, Facts, Group, Row
-from .pictures import Thumb, thumb_of
 
 #: Thumbnails on a page in all, of one class, and of a set without classes.
 THUMBS: Final = 1000

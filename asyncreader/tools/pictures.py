@@ -1,4 +1,4 @@
-"""Thumbnails as they go into the page: small files as ``data:`` URIs."""
+"""Thumbnails as they go into a page: small files as ``data:`` URIs."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import base64
 import io
 from typing import NamedTuple
 
-from ...array_types import UInt8
-from ..thumbnails import fit
+from ..array_types import UInt8
+from .thumbnails import fit
 
 #: Pictures up to this long are kept as they are, in PNG, and enlarged by the browser.
 TINY = 48

@@ -1,0 +1,102 @@
+"""Samples of different length as rows of one: which of their values are served, and to where."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+
+from ..array_types import Array, Int64, UInt64
+from ..errors import ParamsError, SampleError
+from ..keyed_random import uniforms
+from .specs import OutputSpec
+
+#: The draw of ``overlong="random"``; crops have the first 40, mirroring the last of 64.
+LENGTH_DRAW: Final = 62
+#: Values that are read together: some numbers for each are in memory meanwhile.
+TOGETHER: Final = 1 << 17
+
+
+class Stretches(NamedTuple):
+    """What is served of samples: ``served`` values from ``starts`` on, int64 (n,) each."""
+
+    starts: Int64
+    served: Int64
+
+    @classmethod
+    def of(
+        cls,
+        wanted: OutputSpec,
+        starts: Int64,
+        lengths: Int64,
+        keys: UInt64,
+        among: Int64 | None = None,
+    ) -> Stretches:
+        """Those of samples that begin at ``starts``, with ``lengths`` values each. A random one is
+        drawn by ``keys``, among so many values: fields of one episode have one draw."""
+        assert wanted.max_length is not None
+        most = wanted.max_length
+        if wanted.overlong == "random":
+            room = np.maximum((lengths if among is None else among) - most, 0)
+            drawn = uniforms(np.ascontiguousarray(keys), LENGTH_DRAW) * (room + 1)
+            starts = starts + np.minimum(drawn.astype(np.int64), room)
+        return cls(starts, np.minimum(lengths, most))
+
+    def pieces(self, rows: Int64, most: int) -> Iterator[tuple[Int64, Int64, Int64]]:
+        """The values, some at a time, of samples that go to ``rows`` of ``most`` values: how many
+        of each sample (n,), their own numbers, and their places among the values of all rows;
+        int64."""
+        ends = np.cumsum(self.served)
+        begins, total = ends - self.served, int(ends[-1]) if ends.size else 0
+        records, places = self.starts - begins, rows * most - begins
+        for low in range(0, total, TOGETHER):
+            high = min(low + TOGETHER, total)
+            counts = np.maximum(np.minimum(ends, high) - np.maximum(begins, low), 0)
+            every = np.arange(low, high, dtype=np.int64)
+            yield counts, np.repeat(records, counts) + every, np.repeat(places, counts) + every
+
+    def pad(self, out: Array, rows: Int64, value: Array) -> None:
+        """Fill up ``rows`` of ``out`` (B, max_length, ...) behind what is served."""
+        most = out.shape[1]
+        for row, served in zip(rows.tolist(), self.served.tolist(), strict=True):
+            if served < most:
+                out[row, served:] = value
+
+
+def too_long(wanted: OutputSpec, length: int) -> SampleError:
+    """The error of a sample that is longer than ``overlong="error"`` allows."""
+    return SampleError(
+        "a sample is longer than max_length",
+        found=f"{length:,}",
+        expected=f"at most {wanted.max_length:,}",
+        hint='overlong="cut" or "random" serves a part of such samples',
+    )
+
+
+def padding(wanted: OutputSpec, dtype: np.dtype[Any], path: str) -> Array:
+    """``pad_value`` as a number of ``dtype``. ParamsError where there is no such number."""
+    value, made = wanted.pad_value, None
+    if dtype.kind == "f" or float(value).is_integer():
+        low, high = _ends(dtype)
+        if dtype.kind == "f" or low <= value <= high:
+            with np.errstate(over="ignore"):
+                made = np.array(value).astype(dtype)
+    if made is None or (np.isfinite(value) and not np.isfinite(made)):
+        raise ParamsError(
+            "pad_value is no number of the dtype that is served",
+            path=path,
+            found=f"pad_value={value!r}",
+            expected=f"a number of {dtype}",
+            hint='pass another one, or a dtype that has it, such as dtype="float32"',
+        )
+    return made
+
+
+def _ends(dtype: np.dtype[Any]) -> tuple[float, float]:
+    if dtype.kind == "b":
+        return 0, 1
+    if dtype.kind == "f":
+        return -np.inf, np.inf
+    limits = np.iinfo(dtype)
+    return int(limits.min), int(limits.max)

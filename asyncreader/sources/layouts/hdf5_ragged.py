@@ -1,0 +1,83 @@
+"""Samples of different length in HDF5: values, and a data set that says where samples begin."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ...array_types import Array
+from ...errors import FormatError
+from ..base import FieldIndex, kept
+from ..fields import SetIndex
+from ..ragged import candidates, fitting, is_table, ragged_field
+from .hdf5_set import Hdf5Set
+
+
+def offsets_of(found: Hdf5Set, name: str, shape: tuple[int, ...]) -> Array | None:
+    """Where the samples of the data set ``name`` begin among its rows, (N + 1,); None where each
+    row is a sample. FormatError where the table that should say it does not."""
+    fields = found.fields
+    asked = fields.own_offsets
+    episodes = fields.windowed or fields.episodes is not None
+    if asked is False or (asked is None and (episodes or found.meta is not None)):
+        return None
+    if not shape or fields.lead > 1:
+        return None
+    if asked is not None:
+        return _fitting(found, asked, name, shape[0], None, True)
+    group, _, own = name.rpartition("/")
+    for last, lengths in candidates(own).items():
+        table = f"{group}/{last}" if group else last
+        if table == name or (not group and table not in found.h5.names):
+            continue
+        offsets = _fitting(found, table, name, shape[0], lengths, False)
+        if offsets is not None:
+            return offsets
+    return None
+
+
+def _fitting(
+    found: Hdf5Set, table: str, name: str, rows: int, lengths: bool | None, asked: bool
+) -> Array | None:
+    """What a data set says of the ``rows`` of ``name``: see :func:`fitting`."""
+    if not asked and not _may_be_table(found, table, rows):
+        return None
+    data = found.dataset(table)
+    if not is_table(tuple(data.shape), data.dtype):
+        raise FormatError(
+            f"{table!r} does not say where samples begin",
+            path=found.path,
+            found=f"shape {data.shape}, {data.dtype}",
+            expected="whole numbers (N + 1,), or (N,) lengths",
+        )
+    return fitting(table, name, rows, kept(found.values(data, table)), found.path, lengths, asked)
+
+
+def _may_be_table(found: Hdf5Set, table: str, rows: int) -> bool:
+    """Whether a data set that was not asked for is whole numbers, and not one for each row."""
+    import h5py
+
+    try:
+        data = found.h5.reach(table)
+    except FormatError:  # a link out of the file
+        return False
+    if not isinstance(data, h5py.h5d.DatasetID) or data.get_type().get_class() != h5py.h5t.INTEGER:
+        return False
+    return len(data.shape) == 1 and data.shape[0] not in (0, rows)
+
+
+def index_ragged(
+    found: Hdf5Set, values: FieldIndex, count: int, offsets: Array, how: str
+) -> SetIndex:
+    """The index of the samples whose ``count`` values are those of ``values``."""
+    one = ragged_field(values, count, offsets)
+    index = found.index(
+        one.storage,
+        offsets.size - 1,
+        one.spec,
+        f"{how}, rows of different length",
+        one.block,
+        chunk=one.chunk,
+        compression=one.compression,
+    )
+    own = replace(index.first, stored_as=one.stored_as, memory=one.memory, offsets=one.offsets)
+    return replace(index, fields={found.fields.data: own})

@@ -1,0 +1,315 @@
+"""Samples of different length: values in one array, and where those of each sample begin in it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import numpy as np
+
+from ..array_types import Array, Int64, UInt64
+from ..errors import FormatError, ParamsError, SampleError
+from ..params import ReaderParams
+from ..pixels.rows import E, Writer
+from .base import BaseSource, FieldIndex, SetFacts, Source
+from .bytestore import ByteFile, MemoryStore
+from .extents import RunExtents
+from .fields import OpenSet
+from .request import no_field
+
+#: Offsets that are looked at together, and in all to find the longest sample.
+_AT_ONCE: Final = 1 << 20
+_LOOKED_AT: Final = 1 << 27
+
+#: What serves the values as plain rows.
+AS_ROWS: Final = "offsets_field=False serves the values as they are stored, a row each"
+
+
+@dataclass(frozen=True, eq=False)
+class Ragged:
+    """Samples whose values are the ``count`` samples of ``values``; ``FieldIndex.offsets`` says
+    where those of each begin."""
+
+    values: FieldIndex
+    count: int
+
+    def serve(self, facts: SetFacts, index: FieldIndex, file: ByteFile | None) -> Source:
+        """A source that reads them from ``file``."""
+        own = replace(self.values, path=index.path)
+        inner = own.storage.serve(replace(facts, count=self.count), own, file)
+        return RaggedSource(facts, index, file, inner)
+
+
+class RaggedSource(BaseSource):
+    """Reads samples of different length: see :class:`Ragged`. ``values``: the source of values."""
+
+    def __init__(
+        self, facts: SetFacts, index: FieldIndex, file: ByteFile | None, values: Source
+    ) -> None:
+        store = MemoryStore() if file is None else file.store
+        super().__init__(facts, index, file, store)
+        assert index.offsets is not None
+        self.offsets = index.offsets
+        self._values = values
+        self._named = _ByValue(self)
+
+    def read_into(self, writer: Writer) -> None:
+        records, count = writer.job.records, self._values.facts.count
+        starts, ends = (self.offsets[records + k].astype(np.int64) for k in (0, 1))
+        good = (starts >= 0) & (starts <= ends) & (ends <= count)
+        if not good.all():  # a large table is mapped: the file may have changed
+            for i in np.flatnonzero(~good).tolist():
+                what = "a sample does not lie among the stored values"
+                found = f"offsets {int(starts[i])} to {int(ends[i])}"
+                writer.fail(i, SampleError(what, found=found, expected=f"within 0 to {count}"))
+            writer = writer.of_file(self, 0, np.flatnonzero(good), records[good])
+            starts, ends = starts[good], ends[good]
+        for part in writer.values(self._named, starts, ends - starts):
+            if writer.stopped:
+                return
+            self._values.read_into(part)
+
+    def reserve(self, samples: int) -> None:
+        mean = self._values.facts.count / max(1, self.facts.count)
+        blocks = -(-samples // self.index.block)
+        self._values.reserve(int(samples * mean) + blocks * (self._values.index.chunk or 0))
+
+    def release(self) -> None:
+        self._values.release()
+
+    def close(self) -> None:
+        super().close()
+        self._values.close()
+
+
+class _ByValue:
+    """The source of samples as that of their values: an error names the sample of a value."""
+
+    checksums: UInt64 | None = None
+
+    def __init__(self, source: RaggedSource) -> None:
+        self._source = source
+        self.spec = replace(source.spec, ragged=False)
+
+    def located(self, error: E, record: int) -> E:
+        sample = int(np.searchsorted(self._source.offsets, record, side="right")) - 1
+        return self._source.located(error, sample)
+
+
+# -- offsets ---------------------------------------------------------------------------------------
+
+
+def ragged_field(field: FieldIndex, count: int, offsets: Array) -> FieldIndex:
+    """The field whose samples are runs of the ``count`` values of ``field``."""
+    samples = offsets.size - 1
+    mean, spec = count / samples, field.spec
+    dtype = spec.dtype.str if spec.dtype.names is None else str(spec.dtype)
+    chunk = None if field.chunk is None else max(1, int(field.chunk / max(mean, 1)))
+    return replace(
+        field,
+        spec=replace(spec, ragged=True),
+        storage=Ragged(field, count),
+        block=min(samples, max(1, int(field.block / max(mean, 1)))),
+        chunk=chunk,
+        stored_as=f"ragged {spec.shape} {dtype}",
+        # a block also touches the chunks in which the blocks beside it begin and end
+        memory=max(1, int(mean * spec.row_bytes * (1 if chunk is None else 2))),
+        offsets=offsets,
+    )
+
+
+def offsets_in(
+    table: Array, name: str, rows: int, path: str, lengths: bool | None = None
+) -> Array | None:
+    """Where samples begin among ``rows`` values, (N + 1,), as a table says: starts, or with
+    ``lengths`` those of the samples; None: whichever fits. None where it is of other values.
+
+    FormatError where starts decrease.
+    """
+    starts = lengths is not True and table.size > 1 and int(table[0]) == 0
+    starts = starts and int(table[-1]) == rows
+    made = _from_lengths(table, rows) if lengths is not False else None
+    if lengths is None and starts and made is not None:
+        raise FormatError(
+            f"{name!r} may be starts or lengths of samples",
+            path=path,
+            found=f"{table.size} numbers, {rows} in all",
+            hint="a name that ends in _offsets or _lengths says which",
+        )
+    if not starts:
+        return made
+    for low in range(0, table.size - 1, _AT_ONCE):
+        some = table[low : low + _AT_ONCE + 1]
+        falls = some[1:] < some[:-1]
+        if falls.any():
+            wrong = low + int(np.argmax(falls))
+            raise FormatError(
+                f"the offsets {name!r} decrease",
+                path=path,
+                index=wrong,
+                found=f"{int(table[wrong])} to {int(table[wrong + 1])}",
+                expected=f"numbers that do not decrease, from 0 to {rows}",
+            )
+    return table
+
+
+def _from_lengths(table: Array, rows: int) -> Int64 | None:
+    """Offsets from lengths; None where these are not ``rows`` together."""
+    if not table.size or int(table.min()) < 0 or int(table.max()) > rows:
+        return None
+    offsets = np.zeros(table.size + 1, np.int64)
+    if float(table.sum(dtype=np.float64)) > 2.0 * rows + 1:
+        return None  # it may overflow
+    np.cumsum(table, dtype=np.int64, out=offsets[1:])
+    return offsets if int(offsets[-1]) == rows else None
+
+
+def is_table(shape: tuple[int, ...], dtype: np.dtype[Any]) -> bool:
+    """Whether a data set may hold offsets or lengths."""
+    return len(shape) == 1 and dtype.kind in "iu" and shape[0] > 0
+
+
+def candidates(name: str) -> dict[str, bool]:
+    """The names by which the offsets of a field are found, and whether they are lengths."""
+    return {f"{name}_offsets": False, f"{name}_lengths": True, "offsets": False, "indptr": False}
+
+
+def does_not_fit(name: str, field: str, rows: int, table: Array, path: str) -> FormatError:
+    """The error of offsets that are not those of a field's values."""
+    total = float(table.sum(dtype=np.float64))
+    return FormatError(
+        f"{name!r} does not say where the samples of {field!r} begin",
+        path=path,
+        found=f"{table.size} numbers, {int(table[0])} to {int(table[-1])}, together {total:.15g}",
+        expected=f"(N + 1,) starts from 0 to {rows}, or (N,) lengths that are {rows} together",
+        hint=AS_ROWS,
+    )
+
+
+def array_offsets(
+    field: str, rows: int, given: Mapping[str, Any], asked: str | bool | None
+) -> tuple[str, Array] | None:
+    """The array with the offsets of a field among those that are given, and where its samples
+    begin; None where it has none."""
+    if asked is False:
+        return None
+    if isinstance(asked, str) and asked not in given:
+        raise no_field(asked, list(given), "data")
+    named = {asked: None} if isinstance(asked, str) else candidates(field)
+    for name, lengths in named.items():
+        table = given.get(name)
+        if table is None or name == field or not hasattr(table, "shape"):
+            continue
+        if not isinstance(table, np.ndarray) or not is_table(table.shape, table.dtype):
+            if asked is None:
+                continue
+            raise ParamsError(f"{name!r} is no array of whole numbers (N,)")
+        found = fitting(name, field, rows, table, "data", lengths, isinstance(asked, str))
+        if found is not None:
+            return name, found
+    return None
+
+
+def fitting(
+    name: str,
+    field: str,
+    rows: int,
+    table: Array,
+    path: str,
+    lengths: bool | None,
+    asked: bool,
+) -> Array | None:
+    """Offsets as a table that may be a field's says; None where it is not. ``asked``: the caller
+    named it. FormatError where its name says that it is, and its numbers do not."""
+    if lengths is None and name.endswith(("_lengths", "_offsets")):
+        lengths = name.endswith("_lengths")
+    if not asked and table.size == rows:
+        return None  # something of each row
+    found = offsets_in(table, name, rows, path, lengths)
+    each = {table.size} if lengths else {table.size - 1} if lengths is False else set()
+    if asked and found is None and rows in (each or {table.size, table.size - 1}):
+        return None  # a field with one row for each sample
+    if found is None and (asked or name.rpartition("/")[2] not in ("offsets", "indptr")):
+        raise does_not_fit(name, field, rows, table, path)
+    return found
+
+
+# -- what the parameters ask for -------------------------------------------------------------------
+
+
+def rule_of_lengths(p: ReaderParams, source: OpenSet) -> str | None:
+    """How samples of different length are cut, as a state has it; None where there are none.
+
+    ParamsError where max_length lacks, or where there is nothing that it cuts.
+    """
+    windows, wanted, path = source.windows, p.wanted, source.facts.path
+    ragged = [n for n, one in zip(source.names, source.parts, strict=True) if one.spec.ragged]
+    whole = [] if windows is None else [n for n in source.names if windows.reach(n) == "episode"]
+    both = [name for name in ragged if name in whole]
+    if both:
+        raise ParamsError(
+            "rows of different length are not served in whole episodes: max_length cannot say both",
+            path=path,
+            found=f"field {both[0]!r}",
+            hint="a window of some rows serves them",
+        )
+    cut = (*ragged, *whole)
+    rules = {name: wanted.for_field(name) for name in cut}
+    if any(one.max_length is None for one in rules.values()):
+        raise _needed(source, {name: one.max_length for name, one in rules.items()})
+    named = {n for o in ("max_length", "overlong", "pad_value") for n in _named(p, o)} - set(cut)
+    if named or (p.max_length is not None and not cut):
+        raise ParamsError(
+            "max_length goes with whole episodes and with rows of different length",
+            path=path,
+            found=f"field {min(named)!r}" if named else source.facts.layout,
+            expected="variable length, values with offsets (offsets_field names them), or "
+            'window="episode"',
+        )
+    if not cut:
+        return None
+    return str(sorted((name, one.max_length, one.overlong) for name, one in rules.items()))
+
+
+def _named(p: ReaderParams, option: str) -> Iterator[str]:
+    value = getattr(p, option)
+    yield from value if isinstance(value, dict) else ()
+
+
+def _needed(source: OpenSet, given: Mapping[str, int | None]) -> ParamsError:
+    """The error of fields whose samples need max_length; ``given``: that of each, None for none."""
+    longest, all_of_them = {}, True
+    for name in given:
+        longest[name], known = _longest(source, name)
+        all_of_them = all_of_them and known
+    lacking = [name for name, most in given.items() if most is None]
+    values = {name: max(1, given[name] or longest[name]) for name in given}
+    value = str(values) if len(values) > 1 else str(*values.values())
+    listed = ", ".join(f"{longest[name]:,} of field {name!r}" for name in lacking)
+    rows = any(_among_rows(source.index.fields[name]) for name in lacking)
+    return ParamsError(
+        f"the samples of field {lacking[0]!r} differ in length, and max_length is not given",
+        path=source.facts.path,
+        found=f"the longest{'' if all_of_them else ' of those looked at'} has {listed}",
+        hint=f"max_length={value} serves them whole, a smaller one cuts those that are longer"
+        + (f"; {AS_ROWS}" if rows else ""),
+    )
+
+
+def _among_rows(field: FieldIndex) -> bool:
+    """Whether the values of a field are rows of a data set."""
+    storage = field.storage
+    return isinstance(storage, Ragged) and not isinstance(storage.values.storage, RunExtents)
+
+
+def _longest(source: OpenSet, name: str) -> tuple[int, bool]:
+    """The length of a field's longest sample, and whether all were looked at."""
+    offsets, windows, most = source.index.fields[name].offsets, source.windows, 0
+    if offsets is None:
+        assert windows is not None
+        return int(windows.whole(name, windows.episodes.starts)[1].max()), True
+    for low in range(0, min(offsets.size - 1, _LOOKED_AT), _AT_ONCE):
+        some = offsets[low : low + _AT_ONCE + 1].astype(np.int64)
+        most = max(most, int(np.diff(some).max(initial=0)))
+    return most, offsets.size - 1 <= _LOOKED_AT

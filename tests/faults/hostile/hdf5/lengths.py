@@ -1,0 +1,80 @@
+"""Hostile HDF5: samples of different length that do not lie among their values."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+
+from ..corpus import NONE, Scratch, Target, attack, edited
+from .tools import N, closed, plain
+
+#: The ways that take max_length.
+ASKED = ("read", "info")
+#: Values of all samples.
+VALUES = 4 * N
+
+
+def offsets(
+    name: str, table: Callable[[], Any], says: str = "offsets", table_name: str = "data_offsets"
+) -> None:
+    """Register a foreign file whose samples begin where ``table`` says."""
+
+    def make(scratch: Scratch) -> Target:
+        file = plain(scratch, data=False)
+        file["data"] = np.arange(VALUES * 3, dtype="f4").reshape(-1, 3)
+        file[table_name] = table()
+        return Target(closed(file), {"max_length": 4})
+
+    make.__doc__ = f"Samples of different length: {name.replace('_', ' ')}."
+    attack(ASKED, says, ASKED, name=f"lengths_{name}")(make)
+
+
+EVEN = np.arange(0, VALUES + 1, 4)
+
+offsets("decreasing", lambda: np.where(EVEN == 8, 20, EVEN), "decrease")
+offsets("far_outside", lambda: np.append(EVEN[:-1], 1 << 60), "does not say")
+offsets(
+    "beyond_int64",
+    lambda: np.append(EVEN[:-1].astype("u8"), np.uint64((1 << 64) - 1)),
+    "does not say",
+)
+offsets("negative", lambda: np.where(EVEN == 8, -4, EVEN), "decrease")
+offsets("of_other_values", lambda: EVEN // 2, "does not say")
+offsets(
+    "that_overflow",
+    lambda: np.full(N, (1 << 63) + 4, "u8"),
+    "does not say",
+    "data_lengths",
+)
+offsets(
+    "negative_lengths", lambda: np.array([-4, 28, *[0] * (N - 2)]), "does not say", "data_lengths"
+)
+offsets("huge_lengths", lambda: np.array([1 << 62, *[4] * (N - 1)]), "not say", "data_lengths")
+
+
+@attack(ASKED, "outside|heap|longer", ASKED)
+def lengths_variable_huge(scratch: Scratch) -> Target:
+    """Numbers of variable length, whose first element claims 2^32 - 1 of them."""
+    file = plain(scratch, data=False)
+    data = file.create_dataset("data", (N,), h5py.vlen_dtype(np.dtype("f8")))
+    for i in range(N):
+        data[i] = np.arange(3.0) + i
+    at = data.id.get_offset()
+    path = Path(closed(file))
+    with edited(path) as raw:
+        raw[at : at + 4] = struct.pack("<I", (1 << 32) - 1)
+    return Target(path, {"max_length": 4})
+
+
+@attack(NONE, ways=ASKED)
+def lengths_as_they_should_be(scratch: Scratch) -> Target:
+    """Served: values with offsets."""
+    file = plain(scratch, data=False)
+    file["data"] = np.arange(VALUES * 3, dtype="f4").reshape(-1, 3)
+    file["data_offsets"] = EVEN
+    return Target(closed(file), {"max_length": 4})

@@ -1,0 +1,688 @@
+"""Samples of different length: every kind of set gives the slices of what was written."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+import asyncreader
+from asyncreader import AsyncReader, Batch, FormatError, ParamsError, SampleError
+from asyncreader.cli.main import cli
+from asyncreader.verify import verify_file
+from converters import convert
+
+#: Lengths of the samples; some are empty where a set can have such.
+LENGTHS = (7, 3, 12, 1, 9, 5, 4, 8, 2, 6, 11, 10)
+WITH_EMPTY = (0, 7, 3, 12, 0, 0, 1, 9, 5, 4, 8, 0)
+#: Served: of field x, and of field y.
+MOST = {"x": 6, "y": 9}
+
+Samples = list[dict[str, np.ndarray]]
+
+#: How a data set of a shape is stored: keywords of h5py.
+STORED: dict[str, Callable[[tuple[int, ...]], dict[str, Any]]] = {
+    "contiguous": lambda shape: {},
+    "chunked": lambda shape: {"chunks": (min(5, shape[0]), *shape[1:])},
+    "gzip": lambda shape: {"chunks": (min(5, shape[0]), *shape[1:]), "compression": "gzip"},
+    "cut": lambda shape: {
+        "chunks": tuple(max(1, (n + 1) // 2) for n in shape),
+        "compression": "lzf",
+    },
+}
+
+
+def made(lengths: tuple[int, ...], extra: int = 0) -> Samples:
+    """Samples whose values say where they stand: x (n, 2): sample and place; y (n,): both in one
+    number, big-endian. ``extra``: values that x has more."""
+    return [
+        {
+            "x": np.stack((np.full(n + extra, k), np.arange(n + extra)), axis=1).astype("f4") + 0.5,
+            "y": (1000 * (k + 1) + np.arange(n)).astype(">i4"),
+        }
+        for k, n in enumerate(lengths)
+    ]
+
+
+@dataclass
+class Written:
+    """A set on disk, or arrays: what a reader is opened with, and what must come out of it."""
+
+    params: dict[str, Any]
+    samples: Samples
+    names: dict[str, str] = field(default_factory=lambda: {"x": "x", "y": "y"})
+
+
+def put(group: h5py.Group, name: str, rows: np.ndarray, stored: str) -> None:
+    group.create_dataset(name, data=rows, **STORED[stored](rows.shape))
+
+
+def joined(samples: Samples, name: str) -> np.ndarray:
+    return np.concatenate([one[name] for one in samples], dtype=samples[0][name].dtype)
+
+
+def offsets_of(samples: Samples, name: str) -> np.ndarray:
+    return np.cumsum([0, *(len(one[name]) for one in samples)])
+
+
+def offsets(folder: Path, stored: str) -> Written:
+    """Values with starts, which go by a usual name, in a group; other starts for each field."""
+    samples = made(WITH_EMPTY)
+    for one in samples[::2]:
+        one["y"] = one["y"][: len(one["y"]) // 2]
+    with h5py.File(folder / "set.h5", "w") as file:
+        for name in ("x", "y"):
+            put(file.require_group("in"), name, joined(samples, name), stored)
+            file[f"in/{name}_offsets"] = offsets_of(samples, name).astype("u4")
+    return Written({"path": folder / "set.h5"}, samples, {"x": "in/x", "y": "in/y"})
+
+
+def lengths(folder: Path, stored: str) -> Written:
+    """Values with lengths, whose name the caller says."""
+    samples = made(WITH_EMPTY)
+    with h5py.File(folder / "set.h5", "w") as file:
+        for name in ("x", "y"):
+            put(file, name, joined(samples, name), stored)
+        put(file, "n", np.array(WITH_EMPTY, "u2"), stored)
+    return Written({"path": folder / "set.h5", "offsets_field": "n"}, samples)
+
+
+def variable(folder: Path, stored: str) -> Written:
+    """HDF5's variable length: y alone can be; x has offsets."""
+    samples = made(WITH_EMPTY)
+    with h5py.File(folder / "set.h5", "w", userblock_size=512) as file:
+        how = STORED[stored]((len(samples),))
+        data = file.create_dataset("y", (len(samples),), h5py.vlen_dtype(np.dtype(">i4")), **how)
+        for k, one in enumerate(samples):
+            data[k] = one["y"]
+        put(file, "x", joined(samples, "x"), stored)
+        file["x_lengths"] = np.array(WITH_EMPTY)
+    return Written({"path": folder / "set.h5"}, samples)
+
+
+def several(folder: Path, stored: str) -> Written:
+    """Two files are one set."""
+    samples = made(WITH_EMPTY)
+    for number, some in enumerate((samples[:5], samples[5:])):
+        with h5py.File(folder / f"{number}.h5", "w") as file:
+            for name in ("x", "y"):
+                put(file, name, joined(some, name), stored)
+            file["indptr"] = offsets_of(some, "x")
+    return Written({"path": [folder / "0.h5", folder / "1.h5"]}, samples)
+
+
+def arrays(folder: Path, stored: str) -> Written:
+    samples = made(WITH_EMPTY)
+    data = {name: joined(samples, name) for name in ("x", "y")}
+    return Written({"data": {**data, "offsets": offsets_of(samples, "x")}}, samples)
+
+
+def whole(folder: Path, stored: str) -> Written:
+    """Whole episodes of flat arrays."""
+    samples = made(LENGTHS)
+    with h5py.File(folder / "set.h5", "w") as file:
+        for name in ("x", "y"):
+            put(file, name, joined(samples, name), stored)
+        file["ends"] = np.cumsum(LENGTHS)
+    return Written(
+        {"path": folder / "set.h5", "episodes": "ends:ends", "window": "episode"}, samples
+    )
+
+
+def groups(folder: Path, stored: str) -> Written:
+    """Whole episodes of groups, as Minari writes them: x has a row more."""
+    samples = made(LENGTHS, extra=1)
+    with h5py.File(folder / "set.h5", "w") as file:
+        for number, one in enumerate(samples):
+            for name, rows in one.items():
+                put(file.require_group(f"episode_{number}"), name, rows, stored)
+    return Written({"path": folder / "set.h5", "window": "episode"}, samples)
+
+
+def bags(folder: Path, stored: str) -> Written:
+    """Files as rows, as CLAM writes them."""
+    samples = made(LENGTHS)
+    for number, one in enumerate(samples):
+        with h5py.File(folder / f"slide_{number}.h5", "w") as file:
+            for name, rows in one.items():
+                put(file, name, rows, stored)
+    where = {"path": str(folder / "slide_*.h5"), "episodes": "files", "window": "episode"}
+    return Written(where, samples)
+
+
+KINDS = {
+    one.__name__: one for one in (offsets, lengths, variable, several, arrays, whole, groups, bags)
+}
+EPISODES = ("whole", "groups", "bags")
+
+
+def opened(known: Written, **more: Any) -> AsyncReader:
+    params: dict[str, Any] = {
+        **known.params,
+        "labels_field": None,
+        "max_length": MOST,
+        "pad_value": {"x": -1, "y": -7},
+        "batch_size": 4,
+        **more,
+    }
+    if "data" not in params:
+        params.setdefault("data_field", known.names)
+    return AsyncReader(params)
+
+
+def numbers_of(batch: Batch) -> list[int]:
+    """The numbers of a batch's samples."""
+    found = batch.indices if batch.episode is None else batch.episode
+    return found.tolist()  # type: ignore[no-any-return]
+
+
+def check(batch: Batch, known: Written, starts: Callable[[int, str], int] = lambda k, n: 0) -> None:
+    """The batch is the slices that plain numpy takes, filled up."""
+    for place, name in enumerate(("x", "y")):
+        data, most, pad = batch.data[place], MOST[name], {"x": -1, "y": -7}[name]
+        served = batch.lengths[place]
+        assert served.dtype == np.int64
+        for k, number in enumerate(numbers_of(batch)):
+            if not batch.mask[k]:
+                assert served[k] == 0
+                continue
+            stored = known.samples[number][name]
+            start = starts(number, name)
+            part = stored[start : start + most]
+            expected = np.full((most, *stored.shape[1:]), pad, stored.dtype.newbyteorder("="))
+            expected[: len(part)] = part
+            np.testing.assert_array_equal(data[k], expected)
+            assert served[k] == len(part)
+            if batch.episode is not None:
+                present = batch.present[place]
+                np.testing.assert_array_equal(present[k], np.arange(most) < len(part))
+
+
+@pytest.fixture(params=[(kind, stored) for kind in KINDS for stored in STORED], ids="-".join)
+def known(request: pytest.FixtureRequest, tmp_path: Path) -> Written:
+    kind, stored = request.param
+    if kind == "arrays" and stored != "contiguous":
+        pytest.skip("arrays are in memory")
+    return KINDS[kind](tmp_path, stored)
+
+
+@pytest.fixture(params=KINDS)
+def gzipped(request: pytest.FixtureRequest, tmp_path: Path) -> Written:
+    return KINDS[request.param](tmp_path, "gzip")
+
+
+def copies(reader: AsyncReader) -> Iterator[tuple[Any, ...]]:
+    """All that a batch is, as bytes."""
+    for batch in reader:
+        parts = [one.tobytes() for one in (*batch.data, *batch.lengths)]
+        yield batch.indices.tolist(), batch.mask.tolist(), parts
+
+
+class TestEverySet:
+    """What holds of every kind of set."""
+
+    def test_samples_are_slices(self, known: Written) -> None:
+        """In each order each sample comes once: its head, filled up, with its length."""
+        for shuffle in (False, True, "block"):
+            with opened(
+                known, shuffle=shuffle, last_batch="pad", nthread=2, batch_size=5
+            ) as reader:
+                seen: list[int] = []
+                for batch in reader:
+                    check(batch, known)
+                    seen += np.array(numbers_of(batch))[batch.mask].tolist()
+            assert sorted(seen) == list(range(len(known.samples)))
+            assert (seen == sorted(seen)) == (shuffle is False)
+
+    def test_random_stretches(self, gzipped: Written) -> None:
+        """A longer sample is cut at a random place, in one draw for all of its fields; over some
+        epochs every place comes. Shorter ones are whole."""
+        both = {"x": 6, "y": 6}
+        drawn: dict[int, set[int]] = {}
+        with opened(
+            gzipped, shuffle=True, overlong="random", max_length=both, batch_size=12
+        ) as reader:
+            for _ in range(60):
+                for batch in reader:
+                    for k, number in enumerate(numbers_of(batch)):
+                        x, y = (gzipped.samples[number][name] for name in ("x", "y"))
+                        begin = int(batch.data[0][k, 0, 1]) if len(x) else 0
+                        part = x[begin : begin + 6]
+                        np.testing.assert_array_equal(batch.data[0][k, : len(part)], part)
+                        if len(y) == len(x) or batch.episode is not None:  # of one episode
+                            part = y[begin : begin + 6]
+                            np.testing.assert_array_equal(batch.data[1][k, : len(part)], part)
+                        if len(y) > 6:
+                            drawn.setdefault(number, set()).add(begin)
+        for number, begins in drawn.items():
+            assert begins == set(range(len(gzipped.samples[number]["y"]) - 6 + 1))
+
+    @pytest.mark.slow
+    def test_processes(self, tmp_path: Path) -> None:
+        """Worker processes fill the same batches as threads."""
+        for kind in ("variable", "groups"):
+            (tmp_path / kind).mkdir()
+            known = KINDS[kind](tmp_path / kind, "gzip")
+            more: dict[str, Any] = {"shuffle": True, "overlong": "random", "nthread": 2}
+            with opened(known, **more) as reader:
+                expected = list(copies(reader))
+            with opened(known, workers="process", njob=2, **more) as reader:
+                assert list(copies(reader)) == expected
+
+    def test_ranks(self, gzipped: Written) -> None:
+        """The batches of two ranks, joined, are that of one process."""
+        for shuffle in (True, "block"):
+            more: dict[str, Any] = {"shuffle": shuffle, "overlong": "random"}
+            with opened(gzipped, batch_size=6, **more) as reader:
+                whole = [[*map(np.copy, (*b.data, *b.lengths))] for b in reader]
+            parts = []
+            for rank in range(2):
+                with opened(gzipped, batch_size=3, rank=rank, world_size=2, **more) as reader:
+                    parts.append([[*map(np.copy, (*b.data, *b.lengths))] for b in reader])
+            for one, *halves in zip(whole, *parts, strict=True):
+                for expected, *found in zip(one, *halves, strict=True):
+                    np.testing.assert_array_equal(np.concatenate(found), expected)
+
+    def test_resume_at_every_batch(self, gzipped: Written) -> None:
+        """A state taken behind any batch goes on with the next one; with another max_length or
+        overlong it is refused."""
+        for shuffle in (True, "block"):
+            more: dict[str, Any] = {"shuffle": shuffle, "overlong": "random"}
+            with opened(gzipped, **more) as reader:
+                batches, states = [], [reader.state_dict()]
+                for batch in copies(reader):
+                    batches.append(batch)
+                    states.append(reader.state_dict())
+            with opened(gzipped, **more) as reader:
+                for done, state in enumerate(states[:-1]):
+                    reader.load_state_dict(state)
+                    assert list(copies(reader)) == batches[done:]
+        for other in ({"max_length": 5}, {"overlong": "cut"}):
+            with (
+                opened(gzipped, **{**more, **other}) as reader,
+                pytest.raises(ParamsError, match="lengths differs"),
+            ):
+                reader.load_state_dict(states[1])
+
+    def test_samples_by_number(self, gzipped: Written) -> None:
+        """A dataset serves heads; it says their lengths, their stored bytes, and the statistics of
+        their values, each counted once."""
+        given: dict[str, Any] = {**gzipped.params, "max_length": MOST, "overlong": "random"}
+        if "data" not in given:
+            given["data_field"] = gzipped.names
+        with asyncreader.open(given, as_dict=True) as dataset:
+            assert len(dataset) == len(gzipped.samples)
+            assert dataset.fields["x"].shape == (6, 2)
+            rows = dataset[0 : len(dataset)]
+            for number, stored in enumerate(gzipped.samples):
+                one = dataset[number]
+                for name, most in MOST.items():
+                    part = stored[name][:most]
+                    np.testing.assert_array_equal(one[name][: len(part)], part)
+                    assert not one[name][len(part) :].any()
+                    assert one[f"{name}.lengths"] == len(part) == rows[f"{name}.lengths"][number]
+                    assert dataset.sample(number).stored[name] == stored[name].tobytes()
+            values = joined(gzipped.samples, "x").astype(float)
+            found = dataset.statistics()["x"]
+            np.testing.assert_allclose(found.mean, values.mean(axis=0))
+            np.testing.assert_allclose(found.std, values.std(axis=0))
+            assert found.count == len(values)
+            again = pickle.loads(pickle.dumps(dataset))
+            np.testing.assert_array_equal(again[3]["x"], dataset[3]["x"])
+
+    def test_too_long_samples_are_bad(self, gzipped: Written) -> None:
+        """With "error" a sample that is longer than max_length is a bad sample."""
+        with (
+            opened(gzipped, overlong="error") as reader,
+            pytest.raises(SampleError, match="longer"),
+        ):
+            list(reader)
+        with opened(
+            gzipped, overlong="error", on_error="zero", last_batch="short", batch_size=5
+        ) as reader:
+            good: list[int] = []
+            for batch in reader:
+                check(batch, gzipped)
+                good += np.array(numbers_of(batch))[batch.mask].tolist()
+        fits = [
+            k
+            for k, one in enumerate(gzipped.samples)
+            if len(one["x"]) <= MOST["x"] and len(one["y"]) <= MOST["y"]
+        ]
+        assert good == fits
+
+    def test_the_longest_is_told(self, gzipped: Written) -> None:
+        """Without max_length the error has the longest length and the line to write."""
+        longest = {n: max(len(one[n]) for one in gzipped.samples) for n in ("x", "y")}
+        with pytest.raises(ParamsError) as caught:
+            opened(gzipped, max_length=None, pad_value=0)
+        assert f"max_length={longest}" in str(caught.value)
+        with pytest.raises(ParamsError) as caught:
+            opened(gzipped, max_length={"y": 3}, pad_value=0)
+        assert f"max_length={longest | {'y': 3}}" in str(caught.value)
+
+
+# -- rules ---------------------------------------------------------------------------------------
+
+
+def test_fields_and_labels_of_samples(tmp_path: Path) -> None:
+    """A field with a row for each sample goes with those of different length, without lengths; so
+    do labels, splits and subsets."""
+    samples = made(WITH_EMPTY)
+    with h5py.File(tmp_path / "set.h5", "w") as file:
+        file["x"], file["n"] = joined(samples, "x"), np.array(WITH_EMPTY)
+        file["one"] = np.arange(12.0)
+        file["labels"] = np.arange(12) % 3
+    with AsyncReader(
+        tmp_path / "set.h5",
+        data_field=["one", "x"],
+        offsets_field="n",
+        max_length={"x": 4},
+        subset=np.array([11, 2, 2, 7]),
+        batch_size=4,
+    ) as reader:
+        batch = next(iter(reader))
+        assert batch.indices.tolist() == batch.data[0].tolist() == [11, 2, 2, 7]
+        assert batch.labels.tolist() == [2, 2, 2, 1]
+        assert batch.lengths[0] is None
+        assert batch.lengths[1].tolist() == [0, 3, 3, 4]
+        assert batch.present == (None, None)
+    with AsyncReader(tmp_path / "set.h5", data_field="one", labels_field=None) as reader:
+        assert next(iter(reader)).lengths is None
+    with AsyncReader(
+        tmp_path / "set.h5", data_field="x", offsets_field="n", max_length=4, labels_field=None
+    ) as reader:
+        assert next(iter(reader)).lengths.tolist() == [0]
+
+
+def test_other_numbers(tmp_path: Path) -> None:
+    """Values are cast and normalised, and members of structured ones are chosen; pad_value stands
+    as it is given. Bytes of variable length are numbers where max_length is given."""
+    count = np.array([2, 0, 3])
+    hits = np.zeros(5, [("t", "<f4"), ("q", ">i2")])
+    hits["t"], hits["q"] = np.arange(5) / 4, np.arange(5)
+    with h5py.File(tmp_path / "set.h5", "w") as file:
+        file["hits"], file["hits_lengths"] = hits, count
+        raw = file.create_dataset("raw", (3,), h5py.vlen_dtype(np.uint8))
+        for i, n in enumerate(count):
+            raw[i] = np.arange(n)
+    params: dict[str, Any] = {"path": tmp_path / "set.h5", "labels_field": None, "batch_size": 3}
+    with AsyncReader(
+        params,
+        data_field=["hits", "hits.q", "raw"],
+        members={"hits": ["q", "t"]},
+        dtype={"hits": "float64", "raw": "float16"},
+        mean={"hits": [1, 0]},
+        std={"raw": 2},
+        max_length=2,
+        pad_value={"hits": -9, "raw": np.nan},
+    ) as reader:
+        batch = next(iter(reader))
+        both, charge, bytes_ = batch.data
+    expected = [[[-1, 0], [0, 0.25]], [[-9, -9], [-9, -9]], [[1, 0.5], [2, 0.75]]]
+    np.testing.assert_array_equal(both, expected)
+    assert charge.tolist() == [[0, 1], [0, 0], [2, 3]]
+    assert charge.dtype == np.int16
+    np.testing.assert_array_equal(bytes_, [[0, 0.5], [np.nan, np.nan], [0, 0.5]])
+    for name, value, says in (
+        ("raw", -1, "uint8"),
+        ("raw", 0.5, "uint8"),
+        ("hits.q", np.nan, "int16"),
+    ):
+        with pytest.raises(ParamsError, match=rf"pad_value.*{says}"):
+            AsyncReader(params, data_field=name, max_length=2, pad_value=value)
+    with pytest.raises(FormatError, match="max_length=N serves the bytes"):
+        AsyncReader(params, data_field="raw")
+    # a value that does not fit is named by its sample
+    with pytest.raises(ParamsError, match=r"record 2\]"):
+        AsyncReader(params, data_field="hits.q", max_length=3, dtype="bool", shuffle=False)
+
+
+def test_windows_of_samples(tmp_path: Path) -> None:
+    """Rows of different length have windows: (B, W, max_length), with a length for each row."""
+    samples = made(WITH_EMPTY)
+    with h5py.File(tmp_path / "set.h5", "w") as file:
+        file["x"], file["n"] = joined(samples, "x"), np.array(WITH_EMPTY)
+        file["ends"] = np.array([5, 12])
+    params: dict[str, Any] = {
+        "path": tmp_path / "set.h5",
+        "data_field": ["x"],
+        "offsets_field": "n",
+        "episodes": "ends:ends",
+        "labels_field": None,
+    }
+    with AsyncReader(
+        params, window=(-1, 2), window_edge=("zero", "repeat"), max_length=4, batch_size=12
+    ) as reader:
+        batch = next(iter(reader))
+        assert batch.data[0].shape == (12, 3, 4, 2)
+        for k in range(12):
+            first, last = (0, 4) if k < 5 else (5, 11)
+            for w, row in enumerate((k - 1, k, k + 1)):
+                part = samples[min(row, last)]["x"][:4] if row >= first else np.zeros((0, 2))
+                expected = np.zeros((4, 2))
+                expected[: len(part)] = part
+                np.testing.assert_array_equal(batch.data[0][k, w], expected)
+                assert batch.lengths[0][k, w] == len(part)
+    with pytest.raises(ParamsError, match="not served in whole episodes"):
+        AsyncReader(params, window="episode", max_length=4)
+
+
+def test_whole_episodes_beside_others(tmp_path: Path) -> None:
+    """A field with its whole episode goes with others' first rows, windows, last rows, constants;
+    pictures are moved alike in all of an episode; ``subset`` takes episodes."""
+    lengths = np.array([4, 7, 2])
+    rng = np.random.default_rng(3)
+    pictures = rng.integers(0, 256, (13, 8, 8, 3), np.uint8)
+    pictures[:] = pictures[:1]  # all rows are alike, and stay alike
+    with h5py.File(tmp_path / "set.h5", "w") as file:
+        file["cam"], file["t"], file["who"] = pictures, np.arange(13), np.array([5, 6, 7])
+        file["ends"] = np.cumsum(lengths)
+    window = {"cam": "episode", "t": "episode", "end": "last", "next": [1]}
+    fields = {"cam": "cam", "t": "t", "end": "t", "next": "t", "first": "t", "who": "who"}
+    with AsyncReader(
+        tmp_path / "set.h5",
+        data_field=fields,
+        episodes="ends:ends",
+        window=window,
+        max_length={"cam": 5, "t": 7},
+        pad_value={"t": -1},
+        subset=[2, 1],
+        batch_size=2,
+        labels_field=None,
+        size=(4, 4),
+        crop="random",
+        flip=True,
+        augment=[("color-jitter", {"brightness": 0.4})],
+    ) as reader:
+        assert (reader.count, len(reader)) == (2, 1)
+        batch = next(iter(reader))
+        cam, t, end, following, first, who = batch.data
+        assert batch.episode.tolist() == [2, 1]
+        assert batch.indices.tolist() == first.tolist() == [11, 4]
+        assert t.tolist() == [[11, 12, -1, -1, -1, -1, -1], [*range(4, 11)]]
+        assert (end.tolist(), following.tolist()) == ([[12], [10]], [[12], [5]])
+        assert who.tolist() == [7, 6]
+        assert [None if one is None else one.tolist() for one in batch.lengths] == [
+            *([2, 5], [2, 7]),
+            *[None] * 4,
+        ]
+        assert cam.shape == (2, 5, 3, 4, 4)
+        assert (cam[1] == cam[1, :1]).all()
+        assert (cam[0, :2] == cam[0, :1]).all()
+        assert not cam[0, 2:].any()
+    with AsyncReader(
+        tmp_path / "set.h5",
+        data_field="t",
+        episodes="ends:ends",
+        window="episode",
+        max_length=4,
+        weights=[0, 1, 0],
+        labels_field=None,
+    ) as reader:
+        assert [batch.episode.tolist() for batch in reader] == [[1]] * 3
+
+
+@pytest.mark.parametrize(
+    ("params", "says"),
+    [
+        ({"data_field": "x", "max_length": 0}, "max_length is not valid"),
+        ({"data_field": "x", "overlong": "cut", "pad_value": 3}, "pad_value goes with max_length"),
+        ({"data_field": "x", "overlong": "random"}, "overlong goes with max_length"),
+        ({"data_field": "x", "max_length": 3, "overlong": "head"}, "overlong is not valid"),
+        ({"data_field": "x", "max_length": 3, "mixup": 0.2}, "not beside samples of different"),
+        ({"data_field": "x", "max_length": 3, "offsets_field": False}, "goes with whole episodes"),
+        ({"data_field": "plain", "max_length": 3}, "goes with whole episodes"),
+        ({"data_field": ["x", "plain"], "max_length": {"x": 1, "plain": 1}}, "field 'plain'"),
+        ({"data_field": ["x", "plain"], "max_length": {"x": 1, "y": 1}}, "field 'y'"),
+        ({"data_field": "x", "max_length": 3, "offsets_field": "nothing"}, "no field 'nothing'"),
+        ({"data_field": "x", "max_length": 3, "offsets_field": {"y": "n"}}, "names a field"),
+        (
+            {"data_field": "x", "max_length": 1 << 30, "batch_size": 1 << 20, "last_batch": "pad"},
+            "do not fit in memory",
+        ),
+        (
+            {"data_field": "x", "window": "episode", "window_every": 2, "episodes": "ends:ends"},
+            "shorter than an episode",
+        ),
+    ],
+    ids=str,
+)
+def test_wrong_params(tmp_path: Path, params: dict[str, Any], says: str) -> None:
+    """What does not go together is a ParamsError that says what would."""
+    with h5py.File(tmp_path / "set.h5", "w") as file:
+        file["x"], file["x_offsets"] = np.arange(6.0), np.array([0, 2, 6])
+        file["plain"], file["ends"] = np.arange(2.0), np.array([3, 6])
+    with pytest.raises(ParamsError, match=says):
+        AsyncReader({"path": tmp_path / "set.h5", "labels_field": None, **params})
+
+
+class TestOffsets:
+    """Which data sets say where samples begin, and which do not."""
+
+    @pytest.mark.parametrize(
+        ("table", "numbers", "says"),
+        [
+            ("x_offsets", [0, 4, 2, 6], "decrease"),
+            ("x_offsets", [0, 2, 7], "does not say"),
+            ("x_offsets", [1, 2, 6], "does not say"),
+            ("x_offsets", np.array([0, 2, 1 << 63], "u8"), "does not say"),
+            ("x_lengths", [3, 4], "does not say"),
+            ("x_lengths", [-1, 7], "does not say"),
+            ("x_lengths", np.array([(1 << 64) - 2, 8], "u8"), "does not say"),
+            ("offsets", [0, 4, 2, 6], "decrease"),
+            ("indptr", [0, 4, 2, 6], "decrease"),
+            ("mine", [0, 4, 2, 6], "decrease"),
+            ("mine", [0, 4, 1], "does not say"),
+            ("mine", [0, 0, 6], "starts or lengths"),
+            ("mine", [[0, 6]], "does not say"),
+            ("mine", [0.0, 6.0], "does not say"),
+        ],
+        ids=str,
+    )
+    def test_bad_offsets(self, tmp_path: Path, table: str, numbers: Any, says: str) -> None:
+        """Offsets that decrease, end elsewhere or overflow are a FormatError that says so."""
+        asked = {"offsets_field": "mine"} if table == "mine" else {}
+        with h5py.File(tmp_path / "set.h5", "w") as file:
+            file["x"] = np.arange(6.0)
+            file[table] = numbers
+        with pytest.raises(FormatError, match=says):
+            AsyncReader(tmp_path / "set.h5", data_field="x", max_length=3, **asked)
+
+    @pytest.mark.parametrize(
+        ("table", "numbers"),
+        [
+            ("offsets", [0, 2, 7]),
+            ("indptr", [1, 6]),
+            ("x_lengths", [3] * 6),
+            ("x_offsets", [0.5, 1.5]),
+            ("x_offsets", [[0, 6]]),
+            ("x_offsets", [0, 0, 0, 0, 0, 6]),
+        ],
+        ids=str,
+    )
+    def test_what_is_no_table_of_offsets(self, tmp_path: Path, table: str, numbers: Any) -> None:
+        """What does not fit the values, or has one number for each, leaves them plain rows."""
+        with h5py.File(tmp_path / "set.h5", "w") as file:
+            file["x"] = np.arange(6.0)
+            file[table] = numbers
+        with AsyncReader(tmp_path / "set.h5", data_field="x", batch_size=6) as reader:
+            assert next(iter(reader)).data.tolist() == [0, 1, 2, 3, 4, 5]
+
+    def test_a_table_that_changes(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """A large table stays in the file: what it says later is checked again."""
+        monkeypatch.setattr("asyncreader.sources.base.KEPT_BYTES", 0)
+        with h5py.File(tmp_path / "set.h5", "w") as file:
+            file["x"], file["x_offsets"] = np.arange(6.0), np.array([0, 2, 4, 6])
+            at = file["x_offsets"].id.get_offset()
+        with AsyncReader(
+            tmp_path / "set.h5", data_field="x", max_length=3, batch_size=1, on_error="zero"
+        ) as reader:
+            with open(tmp_path / "set.h5", "r+b") as raw:
+                raw.seek(at + 8)
+                raw.write((1 << 40).to_bytes(8, "little"))
+            found = [(b.data[0].tolist(), bool(b.mask[0])) for b in reader]
+            bad = reader.stats().bad_list
+        assert found == [([0, 0, 0], False), ([0, 0, 0], False), ([4, 5, 0], True)]
+        assert "offsets 0 to 1099511627776" in str(bad[0])
+
+    def test_a_damaged_chunk(self, tmp_path: Path) -> None:
+        """The samples with values in it are bad, each once, and named; the others are served."""
+        with h5py.File(tmp_path / "set.h5", "w") as file:
+            data = file.create_dataset(
+                "x", data=np.arange(24.0), chunks=(6,), compression="gzip", fletcher32=True
+            )
+            file["x_lengths"] = np.array([4, 4, 0, 4, 4, 8])
+            at = data.id.get_chunk_info(1).byte_offset
+        with open(tmp_path / "set.h5", "r+b") as raw:
+            raw.seek(at + 12)
+            raw.write(b"\xff\xff\xff")
+        with AsyncReader(
+            tmp_path / "set.h5", data_field="x", max_length=8, batch_size=6, on_error="zero"
+        ) as reader:
+            batch = next(iter(reader))
+            assert batch.mask.tolist() == [True, False, True, False, True, True]
+            assert batch.lengths.tolist() == [4, 0, 0, 0, 4, 8]
+            assert [record for record, _ in reader.stats().bad_list] == [1, 3]
+
+
+def test_long_samples_are_read_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However long samples are, some values are read at a time; the sum is the same."""
+    monkeypatch.setattr("asyncreader.pixels.lengths.TOGETHER", 5)
+    samples = made(WITH_EMPTY)
+    known = Written({"data": {"x": joined(samples, "x"), "y": joined(samples, "y")}}, samples)
+    known.params["data"]["offsets"] = offsets_of(samples, "x")
+    with opened(known) as reader:
+        for batch in reader:
+            check(batch, known)
+
+
+def test_info_and_verify(tmp_path: Path) -> None:
+    """``info`` says how long samples are, without max_length; a set without checksums can be
+    verified; it is no picture to be packed."""
+    known = offsets(tmp_path, "gzip")
+    path = str(known.params["path"])
+    result = CliRunner().invoke(cli, ["info", path, "-p", "data_field=in/x"])
+    assert result.exit_code == 0, result.output
+    assert "0 to 12 values, median 3.5" in result.output
+    assert verify_file(path, params={"data_field": "in/x"}).ok
+    with pytest.raises(FormatError, match="can be packed"):
+        convert(path, tmp_path / "out.h5", params={"data_field": "in/x"})
+
+
+def test_a_row_for_each_episode_has_a_state(tmp_path: Path) -> None:
+    """A set whose field has fewer rows than the set has a fingerprint."""
+    with h5py.File(tmp_path / "set.h5", "w") as file:
+        file["x"], file["one"] = np.arange(100.0), np.arange(2.0)
+        file["ends"] = np.array([40, 100])
+    with AsyncReader(
+        tmp_path / "set.h5", data_field=["x", "one"], episodes="ends:ends", window=2
+    ) as reader:
+        assert reader.state_dict()["samples"] == 0

@@ -1,0 +1,152 @@
+"""convert --dry-run: what is in a folder of pictures, and what each encoding takes and gives."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from fakes import packed, pictures, write_hdf5
+from PIL import Image
+
+from asyncreader import ParamsError, SampleError, SourceNotFoundError
+from asyncreader.cli import main as cli
+from asyncreader.tools.doctor.folder import Form, Survey, _advised, survey
+
+#: (H, W) of the pictures of the folder, three of each class.
+SIZES = [(300, 400), (40, 50), (280, 270)]
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two classes with JPEGs of three sizes, a PNG, a text file, a truncated JPEG, a dead link."""
+    folder = tmp_path_factory.mktemp("dry") / "my photos"
+    for name in ("cat", "dog"):
+        (folder / name).mkdir(parents=True)
+        for number, (high, wide) in enumerate(SIZES):
+            pixels = pictures(1, (high, wide, 3))[0]
+            Image.fromarray(np.asarray(pixels)).save(folder / name / f"{number}, a.jpg")
+    Image.fromarray(np.zeros((40, 50), np.uint8)).save(folder / "dog" / "grey.png")
+    (folder / "dog" / "notes.txt").write_text("x")
+    whole = (folder / "cat" / "0, a.jpg").read_bytes()
+    (folder / "cat" / "bad.jpg").write_bytes(whole[: len(whole) // 2])
+    os.symlink("/nowhere", folder / "dog" / "link.jpg")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def found(photos: Path) -> Survey:
+    return survey(str(photos), seconds=1.0)
+
+
+def test_what_is_there(found: Survey, photos: Path) -> None:
+    """Pictures, classes, kinds, sizes, and what cannot be packed or is no picture."""
+    seen = found.pictures
+    assert (seen.count, seen.looked_at) == (8, 8)
+    assert [(one.name, one.samples) for one in seen.classes or ()] == [("cat", 4), ("dog", 4)]
+    assert seen.kinds == {"jpeg": 6, "png": 1}
+    assert seen.sizes == ((40, 50), (280, 270), (300, 400))
+    assert seen.different == 3
+    assert seen.ignored == {"other suffix": 1}
+    assert [Path(path).name for path, _ in seen.bad] == ["link.jpg", "bad.jpg"]
+    good = [path for path in photos.rglob("*.*") if path.name not in ("bad.jpg", "notes.txt")]
+    assert seen.size == pytest.approx(sum(p.stat().st_size for p in good if p.exists()))
+    assert seen.packable == 7
+
+
+def test_what_each_form_takes_and_gives(found: Survey, photos: Path, tmp_path: Path) -> None:
+    """Each form has a size and a rate, and its command packs a file of that size."""
+    encodings = [form.options["encoding"] for form in found.forms]
+    assert encodings == ["original", "original", "jpeg", "png", "yuv420", "raw"]
+    assert (found.served, found.cut, found.tried) == ((224, 224), "random-resized", 7)
+    assert found.advised in found.forms
+    for number, form in enumerate(found.forms):
+        assert form.failure is None
+        assert form.samples_per_second
+        program, name, src, dst, *options = shlex.split(form.command)
+        assert (program, name, src, dst) == ("asyncreader", "convert", str(photos), "my photos.h5")
+        target = tmp_path / f"{number}.h5"
+        done = CliRunner().invoke(cli.cli, ["convert", "-q", src, str(target), *options])
+        assert done.exit_code == 3, done.output  # packed without the bad ones
+        assert form.size == pytest.approx(target.stat().st_size, rel=0.1)
+
+
+def test_options_are_those_of_convert(photos: Path) -> None:
+    """With an encoding that one alone is tried, as it was asked for; the command has it all."""
+    given: dict[str, Any] = {"encoding": "jpeg", "size": (32, 48), "quality": 50, "no_labels": True}
+    found = survey(str(photos), "a.lmdb", seconds=0.2, **given)
+    (form,) = found.forms
+    assert found.advised == form
+    assert found.pictures.classes is None
+    assert found.served == (32, 48)
+    words = "a.lmdb --no-labels --skip-bad --encoding jpeg --size 32x48 --quality 50"
+    assert form.command == f"asyncreader convert '{photos}' {words}"
+
+
+def test_small_pictures_of_one_size_keep_it(tmp_path: Path) -> None:
+    """Nothing is scaled where all pictures are small and alike; grey ones are not stored as
+    colours."""
+    for number, picture in enumerate(pictures(5, (20, 24, 3))):
+        os.makedirs(tmp_path / "in" / "a", exist_ok=True)
+        Image.fromarray(np.asarray(picture)[:, :, 0]).save(tmp_path / "in" / "a" / f"{number}.png")
+    found = survey(str(tmp_path / "in"), seconds=0.2, channels=1)
+    assert (found.served, found.cut) == ((20, 24), "center")
+    assert [form.options for form in found.forms] == [
+        {"encoding": name} for name in ("original", "jpeg", "png", "raw")
+    ]
+    assert "--channels 1" in found.forms[0].command
+    assert "--skip-bad" not in found.forms[0].command
+
+
+def form(size: float, rate: float | None, fits: bool = True) -> Form:
+    return Form("", {}, "", "", size, fits, rate)
+
+
+def test_which_form_is_advised() -> None:
+    """The fastest that stays in memory; of forms that are about as fast, the smallest."""
+    small, large, huge = form(1e9, 1000), form(9e9, 1050), form(9e12, 9000, False)
+    assert _advised([huge, large, small]) == small
+    assert _advised([form(1e9, 500), large]) == large
+    assert _advised([huge]) == huge
+    assert _advised([form(1e9, None)]) is None
+
+
+def test_the_command(photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """``--dry-run`` needs no DST and writes nothing; without it DST is missing."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("asyncreader.tools.doctor.folder.survey", partial(survey, seconds=0.2))
+    words = ["convert", "--dry-run", str(photos), "--encoding", "original"]
+    done = CliRunner().invoke(cli.cli, words)
+    assert done.exit_code == 0, done.output
+    for part in ("8, ", "cat 4, dog 4", "jpeg 6, png 1", "--skip-bad --encoding original"):
+        assert part in done.stdout
+    assert "bad.jpg" in done.stderr
+    told = json.loads(CliRunner().invoke(cli.cli, [*words, "--json"]).stdout)
+    assert told["forms"][0]["options"] == {"encoding": "original"}
+    assert not list(tmp_path.iterdir())
+    done = CliRunner().invoke(cli.cli, ["convert", str(photos)])
+    assert done.exit_code == 2
+    assert "Missing argument 'DST'" in done.stderr
+
+
+def test_what_cannot_be_surveyed(photos: Path, tmp_path: Path) -> None:
+    """A packed set, wrong options, and folders that convert refuses, too, in its own words."""
+    path = write_hdf5(tmp_path / "a.h5", packed(pictures(3, (8, 8, 3))))
+    with pytest.raises(ParamsError, match="asyncreader doctor"):
+        survey(str(path))
+    with pytest.raises(ParamsError, match="quality applies only"):
+        survey(str(photos), quality=50)
+    with pytest.raises(ParamsError, match="unknown option"):
+        survey(str(photos), sise=3)
+    with pytest.raises(SourceNotFoundError):
+        survey(str(tmp_path / "none"))
+    (tmp_path / "in" / "a").mkdir(parents=True)
+    (tmp_path / "in" / "a" / "x.jpg").write_bytes(b"no picture")
+    with pytest.raises(SampleError, match="none of the pictures"):
+        survey(str(tmp_path / "in"))
