@@ -44,6 +44,7 @@ from .sampling.samplers import Storage
 from .sampling.schedule import Schedule
 from .sources import Inspector, OpenSet, fingerprint, open_there
 from .sources.base import Source, read_rows
+from .sources.subset import resolve_windows
 from .stats import Meter
 from .text import some, times
 
@@ -480,10 +481,9 @@ def _numbers(indices: Any, length: int) -> Int64:
 
 def _in_order(p: ReaderParams, source: OpenSet) -> Schedule:
     """The samples by number: of a mix each of all sets once, in sequence."""
-    if p.mix is None:
-        return build.make_schedule(p, source, 0, 1)
-    facts = source.facts
-    return Schedule(sampler_of(False, p.seed, 1, Storage(facts.path, facts.count)))
+    facts, (windows, subset) = source.facts, resolve_windows(p.subset, source)
+    storage = Storage(facts.path, facts.count)
+    return Schedule(sampler_of(False, p.seed, 1, storage, subset, windows))
 
 
 def _differ(stored: SampleSpec) -> bool:
@@ -573,6 +573,7 @@ class _Opened:
 
     def check(self) -> None:
         """ParamsError where samples cannot be served as the parameters say."""
+        build.make_schedule(self._params, self.source, 0, 1)
         assert self.fills
 
     @property
