@@ -48,6 +48,7 @@ from .sources.base import Source, read_rows
 from .sources.labels import apart
 from .sources.ragged import longest_of
 from .sources.request import Cut
+from .sources.subset import resolve_windows
 from .stats import Meter
 from .text import some, times
 
@@ -501,10 +502,9 @@ def _numbers(indices: Any, length: int) -> Int64:
 
 def _in_order(p: ReaderParams, source: OpenSet) -> Schedule:
     """The samples by number: of a mix each of all sets once, in sequence."""
-    if p.mix is None:
-        return build.make_schedule(p, source, 0, 1)
-    facts = source.facts
-    return Schedule(sampler_of(False, p.seed, 1, Storage(facts.path, facts.count)))
+    facts, (windows, subset) = source.facts, resolve_windows(p.subset, source)
+    storage = Storage(facts.path, facts.count)
+    return Schedule(sampler_of(False, p.seed, 1, storage, subset, windows))
 
 
 def _differ(stored: SampleSpec) -> bool:
@@ -598,6 +598,7 @@ class _Opened:
 
     def check(self) -> None:
         """ParamsError where samples cannot be served as the parameters say."""
+        build.make_schedule(self._params, self.source, 0, 1)
         assert self.fills
 
     @property
