@@ -64,7 +64,7 @@ class Request:
     def own_offsets(self) -> str | Literal[False] | None:
         """Those of this field."""
         if isinstance(self.offsets, Mapping):
-            return self.offsets.get(self.data, False)
+            return self.offsets.get(self.data)
         return self.offsets
 
     @property
@@ -139,9 +139,10 @@ NAME_AXES: Final = (
 
 
 def stored_samples(
-    shape: tuple[int, ...], dtype: np.dtype[Any], asked: Request, path: str
+    shape: tuple[int, ...], dtype: np.dtype[Any], asked: Request, path: str, known: bool = False
 ) -> tuple[int, SampleSpec]:
-    """(axis of the sample number, what a sample is) of raw data that others packed.
+    """(axis of the sample number, what a sample is) of raw data that others packed, or of rows of
+    numbers that asyncreader packed (``known``: they are never to be NCHW without being named).
 
     4-D data are pictures if the axes are named (``asked.dims``), or if the last axis is 1 to 4 and
     the second is larger; or, beside pictures, if they have the pictures' height and width. Where
@@ -152,7 +153,7 @@ def stored_samples(
     """
     if asked.data in asked.places or dtype.names is not None:
         return 0, SampleSpec(shape[1:], dtype, None)
-    letters = _letters(shape, dtype, asked, path)
+    letters = _letters(shape, dtype, asked, path, known)
     if letters is None:
         if asked.moved and _has_size(f"field {asked.data!r}", shape, asked.image_size, path):
             raise ParamsError(
@@ -199,7 +200,9 @@ def grey_rows(shape: tuple[int, ...], dtype: np.dtype[Any], axes: str = "HW") ->
     return SampleSpec((*shape, 1), dtype, axes + "C", channels=1, flat=True)
 
 
-def _letters(shape: tuple[int, ...], dtype: np.dtype[Any], asked: Request, path: str) -> str | None:
+def _letters(
+    shape: tuple[int, ...], dtype: np.dtype[Any], asked: Request, path: str, known: bool
+) -> str | None:
     """The axes of all samples, such as "NHWC" or "NHW"; None where they are no pictures."""
     named = None
     if asked.dims is not None:
@@ -214,7 +217,7 @@ def _letters(shape: tuple[int, ...], dtype: np.dtype[Any], asked: Request, path:
     second, last = shape[1] <= _MOST_CHANNELS, shape[3] <= _MOST_CHANNELS
     if last and not second:
         return "NHWC"
-    if second:
+    if second and not (known and not asked.moved):
         what = "the order of this set's axes is ambiguous: it may be NCHW"
     elif asked.moved:
         what = "size, crop and flip need pictures, and nothing says that these data are pictures"

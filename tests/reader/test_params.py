@@ -733,7 +733,7 @@ def test_contradictions_with_the_file(tmp_path: Path) -> None:
         ({"path": h5, "subset": [-1, 0]}, "does not exist"),
         ({"path": h5, "subset": "train"}, "no split"),
         ({"path": lm, "labels_path": h5}, "labels_path"),
-        ({"path": lm, "cha_dim": 2, "h_dim": 3, "w_dim": 4}, "states its axes"),
+        ({"path": lm, "cha_dim": 2, "h_dim": 3, "w_dim": 4}, "axes of this set are known"),
         ({"path": h5, "batch_size": 10**12, "last_batch": "pad"}, "memory"),
         ({"path": h5, "batch_size": 2**62, "last_batch": "pad"}, "memory"),
         ({"data": images, "verify": "always"}, "without checksums"),

@@ -48,10 +48,6 @@ def index_data(found: Hdf5Set) -> SetIndex:
     name, member = found.h5.member_of(found.fields.data)
     data = found.dataset(name, records=True)
     meta = found.meta
-    if meta is not None and found.fields.dims not in (None, (1, 2, 3, 4)):
-        raise ParamsError(
-            "the axes of this set are known", path=found.path, found=found.fields.dims
-        )
     if meta is not None and meta.encoding != "raw":
         return _blob(found, data, meta)
     base = None if is_compound(data) else h5py.check_vlen_dtype(data.dtype)
@@ -92,7 +88,7 @@ def _blob(found: Hdf5Set, data: Dataset, meta: fmt.Meta) -> SetIndex:
     return found.index(
         Extents(starts + offset, sizes.astype(np.uint32) if small else sizes),
         meta.count,
-        packed_rows(meta, found.other_field is not None),
+        packed_rows(meta, found.other_field is not None, found.fields, found.path),
         "asyncreader, encoded images in one blob",
         default_block(data.shape[0] // meta.count),
     )
@@ -140,7 +136,8 @@ def _samples(
 ) -> tuple[int, SampleSpec]:
     """(axis of the sample number, what a sample is)."""
     if found.meta is not None:
-        return 0, SampleSpec(data.shape[1:], dtype, "HWC")
+        other = found.other_field is not None
+        return 0, packed_rows(found.meta, other, found.fields, found.path)
     lead = found.fields.lead
     if lead > data.ndim:
         raise FormatError(
@@ -165,7 +162,9 @@ def _count(found: Hdf5Set, data: Dataset, axis: int) -> int:
 def _contiguous(found: Hdf5Set, data: Dataset, axis: int, stored: SampleSpec) -> SetIndex:
     count = _count(found, data, axis)
     size = data.size // count * stored.dtype.itemsize
-    how = "contiguous" if found.meta is None else "asyncreader, contiguous pixels"
+    how = "contiguous"
+    if found.meta is not None:
+        how = f"asyncreader, contiguous {'pixels' if found.meta.channels else 'rows'}"
     storage = _rows(found, data, axis, size, stored.dtype)
     stored = _pictures(found, data, stored) or stored
     return found.index(storage, count, stored, how, default_block(size))

@@ -20,6 +20,7 @@ from ..episodes import (
     of_episodes,
 )
 from ..fields import SetIndex
+from ..hdf5.checks import attribute
 from ..labels import labelled
 from ..request import Request
 from .hdf5_groups import GroupedFields, matching_groups, read_masks
@@ -60,19 +61,23 @@ def index_episodes(found: Hdf5Set, index_one: IndexOne) -> SetIndex | None:
         named = replace(found, layout=layout)
         grouped = GroupedFields(named, groups, values)
         return grouped.index(kind, lambda names: read_masks(found, names))
-    if word == "axis":
-        asked = replace(asked, lead=2)
+    asked = replace(asked, lead=_leading(found, asked.data, word))
     alone = values is not None and word == "files" and is_single(found, values.name)
     # labels with a row for each episode are read when it is known where these end
     each = not alone and own_rows(replace(found, fields=asked), asked.lead)
     rows = replace(asked, labels=None, labels_required=False) if alone or each else asked
     first = index_one(rows)
     others = asked.also(first.first.spec, [one.name for one in first.facts.fields])
-    fields = {asked.data: first, **{one.data: index_one(one) for one in others}}
+    fields = {asked.data: first}
+    for one in others:
+        fields[one.data] = index_one(replace(one, lead=_leading(found, one.data, word)))
     counts = {one: index.facts.count for one, index in fields.items()}
     kept = None
     if word == "axis":
-        shapes = {name: found.rows(name).shape[:2] for name in counts}
+        shapes = {}
+        for name in counts:
+            lead = _leading(found, name, word)
+            shapes[name] = (*found.rows(name).shape[:lead], 1)[:2]
         episodes = along_axis(shapes, found.path)
     elif word == "files":
         one_each = {one: np.array([count]) for one, count in counts.items()}
@@ -91,6 +96,14 @@ def index_episodes(found: Hdf5Set, index_one: IndexOne) -> SetIndex | None:
         assert asked.labels is not None
         return labelled(index, *row_each(found, asked.labels, kept, episodes))
     return index
+
+
+def _leading(found: Hdf5Set, name: str, word: str) -> int:
+    """How many axes lead to the rows of a field: with "axis" episode and time, but the episode
+    alone of what The Well marks as constant in time (``t0_fields/...``)."""
+    if word != "axis":
+        return 1
+    return 1 if attribute(found.rows(name), "time_varying") == np.False_ else 2
 
 
 # -- what is recognised --------------------------------------------------------------------------
