@@ -45,8 +45,8 @@ def preview_batch(
 
     Cropped, flipped and postprocessed as in training; what ``scale``, ``mean`` and ``std`` did is
     undone. Samples that are no single pictures are drawn with all of their fields, as the numbers
-    that training gets. ``batch_size`` is ``count`` unless given, at most as many as the set has. Raises what
-    AsyncReader raises, and FormatError where a postprocess made no pictures.
+    that training gets. ``batch_size`` is ``count`` unless given, at most as many as the set has.
+    Raises what AsyncReader raises, and FormatError where a postprocess made no pictures.
     """
     p = parse_params(params, {})
     if p.batch_size > MOST:
