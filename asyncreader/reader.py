@@ -259,7 +259,7 @@ class AsyncReader(Generic[D, L]):
         self._ring.check_open()
         if self._dataset is None or self._dataset.closed:
             assert self._source is not None
-            self._dataset = Dataset.of_reader(self._params, self._given(), self._source)
+            self._dataset = Dataset.over(self._params, self._given(), self._source)
         return self._dataset
 
     def __getitem__(self, index: int) -> tuple[Array, Array]:

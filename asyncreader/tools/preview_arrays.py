@@ -74,7 +74,7 @@ def preview_arrays(
     """
     default = {name: PARAMETERS[name].default for name in _LEFT_OUT}
     p = replace(p, **default, layout="NHWC")  # type: ignore[arg-type]
-    dataset: Dataset[tuple[Array, ...]] = Dataset.of_reader(p, {}, source)
+    dataset: Dataset[tuple[Array, ...]] = Dataset.over(p, {}, source)
     numbers = _chosen(dataset, source, count, seed, indices, classes)
     records = dataset.records(numbers)
     fields = drawings_of(source)

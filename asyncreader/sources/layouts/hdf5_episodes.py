@@ -62,8 +62,8 @@ def index_episodes(found: Hdf5Set, index_one: IndexOne) -> SetIndex | None:
         grouped = GroupedFields(named, groups, values)
         return grouped.index(kind, lambda names: read_masks(found, names))
     asked = replace(asked, lead=_leading(found, asked.data, word))
-    alone = values is not None and word == "files" and is_single(found, values.name)
     # labels with a row for each episode are read when it is known where these end
+    alone = values is not None and word == "files" and is_single(found, values.name)
     each = not alone and own_rows(replace(found, fields=asked), asked.lead)
     rows = replace(asked, labels=None, labels_required=False) if alone or each else asked
     first = index_one(rows)
