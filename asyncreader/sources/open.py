@@ -35,8 +35,9 @@ from .labels import together, with_labels
 from .layouts.hdf5_layouts import index_hdf5
 from .layouts.npy import index_npy
 from .layouts.open_lmdb import index_lmdb
+from .patches import patches_of
 from .ragged import array_offsets, ragged_field
-from .request import Columns, NoFieldError, Request, check_labels
+from .request import Columns, Cut, NoFieldError, Request, check_labels
 from .sets.lists import join, join_packed
 from .sets.mixed import MixedSet, mix
 from .sets.open_cache import open_limit
@@ -64,7 +65,8 @@ def fields_of(p: ReaderParams) -> Request:
         dtype=_dtypes(p) if isinstance(p.dtype, dict) else p.dtype,
         columns=_columns(p) if isinstance(p.columns, dict) else p.columns,
         offsets=_offsets(p) if isinstance(p.offsets_field, dict) else p.offsets_field,
-        cut=p.max_length is not None,
+        limited=p.max_length is not None,
+        cut=None if p.patch is None else Cut(p.patch, p.patch_axes, p.sample_axis),
     )
 
 
@@ -223,6 +225,8 @@ def _open_many(
     plain = fields.labels in (None, fmt.LABELS) and fields.labels_path is None
     if not plain or fields.dims not in (None, (1, 2, 3, 4)):
         return None  # only sets that others packed have these
+    if fields.cut is not None:
+        return None  # its records are places
     if any(not os.path.isabs(name) or manifest_path(name) is not None for name in names):
         return None  # a URL, or several files
     return join_packed(names, partial(_open_one_of, io=io, expect=expect), fields)
@@ -366,7 +370,7 @@ def open_reader_source(p: ReaderParams) -> OpenSet:
         fields = replace(fields, others=() if names is None else _stored(p)[1:])
         found = _open(p.given_path, fields, p.io, expect)
         plain = names is None and p.columns is None and found.windows is None
-        if plain and not fields.windowed and not p.episodes:
+        if plain and not fields.windowed and not p.episodes and p.patch is None:
             return found
         with _all_or_none([found]):
             return _named(p, found)
@@ -459,6 +463,8 @@ def _named(p: ReaderParams, found: OpenSet) -> OpenSet:
         parts = [found.part(of) for of in stored.values()]
         index = replace(index, fields=fields, named=True, windows=windows)
         found = OpenSet(index, parts)
+    if p.patch is not None:
+        return OpenSet(replace(index, patches=patches_of(p, index)), found.parts)
     if index.windows is None:
         windows_of(p, index)
         return found
