@@ -39,7 +39,7 @@ from .pipeline.threads import ThreadWorkers
 from .pipeline.trace import Trace
 from .sampling.schedule import Cursor, PlanAhead
 from .sampling.state import State, cursor_in, state_at
-from .sources import OpenSet, fingerprint
+from .sources import OpenSet, earlier_fingerprints, fingerprint
 from .stats import ReaderStats, Totals, total_seconds
 from .system.limits import usable_cores
 from .system.memory import aligned_empty
@@ -366,10 +366,15 @@ class AsyncReader(Generic[D, L]):
         """Go where ``state`` says. ParamsError, and nothing changed, if it is of other training.
 
         The order and the data set must match, but not world_size x batch_size: with another one
-        the next batch starts at the next position of the same global order.
+        the next batch starts at the next position of the same global order. After shards were
+        added to the set, a state goes on at the start of an epoch, in file order, or with a
+        ``subset`` of the samples of before.
         """
         self._check_process()
-        self._go(cursor_in(self._schedule, state, self._set_fingerprint()))
+        mine = self._set_fingerprint()
+        assert self._source is not None
+        earlier = earlier_fingerprints(self._source)
+        self._go(cursor_in(self._schedule, state, mine, earlier))
 
     def _set_fingerprint(self) -> str:
         if self._fingerprint is None:

@@ -7,7 +7,7 @@ import os
 import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from typing import Any, Final, TypeAlias
 
@@ -40,6 +40,7 @@ from .sources import (
 from .sources.base import read_rows
 from .sources.sets.digests import WholeDigests
 from .sources.sets.shards import EachShard, LocalShards
+from .sources.subset import split_counts
 from .sources.urls import is_url
 from .stats import Meter
 from .system.futures import in_order
@@ -74,6 +75,8 @@ class VerifyReport:
     """Samples that failed."""
     problems: tuple[str, ...]
     """One line each, the first 1,000."""
+    splits: Mapping[str, int] = field(default_factory=dict)
+    """Samples of each split that the set names."""
 
     @property
     def ok(self) -> bool:
@@ -201,6 +204,7 @@ def _verify_set(
     digests = WholeDigests(manifest.digests)
     checked = decoded = bad = before = 0
     problems: list[str] = []
+    splits = dict.fromkeys(manifest.common.splits or (), 0)
 
     def shard_progress(done: int, _: int) -> None:
         if how.progress is not None:
@@ -221,6 +225,8 @@ def _verify_set(
             found = _unreadable(shown, "", exc)
         checked, decoded, bad = checked + found.checked, decoded + found.decoded, bad + found.bad
         problems.extend(found.problems)
+        for split, samples in found.splits.items():
+            splits[split] = splits.get(split, 0) + samples
         if found.ok and not same(number):
             problems.append(
                 f"{shown}: the bytes outside its samples are not those that were packed"
@@ -231,7 +237,8 @@ def _verify_set(
     if not problems and digests.found() != manifest.digests:
         problems.append(f"{name}: its digests are not those of its shards' samples")
     container = CONTAINERS[manifest.common.container]
-    return VerifyReport(path, container, manifest.count, checked, decoded, bad, tuple(problems))
+    found_all = checked, decoded, bad, tuple(problems), splits
+    return VerifyReport(path, container, manifest.count, *found_all)
 
 
 def _verify(path: str, source: OpenSet, how: _How, first: int = 0) -> VerifyReport:
@@ -272,6 +279,7 @@ def _verify(path: str, source: OpenSet, how: _How, first: int = 0) -> VerifyRepo
         decoded=facts.count * encoded,
         bad=bad,
         problems=tuple(problems),
+        splits=split_counts(source),
     )
 
 

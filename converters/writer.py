@@ -16,9 +16,10 @@ from asyncreader.errors import ParamsError, ReaderClosedError, SourceError
 from asyncreader.formats.packed import DATA
 from asyncreader.version import __version__
 
+from .check_options import check_writer
 from .inputs.added import as_array
 from .inputs.packed import PackedSamples
-from .options import PathLike, WriterKeywords, check_writer
+from .options import PathLike, WriterKeywords
 from .outputs.adding import Adding, AddingPlan, Blocks
 from .outputs.one_file import data_file
 from .outputs.pieces import PIECE, Pieces
@@ -247,9 +248,10 @@ class Writer:
         if self._pieces is not None:
             if adding is not None and adding.count:
                 self._finish_piece(adding)
-            copied = replace(options, src=self._pieces.pattern, **_AS_STORED)
+            source = self._pieces.pattern
+            copied = replace(options, src=source, sources=(source,), **_AS_STORED)
             with contextlib.closing(PackedSamples(copied)) as samples:
-                self.report = pack_shards(copied, samples, self._target, self._begun)
+                self.report = pack_shards(copied, samples, self._target, self._begun, None)
             return
         assert adding is not None
         packed = adding.finish()

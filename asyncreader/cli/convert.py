@@ -48,7 +48,7 @@ class _Convert(click.Command):
 
             written = [one for one in OPTIONS.values() if one.check.form != "object"]
             made = [click.Option(names, **how) for names, how in map(described, written)]
-            self.params[2:2] = made  # between SRC, DST and what all commands have
+            self.params[1:1] = made  # between SRC, DST and what all commands have
             self.declared = True
         return super().get_params(ctx)
 
@@ -60,11 +60,13 @@ class _Convert(click.Command):
     "  asyncreader convert photos/ train.h5 --size 512x512 --field mask=masks/\n"
     "  asyncreader convert train.lmdb train.h5\n"
     "  asyncreader convert photos/ train/ --size 224x224 --shards 64\n"
+    "  asyncreader convert photos/ all.h5 --size 64x64 --split train=0.9,val=0.1\n"
+    "  asyncreader convert all.h5 some.h5 --select split=train --sample 1000\n"
+    "  asyncreader convert more/ train/ --size 224x224 --append\n"
     "  asyncreader convert s3://bucket/photos/ train/ --size 224x224 --shards 64\n"
     "  asyncreader convert --dry-run photos/",
 )
-@click.argument("src", type=PATH)
-@click.argument("dst", type=PATH, required=False)
+@click.argument("paths", type=PATH, nargs=-1, required=True, metavar="SRC... DST")
 @click.option(
     "--dry-run",
     is_flag=True,
@@ -74,10 +76,11 @@ class _Convert(click.Command):
 @json_option
 @quiet_option
 def convert(
-    src: str, dst: str | None, dry_run: bool, as_json: bool, quiet: bool, **options: Any
+    paths: tuple[str, ...], dry_run: bool, as_json: bool, quiet: bool, **options: Any
 ) -> int:
     """Pack the pictures in folder SRC into DST. SRC may also be a packed set, written by
     asyncreader or another program. SRC may be a URL of an object store. DST is on a disk.
+    Several SRC become one set.
 
     DST ends in .h5, .hdf5 or .lmdb, or is a folder for shards, and appears when it is complete and
     verified. A class is a first-level folder, unless --labels or --no-labels is given.
@@ -85,20 +88,23 @@ def convert(
     Exit codes: 0 all packed, 1 failed, 2 usage, 3 packed without the bad pictures.
     """
     if dry_run:
-        return _dry_run(src, dst, options, as_json, quiet)
-    if dst is None:
+        if len(paths) > 2:
+            raise click.UsageError("--dry-run is of one SRC")
+        return _dry_run(paths[0], paths[1] if len(paths) > 1 else None, options, as_json, quiet)
+    if len(paths) < 2:
         raise click.UsageError("Missing argument 'DST'.")
+    *src, dst = paths
     import converters
 
     from ..pixels import kernels
 
-    given = {name: value for name, value in options.items() if value not in (None, {})}
+    given = {name: value for name, value in options.items() if value not in (None, {}, ())}
     try:
         with (
             Progress("packing", quiet, resumed=bool(given.get("resume"))) as progress,
             kernels.compiling_told(progress.compiling),
         ):
-            report = converters.convert(src, dst, progress=progress, **given)
+            report = converters.convert(tuple(src), dst, progress=progress, **given)
     except KeyboardInterrupt as exc:
         for note in getattr(exc, "__notes__", ()):  # which finished shards are kept
             say(f"interrupted: {shown(note)}")

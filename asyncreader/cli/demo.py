@@ -1,9 +1,9 @@
-"""``asyncreader demo``: pack the sample pictures and train on them."""
+"""``asyncreader demo``: pack the sample pictures and train on them, or on another field's set."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, cast
 
 import click
 
@@ -11,28 +11,49 @@ from ..errors import SourceNotFoundError
 from .options import PATH
 from .terminal import FAILED, OK, check_converters, say
 
-#: Held-out accuracy below which the demo has failed.
+#: Held-out figure below which the demo has failed.
 DEMO_BAR: Final = 0.9
 
 
-@click.command(epilog="\b\nExample:\n  asyncreader demo")
+@click.command(epilog="\b\nExamples:\n  asyncreader demo\n  asyncreader demo --kind robot")
+@click.option(
+    "--kind",
+    type=click.Choice(["pictures", "robot", "cells", "volumes"]),
+    default="pictures",
+    show_default=True,
+    help="What the set holds.",
+)
 @click.option("--sample-data", type=PATH, metavar="DIR", help="Pictures in train/ and test/.")
-def demo(sample_data: str | None) -> int:
+def demo(kind: str, sample_data: str | None) -> int:
     """Pack the sample pictures into HDF5 and LMDB, and train on them. Exit code 1 below 0.9.
 
     A small numpy network is trained on each set until it converges; the last lines are its accuracy
-    on held-out pictures.
+    on held-out pictures. --kind makes a set as other fields write it instead, and trains on that:
+    recordings of a robot (HDF5 as robomimic's, R^2 of the actions), cells (.h5ad, accuracy), or
+    labelled volumes (Dice coefficient), in about 5 s each.
     """
+    if kind != "pictures":
+        if sample_data is not None:
+            raise click.UsageError("--sample-data goes with --kind pictures")
+        from ..tools.demo_arrays import run_kind
+
+        return _judge(run_kind(cast(Any, kind), click.echo), f"figure of {kind}")
     folder = _sample_data() if sample_data is None else Path(sample_data)
     check_converters()
     from ..tools.demo import run_demo
 
-    score = run_demo(folder, click.echo)
-    if score < DEMO_BAR:
-        say(f"error: held-out accuracy {score:.3f}, expected at least {DEMO_BAR}")
-        return FAILED
-    say("next: asyncreader convert YOUR_PICTURES/ train.h5 --size 224x224")
-    return OK
+    code = _judge(run_demo(folder, click.echo), "accuracy")
+    if code == OK:
+        say("next: asyncreader convert YOUR_PICTURES/ train.h5 --size 224x224")
+    return code
+
+
+def _judge(score: float, what: str) -> int:
+    """The exit code; what is wrong is said."""
+    if score >= DEMO_BAR:
+        return OK
+    say(f"error: held-out {what} {score:.3f}, expected at least {DEMO_BAR}")
+    return FAILED
 
 
 def _sample_data() -> Path:

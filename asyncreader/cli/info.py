@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from ..errors import shown
-from ..text import in_bytes, some, times
+from ..text import counts_in_words, in_bytes, some, times
 from .options import json_option, param_option, set_argument, set_of
 from .terminal import print_json, print_table
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from ..array_types import Int64
     from ..pixels.specs import SampleSpec
     from ..sources import OpenSet, SetIndex, Source
+    from ..sources.base import FieldIndex
 
 #: Classes that are shown one by one; --json has them all.
 CLASSES_SHOWN: Final = 20
@@ -37,11 +38,11 @@ def info(path: str | None, params: dict[str, Any], as_json: bool) -> None:
     Of a set of JPEGs on a disk up to 200 are looked at: how many have restart markers, so that a
     part can be decoded alone."""
     from ..params import parse_params
-    from ..sources import open_reader_source
+    from ..sources import open_there
     from ..sources.subset import selected
 
-    checked = parse_params(set_of(path, params), {})
-    with contextlib.closing(open_reader_source(checked)) as source:
+    checked, opened = open_there(parse_params(set_of(path, params), {}))
+    with contextlib.closing(opened) as source:
         facts = _describe(source, selected(checked.subset, source))
     if as_json:
         print_json(facts)
@@ -53,6 +54,7 @@ def _describe(source: OpenSet, subset: slice | Int64 | None = None) -> dict[str,
     """Facts of the set; ``subset``: the records whose labels are shown, None for all."""
     from ..sampling.within import subset_count
     from ..sources import fingerprint
+    from ..sources.subset import split_counts
 
     facts, spec = source.facts, source.spec
     return {
@@ -64,16 +66,18 @@ def _describe(source: OpenSet, subset: slice | Int64 | None = None) -> dict[str,
         "count": facts.count,
         "sets": _describe_sets(source),
         "subset": None if subset is None else subset_count(subset, facts.count),
+        "field": source.names[0] if source.named else None,
         "shape": None if spec.shape is None else list(spec.shape),
         "axes": spec.axes,
         "dtype": _dtype(spec),
+        "stored_values": _stored_values(source.index.first),
         "encoding": spec.encoding,
         "chunk": source.first.index.chunk,
         "compression": source.first.index.compression,
         "fields": _describe_fields(source),
         "labels": _describe_labels(source, subset),
         "classes": None if facts.classes is None else list(facts.classes),
-        "splits": {name: subset_count(rows, facts.count) for name, rows in source.splits.items()},
+        "splits": split_counts(source),
         "episodes": _describe_episodes(source),
         "lengths": _describe_lengths(source),
         "restarts": _describe_restarts(source.first),
@@ -115,6 +119,7 @@ def _describe_episodes(source: OpenSet) -> dict[str, Any] | None:
         "known_by": episodes.kind,
         "count": lengths.size,
         "empty": episodes.empty,
+        "words": episodes.words,
         "rows": [int(lengths.min()), float(np.median(lengths)), int(lengths.max())],
         "splits": {name: numbers.size for name, numbers in episodes.splits.items()},
         "samples": source.windows.population,
@@ -137,13 +142,10 @@ def _describe_lengths(source: OpenSet) -> dict[str, list[float]]:
 def _episodes_in_words(found: dict[str, Any] | None) -> dict[str, str]:
     if found is None:
         return {}
-    low, middle, high = found["rows"]
-    rows = some(low, "row") if low == high else f"{low:,} to {high:,} rows, median {middle:,.6g}"
     empty = f", {found['empty']:,} empty ones left out" if found["empty"] else ""
-    shown_splits = ", ".join(f"{shown(name)} {n:,}" for name, n in found["splits"].items())
     return {
-        "episodes": f"{found['count']:,} of {rows}{empty} ({shown(found['known_by'])})",
-        "episode splits": shown_splits,
+        "episodes": f"{found['words']}{empty} ({shown(found['known_by'])})",
+        "episode splits": shown(counts_in_words(found["splits"])),
         "windows": some(found["samples"], "sample"),
     }
 
@@ -156,6 +158,7 @@ def _bytes_each(index: SetIndex) -> float | None:
     from ..sources.base import row_size
     from ..sources.extents import Extents
     from ..sources.hdf5.chunks import Chunks
+    from ..sources.hdf5.sparse import SparseRows
     from ..sources.sets.joined import Joined
 
     facts, storage, spec = index.facts, index.first.storage, index.first.spec
@@ -166,6 +169,9 @@ def _bytes_each(index: SetIndex) -> float | None:
         return float(np.mean(storage.sizes))
     if isinstance(storage, Chunks):
         return float(storage.grid.sizes.sum() / facts.count)
+    if isinstance(storage, SparseRows):
+        items = sum(one.dtype.itemsize for one in storage.numbers)
+        return storage.count * items / facts.count
     if isinstance(storage, Joined):
         if not isinstance(storage.files, tuple):
             return None if facts.fields else facts.size_on_disk / facts.count
@@ -173,6 +179,23 @@ def _bytes_each(index: SetIndex) -> float | None:
         known = [size * count for size, count in parts if size is not None]
         return sum(known) / facts.count if len(known) == len(parts) else None
     return None if spec.shape is None else row_size(spec.shape, spec.dtype)
+
+
+def _stored_values(field: FieldIndex) -> float | None:
+    """The part of the values of sparse rows that is stored; None of others."""
+    from ..sources.hdf5.sparse import SparseRows
+    from ..sources.sets.joined import Joined
+
+    storage = field.storage
+    if isinstance(storage, SparseRows):
+        return storage.count / ((storage.indptr.size - 1) * storage.width)
+    if not isinstance(storage, Joined) or not isinstance(storage.files, tuple):
+        return None
+    parts = [(_stored_values(one.first), one.facts.count) for one in storage.files]
+    known = [part * count for part, count in parts if part is not None]
+    if len(known) < len(parts):
+        return None
+    return sum(known) / sum(count for _, count in parts)
 
 
 def _describe_fields(source: OpenSet) -> list[dict[str, Any]]:
@@ -187,6 +210,7 @@ def _describe_fields(source: OpenSet) -> list[dict[str, Any]]:
             "shape": part.spec.shape,
             "channels": part.spec.image_shape()[2],
             "dtype": _dtype(part.spec),
+            "stored_values": _stored_values(part.index),
         }
         for name, part in named
     ]
@@ -252,6 +276,10 @@ def _restarts_in_words(found: dict[str, int] | None) -> str | None:
     )
 
 
+def _sparsity(stored: float | None) -> str | None:
+    return None if stored is None else f"{stored:.2%} of all (sparse rows)"
+
+
 def _print_facts(facts: dict[str, Any]) -> None:
     labels, count, each = facts["labels"], facts["count"], facts["bytes_a_sample"]
     counts = None if labels is None else labels["counts"]
@@ -279,24 +307,26 @@ def _print_facts(facts: dict[str, Any]) -> None:
         },
         **_episodes_in_words(facts["episodes"]),
         **({} if chosen is None else {"subset": f"{some(chosen, 'sample')}: labels are of these"}),
+        "field": facts["field"] and shown(facts["field"]),
         "shape": shape,
         "dtype": facts["dtype"],
         **{
             f"length of {shown(name)}": f"{low:,} to {high:,} values, median {middle:,.6g}"
             for name, (low, middle, high) in facts["lengths"].items()
         },
+        "stored values": _sparsity(facts["stored_values"]),
         "encoding": facts["encoding"],
         "chunks": facts["chunk"] and f"{some(facts['chunk'], 'sample')} each",
         "compression": facts["compression"],
         **{
             f"field {shown(field['name'])}": (
                 f"{'differs' if field['shape'] is None else times(field['shape'])} "
-                f"{field['dtype']}, {field['encoding']}"
+                f"{field['dtype']}, {_sparsity(field.get('stored_values')) or field['encoding']}"
             )
             for field in facts["fields"]
         },
         "labels": words,
-        "splits": ", ".join(f"{shown(name)} {n:,}" for name, n in facts["splits"].items()),
+        "splits": shown(counts_in_words(facts["splits"])),
         "restart markers": _restarts_in_words(facts["restarts"]),
         "checksums": "XXH3-64 of each sample"
         if facts["checksums"]

@@ -195,6 +195,8 @@ def described(
         settings |= {"metavar": parameter.metavar or "HxW", "callback": size_of}
     elif check.form == "file":
         settings["type"] = PATH
+    elif check.form == "texts":
+        settings["multiple"] = True
     elif check.form == "params":
         names, settings = _PARAMS, dict(_PARAMS_SETTINGS)
     elif check.form == "folders":

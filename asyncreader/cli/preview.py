@@ -27,7 +27,7 @@ from .options import (
 from .terminal import Progress, print_json, say
 
 if TYPE_CHECKING:
-    from ..tools.preview import Preview
+    from ..tools.sheet import Preview
 
 
 def indices_of(_: click.Context, __: click.Parameter, value: str | None) -> tuple[int, ...] | None:
@@ -176,7 +176,8 @@ def _refuse(options: dict[str, Any], *names: str, instead: str) -> None:
 
 
 def _sheet(given: dict[str, Any], options: dict[str, Any]) -> Preview:
-    from ..tools.preview import preview, preview_batch
+    from ..tools.preview import preview
+    from ..tools.preview_batch import preview_batch
 
     if not options["batch"]:
         _refuse(options, "size", instead="it goes with --batch")

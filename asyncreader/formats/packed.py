@@ -1,11 +1,12 @@
 """The description in a packed file: names, version, digests. Reader and converter import it.
 
-HDF5: data sets ``data``, ``labels``, ``paths``, ``classes``, ``checksums`` (and ``offsets`` when
-the samples are encoded); written last, the :class:`Meta` fields but for ``classes`` as JSON in the
-root attribute ``DESCRIPTION``; ``format`` and those in ``SHOWN`` are attributes, too.
+HDF5: data sets ``data``, ``labels``, ``paths``, ``classes``, ``checksums`` (``offsets`` when the
+samples are encoded, and ``splits`` where the set has some); written last, the :class:`Meta` fields
+but for ``classes`` as JSON in the root attribute ``DESCRIPTION``; ``format`` and those in ``SHOWN``
+are attributes, too.
 LMDB: named databases of the same names; ``data`` and ``paths`` have one value per record under its
-zero-padded number, ``labels`` and ``checksums`` hold one array each under ``TABLE_KEY``, and
-``meta`` holds the :class:`Meta` fields as JSON under ``META_KEY``, written last.
+zero-padded number, ``labels``, ``splits`` and ``checksums`` hold one array each under
+``TABLE_KEY``, and ``meta`` holds the :class:`Meta` fields as JSON under ``META_KEY``, written last.
 
 Another field, such as ``mask``, is stored as ``data`` is, under its own name. With it come
 ``mask.checksums``, ``mask.paths`` if it was packed from files, and in HDF5 ``mask.offsets`` if it
@@ -14,6 +15,9 @@ is encoded; ``fields`` of the :class:`Meta` describes it.
 Rows of numbers that are no pictures have ``channels`` 0: they are stored "raw", with any ``shape``
 and any of ``NUMBER_DTYPES``; ``axes`` is "N" then. How they are served follows from their shape, as
 of a file that another program wrote.
+
+``splits`` is int64 (N,): of each record the number of a name in the description's ``splits``, -1
+where it is in none.
 
 Digests are XXH3-64 (https://github.com/Cyan4973/xxHash/blob/dev/doc/xxhash_spec.md): of a sample's
 stored bytes in ``checksums``, and of each table in ``Meta.digests``, written as 16 hex digits. That
@@ -67,6 +71,7 @@ LABELS: Final = "labels"
 PATHS: Final = "paths"
 CLASSES: Final = "classes"
 CHECKSUMS: Final = "checksums"
+SPLITS: Final = "splits"
 META: Final = "meta"
 
 #: LMDB: the key of the one array in ``labels`` and in ``checksums``, and of the JSON in ``meta``.
@@ -82,7 +87,7 @@ SHOWN: Final = ("version", "count", "encoding", "axes")
 #: Fields of a description that its own digest covers.
 DESCRIBED: Final = (
     *("count", "encoding", "shape", "channels", "label_kind", "classes", "digests"),
-    *("axes", "dtype", "label_dtype", "fields", "format", "version"),
+    *("axes", "dtype", "label_dtype", "fields", "format", "version", "splits"),
 )
 
 
@@ -116,7 +121,7 @@ def described_digest(raw: Mapping[str, Any]) -> str:
 
 #: What the name of another field may be: no dot, so that its tables cannot be a field themselves.
 FIELD_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}")
-_TAKEN: Final = frozenset((DATA, OFFSETS, LABELS, PATHS, CLASSES, CHECKSUMS, META))
+_TAKEN: Final = frozenset((DATA, OFFSETS, LABELS, PATHS, CLASSES, CHECKSUMS, META, SPLITS))
 
 #: dtypes of a field's values (more than a byte: little-endian). Pictures are uint16 where they are
 #: grey and keep 16 bits.
@@ -161,6 +166,7 @@ _RULES: Final[Rules] = {
     "label_kind": one_of(*LABEL_KINDS),
     "label_dtype": one_of("<i8", "<f8"),
     "classes": optional(NAMES),
+    "splits": optional(NAMES),
     "fields": optional(each(OBJECT, most=256)),
     "dtype": _DTYPE,
 }
@@ -226,6 +232,8 @@ class Described:
     #: numpy type string of ``labels``: "<i8" or "<f8".
     label_dtype: str = "<i8"
     classes: tuple[str, ...] | None
+    #: Names of the splits; None where the set has none.
+    splits: tuple[str, ...] | None = None
     #: The other fields, in the order in which they were packed.
     fields: tuple[FieldMeta, ...] = ()
     #: One of NUMBER_DTYPES; of pictures one of FIELD_DTYPES, and of those that are stored encoded
@@ -233,10 +241,12 @@ class Described:
     dtype: str = "uint8"
 
     def facts(self) -> dict[str, Any]:
-        """What is written; a set of one field has no entry for fields."""
+        """What is written; a set of one field has no entry for fields, one without splits none for
+        them."""
         facts = asdict(self)
-        if not self.fields:
-            del facts["fields"]
+        for name in ("fields", "splits"):
+            if not facts[name]:
+                del facts[name]
         return facts
 
 
@@ -284,7 +294,7 @@ class Meta(Described):
         one = next((one for one in self.fields if one.name == name), None)
         if one is None:
             return None
-        tables = {table: table for table in (LABELS, CLASSES)}
+        tables = {table: table for table in (LABELS, CLASSES, SPLITS)}
         tables |= {table: table_of(name, table) for table in (CHECKSUMS, OFFSETS, PATHS)}
         own = {table: self.digests[key] for table, key in tables.items() if key in self.digests}
         samples = {key: value for key, value in asdict(one).items() if key != "name"}
@@ -328,11 +338,13 @@ REPACK: Final = "the file is damaged or was not written to its end: convert it a
 
 
 def _check_tables(meta: Meta, path: str) -> None:
-    """That classes and labels are there if, and only if, they were packed; and the classes' names.
+    """That classes, labels and splits are there if, and only if, they were packed; and the classes'
+    names.
 
     ``offsets`` and ``checksums`` cannot be read without; ``paths`` are for messages.
     """
     there = {CLASSES: meta.classes is not None, LABELS: meta.label_kind != "none"}
+    there[SPLITS] = bool(meta.splits)
     for name, is_there in there.items():
         if is_there != (name in meta.digests):
             raise FormatError(

@@ -44,9 +44,9 @@ class Stretches(NamedTuple):
         return cls(starts, np.minimum(lengths, most))
 
     def pieces(self, rows: Int64, most: int) -> Iterator[tuple[Int64, Int64, Int64]]:
-        """The values, some at a time, of samples that go to ``rows`` of ``most`` values: how many of
-        each sample (n,), their own numbers, and their places among the values of all rows; int64.
-        """
+        """The values, some at a time, of samples that go to ``rows`` of ``most`` values: how many
+        of each sample (n,), their own numbers, and their places among the values of all rows;
+        int64."""
         ends = np.cumsum(self.served)
         begins, total = ends - self.served, int(ends[-1]) if ends.size else 0
         records, places = self.starts - begins, rows * most - begins

@@ -16,6 +16,7 @@ import numpy as np
 from ..array_types import Bools, Int64
 from ..errors import ParamsError
 from ..keyed_random import STREAM_ANCHOR, key_of, mix_rows
+from ..text import some
 from .samplers import Sampler, Storage, Subset, digest
 from .within import Renumbered
 
@@ -64,6 +65,13 @@ class Episodes:
     def lengths(self) -> Int64:
         """Rows of each episode, int64 (E,)."""
         return self.ends - self.starts
+
+    @property
+    def words(self) -> str:
+        """How many, and how long, such as "12 episodes of 40 to 51 rows, median 45.5"."""
+        low, high = int(self.lengths.min()), int(self.lengths.max())
+        rows = f"{low:,} to {high:,} rows, median {float(np.median(self.lengths)):,.6g}"
+        return f"{some(self.ends.size, 'episode')} of {some(low, 'row') if low == high else rows}"
 
     def of(self, rows: Int64) -> Int64:
         """The episodes that ``rows`` of the set are in; -1 for a row below 0."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 from ..pixels.rows import RowError, RowJob
 from .base import SetFacts, Source, read_rows
 from .fields import OpenSet, SetIndex
-from .fingerprint import fingerprint
+from .fingerprint import earlier_fingerprints, fingerprint
 from .inspector import Inspector
-from .open import expand_paths, fields_of, open_reader_source, open_source, open_whole
+from .open import expand_paths, fields_of, open_reader_source, open_source, open_there, open_whole
 from .request import Request
 from .sets.mixed import MixedSet
 from .sniff import container_of, sniff
@@ -26,11 +26,13 @@ __all__ = [
     "absolute",
     "absolute_pattern",
     "container_of",
+    "earlier_fingerprints",
     "expand_paths",
     "fields_of",
     "fingerprint",
     "open_reader_source",
     "open_source",
+    "open_there",
     "open_whole",
     "read_rows",
     "sniff",

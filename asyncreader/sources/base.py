@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, Protocol
@@ -48,7 +48,7 @@ class SetFacts:
     ``container``: "HDF5", "LMDB", "NPY" or "arrays"; ``layout``: how its samples are stored, in
     words; ``meta``: the description of a set packed by asyncreader, else None; ``fields``: those
     that asyncreader packed after the first; ``ends``: int64, the record numbers at which several
-    files end, None for one file.
+    files end, None for one file; ``earlier``: count and digests before shards were added.
     """
 
     path: str
@@ -61,6 +61,7 @@ class SetFacts:
     classes: tuple[str, ...] | None = None
     fields: tuple[FieldMeta, ...] = ()
     ends: Int64 | None = field(default=None, compare=False)
+    earlier: tuple[tuple[int, Mapping[str, str]], ...] = ()
 
     @property
     def remote(self) -> bool:

@@ -141,9 +141,10 @@ def index_of(found: Found, layouts: Iterable[Layout[Found]]) -> SetIndex:
 
 @runtime_checkable
 class _Labelled(Protocol):
-    """A source of several files, which reads the set's labels from them."""
+    """A source of several files, which reads the set's labels and splits from them."""
 
     labels: Array | None
+    splits: Mapping[str, Int64]
 
 
 class OpenSet:
@@ -156,7 +157,6 @@ class OpenSet:
     def __init__(self, index: SetIndex, parts: Sequence[Source]) -> None:
         self.index = index
         self.facts = index.facts
-        self.splits = index.splits
         self.windows = index.windows
         self.named = index.named or len(parts) > 1
         self.names = tuple(index.fields)
@@ -165,9 +165,10 @@ class OpenSet:
         self.sets: tuple[OpenSet, ...] = ()
         self.first = first = parts[0]
         self.spec = first.spec
-        self.labels = index.labels
-        if self.labels is None and isinstance(first, _Labelled):
-            self.labels = first.labels
+        self.labels, self.splits = index.labels, index.splits
+        if isinstance(first, _Labelled):
+            self.labels = first.labels if self.labels is None else self.labels
+            self.splits = self.splits or first.splits
         fields = index.fields.items()
         self.checked = tuple(name for name, one in fields if one.checked == "all")
 

@@ -35,7 +35,7 @@ from .layouts.hdf5_layouts import index_hdf5
 from .layouts.npy import index_npy
 from .layouts.open_lmdb import index_lmdb
 from .ragged import array_offsets, ragged_field
-from .request import Columns, Request, check_labels
+from .request import Columns, NoFieldError, Request, check_labels
 from .sets.lists import join, join_packed
 from .sets.mixed import MixedSet, mix
 from .sets.open_cache import open_limit
@@ -380,6 +380,25 @@ def open_reader_source(p: ReaderParams) -> OpenSet:
         shapes = {name: tuple(given[of].shape[:2]) for name, of in held.items()}
         episodes = array_episodes(p.episodes, given, counts, shapes)
         return _named(p, OpenSet(of_episodes(indexes, episodes), parts))
+
+
+def open_there(p: ReaderParams) -> tuple[ReaderParams, OpenSet]:
+    """What the parameters name; where they name no field and nothing says which one is meant, all
+    fields that can be read together. With the parameters that name these.
+
+    Raises what :func:`open_reader_source` raises.
+    """
+    try:
+        return p, open_reader_source(p)
+    except NoFieldError as exc:
+        if p.data_field != fmt.DATA or not exc.there:
+            raise
+        labels = None if p.labels_field == fmt.LABELS else p.labels_field
+        every = replace(p, data_field=exc.there, labels_field=labels)
+        try:
+            return every, open_reader_source(every)
+        except AsyncReaderError:
+            raise exc from None  # which lists all of them
 
 
 def _ragged(values: SetIndex, labels: Any, offsets: Array) -> SetIndex:

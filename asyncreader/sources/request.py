@@ -108,14 +108,20 @@ class Request:
 _NAMED: Final = 20
 
 
-def no_field(name: str, names: Sequence[str], path: str, option: str = "") -> ParamsError:
+class NoFieldError(ParamsError):
+    """A field that a set lacks. ``there``: fields that it has and that can be read together."""
+
+    there: tuple[str, ...] = ()
+
+
+def no_field(name: str, names: Sequence[str], path: str, option: str = "") -> NoFieldError:
     """The error for a field ``name`` that a set lacks; it lists the set's fields.
 
     ``option``: the command-line option with a space behind it, if it is not a parameter.
     """
     held = [str(one) for one in names[:_NAMED]]
     more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-    return ParamsError(
+    return NoFieldError(
         f"no field {name!r} in this set",
         path=path,
         found=", ".join(held) + more if held else "no fields",

@@ -93,11 +93,17 @@ def _named(name: str, source: OpenSet) -> slice | Int64:
             f"no split {name!r} in the set",
             path=source.facts.path,
             expected=" or ".join(map(repr, [*splits, *of_episodes]))
-            or "a set with named splits (Fuel, robomimic)",
+            or "a set with named splits (convert --split, Fuel, robomimic)",
             hint="pass a slice, subset=slice(0, 100) (-p subset=0:100 on the command line), or an "
             f"array of record numbers{also}",
         )
     return splits[name]
+
+
+def split_counts(source: OpenSet) -> dict[str, int]:
+    """Samples of each split of a set."""
+    count = source.facts.count
+    return {name: subset_count(rows, count) for name, rows in source.splits.items()}
 
 
 def classes_of(source: OpenSet, subset: slice | Int64 | None, needed_by: str) -> Int64:

@@ -105,7 +105,10 @@ class Network:
 
     def step(self, images: Images, labels: Labels, rate: float) -> float:
         """One step on a batch of pictures (B, H, W, C) and labels (B,): the loss before it."""
-        x = features(images)
+        return self.learn_classes(features(images), labels, rate)
+
+    def learn_classes(self, x: Floats, labels: Labels, rate: float) -> float:
+        """One step on features (B, inputs) and labels (B,): the cross entropy before it."""
         scores, hidden = self.scores(x)
         shifted = scores - scores.max(axis=1, keepdims=True)  # exp() of large scores overflows
         logs = shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))
@@ -114,6 +117,19 @@ class Network:
         error = np.exp(logs)
         error[picked] -= 1
         error /= len(labels)
+        self._descend(x, hidden, error, rate)
+        return loss
+
+    def learn_values(self, x: Floats, targets: Floats, counts: Floats, rate: float) -> float:
+        """One step on features (B, inputs) and numbers (B, outputs), of which those count where
+        ``counts`` is 1, not 0: the mean squared error before it."""
+        values, hidden = self.scores(x)
+        error = (values - targets) * counts
+        self._descend(x, hidden, error / np.float32(len(x)), rate)
+        return float((error**2).sum() / counts.sum())
+
+    def _descend(self, x: Floats, hidden: Floats, error: Floats, rate: float) -> None:
+        """One step against the gradient; ``error``: of the loss by the scores."""
         gradients = [x.T @ ((error @ self.weights[1].T) * (hidden > 0)), hidden.T @ error]
         for weight, velocity, gradient in zip(
             self.weights, self._velocities, gradients, strict=True
@@ -121,7 +137,6 @@ class Network:
             velocity *= MOMENTUM
             velocity -= np.float32(rate) * gradient
             weight += velocity
-        return loss
 
 
 # ------------------------------------------------------------------------------- training

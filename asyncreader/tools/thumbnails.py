@@ -120,7 +120,7 @@ def tinted(picture: UInt8, mask: Array) -> UInt8:
     rows = np.arange(picture.shape[0]) * mask.shape[0] // picture.shape[0]
     columns = np.arange(picture.shape[1]) * mask.shape[1] // picture.shape[1]
     values, which = np.unique(mask[rows][:, columns], return_inverse=True)
-    colours = _colours(values)
+    colours = colours_of(values)
     if mask.dtype == np.uint8:
         colours[values == 255] = 128
     share = np.where(values == 0, 0, _TINT)[which].reshape(*picture.shape[:2], 1)
@@ -129,7 +129,7 @@ def tinted(picture: UInt8, mask: Array) -> UInt8:
     return mixed
 
 
-def _colours(values: Array) -> Float64:
+def colours_of(values: Array) -> Float64:
     """A colour (n, 3) for each whole number, from 0 to 255."""
     # steps of the golden ratio keep the hues of neighbouring numbers apart
     hues = np.array([value * 0.6180339887 % 1 for value in values.tolist()]).reshape(-1, 1)
@@ -147,7 +147,7 @@ def marked(picture: UInt8, size: tuple[int, int], places: Mapping[str, Array]) -
     by_x, by_y = picture.shape[1] / size[1], picture.shape[0] / size[0]
     for what, values in places.items():
         rows = values.reshape(-1, values.shape[-1]).astype(np.float64)
-        colours = _colours(np.arange(1, len(rows) + 1)).astype(int).tolist()
+        colours = colours_of(np.arange(1, len(rows) + 1)).astype(int).tolist()
         for number in np.flatnonzero(real(rows, what)).tolist():
             colour, row = tuple(colours[number]), rows[number].tolist()
             if what == "boxes":

@@ -21,6 +21,7 @@ from asyncreader.pixels.masks import decode_values
 from asyncreader.pixels.planes import YUV420
 from asyncreader.pixels.specs import SampleSpec
 from asyncreader.pixels.transform import decode_sample
+from asyncreader.sampling.within import subset_count
 from asyncreader.sources import (
     Inspector,
     OpenSet,
@@ -35,16 +36,18 @@ from asyncreader.sources.bytestore import FileRef, LocalFile
 from asyncreader.sources.lmdb.file import lmdb_data_file
 from asyncreader.sources.request import NAME_AXES
 from asyncreader.sources.sets.joined import Joined
+from asyncreader.sources.splits import split_rows
 from asyncreader.sources.subset import resolve_subset
 from asyncreader.sources.urls import is_url
 
+from ..check_options import check_encoding
 from ..encode import Hold, Packed, Recipe, Sample, make_recipe, notes, packed, packed_pixels
-from ..options import Options, check_encoding
+from ..options import Options
 from ..ordered_pool import RUN
 from ..temp_tables import PathOf, Strings
 from .masks import stored_values
 from .object_store import holds_set
-from .samples import Samples
+from .samples import Samples, Splits
 
 
 class _Prefetched(threading.local):
@@ -110,7 +113,7 @@ class PackedSamples(Samples):
         self._classes = None if labels is None else facts.classes
         check_class_names(self._classes, options.src)
         self.label_kind = _label_kind(self._source, labels is not None)
-        self.notes = notes(options, self._recipe)
+        self.notes = notes(options, self._recipe) + self._take_splits()
         self._paths = [_paths(self._source, name) for name in self._source.names]
         self.paths = tuple(map(self._path_of, self._paths))
         # a run of remote samples is one request; in random order there are no runs
@@ -119,6 +122,19 @@ class PackedSamples(Samples):
         light = light and not self._check_decode
         self.run = RUN if light or self._remote else 1
         self._prefetched = _Prefetched()
+
+    def _take_splits(self) -> tuple[str, ...]:
+        """Note the splits of the source; what is to be said of them."""
+        source, count = self._source, self._source.facts.count
+        if source.windows is not None or not source.splits:
+            return ()
+        rows = split_rows(source.splits, count)
+        sizes = (subset_count(records, count) for records in source.splits.values())
+        if sum(sizes) > np.count_nonzero(rows >= 0):
+            return ("the splits of the source share samples, so they are left out",)
+        splits = Splits(tuple(source.splits), rows)
+        self.splits = splits if self._records is None else splits.of(self._records)
+        return ()
 
     @property
     def classes(self) -> tuple[str, ...] | None:
@@ -284,9 +300,9 @@ def may_be_packed(path: str) -> bool:
     return os.path.isfile(path)
 
 
-def check_packed(options: Options) -> None:
+def check_packed(options: Options, *others: str) -> None:
     """ParamsError for options that are for folders of pictures."""
-    for name in ("labels", "classes", "follow_links", "classes_from_folders"):
+    for name in ("labels", "follow_links", "classes_from_folders", "splits_from_folders", *others):
         if getattr(options, name):
             raise ParamsError(
                 f"{name} is for folders of pictures",

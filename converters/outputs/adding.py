@@ -18,10 +18,11 @@ from asyncreader.errors import ParamsError, located
 from asyncreader.formats.packed import DATA
 from asyncreader.system.futures import result_of, submit
 
+from ..check_options import check_encoding
 from ..encode import Packed, Recipe, Sample, make_recipe, packed_many, packed_pixels
 from ..inputs.added import AddedLabels, AddedSamples, Form, as_array, check_names
 from ..inputs.masks import stored_values
-from ..options import Options, check_encoding
+from ..options import Options
 from ..ordered_pool import BYTES_PER_JOB
 from .one_file import PackedFile, SetFile
 

@@ -26,7 +26,9 @@ from .disk import ENTRY, NOTHING_LEFT, full_error, is_full, sync
 
 SUFFIX: Final = ".asyncreader-tmp"
 _LOCK: Final = "lock"
-_SHARD: Final = re.compile(r"shard-(\d+)-of-(\d+)\.")
+_SHARD: Final = re.compile(r"(\d+)-of-(\d+)\.")
+#: What the names of shards begin with that are added to a set; those of its first ones do not.
+ADDED: Final = "shards-after-"
 
 #: By kind of target: what its set is called in the workspace, and in messages.
 _WORK: Final = {"hdf5": "set.h5", "lmdb": "set.lmdb", "shards": "set"}
@@ -44,11 +46,14 @@ class Target:
 
     ``kind``: "hdf5" (a file), "lmdb" (a folder with data.mdb) or "shards" (a folder with a
     manifest). ``work``: the path to write to; ``resume``: what
-    an interrupted run left there is not cleared. With ``keep`` set it stays there on an error.
+    an interrupted run left there is not cleared; ``append``: a set is there already, and stays.
+    With ``keep`` set it stays there on an error.
     Raises SourceError when the path is taken, or cannot be used.
     """
 
-    def __init__(self, path: str, kind: str, overwrite: bool, resume: bool = False) -> None:
+    def __init__(
+        self, path: str, kind: str, overwrite: bool, resume: bool = False, append: bool = False
+    ) -> None:
         # A link to a set is replaced where it leads.
         self.path = os.path.realpath(path)
         self.shown = path
@@ -56,6 +61,7 @@ class Target:
         self.keep = False
         self._overwrite = overwrite
         self._resume = resume
+        self._append = append
         self._folder, name = os.path.split(self.path)
         #: The folder next to the target, for unfinished work.
         self.workspace = os.path.join(self._folder, f".{name}{SUFFIX}")
@@ -67,6 +73,8 @@ class Target:
 
     def _check(self) -> None:
         """Refuse a target that exists, or that is not what would be written."""
+        if self._append:
+            return  # append.py looks at it
         try:
             os.lstat(self.path)
         except FileNotFoundError:
@@ -186,7 +194,7 @@ class Target:
 
     def _say_what_is_kept(self, error: BaseException) -> None:
         """Add it to the hint of our error types, or to another exception as a note."""
-        names = [found for found in map(_SHARD.match, self._finished()) if found is not None]
+        names = [found for found in map(_SHARD.search, self._finished()) if found is not None]
         numbers = sorted(int(found[1]) for found in names)
         words = "no shard was finished, nothing is kept"
         if self.keep and not numbers:
@@ -298,7 +306,7 @@ def _other_kind(path: str, kind: str) -> str | None:
         if names:
             listed = manifest.read_manifest(found)
             known |= {listed.name(number) for number in range(len(listed))}
-    others = sorted(names - known)
+    others = sorted(name for name in names - known if not name.startswith(ADDED))
     return f"a folder with other files, such as {others[0]!r}" if others else None
 
 

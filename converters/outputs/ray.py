@@ -18,7 +18,7 @@ import numpy as np
 from asyncreader.array_types import Int64
 from asyncreader.errors import AsyncReaderError, ParamsError, SourceError
 
-from ..inputs.packed import PackedSamples
+from ..inputs.opening import open_samples
 from ..inputs.samples import Part, Samples, View
 from ..options import Options
 from .one_shard import pack_shard
@@ -40,9 +40,11 @@ class Task:
     options: Options
     plan: Plan
     number: int
-    #: The pictures of a folder, or the numbers of samples in a packed set.
+    #: The pictures of a folder, or the numbers of samples that the options name.
     part: Part | Int64
     root: str
+    #: The names of all classes, which the source need not have.
+    classes: tuple[str, ...]
 
     def run(self) -> str:
         """Pack the shard; its record as JSON."""
@@ -55,8 +57,9 @@ class Task:
                 hint="source and target must be on a file system that all machines share",
             )
         samples: Samples
+        whole: Samples
         if isinstance(self.part, np.ndarray):
-            whole: Samples = PackedSamples(self.options)
+            whole = open_samples(self.options, self.options.dst, self.classes)
             samples = View(whole, self.part)
         else:
             samples = whole = self.part.open(self.options)
@@ -170,4 +173,6 @@ def tasks_of(
     away = replace(options, params=read, progress=None)
     for number, numbers in wanted:
         part = samples.part(numbers)
-        yield Task(away, plan, number, numbers if part is None else part, root)
+        yield Task(
+            away, plan, number, numbers if part is None else part, root, samples.classes or ()
+        )

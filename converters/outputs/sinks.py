@@ -96,6 +96,8 @@ class Hdf5Sink:
                 field.finish(*found.data())
                 self._tables(found)
             self._tables(first, tables.labels)
+            if tables.splits is not None:
+                file.table(fmt.SPLITS, tables.splits)
             if tables.meta.classes is not None:
                 file.strings(fmt.CLASSES, tables.class_names())
             file.describe(tables.meta)
@@ -192,7 +194,7 @@ class LmdbSink:
                 metasync=False,
                 writemap=False,
                 meminit=True,
-                max_dbs=5 + 3 * len(fields),
+                max_dbs=6 + 3 * len(fields),
             )
         self._fields = [self._named(name) for name in fields]
 
@@ -242,9 +244,13 @@ class LmdbSink:
                 for number, path in enumerate(field.paths.each()):
                     self._put(database, fmt.record_key(number), path)
                 self._commit()
-        arrays = [(field.name(fmt.CHECKSUMS), field.checksums) for field in tables.fields]
+        arrays: list[tuple[str, Array]] = [
+            (field.name(fmt.CHECKSUMS), field.checksums) for field in tables.fields
+        ]
         if tables.labels is not None:
             arrays.insert(1, (fmt.LABELS, tables.labels))
+        if tables.splits is not None:
+            arrays.append((fmt.SPLITS, tables.splits))
         for name, array in arrays:
             self._table(name, array)
         meta = self._named(fmt.META)

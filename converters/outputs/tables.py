@@ -80,10 +80,12 @@ class FieldTables:
 
 @dataclass(frozen=True)
 class Tables:
-    """The tables of a finished set. ``labels``: (N, L) int64 or float64, None without."""
+    """The tables of a finished set. ``labels``: (N, L) int64 or float64, None without; ``splits``:
+    int64 (N,), None without."""
 
     meta: fmt.Meta
     labels: Array | None
+    splits: Int64 | None
     fields: tuple[FieldTables, ...]
 
     def class_names(self) -> list[bytes]:
@@ -182,6 +184,9 @@ class PackedRecords:
             digests[fmt.LABELS] = fmt.digest(labels)
         if samples.classes is not None:
             digests[fmt.CLASSES] = fmt.names_digest(map(encoded, samples.classes))
+        splits = None if samples.splits is None else samples.splits.of(numbers)
+        if splits is not None:
+            digests[fmt.SPLITS] = fmt.digest(splits.rows)
         first, *others = (field.meta for field in fields)
         meta = fmt.Meta(
             count=self.count,
@@ -191,11 +196,12 @@ class PackedRecords:
             label_kind=samples.label_kind,
             label_dtype="<i8" if labels is None else labels.dtype.newbyteorder("<").str,
             classes=samples.classes,
+            splits=None if splits is None else splits.names,
             fields=tuple(others),
             dtype=first.dtype,
             digests=digests,
         )
-        return Tables(meta.sealed(), labels, fields)
+        return Tables(meta.sealed(), labels, None if splits is None else splits.rows, fields)
 
     def _labels(self, numbers: Int64) -> Array | None:
         spool: Numbers | None = None

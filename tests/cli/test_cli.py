@@ -35,6 +35,7 @@ from project import ROOT
 
 import asyncreader
 import asyncreader.tools.demo
+import asyncreader.tools.demo_arrays
 import converters
 from asyncreader import ParamsError
 from asyncreader.cli import main as cli
@@ -45,6 +46,7 @@ from asyncreader.params import PARAMETERS, PATHS
 from asyncreader.pixels import kernels
 from asyncreader.sources import open_source
 from asyncreader.text import in_bytes
+from asyncreader.tools import demo_sets
 from asyncreader.tools.bench import run_bench
 from converters import ConvertReport
 from converters.options import ConvertKeywords
@@ -371,6 +373,8 @@ def test_convert_hands_on_every_option(monkeypatch: pytest.MonkeyPatch) -> None:
         "--classes-from-folders "
         "--jobs 3 --skip-bad --overwrite --check-decode --format lmdb --allow-pickle "
         "--shards 3 --shard-size 1GB --resume --engine ray --address auto "
+        "--append --split a=0.5,b=0.5 --stratify --group-by who --splits-from-folders "
+        "--split-column part --select 0:5 --select b --sample 4 "
         "-p data_field=x --param num_dim=1 --field mask=m --field depth=d/e"
     )
     assert run("convert", "a", "b", *words.split()).exit_code == 0
@@ -400,6 +404,14 @@ def test_convert_hands_on_every_option(monkeypatch: pytest.MonkeyPatch) -> None:
         "resume": True,
         "engine": "ray",
         "address": "auto",
+        "append": True,
+        "split": "a=0.5,b=0.5",
+        "stratify": True,
+        "group_by": "who",
+        "splits_from_folders": True,
+        "split_column": "part",
+        "select": ("0:5", "b"),
+        "sample": 4,
         "jobs": 3,
         "skip_bad": True,
         "overwrite": True,
@@ -949,6 +961,33 @@ def test_demo_says_where_it_stands(monkeypatch: pytest.MonkeyPatch) -> None:
         assert len(epochs) < 20
         assert mine[-2] == f"{kind} converged, the loss is below 0.05 after {len(epochs)} epochs"
     assert lines[-2:] == ["h5   held-out accuracy 1.000", "lmdb held-out accuracy 1.000"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["robot", "cells", "volumes"])
+def test_demo_of_other_fields(kind: str, tmp_path: Path) -> None:
+    """demo --kind makes its set, the same one every time and of at most 5 MB, and learns it, in
+    lines of at most 80 columns."""
+    make = getattr(demo_sets, f"make_{kind}")
+    for name in ("a.h5", "b.h5"):
+        make(tmp_path / name)
+    assert (tmp_path / "a.h5").stat().st_size < 5_000_000
+    assert (tmp_path / "a.h5").read_bytes() == (tmp_path / "b.h5").read_bytes()
+    result = run("demo", "--kind", kind)
+    assert result.exit_code == 0, result.output
+    assert all(len(line) <= 80 for line in result.stdout.splitlines())
+    assert re.search(r"(R\^2|accuracy|Dice) (0\.9\d\d|1\.000)$", result.stdout)
+
+
+def test_demo_of_other_fields_fails_below_its_bar(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So does --kind; pictures of one's own are for the other demo."""
+    monkeypatch.setattr(asyncreader.tools.demo_arrays, "run_kind", lambda kind, echo: 0.5)
+    result = run("demo", "--kind", "cells")
+    assert (result.exit_code, result.stderr) == (
+        1,
+        "error: held-out figure of cells 0.500, expected at least 0.9\n",
+    )
+    assert run("demo", "--kind", "cells", "--sample-data", "x").exit_code == 2
 
 
 def test_demo_without_pictures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -35,7 +35,7 @@ LAYERS = {
     "asyncreader.sources": (
         "bytestore request urls",
         "base",
-        "extents images inspector",
+        "extents images inspector splits",
         "fields",
         "arrays episodes ragged subset",
         "hdf5 lmdb",
@@ -46,13 +46,15 @@ LAYERS = {
         ".",
     ),
     "asyncreader.tools": (
-        "label_stats contact_sheet",
-        "bench ceilings thumbnails pictures",
-        "bench_plot preview notebook demo doctor report",
+        "label_stats contact_sheet demo_sets",
+        "bench ceilings drawing thumbnails sheet pictures",
+        "bench_plot preview preview_arrays preview_batch notebook demo demo_arrays doctor report",
         ".",
     ),
     "converters": (
-        "report temp_tables ordered_pool options",
+        "report temp_tables ordered_pool option_values",
+        "options",
+        "check_options",
         "encode",
         "inputs",
         "outputs",

@@ -38,7 +38,7 @@ from asyncreader.pipeline.distributed import rank_and_world, worker_count
 from asyncreader.text import plain_name, slip
 from asyncreader.tools.bench import run_bench
 from asyncreader.tools.doctor.measure import Trial
-from asyncreader.tools.preview import preview_batch
+from asyncreader.tools.preview_batch import preview_batch
 from asyncreader.verify import verify_file
 from converters import convert
 

@@ -19,7 +19,9 @@ import converters
 from asyncreader import AsyncReader, FormatError, ParamsError, WorkerError
 from asyncreader.tools import contact_sheet as sheet
 from asyncreader.tools.contact_sheet import Tile, draw_sheet
-from asyncreader.tools.preview import MOST, SIDE, preview, preview_batch, undone
+from asyncreader.tools.preview import preview
+from asyncreader.tools.preview_batch import preview_batch, undone
+from asyncreader.tools.sheet import MOST, SIDE
 from asyncreader.tools.thumbnails import Scale, as_mask, fit, scale_of, tinted, to_rgb
 
 NAMES = ("cat", "dog", "eel")
@@ -157,14 +159,6 @@ def test_numbers_that_are_none_are_magenta(tmp_path: Path) -> None:
     assert [tuple(place) for place in np.argwhere(magenta)] == [(2, 3), (4, 4)]
     assert (pixels[~magenta] == 128).all()
     assert "pixels that are not a number are magenta" in made.notes
-
-
-@pytest.mark.parametrize("shape", [(), (12,), (3, 4, 5, 6)])
-def test_what_is_no_picture_is_refused(shape: tuple[int, ...], tmp_path: Path) -> None:
-    """Vectors and volumes are a FormatError that names their shape and what to do."""
-    path = hdf5(tmp_path / "f.h5", np.zeros((5, *shape)))
-    with pytest.raises(FormatError, match=r"not pictures.*found samples of shape.*data_field"):
-        preview({"path": path})
 
 
 def test_bad_samples_have_a_square_that_says_so(packed: Path, tmp_path: Path) -> None:

@@ -19,7 +19,6 @@ from ...errors import AsyncReaderError, FormatError, ParamsError, SourceError
 from ...formats import packed as fmt
 from ...system.signals import after_this
 from ..bytestore import ByteFile, OpenFile, check_descriptors
-from ..request import no_field
 from .checks import (
     Dataset,
     attribute,
@@ -32,6 +31,7 @@ from .checks import (
 )
 from .chunks import ChunkGrid, LibraryChunks
 from .compound import is_compound, read_member
+from .listing import list_fields, missing
 from .structure import Structure, signature_at
 
 #: Attributes of a description that are looked at, and bytes of paths read at a time.
@@ -43,8 +43,8 @@ _METADATA: Final = 1 << 20
 
 #: Soft links that are followed on the way to one object.
 _SOFT: Final = 16
-#: Data sets that an error lists, and members of a group that are looked at to find them.
-_LISTED, _LOOKED_AT = 20, 200
+#: Members of a group that are looked at to find data sets.
+_LOOKED_AT = 200
 
 
 def is_hdf5(path: str) -> bool:
@@ -241,7 +241,7 @@ class Hdf5:
 
     def no_field(self, name: str) -> ParamsError:
         """The error for a missing data set: it lists those that are there."""
-        return no_field(name, self._dataset_names(), self.path)
+        return missing(name, list_fields(self.members, self._root, 1), self.path)
 
     def member(self, name: str) -> Dataset | None:
         """A data set of the root group by a hard link, whose bytes are in this file; None for
@@ -277,24 +277,6 @@ class Hdf5:
         if table is None:
             raise self.no_field(f"{name}.{member}")
         return table
-
-    def _dataset_names(self) -> list[str]:
-        """Names of some data sets of the root and the groups in it, sorted, each cut to be
-        shown."""
-        names: list[str] = []
-        groups = deque([(self._root, b"")])
-        for _ in range(_LOOKED_AT):
-            if not groups or len(names) >= _LISTED:
-                break
-            group, prefix = groups.popleft()
-            for name, found in self.members(group):
-                whole = prefix + name
-                if isinstance(found, type(group)):
-                    if not prefix:
-                        groups.append((found, whole + b"/"))
-                elif len(names) < _LISTED:
-                    names.append(whole.decode("utf-8", "backslashreplace")[:80])
-        return sorted(names)
 
     def _opened(self, group: Any, part: bytes, address: int) -> object | None:
         """The object at ``address`` that a hard link of ``group`` leads to; None for a virtual data

@@ -15,7 +15,7 @@ from ...array_types import Array, Int64
 from ...errors import FormatError, ParamsError
 from ...pixels.specs import SampleSpec
 from ...sampling.episodes import Windows
-from ...text import natural, some, times
+from ...text import natural, some
 from ..base import FieldIndex, SetFacts, default_block
 from ..bytestore import ByteFile
 from ..episodes import episodes_of
@@ -26,13 +26,13 @@ from ..hdf5.compound import stored_dtype
 from ..hdf5.file import Hdf5
 from ..hdf5.filters import NAMES
 from ..hdf5.groups import CHUNKED, GroupNames, Members
+from ..hdf5.listing import list_fields, missing
 from ..request import Request, stored_samples
 from .hdf5_data import index_data
 from .hdf5_set import Hdf5Set
 
-#: Groups that are looked at, and data sets of one that an error lists.
+#: Groups that are looked at.
 MOST_GROUPS: Final = 1 << 24
-_LISTED: Final = 20
 #: About what an image file takes.
 _ENCODED_BYTES: Final = 64 << 10
 
@@ -123,14 +123,10 @@ class GroupedFields:
         path = self._found.path
         if number:
             return FormatError(f"group {group!r} has no data set {name!r}", path=path)
-        listed = fields_inside(self._found.h5, here)
-        return ParamsError(
-            f"no data set {name!r} in the episodes of this set",
-            path=path,
-            found=f"{some(len(self._groups), 'episode')}; in {group!r}: "
-            + (", ".join(listed) or "nothing"),
-            hint="name one of them with data_field",
-        )
+        listed = list_fields(self._found.h5.members, here)
+        error = missing(name, listed, path, f"{some(len(self._groups), 'episode')}; in {group!r}: ")
+        error.what = f"no data set {name!r} in the episodes of this set"
+        return error
 
     def _first(self, column: _Column, name: str, data: Any) -> None:
         """What a field is, by its data set in the first group."""
@@ -286,22 +282,6 @@ def _dtype(kind: Any) -> str:
         return str(kind.dtype)
     except (TypeError, ValueError):
         return f"type class {kind.get_class()}"
-
-
-def fields_inside(h5: Hdf5, group: Any, prefix: str = "", depth: int = 3) -> list[str]:
-    """Names and shapes of some data sets of a group and of the groups in it."""
-    import h5py
-
-    listed: list[str] = []
-    for name, inside in h5.members(group):
-        if len(listed) >= _LISTED:
-            break
-        whole = f"{prefix}{name.decode('utf-8', 'backslashreplace')[:80]}"
-        if isinstance(inside, h5py.h5g.GroupID):
-            listed += fields_inside(h5, inside, f"{whole}/", depth - 1) if depth else []
-        elif inside is not None:
-            listed.append(f"{whole} ({times(inside.shape)})")
-    return listed[:_LISTED]
 
 
 def read_masks(found: Hdf5Set, names: Sequence[str]) -> dict[str, Int64]:

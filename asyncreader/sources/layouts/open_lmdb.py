@@ -25,6 +25,7 @@ from ..extents import Extents
 from ..fields import SetIndex, index_set
 from ..lmdb.btree import LmdbFile, Tree
 from ..request import Request, no_field
+from ..splits import PackedSplits
 
 
 def _tree(file: ByteFile) -> LmdbFile:
@@ -146,7 +147,11 @@ def _packed(
         block=default_block(int(sizes.mean())),
         checked="all",
     )
-    return SetIndex(facts, {fields.data: field}, labels)
+    if meta.splits is None:
+        return SetIndex(facts, {fields.data: field}, labels)
+    rows = _table(tree, named, fmt.SPLITS, "<i8", meta, path)[:, 0]
+    splits = PackedSplits(meta.splits, kept(rows))
+    return SetIndex(facts, {fields.data: field}, labels, splits)
 
 
 def _check_row_sizes(meta: fmt.Meta, sizes: Any, path: str) -> None:

@@ -66,6 +66,7 @@ def sharded(
         classes=common.classes,
         fields=common.fields,
         ends=manifest.ends,
+        earlier=manifest.earlier,
     )
     # a shard that is opened for one field is not indexed for the others
     first = _sharded(manifest, facts, shards, replace(fields, others=()), limit)

@@ -21,8 +21,10 @@ from ...array_types import Array, Bools, Int64, UInt8, UInt64
 from ...errors import ChecksumError, ParamsError, SampleError
 from ...params import parse_params
 from ...sources import Inspector, OpenSet, fields_of, fingerprint, open_source
+from ...sources.subset import split_counts
 from ...system.futures import in_order
 from ...system.limits import usable_cores
+from ...text import counts_in_words
 from ...verify import check_paths
 from ..label_stats import LabelCount, class_of, count_labels, in_words, single
 from ..pictures import Thumb, thumb_of
@@ -221,6 +223,8 @@ class _Gathering:
         notes = list(self.scale.notes)
         if channels == 2 or channels > 3:
             notes.append(f"of {channels} channels the first {1 if channels == 2 else 3} are shown")
+        if source.splits:
+            notes.append(f"splits: {counts_in_words(split_counts(source))}")
         labels = self.labels
         facts = Facts(
             path=of_set.path,

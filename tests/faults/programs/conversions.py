@@ -20,7 +20,8 @@ from typing import Any
 
 from faults.programs.child_runner import tell
 
-WRITING = ("disk", "hdf5_writer", "one_shard", "publish", "shards", "sinks", "workspace", "pieces")
+WRITING = ("append", "disk", "hdf5_writer", "one_shard", "pieces", "publish", "shards", "sinks")
+WRITING += ("workspace",)
 
 #: The modules that write. warm() imports each, so that a renamed one is an error.
 WRITERS = frozenset(("converters.temp_tables", *(f"converters.outputs.{name}" for name in WRITING)))

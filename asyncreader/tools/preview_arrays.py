@@ -1,0 +1,181 @@
+"""A contact sheet of samples that are no single pictures: windows, series, volumes, tables."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Final
+
+import numpy as np
+
+from ..array_types import Array, Int64
+from ..dataset import Dataset
+from ..errors import FormatError, ParamsError, SampleError
+from ..params import PARAMETERS, ReaderParams
+from ..pipeline.build import make_schedule
+from ..pixels.specs import SampleSpec
+from ..sources import OpenSet
+from ..text import some, times
+from .contact_sheet import Tile
+from .drawing import HIGH, LINES, FieldDrawing, draw_samples
+from .label_stats import records_of, row_of
+from .sheet import Preview, check_indices, label_words, put_together, title_of
+
+#: What a sheet of stored samples leaves out: the order of training, and how values are changed.
+_LEFT_OUT: Final = (
+    *("shuffle", "shuffle_window", "weights", "epoch_samples", "last_batch", "rank", "world_size"),
+    *("dtype", "scale", "mean", "std", "contiguous", "postprocess", "transform", "batch_size"),
+)
+
+#: A tile is at least so wide, for its words.
+_NARROWEST: Final = 160
+
+
+def drawn_as_arrays(source: OpenSet) -> bool:
+    """Whether the samples of a set are no single pictures (H, W) or (H, W, C)."""
+    spec = source.spec
+    shape = spec.shape or ()
+    grey = len(shape) == 2 and (spec.dtype == np.uint8 or min(shape) > LINES)
+    return source.windows is not None or (spec.axes is None and not grey)
+
+
+def preview_arrays(
+    source: OpenSet,
+    p: ReaderParams,
+    count: int,
+    seed: int,
+    indices: Sequence[int] | None,
+    classes: Sequence[str],
+    columns: int | None,
+) -> Preview:
+    """A sheet of samples, each with all of its fields below each other.
+
+    ``indices``: numbers of samples; the others are as of :func:`preview`. FormatError where there
+    is nothing to draw.
+    """
+    default = {name: PARAMETERS[name].default for name in _LEFT_OUT}
+    p = replace(p, **default, layout="NHWC")  # type: ignore[arg-type]
+    sampler = make_schedule(p, source, 0, 1).sampler
+    numbers = _chosen(source, sampler.records, sampler.length, count, seed, indices, classes)
+    records = sampler.records(0, numbers)
+    fields = [
+        FieldDrawing(
+            name,
+            part.spec.axes is not None,
+            source.windows is not None and source.windows.width(name) is not None,
+        )
+        for name, part in zip(source.names, source.parts, strict=True)
+    ]
+    specs = [part.spec for part in source.parts]
+    tiles, bad, shown = [], [], []
+    dataset: Dataset[tuple[Array, ...]] = Dataset.of_reader(p, {}, source)
+    for number, record in zip(numbers.tolist(), records.tolist(), strict=True):
+        words, note = _words(source, record)
+        try:
+            values = _values(dataset[number], source)
+        except SampleError as exc:
+            bad.append((record, str(exc)))
+            tiles.append(Tile(None, words, note, exc.what))
+            continue
+        single = []
+        for field, spec, value in zip(fields, specs, values, strict=True):
+            field.add(_upright(value, spec))
+            single += [f"{field.name} {value.item():.4g}"] if value.ndim == 0 else []
+        shown.append(len(tiles))
+        tiles.append(Tile(None, words, ", ".join([note, *single])))
+    pictures, notes = draw_samples(fields)
+    if shown and not pictures:
+        raise FormatError(
+            "there is nothing to draw: samples are single numbers",
+            path=source.facts.path,
+            found=", ".join(source.names),
+            hint="'asyncreader info' describes any set; -p data_field=NAME names another field",
+        )
+    notes += [
+        f"{name}: {_stored(part.spec)}"
+        for name, part in zip(source.names, source.parts, strict=True)
+    ]
+    for place, picture in zip(shown, pictures, strict=True):
+        tiles[place] = replace(tiles[place], picture=picture)
+    high, wide = pictures[0].shape[:2] if pictures else (HIGH, HIGH)
+    wide = max(wide, _NARROWEST)
+    how = "chosen" if indices is not None else f"drawn at random (seed {seed})"
+    subtitle = f"{_facts(source, sampler.length)}; {len(tiles):,} shown, {how}"
+    if columns is None:  # about 3 : 2
+        columns = max(1, round((len(tiles) * 1.5 * high / wide) ** 0.5))
+    return put_together(
+        tiles,
+        records.tolist(),
+        source.labels is not None,
+        bad,
+        columns,
+        title_of(source),
+        subtitle,
+        notes,
+        size=(high, wide),
+    )
+
+
+def _chosen(
+    source: OpenSet,
+    records: Callable[[int, Int64], Int64],
+    total: int,
+    count: int,
+    seed: int,
+    indices: Sequence[int] | None,
+    classes: Sequence[str],
+) -> Int64:
+    """The numbers of the samples on the sheet, in order where they are drawn."""
+    if indices is not None:
+        check_indices(indices, total, source.facts.path)
+        return np.array(indices, np.int64)
+    pool: Int64 | range = range(total)
+    if classes:
+        labels = None if source.labels is None else np.asarray(source.labels)
+        rows = records(0, np.arange(total, dtype=np.int64))
+        pool = np.flatnonzero(np.isin(rows, records_of(classes, labels, source.facts.classes)))
+    if not len(pool):
+        raise ParamsError(
+            "no sample to show", path=source.facts.path, found=f"class {', '.join(classes)}"
+        )
+    drawn = np.random.default_rng(seed).choice(len(pool), min(count, len(pool)), replace=False)
+    return np.array(sorted(int(pool[i]) for i in drawn.tolist()), np.int64)
+
+
+def _values(sample: object, source: OpenSet) -> tuple[Array, ...]:
+    """The fields of a sample, without its label."""
+    data = sample[0] if source.labels is not None else sample  # type: ignore[index]
+    return data if isinstance(data, tuple) else (np.asarray(data),)
+
+
+def _upright(value: Array, spec: SampleSpec) -> Array:
+    """Pictures as (..., H, W, C), or (..., H, W)."""
+    if spec.axes is None or not spec.as_stored:
+        return value
+    inner = value.ndim - 3
+    turned = [inner + spec.axes.index(axis) for axis in "HWC"]
+    return value.transpose([*range(inner), *turned])
+
+
+def _words(source: OpenSet, record: int) -> tuple[str, str]:
+    """The two lines under a sample."""
+    number = f"#{record}"
+    if source.windows is not None:
+        episodes = source.windows.episodes
+        (which,) = episodes.of(np.array([record], np.int64)).tolist()
+        name = episodes.names[which] if episodes.names else f"episode {which}"
+        number = f"{name}, row {record - int(episodes.starts[which])}"
+    words, note = label_words(row_of(source.labels, record), source.facts.classes)
+    return (words, f"{note}{number}") if words else (number, "")
+
+
+def _facts(source: OpenSet, total: int) -> str:
+    words = some(total, "sample")
+    if source.windows is not None:
+        words += f" of {source.windows.episodes.words}"
+    return words
+
+
+def _stored(spec: SampleSpec) -> str:
+    shape = "of many shapes" if spec.shape is None else times(spec.shape) or "one number"
+    return f"{shape}, {'structured' if spec.dtype.names else spec.dtype}, in the file"

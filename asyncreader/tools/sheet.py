@@ -1,0 +1,152 @@
+"""What all contact sheets share: their words, their pictures, and how they are put together."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from ..array_types import Array, UInt8
+from ..errors import ParamsError
+from ..sources import OpenSet
+from ..sources.subset import split_counts
+from ..text import counts_in_words, some
+from .contact_sheet import Tile, draw_sheet, undrawn
+from .label_stats import class_of, in_words
+from .thumbnails import Scale, fit, tinted, to_rgb
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+
+#: Most samples on a sheet that a person still looks at.
+MOST: Final = 1000
+
+#: Sides of the squares that pictures are fitted into, in pixels.
+SIDE: Final = 160
+
+#: Pixels between the pictures of one sample.
+GAP: Final = 4
+
+
+@dataclass(frozen=True)
+class Preview:
+    """A sheet, and what is on it."""
+
+    sheet: Image.Image
+    records: tuple[int, ...]
+    """Record numbers in the order of the sheet; -1 for a padded row."""
+    labels: tuple[str | None, ...]
+    """Each one's label in words, with the name of its class."""
+    bad: tuple[tuple[int, str], ...]
+    """Record numbers of samples that cannot be shown, and why."""
+    notes: tuple[str, ...]
+    """What the foot of the sheet says."""
+
+
+def picture_of(pixels: Array, scale: Scale, mask: Array | None) -> UInt8:
+    """One picture (H, W, C) fit for its square, with its mask (H, W) over it."""
+    picture = fit(to_rgb(pixels, scale), SIDE)
+    return picture if mask is None else tinted(picture, mask)
+
+
+def values_of(mask: Array | None) -> set[int]:
+    """The values of a mask."""
+    return set() if mask is None else set(map(int, np.unique(mask).tolist()))
+
+
+def label_words(
+    row: Array | None, names: Sequence[str] | None, soft: bool = False
+) -> tuple[str, str]:
+    """A label as the two lines under a picture begin: its class or number, and its number.
+
+    ``soft``: a label is a row of probabilities, of which the two largest are told."""
+    if row is None:
+        return "", ""
+    if soft and row.ndim == 1:
+        likely = [n for n in np.argsort(-row, kind="stable")[:2].tolist() if row[n] > row.min()]
+        words = (f"{names[n] if names else f'label {n}'} {row[n]:.2f}" for n in likely)
+        return ", ".join(words) or "no class", ""
+    name = class_of(row, names)
+    if name is None:
+        return f"label {in_words(row)}", ""
+    return name, f"label {in_words(row)}, "
+
+
+def title_of(source: OpenSet) -> str:
+    """The name of the set."""
+    return os.path.basename(source.facts.path.rstrip("/")) or source.facts.path
+
+
+def facts_of(source: OpenSet) -> str:
+    """How many samples a set has, how they are stored, its classes and splits."""
+    facts, spec = source.facts, source.spec
+    words = f"{some(facts.count, 'sample')}, {spec.encoding}"
+    if facts.classes:
+        words += f", {some(len(facts.classes), 'class')}"
+    elif source.labels is None:
+        words += ", no labels"
+    return f"{words}; {counts_in_words(split_counts(source))}" if source.splits else words
+
+
+def notes_of(scale: Scale, channels: int, masks: set[int]) -> list[str]:
+    """What the foot of a sheet says of values that are no colours, of masks, and of channels."""
+    notes = list(scale.notes)
+    values = sorted(masks - {0})
+    if values:
+        listed = ", ".join(map(str, values[:12])) + (", ..." if len(values) > 12 else "")
+        notes.append(f"the mask's values are coloured: {listed}")
+    if channels == 2 or channels > 3:
+        seen = "the first" if channels == 2 else "the first three"
+        notes.append(f"{seen} of {channels} channels shown")
+    return notes
+
+
+def check_indices(indices: Sequence[int], total: int, path: str) -> None:
+    """ParamsError unless these are numbers of a set's samples, and not too many for a sheet."""
+    wrong = [index for index in indices if not 0 <= index < total]
+    if wrong or not 0 < len(indices) <= MOST:
+        raise ParamsError(
+            "no such samples" if wrong else "not a number of samples for a sheet",
+            path=path,
+            found=wrong[0] if wrong else len(indices),
+            expected=f"0 to {total - 1}" if wrong else f"1 to {MOST}",
+        )
+
+
+def put_together(
+    tiles: Sequence[Tile],
+    records: Sequence[int],
+    named: bool,
+    bad: Sequence[tuple[int, str]],
+    columns: int | None,
+    title: str,
+    subtitle: str,
+    notes: Sequence[str],
+    size: tuple[int, int] = (SIDE, SIDE),
+) -> Preview:
+    """The sheet of ``tiles`` of ``size`` (height, width). ``named``: samples have labels."""
+    columns = columns or max(1, _fitting(len(tiles)) // max(1, round(size[1] / size[0])))
+    lacking = undrawn([title, *(tile.name for tile in tiles)])
+    notes = [*notes, lacking] if lacking else notes
+    sheet = draw_sheet(
+        tiles,
+        side=size[0],
+        columns=columns,
+        title=title,
+        subtitle=subtitle,
+        notes=notes,
+        wide=size[1],
+    )
+    words = tuple(tile.name if named else None for tile in tiles)
+    return Preview(sheet, tuple(records), words, tuple(bad), tuple(notes))
+
+
+def _fitting(tiles: int) -> int:
+    """Columns that make a sheet of about 3 : 2 and leave the fewest squares of it empty."""
+    ideal = (tiles * 1.8) ** 0.5
+    near = range(max(1, round(ideal * 0.75)), max(1, round(ideal * 1.25)) + 1)
+    return min(near, key=lambda columns: (-tiles % columns, abs(columns - ideal)))
