@@ -21,6 +21,7 @@ from .outputs.disk import is_full, no_temporary_space
 from .outputs.one_file import Order, Packing, all_bad, all_skipped, data_file, told
 from .outputs.publish import Target
 from .outputs.shards import pack_shards
+from .progress import shown
 from .report import ConvertReport
 from .writer import Writer
 
@@ -46,11 +47,15 @@ def convert(
     ParamsError for bad arguments, SampleError (such as DecodeError, with ``source_path``) for a bad
     picture, SourceError for source or target. The options:
     """
-    given: Any = src
+    with shown(keywords.get("progress")) as progress:
+        return _convert(src, dst, {**keywords, "progress": progress})
+
+
+def _convert(src: Any, dst: PathLike, keywords: ConvertKeywords) -> ConvertReport:
     if not is_paths(src):
-        return _convert_items(given, dst, keywords)
+        return _convert_items(src, dst, keywords)
     begun = time.perf_counter()  # compiling, which the first run on a machine waits for, counts
-    options = check(given, dst, **keywords)
+    options = check(src, dst, **keywords)
     if options.engine == "ray":
         from .outputs.ray import load_ray
 
@@ -90,7 +95,7 @@ def convert(
 def _convert_items(src: Items, dst: PathLike, keywords: ConvertKeywords) -> ConvertReport:
     """Give samples that are no files to a Writer."""
     options: dict[str, Any] = dict(keywords)
-    progress = options.pop("progress", None)
+    progress = options.pop("progress")
     count = count_of(src)
     with Writer(dst, **options) as writer:
         for done in give(src, writer):

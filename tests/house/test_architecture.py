@@ -52,7 +52,7 @@ LAYERS = {
         ".",
     ),
     "converters": (
-        "report temp_tables ordered_pool option_values",
+        "report progress temp_tables ordered_pool option_values",
         "options",
         "check_options",
         "encode",
