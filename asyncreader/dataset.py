@@ -412,7 +412,8 @@ def open(
     """Open a set to look into it: see :class:`Dataset`. ``params``: as for AsyncReader, a path or
     a dict; keywords override it. ``as_dict``: a sample is a dict of its fields by name, with its
     label as ``label``, and of a set of episodes with ``episode`` and ``present`` (of several fields
-    ``<name>.present``; see Batch). Raises ParamsError, SourceNotFoundError or FormatError.
+    ``<name>.present``; see Batch), of patches with ``place``. Raises ParamsError,
+    SourceNotFoundError or FormatError.
     """
     given = given_params(params, overrides)
     p = build.rooted(parse_params(given, {}))
