@@ -216,8 +216,8 @@ def test_the_tree_in_the_design_page() -> None:
 
 
 def test_calls_of_one_system_stand_in_one_folder() -> None:
-    """What Linux has and another system lacks is called in asyncreader/system alone, which has a way
-    without it, and no module that some system lacks is imported by name."""
+    """What Linux has and another system lacks is called in asyncreader/system alone, which does
+    without it, too, and no module that some system lacks is imported by name."""
     names = {
         (module, name)
         for kind in MISSING.values()
