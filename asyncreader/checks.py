@@ -23,11 +23,12 @@ W = TypeVar("W")
 T_co = TypeVar("T_co", covariant=True)
 
 #: How a command line writes a value. "word": as one of the check's words; "json": also as plain
-#: text; "file": as text that names a file; "paths": as names of sets; "folders", "params": as
+#: text; "file": as text that names a file; "texts": as several plain
+#: texts; "paths": as names of sets; "folders", "params": as
 #: several NAME=VALUE; "object": it cannot.
 Form: TypeAlias = Literal[
     "word", "json", "text", "file", "paths", "size", "slice", "function", "folders", "params",
-    "object",
+    "texts", "object",
 ]  # fmt: skip
 
 #: The most pixels on a side of a picture: JPEG states sides in 16 bits (ITU-T T.81, B.2.2).

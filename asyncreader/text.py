@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 
 def in_bytes(size: float) -> str:
@@ -80,3 +80,8 @@ def natural(name: str) -> list[tuple[bool, int, str]]:
     """A key that sorts names by the numbers in them."""
     parts = re.split(r"(\d+)", name)
     return [(True, int(one), "") if i % 2 else (False, 0, one) for i, one in enumerate(parts)]
+
+
+def counts_in_words(counts: Mapping[str, int]) -> str:
+    """ "train 8,000, val 1,000"."""
+    return ", ".join(f"{name} {count:,}" for name, count in counts.items())

@@ -1,4 +1,4 @@
-"""The options of ``convert``: each is declared here, and checked here before a file is opened.
+"""The options of ``convert``: each is declared here (check_options.py checks them together).
 
 To add one: a line in ConvertKeywords, for type checkers and editors, and its declaration in
 Options. The command line, Tab, ``help()`` and the table of options follow from that.
@@ -7,23 +7,35 @@ Options. The command line, Tab, ``help()`` and the table of options follow from 
 from __future__ import annotations
 
 import os
-import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
-from typing import Any, Final, Literal, TypeAlias, TypedDict, Unpack
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, Literal, TypeAlias, TypedDict
 
 from asyncreader import checks
-from asyncreader.checks import Check, Wrong, one_of, optional, whole
-from asyncreader.errors import ParamsError
+from asyncreader.checks import Check, one_of, optional, whole
 from asyncreader.formats.packed import Encoding
-from asyncreader.params import READ_BY, ReaderParams, reading_params, snake_case
+from asyncreader.params import READ_BY, ReaderParams
 from asyncreader.params.declare import declared, parameter, worked_out
-from asyncreader.system.limits import usable_cores
-from asyncreader.text import plain_name, slip
+
+from .option_values import (
+    SRC,
+    Condition,
+    bytes_of,
+    fields_of,
+    read_of,
+    select_of,
+    size_of,
+    split_of,
+)
 
 PathLike: TypeAlias = str | os.PathLike[str]
 #: (H, W); or the shorter side's length; or either as text, "224x224" or "256".
 Size: TypeAlias = tuple[int, int] | int | str
+
+#: What is packed of a source: as on the command line, a slice, or several of them.
+Select: TypeAlias = (
+    PathLike | slice | Sequence[PathLike | slice] | Mapping[str, str | Sequence[str]]
+)
 
 # The values that some options have: their check and Tab take them from these types.
 Resize: TypeAlias = Literal["crop", "pad", "squeeze"]
@@ -33,112 +45,11 @@ Compression: TypeAlias = Literal["gzip"]
 Format: TypeAlias = Literal["hdf5", "lmdb"]
 Engine: TypeAlias = Literal["local", "ray"]
 
-#: Threads for each file: of Ray one, since it runs as many tasks as there are cores.
-_JOBS_OF_RAY: Final = 1
-_SUFFIXES: Final[dict[str, Format]] = {".h5": "hdf5", ".hdf5": "hdf5", ".lmdb": "lmdb"}
-
 #: Shards of a set: a manifest of that many is 100 MB.
 MOST_SHARDS: Final = 1_000_000
 
 #: Of JPEGs, where the caller says nothing.
 QUALITY: Final = 90
-
-
-# -- checks --------------------------------------------------------------------------------------
-
-
-def _path(value: Any) -> str:
-    return checks.path_text(os.fsdecode(os.fspath(value)))  # bytes: a path need not be text
-
-
-def _path_or_url(value: Any) -> str:
-    """An absolute path, or a store's URL; file:// becomes a path. ParamsError for other URLs."""
-    from asyncreader.sources.urls import absolute, is_url, local_path, location_of
-
-    path = _path(value)
-    local = local_path(path) if is_url(path) else path
-    if local is None:
-        location_of(path)  # ParamsError for a malformed URL or secrets in it
-    return path if local is None else absolute(local)
-
-
-def _target(value: Any) -> str:
-    from asyncreader.sources.urls import absolute, is_url, local_path, without_secrets
-
-    path = _path(value)
-    local = local_path(path) if is_url(path) else path
-    if local is None:
-        raise ParamsError(
-            "the target must be on a disk, not a URL",
-            found=without_secrets(path),
-            hint="pack to a folder, and upload that with the store's own tools",
-        )
-    return absolute(local)
-
-
-def _size(value: Any) -> tuple[int, int] | int:
-    if isinstance(value, str):
-        text = re.fullmatch(r"(\d{1,6})(?:[xX](\d{1,6}))?", value.strip())
-        if text is None:
-            raise ValueError
-        value = (int(text[1]), int(text[2])) if text[2] else int(text[1])
-    side = whole(1, checks.MAX_SIDE + 1)
-    if not isinstance(value, tuple | list):
-        return side.take(value)
-    high, wide = value
-    return side.take(high), side.take(wide)
-
-
-def _bytes(value: Any) -> int:
-    """A number of bytes: 1000000, "1MB", "1MiB"."""
-    if isinstance(value, str):
-        text = re.fullmatch(r"(\d{1,15})\s*([kMGTP]?)(i?)B?", value.strip(), re.IGNORECASE)
-        if text is None or (text[3] and not text[2]):
-            raise ValueError
-        power = " kmgtp".index(text[2].lower() or " ")
-        value = int(text[1]) * (1024 if text[3] else 1000) ** power
-    return whole(1, (1 << 50) + 1).take(value)
-
-
-def _read(value: Any) -> ReaderParams | None:
-    """The parameters of a packed source, checked as a reader checks them."""
-    if not value:
-        return None
-    return reading_params(os.curdir, value)
-
-
-def _fields(value: Any) -> tuple[tuple[str, str], ...]:
-    """The name and the folder of each field."""
-    from asyncreader.formats.packed import is_field_name
-    from asyncreader.sources.urls import absolute, is_url, without_secrets
-
-    folders = []
-    for name, given in value.items():
-        if not isinstance(name, str) or not is_field_name(name):
-            raise ParamsError(
-                "not a valid name of a field",
-                found=repr(name),
-                expected="letters, digits, _ and -, and none of data, labels, paths, ...",
-            )
-        try:
-            folder = _path(given)
-        except (TypeError, ValueError):
-            raise Wrong("a path", given, f"[{name!r}]") from None
-        if is_url(folder):
-            raise ParamsError(
-                f"the folder of field {name!r} must be on this machine",
-                found=without_secrets(folder),
-                hint="copy it here",
-            )
-        folders.append((name, absolute(folder)))
-    return tuple(folders)
-
-
-_SRC: Final = Check("a path or a URL", _path_or_url, "file")
-_DST: Final = Check("a path", _target, "file")
-
-
-# -- declarations --------------------------------------------------------------------------------
 
 
 class ConvertKeywords(TypedDict, total=False):
@@ -168,11 +79,40 @@ class ConvertKeywords(TypedDict, total=False):
     shards: int | None
     shard_size: int | str | None
     resume: bool
+    append: bool
+    split: str | Mapping[str, float] | None
+    stratify: bool
+    group_by: str | None
+    splits_from_folders: bool
+    split_column: str | None
+    select: Select | None
+    sample: int | None
     engine: Engine
     address: str | None
-    progress: Callable[[int, int], object] | None
+    progress: Callable[[int, int], object] | bool | None
     params: Mapping[str, object] | None
     allow_pickle: bool
+
+
+class WriterKeywords(TypedDict, total=False):
+    """Options that a Writer takes, and ``convert`` of samples that are no files."""
+
+    encoding: Encoding | None
+    size: Size | None
+    resize: Resize
+    quality: int | None
+    restarts: bool | None
+    channels: Channels | None
+    bits: Bits | None
+    compression: Compression | None
+    chunk: int | None
+    jobs: int | None
+    overwrite: bool
+    check_decode: bool
+    format: Format | None
+    shards: int | None
+    shard_size: int | str | None
+    resume: bool
 
 
 @dataclass(frozen=True)
@@ -181,6 +121,8 @@ class Options:
 
     src: str
     dst: str
+    #: All sources; the first is ``src``.
+    sources: tuple[str, ...]
     encoding: Encoding | None = parameter(
         None,
         one_of(Encoding | None),
@@ -190,7 +132,7 @@ class Options:
     )
     size: tuple[int, int] | int | None = parameter(
         None,
-        optional(Check("(H, W), 'HxW' or the shorter side, from 1 to 65535", _size, "size")),
+        optional(Check("(H, W), 'HxW' or the shorter side, from 1 to 65535", size_of, "size")),
         "a shape, or the length of the shorter side",
         shown="as the pictures are",
         metavar="HxW|N",
@@ -217,7 +159,7 @@ class Options:
     )
     labels: str | None = parameter(
         None,
-        optional(_SRC),
+        optional(SRC),
         "a CSV with a line path,label[,label...] for each sample. Each column has its own type: "
         "numbers keep their values, text becomes the number of its name among the sorted names of "
         "all text columns. Labels are (N, L) int64, or float64 where a column has fractions",
@@ -252,7 +194,7 @@ class Options:
     chunk: int = worked_out(whole(1, (1 << 20) + 1), "samples compressed together", shown="1")
     classes: str | None = parameter(
         None,
-        optional(_SRC),
+        optional(SRC),
         "class names, from number 0 on: a packed set that has them, or a text file with a name on "
         "each line",
         metavar="SET_OR_FILE",
@@ -279,7 +221,7 @@ class Options:
         False, checks.FLAG, "also decode pictures that are stored as they are"
     )
     fields: tuple[tuple[str, str], ...] = worked_out(
-        Check("{name: folder}", _fields, "folders"),
+        Check("{name: folder}", fields_of, "folders"),
         "also pack the pictures in these folders, such as mask=masks/. A picture's mask has the "
         "same path there, with any suffix, and the same size. Palette indices and grey values (8 "
         "or 16 bits) are kept without loss. Masks are cut as the pictures are, resized by nearest "
@@ -297,7 +239,7 @@ class Options:
     )
     shard_size: int | None = parameter(
         None,
-        optional(Check("a number of bytes, such as '500MB' or '1GiB'", _bytes, "text")),
+        optional(Check("a number of bytes, such as '500MB' or '1GiB'", bytes_of, "text")),
         "write files of about this size, such as 1GB",
         metavar="BYTES",
     )
@@ -306,6 +248,60 @@ class Options:
         checks.FLAG,
         "continue an interrupted run that writes shards. Its finished shards are kept if they are "
         "whole and their pictures have not changed",
+    )
+    append: bool = parameter(
+        False,
+        checks.FLAG,
+        "add SRC to the sharded set DST as new shards. Class numbers stay, new classes go behind; "
+        "the set changes in one moment, when all of them are complete",
+    )
+    split: tuple[tuple[str, float], ...] = worked_out(
+        Check("shares by name, such as 'train=0.8,val=0.1,test=0.1'", split_of, "text"),
+        "divide the samples into splits of about these shares, by a hash of each path. So pictures "
+        "that are added later move no others",
+        shown="as in a packed set that has splits",
+        metavar="NAME=SHARE,...",
+    )
+    stratify: bool = parameter(
+        False,
+        checks.FLAG,
+        "keep the shares of classes: with `split` each class has the shares, to one sample; with "
+        "`sample` each class has as large a share as in the source. Pictures that are added later "
+        "then move some others",
+    )
+    group_by: str | None = parameter(
+        None,
+        optional(checks.TEXT),
+        "keep together in one split what has the same group: a column of the labels CSV, or a "
+        "regular expression of which the first group (else all of it) is found in the path",
+        metavar="REGEX|COLUMN",
+    )
+    splits_from_folders: bool = parameter(
+        False,
+        checks.FLAG,
+        "the first-level folders, such as train and val, are splits, and the folders inside them "
+        "are classes",
+    )
+    split_column: str | None = parameter(
+        None,
+        optional(checks.TEXT),
+        "the column of the labels CSV, by its name in the first line, that names each sample's "
+        "split; an empty cell is none",
+        metavar="COLUMN",
+    )
+    select: tuple[Condition, ...] = worked_out(
+        Check("split=NAME, classes=NAME,NAME, a slice such as 0:100, or a CSV", select_of, "texts"),
+        "pack some samples of the source: those of a split, of classes, of a slice of record "
+        "numbers (of those that are left), or those that a CSV lists by path. Several are applied "
+        "one after the other. Class numbers stay",
+        shown="all",
+        metavar="WHAT",
+    )
+    sample: int | None = parameter(
+        None,
+        optional(whole(1)),
+        "pack so many of the samples, drawn by a hash of their paths: the same ones each time",
+        metavar="N",
     )
     engine: Engine = parameter(
         "local",
@@ -322,12 +318,13 @@ class Options:
     )
     progress: Callable[[int, int], object] | None = parameter(
         None,
-        optional(Check("a function f(done, total)", checks.FUNCTION.take, "object")),
-        "called as `progress(done, total)` after each sample, by the calling thread; with `resume` "
+        optional(Check("a function f(done, total), or False", checks.FUNCTION.take, "object")),
+        "called as `progress(done, total)` after each sample, by the calling thread; False shows "
+        "nothing, where otherwise terminals and notebooks show a line. With `resume` it is called "
         "first with the samples that are kept",
     )
     params: ReaderParams | None = worked_out(
-        Check("{name: value}", _read, "params"),
+        Check("{name: value}", read_of, "params"),
         "how a packed SRC is read, such as data_field=images. The parameters are "
         + ", ".join(f"`{name}`" for name in READ_BY),
         shown="as it is",
@@ -341,7 +338,7 @@ class Options:
     @property
     def sharded(self) -> bool:
         """Whether the target is a folder of shards."""
-        return self.shards is not None or self.shard_size is not None
+        return self.append or self.shards is not None or self.shard_size is not None
 
     @property
     def kind(self) -> str:
@@ -351,192 +348,3 @@ class Options:
 
 #: The declarations, by name.
 OPTIONS: Final = declared(Options)
-
-
-#: What other programs call options of ``convert``, without punctuation.
-_HABITS: Final[dict[str, str]] = {
-    **dict.fromkeys(("workers", "numworkers", "nworkers", "threads", "numthreads"), "jobs"),
-    **dict.fromkeys(("nthread", "njobs", "processes", "numproc"), "jobs"),
-    **dict.fromkeys(("imagesize", "imgsize", "targetsize", "resolution", "imgsz"), "size"),
-    **dict.fromkeys(("grayscale", "greyscale", "gray", "grey"), "channels=1"),
-    **dict.fromkeys(("force", "existok", "replace"), "overwrite"),
-    **dict.fromkeys(("skiperrors", "ignoreerrors"), "skip_bad"),
-    **dict.fromkeys(("seed", "shuffleseed"), "shuffle"),
-    **dict.fromkeys(("csv", "labelsfile", "labelscsv", "annotations"), "labels"),
-    **dict.fromkeys(("codec", "imageformat", "writemode"), "encoding"),
-    **dict.fromkeys(("numshards", "nshards"), "shards"),
-    **dict.fromkeys(("maxsize", "shardbytes"), "shard_size"),
-    **dict.fromkeys(("masks", "mask"), "fields={'mask': folder}"),
-    **dict.fromkeys(("classnames", "labelnames"), "classes"),
-}
-
-
-def _instead(name: str) -> str:
-    """What to write instead of an unknown option; a guess only at a slip of the keyboard."""
-    if (habit := _HABITS.get(plain_name(name))) is not None:
-        return f"write {habit}" if "=" in habit else f"write {habit}="
-    if (read := snake_case(name)) in READ_BY:
-        return f"write params={{{read!r}: ...}}, if SRC is a packed set"
-    near = slip(name, OPTIONS)
-    return (
-        f"did you mean {near!r}?" if near else "docs/convert.md and help(convert) list all options"
-    )
-
-
-def check(src: PathLike, dst: PathLike, **given: Unpack[ConvertKeywords]) -> Options:
-    """The options as one frozen value; ParamsError for wrong ones."""
-    for name in given:
-        if name not in OPTIONS:
-            raise ParamsError(f"unknown option {name!r}", hint=_instead(name))
-    kept = {name: OPTIONS[name].check(name, value) for name, value in given.items()}
-    if kept.get("chunk") is not None and kept.get("compression") is None:
-        raise ParamsError(
-            "chunk applies only with compression",
-            hint="add compression 'gzip' (--compression gzip)",
-        )
-    options = Options(_SRC("src", src), _DST("dst", dst), **kept)  # type: ignore[arg-type]
-    options = replace(
-        options,
-        format=_format(options),
-        chunk=options.chunk or 1,
-        jobs=options.jobs or (_JOBS_OF_RAY if options.engine == "ray" else usable_cores()),
-        fields=options.fields or (),
-        params=options.params and replace(options.params, path=options.src),
-    )
-    _check_together(options)
-    return options
-
-
-def _format(options: Options) -> Format:
-    suffix = os.path.splitext(options.dst.rstrip(os.sep))[1].lower()
-    if options.sharded and suffix in _SUFFIXES:
-        raise ParamsError(
-            "the target of shards is a folder, and this name is that of one file",
-            found=repr(options.dst),
-            hint=f"pass {os.path.splitext(options.dst)[0]!r} and format {_SUFFIXES[suffix]!r} "
-            "(--format)",
-        )
-    if options.format is not None or options.sharded:
-        return options.format or "hdf5"
-    if suffix not in _SUFFIXES:
-        raise ParamsError(
-            "the target's suffix does not say what to write",
-            found=repr(suffix),
-            expected=" or ".join(_SUFFIXES),
-            hint="or pass format 'hdf5' or 'lmdb' (--format)",
-        )
-    return _SUFFIXES[suffix]
-
-
-#: Options that cannot both be given.
-_CONTRARY: Final = (
-    *(("shards", "shard_size"), ("no_labels", "labels"), ("no_labels", "classes")),
-    *(("classes_from_folders", "labels"), ("classes_from_folders", "no_labels")),
-)
-
-
-def _check_together(options: Options) -> None:
-    from asyncreader.sources.urls import is_url
-
-    for one, other in _CONTRARY:
-        if getattr(options, one) and getattr(options, other):
-            raise ParamsError(f"{one} and {other} contradict each other", hint="give one of them")
-    ray = options.engine == "ray"
-    if not options.sharded and (ray or options.resume):
-        raise ParamsError(
-            "engine 'ray' packs shards: a single file is written by one machine"
-            if ray
-            else "resume goes with shards: a single file is written in one go",
-            hint="add shards (--shards N) or shard_size (--shard-size 1GB)",
-        )
-    if options.address is not None and not ray:
-        raise ParamsError("address goes with engine 'ray'")
-    if options.sharded and options.allow_pickle:
-        raise ParamsError(
-            "a set of pickles cannot be converted to shards: its classes are known only at its end",
-            hint="convert it to one file, and that to shards",
-        )
-    if options.follow_links and is_url(options.src):
-        raise ParamsError("follow_links is for folders on a disk", found=options.src)
-    size = options.size
-    if options.encoding == "original" and size is not None:
-        raise ParamsError(
-            "size does not apply to encoding 'original', which keeps the files' own bytes",
-            hint="choose encoding 'jpeg', 'png', 'yuv420' or 'raw', or leave size out",
-        )
-    if not isinstance(size, tuple) and options.resize != "crop":
-        raise ParamsError(
-            f"resize {options.resize!r} needs a fixed shape",
-            found="no size" if size is None else f"size {size}, the length of the shorter side",
-            expected="size HxW (height x width)",
-        )
-    if options.compression is not None and options.format == "lmdb":
-        raise ParamsError(
-            "compression is a filter of HDF5; LMDB has none",
-            hint="write to .h5, or choose encoding 'png'",
-        )
-    _check_fields(options)
-
-
-def _check_fields(options: Options) -> None:
-    """The folder of the pictures must not hold those of the fields, if they are found by folder."""
-    pictures = os.path.join(os.path.realpath(options.src), "")
-    for name, folder in options.fields if options.labels is None else ():
-        inside = os.path.realpath(folder)
-        if inside.startswith(pictures):
-            raise ParamsError(
-                f"the folder of field {name!r} lies inside that of the pictures, "
-                "and would be packed as pictures",
-                path=inside,
-                hint="move it out of that folder, or name the pictures by a CSV (labels, --labels)",
-            )
-
-
-def check_encoding(options: Options, encoding: str, channels: int, bits: int | None) -> None:
-    """Raise ParamsError for options that do not apply to ``encoding``: compression of samples that
-    are compressed already, a quality for anything but JPEG, 16 ``bits`` of JPEGs or of colours."""
-    if bits == 16 and encoding in ("jpeg", "yuv420"):
-        raise ParamsError(
-            f"encoding {encoding!r} has 8 bits, so it cannot keep 16",
-            hint="choose encoding 'png' or 'raw' (--encoding), or bits 8 (--bits 8), which drops "
-            "the lower 8 bits",
-        )
-    if encoding == "yuv420" and channels != 3:
-        raise ParamsError(
-            "encoding 'yuv420' is for colour pictures: grey ones have no chroma to store smaller",
-            found=f"channels {channels}",
-            expected="channels 3",
-            hint="choose encoding 'raw', 'png' or 'jpeg' (--encoding), or channels 3",
-        )
-    if bits == 16 and channels != 1:
-        raise ParamsError(
-            "bits 16 keeps grey pictures, which have one channel",
-            found=f"channels {channels}",
-            expected="channels 1",
-            hint="leave channels out, or choose bits 8 (--bits 8)",
-        )
-    if options.quality not in (None, QUALITY) and encoding != "jpeg":
-        raise ParamsError(
-            f"quality applies only to encoding 'jpeg'; the samples are stored as {encoding!r}",
-            hint="choose encoding 'jpeg' (--encoding jpeg), or leave quality out",
-        )
-    if options.restarts and encoding not in ("jpeg", "original"):
-        raise ParamsError(
-            "restarts applies only to encodings 'jpeg' and 'original'; the samples are stored as "
-            f"{encoding!r}",
-            hint="choose encoding 'jpeg' (--encoding jpeg), or leave restarts out",
-        )
-    if options.restarts:
-        from asyncreader.pixels import kernels
-
-        if not kernels.compiled("add_restarts"):
-            raise ParamsError(
-                "restarts needs numba, which does not work here",
-                found=kernels.reason(),
-                hint="install numba (pip install numba), or leave restarts out",
-            )
-    if options.compression is not None and encoding != "raw":
-        raise ParamsError(
-            f"compression is for raw pixels; encoding {encoding!r} is compressed already",
-            hint="leave compression out",
-        )

@@ -5,34 +5,55 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from typing import Unpack
+from collections.abc import Sequence
+from typing import Any, Unpack
 
-from asyncreader.errors import AsyncReaderError, ParamsError, SourceError
+from asyncreader.errors import AsyncReaderError, SourceError
 from asyncreader.params.declare import documented
 
-from .inputs.folder import FolderSamples
-from .inputs.packed import PackedSamples, may_be_packed
+from .check_options import check
+from .inputs.items import Items, count_of, give, is_paths
+from .inputs.opening import open_samples
 from .inputs.samples import Samples
-from .options import OPTIONS, ConvertKeywords, Options, PathLike, check
+from .options import OPTIONS, ConvertKeywords, Options, PathLike
+from .outputs.append import Grown
 from .outputs.disk import is_full, no_temporary_space
 from .outputs.one_file import Order, Packing, all_bad, all_skipped, data_file, told
 from .outputs.publish import Target
 from .outputs.shards import pack_shards
+from .progress import shown
 from .report import ConvertReport
+from .writer import Writer
 
 
 @documented(OPTIONS)
-def convert(src: PathLike, dst: PathLike, **keywords: Unpack[ConvertKeywords]) -> ConvertReport:
+def convert(
+    src: PathLike | Sequence[PathLike] | Items,
+    dst: PathLike,
+    **keywords: Unpack[ConvertKeywords],
+) -> ConvertReport:
     """Pack ``src``, pictures in a folder or a packed set, into ``dst``, HDF5 file or LMDB folder.
+    A list of sources becomes one set.
 
     ``src``, ``labels`` and ``classes`` may be URLs of object stores (s3://, gs://; https:// only
     what need not be listed); pictures on a web server are named by ``labels``.
+
+    ``src`` may also be samples: an array (n, ...), a tuple of arrays (data, labels), a dict of
+    arrays, or an iterable or map-style dataset of arrays, of tuples (data, label) or of dicts with
+    "data" (or "image"), "label", "path" and other fields. They are given to a :class:`Writer`.
 
     The target appears under its name when it is complete, verified and on the disk; on any error
     it is as it was (finished shards are kept next to it, for ``resume``). Raises
     ParamsError for bad arguments, SampleError (such as DecodeError, with ``source_path``) for a bad
     picture, SourceError for source or target. The options:
     """
+    with shown(keywords.get("progress")) as progress:
+        return _convert(src, dst, {**keywords, "progress": progress})
+
+
+def _convert(src: Any, dst: PathLike, keywords: ConvertKeywords) -> ConvertReport:
+    if not is_paths(src):
+        return _convert_items(src, dst, keywords)
     begun = time.perf_counter()  # compiling, which the first run on a machine waits for, counts
     options = check(src, dst, **keywords)
     if options.engine == "ray":
@@ -41,11 +62,22 @@ def convert(src: PathLike, dst: PathLike, **keywords: Unpack[ConvertKeywords]) -
         load_ray()  # before any file is read
     try:
         with (
-            Target(options.dst, options.kind, options.overwrite, options.resume) as target,
-            contextlib.closing(open_samples(options, target.path)) as samples,
+            Target(
+                options.dst, options.kind, options.overwrite, options.resume, options.append
+            ) as target,
+            contextlib.ExitStack() as opened,
         ):
+            grown = Grown.open(target.path, target.shown) if options.append else None
+            known: tuple[str, ...] = ()
+            if grown is not None:
+                options, known = grown.options(options), grown.classes
+            usual = None if grown is None else grown.encoding
+            samples = open_samples(options, target.path, known, usual)
+            opened.callback(samples.close)
+            if grown is not None:
+                grown.fit(samples, target.shown)
             if options.sharded:
-                return pack_shards(options, samples, target, begun)
+                return pack_shards(options, samples, target, begun, grown)
             return _pack_one(options, samples, target, begun)
     except OSError as exc:
         if isinstance(exc, AsyncReaderError):
@@ -60,22 +92,17 @@ def convert(src: PathLike, dst: PathLike, **keywords: Unpack[ConvertKeywords]) -
         ) from exc
 
 
-def open_samples(options: Options, exclude: str) -> Samples:
-    """What ``options.src`` holds. ``exclude``: the target, in case it lies inside a folder."""
-    if not may_be_packed(options.src):
-        if options.params is not None:
-            raise ParamsError(
-                "params say how a packed set is read", path=options.src, found="a folder"
-            )
-        return FolderSamples(options, exclude)
-    if options.fields:
-        raise ParamsError("fields are for folders of pictures", found="a packed set")
-    if options.allow_pickle:
-        from .inputs.pickled import open_pickled
-
-        if (pickled := open_pickled(options)) is not None:
-            return pickled
-    return PackedSamples(options)
+def _convert_items(src: Items, dst: PathLike, keywords: ConvertKeywords) -> ConvertReport:
+    """Give samples that are no files to a Writer."""
+    options: dict[str, Any] = dict(keywords)
+    progress = options.pop("progress")
+    count = count_of(src)
+    with Writer(dst, **options) as writer:
+        for done in give(src, writer):
+            if progress is not None:
+                progress(done, done if count is None else count)
+    assert writer.report is not None
+    return writer.report
 
 
 def _pack_one(options: Options, samples: Samples, target: Target, begun: float) -> ConvertReport:

@@ -12,12 +12,12 @@ import itertools
 import mmap
 import tempfile
 from array import array
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import IO, Any, Final, TypeAlias
 
 import numpy as np
 
-from asyncreader.array_types import Array
+from asyncreader.array_types import Array, Int64
 
 #: The path of a sample, as bytes, by its number; :class:`Strings` give it.
 PathOf: TypeAlias = Callable[[int], bytes]
@@ -162,6 +162,32 @@ class Strings:
 
     def __del__(self) -> None:
         _close(self._file)  # if an error kept it from being closed
+
+
+class Numbered:
+    """Names as they come, and the number of each. ``fixed``: the only names, in their order."""
+
+    def __init__(self, fixed: Sequence[str] | None = None) -> None:
+        self.names = {name: number for number, name in enumerate(fixed or ())}
+        self._fixed = fixed is not None
+        self._rows = array("q")
+
+    def add(self, name: str) -> bool:
+        """Note the next one, "" for none; False for a name that is not among the fixed ones."""
+        if name and self._fixed and name not in self.names:
+            return False
+        self._rows.append(self.names.setdefault(name, len(self.names)) if name else -1)
+        return True
+
+    def sorted(self) -> tuple[tuple[str, ...], Int64]:
+        """The names, sorted unless they are fixed; and the number of each that was added, -1 for
+        none."""
+        rows = np.array(self._rows, np.int64)
+        if self._fixed:
+            return tuple(self.names), rows
+        every = sorted(self.names, key=lambda name: name.encode("utf-8", "surrogateescape"))
+        place = {name: number for number, name in enumerate(every)}
+        return tuple(every), np.array([*map(place.__getitem__, self.names), -1], np.int64)[rows]
 
 
 def sorted_records(records: Iterable[bytes], run: int = RUN) -> Iterator[bytes]:

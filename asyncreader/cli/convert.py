@@ -48,7 +48,7 @@ class _Convert(click.Command):
 
             written = [one for one in OPTIONS.values() if one.check.form != "object"]
             made = [click.Option(names, **how) for names, how in map(described, written)]
-            self.params[2:2] = made  # between SRC, DST and what all commands have
+            self.params[1:1] = made  # between SRC, DST and what all commands have
             self.declared = True
         return super().get_params(ctx)
 
@@ -60,24 +60,38 @@ class _Convert(click.Command):
     "  asyncreader convert photos/ train.h5 --size 512x512 --field mask=masks/\n"
     "  asyncreader convert train.lmdb train.h5\n"
     "  asyncreader convert photos/ train/ --size 224x224 --shards 64\n"
+    "  asyncreader convert photos/ all.h5 --size 64x64 --split train=0.9,val=0.1\n"
+    "  asyncreader convert all.h5 some.h5 --select split=train --sample 1000\n"
+    "  asyncreader convert more/ train/ --size 224x224 --append\n"
     "  asyncreader convert s3://bucket/photos/ train/ --size 224x224 --shards 64\n"
-    "  asyncreader convert --dry-run photos/",
+    "  asyncreader convert photos/ --dry-run",
 )
-@click.argument("src", type=PATH)
-@click.argument("dst", type=PATH, required=False)
+@click.argument("paths", type=PATH, nargs=-1, required=True, metavar="SRC... DST")
 @click.option(
     "--dry-run",
     is_flag=True,
     help="Pack nothing: say what is in folder SRC, what each encoding would take in space and give "
     "in speed here, and the command. DST may be left out.",
 )
+@click.option(
+    "--seconds",
+    type=click.FloatRange(0.1),
+    metavar="N",
+    help="About how long --dry-run takes. [15]",
+)
 @json_option
 @quiet_option
 def convert(
-    src: str, dst: str | None, dry_run: bool, as_json: bool, quiet: bool, **options: Any
+    paths: tuple[str, ...],
+    dry_run: bool,
+    seconds: float | None,
+    as_json: bool,
+    quiet: bool,
+    **options: Any,
 ) -> int:
     """Pack the pictures in folder SRC into DST. SRC may also be a packed set, written by
     asyncreader or another program. SRC may be a URL of an object store. DST is on a disk.
+    Several SRC become one set.
 
     DST ends in .h5, .hdf5 or .lmdb, or is a folder for shards, and appears when it is complete and
     verified. A class is a first-level folder, unless --labels or --no-labels is given.
@@ -85,20 +99,26 @@ def convert(
     Exit codes: 0 all packed, 1 failed, 2 usage, 3 packed without the bad pictures.
     """
     if dry_run:
-        return _dry_run(src, dst, options, as_json, quiet)
-    if dst is None:
+        if len(paths) > 2:
+            raise click.UsageError("--dry-run is of one SRC")
+        wanted = paths[1] if len(paths) > 1 else None
+        return _dry_run(paths[0], wanted, seconds, options, as_json, quiet)
+    if len(paths) < 2:
         raise click.UsageError("Missing argument 'DST'.")
+    if seconds is not None:
+        raise click.UsageError("--seconds has no effect here: it belongs to --dry-run")
+    *src, dst = paths
     import converters
 
     from ..pixels import kernels
 
-    given = {name: value for name, value in options.items() if value not in (None, {})}
+    given = {name: value for name, value in options.items() if value not in (None, {}, ())}
     try:
         with (
             Progress("packing", quiet, resumed=bool(given.get("resume"))) as progress,
             kernels.compiling_told(progress.compiling),
         ):
-            report = converters.convert(src, dst, progress=progress, **given)
+            report = converters.convert(tuple(src), dst, progress=progress, **given)
     except KeyboardInterrupt as exc:
         for note in getattr(exc, "__notes__", ()):  # which finished shards are kept
             say(f"interrupted: {shown(note)}")
@@ -127,13 +147,20 @@ def convert(
     return SOME_SKIPPED if report.skipped else OK
 
 
-def _dry_run(src: str, dst: str | None, options: dict[str, Any], as_json: bool, quiet: bool) -> int:
+def _dry_run(
+    src: str,
+    dst: str | None,
+    seconds: float | None,
+    options: dict[str, Any],
+    as_json: bool,
+    quiet: bool,
+) -> int:
     """Say what packing the folder would make."""
     from ..tools.doctor.folder import survey
 
-    given = {name: value for name, value in options.items() if value not in (None, False, {})}
+    given = {name: value for name, value in options.items() if value not in (None, False, {}, ())}
     with Status(quiet or as_json) as status:
-        found = survey(src, dst, progress=status, **given)
+        found = survey(src, dst, seconds=seconds or 15.0, progress=status, **given)
     if as_json:
         print_json(found.to_dict())
         return OK

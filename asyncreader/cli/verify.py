@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..errors import shown
-from ..text import some
+from ..text import counts_in_words, some
 from .options import PATH, jobs_option, json_option, params_option, quiet_option
 from .terminal import FAILED, OK, Progress, print_json
 
@@ -56,4 +56,6 @@ def _verdict(report: VerifyReport) -> str:
         words = "unverified: it has no checksums; structure and count are right"
     if report.decoded:
         words += f"; {some(report.decoded, 'picture')} decoded"
+    if report.splits:
+        words += f"; {shown(counts_in_words(report.splits))}"
     return f"{words} ({report.container}, {some(report.count, 'sample')}, {shown(report.path)})"

@@ -4,7 +4,8 @@ Each shard is a packed file of its own (packed.py); record numbers run on from s
 manifest names the shards with what tells whether each is whole and the right one, so that a set of
 a million shards opens without opening any. It is written last, with a digest of its own.
 
-``digests`` are those of the tables of all samples together. Each other field has its description,
+``digests`` are those of the tables of all samples together; ``earlier`` has the count and digests
+of the set before each time that shards were added to it. Each other field has its description,
 and a column with the digests of its checksums. ``dtype`` is written where it is not uint8.
 
 Nothing in it is trusted: names are plain names of files in its folder, numbers are bounded, and
@@ -29,7 +30,7 @@ from ..array_types import Int64, UInt64
 from ..errors import FormatError, SourceError, SourceNotFoundError
 from ..system.memory import read_at_most
 from . import packed as fmt
-from .checked_json import DIGESTS, JsonText, Rules, each, is_digest, one_of, optional, whole
+from .checked_json import DIGESTS, OBJECT, JsonText, Rules, each, is_digest, one_of, optional, whole
 
 NAME: Final = "asyncreader.json"
 FORMAT_NAME: Final = "asyncreader-shards"
@@ -44,6 +45,8 @@ _PLAIN: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,254}")
 
 CONTAINERS: Final = {"hdf5": "HDF5", "lmdb": "LMDB"}
 COLUMNS: Final = ("name", "count", "bytes", "xxh3", "checksums", "labels")
+#: Times that shards can be added to a set.
+MOST_ADDED: Final = 100_000
 _NONE: Final = "-"
 #: Letters to a comma, at least; but so many values, names of classes say, may be shorter.
 _LETTERS: Final = 10
@@ -103,7 +106,8 @@ class Common(fmt.Described):
     def tables(self) -> list[str]:
         """Names of the tables that tell samples from others."""
         labels = [] if self.label_kind == "none" else [fmt.LABELS]
-        return [fmt.CHECKSUMS, *labels, *self.columns()[len(COLUMNS) :]]
+        splits = [fmt.SPLITS] if self.splits else []
+        return [fmt.CHECKSUMS, *labels, *splits, *self.columns()[len(COLUMNS) :]]
 
     def columns(self) -> list[str]:
         """Names of the table's columns."""
@@ -117,7 +121,8 @@ class Manifest:
     ``names``: fixed-length bytes (S,); ``counts``, ``sizes``: int64 (S,); ``xxh3``, ``checksums``,
     ``label_digests``: uint64 (S,), the last zero without labels; ``field_checksums``: uint64
     (F, S), of other fields; ``digests``: of the tables of all samples, as a single file of them
-    would state them (``checksums``, ``labels``, ``mask.checksums``), empty of a part of a set.
+    would state them (``checksums``, ``labels``, ``mask.checksums``), empty of a part of a set;
+    ``earlier``: (count, digests) of the set before each time that shards were added.
     """
 
     common: Common
@@ -129,6 +134,7 @@ class Manifest:
     label_digests: UInt64
     field_checksums: UInt64
     digests: Mapping[str, str] = field(default_factory=dict)
+    earlier: tuple[tuple[int, Mapping[str, str]], ...] = ()
 
     @classmethod
     def of(
@@ -146,6 +152,7 @@ class Manifest:
     def take(self, numbers: Sequence[int]) -> Manifest:
         """The manifest of some of the shards, in this order; of samples as large on average."""
         rows = np.array(numbers, np.int64)
+        every = np.array_equal(rows, np.arange(len(self)))
         count = int(self.counts[rows].sum())
         first, *others = (
             max(1, size * count // self.count)
@@ -156,7 +163,8 @@ class Manifest:
             *(self.names[rows], self.counts[rows], self.sizes[rows]),
             *(self.xxh3[rows], self.checksums[rows], self.label_digests[rows]),
             self.field_checksums[:, rows],
-            self.digests if np.array_equal(rows, np.arange(len(self))) else {},
+            self.digests if every else {},
+            self.earlier if every else (),
         )
 
     @property
@@ -211,6 +219,11 @@ class Manifest:
             "digests": dict(sorted(self.digests.items())),
             **self.common.facts(),
         }
+        if self.earlier:
+            head["earlier"] = [
+                {"count": count, "digests": dict(sorted(digests.items()))}
+                for count, digests in self.earlier
+            ]
         return "".join(f"  {json.dumps(key)}: {_json(head[key])},\n" for key in sorted(head))
 
     def rows(self) -> list[list[Any]]:
@@ -261,7 +274,9 @@ class Manifest:
         rows = raw.get("shards")
         if not isinstance(rows, list) or not rows:
             raise source.wrong(raw, "shards", "a table")
-        manifest = replace(cls._checked(common, rows, path), digests=digests)
+        manifest = replace(
+            cls._checked(common, rows, path), digests=digests, earlier=_earlier(raw, source)
+        )
         for name, expected in (("version", VERSION), ("count", manifest.count)):
             if raw.get(name) != expected:
                 raise source.wrong(raw, name, str(expected))
@@ -363,6 +378,15 @@ def _common(raw: dict[str, Any], source: JsonText) -> tuple[Common, dict[str, st
     if set(digests) != set(common.tables()):
         raise source.wrong(raw, "digests", f"those of {', '.join(common.tables())}")
     return common, digests
+
+
+def _earlier(raw: dict[str, Any], source: JsonText) -> tuple[tuple[int, dict[str, str]], ...]:
+    """Counts and digests of the set before shards were added."""
+    rules: Rules = {"earlier": optional(each(OBJECT, most=MOST_ADDED))}
+    states = source.read(raw, rules)["earlier"] or ()
+    rules = {"count": whole(MOST), "digests": DIGESTS}
+    read = [source.read(one, rules, f"earlier[{n}].") for n, one in enumerate(states)]
+    return tuple((one["count"], one["digests"]) for one in read)
 
 
 def manifest_path(path: str) -> str | None:

@@ -1,15 +1,23 @@
 """The description in a packed file: names, version, digests. Reader and converter import it.
 
-HDF5: data sets ``data``, ``labels``, ``paths``, ``classes``, ``checksums`` (and ``offsets`` when
-the samples are encoded); written last, the :class:`Meta` fields but for ``classes`` as JSON in the
-root attribute ``DESCRIPTION``; ``format`` and those in ``SHOWN`` are attributes, too.
+HDF5: data sets ``data``, ``labels``, ``paths``, ``classes``, ``checksums`` (``offsets`` when the
+samples are encoded, and ``splits`` where the set has some); written last, the :class:`Meta` fields
+but for ``classes`` as JSON in the root attribute ``DESCRIPTION``; ``format`` and those in ``SHOWN``
+are attributes, too.
 LMDB: named databases of the same names; ``data`` and ``paths`` have one value per record under its
-zero-padded number, ``labels`` and ``checksums`` hold one array each under ``TABLE_KEY``, and
-``meta`` holds the :class:`Meta` fields as JSON under ``META_KEY``, written last.
+zero-padded number, ``labels``, ``splits`` and ``checksums`` hold one array each under
+``TABLE_KEY``, and ``meta`` holds the :class:`Meta` fields as JSON under ``META_KEY``, written last.
 
 Another field, such as ``mask``, is stored as ``data`` is, under its own name. With it come
 ``mask.checksums``, ``mask.paths`` if it was packed from files, and in HDF5 ``mask.offsets`` if it
 is encoded; ``fields`` of the :class:`Meta` describes it.
+
+Rows of numbers that are no pictures have ``channels`` 0: they are stored "raw", with any ``shape``
+and any of ``NUMBER_DTYPES``; ``axes`` is "N" then. How they are served follows from their shape, as
+of a file that another program wrote.
+
+``splits`` is int64 (N,): of each record the number of a name in the description's ``splits``, -1
+where it is in none.
 
 Digests are XXH3-64 (https://github.com/Cyan4973/xxHash/blob/dev/doc/xxhash_spec.md): of a sample's
 stored bytes in ``checksums``, and of each table in ``Meta.digests``, written as 16 hex digits. That
@@ -45,7 +53,7 @@ from .checked_json import (
     whole,
 )
 
-Shape: TypeAlias = tuple[int, int, int]
+Shape: TypeAlias = tuple[int, ...]
 
 FORMAT_NAME: Final = "asyncreader"
 FORMAT_VERSION: Final = 1
@@ -63,6 +71,7 @@ LABELS: Final = "labels"
 PATHS: Final = "paths"
 CLASSES: Final = "classes"
 CHECKSUMS: Final = "checksums"
+SPLITS: Final = "splits"
 META: Final = "meta"
 
 #: LMDB: the key of the one array in ``labels`` and in ``checksums``, and of the JSON in ``meta``.
@@ -78,7 +87,7 @@ SHOWN: Final = ("version", "count", "encoding", "axes")
 #: Fields of a description that its own digest covers.
 DESCRIBED: Final = (
     *("count", "encoding", "shape", "channels", "label_kind", "classes", "digests"),
-    *("axes", "dtype", "label_dtype", "fields", "format", "version"),
+    *("axes", "dtype", "label_dtype", "fields", "format", "version", "splits"),
 )
 
 
@@ -112,11 +121,18 @@ def described_digest(raw: Mapping[str, Any]) -> str:
 
 #: What the name of another field may be: no dot, so that its tables cannot be a field themselves.
 FIELD_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}")
-_TAKEN: Final = frozenset((DATA, OFFSETS, LABELS, PATHS, CLASSES, CHECKSUMS, META))
+_TAKEN: Final = frozenset((DATA, OFFSETS, LABELS, PATHS, CLASSES, CHECKSUMS, META, SPLITS))
 
 #: dtypes of a field's values (more than a byte: little-endian). Pictures are uint16 where they are
 #: grey and keep 16 bits.
 FIELD_DTYPES: Final = ("uint8", "uint16")
+#: dtypes of rows of numbers; more than a byte: little-endian.
+NUMBER_DTYPES: Final = (
+    *("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
+    *("float16", "float32", "float64"),
+)
+#: Axes of a row: at most as many as numpy has had since its first version, with that of the number.
+MOST_AXES: Final = 31
 
 
 def is_field_name(name: object) -> TypeGuard[str]:
@@ -129,27 +145,30 @@ def table_of(field: str | None, table: str) -> str:
     return table if field in (None, DATA) else f"{field}.{table}"
 
 
-_SHAPE: Final = optional(each(whole(), least=3, most=3))
+_SHAPE: Final = optional(each(whole(), most=MOST_AXES))
+_CHANNELS: Final = one_of(0, 1, 3)
+_DTYPE: Final = one_of(*NUMBER_DTYPES)
 
 #: The rules of a description's entry for another field.
 _FIELD_RULES: Final[Rules] = {
     "name": Rule(f"a name like {FIELD_NAME.pattern}", is_field_name),
     "encoding": one_of("raw", "png"),
     "shape": _SHAPE,
-    "channels": one_of(1, 3),
-    "dtype": one_of(*FIELD_DTYPES),
+    "channels": _CHANNELS,
+    "dtype": _DTYPE,
 }
 
 #: The rules of what a description and a manifest both say of their samples.
 _RULES: Final[Rules] = {
     "encoding": one_of(*ENCODINGS),
     "shape": _SHAPE,
-    "channels": one_of(1, 3),
+    "channels": _CHANNELS,
     "label_kind": one_of(*LABEL_KINDS),
     "label_dtype": one_of("<i8", "<f8"),
     "classes": optional(NAMES),
+    "splits": optional(NAMES),
     "fields": optional(each(OBJECT, most=256)),
-    "dtype": one_of(*FIELD_DTYPES),
+    "dtype": _DTYPE,
 }
 
 
@@ -159,7 +178,8 @@ _DEEP: Final = ((1, "raw"), (1, "png"), (1, "original"))
 
 @dataclass(frozen=True)
 class FieldMeta:
-    """Another field: "raw" values or "png" files, (H, W, C) if all have it, C, numpy's dtype."""
+    """Another field: "raw" values or "png" files, (H, W, C) if all have it, C, numpy's dtype; of
+    rows of numbers their shape, and 0."""
 
     name: str
     encoding: str
@@ -178,13 +198,22 @@ def _samples(
 ) -> dict[str, Any]:
     """Entries that describe samples, among them their encoding, shape and channels."""
     entries = text.read(raw, rules, inside)
-    shape = entries["shape"]
+    shape, pictures = entries["shape"], entries["channels"] > 0
+    if shape is None and entries["encoding"] == "raw":
+        raise text.wrong(raw, "shape", "that of raw samples", inside)
+    if not pictures:
+        if entries["encoding"] != "raw":
+            raise text.wrong(raw, "encoding", "'raw', as of all rows of numbers", inside)
+        return entries
+    if entries["dtype"] not in FIELD_DTYPES:
+        raise text.wrong(raw, "dtype", f"one of {', '.join(FIELD_DTYPES)} of pictures", inside)
     if shape is None:
-        if entries["encoding"] == "raw":
-            raise text.wrong(raw, "shape", "(H, W, C) of raw samples", inside)
-    elif shape[2] != entries["channels"]:
+        return entries
+    if len(shape) != 3:
+        raise text.wrong(raw, "shape", "(H, W, C) of pictures", inside)
+    if shape[2] != entries["channels"]:
         raise text.wrong(raw, "shape", f"{entries['channels']} channels", inside)
-    elif entries["encoding"] != "raw" and shape[0] * shape[1] > MAX_PIXELS:
+    if entries["encoding"] != "raw" and shape[0] * shape[1] > MAX_PIXELS:
         raise text.wrong(raw, "shape", f"pictures of at most {MAX_PIXELS} pixels", inside)
     return entries
 
@@ -194,31 +223,38 @@ class Described:
     """What a description and a manifest both say of their samples."""
 
     encoding: str
-    #: (H, W, C) when every sample has it, else None.
+    #: When every sample has it, else None: (H, W, C) of pictures.
     shape: Shape | None
+    #: 1 or 3; 0 of rows of numbers that are no pictures.
     channels: int
     #: One of LABEL_KINDS.
     label_kind: str
     #: numpy type string of ``labels``: "<i8" or "<f8".
     label_dtype: str = "<i8"
     classes: tuple[str, ...] | None
+    #: Names of the splits; None where the set has none.
+    splits: tuple[str, ...] | None = None
     #: The other fields, in the order in which they were packed.
     fields: tuple[FieldMeta, ...] = ()
-    #: One of FIELD_DTYPES; of pictures that are stored encoded, what they are served as.
+    #: One of NUMBER_DTYPES; of pictures one of FIELD_DTYPES, and of those that are stored encoded
+    #: what they are served as.
     dtype: str = "uint8"
 
     def facts(self) -> dict[str, Any]:
-        """What is written; a set of one field has no entry for fields."""
+        """What is written; a set of one field has no entry for fields, one without splits none for
+        them."""
         facts = asdict(self)
-        if not self.fields:
-            del facts["fields"]
+        for name in ("fields", "splits"):
+            if not facts[name]:
+                del facts[name]
         return facts
 
 
 def read_samples(raw: Mapping[str, Any], rules: Rules, text: JsonText) -> dict[str, Any]:
     """The entries of a :class:`Described`, and others by ``rules``; FormatError."""
     entries = _samples({"label_dtype": "<i8", **raw}, {**_RULES, **rules}, text)
-    if entries["dtype"] != "uint8" and (entries["channels"], entries["encoding"]) not in _DEEP:
+    deep = entries["channels"] and entries["dtype"] != "uint8"
+    if deep and (entries["channels"], entries["encoding"]) not in _DEEP:
         raise text.wrong(raw, "dtype", "uint8, but of grey pictures that are no JPEGs")
     if entries["encoding"] == "yuv420" and entries["channels"] != 3:
         raise text.wrong(raw, "channels", "3, as all pictures of encoding yuv420 have")
@@ -237,9 +273,16 @@ class Meta(Described):
 
     count: int
     digests: Mapping[str, str] = field(default_factory=dict)
-    axes: str = "NHWC"
     format: str = FORMAT_NAME
     version: int = FORMAT_VERSION
+
+    @property
+    def axes(self) -> str:
+        """The order of axes of raw samples: that of pictures, or "N", the number of a row alone."""
+        return "NHWC" if self.channels else "N"
+
+    def facts(self) -> dict[str, Any]:
+        return {**super().facts(), "axes": self.axes}
 
     def to_json(self) -> str:
         """One line of JSON with sorted keys, so that equal sets are equal bytes."""
@@ -251,7 +294,7 @@ class Meta(Described):
         one = next((one for one in self.fields if one.name == name), None)
         if one is None:
             return None
-        tables = {table: table for table in (LABELS, CLASSES)}
+        tables = {table: table for table in (LABELS, CLASSES, SPLITS)}
         tables |= {table: table_of(name, table) for table in (CHECKSUMS, OFFSETS, PATHS)}
         own = {table: self.digests[key] for table, key in tables.items() if key in self.digests}
         samples = {key: value for key, value in asdict(one).items() if key != "name"}
@@ -274,6 +317,8 @@ class Meta(Described):
             raise FormatError("asyncreader did not write its description", path=path, hint=REPACK)
         version = source.check_version(raw, FORMAT_VERSION)
         meta = cls(version=version, **read_samples(raw, _META_RULES, source))
+        if raw.get("axes") != meta.axes:
+            raise source.wrong(raw, "axes", repr(meta.axes))
         if META in meta.digests:  # sets that others wrote may have none
             check_named_digest("facts", described_digest(raw), meta, path, META)
         _check_tables(meta, path)
@@ -284,7 +329,6 @@ class Meta(Described):
 _META_RULES: Final[Rules] = {
     "count": whole(1 << 62),
     "digests": DIGESTS,
-    "axes": one_of("NHWC"),
 }
 
 #: A description with a million class names is half as long.
@@ -294,11 +338,13 @@ REPACK: Final = "the file is damaged or was not written to its end: convert it a
 
 
 def _check_tables(meta: Meta, path: str) -> None:
-    """That classes and labels are there if, and only if, they were packed; and the classes' names.
+    """That classes, labels and splits are there if, and only if, they were packed; and the classes'
+    names.
 
     ``offsets`` and ``checksums`` cannot be read without; ``paths`` are for messages.
     """
     there = {CLASSES: meta.classes is not None, LABELS: meta.label_kind != "none"}
+    there[SPLITS] = bool(meta.splits)
     for name, is_there in there.items():
         if is_there != (name in meta.digests):
             raise FormatError(

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, Final, TypeAlias
 
 from ..errors import ParamsError
 from .schedule import Cursor, Schedule
+from .within import subset_count, subset_digest, subset_inside
 
 #: Where training stands: numbers and names, as JSON holds them.
 State: TypeAlias = dict[str, str | int | None]
@@ -24,12 +26,16 @@ _RESUME: Final = {
     "episodes": "resume with the same episodes of the same set",
     "rows": "resume with the same window, window_every, window_edge and window_outside",
     "lengths": "resume with the same max_length and overlong",
+    "patch": "resume with the same patch, patch_at, patch_axes, patch_step and sample_axis, on the "
+    "same volumes",
     "files": 'with shuffle="block" the order follows how samples are cut into files: resume on '
     "files that hold as many samples each",
 }
 
 #: What the states of some samplers have, and the others' have not.
-_OF_SOME: Final = (*("mix", "weights", "classes", "epoch_samples", "episodes", "rows", "lengths"),)
+_OF_SOME: Final = (
+    *("mix", "weights", "classes", "epoch_samples", "episodes", "rows", "lengths", "patch"),
+)
 
 
 def state_at(schedule: Schedule, cursor: Cursor, fingerprint: str) -> State:
@@ -48,10 +54,16 @@ def cursor_of(state: Mapping[str, Any]) -> Cursor:
     return Cursor(state["epoch"], state["samples"], state["steps"])
 
 
-def cursor_in(schedule: Schedule, state: object, fingerprint: str) -> Cursor:
+def cursor_in(
+    schedule: Schedule,
+    state: object,
+    fingerprint: str,
+    earlier: Mapping[str, int] = MappingProxyType({}),
+) -> Cursor:
     """The cursor of ``state``; ParamsError if it is no state, or one of other training.
 
-    The order and the data set must match, but not world_size x batch_size.
+    The order and the data set must match, but not world_size x batch_size. ``earlier``: the
+    fingerprints of the set before shards were added to it, and its samples then.
     """
     if not isinstance(state, Mapping):
         raise ParamsError("not a state", found=type(state).__name__, expected="a dict")
@@ -63,9 +75,10 @@ def cursor_in(schedule: Schedule, state: object, fingerprint: str) -> Cursor:
     ]
     if missing:
         raise ParamsError("the state lacks fields", found=", ".join(missing))
+    not_compared = _of_before(schedule, state, earlier)
     # what only another order has is None here
     for name, mine in (identity | {n: identity.get(n) for n in _OF_SOME}).items():
-        if state.get(name) != mine:
+        if state.get(name) != mine and name not in not_compared:
             raise ParamsError(
                 f"the state is of other training: {name} differs",
                 found=repr(state.get(name))[:200],
@@ -75,6 +88,42 @@ def cursor_in(schedule: Schedule, state: object, fingerprint: str) -> Cursor:
     cursor = cursor_of(state)
     schedule.check(cursor, "state")
     return cursor
+
+
+def _of_before(
+    schedule: Schedule, state: Mapping[str, Any], earlier: Mapping[str, int]
+) -> tuple[str, ...]:
+    """What a state of the set before shards were added need not match: nothing, unless it is one.
+    ParamsError where the order of then is not the one of now."""
+    found = str(state["fingerprint"])
+    before = next((one for one in earlier if found == one or found.startswith(f"{one}:")), None)
+    if before is None:
+        return ()
+    count, subset, chosen = earlier[before], schedule.sampler.subset, found[len(before) + 1 :]
+    # the part of the subset that was there
+    then = subset_inside(subset, 0, count)
+    if subset is not None and then is not None:
+        same = subset_count(then, count) == schedule.sampler.population
+        every = subset_digest(slice(0, count, 1))
+        if same and (chosen or every) == subset_digest(then):
+            return ("fingerprint",)
+    if chosen != ("" if then is None else subset_digest(then)):
+        return ()
+    if state["samples"] == 0:
+        follow = ("fingerprint", "files", "weights", "classes")
+        # as many draws as there were samples
+        usual = state.get("epoch_samples") == subset_count(then, count)
+        return (*follow, "epoch_samples") if usual else follow
+    if schedule.sampler.kind is False:
+        return ("fingerprint",)
+    raise ParamsError(
+        "the set has grown since the state was saved, and its samples come in another order now",
+        found=f"a state of {count:,} samples, {state['samples']} into its epoch",
+        expected="one at the start of an epoch, or of shuffle=False",
+        hint=f"finish the epoch with the samples of before: subset=slice(0, {count})"
+        if subset is None
+        else f"finish the epoch with those records of the subset that are below {count}",
+    )
 
 
 def _identity(schedule: Schedule, fingerprint: str) -> State:

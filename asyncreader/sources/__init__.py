@@ -5,7 +5,7 @@ from __future__ import annotations
 from ..pixels.rows import RowError, RowJob
 from .base import SetFacts, Source, read_rows
 from .fields import OpenSet, SetIndex
-from .fingerprint import fingerprint
+from .fingerprint import earlier_fingerprints, fingerprint
 from .inspector import Inspector
 from .open import expand_paths, fields_of, open_reader_source, open_source, open_there, open_whole
 from .request import Request
@@ -26,6 +26,7 @@ __all__ = [
     "absolute",
     "absolute_pattern",
     "container_of",
+    "earlier_fingerprints",
     "expand_paths",
     "fields_of",
     "fingerprint",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, Protocol
@@ -11,7 +11,7 @@ from typing import Any, Final, Literal, Protocol
 import numpy as np
 
 from ..array_types import Array, Int64, UInt64
-from ..errors import FormatError
+from ..errors import FormatError, ParamsError
 from ..formats.packed import FieldMeta, Meta
 from ..pixels.fill_tables import RowsInMemory
 from ..pixels.rows import E, Origin, RowError, RowJob, Writer
@@ -20,15 +20,23 @@ from ..pixels.transform import RowTransform
 from ..pixels.views import writer_for
 from ..stats import Meter
 from .bytestore import REMOTE, ByteFile, ByteStore, FileRef
+from .request import Request, stored_samples
 
 #: Labels up to this size (2 million of 8 bytes) are copied into memory, so that a file that changes
 #: while it is read cannot change them. Larger ones are mapped: memory must not grow with the set.
 KEPT_BYTES: Final = 16 << 20
 
 
-def packed_rows(meta: Meta, other_field: bool) -> SampleSpec:
-    """What a set packed by asyncreader stores; ``other_field``: in a field after the first."""
+def packed_rows(meta: Meta, other_field: bool, asked: Request, path: str) -> SampleSpec:
+    """What a set packed by asyncreader stores; ``other_field``: in a field after the first.
+
+    ParamsError where ``asked`` names the axes of pictures, whose order is known."""
+    if asked.dims not in (None, (1, 2, 3, 4)) and (meta.channels or asked.dims[0] != 1):
+        raise ParamsError("the axes of this set are known", path=path, found=asked.dims)
     dtype, encoding = np.dtype(meta.dtype), meta.encoding
+    if not meta.channels:
+        assert meta.shape is not None
+        return stored_samples((meta.count, *meta.shape), dtype, asked, path, known=True)[1]
     values = encoding != "raw" and (other_field or dtype != np.uint8)
     return SampleSpec(meta.shape, dtype, "HWC", encoding, meta.channels, values=values, narrow=True)
 
@@ -40,7 +48,7 @@ class SetFacts:
     ``container``: "HDF5", "LMDB", "NPY" or "arrays"; ``layout``: how its samples are stored, in
     words; ``meta``: the description of a set packed by asyncreader, else None; ``fields``: those
     that asyncreader packed after the first; ``ends``: int64, the record numbers at which several
-    files end, None for one file.
+    files end, None for one file; ``earlier``: count and digests before shards were added.
     """
 
     path: str
@@ -53,6 +61,7 @@ class SetFacts:
     classes: tuple[str, ...] | None = None
     fields: tuple[FieldMeta, ...] = ()
     ends: Int64 | None = field(default=None, compare=False)
+    earlier: tuple[tuple[int, Mapping[str, str]], ...] = ()
 
     @property
     def remote(self) -> bool:

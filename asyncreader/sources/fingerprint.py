@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
 
 from ..errors import SampleError
 from ..formats import packed as fmt
+from .base import SetFacts
 from .fields import OpenSet
 from .inspector import Inspector
 from .sets.joined import JoinedSource
@@ -25,18 +27,32 @@ def fingerprint(source: OpenSet) -> str:
         parts = [fingerprint(one) for one in source.sets]
         text = repr((parts, source.index.classes, source.facts.classes))
         return f"{source.facts.count}:{hashlib.sha256(text.encode()).hexdigest()[:32]}"
-    first = _fingerprint(source, source.names[0])
-    named = "".join(f"{name}={_fingerprint(source, name)}\n" for name in source.names[1:])
+    return _of_fields(source, source.facts)
+
+
+def earlier_fingerprints(source: OpenSet) -> dict[str, int]:
+    """The fingerprints that the set had before shards were added to it, and its samples then."""
+    facts, meta, found = source.facts, source.facts.meta, {}
+    for count, digests in facts.earlier if meta is not None else ():
+        assert meta is not None
+        before = replace(facts, count=count, meta=replace(meta, digests=digests))
+        found[_of_fields(source, before)] = count
+    return found
+
+
+def _of_fields(source: OpenSet, facts: SetFacts) -> str:
+    first = _fingerprint(source, source.names[0], facts)
+    named = "".join(f"{name}={_fingerprint(source, name, facts)}\n" for name in source.names[1:])
     return first if not named else f"{first}:{hashlib.sha256(named.encode()).hexdigest()[:16]}"
 
 
-def _fingerprint(source: OpenSet, name: str) -> str:
+def _fingerprint(source: OpenSet, name: str, facts: SetFacts) -> str:
     """The fingerprint of one field; the first one's has that of the labels.
 
     Packed by asyncreader: count and the digests of checksums and labels. Others: count, shape,
     dtype and a hash of 64 fixed samples.
     """
-    count, meta, part = source.facts.count, source.facts.meta, source.part(name)
+    count, meta, part = facts.count, facts.meta, source.part(name)
     digests: Mapping[str, str] | None = None if meta is None else meta.digests
     table = fmt.table_of(name.strip("/"), fmt.CHECKSUMS)
     if meta is None and isinstance(part, JoinedSource):
@@ -48,8 +64,10 @@ def _fingerprint(source: OpenSet, name: str) -> str:
     dtype = spec.dtype.str if spec.dtype.names is None else str(spec.dtype)
     kind = part.index.stored_as or f"{spec.shape} {dtype}"
     state = hashlib.sha256(f"{count} {kind} {spec.encoding}".encode())
-    inspector, offsets, count = Inspector(part), part.index.offsets, source.rows_of(name)
-    for index in np.linspace(0, count - 1, min(64, count)).astype(np.int64).tolist():
+    inspector, offsets, rows = Inspector(part), part.index.offsets, source.rows_of(name)
+    if source.patches is not None:
+        rows = source.patches.volumes.places
+    for index in np.linspace(0, rows - 1, min(64, rows)).astype(np.int64).tolist():
         if offsets is not None:
             size = int(offsets[index + 1]) - int(offsets[index])
             state.update(f"{int(offsets[index])} {size}".encode())

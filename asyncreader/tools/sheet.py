@@ -12,7 +12,8 @@ import numpy as np
 from ..array_types import Array, UInt8
 from ..errors import ParamsError
 from ..sources import OpenSet
-from ..text import some
+from ..sources.subset import split_counts
+from ..text import counts_in_words, some
 from .contact_sheet import Tile, draw_sheet, undrawn
 from .label_stats import class_of, in_words
 from .thumbnails import Scale, fit, tinted, to_rgb
@@ -81,12 +82,14 @@ def title_of(source: OpenSet) -> str:
 
 
 def facts_of(source: OpenSet) -> str:
-    """How many samples a set has, how they are stored, and how many classes."""
+    """How many samples a set has, how they are stored, its classes and splits."""
     facts, spec = source.facts, source.spec
     words = f"{some(facts.count, 'sample')}, {spec.encoding}"
     if facts.classes:
-        return f"{words}, {some(len(facts.classes), 'class')}"
-    return f"{words}, no labels" if source.labels is None else words
+        words += f", {some(len(facts.classes), 'class')}"
+    elif source.labels is None:
+        words += ", no labels"
+    return f"{words}; {counts_in_words(split_counts(source))}" if source.splits else words
 
 
 def notes_of(scale: Scale, channels: int, masks: set[int]) -> list[str]:

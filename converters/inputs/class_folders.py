@@ -71,7 +71,8 @@ class ClassFolders:
             path=self._tree.name,
             found=f"in them {', '.join(inside)}, ..." if inside else "pictures in them directly",
             expected="one folder for each class",
-            hint=f"{way}{others}; or {_MEANT} if they are the classes",
+            hint=f"pass splits_from_folders (--splits-from-folders) for one set of these parts, "
+            f"or {way}{others}; or {_MEANT} if they are the classes",
         )
 
     def notes(self, deep: bool) -> tuple[str, ...]:

@@ -19,10 +19,12 @@ from asyncreader.sources import open_source
 from asyncreader.sources.hdf5.file import is_hdf5
 from asyncreader.sources.urls import is_url
 
+from ..check_options import check_encoding
 from ..encode import Hold, Sample, make_recipe, notes
-from ..options import Options, check_encoding
+from ..options import Options
 from ..ordered_pool import RUN
 from ..temp_tables import Numbers, PathOf, Strings
+from .labels_csv import Columns
 from .listing import Listing, read_class_names, scan
 from .local_tree import Tree, sort_key
 from .masks import MaskFolder
@@ -87,16 +89,19 @@ class FolderSamples(Samples):
         self._listing: Listing = listing or scan(
             options.src,
             labels=options.labels,
+            columns=Columns(options.split_column, options.group_by),
             no_labels=options.no_labels,
-            classes=None if options.classes is None else _class_names(options.classes),
+            classes=None if options.classes is None else class_names(options.classes),
             follow_links=options.follow_links,
             skip_bad=options.skip_bad,
             exclude=exclude,
             classes_from_folders=options.classes_from_folders,
+            splits_from_folders=options.splits_from_folders,
         )
         self.count = self._listing.count
         self.label_kind = self._listing.label_kind
         self.ignored = self._listing.ignored
+        self.splits, self.groups = self._listing.splits, self._listing.groups
         self.notes = self._listing.notes + notes(options, self._recipe)
         self.skipped = [
             (sort_key(path), os.fsdecode(path), problem) for path, problem in self._listing.skipped
@@ -181,7 +186,7 @@ class FolderSamples(Samples):
             field.close()
 
 
-def _class_names(path: str) -> tuple[str, ...]:
+def class_names(path: str) -> tuple[str, ...]:
     """Names from a packed set, or from a text file."""
     known = is_url(path) or os.path.isdir(path) or manifest_path(path) is not None
     if not may_be_packed(path) or not (known or is_hdf5(path)):

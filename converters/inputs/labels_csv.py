@@ -21,9 +21,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final, NoReturn
 
+from xxhash import xxh3_64_intdigest
+
 from asyncreader.errors import FormatError, ParamsError, SourceError, SourceNotFoundError
 
-from ..temp_tables import Numbers, sorted_records
+from ..temp_tables import Numbers, Strings, sorted_records
 from .local_tree import sort_key
 from .origin import Origin
 
@@ -34,6 +36,18 @@ _INT64: Final = range(-(1 << 63), 1 << 63)
 
 #: After a path's sort key: two NULs (a component is never empty, so none inside), row, line.
 _ROW_AND_LINE: Final = struct.Struct(">QQ")
+
+
+@dataclass(frozen=True)
+class Columns:
+    """Columns that the header names, and that are no labels: the split of each picture, and the
+    group that it goes to a split with. ``group`` may be no column, but a pattern of paths."""
+
+    split: str | None = None
+    group: str | None = None
+
+
+NO_COLUMNS: Final = Columns()
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +70,16 @@ class Labels:
     classes: tuple[str, ...] | None
     #: What a user may not expect of the labels.
     notes: tuple[str, ...]
+    #: By row: the name of its split, "" for none, and the hash of its group; None without.
+    splits: Strings | None = None
+    groups: Numbers | None = None
+
+    def close(self) -> None:
+        """Close the temporary files."""
+        self.labels.close()
+        for table in (self.splits, self.groups):
+            if table is not None:
+                table.close()
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +87,7 @@ class _Line:
     number: int
     path: bytes
     cells: list[str]
+    named: dict[str, str]
 
 
 def read_labels(
@@ -70,6 +95,7 @@ def read_labels(
     pictures: Origin,
     classes: tuple[str, ...] | None,
     file: str | None = None,
+    columns: Columns = NO_COLUMNS,
 ) -> Labels:
     """Read ``path``, which names ``pictures``; ``classes`` fixes names and numbers.
 
@@ -78,15 +104,17 @@ def read_labels(
     """
     file = path if file is None else file
     check_regular(file, "the labels CSV")
-    table = _Table(path, file, pictures)
+    table = _Table(path, file, pictures, columns)
     kinds = _kinds(table, classes)
     names, notes = _names(table, kinds, classes)
     cells = _Cells(path, kinds, names)
     labels = Numbers(cells.kind, len(kinds))
+    splits = None if columns.split is None else Strings()
+    groups = None if columns.group not in table.columns else Numbers("Q")
     # Lazy: the first row comes when all of them are on disk and sorted.
-    rows = _unique(path, sorted_records(_spooled(table, cells, labels)))
+    rows = _unique(path, sorted_records(_spooled(table, cells, labels, splits, groups)))
     named = names is not None and len({kind == "text" for kind in kinds}) == 1
-    return Labels(rows, labels, "class" if named else "values", names, notes)
+    return Labels(rows, labels, "class" if named else "values", names, notes, splits, groups)
 
 
 def check_regular(path: str, what: str) -> None:
@@ -104,23 +132,44 @@ def check_regular(path: str, what: str) -> None:
 class _Table:
     """The data lines of the CSV, without its header if it has one."""
 
-    def __init__(self, path: str, file: str, pictures: Origin) -> None:
+    def __init__(self, path: str, file: str, pictures: Origin, columns: Columns) -> None:
         self.path = path
         self._file = file
         self._relative = pictures.relative
         self._exists = pictures.exists
+        self.named = columns
+        #: Columns that are no labels: name and place.
+        self.columns = self._places(columns)
+
+    def _places(self, columns: Columns) -> dict[str, int]:
+        """Where the named columns are; ParamsError for a split that no column of the header is."""
+        if columns == NO_COLUMNS:
+            return {}
+        head = [cell.strip() for cell in next(self._rows(), (0, [""]))[1]]
+        if columns.split is not None and columns.split not in head[1:]:
+            raise ParamsError(
+                f"the labels CSV has no column {columns.split!r}",
+                path=self.path,
+                found=f"a first line of {', '.join(map(repr, head[:20]))}",
+                expected="a header with the names of the columns",
+            )
+        named = (columns.split, columns.group)
+        return {name: head.index(name, 1) for name in named if name in head[1:]}
 
     def lines(self) -> Iterator[_Line]:
-        first = True
+        """All lines but the header."""
+        for line, (number, cells) in enumerate(self._rows()):
+            if line or not (self.columns or self._is_header(cells)):
+                yield self._line(number, cells)
+
+    def _rows(self) -> Iterator[tuple[int, list[str]]]:
         try:
             with open(
                 self._file, encoding="utf-8-sig", errors="surrogateescape", newline=""
             ) as file:
                 reader = csv.reader(file, strict=True)
                 for cells in filter(None, reader):
-                    if not first or not self._is_header(cells):
-                        yield self._line(reader.line_num, cells)
-                    first = False
+                    yield reader.line_num, cells
         except csv.Error as exc:
             raise FormatError("not a CSV file", path=self.path, found=str(exc)) from exc
         except SourceError:
@@ -155,7 +204,15 @@ class _Table:
         path = self._relative(raw)
         if path.startswith((b"/", b"../")) or path in (b"..", b"."):
             _wrong(self.path, number, "a path out of the folder", repr(cells[0]))
-        return _Line(number, path, [cell.strip() for cell in cells[1:]])
+        kept = [cell.strip() for cell in cells[1:]]
+        named = {}
+        for name, at in sorted(self.columns.items(), key=lambda item: -item[1]):
+            if at > len(kept):
+                _wrong(self.path, number, f"a row without a cell for {name!r}", repr(cells[0]))
+            named[name] = kept.pop(at - 1)
+        if not kept:
+            _wrong(self.path, number, "a row without a label", repr(cells[0]), "path,label")
+        return _Line(number, path, kept, named)
 
 
 def _is_number(text: str) -> bool:
@@ -282,12 +339,27 @@ class _Cells:
         return number
 
 
-def _spooled(table: _Table, cells: _Cells, labels: Numbers) -> Iterator[bytes]:
-    """Fill ``labels`` row by row; the records to be sorted."""
+def _spooled(
+    table: _Table, cells: _Cells, labels: Numbers, splits: Strings | None, groups: Numbers | None
+) -> Iterator[bytes]:
+    """Fill the tables row by row; the records to be sorted."""
     for number, line in enumerate(table.lines()):
         for value in cells.numbers(line):
             labels.append(value)
+        if splits is not None:
+            splits.append(_bytes(line.named[table.named.split or ""]))
+        if groups is not None:
+            group = line.named[table.named.group or ""]
+            if not group:
+                _wrong(table.path, line.number, "an empty group", repr(os.fsdecode(line.path)))
+            groups.append(xxh3_64_intdigest(_bytes(group)))
         yield sort_key(line.path) + b"\0\0" + _ROW_AND_LINE.pack(number, line.number)
+    if splits is not None:
+        splits.freeze()
+
+
+def _bytes(cell: str) -> bytes:
+    return cell.encode("utf-8", "surrogateescape")
 
 
 def _unique(path: str, records: Iterator[bytes]) -> Iterator[Row]:

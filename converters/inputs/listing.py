@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import itertools
 import os
+from array import array
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from asyncreader.array_types import Array, Int64
+import numpy as np
+
+from asyncreader.array_types import Array, Int64, UInt64
 from asyncreader.errors import FormatError, SampleError, SourceError, SourceNotFoundError
 from asyncreader.sources.urls import is_url
 
-from ..temp_tables import Numbers, Strings
+from ..temp_tables import Numbered, Numbers, Strings
 from .class_folders import ClassFolders, is_part
-from .labels_csv import Labels, Row, check_regular, read_labels
+from .labels_csv import NO_COLUMNS, Columns, Labels, Row, check_regular, read_labels
 from .local_tree import NOT_LISTED, Found, has_image_suffix, ignored_in_words, sort_key
 from .origin import Origin, open_origin, text_file
+from .samples import Splits
 
 #: Missing files of a CSV that an error names.
 _NAMED = 5
@@ -41,6 +45,9 @@ class Listing:
     label_kind: str
     classes: tuple[str, ...] | None
     ignored: dict[str, int]
+    splits: Splits | None = None
+    #: Of each the hash of its group, uint64; None where no column has groups.
+    groups: UInt64 | None = None
     skipped: list[tuple[bytes, SampleError]] = field(default_factory=list)
     #: What a user may not expect of the folders.
     notes: tuple[str, ...] = ()
@@ -70,31 +77,36 @@ def scan(
     root: str,
     *,
     labels: str | None = None,
+    columns: Columns = NO_COLUMNS,
     no_labels: bool = False,
     classes: tuple[str, ...] | None = None,
     follow_links: bool = False,
     skip_bad: bool = False,
     exclude: str | None = None,
     classes_from_folders: bool = False,
+    splits_from_folders: bool = False,
 ) -> Listing:
     """List the pictures under ``root``, a folder or a URL, and their labels.
 
     ``labels``: a CSV that names the set; ``no_labels``: there are none; neither: the class is the
     first folder level, also (``classes_from_folders``) where the folders are called train and val
-    or have folders inside. ``classes`` fixes names and numbers.
+    or have folders inside. ``classes`` fixes names and numbers. ``splits_from_folders``: the first
+    level are splits, and the second one classes. ``columns``: those of the CSV that are no labels.
     ``exclude``: see :class:`local_tree.Tree`.
     Raises SampleError (with ``source_path``) for the first picture that must not be
     opened, unless ``skip_bad``; SourceError for errors of the whole set.
     """
     tree = open_origin(root, follow_links, exclude)
-    builder = _Builder(tree, skip_bad)
+    builder = _Builder(tree, skip_bad, splits_from_folders)
     try:
         if labels is not None:
             with text_file(labels) as file:
-                return builder.by_csv(labels, file, classes)
-        return (
-            builder.unlabelled() if no_labels else builder.by_folder(classes, classes_from_folders)
-        )
+                return builder.by_csv(labels, file, classes, columns)
+        if no_labels:
+            return builder.unlabelled()
+        if splits_from_folders:
+            return builder.by_split_folders(classes)
+        return builder.by_folder(classes, classes_from_folders)
     except BaseException:
         tree.close()
         builder.paths.close()
@@ -103,19 +115,52 @@ def scan(
 
 
 class _Builder:
-    def __init__(self, tree: Origin, skip_bad: bool) -> None:
+    def __init__(self, tree: Origin, skip_bad: bool, in_splits: bool) -> None:
         self.tree = tree
         self.paths = Strings()
         self.stamps = Strings()
         self._skip_bad = skip_bad
         self._skipped: list[tuple[bytes, SampleError]] = []
         self._unlisted = 0
+        self._splits = Numbered() if in_splits else None
 
     def unlabelled(self) -> Listing:
         for found in self.tree:
             if self._good(found):
                 self._append(found)
+                if self._splits is not None:
+                    self._splits.add(self._levels(found.path, 2)[0])
         return self._listing(None, "none", None)
+
+    def by_split_folders(self, classes: tuple[str, ...] | None) -> Listing:
+        """The pictures of folders such as train/ and val/, each with the classes inside."""
+        assert self._splits is not None
+        names = Numbered(classes)
+        for found in self.tree:
+            if self._good(found):
+                split, name = self._levels(found.path, 3)[:2]
+                self._append(found)
+                self._splits.add(split)
+                if not names.add(name):
+                    raise self._unknown(found.path, name, len(names.names))
+        every, rows = names.sorted()
+        numbers = Numbers("q")
+        numbers.extend(rows)
+        return self._listing(numbers, "class", every)
+
+    def _levels(self, path: bytes, levels: int) -> list[str]:
+        """The first folders of a path, and the rest; FormatError where there are fewer."""
+        found = path.split(b"/", levels - 1)
+        if len(found) < levels:
+            inside = "class folders" if levels == 3 else "pictures"
+            raise FormatError(
+                "a picture lies in no split" if len(found) < 2 else "a picture lies in no class",
+                source_path=self.tree.shown(path),
+                expected=f"a folder for each split, such as train/ and val/, with {inside} inside",
+                hint="move the file, or leave out splits_from_folders (--splits-from-folders)"
+                + (", or pass no_labels (--no-labels)" if len(found) == 2 else ""),
+            )
+        return [_name(one) for one in found]
 
     def by_folder(self, classes: tuple[str, ...] | None, meant: bool) -> Listing:
         fixed = None if classes is None else {name: n for n, name in enumerate(classes)}
@@ -144,8 +189,11 @@ class _Builder:
         self.paths.append(found.path)
         self.stamps.append(found.stamp)
 
-    def by_csv(self, csv: str, file: str, classes: tuple[str, ...] | None) -> Listing:
-        table = read_labels(csv, self.tree, classes, file)
+    def by_csv(
+        self, csv: str, file: str, classes: tuple[str, ...] | None, columns: Columns
+    ) -> Listing:
+        table = read_labels(csv, self.tree, classes, file, columns)
+        groups = array("Q")
         numbers = Numbers("d" if table.labels.dtype.kind == "f" else "q", table.labels.width)
         missing: list[Row] = []
         absent = 0
@@ -156,12 +204,19 @@ class _Builder:
             elif self._good(found):
                 self._append(found)
                 numbers.extend(table.labels.rows()[row.number])
-        table.labels.close()
+                if table.splits is not None:
+                    self._splits = self._splits or Numbered()
+                    self._splits.add(table.splits[row.number].decode("utf-8", "surrogateescape"))
+                if table.groups is not None:
+                    groups.append(int(table.groups.rows()[row.number]))
+        table.close()
         if absent:
             raise _missing(csv, self.tree.name, missing, absent)
         listing = self._listing(numbers, table.kind, table.classes)
         listing.ignored[NOT_LISTED] = self._unlisted
         listing.notes = table.notes
+        if table.groups is not None:
+            listing.groups = np.array(groups, np.uint64)
         return listing
 
     def _joined(self, table: Labels) -> Iterator[tuple[Row, Found | None]]:
@@ -213,13 +268,16 @@ class _Builder:
         if name not in fixed:
             if not meant and is_part(top):
                 raise folders.refusal()
-            raise FormatError(
-                "an unknown class",
-                source_path=self.tree.shown(path),
-                found=repr(name),
-                expected=f"one of the {len(fixed)} names given by classes",
-            )
+            raise self._unknown(path, name, len(fixed))
         return fixed[name]
+
+    def _unknown(self, path: bytes, name: str, known: int) -> FormatError:
+        return FormatError(
+            "an unknown class",
+            source_path=self.tree.shown(path),
+            found=repr(name),
+            expected=f"one of the {known} names given by classes",
+        )
 
     def _listing(
         self, labels: Numbers | None, kind: str, classes: tuple[str, ...] | None
@@ -232,6 +290,7 @@ class _Builder:
             )
         if labels is not None:
             labels.rows()
+        splits = None if self._splits is None else Splits(*self._splits.sorted())
         return Listing(
             self.tree,
             self.paths.freeze(),
@@ -240,7 +299,8 @@ class _Builder:
             kind,
             classes,
             dict(self.tree.ignored),
-            self._skipped,
+            splits,
+            skipped=self._skipped,
         )
 
 

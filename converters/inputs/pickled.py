@@ -22,8 +22,9 @@ from asyncreader.pixels import codec
 from asyncreader.sources.layouts.detect import PickledSet, pickled_set
 from asyncreader.sources.request import no_field
 
+from ..check_options import check_encoding
 from ..encode import Hold, Sample, make_recipe, notes
-from ..options import Options, check_encoding
+from ..options import Options
 from .packed import check_original, check_packed
 from .samples import Samples
 
@@ -92,7 +93,7 @@ class PickledSamples(Samples):
 
     def __init__(self, options: Options, found: PickledSet) -> None:
         super().__init__()
-        check_packed(options)
+        check_packed(options, "classes")
         read = options.params
         if read is not None and (read.labels_path is not None or read.subset is not None):
             raise ParamsError("labels_path and subset do not go with pickles", path=options.src)

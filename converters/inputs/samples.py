@@ -2,15 +2,36 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
-from asyncreader.array_types import Array, Int64
+import numpy as np
+
+from asyncreader.array_types import Array, Int64, UInt64
 from asyncreader.errors import SampleError
 from asyncreader.formats.packed import DATA
 
-from ..encode import Hold, Sample
+from ..encode import Hold, Sample, field_encoding
 from ..options import Options
 from ..temp_tables import PathOf
+
+
+class Splits(NamedTuple):
+    """``names`` of splits, and ``rows``: of each sample the number of its name, int64, -1 for
+    none."""
+
+    names: tuple[str, ...]
+    rows: Int64
+
+    def of(self, numbers: Int64) -> Splits:
+        """Those of some samples."""
+        return Splits(self.names, self.rows[numbers])
+
+    def present(self) -> Splits | None:
+        """Without the names that no sample has; None where that leaves none."""
+        numbers = np.unique(self.rows[self.rows >= 0])
+        names = tuple(self.names[number] for number in numbers.tolist())
+        rows = np.where(self.rows < 0, -1, np.searchsorted(numbers, self.rows))
+        return Splits(names, rows) if names else None
 
 
 class Part(Protocol):
@@ -35,6 +56,10 @@ class Samples:
     fields: tuple[str, ...] = (DATA,)
     #: Paths of each field's files; None where they are not known.
     paths: tuple[PathOf | None, ...] = (None,)
+    #: The splits of the source; None where it has none.
+    splits: Splits | None = None
+    #: Of each sample a hash of the group that a CSV puts it in; None where none does.
+    groups: UInt64 | None = None
     #: Files that are no candidates, by kind.
     ignored: dict[str, int]
     #: Notes for the user: what may be unexpected in the source.
@@ -45,6 +70,11 @@ class Samples:
     def __init__(self) -> None:
         self.ignored = {}
         self.skipped = []
+
+    @property
+    def encodings(self) -> tuple[str, ...]:
+        """How each field is stored."""
+        return self.encoding, *[field_encoding(self.encoding)] * (len(self.fields) - 1)
 
     @property
     def classes(self) -> tuple[str, ...] | None:
@@ -104,10 +134,16 @@ class View(Samples):
         self.label_kind, self.run = samples.label_kind, samples.run
         self.fields, self.ahead = samples.fields, samples.ahead
         self.paths = tuple(map(self._of_all, samples.paths))
+        self.splits = None if samples.splits is None else samples.splits.of(numbers)
+        self.groups = None if samples.groups is None else samples.groups[numbers]
 
     @property
     def classes(self) -> tuple[str, ...] | None:
         return self._samples.classes
+
+    @property
+    def encodings(self) -> tuple[str, ...]:
+        return self._samples.encodings
 
     def _of_all(self, path: PathOf | None) -> PathOf | None:
         return None if path is None else lambda number: path(int(self._numbers[number]))

@@ -26,13 +26,17 @@ from .disk import ENTRY, NOTHING_LEFT, full_error, is_full, sync
 
 SUFFIX: Final = ".asyncreader-tmp"
 _LOCK: Final = "lock"
-_SHARD: Final = re.compile(r"shard-(\d+)-of-(\d+)\.")
+_SHARD: Final = re.compile(r"(\d+)-of-(\d+)\.")
+#: What the names of shards begin with that are added to a set; those of its first ones do not.
+ADDED: Final = "shards-after-"
 
 #: By kind of target: what its set is called in the workspace, and in messages.
 _WORK: Final = {"hdf5": "set.h5", "lmdb": "set.lmdb", "shards": "set"}
 _KIND: Final = {"hdf5": "an HDF5 file", "lmdb": "an LMDB folder", "shards": "a folder of shards"}
 #: In the workspace: the set that is being replaced.
 _OLD: Final = "old"
+#: In the workspace: files of added samples (pieces.py).
+PIECES: Final = "pieces"
 #: A second name of the old file, until the new one is on the disk.
 _LINK: Final = "link"
 
@@ -42,11 +46,14 @@ class Target:
 
     ``kind``: "hdf5" (a file), "lmdb" (a folder with data.mdb) or "shards" (a folder with a
     manifest). ``work``: the path to write to; ``resume``: what
-    an interrupted run left there is not cleared. With ``keep`` set it stays there on an error.
+    an interrupted run left there is not cleared; ``append``: a set is there already, and stays.
+    With ``keep`` set it stays there on an error.
     Raises SourceError when the path is taken, or cannot be used.
     """
 
-    def __init__(self, path: str, kind: str, overwrite: bool, resume: bool = False) -> None:
+    def __init__(
+        self, path: str, kind: str, overwrite: bool, resume: bool = False, append: bool = False
+    ) -> None:
         # A link to a set is replaced where it leads.
         self.path = os.path.realpath(path)
         self.shown = path
@@ -54,6 +61,7 @@ class Target:
         self.keep = False
         self._overwrite = overwrite
         self._resume = resume
+        self._append = append
         self._folder, name = os.path.split(self.path)
         #: The folder next to the target, for unfinished work.
         self.workspace = os.path.join(self._folder, f".{name}{SUFFIX}")
@@ -65,6 +73,8 @@ class Target:
 
     def _check(self) -> None:
         """Refuse a target that exists, or that is not what would be written."""
+        if self._append:
+            return  # append.py looks at it
         try:
             os.lstat(self.path)
         except FileNotFoundError:
@@ -127,14 +137,14 @@ class Target:
             raise SourceError(
                 "an interrupted run has left finished shards of this target",
                 path=self.workspace,
-                found=f"{len(self._finished())} of them",
+                found=f"{len(self._finished())} files",
                 hint="pass resume (--resume) to go on with them, or remove that folder",
             )
 
     def _finished(self) -> list[str]:
-        """The names of the shards that are finished."""
-        done = os.path.join(self.workspace, _WORK["shards"])
-        return os.listdir(done) if os.path.isdir(done) else []
+        """The names of the shards that are finished, and of the files that become shards."""
+        folders = (os.path.join(self.workspace, name) for name in (_WORK["shards"], PIECES))
+        return [name for one in folders if os.path.isdir(one) for name in os.listdir(one)]
 
     def _acquire(self) -> bool:
         """Make and lock the workspace; False when another run removed it in between."""
@@ -183,9 +193,11 @@ class Target:
 
     def _say_what_is_kept(self, error: BaseException) -> None:
         """Add it to the hint of our error types, or to another exception as a note."""
-        names = [found for found in map(_SHARD.match, self._finished()) if found is not None]
+        names = [found for found in map(_SHARD.search, self._finished()) if found is not None]
         numbers = sorted(int(found[1]) for found in names)
         words = "no shard was finished, nothing is kept"
+        if self.keep and not numbers:
+            words = f"what was added is kept in {self.workspace!r}: resume goes on with it"
         if self.keep and numbers:
             words = (
                 f"finished shards are kept ({len(numbers):,}): resume (--resume) goes on with "
@@ -293,7 +305,7 @@ def _other_kind(path: str, kind: str) -> str | None:
         if names:
             listed = manifest.read_manifest(found)
             known |= {listed.name(number) for number in range(len(listed))}
-    others = sorted(names - known)
+    others = sorted(name for name in names - known if not name.startswith(ADDED))
     return f"a folder with other files, such as {others[0]!r}" if others else None
 
 

@@ -19,20 +19,22 @@ from typing import Final
 import numpy as np
 import xxhash
 
-from asyncreader import __version__
 from asyncreader.array_types import Int64
 from asyncreader.errors import AsyncReaderError, ParamsError, SampleError, SourceError
+from asyncreader.formats import packed as fmt
 from asyncreader.formats.manifest import Common, Manifest
 from asyncreader.formats.packed import FieldMeta
 from asyncreader.params import READ_BY
 from asyncreader.sources import open_whole
 from asyncreader.sources.sets.joined import JoinedSource
 from asyncreader.sources.sets.shards import whole_digests
+from asyncreader.version import __version__
 
 from ..encode import Kind, Sample, kinds_of, sample_bytes
 from ..inputs.samples import Samples, View
 from ..options import Options
 from ..report import ConvertReport
+from .append import Grown
 from .disk import check_space, full_disk_reported, is_full, no_temporary_space
 from .one_file import Order, all_bad, all_skipped, check_skippable, told
 from .one_shard import pack_shard, sources_digest
@@ -48,8 +50,9 @@ _BLOCK: Final = 1 << 16
 # -- the plan ------------------------------------------------------------------------------------
 
 
-def make_plan(options: Options, samples: Samples, order: Order) -> Plan:
-    """How ``samples`` are cut into shards: a function of the listing and the options."""
+def make_plan(options: Options, samples: Samples, order: Order, grown: Grown | None = None) -> Plan:
+    """How ``samples`` are cut into shards: a function of the listing, the options and the set that
+    they are added to."""
     kinds, mean = _measure(options, samples, order)
     if options.shards is not None:
         shards = options.shards
@@ -63,7 +66,10 @@ def make_plan(options: Options, samples: Samples, order: Order) -> Plan:
             expected=f"at most {samples.count}",
         )
     size = round(mean) if samples.encoding == "raw" else 0
-    return Plan(_source_digest(options, samples), samples.count, shards, kinds, size)
+    source, before = _source_digest(options, samples), 0
+    if grown is not None:
+        kinds, before = grown.kinds() or kinds, len(grown.manifest)
+    return Plan(source, samples.count, shards, kinds, size, before)
 
 
 def _measure(options: Options, samples: Samples, order: Order) -> tuple[tuple[Kind, ...], float]:
@@ -83,7 +89,7 @@ def _measure(options: Options, samples: Samples, order: Order) -> tuple[tuple[Ki
         sample = _tried(options, samples, order[position])
         if sample is not None:
             sizes.append(sample_bytes(sample))
-            kinds = kinds or kinds_of(sample, samples.encoding)
+            kinds = kinds or kinds_of(sample, samples.encodings)
     if not sizes:
         raise all_bad(options, all_skipped(samples, []) or [(0, "?", "?")])
     return kinds, sum(sizes) / len(sizes)
@@ -109,6 +115,8 @@ def _source_digest(options: Options, samples: Samples) -> str:
     }
     head = [__version__, samples.identity, samples.encoding, samples.channels, samples.label_kind]
     head += samples.fields
+    if samples.splits is not None:
+        head += [samples.splits.names, fmt.digest(samples.splits.rows)]
     if options.params is not None:  # of those, identity tells the subset
         read = {name: getattr(options.params, name) for name in READ_BY if name != "subset"}
         shaping["params"] = read
@@ -129,17 +137,27 @@ def _source_digest(options: Options, samples: Samples) -> str:
 # -- all of them ---------------------------------------------------------------------------------
 
 
-def pack_shards(options: Options, samples: Samples, target: Target, begun: float) -> ConvertReport:
+def pack_shards(
+    options: Options, samples: Samples, target: Target, begun: float, grown: Grown | None
+) -> ConvertReport:
     """Pack ``samples`` into the folder ``target``; a resumed run keeps the finished shards.
-    ``begun``: when, by ``time.perf_counter()``."""
-    return _Run(options, samples, target, begun).run()
+    ``begun``: when, by ``time.perf_counter()``; ``grown``: the set that they are added to."""
+    return _Run(options, samples, target, begun, grown).run()
 
 
 class _Run:
     """One run over all shards of a set."""
 
-    def __init__(self, options: Options, samples: Samples, target: Target, begun: float) -> None:
+    def __init__(
+        self,
+        options: Options,
+        samples: Samples,
+        target: Target,
+        begun: float,
+        grown: Grown | None,
+    ) -> None:
         self._begun = begun
+        self._grown = grown
         self._options = options
         self._samples = samples
         self._target = target
@@ -162,7 +180,7 @@ class _Run:
         try:
             self._pack(plan, records)
             manifest, skipped = self._finish(plan, [records[n] for n in range(plan.shards)])
-            target.publish()
+            notes = self._publish(manifest)
         except OSError as exc:
             if isinstance(exc, AsyncReaderError) or not is_full(exc):
                 raise
@@ -183,12 +201,12 @@ class _Run:
             kept_samples=sum(kept),
             rewritten=sum(rewritten) if rewritten else None,
             narrowed=sum(record.narrowed for record in records.values()),
-            notes=self._samples.notes,
+            notes=self._samples.notes + notes,
         )
 
     def _plan(self) -> Plan:
         """The plan of this run; SourceError if an interrupted one had another."""
-        plan = make_plan(self._options, self._samples, self._order)
+        plan = make_plan(self._options, self._samples, self._order, self._grown)
         before = self._workspace.plan()
         if before is not None and before != plan.to_json():
             raise SourceError(
@@ -265,7 +283,7 @@ class _Run:
     def _finish(
         self, plan: Plan, records: list[ShardRecord]
     ) -> tuple[Manifest, tuple[tuple[str, str], ...]]:
-        """Write the manifest; return it, and the skipped samples in path order."""
+        """The manifest of these shards, and the skipped samples in path order."""
         skipped = all_skipped(
             self._samples,
             (
@@ -284,11 +302,12 @@ class _Run:
             container=options.format,
             encoding=samples.encoding,
             shape=first.shape,
-            channels=samples.channels,
+            channels=first.channels,
             label_kind=samples.label_kind,
             label_dtype=good[0].label_dtype,
             label_width=good[0].label_width,
             classes=samples.classes,
+            splits=None if samples.splits is None else samples.splits.names,
             chunk=options.chunk if options.compression else None,
             compression=options.compression,
             data_bytes=data_bytes,
@@ -297,11 +316,19 @@ class _Run:
             field_bytes=tuple(field_bytes),
         )
         manifest = Manifest.of(common, [r.shard for r in good if r.shard is not None])
-        manifest = replace(manifest, digests=whole_digests(self._workspace.set, manifest))
-        with full_disk_reported(self._target.shown, self._workspace.root):
-            self._workspace.seal(manifest)
-        self._read_back()
         return manifest, tuple((name, why) for _, name, why in sorted(skipped))
+
+    def _publish(self, manifest: Manifest) -> tuple[str, ...]:
+        """Give the set its name, or add the shards to the set that is there; notes about that."""
+        with full_disk_reported(self._target.shown, self._workspace.root):
+            if self._grown is not None:
+                whole = self._grown.publish(self._workspace, manifest)
+                return (f"the set has {whole.count:,} samples in {len(whole):,} shards now",)
+            digests = whole_digests(self._workspace.set, manifest)
+            self._workspace.seal(replace(manifest, digests=digests))
+        self._read_back()
+        self._target.publish()
+        return ()
 
     def _read_back(self) -> None:
         """Open the set, and each of its shards, as a reader does: SourceError if that fails."""

@@ -28,10 +28,11 @@ T = TypeVar("T")
 
 
 class Sink(Protocol):
-    """Where samples go, one by one; used by one thread."""
+    """Where samples go, one by one, or several raw ones; used by one thread."""
 
     def append(self, sample: Sample) -> None:
-        """Add the next record."""
+        """Add the next record. Its bytes may change as soon as this returns, if ``sample`` has
+        several."""
 
     def finish(self, tables: Tables) -> None:
         """Write the tables and the description, and close."""
@@ -95,6 +96,8 @@ class Hdf5Sink:
                 field.finish(*found.data())
                 self._tables(found)
             self._tables(first, tables.labels)
+            if tables.splits is not None:
+                file.table(fmt.SPLITS, tables.splits)
             if tables.meta.classes is not None:
                 file.strings(fmt.CLASSES, tables.class_names())
             file.describe(tables.meta)
@@ -191,16 +194,20 @@ class LmdbSink:
                 metasync=False,
                 writemap=False,
                 meminit=True,
-                max_dbs=5 + 3 * len(fields),
+                max_dbs=6 + 3 * len(fields),
             )
         self._fields = [self._named(name) for name in fields]
 
     def append(self, sample: Sample) -> None:
         if self._count == 0:
             check_space(self._target, self._folder, self._expected * sample_bytes(sample))
+        count = sample[0].count
         for field, values in zip(self._fields, sample, strict=True):
-            self._put(field, fmt.record_key(self._count), values.data)
-        self._count += 1
+            size = len(values.data) // count
+            for number in range(count):
+                data = values.data if count == 1 else values.data[number * size :][:size]
+                self._put(field, fmt.record_key(self._count + number), data)
+        self._count += count
 
     def _put(self, database: Any, key: bytes, value: Any) -> None:
         self._pending.append((database, key, value))
@@ -237,9 +244,13 @@ class LmdbSink:
                 for number, path in enumerate(field.paths.each()):
                     self._put(database, fmt.record_key(number), path)
                 self._commit()
-        arrays = [(field.name(fmt.CHECKSUMS), field.checksums) for field in tables.fields]
+        arrays: list[tuple[str, Array]] = [
+            (field.name(fmt.CHECKSUMS), field.checksums) for field in tables.fields
+        ]
         if tables.labels is not None:
             arrays.insert(1, (fmt.LABELS, tables.labels))
+        if tables.splits is not None:
+            arrays.append((fmt.SPLITS, tables.splits))
         for name, array in arrays:
             self._table(name, array)
         meta = self._named(fmt.META)

@@ -22,19 +22,22 @@ from asyncreader.system.files import rename
 from ..encode import Kind
 from .disk import sync
 from .one_file import data_file
+from .publish import ADDED
 
 
 @dataclass(frozen=True)
 class Plan:
     """What is packed where. ``source``: digest of the listing and of all that shapes the bytes;
     ``count``: samples listed; ``kinds``: of the samples of each field, empty where that need not be
-    known; ``sample_bytes``: of a raw sample with all its fields, 0 of encoded ones."""
+    known; ``sample_bytes``: of a raw sample with all its fields, 0 of encoded ones; ``before``:
+    shards of the set that these are added to."""
 
     source: str
     count: int
     shards: int
     kinds: tuple[Kind, ...] = ()
     sample_bytes: int = 0
+    before: int = 0
 
     def span(self, number: int) -> range:
         """Positions of the samples of shard ``number``; sizes differ by one at most."""
@@ -44,7 +47,9 @@ class Plan:
     def name(self, number: int, kind: str) -> str:
         """Its file: ``shard-00003-of-00064.h5``."""
         suffix = "h5" if kind == "hdf5" else "lmdb"
-        return f"shard-{number:05d}-of-{self.shards:05d}.{suffix}"
+        # behind "shard-" in the order of names
+        first = f"{ADDED}{self.before:05d}" if self.before else "shard"
+        return f"{first}-{number:05d}-of-{self.shards:05d}.{suffix}"
 
     def to_json(self) -> str:
         """The plan as one line of JSON."""
@@ -95,7 +100,7 @@ class ShardRecord:
 
 
 def _field(shape: list[int] | None, **facts: Any) -> FieldMeta:
-    return FieldMeta(shape=None if shape is None else (shape[0], shape[1], shape[2]), **facts)
+    return FieldMeta(shape=None if shape is None else tuple(shape), **facts)
 
 
 class Workspace:

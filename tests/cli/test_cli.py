@@ -373,6 +373,8 @@ def test_convert_hands_on_every_option(monkeypatch: pytest.MonkeyPatch) -> None:
         "--classes-from-folders "
         "--jobs 3 --skip-bad --overwrite --check-decode --format lmdb --allow-pickle "
         "--shards 3 --shard-size 1GB --resume --engine ray --address auto "
+        "--append --split a=0.5,b=0.5 --stratify --group-by who --splits-from-folders "
+        "--split-column part --select 0:5 --select b --sample 4 "
         "-p data_field=x --param num_dim=1 --field mask=m --field depth=d/e"
     )
     assert run("convert", "a", "b", *words.split()).exit_code == 0
@@ -402,6 +404,14 @@ def test_convert_hands_on_every_option(monkeypatch: pytest.MonkeyPatch) -> None:
         "resume": True,
         "engine": "ray",
         "address": "auto",
+        "append": True,
+        "split": "a=0.5,b=0.5",
+        "stratify": True,
+        "group_by": "who",
+        "splits_from_folders": True,
+        "split_column": "part",
+        "select": ("0:5", "b"),
+        "sample": 4,
         "jobs": 3,
         "skip_bad": True,
         "overwrite": True,

@@ -31,7 +31,8 @@ from asyncreader.errors import FormatError, ParamsError
 from asyncreader.text import plain_name
 from asyncreader.verify import verify_file
 from converters import ConvertReport, convert
-from converters.options import _HABITS, OPTIONS
+from converters.check_options import _HABITS
+from converters.options import OPTIONS
 from converters.outputs.tables import Tables
 
 SUFFIXES = ["h5", "lmdb"]

@@ -72,7 +72,7 @@ def test_what_cannot_be_asked_of_a_packed_set(folder: Path, tmp_path: Path) -> N
         ("original.h5", {"size": 5}),
         ("original.h5", {"compression": "gzip"}),
         ("raw.h5", {"labels": tmp_path / "x.csv"}),
-        ("raw.h5", {"classes": tmp_path / "raw.h5"}),
+        ("raw.h5", {"splits_from_folders": True}),
         ("raw.h5", {"follow_links": True}),
     ):
         with pytest.raises(ParamsError):

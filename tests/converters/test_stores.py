@@ -31,9 +31,9 @@ from asyncreader import (
 )
 from asyncreader.sources.remote.client import Version
 from converters import convert
+from converters.check_options import check
 from converters.inputs.listing import scan
 from converters.inputs.object_store import StoreFolder
-from converters.options import check
 from converters.outputs.ray import tasks_of
 from converters.outputs.workspace import Plan
 from converters.pack import open_samples

@@ -18,7 +18,8 @@ from project import FILES, PACKAGES, ROOT, module_name, tree_of
 LAYERS = {
     "": (
         "asyncreader.array_types asyncreader.checks asyncreader.errors asyncreader.system"
-        " asyncreader.text asyncreader.stats asyncreader.moments asyncreader.keyed_random",
+        " asyncreader.text asyncreader.stats asyncreader.moments asyncreader.keyed_random"
+        " asyncreader.version",
         "asyncreader.pixels",
         "asyncreader.formats asyncreader.sampling",
         "asyncreader.params",
@@ -26,9 +27,9 @@ LAYERS = {
         "asyncreader.pipeline asyncreader.verify asyncreader.testing",
         "asyncreader.faces asyncreader.batch",
         "asyncreader.dataset asyncreader.reader",
-        "asyncreader",  # what users import
         "asyncreader.adapters",
         "converters",
+        "asyncreader",  # what users import
         "asyncreader.tools",
         "asyncreader.cli",
         "asyncreader.__main__ converters.__main__",
@@ -36,9 +37,9 @@ LAYERS = {
     "asyncreader.sources": (
         "bytestore request urls",
         "base",
-        "extents images inspector",
+        "extents images inspector splits",
         "fields",
-        "arrays episodes ragged subset",
+        "arrays episodes labels patches ragged subset",
         "hdf5 lmdb",
         "layouts",
         "sniff sets",
@@ -53,10 +54,13 @@ LAYERS = {
         ".",
     ),
     "converters": (
-        "report temp_tables ordered_pool options",
+        "report progress temp_tables ordered_pool option_values",
+        "options",
+        "check_options",
         "encode",
         "inputs",
         "outputs",
+        "writer",
         "pack",
         ".",
         "__main__",
@@ -192,11 +196,11 @@ def test_no_circles_of_packages() -> None:
 
 
 def test_loading_the_package_loads_its_errors_alone() -> None:
-    """``import asyncreader`` reads errors.py at once and nothing else, so that ``--help`` answers
-    at once; AsyncReader, Batch and ReaderStats come when they are asked for."""
+    """``import asyncreader`` reads errors.py and version.py at once and nothing else, so that
+    ``--help`` answers at once; AsyncReader, Batch and ReaderStats come when they are asked for."""
     tree = tree_of(MODULES["asyncreader"])
     assert [node.module for node in tree.body if isinstance(node, ast.ImportFrom)] == [
-        *("__future__", "typing", "errors")
+        *("__future__", "typing", "errors", "version")
     ]
 
 
@@ -216,8 +220,8 @@ def test_the_tree_in_the_design_page() -> None:
 
 
 def test_calls_of_one_system_stand_in_one_folder() -> None:
-    """What Linux has and another system lacks is called in asyncreader/system alone, which does
-    without it, too, and no module that some system lacks is imported by name."""
+    """What Linux has and another system lacks is called in asyncreader/system alone, which has a
+    way without it, and no module that some system lacks is imported by name."""
     names = {
         (module, name)
         for kind in MISSING.values()

@@ -32,7 +32,7 @@ from asyncreader.sources import Inspector, OpenSet, Request, fingerprint, open_w
 from asyncreader.sources.sets.shards import LocalShards, sharded
 from asyncreader.verify import verify_file
 from converters import convert
-from converters.options import check
+from converters.check_options import check
 from converters.outputs.one_file import Order
 from converters.outputs.publish import Target
 from converters.outputs.ray import tasks_of

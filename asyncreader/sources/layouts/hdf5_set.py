@@ -21,6 +21,7 @@ from ..fields import SetIndex
 from ..hdf5.checks import Dataset, check_numeric, odd_bits
 from ..hdf5.file import Hdf5, TablePaths, translated
 from ..request import Request, check_labels
+from ..splits import PackedSplits
 from . import fuel
 
 #: 1-based axes (number, height, width, channel).
@@ -228,6 +229,14 @@ class Hdf5Set:
         fmt.check_digest(fmt.CHECKSUMS, table, self.meta, self.path)
         return table
 
+    def _splits(self, meta: fmt.Meta) -> Int64:
+        table = self.table(fmt.SPLITS)
+        if table.shape != (meta.count,) or table.dtype != np.int64:
+            raise FormatError("its splits have the wrong shape", path=self.path, hint=AGAIN)
+        table = kept(table)
+        fmt.check_digest(fmt.SPLITS, table, meta, self.path)
+        return table
+
     def _paths(self) -> str | None:
         if self.meta is None:
             return None
@@ -279,6 +288,8 @@ class Hdf5Set:
         if self.meta is None:
             own = None if labels is None or self.fields.labels_path else self.fields.labels
             splits = fuel.read_splits(self.h5, self.fields.data, own, facts.count)
+        elif self.meta.splits:
+            splits = PackedSplits(self.meta.splits, self._splits(self.meta))
         return SetIndex(facts, {self.fields.data: field}, labels, splits)
 
 

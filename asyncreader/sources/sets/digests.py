@@ -6,6 +6,7 @@ So a set's identity does not depend on how its samples are divided into files.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
 import xxhash
@@ -13,6 +14,7 @@ import xxhash
 from ...formats import packed as fmt
 from ..fields import OpenSet
 from ..inspector import Inspector
+from ..splits import split_rows
 
 
 class WholeDigests:
@@ -26,8 +28,11 @@ class WholeDigests:
         """Go on with the next file."""
         parts = {name.strip("/"): part for name, part in zip(file.names, file.parts, strict=True)}
         for name, state in self._states.items():
+            rows: Any
             if name == fmt.LABELS:
                 rows = file.labels
+            elif name == fmt.SPLITS:
+                rows = split_rows(file.splits, file.facts.count)
             else:
                 part = parts[name.rpartition(".")[0] or fmt.DATA]
                 rows = Inspector(part).checksums(0, file.facts.count)

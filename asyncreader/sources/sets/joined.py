@@ -10,9 +10,8 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from itertools import chain
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -26,7 +25,9 @@ from ...sampling.blocks import files_together
 from ..base import FieldIndex, OneFile, SetFacts
 from ..bytestore import ByteFile
 from ..fields import OpenSet, SetIndex
+from ..hdf5.chunk_patches import ChunkPatches
 from ..request import Request
+from ..splits import PackedSplits, split_rows
 from .digests import WholeDigests
 from .open_cache import KeptIndices, OpenFileCache
 
@@ -68,6 +69,24 @@ class JoinedLabels:
                 assert file.labels is not None
                 out[rows] = file.labels[local]
         return out
+
+
+class JoinedSplitRows:
+    """The number of each record's split, int64 (N,), read from the files that hold them."""
+
+    def __init__(self, source: JoinedSource) -> None:
+        self._source = source
+
+    def __getitem__(self, records: slice) -> Int64:
+        source, found = self._source, []
+        for number in range(source.files):
+            with source.file(number) as file:
+                found.append(split_rows(file.splits, file.facts.count))
+        rows = np.concatenate(found)
+        meta = source.facts.meta
+        if meta is not None and fmt.SPLITS in meta.digests:
+            fmt.check_digest(fmt.SPLITS, rows, meta, source.facts.path)
+        return rows[records]
 
 
 class Files(Protocol):
@@ -148,8 +167,15 @@ class JoinedSource:
         self._closed = False
         self._kept = KeptIndices()
         self.open_files = OpenFileCache(self._open_one, len(held) or joined.limit, held)
+        #: files whose decoded chunks are remembered together
+        self._patches = [one for one in (f.first for f in held) if isinstance(one, ChunkPatches)]
+        if self._patches:
+            ChunkPatches.remember(self._patches)
         in_files = joined.labels
         self.labels: Any = None if in_files is None else JoinedLabels(self, *in_files)
+        self.splits: Mapping[str, Int64] = {}
+        if self._files is not None and facts.meta is not None and facts.meta.splits:
+            self.splits = PackedSplits(facts.meta.splits, JoinedSplitRows(self))
 
     # -- files -------------------------------------------------------------------------------
 
@@ -192,13 +218,6 @@ class JoinedSource:
             with self.open_files.use(number):
                 pass
 
-    @cached_property
-    def _classes(self) -> str | None:
-        names = self.facts.classes
-        if names is None:
-            return None
-        return fmt.names_digest(name.encode("utf-8", "surrogateescape") for name in names)
-
     def check(self, file: OpenSet, number: int) -> None:
         """FormatError unless ``file`` is number ``number`` of those that the set was made of."""
         spec, mine, facts = file.spec, self.spec, file.facts
@@ -213,7 +232,8 @@ class JoinedSource:
                 )
                 for table, of in self._stated.items()
             ),
-            ("digest of class names", digests.get(fmt.CLASSES), self._classes),
+            ("list of class names", *_beginning(facts.classes, self.facts.classes)),
+            ("list of splits", *_beginning(_splits_of(facts), _splits_of(self.facts))),
             ("encoding", spec.encoding, mine.encoding),
             ("channels", spec.image_shape()[2], mine.image_shape()[2]),
             ("dtype", spec.dtype, mine.dtype),
@@ -241,6 +261,11 @@ class JoinedSource:
                 found=file.labels.shape[1:],
                 expected=self.labels.shape[1:],
             )
+
+    @property
+    def files(self) -> int:
+        """How many files there are."""
+        return int(self._ends.size)
 
     def split(self, records: Int64) -> Iterator[tuple[int, Int64, Int64]]:
         """(file, positions in ``records``, record numbers in the file), by file."""
@@ -344,7 +369,9 @@ class JoinedSource:
 
     def reserve(self, samples: int) -> None:
         self._window = samples
-        for file in self._held:
+        for patches in self._patches[:1]:
+            patches.reserve(samples)
+        for file in () if self._patches else self._held:
             file.reserve(self._share(file.facts.count))
         if any(
             one.compression is not None
@@ -372,3 +399,16 @@ class JoinedSource:
             self._files.close()
         self._kept.clear()
         self.open_files.close()
+
+
+Names: TypeAlias = tuple[str, ...] | None
+
+
+def _splits_of(facts: SetFacts) -> Names:
+    return () if facts.meta is None else facts.meta.splits or ()
+
+
+def _beginning(found: Names, names: Names) -> tuple[Names, Names]:
+    """``found`` and what it is compared with: names that were added to a set go behind those that
+    its first files have."""
+    return found, names if found is None or names is None else names[: len(found)]

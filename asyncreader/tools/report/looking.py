@@ -21,8 +21,10 @@ from ...array_types import Array, Bools, Int64, UInt8, UInt64
 from ...errors import ChecksumError, ParamsError, SampleError
 from ...params import parse_params
 from ...sources import Inspector, OpenSet, fields_of, fingerprint, open_source
+from ...sources.subset import split_counts
 from ...system.futures import in_order
 from ...system.limits import usable_cores
+from ...text import counts_in_words
 from ...verify import check_paths
 from ..label_stats import LabelCount, class_of, count_labels, in_words, single
 from ..pictures import Thumb, thumb_of
@@ -120,6 +122,8 @@ class _Gathering:
             self.sample = np.sort(self.rng.choice(self.count, limit, replace=False))
         # of shards they are read now, all of them
         self.labels = None if source.labels is None else np.asarray(source.labels)
+        if self.labels is not None and self.labels.dtype.names is not None:  # the first of several
+            self.labels = self.labels[self.labels.dtype.names[0]]
         self.counts = count_labels(self.labels, self.names)
         # half of what may be looked at stays drawn from all samples alike
         most = THUMBS if self.count <= limit else min(THUMBS, max(1, limit // 2))
@@ -221,6 +225,8 @@ class _Gathering:
         notes = list(self.scale.notes)
         if channels == 2 or channels > 3:
             notes.append(f"of {channels} channels the first {1 if channels == 2 else 3} are shown")
+        if source.splits:
+            notes.append(f"splits: {counts_in_words(split_counts(source))}")
         labels = self.labels
         facts = Facts(
             path=of_set.path,

@@ -1,0 +1,50 @@
+"""The splits of a set that asyncreader packed: one table, which has a number for each record."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Protocol
+
+import numpy as np
+
+from ..array_types import Int64
+
+
+class SplitRows(Protocol):
+    """Of each record the number of its split, -1 for none: an int64 array, or read when asked."""
+
+    def __getitem__(self, records: slice) -> Int64:
+        """Those of some records."""
+
+
+class PackedSplits(Mapping[str, Int64]):
+    """Record numbers of each split by its name. ``rows`` number the splits by ``names``."""
+
+    def __init__(self, names: tuple[str, ...], rows: SplitRows) -> None:
+        self.names = names
+        self.rows = rows
+
+    def __getitem__(self, name: str) -> Int64:
+        if name not in self.names:
+            raise KeyError(name)
+        return np.flatnonzero(self.rows[:] == self.names.index(name))
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.names
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.names)
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+
+def split_rows(splits: Mapping[str, slice | Int64], count: int) -> Int64:
+    """Of each of ``count`` records the number of its split, -1 for none; of the last one where it
+    is in several."""
+    if isinstance(splits, PackedSplits):
+        return splits.rows[:]
+    rows = np.full(count, -1, np.int64)
+    for number, records in enumerate(splits.values()):
+        rows[records] = number
+    return rows

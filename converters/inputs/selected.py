@@ -1,0 +1,311 @@
+"""Some samples of a source, and the samples of several sources as one."""
+
+from __future__ import annotations
+
+import csv
+import os
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import xxhash
+
+from asyncreader.array_types import Array, Int64
+from asyncreader.errors import FormatError, ParamsError, SourceError
+from asyncreader.formats.packed import digest
+from asyncreader.text import some
+
+from ..encode import Hold, Sample
+from ..option_values import Condition
+from ..temp_tables import PathOf
+from .labels_csv import check_regular
+from .samples import Part, Samples, Splits, View
+
+#: Paths that an error names.
+_NAMED = 5
+
+
+class Selected(View):
+    """Samples ``numbers`` of a source, which is closed with them. ``classes``: the names that their
+    labels number, which are all of the source's names and others, None for those of the source."""
+
+    def __init__(
+        self, samples: Samples, numbers: Int64, classes: tuple[str, ...] | None = None
+    ) -> None:
+        super().__init__(samples, numbers)
+        self.notes, self.ignored = samples.notes, samples.ignored
+        self.skipped = samples.skipped
+        self._classes = samples.classes if classes is None else classes
+        self._renumbered: Int64 | None = None
+        if classes is not None and classes != samples.classes:
+            self._renumbered = _renumbered(samples, classes)
+
+    @property
+    def classes(self) -> tuple[str, ...] | None:
+        return self._classes
+
+    @property
+    def identity(self) -> str:
+        return f"{self._samples.identity} {digest(self._numbers)}"
+
+    def label_rows(self, numbers: Int64) -> Array | None:
+        rows = super().label_rows(numbers)
+        return rows if rows is None or self._renumbered is None else self._renumbered[rows]
+
+    def name(self, number: int) -> tuple[Any, str]:
+        return self._samples.name(int(self._numbers[number]))
+
+    def part(self, numbers: Int64) -> Part | None:
+        here = self._renumbered is None  # else the labels are those of the source
+        return self._samples.part(self._numbers[numbers]) if here else None
+
+    def close(self) -> None:
+        self._samples.close()
+
+
+def _renumbered(samples: Samples, classes: tuple[str, ...]) -> Int64:
+    """The new number of each class of a source; -1, which is no class, stays."""
+    if samples.label_kind != "class" or samples.classes is None:
+        raise ParamsError(
+            "the samples have no classes to be numbered",
+            found="no labels" if samples.label_kind == "none" else "labels without names",
+        )
+    number = {name: n for n, name in enumerate(classes)}
+    unknown = [name for name in samples.classes if name not in number]
+    if unknown:
+        raise FormatError(
+            "an unknown class",
+            found=", ".join(map(repr, unknown[:_NAMED])),
+            expected=f"some of the {len(classes)} names given by classes",
+        )
+    return np.array([*map(number.__getitem__, samples.classes), -1], np.int64)
+
+
+def select(samples: Samples, conditions: Sequence[Condition]) -> Int64:
+    """The numbers of the samples that fulfil all conditions. ParamsError where one names what is
+    not there, or selects nothing."""
+    numbers: Int64 = np.arange(samples.count, dtype=np.int64)
+    for condition in conditions:
+        numbers = _fulfilling(condition, samples, numbers)
+        if not numbers.size:
+            raise ParamsError("select leaves no sample", found=_shown(condition))
+    return numbers
+
+
+def _shown(condition: Condition) -> str:
+    if condition.kind == "slice":
+        return str(condition.rows)
+    return f"{condition.kind}={','.join(condition.names)}".removeprefix("=")
+
+
+def _fulfilling(condition: Condition, samples: Samples, numbers: Int64) -> Int64:
+    kind, names = condition.kind, condition.names
+    if kind == "slice":
+        return numbers[condition.rows]
+    if kind == "paths":
+        return numbers[np.isin(numbers, _listed(samples, names[0]))]
+    splits = () if samples.splits is None else samples.splits.names
+    classes = (samples.classes if samples.label_kind == "class" else None) or ()
+    if not kind:
+        both = (("split", splits), ("classes", classes))
+        known = [word for word, of in both if not set(_each_of(names, of)) - {*of}]
+        if len(known) != 1:
+            raise ParamsError(
+                "select names both splits and classes" if known else "select names nothing here",
+                found=_shown(condition),
+                expected=f"splits: {_some_of(splits)}; classes: {_some_of(classes)}; or a CSV",
+                hint="write split=..., classes=... or paths=...",
+            )
+        kind = known[0]
+    of = splits if kind == "split" else classes
+    names = _each_of(names, of)
+    missing = [name for name in names if name not in of]
+    if missing:
+        raise ParamsError(
+            f"select names a {'split' if kind == 'split' else 'class'} that the source has not",
+            found=", ".join(map(repr, missing)),
+            expected=_some_of(of),
+        )
+    wanted = [of.index(name) for name in names]
+    if kind == "split":
+        assert samples.splits is not None
+        return numbers[np.isin(samples.splits.rows[numbers], wanted)]
+    labels = samples.label_rows(numbers)
+    assert labels is not None
+    return numbers[np.isin(labels, wanted).any(axis=1)]
+
+
+def _each_of(texts: Sequence[str], known: Sequence[str]) -> tuple[str, ...]:
+    """The names in ``texts``, each a known name or several with commas between."""
+    return tuple(n for text in texts for n in ([text] if text in known else text.split(",")))
+
+
+def _some_of(names: Sequence[str]) -> str:
+    shown = ", ".join(map(repr, names[:_NAMED]))
+    return f"{shown}, ..." if len(names) > _NAMED else shown or "none"
+
+
+def _listed(samples: Samples, file: str) -> Int64:
+    """The numbers of the samples that a CSV lists by path, in its first column."""
+    path = samples.paths[0]
+    if path is None:
+        raise ParamsError("select goes by paths, and this set has none", found=file)
+    check_regular(file, "the CSV of paths")
+    with open(file, encoding="utf-8-sig", errors="surrogateescape", newline="") as lines:
+        try:
+            rows = [os.path.normpath(row[0]) for row in csv.reader(lines, strict=True) if row]
+        except (csv.Error, OSError) as exc:
+            what = "the CSV of paths cannot be read"
+            raise SourceError(what, path=file, found=str(exc)) from exc
+    asked = dict.fromkeys(name.encode("utf-8", "surrogateescape") for name in rows)
+    found = [number for number in range(samples.count) if path(number) in asked]
+    missing = asked.keys() - set(map(path, found))
+    # a first line that is no path is the header
+    first = next(iter(asked), b"")
+    if missing - ({first} if b"." not in first and b"/" not in first else set()):
+        names = [os.fsdecode(name) for name in asked if name in missing]
+        raise ParamsError(
+            f"the CSV of paths lists {some(len(names), 'path')} that the source has not",
+            path=file,
+            found=", ".join(map(repr, names[:_NAMED])),
+            expected=f"paths such as {os.fsdecode(path(0))!r}",
+        )
+    return np.array(found, np.int64)
+
+
+# -- several sources -----------------------------------------------------------------------------
+
+
+class JoinedSamples(Samples):
+    """The samples of ``parts`` in sequence, of which all have the same fields, encoding and kind of
+    labels, and number the same classes. ``shown``: the parts' names for messages."""
+
+    def __init__(self, parts: Sequence[Samples], shown: Sequence[str]) -> None:
+        super().__init__()
+        self._parts, first = tuple(parts), parts[0]
+        for one, name in zip(parts[1:], shown[1:], strict=True):
+            _check_alike(first, one, name)
+        self._ends = np.cumsum([one.count for one in parts])
+        self.count = int(self._ends[-1])
+        self.encoding, self.channels = first.encoding, first.channels
+        self.label_kind, self.fields = first.label_kind, first.fields
+        self.run = min(one.run for one in parts)
+        self.ahead = min(one.ahead for one in parts)
+        self.paths = tuple(map(self._path_of, zip(*(one.paths for one in parts), strict=True)))
+        self.notes = tuple(note for one in parts for note in one.notes)
+        for number, one in enumerate(parts):
+            for kind, count in one.ignored.items():
+                self.ignored[kind] = self.ignored.get(kind, 0) + count
+            self.skipped += [((number, key), name, why) for key, name, why in one.skipped]
+        if any(one.splits is not None for one in parts):
+            self.splits = _joined_splits(parts)
+        if all(one.groups is not None for one in parts):
+            self.groups = np.concatenate([one.groups for one in parts if one.groups is not None])
+
+    def _at(self, number: int) -> tuple[Samples, int]:
+        part = int(np.searchsorted(self._ends, number, side="right"))
+        return self._parts[part], number - (int(self._ends[part - 1]) if part else 0)
+
+    def _path_of(self, paths: Sequence[PathOf | None]) -> PathOf | None:
+        known = [path for path in paths if path is not None]
+        if len(known) < len(paths):
+            return None
+
+        def path(number: int) -> bytes:
+            part = int(np.searchsorted(self._ends, number, side="right"))
+            return known[part](number - (int(self._ends[part - 1]) if part else 0))
+
+        return path
+
+    def _each(self, numbers: Int64, of: Callable[[Samples, Int64], Any]) -> list[tuple[Int64, Any]]:
+        """For each part that has some of ``numbers``: their positions, and what ``of`` says."""
+        which = np.searchsorted(self._ends, numbers, side="right")
+        starts = self._ends - [one.count for one in self._parts]
+        found = []
+        for part in np.unique(which).tolist():
+            at = np.flatnonzero(which == part)
+            found.append((at, of(self._parts[part], numbers[at] - starts[part])))
+        return found
+
+    @property
+    def classes(self) -> tuple[str, ...] | None:
+        return self._parts[0].classes
+
+    @property
+    def identity(self) -> str:
+        return " and ".join(f"{one.identity}, {one.count}" for one in self._parts)
+
+    def fetch(self, number: int, hold: Hold) -> Sample:
+        part, inside = self._at(number)
+        return part.fetch(inside, hold)
+
+    def label_rows(self, numbers: Int64) -> Array | None:
+        if self.label_kind == "none":
+            return None
+        found = self._each(numbers, lambda part, inside: part.label_rows(inside))
+        rows: Array = np.concatenate([rows for _, rows in found])
+        out = np.empty_like(rows)
+        out[np.concatenate([at for at, _ in found])] = rows
+        return out
+
+    def sources(self, numbers: Int64) -> str:
+        found = [one for _, one in self._each(numbers, lambda part, inside: part.sources(inside))]
+        return xxhash.xxh3_128_hexdigest("\0".join(found).encode("ascii")) if any(found) else ""
+
+    def name(self, number: int) -> tuple[Any, str]:
+        part, inside = self._at(number)
+        key, name = part.name(inside)
+        return (self._parts.index(part), key), name
+
+    def where(self, number: int) -> str:
+        part, inside = self._at(number)
+        return part.where(inside)
+
+    def will_need(self, number: int) -> bool:
+        part, inside = self._at(number)
+        return part.will_need(inside)
+
+    def give_up(self) -> None:
+        for one in self._parts:
+            one.give_up()
+
+    def close(self) -> None:
+        for one in self._parts:
+            one.close()
+
+
+def _check_alike(first: Samples, other: Samples, name: str) -> None:
+    for what, found, expected, hint in (
+        ("fields", other.fields, first.fields, None),
+        ("encoding", other.encoding, first.encoding, "name one for all (--encoding jpeg)"),
+        ("channels", other.channels, first.channels, "name them (--channels 3)"),
+        ("labels", _labels(other), _labels(first), "leave them out (--no-labels)"),
+    ):
+        if found != expected:
+            raise ParamsError(
+                f"this source has other {what} than the first one",
+                path=name,
+                found=str(found),
+                expected=str(expected),
+                hint=hint,
+            )
+
+
+def _labels(samples: Samples) -> str:
+    """The kind of labels, in words."""
+    rows = samples.label_rows(np.zeros(1, np.int64))
+    if rows is None:
+        return "no labels"
+    kind = "classes" if samples.label_kind == "class" else "values"
+    return f"{kind}, {rows.shape[1]} of {rows.dtype} for each sample"
+
+
+def _joined_splits(parts: Sequence[Samples]) -> Splits:
+    """The splits of all parts: those of the same name are one."""
+    names = dict.fromkeys(n for one in parts if one.splits is not None for n in one.splits.names)
+    place = {name: number for number, name in enumerate(names)}
+    rows = []
+    for one in parts:
+        own, of = one.splits or Splits((), np.full(one.count, -1, np.int64))
+        rows.append(np.array([*map(place.__getitem__, own), -1], np.int64)[of])
+    return Splits(tuple(names), np.concatenate(rows))

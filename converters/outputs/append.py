@@ -1,0 +1,203 @@
+"""Adds shards to a sharded set: what the set asks of them, and how it changes in one rename.
+
+New shards are packed next to the set, as those of a new set are. They get their names in its folder
+while its manifest does not list them yet. Then a manifest of all shards replaces the old one. A
+reader that has the old one goes on with the shards that it lists, which do not change.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Final, cast
+
+import numpy as np
+
+from asyncreader.errors import FormatError, ParamsError, SourceNotFoundError
+from asyncreader.formats import packed as fmt
+from asyncreader.formats.manifest import (
+    MOST_ADDED,
+    NAME,
+    Common,
+    Manifest,
+    manifest_path,
+    read_manifest,
+)
+from asyncreader.sources.sets.shards import whole_digests
+
+from ..encode import Kind, Packed
+from ..inputs.samples import Samples, Splits
+from ..options import MOST_SHARDS, Options
+from .disk import sync
+from .publish import ADDED
+from .workspace import Workspace
+
+#: Of a set without splits, or classes.
+_NO_NAMES: Final[tuple[str, ...]] = ()
+
+
+@dataclass(frozen=True)
+class Grown:
+    """The set that shards are added to: its ``folder``, and its manifest as it is."""
+
+    folder: str
+    manifest: Manifest
+
+    @classmethod
+    def open(cls, folder: str, shown: str) -> Grown:
+        """The set in ``folder``, without what an append that was cut left there."""
+        found = manifest_path(folder)
+        if found is None or not os.path.isdir(folder):
+            raise SourceNotFoundError(
+                "there is no sharded set to append to",
+                path=shown,
+                expected="a folder of shards",
+                hint="pack the first shards without append (--shards N)",
+            )
+        manifest = read_manifest(found)
+        if len(manifest.earlier) >= MOST_ADDED or not manifest.digests:
+            raise ParamsError("this set cannot grow", path=shown, hint="convert it again")
+        listed = {manifest.name(number) for number in range(len(manifest))}
+        for name in os.listdir(folder):
+            if name.startswith(ADDED) and name not in listed:
+                os.unlink(os.path.join(folder, name))
+        return cls(folder, manifest)
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """Names of the classes, which keep their numbers."""
+        return self.manifest.common.classes or _NO_NAMES
+
+    @property
+    def encoding(self) -> fmt.Encoding:
+        """How its samples are stored."""
+        return cast(fmt.Encoding, self.manifest.common.encoding)
+
+    def options(self, options: Options) -> Options:
+        """``options`` with what the set has."""
+        common = self.manifest.common
+        if options.encoding not in (None, common.encoding):
+            raise ParamsError(
+                "the set has another encoding",
+                path=options.dst,
+                found=repr(options.encoding),
+                expected=repr(common.encoding),
+                hint="leave encoding out (--encoding)",
+            )
+        size = options.shard_size
+        if size is None and options.shards is None:
+            size = max(1, int(self.manifest.sizes.mean()))
+        return replace(
+            options,
+            format="hdf5" if common.container == "hdf5" else "lmdb",
+            channels=options.channels or (3 if common.channels == 3 else 1),
+            bits=options.bits or (16 if common.dtype == "uint16" else None),
+            no_labels=options.no_labels or common.label_kind == "none",
+            compression="gzip" if common.compression else None,
+            chunk=common.chunk or 1,
+            shard_size=size,
+        )
+
+    def kinds(self) -> tuple[Kind, ...]:
+        """What raw samples of each field must be; () of encoded ones."""
+        common = self.manifest.common
+        if common.encoding != "raw" or common.shape is None:
+            return ()
+        first = Packed(b"", common.shape, 0, common.dtype)
+        others = (Packed(b"", one.shape, 0, one.dtype) for one in common.fields)
+        return tuple(one.kind(True) for one in (first, *others))
+
+    def fit(self, samples: Samples, shown: str) -> None:
+        """Number the splits of ``samples`` as the set does, new ones behind its own. ParamsError
+        where they are not like those of the set."""
+        common = self.manifest.common
+        rows = samples.label_rows(np.zeros(1, np.int64))
+        width = 1 if rows is None else rows.shape[1]
+        dtype = "<i8" if rows is None else rows.dtype.newbyteorder("<").str
+        fields = [fmt.DATA, *(one.name for one in common.fields)]
+        for what, found, expected in (
+            ("channels", samples.channels, common.channels),
+            ("fields", list(samples.fields), fields),
+            ("kind of labels", samples.label_kind, common.label_kind),
+            ("labels of a sample", width, common.label_width),
+            ("dtype of labels", dtype, common.label_dtype),
+        ):
+            if found != expected:
+                raise ParamsError(
+                    f"the samples do not go with the set: {what}",
+                    path=shown,
+                    found=str(found),
+                    expected=str(expected),
+                )
+        own = common.splits or _NO_NAMES
+        if own and samples.splits is None:
+            raise ParamsError(
+                "the set has splits, and nothing says which of them the new samples are in",
+                path=shown,
+                found=", ".join(own[:5]),
+                hint="pass split as it was passed before (--split), splits_from_folders or "
+                "split_column",
+            )
+        if samples.splits is not None:
+            names = (*own, *(name for name in samples.splits.names if name not in own))
+            place = [*map(names.index, samples.splits.names), -1]
+            samples.splits = Splits(names, np.array(place, np.int64)[samples.splits.rows])
+
+    def with_shards(self, new: Manifest) -> Manifest:
+        """The manifest with the shards of ``new`` behind its own; without digests of the whole."""
+        old, added = self.manifest.common, new.common
+        fields = tuple(
+            replace(one, shape=one.shape if one.shape == other.shape else None)
+            for one, other in zip(old.fields, added.fields, strict=True)
+        )
+        pairs = zip(old.field_bytes, added.field_bytes, strict=True)
+        common: Common = replace(
+            old,
+            classes=added.classes,
+            splits=added.splits,
+            fields=fields,
+            data_bytes=old.data_bytes + added.data_bytes,
+            field_bytes=tuple(one + other for one, other in pairs),
+            shape=old.shape if old.shape == added.shape else None,
+        )
+        if replace(added, **{n: getattr(common, n) for n in _MAY_DIFFER}) != common:
+            raise FormatError(
+                "the new shards are of another kind than those of the set",
+                path=self.folder,
+                found=f"{added.encoding} {added.dtype}",
+                expected=f"{old.encoding} {old.dtype}",
+            )
+        shards = [one.shard(n) for one in (self.manifest, new) for n in range(len(one))]
+        if len(shards) > MOST_SHARDS:
+            raise ParamsError("more shards than a set can have", expected=f"{MOST_SHARDS:,}")
+        earlier = (*self.manifest.earlier, (self.manifest.count, self.manifest.digests))
+        return replace(Manifest.of(common, shards), earlier=earlier)
+
+    def publish(self, workspace: Workspace, new: Manifest) -> Manifest:
+        """Add the shards of ``new`` that are in ``workspace``; on an error the set is as it was."""
+        names: Sequence[str] = [new.name(number) for number in range(len(new))]
+        moved = []
+        try:
+            for name in names:
+                ways = (os.path.join(at, name) for at in (workspace.set, self.folder))
+                os.rename(*ways)
+                moved.append(name)
+            sync(self.folder)
+            manifest = self.with_shards(new)
+            manifest = replace(manifest, digests=whole_digests(self.folder, manifest))
+            workspace.seal(manifest)
+            os.rename(os.path.join(workspace.set, NAME), os.path.join(self.folder, NAME))
+        except BaseException:  # Ctrl-C too, which may come when the manifest has its name already
+            old = len(read_manifest(os.path.join(self.folder, NAME))) == len(self.manifest)
+            for name in moved if old else ():
+                with contextlib.suppress(OSError):
+                    os.rename(os.path.join(self.folder, name), os.path.join(workspace.set, name))
+            raise
+        sync(self.folder)
+        return manifest
+
+
+#: What new shards may have otherwise than those of the set.
+_MAY_DIFFER: Final = ("shape", "fields", "data_bytes", "field_bytes", "classes", "splits")

@@ -1,0 +1,246 @@
+"""Shards added to a set: what stays, what changes, what is refused, and where training goes on."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from split_sets import TEXT, contents, pictures, splits_of
+
+import asyncreader
+from asyncreader import AsyncReader, FormatError, ParamsError, SourceError, SourceNotFoundError
+from asyncreader.formats.manifest import read_manifest
+from asyncreader.verify import verify_file
+from converters import convert
+from converters.check_options import check
+from converters.inputs.opening import open_samples
+from converters.outputs.append import Grown
+from converters.outputs.one_file import Order
+from converters.outputs.publish import Target
+from converters.outputs.ray import tasks_of
+from converters.outputs.shards import make_plan
+from converters.outputs.workspace import Workspace
+
+KINDS = ("hdf5", "lmdb")
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two folders of pictures, and the first of them as shards of each container."""
+    root = tmp_path_factory.mktemp("made")
+    pictures(root / "first", [f"{'ac'[n % 2]}/{n:02}.png" for n in range(40)])
+    pictures(root / "more", [f"{'acb'[n % 3]}/m{n:02}.png" for n in range(9)])
+    for kind in KINDS:
+        convert(root / "first", root / kind, shards=3, format=kind, split=TEXT)
+    return root
+
+
+@pytest.fixture(params=KINDS)
+def grown(made: Path, tmp_path: Path, request: pytest.FixtureRequest) -> Path:
+    """A copy of the set of shards, to be added to."""
+    return Path(shutil.copytree(made / request.param, tmp_path / "set"))
+
+
+def test_a_set_grows(made: Path, grown: Path) -> None:
+    """Records, classes and splits stay what they are; new ones go behind; the shards that were
+    there do not change, and a reader that is open serves what it served."""
+    before, splits = contents(grown), splits_of(grown)
+    shards = {path: path.read_bytes() for path in grown.iterdir() if path.suffix != ".json"}
+    with AsyncReader(path=grown, batch_size=40, shuffle=True, copy=True) as reader:
+        first = reader.fetchData() and reader.getNextBatch().data
+        report = convert(made / "more", grown, append=True, split=TEXT)
+        reader.seek(0)
+        reader.fetchData()
+        assert np.array_equal(first, reader.getNextBatch().data)
+    assert (report.count, report.shards, report.classes) == (9, 1, ("a", "c", "b"))
+    assert report.notes == ("the set has 49 samples in 4 shards now",)
+    assert all(path.read_bytes() == old for path, old in shards.items())
+    convert(made / "first", grown, append=True, shards=2, split=TEXT)
+    report = verify_file(str(grown))  # type: ignore[assignment]
+    assert report.problems == ()  # type: ignore[attr-defined]
+    assert report.count == 89
+    found = contents(grown)
+    assert list(found)[:40] == list(before)
+    assert {path: found[path] for path in before} == before
+    assert found["b/m02.png"][1] == "b"
+    convert(made / "more", grown.with_name("of_more.h5"), split=TEXT)
+    of_more = splits_of(grown.with_name("of_more.h5"))
+    assert splits_of(grown) == {name: splits[name] | of_more[name] for name in splits}
+    # the same samples in one file are the same set
+    convert(grown, grown.with_name("one.h5"))
+    with asyncreader.open(grown.with_name("one.h5")) as one, asyncreader.open(grown) as sharded:
+        assert one.fingerprint == sharded.fingerprint
+        assert one.class_counts == sharded.class_counts
+
+
+def test_the_encoding_is_that_of_the_set(tmp_path: Path) -> None:
+    """Files are stored as the set's are, and packed ones of that encoding are copied."""
+    pictures(tmp_path / "in", ["a/1.jpg", "a/2.jpg", "b/3.jpg"])
+    convert(tmp_path / "in", tmp_path / "set", encoding="original", shards=2)
+    convert(tmp_path / "in", tmp_path / "set", append=True)
+    convert(tmp_path / "set", tmp_path / "set", append=True)
+    manifest = read_manifest(str(tmp_path / "set" / "asyncreader.json"))
+    assert manifest.common.encoding == "original"
+    assert manifest.count == 12
+    with asyncreader.open(tmp_path / "set") as found:
+        stored = [found.sample(n).stored["data"] for n in range(12)]
+    assert stored[:3] * 4 == stored
+
+
+@pytest.mark.parametrize(
+    ("given", "said", "error"),
+    [
+        ({}, "the set has splits, and nothing says", ParamsError),
+        ({"encoding": "png"}, "the set has another encoding", ParamsError),
+        ({"size": (3, 3)}, "pictures of different sizes", FormatError),
+        ({"no_labels": True}, "do not go with the set: kind of labels", ParamsError),
+        ({"channels": 1}, "do not go with the set: channels", ParamsError),
+        ({"overwrite": True}, "contradict each other", ParamsError),
+    ],
+)
+def test_what_does_not_go_with_the_set(
+    made: Path, tmp_path: Path, given: dict[str, Any], said: str, error: type[Exception]
+) -> None:
+    """Is said, and changes nothing."""
+    shutil.copytree(made / "hdf5", tmp_path / "set")
+    before = {path.name: path.read_bytes() for path in (tmp_path / "set").iterdir()}
+    split = {} if said.startswith("the set has splits") else {"split": TEXT}
+    with pytest.raises(error, match=said):
+        convert(made / "more", tmp_path / "set", append=True, **split, **given)
+    assert {path.name: path.read_bytes() for path in (tmp_path / "set").iterdir()} == before
+
+
+def test_what_is_no_sharded_set(made: Path, tmp_path: Path) -> None:
+    """A folder that is not there, and a file."""
+    with pytest.raises(SourceNotFoundError, match="no sharded set to append to"):
+        convert(made / "more", tmp_path / "new", append=True)
+    convert(made / "more", tmp_path / "one.h5")
+    with pytest.raises(ParamsError, match="the target of shards is a folder"):
+        convert(made / "more", tmp_path / "one.h5", append=True)
+
+
+def test_what_a_cut_run_left(made: Path, grown: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An error before the manifest is replaced leaves the old set; finished shards are kept for
+    resume, and shards that a killed run moved are removed by the next one."""
+    before = {path.name: path.read_bytes() for path in grown.iterdir()}
+
+    def fail(*_: object) -> None:
+        raise SourceError("no", path="x")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Grown, "with_shards", fail)
+        with pytest.raises(SourceError, match="finished shards are kept"):
+            convert(made / "more", grown, append=True, shards=2, split=TEXT)
+    assert {path.name: path.read_bytes() for path in grown.iterdir()} == before
+    with pytest.raises(SourceError, match="pass resume"):
+        convert(made / "more", grown, append=True, shards=2, split=TEXT)
+    (grown / "shards-after-00003-00001-of-00007.h5").write_bytes(b"left by a killed run")
+    report = convert(made / "more", grown, append=True, shards=2, split=TEXT, resume=True)
+    assert report.kept == 2
+    assert len(list(grown.iterdir())) == 6
+    assert verify_file(str(grown)).ok
+    assert not list(grown.parent.glob(".*"))
+
+
+def test_tasks_of_a_cluster_append_the_same(made: Path, grown: Path) -> None:
+    """What is sent to a worker of Ray packs its shard to the byte: new classes and splits have the
+    numbers of the set, and packed samples are copied."""
+    convert(made / "more", grown.with_name("more.h5"), split="val=0.5,dev=0.5")
+    source = grown.with_name("more.h5")
+    given: dict[str, Any] = {"append": True, "shards": 2, "select": "1:", "params": {}}
+    options = check(source, grown, **given)
+    with Target(options.dst, "shards", False, append=True) as target:
+        of = Grown.open(target.path, target.shown)
+        options = of.options(options)
+        samples = open_samples(options, target.path, of.classes, of.encoding)
+        of.fit(samples, target.shown)
+        plan = make_plan(options, samples, Order(samples.count, None), of)
+        workspace = Workspace(target.workspace, options.format)
+        workspace.prepare()
+        numbers = ((n, np.array(plan.span(n), np.int64)) for n in range(plan.shards))
+        tasks = list(tasks_of(options, plan, samples, workspace.root, numbers))
+        samples.close()
+        for task in tasks:
+            pickle.loads(pickle.dumps(task)).run()
+        packed = {path.name: path.read_bytes() for path in Path(workspace.set).iterdir()}
+    convert(source, grown, **given)
+    assert len(packed) == 2
+    assert packed == {path.name: path.read_bytes() for path in grown.glob("shards-after-*")}
+    assert {*splits_of(grown)} == {"train", "val", "test", "dev"}
+
+
+def test_ctrl_c_when_the_manifest_has_its_name(
+    made: Path, grown: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It leaves the new set, whole."""
+    rename = os.rename
+
+    def interrupted(old: str, new: str) -> None:
+        rename(old, new)
+        if new == str(grown / "asyncreader.json"):
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("converters.outputs.append.os.rename", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            convert(made / "more", grown, append=True, split=TEXT)
+    report = verify_file(str(grown))
+    assert (report.problems, report.count) == ((), 49)
+
+
+# -- states that were saved before ---------------------------------------------------------------
+
+SHARED: dict[str, Any] = {"batch_size": 4, "seed": 3}
+
+
+def rest_of(path: Path, state: dict[str, Any] | None, **params: Any) -> list[int]:
+    """The records that the rest of the epoch serves behind ``state``."""
+    with AsyncReader(path=path, **SHARED, **params) as reader:
+        if state is not None:
+            reader.load_state_dict(state)
+        return [int(n) for batch in reader for n in batch.indices]
+
+
+def states(path: Path, **params: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The state after two batches, and at the end of the epoch."""
+    with AsyncReader(path=path, **SHARED, **params) as reader:
+        for step, _ in enumerate(reader):
+            if step == 1:
+                middle = reader.state_dict()
+        return dict(middle), dict(reader.state_dict())
+
+
+def test_states_go_on_where_the_order_allows_it(made: Path, grown: Path) -> None:
+    """In file order, at an epoch's start, and with the samples of before; else the refusal says
+    why."""
+    orders: list[dict[str, Any]] = [
+        {}, {"shuffle": True}, {"shuffle": "block"}, {"weights": "balanced"}, {"subset": "train"},
+        {"subset": "train", "shuffle": True}, {"subset": slice(0, 12), "shuffle": True},
+    ]  # fmt: skip
+    saved = [states(grown, **order) for order in orders]
+    whole = [rest_of(grown, None, **order) for order in orders]
+    with asyncreader.open(grown) as found:
+        train = found.splits["train"]
+    convert(made / "more", grown, append=True, split=TEXT)
+    convert(made / "more", grown, append=True, split=TEXT)
+    for order, (middle, end), old in zip(orders, saved, whole, strict=True):
+        assert len(rest_of(grown, end, **order)) >= len(old) - 3
+        if order.get("shuffle", False) is False and "weights" not in order:
+            assert rest_of(grown, middle, **order) == rest_of(grown, None, **order)[8:]
+            assert rest_of(grown, middle, **order)[: len(old) - 8] == old[8:]
+        elif isinstance(order.get("subset"), slice):
+            assert rest_of(grown, middle, **order) == old[8:]
+        else:
+            with pytest.raises(ParamsError, match="the set has grown since the state was saved"):
+                rest_of(grown, middle, **order)
+            subset = train if "subset" in order else slice(0, 40)
+            assert rest_of(grown, middle, **{**order, "subset": subset}) == old[8:]
+    with pytest.raises(ParamsError, match="fingerprint differs"):
+        rest_of(grown, saved[1][0], shuffle=True, subset=slice(0, 39))
+    with pytest.raises(ParamsError, match="seed differs"):
+        rest_of(grown, {**saved[0][0], "seed": 4})

@@ -1,0 +1,129 @@
+"""Parts of a set and several sources as one set: which samples, their labels, their bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from split_sets import TEXT, contents, pictures, splits_of
+
+import asyncreader
+from asyncreader import ParamsError
+from converters import convert
+
+
+@pytest.fixture(scope="module")
+def jpegs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """30 JPEGs in three classes, packed with splits."""
+    root = tmp_path_factory.mktemp("jpegs")
+    pictures(root / "in", [f"{'abc'[n % 3]}/{n:02}.jpg" for n in range(30)])
+    convert(root / "in", root / "all.h5", encoding="original", split=TEXT)
+    return root
+
+
+@pytest.mark.parametrize(
+    ("what", "expected"),
+    [
+        ("0:7", lambda n, split: n < 7),
+        (slice(None, None, 4), lambda n, split: n % 4 == 0),
+        ("split=train", lambda n, split: split == "train"),
+        ("train,val", lambda n, split: split in ("train", "val")),
+        ("b,c", lambda n, split: n >= 10),
+        ({"classes": ["a"]}, lambda n, split: n < 10),
+        (["classes=a", "5:"], lambda n, split: 5 <= n < 10),
+    ],
+)
+def test_selected_samples_are_copied(
+    jpegs: Path, tmp_path: Path, what: Any, expected: Callable[[int, str], bool]
+) -> None:
+    """Slices, splits and classes: the bytes, classes, paths and splits of those that are chosen."""
+    whole, found = contents(jpegs / "all.h5"), tmp_path / "some.lmdb"
+    convert(jpegs / "all.h5", found, select=what)
+    split = {path: name for name, paths in splits_of(jpegs / "all.h5").items() for path in paths}
+    kept = {p: one for n, (p, one) in enumerate(whole.items()) if expected(n, split[p])}
+    assert contents(found) == kept
+    assert {p: n for n, paths in splits_of(found).items() for p in paths} == {
+        p: split[p] for p in kept
+    }
+    with asyncreader.open(found) as some:
+        assert some.classes == ("a", "b", "c")
+
+
+def test_listed_paths(jpegs: Path, tmp_path: Path) -> None:
+    """A CSV, with a header or without; of a folder as of its packed set; missing ones are named."""
+    for text in ("path\nb/01.jpg\na/00.jpg,x\n", "a/00.jpg\nb/01.jpg"):
+        (tmp_path / "l.csv").write_text(text)
+        for src in (jpegs / "in", jpegs / "all.h5"):
+            convert(src, tmp_path / "o.h5", select=str(tmp_path / "l.csv"), overwrite=True)
+            assert list(contents(tmp_path / "o.h5")) == ["a/00.jpg", "b/01.jpg"]
+    (tmp_path / "l.csv").write_text("a/00.jpg\nb/99.jpg\n")
+    with pytest.raises(ParamsError, match="b/99"):
+        convert(jpegs / "in", tmp_path / "no.h5", select=str(tmp_path / "l.csv"))
+
+
+def test_drawn_samples(jpegs: Path, tmp_path: Path) -> None:
+    """So many, the same from the folder and the set, smaller ones inside larger ones; stratified
+    as many of each class."""
+    drawn = []
+    for number, src in ((6, jpegs / "in"), (6, jpegs / "all.h5"), (15, jpegs / "all.h5")):
+        convert(src, tmp_path / "d.h5", sample=number, overwrite=True)
+        drawn.append({*contents(tmp_path / "d.h5")})
+    assert drawn[0] == drawn[1] < drawn[2]
+    assert list(map(len, drawn)) == [6, 6, 15]
+    convert(jpegs / "all.h5", tmp_path / "s.h5", sample=10, stratify=True)
+    with asyncreader.open(tmp_path / "s.h5") as found:
+        assert sorted(np.bincount(found.labels[:, 0]).tolist()) == [3, 3, 4]
+    with pytest.raises(ParamsError, match="larger than the set"):
+        convert(jpegs / "all.h5", tmp_path / "no.h5", sample=31)
+
+
+def test_sources_become_one_set(jpegs: Path, tmp_path: Path) -> None:
+    """A packed set, shards and a folder with other classes: bytes are copied, names are numbered
+    anew, splits of one name are one."""
+    more = pictures(tmp_path / "more", ["b/m1.jpg", "aa/m2.jpg"])
+    convert(more, tmp_path / "shards", encoding="original", shards=2)
+    extra = pictures(tmp_path / "extra", ["c/e1.jpg"])
+    sources = [jpegs / "all.h5", tmp_path / "shards", extra]
+    convert(sources, tmp_path / "one.lmdb", encoding="original")
+    found = contents(tmp_path / "one.lmdb")
+    assert found == {
+        **contents(jpegs / "all.h5"),
+        **contents(tmp_path / "shards"),
+        "c/e1.jpg": ((extra / "c/e1.jpg").read_bytes(), "c"),
+    }
+    assert splits_of(tmp_path / "one.lmdb") == splits_of(jpegs / "all.h5")
+    with asyncreader.open(tmp_path / "one.lmdb") as one:
+        assert one.classes == ("a", "aa", "b", "c")
+    convert(sources, tmp_path / "sh", encoding="original", shards=3, shuffle=1)
+    assert contents(tmp_path / "sh") == found
+
+
+def test_given_classes_number_a_packed_set(jpegs: Path, tmp_path: Path) -> None:
+    """Their order is the file's; a class that it lacks is an error."""
+    (tmp_path / "names.txt").write_text("c\nz\nb\na\n")
+    convert(jpegs / "all.h5", tmp_path / "o.h5", classes=tmp_path / "names.txt")
+    assert contents(tmp_path / "o.h5") == contents(jpegs / "all.h5")
+    with asyncreader.open(tmp_path / "o.h5") as found:
+        assert found.classes == ("c", "z", "b", "a")
+    (tmp_path / "names.txt").write_text("c\nb\n")
+    with pytest.raises(Exception, match="unknown class"):
+        convert(jpegs / "all.h5", tmp_path / "no.h5", classes=tmp_path / "names.txt")
+
+
+def test_what_does_not_go_together(jpegs: Path, tmp_path: Path) -> None:
+    """Sources of other encodings or labels, and selections of nothing."""
+    with pytest.raises(ParamsError, match="other encoding than the first"):
+        convert([jpegs / "all.h5", jpegs / "in"], tmp_path / "no.h5")
+    convert(jpegs / "in", tmp_path / "un.h5", encoding="original", no_labels=True)
+    with pytest.raises(ParamsError, match="other labels than the first"):
+        convert([jpegs / "all.h5", tmp_path / "un.h5"], tmp_path / "no.h5")
+    for what, said in (
+        ("100:", "leaves no sample"),
+        ("split=dev", "a split that"),
+        ("q", "nothing here"),
+    ):
+        with pytest.raises(ParamsError, match=said):
+            convert(jpegs / "all.h5", tmp_path / "no.h5", select=what)
