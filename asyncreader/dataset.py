@@ -40,10 +40,14 @@ from .pixels.specs import OutputSpec, SampleSpec
 from .pixels.transform import RowTransform
 from .sampling import sampler_of
 from .sampling.lengths import Lengths
+from .sampling.patches import Patched
 from .sampling.samplers import Storage
 from .sampling.schedule import Schedule
 from .sources import Inspector, OpenSet, fingerprint, open_there
 from .sources.base import Source, read_rows
+from .sources.labels import apart
+from .sources.ragged import longest_of
+from .sources.request import Cut
 from .sources.subset import resolve_windows
 from .stats import Meter
 from .text import some, times
@@ -98,7 +102,7 @@ class Sample(Generic[S]):
 
     served: S
     record: int
-    label: Array | None
+    label: Array | tuple[Array, ...] | None
     class_name: str | None
     path: str | None
     key: str | None
@@ -109,10 +113,11 @@ class Dataset(Generic[S]):
     """A set without a reader: its samples by number, and what it says of them.
 
     ``dataset[i]`` is (data, label), or the data alone of a set without labels: what an AsyncReader
-    with these parameters serves, but not shuffled, with ``crop="center"`` for a random crop, and
-    without ``flip``, ``augment``, ``views`` and what belongs to batches (``mixup``,
-    ``label_smoothing``, ``postprocess``). ``dataset[a:b]`` and ``dataset[[3, 7]]`` are stacked:
-    data (n, ...) and labels (n, ...). With ``subset`` the numbers are those of the subset.
+    with these parameters serves, but not shuffled, with ``crop="center"`` for a random crop and
+    ``patch_at="center"`` for a random patch, and without ``flip``, ``augment``, ``views`` and what
+    belongs to batches (``mixup``, ``label_smoothing``, ``postprocess``). ``dataset[a:b]`` and
+    ``dataset[[3, 7]]`` are stacked: data (n, ...) and labels (n, ...). With ``subset`` the
+    numbers are those of the subset.
 
     It takes the place of a map-style dataset of torch's DataLoader, with any start method: it is
     pickled as its parameters. Threads may share it. Errors: IndexError for a number that is not
@@ -213,12 +218,16 @@ class Dataset(Generic[S]):
         def one(array: Any) -> Any:
             return array if row is None else array[row]
 
+        def of_label(labels: Any) -> Any:
+            several = apart(labels)
+            return tuple(map(one, several)) if isinstance(several, tuple) else one(several)
+
         made: Any
         if self._as_dict:
-            made = {name: one(array) for name, array in rows.named().items()}
+            made = {name: of_label(array) for name, array in rows.named().items()}
         else:
             made = tuple(one(array) for array in rows.data) if rows.several else one(rows.data[0])
-            made = made if rows.labels is None else (made, one(rows.labels))
+            made = made if rows.labels is None else (made, of_label(rows.labels))
         shaped: S = made
         return shaped
 
@@ -230,15 +239,17 @@ class Dataset(Generic[S]):
         (own,) = opened.source.records(np.array([record], np.int64)).tolist()
         path, label = looked.path(own), None
         if opened.source.labels is not None:
-            label = np.asarray(opened.source.labels[np.array([record], np.int64)])[0]
+            rows = apart(np.asarray(opened.source.labels[np.array([record], np.int64)]))
+            label = tuple(one[0] for one in rows) if isinstance(rows, tuple) else rows[0]
         classes, name = self.classes, None
-        if classes and label is not None and label.size == 1:
-            number = int(label.reshape(-1)[0])
+        first = label[0] if isinstance(label, tuple) else label
+        if classes and first is not None and first.size == 1:
+            number = int(first.reshape(-1)[0])
             name = classes[number] if 0 <= number < len(classes) else None
         parts = zip(opened.source.names, opened.source.parts, strict=True)
         return Sample(
             served=self[index],
-            record=record,
+            record=int(opened.source.shown(np.array([record]))[0]),
             label=label,
             class_name=name,
             path=None if path is None else os.fsdecode(path),
@@ -259,25 +270,31 @@ class Dataset(Generic[S]):
         return dict(self._given)
 
     @property
-    def labels(self) -> Array | None:
-        """Labels of all samples, (N, ...) as stored; None without."""
+    def labels(self) -> Array | tuple[Array, ...] | None:
+        """Labels of all samples, (N, ...) as stored, of several a tuple; None without."""
         opened = self._now()
         table = opened.source.labels
         if table is None:
             return None
-        return np.asarray(table[opened.records(np.arange(opened.length, dtype=np.int64))])
+        chosen = np.asarray(table[opened.records(np.arange(opened.length, dtype=np.int64))])
+        served: Array | tuple[Array, ...] = apart(chosen)
+        return served
 
     @property
     def paths(self) -> list[str | None]:
         """The path of the file that each sample was packed from; None where none is recorded."""
         opened = self._now()
-        found = list(Inspector(opened.source.first).paths())
-        chosen = opened.records(np.arange(opened.length, dtype=np.int64)).tolist()
+        looked, records = Inspector(opened.source.first), np.arange(opened.length, dtype=np.int64)
+        chosen = opened.records(records).tolist()
+        if opened.source.patches is not None:  # the number of a patch is that of its place
+            named = {place: looked.path(place) for place in set(chosen)}
+            return [None if named[i] is None else os.fsdecode(named[i] or b"") for i in chosen]
+        found = list(looked.paths())
         return [None if found[i] is None else os.fsdecode(found[i]) for i in chosen]
 
     @property
     def classes(self) -> tuple[str, ...] | None:
-        """Class names by label number, where the set has them."""
+        """Class names by label number, where the set has them; of several labels of the first."""
         return self._now().source.facts.classes
 
     @property
@@ -290,6 +307,8 @@ class Dataset(Generic[S]):
         """Samples of each class, by its name, or by its label number where the set has no names.
         ParamsError where samples have no label, several, or none that is a class number."""
         labels = self.labels
+        if isinstance(labels, tuple):
+            raise ParamsError("samples have several labels", found=self._params.labels_field)
         if labels is None or labels.dtype.kind not in "bui" or labels.size != len(labels):
             raise ParamsError(
                 "samples have no class to count",
@@ -440,6 +459,8 @@ def look_into(params: Mapping[str, object]) -> Dataset:
     ask whether its samples can be served as they say. Where nothing says which field is meant, all
     that can be read together."""
     p, source = open_there(parse_params(params, {}))
+    if p.max_length is None:
+        p = replace(p, max_length=longest_of(source))
     return Dataset.over(p, params, source, owned=True)
 
 
@@ -500,6 +521,7 @@ def _without_training(p: ReaderParams) -> ReaderParams:
         given["overlong"] = {n: "cut" if one == "random" else one for n, one in long.items()}
     elif long == "random":
         given["overlong"] = "cut"
+    given["patch_at"] = "center" if p.patch_at == "random" else p.patch_at
     return replace(p, **given, batch_size=1, workers="thread")
 
 
@@ -520,8 +542,8 @@ class _Rows(NamedTuple):
         return self.source.named
 
     def named(self) -> dict[str, Any]:
-        """The fields by name, with the label, and of episodes their numbers and, of each window,
-        which rows are the episode's own."""
+        """The fields by name, with the label, of patches their places, and of episodes their
+        numbers and, of each window, which rows are the episode's own."""
         names, windows = self.source.names, self.source.windows
         found: dict[str, Any] = dict(zip(names, self.data, strict=True))
         if self.labels is not None:
@@ -531,6 +553,8 @@ class _Rows(NamedTuple):
             if one is not None:
                 served = one.served(self.records, every)
                 found["lengths" if len(names) == 1 else f"{name}.lengths"] = served
+        if self.source.patches is not None:
+            found["place"] = self.source.patches.volumes.of(self.records)[1]
         if windows is None:
             return found
         found["episode"] = windows.episodes.of(self.records)
@@ -555,6 +579,7 @@ class _Opened:
             if self.sizes_differ:
                 p = replace(p, size=(1, 1), crop="none")
             self._params = p
+            self._cut = Cut(p.patch or (), p.patch_axes, p.sample_axis)
             self._schedule: Schedule = _in_order(p, source)
             self._lengths = source.lengths(p.wanted)
         except BaseException:
@@ -648,6 +673,9 @@ class _Opened:
 
     def _stored(self, part: Source) -> Iterator[Array]:
         """The stored values of all samples, some at a time: (n, C), (n, D) or (n,)."""
+        if self.source.patches is not None:
+            yield from self._tiles(part)
+            return
         spec = part.spec
         step = max(1, _MEASURED // max(1, 1 if spec.shape is None else spec.row_bytes))
         alike = not spec.encoded and spec.shape is not None
@@ -687,6 +715,32 @@ class _Opened:
                 for bad in read_rows(part, job, fill, out, Meter()):
                     raise bad.error
                 yield out[0] if out.ndim == 3 else out.reshape(-1)
+
+    def _tiles(self, part: Source) -> Iterator[Array]:
+        """The stored values of all volumes, each once: (n, C) of pictures, else (n,)."""
+        sampler, spec = self._schedule.sampler, part.spec
+        assert isinstance(sampler, Patched)
+        cut = sampler.patches.volumes
+        tiles = replace(sampler.patches, at="grid", step=cut.patch)
+        fill = RowTransform(spec, OutputSpec(layout="NHWC"), part.facts.path)
+        axes = self._cut.axes_of_sample(len(fill.row_shape) - spec.flat)
+        together = max(1, _MEASURED // spec.row_bytes)
+        for first in range(0, tiles.population, together):
+            numbers = np.arange(first, min(first + together, tiles.population), dtype=np.int64)
+            records, rows = tiles.records(numbers), np.arange(numbers.size)
+            out = np.empty(fill.allocate_shape(numbers.size), fill.dtype)
+            job = RowJob(records, rows, np.zeros(numbers.size, np.uint64))
+            for bad in read_rows(part, job, fill, out, Meter()):
+                raise self.source.told(bad.error)
+            for tile, shift in zip(out, tiles.repeated(numbers).tolist(), strict=True):
+                for axis, known in zip(axes, shift, strict=True):
+                    tile = tile[(slice(None),) * axis + (slice(known, None),)]
+                if spec.axes is None:
+                    yield tile.reshape(-1)
+                else:
+                    yield np.moveaxis(tile, spec.axes.index("C"), -1).reshape(
+                        -1, tile.shape[spec.axes.index("C")]
+                    )
 
     def _pixels(self, part: Source, record: int) -> Array:
         """The stored values of one sample, in its own size: (H x W, C)."""

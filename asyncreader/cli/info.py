@@ -73,7 +73,7 @@ def _describe(ds: Dataset) -> dict[str, Any]:
         "chunk": source.first.index.chunk,
         "compression": source.first.index.compression,
         "fields": _describe_fields(source),
-        "labels": _describe_labels(source.labels if whole else ds.labels, facts.classes),
+        "labels": _describe_labels(ds),
         "classes": None if facts.classes is None else list(facts.classes),
         "splits": split_counts(source),
         "episodes": _describe_episodes(source),
@@ -241,12 +241,29 @@ def _describe_restarts(source: Source) -> dict[str, int] | None:
     return {"looked_at": looked_at, "jpegs": jpegs, "can_be_cut": can_be_cut}
 
 
-def _describe_labels(labels: Any, classes: Sequence[str] | None) -> dict[str, Any] | None:
-    """Shape, dtype and range; and samples by class or value where there is one whole number."""
+def _describe_labels(ds: Dataset) -> dict[str, Any] | list[dict[str, Any]] | None:
+    """Of labels, or of each of several: shape, dtype and range; and samples by class or value where
+    there is one whole number. With a subset its labels alone."""
+    import numpy as np
+
+    from ..sources.labels import apart
+
+    table, classes = ds.source.labels, ds.source.facts.classes
+    if table is None:
+        return None
+    names, whole = table.dtype.names, ds.params.subset is None
+    if names is None:
+        return _describe_one(table if whole else ds.labels, classes)
+    columns: Any = apart(np.asarray(table)) if whole else ds.labels
+    # the classes are those of the first
+    known = (classes, *(None for _ in names[1:]))
+    found = zip(names, columns, known, strict=True)
+    return [{"name": name, **_describe_one(one, of)} for name, one, of in found]
+
+
+def _describe_one(labels: Any, classes: Sequence[str] | None) -> dict[str, Any]:
     from ..tools.label_stats import count_labels, ends
 
-    if labels is None:
-        return None
     low, high = ends(labels)
     counts = count_labels(labels, classes)
     return {
@@ -258,6 +275,15 @@ def _describe_labels(labels: Any, classes: Sequence[str] | None) -> dict[str, An
         if counts is None
         else [{"label": c.label, "class": c.name, "samples": c.samples} for c in counts],
     }
+
+
+def _labels_in_words(labels: dict[str, Any], classes: list[str] | None) -> str:
+    ends, counts = (labels["min"], labels["max"]), labels["counts"]
+    words = f"{times(labels['shape'])} {labels['dtype']}, "
+    words += "some not finite" if None in ends else f"{ends[0]:.6g} to {ends[1]:.6g}"
+    if classes:
+        return f"{words}, {some(len(classes), 'class')}"
+    return words if counts is None else f"{words}, {len(counts):,} different"
 
 
 def _restarts_in_words(found: dict[str, int] | None) -> str | None:
@@ -275,17 +301,13 @@ def _sparsity(stored: float | None) -> str | None:
 
 def _print_facts(facts: dict[str, Any]) -> None:
     labels, count, each = facts["labels"], facts["count"], facts["bytes_a_sample"]
-    counts = None if labels is None else labels["counts"]
+    several = labels if isinstance(labels, list) else [] if labels is None else [labels]
+    counts = several[0]["counts"] if several else None
     chosen = facts["subset"]
-    words = "read without labels"
-    if labels is not None:
-        ends = labels["min"], labels["max"]
-        words = f"{times(labels['shape'])} {labels['dtype']}, "
-        words += "some not finite" if None in ends else f"{ends[0]:.6g} to {ends[1]:.6g}"
-        if facts["classes"]:
-            words += f", {some(len(facts['classes']), 'class')}"
-        elif counts is not None:
-            words += f", {len(counts):,} different"
+    words = {"labels": "read without labels"} if labels is None else {}
+    for number, one in enumerate(several):
+        name = f"labels {shown(one['name'])}" if "name" in one else "labels"
+        words[name] = _labels_in_words(one, facts["classes"] if number == 0 else None)
     shape = "differs" if facts["shape"] is None else times(facts["shape"])
     if facts["shape"] is not None and facts["axes"]:
         shape += f" ({', '.join(facts['axes'])})"
@@ -318,7 +340,7 @@ def _print_facts(facts: dict[str, Any]) -> None:
             )
             for field in facts["fields"]
         },
-        "labels": words,
+        **words,
         "splits": shown(counts_in_words(facts["splits"])),
         "restart markers": _restarts_in_words(facts["restarts"]),
         "checksums": "XXH3-64 of each sample"

@@ -118,6 +118,12 @@ def pread_rows_numpy(
         done[0] += 1
 
 
+def hash_rows_numpy(addresses: Int64, row_bytes: int, scratch: int, hashes: UInt64) -> None:
+    """XXH3-64 of the ``row_bytes`` bytes at each address; ``scratch``: so many bytes of memory."""
+    rows = (xxh3_64_intdigest(bytes_at(at, row_bytes).data) for at in addresses.tolist())
+    hashes[:] = np.fromiter(rows, np.uint64, addresses.size)
+
+
 def affine_row_numpy(
     source: int,
     pixels: int,

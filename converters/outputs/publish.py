@@ -35,6 +35,8 @@ _WORK: Final = {"hdf5": "set.h5", "lmdb": "set.lmdb", "shards": "set"}
 _KIND: Final = {"hdf5": "an HDF5 file", "lmdb": "an LMDB folder", "shards": "a folder of shards"}
 #: In the workspace: the set that is being replaced.
 _OLD: Final = "old"
+#: In the workspace: files of added samples (pieces.py).
+PIECES: Final = "pieces"
 #: A second name of the old file, until the new one is on the disk.
 _LINK: Final = "link"
 
@@ -135,14 +137,14 @@ class Target:
             raise SourceError(
                 "an interrupted run has left finished shards of this target",
                 path=self.workspace,
-                found=f"{len(self._finished())} of them",
+                found=f"{len(self._finished())} files",
                 hint="pass resume (--resume) to go on with them, or remove that folder",
             )
 
     def _finished(self) -> list[str]:
-        """The names of the shards that are finished."""
-        done = os.path.join(self.workspace, _WORK["shards"])
-        return os.listdir(done) if os.path.isdir(done) else []
+        """The names of the shards that are finished, and of the files that become shards."""
+        folders = (os.path.join(self.workspace, name) for name in (_WORK["shards"], PIECES))
+        return [name for one in folders if os.path.isdir(one) for name in os.listdir(one)]
 
     def _acquire(self) -> bool:
         """Make and lock the workspace; False when another run removed it in between."""
@@ -195,6 +197,8 @@ class Target:
         names = [found for found in map(_SHARD.search, self._finished()) if found is not None]
         numbers = sorted(int(found[1]) for found in names)
         words = "no shard was finished, nothing is kept"
+        if self.keep and not numbers:
+            words = f"what was added is kept in {self.workspace!r}: resume goes on with it"
         if self.keep and numbers:
             words = (
                 f"finished shards are kept ({len(numbers):,}): resume (--resume) goes on with "

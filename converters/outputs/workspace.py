@@ -99,7 +99,7 @@ class ShardRecord:
 
 
 def _field(shape: list[int] | None, **facts: Any) -> FieldMeta:
-    return FieldMeta(shape=None if shape is None else (shape[0], shape[1], shape[2]), **facts)
+    return FieldMeta(shape=None if shape is None else tuple(shape), **facts)
 
 
 class Workspace:

@@ -16,7 +16,8 @@ from project import FILES, PACKAGES, ROOT, module_name, tree_of
 LAYERS = {
     "": (
         "asyncreader.array_types asyncreader.checks asyncreader.errors asyncreader.system"
-        " asyncreader.text asyncreader.stats asyncreader.moments asyncreader.keyed_random",
+        " asyncreader.text asyncreader.stats asyncreader.moments asyncreader.keyed_random"
+        " asyncreader.version",
         "asyncreader.pixels",
         "asyncreader.formats asyncreader.sampling",
         "asyncreader.params",
@@ -24,9 +25,9 @@ LAYERS = {
         "asyncreader.pipeline asyncreader.verify asyncreader.testing",
         "asyncreader.faces asyncreader.batch",
         "asyncreader.dataset asyncreader.reader",
-        "asyncreader",  # what users import
         "asyncreader.adapters",
         "converters",
+        "asyncreader",  # what users import
         "asyncreader.tools",
         "asyncreader.cli",
         "asyncreader.__main__ converters.__main__",
@@ -36,7 +37,7 @@ LAYERS = {
         "base",
         "extents images inspector splits",
         "fields",
-        "arrays episodes ragged subset",
+        "arrays episodes labels patches ragged subset",
         "hdf5 lmdb",
         "layouts",
         "sniff sets",
@@ -57,6 +58,7 @@ LAYERS = {
         "encode",
         "inputs",
         "outputs",
+        "writer",
         "pack",
         ".",
         "__main__",
@@ -192,11 +194,11 @@ def test_no_circles_of_packages() -> None:
 
 
 def test_loading_the_package_loads_its_errors_alone() -> None:
-    """``import asyncreader`` reads errors.py at once and nothing else, so that ``--help`` answers
-    at once; AsyncReader, Batch and ReaderStats come when they are asked for."""
+    """``import asyncreader`` reads errors.py and version.py at once and nothing else, so that
+    ``--help`` answers at once; AsyncReader, Batch and ReaderStats come when they are asked for."""
     tree = tree_of(MODULES["asyncreader"])
     assert [node.module for node in tree.body if isinstance(node, ast.ImportFrom)] == [
-        *("__future__", "typing", "errors")
+        *("__future__", "typing", "errors", "version")
     ]
 
 
