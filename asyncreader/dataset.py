@@ -438,9 +438,9 @@ def open(
 ) -> Dataset[S]:
     """Open a set to look into it: see :class:`Dataset`. ``params``: as for AsyncReader, a path or
     a dict; keywords override it. ``as_dict``: a sample is a dict of its fields by name, with its
-    label as ``label``, and of a set of episodes with ``episode`` and ``present``, and of samples of
+    label as ``label``; of a set of episodes with ``episode`` and ``present``, of samples of
     different length with ``lengths`` (of several fields ``<name>.present``, ``<name>.lengths``; see
-    Batch). Raises ParamsError, SourceNotFoundError or FormatError.
+    Batch), and of patches with ``place``. Raises ParamsError, SourceNotFoundError or FormatError.
     """
     given = given_params(params, overrides)
     p = build.rooted(parse_params(given, {}))

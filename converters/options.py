@@ -89,7 +89,7 @@ class ConvertKeywords(TypedDict, total=False):
     sample: int | None
     engine: Engine
     address: str | None
-    progress: Callable[[int, int], object] | None
+    progress: Callable[[int, int], object] | bool | None
     params: Mapping[str, object] | None
     allow_pickle: bool
 
@@ -318,8 +318,9 @@ class Options:
     )
     progress: Callable[[int, int], object] | None = parameter(
         None,
-        optional(Check("a function f(done, total)", checks.FUNCTION.take, "object")),
-        "called as `progress(done, total)` after each sample, by the calling thread; with `resume` "
+        optional(Check("a function f(done, total), or False", checks.FUNCTION.take, "object")),
+        "called as `progress(done, total)` after each sample, by the calling thread; False shows "
+        "nothing, where otherwise terminals and notebooks show a line. With `resume` it is called "
         "first with the samples that are kept",
     )
     params: ReaderParams | None = worked_out(

@@ -6,13 +6,13 @@ import contextlib
 import os
 import time
 from collections.abc import Sequence
-from typing import Any, TypeGuard, Unpack, cast
+from typing import Any, Unpack
 
 from asyncreader.errors import AsyncReaderError, SourceError
 from asyncreader.params.declare import documented
 
 from .check_options import check
-from .inputs.items import Items, count_of, give
+from .inputs.items import Items, count_of, give, is_paths
 from .inputs.opening import open_samples
 from .inputs.samples import Samples
 from .options import OPTIONS, ConvertKeywords, Options, PathLike
@@ -21,6 +21,7 @@ from .outputs.disk import is_full, no_temporary_space
 from .outputs.one_file import Order, Packing, all_bad, all_skipped, data_file, told
 from .outputs.publish import Target
 from .outputs.shards import pack_shards
+from .progress import shown
 from .report import ConvertReport
 from .writer import Writer
 
@@ -46,8 +47,13 @@ def convert(
     ParamsError for bad arguments, SampleError (such as DecodeError, with ``source_path``) for a bad
     picture, SourceError for source or target. The options:
     """
-    if not _are_paths(src):
-        return _convert_items(cast(Items, src), dst, keywords)
+    with shown(keywords.get("progress")) as progress:
+        return _convert(src, dst, {**keywords, "progress": progress})
+
+
+def _convert(src: Any, dst: PathLike, keywords: ConvertKeywords) -> ConvertReport:
+    if not is_paths(src):
+        return _convert_items(src, dst, keywords)
     begun = time.perf_counter()  # compiling, which the first run on a machine waits for, counts
     options = check(src, dst, **keywords)
     if options.engine == "ray":
@@ -86,19 +92,10 @@ def convert(
         ) from exc
 
 
-def _are_paths(
-    src: PathLike | Sequence[PathLike] | Items,
-) -> TypeGuard[PathLike | Sequence[PathLike]]:
-    """Whether it names files: a path, or a list of paths."""
-    if isinstance(src, list | tuple):
-        return all(isinstance(one, str | os.PathLike) for one in src)
-    return isinstance(src, str | os.PathLike)
-
-
 def _convert_items(src: Items, dst: PathLike, keywords: ConvertKeywords) -> ConvertReport:
     """Give samples that are no files to a Writer."""
     options: dict[str, Any] = dict(keywords)
-    progress = options.pop("progress", None)
+    progress = options.pop("progress")
     count = count_of(src)
     with Writer(dst, **options) as writer:
         for done in give(src, writer):

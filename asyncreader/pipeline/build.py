@@ -5,7 +5,6 @@ The reader connects them. Each worker process builds its own.
 
 from __future__ import annotations
 
-import os
 import warnings
 from dataclasses import replace
 from functools import partial
@@ -36,6 +35,7 @@ from ..sources.ragged import rule_of_lengths
 from ..sources.sets.joined import JoinedSource
 from ..sources.subset import classes_of, resolve_patches, resolve_weights, resolve_windows
 from ..stats import Meter
+from ..system.limits import physical_memory
 from ..system.memory import aligned_empty
 from .fill_batch import BatchFiller
 from .shared_memory import Arena, pages
@@ -315,7 +315,7 @@ def _first_batch(filler: BatchFiller, stages: int, slot: Slot) -> tuple[BatchArr
 
 def _check_memory(p: ReaderParams, layout: SlotLayout) -> None:
     needed = (p.njob + 1) * sum(layout.sizes())
-    there = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    there = physical_memory()
     if needed > there:
         raise ParamsError(
             "the slots do not fit in memory",

@@ -32,7 +32,8 @@ class Pieces:
     """
 
     def __init__(self, workspace: str, keyed: bool) -> None:
-        self._folder = os.path.join(workspace, PIECES)
+        # without keys nothing can go on with them: the next run removes them
+        self._folder = os.path.join(workspace, PIECES if keyed else "added")
         self._keyed = keyed
         #: Where the next file is written.
         self.path = os.path.join(workspace, "unfinished.h5")

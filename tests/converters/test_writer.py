@@ -384,3 +384,27 @@ def test_an_interrupted_run_goes_on_by_key(tmp_path: Path, monkeypatch: pytest.M
     with pytest.raises(ParamsError, match="resume needs the path"):
         convert([np.arange(3)], tmp_path / "none", shards=1, resume=True)
     assert sorted(n for n in os.listdir(tmp_path) if "twice" not in n) == ["set", "whole"]
+
+
+class Terminal(io.StringIO):
+    """A stream that is a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def test_progress_is_one_line_where_a_person_looks_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a terminal a line is written and removed; with progress=False, or elsewhere, nothing."""
+    rows = np.zeros((50, 3))
+    for number, (stream, progress) in enumerate(
+        ((Terminal(), None), (Terminal(), False), (io.StringIO(), None))
+    ):
+        monkeypatch.setattr("sys.stderr", stream)
+        monkeypatch.setenv("TERM", "xterm")
+        convert(rows, tmp_path / f"{number}.h5", progress=progress)
+        said = stream.getvalue()
+        assert ("packing: 50 of 50" in said) == (number == 0)
+        assert said.endswith("\r") == (number == 0)
+        assert "\n" not in said

@@ -81,14 +81,17 @@ def _copied_stripes(streamed: bool) -> Any:
 _stripes, _stripes_streamed = _copied_stripes(False), _copied_stripes(True)
 
 
-@njit(inline="always")
-def _folded(a, b):  # type: ignore[no-untyped-def]
+@intrinsic
+def _folded(typingctx: Any, a: Any, b: Any) -> Any:
     """The upper half of a product of 128 bits, xor the lower."""
-    low = (a & _LOW) * (b & _LOW)
-    one, two = (a >> _U64(32)) * (b & _LOW), (a & _LOW) * (b >> _U64(32))
-    cross = (low >> _U64(32)) + (one & _LOW) + two
-    upper = (one >> _U64(32)) + (cross >> _U64(32)) + (a >> _U64(32)) * (b >> _U64(32))
-    return upper ^ ((cross << _U64(32)) | (low & _LOW))
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        long, wide = ir.IntType(64), ir.IntType(128)
+        product = builder.mul(*(builder.zext(one, wide) for one in arguments))
+        upper = builder.lshr(product, ir.Constant(wide, 64))
+        return builder.xor(builder.trunc(upper, long), builder.trunc(product, long))
+
+    return types.uint64(types.uint64, types.uint64), generate
 
 
 @njit
