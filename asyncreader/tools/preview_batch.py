@@ -97,7 +97,7 @@ def _arrays_batch(
     """The sheet of a batch whose samples are no single pictures."""
     names, drawings = source.facts.classes, drawings_of(source)
     pictures = [part.spec.axes is not None and not part.spec.as_stored for part in source.parts]
-    length = len(Dataset.of_reader(p, {}, source))
+    length = len(Dataset.over(p, {}, source))
     first = {"batch_size": min(count, length), "world_size": 1, **given}
     with AsyncReader(first) as reader:
         batch = next(iter(reader))
