@@ -21,6 +21,7 @@ from typing import (
     TypeGuard,
     TypeVar,
     Unpack,
+    cast,
     overload,
 )
 
@@ -101,7 +102,7 @@ class Sample(Generic[S]):
 
     served: S
     record: int
-    label: Array | tuple[Array, ...] | None
+    label: Array | None
     class_name: str | None
     path: str | None
     key: str | None
@@ -269,15 +270,14 @@ class Dataset(Generic[S]):
         return dict(self._given)
 
     @property
-    def labels(self) -> Array | tuple[Array, ...] | None:
+    def labels(self) -> Array | None:
         """Labels of all samples, (N, ...) as stored, of several a tuple; None without."""
         opened = self._now()
         table = opened.source.labels
         if table is None:
             return None
         chosen = np.asarray(table[opened.records(np.arange(opened.length, dtype=np.int64))])
-        served: Array | tuple[Array, ...] = apart(chosen)
-        return served
+        return cast(Array, apart(chosen))
 
     @property
     def paths(self) -> list[str | None]:
@@ -306,7 +306,7 @@ class Dataset(Generic[S]):
         """Samples of each class, by its name, or by its label number where the set has no names.
         ParamsError where samples have no label, several, or none that is a class number."""
         labels = self.labels
-        if isinstance(labels, tuple):
+        if isinstance(cast(object, labels), tuple):
             raise ParamsError("samples have several labels", found=self._params.labels_field)
         if labels is None or labels.dtype.kind not in "bui" or labels.size != len(labels):
             raise ParamsError(
