@@ -237,7 +237,7 @@ class Dataset(Generic[S]):
         (record,) = opened.records(_number(index, opened.length)).tolist()
         looked = Inspector(opened.source.first)
         (own,) = opened.source.records(np.array([record], np.int64)).tolist()
-        path, label = looked.path(own), None
+        path, label = looked.path(own), cast(Any, None)
         if opened.source.labels is not None:
             rows = apart(np.asarray(opened.source.labels[np.array([record], np.int64)]))
             label = tuple(one[0] for one in rows) if isinstance(rows, tuple) else rows[0]
