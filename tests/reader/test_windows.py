@@ -276,8 +276,8 @@ class TestEverySet:
         assert (seen == sorted(seen)) == (shuffle is False)
 
     def test_processes(self, gzipped: Written) -> None:
-        """Worker processes fill the same batches as threads."""
-        more: dict[str, Any] = {"shuffle": True, "window_edge": ("repeat", "zero"), "nthread": 2}
+        """A worker process fills the same batches as a thread."""
+        more: dict[str, Any] = {"shuffle": True, "window_edge": ("repeat", "zero")}
         with opened(gzipped, **more) as reader:
             expected = list(copies(reader))
         with opened(gzipped, workers="process", njob=2, **more) as reader:
@@ -797,8 +797,11 @@ def test_a_window_longer_than_all_episodes(tmp_path: Path) -> None:
     ("params", "says"),
     [
         ({"data_field": "a", "window": 2}, "nothing says where the episodes"),
-        ({"data_field": "c", "episodes": "groups:data/demo_*"}, r"a \(4 x 2\), b \(4 x 3\)"),
-        ({"window": 2}, r"a \(4 x 2\), b \(4 x 3\)"),
+        (
+            {"data_field": "c", "episodes": "groups:data/demo_*"},
+            r"a \(4 x 2 float64\), b \(4 x 3 float32\)",
+        ),
+        ({"window": 2}, r"a \(4 x 2 float64\), b \(4 x 3 float32\)"),
         ({"data_field": "a", "episodes": "groups:nothing_*"}, "no group"),
         ({"data_field": "a", "episodes": "ends:nothing"}, "no field 'nothing'"),
         ({"data_field": "a", "episodes": "ends:ends", "window": {"b": 2}}, "not read"),

@@ -250,9 +250,10 @@ class Hdf5:
             raise self.no_field(name)
         return found
 
-    def no_field(self, name: str) -> ParamsError:
-        """The error for a missing data set: it lists those that are there."""
-        return missing(name, list_fields(self.members, self._root), self.path)
+    def no_field(self, name: str, group: Any = None) -> ParamsError:
+        """The error for a missing data set: it lists those that are there, or in a ``group``."""
+        inside = list_fields(self.members, self._root if group is None else group)
+        return missing(name, inside, self.path)
 
     def member(self, name: str) -> Dataset | None:
         """A data set of the root group by a hard link, whose bytes are in this file; None for

@@ -358,7 +358,8 @@ class Structure:
         for offset, end in blocks:  # which grow as they are read
             while offset + head <= min(end, self._size) and count < _MESSAGES:
                 count += 1
-                kind, size, flags = parse.unpack_from(self._data, offset)
+                head_bytes = self._data[offset : offset + parse.size]
+                kind, size, flags = parse.unpack(head_bytes)
                 body = offset + head
                 if kind == 0x10:
                     with contextlib.suppress(_Odd):

@@ -30,6 +30,7 @@ from ..hdf5.listing import list_fields, missing
 from ..hdf5.structure import DatasetHeader
 from ..request import Request, stored_samples
 from .hdf5_data import index_data
+from .hdf5_labels import EpisodeValues
 from .hdf5_set import Hdf5Set
 
 #: Groups that are looked at.
@@ -89,8 +90,11 @@ class _Column:
 class GroupedFields:
     """Collects the fields of many groups; each of their data sets is opened once."""
 
-    def __init__(self, found: Hdf5Set, groups: Sequence[str]) -> None:
+    def __init__(
+        self, found: Hdf5Set, groups: Sequence[str], labels: EpisodeValues | None = None
+    ) -> None:
         self._found = found
+        self._labels = labels
         self._groups = groups
         #: the group that the one before was in, by name
         self._inside: tuple[str | None, object | None] = None, None
@@ -133,6 +137,8 @@ class GroupedFields:
             self._note(column, name, data)
             if number == 0:
                 column.header = _as_the_library(h5.header(last, parent), data)
+        if self._labels is not None:
+            self._labels.add(here, group)
 
     def _missing(self, group: str, name: str, here: Any, number: int) -> Exception:
         path = self._found.path
@@ -276,6 +282,9 @@ class GroupedFields:
                 chunk=column.chunk,
                 compression=column.compression,
             )
+        labels, classes = None, None
+        if self._labels is not None:
+            labels, classes = self._labels.made(kept, episodes)
         short = tuple(name.rpartition("/")[2] for name in names)
         episodes = replace(episodes, names=short, splits=splits(short))
         facts = SetFacts(
@@ -285,9 +294,10 @@ class GroupedFields:
             count=int(episodes.ends[-1]),
             io=found.file.io,
             size_on_disk=found.file.size,
+            classes=classes,
         )
         windows = Windows(episodes, dict.fromkeys(fields))
-        return SetIndex(facts, fields, None, windows=windows)
+        return SetIndex(facts, fields, labels, windows=windows)
 
 
 def _as_the_library(header: DatasetHeader | None, data: Any) -> DatasetHeader | None:

@@ -129,9 +129,9 @@ def survey(
     about ``seconds``, and longer where listing the folder does. ``progress`` gets a line for each
     step. Raises what ``convert`` raises of a folder that it does not take as a whole.
     """
+    from converters.check_options import check, check_encoding
     from converters.inputs.folder import FolderSamples
     from converters.inputs.packed import may_be_packed
-    from converters.check_options import check, check_encoding
 
     began, tell = time.perf_counter(), progress or (lambda _: None)
     dst = dst or f"{os.path.basename(os.path.abspath(src))}.h5"
@@ -175,7 +175,7 @@ def survey(
 #: Options that say which pictures there are, and what they are stored as.
 _OF_LISTING: Final = (
     *("labels", "no_labels", "classes", "classes_from_folders", "follow_links"),
-    *("channels", "bits"),
+    *("split", "group_by", "splits_from_folders", "split_column", "channels", "bits"),
 )
 #: Options of one encoding.
 _OF_ENCODING: Final = ("size", "resize", "quality", "restarts", "compression", "chunk")
