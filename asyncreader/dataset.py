@@ -8,6 +8,7 @@ import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from importlib import import_module
 from typing import (
     TYPE_CHECKING,
@@ -17,6 +18,7 @@ from typing import (
     NamedTuple,
     Self,
     SupportsIndex,
+    TypeGuard,
     TypeVar,
     Unpack,
     overload,
@@ -32,6 +34,7 @@ from .moments import FieldStatistics, Moments
 from .params import PARAMETERS, Given, ReaderKeywords, ReaderParams, given_params, parse_params
 from .params.declare import documented
 from .pipeline import build
+from .pipeline.fill_batch import BatchFiller
 from .pixels.rows import RowJob
 from .pixels.specs import OutputSpec, SampleSpec
 from .pixels.transform import RowTransform
@@ -39,8 +42,9 @@ from .sampling import sampler_of
 from .sampling.lengths import Lengths
 from .sampling.samplers import Storage
 from .sampling.schedule import Schedule
-from .sources import Inspector, OpenSet, fingerprint
+from .sources import Inspector, OpenSet, fingerprint, open_there
 from .sources.base import Source, read_rows
+from .sources.labels import apart
 from .stats import Meter
 from .text import some, times
 
@@ -94,7 +98,7 @@ class Sample(Generic[S]):
 
     served: S
     record: int
-    label: Array | None
+    label: Array | tuple[Array, ...] | None
     class_name: str | None
     path: str | None
     key: str | None
@@ -115,7 +119,8 @@ class Dataset(Generic[S]):
     there, SampleError (ChecksumError, DecodeError) for a bad sample, ReaderClosedError after
     close(); opening raises what AsyncReader raises.
 
-    ``S`` is the type of a sample, ``tuple[Array, Array]`` unless annotated otherwise.
+    ``S`` is the type of a sample, ``tuple[Array, Array]`` unless annotated otherwise, as
+    ``ds: Dataset[dict[str, Array]] = asyncreader.open(path, as_dict=True)``.
     """
 
     def __init__(self, params: ReaderParams, given: Mapping[str, object], as_dict: bool) -> None:
@@ -126,7 +131,7 @@ class Dataset(Generic[S]):
         self._lock = threading.Lock()
         self._opened: _Opened | None = None
         self._closed = False
-        names = self._now().source.names
+        names = self.source.names
         if as_dict and "label" in names:
             self.close()
             raise ParamsError(
@@ -136,12 +141,14 @@ class Dataset(Generic[S]):
             )
 
     @classmethod
-    def of_reader(cls, params: ReaderParams, given: Mapping[str, object], source: OpenSet) -> Self:
-        """The dataset of a reader, over the set that the reader has open."""
+    def over(
+        cls, params: ReaderParams, given: Mapping[str, object], source: OpenSet, owned: bool = False
+    ) -> Self:
+        """The dataset over a set that is open already; ``owned``: which is closed with it."""
         made = cls.__new__(cls)
         made._params, made._given, made._as_dict = params, dict(given), False
         made._lock, made._closed = threading.Lock(), False
-        made._opened = _Opened(params, source, owned=False)
+        made._opened = _Opened(params, source, owned)
         return made
 
     def _now(self) -> _Opened:
@@ -178,6 +185,8 @@ class Dataset(Generic[S]):
             return self._shaped(opened.read(_number(int(index), opened.length)), 0)
         if isinstance(index, slice):
             numbers = np.arange(*index.indices(opened.length), dtype=np.int64)
+        elif _is_number(index):  # of another library, such as a tensor
+            return self._shaped(opened.read(_number(index, opened.length)), 0)
         else:
             numbers = _numbers(index, opened.length)
         return self._shaped(opened.read(numbers))
@@ -187,6 +196,8 @@ class Dataset(Generic[S]):
         opened = self._now()
         if opened.sizes_differ:
             return [self[index] for index in indices]
+        if isinstance(indices, tuple):  # what numpy takes for the axes of one sample
+            indices = list(indices)
         rows = opened.read(_numbers(indices, opened.length))
         return [self._shaped(rows, row) for row in range(len(indices))]
 
@@ -202,12 +213,16 @@ class Dataset(Generic[S]):
         def one(array: Any) -> Any:
             return array if row is None else array[row]
 
+        def of_label(labels: Any) -> Any:
+            several = apart(labels)
+            return tuple(map(one, several)) if isinstance(several, tuple) else one(several)
+
         made: Any
         if self._as_dict:
-            made = {name: one(array) for name, array in rows.named().items()}
+            made = {name: of_label(array) for name, array in rows.named().items()}
         else:
             made = tuple(one(array) for array in rows.data) if rows.several else one(rows.data[0])
-            made = made if rows.labels is None else (made, one(rows.labels))
+            made = made if rows.labels is None else (made, of_label(rows.labels))
         shaped: S = made
         return shaped
 
@@ -219,10 +234,12 @@ class Dataset(Generic[S]):
         (own,) = opened.source.records(np.array([record], np.int64)).tolist()
         path, label = looked.path(own), None
         if opened.source.labels is not None:
-            label = np.asarray(opened.source.labels[np.array([record], np.int64)])[0]
+            rows = apart(np.asarray(opened.source.labels[np.array([record], np.int64)]))
+            label = tuple(one[0] for one in rows) if isinstance(rows, tuple) else rows[0]
         classes, name = self.classes, None
-        if classes and label is not None and label.size == 1:
-            number = int(label.reshape(-1)[0])
+        first = label[0] if isinstance(label, tuple) else label
+        if classes and first is not None and first.size == 1:
+            number = int(first.reshape(-1)[0])
             name = classes[number] if 0 <= number < len(classes) else None
         parts = zip(opened.source.names, opened.source.parts, strict=True)
         return Sample(
@@ -248,13 +265,15 @@ class Dataset(Generic[S]):
         return dict(self._given)
 
     @property
-    def labels(self) -> Array | None:
-        """Labels of all samples, (N, ...) as stored; None without."""
+    def labels(self) -> Array | tuple[Array, ...] | None:
+        """Labels of all samples, (N, ...) as stored, of several a tuple; None without."""
         opened = self._now()
         table = opened.source.labels
         if table is None:
             return None
-        return np.asarray(table[opened.records(np.arange(opened.length, dtype=np.int64))])
+        chosen = np.asarray(table[opened.records(np.arange(opened.length, dtype=np.int64))])
+        served: Array | tuple[Array, ...] = apart(chosen)
+        return served
 
     @property
     def paths(self) -> list[str | None]:
@@ -266,7 +285,7 @@ class Dataset(Generic[S]):
 
     @property
     def classes(self) -> tuple[str, ...] | None:
-        """Class names by label number, where the set has them."""
+        """Class names by label number, where the set has them; of several labels of the first."""
         return self._now().source.facts.classes
 
     @property
@@ -279,6 +298,8 @@ class Dataset(Generic[S]):
         """Samples of each class, by its name, or by its label number where the set has no names.
         ParamsError where samples have no label, several, or none that is a class number."""
         labels = self.labels
+        if isinstance(labels, tuple):
+            raise ParamsError("samples have several labels", found=self._params.labels_field)
         if labels is None or labels.dtype.kind not in "bui" or labels.size != len(labels):
             raise ParamsError(
                 "samples have no class to count",
@@ -405,7 +426,7 @@ def open(
     *,
     as_dict: bool = False,
     **overrides: Unpack[ReaderKeywords],
-) -> Dataset:
+) -> Dataset[S]:
     """Open a set to look into it: see :class:`Dataset`. ``params``: as for AsyncReader, a path or
     a dict; keywords override it. ``as_dict``: a sample is a dict of its fields by name, with its
     label as ``label``, and of a set of episodes with ``episode`` and ``present``, and of samples of
@@ -415,14 +436,34 @@ def open(
     given = given_params(params, overrides)
     p = build.rooted(parse_params(given, {}))
     rooted = {name: getattr(p, name) for name in given}
-    return Dataset(p, rooted, as_dict)
+    made: Dataset[S] = Dataset(p, rooted, as_dict)
+    try:
+        made._now().check()
+    except BaseException:
+        made.close()
+        raise
+    return made
+
+
+def look_into(params: Mapping[str, object]) -> Dataset:
+    """The set that ``params`` name, to look at what is stored: unlike :func:`open`, this does not
+    ask whether its samples can be served as they say. Where nothing says which field is meant, all
+    that can be read together."""
+    p, source = open_there(parse_params(params, {}))
+    return Dataset.over(p, params, source, owned=True)
 
 
 def _open_again(given: dict[str, Any], as_dict: bool) -> Dataset:
     return open(given, as_dict=as_dict)
 
 
-def _number(index: int, length: int) -> Int64:
+def _is_number(index: object) -> TypeGuard[SupportsIndex]:
+    """Whether it is one whole number, and no list, array or truth value."""
+    one = getattr(index, "ndim", 0) == 0 and not isinstance(index, bool)
+    return one and hasattr(index, "__index__")
+
+
+def _number(index: SupportsIndex, length: int) -> Int64:
     """One of :func:`_numbers`, in a fifth of the time."""
     index = operator.index(index)
     if not -length <= index < length:
@@ -524,18 +565,31 @@ class _Opened:
             self.sizes_differ = p.size is None and p.transform is None and _differ(source.spec)
             if self.sizes_differ:
                 p = replace(p, size=(1, 1), crop="none")
-            self._wanted = p.wanted
+            self._params = p
             self._schedule: Schedule = _in_order(p, source)
-            self._filler = build.make_filler(p, source, self._schedule)
+            self._lengths = source.lengths(p.wanted)
         except BaseException:
             self.close()
             raise
-        self.fills: tuple[RowTransform, ...] = tuple(self._filler.fills)
-        self._lengths = source.lengths(p.wanted)
-        self._seed = p.seed
         self.length = self._schedule.length
-        row = sum(fill.row_bytes for fill in self.fills)
-        self.together = max(1, _TOGETHER // max(1, row))
+
+    @cached_property
+    def _filler(self) -> BatchFiller:
+        return build.make_filler(self._params, self.source, self._schedule)
+
+    @cached_property
+    def fills(self) -> tuple[RowTransform, ...]:
+        """How each field becomes rows."""
+        return tuple(self._filler.fills)
+
+    def check(self) -> None:
+        """ParamsError where samples cannot be served as the parameters say."""
+        assert self.fills
+
+    @property
+    def together(self) -> int:
+        """Samples that are read together where all are gone through."""
+        return max(1, _TOGETHER // max(1, sum(fill.row_bytes for fill in self.fills)))
 
     def records(self, numbers: Int64) -> Int64:
         """The record numbers of samples."""
@@ -553,7 +607,7 @@ class _Opened:
         labels = None if table is None else np.asarray(table[records])
         if count:
             made = None if label is None else np.zeros((count, *label.shape), label.dtype)
-            keys = mix_rows(key_of(self._seed, STREAM_GEOMETRY, 0), numbers)
+            keys = mix_rows(key_of(self._params.seed, STREAM_GEOMETRY, 0), numbers)
             job = RowJob(records, np.arange(count), keys, None, numbers, labels, made)
             for bad in sorted(self._filler.read(job, fills, outs, Meter()), key=lambda b: b.row):
                 raise bad.error
@@ -572,7 +626,7 @@ class _Opened:
                 found=" and ".join(times(size) for size in sizes[:3]),
                 hint="pass size=(H, W), or read them one by one",
             )
-        return self.source.fills(replace(self._wanted, size=sizes[0]))
+        return self.source.fills(replace(self._params.wanted, size=sizes[0]))
 
     def _compiled(self, records: Int64) -> _Rows | None:
         """Rows that compiled code wrote: it can where they lie in memory."""
@@ -657,7 +711,7 @@ class _Opened:
         return out.reshape(-1, out.shape[-1])
 
     def close(self) -> None:
-        if hasattr(self, "_filler"):
+        if "_filler" in self.__dict__:
             self._filler.let_go()
         if self._owned:
             self.source.close()

@@ -148,10 +148,10 @@ def select_of(value: Any) -> tuple[Condition, ...]:
     kind, equals, rest = text.partition("=")
     if not equals:
         listed = os.path.splitext(text)[1].lower() in (".csv", ".txt")
-        return (Condition("paths" if listed else "", (text,)),)
+        return (Condition("paths", (os.path.abspath(text),)) if listed else Condition("", (text,)),)
     kind = {"class": "classes", "splits": "split"}.get(kind.strip(), kind.strip())
     _of_kind(kind)
-    return (Condition(kind, (rest,)),)
+    return (Condition(kind, (os.path.abspath(rest) if kind == "paths" else rest,)),)
 
 
 def _of_kind(kind: str) -> bool:

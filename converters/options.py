@@ -33,7 +33,9 @@ PathLike: TypeAlias = str | os.PathLike[str]
 Size: TypeAlias = tuple[int, int] | int | str
 
 #: What is packed of a source: as on the command line, a slice, or several of them.
-Select: TypeAlias = str | slice | Sequence[str | slice] | Mapping[str, str | Sequence[str]]
+Select: TypeAlias = (
+    PathLike | slice | Sequence[PathLike | slice] | Mapping[str, str | Sequence[str]]
+)
 
 # The values that some options have: their check and Tab take them from these types.
 Resize: TypeAlias = Literal["crop", "pad", "squeeze"]

@@ -85,10 +85,14 @@ def _check_source(given: Mapping[str, object]) -> None:
             found=" and ".join(named) or "none",
             expected="one of path, hdf5_path, lmdb_path, mix or data",
         )
-    if given.get("labels") is not None and "data" not in named:
-        raise ParamsError(
-            "labels= goes with data=", hint="name the labels of a file by labels_field"
-        )
+    if given.get("labels") is not None:
+        if named == ["mix"]:
+            raise ParamsError("labels= goes with data= or with the path of one set", found="mix=")
+        both = [one for one in ("labels_field", "labels_path") if given.get(one) is not None]
+        if both and named != ["data"]:
+            raise ParamsError(
+                "labels= and labels of the file are both asked for", found=f"labels= and {both[0]}="
+            )
     if given.get("labels_path") is not None:
         if named != ["path"] and named != ["hdf5_path"]:
             raise ParamsError("labels_path goes with path= or hdf5_path=", found=f"{named[0]}=")
@@ -139,6 +143,14 @@ def _check_together(p: ReaderParams) -> None:
 
 
 def _check_mix(p: ReaderParams) -> None:
+    several = isinstance(p.labels_field, tuple)
+    if several and (p.mix is not None or p.data is not None or p.cuda):
+        name = "mix" if p.mix is not None else "data" if p.data is not None else "cuda"
+        raise ParamsError(
+            f"several labels do not go with {name}=",
+            found=f"labels_field={p.labels_field!r}",
+            hint="name the others as fields: data_field=[...]",
+        )
     if p.mix is None:
         for name in ("mix_until", "classes"):
             if getattr(p, name) != PARAMETERS[name].default:

@@ -126,7 +126,7 @@ class ReaderKeywords(TypedDict, total=False):
     data_field: str | Sequence[str] | Mapping[str, str]
     boxes_field: str | None
     keypoints_field: str | None
-    labels_field: str | None
+    labels_field: str | Sequence[str] | None
     labels_path: str | os.PathLike[str] | None
     columns: Sequence[int] | Sequence[str] | Mapping[str, Sequence[int] | Sequence[str]] | None
     subset: slice | str | Sequence[int] | npt.NDArray[np.integer] | None
@@ -255,7 +255,11 @@ class ReaderParams:
         "`data={name: array, ...}`: several fields",
         shown="one of these",
     )
-    labels: object = parameter(None, optional(checks.LABELS), "labels that go with `data`")
+    labels: object = parameter(
+        None,
+        optional(checks.LABELS),
+        "labels that go with `data`, or with a path: one for each row, or for each episode",
+    )
     data_field: str | tuple[str, ...] | dict[str, str] = parameter(
         "data",
         checks.FIELDS,
@@ -275,8 +279,12 @@ class ReaderParams:
         "name of a field of keypoints (..., 2), or (..., 3) with their visibility: x, y; they come "
         "behind the boxes",
     )
-    labels_field: str | None = parameter(
-        "labels", optional(checks.TEXT), "name of the labels in the file; None: no labels"
+    labels_field: str | tuple[str, ...] | None = parameter(
+        "labels",
+        optional(checks.NAMES),
+        'name of the labels in the file; None: no labels; `["a", "b"]`: several, as a tuple. Of '
+        'episodes also a value or a row of each, and `"@attribute"` of its group or file '
+        "([labels](arrays.md#labels))",
     )
     labels_path: str | None = parameter(
         None,
@@ -286,8 +294,8 @@ class ReaderParams:
     columns: Chosen | dict[str, Chosen] | None = parameter(
         None,
         optional(COLUMNS),
-        "columns (genes) of sparse rows to be served, in this order: numbers, or names as the set "
-        "has them; or a dict of these by field",
+        "columns (genes) of sparse rows, or of rows of numbers, to be served, in this order: "
+        "numbers, or names as the set has them; or a dict of these by field",
         shown="all",
     )
     subset: slice | Int64 | str | None = parameter(

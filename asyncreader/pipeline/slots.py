@@ -15,6 +15,7 @@ from ..array_types import Array, Bools, Int64
 from ..sampling.episodes import Windows
 from ..sampling.lengths import Lengths
 from ..sampling.schedule import BatchPlan
+from ..sources.labels import apart
 from ..stats import BadRow
 from .owners import Observer, RingSlot
 from .ring import Ring
@@ -294,7 +295,7 @@ class SlotRing(Ring[Slot]):
         assert taken is not None  # what there is instead is raised
         return taken
 
-    def hand_out(self, slot: Slot, copy: bool) -> tuple[Data, Array | None]:
+    def hand_out(self, slot: Slot, copy: bool) -> tuple[Data, Data | None]:
         """Data and labels of a held slot, cut to the rows of its batch; private with ``copy``."""
         assert slot.plan is not None
         count, whole = slot.plan.indices.size, slot.rows[0].shape[0]
@@ -307,7 +308,7 @@ class SlotRing(Ring[Slot]):
         elif copy:
             data = [array.copy(order="K") for array in data]
             labels = None if labels is None else labels.copy(order="K")
-        return tuple(data) if slot.several else data[0], labels
+        return tuple(data) if slot.several else data[0], apart(labels)
 
     def _give(self, slot: Slot, more: Callable[[], SlotMemory]) -> None:
         """What a held slot has is the caller's for good; the slot gets memory that was handed out

@@ -116,6 +116,10 @@ class NumberRows:
         self._each, self._item = 1, stored.row_bytes
         self._members = [Member("", 0, stored.dtype, stored.shape)]
         self.shape = stored.shape
+        if stored.columns is not None:
+            dtype = stored.dtype
+            self._members = [Member("", one * dtype.itemsize, dtype) for one in stored.columns]
+            self.shape = (len(stored.columns),)
         if stored.dtype.names is not None:
             self._each, self._item = math.prod(stored.shape), stored.dtype.itemsize
             asked = wanted.members if stored.members is None else stored.members
@@ -127,7 +131,8 @@ class NumberRows:
         self.dtype: np.dtype[Any] = wanted.dtype or np.result_type(*native)
         kinds = [one.dtype for one in self._members]
         self.narrows = not all(ranges.holds_all(kind, self.dtype) for kind in kinds)
-        self.plain = not stored.dtype.names and stored.dtype == self.dtype and not wanted.affine
+        whole = stored.dtype.names is None and stored.columns is None
+        self.plain = whole and stored.dtype == self.dtype and not wanted.affine
         self.compiled = all(is_number(kind) for kind in kinds)
         self._affine = wanted.affine
         self._scale, self._shift = self._coefficients(wanted)

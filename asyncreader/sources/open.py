@@ -31,6 +31,7 @@ from .arrays import index_arrays, label_array
 from .bytestore import OpenFile
 from .episodes import array_episodes, of_episodes, tables_of, windows_of
 from .fields import OpenSet, SetIndex, joined_fields, open_file
+from .labels import together, with_labels
 from .layouts.hdf5_layouts import index_hdf5
 from .layouts.npy import index_npy
 from .layouts.open_lmdb import index_lmdb
@@ -53,7 +54,7 @@ def fields_of(p: ReaderParams) -> Request:
         data=p.data_field if isinstance(p.data_field, str) else _stored(p)[0],
         episodes=p.episodes,
         windowed=p.window is not None or p.episodes_subset is not None,
-        labels=p.labels_field,
+        labels=_labels_name(p),
         labels_path=p.labels_path,
         dims=p.dims,
         labels_required=p.labels_field != "labels" or p.labels_path is not None,
@@ -65,6 +66,13 @@ def fields_of(p: ReaderParams) -> Request:
         offsets=_offsets(p) if isinstance(p.offsets_field, dict) else p.offsets_field,
         cut=p.max_length is not None,
     )
+
+
+def _labels_name(p: ReaderParams) -> str | None:
+    """The labels in the file, of several the first; None where the caller has them, or none."""
+    if p.labels is not None and p.data is None:
+        return None
+    return p.labels_field[0] if isinstance(p.labels_field, tuple) else p.labels_field
 
 
 def _dtypes(p: ReaderParams) -> dict[str, str]:
@@ -109,12 +117,19 @@ def _columns(p: ReaderParams) -> dict[str, Columns]:
 def _check_columns(asked: Request, index: SetIndex) -> None:
     """ParamsError where columns are asked for of what has none to choose from."""
     for name, field in index.fields.items():
-        if replace(asked, data=name).own_columns is not None and field.stored_as is None:
+        chosen = field.stored_as is not None or field.spec.columns is not None
+        columns = replace(asked, data=name).own_columns
+        if columns is not None and not chosen:
+            named = isinstance(columns[0], str) and len(field.spec.shape or ()) == 1
             raise ParamsError(
-                f"columns are of sparse rows, and field {name!r} has none",
+                f"the columns of field {name!r} have no names"
+                if named
+                else f"columns are of rows of numbers, and field {name!r} has none",
                 path=index.facts.path,
                 found=f"samples of shape {field.spec.shape}",
-                hint="serve it whole, and choose from it in postprocess; with several fields: "
+                hint="give their numbers"
+                if named
+                else "serve it whole, and choose from it in postprocess; with several fields: "
                 "columns={field: [...]}",
             )
 
@@ -328,10 +343,32 @@ def _check_family(names: Sequence[str]) -> None:
 
 
 def open_reader_source(p: ReaderParams) -> OpenSet:
-    """What a reader's parameters name: fields of a path's set, or arrays.
+    """What a reader's parameters name: fields of a path's set, or arrays, with their labels.
 
     Raises SourceNotFoundError, FormatError or ParamsError; nothing stays open then.
     """
+    found = _open_params(p)
+    if p.labels is None and not isinstance(p.labels_field, tuple):
+        return found
+    with _all_or_none([found]):
+        if p.labels is not None:
+            if p.data is None or p.episodes is not None:
+                found = OpenSet(with_labels(found, p.labels), found.parts)
+            return found
+        assert isinstance(p.labels_field, tuple)
+        tables: dict[str, Array] = {}
+        for name in p.labels_field:
+            # each is found, joined and numbered as it is alone
+            one = found if not tables else _open_params(replace(p, labels_field=name))
+            with contextlib.nullcontext() if one is found else contextlib.closing(one):
+                if one.labels is None:
+                    raise ParamsError(f"no labels {name!r} in this set", path=found.facts.path)
+                tables[name] = one.labels
+        return OpenSet(replace(found.index, labels=together(tables)), found.parts)
+
+
+def _open_params(p: ReaderParams) -> OpenSet:
+    """As :func:`open_reader_source`, with one array of labels, or those of arrays."""
     names, fields = p.field_names, fields_of(p)
     if p.mix is not None:
         if fields.windowed or p.episodes is not None or isinstance(p.data_field, dict):
@@ -367,7 +404,8 @@ def open_reader_source(p: ReaderParams) -> OpenSet:
     given: dict[str, Any] = p.data if isinstance(p.data, dict) else {fmt.DATA: p.data}
     arrays: dict[str, OpenSet] = {}
     with _all_or_none(arrays.values()):
-        arrays[stored[0]] = _open_array(p, given, p.labels, asked)
+        labels = p.labels if p.episodes is None else None
+        arrays[stored[0]] = _open_array(p, given, labels, asked)
         for one in asked.also(arrays[stored[0]].spec, ()):
             arrays[one.data] = _open_array(p, given, None, one)
         indexes = {name: one.index for name, one in arrays.items()}

@@ -64,7 +64,7 @@ class Request:
     def own_offsets(self) -> str | Literal[False] | None:
         """Those of this field."""
         if isinstance(self.offsets, Mapping):
-            return self.offsets.get(self.data, False)
+            return self.offsets.get(self.data)
         return self.offsets
 
     @property
@@ -164,13 +164,35 @@ def stored_samples(
                 expected="(N, H, W), (N, H, W, C) or (N, C, H, W)",
                 hint="give it a reader of its own: with the same seed it has the same order",
             )
-        return 0, SampleSpec(shape[1:], dtype, None)
+        return 0, SampleSpec(
+            shape[1:], dtype, None, columns=_numbers_of_columns(shape, asked, path)
+        )
     number = letters.index("N")
     rows, axes = shape[:number] + shape[number + 1 :], letters.replace("N", "")
     if "C" not in axes:
         return number, grey_rows(rows, dtype, axes)
     few = asked.dims is not None or min(shape[1], shape[3]) <= _MOST_CHANNELS
     return number, SampleSpec(rows, dtype, axes, as_stored=not few)
+
+
+def _numbers_of_columns(
+    shape: tuple[int, ...], asked: Request, path: str
+) -> tuple[int, ...] | None:
+    """The columns of rows of numbers that are asked for, by number; None for all, and where
+    something else has to say what their names mean."""
+    columns = asked.own_columns
+    if columns is None or len(shape) != 2:
+        return None
+    numbers = tuple(one for one in columns if isinstance(one, int))
+    wrong = [one for one in numbers if one >= shape[1]]
+    if wrong:
+        raise ParamsError(
+            "columns names a column that does not exist",
+            path=path,
+            found=wrong[0],
+            expected=f"0 to {shape[1] - 1}",
+        )
+    return numbers or None
 
 
 def grey_rows(shape: tuple[int, ...], dtype: np.dtype[Any], axes: str = "HW") -> SampleSpec:

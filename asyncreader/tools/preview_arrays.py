@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -12,9 +12,9 @@ from ..array_types import Array, Int64
 from ..dataset import Dataset
 from ..errors import FormatError, ParamsError, SampleError
 from ..params import PARAMETERS, ReaderParams
-from ..pipeline.build import make_schedule
 from ..pixels.specs import SampleSpec
 from ..sources import OpenSet
+from ..sources.request import NAME_AXES
 from ..text import some, times
 from .contact_sheet import Tile
 from .drawing import HIGH, LINES, FieldDrawing, draw_samples
@@ -55,9 +55,9 @@ def preview_arrays(
     """
     default = {name: PARAMETERS[name].default for name in _LEFT_OUT}
     p = replace(p, **default, layout="NHWC")  # type: ignore[arg-type]
-    sampler = make_schedule(p, source, 0, 1).sampler
-    numbers = _chosen(source, sampler.records, sampler.length, count, seed, indices, classes)
-    records = sampler.records(0, numbers)
+    dataset: Dataset[tuple[Array, ...]] = Dataset.over(p, {}, source)
+    numbers = _chosen(dataset, source, count, seed, indices, classes)
+    records = dataset.records(numbers)
     fields = [
         FieldDrawing(
             name,
@@ -68,7 +68,6 @@ def preview_arrays(
     ]
     specs = [part.spec for part in source.parts]
     tiles, bad, shown = [], [], []
-    dataset: Dataset[tuple[Array, ...]] = Dataset.of_reader(p, {}, source)
     for number, record in zip(numbers.tolist(), records.tolist(), strict=True):
         words, note = _words(source, record)
         try:
@@ -95,12 +94,14 @@ def preview_arrays(
         f"{name}: {_stored(part.spec)}"
         for name, part in zip(source.names, source.parts, strict=True)
     ]
+    if source.windows is None and len(source.spec.shape or ()) == 3:
+        notes.append(f"if these are pictures, {NAME_AXES}")
     for place, picture in zip(shown, pictures, strict=True):
         tiles[place] = replace(tiles[place], picture=picture)
     high, wide = pictures[0].shape[:2] if pictures else (HIGH, HIGH)
     wide = max(wide, _NARROWEST)
     how = "chosen" if indices is not None else f"drawn at random (seed {seed})"
-    subtitle = f"{_facts(source, sampler.length)}; {len(tiles):,} shown, {how}"
+    subtitle = f"{_facts(source, len(dataset))}; {len(tiles):,} shown, {how}"
     if columns is None:  # about 3 : 2
         columns = max(1, round((len(tiles) * 1.5 * high / wide) ** 0.5))
     return put_together(
@@ -117,22 +118,22 @@ def preview_arrays(
 
 
 def _chosen(
+    dataset: Dataset[tuple[Array, ...]],
     source: OpenSet,
-    records: Callable[[int, Int64], Int64],
-    total: int,
     count: int,
     seed: int,
     indices: Sequence[int] | None,
     classes: Sequence[str],
 ) -> Int64:
     """The numbers of the samples on the sheet, in order where they are drawn."""
+    total = len(dataset)
     if indices is not None:
         check_indices(indices, total, source.facts.path)
         return np.array(indices, np.int64)
     pool: Int64 | range = range(total)
     if classes:
         labels = None if source.labels is None else np.asarray(source.labels)
-        rows = records(0, np.arange(total, dtype=np.int64))
+        rows = dataset.records(np.arange(total, dtype=np.int64))
         pool = np.flatnonzero(np.isin(rows, records_of(classes, labels, source.facts.classes)))
     if not len(pool):
         raise ParamsError(

@@ -30,7 +30,7 @@ from .local_tree import Tree, sort_key
 from .masks import MaskFolder
 from .origin import open_origin
 from .packed import check_class_names, may_be_packed
-from .samples import Samples, Splits
+from .samples import Samples
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,6 @@ class FolderPart:
     labels: Array | None
     label_kind: str
     classes: tuple[str, ...] | None
-    splits: Splits | None
 
     def open(self, options: Options) -> FolderSamples:
         """These pictures as samples."""
@@ -64,7 +63,6 @@ class FolderPart:
             self.label_kind,
             self.classes,
             {},
-            self.splits,
         )
         masks = [
             MaskFolder(name, Tree(folder, options.follow_links), paths, 0)
@@ -177,7 +175,6 @@ class FolderSamples(Samples):
             tuple(tuple(paths[number] for number in wanted) for paths in self._paths),
             tuple(self._listing.stamps[number] for number in wanted),
             *(self.label_rows(numbers), self.label_kind, self.classes),
-            None if self.splits is None else self.splits.of(numbers),
         )
 
     def give_up(self) -> None:

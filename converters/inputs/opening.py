@@ -17,8 +17,8 @@ from .samples import Samples
 from .selected import JoinedSamples, Selected, select
 from .splits import drawn, shared_out
 
-#: Splits of a set, at most.
-MOST_SPLITS = 1000
+#: Letters of the names of all splits, which stand in a description of at most 64 KiB (HDF5).
+MOST_NAMES = 10_000
 
 
 def open_samples(
@@ -44,11 +44,12 @@ def open_samples(
             samples.splits = samples.splits.present()
         if options.split:
             samples.splits = shared_out(options, samples)
-        if samples.splits is not None and len(samples.splits.names) > MOST_SPLITS:
+        names = () if samples.splits is None else samples.splits.names
+        if len("".join(names)) > MOST_NAMES:
             raise ParamsError(
-                "too many splits",
-                found=f"{len(samples.splits.names):,}, such as {samples.splits.names[0]!r}",
-                expected=f"at most {MOST_SPLITS}",
+                "too many splits, or too long names of them",
+                found=f"{len(names):,}, such as {names[0][:80]!r}",
+                expected=f"names of {MOST_NAMES:,} letters together",
             )
         return samples
     except BaseException:
@@ -86,6 +87,8 @@ def _renamed(
 ) -> Sequence[Samples]:
     """The sources with one list of classes: as ``options.classes`` names them, or those of all."""
     given = options.classes
+    if given is not None and all(isinstance(one, FolderSamples) for one in opened):
+        return opened  # numbered by it
     if given is None and ((len(opened) == 1 and not known) or opened[0].label_kind != "class"):
         return opened
     if given is not None:

@@ -395,6 +395,13 @@ def _label_table(labels: Any, path: str) -> Any:
     """Labels as they are stored: (N, L), int64 or float64."""
     if not isinstance(labels, np.ndarray):
         return labels  # packed by asyncreader, and not all in memory
+    if labels.dtype.names is not None:
+        raise ParamsError(
+            "several labels are not packed",
+            path=path,
+            found=", ".join(labels.dtype.names),
+            hint="name one as labels_field",
+        )
     if labels.size == 0 or (labels.ndim > 2 and labels[0].size != 1):  # PCam's are (N, 1, 1, 1)
         raise FormatError(
             "labels of this shape cannot be packed",

@@ -19,7 +19,7 @@ from ..encode import Hold, Sample
 from ..option_values import Condition
 from ..temp_tables import PathOf
 from .labels_csv import check_regular
-from .samples import Samples, Splits, View
+from .samples import Part, Samples, Splits, View
 
 #: Paths that an error names.
 _NAMED = 5
@@ -54,6 +54,10 @@ class Selected(View):
 
     def name(self, number: int) -> tuple[Any, str]:
         return self._samples.name(int(self._numbers[number]))
+
+    def part(self, numbers: Int64) -> Part | None:
+        here = self._renumbered is None  # else the labels are those of the source
+        return self._samples.part(self._numbers[numbers]) if here else None
 
     def close(self) -> None:
         self._samples.close()
@@ -101,7 +105,7 @@ def _fulfilling(condition: Condition, samples: Samples, numbers: Int64) -> Int64
     if kind == "paths":
         return numbers[np.isin(numbers, _listed(samples, names[0]))]
     splits = () if samples.splits is None else samples.splits.names
-    classes = samples.classes or ()
+    classes = (samples.classes if samples.label_kind == "class" else None) or ()
     if not kind:
         both = (("split", splits), ("classes", classes))
         known = [word for word, of in both if not set(_each_of(names, of)) - {*of}]

@@ -29,7 +29,7 @@ from asyncreader.sources.sets.shards import whole_digests
 
 from ..encode import Kind, Packed
 from ..inputs.samples import Samples, Splits
-from ..options import Options
+from ..options import MOST_SHARDS, Options
 from .disk import sync
 from .publish import ADDED
 from .workspace import Workspace
@@ -170,6 +170,8 @@ class Grown:
                 expected=f"{old.encoding} {old.dtype}",
             )
         shards = [one.shard(n) for one in (self.manifest, new) for n in range(len(one))]
+        if len(shards) > MOST_SHARDS:
+            raise ParamsError("more shards than a set can have", expected=f"{MOST_SHARDS:,}")
         earlier = (*self.manifest.earlier, (self.manifest.count, self.manifest.digests))
         return replace(Manifest.of(common, shards), earlier=earlier)
 

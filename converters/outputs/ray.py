@@ -11,15 +11,16 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import numpy as np
 
 from asyncreader.array_types import Int64
 from asyncreader.errors import AsyncReaderError, ParamsError, SourceError
+from asyncreader.formats.packed import Encoding
 
 from ..inputs.opening import open_samples
-from ..inputs.samples import Part, Samples, View
+from ..inputs.samples import Part, Samples, Splits, View
 from ..options import Options
 from .one_shard import pack_shard
 from .workspace import Plan, ShardRecord, Workspace
@@ -43,8 +44,10 @@ class Task:
     #: The pictures of a folder, or the numbers of samples that the options name.
     part: Part | Int64
     root: str
-    #: The names of all classes, which the source need not have.
+    #: Of the set: its encoding, the names of all classes, and the splits of these samples.
+    encoding: Encoding
     classes: tuple[str, ...]
+    splits: Splits | None
 
     def run(self) -> str:
         """Pack the shard; its record as JSON."""
@@ -59,10 +62,12 @@ class Task:
         samples: Samples
         whole: Samples
         if isinstance(self.part, np.ndarray):
-            whole = open_samples(self.options, self.options.dst, self.classes)
+            usual = self.encoding if self.options.append else None
+            whole = open_samples(self.options, self.options.dst, self.classes, usual)
             samples = View(whole, self.part)
         else:
             samples = whole = self.part.open(self.options)
+        samples.splits = self.splits
         try:
             return pack_shard(self.options, self.plan, self.number, samples, workspace).to_json()
         finally:
@@ -173,6 +178,7 @@ def tasks_of(
     away = replace(options, params=read, progress=None)
     for number, numbers in wanted:
         part = samples.part(numbers)
-        yield Task(
-            away, plan, number, numbers if part is None else part, root, samples.classes or ()
-        )
+        encoding, classes = cast(Encoding, samples.encoding), samples.classes or ()
+        splits = None if samples.splits is None else samples.splits.of(numbers)
+        wanted_here = numbers if part is None else part
+        yield Task(away, plan, number, wanted_here, root, encoding, classes, splits)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import shutil
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,14 @@ from asyncreader import AsyncReader, FormatError, ParamsError, SourceError, Sour
 from asyncreader.formats.manifest import read_manifest
 from asyncreader.verify import verify_file
 from converters import convert
+from converters.check_options import check
+from converters.inputs.opening import open_samples
 from converters.outputs.append import Grown
+from converters.outputs.one_file import Order
+from converters.outputs.publish import Target
+from converters.outputs.ray import tasks_of
+from converters.outputs.shards import make_plan
+from converters.outputs.workspace import Workspace
 
 KINDS = ("hdf5", "lmdb")
 
@@ -136,6 +144,33 @@ def test_what_a_cut_run_left(made: Path, grown: Path, monkeypatch: pytest.Monkey
     assert len(list(grown.iterdir())) == 6
     assert verify_file(str(grown)).ok
     assert not list(grown.parent.glob(".*"))
+
+
+def test_tasks_of_a_cluster_append_the_same(made: Path, grown: Path) -> None:
+    """What is sent to a worker of Ray packs its shard to the byte: new classes and splits have the
+    numbers of the set, and packed samples are copied."""
+    convert(made / "more", grown.with_name("more.h5"), split="val=0.5,dev=0.5")
+    source = grown.with_name("more.h5")
+    given: dict[str, Any] = {"append": True, "shards": 2, "select": "1:", "params": {}}
+    options = check(source, grown, **given)
+    with Target(options.dst, "shards", False, append=True) as target:
+        of = Grown.open(target.path, target.shown)
+        options = of.options(options)
+        samples = open_samples(options, target.path, of.classes, of.encoding)
+        of.fit(samples, target.shown)
+        plan = make_plan(options, samples, Order(samples.count, None), of)
+        workspace = Workspace(target.workspace, options.format)
+        workspace.prepare()
+        numbers = ((n, np.array(plan.span(n), np.int64)) for n in range(plan.shards))
+        tasks = list(tasks_of(options, plan, samples, workspace.root, numbers))
+        samples.close()
+        for task in tasks:
+            pickle.loads(pickle.dumps(task)).run()
+        packed = {path.name: path.read_bytes() for path in Path(workspace.set).iterdir()}
+    convert(source, grown, **given)
+    assert len(packed) == 2
+    assert packed == {path.name: path.read_bytes() for path in grown.glob("shards-after-*")}
+    assert {*splits_of(grown)} == {"train", "val", "test", "dev"}
 
 
 # -- states that were saved before ---------------------------------------------------------------

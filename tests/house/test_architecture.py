@@ -37,7 +37,7 @@ LAYERS = {
         "base",
         "extents images inspector splits",
         "fields",
-        "arrays episodes ragged subset",
+        "arrays episodes labels ragged subset",
         "hdf5 lmdb",
         "layouts",
         "sniff sets",

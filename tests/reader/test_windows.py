@@ -517,6 +517,17 @@ def test_some_episodes(tmp_path: Path) -> None:
             opened(known, episodes_subset=wrong)
 
 
+def test_a_split_in_the_order_of_the_set(tmp_path: Path) -> None:
+    """A split of robomimic's is served in the order of the episodes' numbers, however its mask
+    lists them: the order of its SequenceDataset."""
+    known = groups(tmp_path, "contiguous")
+    with h5py.File(tmp_path / "set.h5", "a") as file:
+        file["mask/valid"] = np.array([b"demo_11", b"demo_9", b"demo_10", b"demo_0"])
+    with AsyncReader(**known.params, data_field="at", subset="valid", batch_size=1) as reader:
+        served = [int(batch.data[0, 0]) for batch in reader]
+    assert list(dict.fromkeys(served)) == [0, 9, 10, 11]
+
+
 def test_episodes_of_several_files(tmp_path: Path) -> None:
     """Several files of groups are one set: episodes are numbered through, splits are joined, and a
     name that two episodes have is an error."""
@@ -786,8 +797,11 @@ def test_a_window_longer_than_all_episodes(tmp_path: Path) -> None:
     ("params", "says"),
     [
         ({"data_field": "a", "window": 2}, "nothing says where the episodes"),
-        ({"data_field": "c", "episodes": "groups:data/demo_*"}, r"a \(4 x 2\), b \(4 x 3\)"),
-        ({"window": 2}, r"a \(4 x 2\), b \(4 x 3\)"),
+        (
+            {"data_field": "c", "episodes": "groups:data/demo_*"},
+            r"a \(4 x 2 float64\), b \(4 x 3 float32\)",
+        ),
+        ({"window": 2}, r"a \(4 x 2 float64\), b \(4 x 3 float32\)"),
         ({"data_field": "a", "episodes": "groups:nothing_*"}, "no group"),
         ({"data_field": "a", "episodes": "ends:nothing"}, "no field 'nothing'"),
         ({"data_field": "a", "episodes": "ends:ends", "window": {"b": 2}}, "not read"),
@@ -881,6 +895,37 @@ def test_the_index_is_in_proportion_to_episodes() -> None:
 # -- the field's own rules -----------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("files", [1, 2])
+def test_the_well(tmp_path: Path, files: int) -> None:
+    """Sample i is item i of The Well's WellDataset: steps in and steps out of a trajectory, with a
+    stride, and the fields that are marked as constant in time, which have no axis for it."""
+    rng = np.random.default_rng(4)
+    steps, constant = rng.normal(size=(files, 3, 10, 6, 5)), rng.normal(size=(files, 3, 6, 5))
+    for i in range(files):
+        with h5py.File(tmp_path / f"{i}.hdf5", "w") as file:
+            for name, rows in (("t1_fields/u", steps[i]), ("t0_fields/mask", constant[i])):
+                file[name] = rows
+                file[name].attrs["time_varying"] = name == "t1_fields/u"
+    into, out, stride = 2, 3, 2
+    with AsyncReader(
+        path=[tmp_path / f"{i}.hdf5" for i in range(files)],
+        data_field={"in": "t1_fields/u", "out": "t1_fields/u", "mask": "t0_fields/mask"},
+        episodes="axis",
+        window={"in": (0, into * stride, stride), "out": (into * stride, 10, stride)},
+        batch_size=2,
+    ) as reader:
+        expected = [
+            (steps[file, number, at : at + 9 : stride], constant[file, number])
+            for file, number, at in np.ndindex(files, 3, 2)
+        ]
+        assert reader.count == len(expected)
+        served = [one for b in reader for one in zip(*(np.copy(d) for d in b.data), strict=True)]
+        for (first, second, mask), (rows, still) in zip(served, expected, strict=True):
+            np.testing.assert_array_equal(np.concatenate((first, second)), rows)
+            np.testing.assert_array_equal(mask, still)
+            assert len(second) == out
+
+
 @pytest.mark.parametrize("stack", [1, 2, 4])
 @pytest.mark.parametrize("length", [1, 3, 10])
 @pytest.mark.parametrize("pads", [(True, True), (True, False), (False, True), (False, False)])
@@ -912,6 +957,42 @@ def test_robomimic(tmp_path: Path, stack: int, length: int, pads: tuple[bool, bo
         for batch, (sequence, mask) in zip(reader, expected, strict=True):
             np.testing.assert_array_equal(batch.data[0], sequence)
             np.testing.assert_array_equal(batch.present[0], mask)
+
+
+def test_lerobot() -> None:
+    """Samples are those of LeRobot: rows at a list of offsets, the first or last row of the episode
+    where they lie outside, and is_pad there (_get_query_indices); and without such rows those of
+    its EpisodeAwareSampler with drop_n_first_frames and drop_n_last_frames."""
+    lengths = (30, 7, 1, 12)
+    ends_at = np.cumsum(lengths)
+    rows = np.random.default_rng(1).normal(size=(50, 3))
+    deltas = {"a": list(range(-10, 10)), "b": [0], "c": [5, -3, 0], "d": [-100, 100, 100]}
+    with AsyncReader(
+        data={"x": rows, "end": ends_at},
+        data_field=dict.fromkeys(deltas, "x"),
+        episodes="ends:end",
+        window=deltas,
+        window_edge="repeat",
+    ) as reader:
+        assert reader.count == 50
+        for i, batch in enumerate(reader):
+            first = int(ends_at[batch.episode[0]]) - lengths[batch.episode[0]]
+            for number, offsets in enumerate(deltas.values()):
+                asked = i + np.array(offsets)
+                inside = np.clip(asked, first, first + lengths[batch.episode[0]] - 1)
+                np.testing.assert_array_equal(batch.data[number][0], rows[inside])
+                np.testing.assert_array_equal(~batch.present[number][0], asked != inside)
+    for before, after in np.ndindex(4, 4):
+        begins = ends_at - lengths
+        frames = zip(begins + before, ends_at - after, strict=True)
+        expected = [i for first, end in frames for i in range(first, end)]
+        with AsyncReader(
+            data={"x": rows, "end": ends_at},
+            data_field=["x"],
+            episodes="ends:end",
+            window=(-before, after + 1),
+        ) as reader:
+            assert [int(batch.indices[0]) for batch in reader] == expected
 
 
 # -- encoded pictures ----------------------------------------------------------------------------

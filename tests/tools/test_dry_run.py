@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shlex
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -120,8 +119,7 @@ def test_which_form_is_advised() -> None:
 def test_the_command(photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """``--dry-run`` needs no DST and writes nothing; without it DST is missing."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("asyncreader.tools.doctor.folder.survey", partial(survey, seconds=0.2))
-    words = ["convert", "--dry-run", str(photos), "--encoding", "original"]
+    words = ["convert", str(photos), "--dry-run", "--encoding", "original", "--seconds", "0.2"]
     done = CliRunner().invoke(cli.cli, words)
     assert done.exit_code == 0, done.output
     for part in ("8, ", "cat 4, dog 4", "jpeg 6, png 1", "--skip-bad --encoding original"):
@@ -130,9 +128,10 @@ def test_the_command(photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPat
     told = json.loads(CliRunner().invoke(cli.cli, [*words, "--json"]).stdout)
     assert told["forms"][0]["options"] == {"encoding": "original"}
     assert not list(tmp_path.iterdir())
-    done = CliRunner().invoke(cli.cli, ["convert", str(photos)])
-    assert done.exit_code == 2
-    assert "Missing argument 'DST'" in done.stderr
+    for words, why in (([], "Missing argument 'DST'"), (["a.h5", "--seconds", "1"], "--dry-run")):
+        done = CliRunner().invoke(cli.cli, ["convert", str(photos), *words])
+        assert done.exit_code == 2
+        assert why in done.stderr
 
 
 def test_what_cannot_be_surveyed(photos: Path, tmp_path: Path) -> None:

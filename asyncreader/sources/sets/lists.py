@@ -17,6 +17,7 @@ from ...sampling.episodes import FieldRows, Windows, field_count, joined_episode
 from ..base import FieldIndex, SetFacts
 from ..bytestore import REMOTE
 from ..fields import OpenSet, SetIndex
+from ..labels import joined_tables, renumbered
 from ..request import Request
 from .digests import WholeDigests
 from .joined import Joined, JoinedSource
@@ -131,7 +132,7 @@ def _joined_labels(files: Sequence[OpenSet], tables: list[Array | None]) -> Arra
             hint="pass labels_field=None to read all of them without",
         )
     try:
-        return np.concatenate(there)
+        return joined_tables(there)
     except ValueError as exc:
         raise FormatError(
             "the files' labels differ in shape",
@@ -169,7 +170,8 @@ def _joined_classes(
     for i, (table, names) in enumerate(zip(labels, named, strict=True)):
         if table is not None and names is not None:
             # a label that is missing is -1, and stays so
-            labels[i] = np.array([*(number[name] for name in names), -1], np.int64)[table]
+            numbers = np.array([*(number[name] for name in names), -1], np.int64)
+            labels[i] = renumbered(table, numbers)
     return labels, tuple(every)
 
 

@@ -9,11 +9,12 @@ import pytest
 from child_processes import environment, run
 
 from faults.case import Case
-from faults.programs import case_exits, case_full, case_kill, case_long_use
+from faults.programs import case_append, case_exits, case_full, case_kill, case_long_use
 from faults.programs.child_runner import ChildRunner, started
 from faults.run import SEED
 
 CASES: tuple[Case, ...] = (
+    *case_append.CASES,
     *case_exits.CASES,
     *case_full.CASES,
     *case_kill.CASES,
