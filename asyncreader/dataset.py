@@ -40,11 +40,15 @@ from .pixels.specs import OutputSpec, SampleSpec
 from .pixels.transform import RowTransform
 from .sampling import sampler_of
 from .sampling.lengths import Lengths
+from .sampling.patches import Patched
 from .sampling.samplers import Storage
 from .sampling.schedule import Schedule
 from .sources import Inspector, OpenSet, fingerprint, open_there
 from .sources.base import Source, read_rows
 from .sources.labels import apart
+from .sources.ragged import longest_of
+from .sources.request import Cut
+from .sources.subset import resolve_windows
 from .stats import Meter
 from .text import some, times
 
@@ -109,10 +113,11 @@ class Dataset(Generic[S]):
     """A set without a reader: its samples by number, and what it says of them.
 
     ``dataset[i]`` is (data, label), or the data alone of a set without labels: what an AsyncReader
-    with these parameters serves, but not shuffled, with ``crop="center"`` for a random crop, and
-    without ``flip``, ``augment``, ``views`` and what belongs to batches (``mixup``,
-    ``label_smoothing``, ``postprocess``). ``dataset[a:b]`` and ``dataset[[3, 7]]`` are stacked:
-    data (n, ...) and labels (n, ...). With ``subset`` the numbers are those of the subset.
+    with these parameters serves, but not shuffled, with ``crop="center"`` for a random crop and
+    ``patch_at="center"`` for a random patch, and without ``flip``, ``augment``, ``views`` and what
+    belongs to batches (``mixup``, ``label_smoothing``, ``postprocess``). ``dataset[a:b]`` and
+    ``dataset[[3, 7]]`` are stacked: data (n, ...) and labels (n, ...). With ``subset`` the
+    numbers are those of the subset.
 
     It takes the place of a map-style dataset of torch's DataLoader, with any start method: it is
     pickled as its parameters. Threads may share it. Errors: IndexError for a number that is not
@@ -244,7 +249,7 @@ class Dataset(Generic[S]):
         parts = zip(opened.source.names, opened.source.parts, strict=True)
         return Sample(
             served=self[index],
-            record=record,
+            record=int(opened.source.shown(np.array([record]))[0]),
             label=label,
             class_name=name,
             path=None if path is None else os.fsdecode(path),
@@ -279,8 +284,12 @@ class Dataset(Generic[S]):
     def paths(self) -> list[str | None]:
         """The path of the file that each sample was packed from; None where none is recorded."""
         opened = self._now()
-        found = list(Inspector(opened.source.first).paths())
-        chosen = opened.records(np.arange(opened.length, dtype=np.int64)).tolist()
+        looked, records = Inspector(opened.source.first), np.arange(opened.length, dtype=np.int64)
+        chosen = opened.records(records).tolist()
+        if opened.source.patches is not None:  # the number of a patch is that of its place
+            named = {place: looked.path(place) for place in set(chosen)}
+            return [None if named[i] is None else os.fsdecode(named[i] or b"") for i in chosen]
+        found = list(looked.paths())
         return [None if found[i] is None else os.fsdecode(found[i]) for i in chosen]
 
     @property
@@ -429,9 +438,9 @@ def open(
 ) -> Dataset[S]:
     """Open a set to look into it: see :class:`Dataset`. ``params``: as for AsyncReader, a path or
     a dict; keywords override it. ``as_dict``: a sample is a dict of its fields by name, with its
-    label as ``label``, and of a set of episodes with ``episode`` and ``present``, and of samples of
+    label as ``label``; of a set of episodes with ``episode`` and ``present``, of samples of
     different length with ``lengths`` (of several fields ``<name>.present``, ``<name>.lengths``; see
-    Batch). Raises ParamsError, SourceNotFoundError or FormatError.
+    Batch), and of patches with ``place``. Raises ParamsError, SourceNotFoundError or FormatError.
     """
     given = given_params(params, overrides)
     p = build.rooted(parse_params(given, {}))
@@ -450,6 +459,8 @@ def look_into(params: Mapping[str, object]) -> Dataset:
     ask whether its samples can be served as they say. Where nothing says which field is meant, all
     that can be read together."""
     p, source = open_there(parse_params(params, {}))
+    if p.max_length is None:
+        p = replace(p, max_length=longest_of(source))
     return Dataset.over(p, params, source, owned=True)
 
 
@@ -491,10 +502,9 @@ def _numbers(indices: Any, length: int) -> Int64:
 
 def _in_order(p: ReaderParams, source: OpenSet) -> Schedule:
     """The samples by number: of a mix each of all sets once, in sequence."""
-    if p.mix is None:
-        return build.make_schedule(p, source, 0, 1)
-    facts = source.facts
-    return Schedule(sampler_of(False, p.seed, 1, Storage(facts.path, facts.count)))
+    facts, (windows, subset) = source.facts, resolve_windows(p.subset, source)
+    storage = Storage(facts.path, facts.count)
+    return Schedule(sampler_of(False, p.seed, 1, storage, subset, windows))
 
 
 def _differ(stored: SampleSpec) -> bool:
@@ -511,6 +521,7 @@ def _without_training(p: ReaderParams) -> ReaderParams:
         given["overlong"] = {n: "cut" if one == "random" else one for n, one in long.items()}
     elif long == "random":
         given["overlong"] = "cut"
+    given["patch_at"] = "center" if p.patch_at == "random" else p.patch_at
     return replace(p, **given, batch_size=1, workers="thread")
 
 
@@ -531,8 +542,8 @@ class _Rows(NamedTuple):
         return self.source.named
 
     def named(self) -> dict[str, Any]:
-        """The fields by name, with the label, and of episodes their numbers and, of each window,
-        which rows are the episode's own."""
+        """The fields by name, with the label, of patches their places, and of episodes their
+        numbers and, of each window, which rows are the episode's own."""
         names, windows = self.source.names, self.source.windows
         found: dict[str, Any] = dict(zip(names, self.data, strict=True))
         if self.labels is not None:
@@ -542,6 +553,8 @@ class _Rows(NamedTuple):
             if one is not None:
                 served = one.served(self.records, every)
                 found["lengths" if len(names) == 1 else f"{name}.lengths"] = served
+        if self.source.patches is not None:
+            found["place"] = self.source.patches.volumes.of(self.records)[1]
         if windows is None:
             return found
         found["episode"] = windows.episodes.of(self.records)
@@ -566,6 +579,7 @@ class _Opened:
             if self.sizes_differ:
                 p = replace(p, size=(1, 1), crop="none")
             self._params = p
+            self._cut = Cut(p.patch or (), p.patch_axes, p.sample_axis)
             self._schedule: Schedule = _in_order(p, source)
             self._lengths = source.lengths(p.wanted)
         except BaseException:
@@ -584,6 +598,7 @@ class _Opened:
 
     def check(self) -> None:
         """ParamsError where samples cannot be served as the parameters say."""
+        build.make_schedule(self._params, self.source, 0, 1)
         assert self.fills
 
     @property
@@ -658,6 +673,9 @@ class _Opened:
 
     def _stored(self, part: Source) -> Iterator[Array]:
         """The stored values of all samples, some at a time: (n, C), (n, D) or (n,)."""
+        if self.source.patches is not None:
+            yield from self._tiles(part)
+            return
         spec = part.spec
         step = max(1, _MEASURED // max(1, 1 if spec.shape is None else spec.row_bytes))
         alike = not spec.encoded and spec.shape is not None
@@ -697,6 +715,32 @@ class _Opened:
                 for bad in read_rows(part, job, fill, out, Meter()):
                     raise bad.error
                 yield out[0] if out.ndim == 3 else out.reshape(-1)
+
+    def _tiles(self, part: Source) -> Iterator[Array]:
+        """The stored values of all volumes, each once: (n, C) of pictures, else (n,)."""
+        sampler, spec = self._schedule.sampler, part.spec
+        assert isinstance(sampler, Patched)
+        cut = sampler.patches.volumes
+        tiles = replace(sampler.patches, at="grid", step=cut.patch)
+        fill = RowTransform(spec, OutputSpec(layout="NHWC"), part.facts.path)
+        axes = self._cut.axes_of_sample(len(fill.row_shape) - spec.flat)
+        together = max(1, _MEASURED // spec.row_bytes)
+        for first in range(0, tiles.population, together):
+            numbers = np.arange(first, min(first + together, tiles.population), dtype=np.int64)
+            records, rows = tiles.records(numbers), np.arange(numbers.size)
+            out = np.empty(fill.allocate_shape(numbers.size), fill.dtype)
+            job = RowJob(records, rows, np.zeros(numbers.size, np.uint64))
+            for bad in read_rows(part, job, fill, out, Meter()):
+                raise self.source.told(bad.error)
+            for tile, shift in zip(out, tiles.repeated(numbers).tolist(), strict=True):
+                for axis, known in zip(axes, shift, strict=True):
+                    tile = tile[(slice(None),) * axis + (slice(known, None),)]
+                if spec.axes is None:
+                    yield tile.reshape(-1)
+                else:
+                    yield np.moveaxis(tile, spec.axes.index("C"), -1).reshape(
+                        -1, tile.shape[spec.axes.index("C")]
+                    )
 
     def _pixels(self, part: Source, record: int) -> Array:
         """The stored values of one sample, in its own size: (H x W, C)."""

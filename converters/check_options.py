@@ -67,7 +67,7 @@ def check_writer(dst: PathLike, given: Mapping[str, object]) -> Options:
                 f"{name} is for folders of pictures and packed sets",
                 found="samples that a program adds",
             )
-    return _checked((), dst, given)
+    return _checked(("",), dst, given)
 
 
 def _checked(sources: tuple[str, ...], dst: PathLike, given: Mapping[str, object]) -> Options:
@@ -80,8 +80,7 @@ def _checked(sources: tuple[str, ...], dst: PathLike, given: Mapping[str, object
             "chunk applies only with compression",
             hint="add compression 'gzip' (--compression gzip)",
         )
-    src = sources[0] if sources else ""
-    options = Options(src, DST("dst", dst), sources, **kept)  # type: ignore[arg-type]
+    options = Options(sources[0], DST("dst", dst), sources, **kept)  # type: ignore[arg-type]
     options = replace(
         options,
         format=_format(options),

@@ -6,13 +6,13 @@ import contextlib
 import os
 import time
 from collections.abc import Sequence
-from typing import Any, TypeGuard, Unpack, cast
+from typing import Any, Unpack
 
 from asyncreader.errors import AsyncReaderError, SourceError
 from asyncreader.params.declare import documented
 
 from .check_options import check
-from .inputs.items import Items, count_of, give
+from .inputs.items import Items, count_of, give, is_paths
 from .inputs.opening import open_samples
 from .inputs.samples import Samples
 from .options import OPTIONS, ConvertKeywords, Options, PathLike
@@ -52,8 +52,8 @@ def convert(
 
 
 def _convert(src: Any, dst: PathLike, keywords: ConvertKeywords) -> ConvertReport:
-    if not _are_paths(src):
-        return _convert_items(cast(Items, src), dst, keywords)
+    if not is_paths(src):
+        return _convert_items(src, dst, keywords)
     begun = time.perf_counter()  # compiling, which the first run on a machine waits for, counts
     options = check(src, dst, **keywords)
     if options.engine == "ray":
@@ -90,15 +90,6 @@ def _convert(src: Any, dst: PathLike, keywords: ConvertKeywords) -> ConvertRepor
             found=exc.strerror or str(exc),
             hint="; ".join(getattr(exc, "__notes__", ())) or None,
         ) from exc
-
-
-def _are_paths(
-    src: PathLike | Sequence[PathLike] | Items,
-) -> TypeGuard[PathLike | Sequence[PathLike]]:
-    """Whether it names files: a path, or a list of paths."""
-    if isinstance(src, list | tuple):
-        return all(isinstance(one, str | os.PathLike) for one in src)
-    return isinstance(src, str | os.PathLike)
 
 
 def _convert_items(src: Items, dst: PathLike, keywords: ConvertKeywords) -> ConvertReport:

@@ -248,9 +248,8 @@ class Writer:
         if self._pieces is not None:
             if adding is not None and adding.count:
                 self._finish_piece(adding)
-            copied = replace(
-                options, src=self._pieces.pattern, sources=(self._pieces.pattern,), **_AS_STORED
-            )
+            source = self._pieces.pattern
+            copied = replace(options, src=source, sources=(source,), **_AS_STORED)
             with contextlib.closing(PackedSamples(copied)) as samples:
                 self.report = pack_shards(copied, samples, self._target, self._begun, None)
             return

@@ -158,7 +158,7 @@ def _dry_run(
     """Say what packing the folder would make."""
     from ..tools.doctor.folder import survey
 
-    given = {name: value for name, value in options.items() if value not in (None, False, {})}
+    given = {name: value for name, value in options.items() if value not in (None, False, {}, ())}
     with Status(quiet or as_json) as status:
         found = survey(src, dst, seconds=seconds or 15.0, progress=status, **given)
     if as_json:

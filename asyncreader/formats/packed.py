@@ -12,12 +12,12 @@ Another field, such as ``mask``, is stored as ``data`` is, under its own name. W
 ``mask.checksums``, ``mask.paths`` if it was packed from files, and in HDF5 ``mask.offsets`` if it
 is encoded; ``fields`` of the :class:`Meta` describes it.
 
-``splits`` is int64 (N,): of each record the number of a name in the description's ``splits``, -1
-where it is in none.
-
 Rows of numbers that are no pictures have ``channels`` 0: they are stored "raw", with any ``shape``
 and any of ``NUMBER_DTYPES``; ``axes`` is "N" then. How they are served follows from their shape, as
 of a file that another program wrote.
+
+``splits`` is int64 (N,): of each record the number of a name in the description's ``splits``, -1
+where it is in none.
 
 Digests are XXH3-64 (https://github.com/Cyan4973/xxHash/blob/dev/doc/xxhash_spec.md): of a sample's
 stored bytes in ``checksums``, and of each table in ``Meta.digests``, written as 16 hex digits. That

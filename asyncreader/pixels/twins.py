@@ -13,7 +13,7 @@ from xxhash import xxh3_64_intdigest
 
 from ..array_types import Array, Float32, Float64, Int64, UInt8, UInt64
 from ..keyed_random import Draws, key_of, mix_rows, scale_rows, uniforms
-from ..system.memory import read_into
+from ..system.files import read_into
 from . import fill_tables as tables
 
 #: Methods of resizing: see filter_weights.

@@ -352,6 +352,11 @@ class Windows:
             ends=self.anchors.before(rows.ends, self.episodes) if every else None,
         )
 
+    def sampler(self, numbers: Sampler, storage: Storage) -> Sampler:
+        """The rows at which samples begin, in the order of ``numbers``, which draws the numbers of
+        anchors, or of episodes."""
+        return (Windowed if self.every else OneOfEach)(self, numbers)
+
     def choose(self, episodes: Int64) -> Windows:
         """The same rule for some of the episodes, by their numbers, in that order."""
         if self.chosen is not None:

@@ -35,8 +35,9 @@ from .labels import together, with_labels
 from .layouts.hdf5_layouts import index_hdf5
 from .layouts.npy import index_npy
 from .layouts.open_lmdb import index_lmdb
+from .patches import patches_of
 from .ragged import array_offsets, ragged_field
-from .request import Columns, NoFieldError, Request, check_labels
+from .request import Columns, Cut, NoFieldError, Request, check_labels
 from .sets.lists import join, join_packed
 from .sets.mixed import MixedSet, mix
 from .sets.open_cache import open_limit
@@ -54,7 +55,7 @@ def fields_of(p: ReaderParams) -> Request:
         data=p.data_field if isinstance(p.data_field, str) else _stored(p)[0],
         episodes=p.episodes,
         windowed=p.window is not None or p.episodes_subset is not None,
-        labels=_labels_name(p),
+        labels=None if isinstance(p.labels_field, tuple) else p.labels_field,
         labels_path=p.labels_path,
         dims=p.dims,
         labels_required=p.labels_field != "labels" or p.labels_path is not None,
@@ -64,15 +65,9 @@ def fields_of(p: ReaderParams) -> Request:
         dtype=_dtypes(p) if isinstance(p.dtype, dict) else p.dtype,
         columns=_columns(p) if isinstance(p.columns, dict) else p.columns,
         offsets=_offsets(p) if isinstance(p.offsets_field, dict) else p.offsets_field,
-        cut=p.max_length is not None,
+        limited=p.max_length is not None,
+        cut=None if p.patch is None else Cut(p.patch, p.patch_axes, p.sample_axis),
     )
-
-
-def _labels_name(p: ReaderParams) -> str | None:
-    """The labels in the file, of several the first; None where the caller has them, or none."""
-    if p.labels is not None and p.data is None:
-        return None
-    return p.labels_field[0] if isinstance(p.labels_field, tuple) else p.labels_field
 
 
 def _dtypes(p: ReaderParams) -> dict[str, str]:
@@ -230,6 +225,8 @@ def _open_many(
     plain = fields.labels in (None, fmt.LABELS) and fields.labels_path is None
     if not plain or fields.dims not in (None, (1, 2, 3, 4)):
         return None  # only sets that others packed have these
+    if fields.cut is not None:
+        return None  # its records are places
     if any(not os.path.isabs(name) or manifest_path(name) is not None for name in names):
         return None  # a URL, or several files
     return join_packed(names, partial(_open_one_of, io=io, expect=expect), fields)
@@ -347,28 +344,12 @@ def open_reader_source(p: ReaderParams) -> OpenSet:
 
     Raises SourceNotFoundError, FormatError or ParamsError; nothing stays open then.
     """
-    found = _open_params(p)
-    if p.labels is None and not isinstance(p.labels_field, tuple):
-        return found
-    with _all_or_none([found]):
-        if p.labels is not None:
-            if p.data is None or p.episodes is not None:
-                found = OpenSet(with_labels(found, p.labels), found.parts)
-            return found
-        assert isinstance(p.labels_field, tuple)
-        tables: dict[str, Array] = {}
-        for name in p.labels_field:
-            # each is found, joined and numbered as it is alone
-            one = found if not tables else _open_params(replace(p, labels_field=name))
-            with contextlib.nullcontext() if one is found else contextlib.closing(one):
-                if one.labels is None:
-                    raise ParamsError(f"no labels {name!r} in this set", path=found.facts.path)
-                tables[name] = one.labels
-        return OpenSet(replace(found.index, labels=together(tables)), found.parts)
-
-
-def _open_params(p: ReaderParams) -> OpenSet:
-    """As :func:`open_reader_source`, with one array of labels, or those of arrays."""
+    if isinstance(p.labels_field, tuple):
+        return _with_several(p, p.labels_field)
+    if p.labels is not None and (p.data is None or p.episodes is not None):
+        found = open_reader_source(replace(p, labels=None, labels_field=None))
+        with _all_or_none([found]):
+            return OpenSet(with_labels(found, p.labels), found.parts)
     names, fields = p.field_names, fields_of(p)
     if p.mix is not None:
         if fields.windowed or p.episodes is not None or isinstance(p.data_field, dict):
@@ -389,7 +370,7 @@ def _open_params(p: ReaderParams) -> OpenSet:
         fields = replace(fields, others=() if names is None else _stored(p)[1:])
         found = _open(p.given_path, fields, p.io, expect)
         plain = names is None and p.columns is None and found.windows is None
-        if plain and not fields.windowed and not p.episodes:
+        if plain and not fields.windowed and not p.episodes and p.patch is None:
             return found
         with _all_or_none([found]):
             return _named(p, found)
@@ -404,8 +385,7 @@ def _open_params(p: ReaderParams) -> OpenSet:
     given: dict[str, Any] = p.data if isinstance(p.data, dict) else {fmt.DATA: p.data}
     arrays: dict[str, OpenSet] = {}
     with _all_or_none(arrays.values()):
-        labels = p.labels if p.episodes is None else None
-        arrays[stored[0]] = _open_array(p, given, labels, asked)
+        arrays[stored[0]] = _open_array(p, given, p.labels, asked)
         for one in asked.also(arrays[stored[0]].spec, ()):
             arrays[one.data] = _open_array(p, given, None, one)
         indexes = {name: one.index for name, one in arrays.items()}
@@ -418,6 +398,20 @@ def _open_params(p: ReaderParams) -> OpenSet:
         shapes = {name: tuple(given[of].shape[:2]) for name, of in held.items()}
         episodes = array_episodes(p.episodes, given, counts, shapes)
         return _named(p, OpenSet(of_episodes(indexes, episodes), parts))
+
+
+def _with_several(p: ReaderParams, names: tuple[str, ...]) -> OpenSet:
+    """The set with several labels: each is found, joined and numbered as it is alone."""
+    found = open_reader_source(replace(p, labels_field=names[0]))
+    with _all_or_none([found]):
+        tables: dict[str, Array] = {}
+        for name in names:
+            one = found if not tables else open_reader_source(replace(p, labels_field=name))
+            with contextlib.nullcontext() if one is found else contextlib.closing(one):
+                if one.labels is None:
+                    raise ParamsError(f"no labels {name!r} in this set", path=found.facts.path)
+                tables[name] = one.labels
+        return OpenSet(replace(found.index, labels=together(tables)), found.parts)
 
 
 def open_there(p: ReaderParams) -> tuple[ReaderParams, OpenSet]:
@@ -469,6 +463,8 @@ def _named(p: ReaderParams, found: OpenSet) -> OpenSet:
         parts = [found.part(of) for of in stored.values()]
         index = replace(index, fields=fields, named=True, windows=windows)
         found = OpenSet(index, parts)
+    if p.patch is not None:
+        return OpenSet(replace(index, patches=patches_of(p, index)), found.parts)
     if index.windows is None:
         windows_of(p, index)
         return found

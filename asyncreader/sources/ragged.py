@@ -241,6 +241,16 @@ def fitting(
 # -- what the parameters ask for -------------------------------------------------------------------
 
 
+def longest_of(source: OpenSet) -> dict[str, int] | None:
+    """The length of the longest sample of each field whose samples differ; None where none do."""
+    found = {
+        name: max(1, _longest(source, name)[0])
+        for name, one in zip(source.names, source.parts, strict=True)
+        if one.spec.ragged or (source.windows and source.windows.reach(name) == "episode")
+    }
+    return found or None
+
+
 def rule_of_lengths(p: ReaderParams, source: OpenSet) -> str | None:
     """How samples of different length are cut, as a state has it; None where there are none.
 

@@ -20,6 +20,28 @@ Columns: TypeAlias = tuple[int, ...] | tuple[str, ...]
 
 
 @dataclass(frozen=True)
+class Cut:
+    """The patches that are asked for: see the parameters ``patch``, ``patch_axes`` and
+    ``sample_axis``."""
+
+    patch: tuple[int, ...]
+    axes: tuple[int, ...] | None = None
+    sample_axis: int | None = 0
+
+    def axes_of(self, rank: int) -> tuple[int, ...]:
+        """The axes that are cut, of data of so many."""
+        given = range(-len(self.patch), 0) if self.axes is None else self.axes
+        return tuple(axis + rank if axis < 0 else axis for axis in given)
+
+    def axes_of_sample(self, rank: int) -> tuple[int, ...]:
+        """Those of a patch of so many axes."""
+        number = self.sample_axis
+        if number is None:
+            return self.axes_of(rank)
+        return tuple(axis - (axis > number) for axis in self.axes_of(rank + 1))
+
+
+@dataclass(frozen=True)
 class Request:
     """Names of a set's fields, as the caller gives them; most options apply to HDF5 only."""
 
@@ -50,6 +72,8 @@ class Request:
     several: bool = False
     #: So many first axes of stored data number the samples together.
     lead: int = 1
+    #: Samples are patches of stored volumes.
+    cut: Cut | None = None
     #: The dtype that is asked for of the first field, or of fields by name; None: none.
     dtype: str | Mapping[str, str] | None = None
     #: Columns of sparse rows to be served, by number or name; of all fields, or by field.
@@ -58,7 +82,7 @@ class Request:
     #: that go by a usual name; False: there are none.
     offsets: str | Literal[False] | Mapping[str, str] | None = None
     #: ``max_length`` is given: bytes of variable length that are no pictures are numbers.
-    cut: bool = False
+    limited: bool = False
 
     @property
     def own_offsets(self) -> str | Literal[False] | None:

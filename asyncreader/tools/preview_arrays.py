@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
@@ -28,7 +29,7 @@ _LEFT_OUT: Final = (
 )
 
 #: A tile is at least so wide, for its words.
-_NARROWEST: Final = 160
+NARROWEST: Final = 160
 
 
 def drawn_as_arrays(source: OpenSet) -> bool:
@@ -37,6 +38,24 @@ def drawn_as_arrays(source: OpenSet) -> bool:
     shape = spec.shape or ()
     grey = len(shape) == 2 and (spec.dtype == np.uint8 or min(shape) > LINES)
     return source.windows is not None or (spec.axes is None and not grey)
+
+
+def drawings_of(source: OpenSet) -> list[FieldDrawing]:
+    """What draws each field of a set's samples."""
+    windows = source.windows
+    return [
+        FieldDrawing(
+            name,
+            part.spec.axes is not None,
+            windows is not None and windows.width(name) is not None,
+        )
+        for name, part in zip(source.names, source.parts, strict=True)
+    ]
+
+
+def columns_for(tiles: int, high: int, wide: int) -> int:
+    """Columns that make a sheet of about 3 : 2."""
+    return max(1, round(math.sqrt(tiles * 1.5 * high / wide)))
 
 
 def preview_arrays(
@@ -58,14 +77,7 @@ def preview_arrays(
     dataset: Dataset[tuple[Array, ...]] = Dataset.over(p, {}, source)
     numbers = _chosen(dataset, source, count, seed, indices, classes)
     records = dataset.records(numbers)
-    fields = [
-        FieldDrawing(
-            name,
-            part.spec.axes is not None,
-            source.windows is not None and source.windows.width(name) is not None,
-        )
-        for name, part in zip(source.names, source.parts, strict=True)
-    ]
+    fields = drawings_of(source)
     specs = [part.spec for part in source.parts]
     tiles, bad, shown = [], [], []
     for number, record in zip(numbers.tolist(), records.tolist(), strict=True):
@@ -99,17 +111,15 @@ def preview_arrays(
     for place, picture in zip(shown, pictures, strict=True):
         tiles[place] = replace(tiles[place], picture=picture)
     high, wide = pictures[0].shape[:2] if pictures else (HIGH, HIGH)
-    wide = max(wide, _NARROWEST)
+    wide = max(wide, NARROWEST)
     how = "chosen" if indices is not None else f"drawn at random (seed {seed})"
     subtitle = f"{_facts(source, len(dataset))}; {len(tiles):,} shown, {how}"
-    if columns is None:  # about 3 : 2
-        columns = max(1, round((len(tiles) * 1.5 * high / wide) ** 0.5))
     return put_together(
         tiles,
         records.tolist(),
         source.labels is not None,
         bad,
-        columns,
+        columns or columns_for(len(tiles), high, wide),
         title_of(source),
         subtitle,
         notes,

@@ -189,8 +189,9 @@ class Grown:
             manifest = replace(manifest, digests=whole_digests(self.folder, manifest))
             workspace.seal(manifest)
             os.rename(os.path.join(workspace.set, NAME), os.path.join(self.folder, NAME))
-        except BaseException:
-            for name in moved:
+        except BaseException:  # Ctrl-C too, which may come when the manifest has its name already
+            old = len(read_manifest(os.path.join(self.folder, NAME))) == len(self.manifest)
+            for name in moved if old else ():
                 with contextlib.suppress(OSError):
                     os.rename(os.path.join(self.folder, name), os.path.join(workspace.set, name))
             raise

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import os
 import re
 import shutil
@@ -21,6 +20,7 @@ from asyncreader.errors import AsyncReaderError, SourceError, SourceNotFoundErro
 from asyncreader.formats import manifest
 from asyncreader.sources.hdf5.file import is_hdf5
 from asyncreader.sources.lmdb.file import lmdb_data_file
+from asyncreader.system.files import lock, open_shared, rename
 
 from .disk import ENTRY, NOTHING_LEFT, full_error, is_full, sync
 
@@ -158,9 +158,8 @@ class Target:
                     hint="remove it",
                 ) from None
         path = os.path.join(self.workspace, _LOCK)
-        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
         try:
-            lock = os.open(path, flags, 0o666)
+            file = open_shared(path, os.O_RDWR | os.O_CREAT)
         except FileNotFoundError:
             return False
         except OSError:
@@ -168,10 +167,10 @@ class Target:
                 os.rmdir(self.workspace)
             raise
         try:
-            _flock(lock)
-            if not os.path.samestat(os.fstat(lock), os.lstat(path)):
+            _lock(file)
+            if not os.path.samestat(os.fstat(file), os.lstat(path)):
                 return False
-            self._lock, lock = lock, -1
+            self._lock, file = file, -1
             return True
         except FileNotFoundError:
             return False
@@ -183,8 +182,8 @@ class Target:
                 hint="wait for it to end",
             ) from exc
         finally:
-            if lock >= 0:
-                os.close(lock)
+            if file >= 0:
+                os.close(file)
 
     def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
         self.keep = self.keep and error is not None
@@ -254,7 +253,7 @@ class Target:
                 with contextlib.suppress(OSError):  # there are file systems without hard links
                     os.link(path, link)
                     undo.append((link, path))
-            os.rename(new, path)
+            rename(new, path)
             if not replaced:
                 undo.append((path, new))
             if path != self.path:
@@ -262,7 +261,7 @@ class Target:
             sync(self._folder)
         except OSError as exc:
             for there, back in reversed(undo):
-                os.rename(there, back)
+                rename(there, back)
             raise self._problem("the finished set cannot be given its name", exc) from exc
 
     def _problem(self, what: str, error: OSError) -> SourceError:
@@ -271,10 +270,10 @@ class Target:
         return SourceError(what, path=self.shown, found=error.strerror)
 
 
-def _flock(file: int) -> None:
+def _lock(file: int) -> None:
     """Lock ``file`` for this process; BlockingIOError if another one holds it."""
     try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        lock(file, wait=False)
     except OSError as exc:
         # Some file systems (some mounts of Lustre) have no locks: go on without.
         if exc.errno not in (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP):

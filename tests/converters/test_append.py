@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 import shutil
 from pathlib import Path
@@ -171,6 +172,25 @@ def test_tasks_of_a_cluster_append_the_same(made: Path, grown: Path) -> None:
     assert len(packed) == 2
     assert packed == {path.name: path.read_bytes() for path in grown.glob("shards-after-*")}
     assert {*splits_of(grown)} == {"train", "val", "test", "dev"}
+
+
+def test_ctrl_c_when_the_manifest_has_its_name(
+    made: Path, grown: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It leaves the new set, whole."""
+    rename = os.rename
+
+    def interrupted(old: str, new: str) -> None:
+        rename(old, new)
+        if new == str(grown / "asyncreader.json"):
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("converters.outputs.append.os.rename", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            convert(made / "more", grown, append=True, split=TEXT)
+    report = verify_file(str(grown))
+    assert (report.problems, report.count) == ((), 49)
 
 
 # -- states that were saved before ---------------------------------------------------------------

@@ -8,6 +8,8 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from hidden_calls import MISSING
+from hidden_calls import MODULES as GONE
 from project import FILES, PACKAGES, ROOT, module_name, tree_of
 
 #: The layers, the lowest first. A file imports from lower layers and from its own folder; files of
@@ -37,7 +39,7 @@ LAYERS = {
         "base",
         "extents images inspector splits",
         "fields",
-        "arrays episodes labels ragged subset",
+        "arrays episodes labels patches ragged subset",
         "hdf5 lmdb",
         "layouts",
         "sniff sets",
@@ -215,3 +217,25 @@ def test_the_tree_in_the_design_page() -> None:
         listed.append(folder if name == folder else folder + name)
     on_disk = {path.relative_to(ROOT).as_posix() for path in FILES if path.name != "__main__.py"}
     assert sorted(listed) == sorted(name.removesuffix("__init__.py") for name in on_disk)
+
+
+def test_calls_of_one_system_stand_in_one_folder() -> None:
+    """What Linux has and another system lacks is called in asyncreader/system alone, which has a
+    way without it, and no module that some system lacks is imported by name."""
+    names = {
+        (module, name)
+        for kind in MISSING.values()
+        for module, found in kind.items()
+        for name in found.split()
+    }
+    wrong = []
+    for module, path in MODULES.items():
+        for node in ast.walk(tree_of(path)):
+            if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+                used = node.value.id, node.attr
+                if used in names and not module.startswith("asyncreader.system."):
+                    wrong.append(f"{module}: {used[0]}.{used[1]}")
+            elif isinstance(node, ast.Import):
+                lacking = [one.name for one in node.names if one.name in GONE["posix"]]
+                wrong += [f"{module}: {name}" for name in lacking]
+    assert not wrong, "\n".join(wrong)

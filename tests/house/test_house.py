@@ -92,6 +92,7 @@ def test_reader_methods() -> None:
             "last",
             "lengths",
             "mask",
+            "place",
             "present",
             "release",
             "source",

@@ -276,8 +276,8 @@ class TestEverySet:
         assert (seen == sorted(seen)) == (shuffle is False)
 
     def test_processes(self, gzipped: Written) -> None:
-        """Worker processes fill the same batches as threads."""
-        more: dict[str, Any] = {"shuffle": True, "window_edge": ("repeat", "zero"), "nthread": 2}
+        """A worker process fills the same batches as a thread."""
+        more: dict[str, Any] = {"shuffle": True, "window_edge": ("repeat", "zero")}
         with opened(gzipped, **more) as reader:
             expected = list(copies(reader))
         with opened(gzipped, workers="process", njob=2, **more) as reader:

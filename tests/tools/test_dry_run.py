@@ -79,13 +79,14 @@ def test_what_each_form_takes_and_gives(found: Survey, photos: Path, tmp_path: P
 def test_options_are_those_of_convert(photos: Path) -> None:
     """With an encoding that one alone is tried, as it was asked for; the command has it all."""
     given: dict[str, Any] = {"encoding": "jpeg", "size": (32, 48), "quality": 50, "no_labels": True}
+    given["split"] = {"train": 0.9, "val": 0.1}
     found = survey(str(photos), "a.lmdb", seconds=0.2, **given)
     (form,) = found.forms
     assert found.advised == form
     assert found.pictures.classes is None
     assert found.served == (32, 48)
-    words = "a.lmdb --no-labels --skip-bad --encoding jpeg --size 32x48 --quality 50"
-    assert form.command == f"asyncreader convert '{photos}' {words}"
+    words = "--no-labels --split train=0.9,val=0.1 --skip-bad --encoding jpeg --size 32x48"
+    assert form.command == f"asyncreader convert '{photos}' a.lmdb {words} --quality 50"
 
 
 def test_small_pictures_of_one_size_keep_it(tmp_path: Path) -> None:

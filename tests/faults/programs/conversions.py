@@ -24,7 +24,12 @@ WRITING = ("append", "disk", "hdf5_writer", "one_shard", "pieces", "publish", "s
 WRITING += ("workspace",)
 
 #: The modules that write. warm() imports each, so that a renamed one is an error.
-WRITERS = frozenset(("converters.temp_tables", *(f"converters.outputs.{name}" for name in WRITING)))
+WRITERS = frozenset(
+    (
+        *("converters.temp_tables", "asyncreader.system.files"),
+        *(f"converters.outputs.{name}" for name in WRITING),
+    )
+)
 
 #: Two thirds of the calls of C, and none of them writes: there are others between any two writes.
 IDLE = frozenset(("len", "append"))
