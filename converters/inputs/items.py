@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final, Protocol, TypeAlias, runtime_checkable
 
@@ -43,6 +44,13 @@ class Taker(Protocol):
         self, data: object, labels: object = None, *, paths: Any = None, **fields: object
     ) -> None:
         """Take many."""
+
+
+def is_paths(source: object) -> bool:
+    """Whether this is a path, or a list of them, and no samples."""
+    if isinstance(source, list | tuple):
+        return all(isinstance(one, str | os.PathLike) for one in source)
+    return isinstance(source, str | os.PathLike)
 
 
 def count_of(source: Items) -> int | None:
