@@ -21,6 +21,7 @@ from typing import (
     TypeGuard,
     TypeVar,
     Unpack,
+    cast,
     overload,
 )
 
@@ -102,7 +103,7 @@ class Sample(Generic[S]):
 
     served: S
     record: int
-    label: Array | tuple[Array, ...] | None
+    label: Array | None
     class_name: str | None
     path: str | None
     key: str | None
@@ -237,7 +238,7 @@ class Dataset(Generic[S]):
         (record,) = opened.records(_number(index, opened.length)).tolist()
         looked = Inspector(opened.source.first)
         (own,) = opened.source.records(np.array([record], np.int64)).tolist()
-        path, label = looked.path(own), None
+        path, label = looked.path(own), cast(Any, None)
         if opened.source.labels is not None:
             rows = apart(np.asarray(opened.source.labels[np.array([record], np.int64)]))
             label = tuple(one[0] for one in rows) if isinstance(rows, tuple) else rows[0]
@@ -270,15 +271,14 @@ class Dataset(Generic[S]):
         return dict(self._given)
 
     @property
-    def labels(self) -> Array | tuple[Array, ...] | None:
+    def labels(self) -> Array | None:
         """Labels of all samples, (N, ...) as stored, of several a tuple; None without."""
         opened = self._now()
         table = opened.source.labels
         if table is None:
             return None
         chosen = np.asarray(table[opened.records(np.arange(opened.length, dtype=np.int64))])
-        served: Array | tuple[Array, ...] = apart(chosen)
-        return served
+        return cast(Array, apart(chosen))
 
     @property
     def paths(self) -> list[str | None]:
@@ -307,7 +307,7 @@ class Dataset(Generic[S]):
         """Samples of each class, by its name, or by its label number where the set has no names.
         ParamsError where samples have no label, several, or none that is a class number."""
         labels = self.labels
-        if isinstance(labels, tuple):
+        if isinstance(cast(object, labels), tuple):
             raise ParamsError("samples have several labels", found=self._params.labels_field)
         if labels is None or labels.dtype.kind not in "bui" or labels.size != len(labels):
             raise ParamsError(
