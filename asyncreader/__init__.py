@@ -20,15 +20,16 @@ from .errors import (
     SourceNotFoundError,
     WorkerError,
 )
+from .version import __version__
 
 if TYPE_CHECKING:
+    from converters import Writer, convert
+
     from .batch import Batch
     from .dataset import Dataset
     from .dataset import open as open
     from .reader import AsyncReader
     from .stats import ReaderStats
-
-__version__ = "0.1.0"
 
 __all__ = [
     "AsyncReader",
@@ -49,17 +50,22 @@ __all__ = [
     "SourceError",
     "SourceNotFoundError",
     "WorkerError",
+    "Writer",
     "__version__",
+    "convert",
 ]
 
 #: Names whose modules take numpy and numba along (0.8 s): they are loaded when first asked for,
 #: so that ``asyncreader --help`` answers at once (PEP 562).
 _LATE = {
-    "AsyncReader": "reader",
-    "Batch": "batch",
-    "Dataset": "dataset",
-    "ReaderStats": "stats",
-    "open": "dataset",  # not in __all__: ``from asyncreader import *`` leaves Python's own open
+    "AsyncReader": "asyncreader.reader",
+    "Batch": "asyncreader.batch",
+    "Dataset": "asyncreader.dataset",
+    "ReaderStats": "asyncreader.stats",
+    "Writer": "converters",
+    "convert": "converters",
+    # not in __all__: ``from asyncreader import *`` leaves Python's own open
+    "open": "asyncreader.dataset",
 }
 
 
@@ -69,9 +75,9 @@ def __getattr__(name: str) -> object:
     from importlib import import_module
 
     try:
-        value = globals()[name] = getattr(import_module(f"{__name__}.{_LATE[name]}"), name)
+        value = globals()[name] = getattr(import_module(_LATE[name]), name)
     except AttributeError as exc:  # to Python it would say that the name is unknown
-        raise ImportError(f"{__name__}.{_LATE[name]} cannot be loaded: {exc}") from exc
+        raise ImportError(f"{_LATE[name]} cannot be loaded: {exc}") from exc
     return value
 
 

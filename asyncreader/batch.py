@@ -41,8 +41,9 @@ class Batch(Generic[D, L]):
 
     ``data``: (B, C, H, W) or as ``layout`` says; with several fields (``data_field``), or with
     ``views``, a tuple of arrays; ``labels``: (B, ...) or None; ``indices``: int64 (B,), record
-    numbers in the file (of a mix: in its sets in sequence), -1 where padded; ``mask``: bool (B,),
-    False for padded or zeroed rows; ``source``: int64 (B,), the set of a mix;
+    numbers in the file (of a mix: in its sets in sequence; of patches the volumes), -1 where
+    padded; ``mask``: bool (B,), False for padded or zeroed rows; ``source``: int64 (B,), the set of
+    a mix; ``place``: int64 (B, k), the corner of each patch;
     ``episode``: int64 (B,), the episode of each sample; ``present``: bool (B, W), which rows of the
     windows are the episode's own; ``lengths``: int64 (B,), the length of each sample where samples
     differ in length, of several fields a tuple;
@@ -67,6 +68,7 @@ class Batch(Generic[D, L]):
         "_data",
         "_generation",
         "_labels",
+        "_records",
         "_ring",
         "_slot",
         "epoch",
@@ -85,6 +87,9 @@ class Batch(Generic[D, L]):
         self._data: D = data
         self._labels: L = labels
         self.indices, self.mask = slot.served()
+        self._records = self.indices
+        if slot.patches is not None:
+            self.indices = slot.patches.volumes.of(self.indices)[0]
         self.epoch = plan.epoch
         self.step = plan.step
         self.last = plan.last
@@ -123,6 +128,13 @@ class Batch(Generic[D, L]):
         of a set without episodes."""
         windows = self._slot.windows
         return None if windows is None else windows.episodes.of(self.indices)
+
+    @property
+    def place(self) -> npt.NDArray[np.int64] | None:
+        """Where each patch begins in its volume, on the axes that are cut: int64 (B, k), -1 where
+        padded; None of a reader without ``patch``."""
+        patches = self._slot.patches
+        return None if patches is None else patches.volumes.of(self._records)[1]
 
     @property
     def present(self) -> Present | tuple[Present, ...]:

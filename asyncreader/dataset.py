@@ -8,6 +8,7 @@ import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from importlib import import_module
 from typing import (
     TYPE_CHECKING,
@@ -17,8 +18,10 @@ from typing import (
     NamedTuple,
     Self,
     SupportsIndex,
+    TypeGuard,
     TypeVar,
     Unpack,
+    cast,
     overload,
 )
 
@@ -32,15 +35,21 @@ from .moments import FieldStatistics, Moments
 from .params import PARAMETERS, Given, ReaderKeywords, ReaderParams, given_params, parse_params
 from .params.declare import documented
 from .pipeline import build
+from .pipeline.fill_batch import BatchFiller
 from .pixels.rows import RowJob
 from .pixels.specs import OutputSpec, SampleSpec
 from .pixels.transform import RowTransform
 from .sampling import sampler_of
 from .sampling.lengths import Lengths
+from .sampling.patches import Patched
 from .sampling.samplers import Storage
 from .sampling.schedule import Schedule
-from .sources import Inspector, OpenSet, fingerprint
+from .sources import Inspector, OpenSet, fingerprint, open_there
 from .sources.base import Source, read_rows
+from .sources.labels import apart
+from .sources.ragged import longest_of
+from .sources.request import Cut
+from .sources.subset import resolve_windows
 from .stats import Meter
 from .text import some, times
 
@@ -105,17 +114,19 @@ class Dataset(Generic[S]):
     """A set without a reader: its samples by number, and what it says of them.
 
     ``dataset[i]`` is (data, label), or the data alone of a set without labels: what an AsyncReader
-    with these parameters serves, but not shuffled, with ``crop="center"`` for a random crop, and
-    without ``flip``, ``augment``, ``views`` and what belongs to batches (``mixup``,
-    ``label_smoothing``, ``postprocess``). ``dataset[a:b]`` and ``dataset[[3, 7]]`` are stacked:
-    data (n, ...) and labels (n, ...). With ``subset`` the numbers are those of the subset.
+    with these parameters serves, but not shuffled, with ``crop="center"`` for a random crop and
+    ``patch_at="center"`` for a random patch, and without ``flip``, ``augment``, ``views`` and what
+    belongs to batches (``mixup``, ``label_smoothing``, ``postprocess``). ``dataset[a:b]`` and
+    ``dataset[[3, 7]]`` are stacked: data (n, ...) and labels (n, ...). With ``subset`` the
+    numbers are those of the subset.
 
     It takes the place of a map-style dataset of torch's DataLoader, with any start method: it is
     pickled as its parameters. Threads may share it. Errors: IndexError for a number that is not
     there, SampleError (ChecksumError, DecodeError) for a bad sample, ReaderClosedError after
     close(); opening raises what AsyncReader raises.
 
-    ``S`` is the type of a sample, ``tuple[Array, Array]`` unless annotated otherwise.
+    ``S`` is the type of a sample, ``tuple[Array, Array]`` unless annotated otherwise, as
+    ``ds: Dataset[dict[str, Array]] = asyncreader.open(path, as_dict=True)``.
     """
 
     def __init__(self, params: ReaderParams, given: Mapping[str, object], as_dict: bool) -> None:
@@ -126,7 +137,7 @@ class Dataset(Generic[S]):
         self._lock = threading.Lock()
         self._opened: _Opened | None = None
         self._closed = False
-        names = self._now().source.names
+        names = self.source.names
         if as_dict and "label" in names:
             self.close()
             raise ParamsError(
@@ -136,12 +147,14 @@ class Dataset(Generic[S]):
             )
 
     @classmethod
-    def of_reader(cls, params: ReaderParams, given: Mapping[str, object], source: OpenSet) -> Self:
-        """The dataset of a reader, over the set that the reader has open."""
+    def over(
+        cls, params: ReaderParams, given: Mapping[str, object], source: OpenSet, owned: bool = False
+    ) -> Self:
+        """The dataset over a set that is open already; ``owned``: which is closed with it."""
         made = cls.__new__(cls)
         made._params, made._given, made._as_dict = params, dict(given), False
         made._lock, made._closed = threading.Lock(), False
-        made._opened = _Opened(params, source, owned=False)
+        made._opened = _Opened(params, source, owned)
         return made
 
     def _now(self) -> _Opened:
@@ -178,6 +191,8 @@ class Dataset(Generic[S]):
             return self._shaped(opened.read(_number(int(index), opened.length)), 0)
         if isinstance(index, slice):
             numbers = np.arange(*index.indices(opened.length), dtype=np.int64)
+        elif _is_number(index):  # of another library, such as a tensor
+            return self._shaped(opened.read(_number(index, opened.length)), 0)
         else:
             numbers = _numbers(index, opened.length)
         return self._shaped(opened.read(numbers))
@@ -187,6 +202,8 @@ class Dataset(Generic[S]):
         opened = self._now()
         if opened.sizes_differ:
             return [self[index] for index in indices]
+        if isinstance(indices, tuple):  # what numpy takes for the axes of one sample
+            indices = list(indices)
         rows = opened.read(_numbers(indices, opened.length))
         return [self._shaped(rows, row) for row in range(len(indices))]
 
@@ -202,12 +219,16 @@ class Dataset(Generic[S]):
         def one(array: Any) -> Any:
             return array if row is None else array[row]
 
+        def of_label(labels: Any) -> Any:
+            several = apart(labels)
+            return tuple(map(one, several)) if isinstance(several, tuple) else one(several)
+
         made: Any
         if self._as_dict:
-            made = {name: one(array) for name, array in rows.named().items()}
+            made = {name: of_label(array) for name, array in rows.named().items()}
         else:
             made = tuple(one(array) for array in rows.data) if rows.several else one(rows.data[0])
-            made = made if rows.labels is None else (made, one(rows.labels))
+            made = made if rows.labels is None else (made, of_label(rows.labels))
         shaped: S = made
         return shaped
 
@@ -217,17 +238,19 @@ class Dataset(Generic[S]):
         (record,) = opened.records(_number(index, opened.length)).tolist()
         looked = Inspector(opened.source.first)
         (own,) = opened.source.records(np.array([record], np.int64)).tolist()
-        path, label = looked.path(own), None
+        path, label = looked.path(own), cast(Any, None)
         if opened.source.labels is not None:
-            label = np.asarray(opened.source.labels[np.array([record], np.int64)])[0]
+            rows = apart(np.asarray(opened.source.labels[np.array([record], np.int64)]))
+            label = tuple(one[0] for one in rows) if isinstance(rows, tuple) else rows[0]
         classes, name = self.classes, None
-        if classes and label is not None and label.size == 1:
-            number = int(label.reshape(-1)[0])
+        first = label[0] if isinstance(label, tuple) else label
+        if classes and first is not None and first.size == 1:
+            number = int(first.reshape(-1)[0])
             name = classes[number] if 0 <= number < len(classes) else None
         parts = zip(opened.source.names, opened.source.parts, strict=True)
         return Sample(
             served=self[index],
-            record=record,
+            record=int(opened.source.shown(np.array([record]))[0]),
             label=label,
             class_name=name,
             path=None if path is None else os.fsdecode(path),
@@ -249,24 +272,29 @@ class Dataset(Generic[S]):
 
     @property
     def labels(self) -> Array | None:
-        """Labels of all samples, (N, ...) as stored; None without."""
+        """Labels of all samples, (N, ...) as stored, of several a tuple; None without."""
         opened = self._now()
         table = opened.source.labels
         if table is None:
             return None
-        return np.asarray(table[opened.records(np.arange(opened.length, dtype=np.int64))])
+        chosen = np.asarray(table[opened.records(np.arange(opened.length, dtype=np.int64))])
+        return cast(Array, apart(chosen))
 
     @property
     def paths(self) -> list[str | None]:
         """The path of the file that each sample was packed from; None where none is recorded."""
         opened = self._now()
-        found = list(Inspector(opened.source.first).paths())
-        chosen = opened.records(np.arange(opened.length, dtype=np.int64)).tolist()
+        looked, records = Inspector(opened.source.first), np.arange(opened.length, dtype=np.int64)
+        chosen = opened.records(records).tolist()
+        if opened.source.patches is not None:  # the number of a patch is that of its place
+            named = {place: looked.path(place) for place in set(chosen)}
+            return [None if named[i] is None else os.fsdecode(named[i] or b"") for i in chosen]
+        found = list(looked.paths())
         return [None if found[i] is None else os.fsdecode(found[i]) for i in chosen]
 
     @property
     def classes(self) -> tuple[str, ...] | None:
-        """Class names by label number, where the set has them."""
+        """Class names by label number, where the set has them; of several labels of the first."""
         return self._now().source.facts.classes
 
     @property
@@ -279,6 +307,8 @@ class Dataset(Generic[S]):
         """Samples of each class, by its name, or by its label number where the set has no names.
         ParamsError where samples have no label, several, or none that is a class number."""
         labels = self.labels
+        if isinstance(cast(object, labels), tuple):
+            raise ParamsError("samples have several labels", found=self._params.labels_field)
         if labels is None or labels.dtype.kind not in "bui" or labels.size != len(labels):
             raise ParamsError(
                 "samples have no class to count",
@@ -405,24 +435,46 @@ def open(
     *,
     as_dict: bool = False,
     **overrides: Unpack[ReaderKeywords],
-) -> Dataset:
+) -> Dataset[S]:
     """Open a set to look into it: see :class:`Dataset`. ``params``: as for AsyncReader, a path or
     a dict; keywords override it. ``as_dict``: a sample is a dict of its fields by name, with its
-    label as ``label``, and of a set of episodes with ``episode`` and ``present``, and of samples of
+    label as ``label``; of a set of episodes with ``episode`` and ``present``, of samples of
     different length with ``lengths`` (of several fields ``<name>.present``, ``<name>.lengths``; see
-    Batch). Raises ParamsError, SourceNotFoundError or FormatError.
+    Batch), and of patches with ``place``. Raises ParamsError, SourceNotFoundError or FormatError.
     """
     given = given_params(params, overrides)
     p = build.rooted(parse_params(given, {}))
     rooted = {name: getattr(p, name) for name in given}
-    return Dataset(p, rooted, as_dict)
+    made: Dataset[S] = Dataset(p, rooted, as_dict)
+    try:
+        made._now().check()
+    except BaseException:
+        made.close()
+        raise
+    return made
+
+
+def look_into(params: Mapping[str, object]) -> Dataset:
+    """The set that ``params`` name, to look at what is stored: unlike :func:`open`, this does not
+    ask whether its samples can be served as they say. Where nothing says which field is meant, all
+    that can be read together."""
+    p, source = open_there(parse_params(params, {}))
+    if p.max_length is None:
+        p = replace(p, max_length=longest_of(source))
+    return Dataset.over(p, params, source, owned=True)
 
 
 def _open_again(given: dict[str, Any], as_dict: bool) -> Dataset:
     return open(given, as_dict=as_dict)
 
 
-def _number(index: int, length: int) -> Int64:
+def _is_number(index: object) -> TypeGuard[SupportsIndex]:
+    """Whether it is one whole number, and no list, array or truth value."""
+    one = getattr(index, "ndim", 0) == 0 and not isinstance(index, bool)
+    return one and hasattr(index, "__index__")
+
+
+def _number(index: SupportsIndex, length: int) -> Int64:
     """One of :func:`_numbers`, in a fifth of the time."""
     index = operator.index(index)
     if not -length <= index < length:
@@ -450,10 +502,9 @@ def _numbers(indices: Any, length: int) -> Int64:
 
 def _in_order(p: ReaderParams, source: OpenSet) -> Schedule:
     """The samples by number: of a mix each of all sets once, in sequence."""
-    if p.mix is None:
-        return build.make_schedule(p, source, 0, 1)
-    facts = source.facts
-    return Schedule(sampler_of(False, p.seed, 1, Storage(facts.path, facts.count)))
+    facts, (windows, subset) = source.facts, resolve_windows(p.subset, source)
+    storage = Storage(facts.path, facts.count)
+    return Schedule(sampler_of(False, p.seed, 1, storage, subset, windows))
 
 
 def _differ(stored: SampleSpec) -> bool:
@@ -470,6 +521,7 @@ def _without_training(p: ReaderParams) -> ReaderParams:
         given["overlong"] = {n: "cut" if one == "random" else one for n, one in long.items()}
     elif long == "random":
         given["overlong"] = "cut"
+    given["patch_at"] = "center" if p.patch_at == "random" else p.patch_at
     return replace(p, **given, batch_size=1, workers="thread")
 
 
@@ -490,8 +542,8 @@ class _Rows(NamedTuple):
         return self.source.named
 
     def named(self) -> dict[str, Any]:
-        """The fields by name, with the label, and of episodes their numbers and, of each window,
-        which rows are the episode's own."""
+        """The fields by name, with the label, of patches their places, and of episodes their
+        numbers and, of each window, which rows are the episode's own."""
         names, windows = self.source.names, self.source.windows
         found: dict[str, Any] = dict(zip(names, self.data, strict=True))
         if self.labels is not None:
@@ -501,6 +553,8 @@ class _Rows(NamedTuple):
             if one is not None:
                 served = one.served(self.records, every)
                 found["lengths" if len(names) == 1 else f"{name}.lengths"] = served
+        if self.source.patches is not None:
+            found["place"] = self.source.patches.volumes.of(self.records)[1]
         if windows is None:
             return found
         found["episode"] = windows.episodes.of(self.records)
@@ -524,18 +578,33 @@ class _Opened:
             self.sizes_differ = p.size is None and p.transform is None and _differ(source.spec)
             if self.sizes_differ:
                 p = replace(p, size=(1, 1), crop="none")
-            self._wanted = p.wanted
+            self._params = p
+            self._cut = Cut(p.patch or (), p.patch_axes, p.sample_axis)
             self._schedule: Schedule = _in_order(p, source)
-            self._filler = build.make_filler(p, source, self._schedule)
+            self._lengths = source.lengths(p.wanted)
         except BaseException:
             self.close()
             raise
-        self.fills: tuple[RowTransform, ...] = tuple(self._filler.fills)
-        self._lengths = source.lengths(p.wanted)
-        self._seed = p.seed
         self.length = self._schedule.length
-        row = sum(fill.row_bytes for fill in self.fills)
-        self.together = max(1, _TOGETHER // max(1, row))
+
+    @cached_property
+    def _filler(self) -> BatchFiller:
+        return build.make_filler(self._params, self.source, self._schedule)
+
+    @cached_property
+    def fills(self) -> tuple[RowTransform, ...]:
+        """How each field becomes rows."""
+        return tuple(self._filler.fills)
+
+    def check(self) -> None:
+        """ParamsError where samples cannot be served as the parameters say."""
+        build.make_schedule(self._params, self.source, 0, 1)
+        assert self.fills
+
+    @property
+    def together(self) -> int:
+        """Samples that are read together where all are gone through."""
+        return max(1, _TOGETHER // max(1, sum(fill.row_bytes for fill in self.fills)))
 
     def records(self, numbers: Int64) -> Int64:
         """The record numbers of samples."""
@@ -553,7 +622,7 @@ class _Opened:
         labels = None if table is None else np.asarray(table[records])
         if count:
             made = None if label is None else np.zeros((count, *label.shape), label.dtype)
-            keys = mix_rows(key_of(self._seed, STREAM_GEOMETRY, 0), numbers)
+            keys = mix_rows(key_of(self._params.seed, STREAM_GEOMETRY, 0), numbers)
             job = RowJob(records, np.arange(count), keys, None, numbers, labels, made)
             for bad in sorted(self._filler.read(job, fills, outs, Meter()), key=lambda b: b.row):
                 raise bad.error
@@ -572,7 +641,7 @@ class _Opened:
                 found=" and ".join(times(size) for size in sizes[:3]),
                 hint="pass size=(H, W), or read them one by one",
             )
-        return self.source.fills(replace(self._wanted, size=sizes[0]))
+        return self.source.fills(replace(self._params.wanted, size=sizes[0]))
 
     def _compiled(self, records: Int64) -> _Rows | None:
         """Rows that compiled code wrote: it can where they lie in memory."""
@@ -604,6 +673,9 @@ class _Opened:
 
     def _stored(self, part: Source) -> Iterator[Array]:
         """The stored values of all samples, some at a time: (n, C), (n, D) or (n,)."""
+        if self.source.patches is not None:
+            yield from self._tiles(part)
+            return
         spec = part.spec
         step = max(1, _MEASURED // max(1, 1 if spec.shape is None else spec.row_bytes))
         alike = not spec.encoded and spec.shape is not None
@@ -644,6 +716,32 @@ class _Opened:
                     raise bad.error
                 yield out[0] if out.ndim == 3 else out.reshape(-1)
 
+    def _tiles(self, part: Source) -> Iterator[Array]:
+        """The stored values of all volumes, each once: (n, C) of pictures, else (n,)."""
+        sampler, spec = self._schedule.sampler, part.spec
+        assert isinstance(sampler, Patched)
+        cut = sampler.patches.volumes
+        tiles = replace(sampler.patches, at="grid", step=cut.patch)
+        fill = RowTransform(spec, OutputSpec(layout="NHWC"), part.facts.path)
+        axes = self._cut.axes_of_sample(len(fill.row_shape) - spec.flat)
+        together = max(1, _MEASURED // spec.row_bytes)
+        for first in range(0, tiles.population, together):
+            numbers = np.arange(first, min(first + together, tiles.population), dtype=np.int64)
+            records, rows = tiles.records(numbers), np.arange(numbers.size)
+            out = np.empty(fill.allocate_shape(numbers.size), fill.dtype)
+            job = RowJob(records, rows, np.zeros(numbers.size, np.uint64))
+            for bad in read_rows(part, job, fill, out, Meter()):
+                raise self.source.told(bad.error)
+            for tile, shift in zip(out, tiles.repeated(numbers).tolist(), strict=True):
+                for axis, known in zip(axes, shift, strict=True):
+                    tile = tile[(slice(None),) * axis + (slice(known, None),)]
+                if spec.axes is None:
+                    yield tile.reshape(-1)
+                else:
+                    yield np.moveaxis(tile, spec.axes.index("C"), -1).reshape(
+                        -1, tile.shape[spec.axes.index("C")]
+                    )
+
     def _pixels(self, part: Source, record: int) -> Array:
         """The stored values of one sample, in its own size: (H x W, C)."""
         wanted = OutputSpec(layout="NHWC", size=Inspector(part).size(record), crop="none")
@@ -657,7 +755,7 @@ class _Opened:
         return out.reshape(-1, out.shape[-1])
 
     def close(self) -> None:
-        if hasattr(self, "_filler"):
+        if "_filler" in self.__dict__:
             self._filler.let_go()
         if self._owned:
             self.source.close()

@@ -31,6 +31,7 @@ STREAM_CLASS: Final = 12
 STREAM_SET: Final = 13
 STREAM_VIEW: Final = 14
 STREAM_ANCHOR: Final = 15
+STREAM_PLACE: Final = 16
 
 
 def mix(value: int) -> int:

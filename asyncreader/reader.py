@@ -40,6 +40,7 @@ from .pipeline.trace import Trace
 from .sampling.schedule import Cursor, PlanAhead
 from .sampling.state import State, cursor_in, state_at
 from .sources import OpenSet, earlier_fingerprints, fingerprint
+from .sources.labels import apart
 from .stats import ReaderStats, Totals, total_seconds
 from .system.limits import usable_cores
 from .system.memory import aligned_empty
@@ -258,7 +259,7 @@ class AsyncReader(Generic[D, L]):
         self._ring.check_open()
         if self._dataset is None or self._dataset.closed:
             assert self._source is not None
-            self._dataset = Dataset.of_reader(self._params, self._given(), self._source)
+            self._dataset = Dataset.over(self._params, self._given(), self._source)
         return self._dataset
 
     def __getitem__(self, index: int) -> tuple[Array, Array]:
@@ -408,9 +409,11 @@ class AsyncReader(Generic[D, L]):
         return shapes if slot.several else shapes[0]
 
     @property
-    def labels_shape(self) -> Shape | None:
-        """Shape of a whole batch's ``labels``; None without labels."""
-        labels = self._ring.slots[0].out_labels
+    def labels_shape(self) -> Shape | tuple[Shape, ...] | None:
+        """Shape of a whole batch's ``labels``; of several a tuple of shapes, None without."""
+        labels = apart(self._ring.slots[0].out_labels)
+        if isinstance(labels, tuple):
+            return tuple(one.shape for one in labels)
         return None if labels is None else tuple(labels.shape)
 
     @property

@@ -25,7 +25,9 @@ from .errors import (
 from .formats import packed as fmt
 from .formats.manifest import CONTAINERS, file_digest, manifest_path, read_manifest
 from .params import READ_BY, reading_params
-from .pixels.transform import decode_sample
+from .pixels.rows import RowJob
+from .pixels.specs import OutputSpec
+from .pixels.transform import RowTransform, decode_sample
 from .sources import (
     Inspector,
     OpenSet,
@@ -35,10 +37,12 @@ from .sources import (
     open_reader_source,
     open_whole,
 )
+from .sources.base import read_rows
 from .sources.sets.digests import WholeDigests
 from .sources.sets.shards import EachShard, LocalShards
 from .sources.subset import split_counts
 from .sources.urls import is_url
+from .stats import Meter
 from .system.futures import in_order
 from .system.limits import usable_cores
 
@@ -47,8 +51,9 @@ Found: TypeAlias = tuple[int, list[str]]
 
 #: Problems listed one by one; more are only counted.
 LISTED: Final = 1000
-#: Samples that one task looks at.
+#: Samples that one task looks at; of raw ones, those of about so many bytes.
 _RUN: Final = 256
+_TOGETHER: Final = 2 << 20
 #: Bytes of a store that each thread asks for at once.
 _AHEAD_BYTES: Final = 32 << 20
 #: Runs that wait for each thread.
@@ -243,13 +248,19 @@ def _verify(path: str, source: OpenSet, how: _How, first: int = 0) -> VerifyRepo
         problem for name in source.names if (problem := check_paths(source, name)) is not None
     ]
     encoded = sum(part.spec.encoded for part in parts) if how.decode else 0
-    runs = (range(lo, min(lo + _RUN, facts.count)) for lo in range(0, facts.count, _RUN))
+    together = all(map(_alike, parts))
+    step = _RUN
+    if together:
+        step = max(_RUN, _TOGETHER // max(part.spec.row_bytes for part in parts))
+    runs = (range(lo, min(lo + step, facts.count)) for lo in range(0, facts.count, step))
     stop = threading.Event()
     with ThreadPoolExecutor(how.jobs, thread_name_prefix="asyncreader-verify") as pool:
         done = bad = 0
         try:
             # a sparse file may state 2^50 samples: only some runs wait at any time
             check = partial(_check_run, source, how.decode, stop, first)
+            if together:
+                check = partial(_check_rows, source, first)
             for run, (failed, found) in in_order(pool, check, runs, _AHEAD * how.jobs):
                 done += len(run)
                 bad += failed
@@ -270,6 +281,30 @@ def _verify(path: str, source: OpenSet, how: _How, first: int = 0) -> VerifyRepo
         problems=tuple(problems),
         splits=split_counts(source),
     )
+
+
+def _alike(part: Source) -> bool:
+    """Whether asyncreader packed raw samples of one shape: they are hashed many at a time."""
+    spec = part.spec
+    raw = not spec.encoded and spec.shape is not None and not part.facts.remote
+    return raw and part.index.checked == "all"
+
+
+def _check_rows(source: OpenSet, first: int, run: range) -> Found:
+    """As :func:`_check_run`, of raw samples that :func:`_alike` are."""
+    bad, found = set[int](), list[tuple[int, str]]()
+    records, every = np.arange(run.start, run.stop), np.ones(len(run), np.bool_)
+    keys = np.zeros(len(run), np.uint64)
+    job = RowJob(records, records - run.start, keys, every)
+    for name, part in zip(source.names, source.parts, strict=True):
+        fill = RowTransform(part.spec, OutputSpec(layout="NHWC"), part.facts.path)
+        out = np.empty(fill.allocate_shape(len(run)), fill.dtype)
+        for one in read_rows(part, job, fill, out, Meter()):
+            one.error.shift_record(first)
+            bad.add(one.row)
+            said = f"field {name!r}: {one.error}" if source.named else str(one.error)
+            found.append((one.row, said))
+    return len(bad), [said for _, said in sorted(found)]
 
 
 def _check_run(

@@ -1,4 +1,4 @@
-"""Packs picture folders into standard HDF5 or LMDB files, and one container into the other.
+"""Packs picture folders, and samples that a program adds, into standard HDF5 or LMDB files.
 
 ``convert`` is what ``asyncreader convert`` calls; the reader is in the package ``asyncreader``.
 """
@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from .pack import convert
     from .report import ConvertReport
+    from .writer import Writer
 
-__all__ = ["ConvertReport", "convert"]
+__all__ = ["ConvertReport", "Writer", "convert"]
 
 #: Names whose modules import the image libraries. They are imported on first use (PEP 562), so that
 #: ``asyncreader convert --help`` starts fast.
-_LATE = {"ConvertReport": "report", "convert": "pack"}
+_LATE = {"ConvertReport": "report", "Writer": "writer", "convert": "pack"}
 
 
 def __getattr__(name: str) -> object:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Final, Unpack
 
@@ -13,7 +13,7 @@ from asyncreader.system.limits import usable_cores
 from asyncreader.text import plain_name, slip
 
 from .option_values import DST, SRC
-from .options import OPTIONS, QUALITY, ConvertKeywords, Format, Options, PathLike
+from .options import OPTIONS, QUALITY, ConvertKeywords, Format, Options, PathLike, WriterKeywords
 
 #: Threads for each file: of Ray one, since it runs as many tasks as there are cores.
 _JOBS_OF_RAY: Final = 1
@@ -53,6 +53,24 @@ def check(
     src: PathLike | Sequence[PathLike], dst: PathLike, **given: Unpack[ConvertKeywords]
 ) -> Options:
     """The options as one frozen value; ParamsError for wrong ones."""
+    sources = tuple(SRC("src", one) for one in (src if isinstance(src, list | tuple) else (src,)))
+    if not sources:
+        raise ParamsError("no source is named", expected="one path, or several")
+    return _checked(sources, dst, given)
+
+
+def check_writer(dst: PathLike, given: Mapping[str, object]) -> Options:
+    """The options of a Writer, in which ``src`` is empty; ParamsError for wrong ones."""
+    for name in given:
+        if name in OPTIONS and name not in WriterKeywords.__annotations__:
+            raise ParamsError(
+                f"{name} is for folders of pictures and packed sets",
+                found="samples that a program adds",
+            )
+    return _checked(("",), dst, given)
+
+
+def _checked(sources: tuple[str, ...], dst: PathLike, given: Mapping[str, object]) -> Options:
     for name in given:
         if name not in OPTIONS:
             raise ParamsError(f"unknown option {name!r}", hint=_instead(name))
@@ -62,9 +80,6 @@ def check(
             "chunk applies only with compression",
             hint="add compression 'gzip' (--compression gzip)",
         )
-    sources = tuple(SRC("src", one) for one in (src if isinstance(src, list | tuple) else (src,)))
-    if not sources:
-        raise ParamsError("no source is named", expected="one path, or several")
     options = Options(sources[0], DST("dst", dst), sources, **kept)  # type: ignore[arg-type]
     options = replace(
         options,

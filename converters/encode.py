@@ -6,7 +6,7 @@ Pure functions of their arguments, safe in any thread; what they call releases t
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, TypeAlias
 
@@ -14,7 +14,7 @@ import numpy as np
 import xxhash
 from PIL import Image
 
-from asyncreader.array_types import Array, UInt8
+from asyncreader.array_types import Array, UInt8, UInt64
 from asyncreader.checks import MAX_SIDE
 from asyncreader.errors import DecodeError, ParamsError
 from asyncreader.pixels import codec, kernels
@@ -45,21 +45,33 @@ _FULL: Final = (1.0, 0.0, 0.0)
 
 @dataclass(frozen=True, slots=True)
 class Packed:
-    """One field of a sample as it is stored: bytes, (H, W, C) if that is known, XXH3-64."""
+    """One field of a sample as it is stored: bytes, (H, W, C) if that is known, XXH3-64.
+
+    Or of several raw samples, one after the other: then ``checksum`` is uint64 (n,).
+    """
 
     data: bytes | memoryview
-    shape: tuple[int, int, int] | None
-    checksum: int
+    shape: tuple[int, ...] | None
+    checksum: int | UInt64
     dtype: str = "uint8"
+    #: False: rows of numbers of any shape.
+    picture: bool = True
     #: Whether restart markers were put into it; None where that was not tried.
     rewritten: bool | None = None
     #: Whether the picture has 16 bits, and is served with 8.
     narrowed: bool = False
 
+    @property
+    def count(self) -> int:
+        """Samples in it."""
+        return 1 if isinstance(self.checksum, int) else int(self.checksum.size)
+
     def kind(self, raw: bool) -> Kind:
         """What must be equal in all samples of the field, as far as it is known."""
         if self.shape is None:
             return ()
+        if not self.picture:
+            return (self.dtype, 0, *self.shape)
         high, wide, channels = self.shape
         return (self.dtype, channels, high, wide) if raw else (self.dtype, channels)
 
@@ -73,23 +85,40 @@ def sample_bytes(sample: Sample) -> int:
     return sum(len(field.data) for field in sample)
 
 
-def kinds_of(sample: Sample, encoding: str) -> tuple[Kind, ...]:
-    """The kind of each field, where the picture is stored as ``encoding`` says."""
-    return tuple(field.kind(encoding == "raw") for field in sample)
+def kinds_of(sample: Sample, encodings: Sequence[str]) -> tuple[Kind, ...]:
+    """The kind of each field, which is stored as ``encodings`` say."""
+    stored = zip(sample, encodings, strict=True)
+    return tuple(field.kind(encoding == "raw") for field, encoding in stored)
 
 
 def packed(
-    data: bytes | memoryview, shape: tuple[int, int, int] | None, dtype: str = "uint8"
+    data: bytes | memoryview,
+    shape: tuple[int, ...] | None,
+    dtype: str = "uint8",
+    picture: bool = True,
 ) -> Packed:
     """``data`` with its checksum."""
-    return Packed(data, shape, xxhash.xxh3_64_intdigest(data), dtype)
+    return Packed(data, shape, xxhash.xxh3_64_intdigest(data), dtype, picture)
 
 
-def packed_pixels(pixels: Array) -> Packed:
-    """Pixels (H, W, C) as they are stored raw: more than a byte little-endian."""
-    rows = np.ascontiguousarray(pixels, pixels.dtype.newbyteorder("<"))
-    shape = rows.shape[0], rows.shape[1], rows.shape[2]
-    return packed(rows.reshape(-1).view(np.uint8).data, shape, rows.dtype.name)
+def packed_pixels(pixels: Array, picture: bool = True) -> Packed:
+    """Pixels (H, W, C), or numbers of any shape, as they are stored raw: more than a byte
+    little-endian."""
+    row = np.asarray(pixels, pixels.dtype.newbyteorder("<"), order="C")
+    return packed(row.reshape(-1).view(np.uint8).data, row.shape, row.dtype.name, picture)
+
+
+def packed_many(rows: Array, picture: bool) -> Packed:
+    """Rows (n, ...) that :func:`packed_pixels` stores, without a copy where they are C-contiguous
+    and little-endian."""
+    rows = np.asarray(rows, rows.dtype.newbyteorder("<"), order="C")
+    each = rows.reshape(len(rows), -1).view(np.uint8)
+    sums = np.empty(len(rows), np.uint64)
+    size = each.shape[1]
+    scratch = SCRATCH.take("hashed", size)
+    at = each.ctypes.data + np.arange(len(rows), dtype=np.int64) * size
+    kernels.hash_rows(at, size, scratch.ctypes.data, sums)
+    return Packed(each.reshape(-1).data, rows.shape[1:], sums, rows.dtype.name, picture)
 
 
 def field_encoding(encoding: str) -> str:

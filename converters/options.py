@@ -89,9 +89,30 @@ class ConvertKeywords(TypedDict, total=False):
     sample: int | None
     engine: Engine
     address: str | None
-    progress: Callable[[int, int], object] | None
+    progress: Callable[[int, int], object] | bool | None
     params: Mapping[str, object] | None
     allow_pickle: bool
+
+
+class WriterKeywords(TypedDict, total=False):
+    """Options that a Writer takes, and ``convert`` of samples that are no files."""
+
+    encoding: Encoding | None
+    size: Size | None
+    resize: Resize
+    quality: int | None
+    restarts: bool | None
+    channels: Channels | None
+    bits: Bits | None
+    compression: Compression | None
+    chunk: int | None
+    jobs: int | None
+    overwrite: bool
+    check_decode: bool
+    format: Format | None
+    shards: int | None
+    shard_size: int | str | None
+    resume: bool
 
 
 @dataclass(frozen=True)
@@ -297,8 +318,9 @@ class Options:
     )
     progress: Callable[[int, int], object] | None = parameter(
         None,
-        optional(Check("a function f(done, total)", checks.FUNCTION.take, "object")),
-        "called as `progress(done, total)` after each sample, by the calling thread; with `resume` "
+        optional(Check("a function f(done, total), or False", checks.FUNCTION.take, "object")),
+        "called as `progress(done, total)` after each sample, by the calling thread; False shows "
+        "nothing, where otherwise terminals and notebooks show a line. With `resume` it is called "
         "first with the samples that are kept",
     )
     params: ReaderParams | None = worked_out(

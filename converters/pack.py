@@ -6,12 +6,13 @@ import contextlib
 import os
 import time
 from collections.abc import Sequence
-from typing import Unpack
+from typing import Any, Unpack
 
 from asyncreader.errors import AsyncReaderError, SourceError
 from asyncreader.params.declare import documented
 
 from .check_options import check
+from .inputs.items import Items, count_of, give, is_paths
 from .inputs.opening import open_samples
 from .inputs.samples import Samples
 from .options import OPTIONS, ConvertKeywords, Options, PathLike
@@ -20,12 +21,16 @@ from .outputs.disk import is_full, no_temporary_space
 from .outputs.one_file import Order, Packing, all_bad, all_skipped, data_file, told
 from .outputs.publish import Target
 from .outputs.shards import pack_shards
+from .progress import shown
 from .report import ConvertReport
+from .writer import Writer
 
 
 @documented(OPTIONS)
 def convert(
-    src: PathLike | Sequence[PathLike], dst: PathLike, **keywords: Unpack[ConvertKeywords]
+    src: PathLike | Sequence[PathLike] | Items,
+    dst: PathLike,
+    **keywords: Unpack[ConvertKeywords],
 ) -> ConvertReport:
     """Pack ``src``, pictures in a folder or a packed set, into ``dst``, HDF5 file or LMDB folder.
     A list of sources becomes one set.
@@ -33,11 +38,22 @@ def convert(
     ``src``, ``labels`` and ``classes`` may be URLs of object stores (s3://, gs://; https:// only
     what need not be listed); pictures on a web server are named by ``labels``.
 
+    ``src`` may also be samples: an array (n, ...), a tuple of arrays (data, labels), a dict of
+    arrays, or an iterable or map-style dataset of arrays, of tuples (data, label) or of dicts with
+    "data" (or "image"), "label", "path" and other fields. They are given to a :class:`Writer`.
+
     The target appears under its name when it is complete, verified and on the disk; on any error
     it is as it was (finished shards are kept next to it, for ``resume``). Raises
     ParamsError for bad arguments, SampleError (such as DecodeError, with ``source_path``) for a bad
     picture, SourceError for source or target. The options:
     """
+    with shown(keywords.get("progress")) as progress:
+        return _convert(src, dst, {**keywords, "progress": progress})
+
+
+def _convert(src: Any, dst: PathLike, keywords: ConvertKeywords) -> ConvertReport:
+    if not is_paths(src):
+        return _convert_items(src, dst, keywords)
     begun = time.perf_counter()  # compiling, which the first run on a machine waits for, counts
     options = check(src, dst, **keywords)
     if options.engine == "ray":
@@ -74,6 +90,19 @@ def convert(
             found=exc.strerror or str(exc),
             hint="; ".join(getattr(exc, "__notes__", ())) or None,
         ) from exc
+
+
+def _convert_items(src: Items, dst: PathLike, keywords: ConvertKeywords) -> ConvertReport:
+    """Give samples that are no files to a Writer."""
+    options: dict[str, Any] = dict(keywords)
+    progress = options.pop("progress")
+    count = count_of(src)
+    with Writer(dst, **options) as writer:
+        for done in give(src, writer):
+            if progress is not None:
+                progress(done, done if count is None else count)
+    assert writer.report is not None
+    return writer.report
 
 
 def _pack_one(options: Options, samples: Samples, target: Target, begun: float) -> ConvertReport:

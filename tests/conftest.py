@@ -7,11 +7,14 @@ import gc
 import os
 import sys
 from collections import Counter
+from collections.abc import Generator
 from pathlib import Path
 
+import hidden_calls  # first: it hides calls where HIDE_CALLS is set
 import pytest
 from observed import take_ctrl_c
 
+from asyncreader.errors import ParamsError
 from asyncreader.pixels import kernels
 from asyncreader.sources.remote import client
 from asyncreader.system.limits import usable_cores
@@ -27,6 +30,17 @@ for _name in ("RANK", "WORLD_SIZE", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZ
     os.environ.pop(_name, None)
 for _name in ("SLURM_PROCID", "SLURM_NTASKS"):
     os.environ.pop(_name, None)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """``--long``: whole products of cases, of which the usual run takes a part."""
+    parser.addoption("--long", action="store_true", help="whole products of cases, not a part")
+
+
+@pytest.fixture(scope="session")
+def long(request: pytest.FixtureRequest) -> bool:
+    """Whether whole products of cases are asked for."""
+    return bool(request.config.getoption("--long"))
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
@@ -48,6 +62,25 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Files with slow tests come first: one of them at the end would be waited for by all."""
     slow = Counter(item.path for item in items if item.get_closest_marker("slow"))
     items.sort(key=lambda item: -slow[item.path])
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Tests of the long form wait for it; those of calls are skipped where these are hidden."""
+    if item.get_closest_marker("long") and not item.config.getoption("--long"):
+        pytest.skip("the long form (--long)")
+    if hidden_calls.ACTIVE and item.get_closest_marker("calls"):
+        pytest.skip(f"it observes calls that HIDE_CALLS={hidden_calls.ACTIVE} hides")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call() -> Generator[None]:
+    """Where the calls that start worker processes are hidden, tests that need them are skipped."""
+    try:
+        yield
+    except ParamsError as exc:
+        if not hidden_calls.ACTIVE or "on this system" not in exc.what:
+            raise
+        pytest.skip(str(exc))
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -39,8 +39,13 @@ def of_each(data: Any, make: Callable[[Any], Any]) -> Any:
     return tuple(map(make, data)) if isinstance(data, tuple) else make(data)
 
 
-def flat_labels(labels: Array | None) -> Array | None:
-    """(B, 1) integers as (B,), what losses over class numbers take; all else as it is."""
+def flat_labels(labels: Any) -> Any:
+    """(B, 1) integers as (B,), what losses over class numbers take; all else as it is. Of several
+    labels each."""
+    return of_each(labels, _flat)
+
+
+def _flat(labels: Array | None) -> Array | None:
     if labels is None or labels.shape[1:] != (1,) or labels.dtype.kind not in "iu":
         return labels
     return labels[:, 0]
@@ -51,13 +56,17 @@ def can_be_invalid(p: ReaderParams) -> bool:
     return p.last_batch == "pad" or p.on_error == "zero"
 
 
-def marked(labels: Array, mask: Bools) -> Array:
+def marked(labels: Any, mask: Bools) -> Any:
     """Labels with IGNORED in the rows that are not valid; unsigned ones, which have no room for
-    it, as int64.
+    it, as int64. Of several labels each.
 
     The rows are written in place. Labels that are no integers stay as they are, and so do those
     that a postprocess made without a row for each sample.
     """
+    return of_each(labels, lambda one: _marked(one, mask))
+
+
+def _marked(labels: Array, mask: Bools) -> Array:
     if labels.dtype.kind == "u":
         labels = labels.astype(np.int64)
         check_signed(bool((labels < 0).any()))

@@ -158,7 +158,7 @@ class JaxReader(Loader[S], Generic[D, L, S]):
         labels, target = flat_labels(batch.labels), self._pair[1]
         if labels is not None:
             labels = marked(labels, batch.mask) if self._invalid else labels
-            labels = self._put(self._narrow(labels, "labels"), target)
+            labels = of_each(labels, lambda one: self._put(self._narrow(one, "labels"), target))
         return (
             data,
             labels,

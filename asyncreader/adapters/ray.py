@@ -59,6 +59,8 @@ def packed_datasource(
     with AsyncReader(given, last_batch="pad", world_size=1) as reader:
         if reader.params.field_names is not None:
             raise ParamsError("a datasource serves one field", found=reader.params.data_field)
+        if isinstance(reader.params.labels_field, tuple):
+            raise ParamsError("a datasource serves one array of labels", found="several")
         if reader.params.views is not None:
             raise ParamsError("a datasource serves one array", found="views")
         # absolute: a worker of Ray Data has a folder of its own

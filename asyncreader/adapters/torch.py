@@ -143,13 +143,15 @@ class TorchReader(Loader[S], Generic[D, L, S]):
 
     def _convert(self, batch: Batch[Any, Any]) -> Any:
         data = of_each(batch.data, self._tensor)
-        labels = None if batch.labels is None else self._labels(batch)
+        labels = batch.labels
+        if labels is not None:
+            labels = of_each(labels, lambda one: self._labels(one, batch))
         device = (data[0] if isinstance(data, tuple) else data).device
         more = (self._torch.from_numpy(array).to(device) for array in self._more(batch))
         return data, labels, *more
 
-    def _labels(self, batch: Batch[Any, Any]) -> Any:
-        torch, labels = self._torch, self._tensor(batch.labels)
+    def _labels(self, given: Any, batch: Batch[Any, Any]) -> Any:
+        torch, labels = self._torch, self._tensor(given)
         if labels.is_floating_point() or labels.dtype is torch.bool:
             return labels
         if self._invalid:

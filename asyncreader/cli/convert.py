@@ -64,7 +64,7 @@ class _Convert(click.Command):
     "  asyncreader convert all.h5 some.h5 --select split=train --sample 1000\n"
     "  asyncreader convert more/ train/ --size 224x224 --append\n"
     "  asyncreader convert s3://bucket/photos/ train/ --size 224x224 --shards 64\n"
-    "  asyncreader convert --dry-run photos/",
+    "  asyncreader convert photos/ --dry-run",
 )
 @click.argument("paths", type=PATH, nargs=-1, required=True, metavar="SRC... DST")
 @click.option(
@@ -73,10 +73,21 @@ class _Convert(click.Command):
     help="Pack nothing: say what is in folder SRC, what each encoding would take in space and give "
     "in speed here, and the command. DST may be left out.",
 )
+@click.option(
+    "--seconds",
+    type=click.FloatRange(0.1),
+    metavar="N",
+    help="About how long --dry-run takes. [15]",
+)
 @json_option
 @quiet_option
 def convert(
-    paths: tuple[str, ...], dry_run: bool, as_json: bool, quiet: bool, **options: Any
+    paths: tuple[str, ...],
+    dry_run: bool,
+    seconds: float | None,
+    as_json: bool,
+    quiet: bool,
+    **options: Any,
 ) -> int:
     """Pack the pictures in folder SRC into DST. SRC may also be a packed set, written by
     asyncreader or another program. SRC may be a URL of an object store. DST is on a disk.
@@ -90,9 +101,12 @@ def convert(
     if dry_run:
         if len(paths) > 2:
             raise click.UsageError("--dry-run is of one SRC")
-        return _dry_run(paths[0], paths[1] if len(paths) > 1 else None, options, as_json, quiet)
+        wanted = paths[1] if len(paths) > 1 else None
+        return _dry_run(paths[0], wanted, seconds, options, as_json, quiet)
     if len(paths) < 2:
         raise click.UsageError("Missing argument 'DST'.")
+    if seconds is not None:
+        raise click.UsageError("--seconds has no effect here: it belongs to --dry-run")
     *src, dst = paths
     import converters
 
@@ -133,13 +147,20 @@ def convert(
     return SOME_SKIPPED if report.skipped else OK
 
 
-def _dry_run(src: str, dst: str | None, options: dict[str, Any], as_json: bool, quiet: bool) -> int:
+def _dry_run(
+    src: str,
+    dst: str | None,
+    seconds: float | None,
+    options: dict[str, Any],
+    as_json: bool,
+    quiet: bool,
+) -> int:
     """Say what packing the folder would make."""
     from ..tools.doctor.folder import survey
 
-    given = {name: value for name, value in options.items() if value not in (None, False, {})}
+    given = {name: value for name, value in options.items() if value not in (None, False, {}, ())}
     with Status(quiet or as_json) as status:
-        found = survey(src, dst, progress=status, **given)
+        found = survey(src, dst, seconds=seconds or 15.0, progress=status, **given)
     if as_json:
         print_json(found.to_dict())
         return OK

@@ -14,7 +14,9 @@ from .options import json_option, param_option, set_argument, set_of
 from .terminal import print_json, print_table
 
 if TYPE_CHECKING:
-    from ..array_types import Int64
+    from collections.abc import Sequence
+
+    from ..dataset import Dataset
     from ..pixels.specs import SampleSpec
     from ..sources import OpenSet, SetIndex, Source
     from ..sources.base import FieldIndex
@@ -37,25 +39,21 @@ def info(path: str | None, params: dict[str, Any], as_json: bool) -> None:
     """Show what PATH holds: a packed file, or a quoted glob of them; or the sets of -p mix={...}.
     Of a set of JPEGs on a disk up to 200 are looked at: how many have restart markers, so that a
     part can be decoded alone."""
-    from ..params import parse_params
-    from ..sources import open_there
-    from ..sources.subset import selected
+    from ..dataset import look_into
 
-    checked, opened = open_there(parse_params(set_of(path, params), {}))
-    with contextlib.closing(opened) as source:
-        facts = _describe(source, selected(checked.subset, source))
+    with look_into(set_of(path, params)) as ds:
+        facts = _describe(ds)
     if as_json:
         print_json(facts)
     else:
         _print_facts(facts)
 
 
-def _describe(source: OpenSet, subset: slice | Int64 | None = None) -> dict[str, Any]:
-    """Facts of the set; ``subset``: the records whose labels are shown, None for all."""
-    from ..sampling.within import subset_count
-    from ..sources import fingerprint
+def _describe(ds: Dataset) -> dict[str, Any]:
+    """Facts of the set; with a subset its labels are shown."""
     from ..sources.subset import split_counts
 
+    source, whole = ds.source, ds.params.subset is None
     facts, spec = source.facts, source.spec
     return {
         "path": facts.path,
@@ -65,7 +63,7 @@ def _describe(source: OpenSet, subset: slice | Int64 | None = None) -> dict[str,
         "shards": None if facts.ends is None else len(facts.ends),
         "count": facts.count,
         "sets": _describe_sets(source),
-        "subset": None if subset is None else subset_count(subset, facts.count),
+        "subset": None if whole else len(ds),
         "field": source.names[0] if source.named else None,
         "shape": None if spec.shape is None else list(spec.shape),
         "axes": spec.axes,
@@ -75,14 +73,14 @@ def _describe(source: OpenSet, subset: slice | Int64 | None = None) -> dict[str,
         "chunk": source.first.index.chunk,
         "compression": source.first.index.compression,
         "fields": _describe_fields(source),
-        "labels": _describe_labels(source, subset),
+        "labels": _describe_labels(ds),
         "classes": None if facts.classes is None else list(facts.classes),
         "splits": split_counts(source),
         "episodes": _describe_episodes(source),
         "lengths": _describe_lengths(source),
         "restarts": _describe_restarts(source.first),
         "checksums": bool(source.checked),
-        "fingerprint": fingerprint(source),
+        "fingerprint": ds.fingerprint,
         "bytes_on_disk": facts.size_on_disk,
         "bytes_a_sample": _bytes_each(source.index),
     }
@@ -243,19 +241,31 @@ def _describe_restarts(source: Source) -> dict[str, int] | None:
     return {"looked_at": looked_at, "jpegs": jpegs, "can_be_cut": can_be_cut}
 
 
-def _describe_labels(source: OpenSet, subset: slice | Int64 | None) -> dict[str, Any] | None:
-    """Shape, dtype and range; and samples by class or value where there is one whole number."""
+def _describe_labels(ds: Dataset) -> dict[str, Any] | list[dict[str, Any]] | None:
+    """Of labels, or of each of several: shape, dtype and range; and samples by class or value where
+    there is one whole number. With a subset its labels alone."""
     import numpy as np
 
+    from ..sources.labels import apart
+
+    table, classes = ds.source.labels, ds.source.facts.classes
+    if table is None:
+        return None
+    names, whole = table.dtype.names, ds.params.subset is None
+    if names is None:
+        return _describe_one(table if whole else ds.labels, classes)
+    columns: Any = apart(np.asarray(table)) if whole else ds.labels
+    # the classes are those of the first
+    known = (classes, *(None for _ in names[1:]))
+    found = zip(names, columns, known, strict=True)
+    return [{"name": name, **_describe_one(one, of)} for name, one, of in found]
+
+
+def _describe_one(labels: Any, classes: Sequence[str] | None) -> dict[str, Any]:
     from ..tools.label_stats import count_labels, ends
 
-    labels = source.labels
-    if labels is None:
-        return None
-    if subset is not None:  # those of shards are no array, but take numbers
-        labels = np.asarray(labels[np.arange(source.facts.count)[subset]])
     low, high = ends(labels)
-    counts = count_labels(labels, source.facts.classes)
+    counts = count_labels(labels, classes)
     return {
         "shape": list(labels.shape),
         "dtype": labels.dtype.name,
@@ -265,6 +275,15 @@ def _describe_labels(source: OpenSet, subset: slice | Int64 | None) -> dict[str,
         if counts is None
         else [{"label": c.label, "class": c.name, "samples": c.samples} for c in counts],
     }
+
+
+def _labels_in_words(labels: dict[str, Any], classes: list[str] | None) -> str:
+    ends, counts = (labels["min"], labels["max"]), labels["counts"]
+    words = f"{times(labels['shape'])} {labels['dtype']}, "
+    words += "some not finite" if None in ends else f"{ends[0]:.6g} to {ends[1]:.6g}"
+    if classes:
+        return f"{words}, {some(len(classes), 'class')}"
+    return words if counts is None else f"{words}, {len(counts):,} different"
 
 
 def _restarts_in_words(found: dict[str, int] | None) -> str | None:
@@ -282,17 +301,13 @@ def _sparsity(stored: float | None) -> str | None:
 
 def _print_facts(facts: dict[str, Any]) -> None:
     labels, count, each = facts["labels"], facts["count"], facts["bytes_a_sample"]
-    counts = None if labels is None else labels["counts"]
+    several = labels if isinstance(labels, list) else [] if labels is None else [labels]
+    counts = several[0]["counts"] if several else None
     chosen = facts["subset"]
-    words = "read without labels"
-    if labels is not None:
-        ends = labels["min"], labels["max"]
-        words = f"{times(labels['shape'])} {labels['dtype']}, "
-        words += "some not finite" if None in ends else f"{ends[0]:.6g} to {ends[1]:.6g}"
-        if facts["classes"]:
-            words += f", {some(len(facts['classes']), 'class')}"
-        elif counts is not None:
-            words += f", {len(counts):,} different"
+    words = {"labels": "read without labels"} if labels is None else {}
+    for number, one in enumerate(several):
+        name = f"labels {shown(one['name'])}" if "name" in one else "labels"
+        words[name] = _labels_in_words(one, facts["classes"] if number == 0 else None)
     shape = "differs" if facts["shape"] is None else times(facts["shape"])
     if facts["shape"] is not None and facts["axes"]:
         shape += f" ({', '.join(facts['axes'])})"
@@ -325,7 +340,7 @@ def _print_facts(facts: dict[str, Any]) -> None:
             )
             for field in facts["fields"]
         },
-        "labels": words,
+        **words,
         "splits": shown(counts_in_words(facts["splits"])),
         "restart markers": _restarts_in_words(facts["restarts"]),
         "checksums": "XXH3-64 of each sample"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import re
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import click
 
 from ..checks import Form, path_text
-from ..params import PARAMETERS, parse_params, snake_case
+from ..params import PARAMETERS, snake_case
 from ..params.declare import Parameter
 from .terminal import say
 
@@ -247,12 +246,12 @@ def number(name: str, low: float, default: float, text: str) -> Callable[[F], F]
 def size_for(params: dict[str, Any], quiet: bool = False) -> None:
     """Give ``params`` of a reader a size, and say so, where they have none and the set's pictures
     differ in size."""
-    from ..sources import open_reader_source
+    from ..dataset import look_into
 
     if "size" in params:
         return
-    with contextlib.closing(open_reader_source(parse_params(params, {}))) as source:
-        if source.spec.shape is None:
+    with look_into(params) as ds:
+        if ds.source.spec.shape is None:
             params["size"] = USUAL_SIZE
             if not quiet:
                 say("the pictures differ in size: cut to {}x{}; see --size".format(*USUAL_SIZE))

@@ -12,6 +12,10 @@ Another field, such as ``mask``, is stored as ``data`` is, under its own name. W
 ``mask.checksums``, ``mask.paths`` if it was packed from files, and in HDF5 ``mask.offsets`` if it
 is encoded; ``fields`` of the :class:`Meta` describes it.
 
+Rows of numbers that are no pictures have ``channels`` 0: they are stored "raw", with any ``shape``
+and any of ``NUMBER_DTYPES``; ``axes`` is "N" then. How they are served follows from their shape, as
+of a file that another program wrote.
+
 ``splits`` is int64 (N,): of each record the number of a name in the description's ``splits``, -1
 where it is in none.
 
@@ -49,7 +53,7 @@ from .checked_json import (
     whole,
 )
 
-Shape: TypeAlias = tuple[int, int, int]
+Shape: TypeAlias = tuple[int, ...]
 
 FORMAT_NAME: Final = "asyncreader"
 FORMAT_VERSION: Final = 1
@@ -122,6 +126,13 @@ _TAKEN: Final = frozenset((DATA, OFFSETS, LABELS, PATHS, CLASSES, CHECKSUMS, MET
 #: dtypes of a field's values (more than a byte: little-endian). Pictures are uint16 where they are
 #: grey and keep 16 bits.
 FIELD_DTYPES: Final = ("uint8", "uint16")
+#: dtypes of rows of numbers; more than a byte: little-endian.
+NUMBER_DTYPES: Final = (
+    *("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
+    *("float16", "float32", "float64"),
+)
+#: Axes of a row: at most as many as numpy has had since its first version, with that of the number.
+MOST_AXES: Final = 31
 
 
 def is_field_name(name: object) -> TypeGuard[str]:
@@ -134,28 +145,30 @@ def table_of(field: str | None, table: str) -> str:
     return table if field in (None, DATA) else f"{field}.{table}"
 
 
-_SHAPE: Final = optional(each(whole(), least=3, most=3))
+_SHAPE: Final = optional(each(whole(), most=MOST_AXES))
+_CHANNELS: Final = one_of(0, 1, 3)
+_DTYPE: Final = one_of(*NUMBER_DTYPES)
 
 #: The rules of a description's entry for another field.
 _FIELD_RULES: Final[Rules] = {
     "name": Rule(f"a name like {FIELD_NAME.pattern}", is_field_name),
     "encoding": one_of("raw", "png"),
     "shape": _SHAPE,
-    "channels": one_of(1, 3),
-    "dtype": one_of(*FIELD_DTYPES),
+    "channels": _CHANNELS,
+    "dtype": _DTYPE,
 }
 
 #: The rules of what a description and a manifest both say of their samples.
 _RULES: Final[Rules] = {
     "encoding": one_of(*ENCODINGS),
     "shape": _SHAPE,
-    "channels": one_of(1, 3),
+    "channels": _CHANNELS,
     "label_kind": one_of(*LABEL_KINDS),
     "label_dtype": one_of("<i8", "<f8"),
     "classes": optional(NAMES),
     "splits": optional(NAMES),
     "fields": optional(each(OBJECT, most=256)),
-    "dtype": one_of(*FIELD_DTYPES),
+    "dtype": _DTYPE,
 }
 
 
@@ -165,7 +178,8 @@ _DEEP: Final = ((1, "raw"), (1, "png"), (1, "original"))
 
 @dataclass(frozen=True)
 class FieldMeta:
-    """Another field: "raw" values or "png" files, (H, W, C) if all have it, C, numpy's dtype."""
+    """Another field: "raw" values or "png" files, (H, W, C) if all have it, C, numpy's dtype; of
+    rows of numbers their shape, and 0."""
 
     name: str
     encoding: str
@@ -184,13 +198,22 @@ def _samples(
 ) -> dict[str, Any]:
     """Entries that describe samples, among them their encoding, shape and channels."""
     entries = text.read(raw, rules, inside)
-    shape = entries["shape"]
+    shape, pictures = entries["shape"], entries["channels"] > 0
+    if shape is None and entries["encoding"] == "raw":
+        raise text.wrong(raw, "shape", "that of raw samples", inside)
+    if not pictures:
+        if entries["encoding"] != "raw":
+            raise text.wrong(raw, "encoding", "'raw', as of all rows of numbers", inside)
+        return entries
+    if entries["dtype"] not in FIELD_DTYPES:
+        raise text.wrong(raw, "dtype", f"one of {', '.join(FIELD_DTYPES)} of pictures", inside)
     if shape is None:
-        if entries["encoding"] == "raw":
-            raise text.wrong(raw, "shape", "(H, W, C) of raw samples", inside)
-    elif shape[2] != entries["channels"]:
+        return entries
+    if len(shape) != 3:
+        raise text.wrong(raw, "shape", "(H, W, C) of pictures", inside)
+    if shape[2] != entries["channels"]:
         raise text.wrong(raw, "shape", f"{entries['channels']} channels", inside)
-    elif entries["encoding"] != "raw" and shape[0] * shape[1] > MAX_PIXELS:
+    if entries["encoding"] != "raw" and shape[0] * shape[1] > MAX_PIXELS:
         raise text.wrong(raw, "shape", f"pictures of at most {MAX_PIXELS} pixels", inside)
     return entries
 
@@ -200,8 +223,9 @@ class Described:
     """What a description and a manifest both say of their samples."""
 
     encoding: str
-    #: (H, W, C) when every sample has it, else None.
+    #: When every sample has it, else None: (H, W, C) of pictures.
     shape: Shape | None
+    #: 1 or 3; 0 of rows of numbers that are no pictures.
     channels: int
     #: One of LABEL_KINDS.
     label_kind: str
@@ -212,7 +236,8 @@ class Described:
     splits: tuple[str, ...] | None = None
     #: The other fields, in the order in which they were packed.
     fields: tuple[FieldMeta, ...] = ()
-    #: One of FIELD_DTYPES; of pictures that are stored encoded, what they are served as.
+    #: One of NUMBER_DTYPES; of pictures one of FIELD_DTYPES, and of those that are stored encoded
+    #: what they are served as.
     dtype: str = "uint8"
 
     def facts(self) -> dict[str, Any]:
@@ -228,7 +253,8 @@ class Described:
 def read_samples(raw: Mapping[str, Any], rules: Rules, text: JsonText) -> dict[str, Any]:
     """The entries of a :class:`Described`, and others by ``rules``; FormatError."""
     entries = _samples({"label_dtype": "<i8", **raw}, {**_RULES, **rules}, text)
-    if entries["dtype"] != "uint8" and (entries["channels"], entries["encoding"]) not in _DEEP:
+    deep = entries["channels"] and entries["dtype"] != "uint8"
+    if deep and (entries["channels"], entries["encoding"]) not in _DEEP:
         raise text.wrong(raw, "dtype", "uint8, but of grey pictures that are no JPEGs")
     if entries["encoding"] == "yuv420" and entries["channels"] != 3:
         raise text.wrong(raw, "channels", "3, as all pictures of encoding yuv420 have")
@@ -247,9 +273,16 @@ class Meta(Described):
 
     count: int
     digests: Mapping[str, str] = field(default_factory=dict)
-    axes: str = "NHWC"
     format: str = FORMAT_NAME
     version: int = FORMAT_VERSION
+
+    @property
+    def axes(self) -> str:
+        """The order of axes of raw samples: that of pictures, or "N", the number of a row alone."""
+        return "NHWC" if self.channels else "N"
+
+    def facts(self) -> dict[str, Any]:
+        return {**super().facts(), "axes": self.axes}
 
     def to_json(self) -> str:
         """One line of JSON with sorted keys, so that equal sets are equal bytes."""
@@ -284,6 +317,8 @@ class Meta(Described):
             raise FormatError("asyncreader did not write its description", path=path, hint=REPACK)
         version = source.check_version(raw, FORMAT_VERSION)
         meta = cls(version=version, **read_samples(raw, _META_RULES, source))
+        if raw.get("axes") != meta.axes:
+            raise source.wrong(raw, "axes", repr(meta.axes))
         if META in meta.digests:  # sets that others wrote may have none
             check_named_digest("facts", described_digest(raw), meta, path, META)
         _check_tables(meta, path)
@@ -294,7 +329,6 @@ class Meta(Described):
 _META_RULES: Final[Rules] = {
     "count": whole(1 << 62),
     "digests": DIGESTS,
-    "axes": one_of("NHWC"),
 }
 
 #: A description with a million class names is half as long.

@@ -1,4 +1,4 @@
-"""The check of the parameter that chooses columns of sparse rows."""
+"""The check of the parameter that chooses columns of rows."""
 
 from __future__ import annotations
 

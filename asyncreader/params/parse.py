@@ -85,10 +85,14 @@ def _check_source(given: Mapping[str, object]) -> None:
             found=" and ".join(named) or "none",
             expected="one of path, hdf5_path, lmdb_path, mix or data",
         )
-    if given.get("labels") is not None and "data" not in named:
-        raise ParamsError(
-            "labels= goes with data=", hint="name the labels of a file by labels_field"
-        )
+    if given.get("labels") is not None:
+        if named == ["mix"]:
+            raise ParamsError("labels= goes with data= or with the path of one set", found="mix=")
+        both = [one for one in ("labels_field", "labels_path") if given.get(one) is not None]
+        if both and named != ["data"]:
+            raise ParamsError(
+                "labels= and labels of the file are both asked for", found=f"labels= and {both[0]}="
+            )
     if given.get("labels_path") is not None:
         if named != ["path"] and named != ["hdf5_path"]:
             raise ParamsError("labels_path goes with path= or hdf5_path=", found=f"{named[0]}=")
@@ -126,9 +130,10 @@ def _check_together(p: ReaderParams) -> None:
             hint="leave one of them out",
         )
     some = p.weights is not None or p.mix is not None or draws(p.shuffle)
+    some = some or (p.patch is not None and p.patch_at == "random")
     if p.epoch_samples is not None and not some:
         raise ParamsError(
-            'epoch_samples goes with weights, mix or shuffle="replacement"',
+            'epoch_samples goes with weights, mix, shuffle="replacement" or random patches',
             found=f"shuffle={p.shuffle!r}",
             hint="other epochs serve each sample once; subset= serves fewer of them",
         )
@@ -136,9 +141,18 @@ def _check_together(p: ReaderParams) -> None:
     _check_fields(p)
     _check_windows(p)
     _check_lengths(p)
+    _check_patches(p)
 
 
 def _check_mix(p: ReaderParams) -> None:
+    several = isinstance(p.labels_field, tuple)
+    if several and (p.mix is not None or p.data is not None or p.cuda):
+        name = "mix" if p.mix is not None else "data" if p.data is not None else "cuda"
+        raise ParamsError(
+            f"several labels do not go with {name}=",
+            found=f"labels_field={p.labels_field!r}",
+            hint="name the others as fields: data_field=[...]",
+        )
     if p.mix is None:
         for name in ("mix_until", "classes"):
             if getattr(p, name) != PARAMETERS[name].default:
@@ -274,4 +288,28 @@ def _check_single(p: ReaderParams, words: str) -> None:
             raise ParamsError(
                 f"{name} works on single pictures, {words}",
                 hint="postprocess gets whole batches",
+            )
+
+
+def _check_patches(p: ReaderParams) -> None:
+    if p.patch is None:
+        for name in ("patch_at", "patch_axes", "patch_step", "sample_axis"):
+            if getattr(p, name) != PARAMETERS[name].default:
+                raise ParamsError(f"{name} goes with patch", found=f"{name}={getattr(p, name)!r}")
+        return
+    several = p.patch_step if isinstance(p.patch_step, tuple) else None
+    for name, given in (("patch_axes", p.patch_axes), ("patch_step", several)):
+        if given is not None and len(given) != len(p.patch):
+            raise ParamsError(
+                f"{name} has another number of axes than patch",
+                found=f"{name}={given}, patch={p.patch}",
+            )
+    if p.patch_step is not None and p.patch_at != "grid":
+        raise ParamsError('patch_step goes with patch_at="grid"', found=f"patch_at={p.patch_at!r}")
+    others = ("mix", "episodes", "episodes_subset", "window", "columns", "members")
+    for name in (*others, "boxes_field", "keypoints_field"):
+        if getattr(p, name) is not None:
+            raise ParamsError(
+                f"patch and {name} do not go together",
+                hint="patches are of volumes: HDF5 data sets of numbers, or arrays",
             )

@@ -27,6 +27,7 @@ from ..pixels.augment.parse import AUGMENT
 from ..sampling import Shuffle
 from .columns import COLUMNS, Chosen
 from .declare import Parameter, declared, parameter
+from .patches import PATCH, PATCH_AXES, PATCH_STEP, PatchAt
 from .shares import MIX, WEIGHTS
 from .views import Augment, Crop, View, listed_views, of_view, views_check
 from .windows import (
@@ -126,7 +127,7 @@ class ReaderKeywords(TypedDict, total=False):
     data_field: str | Sequence[str] | Mapping[str, str]
     boxes_field: str | None
     keypoints_field: str | None
-    labels_field: str | None
+    labels_field: str | Sequence[str] | None
     labels_path: str | os.PathLike[str] | None
     columns: Sequence[int] | Sequence[str] | Mapping[str, Sequence[int] | Sequence[str]] | None
     subset: slice | str | Sequence[int] | npt.NDArray[np.integer] | None
@@ -140,6 +141,11 @@ class ReaderKeywords(TypedDict, total=False):
     overlong: Overlong | Mapping[str, Overlong]
     pad_value: float | Mapping[str, float]
     offsets_field: str | Literal[False] | Mapping[str, str] | None
+    patch: Sequence[int] | None
+    patch_at: PatchAt
+    patch_axes: Sequence[int] | None
+    patch_step: int | Sequence[int] | None
+    sample_axis: int | None
     batch_size: int
     nthread: int | Auto
     njob: int
@@ -255,7 +261,11 @@ class ReaderParams:
         "`data={name: array, ...}`: several fields",
         shown="one of these",
     )
-    labels: object = parameter(None, optional(checks.LABELS), "labels that go with `data`")
+    labels: object = parameter(
+        None,
+        optional(checks.LABELS),
+        "labels that go with `data`, or with a path: one for each row, or for each episode",
+    )
     data_field: str | tuple[str, ...] | dict[str, str] = parameter(
         "data",
         checks.FIELDS,
@@ -275,8 +285,12 @@ class ReaderParams:
         "name of a field of keypoints (..., 2), or (..., 3) with their visibility: x, y; they come "
         "behind the boxes",
     )
-    labels_field: str | None = parameter(
-        "labels", optional(checks.TEXT), "name of the labels in the file; None: no labels"
+    labels_field: str | tuple[str, ...] | None = parameter(
+        "labels",
+        optional(checks.NAMES),
+        'name of the labels in the file; None: no labels; `["a", "b"]`: several, as a tuple. Of '
+        'episodes also a value or a row of each, and `"@attribute"` of its group or file '
+        "([labels](arrays.md#labels))",
     )
     labels_path: str | None = parameter(
         None,
@@ -286,8 +300,8 @@ class ReaderParams:
     columns: Chosen | dict[str, Chosen] | None = parameter(
         None,
         optional(COLUMNS),
-        "columns (genes) of sparse rows to be served, in this order: numbers, or names as the set "
-        "has them; or a dict of these by field",
+        "columns (genes) of sparse rows, or of rows of numbers, to be served, in this order: "
+        "numbers, or names as the set has them; or a dict of these by field",
         shown="all",
     )
     subset: slice | Int64 | str | None = parameter(
@@ -366,6 +380,37 @@ class ReaderParams:
         "where neither `episodes` nor `window` is given; False: the values are rows",
         shown="found",
     )
+    patch: tuple[int, ...] | None = parameter(
+        None,
+        optional(PATCH),
+        "`(Z, Y, X)` or `(Y, X)`: a sample is a patch of a stored volume, cut out of its last "
+        "axes; those before come whole. All fields are cut at the same place; only the chunks that "
+        "a patch touches are read. See [arrays](arrays.md#patches-of-large-volumes)",
+    )
+    patch_at: PatchAt = parameter(
+        "random",
+        one_of(PatchAt),
+        'where: `"random"`: anywhere, one for each volume and epoch, or `epoch_samples`; `"grid"`: '
+        'side by side, the last ones shifted inwards; `"center"`. `batch.place` says where',
+    )
+    patch_axes: tuple[int, ...] | None = parameter(
+        None,
+        optional(PATCH_AXES),
+        "the axes of the stored data that `patch` cuts, counted from 0, or below 0 from the end",
+        shown="the last ones",
+    )
+    patch_step: int | tuple[int, ...] | None = parameter(
+        None,
+        optional(PATCH_STEP),
+        'how far patches of a `"grid"` are from each other: a number, or one for each axis',
+        shown="the patch",
+    )
+    sample_axis: int | None = parameter(
+        0,
+        optional(whole(0, 32)),
+        "the axis of stored data that numbers the volumes; None: a data set is one volume, and in "
+        "a list of files each is one, of its own extent",
+    )
     batch_size: int = parameter(1, whole(1, 1 << 63), "samples in a batch")
     nthread: int | Auto = parameter(
         1,
@@ -400,7 +445,7 @@ class ReaderParams:
     epoch_samples: int | None = parameter(
         None,
         optional(whole(1, 1 << 63)),
-        'samples in an epoch with `weights`, `mix` or `shuffle="replacement"`',
+        'samples in an epoch with `weights`, `mix`, `shuffle="replacement"` or random patches',
         shown="as many as there are samples",
     )
     seed: int = parameter(0, whole(0, 1 << 64), "seed of the order, of crops and of flips")

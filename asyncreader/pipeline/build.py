@@ -5,7 +5,6 @@ The reader connects them. Each worker process builds its own.
 
 from __future__ import annotations
 
-import os
 import warnings
 from dataclasses import replace
 from functools import partial
@@ -34,8 +33,9 @@ from ..sources import (
 )
 from ..sources.ragged import rule_of_lengths
 from ..sources.sets.joined import JoinedSource
-from ..sources.subset import classes_of, resolve_weights, resolve_windows
+from ..sources.subset import classes_of, resolve_patches, resolve_weights, resolve_windows
 from ..stats import Meter
+from ..system.limits import physical_memory
 from ..system.memory import aligned_empty
 from .fill_batch import BatchFiller
 from .shared_memory import Arena, pages
@@ -76,26 +76,31 @@ def make_schedule(p: ReaderParams, source: OpenSet, rank: int, world_size: int) 
     if p.last_batch == "short" and world_size != 1:
         raise ParamsError('last_batch="short" needs world_size 1', found=f"{world_size}")
     lengths = rule_of_lengths(p, source)
-    windows, subset = resolve_windows(p.subset, source)
-    if windows is not None:  # of the episodes that are chosen
-        source = OpenSet(replace(source.index, windows=windows), source.parts)
+    patches, windows, subset = source.patches, None, None
+    if patches is None:
+        windows, subset = resolve_windows(p.subset, source)
+        if windows is not None:  # of the episodes that are chosen
+            source = OpenSet(replace(source.index, windows=windows), source.parts)
+    else:
+        patches = resolve_patches(p.subset, replace(patches, at=p.patch_at), source)
     storage = replace(
         _storage(source, p),
-        weights=resolve_weights(p.weights, source, subset),
-        classes=classes_of(source, subset, f"shuffle={p.shuffle!r}")
+        weights=resolve_weights(p.weights, source, subset, patches),
+        classes=classes_of(source, subset, f"shuffle={p.shuffle!r}", patches)
         if takes_classes(p.shuffle)
         else None,
         epoch_samples=p.epoch_samples,
         ratios=() if p.mix is None else tuple(p.mix.values()),
         until_first=p.mix_until == "first",
     )
-    sampler = sampler_of(p.shuffle, p.seed, p.shuffle_window, storage, subset, windows)
+    sampler = sampler_of(p.shuffle, p.seed, p.shuffle_window, storage, subset, windows or patches)
     schedule = Schedule(sampler, p.batch_size, rank, world_size, p.last_batch, lengths)
     if schedule.steps == 0:
         raise ParamsError(
             "an epoch would have no batch",
             found=f"{schedule.length} samples, batch_size x world_size = {schedule.global_batch}",
-            hint='lower batch_size, or last_batch="pad", "wrap" or "short"',
+            hint='lower batch_size, or last_batch="pad", "wrap" or "short"'
+            + ("; epoch_samples draws more random patches of each volume" if patches else ""),
         )
     return schedule
 
@@ -221,7 +226,11 @@ def check_values(p: ReaderParams, filler: BatchFiller) -> None:
     outs = [aligned_empty(part.shape, part.dtype) for part in filler.rows(1)]
     for record in sampler.records(0, positions):
         # a damaged sample is not the dtype's fault: it fails its batch later
-        source.read_fields(RowJob(record.reshape(1), row, key), filler.fills, outs, Meter())
+        try:
+            job = RowJob(record.reshape(1), row, key)
+            source.read_fields(job, filler.fills, outs, Meter())
+        except ParamsError as exc:
+            raise source.told(exc) from exc.__cause__
 
 
 def _warning_of_scale(p: ReaderParams, fill: RowTransform, field: str, first: bool) -> str | None:
@@ -273,6 +282,7 @@ def slot_layout(p: ReaderParams, filler: BatchFiller) -> SlotLayout:
         sets=source.set_ends,
         windows=source.windows,
         lengths=source.lengths(p.wanted),
+        patches=source.patches,
     )
     _check_memory(p, layout)
     for number, stage in enumerate(filler.stages):
@@ -305,7 +315,7 @@ def _first_batch(filler: BatchFiller, stages: int, slot: Slot) -> tuple[BatchArr
 
 def _check_memory(p: ReaderParams, layout: SlotLayout) -> None:
     needed = (p.njob + 1) * sum(layout.sizes())
-    there = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    there = physical_memory()
     if needed > there:
         raise ParamsError(
             "the slots do not fit in memory",

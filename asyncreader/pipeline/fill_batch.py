@@ -251,10 +251,12 @@ class BatchFiller:
                 errors = self.together.read_fields(job, outs, meter)
             else:
                 errors = self.source.read_fields(job, fills, outs, meter)
-        except AsyncReaderError:
-            raise
+        except AsyncReaderError as exc:
+            raise self.source.told(exc) from exc.__cause__
         except OSError as exc:
             raise SourceError(f"reading failed: {exc}", path=self.source.facts.path) from exc
+        for bad in errors:
+            self.source.told(bad.error)
         if self.seen is not None and check is not None:
             if errors:
                 check &= ~np.isin(job.rows, [bad.row for bad in errors])
@@ -267,7 +269,8 @@ class BatchFiller:
             raise bad.error
         row = bad.row
         bad.error.hint = None  # it is left out: advice to do so would end each line
-        what = row, int(plan.indices[row]), str(bad.error)
+        (record,) = self.source.shown(plan.indices[row : row + 1]).tolist()
+        what = row, record, str(bad.error)
         if self._on_error == "zero":
             self._blank(slot, np.array([row]))
             slot.bad.append(BadRow(*what, None))
@@ -317,9 +320,9 @@ class BatchFiller:
         """Run the stages on a filled batch. What one raises is the error of the whole batch."""
         plan = slot.plan
         assert plan is not None
-        if slot.bad:  # stages are told what is served
+        if slot.bad or slot.patches is not None:  # stages are told what is served
             records, mask = slot.served()
-            plan = plan._replace(indices=records, valid=mask)
+            plan = plan._replace(indices=self.source.shown(records), valid=mask)
         for number, stage in enumerate(self.stages):
             started = time.perf_counter()
             try:

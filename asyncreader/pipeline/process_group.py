@@ -8,6 +8,7 @@ import multiprocessing
 import os
 import pickle
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -17,7 +18,7 @@ from typing import Any
 
 from ..errors import ParamsError, WorkerError, as_ours
 from ..pixels import kernels
-from ..system.signals import after_this, disown, start_child
+from ..system.signals import CHILDREN, after_this, disown, start_child
 from .pipe_errors import receive_error
 from .ring import Ring
 from .threads import STUCK_AFTER
@@ -36,6 +37,13 @@ class ProcessGroup:
     kernels: tuple[str, ...] = ()
 
     def __init__(self, count: int, ring: Ring[Any], name: str) -> None:
+        if not CHILDREN:
+            raise ParamsError(
+                "worker processes cannot be had on this system",
+                found=sys.platform,
+                expected="a system that hands open files to a spawned process: Linux, macOS",
+                hint=self.instead,
+            )
         self._count = count
         self._ring = ring
         self._name = name

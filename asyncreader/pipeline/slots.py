@@ -14,7 +14,9 @@ import numpy as np
 from ..array_types import Array, Bools, Int64
 from ..sampling.episodes import Windows
 from ..sampling.lengths import Lengths
+from ..sampling.patches import Patches
 from ..sampling.schedule import BatchPlan
+from ..sources.labels import apart
 from ..stats import BadRow
 from .owners import Observer, RingSlot
 from .ring import Ring
@@ -83,7 +85,8 @@ class SlotLayout:
     ``rows``: shape and dtype of the memory of each field, ``labels``: of the labels; ``several``:
     see :class:`BatchLayout`; ``made``: what each stage makes of the rows (see stages.py); ``sets``:
     the record numbers at which the sets of a mix end; ``windows``: those of a set of episodes;
-    ``lengths``: of the samples of each field, where they differ.
+    ``lengths``: of the samples of each field, where they differ; ``patches``: those of a set of
+    volumes.
     """
 
     rows: tuple[Part, ...]
@@ -93,6 +96,7 @@ class SlotLayout:
     sets: tuple[int, ...] = ()
     windows: Windows | None = None
     lengths: tuple[Lengths | None, ...] = ()
+    patches: Patches | None = None
 
     def sizes(self) -> list[int]:
         """Bytes of each buffer, in the order in which build() asks for them."""
@@ -108,7 +112,14 @@ class SlotLayout:
     ) -> list[Slot]:
         """``count`` slots; ``view`` takes the rows of each field and returns what the user sees."""
         return [
-            Slot(number, self.memory(allocate, view), self.sets, self.windows, self.lengths)
+            Slot(
+                number,
+                self.memory(allocate, view),
+                self.sets,
+                self.windows,
+                self.lengths,
+                self.patches,
+            )
             for number in range(count)
         ]
 
@@ -166,7 +177,7 @@ class Slot(RingSlot):
 
     ``rows``, ``made``: see :class:`SlotMemory`; ``labels``: (B, ...) or None; ``out``,
     ``out_labels``, ``several``: the last of ``made``, which is handed out; ``sets``, ``windows``,
-    ``lengths``: see :class:`SlotLayout`.
+    ``lengths``, ``patches``: see :class:`SlotLayout`.
     """
 
     __slots__ = (
@@ -178,6 +189,7 @@ class Slot(RingSlot):
         "memory",
         "out",
         "out_labels",
+        "patches",
         "rows",
         "sets",
         "several",
@@ -193,11 +205,13 @@ class Slot(RingSlot):
         sets: tuple[int, ...] = (),
         windows: Windows | None = None,
         lengths: tuple[Lengths | None, ...] = (),
+        patches: Patches | None = None,
     ) -> None:
         super().__init__(number)
         self.sets = sets
         self.windows = windows
         self.lengths = lengths
+        self.patches = patches
         self.use(memory)
         #: What was handed out last: weak references to the batch and to its first array.
         self.batch: tuple[weakref.ref[Any], weakref.ref[Array]] | None = None
@@ -294,7 +308,7 @@ class SlotRing(Ring[Slot]):
         assert taken is not None  # what there is instead is raised
         return taken
 
-    def hand_out(self, slot: Slot, copy: bool) -> tuple[Data, Array | None]:
+    def hand_out(self, slot: Slot, copy: bool) -> tuple[Data, Data | None]:
         """Data and labels of a held slot, cut to the rows of its batch; private with ``copy``."""
         assert slot.plan is not None
         count, whole = slot.plan.indices.size, slot.rows[0].shape[0]
@@ -307,7 +321,7 @@ class SlotRing(Ring[Slot]):
         elif copy:
             data = [array.copy(order="K") for array in data]
             labels = None if labels is None else labels.copy(order="K")
-        return tuple(data) if slot.several else data[0], labels
+        return tuple(data) if slot.several else data[0], apart(labels)
 
     def _give(self, slot: Slot, more: Callable[[], SlotMemory]) -> None:
         """What a held slot has is the caller's for good; the slot gets memory that was handed out

@@ -19,6 +19,7 @@ from ..errors import ParamsError, WorkerError
 from ..keyed_random import Draws, key_of, mix_rows
 from ..params import ReaderParams
 from ..sampling.schedule import BatchPlan
+from ..sources.labels import apart, together
 from .slots import BatchArrays, BatchLayout, Part
 
 Postprocessor: TypeAlias = Callable[..., Any]
@@ -237,7 +238,9 @@ class Postprocess:
             not known
             or len(known) < len(data)
             or any(
-                one is not None and (one.dtype.kind not in "buif" or not one.ndim) for one in arrays
+                one is not None and (one.dtype.kind not in "buif" or not one.ndim)
+                for one in arrays
+                if one is not arrays[-1] or one is None or one.dtype.names is None
             )
         ):
             raise WorkerError(
@@ -270,7 +273,7 @@ class Postprocess:
 
     def _call(self, given: BatchArrays, plan: BatchPlan) -> tuple[Any, Any] | None:
         """Call the function; None if it worked in place. WorkerError if it raised."""
-        arguments: list[Any] = [given.data if given.several else given.data[0], given.labels]
+        arguments: list[Any] = [given.data if given.several else given.data[0], apart(given.labels)]
         if self._with_rng:
             arguments.append(np.random.Generator(np.random.Philox(key=plan.rng_key)))
         try:
@@ -289,8 +292,15 @@ class Postprocess:
                     found=f"{len(result)} values",
                     hint="several fields go as ((first, second, ...), labels)",
                 )
-            return result[0], result[1]
+            return result[0], _one_table(result[1], given.labels)
         return result, given.labels
+
+
+def _one_table(labels: Any, given: Array | None) -> Any:
+    """Several labels, where a function returns them, as one array again; others as they are."""
+    if given is None or given.dtype.names is None or not isinstance(labels, tuple):
+        return labels
+    return together({str(i): np.asarray(one) for i, one in enumerate(labels)})
 
 
 def takes_rng(function: Postprocessor) -> bool:

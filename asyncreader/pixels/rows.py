@@ -7,10 +7,10 @@ checksums, the way into the slot, and the record number that an error names.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Final, NamedTuple, Protocol, TypeVar
+from typing import Final, NamedTuple, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 from xxhash import xxh3_64_intdigest
@@ -26,6 +26,7 @@ from ..errors import (
 )
 from ..stats import Meter
 from ..system.memory import address_of
+from . import kernels
 from .encoded import PLANNED_BYTES, Images, RowView, groups, put_planes, put_planned, put_views
 from .fill_tables import LEAST_HASHED, ROW_BYTES
 from .lengths import Stretches, too_long
@@ -34,7 +35,6 @@ from .row_filler import RowFiller
 from .specs import SampleSpec
 from .steps import Row
 from .transform import SCRATCH, RowTransform
-from .twins import bytes_at
 
 E = TypeVar("E", bound=AsyncReaderError)
 
@@ -113,6 +113,10 @@ class RowStore(Protocol):
         """The bytes of one extent."""
 
 
+#: A store, and the offset in it of each value, which the other values of its sample follow.
+Runs: TypeAlias = tuple[RowStore, Callable[[Int64], Int64]]
+
+
 class Writer(Protocol):
     """What a source gives its samples to, each by ``i``, its place in ``job``.
 
@@ -153,10 +157,14 @@ class Writer(Protocol):
         ``which``: their places in the job; None: all of it.
         """
 
-    def values(self, origin: Origin, starts: Int64, lengths: Int64) -> Iterator[Writer]:
+    def values(
+        self, origin: Origin, starts: Int64, lengths: Int64, runs: Runs | None = None
+    ) -> Iterator[Writer]:
         """Take all samples of the job, which differ in length: each is ``lengths`` values from
         ``starts`` on. Gives the writers of the values that are wanted, whose jobs have the values'
         numbers; ``origin`` knows these. What is read with one is read before the next is asked for.
+
+        ``runs``: where the values lie, if those of a sample lie in one piece.
         """
 
     def fail(self, i: int, error: SampleError) -> None:
@@ -371,7 +379,9 @@ class RowWriter:
         if found is not None:
             part._compare(np.arange(found.size), found)
 
-    def values(self, origin: Origin, starts: Int64, lengths: Int64) -> Iterator[RowWriter]:
+    def values(
+        self, origin: Origin, starts: Int64, lengths: Int64, runs: Runs | None = None
+    ) -> Iterator[RowWriter]:
         """Cut samples of different length, and fill up their rows: see :class:`Writer`."""
         fill, job = self.fill, self.job
         assert fill.values is not None
@@ -383,6 +393,8 @@ class RowWriter:
             job, starts, lengths = job.pick(good), starts[good], lengths[good]
         found = Stretches.of(fill.wanted, starts, lengths, job.keys)
         found.pad(self.out, job.rows, fill.pad)
+        if fill.values.mode == "copy" and runs is not None and self._copy(runs, found, job.rows):
+            return
         flat = self.out.reshape(-1, *fill.values.row_shape)
         bad: list[RowError] = []
         for _, records, rows in found.pieces(job.rows, most):
@@ -393,6 +405,19 @@ class RowWriter:
         # one error for each sample
         each = {one.row // most: RowError(one.row // most, one.error) for one in bad}
         self.errors += each.values()
+
+    def _copy(self, runs: Runs, found: Stretches, rows: Int64) -> bool:
+        """Copy samples of different length to ``rows``, each in one piece. Whether they are in
+        memory."""
+        store, offsets = runs
+        full = found.served > 0
+        sizes = found.served[full] * self.fill.stored.row_bytes
+        where = store.address(int(sizes.sum()))
+        if where is None:
+            return False
+        targets = rows[full] * self.fill.row_bytes + address_of(self.out)
+        kernels.copy_runs(offsets(found.starts[full]) + where, sizes, targets)
+        return True
 
     def _not_as_one(self, store: RowStore, offsets: Int64) -> None:
         """Write raw samples that no RowFiller writes. Those to be checked, or to be read from a
@@ -529,8 +554,9 @@ def _fill(
         return filler.fill(at, rows, out, keys, wanted)
     if not filler.copies:
         filler.fill(at, rows, out, keys)
-    sums = (xxh3_64_intdigest(bytes_at(one, size).data) for one in at.tolist())
-    return np.fromiter(sums, np.uint64, at.size)
+    sums = np.empty(at.size, np.uint64)
+    kernels.hash_rows(at, size, 0, sums)
+    return sums
 
 
 def checksum_error(found: int, expected: int) -> ChecksumError:

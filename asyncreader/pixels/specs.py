@@ -27,7 +27,8 @@ class SampleSpec:
     ``narrow``: it is known that grey pictures of 16 bits are served with 8; where it is not, such a
     picture is a DecodeError. ``members``: of structured rows, the one that is a field of its own;
     their ``dtype`` is flat (numbers.py). ``ragged``: samples differ in length: each is a number of
-    values, and ``shape`` is that of one value.
+    values, and ``shape`` is that of one value. ``columns``: of rows (D,) of numbers those that are
+    served, in this order; None: all.
     """
 
     shape: tuple[int, ...] | None
@@ -41,6 +42,7 @@ class SampleSpec:
     narrow: bool = False
     members: str | None = None
     ragged: bool = False
+    columns: tuple[int, ...] | None = None
 
     @property
     def encoded(self) -> bool:

@@ -164,8 +164,8 @@ class RowTransform:
             return "uniform_rows", "plan_crops", "resize_planned", plan
         if self.wanted.views and self.stored.encoded:
             return "uniform_rows", "jpeg_header", "cut_jpeg", "resize_planned", "resize_u8"
-        if self.mode == "numbers":
-            return ("cast_numbers",)
+        if self.mode in ("numbers", "ragged"):
+            return ("cast_numbers",) if self.mode == "numbers" else ("copy_runs",)
         return ("uniform_rows", "resize_planned") if self._steps and self.wanted.flip else ()
 
     # -- what the slots look like ----------------------------------------------------------

@@ -13,7 +13,7 @@ from xxhash import xxh3_64_intdigest
 
 from ..array_types import Array, Float32, Float64, Int64, UInt8, UInt64
 from ..keyed_random import Draws, key_of, mix_rows, scale_rows, uniforms
-from ..system.memory import read_into
+from ..system.files import read_into
 from . import fill_tables as tables
 
 #: Methods of resizing: see filter_weights.
@@ -116,6 +116,12 @@ def pread_rows_numpy(
         except OSError:
             return
         done[0] += 1
+
+
+def hash_rows_numpy(addresses: Int64, row_bytes: int, scratch: int, hashes: UInt64) -> None:
+    """XXH3-64 of the ``row_bytes`` bytes at each address; ``scratch``: so many bytes of memory."""
+    rows = (xxh3_64_intdigest(bytes_at(at, row_bytes).data) for at in addresses.tolist())
+    hashes[:] = np.fromiter(rows, np.uint64, addresses.size)
 
 
 def affine_row_numpy(

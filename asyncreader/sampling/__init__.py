@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 
 if TYPE_CHECKING:
     from .episodes import Windows
+    from .patches import Patches
     from .samplers import Sampler, Storage, Subset
 
 #: Values of the parameter ``shuffle``.
@@ -47,20 +48,18 @@ def sampler_of(
     window: int,
     storage: Storage,
     subset: Subset | None = None,
-    windows: Windows | None = None,
+    rule: Windows | Patches | None = None,
 ) -> Sampler:
     """The sampler of a set, or of a ``subset`` of it. ``window``: samples to mix together;
-    ``windows``: those of a set of episodes, of whose anchors the subset has the numbers.
+    ``rule``: what makes samples of a set of episodes or of volumes, by whose numbers the subset is.
 
     ParamsError if nothing of one of the sets of a mix is in the subset.
     """
     if storage.sets:
         return _mixed(shuffle, seed, window, storage, subset)
-    if windows is not None:
-        from .episodes import OneOfEach, Windowed
-
-        numbers = sampler_of(shuffle, seed, window, windows.storage(storage), subset)
-        return (Windowed if windows.every else OneOfEach)(windows, numbers)
+    if rule is not None:
+        numbers = sampler_of(shuffle, seed, window, rule.storage(storage), subset)
+        return rule.sampler(numbers, storage)
     from .balanced import Balanced
     from .blocks import Blocks, window_of
     from .samplers import Replacement, Sequential, Shuffled

@@ -310,11 +310,13 @@ class Windows:
 
     def rows_read(self, samples: int, block: int) -> int:
         """About how many rows of a field are read for ``samples`` that lie in blocks of ``block``
-        rows."""
+        rows; of blocks that begin anywhere, also the other rows of the chunks at their ends."""
         named = [reach for reach in map(self.reach, self.fields) if isinstance(reach, tuple)]
         span = max((max(reach) - min(reach) for reach in named), default=0)
         every = self._each
         rows = max(block, every)
+        if not self._whole and 0 < self.population * self.every < int(self.episodes.ends[-1]):
+            span += block
         return samples * every + -(-samples * every // rows) * span
 
     @property
@@ -351,6 +353,11 @@ class Windows:
             block=max(1, rows.block // every) if every else 1,
             ends=self.anchors.before(rows.ends, self.episodes) if every else None,
         )
+
+    def sampler(self, numbers: Sampler, storage: Storage) -> Sampler:
+        """The rows at which samples begin, in the order of ``numbers``, which draws the numbers of
+        anchors, or of episodes."""
+        return (Windowed if self.every else OneOfEach)(self, numbers)
 
     def choose(self, episodes: Int64) -> Windows:
         """The same rule for some of the episodes, by their numbers, in that order."""

@@ -26,12 +26,16 @@ _RESUME: Final = {
     "episodes": "resume with the same episodes of the same set",
     "rows": "resume with the same window, window_every, window_edge and window_outside",
     "lengths": "resume with the same max_length and overlong",
+    "patch": "resume with the same patch, patch_at, patch_axes, patch_step and sample_axis, on the "
+    "same volumes",
     "files": 'with shuffle="block" the order follows how samples are cut into files: resume on '
     "files that hold as many samples each",
 }
 
 #: What the states of some samplers have, and the others' have not.
-_OF_SOME: Final = (*("mix", "weights", "classes", "epoch_samples", "episodes", "rows", "lengths"),)
+_OF_SOME: Final = (
+    *("mix", "weights", "classes", "epoch_samples", "episodes", "rows", "lengths", "patch"),
+)
 
 
 def state_at(schedule: Schedule, cursor: Cursor, fingerprint: str) -> State:

@@ -17,6 +17,7 @@ from .base import BaseSource, FieldIndex, SetFacts, Source, default_block, row_s
 from .bytestore import ByteFile, MemoryStore
 from .extents import Extents, ExtentSource
 from .fields import SetIndex
+from .patches import ArrayVolumes, StoredVolumes, cut_volumes, of_volumes
 from .request import Request, check_labels, stored_samples
 
 #: What to do with labels that are names.
@@ -118,28 +119,53 @@ def index_arrays(data: Any, labels: Any, asked: Request, member: str | None = No
             )
         data = data.reshape(-1, *shape[asked.lead :])
         shape = data.shape
-    axis, stored = stored_samples(shape, dtype, asked, "data")
+    volumes: StoredVolumes | None = None
+    if asked.cut is not None:
+        volumes, stored = cut_volumes(shape, dtype, asked, "data")
+        axis, count = 0, volumes.volumes.count
+        _check_slices(data, shape)
+    else:
+        axis, stored = stored_samples(shape, dtype, asked, "data")
+        count = shape[axis]
     if member is not None and dtype.names is None:
         raise ParamsError(f"no field {asked.data!r}: its data have no members", found=f"{dtype}")
     stored = replace(stored, members=member)
     rows = tuple(n for i, n in enumerate(shape) if i != axis)
-    table = None if labels is None else label_array(labels, shape[axis])
+    table = None if labels is None else label_array(labels, count)
     if table is not None:
         check_labels(table.shape, stored, asked, "data", in_file=False)
     facts = SetFacts(
         path="data",
         container="arrays",
         layout=type(data).__name__,
-        count=shape[axis],
+        count=count,
         io="mmap",
         size_on_disk=int(getattr(data, "nbytes", 0)),
     )
+    if volumes is not None:
+        field = FieldIndex(stored, ArrayVolumes(data, volumes))
+        return of_volumes(SetIndex(facts, {asked.data: field}, table), volumes)
     if axis != 0:
         if not isinstance(data, np.ndarray):
             raise ParamsError("num_dim other than 1 needs a numpy array", found=type(data).__name__)
         data = np.moveaxis(data, axis, 0)
     field = FieldIndex(stored, Rows(data), block=default_block(row_size(rows, dtype)))
     return SetIndex(facts, {asked.data: field}, table)
+
+
+def _check_slices(data: Any, shape: tuple[int, ...]) -> None:
+    """ParamsError where an array gives no slices along all of its axes."""
+    if isinstance(data, np.ndarray):
+        return
+    try:
+        found = np.shape(data[tuple(slice(0, 1) for _ in shape)])
+    except (TypeError, IndexError, ValueError, NotImplementedError) as exc:
+        found = exc
+    if found != (1,) * len(shape):
+        raise ParamsError(
+            "patches need an array that gives slices along all axes: array[0:4, 8:12]",
+            found=f"{type(data).__name__}: {found}",
+        )
 
 
 def flat(

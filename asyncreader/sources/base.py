@@ -11,7 +11,7 @@ from typing import Any, Final, Literal, Protocol
 import numpy as np
 
 from ..array_types import Array, Int64, UInt64
-from ..errors import FormatError
+from ..errors import FormatError, ParamsError
 from ..formats.packed import FieldMeta, Meta
 from ..pixels.fill_tables import RowsInMemory
 from ..pixels.rows import E, Origin, RowError, RowJob, Writer
@@ -20,15 +20,23 @@ from ..pixels.transform import RowTransform
 from ..pixels.views import writer_for
 from ..stats import Meter
 from .bytestore import REMOTE, ByteFile, ByteStore, FileRef
+from .request import Request, stored_samples
 
 #: Labels up to this size (2 million of 8 bytes) are copied into memory, so that a file that changes
 #: while it is read cannot change them. Larger ones are mapped: memory must not grow with the set.
 KEPT_BYTES: Final = 16 << 20
 
 
-def packed_rows(meta: Meta, other_field: bool) -> SampleSpec:
-    """What a set packed by asyncreader stores; ``other_field``: in a field after the first."""
+def packed_rows(meta: Meta, other_field: bool, asked: Request, path: str) -> SampleSpec:
+    """What a set packed by asyncreader stores; ``other_field``: in a field after the first.
+
+    ParamsError where ``asked`` names the axes of pictures, whose order is known."""
+    if asked.dims not in (None, (1, 2, 3, 4)) and (meta.channels or asked.dims[0] != 1):
+        raise ParamsError("the axes of this set are known", path=path, found=asked.dims)
     dtype, encoding = np.dtype(meta.dtype), meta.encoding
+    if not meta.channels:
+        assert meta.shape is not None
+        return stored_samples((meta.count, *meta.shape), dtype, asked, path, known=True)[1]
     values = encoding != "raw" and (other_field or dtype != np.uint8)
     return SampleSpec(meta.shape, dtype, "HWC", encoding, meta.channels, values=values, narrow=True)
 

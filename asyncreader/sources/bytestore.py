@@ -20,7 +20,15 @@ from ..errors import FormatError, SourceError, SourceNotFoundError
 from ..pixels import kernels, twins
 from ..pixels.rows import RowStore
 from ..pixels.transform import SCRATCH
-from ..system.memory import cached_share, map_file, read_into
+from ..system.files import (
+    BYTES,
+    NETWORK_FILE_SYSTEMS,
+    NO_WAIT,
+    file_system,
+    read_into,
+    will_need,
+)
+from ..system.memory import cached_share, map_file
 from ..system.signals import after_this
 
 #: The ``io`` of a file that is read by ranges over a network.
@@ -229,11 +237,9 @@ class PreadStore:
         return scratch
 
     def will_need(self, offsets: Int64, lengths: Array) -> None:
-        if not hasattr(os, "posix_fadvise"):  # a system without it
-            return
         file = self._opened()
         for offset, length in zip(offsets.tolist(), lengths.tolist(), strict=True):
-            os.posix_fadvise(file.fd, offset, length, os.POSIX_FADV_WILLNEED)
+            will_need(file.fd, offset, length)
 
     def _read(self, offset: int, target: UInt8) -> None:
         file, done = self._opened(), 0
@@ -324,10 +330,9 @@ class OpenFile:
     def __init__(self, path: str, io: str) -> None:
         self.path = path
         try:
-            # O_NONBLOCK: if the path is a pipe by now, do not wait for its writer
-            flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
+            # NO_WAIT: the path may be a pipe by now
             with after_this():  # a signal in between would leave the descriptor open
-                file = Descriptor(os.open(path, flags))
+                file = Descriptor(os.open(path, os.O_RDONLY | BYTES | NO_WAIT))
         except FileNotFoundError as exc:
             raise SourceNotFoundError("no such file", path=path) from exc
         except OSError as exc:
@@ -354,6 +359,7 @@ class OpenFile:
             self.mapped = MappedStore(file.fd, self.size)
         except OSError as exc:
             del file
+            check_descriptors(exc, path)
             raise SourceError(
                 f"cannot be mapped: {exc.strerror}", path=path, found=f"{self.size} bytes"
             ) from exc
@@ -426,12 +432,6 @@ class LocalFile:
         return file
 
 
-#: File systems on which a page fault is a request over a network.
-NETWORK_FILE_SYSTEMS = frozenset(
-    {"nfs", "nfs4", "cifs", "smb3", "lustre", "ceph", "gpfs", "beegfs", "9p", "afs", "fuse.sshfs"}
-)
-
-
 def _file_system_on(device: int, path: str) -> str:
     """file_system() of a path on ``device``, worked out once for each device: it takes 0.3 ms."""
     kind = _KINDS.get(device)
@@ -441,20 +441,3 @@ def _file_system_on(device: int, path: str) -> str:
 
 
 _KINDS: Final = dict[int, str]()
-
-
-def file_system(path: str) -> str:
-    """Type of the file system of ``path`` ("ext4", "nfs4" ...), "" if unknown."""
-    try:
-        with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as lines:
-            mounts = [line.split() for line in lines]
-    except OSError:
-        return ""
-    real = os.path.realpath(path)
-    best, kind = "", ""
-    for fields in mounts:
-        mount = fields[4].encode().decode("unicode_escape", "surrogateescape")
-        inside = real == mount or real.startswith(mount.rstrip("/") + "/")
-        if inside and len(mount) >= len(best):
-            best, kind = mount, fields[fields.index("-") + 1]
-    return kind

@@ -10,7 +10,7 @@ import numpy as np
 
 from ..array_types import Array, Int64, UInt8
 from ..pixels.fill_tables import RowsInMemory
-from ..pixels.rows import RowWriter, Writer
+from ..pixels.rows import RowWriter, Runs, Writer
 from .base import BaseSource, FieldIndex, SetFacts, Source
 from .bytestore import ByteFile, ByteStore, PreadStore
 
@@ -101,6 +101,12 @@ class ExtentSource(BaseSource):
 
     def prefetch(self, records: Int64) -> None:
         self.store.will_need(self.offsets(records), self._lengths(records))
+
+    @property
+    def runs(self) -> Runs | None:
+        """Where samples lie, where the next one always lies behind; None where not."""
+        regular = isinstance(self._starts, tuple) and int(self._starts[1]) == self._sizes
+        return (self.store, self.offsets) if regular and not self.spec.encoded else None
 
     def _lengths(self, records: Int64) -> Int64:
         """Bytes of stored samples, int64."""

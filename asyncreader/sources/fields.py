@@ -11,7 +11,7 @@ import contextlib
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Generic, Protocol, TypeVar, runtime_checkable
+from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 
@@ -21,12 +21,13 @@ from ..pixels.augment.base import along
 from ..pixels.lengths import Stretches, too_long
 from ..pixels.masks import decode_values
 from ..pixels.points import Moved, moved_fill
-from ..pixels.rows import RowError, RowJob
+from ..pixels.rows import E, RowError, RowJob
 from ..pixels.specs import OutputSpec, SampleSpec
 from ..pixels.transform import RowTransform
 from ..pixels.views import by_field
 from ..sampling.episodes import Windows, field_count
 from ..sampling.lengths import Lengths
+from ..sampling.patches import Patches, Volumes
 from ..stats import Meter
 from ..text import sides
 from . import base
@@ -50,7 +51,8 @@ class SetIndex:
     again. ``labels``: None where there are none, or where several files have them; ``splits``:
     parts of the set by name, for ``subset="name"``; ``named``: see :class:`OpenSet`.
     ``windows``: where samples are rows of episodes: which; records are then those of the set, and
-    each field may number its own otherwise.
+    each field may number its own otherwise. ``patches``: where samples are patches of volumes:
+    which; records are then places of a patch, and ``labels`` are those of the volumes.
     """
 
     facts: SetFacts
@@ -59,6 +61,7 @@ class SetIndex:
     splits: Mapping[str, slice | Int64] = field(default_factory=dict)
     named: bool = False
     windows: Windows | None = None
+    patches: Patches | None = None
 
     @property
     def first(self) -> FieldIndex:
@@ -93,9 +96,24 @@ def joined_fields(fields: Mapping[str, SetIndex]) -> SetIndex:
                 found=facts.count,
                 expected=first.facts.count,
             )
+        _check_extents(first_name, first, name, one)
         same = facts.path == first.facts.path
         found[name] = one.first if same else replace(one.first, path=facts.path)
     return replace(first, fields=found)
+
+
+def _check_extents(first_name: str, first: SetIndex, name: str, one: SetIndex) -> None:
+    """ParamsError where two fields that are cut at one place have volumes of other extents."""
+    both = [index.patches for index in (first, one)]
+    found = [None if of is None else tuple(of.volumes.extents[0].tolist()) for of in both]
+    if found[0] != found[1]:
+        raise ParamsError(
+            "the volumes of two fields that are cut at the same places have different extents",
+            path=one.facts.path,
+            found=f"field {name!r} {found[1]}",
+            expected=f"{found[0]}, as field {first_name!r}",
+            hint="give it a reader of its own, or name the axes that are cut: patch_axes",
+        )
 
 
 def open_file(file: File, index: Callable[[File], SetIndex]) -> OpenSet:
@@ -147,6 +165,23 @@ class _Labelled(Protocol):
     splits: Mapping[str, Int64]
 
 
+class PlaceLabels:
+    """The labels of the volumes that places lie in: (places, ...). ``table``: of all volumes."""
+
+    def __init__(self, table: Array, volumes: Volumes) -> None:
+        self._table = table
+        self._volumes = volumes
+        self.shape: tuple[int, ...] = (volumes.places, *table.shape[1:])
+        self.dtype = table.dtype
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __getitem__(self, records: Int64) -> Array:
+        """Those of some places, (n, ...)."""
+        return np.asarray(self._table[self._volumes.of(records)[0]])
+
+
 class OpenSet:
     """A set that is open: ``parts``, each a source of one field.
 
@@ -158,6 +193,7 @@ class OpenSet:
         self.index = index
         self.facts = index.facts
         self.windows = index.windows
+        self.patches = index.patches
         self.named = index.named or len(parts) > 1
         self.names = tuple(index.fields)
         self.parts = tuple(parts)
@@ -169,6 +205,11 @@ class OpenSet:
         if isinstance(first, _Labelled):
             self.labels = first.labels if self.labels is None else self.labels
             self.splits = self.splits or first.splits
+        #: as stored: labels of volumes, where ``labels`` are those of places
+        self.table = self.labels
+        if self.patches is not None and self.labels is not None:
+            places: Any = PlaceLabels(self.labels, self.patches.volumes)
+            self.labels = places
         fields = index.fields.items()
         self.checked = tuple(name for name, one in fields if one.checked == "all")
 
@@ -215,6 +256,18 @@ class OpenSet:
             found.append(Lengths(name, most or 0, one.offsets, self.windows) if cut else None)
         return tuple(found)
 
+    def shown(self, records: Int64) -> Int64:
+        """Records as a caller knows them: of places the volumes."""
+        return records if self.patches is None else self.patches.volumes.of(records)[0]
+
+    def told(self, error: E) -> E:
+        """``error`` with its record as a caller knows it, and with the place."""
+        if self.patches is not None and error.index is not None:
+            volumes, corners = self.patches.volumes.of(np.array([error.index]))
+            error.index = int(volumes[0])
+            error.what = f"the patch at {tuple(corners[0].tolist())}: {error.what}"
+        return error
+
     def _check_named(self, wanted: OutputSpec) -> None:
         """ParamsError where something is wanted of a field that is not there, or members of one
         that has none to choose from."""
@@ -255,7 +308,7 @@ class OpenSet:
             for bad in self._read(name, part, rest, own, into, meter):
                 if self.named:
                     bad.error.what = f"field {name!r}: {bad.error.what}"
-                if self.windows is not None:
+                if self.windows is not None or self.patches is not None:
                     pass  # a row of one field is one of another field's under another number
                 elif bad.error.source_path is None and bad.error.index is not None:
                     # a field without paths of its own: its picture's
@@ -381,6 +434,8 @@ class OpenSet:
         for part in self.parts:
             if self.windows is not None:
                 part.reserve(self.windows.rows_read(samples, part.index.block))
+            elif self.patches is not None:
+                part.reserve(int(samples * self.patches.decoded) + 1)
             else:
                 part.reserve(samples)
 

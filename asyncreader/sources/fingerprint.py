@@ -64,8 +64,10 @@ def _fingerprint(source: OpenSet, name: str, facts: SetFacts) -> str:
     dtype = spec.dtype.str if spec.dtype.names is None else str(spec.dtype)
     kind = part.index.stored_as or f"{spec.shape} {dtype}"
     state = hashlib.sha256(f"{count} {kind} {spec.encoding}".encode())
-    inspector, offsets, count = Inspector(part), part.index.offsets, source.rows_of(name)
-    for index in np.linspace(0, count - 1, min(64, count)).astype(np.int64).tolist():
+    inspector, offsets, rows = Inspector(part), part.index.offsets, source.rows_of(name)
+    if source.patches is not None:
+        rows = source.patches.volumes.places
+    for index in np.linspace(0, rows - 1, min(64, rows)).astype(np.int64).tolist():
         if offsets is not None:
             size = int(offsets[index + 1]) - int(offsets[index])
             state.update(f"{int(offsets[index])} {size}".encode())

@@ -13,7 +13,7 @@ from xxhash import xxh3_64_intdigest
 from ..array_types import Array, Bools, Int64, UInt8, UInt64
 from ..errors import DecodeError, SampleError
 from ..pixels import codec
-from ..pixels.rows import SKIP_HINT, Origin, RowJob, RowStore, Writer, checksum_error
+from ..pixels.rows import SKIP_HINT, Origin, RowJob, RowStore, Runs, Writer, checksum_error
 from ..pixels.specs import SampleSpec
 from ..stats import Meter
 from ..system.memory import address_of
@@ -72,7 +72,9 @@ class _OneSample:
             row = store.view(offset, stored.row_bytes)
             self.raw(0, row.view(stored.dtype).reshape(stored.shape))
 
-    def values(self, origin: Origin, starts: Int64, lengths: Int64) -> Iterator[_Values]:
+    def values(
+        self, origin: Origin, starts: Int64, lengths: Int64, runs: Runs | None = None
+    ) -> Iterator[_Values]:
         part = _Values(origin, np.arange(starts[0], starts[0] + lengths[0]), self._stored)
         if lengths[0]:
             yield part
@@ -124,7 +126,9 @@ class _Values:
         rows = self.job.rows if which is None else self.job.rows[which]
         store.gather(offsets, self.memory.shape[1], address_of(self.memory), rows)
 
-    def values(self, origin: Origin, starts: Int64, lengths: Int64) -> Iterator[Writer]:
+    def values(
+        self, origin: Origin, starts: Int64, lengths: Int64, runs: Runs | None = None
+    ) -> Iterator[Writer]:
         raise NotImplementedError  # values are alike
 
     def fail(self, i: int, error: SampleError) -> None:

@@ -31,11 +31,13 @@ from .arrays import index_arrays, label_array
 from .bytestore import OpenFile
 from .episodes import array_episodes, of_episodes, tables_of, windows_of
 from .fields import OpenSet, SetIndex, joined_fields, open_file
+from .labels import together, with_labels
 from .layouts.hdf5_layouts import index_hdf5
 from .layouts.npy import index_npy
 from .layouts.open_lmdb import index_lmdb
+from .patches import patches_of
 from .ragged import array_offsets, ragged_field
-from .request import Columns, NoFieldError, Request, check_labels
+from .request import Columns, Cut, NoFieldError, Request, check_labels
 from .sets.lists import join, join_packed
 from .sets.mixed import MixedSet, mix
 from .sets.open_cache import open_limit
@@ -53,7 +55,7 @@ def fields_of(p: ReaderParams) -> Request:
         data=p.data_field if isinstance(p.data_field, str) else _stored(p)[0],
         episodes=p.episodes,
         windowed=p.window is not None or p.episodes_subset is not None,
-        labels=p.labels_field,
+        labels=None if isinstance(p.labels_field, tuple) else p.labels_field,
         labels_path=p.labels_path,
         dims=p.dims,
         labels_required=p.labels_field != "labels" or p.labels_path is not None,
@@ -63,7 +65,8 @@ def fields_of(p: ReaderParams) -> Request:
         dtype=_dtypes(p) if isinstance(p.dtype, dict) else p.dtype,
         columns=_columns(p) if isinstance(p.columns, dict) else p.columns,
         offsets=_offsets(p) if isinstance(p.offsets_field, dict) else p.offsets_field,
-        cut=p.max_length is not None,
+        limited=p.max_length is not None,
+        cut=None if p.patch is None else Cut(p.patch, p.patch_axes, p.sample_axis),
     )
 
 
@@ -109,12 +112,19 @@ def _columns(p: ReaderParams) -> dict[str, Columns]:
 def _check_columns(asked: Request, index: SetIndex) -> None:
     """ParamsError where columns are asked for of what has none to choose from."""
     for name, field in index.fields.items():
-        if replace(asked, data=name).own_columns is not None and field.stored_as is None:
+        chosen = field.stored_as is not None or field.spec.columns is not None
+        columns = replace(asked, data=name).own_columns
+        if columns is not None and not chosen:
+            named = isinstance(columns[0], str) and len(field.spec.shape or ()) == 1
             raise ParamsError(
-                f"columns are of sparse rows, and field {name!r} has none",
+                f"the columns of field {name!r} have no names"
+                if named
+                else f"columns are of rows of numbers, and field {name!r} has none",
                 path=index.facts.path,
                 found=f"samples of shape {field.spec.shape}",
-                hint="serve it whole, and choose from it in postprocess; with several fields: "
+                hint="give their numbers"
+                if named
+                else "serve it whole, and choose from it in postprocess; with several fields: "
                 "columns={field: [...]}",
             )
 
@@ -215,6 +225,8 @@ def _open_many(
     plain = fields.labels in (None, fmt.LABELS) and fields.labels_path is None
     if not plain or fields.dims not in (None, (1, 2, 3, 4)):
         return None  # only sets that others packed have these
+    if fields.cut is not None:
+        return None  # its records are places
     if any(not os.path.isabs(name) or manifest_path(name) is not None for name in names):
         return None  # a URL, or several files
     return join_packed(names, partial(_open_one_of, io=io, expect=expect), fields)
@@ -328,10 +340,16 @@ def _check_family(names: Sequence[str]) -> None:
 
 
 def open_reader_source(p: ReaderParams) -> OpenSet:
-    """What a reader's parameters name: fields of a path's set, or arrays.
+    """What a reader's parameters name: fields of a path's set, or arrays, with their labels.
 
     Raises SourceNotFoundError, FormatError or ParamsError; nothing stays open then.
     """
+    if isinstance(p.labels_field, tuple):
+        return _with_several(p, p.labels_field)
+    if p.labels is not None and (p.data is None or p.episodes is not None):
+        found = open_reader_source(replace(p, labels=None, labels_field=None))
+        with _all_or_none([found]):
+            return OpenSet(with_labels(found, p.labels), found.parts)
     names, fields = p.field_names, fields_of(p)
     if p.mix is not None:
         if fields.windowed or p.episodes is not None or isinstance(p.data_field, dict):
@@ -352,7 +370,7 @@ def open_reader_source(p: ReaderParams) -> OpenSet:
         fields = replace(fields, others=() if names is None else _stored(p)[1:])
         found = _open(p.given_path, fields, p.io, expect)
         plain = names is None and p.columns is None and found.windows is None
-        if plain and not fields.windowed and not p.episodes:
+        if plain and not fields.windowed and not p.episodes and p.patch is None:
             return found
         with _all_or_none([found]):
             return _named(p, found)
@@ -380,6 +398,20 @@ def open_reader_source(p: ReaderParams) -> OpenSet:
         shapes = {name: tuple(given[of].shape[:2]) for name, of in held.items()}
         episodes = array_episodes(p.episodes, given, counts, shapes)
         return _named(p, OpenSet(of_episodes(indexes, episodes), parts))
+
+
+def _with_several(p: ReaderParams, names: tuple[str, ...]) -> OpenSet:
+    """The set with several labels: each is found, joined and numbered as it is alone."""
+    found = open_reader_source(replace(p, labels_field=names[0]))
+    with _all_or_none([found]):
+        tables: dict[str, Array] = {}
+        for name in names:
+            one = found if not tables else open_reader_source(replace(p, labels_field=name))
+            with contextlib.nullcontext() if one is found else contextlib.closing(one):
+                if one.labels is None:
+                    raise ParamsError(f"no labels {name!r} in this set", path=found.facts.path)
+                tables[name] = one.labels
+        return OpenSet(replace(found.index, labels=together(tables)), found.parts)
 
 
 def open_there(p: ReaderParams) -> tuple[ReaderParams, OpenSet]:
@@ -431,6 +463,8 @@ def _named(p: ReaderParams, found: OpenSet) -> OpenSet:
         parts = [found.part(of) for of in stored.values()]
         index = replace(index, fields=fields, named=True, windows=windows)
         found = OpenSet(index, parts)
+    if p.patch is not None:
+        return OpenSet(replace(index, patches=patches_of(p, index)), found.parts)
     if index.windows is None:
         windows_of(p, index)
         return found

@@ -14,7 +14,7 @@ from ..params import ReaderParams
 from ..pixels.rows import E, Writer
 from .base import BaseSource, FieldIndex, SetFacts, Source
 from .bytestore import ByteFile, MemoryStore
-from .extents import RunExtents
+from .extents import ExtentSource, RunExtents
 from .fields import OpenSet
 from .request import no_field
 
@@ -65,7 +65,9 @@ class RaggedSource(BaseSource):
                 writer.fail(i, SampleError(what, found=found, expected=f"within 0 to {count}"))
             writer = writer.of_file(self, 0, np.flatnonzero(good), records[good])
             starts, ends = starts[good], ends[good]
-        for part in writer.values(self._named, starts, ends - starts):
+        inner = self._values
+        runs = inner.runs if isinstance(inner, ExtentSource) else None
+        for part in writer.values(self._named, starts, ends - starts, runs):
             if writer.stopped:
                 return
             self._values.read_into(part)
@@ -158,9 +160,9 @@ def _from_lengths(table: Array, rows: int) -> Int64 | None:
     """Offsets from lengths; None where these are not ``rows`` together."""
     if not table.size or int(table.min()) < 0 or int(table.max()) > rows:
         return None
-    offsets = np.zeros(table.size + 1, np.int64)
     if float(table.sum(dtype=np.float64)) > 2.0 * rows + 1:
         return None  # it may overflow
+    offsets = np.zeros(table.size + 1, np.int64)
     np.cumsum(table, dtype=np.int64, out=offsets[1:])
     return offsets if int(offsets[-1]) == rows else None
 
@@ -224,8 +226,9 @@ def fitting(
     named it. FormatError where its name says that it is, and its numbers do not."""
     if lengths is None and name.endswith(("_lengths", "_offsets")):
         lengths = name.endswith("_lengths")
-    if not asked and table.size == rows:
-        return None  # something of each row
+    of_rows = not asked and table.size == rows  # something of each row, unless it is starts
+    if of_rows and (lengths or int(table[0]) or int(table[-1]) != rows):
+        return None
     found = offsets_in(table, name, rows, path, lengths)
     each = {table.size} if lengths else {table.size - 1} if lengths is False else set()
     if asked and found is None and rows in (each or {table.size, table.size - 1}):
@@ -236,6 +239,16 @@ def fitting(
 
 
 # -- what the parameters ask for -------------------------------------------------------------------
+
+
+def longest_of(source: OpenSet) -> dict[str, int] | None:
+    """The length of the longest sample of each field whose samples differ; None where none do."""
+    found = {
+        name: max(1, _longest(source, name)[0])
+        for name, one in zip(source.names, source.parts, strict=True)
+        if one.spec.ragged or (source.windows and source.windows.reach(name) == "episode")
+    }
+    return found or None
 
 
 def rule_of_lengths(p: ReaderParams, source: OpenSet) -> str | None:
@@ -266,6 +279,13 @@ def rule_of_lengths(p: ReaderParams, source: OpenSet) -> str | None:
             found=f"field {min(named)!r}" if named else source.facts.layout,
             expected="variable length, values with offsets (offsets_field names them), or "
             'window="episode"',
+        )
+    if p.offsets_field and not ragged:
+        raise ParamsError(
+            "offsets_field names where samples begin among values, and no field has such",
+            path=path,
+            found=f"offsets_field={p.offsets_field!r}",
+            expected="arrays of values, in HDF5 or in memory",
         )
     if not cut:
         return None

@@ -20,6 +20,28 @@ Columns: TypeAlias = tuple[int, ...] | tuple[str, ...]
 
 
 @dataclass(frozen=True)
+class Cut:
+    """The patches that are asked for: see the parameters ``patch``, ``patch_axes`` and
+    ``sample_axis``."""
+
+    patch: tuple[int, ...]
+    axes: tuple[int, ...] | None = None
+    sample_axis: int | None = 0
+
+    def axes_of(self, rank: int) -> tuple[int, ...]:
+        """The axes that are cut, of data of so many."""
+        given = range(-len(self.patch), 0) if self.axes is None else self.axes
+        return tuple(axis + rank if axis < 0 else axis for axis in given)
+
+    def axes_of_sample(self, rank: int) -> tuple[int, ...]:
+        """Those of a patch of so many axes."""
+        number = self.sample_axis
+        if number is None:
+            return self.axes_of(rank)
+        return tuple(axis - (axis > number) for axis in self.axes_of(rank + 1))
+
+
+@dataclass(frozen=True)
 class Request:
     """Names of a set's fields, as the caller gives them; most options apply to HDF5 only."""
 
@@ -50,6 +72,8 @@ class Request:
     several: bool = False
     #: So many first axes of stored data number the samples together.
     lead: int = 1
+    #: Samples are patches of stored volumes.
+    cut: Cut | None = None
     #: The dtype that is asked for of the first field, or of fields by name; None: none.
     dtype: str | Mapping[str, str] | None = None
     #: Columns of sparse rows to be served, by number or name; of all fields, or by field.
@@ -58,13 +82,13 @@ class Request:
     #: that go by a usual name; False: there are none.
     offsets: str | Literal[False] | Mapping[str, str] | None = None
     #: ``max_length`` is given: bytes of variable length that are no pictures are numbers.
-    cut: bool = False
+    limited: bool = False
 
     @property
     def own_offsets(self) -> str | Literal[False] | None:
         """Those of this field."""
         if isinstance(self.offsets, Mapping):
-            return self.offsets.get(self.data, False)
+            return self.offsets.get(self.data)
         return self.offsets
 
     @property
@@ -139,9 +163,10 @@ NAME_AXES: Final = (
 
 
 def stored_samples(
-    shape: tuple[int, ...], dtype: np.dtype[Any], asked: Request, path: str
+    shape: tuple[int, ...], dtype: np.dtype[Any], asked: Request, path: str, known: bool = False
 ) -> tuple[int, SampleSpec]:
-    """(axis of the sample number, what a sample is) of raw data that others packed.
+    """(axis of the sample number, what a sample is) of raw data that others packed, or of rows of
+    numbers that asyncreader packed (``known``: they are never to be NCHW without being named).
 
     4-D data are pictures if the axes are named (``asked.dims``), or if the last axis is 1 to 4 and
     the second is larger; or, beside pictures, if they have the pictures' height and width. Where
@@ -152,7 +177,7 @@ def stored_samples(
     """
     if asked.data in asked.places or dtype.names is not None:
         return 0, SampleSpec(shape[1:], dtype, None)
-    letters = _letters(shape, dtype, asked, path)
+    letters = _letters(shape, dtype, asked, path, known)
     if letters is None:
         if asked.moved and _has_size(f"field {asked.data!r}", shape, asked.image_size, path):
             raise ParamsError(
@@ -163,7 +188,9 @@ def stored_samples(
                 expected="(N, H, W), (N, H, W, C) or (N, C, H, W)",
                 hint="give it a reader of its own: with the same seed it has the same order",
             )
-        return 0, SampleSpec(shape[1:], dtype, None)
+        return 0, SampleSpec(
+            shape[1:], dtype, None, columns=_numbers_of_columns(shape, asked, path)
+        )
     number = letters.index("N")
     rows, axes = shape[:number] + shape[number + 1 :], letters.replace("N", "")
     if "C" not in axes:
@@ -172,12 +199,34 @@ def stored_samples(
     return number, SampleSpec(rows, dtype, axes, as_stored=not few)
 
 
+def _numbers_of_columns(
+    shape: tuple[int, ...], asked: Request, path: str
+) -> tuple[int, ...] | None:
+    """The columns of rows of numbers that are asked for, by number; None for all, and where
+    something else has to say what their names mean."""
+    columns = asked.own_columns
+    if columns is None or len(shape) != 2:
+        return None
+    numbers = tuple(one for one in columns if isinstance(one, int))
+    wrong = [one for one in numbers if one >= shape[1]]
+    if wrong:
+        raise ParamsError(
+            "columns names a column that does not exist",
+            path=path,
+            found=wrong[0],
+            expected=f"0 to {shape[1] - 1}",
+        )
+    return numbers or None
+
+
 def grey_rows(shape: tuple[int, ...], dtype: np.dtype[Any], axes: str = "HW") -> SampleSpec:
     """Raw pictures of one channel, which is no axis of theirs."""
     return SampleSpec((*shape, 1), dtype, axes + "C", channels=1, flat=True)
 
 
-def _letters(shape: tuple[int, ...], dtype: np.dtype[Any], asked: Request, path: str) -> str | None:
+def _letters(
+    shape: tuple[int, ...], dtype: np.dtype[Any], asked: Request, path: str, known: bool
+) -> str | None:
     """The axes of all samples, such as "NHWC" or "NHW"; None where they are no pictures."""
     named = None
     if asked.dims is not None:
@@ -192,7 +241,7 @@ def _letters(shape: tuple[int, ...], dtype: np.dtype[Any], asked: Request, path:
     second, last = shape[1] <= _MOST_CHANNELS, shape[3] <= _MOST_CHANNELS
     if last and not second:
         return "NHWC"
-    if second:
+    if second and not (known and not asked.moved):
         what = "the order of this set's axes is ambiguous: it may be NCHW"
     elif asked.moved:
         what = "size, crop and flip need pictures, and nothing says that these data are pictures"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import numpy as np
 from ..array_types import Float64, Int64
 from ..errors import ParamsError
 from ..sampling.episodes import Windows
+from ..sampling.patches import Patches
 from ..sampling.within import subset_count
 from ..text import some
 from .fields import OpenSet
@@ -75,6 +77,14 @@ def resolve_windows(subset: Any, source: OpenSet) -> tuple[Windows | None, slice
     return windows, numbers
 
 
+def resolve_patches(subset: Any, patches: Patches, source: OpenSet) -> Patches:
+    """The patches of the volumes that ``subset`` selects."""
+    some_of_all = resolve_subset(subset, source)
+    if some_of_all is None:
+        return patches
+    return replace(patches, chosen=_numbers(some_of_all, source.facts.count))
+
+
 def selected(subset: Any, source: OpenSet) -> slice | Int64 | None:
     """The records that ``subset`` selects, of a set of episodes the rows at which samples begin;
     None for all."""
@@ -106,7 +116,12 @@ def split_counts(source: OpenSet) -> dict[str, int]:
     return {name: subset_count(rows, count) for name, rows in source.splits.items()}
 
 
-def classes_of(source: OpenSet, subset: slice | Int64 | None, needed_by: str) -> Int64:
+def classes_of(
+    source: OpenSet,
+    subset: slice | Int64 | None,
+    needed_by: str,
+    patches: Patches | None = None,
+) -> Int64:
     """The class of each sample of the subset, int64, as numbers 0 .. K-1 of the K classes that have
     samples there. ParamsError if samples have no label, several, or one that is no whole number."""
     labels = source.labels
@@ -125,6 +140,8 @@ def classes_of(source: OpenSet, subset: slice | Int64 | None, needed_by: str) ->
         )
     if windows is not None:  # a subset has the numbers of anchors
         subset = windows.anchors.rows(_numbers(subset, windows.population))
+    if patches is not None:
+        subset = patches.records(_numbers(None, patches.population))
     chosen = labels[:] if subset is None else labels[subset]
     _, classes = np.unique(np.asarray(chosen).reshape(-1), return_inverse=True)
     return classes.astype(np.int64, copy=False)
@@ -136,16 +153,22 @@ def _numbers(subset: slice | Int64 | None, count: int) -> Int64:
     return every if subset is None else every[subset]
 
 
-def resolve_weights(weights: Any, source: OpenSet, subset: slice | Int64 | None) -> Float64 | None:
+def resolve_weights(
+    weights: Any,
+    source: OpenSet,
+    subset: slice | Int64 | None,
+    patches: Patches | None = None,
+) -> Float64 | None:
     """``weights`` of each sample of the subset, float64; None where there are none. "balanced": the
     inverse of its class's number of samples. ParamsError for another number of weights."""
     if weights is None:
         return None
     if isinstance(weights, str):
-        classes = classes_of(source, subset, 'weights="balanced"')
+        classes = classes_of(source, subset, 'weights="balanced"', patches)
         return (1.0 / np.bincount(classes))[classes]
     given: Float64 = weights
-    total = source.facts.count if source.windows is None else source.windows.population
+    rule = source.windows or patches
+    total = source.facts.count if rule is None else rule.population
     count = subset_count(subset, total)
     if given.size != count:
         whole = given.size == total

@@ -1,13 +1,17 @@
-"""What the machine leaves to this process: cores and memory, as its control groups limit them."""
+"""What the machine leaves to this process: cores and memory, as its control groups limit them, and
+open files."""
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import glob
+import importlib
 import math
 import os
 from collections.abc import Iterator
 from functools import lru_cache
+from typing import Any
 
 
 def usable_cores(proc: str = "/proc", mounted: str = "/sys/fs/cgroup") -> int:
@@ -32,7 +36,7 @@ def available_memory(proc: str = "/proc", mounted: str = "/sys/fs/cgroup") -> in
     """
     free = _table(f"{proc}/meminfo", 1024).get("MemAvailable:")
     if free is None:
-        free = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        free = physical_memory()
     for folder, version in _groups("memory", proc, mounted):
         limit, used, cache = _MEMORY[version]
         with contextlib.suppress(OSError, ValueError):  # "max" is no number: no limit
@@ -40,6 +44,27 @@ def available_memory(proc: str = "/proc", mounted: str = "/sys/fs/cgroup") -> in
             reclaimable = _table(f"{folder}/memory.stat", 1).get(cache, 0)
             free = min(free, max(0, most - taken + reclaimable))
     return free
+
+
+def physical_memory() -> int:
+    """Bytes of memory that the machine has."""
+    if hasattr(os, "sysconf"):
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    # Windows: MEMORYSTATUSEX, 64 bytes, begins with its size; ullTotalPhys is at byte 8
+    system: Any = ctypes
+    status = (ctypes.c_uint64 * 8)(64)
+    system.WinDLL("kernel32").GlobalMemoryStatusEx(status)
+    return status[1]
+
+
+def open_files() -> int | None:
+    """How many files this process may have open; None for any number."""
+    try:
+        resource: Any = importlib.import_module("resource")
+    except ImportError:
+        return 8192  # Windows: of the C runtime (documentation of _setmaxstdio)
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return None if soft == resource.RLIM_INFINITY else int(soft)
 
 
 @lru_cache(maxsize=1)

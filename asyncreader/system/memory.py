@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import math
 import mmap
 import os
@@ -23,14 +24,23 @@ PAGE: Final = mmap.PAGESIZE
 #: Bytes that read_at_most() asks for at once.
 _PIECE: Final = 1 << 20
 
-_libc = ctypes.CDLL(None, use_errno=True)
-_libc.mmap.restype = ctypes.c_void_p
-_libc.mmap.argtypes = (
-    *(ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int),
-    ctypes.c_int64,
-)
-_libc.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
-_libc.mincore.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_char_p)
+
+def _system_calls() -> ctypes.CDLL | None:
+    """The C library of this process with the calls that Python lacks; None on Windows."""
+    try:
+        libc = ctypes.CDLL(None, use_errno=True)
+        sizes = (ctypes.c_void_p, ctypes.c_size_t)
+        numbers = (ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_int64)
+        libc.mmap.restype, libc.mmap.argtypes = ctypes.c_void_p, (*sizes, *numbers)
+        libc.munmap.argtypes = sizes
+    except (AttributeError, OSError, TypeError):
+        return None
+    with contextlib.suppress(AttributeError):
+        libc.mincore.argtypes = (*sizes, ctypes.c_char_p)
+    return libc
+
+
+_libc: Final = _system_calls()
 _FAILED: Final = ctypes.c_void_p(-1).value
 _MFD_CLOEXEC: Final = 1  # of the kernel; Pythons without memfd_create lack the name, too
 
@@ -38,13 +48,13 @@ _MFD_CLOEXEC: Final = 1  # of the kernel; Pythons without memfd_create lack the 
 class _Mapping:
     """Owns one mapping; numpy keeps it alive as the base of every array that looks into it."""
 
-    def __init__(self, fd: int, size: int, writable: bool) -> None:
+    def __init__(self, libc: ctypes.CDLL, fd: int, size: int, writable: bool) -> None:
         protection = mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0)
-        address = _libc.mmap(None, size, protection, mmap.MAP_SHARED, fd, 0)
+        address = libc.mmap(None, size, protection, mmap.MAP_SHARED, fd, 0)
         if address == _FAILED:
             error = ctypes.get_errno()
             raise OSError(error, os.strerror(error))
-        self._unmap = _libc.munmap  # still there when modules are torn down
+        self._unmap = libc.munmap  # still there when modules are torn down
         self._address, self._size = address, size
         self.__array_interface__ = {
             "version": 3,
@@ -62,9 +72,12 @@ def map_file(fd: int, size: int, writable: bool = False) -> UInt8:
     """The first ``size`` bytes of an open file, shared with it, as a 1-D uint8 array.
 
     ``fd`` may be closed at once. Unmapped when the last array that looks into it is gone; raises
-    OSError where the system cannot map it.
+    OSError where the system cannot map it. On Windows the mapping holds a descriptor of its own.
     """
-    mapped: UInt8 = np.asarray(_Mapping(fd, size, writable))
+    if _libc is None:
+        access = mmap.ACCESS_WRITE if writable else mmap.ACCESS_READ
+        return np.frombuffer(mmap.mmap(fd, size, access=access), np.uint8)
+    mapped: UInt8 = np.asarray(_Mapping(_libc, fd, size, writable))
     return mapped
 
 
@@ -90,6 +103,8 @@ def shared_file(name: str, size: int) -> int:
 def _memfd(name: str) -> int:
     if hasattr(os, "memfd_create"):
         return os.memfd_create(name, os.MFD_CLOEXEC)
+    if _libc is None:
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
     file: int = _libc.memfd_create(name.encode(), _MFD_CLOEXEC)
     if file < 0:
         error = ctypes.get_errno()
@@ -112,16 +127,6 @@ def _temporary(size: int) -> int:
     raise AssertionError
 
 
-def read_into(fd: int, buffer: Any, offset: int) -> int:
-    """Fill a writable buffer of bytes from a file at ``offset``; how many were read."""
-    if hasattr(os, "preadv"):
-        return os.preadv(fd, [buffer], offset)
-    view = memoryview(buffer)
-    data = os.pread(fd, len(view), offset)
-    view[: len(data)] = data
-    return len(data)
-
-
 def read_at_most(path: str, most: int) -> bytes:
     """The bytes of a file; of one that is longer than ``most`` its first ``most`` + 1.
 
@@ -139,7 +144,10 @@ def aligned_empty(shape: tuple[int, ...], dtype: npt.DTypeLike) -> Array:
     """Zeroed C-ordered array whose first byte is on a page boundary, private to this process."""
     kind = np.dtype(dtype)
     size = math.prod(shape) * kind.itemsize
-    pages = mmap.mmap(-1, max(size, 1), mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    if hasattr(mmap, "MAP_PRIVATE"):
+        pages = mmap.mmap(-1, max(size, 1), mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    else:  # Windows: no process shares what has no name
+        pages = mmap.mmap(-1, max(size, 1))
     if size >= 4 << 20 and hasattr(mmap, "MADV_HUGEPAGE"):
         with contextlib.suppress(OSError):  # a kernel without transparent huge pages
             pages.madvise(mmap.MADV_HUGEPAGE)  # fewer TLB misses while rows are copied in
@@ -150,31 +158,38 @@ def aligned_empty(shape: tuple[int, ...], dtype: npt.DTypeLike) -> Array:
 _SMALL_FILE: Final = 16 << 20
 
 
-def cached_pages(mapped: UInt8) -> UInt8 | None:
-    """For each page of a mapped file whether it is in the page cache (mincore(2)): 1 or 0.
-
-    None where the system does not tell.
-    """
-    known = ctypes.create_string_buffer(-(-mapped.size // PAGE))
-    if _libc.mincore(mapped.ctypes.data, mapped.size, known) != 0:
+def _mincore(address: int, size: int) -> UInt8 | None:
+    """Of each page from ``address`` on whether it is in memory (mincore(2)): 1 or 0; None where the
+    system does not tell."""
+    known = ctypes.create_string_buffer(-(-size // PAGE))
+    try:
+        if _libc is None or _libc.mincore(address, size, known) != 0:
+            return None
+    except AttributeError:
         return None
     held: UInt8 = np.frombuffer(known.raw, np.uint8) & np.uint8(1)
     return held
 
 
+def cached_pages(mapped: UInt8) -> UInt8 | None:
+    """For each page of a mapped file whether it is in the page cache: 1 or 0; None where the system
+    does not tell."""
+    return _mincore(mapped.ctypes.data, mapped.size)
+
+
 def cached_share(mapped: UInt8) -> float:
-    """Part of a mapped file's pages in the page cache, 0 to 1, by mincore(2); 1.0 where the system
-    does not tell. Of a large file 128 evenly spread pages are looked at, in some 0.5 ms.
+    """Part of a mapped file's pages in the page cache, 0 to 1; 1.0 where the system does not tell.
+    Of a large file 128 evenly spread pages are looked at, in some 0.5 ms.
     """
     if mapped.size <= _SMALL_FILE:
         pages = cached_pages(mapped)
         return 1.0 if pages is None else float(pages.mean())
-    samples = 128
-    address, known, held = mapped.ctypes.data, ctypes.create_string_buffer(1), 0
+    samples, held = 128, 0
     for number in np.linspace(0, (mapped.size - 1) // PAGE, samples).astype(np.int64).tolist():
-        if _libc.mincore(address + number * PAGE, PAGE, known) != 0:
+        page = _mincore(mapped.ctypes.data + number * PAGE, PAGE)
+        if page is None:
             return 1.0
-        held += known.raw[0] & 1
+        held += int(page[0])
     return held / samples
 
 

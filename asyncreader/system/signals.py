@@ -19,6 +19,9 @@ from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any, Final
 
+#: Whether processes can be spawned that get open files, and that Ctrl-C does not reach: POSIX.
+CHILDREN: Final = hasattr(signal, "pthread_sigmask")
+
 
 @contextlib.contextmanager
 def after_this() -> Iterator[None]:

@@ -19,7 +19,8 @@ from ..array_types import Array, Int64
 from ..pixels.transform import RowTransform
 from ..sources import RowJob, Source, read_rows
 from ..stats import Meter
-from ..system.memory import aligned_empty, read_into
+from ..system.files import BYTES, DIRECT, read_into
+from ..system.memory import aligned_empty
 
 #: Threads that read at once: enough requests in flight for what disks do in parallel.
 READERS: Final = 8
@@ -108,7 +109,7 @@ def read_ceiling(path: str, piece: int, seconds: float, random: bool = True) -> 
     """
     size = os.path.getsize(path)
     piece = min(-(-piece // _BLOCK) * _BLOCK, size // _BLOCK * _BLOCK)
-    if piece < _BLOCK or not hasattr(os, "O_DIRECT"):
+    if piece < _BLOCK or not DIRECT:
         return None
     positions = size // _BLOCK - piece // _BLOCK + 1
 
@@ -116,7 +117,7 @@ def read_ceiling(path: str, piece: int, seconds: float, random: bool = True) -> 
         draw = np.random.default_rng(number)
         at = positions * number // READERS
         done = 0
-        fd = os.open(path, os.O_RDONLY | os.O_DIRECT | os.O_CLOEXEC)
+        fd = os.open(path, os.O_RDONLY | DIRECT | BYTES)
         try:
             with mmap.mmap(-1, piece) as buffer:
                 while time.perf_counter() < until:

@@ -71,7 +71,10 @@ def class_of(row: Array, names: Sequence[str] | None) -> str | None:
 
 
 def in_words(row: Array) -> str:
-    """ "3", or "0.5, 1, 7" where a sample has several, the first six of them."""
+    """ "3", or "0.5, 1, 7" where a sample has several, the first six of them; of several labels
+    each with its name."""
+    if row.dtype.names is not None:
+        return ", ".join(f"{name} {in_words(np.asarray(row[name]))}" for name in row.dtype.names)
     values = row.reshape(-1)[:_VALUES_SHOWN].tolist()
     words = [f"{value:.4g}" if isinstance(value, float) else str(+value) for value in values]
     return ", ".join(words) + (", ..." if row.size > _VALUES_SHOWN else "")

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from ..array_types import Array, Int64
+from ..dataset import look_into
 from ..errors import ParamsError, SampleError
 from ..params import ReaderParams, parse_params
 from ..pixels.points import check_places
-from ..sources import Inspector, OpenSet, open_there
+from ..sources import Inspector, OpenSet
 from ..sources.subset import resolve_subset
 from ..text import sides
 from .contact_sheet import Tile
@@ -57,8 +57,8 @@ def preview(
             found="mix",
             hint="--batch shows what training gets of a mix",
         )
-    p, opened = open_there(p)
-    with contextlib.closing(opened) as source:
+    with look_into(params) as ds:
+        source, p = ds.source, ds.params
         if drawn_as_arrays(source):
             return preview_arrays(source, p, count, seed, indices, classes, columns)
         looker = Looker(source.first)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -12,9 +13,9 @@ from ..array_types import Array, Int64
 from ..dataset import Dataset
 from ..errors import FormatError, ParamsError, SampleError
 from ..params import PARAMETERS, ReaderParams
-from ..pipeline.build import make_schedule
 from ..pixels.specs import SampleSpec
 from ..sources import OpenSet
+from ..sources.request import NAME_AXES
 from ..text import some, times
 from .contact_sheet import Tile
 from .drawing import HIGH, LINES, FieldDrawing, draw_samples
@@ -28,7 +29,7 @@ _LEFT_OUT: Final = (
 )
 
 #: A tile is at least so wide, for its words.
-_NARROWEST: Final = 160
+NARROWEST: Final = 160
 
 
 def drawn_as_arrays(source: OpenSet) -> bool:
@@ -37,6 +38,24 @@ def drawn_as_arrays(source: OpenSet) -> bool:
     shape = spec.shape or ()
     grey = len(shape) == 2 and (spec.dtype == np.uint8 or min(shape) > LINES)
     return source.windows is not None or (spec.axes is None and not grey)
+
+
+def drawings_of(source: OpenSet) -> list[FieldDrawing]:
+    """What draws each field of a set's samples."""
+    windows = source.windows
+    return [
+        FieldDrawing(
+            name,
+            part.spec.axes is not None,
+            windows is not None and windows.width(name) is not None,
+        )
+        for name, part in zip(source.names, source.parts, strict=True)
+    ]
+
+
+def columns_for(tiles: int, high: int, wide: int) -> int:
+    """Columns that make a sheet of about 3 : 2."""
+    return max(1, round(math.sqrt(tiles * 1.5 * high / wide)))
 
 
 def preview_arrays(
@@ -55,20 +74,12 @@ def preview_arrays(
     """
     default = {name: PARAMETERS[name].default for name in _LEFT_OUT}
     p = replace(p, **default, layout="NHWC")  # type: ignore[arg-type]
-    sampler = make_schedule(p, source, 0, 1).sampler
-    numbers = _chosen(source, sampler.records, sampler.length, count, seed, indices, classes)
-    records = sampler.records(0, numbers)
-    fields = [
-        FieldDrawing(
-            name,
-            part.spec.axes is not None,
-            source.windows is not None and source.windows.width(name) is not None,
-        )
-        for name, part in zip(source.names, source.parts, strict=True)
-    ]
+    dataset: Dataset[tuple[Array, ...]] = Dataset.over(p, {}, source)
+    numbers = _chosen(dataset, source, count, seed, indices, classes)
+    records = dataset.records(numbers)
+    fields = drawings_of(source)
     specs = [part.spec for part in source.parts]
     tiles, bad, shown = [], [], []
-    dataset: Dataset[tuple[Array, ...]] = Dataset.of_reader(p, {}, source)
     for number, record in zip(numbers.tolist(), records.tolist(), strict=True):
         words, note = _words(source, record)
         try:
@@ -95,20 +106,20 @@ def preview_arrays(
         f"{name}: {_stored(part.spec)}"
         for name, part in zip(source.names, source.parts, strict=True)
     ]
+    if source.windows is None and p.patch is None and len(source.spec.shape or ()) == 3:
+        notes.append(f"if these are pictures, {NAME_AXES}")
     for place, picture in zip(shown, pictures, strict=True):
         tiles[place] = replace(tiles[place], picture=picture)
     high, wide = pictures[0].shape[:2] if pictures else (HIGH, HIGH)
-    wide = max(wide, _NARROWEST)
+    wide = max(wide, NARROWEST)
     how = "chosen" if indices is not None else f"drawn at random (seed {seed})"
-    subtitle = f"{_facts(source, sampler.length)}; {len(tiles):,} shown, {how}"
-    if columns is None:  # about 3 : 2
-        columns = max(1, round((len(tiles) * 1.5 * high / wide) ** 0.5))
+    subtitle = f"{_facts(source, len(dataset))}; {len(tiles):,} shown, {how}"
     return put_together(
         tiles,
         records.tolist(),
         source.labels is not None,
         bad,
-        columns,
+        columns or columns_for(len(tiles), high, wide),
         title_of(source),
         subtitle,
         notes,
@@ -117,22 +128,22 @@ def preview_arrays(
 
 
 def _chosen(
+    dataset: Dataset[tuple[Array, ...]],
     source: OpenSet,
-    records: Callable[[int, Int64], Int64],
-    total: int,
     count: int,
     seed: int,
     indices: Sequence[int] | None,
     classes: Sequence[str],
 ) -> Int64:
     """The numbers of the samples on the sheet, in order where they are drawn."""
+    total = len(dataset)
     if indices is not None:
         check_indices(indices, total, source.facts.path)
         return np.array(indices, np.int64)
     pool: Int64 | range = range(total)
     if classes:
         labels = None if source.labels is None else np.asarray(source.labels)
-        rows = records(0, np.arange(total, dtype=np.int64))
+        rows = dataset.records(np.arange(total, dtype=np.int64))
         pool = np.flatnonzero(np.isin(rows, records_of(classes, labels, source.facts.classes)))
     if not len(pool):
         raise ParamsError(

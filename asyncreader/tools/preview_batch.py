@@ -12,12 +12,16 @@ import numpy as np
 
 from ..array_types import Array, UInt8
 from ..batch import Batch
+from ..dataset import Dataset
 from ..errors import ParamsError
 from ..params import ReaderParams, given_params, parse_params
 from ..reader import AsyncReader
-from ..sources import open_reader_source
+from ..sources import OpenSet, open_reader_source
 from ..sources.subset import resolve_subset
 from .contact_sheet import Tile
+from .drawing import draw_samples
+from .label_stats import in_words
+from .preview_arrays import NARROWEST, columns_for, drawings_of, drawn_as_arrays
 from .sheet import (
     GAP,
     MOST,
@@ -40,20 +44,21 @@ def preview_batch(
     """A sheet of the first batch that a reader with these parameters hands out.
 
     Cropped, flipped and postprocessed as in training; what ``scale``, ``mean`` and ``std`` did is
-    undone. ``batch_size`` is ``count`` unless given, at most as many as the set has. Raises what
-    AsyncReader raises, and FormatError where a batch is not pictures.
+    undone. Samples that are no single pictures are drawn with all of their fields, as the numbers
+    that training gets. ``batch_size`` is ``count`` unless given, at most as many as the set has.
+    Raises what AsyncReader raises, and FormatError where a postprocess made no pictures.
     """
     p = parse_params(params, {})
     if p.batch_size > MOST:
         raise ParamsError("too many for a sheet", found=f"batch_size {p.batch_size}")
     with contextlib.closing(open_reader_source(p)) as source:
+        if p.mix is None and p.postprocess is None and drawn_as_arrays(source):
+            return _arrays_batch(source, p, given_params(params, {}), count, columns)
         stored = source.spec
         chosen = resolve_subset(p.subset, source)
         total = source.facts.count if chosen is None else len(np.arange(source.facts.count)[chosen])
         title, facts = title_of(source), facts_of(source)
         names = source.facts.classes
-    if stored.axes is None and len(stored.shape or ()) == 3 and p.postprocess is None:
-        raise not_pictures(title, stored.shape or ())
     rows = min(count, total)
     soft = p.postprocess is None and bool(p.mixup or p.cutmix or p.label_smoothing or p.num_classes)
     if p.mixup is not None or p.cutmix is not None:
@@ -83,6 +88,43 @@ def preview_batch(
     wide = len(shown.pixels) * (SIDE + GAP) - GAP
     return put_together(
         tiles, records, named, bad, columns, title, subtitle, notes, size=(SIDE, wide)
+    )
+
+
+def _arrays_batch(
+    source: OpenSet, p: ReaderParams, given: dict[str, object], count: int, columns: int | None
+) -> Preview:
+    """The sheet of a batch whose samples are no single pictures."""
+    names, drawings = source.facts.classes, drawings_of(source)
+    pictures = [part.spec.axes is not None and not part.spec.as_stored for part in source.parts]
+    length = len(Dataset.over(p, {}, source))
+    first = {"batch_size": min(count, length), "world_size": 1, **given}
+    with AsyncReader(first) as reader:
+        batch = next(iter(reader))
+        data = batch.data if isinstance(batch.data, tuple) else (batch.data,)
+        for drawing, picture, field in zip(drawings, pictures, data, strict=True):
+            turned = np.asarray(field)
+            if picture and p.layout == "NCHW" and turned.ndim > 3:
+                turned = np.moveaxis(turned, -3, -1)
+            for row in turned:
+                drawing.add(row)
+        drawn, notes = draw_samples(drawings)
+        if not drawn:
+            raise not_pictures(title_of(source), source.spec.shape or ())
+        tiles = [_batch_tile(batch, row, drawn[row], names, False) for row in range(len(batch))]
+        bad, settings = reader.stats().bad_list, _settings(reader.params)
+    what = " and ".join(f"{'x'.join(map(str, one.shape))} {one.dtype}" for one in data)
+    high, wide = drawn[0].shape[0], max(drawn[0].shape[1], NARROWEST)
+    return put_together(
+        tiles,
+        batch.indices.tolist(),
+        batch.labels is not None,
+        bad,
+        columns or columns_for(len(tiles), high, wide),
+        title_of(source),
+        f"the first batch that training gets: {what}",
+        [settings, *notes],
+        size=(high, wide),
     )
 
 
@@ -189,10 +231,13 @@ def _side_by_side(arrays: Sequence[Array], layout: str) -> Array:
 
 
 def _batch_tile(
-    batch: Batch, row: int, picture: Array, names: Sequence[str] | None, soft: bool
+    batch: Batch[Any, Any], row: int, picture: Array, names: Sequence[str] | None, soft: bool
 ) -> Tile:
-    labels = None if batch.labels is None else np.asarray(batch.labels[row])
-    words, note = label_words(labels, names, soft)
+    given = batch.labels
+    first = given[0] if isinstance(given, tuple) else given
+    words, note = label_words(None if first is None else np.asarray(first[row]), names, soft)
+    if isinstance(given, tuple):
+        words += "".join(f", {in_words(np.asarray(one[row]))}" for one in given[1:])
     record = int(batch.indices[row])
     number = "padded" if record < 0 else f"#{record}" + ("" if batch.mask[row] else ", zeroed")
     if batch.source is not None and record >= 0:

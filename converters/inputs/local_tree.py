@@ -16,6 +16,7 @@ from typing import Final
 
 from asyncreader.errors import SampleError, SourceError, SourceNotFoundError
 from asyncreader.pixels.codec import IMAGE_SUFFIXES
+from asyncreader.system.files import NO_WAIT, open_itself
 
 from ..temp_tables import sorted_records
 
@@ -114,12 +115,12 @@ class Tree:
         return os.fsdecode(self.root)
 
     def relative(self, name: bytes) -> bytes:
-        path = os.path.normpath(name)
+        path = _slashes(os.path.normpath(name))
         if not path.startswith(b"/"):
             return path
         path = b"/" + path.lstrip(b"/")
         for root in (self.root, self.real):
-            top = os.path.abspath(root).rstrip(b"/") + b"/"
+            top = _slashes(os.path.abspath(root)).rstrip(b"/") + b"/"
             if path.startswith(top):
                 return path[len(top) :]
         return path
@@ -194,7 +195,7 @@ class Tree:
         return times <= _ENTERED
 
     def _excluded(self, path: bytes) -> bool:
-        return self._exclude == os.path.join(self.real, path)
+        return self._exclude == os.path.normpath(os.path.join(self.real, path))
 
     def _identity(self, path: bytes) -> tuple[int, int]:
         with self._reported(path, "a folder cannot be read"):
@@ -295,17 +296,17 @@ class Tree:
 
     def _open(self, path: bytes) -> int:
         # The file may have become a link or a FIFO since the walk: do not follow it or wait for it.
-        flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_NOCTTY
+        flags = os.O_RDONLY | NO_WAIT
         full = self.full(path)
         try:
-            return os.open(full, flags)
+            return open_itself(full, flags)
         except OSError as exc:
             if exc.errno != errno.ELOOP:
                 raise
         outside = self._outside(path)
         if outside is not None:
             raise outside
-        return os.open(os.path.realpath(full), flags)
+        return open_itself(os.path.realpath(full), flags)
 
     def _target(self, path: bytes) -> os.stat_result | SampleError:
         """What ``path`` is, links followed, or why they lead nowhere."""
@@ -332,6 +333,11 @@ class Tree:
             found=f"it leads to {os.fsdecode(real)!r}",
             hint="pass follow_links (--follow-links) if that is meant",
         )
+
+
+def _slashes(path: bytes) -> bytes:
+    """A path with slashes between its parts, as sets store it on every system."""
+    return path if os.sep == "/" else path.replace(os.fsencode(os.sep), b"/")
 
 
 def _not_regular(facts: os.stat_result) -> SampleError:

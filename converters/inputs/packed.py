@@ -19,6 +19,7 @@ from asyncreader.formats.manifest import manifest_path
 from asyncreader.formats.packed import ENCODINGS, digest, is_field_name
 from asyncreader.pixels.masks import decode_values
 from asyncreader.pixels.planes import YUV420
+from asyncreader.pixels.specs import SampleSpec
 from asyncreader.pixels.transform import decode_sample
 from asyncreader.sampling.within import subset_count
 from asyncreader.sources import (
@@ -80,8 +81,10 @@ class PackedSamples(Samples):
         self._records = None if chosen is None else np.arange(facts.count, dtype=np.int64)[chosen]
         self.count = facts.count if self._records is None else self._records.size
         stored = spec.encoding if spec.encoding in ENCODINGS else "original"
-        self._axes = None if spec.encoded else _pixel_axes(self._source.first)
-        grey = spec.axes is None and not spec.encoded
+        self._rows = _is_rows(options, spec)
+        encoded = spec.encoded or self._rows
+        self._axes = None if encoded else _pixel_axes(self._source.first)
+        grey = spec.axes is None and not encoded
         mine = _bits_of(self._source)
         bits = options.bits or mine
         self.channels = options.channels or (1 if grey or bits == 16 else spec.image_shape()[2])
@@ -101,6 +104,8 @@ class PackedSamples(Samples):
         if self._recipe is None and options.restarts:  # JPEGs that are not encoded again
             self._recipe = make_recipe(options, "original", self.channels, bits)
         self._check_decode = options.check_decode and spec.encoded
+        if self._rows:
+            self._recipe = None
         self._others = _others(self._source, recipe, same=self._recipe is None)
         self.fields = (fmt.DATA, *(field.name for field in self._others))
         labels = None if options.no_labels else self._source.labels
@@ -141,6 +146,12 @@ class PackedSamples(Samples):
         chosen = "" if self._records is None else digest(self._records)
         return f"{fingerprint(self._source)} {chosen}"
 
+    @property
+    def encodings(self) -> tuple[str, ...]:
+        plain = super().encodings
+        raw = (False, *(field.rows for field in self._others))
+        return tuple("raw" if rows else one for rows, one in zip(raw, plain, strict=True))
+
     def _record(self, number: int) -> int:
         """The number of sample ``number`` in the source."""
         return number if self._records is None else int(self._records[number])
@@ -163,7 +174,7 @@ class PackedSamples(Samples):
             picture = self._picture(record, hold)
             if not self._others:
                 return (picture,)
-            full = self._full(record)
+            full = (0, 0) if self._rows else self._full(record)
             return (picture, *(field.fetch(record, full) for field in self._others))
 
     def _full(self, record: int) -> tuple[int, int]:
@@ -174,6 +185,8 @@ class PackedSamples(Samples):
         return self._inspector.size(record)
 
     def _picture(self, record: int, hold: Hold) -> Packed:
+        if self._rows:
+            return packed_pixels(self._inspector.pixels(record), picture=False)
         if self._axes is not None:
             return self._from_pixels(self._inspector.pixels(record), self._axes, hold)
         data = self._inspector.bytes(record)
@@ -224,16 +237,19 @@ class PackedSamples(Samples):
 @dataclass(frozen=True)
 class _Other:
     """One of the other fields of a packed set. ``recipe``: what is done to each picture; ``same``:
-    the stored bytes are packed as they are."""
+    the stored bytes are packed as they are; ``rows``: they are rows of numbers."""
 
     name: str
     part: Source
     recipe: Recipe
     same: bool
+    rows: bool
 
     def fetch(self, record: int, full: tuple[int, int]) -> Packed:
         """Its values of one sample, whose picture has size ``full``."""
         stored, inspector = self.part.spec, Inspector(self.part)
+        if self.rows:
+            return packed_pixels(inspector.pixels(record), picture=False)
         if self.same:
             data = inspector.bytes(record)
             high, wide, channels = stored.shape or (*inspector.size(record), stored.channels)
@@ -261,7 +277,8 @@ def _others(source: OpenSet, recipe: Recipe, same: bool) -> tuple[_Other, ...]:
     found: list[_Other] = []
     for name, part in zip(source.names[1:], source.parts[1:], strict=True):
         own = name.rstrip("/").rsplit("/", 1)[-1]
-        if part.spec.axes is None:
+        rows = _are_numbers(part.spec)
+        if part.spec.axes is None and not rows:
             raise FormatError(
                 f"field {name!r} holds no pictures, and only those can be packed as a field",
                 path=part.facts.path,
@@ -270,7 +287,7 @@ def _others(source: OpenSet, recipe: Recipe, same: bool) -> tuple[_Other, ...]:
         if not is_field_name(own) or own in (field.name for field in found):
             raise ParamsError("a field cannot have this name in a packed set", found=repr(own))
         ours = part.facts.meta is not None and part.index.checked == "all"
-        found.append(_Other(own, part, recipe, same and ours))
+        found.append(_Other(own, part, recipe, same and ours, rows))
     return tuple(found)
 
 
@@ -331,6 +348,25 @@ def _files(index: SetIndex) -> Iterator[FileRef]:
             yield from _files(one)
 
 
+def _are_numbers(spec: SampleSpec) -> bool:
+    """Whether samples are rows of numbers that can be packed as they are, and no pictures that
+    ``convert`` packs."""
+    if spec.encoded or spec.shape is None or spec.ragged or spec.axes not in (None, "HWC"):
+        return False
+    deep = spec.dtype == np.uint16
+    grey = spec.axes is None and len(spec.shape) == 2
+    channels = 1 if grey or spec.flat else spec.shape[-1] if spec.axes is not None else 0
+    picture = channels in (1, 3) and (spec.dtype == np.uint8 or (deep and channels == 1))
+    return not picture and spec.dtype.newbyteorder("=").name in fmt.NUMBER_DTYPES
+
+
+def _is_rows(options: Options, spec: SampleSpec) -> bool:
+    """Whether the samples are copied as rows of numbers. ParamsError for what only pictures take,
+    and FormatError from others for the rest."""
+    asked = options.size is not None or options.encoding not in (None, "raw") or options.channels
+    return not asked and _are_numbers(spec)
+
+
 def _pixel_axes(source: Source) -> tuple[int, int, int]:
     """How to transpose a stored row to (H, W, C)."""
     stored = source.spec
@@ -359,6 +395,13 @@ def _label_table(labels: Any, path: str) -> Any:
     """Labels as they are stored: (N, L), int64 or float64."""
     if not isinstance(labels, np.ndarray):
         return labels  # packed by asyncreader, and not all in memory
+    if labels.dtype.names is not None:
+        raise ParamsError(
+            "several labels are not packed",
+            path=path,
+            found=", ".join(labels.dtype.names),
+            hint="name one as labels_field",
+        )
     if labels.size == 0 or (labels.ndim > 2 and labels[0].size != 1):  # PCam's are (N, 1, 1, 1)
         raise FormatError(
             "labels of this shape cannot be packed",

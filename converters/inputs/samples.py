@@ -10,7 +10,7 @@ from asyncreader.array_types import Array, Int64, UInt64
 from asyncreader.errors import SampleError
 from asyncreader.formats.packed import DATA
 
-from ..encode import Hold, Sample
+from ..encode import Hold, Sample, field_encoding
 from ..options import Options
 from ..temp_tables import PathOf
 
@@ -70,6 +70,11 @@ class Samples:
     def __init__(self) -> None:
         self.ignored = {}
         self.skipped = []
+
+    @property
+    def encodings(self) -> tuple[str, ...]:
+        """How each field is stored."""
+        return self.encoding, *[field_encoding(self.encoding)] * (len(self.fields) - 1)
 
     @property
     def classes(self) -> tuple[str, ...] | None:
@@ -135,6 +140,10 @@ class View(Samples):
     @property
     def classes(self) -> tuple[str, ...] | None:
         return self._samples.classes
+
+    @property
+    def encodings(self) -> tuple[str, ...]:
+        return self._samples.encodings
 
     def _of_all(self, path: PathOf | None) -> PathOf | None:
         return None if path is None else lambda number: path(int(self._numbers[number]))

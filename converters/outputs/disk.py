@@ -9,12 +9,13 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import stat
 import tempfile
 from collections.abc import Iterator
 from typing import Final
 
 from asyncreader.errors import SourceError
+from asyncreader.system import files
+from asyncreader.system.files import free_bytes as free_bytes
 
 #: Reserved ahead: an eighth of the file's size, within these limits; cut off at the end.
 LEAST_AHEAD: Final = 1 << 20
@@ -41,13 +42,6 @@ def is_full(error: BaseException) -> bool:
 
 def _tells(error: BaseException, number: int) -> bool:
     return getattr(error, "errno", None) == number or os.strerror(number) in str(error)
-
-
-def free_bytes(path: str) -> int:
-    """Bytes that this process may still write on the file system of ``path``."""
-    facts = os.statvfs(path)
-    blocks = facts.f_bfree if os.geteuid() == 0 else facts.f_bavail
-    return blocks * facts.f_frsize
 
 
 def full_error(
@@ -107,7 +101,7 @@ class Extent:
     def __init__(self, path: str, target: str, start: int) -> None:
         self._folder = os.path.dirname(path)
         self._target = target
-        self.file = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        self.file = files.open_shared(path, os.O_RDWR)
         self._reserved = 0
         self._at = start
         self._buffer = bytearray()
@@ -137,7 +131,7 @@ class Extent:
         self.reserve(self._at + len(data))
         while data:
             try:
-                done = os.pwrite(self.file, data, self._at)
+                done = files.write_at(self.file, data, self._at)
             except OSError as exc:
                 raise self._failed(exc, len(data)) from exc
             self._at += done
@@ -153,13 +147,12 @@ class Extent:
         """Make sure that the file can be written up to ``end``."""
         if end <= self._reserved:
             return
-        if not hasattr(os, "posix_fallocate"):  # as on file systems that cannot reserve
-            return
         # Some more if there is space for it, else exactly what is needed.
         ahead = min(max(end // 8, LEAST_AHEAD), MOST_AHEAD)
         for wanted in (end + ahead, end):
             try:
-                os.posix_fallocate(self.file, self._reserved, wanted - self._reserved)
+                if not files.reserve(self.file, self._reserved, wanted - self._reserved):
+                    break  # as on file systems that cannot
             except OSError as exc:
                 if exc.errno in _UNABLE:
                     break
@@ -171,7 +164,7 @@ class Extent:
 
     def read(self, start: int, size: int) -> bytes:
         """Bytes that were written (and flushed)."""
-        return os.pread(self.file, size, start)
+        return files.read_at(self.file, size, start)
 
     def truncate(self, size: int) -> None:
         """Cut the file, and what was reserved of it."""
@@ -187,15 +180,4 @@ class Extent:
 
 def sync(path: str) -> None:
     """Make a file or a folder durable, and drop its cached pages so that a check reads the disk."""
-    file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    is_folder = stat.S_ISDIR(os.fstat(file).st_mode)
-    try:
-        os.fsync(file)
-        if not is_folder and hasattr(os, "posix_fadvise"):
-            os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
-    except OSError as exc:
-        # Some file systems (CIFS, FUSE) have nothing to do for a folder and say so.
-        if not is_folder or exc.errno not in (errno.EINVAL, errno.EBADF, errno.EOPNOTSUPP):
-            raise
-    finally:
-        os.close(file)
+    files.sync(path, drop=True)

@@ -27,6 +27,7 @@ from h5py import h5a, h5d, h5f, h5p, h5s, h5t
 from asyncreader.array_types import Array
 from asyncreader.errors import SourceError
 from asyncreader.formats import packed as fmt
+from asyncreader.system.files import BYTES
 from asyncreader.system.futures import result_of, submit
 
 from ..encode import Packed
@@ -188,7 +189,7 @@ class Hdf5File:
         """The file is abandoned: from now on HDF5 writes to the null device. It writes what it has
         cached even now, and may crash where that fails."""
         if self._h5 is not None:
-            nowhere = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+            nowhere = os.open(os.devnull, os.O_RDWR | BYTES)
             os.dup2(nowhere, self._h5.get_vfd_handle(), inheritable=False)
             os.close(nowhere)
 
@@ -254,7 +255,7 @@ class SpooledData(FieldData):
         self._file = file
         self._name = name
         temporary = f"{path}.{name}"
-        os.close(os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+        os.close(os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | BYTES, 0o600))
         self._spool = Extent(temporary, file.target, 0)
         os.unlink(temporary)
 
@@ -304,9 +305,21 @@ class ChunkedData(FieldData):
             assert sample.shape is not None
             self._dtype = np.dtype(sample.dtype).newbyteorder("<")
             self._create(sample.shape)
-        self._held.append(sample.data)
-        if len(self._held) == self._chunk:
-            self._begin()
+        count = sample.count
+        if count == 1:
+            self._held.append(sample.data)
+            if len(self._held) == self._chunk:
+                self._begin()
+            return
+        size = len(sample.data) // count
+        at = 0
+        while at < count:  # as bytes: the rows may change
+            taken = min(count - at, self._chunk - len(self._held))
+            piece = bytes(sample.data[at * size : (at + taken) * size])
+            self._held.extend(piece[n * size : (n + 1) * size] for n in range(taken))
+            at += taken
+            if len(self._held) == self._chunk:
+                self._begin()
 
     def _create(self, row: tuple[int, ...]) -> None:
         size = self._chunk * self._bytes(row)

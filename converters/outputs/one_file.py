@@ -6,9 +6,10 @@ or write buffer (sinks.py), and tables on disk (temp_tables.py).
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final
@@ -56,64 +57,72 @@ class PackedFile:
     narrowed: int
 
 
-class Packing:
-    """Packs ``samples``, in ``order`` (of their numbers), into the one file ``work``.
+class SetFile:
+    """One file while it is written: samples go to its container and its tables, in record order.
 
-    ``shown``: its name in messages; ``kinds``: what the samples of each field must be, empty: as
-    the first ones; ``done(n)`` is called after each sample, by the calling thread.
+    ``samples``: what is known of them but their bytes; ``work``: its path, ``shown``: its name in
+    messages; ``kinds``: what the samples of each field must be, empty: as the first ones.
     """
 
     def __init__(
-        self,
-        options: Options,
-        samples: Samples,
-        work: str,
-        shown: str,
-        *,
-        order: Order | None = None,
-        kinds: tuple[Kind, ...] = (),
-        done: Callable[[int], None] | None = None,
+        self, options: Options, samples: Samples, work: str, shown: str, kinds: tuple[Kind, ...]
     ) -> None:
         self._options = options
         self._samples = samples
         self._work = work
         self._shown = shown
-        self._order = order or Order(samples.count, None)
         self._kinds = kinds
-        self._done = done
         self._records = PackedRecords(samples)
-        self._skipped: list[tuple[int, str]] = []
         self._rewritten: int | None = None
         self._narrowed = 0
-        self._prefetched = 0  # positions below this are prefetched, or being fetched
-        self._lock = threading.Lock()
+        self._sink = self._opened()
 
-    def run(self) -> PackedFile:
-        """Pack all. On an error the caller removes what was written so far."""
-        sink = self._sink()
+    @property
+    def count(self) -> int:
+        """Samples so far."""
+        return self._records.count
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of all fields so far."""
+        return sum(self._records.bytes)
+
+    def append(self, number: int, sample: Sample) -> None:
+        """Add sample ``number`` of the source; or several, from that one on. FormatError if a field
+        is of another kind than those before."""
+        self._check_kinds(number, sample)
+        self._records.add(number, sample)
+        self._sink.append(sample)
+        self._narrowed += sample[0].narrowed
+        if sample[0].rewritten is not None:
+            self._rewritten = (self._rewritten or 0) + sample[0].rewritten
+
+    def finish(self, skipped: Sequence[tuple[int, str]] = ()) -> PackedFile:
+        """Write the tables; make all durable, and verify it. ``skipped``: samples that were bad. On
+        an error the caller removes what was written."""
         tables: Tables | None = None
-        try:
-            self._pack(sink)
-            if self._records.count:
-                tables = self._records.tables()
-                sink.finish(tables)
-                sync_set(self._work, self._options.format, self._shown)
-                self._verify()
-        finally:
-            sink.abandon()
-            self._records.close()
+        if self._records.count:
+            tables = self._records.tables()
+            self._sink.finish(tables)
+            sync_set(self._work, self._options.format, self._shown)
+            self._verify()
         labels = None if tables is None else tables.labels
         return PackedFile(
             None if tables is None else tables.meta,
             1 if labels is None else int(labels.shape[1]),
             () if tables is None else tuple(field.meta for field in tables.fields),
             self._records.bytes,
-            tuple(self._skipped),
+            tuple(skipped),
             self._rewritten,
             self._narrowed,
         )
 
-    def _sink(self) -> Sink:
+    def close(self) -> None:
+        """Close the files, finished or not."""
+        self._sink.abandon()
+        self._records.close()
+
+    def _opened(self) -> Sink:
         options = self._options
         common: dict[str, Any] = {
             "encoding": self._samples.encoding,
@@ -131,59 +140,8 @@ class Packing:
             **common,
         )
 
-    # -- samples -----------------------------------------------------------------------------
-
-    def _pack(self, sink: Sink) -> None:
-        with Pool(
-            self._fetch,
-            self._samples.count,
-            jobs=self._options.jobs,
-            cost=sample_bytes,
-            group=self._samples.run,
-        ) as pool:
-            try:
-                self._append_all(pool, sink)
-            except BaseException:
-                self._samples.give_up()  # the pool waits for its threads
-                raise
-
-    def _append_all(self, pool: Pool[Sample], sink: Sink) -> None:
-        for position, result in pool:
-            number = self._order[position]
-            if isinstance(result, Exception):
-                self._bad(number, result)
-            else:
-                self._check_kinds(number, result)
-                self._records.add(number, result)
-                sink.append(result)
-                self._narrowed += result[0].narrowed
-                if result[0].rewritten is not None:
-                    self._rewritten = (self._rewritten or 0) + result[0].rewritten
-            if self._done is not None:
-                self._done(position + 1)
-
-    def _prefetch(self, position: int) -> None:
-        """Prefetch the samples after ``position``, as many as the source accepts."""
-        samples = self._samples
-        with self._lock:
-            self._prefetched = max(self._prefetched, position + 1)
-            stop = min(position + 1 + samples.ahead, samples.count)
-            while self._prefetched < stop and samples.will_need(self._order[self._prefetched]):
-                self._prefetched += 1
-
-    def _fetch(self, position: int, lease: Lease) -> Sample:
-        if self._samples.ahead:
-            self._prefetch(position)
-        return self._samples.fetch(self._order[position], lease.hold)
-
-    def _bad(self, number: int, error: Exception) -> None:
-        check_skippable(error, self._options, self._samples, number)
-        assert isinstance(error, SampleError)
-        self._skipped.append((number, reason(error)))
-
     def _check_kinds(self, number: int, sample: Sample) -> None:
-        """FormatError if a field of the sample is of another kind than those before."""
-        kinds = kinds_of(sample, self._samples.encoding)
+        kinds = kinds_of(sample, self._samples.encodings)
         self._kinds = self._kinds or kinds
         if kinds == self._kinds:
             return
@@ -206,8 +164,6 @@ class Packing:
             hint="convert all of them to one kind",
         )
 
-    # -- the rest ----------------------------------------------------------------------------
-
     def _verify(self) -> None:
         """Read the file back as a reader does, and compare it with what was packed.
 
@@ -226,6 +182,83 @@ class Packing:
                 found=problem,
                 hint="check the disk and the memory of this machine",
             )
+
+
+class Packing:
+    """Packs ``samples``, in ``order`` (of their numbers), into the one file ``work``.
+
+    ``shown``: its name in messages; ``kinds``: what the samples of each field must be, empty: as
+    the first ones; ``done(n)`` is called after each sample, by the calling thread.
+    """
+
+    def __init__(
+        self,
+        options: Options,
+        samples: Samples,
+        work: str,
+        shown: str,
+        *,
+        order: Order | None = None,
+        kinds: tuple[Kind, ...] = (),
+        done: Callable[[int], None] | None = None,
+    ) -> None:
+        self._options = options
+        self._samples = samples
+        self._order = order or Order(samples.count, None)
+        self._done = done
+        self._file = SetFile(options, samples, work, shown, kinds)
+        self._skipped: list[tuple[int, str]] = []
+        self._prefetched = 0  # positions below this are prefetched, or being fetched
+        self._lock = threading.Lock()
+
+    def run(self) -> PackedFile:
+        """Pack all. On an error the caller removes what was written so far."""
+        with contextlib.closing(self._file):
+            self._pack()
+            return self._file.finish(self._skipped)
+
+    def _pack(self) -> None:
+        with Pool(
+            self._fetch,
+            self._samples.count,
+            jobs=self._options.jobs,
+            cost=sample_bytes,
+            group=self._samples.run,
+        ) as pool:
+            try:
+                self._append_all(pool)
+            except BaseException:
+                self._samples.give_up()  # the pool waits for its threads
+                raise
+
+    def _append_all(self, pool: Pool[Sample]) -> None:
+        for position, result in pool:
+            number = self._order[position]
+            if isinstance(result, Exception):
+                self._bad(number, result)
+            else:
+                self._file.append(number, result)
+            if self._done is not None:
+                self._done(position + 1)
+
+    def _prefetch(self, position: int) -> None:
+        """Prefetch the samples after ``position``, as many as the source accepts."""
+        samples = self._samples
+        with self._lock:
+            self._prefetched = max(self._prefetched, position + 1)
+            stop = min(position + 1 + samples.ahead, samples.count)
+            while self._prefetched < stop and samples.will_need(self._order[self._prefetched]):
+                self._prefetched += 1
+
+    def _fetch(self, position: int, lease: Lease) -> Sample:
+        if self._samples.ahead:
+            self._prefetch(position)
+        return self._samples.fetch(self._order[position], lease.hold)
+
+    def _bad(self, number: int, error: Exception) -> None:
+        check_skippable(error, self._options, self._samples, number)
+        assert isinstance(error, SampleError)
+        self._skipped.append((number, reason(error)))
 
 
 class Order:

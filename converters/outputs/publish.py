@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import os
 import re
 import shutil
@@ -21,6 +20,7 @@ from asyncreader.errors import AsyncReaderError, SourceError, SourceNotFoundErro
 from asyncreader.formats import manifest
 from asyncreader.sources.hdf5.file import is_hdf5
 from asyncreader.sources.lmdb.file import lmdb_data_file
+from asyncreader.system.files import lock, open_shared, rename
 
 from .disk import ENTRY, NOTHING_LEFT, full_error, is_full, sync
 
@@ -35,6 +35,8 @@ _WORK: Final = {"hdf5": "set.h5", "lmdb": "set.lmdb", "shards": "set"}
 _KIND: Final = {"hdf5": "an HDF5 file", "lmdb": "an LMDB folder", "shards": "a folder of shards"}
 #: In the workspace: the set that is being replaced.
 _OLD: Final = "old"
+#: In the workspace: files of added samples (pieces.py).
+PIECES: Final = "pieces"
 #: A second name of the old file, until the new one is on the disk.
 _LINK: Final = "link"
 
@@ -135,14 +137,14 @@ class Target:
             raise SourceError(
                 "an interrupted run has left finished shards of this target",
                 path=self.workspace,
-                found=f"{len(self._finished())} of them",
+                found=f"{len(self._finished())} files",
                 hint="pass resume (--resume) to go on with them, or remove that folder",
             )
 
     def _finished(self) -> list[str]:
-        """The names of the shards that are finished."""
-        done = os.path.join(self.workspace, _WORK["shards"])
-        return os.listdir(done) if os.path.isdir(done) else []
+        """The names of the shards that are finished, and of the files that become shards."""
+        folders = (os.path.join(self.workspace, name) for name in (_WORK["shards"], PIECES))
+        return [name for one in folders if os.path.isdir(one) for name in os.listdir(one)]
 
     def _acquire(self) -> bool:
         """Make and lock the workspace; False when another run removed it in between."""
@@ -156,9 +158,8 @@ class Target:
                     hint="remove it",
                 ) from None
         path = os.path.join(self.workspace, _LOCK)
-        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
         try:
-            lock = os.open(path, flags, 0o666)
+            file = open_shared(path, os.O_RDWR | os.O_CREAT)
         except FileNotFoundError:
             return False
         except OSError:
@@ -166,10 +167,10 @@ class Target:
                 os.rmdir(self.workspace)
             raise
         try:
-            _flock(lock)
-            if not os.path.samestat(os.fstat(lock), os.lstat(path)):
+            _lock(file)
+            if not os.path.samestat(os.fstat(file), os.lstat(path)):
                 return False
-            self._lock, lock = lock, -1
+            self._lock, file = file, -1
             return True
         except FileNotFoundError:
             return False
@@ -181,8 +182,8 @@ class Target:
                 hint="wait for it to end",
             ) from exc
         finally:
-            if lock >= 0:
-                os.close(lock)
+            if file >= 0:
+                os.close(file)
 
     def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
         self.keep = self.keep and error is not None
@@ -195,6 +196,8 @@ class Target:
         names = [found for found in map(_SHARD.search, self._finished()) if found is not None]
         numbers = sorted(int(found[1]) for found in names)
         words = "no shard was finished, nothing is kept"
+        if self.keep and not numbers:
+            words = f"what was added is kept in {self.workspace!r}: resume goes on with it"
         if self.keep and numbers:
             words = (
                 f"finished shards are kept ({len(numbers):,}): resume (--resume) goes on with "
@@ -250,7 +253,7 @@ class Target:
                 with contextlib.suppress(OSError):  # there are file systems without hard links
                     os.link(path, link)
                     undo.append((link, path))
-            os.rename(new, path)
+            rename(new, path)
             if not replaced:
                 undo.append((path, new))
             if path != self.path:
@@ -258,7 +261,7 @@ class Target:
             sync(self._folder)
         except OSError as exc:
             for there, back in reversed(undo):
-                os.rename(there, back)
+                rename(there, back)
             raise self._problem("the finished set cannot be given its name", exc) from exc
 
     def _problem(self, what: str, error: OSError) -> SourceError:
@@ -267,10 +270,10 @@ class Target:
         return SourceError(what, path=self.shown, found=error.strerror)
 
 
-def _flock(file: int) -> None:
+def _lock(file: int) -> None:
     """Lock ``file`` for this process; BlockingIOError if another one holds it."""
     try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        lock(file, wait=False)
     except OSError as exc:
         # Some file systems (some mounts of Lustre) have no locks: go on without.
         if exc.errno not in (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP):

@@ -9,6 +9,7 @@ The driver keeps the lock, the plan and the shards' records, and writes the mani
 from __future__ import annotations
 
 import os
+import platform
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Final, cast
@@ -56,7 +57,7 @@ class Task:
             raise SourceError(
                 "a worker does not see the target's folder",
                 path=workspace.set,
-                found=f"nothing there on {os.uname().nodename}",
+                found=f"nothing there on {platform.node()}",
                 hint="source and target must be on a file system that all machines share",
             )
         samples: Samples

@@ -19,7 +19,6 @@ from typing import Final
 import numpy as np
 import xxhash
 
-from asyncreader import __version__
 from asyncreader.array_types import Int64
 from asyncreader.errors import AsyncReaderError, ParamsError, SampleError, SourceError
 from asyncreader.formats import packed as fmt
@@ -29,6 +28,7 @@ from asyncreader.params import READ_BY
 from asyncreader.sources import open_whole
 from asyncreader.sources.sets.joined import JoinedSource
 from asyncreader.sources.sets.shards import whole_digests
+from asyncreader.version import __version__
 
 from ..encode import Kind, Sample, kinds_of, sample_bytes
 from ..inputs.samples import Samples, View
@@ -89,7 +89,7 @@ def _measure(options: Options, samples: Samples, order: Order) -> tuple[tuple[Ki
         sample = _tried(options, samples, order[position])
         if sample is not None:
             sizes.append(sample_bytes(sample))
-            kinds = kinds or kinds_of(sample, samples.encoding)
+            kinds = kinds or kinds_of(sample, samples.encodings)
     if not sizes:
         raise all_bad(options, all_skipped(samples, []) or [(0, "?", "?")])
     return kinds, sum(sizes) / len(sizes)
@@ -302,7 +302,7 @@ class _Run:
             container=options.format,
             encoding=samples.encoding,
             shape=first.shape,
-            channels=samples.channels,
+            channels=first.channels,
             label_kind=samples.label_kind,
             label_dtype=good[0].label_dtype,
             label_width=good[0].label_width,

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from asyncreader.array_types import Array, Int64, UInt64
 from asyncreader.formats import packed as fmt
 
-from ..encode import Packed, Sample, field_encoding
+from ..encode import Packed, Sample
 from ..inputs.samples import Samples
 from ..temp_tables import Numbers
 
@@ -114,19 +114,25 @@ class FieldRecords:
     def add(self, sample: Packed) -> None:
         """Note the next record."""
         if self._first is None:
-            self._first, self._shape = replace(sample, data=b""), sample.shape
+            self._first, self._shape = replace(sample, data=b"", checksum=0), sample.shape
         elif sample.shape != self._shape:
             self._shape = None
-        self._checksums.append(sample.checksum)
         self.bytes += len(sample.data)
-        self._ends.append(self.bytes)
+        if isinstance(sample.checksum, int):
+            self._checksums.append(sample.checksum)
+            self._ends.append(self.bytes)
+        else:  # raw samples, which need no offsets
+            self._checksums.extend(sample.checksum)
 
     def tables(self, channels: int, paths: Paths | None) -> FieldTables:
         """All tables, with these paths; ``channels``: where the samples do not say it."""
         first = self._first
         assert first is not None
         encoding = self._encoding
-        channels = channels if first.shape is None else first.shape[2]
+        if not first.picture:
+            channels = 0
+        elif first.shape is not None:
+            channels = first.shape[2]
         return FieldTables(
             fmt.FieldMeta(self._name, encoding, self._shape, channels, first.dtype),
             None if encoding == "raw" else self._ends.rows(),
@@ -145,17 +151,20 @@ class PackedRecords:
 
     def __init__(self, samples: Samples) -> None:
         self._samples = samples
-        encodings = [samples.encoding, *[field_encoding(samples.encoding)] * len(samples.fields)]
-        self._fields = list(map(FieldRecords, samples.fields, encodings))
+        self._fields = list(map(FieldRecords, samples.fields, samples.encodings))
         self._numbers = Numbers("q")
         self.count = 0
 
     def add(self, number: int, sample: Sample) -> None:
-        """Note the next record."""
+        """Note the next record; or several, from ``number`` on in the source."""
         for field, values in zip(self._fields, sample, strict=True):
             field.add(values)
-        self._numbers.append(number)
-        self.count += 1
+        count = sample[0].count
+        if count == 1:
+            self._numbers.append(number)
+        else:
+            self._numbers.extend(np.arange(number, number + count))
+        self.count += count
 
     @property
     def bytes(self) -> tuple[int, ...]:

@@ -6,8 +6,10 @@ import itertools
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
+import h5py
 import numpy as np
 import pytest
 from frameworks import LABELS, SMALL, STEPS, check, is_whole_epoch
@@ -30,6 +32,18 @@ def test_endless_goes_on() -> None:
     batches = endless(SMALL, njob=2)
     assert isinstance(batches, Iterator)
     assert seen(batches, 4 * STEPS) == expected
+
+
+def test_endless_marks_each_of_several_labels(tmp_path: Path) -> None:
+    """Padded rows of each of several integer labels are -100."""
+    with h5py.File(tmp_path / "x.h5", "w") as file:
+        file["data"], file["a"], file["b"] = np.zeros((5, 3)), np.arange(5), np.arange(5) / 2
+    batches = endless(
+        tmp_path / "x.h5", labels_field=["a", "b"], batch_size=4, last_batch="pad", epochs=1
+    )
+    (_, (_, (a, b))) = list(batches)
+    assert a.tolist() == [4, -100, -100, -100]
+    assert b.tolist() == [2, 0, 0, 0]
 
 
 def test_endless_holds_twelve() -> None:

@@ -52,6 +52,25 @@ __all__ = ["sample_sets"]  # a fixture
 # -- tensors -------------------------------------------------------------------------------------
 
 
+def test_several_labels_are_a_tuple_of_tensors(tmp_path: Path) -> None:
+    """Each of several labels is a tensor of its own, with -100 where integers are padded."""
+    with h5py.File(tmp_path / "x.h5", "w") as file:
+        file["data"] = np.zeros((5, 3))
+        file["a"], file["b"] = np.arange(5, dtype=np.uint8), np.arange(5) / 2
+        file["c"] = np.arange(5, dtype=np.int32)[:, None]
+    path = tmp_path / "x.h5"
+    for more in ({}, {"zero_copy": True}):
+        loader = TorchReader(
+            path, labels_field=["a", "b", "c"], batch_size=4, last_batch="pad", **more
+        )
+        with loader:
+            for _, labels in loader:
+                a, b, c = labels
+            assert (a.dtype, a.tolist()) == (torch.int64, [4, -100, -100, -100])
+            assert b.tolist() == [2.0, 0, 0, 0]
+            assert (c.dtype, c.tolist()) == (torch.int32, [4, -100, -100, -100])
+
+
 def test_twelve_batches_held() -> None:
     """Twelve batches of two epochs, all held at once, all have the pixels they had when new."""
     with TorchReader(SMALL, njob=3) as loader:

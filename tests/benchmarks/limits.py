@@ -3,12 +3,13 @@
 ``python tests/benchmarks/limits.py DIR`` uses the inputs of run.py in DIR (and builds what more it
 needs, about 12 GB), prints each figure with its bar where there is one, and writes
 DIR/limits.json. ``--only NAME`` runs some of: growth, threads, open, shards, memory, consumer,
-cold, postprocess, jpeg, python, convert.
+cold, postprocess, jpeg, python, patches, convert.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import shutil
@@ -446,6 +447,85 @@ def python_parts(folder: Path, made: dict[str, str]) -> Iterator[dict[str, Any]]
         yield {"set": name, **options, "us": round(min(found), 2), "bar": bar}
 
 
+def volume(path: Path) -> None:
+    """A volume with its labels, gzip in the chunks that h5py chooses: 300 MB decoded."""
+    import h5py
+
+    rng, shape = np.random.default_rng(0), (384, 512, 512)
+    axes = (np.linspace(0, 20, n).reshape(at) for n, at in zip(
+        shape, ((-1, 1, 1), (-1, 1), (-1,)), strict=True))  # fmt: skip
+    z, y, x = axes
+    smooth = (np.sin(z) + np.sin(y * 1.3) + np.cos(x * 0.7)) * 2000 + 8000
+    with h5py.File(path, "w") as file:
+        for name, data in (
+            ("raw", (smooth + rng.normal(0, 60, shape)).astype(np.uint16)),
+            ("label", (smooth // 1500).astype(np.uint8)),
+        ):
+            file.create_dataset(name, data=data, chunks=True, compression="gzip")
+
+
+def patches(folder: Path, made: dict[str, str]) -> Iterator[dict[str, Any]]:
+    """Random patches of 64^3 with labels from gzip, against bare inflating of what they touch."""
+    import h5py
+    import imagecodecs
+
+    path, count, fields = str(inputs.once(folder / "volume.h5", volume)), 256, ["raw", "label"]
+    stored: list[tuple[int, bytes]] = []
+    reader = AsyncReader(
+        path=path, data_field=fields, labels_field=None, sample_axis=None, patch=(64, 64, 64),
+        epoch_samples=count, batch_size=8, shuffle=True, nthread=2, njob=4,
+    )  # fmt: skip
+    with reader, h5py.File(path, "r") as file:
+        for batch in reader:
+            assert batch.place is not None
+            for data in (file[name] for name in fields):
+                touched = set()
+                for corner in batch.place.tolist():
+                    sides = (range(at // n, (at + 63) // n + 1) for at, n in zip(
+                        corner, data.chunks, strict=True))  # fmt: skip
+                    touched |= set(itertools.product(*sides))
+                for chunk in sorted(touched):
+                    where = tuple(at * n for at, n in zip(chunk, data.chunks, strict=True))
+                    size = int(np.prod(data.chunks)) * data.dtype.itemsize
+                    stored.append((size, data.id.read_direct_chunk(where)[1]))
+
+        def bare() -> float:
+            """Patches/s of two threads that inflate all of these chunks, and nothing else."""
+            left, memory = iter(stored), [np.empty(1 << 20, np.uint8) for _ in range(2)]
+            lock = threading.Lock()
+
+            def work(out: np.ndarray) -> None:
+                while True:
+                    with lock:
+                        some = list(itertools.islice(left, 16))
+                    if not some:
+                        return
+                    for size, data in some:
+                        imagecodecs.deflate_decode(data, out=out[:size])
+
+            pair = [threading.Thread(target=work, args=(out,)) for out in memory]
+            started = time.perf_counter()
+            for thread in pair:
+                thread.start()
+            for thread in pair:
+                thread.join()
+            return count / (time.perf_counter() - started)
+
+        def ours() -> float:
+            reader.seek(0)
+            started = time.perf_counter()
+            assert sum(len(batch) for batch in reader) == count
+            return count / (time.perf_counter() - started)
+
+        rates = [(ours(), bare()) for _ in range(1 + ROUNDS)][1:]
+    yield {
+        "patches/s": round(statistics.median(one for one, _ in rates)),
+        "bare": round(statistics.median(other for _, other in rates)),
+        "ratio": round(statistics.median(one / other for one, other in rates), 2),
+        "bar": 0.6,
+    }
+
+
 def convert_speed(folder: Path, made: dict[str, str]) -> Iterator[dict[str, Any]]:
     """Packing 10,000 JPEGs against the bare work in as many threads, or ``cp -r`` and ``sync``."""
     from converters import convert
@@ -540,6 +620,7 @@ PARTS: dict[str, Callable[[Path, dict[str, str]], Iterator[dict[str, Any]]]] = {
     "postprocess": postprocess,
     "jpeg": jpeg_parts,
     "python": python_parts,
+    "patches": patches,
     "convert": convert_speed,
 }
 

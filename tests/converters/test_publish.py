@@ -226,6 +226,7 @@ def test_a_set_that_does_not_read_back_is_not_published(
     assert listed(tmp_path) == []
 
 
+@pytest.mark.calls
 def test_fsync_comes_before_the_name_and_again_after(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -276,6 +277,7 @@ def test_a_killed_run_leaves_nothing_under_the_name(
 # -- no space ------------------------------------------------------------------------------------
 
 
+@pytest.mark.calls
 @pytest.mark.parametrize("call", ["pwrite", "posix_fallocate"])
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO])
 def test_the_kth_write_fails(
@@ -359,6 +361,7 @@ def test_a_full_disk(folder: Path, small_disk: Any, suffix: str, encoding: str) 
     assert all("no space on the disk" in failure for failure in failures)
 
 
+@pytest.mark.calls
 @pytest.mark.parametrize("suffix", SUFFIXES)
 @pytest.mark.parametrize("old", [False, True])
 def test_a_name_that_is_not_durable_is_taken_back(

@@ -234,6 +234,7 @@ def test_follow_links_goes_outside_but_not_in_circles(tmp_path: Path) -> None:
         scan(str(tmp_path / "in"), follow_links=True)
 
 
+@pytest.mark.calls
 def test_what_changed_since_the_walk_is_noticed(tmp_path: Path) -> None:
     """A FIFO or a link out that takes a picture's place is neither waited for nor followed."""
     tree(tmp_path / "in", "c/1.png", "c/2.png", "c/3.png")

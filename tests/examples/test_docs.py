@@ -139,6 +139,7 @@ def run_line(line: str, files: dict[str, ast.AST]) -> None:
             words.append("--overwrite")
         short = {"bench": ["--seconds", "0.05", "--nthread", "1,2", "--batch-size", "32"]}
         short["doctor"] = ["--seconds", "1", "--batch-size", "32"]
+        short["convert"] = ["--seconds", "0.5"] if "--dry-run" in words else []
         if "--plot" in words and importlib.util.find_spec("matplotlib") is None:
             return
         assert run(words + short.get(words[1], [])) == 0, line

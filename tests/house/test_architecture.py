@@ -8,6 +8,8 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from hidden_calls import MISSING
+from hidden_calls import MODULES as GONE
 from project import FILES, PACKAGES, ROOT, module_name, tree_of
 
 #: The layers, the lowest first. A file imports from lower layers and from its own folder; files of
@@ -16,7 +18,8 @@ from project import FILES, PACKAGES, ROOT, module_name, tree_of
 LAYERS = {
     "": (
         "asyncreader.array_types asyncreader.checks asyncreader.errors asyncreader.system"
-        " asyncreader.text asyncreader.stats asyncreader.moments asyncreader.keyed_random",
+        " asyncreader.text asyncreader.stats asyncreader.moments asyncreader.keyed_random"
+        " asyncreader.version",
         "asyncreader.pixels",
         "asyncreader.formats asyncreader.sampling",
         "asyncreader.params",
@@ -24,9 +27,9 @@ LAYERS = {
         "asyncreader.pipeline asyncreader.verify asyncreader.testing",
         "asyncreader.faces asyncreader.batch",
         "asyncreader.dataset asyncreader.reader",
-        "asyncreader",  # what users import
         "asyncreader.adapters",
         "converters",
+        "asyncreader",  # what users import
         "asyncreader.tools",
         "asyncreader.cli",
         "asyncreader.__main__ converters.__main__",
@@ -36,7 +39,7 @@ LAYERS = {
         "base",
         "extents images inspector splits",
         "fields",
-        "arrays episodes ragged subset",
+        "arrays episodes labels patches ragged subset",
         "hdf5 lmdb",
         "layouts",
         "sniff sets",
@@ -51,12 +54,13 @@ LAYERS = {
         ".",
     ),
     "converters": (
-        "report temp_tables ordered_pool option_values",
+        "report progress temp_tables ordered_pool option_values",
         "options",
         "check_options",
         "encode",
         "inputs",
         "outputs",
+        "writer",
         "pack",
         ".",
         "__main__",
@@ -192,11 +196,11 @@ def test_no_circles_of_packages() -> None:
 
 
 def test_loading_the_package_loads_its_errors_alone() -> None:
-    """``import asyncreader`` reads errors.py at once and nothing else, so that ``--help`` answers
-    at once; AsyncReader, Batch and ReaderStats come when they are asked for."""
+    """``import asyncreader`` reads errors.py and version.py at once and nothing else, so that
+    ``--help`` answers at once; AsyncReader, Batch and ReaderStats come when they are asked for."""
     tree = tree_of(MODULES["asyncreader"])
     assert [node.module for node in tree.body if isinstance(node, ast.ImportFrom)] == [
-        *("__future__", "typing", "errors")
+        *("__future__", "typing", "errors", "version")
     ]
 
 
@@ -213,3 +217,25 @@ def test_the_tree_in_the_design_page() -> None:
         listed.append(folder if name == folder else folder + name)
     on_disk = {path.relative_to(ROOT).as_posix() for path in FILES if path.name != "__main__.py"}
     assert sorted(listed) == sorted(name.removesuffix("__init__.py") for name in on_disk)
+
+
+def test_calls_of_one_system_stand_in_one_folder() -> None:
+    """What Linux has and another system lacks is called in asyncreader/system alone, which has a
+    way without it, and no module that some system lacks is imported by name."""
+    names = {
+        (module, name)
+        for kind in MISSING.values()
+        for module, found in kind.items()
+        for name in found.split()
+    }
+    wrong = []
+    for module, path in MODULES.items():
+        for node in ast.walk(tree_of(path)):
+            if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+                used = node.value.id, node.attr
+                if used in names and not module.startswith("asyncreader.system."):
+                    wrong.append(f"{module}: {used[0]}.{used[1]}")
+            elif isinstance(node, ast.Import):
+                lacking = [one.name for one in node.names if one.name in GONE["posix"]]
+                wrong += [f"{module}: {name}" for name in lacking]
+    assert not wrong, "\n".join(wrong)

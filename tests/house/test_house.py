@@ -36,7 +36,9 @@ PUBLIC = [
     "SourceError",
     "SourceNotFoundError",
     "WorkerError",
+    "Writer",
     "__version__",
+    "convert",
 ]
 
 
@@ -49,7 +51,7 @@ def test_public_names() -> None:
     for name in PUBLIC:
         assert getattr(asyncreader, name) is not None
         assert name in dir(asyncreader)
-    assert sorted(converters.__all__) == ["ConvertReport", "convert"]
+    assert sorted(converters.__all__) == ["ConvertReport", "Writer", "convert"]
     with pytest.raises(AttributeError, match="nonsense"):
         _ = asyncreader.nonsense
 
@@ -90,6 +92,7 @@ def test_reader_methods() -> None:
             "last",
             "lengths",
             "mask",
+            "place",
             "present",
             "release",
             "source",

@@ -219,15 +219,77 @@ for _, nothing in pairs:
 """
 
 
+#: Right uses of sets without a reader, of batches and of convert.
+RIGHT = """
+import numpy as np
+import numpy.typing as npt
+import asyncreader
+import converters
+from asyncreader import AsyncReader, Batch, Dataset
+Array = npt.NDArray[np.number]
+with asyncreader.open("a.h5", size=(32, 32)) as ds:
+    image, label = ds[3]
+    images, labels = ds[2:8]
+    rows = ds.__getitems__([1, 2])
+    print((image / 255).mean(), label + 1, images[0], rows[0][1] + 1)
+    print(ds.statistics()["data"].mean / 255, ds.splits["train"].size, ds.fields["data"].dtype)
+    print(sum(ds.class_counts.values()), ds.class_to_idx["cat"] + 1, ds.sample(3).path)
+    with AsyncReader(ds, batch_size=8) as reader, ds.reader(shuffle="block") as other:
+        print(reader.dataset[3][0].shape, other.count + len(reader))
+    if ds.labels is not None:
+        print(ds.labels.max() + 1)
+named: Dataset[dict[str, Array]] = asyncreader.open("a.h5", as_dict=True)
+print(named[0]["data"].shape, [one["label"] for one in named])
+def work(batch: Batch) -> int:
+    return int(batch.indices.sum()) + len(batch)
+report = converters.convert("photos", "a.h5", encoding="jpeg", size=(256, 256))
+print(report.count + report.bytes, work(reader.getNextBatch()))
+plain: Dataset[Array] = asyncreader.open("a.h5", labels_field=None)
+print(plain[3].mean())
+"""
+
+#: Wrong uses, and what mypy says of each: the beginning of its error.
+WRONG = {
+    'AsyncReader("a.h5", batch_size="32")': 'Argument "batch_size" to "AsyncReader" has incompat',
+    'AsyncReader("a.h5", batchsize=32)': 'Unexpected keyword argument "batchsize" for "AsyncReade',
+    'AsyncReader("a.h5", shuffle="random")': 'Argument "shuffle" to "AsyncReader" has incompatib',
+    'AsyncReader("a.h5", layout="CHW")': 'Argument "layout" to "AsyncReader" has incompatible ty',
+    'asyncreader.open("a.h5", as_dict="yes")': 'Argument "as_dict" to "open" has incompatible ty',
+    'asyncreader.open("a.h5", sise=32)': 'Unexpected keyword argument "sise" for "open"',
+    'ds["cat"]': 'Invalid index type "str" for "Dataset[',
+    "ds.labels + 1": 'Unsupported operand types for + ("None" and "int")',
+    "ds.statistics().mean": '"dict[str, FieldStatistics]" has no attribute "mean"',
+    'ds.sample("3")': 'Argument 1 to "sample" of "Dataset" has incompatible type "str"',
+    'ds.class_counts["cat"] + "1"': 'Unsupported operand types for + ("int" and "str")',
+    "batch.data = None": 'Property "data" defined in "Batch" is read-only',
+    'reader.seek("1")': 'Argument 1 to "seek" of "AsyncReader" has incompatible type "str"',
+    'converters.convert("in", "a.h5", encoding="gif")': 'Argument "encoding" to "convert" has in',
+    'converters.convert("in", size=256)': 'Missing positional argument "dst" in call to "convert"',
+}
+BEFORE = """import asyncreader, converters
+from asyncreader import AsyncReader
+reader = AsyncReader("a.h5")
+ds = asyncreader.open("a.h5")
+batch = reader.getNextBatch()
+"""
+
+
 @pytest.mark.slow
 def test_a_type_checker_knows_what_a_loop_gives(tmp_path: Path) -> None:
     """mypy --strict takes a plain training loop as it is: arrays are arrays there, in arithmetic,
-    too, and a reader that serves something else can be annotated so."""
+    too, and a reader or a set that serves something else can be annotated so. Of each wrong use it
+    says what is wrong with it."""
     pytest.importorskip("mypy", reason="mypy comes with the extra dev")
     (tmp_path / "program.py").write_text(PROGRAM)
-    words = [sys.executable, "-m", "mypy", "--strict", str(tmp_path / "program.py")]
+    (tmp_path / "right.py").write_text(RIGHT)
+    (tmp_path / "wrong.py").write_text(BEFORE + "\n".join(WRONG))
+    files = [str(tmp_path / f"{name}.py") for name in ("program", "right", "wrong")]
+    words = [sys.executable, "-m", "mypy", "--strict", *files]
     done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True)
-    assert "error:" not in done.stdout, done.stdout
+    errors = [line for line in done.stdout.splitlines() if " error: " in line]
+    assert not [line for line in errors if "wrong.py" not in line], done.stdout
+    for number, (line, meant) in enumerate(WRONG.items(), BEFORE.count("\n") + 1):
+        assert any(f"wrong.py:{number}: error: {meant}" in one for one in errors), line
     shown = [line.split('"')[1] for line in done.stdout.splitlines() if "Revealed" in line]
     assert "number" in shown[0]
     assert "number" in shown[1]

@@ -395,6 +395,7 @@ def test_files_of_a_list_are_only_copied(tmp_path: Path) -> None:
         assert fills.control[PUBLISHED] >= 24
 
 
+@pytest.mark.calls
 @pytest.mark.parametrize("labels", ["labels", None])
 def test_shards_are_only_copied_when_all_are_open(tmp_path: Path, labels: str | None) -> None:
     """Shards are opened when they are read. As soon as all are open they stay so, and their rows

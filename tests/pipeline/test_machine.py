@@ -10,6 +10,7 @@ import pytest
 from asyncreader.system.limits import available_memory, usable_cores
 
 
+@pytest.mark.calls
 def test_cores_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     """Usable cores are those of the affinity, at most, and one at least."""
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2}, raising=False)
@@ -18,6 +19,7 @@ def test_cores_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     assert usable_cores() == 1
 
 
+@pytest.mark.calls
 def test_cores_are_the_quota_of_the_tightest_group(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -86,6 +86,18 @@ def test_gather(size: int, data: st.DataObject) -> None:
     assert (np.delete(found, rows, axis=0) == 9).all()
 
 
+def test_rows_are_hashed_as_xxhash_does() -> None:
+    """hash_rows gives XXH3-64 for each way that its specification has by length, and its twin."""
+    rng = np.random.default_rng(11)
+    for size in (*range(1, 260), 511, 512, 513, 1024, 1025, 3072, 5000):
+        rows, scratch = rng.integers(0, 256, (3, size), np.uint8), np.empty(size, np.uint8)
+        at, found = address(rows) + np.arange(3) * size, np.empty((2, 3), np.uint64)
+        kernels.hash_rows(at, size, address(scratch), found[0])
+        twins.hash_rows_numpy(at, size, 0, found[1])
+        expected = [xxh3_64_intdigest(row.tobytes()) for row in rows]
+        assert found.tolist() == [expected, expected], size
+
+
 @pytest.mark.parametrize("function", [kernels.pread_rows, twins.pread_rows_numpy])
 def test_pread_rows(function: Any, tmp_path: Path) -> None:
     """pread_rows reads each row to its place, neighbours or not, and ends before one that the file

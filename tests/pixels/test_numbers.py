@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from asyncreader.errors import ParamsError
 from asyncreader.pixels import kernels, numbers_twins
-from asyncreader.pixels.numbers import MOST_MEMBERS, NumberRows, flat_dtype, listed
+from asyncreader.pixels.numbers import LONG, MOST_MEMBERS, NumberRows, flat_dtype, listed
 from asyncreader.pixels.specs import OutputSpec, SampleSpec
 
 KINDS = ("?", "i1", "u1", "i2", "u2", "i4", "u4", "i8", "u8", "f2", "f4", "f8")
@@ -215,6 +215,36 @@ def test_a_number_that_the_dtype_cannot_hold_is_named() -> None:
     assert wrong[0] == 1
     assert "member 'id'" in str(wrong[1])
     assert "300 as int64" in str(wrong[1])
+
+
+@pytest.mark.parametrize("made", ["f2", "f4", "f8", "i8"])
+@pytest.mark.parametrize("stored", [*KINDS, ">u2", ">f4"])
+def test_long_rows_are_what_short_ones_are(stored: str, made: str) -> None:
+    """Rows that numpy casts have the bits that compiled code gives the same numbers in short rows,
+    normalised or not."""
+    rng, kind = np.random.default_rng(0), np.dtype(stored)
+    bits = rng.integers(0, 256, (3, LONG * kind.itemsize), np.uint8)
+    values = np.concatenate((bits.view(kind), np.resize(edges(kind), (1, LONG))))
+    if kind == np.bool_:
+        values = (bits[:, :LONG] > 99).view(kind)
+    values = np.ascontiguousarray(values)
+    rows = np.arange(len(values))[::-1].copy()
+    for more in ({}, {"scale": 0.3, "mean": (2.0,), "std": (1.7,)}):
+        if np.dtype(made).kind != "f" and more:
+            continue
+        wanted = OutputSpec(dtype=np.dtype(made), **more)  # type: ignore[arg-type]
+        found = []
+        for width in (LONG, LONG // 8):
+            short = values.reshape(-1, width)
+            one = NumberRows(SampleSpec((width,), kind, None), wanted, "")
+            if one.narrows:
+                continue
+            out = np.zeros(short.shape, made)
+            at = short.ctypes.data + np.arange(len(short)) * short.strides[0]
+            assert one.put(at, np.arange(len(short)) if width < LONG else rows, out) is None
+            found.append(out)
+        if found:
+            assert found[0][rows].tobytes() == found[1].tobytes()
 
 
 def test_too_many_members() -> None:

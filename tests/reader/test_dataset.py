@@ -82,14 +82,15 @@ def test_samples_are_those_of_a_reader(make: Any, tmp_path: Path) -> None:
             return [np.asarray(found)]
 
         some = [5, 0, 5, -1]
-        for index in (0, 3, -1, np.int64(2)):
+        for index in (0, 3, -1, np.int64(2), np.array(4)):
             same(flat(ds[index]), [column[index] for column in wanted])
             same(flat(reader[index]), [column[index] for column in wanted])
         same(flat(ds[2:9:3]), [column[2:9:3] for column in wanted])
         same(flat(ds[some]), [column[some] for column in wanted])
         same(flat(ds[np.arange(len(ds)) < 4]), [column[:4] for column in wanted])
-        for number, sample in zip(some, ds.__getitems__(some), strict=True):
-            same(flat(sample), [column[number] for column in wanted])
+        for numbers in (some, tuple(some), np.array(some)):
+            for number, sample in zip(some, ds.__getitems__(numbers), strict=True):
+                same(flat(sample), [column[number] for column in wanted])
         for number, sample in enumerate(ds):
             same(flat(sample), [column[number] for column in wanted])
         assert number == len(ds) - 1

@@ -205,17 +205,23 @@ def check(batch: Batch, known: Written, starts: Callable[[int, str], int] = lamb
                 np.testing.assert_array_equal(present[k], np.arange(most) < len(part))
 
 
-@pytest.fixture(params=[(kind, stored) for kind in KINDS for stored in STORED], ids="-".join)
+#: Each kind in each storage; arrays are in memory.
+CASES = [(k, s) for k in KINDS for s in STORED if k != "arrays" or s == "contiguous"]
+
+
+@pytest.fixture(params=CASES, ids="-".join)
 def known(request: pytest.FixtureRequest, tmp_path: Path) -> Written:
     kind, stored = request.param
-    if kind == "arrays" and stored != "contiguous":
-        pytest.skip("arrays are in memory")
     return KINDS[kind](tmp_path, stored)
 
 
 @pytest.fixture(params=KINDS)
 def gzipped(request: pytest.FixtureRequest, tmp_path: Path) -> Written:
     return KINDS[request.param](tmp_path, "gzip")
+
+
+def as_rows(data: np.ndarray) -> np.ndarray:
+    return data.astype(float).reshape(len(data), -1)
 
 
 def copies(reader: AsyncReader) -> Iterator[tuple[Any, ...]]:
@@ -245,9 +251,10 @@ class TestEverySet:
         """A longer sample is cut at a random place, in one draw for all of its fields; over some
         epochs every place comes. Shorter ones are whole."""
         both = {"x": 6, "y": 6}
+        how = {} if "data" in gzipped.params else {"io": "pread"}
         drawn: dict[int, set[int]] = {}
         with opened(
-            gzipped, shuffle=True, overlong="random", max_length=both, batch_size=12
+            gzipped, shuffle=True, overlong="random", max_length=both, batch_size=12, **how
         ) as reader:
             for _ in range(60):
                 for batch in reader:
@@ -304,6 +311,15 @@ class TestEverySet:
                 for done, state in enumerate(states[:-1]):
                     reader.load_state_dict(state)
                     assert list(copies(reader)) == batches[done:]
+        with opened(gzipped, batch_size=3, rank=0, world_size=1, **more) as reader:
+            reader.load_state_dict(states[1])  # the order goes on in other batches
+            batch = next(iter(reader))
+            first = np.hstack([as_rows(one)[:3] for one in batch.data])
+        with opened(gzipped, **more) as reader:
+            reader.load_state_dict(states[1])
+            batch = next(iter(reader))
+            again = np.hstack([as_rows(one)[:3] for one in batch.data])
+        np.testing.assert_array_equal(first, again)
         for other in ({"max_length": 5}, {"overlong": "cut"}):
             with (
                 opened(gzipped, **{**more, **other}) as reader,
@@ -382,9 +398,9 @@ def test_fields_and_labels_of_samples(tmp_path: Path) -> None:
         file["labels"] = np.arange(12) % 3
     with AsyncReader(
         tmp_path / "set.h5",
-        data_field=["one", "x"],
-        offsets_field="n",
-        max_length={"x": 4},
+        data_field={"one": "one", "mine": "x"},
+        offsets_field={"mine": "n"},
+        max_length={"mine": 4},
         subset=np.array([11, 2, 2, 7]),
         batch_size=4,
     ) as reader:
@@ -528,6 +544,13 @@ def test_whole_episodes_beside_others(tmp_path: Path) -> None:
         labels_field=None,
     ) as reader:
         assert [batch.episode.tolist() for batch in reader] == [[1]] * 3
+    given = {"t": np.arange(13), "cam": pictures, "ends": np.cumsum(lengths)}
+    with AsyncReader(
+        data=given, episodes="ends:ends", window={"t": "episode"}, max_length=7, batch_size=3
+    ) as reader:
+        batch = next(iter(reader))
+        assert batch.data[0].sum(1).tolist() == [6, 49, 23]
+        np.testing.assert_array_equal(batch.data[1], pictures[[0, 4, 11]].transpose(0, 3, 1, 2))
 
 
 @pytest.mark.parametrize(
@@ -544,6 +567,11 @@ def test_whole_episodes_beside_others(tmp_path: Path) -> None:
         ({"data_field": ["x", "plain"], "max_length": {"x": 1, "y": 1}}, "field 'y'"),
         ({"data_field": "x", "max_length": 3, "offsets_field": "nothing"}, "no field 'nothing'"),
         ({"data_field": "x", "max_length": 3, "offsets_field": {"y": "n"}}, "names a field"),
+        ({"data_field": "plain", "offsets_field": "x_offsets"}, "no field has such"),
+        (
+            {"data": {"x": np.arange(6.0)}, "data_field": ["x"], "offsets_field": "n"},
+            "no field 'n'",
+        ),
         (
             {"data_field": "x", "max_length": 1 << 30, "batch_size": 1 << 20, "last_batch": "pad"},
             "do not fit in memory",
@@ -560,8 +588,9 @@ def test_wrong_params(tmp_path: Path, params: dict[str, Any], says: str) -> None
     with h5py.File(tmp_path / "set.h5", "w") as file:
         file["x"], file["x_offsets"] = np.arange(6.0), np.array([0, 2, 6])
         file["plain"], file["ends"] = np.arange(2.0), np.array([3, 6])
+    where = {} if "data" in params else {"path": tmp_path / "set.h5"}
     with pytest.raises(ParamsError, match=says):
-        AsyncReader({"path": tmp_path / "set.h5", "labels_field": None, **params})
+        AsyncReader({"labels_field": None, **where, **params})
 
 
 class TestOffsets:
@@ -604,7 +633,9 @@ class TestOffsets:
             ("x_lengths", [3] * 6),
             ("x_offsets", [0.5, 1.5]),
             ("x_offsets", [[0, 6]]),
-            ("x_offsets", [0, 0, 0, 0, 0, 6]),
+            ("x_offsets", [0, 1, 2, 3, 4, 5]),
+            ("x_offsets", [1, 1, 1, 1, 1, 6]),
+            ("offsets", [0, 3, 2, 3, 4, 5]),
         ],
         ids=str,
     )
@@ -615,6 +646,13 @@ class TestOffsets:
             file[table] = numbers
         with AsyncReader(tmp_path / "set.h5", data_field="x", batch_size=6) as reader:
             assert next(iter(reader)).data.tolist() == [0, 1, 2, 3, 4, 5]
+
+    def test_as_many_starts_as_values(self, tmp_path: Path) -> None:
+        """Starts may be as many as there are values."""
+        with h5py.File(tmp_path / "set.h5", "w") as file:
+            file["x"], file["x_offsets"] = np.arange(6.0), np.array([0, 0, 2, 2, 3, 6])
+        with AsyncReader(tmp_path / "set.h5", data_field="x", max_length=3, batch_size=5) as reader:
+            assert next(iter(reader)).lengths.tolist() == [0, 2, 0, 1, 3]
 
     def test_a_table_that_changes(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """A large table stays in the file: what it says later is checked again."""
@@ -654,14 +692,17 @@ class TestOffsets:
 
 
 def test_long_samples_are_read_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However long samples are, some values are read at a time; the sum is the same."""
+    """However long samples are, some values are read at a time; the sum is the same. Long rows are
+    filled up behind what is served alone."""
     monkeypatch.setattr("asyncreader.pixels.lengths.TOGETHER", 5)
+    monkeypatch.setattr("asyncreader.pixels.lengths.WHOLE", 0)
     samples = made(WITH_EMPTY)
     known = Written({"data": {"x": joined(samples, "x"), "y": joined(samples, "y")}}, samples)
     known.params["data"]["offsets"] = offsets_of(samples, "x")
-    with opened(known) as reader:
-        for batch in reader:
-            check(batch, known)
+    for dtype in ({}, {"dtype": {"x": "float64", "y": "int64"}}):
+        with opened(known, **dtype) as reader:
+            for batch in reader:
+                check(batch, known)
 
 
 def test_info_and_verify(tmp_path: Path) -> None:

@@ -318,14 +318,14 @@ def test_an_odd_place_is_refused() -> None:
 
 @pytest.mark.parametrize("alpha", [0.01, 0.2, 1.0, 5.0])
 def test_beta(alpha: float) -> None:
-    """10,000 shares have the distribution Beta(alpha, alpha)."""
+    """4,000 shares have the distribution Beta(alpha, alpha)."""
     stats = pytest.importorskip("scipy.stats")
-    drawn = [Draws(mix(number)).beta(alpha) for number in range(10_000)]
+    drawn = [Draws(mix(number)).beta(alpha) for number in range(4_000)]
     assert all(0 <= one <= 1 for one in drawn)
     if alpha > 0.1:
         assert stats.kstest(drawn, stats.beta(alpha, alpha).cdf).pvalue > 1e-3
     else:  # numbers so near to 0 and 1 are rounded
-        assert np.mean([one < 0.5 for one in drawn]) == pytest.approx(0.5, abs=0.02)
+        assert np.mean([one < 0.5 for one in drawn]) == pytest.approx(0.5, abs=0.03)
 
 
 @pytest.mark.parametrize("workers", ["thread", pytest.param("process", marks=pytest.mark.slow)])
@@ -436,12 +436,15 @@ def test_one_hash(kind: str, name: str, sets: dict[str, str]) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("kind", "world"), [("weights", 1), ("mix", 2)])
-def test_one_hash_in_all_ways(kind: str, world: int, sets: dict[str, str]) -> None:
-    """With all of it switched on three epochs are the same bytes with 1, 2, 4 and 8 threads or
+def test_one_hash_in_all_ways(kind: str, world: int, sets: dict[str, str], long: bool) -> None:
+    """With all of it switched on three epochs are the same bytes with several numbers of threads or
     processes, and of two ranks joined."""
     params = params_of(sets, kind, "together")
     expected = ranks_joined(params, 1)
-    for workers, nthread in itertools.product(("thread", "process"), (1, 2, 4, 8)):
+    ways = [("thread", 1), ("thread", 4), ("thread", 8), ("process", 4 // world)]
+    if long:
+        ways = list(itertools.product(("thread", "process"), (1, 2, 4, 8)))
+    for workers, nthread in ways:
         found = ranks_joined(params, world, workers=workers, nthread=nthread)
         assert found == expected, (workers, nthread)
 
@@ -451,13 +454,13 @@ def test_one_hash_in_all_ways(kind: str, world: int, sets: dict[str, str]) -> No
     [
         pytest.param(*one, marks=() if one == ("jpeg", "together") else pytest.mark.slow)
         for one in CASES
-        if one[0] != "raw"
+        if one[0] == "jpeg"
     ],
 )
 def test_one_hash_in_processes(kind: str, name: str, sets: dict[str, str]) -> None:
-    """Worker processes serve what a thread does."""
+    """A worker process serves what a thread does. Weights and mixes: the test above."""
     params = params_of(sets, kind, name)
-    assert ranks_joined(params, 1, workers="process", nthread=2) == ranks_joined(params, 1)
+    assert ranks_joined(params, 1, workers="process", nthread=1) == ranks_joined(params, 1)
 
 
 @pytest.mark.parametrize(("kind", "name"), CASES)

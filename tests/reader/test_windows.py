@@ -276,8 +276,8 @@ class TestEverySet:
         assert (seen == sorted(seen)) == (shuffle is False)
 
     def test_processes(self, gzipped: Written) -> None:
-        """Worker processes fill the same batches as threads."""
-        more: dict[str, Any] = {"shuffle": True, "window_edge": ("repeat", "zero"), "nthread": 2}
+        """A worker process fills the same batches as a thread."""
+        more: dict[str, Any] = {"shuffle": True, "window_edge": ("repeat", "zero")}
         with opened(gzipped, **more) as reader:
             expected = list(copies(reader))
         with opened(gzipped, workers="process", njob=2, **more) as reader:
@@ -515,6 +515,17 @@ def test_some_episodes(tmp_path: Path) -> None:
     for wrong in (["demo_99"], [12], [1, 1]):
         with pytest.raises(ParamsError, match="episodes_subset"):
             opened(known, episodes_subset=wrong)
+
+
+def test_a_split_in_the_order_of_the_set(tmp_path: Path) -> None:
+    """A split of robomimic's is served in the order of the episodes' numbers, however its mask
+    lists them: the order of its SequenceDataset."""
+    known = groups(tmp_path, "contiguous")
+    with h5py.File(tmp_path / "set.h5", "a") as file:
+        file["mask/valid"] = np.array([b"demo_11", b"demo_9", b"demo_10", b"demo_0"])
+    with AsyncReader(**known.params, data_field="at", subset="valid", batch_size=1) as reader:
+        served = [int(batch.data[0, 0]) for batch in reader]
+    assert list(dict.fromkeys(served)) == [0, 9, 10, 11]
 
 
 def test_episodes_of_several_files(tmp_path: Path) -> None:
@@ -786,8 +797,11 @@ def test_a_window_longer_than_all_episodes(tmp_path: Path) -> None:
     ("params", "says"),
     [
         ({"data_field": "a", "window": 2}, "nothing says where the episodes"),
-        ({"data_field": "c", "episodes": "groups:data/demo_*"}, r"a \(4 x 2\), b \(4 x 3\)"),
-        ({"window": 2}, r"a \(4 x 2\), b \(4 x 3\)"),
+        (
+            {"data_field": "c", "episodes": "groups:data/demo_*"},
+            r"a \(4 x 2 float64\), b \(4 x 3 float32\)",
+        ),
+        ({"window": 2}, r"a \(4 x 2 float64\), b \(4 x 3 float32\)"),
         ({"data_field": "a", "episodes": "groups:nothing_*"}, "no group"),
         ({"data_field": "a", "episodes": "ends:nothing"}, "no field 'nothing'"),
         ({"data_field": "a", "episodes": "ends:ends", "window": {"b": 2}}, "not read"),
@@ -838,7 +852,8 @@ def test_damaged_chunk_fails_its_samples_alone(tmp_path: Path) -> None:
 
 def test_block_windows_count_the_rows_that_are_decoded(tmp_path: Path) -> None:
     """With "block" so many samples are mixed that their decoded rows, also those between them, take
-    256 MiB: at every 50th row a fiftieth of the samples."""
+    256 MiB: at every 50th row less than a fiftieth of the samples. Where not every row begins one,
+    blocks begin anywhere in a chunk, and all of it counts."""
     with h5py.File(tmp_path / "x.h5", "w") as file:
         file.create_dataset("a", (4000, 1 << 12), "u1", chunks=(100, 1 << 12), compression="gzip")
         for row in range(0, 4000, 100):
@@ -856,7 +871,37 @@ def test_block_windows_count_the_rows_that_are_decoded(tmp_path: Path) -> None:
             shuffle_window=1 << 20,
         ) as reader:
             found.append(reader.state_dict()["window"])
-    assert found == [64_200, 1284]
+    assert found == [32_400, 1284]
+
+
+def test_block_windows_decode_a_chunk_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With "block" the cache holds all chunks of the samples that are mixed: each block of samples,
+    which begins anywhere in a chunk, decodes the two or three that it touches once."""
+    with h5py.File(tmp_path / "x.h5", "w") as file:
+        for i in range(20):
+            rows = np.full((60, 50), i, np.uint8)
+            file.create_dataset(f"demo_{i}/a", data=rows, chunks=(10, 25), compression="gzip")
+    decoded = []
+    really = chunks.ChunkSource._decode
+
+    def note(self: chunks.ChunkSource, number: int, *rest: Any) -> np.ndarray:
+        decoded.append(number)
+        return really(self, number, *rest)
+
+    monkeypatch.setattr(chunks.ChunkSource, "_decode", note)
+    with AsyncReader(
+        path=tmp_path / "x.h5",
+        episodes="groups:demo_*",
+        data_field="a",
+        window=8,
+        shuffle="block",
+        shuffle_window=200,
+        batch_size=20,
+    ) as reader:
+        blocks = reader.count // 10
+        for _ in reader:
+            pass
+    assert len(decoded) <= 2 * 3 * blocks
 
 
 def test_the_index_is_in_proportion_to_episodes() -> None:
@@ -879,6 +924,37 @@ def test_the_index_is_in_proportion_to_episodes() -> None:
 
 
 # -- the field's own rules -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("files", [1, 2])
+def test_the_well(tmp_path: Path, files: int) -> None:
+    """Sample i is item i of The Well's WellDataset: steps in and steps out of a trajectory, with a
+    stride, and the fields that are marked as constant in time, which have no axis for it."""
+    rng = np.random.default_rng(4)
+    steps, constant = rng.normal(size=(files, 3, 10, 6, 5)), rng.normal(size=(files, 3, 6, 5))
+    for i in range(files):
+        with h5py.File(tmp_path / f"{i}.hdf5", "w") as file:
+            for name, rows in (("t1_fields/u", steps[i]), ("t0_fields/mask", constant[i])):
+                file[name] = rows
+                file[name].attrs["time_varying"] = name == "t1_fields/u"
+    into, out, stride = 2, 3, 2
+    with AsyncReader(
+        path=[tmp_path / f"{i}.hdf5" for i in range(files)],
+        data_field={"in": "t1_fields/u", "out": "t1_fields/u", "mask": "t0_fields/mask"},
+        episodes="axis",
+        window={"in": (0, into * stride, stride), "out": (into * stride, 10, stride)},
+        batch_size=2,
+    ) as reader:
+        expected = [
+            (steps[file, number, at : at + 9 : stride], constant[file, number])
+            for file, number, at in np.ndindex(files, 3, 2)
+        ]
+        assert reader.count == len(expected)
+        served = [one for b in reader for one in zip(*(np.copy(d) for d in b.data), strict=True)]
+        for (first, second, mask), (rows, still) in zip(served, expected, strict=True):
+            np.testing.assert_array_equal(np.concatenate((first, second)), rows)
+            np.testing.assert_array_equal(mask, still)
+            assert len(second) == out
 
 
 @pytest.mark.parametrize("stack", [1, 2, 4])
@@ -912,6 +988,42 @@ def test_robomimic(tmp_path: Path, stack: int, length: int, pads: tuple[bool, bo
         for batch, (sequence, mask) in zip(reader, expected, strict=True):
             np.testing.assert_array_equal(batch.data[0], sequence)
             np.testing.assert_array_equal(batch.present[0], mask)
+
+
+def test_lerobot() -> None:
+    """Samples are those of LeRobot: rows at a list of offsets, the first or last row of the episode
+    where they lie outside, and is_pad there (_get_query_indices); and without such rows those of
+    its EpisodeAwareSampler with drop_n_first_frames and drop_n_last_frames."""
+    lengths = (30, 7, 1, 12)
+    ends_at = np.cumsum(lengths)
+    rows = np.random.default_rng(1).normal(size=(50, 3))
+    deltas = {"a": list(range(-10, 10)), "b": [0], "c": [5, -3, 0], "d": [-100, 100, 100]}
+    with AsyncReader(
+        data={"x": rows, "end": ends_at},
+        data_field=dict.fromkeys(deltas, "x"),
+        episodes="ends:end",
+        window=deltas,
+        window_edge="repeat",
+    ) as reader:
+        assert reader.count == 50
+        for i, batch in enumerate(reader):
+            first = int(ends_at[batch.episode[0]]) - lengths[batch.episode[0]]
+            for number, offsets in enumerate(deltas.values()):
+                asked = i + np.array(offsets)
+                inside = np.clip(asked, first, first + lengths[batch.episode[0]] - 1)
+                np.testing.assert_array_equal(batch.data[number][0], rows[inside])
+                np.testing.assert_array_equal(~batch.present[number][0], asked != inside)
+    for before, after in np.ndindex(4, 4):
+        begins = ends_at - lengths
+        frames = zip(begins + before, ends_at - after, strict=True)
+        expected = [i for first, end in frames for i in range(first, end)]
+        with AsyncReader(
+            data={"x": rows, "end": ends_at},
+            data_field=["x"],
+            episodes="ends:end",
+            window=(-before, after + 1),
+        ) as reader:
+            assert [int(batch.indices[0]) for batch in reader] == expected
 
 
 # -- encoded pictures ----------------------------------------------------------------------------

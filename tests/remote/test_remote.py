@@ -122,6 +122,24 @@ def test_one_file(root: Path) -> None:
         assert digest(f"{url}/one.h5") == digest(root / "one.h5")
 
 
+def test_patches_of_volumes(tmp_path: Path) -> None:
+    """Patches of a volume in a store are those of the file, in one piece or in chunks."""
+    data = np.random.default_rng(0).integers(0, 999, (20, 30, 40), np.uint16)
+    with h5py.File(tmp_path / "x.h5", "w") as file:
+        file["flat"] = data
+        file.create_dataset("gzip", data=data, chunks=(8, 8, 16), compression="gzip")
+        file.create_dataset("chunks", data=data, chunks=(8, 8, 16))
+    given: dict[str, Any] = {"sample_axis": None, "patch": (5, 9, 11), "labels_field": None}
+    given |= {"data_field": ["flat", "gzip", "chunks"], "epoch_samples": 12, "batch_size": 4}
+    with serving(tmp_path) as url, AsyncReader(f"{url}/x.h5", **given) as reader:
+        for batch in reader:
+            assert batch.place is not None
+            for k, (z, y, x) in enumerate(batch.place.tolist()):
+                for part in batch.data:
+                    expected = data[z : z + 5, y : y + 9, x : x + 11]
+                    np.testing.assert_array_equal(part[k], expected)
+
+
 def test_a_set_of_variable_length(tmp_path: Path) -> None:
     """HDF5 data of variable length are not read from a store, and the error says so."""
     with h5py.File(tmp_path / "vlen.h5", "w") as file:

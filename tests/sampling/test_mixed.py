@@ -72,7 +72,7 @@ def apart(sets: np.ndarray, parts: tuple[float, ...]) -> float:
 # -- the ratios ----------------------------------------------------------------------------------
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(part=st.floats(0.0001, 0.9999))
 def test_two_sets_differ_by_one_sample_at_most(part: float) -> None:
     """In any row of positions, wherever it begins and however long it is, two sets come as often as
@@ -83,7 +83,7 @@ def test_two_sets_differ_by_one_sample_at_most(part: float) -> None:
     assert apart(np.concatenate([pattern.sets, pattern.sets]), exact) <= 1 + 1e-6
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(parts=ratios)
 def test_more_sets_differ_by_less_than_two(parts: tuple[float, ...]) -> None:
     """More sets differ by less than two samples in any row of positions, and after any position by

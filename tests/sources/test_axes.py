@@ -222,10 +222,10 @@ def test_data_that_are_no_pictures_are_not_packed(tmp_path: Path) -> None:
     _hdf5(tmp_path, values(16, 24, 24))
     with pytest.raises(FormatError, match=r"8-bit grey or RGB.*num_dim=1"):
         convert(tmp_path / "set.h5", tmp_path / "out.h5", no_labels=True)
-    with pytest.raises(FormatError, match=r"not pictures.*num_dim=1"):
-        preview({"path": tmp_path / "set.h5"})
-    with pytest.raises(FormatError, match=r"not pictures.*num_dim=1"):
-        preview_batch({"path": tmp_path / "set.h5"}, count=2)
+    notes = preview({"path": tmp_path / "set.h5"}).notes
+    assert "data: slices through the middle of 16 x 24 x 24" in notes
+    assert "num_dim=1" in notes[-1]
+    assert preview_batch({"path": tmp_path / "set.h5"}, count=2).records == (0, 1)
 
 
 # -- several fields ------------------------------------------------------------------------------

@@ -24,7 +24,9 @@ from asyncreader import (
 )
 from asyncreader.pixels.geometry import choose_rect, resize_into
 from asyncreader.sources import Inspector, Request, fields_of, open_source
+from asyncreader.sources.bytestore import OpenFile
 from asyncreader.sources.hdf5 import structure
+from asyncreader.sources.hdf5.file import Hdf5
 from asyncreader.verify import verify_file
 from converters import convert
 
@@ -427,6 +429,16 @@ def test_course_classes(tmp_path: Path) -> None:
     assert source.labels is None
 
 
+def test_fields_far_inside_are_listed(tmp_path: Path) -> None:
+    """A missing field's error lists those in groups at any depth, and ends where groups go round in
+    circles."""
+    with h5py.File(tmp_path / "x.h5", "w") as file:  # as QuakeSet
+        file["611645479/patch_0/before"] = IMAGES
+        file["611645479/again"] = file["611645479"]
+    with pytest.raises(ParamsError, match=r"no field 'data'.*found 6.*/patch_0/before"):
+        open_source(tmp_path / "x.h5")
+
+
 def test_pcam_by_name(tmp_path: Path) -> None:
     """Two files: found beside each other, or named; (N, 1, 1, 1) labels are packed as (N, 1)."""
     labels = LABELS.reshape(COUNT, 1, 1, 1)
@@ -629,13 +641,111 @@ def test_the_structure_is_walked_once(tmp_path: Path, monkeypatch: pytest.Monkey
     walked: list[int] = []
     messages = structure.Structure._messages
 
-    def note(self: structure.Structure, at: int) -> Any:
+    def note(self: structure.Structure, at: int, kinds: Any) -> Any:
         walked.append(at)
-        return messages(self, at)
+        return messages(self, at, kinds)
 
     monkeypatch.setattr(structure.Structure, "_messages", note)
     open_source(path).close()
     assert len(walked) == len(set(walked)) == 3  # the root and both data sets
+
+
+@pytest.mark.parametrize("block", [0, 512])
+def test_headers_say_what_h5py_says(tmp_path: Path, block: int) -> None:
+    """What is read of a data set's header is what h5py says of it; nothing is said of one that
+    only the library reads."""
+    path, rows = tmp_path / "a.h5", np.arange(60, dtype=np.int16).reshape(10, 3, 2)
+    plain = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+    plain.set_layout(h5py.h5d.COMPACT)
+    with h5py.File(path, "w", userblock_size=block) as file:
+        file["contiguous"], file["float"], file["one"] = rows, rows.astype(">f8"), rows[:1]
+        file["bool"], file["text"] = rows > 3, np.array([b"abc", b"d"])
+        file["structured"] = np.zeros(4, [("a", "f4"), ("b", "i8", 3)])
+        file.create_dataset("chunks", data=rows, chunks=(4, 3, 1), maxshape=(None, 3, 2))
+        file.create_dataset("gzip", data=rows, chunks=(3, 2, 2), compression="gzip", shuffle=True)
+        file.create_dataset("empty", (0, 3), "f4", chunks=(5, 3), maxshape=(None, 3))
+        file.create_dataset("vlen", 4, h5py.vlen_dtype(np.uint8), chunks=(2,))
+        for i in range(12):  # which move the messages into another block
+            file["gzip"].attrs[f"note {i}"] = "x" * 60
+        for many in ("contiguous", "chunks"):
+            file[f"{many} again"] = file[many]
+        read = set(file)
+        file["scalar"], file["type"] = 3.5, np.dtype("f4")
+        file.create_dataset("committed", (2,), file["type"])
+        file.create_dataset("unwritten", (4, 2), "f4")
+        file.create_dataset("outside", (4,), "f4", external=[("a.raw", 0, 16)])
+        space = h5py.h5s.create_simple((4,))
+        h5py.h5d.create(file.id, b"compact", h5py.h5t.NATIVE_INT16, space, plain)
+        virtual = h5py.VirtualLayout((10, 3, 2), "i2")
+        virtual[:] = h5py.VirtualSource(file["contiguous"])
+        file.create_virtual_dataset("virtual", virtual)
+        file["soft"] = h5py.SoftLink("contiguous")
+        every = [*file, "missing", ""]
+    file = OpenFile(str(path), "mmap")
+    with h5py.File(path) as known, Hdf5(file) as h5:
+        root = h5.reach("")
+        found = {name: h5.header(name, root) for name in every}
+        assert {name for name, header in found.items() if header is not None} == read
+        for name in read:
+            header, data = found[name], known[name]
+            assert header is not None
+            assert (header.shape, header.chunk) == (data.shape, data.chunks)
+            assert header.address == data.id.get_offset()
+            for other in read - {"text", "bool"}:
+                same = found[other]
+                assert same is not None
+                alike = data.dtype == known[other].dtype and data.shape[1:] == same.shape[1:]
+                alike &= (data.chunks is None) == (same.chunk is None)
+                alike &= data.compression == known[other].compression
+                assert header.like(same) == alike, (name, other)
+    file.close()
+
+
+@pytest.mark.parametrize("libver", ["earliest", "latest"])
+def test_groups_that_are_stored_differently(tmp_path: Path, libver: str) -> None:
+    """The rows of groups whose data sets are contiguous or in chunks of other extents, of other
+    filters and of other versions of HDF5's headers, are served as they were written."""
+    rng = np.random.default_rng(5)
+    stored: list[dict[str, Any]] = [
+        {"chunks": (4, 3), "compression": "gzip"},
+        {"chunks": (7, 2), "compression": "gzip"},
+        {"chunks": (4, 3), "compression": "lzf"},
+        {"chunks": (5, 3)},
+        {},
+        {"chunks": (4, 3), "compression": "gzip", "compression_opts": 9, "shuffle": True},
+    ]
+    for first in range(len(stored)):
+        path, rows = tmp_path / f"{first}.h5", [rng.normal(size=(9 + i, 3)) for i in range(6)]
+        with h5py.File(path, "w", libver=libver) as file:
+            for i, values in enumerate(rows):
+                how = stored[(first + i) % len(stored)]
+                file.create_dataset(f"demo_{i}/x", data=values, **how)
+        with AsyncReader(
+            path=path, episodes="groups:demo_*", data_field="x", batch_size=7, last_batch="short"
+        ) as reader:
+            served = np.concatenate([batch.data.copy() for batch in reader])
+        np.testing.assert_array_equal(served, np.concatenate(rows))
+
+
+def test_the_library_opens_the_data_sets_of_one_group(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of many groups the library opens each group, but the data sets of the first one alone."""
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        for i in range(20):
+            for name in ("x", "obs/y", "obs/z"):
+                file[f"data/demo_{i}/{name}"] = np.zeros((3, 2))
+    opened: list[bytes] = []
+    really = Hdf5._opened
+
+    def note(self: Hdf5, group: Any, part: bytes, address: int) -> object | None:
+        opened.append(part)
+        return really(self, group, part, address)
+
+    monkeypatch.setattr(Hdf5, "_opened", note)
+    with AsyncReader(path=tmp_path / "a.h5", data_field=["x", "obs/y", "obs/z"]) as reader:
+        assert reader.count == 60
+    assert len(opened) <= 2 * 20 + 3 + 6
 
 
 def test_an_object_after_the_first_ten_thousand(

@@ -1121,6 +1121,7 @@ def test_encoded_bytes_as_they_are(tmp_path: Path) -> None:
     source.close()
 
 
+@pytest.mark.calls
 def test_a_closed_number_is_never_read_by(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A file closed while a read has begun is read to its end, whoever opens files meanwhile."""
     (tmp_path / "a").write_bytes(b"a" * 4096)

@@ -264,16 +264,57 @@ def test_columns_may_change_between_runs(tmp_path: Path) -> None:
         reader.load_state_dict(state)
 
 
-def test_columns_are_of_sparse_rows(tmp_path: Path) -> None:
-    """columns of dense data, of an array and of names that stand twice are ParamsErrors."""
+def test_columns_of_dense_rows(tmp_path: Path) -> None:
+    """Dense rows, in one piece or in chunks, and arrays have columns by number, those of AnnData
+    by name: in the order asked for, normalised, of several files, in windows, beside others."""
+    table, chosen = dense(), [5, 2, 30]
+    names = [GENES[i] for i in chosen]
+    path = write(tmp_path / "x.h5ad", table)
+    with h5py.File(path, "a") as file:
+        file["layers/dense"] = table
+        file.create_dataset("layers/chunks", data=table, chunks=(7, 10), compression="gzip")
+        file["plain"] = table.astype(">i2")
+    for field in ("layers/dense", "layers/chunks"):
+        for columns in (chosen, names):
+            given: dict[str, Any] = {"data_field": field, "columns": columns}
+            np.testing.assert_array_equal(served(path, **given)[0], table[:, chosen])
+    assert (
+        served(path, data_field="plain", columns=chosen)[0] == table[:, chosen].astype(int)
+    ).all()
+    scaled: dict[str, Any] = {"dtype": "float64", "mean": [1, 2, 3], "std": 2}
+    made = served(path, data_field="plain", columns=chosen, **scaled)[0]
+    np.testing.assert_allclose(made, (table[:, chosen].astype(int) - [1, 2, 3]) / 2)
+    other = write(tmp_path / "y.h5ad", dense(seed=5))
+    with h5py.File(other, "a") as file:
+        file["layers/dense"] = dense(seed=5)
+    both = served([path, other], data_field="layers/dense", columns=names)[0]
+    np.testing.assert_array_equal(both, np.concatenate([table, dense(seed=5)])[:, chosen])
+    given = {"data": {"a": table, "b": table}, "columns": {"b": chosen}, "batch_size": N}
+    with AsyncReader(given) as reader:
+        a, b = next(iter(reader)).data
+        assert (a == table).all()
+        assert (b == table[:, chosen]).all()
+    with AsyncReader(
+        data={"x": table, "ends": [20, N]}, episodes="ends:ends", window=3, columns=chosen
+    ) as reader:
+        assert (next(iter(reader)).data[0][0] == table[:3, chosen]).all()
+
+
+def test_columns_that_are_not_there(tmp_path: Path) -> None:
+    """Columns of what has no rows of numbers, names where there are none or that stand twice, and
+    numbers that are too large are ParamsErrors."""
     path = write(tmp_path / "x.h5ad", dense(), genes=["a", "a", *GENES[2:]])
     with pytest.raises(ParamsError, match="several columns"):
         served(path, columns=["a"])
-    with h5py.File(path, "a") as file:
-        file["layers/dense"] = dense()
-    for params in ({"path": path, "data_field": "layers/dense"}, {"data": dense()}):
-        with pytest.raises(ParamsError, match="columns are of sparse rows"):
-            AsyncReader({**params, "columns": [1]})
+    cases: list[tuple[dict[str, Any], str]] = [
+        ({"data": dense(), "columns": ["a"]}, "have no names"),
+        ({"data": dense(), "columns": [3, WIDTH]}, f"expected 0 to {WIDTH - 1}"),
+        ({"data": np.zeros(9), "columns": [1]}, "columns are of rows of numbers"),
+        ({"data": np.zeros((9, 8, 8, 3)), "columns": [1]}, "columns are of rows of numbers"),
+    ]
+    for given, says in cases:
+        with pytest.raises(ParamsError, match=says):
+            AsyncReader(given)
 
 
 # -- labels ----------------------------------------------------------------------------------------

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shlex
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -80,13 +79,14 @@ def test_what_each_form_takes_and_gives(found: Survey, photos: Path, tmp_path: P
 def test_options_are_those_of_convert(photos: Path) -> None:
     """With an encoding that one alone is tried, as it was asked for; the command has it all."""
     given: dict[str, Any] = {"encoding": "jpeg", "size": (32, 48), "quality": 50, "no_labels": True}
+    given["split"] = {"train": 0.9, "val": 0.1}
     found = survey(str(photos), "a.lmdb", seconds=0.2, **given)
     (form,) = found.forms
     assert found.advised == form
     assert found.pictures.classes is None
     assert found.served == (32, 48)
-    words = "a.lmdb --no-labels --skip-bad --encoding jpeg --size 32x48 --quality 50"
-    assert form.command == f"asyncreader convert '{photos}' {words}"
+    words = "--no-labels --split train=0.9,val=0.1 --skip-bad --encoding jpeg --size 32x48"
+    assert form.command == f"asyncreader convert '{photos}' a.lmdb {words} --quality 50"
 
 
 def test_small_pictures_of_one_size_keep_it(tmp_path: Path) -> None:
@@ -120,8 +120,7 @@ def test_which_form_is_advised() -> None:
 def test_the_command(photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """``--dry-run`` needs no DST and writes nothing; without it DST is missing."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("asyncreader.tools.doctor.folder.survey", partial(survey, seconds=0.2))
-    words = ["convert", "--dry-run", str(photos), "--encoding", "original"]
+    words = ["convert", str(photos), "--dry-run", "--encoding", "original", "--seconds", "0.2"]
     done = CliRunner().invoke(cli.cli, words)
     assert done.exit_code == 0, done.output
     for part in ("8, ", "cat 4, dog 4", "jpeg 6, png 1", "--skip-bad --encoding original"):
@@ -130,9 +129,10 @@ def test_the_command(photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPat
     told = json.loads(CliRunner().invoke(cli.cli, [*words, "--json"]).stdout)
     assert told["forms"][0]["options"] == {"encoding": "original"}
     assert not list(tmp_path.iterdir())
-    done = CliRunner().invoke(cli.cli, ["convert", str(photos)])
-    assert done.exit_code == 2
-    assert "Missing argument 'DST'" in done.stderr
+    for words, why in (([], "Missing argument 'DST'"), (["a.h5", "--seconds", "1"], "--dry-run")):
+        done = CliRunner().invoke(cli.cli, ["convert", str(photos), *words])
+        assert done.exit_code == 2
+        assert why in done.stderr
 
 
 def test_what_cannot_be_surveyed(photos: Path, tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ import asyncreader
 from asyncreader import FormatError, ParamsError
 from asyncreader.tools.drawing import HIGH, FieldDrawing, draw_samples
 from asyncreader.tools.preview import preview
+from asyncreader.tools.preview_batch import preview_batch
 
 
 @pytest.fixture
@@ -121,6 +122,34 @@ def test_a_set_of_episodes(robot: Path, tmp_path: Path) -> None:
         assert data.preview(count=2).size[0] > 300
 
 
+def test_a_batch_of_windows(robot: Path, tmp_path: Path) -> None:
+    """--batch draws the windows of the reader's first batch: strips of its pictures as they are,
+    and labels, of several each."""
+    given: dict[str, Any] = {
+        "path": robot,
+        "data_field": ["obs/image", "actions"],
+        "labels_field": ["rewards", "@num_samples"],
+        "window": {"obs/image": 2, "actions": 4},
+        "shuffle": True,
+        "seed": 5,
+    }
+    made = preview_batch(given, count=3, columns=1)
+    with asyncreader.AsyncReader(given, batch_size=3) as reader:
+        batch = next(iter(reader))
+        assert made.records == tuple(batch.indices.tolist())
+        assert made.labels == tuple(f"label 1, {6 + e}" for e in batch.episode.tolist())
+        images = np.moveaxis(batch.data[0], 2, -1).copy()
+    sheet = np.asarray(made.sheet)
+    strip = sheet[76 : 76 + HIGH, 20 : 20 + 2 * (HIGH + 4)]
+    for place in range(2):
+        part = strip[:, place * 100 : place * 100 + HIGH]
+        enlarged = images[0, place].repeat(12, axis=0).repeat(12, axis=1)
+        np.testing.assert_array_equal(part, enlarged)
+    assert any("window" in note or "seed=5" in note for note in made.notes)
+    few = preview_batch({"path": robot, "data_field": "actions", "window": 9}, count=30)
+    assert len(few.records) == 1
+
+
 def test_labels_and_bad_samples(tmp_path: Path) -> None:
     """Series with labels: classes choose, and words say which; what is one number cannot be
     drawn, and members that are not named are listed."""
@@ -175,8 +204,10 @@ def test_info_of_sparse_and_structured_rows(tmp_path: Path) -> None:
     assert found["bytes_a_sample"] == 24
     two = facts(f"{tmp_path}/c*.h5", "-p", 'data_field=["matrix"]')
     assert (two["stored_values"], two["field"]) == (30 / 400, "matrix")
-    jets = run("info", tmp_path / "cells.h5", "-p", "data_field=jets").stdout
-    assert "pt (float32), flavour (int64)" in jets
+    jets = run("info", tmp_path / "cells.h5", "-p", "data_field=jets").stderr
+    assert "pt (float32), flavour (int64)" in jets  # members must say which are served
+    chosen = facts(tmp_path / "cells.h5", "-p", "data_field=jets", "-p", 'members=["pt"]')
+    assert chosen["dtype"] == "pt (float32), flavour (int64)"
 
 
 def test_errors_list_fields_with_shapes(robot: Path, tmp_path: Path) -> None:

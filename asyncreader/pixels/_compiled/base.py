@@ -153,7 +153,7 @@ def load(name: str, folder: str | None = None, missing: Callable[[], None] = lam
     function, signature = KERNELS[name]
     dispatcher = njit(nogil=True)(function)
     machine = dispatcher.targetctx.codegen().magic_tuple()
-    made_by = sys.version_info[:2], sys.abiflags, numba.__version__, machine
+    made_by = sys.version_info[:2], getattr(sys, "abiflags", ""), numba.__version__, machine
     file = f"{name}-{hashlib.sha256(repr(made_by).encode()).hexdigest()[:16]}.nbc"
     folders = [*_folders(), *([folder] if folder else ())]
     dispatcher._cache = Cache(file, _sources(function), folders, missing)
@@ -225,10 +225,17 @@ def mixed(z: Any) -> Any:
     return z ^ (z >> np.uint64(31))
 
 
-#: The system's own: bytes read, or -1.
-pread = types.ExternalFunction(
-    "pread", types.int64(types.int32, types.uintp, types.uintp, types.int64)
-)
+if sys.platform != "win32":
+    #: The system's own: bytes read, or -1.
+    pread = types.ExternalFunction(
+        "pread", types.int64(types.int32, types.uintp, types.uintp, types.int64)
+    )
+else:
+
+    @njit
+    def pread(fd, to, size, at):  # type: ignore[no-untyped-def]
+        """-1, as of an error: Windows has none, and Python reads the row."""
+        return np.int64(-1)
 
 
 def load_any(builder: Any, address: Any, kind: Any) -> Any:

@@ -1,11 +1,13 @@
-"""Kernels that copy rows: from memory, or from a file."""
+"""Kernels that copy rows, from memory or from a file, or hash them."""
 
 from __future__ import annotations
 
 import numpy as np
 from numba import types
 
+from ..fill_tables import LEAST_HASHED
 from .base import i8, kernel, memcpy, offsets_type, pread
+from .hashing import copy_hashed, hashed_short
 
 
 @kernel(types.uintp, offsets_type, i8, types.uintp, offsets_type)
@@ -37,3 +39,14 @@ def pread_rows(fd, offsets, row_bytes, out, rows, order, done):  # type: ignore[
             return
         i += count
         done[0] = i
+
+
+@kernel(offsets_type, i8, types.uintp, types.uint64[::1])
+def hash_rows(addresses, row_bytes, scratch, hashes):  # type: ignore[no-untyped-def]
+    sums = np.empty(8, np.uint64)
+    for i in range(addresses.size):
+        if row_bytes < LEAST_HASHED:
+            hashes[i] = hashed_short(addresses[i], row_bytes)
+        else:
+            come = np.uintp(addresses[i])
+            hashes[i] = copy_hashed(come, np.uintp(scratch), row_bytes, False, sums)

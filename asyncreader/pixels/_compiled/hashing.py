@@ -1,4 +1,5 @@
-"""XXH3-64 of rows while they are copied, as xxHash's specification has it (doc/xxhash_spec.md)."""
+"""XXH3-64 of rows, of long ones while they are copied, as xxHash's specification has it
+(doc/xxhash_spec.md)."""
 
 from __future__ import annotations
 
@@ -11,7 +12,8 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 from .base import load_any, memcpy, store_any
-from .moving import AHEAD, prefetch
+from .jpeg_bits import load_u8
+from .moving import AHEAD, byte_at, prefetch
 
 #: XXH3's default secret and primes.
 _SECRET = bytes.fromhex(
@@ -33,6 +35,8 @@ _KEYS = np.frombuffer(_SECRET, "<u8").astype(np.uint64)
 _LAST_KEYS = np.frombuffer(_SECRET[121:185], "<u8").astype(np.uint64)
 _END_KEYS = np.frombuffer(_SECRET[11:75], "<u8").astype(np.uint64)
 _LOW = _U64(0xFFFFFFFF)
+_SECRET_BYTES = np.frombuffer(_SECRET, np.uint8)
+_BYTES, _PAIRS = _U64(0x00FF00FF00FF00FF), _U64(0x0000FFFF0000FFFF)
 
 
 def _copied_stripes(streamed: bool) -> Any:
@@ -77,14 +81,17 @@ def _copied_stripes(streamed: bool) -> Any:
 _stripes, _stripes_streamed = _copied_stripes(False), _copied_stripes(True)
 
 
-@njit(inline="always")
-def _folded(a, b):  # type: ignore[no-untyped-def]
+@intrinsic
+def _folded(typingctx: Any, a: Any, b: Any) -> Any:
     """The upper half of a product of 128 bits, xor the lower."""
-    low = (a & _LOW) * (b & _LOW)
-    one, two = (a >> _U64(32)) * (b & _LOW), (a & _LOW) * (b >> _U64(32))
-    cross = (low >> _U64(32)) + (one & _LOW) + two
-    upper = (one >> _U64(32)) + (cross >> _U64(32)) + (a >> _U64(32)) * (b >> _U64(32))
-    return upper ^ ((cross << _U64(32)) | (low & _LOW))
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        long, wide = ir.IntType(64), ir.IntType(128)
+        product = builder.mul(*(builder.zext(one, wide) for one in arguments))
+        upper = builder.lshr(product, ir.Constant(wide, 64))
+        return builder.xor(builder.trunc(upper, long), builder.trunc(product, long))
+
+    return types.uint64(types.uint64, types.uint64), generate
 
 
 @njit
@@ -123,3 +130,75 @@ def copy_hashed(come, go, length, stream, sums):  # type: ignore[no-untyped-def]
         result += _folded(sums[lane] ^ _END_KEYS[lane], sums[lane + 1] ^ _END_KEYS[lane + 1])
     result = (result ^ (result >> _U64(37))) * _U64(0x165667919E3779F9)
     return result ^ (result >> _U64(32))
+
+
+@njit(inline="always")
+def _word(address, secret):  # type: ignore[no-untyped-def]
+    """8 bytes of the data, xor 8 of the secret."""
+    return load_u8(address) ^ load_u8(secret)
+
+
+@njit(inline="always")
+def _mixed(address, secret):  # type: ignore[no-untyped-def]
+    """16 bytes of the data with 16 of the secret: XXH3_mix16B."""
+    return _folded(_word(address, secret), _word(address + 8, secret + 8))
+
+
+@njit(inline="always")
+def _avalanche(h):  # type: ignore[no-untyped-def]
+    h = (h ^ (h >> _U64(37))) * _U64(0x165667919E3779F9)
+    return h ^ (h >> _U64(32))
+
+
+@njit(inline="always")
+def _bytes_reversed(h):  # type: ignore[no-untyped-def]
+    """The bytes of a number in reverse."""
+    h = ((h & _BYTES) << _U64(8)) | ((h >> _U64(8)) & _BYTES)
+    h = ((h & _PAIRS) << _U64(16)) | ((h >> _U64(16)) & _PAIRS)
+    return (h << _U64(32)) | (h >> _U64(32))
+
+
+@njit
+def _hashed_least(at, length, secret):  # type: ignore[no-untyped-def]
+    """Of 1 to 16 bytes."""
+    size = _U64(length)
+    if length > 8:
+        low = load_u8(at) ^ _word(secret + 24, secret + 32)
+        high = load_u8(at + length - 8) ^ _word(secret + 40, secret + 48)
+        return _avalanche(size + _bytes_reversed(low) + high + _folded(low, high))
+    if length > 3:
+        first, last = _U64(0), _U64(0)
+        for i in range(4):
+            first |= _U64(byte_at(at, i)) << _U64(8 * i)
+            last |= _U64(byte_at(at + length - 4, i)) << _U64(8 * i)
+        h = (last + (first << _U64(32))) ^ _word(secret + 8, secret + 16)
+        h ^= ((h << _U64(49)) | (h >> _U64(15))) ^ ((h << _U64(24)) | (h >> _U64(40)))
+        h *= _U64(0x9FB21C651E98DF25)
+        h = (h ^ ((h >> _U64(35)) + size)) * _U64(0x9FB21C651E98DF25)
+        return h ^ (h >> _U64(28))
+    first, middle, last = byte_at(at, 0), byte_at(at, length >> 1), byte_at(at, length - 1)
+    h = (_U64(first) << _U64(16)) | (_U64(middle) << _U64(24)) | _U64(last) | (size << _U64(8))
+    h ^= (load_u8(secret) ^ (load_u8(secret) >> _U64(32))) & _LOW
+    h = (h ^ (h >> _U64(33))) * _PRIMES_64[1]
+    h = (h ^ (h >> _U64(29))) * _PRIMES_64[2]
+    return h ^ (h >> _U64(32))
+
+
+@njit
+def hashed_short(at, length):  # type: ignore[no-untyped-def]
+    """XXH3-64 of the 1 to 240 bytes at an address."""
+    secret = np.int64(_SECRET_BYTES.ctypes.data)
+    if length <= 16:
+        return _hashed_least(at, length, secret)
+    result = _U64(length) * _PRIMES_64[0]
+    if length <= 128:
+        for i in range((length - 1) // 32, -1, -1):
+            result += _mixed(at + 16 * i, secret + 32 * i)
+            result += _mixed(at + length - 16 * (i + 1), secret + 32 * i + 16)
+        return _avalanche(result)
+    for i in range(8):
+        result += _mixed(at + 16 * i, secret + 16 * i)
+    result = _avalanche(result)
+    for i in range(8, length // 16):
+        result += _mixed(at + 16 * i, secret + 16 * (i - 8) + 3)
+    return _avalanche(result + _mixed(at + length - 16, secret + 136 - 17))

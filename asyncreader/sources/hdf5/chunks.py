@@ -21,7 +21,7 @@ from ...pixels.transform import SCRATCH
 from ...stats import Meter
 from ...system.memory import address_of
 from ..base import BaseSource, FieldIndex, SetFacts, Source
-from ..bytestore import ByteFile, MemoryStore
+from ..bytestore import ByteFile, ByteStore, MemoryStore
 from .chunk_cache import ChunkCache, Decode
 from .filters import Filter, decode_chunk
 
@@ -126,13 +126,34 @@ class Chunks:
 
 
 @contextmanager
-def _decoding(meter: Meter) -> Iterator[None]:
+def decoding(meter: Meter) -> Iterator[None]:
     """The time of what is done inside counts as decoding, also where it fails."""
     started = time.perf_counter()
     try:
         yield
     finally:
         meter.seconds["decode"] += time.perf_counter() - started
+
+
+def decoded(
+    grid: ChunkGrid,
+    number: int,
+    store: ByteStore,
+    library: LibraryChunks | None,
+    meter: Meter,
+    out: UInt8 | None = None,
+) -> UInt8:
+    """A decoded chunk, in memory of its own (or in ``out``). DecodeError if it is damaged."""
+    if library is not None:
+        with decoding(meter):  # and reading, which the library does along with it
+            return library.read(number)
+    stored = store.view(int(grid.offsets[number]), int(grid.sizes[number]))
+    mask, size = int(grid.masks[number]), grid.chunk_bytes
+    with decoding(meter):
+        pixels = decode_chunk(stored, grid.filters, mask, size, grid.dtype.itemsize, out)
+        if np.may_share_memory(pixels, stored):
+            pixels = pixels.copy()  # nothing was to be undone
+    return pixels
 
 
 class ChunkSource(BaseSource):
@@ -211,17 +232,7 @@ class ChunkSource(BaseSource):
 
     def _decode(self, number: int, meter: Meter, out: UInt8 | None = None) -> UInt8:
         """A decoded chunk, in memory of its own (or in ``out``)."""
-        if self._library is not None:
-            with _decoding(meter):  # and reading, which the library does along with it
-                return self._library.read(number)
-        grid = self._grid
-        stored = self.store.view(int(grid.offsets[number]), int(grid.sizes[number]))
-        mask, size = int(grid.masks[number]), grid.chunk_bytes
-        with _decoding(meter):
-            pixels = decode_chunk(stored, grid.filters, mask, size, grid.dtype.itemsize, out)
-            if np.may_share_memory(pixels, stored):
-                pixels = pixels.copy()  # nothing was to be undone
-        return pixels
+        return decoded(self._grid, number, self.store, self._library, meter, out)
 
     def _decoder(self, meter: Meter) -> Decode:
         """What puts a decoded piece into memory."""
@@ -251,7 +262,8 @@ class ChunkSource(BaseSource):
         numbers = (first + along * behind + np.arange(behind)).reshape(-1)
 
         def cut(chunk: UInt8, where: tuple[slice, ...]) -> Array:
-            values = np.moveaxis(chunk.view(grid.dtype).reshape(rows), axis, 0)
+            values = chunk.view(grid.dtype).reshape(rows)
+            values = np.moveaxis(values, axis, 0) if axis else values
             inside: Array = values[(slice(None), *(slice(0, w.stop - w.start) for w in where))]
             return inside
 
@@ -277,7 +289,7 @@ class ChunkSource(BaseSource):
         scratch = SCRATCH.take("cut chunk", self._grid.chunk_bytes)
         for number, where, cut in self._across(along):
             chunk = self._decode(number, meter, scratch)
-            with _decoding(meter):
+            with decoding(meter):
                 out[(slice(None), *where)] = cut(chunk, where)
 
     def _samples(self, along: int, inside: Int64, meter: Meter) -> Array:
@@ -287,7 +299,7 @@ class ChunkSource(BaseSource):
         for chunk, where, cut in self._across(along):
             number = chunk + self._number
             while (found := self.cache.get(number, decode, alone=True)) is None:
-                with _decoding(meter):  # which another thread does
+                with decoding(meter):  # which another thread does
                     self.cache.wait(number)
             try:
                 out[(slice(None), *where)] = cut(found.pixels[: self._pieces.nbytes], where)[inside]
@@ -372,7 +384,7 @@ class ChunkSource(BaseSource):
                 passed += 1
                 if passed >= len(todo):
                     gather()
-                    with _decoding(writer.meter):
+                    with decoding(writer.meter):
                         self.cache.wait(number)
                     passed = 0
             gather()

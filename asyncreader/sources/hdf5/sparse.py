@@ -16,7 +16,7 @@ import numpy as np
 from ...array_types import Array, Bools, Int64, UInt8
 from ...errors import DecodeError, ParamsError, SampleError
 from ...pixels import kernels, ranges
-from ...pixels.rows import Origin, RowJob, RowStore, Writer
+from ...pixels.rows import Origin, RowJob, RowStore, Runs, Writer
 from ...pixels.specs import SampleSpec
 from ...pixels.transform import SCRATCH
 from ...stats import Meter
@@ -123,7 +123,9 @@ class _Runs:
             view = store.view(at, size)
             kernels.copy_runs(*(np.array([n]) for n in (address_of(view), size, target)))
 
-    def values(self, origin: Origin, starts: Int64, lengths: Int64) -> Iterator[Writer]:
+    def values(
+        self, origin: Origin, starts: Int64, lengths: Int64, runs: Runs | None = None
+    ) -> Iterator[Writer]:
         raise NotImplementedError  # a number is no sample of different length
 
     def fail(self, i: int, error: SampleError) -> None:

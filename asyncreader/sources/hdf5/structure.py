@@ -4,22 +4,22 @@ HDF5 (2.0 too) goes down a tree by calling itself, and never asks whether it was
 node that is its own child kills the process. Here groups, links and chunk indexes are walked from
 the superblock on, each address once. What is merely odd is left to HDF5's own errors.
 
-Layout of superblock, object headers (messages 0x02, 0x06, 0x08, 0x10, 0x11, 0x15) and trees: HDF5
-File Format Specification 3.0, II.A, III.A, III.B, IV.A
+Layout of superblock, object headers (messages 0x01 to 0x03, 0x06 to 0x08, 0x0B, 0x10, 0x11, 0x15)
+and trees: HDF5 File Format Specification 3.0, II.A, III.A, III.B, IV.A
 (https://support.hdfgroup.org/documentation/hdf5/latest/_f_m_t3.html).
 """
 
 from __future__ import annotations
 
 import contextlib
+import math
 import struct
 from collections import deque
-from collections.abc import Collection, Iterator
-from typing import Final
+from collections.abc import Collection, Iterator, Mapping
+from typing import Final, NamedTuple
 
 import numpy as np
 
-from ...array_types import Int64
 from ...errors import FormatError
 from ..bytestore import Bytes
 from .blocks import ATTRIBUTES, CHUNKS, LINKS, File, Forged, check_array, check_tree
@@ -32,18 +32,51 @@ _MESSAGES, _BLOCKS = 20_000, 1024
 #: Levels of a tree: HDF5's hold 2^16 chunks in three.
 _LEVELS: Final = 32
 _GROUP, _CHUNKS = 0, 1
-#: Children of a tree's node.
-_FEW: Final = 16
 #: Messages that are looked at: those that lead to other objects or trees, and the layout (0x08);
 #: and how a message begins in headers of the first and the second version: its type and size.
 _READ: Final = frozenset((0x02, 0x06, 0x08, 0x11, 0x15))
-_FIRST, _SECOND = struct.Struct("<HH"), struct.Struct("<BHx")
+_FIRST, _SECOND = struct.Struct("<HHB"), struct.Struct("<BHB")
+#: Messages that say what the rows of a data set are: space, type, external files, filters; and the
+#: flag of a message that lies elsewhere.
+_SPACE, _TYPE, _EXTERNAL, _LAYOUT, _FILTERS = 0x01, 0x03, 0x07, 0x08, 0x0B
+_ROWS: Final = _READ | {_SPACE, _TYPE, _EXTERNAL, _FILTERS}
+_ELSEWHERE: Final = 2
 #: The message of an attribute, and the classes of types of text.
 _ATTRIBUTE, _STRING, _VLEN = 0x0C, 3, 9
 
 
 class _Odd(Exception):
     """Something is not what it should be: HDF5 will say so."""
+
+
+class _Message(NamedTuple):
+    """A message of an object header: its type, where its body is in the file, and its flags."""
+
+    kind: int
+    body: int
+    size: int
+    flags: int
+
+
+class DatasetHeader(NamedTuple):
+    """What the header of a data set says of its rows. ``address``: where in the file those of a
+    contiguous one begin, ``chunk``: of one in chunks; the other of the two is None.
+    ``type``, ``filters``: as stored."""
+
+    shape: tuple[int, ...]
+    type: bytes
+    filters: bytes
+    chunk: tuple[int, ...] | None
+    address: int | None
+
+    def like(self, other: DatasetHeader) -> bool:
+        """Whether the rows of both are the same but for their number and the extent of chunks."""
+        return (
+            self.shape[1:] == other.shape[1:]
+            and self.type == other.type
+            and self.filters == other.filters
+            and (self.chunk is None) == (other.chunk is None)
+        )
 
 
 SIGNATURE: Final = b"\x89HDF\r\n\x1a\n"
@@ -104,9 +137,9 @@ class Structure:
         HDF5 may hang on a damaged text of variable length, so its bytes are found here.
         """
         with contextlib.suppress(_Odd):
-            for _, body in self._messages(address + self._base, (_ATTRIBUTE,)):
+            for message in self._messages(address + self._base, (_ATTRIBUTE,)):
                 with contextlib.suppress(_Odd):
-                    found = self._text(body, name)
+                    found = self._text(message.body, name)
                     if found is not None:
                         return found
         return None
@@ -133,6 +166,56 @@ class Structure:
         element.view(ELEMENT)["address"] = 0
         starts, lengths = heap_extents([element], 1, data, 0, 1, self._path, name.decode())
         return data[int(starts[0]) : int(starts[0]) + int(lengths[0])].tobytes()
+
+    def data_set(self, address: int) -> DatasetHeader | None:
+        """What the header of the data set at ``address``, as HDF5 counts it, says of its rows; None
+        where the library has to be asked.
+
+        That is so of anything but contiguous rows and chunks in headers of the first version:
+        later ones have checksums, which the library compares.
+        """
+        with contextlib.suppress(_Odd):
+            at = address + self._base
+            if self._int(at, 1) == 1:
+                found: dict[int, _Message] = {}
+                for message in self._header(at, _ROWS):
+                    found.setdefault(message.kind, message)
+                return self._rows(found)
+        return None
+
+    def _rows(self, found: Mapping[int, _Message]) -> DatasetHeader | None:
+        parts = [found.get(kind) for kind in (_SPACE, _TYPE, _LAYOUT)]
+        filters = found.get(_FILTERS)
+        if None in parts or _EXTERNAL in found:
+            return None
+        if any(one is not None and one.flags & _ELSEWHERE for one in (*parts, filters)):
+            return None
+        space, kind, layout = (one.body for one in parts if one is not None)
+        version, rank, _, simple = self._bytes(space, 4)
+        if version not in (1, 2) or not rank or (version == 2 and simple != 1):
+            return None
+        first, size = space + (8 if version == 1 else 4), self._int(kind + 4, 4)
+        shape = tuple(self._int(first + i * self._length, self._length) for i in range(rank))
+        address, chunk = None, None
+        version, stored = self._bytes(layout, 2)
+        if version != 3 or max(shape) >> 48:
+            return None
+        if stored == 1:
+            address = self._address(layout + 2)
+            held = self._int(layout + 2 + self._width, self._length)
+            if address is None or held != math.prod(shape) * size:
+                return None
+        elif stored == 2 and self._int(layout + 2, 1) == rank + 1:
+            first = layout + 3 + self._width
+            *extent, element = (self._int(first + 4 * i, 4) for i in range(rank + 1))
+            if element != size or not all(extent):
+                return None
+            chunk = tuple(extent)
+        else:
+            return None
+        held_type = bytes(self._bytes(kind, found[_TYPE].size))
+        stages = b"" if filters is None else bytes(self._bytes(filters.body, filters.size))
+        return DatasetHeader(shape, held_type, stages, chunk, address)
 
     # -- bytes -----------------------------------------------------------------------------
 
@@ -190,20 +273,26 @@ class Structure:
             self._known.add(address)
             self._todo.append(address)
 
-    def _header(self, at: int) -> None:
+    def _header(self, at: int, kinds: Collection[int] = _READ) -> list[_Message]:
+        """The messages of ``kinds``, of which those that lead somewhere are followed."""
         self._walked.add(at)
+        messages: list[_Message] = []
         with contextlib.suppress(_Odd):  # HDF5 says what is wrong with such a header
-            for kind, body in self._messages(at):
-                with contextlib.suppress(_Odd):
-                    if kind == 0x08:
-                        if self._layout(body):
-                            self._virtual.add(at)
-                    elif kind == 0x06:
-                        self._link(body)
-                    elif kind == 0x11:
-                        self._tree(self._address(body), _GROUP, self._length)
-                    else:
-                        self._indexed(kind, body)
+            messages = self._messages(at, kinds)
+        for kind, body, _, _ in messages:
+            if kind not in _READ:
+                continue
+            with contextlib.suppress(_Odd):
+                if kind == _LAYOUT:
+                    if self._layout(body):
+                        self._virtual.add(at)
+                elif kind == 0x06:
+                    self._link(body)
+                elif kind == 0x11:
+                    self._tree(self._address(body), _GROUP, self._length)
+                else:
+                    self._indexed(kind, body)
+        return messages
 
     def _indexed(self, kind: int, body: int) -> None:
         """Links (0x02) or attributes (0x15) that trees and a heap hold."""
@@ -246,9 +335,9 @@ class Structure:
                 self._array(index)
         return False
 
-    def _messages(self, at: int, kinds: Collection[int] = _READ) -> list[tuple[int, int]]:
-        """(type, where) of the messages of ``kinds``, of the object header at ``at``."""
-        found: list[tuple[int, int]] = []
+    def _messages(self, at: int, kinds: Collection[int]) -> list[_Message]:
+        """The messages of ``kinds``, of the object header at ``at``."""
+        found: list[_Message] = []
         if at + 8 > self._size:
             return found
         # all that is before the messages, or less where the file ends
@@ -258,10 +347,10 @@ class Structure:
             skip = 6 + (16 if flags & 0x20 else 0) + (4 if flags & 0x10 else 0)
             stated = first[skip : skip + (1 << (flags & 3))]
             begin = at + skip + len(stated)
-            head, edge, parse = 6 if flags & 4 else 4, 4, _SECOND.unpack
+            head, edge, parse = 6 if flags & 4 else 4, 4, _SECOND
         elif first[0] == 1:
             begin, stated = at + 16, first[8:12]
-            head, edge, parse = 8, 0, _FIRST.unpack
+            head, edge, parse = 8, 0, _FIRST
         else:
             return found
         blocks = [(begin, begin + int.from_bytes(stated, "little"))]
@@ -269,7 +358,8 @@ class Structure:
         for offset, end in blocks:  # which grow as they are read
             while offset + head <= min(end, self._size) and count < _MESSAGES:
                 count += 1
-                kind, size = parse(self._data[offset : offset + 4])
+                head_bytes = self._data[offset : offset + parse.size]
+                kind, size, flags = parse.unpack(head_bytes)
                 body = offset + head
                 if kind == 0x10:
                     with contextlib.suppress(_Odd):
@@ -279,7 +369,7 @@ class Structure:
                             seen.add(more)
                             blocks.append((more + edge, more + length - edge))
                 elif kind in kinds:
-                    found.append((kind, body))
+                    found.append(_Message(kind, body, size, flags))
                 offset = body + size
         return found
 
@@ -295,11 +385,11 @@ class Structure:
         """A tree of the first version: each node once, each a level below the one before."""
         if root is None or root in self._trees:
             return
-        level = np.array([root], np.int64)
+        level = [root]
         depth: int | None = None
-        while level.size:
-            below: list[Int64] = []
-            for at in level.tolist():
+        while level:
+            below: list[int] = []
+            for at in level:
                 node = bytes(self._bytes(at, 8))
                 if node[:4] != b"TREE" or node[4] != kind:
                     continue
@@ -309,34 +399,27 @@ class Structure:
                 if at in self._trees:
                     raise self._refuse("a tree that leads back to itself", at)
                 self._trees.add(at)
-                below.append(self._children(at, struct.unpack("<H", node[6:8])[0], key))
-            level = np.concatenate(below) if below else np.empty(0, np.int64)
-            if depth == 0 or depth is None:
+                if depth or kind == _GROUP:  # below the last level are the chunks themselves
+                    below += self._children(at, int.from_bytes(node[6:8], "little"), key)
+            level = below
+            if not depth:
                 break
             depth -= 1
         if kind == _GROUP:
             self._leaves(level)
 
-    def _children(self, at: int, used: int, key: int) -> Int64:
-        width = self._width
-        body = self._bytes(at + 8 + 2 * width, used * (key + width))
-        if used < _FEW:  # numpy's calls take longer
-            step = key + width
-            few = (
-                int.from_bytes(body[i * step + key : (i + 1) * step], "little") + self._base
-                for i in range(used)
-            )
-            return np.array([one for one in few if one + 8 <= self._size], np.int64)
-        rows = np.frombuffer(body, np.uint8).reshape(used, key + width)[:, key:]
-        padded = np.zeros((used, 8), np.uint8)
-        padded[:, :width] = rows
-        offsets: Int64 = padded.view("<i8")[:, 0] + self._base
-        return offsets[(offsets >= 0) & (offsets + 8 <= self._size)]
+    def _children(self, at: int, used: int, key: int) -> list[int]:
+        width, base, size = self._width, self._base, self._size
+        step = key + width
+        body = self._bytes(at + 8 + 2 * width, used * step)
+        ends = range(step, used * step + 1, step)
+        found = [int.from_bytes(body[end - width : end], "little") + base for end in ends]
+        return [one for one in found if one + 8 <= size]
 
-    def _leaves(self, nodes: Int64) -> None:
+    def _leaves(self, nodes: list[int]) -> None:
         """The symbol table nodes below a group's tree."""
         size = 2 * self._width + 24
-        for at in nodes.tolist():
+        for at in nodes:
             if bytes(self._bytes(at, 4)) != b"SNOD":
                 continue
             for number in range(self._int(at + 6, 2)):

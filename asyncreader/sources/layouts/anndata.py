@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
 from ...array_types import Array
 from ...errors import FormatError, ParamsError
-from ...formats import packed as fmt
 from ..fields import SetIndex
+from ..labels import numbered
 from .hdf5_data import index_data, read_texts
 from .hdf5_set import Hdf5Set
-from .hdf5_sparse import REWRITE, column_names, index_sparse, is_group, is_sparse
+from .hdf5_sparse import REWRITE, chosen_columns, index_sparse, is_group, is_sparse
 
 #: Columns of obs that an error lists.
 _LISTED = 20
@@ -38,13 +39,7 @@ def index_anndata(found: Hdf5Set) -> SetIndex:
     if is_sparse(found, data):
         index = index_sparse(named, [] if names is None else [names])
     else:
-        index = index_data(named)
-        ((name, field),) = index.fields.items()
-        shape = field.spec.shape or ()
-        if names is not None and len(shape) == 1:
-            genes = column_names(found, names, shape[0])
-            digest = None if genes is None else fmt.names_digest(genes)
-            index = replace(index, fields={name: replace(field, columns=digest)})
+        index = _dense(named, names)
     if column is None:
         return index
     table, classes = _labels(found, column)
@@ -56,6 +51,22 @@ def index_anndata(found: Hdf5Set) -> SetIndex:
             expected=f"{index.facts.count} rows",
         )
     return replace(index, labels=table, facts=replace(index.facts, classes=classes))
+
+
+def _dense(found: Hdf5Set, names: str | None) -> SetIndex:
+    """Rows of numbers; ``names``: the data set with names of their columns."""
+    fields = found.fields
+    data: Any = found.h5.reach(fields.data)
+    shape: tuple[int, ...] = getattr(data, "shape", ())
+    if names is None or len(shape) != 2:
+        return index_data(found)
+    chosen, digest = chosen_columns(found, shape[1], [names])
+    if chosen is not None:
+        columns = tuple(chosen.tolist())
+        found = replace(found, fields=replace(fields, columns={fields.data: columns}))
+    index = index_data(found)
+    ((name, field),) = index.fields.items()
+    return replace(index, fields={name: replace(field, columns=digest)})
 
 
 def _index_of(found: Hdf5Set, group: str) -> str | None:
@@ -96,7 +107,7 @@ def _labels(found: Hdf5Set, name: str) -> tuple[Array, tuple[str, ...] | None]:
         return _categorical(found, name)
     if not is_group(found, name):
         texts = read_texts(found, name)
-        return (found.table(name), None) if texts is None else _numbered(texts)
+        return (found.table(name), None) if texts is None else numbered(texts)
     if kind is None or not kind.startswith("nullable-"):
         raise FormatError(f"column {name!r} is of a kind that is not read", path=path, found=kind)
     missing = found.table(f"{name}/mask") != 0
@@ -106,19 +117,12 @@ def _labels(found: Hdf5Set, name: str) -> tuple[Array, tuple[str, ...] | None]:
         raise FormatError(f"column {name!r} has another number of rows than its mask", path=path)
     classes = None
     if texts is not None:
-        values[~missing], classes = _numbered([texts[i] for i in np.flatnonzero(~missing)])
+        values[~missing], classes = numbered([texts[i] for i in np.flatnonzero(~missing)])
     labels = values.astype(np.int64)
     if (labels != values)[~missing].any():
         raise FormatError(f"column {name!r} does not hold whole numbers of 64 bits", path=path)
     labels[missing] = -1
     return labels, classes
-
-
-def _numbered(texts: list[bytes]) -> tuple[Array, tuple[str, ...]]:
-    """Numbers of texts in the sorted list of them."""
-    classes = sorted({text.decode("utf-8", "surrogateescape") for text in texts})
-    number = {name.encode("utf-8", "surrogateescape"): i for i, name in enumerate(classes)}
-    return np.array([number[text] for text in texts], np.int64), tuple(classes)
 
 
 def _categorical(found: Hdf5Set, name: str) -> tuple[Array, tuple[str, ...]]:

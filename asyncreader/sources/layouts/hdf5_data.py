@@ -20,17 +20,20 @@ from ...errors import FormatError, ParamsError, located
 from ...formats import packed as fmt
 from ...pixels.numbers import is_number, members_of
 from ...pixels.specs import SampleSpec
+from ...text import times
 from ..arrays import FileRows, Rows
 from ..base import FieldIndex, Storage, check_extents, default_block, packed_rows, row_size
 from ..extents import Extents, ImageExtents, RunExtents
 from ..fields import SetIndex
 from ..hdf5.checks import Dataset, chunk_grid, compare_chunks, odd_number, pipeline
+from ..hdf5.chunk_patches import ChunkVolumes
 from ..hdf5.chunks import ChunkGrid, Chunks
 from ..hdf5.compound import is_compound, stored_dtype
 from ..hdf5.file import ThroughLibrary
-from ..hdf5.filters import BUILT_IN_ONLY, LIBRARY, NAMES, check_filters, decode_chunk
+from ..hdf5.filters import BUILT_IN_ONLY, LIBRARY, NAMES, check_filters, decode_chunk, remedy
 from ..hdf5.vlen import ELEMENT, heap_extents
 from ..images import image_kind, stored_images
+from ..patches import ArrayVolumes, FlatVolumes, StoredVolumes, cut_volumes, of_volumes
 from ..request import stored_samples
 from . import fuel
 from .hdf5_ragged import index_ragged, offsets_of
@@ -48,10 +51,6 @@ def index_data(found: Hdf5Set) -> SetIndex:
     name, member = found.h5.member_of(found.fields.data)
     data = found.dataset(name, records=True)
     meta = found.meta
-    if meta is not None and found.fields.dims not in (None, (1, 2, 3, 4)):
-        raise ParamsError(
-            "the axes of this set are known", path=found.path, found=found.fields.dims
-        )
     if meta is not None and meta.encoding != "raw":
         return _blob(found, data, meta)
     base = None if is_compound(data) else h5py.check_vlen_dtype(data.dtype)
@@ -92,7 +91,7 @@ def _blob(found: Hdf5Set, data: Dataset, meta: fmt.Meta) -> SetIndex:
     return found.index(
         Extents(starts + offset, sizes.astype(np.uint32) if small else sizes),
         meta.count,
-        packed_rows(meta, found.other_field is not None),
+        packed_rows(meta, found.other_field is not None, found.fields, found.path),
         "asyncreader, encoded images in one blob",
         default_block(data.shape[0] // meta.count),
     )
@@ -109,6 +108,8 @@ def _raw(found: Hdf5Set, data: Dataset, member: str | None = None) -> SetIndex:
         raise FormatError(
             f"data set {name!r} has no samples", path=found.path, found=f"shape {data.shape}"
         )
+    if found.fields.cut is not None:
+        return _volumes(found, data, dtype)
     axis, stored = _samples(found, data, dtype, member)
     count = _count(found, data, axis)
     if found.meta is not None and count != found.meta.count:
@@ -140,7 +141,8 @@ def _samples(
 ) -> tuple[int, SampleSpec]:
     """(axis of the sample number, what a sample is)."""
     if found.meta is not None:
-        return 0, SampleSpec(data.shape[1:], dtype, "HWC")
+        other = found.other_field is not None
+        return 0, packed_rows(found.meta, other, found.fields, found.path)
     lead = found.fields.lead
     if lead > data.ndim:
         raise FormatError(
@@ -165,7 +167,9 @@ def _count(found: Hdf5Set, data: Dataset, axis: int) -> int:
 def _contiguous(found: Hdf5Set, data: Dataset, axis: int, stored: SampleSpec) -> SetIndex:
     count = _count(found, data, axis)
     size = data.size // count * stored.dtype.itemsize
-    how = "contiguous" if found.meta is None else "asyncreader, contiguous pixels"
+    how = "contiguous"
+    if found.meta is not None:
+        how = f"asyncreader, contiguous {'pixels' if found.meta.channels else 'rows'}"
     storage = _rows(found, data, axis, size, stored.dtype)
     stored = _pictures(found, data, stored) or stored
     return found.index(storage, count, stored, how, default_block(size))
@@ -255,11 +259,67 @@ def _chunks(found: Hdf5Set, grid: ChunkGrid, axis: int) -> Chunks:
     names = " + ".join(NAMES[step.code] for step in grid.filters)
     warnings.warn(
         f"{found.path}: {names} can only be decoded by the HDF5 library, one call at a time: this "
-        "will be slow; repack it, for example with h5repack -f GZIP=4",
+        f"will be slow; {remedy(grid.filters)}",
         stacklevel=2,
     )
     name, _ = found.h5.member_of(name)
     return Chunks(grid, axis, ThroughLibrary(name), lead)
+
+
+# -- volumes ---------------------------------------------------------------------------------------
+
+
+def _volumes(found: Hdf5Set, data: Dataset, dtype: np.dtype[Any]) -> SetIndex:
+    """The index of volumes, of which patches are samples."""
+    shape = tuple(data.shape)
+    stored, spec = cut_volumes(shape, dtype, found.fields, found.path, found.axes)
+    found = _without_volumes(found, stored)
+    names: list[str] = []
+    storage: Storage
+    if data.chunks is None:
+        how, chunk = "contiguous", None
+        rows = _rows(found, data, 0, data.size // shape[0] * dtype.itemsize, dtype)
+        if isinstance(rows, Rows):
+            storage = ArrayVolumes(rows.array, stored)
+        else:
+            assert isinstance(rows, Extents)
+            assert isinstance(rows.starts, tuple)
+            storage = FlatVolumes(rows.starts[0], stored)
+    else:
+        grid, number = _grid(found, data), stored.volumes.sample_axis
+        stored = stored.with_chunks(grid.chunk)
+        names = [NAMES[step.code] for step in grid.filters]
+        how = " + ".join((f"chunks of {times(grid.chunk)}", *names))
+        chunk = 1 if number is None else grid.chunk[number]
+        storage = ChunkVolumes(grid, stored, _chunks(found, grid, 0).library)
+    filters = " + ".join(names) or None
+    how, block = f"volumes of {times(shape)}, {how}", chunk or 1
+    index = found.index(
+        storage, stored.volumes.count, spec, how, block, chunk=chunk, compression=filters
+    )
+    return of_volumes(index, stored)
+
+
+def _without_volumes(found: Hdf5Set, stored: StoredVolumes) -> Hdf5Set:
+    """Without labels that are volumes of the same extent, where the caller did not name them: as a
+    field they are cut with the data. ParamsError where the caller did."""
+    fields = found.fields
+    if fields.labels is None or fields.labels_path is not None:
+        return found
+    name, member = found.h5.member_of(fields.labels)
+    data = None if member is not None else found.h5.find(name)
+    extent = tuple(stored.volumes.extents[0].tolist())
+    if data is None or tuple(data.shape)[-len(extent) :] != extent:
+        return found
+    if not fields.labels_required:
+        return replace(found, fields=replace(fields, labels=None))
+    raise ParamsError(
+        f"labels {name!r} are volumes, which come whole as labels",
+        path=found.path,
+        found=f"shape {tuple(data.shape)}",
+        hint="name them as a field, which is cut at the same place: "
+        f"data_field=[{fields.data!r}, {name!r}], labels_field=None",
+    )
 
 
 def number_storage(found: Hdf5Set, name: str) -> tuple[Storage, np.dtype[Any]]:
@@ -354,7 +414,7 @@ def _vlen(found: Hdf5Set, data: Dataset, base: np.dtype[Any]) -> SetIndex:
     first = int(np.argmax(sizes > 0))
     start = int(starts[first])
     if base.itemsize != 1 or image_kind(file[start : start + 12].tobytes()) is None:
-        if base != np.uint8 or found.fields.cut:
+        if base != np.uint8 or found.fields.limited:
             return _numbers(found, data, base, starts, sizes, block)
         raise FormatError(
             f"data set {name!r} of variable length holds neither image files nor shapes",
@@ -446,7 +506,7 @@ def _elements(found: Hdf5Set, data: Dataset) -> Iterator[UInt8]:
             raise FormatError(
                 f"data set {name!r} has a filter that is not read here",
                 path=found.path,
-                hint="repack it, for example with h5repack -f GZIP=4",
+                hint=remedy(steps),
             )
         grid = _grid(found, data, ELEMENT)
         for number in range(grid.offsets.size):

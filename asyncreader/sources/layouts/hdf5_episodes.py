@@ -20,8 +20,11 @@ from ..episodes import (
     of_episodes,
 )
 from ..fields import SetIndex
+from ..hdf5.checks import attribute
+from ..labels import labelled
 from ..request import Request
 from .hdf5_groups import GroupedFields, matching_groups, read_masks
+from .hdf5_labels import EpisodeValues, is_single, own_rows, row_each
 from .hdf5_set import Hdf5Set
 
 #: Finds one field in a file that is open.
@@ -44,26 +47,37 @@ def index_episodes(found: Hdf5Set, index_one: IndexOne) -> SetIndex | None:
     if kind is None:
         return None
     word, _, name = kind.partition(":")
+    values = None
+    if asked.labels is not None and asked.labels_required and asked.labels_path is None:
+        values = EpisodeValues(found, asked.labels)
     if word == "groups":
         groups = matching_groups(found, name)
         if not groups:
             raise ParamsError("no group of this file matches", path=found.path, found=repr(name))
-        if asked.labels is not None and asked.labels_required:
+        if asked.labels_path is not None:
             raise ParamsError(
-                "labels of episodes in groups are not read: name them as a field",
-                path=found.path,
-                found=f"labels_field={asked.labels!r}",
+                "labels of episodes in groups lie in the same file", path=asked.labels_path
             )
         named = replace(found, layout=layout)
-        return GroupedFields(named, groups).index(kind, lambda names: read_masks(found, names))
-    if word == "axis":
-        asked = replace(asked, lead=2)
-    first = index_one(asked)
+        grouped = GroupedFields(named, groups, values)
+        return grouped.index(kind, lambda names: read_masks(found, names))
+    asked = replace(asked, lead=_leading(found, asked.data, word))
+    # labels with a row for each episode are read when it is known where these end
+    alone = values is not None and word == "files" and is_single(found, values.name)
+    each = not alone and own_rows(replace(found, fields=asked), asked.lead)
+    rows = replace(asked, labels=None, labels_required=False) if alone or each else asked
+    first = index_one(rows)
     others = asked.also(first.first.spec, [one.name for one in first.facts.fields])
-    fields = {asked.data: first, **{one.data: index_one(one) for one in others}}
+    fields = {asked.data: first}
+    for one in others:
+        fields[one.data] = index_one(replace(one, lead=_leading(found, one.data, word)))
     counts = {one: index.facts.count for one, index in fields.items()}
+    kept = None
     if word == "axis":
-        shapes = {name: found.rows(name).shape[:2] for name in counts}
+        shapes = {}
+        for name in counts:
+            lead = _leading(found, name, word)
+            shapes[name] = (*found.rows(name).shape[:lead], 1)[:2]
         episodes = along_axis(shapes, found.path)
     elif word == "files":
         one_each = {one: np.array([count]) for one, count in counts.items()}
@@ -71,7 +85,25 @@ def index_episodes(found: Hdf5Set, index_one: IndexOne) -> SetIndex | None:
     else:
         ends = _ends(found, word, name, max(counts.values()))
         episodes = flat_episodes(ends, counts, kind, found.path)
-    return of_episodes(fields, episodes)
+        kept = np.flatnonzero(np.diff(ends, prepend=0))
+    index = of_episodes(fields, episodes)
+    kept = np.arange(episodes.ends.size) if kept is None else kept
+    if alone:
+        assert values is not None
+        values.add(found.h5.reach(""), "")
+        return labelled(index, *values.made(kept, episodes))
+    if each:
+        assert asked.labels is not None
+        return labelled(index, *row_each(found, asked.labels, kept, episodes))
+    return index
+
+
+def _leading(found: Hdf5Set, name: str, word: str) -> int:
+    """How many axes lead to the rows of a field: with "axis" episode and time, but the episode
+    alone of what The Well marks as constant in time (``t0_fields/...``)."""
+    if word != "axis":
+        return 1
+    return 1 if attribute(found.rows(name), "time_varying") == np.False_ else 2
 
 
 # -- what is recognised --------------------------------------------------------------------------

@@ -27,8 +27,10 @@ from ..hdf5.file import Hdf5
 from ..hdf5.filters import NAMES
 from ..hdf5.groups import CHUNKED, GroupNames, Members
 from ..hdf5.listing import list_fields, missing
+from ..hdf5.structure import DatasetHeader
 from ..request import Request, stored_samples
 from .hdf5_data import index_data
+from .hdf5_labels import EpisodeValues
 from .hdf5_set import Hdf5Set
 
 #: Groups that are looked at.
@@ -81,13 +83,18 @@ class _Column:
     addresses: array[int] = field(default_factory=lambda: array("q"))
     pieces: array[int] = field(default_factory=lambda: array("q"))
     piece_bytes: int = 0
+    #: header of the first data set, if it says what h5py says
+    header: DatasetHeader | None = None
 
 
 class GroupedFields:
     """Collects the fields of many groups; each of their data sets is opened once."""
 
-    def __init__(self, found: Hdf5Set, groups: Sequence[str]) -> None:
+    def __init__(
+        self, found: Hdf5Set, groups: Sequence[str], labels: EpisodeValues | None = None
+    ) -> None:
         self._found = found
+        self._labels = labels
         self._groups = groups
         #: the group that the one before was in, by name
         self._inside: tuple[str | None, object | None] = None, None
@@ -108,16 +115,30 @@ class GroupedFields:
         here = None if self._inside[1] is None else h5.reach(last, self._inside[1])
         if not isinstance(here, h5py.h5g.GroupID):
             raise FormatError(f"{group!r} is not a group", path=self._found.path)
+        below: dict[str, Any] = {"": here}
         for column in self._columns:
             if number == 0:
                 column.stored, column.member = h5.member_of(column.name, here)
-            data = h5.reach(column.stored, here)
-            name = f"{group}/{column.stored}"
+            prefix, _, last = column.stored.rpartition("/")
+            if prefix not in below:
+                below[prefix] = h5.reach(prefix, here)
+            name, parent = f"{group}/{column.stored}", below[prefix]
+            within = isinstance(parent, h5py.h5g.GroupID)
+            if within and column.header is not None:
+                header = h5.header(last, parent)
+                if header is not None and header.like(column.header):
+                    self._append(column, name, header.shape, header.chunk, header.address)
+                    continue
+            data = h5.reach(last, parent) if within else None
             if not isinstance(data, h5py.h5d.DatasetID):
                 raise self._missing(group, column.stored, here, number)
             if number == 0:
                 self._first(column, name, data)
             self._note(column, name, data)
+            if number == 0:
+                column.header = _as_the_library(h5.header(last, parent), data)
+        if self._labels is not None:
+            self._labels.add(here, group)
 
     def _missing(self, group: str, name: str, here: Any, number: int) -> Exception:
         path = self._found.path
@@ -156,7 +177,7 @@ class GroupedFields:
         column.compression = " + ".join(NAMES.get(s.code, str(s.code)) for s in steps) or None
 
     def _note(self, column: _Column, name: str, data: Any) -> None:
-        """Where the rows of one data set lie. It must be like the first one."""
+        """Where the rows of one data set lie, as h5py says. It must be like the first one."""
         import h5py
 
         path, plist = self._found.path, data.get_create_plist()
@@ -171,40 +192,53 @@ class GroupedFields:
                     f"data set {name!r} holds no image files, as that of the first group does",
                     path=path,
                 )
-            for numbers, value in ((column.rows, shape[0]), (column.pieces, 0)):
-                numbers.append(value)
-            column.addresses.append(CHUNKED)
-            return
-        if shape[1:] != column.row or len(shape) == 0 or not kind.equal(column.kind):
+        elif shape[1:] != column.row or len(shape) == 0 or not kind.equal(column.kind):
             raise FormatError(
                 f"data set {name!r} is of another kind than that of the first group",
                 path=path,
                 found=f"rows of shape {shape[1:]}, {_dtype(kind)}",
                 expected=f"rows of shape {column.row}, {_dtype(column.kind)}",
             )
-        address, pieces, rows = 0, 0, shape[0]
-        size = math.prod(column.row) * column.spec.dtype.itemsize
-        if rows and not size:
-            raise FormatError(f"data set {name!r} has rows of no bytes", path=path)
-        if layout == h5py.h5d.CHUNKED:
-            address, chunk = CHUNKED, plist.get_chunk()
-            found = Pieces.of(shape, chunk, column.spec.dtype.itemsize)
-            pieces = found.number
-            if pieces > self._found.file.size:
-                raise FormatError(f"data set {name!r} declares more than the file has", path=path)
-            column.piece_bytes = max(column.piece_bytes, found.nbytes)
-        elif rows and layout == h5py.h5d.CONTIGUOUS:
-            offset = data.get_offset()
-            if offset is None:
-                raise FormatError(f"data set {name!r} declares rows but stores none", path=path)
-            self._found.inside(offset, rows * size)
-            address = offset
-        elif rows:
+        elif shape[0] and layout not in (h5py.h5d.CHUNKED, h5py.h5d.CONTIGUOUS):
             raise FormatError(
                 f"data set {name!r} is stored inside its header",
                 path=path,
                 hint="write it again: h5repack -l CONTI",
             )
+        chunk = plist.get_chunk() if layout == h5py.h5d.CHUNKED else None
+        self._append(column, name, shape, chunk, data.get_offset())
+
+    def _append(
+        self,
+        column: _Column,
+        name: str,
+        shape: tuple[int, ...],
+        chunk: tuple[int, ...] | None,
+        offset: int | None,
+    ) -> None:
+        """Note rows of the ``shape``, which are like those of the first data set. ``offset``: where
+        contiguous ones begin."""
+        path, spec = self._found.path, column.spec
+        assert spec is not None
+        address, pieces, rows = CHUNKED, 0, shape[0]
+        size = math.prod(column.row) * spec.dtype.itemsize
+        if rows and not size and not spec.encoded:
+            raise FormatError(f"data set {name!r} has rows of no bytes", path=path)
+        if spec.encoded:
+            pass  # each is looked at when it is read
+        elif chunk is not None:
+            found = Pieces.of(shape, chunk, spec.dtype.itemsize)
+            pieces = found.number
+            if pieces > self._found.file.size:
+                raise FormatError(f"data set {name!r} declares more than the file has", path=path)
+            column.piece_bytes = max(column.piece_bytes, found.nbytes)
+        elif rows:
+            if offset is None:
+                raise FormatError(f"data set {name!r} declares rows but stores none", path=path)
+            self._found.inside(offset, rows * size)
+            address = offset
+        else:
+            address = 0
         column.rows.append(rows)
         column.pieces.append(pieces)
         column.addresses.append(address)
@@ -248,6 +282,9 @@ class GroupedFields:
                 chunk=column.chunk,
                 compression=column.compression,
             )
+        labels, classes = None, None
+        if self._labels is not None:
+            labels, classes = self._labels.made(kept, episodes)
         short = tuple(name.rpartition("/")[2] for name in names)
         episodes = replace(episodes, names=short, splits=splits(short))
         facts = SetFacts(
@@ -257,9 +294,18 @@ class GroupedFields:
             count=int(episodes.ends[-1]),
             io=found.file.io,
             size_on_disk=found.file.size,
+            classes=classes,
         )
         windows = Windows(episodes, dict.fromkeys(fields))
-        return SetIndex(facts, fields, None, windows=windows)
+        return SetIndex(facts, fields, labels, windows=windows)
+
+
+def _as_the_library(header: DatasetHeader | None, data: Any) -> DatasetHeader | None:
+    """The header of a data set, if h5py says the same of it."""
+    if header is None or header.shape != data.shape or header.address != data.get_offset():
+        return None
+    chunked = header.chunk is not None
+    return header if not chunked or header.chunk == data.get_create_plist().get_chunk() else None
 
 
 def _may_be_encoded(data: Any) -> bool:
@@ -285,7 +331,8 @@ def _dtype(kind: Any) -> str:
 
 
 def read_masks(found: Hdf5Set, names: Sequence[str]) -> dict[str, Int64]:
-    """robomimic's splits: ``mask/<name>`` lists the episodes of a split by name."""
+    """robomimic's splits: ``mask/<name>`` lists the episodes of a split by name. They are served
+    in the order of the set, as its SequenceDataset does."""
     import h5py
 
     group = found.h5.reach("mask") if "mask" in found.h5.names else None
@@ -302,7 +349,7 @@ def read_masks(found: Hdf5Set, names: Sequence[str]) -> dict[str, Int64]:
         # an empty episode is left out, and so is its name
         chosen = [numbers[one] for one in listed if one in numbers]
         if chosen:
-            splits[name] = np.array(chosen, np.int64)
+            splits[name] = np.sort(np.array(chosen, np.int64))
     return splits
 
 

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Final
 
 from ...array_types import Array
 from ...errors import FormatError
 from ..base import FieldIndex, kept
 from ..fields import SetIndex
+from ..hdf5.checks import check_bomb
 from ..ragged import candidates, fitting, is_table, ragged_field
 from .hdf5_set import Hdf5Set
+
+#: Bytes of an offset in memory.
+_OFFSET_BYTES: Final = 8
 
 
 def offsets_of(found: Hdf5Set, name: str, shape: tuple[int, ...]) -> Array | None:
@@ -39,7 +44,7 @@ def _fitting(
     found: Hdf5Set, table: str, name: str, rows: int, lengths: bool | None, asked: bool
 ) -> Array | None:
     """What a data set says of the ``rows`` of ``name``: see :func:`fitting`."""
-    if not asked and not _may_be_table(found, table, rows):
+    if not asked and not _may_be_table(found, table):
         return None
     data = found.dataset(table)
     if not is_table(tuple(data.shape), data.dtype):
@@ -49,11 +54,13 @@ def _fitting(
             found=f"shape {data.shape}, {data.dtype}",
             expected="whole numbers (N + 1,), or (N,) lengths",
         )
+    # lengths of small numbers take more memory as offsets
+    check_bomb(data.shape[0] * _OFFSET_BYTES, found.file.size, table, found.path)
     return fitting(table, name, rows, kept(found.values(data, table)), found.path, lengths, asked)
 
 
-def _may_be_table(found: Hdf5Set, table: str, rows: int) -> bool:
-    """Whether a data set that was not asked for is whole numbers, and not one for each row."""
+def _may_be_table(found: Hdf5Set, table: str) -> bool:
+    """Whether a data set that was not asked for is whole numbers."""
     import h5py
 
     try:
@@ -62,7 +69,7 @@ def _may_be_table(found: Hdf5Set, table: str, rows: int) -> bool:
         return False
     if not isinstance(data, h5py.h5d.DatasetID) or data.get_type().get_class() != h5py.h5t.INTEGER:
         return False
-    return len(data.shape) == 1 and data.shape[0] not in (0, rows)
+    return len(data.shape) == 1 and data.shape[0] > 0
 
 
 def index_ragged(

@@ -68,7 +68,7 @@ def index_sparse(found: Hdf5Set, names: Sequence[str] = ()) -> SetIndex:
     asked = None if found.fields.own_dtype is None else np.dtype(found.fields.own_dtype)
     made = made_as(pair[1].dtype, asked)
     check_bomb(width * made.itemsize, found.file.size, name, path)
-    chosen, digest = _columns(found, width, names)
+    chosen, digest = chosen_columns(found, width, names)
     lookup = None
     if chosen is not None:
         lookup = np.full(width, -1, np.int64)
@@ -177,7 +177,9 @@ def _numbers(found: Hdf5Set, name: str) -> Numbers:
     return Numbers(name, dtype, storage, chunk, in_file=not isinstance(storage, Rows))
 
 
-def _columns(found: Hdf5Set, width: int, names: Sequence[str]) -> tuple[Int64 | None, str | None]:
+def chosen_columns(
+    found: Hdf5Set, width: int, names: Sequence[str]
+) -> tuple[Int64 | None, str | None]:
     """The columns that are asked for, None for all; and a digest of the names of those served."""
     asked, path = found.fields.own_columns, found.path
     tables = [table for table in (column_names(found, name, width) for name in names) if table]

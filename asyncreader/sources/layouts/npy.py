@@ -12,10 +12,11 @@ import numpy as np
 from ...errors import FormatError, ParamsError
 from ...formats import packed as fmt
 from ..arrays import FileRows, flat
-from ..base import FieldIndex, SetFacts, Storage, default_block, row_size
+from ..base import FieldIndex, SetFacts, Storage, default_block
 from ..bytestore import OpenFile
 from ..extents import Extents
 from ..fields import SetIndex
+from ..patches import FlatVolumes, cut_volumes, of_volumes
 from ..request import Request, no_field, stored_samples
 
 #: The first bytes (numpy.lib.format); ``info`` calls such a file by the name.
@@ -39,22 +40,28 @@ def index_npy(file: OpenFile, fields: Request) -> SetIndex:
             hint=f"write data=np.load({file.path!r}, mmap_mode='r'), labels=np.load(...)",
         )
     shape, dtype, start = _header(file)
-    axis, stored = stored_samples(shape, dtype, fields, file.path)
-    rows = tuple(n for i, n in enumerate(shape) if i != axis)
-    size = row_size(rows, dtype)
-    storage: Storage = FileRows(start, shape, dtype, axis)
-    if axis == 0:
-        storage = Extents((start, size), size)
+    storage: Storage
+    volumes, block = None, 1
+    if fields.cut is not None:
+        volumes, stored = cut_volumes(shape, dtype, fields, file.path)
+        storage, count = FlatVolumes(start, volumes), volumes.volumes.count
+    else:
+        axis, stored = stored_samples(shape, dtype, fields, file.path)
+        size, count = stored.row_bytes, shape[axis]
+        storage, block = FileRows(start, shape, dtype, axis), default_block(size)
+        if axis == 0:
+            storage = Extents((start, size), size)
     facts = SetFacts(
         path=file.path,
         container="NPY",
         layout=NAME,
-        count=shape[axis],
+        count=count,
         io=file.io,
         size_on_disk=file.size,
     )
-    field = FieldIndex(stored, storage, file.where, block=default_block(size))
-    return SetIndex(facts, {fields.data: field})
+    field = FieldIndex(stored, storage, file.where, block=block)
+    index = SetIndex(facts, {fields.data: field})
+    return index if volumes is None else of_volumes(index, volumes)
 
 
 def _header(file: OpenFile) -> tuple[tuple[int, ...], np.dtype[Any], int]:

@@ -90,12 +90,6 @@ def _check_fields(path: str, fields: Request, meta: fmt.Meta) -> None:
     for name, own in ((fields.data, data), (fields.labels, (fmt.LABELS,))):
         if name is not None and name not in own:
             raise no_field(name, (*data, fmt.LABELS), path)
-    if fields.dims not in (None, (1, 2, 3, 4)):
-        raise ParamsError(
-            "num_dim, h_dim, w_dim and cha_dim do not apply: the set states its axes",
-            path=path,
-            found="LMDB",
-        )
 
 
 def _packed(
@@ -145,7 +139,7 @@ def _packed(
     )
     paths = named.get(fmt.table_of(other_field, fmt.PATHS).encode())
     field = FieldIndex(
-        packed_rows(meta, other_field is not None),
+        packed_rows(meta, other_field is not None, fields, path),
         Extents(starts, sizes if encoded else int(sizes[0])),
         file.where,
         checksums,

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import os
 import re
 from collections.abc import Iterator
@@ -21,6 +20,15 @@ import xxhash
 
 from ...errors import FormatError, ParamsError, SourceError
 from ...formats.manifest import Shard
+from ...system.files import (
+    close_locked,
+    free_bytes,
+    lock,
+    locked_folder,
+    open_shared,
+    set_used,
+    write_at,
+)
 from ..urls import Location
 from .client import Objects
 
@@ -66,10 +74,8 @@ class ShardCache:
         try:
             os.makedirs(folder, mode=0o700, exist_ok=True)
             if limit is None:
-                facts = os.statvfs(folder)
-                free = facts.f_bavail * facts.f_frsize
                 held = sum(size for _, size, _ in self._files())
-                limit = min(_MOST, (free + held) // _SHARE)
+                limit = min(_MOST, (free_bytes(folder) + held) // _SHARE)
         except OSError as exc:
             raise SourceError(
                 f"the cache cannot be used: {exc.strerror}", path=folder, hint=f"set {DIR_VARIABLE}"
@@ -104,29 +110,29 @@ class ShardCache:
             if file < 0:
                 file = self._fetch(objects, location, row, path)
         try:
-            os.utime(file)  # used now
+            set_used(file, path)
             yield path
         finally:
-            _close(file)
+            close_locked(file)
 
     def _locked(self, path: str, size: int) -> int:
         """The file, locked against removal; -1 if it is missing, or was truncated and removed."""
         try:
-            file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+            file = open_shared(path, os.O_RDONLY)
         except FileNotFoundError:
             return -1
         return self._shared(file, path, size)
 
     def _shared(self, file: int, path: str, size: int) -> int:
         """The open ``file``, locked against removal; -1 if it was truncated and removed."""
-        fcntl.flock(file, fcntl.LOCK_SH)
+        lock(file, shared=True)
         facts = os.fstat(file)
         if facts.st_nlink and facts.st_size == size:
             return file
         if facts.st_nlink:  # truncated by a crash or by another program
-            fcntl.flock(file, fcntl.LOCK_EX)  # others that open it see that, too
+            lock(file)  # others that open it see that, too
             _unlink(path, file)
-        _close(file)
+        close_locked(file)
         return -1
 
     def _fetch(self, objects: Objects, location: Location, row: Shard, path: str) -> int:
@@ -135,9 +141,9 @@ class ShardCache:
         part = f"{path}.part"
         with contextlib.ExitStack() as undo:
             with self._alone():
-                file = os.open(part, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-            undo.callback(_close, file)
-            fcntl.flock(file, fcntl.LOCK_EX)  # wait for another that downloads it
+                file = open_shared(part, os.O_RDWR | os.O_CREAT, 0o600)
+            undo.callback(close_locked, file)
+            lock(file)  # wait for another that downloads it
             undo.callback(_unlink, part, file)
             if os.fstat(file).st_nlink == 0 or os.path.exists(path):
                 return -1  # another downloaded it
@@ -175,7 +181,7 @@ class ShardCache:
     def _write(self, file: int, piece: memoryview, at: int) -> None:
         while piece:
             try:
-                done = os.pwrite(file, piece, at)
+                done = write_at(file, piece, at)
             except OSError as exc:
                 full = exc.errno in (errno.ENOSPC, errno.EDQUOT)
                 raise SourceError(
@@ -195,12 +201,8 @@ class ShardCache:
         none escapes another thread that counts them, and no two take the same space. The lock is
         the folder's: a cleaner would delete a file of its own."""
         os.makedirs(self.folder, mode=0o700, exist_ok=True)
-        folder = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            fcntl.flock(folder, fcntl.LOCK_EX)
+        with locked_folder(self.folder):
             yield
-        finally:
-            _close(folder)
 
     def _files(self) -> list[tuple[float, int, str]]:
         """(last use, bytes, name) of the cache's files, the least recently used first."""
@@ -250,24 +252,24 @@ class ShardCache:
     def _remove(self, path: str) -> None:
         """Remove a file. BlockingIOError while a thread or process downloads or opens it."""
         try:
-            file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+            file = open_shared(path, os.O_RDONLY)
         except FileNotFoundError:
             return
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            lock(file, wait=False)
             _unlink(path, file)
         finally:
-            _close(file)
+            close_locked(file)
 
     def _wait_for(self, path: str) -> None:
         """Wait until nobody downloads or opens a file. That ends: requests have deadlines, and the
         lock of a process that dies is released."""
         with contextlib.suppress(FileNotFoundError):
-            file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+            file = open_shared(path, os.O_RDONLY)
             try:
-                fcntl.flock(file, fcntl.LOCK_EX)
+                lock(file)
             finally:
-                _close(file)
+                close_locked(file)
 
 
 def _unlink(path: str, file: int) -> None:
@@ -280,9 +282,3 @@ def _unlink(path: str, file: int) -> None:
 def _is_at(path: str, file: int) -> bool:
     """Whether ``path`` is ``file``. FileNotFoundError."""
     return os.path.samestat(os.stat(path, follow_symlinks=False), os.fstat(file))
-
-
-def _close(file: int) -> None:
-    """Unlock and close a file. A process forked meanwhile has it open, and would keep the lock."""
-    fcntl.flock(file, fcntl.LOCK_UN)
-    os.close(file)

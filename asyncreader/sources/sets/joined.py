@@ -25,6 +25,7 @@ from ...sampling.blocks import files_together
 from ..base import FieldIndex, OneFile, SetFacts
 from ..bytestore import ByteFile
 from ..fields import OpenSet, SetIndex
+from ..hdf5.chunk_patches import ChunkPatches
 from ..request import Request
 from ..splits import PackedSplits, split_rows
 from .digests import WholeDigests
@@ -166,6 +167,10 @@ class JoinedSource:
         self._closed = False
         self._kept = KeptIndices()
         self.open_files = OpenFileCache(self._open_one, len(held) or joined.limit, held)
+        #: files whose decoded chunks are remembered together
+        self._patches = [one for one in (f.first for f in held) if isinstance(one, ChunkPatches)]
+        if self._patches:
+            ChunkPatches.remember(self._patches)
         in_files = joined.labels
         self.labels: Any = None if in_files is None else JoinedLabels(self, *in_files)
         self.splits: Mapping[str, Int64] = {}
@@ -364,7 +369,9 @@ class JoinedSource:
 
     def reserve(self, samples: int) -> None:
         self._window = samples
-        for file in self._held:
+        for patches in self._patches[:1]:
+            patches.reserve(samples)
+        for file in () if self._patches else self._held:
             file.reserve(self._share(file.facts.count))
         if any(
             one.compression is not None

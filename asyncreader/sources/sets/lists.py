@@ -14,9 +14,11 @@ from ...array_types import Array, Int64
 from ...errors import AsyncReaderError, FormatError
 from ...formats import packed as fmt
 from ...sampling.episodes import FieldRows, Windows, field_count, joined_episodes
+from ...sampling.patches import Patches, joined_volumes
 from ..base import FieldIndex, SetFacts
 from ..bytestore import REMOTE
 from ..fields import OpenSet, SetIndex
+from ..labels import joined_tables, renumbered
 from ..request import Request
 from .digests import WholeDigests
 from .joined import Joined, JoinedSource
@@ -52,9 +54,16 @@ def join(files: Sequence[OpenSet]) -> OpenSet:
     held = {name: [file.only(name) for file in files] for name in names}
     windows = _joined_windows(files)
     own = {} if windows is None else windows.episodes.fields
-    fields = {name: _join(held[name], _own_rows(name, files, own)) for name in names}
+    patches = [file.patches for file in files if file.patches is not None]
+    places = [one.volumes.places for one in patches]
+    fields = {
+        name: _join(held[name], np.cumsum(places) if places else _own_rows(name, files, own))
+        for name in names
+    }
     parts = [JoinedSource(facts, one, held[name]) for name, one in fields.items()]
-    return OpenSet(SetIndex(facts, fields, labels, splits, windows=windows), parts)
+    whole = Patches(joined_volumes([one.volumes for one in patches])) if patches else None
+    index = SetIndex(facts, fields, labels, splits, windows=windows, patches=whole)
+    return OpenSet(index, parts)
 
 
 def _joined_windows(files: Sequence[OpenSet]) -> Windows | None:
@@ -131,7 +140,7 @@ def _joined_labels(files: Sequence[OpenSet], tables: list[Array | None]) -> Arra
             hint="pass labels_field=None to read all of them without",
         )
     try:
-        return np.concatenate(there)
+        return joined_tables(there)
     except ValueError as exc:
         raise FormatError(
             "the files' labels differ in shape",
@@ -160,7 +169,7 @@ def _joined_classes(
 
     Foreign sets number the names that they hold (OCR, say), so that numbers are worked out anew.
     """
-    labels = [file.labels for file in files]
+    labels = [file.table for file in files]
     named = [file.facts.classes for file in files]
     if all(names == named[0] for names in named):
         return labels, named[0]
@@ -169,7 +178,8 @@ def _joined_classes(
     for i, (table, names) in enumerate(zip(labels, named, strict=True)):
         if table is not None and names is not None:
             # a label that is missing is -1, and stays so
-            labels[i] = np.array([*(number[name] for name in names), -1], np.int64)[table]
+            numbers = np.array([*(number[name] for name in names), -1], np.int64)
+            labels[i] = renumbered(table, numbers)
     return labels, tuple(every)
 
 

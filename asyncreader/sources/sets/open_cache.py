@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import resource
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
@@ -12,6 +11,7 @@ from typing import Final
 
 from ...errors import SourceError
 from ...system.futures import result_of
+from ...system.limits import open_files
 from ..fields import OpenSet, SetIndex
 
 #: Open files: at least and at most so many; in between, a quarter of the process's descriptors. An
@@ -26,8 +26,8 @@ INDEXED_FILES: Final = 4096
 
 def open_limit() -> int:
     """How many files a set keeps open."""
-    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    allowed = MOST_OPEN if soft == resource.RLIM_INFINITY else soft // 4
+    most = open_files()
+    allowed = MOST_OPEN if most is None else most // 4
     return max(LEAST_OPEN, min(MOST_OPEN, allowed))
 
 

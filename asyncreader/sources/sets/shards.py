@@ -99,7 +99,7 @@ def _sharded(
         request=fields,
     )
     return FieldIndex(
-        packed_rows(other or meta, other is not None),
+        packed_rows(other or meta, other is not None, fields, facts.path),
         joined,
         block=common.chunk or default_block(size // manifest.count),
         chunk=common.chunk,
@@ -148,9 +148,7 @@ def _checked_fields(path: str, fields: Request, manifest: Manifest) -> Request:
     for name, own in ((fields.data, data), (fields.labels, (fmt.LABELS,))):
         if name is not None and name.strip("/") not in own:
             raise no_field(name, (*data, fmt.LABELS), path)
-    if fields.dims not in (None, (1, 2, 3, 4)):
-        raise ParamsError("the axes of this set are known", path=path, found=fields.dims)
-    return replace(fields, data=fields.data.strip("/"), dims=None)
+    return replace(fields, data=fields.data.strip("/"))
 
 
 # -- in a folder ---------------------------------------------------------------------------------

@@ -16,11 +16,11 @@ from typing import Any, Final
 import numpy as np
 
 from ...array_types import Int64
+from ...dataset import Dataset, look_into
 from ...errors import AsyncReaderError, ParamsError
 from ...params import READ_BY, ReaderParams, parse_params, snake_case
 from ...sampling import at_random, takes_classes
-from ...sources import OpenSet, expand_paths, open_reader_source
-from ...sources.subset import resolve_subset
+from ...sources import expand_paths
 from ...sources.urls import is_url
 from ..ceilings import IN_ORDER, copy_ceiling, decode_ceiling, read_ceiling
 from . import advice, measure
@@ -109,7 +109,8 @@ def diagnose(
         )
         p = parse_params(given, {})
     _check_local(p)
-    with contextlib.closing(open_reader_source(p)) as source:
+    with look_into(given) as ds:
+        source = ds.source
         high, wide, _ = source.spec.image_shape()
         large = source.spec.encoded and (high or 0) * (wide or 0) > _LARGE
         unsized = any(one.size is None for one in p.arrays)
@@ -125,7 +126,7 @@ def diagnose(
                 "a mix was measured as a whole: what packing one of its sets anew gives, the "
                 "doctor tells of that set"
             )
-        visit = _Visit(given, p, source, seconds, memory, progress, notes)
+        visit = _Visit(given, p, ds, seconds, memory, progress, notes)
         found = visit.run(consumer_seconds)
         return replace(found, suited={**found.suited, **order})
 
@@ -149,13 +150,14 @@ class _Visit:
         self,
         given: dict[str, Any],
         p: ReaderParams,
-        source: OpenSet,
+        ds: Dataset,
         seconds: float,
         memory: int | None,
         progress: Callable[[str], None] | None,
         notes: list[str],
     ) -> None:
         self._began = time.perf_counter()
+        source = ds.source
         self._given, self._p, self._source, self._seconds = given, p, source.first, seconds
         self._tell = progress or (lambda _: None)
         self._notes = notes
@@ -164,9 +166,8 @@ class _Visit:
         self._fill = source.fills(p.wanted)[0]
         if given["nthread"] == "auto":
             given["nthread"] = self._facts.cores
-        subset = resolve_subset(p.subset, source)
-        every = np.arange(source.facts.count, dtype=np.int64)
-        self._records = None if subset is None else every[subset]
+        every = np.arange(len(ds), dtype=np.int64)
+        self._records = None if p.subset is None else ds.records(every)
         self._in_order = not at_random(p.shuffle)
         self._cold: Int64 | None = None
 

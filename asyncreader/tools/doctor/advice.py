@@ -224,10 +224,12 @@ def command(src: str, dst: str, how: Mapping[str, Any], read: Mapping[str, Any])
     """The ``asyncreader convert`` that does it. ``read``: how ``src`` is read."""
     words = ["asyncreader", "convert", src, dst]
     for name, value in how.items():
-        if isinstance(value, Mapping):  # --field mask=masks/
-            for key, one in value.items():
-                words += [f"--{name.removesuffix('s')}", f"{key}={one}"]
+        if name == "fields":
+            for key, folder in value.items():
+                words += ["--field", f"{key}={folder}"]
             continue
+        if isinstance(value, Mapping):  # --split train=0.9,val=0.1
+            value = ",".join(f"{key}={share}" for key, share in value.items())
         words.append(f"--{name.replace('_', '-')}")
         if value is not True:
             words.append(f"{value[0]}x{value[1]}" if isinstance(value, tuple) else str(value))

@@ -16,9 +16,9 @@ from ...params import ReaderParams
 from ...pixels import codec
 from ...sources import Inspector, MixedSet, OpenSet, Source, expand_paths, sniff
 from ...sources.base import row_size
-from ...sources.bytestore import NETWORK_FILE_SYSTEMS, file_system
 from ...sources.hdf5.chunks import Chunks
 from ...sources.sets.joined import Joined
+from ...system.files import BYTES, NETWORK_FILE_SYSTEMS, file_system
 from ...system.limits import available_memory, usable_cores
 from ...system.memory import cached_share, map_file
 
@@ -212,7 +212,7 @@ def cached(files: tuple[str, ...]) -> float:
     """Part of the bytes of ``files`` (of many, evenly spread) in the page cache, 0 to 1."""
     in_memory = size = 0.0
     for file in files[:: -(-len(files) // _MOST_MAPPED)]:
-        fd = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
+        fd = os.open(file, os.O_RDONLY | BYTES)
         try:
             length = os.fstat(fd).st_size
             if length:

@@ -175,8 +175,7 @@ def survey(
 #: Options that say which pictures there are, and what they are stored as.
 _OF_LISTING: Final = (
     *("labels", "no_labels", "classes", "classes_from_folders", "follow_links"),
-    *("splits_from_folders", "split_column"),
-    *("channels", "bits"),
+    *("split", "group_by", "splits_from_folders", "split_column", "channels", "bits"),
 )
 #: Options of one encoding.
 _OF_ENCODING: Final = ("size", "resize", "quality", "restarts", "compression", "chunk")

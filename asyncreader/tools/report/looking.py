@@ -122,6 +122,8 @@ class _Gathering:
             self.sample = np.sort(self.rng.choice(self.count, limit, replace=False))
         # of shards they are read now, all of them
         self.labels = None if source.labels is None else np.asarray(source.labels)
+        if self.labels is not None and self.labels.dtype.names is not None:  # the first of several
+            self.labels = self.labels[self.labels.dtype.names[0]]
         self.counts = count_labels(self.labels, self.names)
         # half of what may be looked at stays drawn from all samples alike
         most = THUMBS if self.count <= limit else min(THUMBS, max(1, limit // 2))

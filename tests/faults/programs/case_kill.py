@@ -61,8 +61,10 @@ class Packer:
         container: str,
         sharded: bool = False,
         masks: bool = False,
+        added: bool = False,
     ) -> None:
         self.runner = runner
+        self.added = added
         self.source = photos(scratch / f"photos {container}")
         self.always: tuple[str, ...] = ()
         if sharded:
@@ -129,6 +131,7 @@ class Packer:
                 *more,
             ],
             temporary=str(self.temporary),
+            added=self.added,
             **happens,
         )
 
@@ -260,6 +263,7 @@ def refused(packer: Packer) -> str | None:
         "temporary": str(packer.temporary),
         "wait_at": 60,
         "fifo": str(fifo),
+        "added": packer.added,
     }
     with ChildRunner("faults.programs.conversions") as other:
         first = threading.Thread(target=lambda: ends.append(other.run({}, **given)))
@@ -284,4 +288,23 @@ def refused(packer: Packer) -> str | None:
     return None
 
 
-CASES: tuple[Case, ...] = (Kill(),)
+@dataclass(frozen=True)
+class KillWriter(Kill):
+    """The same of programs that add samples to a Writer."""
+
+    name: str = "kill-writer"
+    row: str = "kill -9 while samples are added to a Writer"
+
+    def run(self, rounds: int, seed: int, scratch: Path) -> Iterator[Figures]:
+        """A line for each container, and for shards; the short form leaves LMDB out."""
+        kinds = (("HDF5", False), ("LMDB", False), ("HDF5", True))
+        with ChildRunner("faults.programs.conversions") as runner:
+            for container, sharded in kinds[:: 2 if rounds <= self.short else 1]:
+                folder = scratch / f"sharded {sharded}"
+                folder.mkdir(exist_ok=True)
+                packer = Packer(runner, folder, container, sharded=sharded, added=True)
+                what = f"{container}, {SHARDS} shards" if sharded else container
+                yield self._figures(packer, what, rounds, seed)
+
+
+CASES: tuple[Case, ...] = (Kill(), KillWriter())

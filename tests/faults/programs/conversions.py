@@ -6,6 +6,7 @@ rename and lock is such a call; so is each step of lmdb and those around h5py.
 
 from __future__ import annotations
 
+import argparse
 import errno
 import importlib
 import os
@@ -19,10 +20,16 @@ from typing import Any
 
 from faults.programs.child_runner import tell
 
-WRITING = ("append", "disk", "hdf5_writer", "one_shard", "publish", "shards", "sinks", "workspace")
+WRITING = ("append", "disk", "hdf5_writer", "one_shard", "pieces", "publish", "shards", "sinks")
+WRITING += ("workspace",)
 
 #: The modules that write. warm() imports each, so that a renamed one is an error.
-WRITERS = frozenset(("converters.temp_tables", *(f"converters.outputs.{name}" for name in WRITING)))
+WRITERS = frozenset(
+    (
+        *("converters.temp_tables", "asyncreader.system.files"),
+        *(f"converters.outputs.{name}" for name in WRITING),
+    )
+)
 
 #: Two thirds of the calls of C, and none of them writes: there are others between any two writes.
 IDLE = frozenset(("len", "append"))
@@ -44,6 +51,7 @@ def warm() -> None:
     assert asyncreader.cli.main is not None
     assert asyncreader.verify is not None
     assert converters.pack is not None
+    assert converters.Writer is not None
     for name in WRITERS:
         importlib.import_module(name)
 
@@ -95,6 +103,34 @@ def fail_write(number: int, for_good: bool) -> Callable[[], int]:
     return lambda: seen
 
 
+def write(arguments: list[str]) -> None:
+    """Add the pictures of a folder to a Writer, as ``asyncreader convert`` takes its arguments."""
+    import numpy as np
+    from PIL import Image
+
+    from asyncreader import Writer
+    from asyncreader.errors import AsyncReaderError, shown
+
+    parser = argparse.ArgumentParser()
+    for name in ("source", "target"):
+        parser.add_argument(name)
+    for name, kind in (("encoding", str), ("jobs", int), ("shards", int), ("format", str)):
+        parser.add_argument(f"--{name}", type=kind)
+    for name in ("overwrite", "resume"):
+        parser.add_argument(f"--{name}", action="store_true")
+    options = vars(parser.parse_args(arguments))
+    files = sorted(Path(options.pop("source")).rglob("*.png"))
+    try:
+        with Writer(options.pop("target"), **options) as writer:
+            for number, file in enumerate(files):
+                with Image.open(file) as picture:
+                    pixels = np.asarray(picture)
+                writer.add(pixels, number % 2, path=str(number), side=np.arange(9.0) * number)
+    except AsyncReaderError as exc:
+        print(f"error: {shown(exc)}", file=sys.stderr)
+        raise SystemExit(1) from exc
+
+
 def trial(
     arguments: list[str],
     temporary: str,
@@ -105,8 +141,9 @@ def trial(
     fail_at: int = 0,
     after_it: bool = False,
     for_good: bool = True,
+    added: bool = False,
 ) -> int:
-    """Run ``asyncreader convert`` with these arguments; its exit code.
+    """Run ``asyncreader convert`` with these arguments, or ``added`` a Writer; its exit code.
 
     At most one of: ``kill_at``: kill -9 at that call; ``wait_at``: wait there until another
     process has opened the FIFO ``fifo`` and closed it; ``full_at``: the disk is full from there on;
@@ -131,7 +168,7 @@ def trial(
     counter = Counter(kill_at or wait_at or full_at, act, after_it)
     sys.setprofile(counter)
     try:
-        main(["convert", *arguments])
+        write(arguments) if added else main(["convert", *arguments])
     except SystemExit as end:
         return int(end.code or 0)
     finally:

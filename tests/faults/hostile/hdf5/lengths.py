@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -55,6 +56,21 @@ offsets(
     "negative_lengths", lambda: np.array([-4, 28, *[0] * (N - 2)]), "does not say", "data_lengths"
 )
 offsets("huge_lengths", lambda: np.array([1 << 62, *[4] * (N - 1)]), "not say", "data_lengths")
+
+
+@attack(ASKED, "declares far more", ASKED)
+def lengths_bomb(scratch: Scratch) -> Target:
+    """Lengths of 260 million empty samples, in a file of less than a megabyte."""
+    file = plain(scratch, data=False)
+    file["data"] = np.arange(4.0)
+    count = 260_000_000
+    table = file.create_dataset(
+        "data_lengths", (count,), "u1", chunks=(1 << 24,), compression="gzip"
+    )
+    zeros = zlib.compress(bytes(1 << 24), 9)
+    for at in range(0, count, 1 << 24):
+        table.id.write_direct_chunk((at,), zeros)
+    return Target(closed(file), {"max_length": 4})
 
 
 @attack(ASKED, "outside|heap|longer", ASKED)

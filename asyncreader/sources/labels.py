@@ -1,0 +1,125 @@
+"""Labels that are not one array with a row for each sample: those of episodes, and several at once.
+
+Several labels are one structured array inside, with a member for each, and a tuple outside.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, cast
+
+import numpy as np
+import numpy.typing as npt
+
+from ..array_types import Array, Int64
+from ..errors import ParamsError
+from ..sampling.episodes import Episodes
+from .arrays import label_array
+from .fields import OpenSet, SetIndex
+
+
+class EpisodeLabels:
+    """Labels of the rows of episodes, ``table[e]`` for all rows of episode ``e``, in the place of
+    an array (N, ...). ``ends``: int64 (E,), the row behind each episode."""
+
+    def __init__(self, table: Array, ends: Int64) -> None:
+        self.table, self.ends = table, ends
+        self.shape: tuple[int, ...] = (int(ends[-1]), *table.shape[1:])
+        self.dtype = table.dtype
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> Array:
+        whole = np.repeat(self.table, np.diff(self.ends, prepend=0), axis=0)
+        return whole.astype(dtype or self.dtype, copy=False)
+
+    def __getitem__(self, rows: Int64 | slice | int) -> Array:
+        """Labels of ``rows``, (n, ...); of one number its label."""
+        if isinstance(rows, slice):
+            rows = np.arange(*rows.indices(len(self)), dtype=np.int64)
+        found: Array = self.table[np.searchsorted(self.ends, rows, side="right")]
+        return found
+
+
+def of_each_episode(table: Array, episodes: Episodes) -> Array:
+    """Labels of all rows, one for each episode: (E, ...) as (N, ...)."""
+    return cast(Array, EpisodeLabels(table, episodes.ends))
+
+
+def joined_tables(tables: Sequence[Array]) -> Array:
+    """Labels of several files in sequence."""
+    each = [one for one in cast(Sequence[object], tables) if isinstance(one, EpisodeLabels)]
+    if len(each) < len(tables):
+        return np.concatenate(tables)
+    starts = np.cumsum([0, *(len(one) for one in each)])
+    ends = [one.ends + start for one, start in zip(each, starts.tolist(), strict=False)]
+    table = np.concatenate([one.table for one in each])
+    return cast(Array, EpisodeLabels(table, np.concatenate(ends)))
+
+
+def renumbered(labels: Array, numbers: Int64) -> Array:
+    """Labels ``numbers[label]`` in place of each."""
+    each: object = labels
+    if isinstance(each, EpisodeLabels):
+        return cast(Array, EpisodeLabels(numbers[each.table], each.ends))
+    return numbers[labels]
+
+
+def numbered(texts: Sequence[bytes]) -> tuple[Array, tuple[str, ...]]:
+    """Numbers of texts in the sorted list of them, and the list."""
+    classes = sorted({text.decode("utf-8", "surrogateescape") for text in texts})
+    number = {name.encode("utf-8", "surrogateescape"): i for i, name in enumerate(classes)}
+    return np.array([number[text] for text in texts], np.int64), tuple(classes)
+
+
+# -- several at once -------------------------------------------------------------------------------
+
+
+def together(tables: Mapping[str, Array]) -> Array:
+    """Several labels as one structured array."""
+    given: list[Any] = list(tables.values())
+    each = [one for one in given if isinstance(one, EpisodeLabels)]
+    if len(each) == len(given):  # it stays one for each episode
+        inside = together(dict(zip(tables, (one.table for one in each), strict=True)))
+        return cast(Array, EpisodeLabels(inside, each[0].ends))
+    arrays = [np.asarray(one) for one in given]
+    kinds = [(name, one.dtype, one.shape[1:]) for name, one in zip(tables, arrays, strict=True)]
+    # aligned: torch takes arrays whose strides are whole numbers
+    made = np.empty(len(arrays[0]), np.dtype(kinds, align=True))
+    for name, one in zip(tables, arrays, strict=True):
+        made[name] = one
+    return made
+
+
+def apart(labels: Any) -> Any:
+    """Labels as they are handed out: of several a tuple of views."""
+    names = None if labels is None else labels.dtype.names
+    return labels if names is None else tuple(labels[name] for name in names)
+
+
+def with_labels(found: OpenSet, labels: Any) -> SetIndex:
+    """The index of a set with labels of the caller's: one for each row, or for each episode.
+    ParamsError for another number of them."""
+    index, count = found.index, found.facts.count
+    episodes = None if index.windows is None else index.windows.episodes
+    given = np.shape(labels)[:1]
+    if episodes is None or given == (count,):
+        table = label_array(labels, count)
+    elif given == episodes.ends.shape:
+        table = of_each_episode(label_array(labels, episodes.ends.size), episodes)
+    else:
+        left_out = f" ({episodes.empty} empty ones are not counted)" if episodes.empty else ""
+        raise ParamsError(
+            "labels has one row for each row of the set, or for each episode",
+            path=found.facts.path,
+            found=f"shape {np.shape(labels)}",
+            expected=f"{count} rows, or {episodes.ends.size} episodes{left_out}",
+        )
+    return labelled(index, table, None)
+
+
+def labelled(index: SetIndex, labels: Array, classes: tuple[str, ...] | None) -> SetIndex:
+    """A set with other labels, and the names of their classes."""
+    return replace(index, labels=labels, facts=replace(index.facts, classes=classes))

@@ -1,0 +1,169 @@
+"""Labels of episodes in HDF5: an attribute of each group, a single value in it, or a row each."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import islice
+from typing import Any, Final
+
+import numpy as np
+
+from ...array_types import Array, Int64
+from ...errors import FormatError, ParamsError
+from ...sampling.episodes import Episodes
+from ..hdf5.checks import attribute, check_numeric, check_stored
+from ..labels import numbered, of_each_episode
+from .hdf5_data import read_texts
+from .hdf5_set import Hdf5Set
+
+#: What begins the name of an attribute.
+ATTRIBUTE: Final = "@"
+#: Attributes that an error lists.
+_LISTED: Final = 20
+
+#: Labels, and the names of their classes where they are text.
+Found = tuple[Array, tuple[str, ...] | None]
+
+
+class EpisodeValues:
+    """Collects the labels ``name`` of episodes, group by group: see :meth:`made`."""
+
+    def __init__(self, found: Hdf5Set, name: str) -> None:
+        self._found = found
+        self.name = name
+        self._values: list[Any] = []
+
+    def add(self, group: Any, where: str) -> None:
+        """That of one more episode: a low-level group of h5py's, and its name."""
+        value = self._attribute(group, where)
+        if value is None:
+            value = self._dataset(group, where)
+        self._values.append(value)
+
+    def _attribute(self, group: Any, where: str) -> Any:
+        import h5py
+
+        if not self.name.startswith(ATTRIBUTE):
+            return None
+        name, path, item = self.name[1:], self._found.path, h5py.Group(group)
+        value = attribute(item, name)
+        if value is None:
+            text = self._found.h5.text(where, name)
+            value = None if text is None else text.encode("utf-8", "surrogateescape")
+        if value is None:
+            kind = FormatError if self._values else ParamsError
+            names = ", ".join(one.decode("utf-8", "backslashreplace") for one in _names(group))
+            raise kind(
+                f"no attribute {name!r} of numbers or text in an episode",
+                path=path,
+                found=f"{where or 'the file'}: {names or 'no attributes'}",
+            )
+        return bytes(value) if isinstance(value, bytes | np.bytes_) else np.asarray(value)
+
+    def _dataset(self, group: Any, where: str) -> Any:
+        import h5py
+
+        h5, path = self._found.h5, self._found.path
+        held = h5.reach(self.name, group)
+        name = f"{where}/{self.name}" if where else self.name
+        if not isinstance(held, h5py.h5d.DatasetID):
+            if self._values:
+                raise FormatError(f"an episode has no data set {name!r}", path=path)
+            raise h5.no_field(self.name, group)
+        data = check_stored(h5py.Dataset(held), name, path)
+        if data.dtype.kind == "S" and data.ndim == 0:
+            return bytes(h5.read(data, name)[()])
+        check_numeric(
+            data,
+            name,
+            path,
+            f"text that differs in length is read as an attribute: {ATTRIBUTE}NAME",
+        )
+        return h5.read(data, name)
+
+    def made(self, kept: Int64, episodes: Episodes) -> Found:
+        """The labels of the rows of ``episodes``, which are those ``kept`` of all that were added:
+        one for each episode where they are single values, else one for each row."""
+        path, values = self._found.path, [self._values[i] for i in kept.tolist()]
+        if all(isinstance(value, bytes) for value in values):
+            table, classes = numbered(values)
+            return of_each_episode(table, episodes), classes
+        if any(isinstance(value, bytes) or value.dtype.kind not in "buif" for value in values):
+            raise self._differ(values)
+        attributes = self.name.startswith(ATTRIBUTE)
+        rows = [1 if attributes or one.ndim == 0 else len(one) for one in values]
+        if attributes or max(rows) == 1:
+            single = [one if attributes or one.ndim == 0 else one[0] for one in values]
+            if len({one.shape for one in single}) > 1:
+                raise self._differ(values)
+            return of_each_episode(np.stack(single), episodes), None
+        if len({one.shape[1:] for one in values}) > 1:
+            raise self._differ(values)
+        lengths = episodes.lengths
+        if (lengths != rows).any():
+            wrong = int(np.argmax(lengths != rows))
+            raise FormatError(
+                f"the labels {self.name!r} have another number of rows than an episode",
+                path=path,
+                found=f"{rows[wrong]} rows, {int(lengths[wrong])} in episode {wrong}",
+                hint="name them as a field: data_field takes those of one row more, too",
+            )
+        return np.concatenate([np.atleast_1d(one) for one in values]), None
+
+    def _differ(self, values: Sequence[Any]) -> FormatError:
+        kinds = [
+            type(v).__name__ if isinstance(v, bytes) else f"{v.dtype} {v.shape}" for v in values
+        ]
+        return FormatError(
+            f"the labels {self.name!r} of episodes are not all of one kind",
+            path=self._found.path,
+            found=", ".join(list(dict.fromkeys(kinds))[:5]),
+        )
+
+
+def _names(group: Any) -> list[bytes]:
+    """Names of some attributes."""
+    import h5py
+
+    item = h5py.Group(group)
+    return [name.encode("utf-8", "surrogateescape") for name in islice(item.attrs, _LISTED)]
+
+
+def is_single(found: Hdf5Set, name: str) -> bool:
+    """Whether labels of this name are one value in the file: an attribute, or a single number."""
+    import h5py
+
+    held = found.h5.reach(name)
+    return name.startswith(ATTRIBUTE) or (isinstance(held, h5py.h5d.DatasetID) and not held.shape)
+
+
+def own_rows(found: Hdf5Set, lead: int) -> bool:
+    """Whether the labels that are asked for have another number of rows than the data, as those of
+    episodes have. ``lead``: so many first axes number the rows together."""
+    import h5py
+
+    asked, h5 = found.fields, found.h5
+    if asked.labels is None or asked.labels_path is not None:
+        return False
+    held: Any = h5.reach(asked.labels)
+    data: Any = h5.reach(h5.member_of(asked.data)[0])
+    both = isinstance(held, h5py.h5d.DatasetID) and isinstance(data, h5py.h5d.DatasetID)
+    if not both or not held.shape:
+        return False
+    return bool(held.shape[0] != np.prod(data.shape[:lead]))
+
+
+def row_each(found: Hdf5Set, name: str, kept: Int64, episodes: Episodes) -> Found:
+    """Labels in a data set with a row for each episode, of which those ``kept`` are not empty."""
+    texts = read_texts(found, name)
+    table, classes = (found.table(name), None) if texts is None else numbered(texts)
+    total = episodes.ends.size + episodes.empty
+    if table.shape[:1] != (total,):
+        raise FormatError(
+            f"{name!r} has another number of rows than the data, and than there are episodes",
+            path=found.path,
+            found=f"shape {table.shape}",
+            expected=f"{int(episodes.ends[-1])} rows, or {total} episodes",
+            hint="labels_field=None serves the data without labels",
+        )
+    return of_each_episode(np.asarray(table[kept]), episodes), classes

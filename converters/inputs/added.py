@@ -1,0 +1,253 @@
+"""Samples that a program adds: what is kept of them until their file is finished."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+
+from asyncreader.array_types import Array, Int64
+from asyncreader.checks import FILL_MASKED
+from asyncreader.errors import ParamsError
+from asyncreader.formats.packed import DATA, MOST_AXES, NUMBER_DTYPES, is_field_name
+
+from ..temp_tables import Numbers, PathOf, Strings
+from .samples import Samples
+
+#: Sides of a picture are longer than so many pixels, and its channels are at most so many, as in a
+#: file that another program wrote (asyncreader/sources/request.py).
+_MOST_CHANNELS: Final = 4
+
+
+def as_array(value: object, what: str) -> Array:
+    """A value as numbers of a dtype that sets have; ParamsError for anything else. ``what``: its
+    name in messages."""
+    kind = type(value)
+    if isinstance(value, np.ma.MaskedArray):
+        raise ParamsError(f"{what} has a mask, which would be lost", hint=FILL_MASKED)
+    palette = kind.__module__.startswith("PIL.") and getattr(value, "mode", "") not in _MODES
+    if palette and what == f"field {DATA!r}":
+        raise ParamsError(
+            "a picture of a mode that is not packed",
+            found=repr(getattr(value, "mode", "")),
+            expected=" or ".join(map(repr, _MODES)),
+            hint="convert it: image.convert('RGB')",
+        )
+    try:
+        array: Array = np.asarray(value)
+    except Exception as exc:  # rows of several lengths, a tensor on a GPU
+        raise ParamsError(
+            f"{what} is no array of numbers", found=kind.__name__, hint=str(exc)[:200]
+        ) from exc
+    if array.dtype.newbyteorder("=").name not in NUMBER_DTYPES:
+        raise ParamsError(
+            f"{what} has a dtype that is not packed",
+            found=f"{kind.__name__}, dtype {array.dtype}",
+            expected=", ".join(NUMBER_DTYPES),
+        )
+    return array
+
+
+#: Modes of Pillow's images whose numbers are those of pixels.
+_MODES: Final = ("L", "RGB", "I;16", "I", "F", "1")
+
+
+@dataclass(frozen=True)
+class Form:
+    """How the samples of a field are stored. ``way``: as "rows" of numbers, as the "picture" of a
+    sample, which is cut, resized and encoded, or as a "mask" that is cut as that picture is.
+
+    ``dtype``, ``shape``: what all rows must have; of pictures that differ in size: of the first.
+    """
+
+    name: str
+    way: str
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+
+    @classmethod
+    def of_rows(cls, name: str, row: Array) -> Form:
+        """The form of rows like this one; ParamsError where that is none."""
+        if row.size == 0 or row.ndim > MOST_AXES:
+            raise ParamsError(
+                f"field {name!r} has rows without a number, or with too many axes",
+                found=f"shape {row.shape}",
+            )
+        return cls(name, "rows", row.dtype.newbyteorder("="), row.shape)
+
+    @property
+    def picture(self) -> bool:
+        """Whether raw rows are pictures (H, W, C) as ``convert`` packs them."""
+        if len(self.shape) != 3 or self.shape[0] <= _MOST_CHANNELS:
+            return False
+        deep = self.dtype == np.uint16 and self.shape[2] == 1
+        return deep or (self.dtype == np.uint8 and self.shape[2] in (1, 3))
+
+    @property
+    def words(self) -> str:
+        """For messages."""
+        return f"shape {self.shape}, {self.dtype}"
+
+    def check(self, row: Array) -> Array:
+        """The row, or rows (n, ...), if it has this form; else ParamsError."""
+        if row.dtype.newbyteorder("=") == self.dtype and row.shape == self.shape:
+            return row
+        raise ParamsError(
+            f"field {self.name!r} of a sample differs from the first one's",
+            found=f"shape {row.shape}, {row.dtype}",
+            expected=self.words,
+            hint="pad or cut it to that shape, cast it with array.astype, or write another set",
+        )
+
+
+class AddedLabels:
+    """Labels in the order in which they are added: rows of numbers, or text as classes.
+
+    ``first``: the first label, which says what all are; ``classes``: names by number, if given.
+    """
+
+    def __init__(self, first: object, classes: tuple[str, ...] | None) -> None:
+        self._text = isinstance(first, str)
+        self._classes = classes
+        self._numbers: dict[str, int] = {name: n for n, name in enumerate(classes or ())}
+        self._width = 1 if self._text else as_array(first, "the label").size
+        real = not self._text and as_array(first, "the label").dtype.kind == "f"
+        self._dtype: np.dtype[Any] = np.dtype(np.float64 if real else np.int64)
+        self._rows = Numbers("d" if real else "q", self._width)
+        self.kind = "class" if self._text or classes is not None else "values"
+
+    def add(self, label: object) -> None:
+        """Add one label: a number, a row of numbers, or text."""
+        if type(label) is int and self._width == 1 and self._classes is None and not self._text:
+            if not -(1 << 63) <= label < 1 << 63:
+                raise ParamsError("a label beyond int64 cannot be packed", found=label)
+            self._rows.append(label)
+        else:
+            self.add_many([label] if isinstance(label, str) else as_array(label, "the label")[None])
+
+    def add_many(self, labels: object) -> int:
+        """Add labels (n,) or (n, L), or n texts; returns n."""
+        if self._text:
+            return self._add_names(labels)
+        table = as_array(labels, "labels")
+        count = len(table) if table.ndim else 0
+        rows = table.reshape(count, -1) if count else table
+        kinds = "bui" + self._dtype.kind
+        if not count or rows.shape[1] != self._width or rows.dtype.kind not in kinds:
+            raise ParamsError(
+                "a label differs from the first one",
+                found=f"shape {table.shape[1:]}, {table.dtype}",
+                expected=f"{self._width} of {self._dtype}",
+                hint="an array of the picture's size is a field: add(image, mask=array)",
+            )
+        if rows.dtype == np.uint64 and bool((rows > np.uint64(2**63 - 1)).any()):
+            raise ParamsError("labels beyond int64 cannot be packed")
+        if self._classes is not None:
+            wrong = (rows < 0) | (rows >= len(self._classes))
+            if wrong.any():
+                raise self._unknown(rows[wrong][0])
+        self._rows.extend(rows)
+        return count
+
+    def _add_names(self, labels: object) -> int:
+        names = labels.tolist() if isinstance(labels, np.ndarray) else labels
+        if not isinstance(names, list | tuple) or not all(isinstance(n, str) for n in names):
+            raise ParamsError("a label that is not text, as the first one is", found=labels)
+        for name in names:
+            if self._classes is not None and name not in self._numbers:
+                raise self._unknown(name)
+            if "\0" in name:
+                raise ParamsError("a label with a NUL character cannot be packed", found=name)
+            self._rows.append(self._numbers.setdefault(name, len(self._numbers)))
+        return len(names)
+
+    def _unknown(self, label: object) -> ParamsError:
+        return ParamsError(
+            "a label that is not one of the classes",
+            found=label,
+            expected=f"one of {len(self._classes or ())} names, or its number",
+        )
+
+    @property
+    def classes(self) -> tuple[str, ...] | None:
+        """Class names by number: those given, or the sorted labels of a set of text."""
+        return self._classes or (tuple(sorted(self._numbers)) if self._text else None)
+
+    def rows(self, numbers: Int64) -> Array:
+        """(n, L) of samples, once all were added."""
+        table = self._rows.rows()[numbers].reshape(numbers.size, -1)
+        return self.sorted_numbers()[table] if self._text and self._classes is None else table
+
+    def sorted_numbers(self) -> Int64:
+        """The class number of each text, in the order in which they came first."""
+        place = {name: n for n, name in enumerate(sorted(self._numbers))}
+        return np.array([place[name] for name in self._numbers], np.int64)
+
+    def close(self) -> None:
+        """Close the temporary file."""
+        self._rows.close()
+
+
+class AddedSamples(Samples):
+    """What the tables of a file need of samples that were added: labels and paths, on disk."""
+
+    def __init__(self, encoding: str, forms: Sequence[Form], encodings: Sequence[str]) -> None:
+        super().__init__()
+        self.count = 0  # it is not known
+        self.encoding, self.channels, self.notes = encoding, 3, ()
+        self.fields = tuple(form.name for form in forms)
+        self._encodings = tuple(encodings)
+        self.labels: AddedLabels | None = None
+        self._names: Strings | None = None
+
+    @property
+    def encodings(self) -> tuple[str, ...]:
+        return self._encodings
+
+    @property
+    def label_kind(self) -> str:  # type: ignore[override]
+        return "none" if self.labels is None else self.labels.kind
+
+    @property
+    def paths(self) -> tuple[PathOf | None, ...]:  # type: ignore[override]
+        path = None if self._names is None else self._names.freeze().__getitem__
+        return path, *[None] * (len(self.fields) - 1)
+
+    def add_path(self, path: object) -> None:
+        """Keep the path of the next sample. ParamsError for one that is no name."""
+        try:
+            name = os.fsencode(path)  # type: ignore[arg-type]
+        except (TypeError, ValueError) as exc:
+            raise ParamsError("path must be text, or a path", found=repr(path)[:80]) from exc
+        if b"\0" in name or not name:
+            raise ParamsError("an empty path, or one with a NUL character", found=repr(path)[:80])
+        if self._names is None:
+            self._names = Strings()
+        self._names.append(name)
+
+    @property
+    def classes(self) -> tuple[str, ...] | None:
+        return None if self.labels is None else self.labels.classes
+
+    def label_rows(self, numbers: Int64) -> Array | None:
+        return None if self.labels is None else self.labels.rows(numbers)
+
+    def close(self) -> None:
+        if self.labels is not None:
+            self.labels.close()
+        if self._names is not None:
+            self._names.close()
+
+
+def check_names(names: Sequence[str]) -> None:
+    """ParamsError for a name that no field can have."""
+    for name in names:
+        if not is_field_name(name):
+            raise ParamsError(
+                "not a valid name of a field",
+                found=repr(name),
+                expected="letters, digits, _ and -, and none of data, labels, paths, ...",
+            )

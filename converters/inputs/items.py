@@ -1,0 +1,163 @@
+"""Samples out of what a program has: arrays, tuples, dicts, a map-style dataset, a generator."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Final, Protocol, TypeAlias, runtime_checkable
+
+from asyncreader.array_types import Array
+from asyncreader.errors import ParamsError
+
+#: What is taken of a dict, by the names that others use, too.
+_NAMES: Final = {
+    **dict.fromkeys(("data", "image"), "data"),
+    **dict.fromkeys(("label", "labels"), "label"),
+    **dict.fromkeys(("path", "paths", "key"), "path"),
+}
+
+#: Bytes of rows that are read together from an array.
+_TOGETHER: Final = 4 << 20
+
+
+@runtime_checkable
+class MapStyle(Protocol):
+    """Samples by number, as torch's map-style datasets have them."""
+
+    def __len__(self) -> int: ...
+    def __getitem__(self, index: int, /) -> object: ...
+
+
+#: What ``convert`` takes in place of a path.
+Items: TypeAlias = Iterable[object] | MapStyle
+
+
+class Taker(Protocol):
+    """What samples are given to: a Writer."""
+
+    def add(
+        self, data: object, label: object = None, *, path: Any = None, **fields: object
+    ) -> None:
+        """Take one."""
+
+    def add_many(
+        self, data: object, labels: object = None, *, paths: Any = None, **fields: object
+    ) -> None:
+        """Take many."""
+
+
+def is_paths(source: object) -> bool:
+    """Whether this is a path, or a list of them, and no samples."""
+    if isinstance(source, list | tuple):
+        return all(isinstance(one, str | os.PathLike) for one in source)
+    return isinstance(source, str | os.PathLike)
+
+
+def count_of(source: Items) -> int | None:
+    """Samples in ``source``; None where only its end tells."""
+    table = _columns(source)
+    if table is not None:
+        return len(next(iter(table.values())))
+    try:
+        return len(source)  # type: ignore[arg-type]
+    except TypeError:
+        return None
+
+
+def give(source: Items, taker: Taker) -> Iterator[int]:
+    """Give all samples of ``source`` to ``taker``; yields how many after each."""
+    table = _columns(source)
+    if table is not None:
+        yield from _give_columns(table, taker)
+        return
+    if isinstance(source, Mapping):
+        raise _unclear("a dict whose values are no arrays", source)
+    mapped = isinstance(source, MapStyle) and not isinstance(source, list | tuple)
+    # a map-style dataset need not say by IndexError where it ends
+    samples: Any = (source[n] for n in range(len(source))) if mapped else source  # type: ignore
+    for number, sample in enumerate(samples):
+        _give_one(sample, taker, number)
+        yield number + 1
+
+
+def _give_one(sample: object, taker: Taker, number: int) -> None:
+    if isinstance(sample, Mapping):
+        parts = _named(sample, f"sample {number}")
+        taker.add(parts.pop("data"), parts.pop("label", None), **parts)
+    elif isinstance(sample, tuple | list) and not _numbers(sample):
+        if len(sample) != 2:
+            raise _unclear(f"sample {number} is a tuple of {len(sample)}", sample)
+        taker.add(sample[0], sample[1])
+    else:
+        taker.add(sample)
+
+
+def _numbers(sample: tuple[object, ...] | list[object]) -> bool:
+    """Whether a list is a row of numbers, and no (data, label)."""
+    return isinstance(sample, list) and all(isinstance(one, int | float | list) for one in sample)
+
+
+def _named(parts: Mapping[Any, object], where: str) -> dict[str, Any]:
+    """The parts of a sample by the names that a Writer has for them."""
+    found: dict[str, Any] = {}
+    for name, value in parts.items():
+        own = _NAMES.get(name, name)
+        if own in found:
+            raise _unclear(f"{where} has its {own} twice", parts)
+        found[own] = value
+    if "data" not in found:
+        raise _unclear(f"{where} does not say which part is the data", parts)
+    return found
+
+
+def _unclear(what: str, given: Any) -> ParamsError:
+    names = ", ".join(map(repr, given)) if isinstance(given, Mapping) else type(given).__name__
+    return ParamsError(
+        what,
+        found=names[:200],
+        expected="data; (data, label); or a dict of 'data' (or 'image'), 'label', 'path' and "
+        "other fields",
+    )
+
+
+def _columns(source: Any) -> dict[str, Any] | None:
+    """Arrays that hold all samples: an array, (data, labels), or arrays by name; else None."""
+    if _is_array(source):
+        return {"data": source}
+    if isinstance(source, tuple) and len(source) == 2 and all(map(_is_array, source)):
+        data, labels = source
+        return {"data": data, "label": labels} if len(data) == len(labels) else None
+    if isinstance(source, Mapping) and source and all(map(_is_array, source.values())):
+        return _named(source, "the source")
+    return None
+
+
+def _is_array(value: object) -> bool:
+    """Whether a value has rows of one shape: an array, a memmap, a data set of h5py or zarr."""
+    shape = getattr(value, "shape", None)
+    return isinstance(shape, tuple) and len(shape) > 0 and hasattr(value, "dtype")
+
+
+def _give_columns(table: dict[str, Any], taker: Taker) -> Iterator[int]:
+    count = len(table["data"])
+    for name, column in table.items():
+        if len(column) != count:
+            raise ParamsError(
+                f"{name!r} has another number of rows than the data",
+                found=len(column),
+                expected=count,
+            )
+    each = max(1, sum(_row_bytes(column) for column in table.values()))
+    step = max(1, _TOGETHER // each)
+    for start in range(0, count, step):
+        part: dict[str, Array] = {n: column[start : start + step] for n, column in table.items()}
+        data, labels, paths = part.pop("data"), part.pop("label", None), part.pop("path", None)
+        taker.add_many(data, labels, paths=paths, **part)
+        yield min(start + step, count)
+
+
+def _row_bytes(column: Any) -> int:
+    size = getattr(column.dtype, "itemsize", 8)
+    for side in column.shape[1:]:
+        size *= int(side)
+    return int(size)

@@ -1,0 +1,355 @@
+"""Takes samples that a program adds into one file: kept in blocks, or encoded by threads."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections import deque
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Final
+
+import numpy as np
+
+from asyncreader.array_types import Array
+from asyncreader.errors import ParamsError, located
+from asyncreader.formats.packed import DATA
+from asyncreader.system.futures import result_of, submit
+
+from ..check_options import check_encoding
+from ..encode import Packed, Recipe, Sample, make_recipe, packed_many, packed_pixels
+from ..inputs.added import AddedLabels, AddedSamples, Form, as_array, check_names
+from ..inputs.masks import stored_values
+from ..options import Options
+from ..ordered_pool import BYTES_PER_JOB
+from .one_file import PackedFile, SetFile
+
+#: Bytes of rows that are kept until they are hashed and written together, and most of such rows.
+TOGETHER: Final = 1 << 20
+MOST_ROWS: Final = 1 << 14
+
+
+@dataclass(frozen=True)
+class AddingPlan:
+    """How samples like the first one are stored, in a file of ``options``.
+
+    ``recipe``: of pictures that are encoded or resized, None where all fields are raw as they are;
+    ``label``, ``named``: the first sample's label, and whether it has a path.
+    """
+
+    options: Options
+    forms: tuple[Form, ...]
+    encodings: tuple[str, ...]
+    recipe: Recipe | None
+    label: object
+    classes: tuple[str, ...] | None
+    named: bool
+
+    @classmethod
+    def of(
+        cls,
+        options: Options,
+        classes: tuple[str, ...] | None,
+        data: object,
+        label: object,
+        path: object,
+        fields: Mapping[str, object],
+    ) -> AddingPlan:
+        """The plan by the first sample; ParamsError for one that cannot be stored."""
+        check_names(tuple(fields))
+        if classes is not None and label is None:
+            raise ParamsError("classes are the names of labels, and this sample has none")
+        encoding, recipe = options.encoding or "raw", None
+        others = {name: as_array(value, f"field {name!r}") for name, value in fields.items()}
+        if encoding == "raw" and options.size is None and not isinstance(data, bytes):
+            array = as_array(data, f"field {DATA!r}")
+            forms = [Form.of_rows(name, row) for name, row in {DATA: array, **others}.items()]
+            check_encoding(options, encoding, options.channels or 3, options.bits)
+        else:
+            form, recipe = _picture_form(options, encoding, data)
+            forms = [form, *(_other_form(name, row, form) for name, row in others.items())]
+        plain = encoding == "raw"
+        others_as = ("raw" if plain or form.way == "rows" else "png" for form in forms[1:])
+        return cls(
+            options,
+            tuple(forms),
+            (encoding, *others_as),
+            recipe,
+            label,
+            classes,
+            path is not None,
+        )
+
+    @property
+    def words(self) -> str:
+        """What samples have in common, and how they are stored: equal for equal plans."""
+        fixed = self.recipe is None
+        forms = [(f.name, f.way, f.dtype.str, f.shape if fixed else None) for f in self.forms]
+        label = type(self.label).__name__
+        return repr((forms, self.encodings, self.recipe, label, self.classes, self.named))
+
+    def open(self, path: str, shown: str) -> Adding:
+        """The file ``path``, which takes samples; ``shown``: its name in messages."""
+        return Blocks(self, path, shown) if self.recipe is None else Pictures(self, path, shown)
+
+
+def _picture_form(options: Options, encoding: str, data: object) -> tuple[Form, Recipe]:
+    """Of pictures that are encoded, or resized: arrays, or image files' bytes."""
+    if isinstance(data, bytes):
+        bits, usual = options.bits, 1 if options.bits == 16 else 3
+        form = Form(DATA, "picture", np.dtype(np.uint8), ())
+    else:
+        pixels = _pixels(data)
+        if encoding == "original":
+            raise ParamsError(
+                "encoding 'original' keeps image files' own bytes",
+                found=type(data).__name__,
+                expected="bytes",
+                hint="choose encoding 'raw', 'png' or 'jpeg'",
+            )
+        deep = pixels.dtype == np.uint16
+        bits, usual = options.bits or (16 if deep else None), pixels.shape[2]
+        form = Form(DATA, "picture", pixels.dtype, pixels.shape)
+    channels = options.channels or usual
+    check_encoding(options, encoding, channels, bits)
+    return form, make_recipe(options, encoding, channels, bits)
+
+
+def _pixels(data: object) -> Array:
+    """A picture as (H, W, C)."""
+    array = as_array(data, f"field {DATA!r}")
+    pixels = array[:, :, None] if array.ndim == 2 else array
+    deep = pixels.dtype == np.uint16
+    if pixels.ndim != 3 or pixels.shape[2] not in ((1,) if deep else (1, 3)) or not pixels.size:
+        good = False
+    else:
+        good = deep or pixels.dtype == np.uint8
+    if not good:
+        raise ParamsError(
+            "only pictures can be encoded or resized",
+            found=f"shape {array.shape}, {array.dtype}",
+            expected="(H, W), (H, W, 1) or (H, W, 3) uint8; or (H, W) uint16",
+            hint="choose encoding 'raw', without size, for any other array",
+        )
+    return pixels
+
+
+def _other_form(name: str, row: Array, picture: Form) -> Form:
+    """A field of pictures: whole numbers of their height and width are a mask, cut as they are."""
+    form = Form.of_rows(name, row)
+    sized = picture.shape and row.shape[:2] == picture.shape[:2]
+    mask = sized and row.dtype in (np.uint8, np.uint16) and row.shape[2:] in ((), (1,), (3,))
+    return replace(form, way="mask") if mask else form
+
+
+class Adding:
+    """Takes samples, and gives them to the file: its labels and paths here, the rest by a way of
+    its own."""
+
+    def __init__(self, plan: AddingPlan, path: str, shown: str) -> None:
+        forms = plan.forms
+        self._samples = AddedSamples(plan.encodings[0], forms, plan.encodings)
+        self._forms = {form.name: form for form in forms}
+        self._labelled, self._named = plan.label is not None, plan.named
+        if self._labelled:
+            self._samples.labels = AddedLabels(plan.label, plan.classes)
+        self._number = self._taken = 0
+        self._file = SetFile(plan.options, self._samples, path, shown, ())
+
+    @property
+    def count(self) -> int:
+        """Samples that were taken."""
+        return self._taken
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of the samples that were taken; less what is still to be encoded."""
+        return self._file.bytes
+
+    def add(self, data: object, label: object, path: object, fields: Mapping[str, object]) -> None:
+        """Take one sample."""
+        raise NotImplementedError
+
+    def _tell(self, label: object, path: object, fields: Mapping[str, object]) -> None:
+        """Keep label and path of a sample. ParamsError where it has other parts than the first."""
+        if (label is not None) != self._labelled or (path is not None) != self._named:
+            raise self._others(label, path, fields)
+        if len(fields) + 1 != len(self._forms) or not fields.keys() <= self._forms.keys():
+            raise self._others(label, path, fields)
+        self._taken += 1
+        if label is not None:
+            assert self._samples.labels is not None
+            self._samples.labels.add(label)
+        if path is not None:
+            self._samples.add_path(path)
+
+    def _others(self, label: object, path: object, fields: Mapping[str, object]) -> ParamsError:
+        def parts(labelled: bool, named: bool, names: Sequence[str]) -> str:
+            said = {"a label": labelled, "a path": named}
+            return ", ".join([*names, *(word for word, there in said.items() if there)])
+
+        return ParamsError(
+            "a sample has other parts than the first one",
+            found=parts(label is not None, path is not None, (DATA, *fields)),
+            expected=parts(self._labelled, self._named, tuple(self._forms)),
+        )
+
+    def _write(self, sample: Sample) -> None:
+        self._file.append(self._number, sample)
+        self._number += sample[0].count
+
+    def finish(self) -> PackedFile:
+        """Write what is left, and finish the file."""
+        return self._file.finish()
+
+    def close(self) -> None:
+        """Close what is open, finished or not."""
+        self._file.close()
+        self._samples.close()
+
+
+class Blocks(Adding):
+    """Samples whose fields are all raw: kept until there are enough of them to be written."""
+
+    def __init__(self, plan: AddingPlan, path: str, shown: str) -> None:
+        super().__init__(plan, path, shown)
+        forms = plan.forms
+        self._row_bytes = sum(form.dtype.itemsize * math.prod(form.shape) for form in forms)
+        self._size = max(1, min(MOST_ROWS, TOGETHER // self._row_bytes))
+        little = {form.name: form.dtype.newbyteorder("<") for form in forms}
+        self._blocks = {f.name: np.empty((self._size, *f.shape), little[f.name]) for f in forms}
+        self._held = 0
+        first = forms[0]
+        self._first, self._first_form = self._blocks[DATA], first
+        self._dtype, self._shape = first.dtype, first.shape
+
+    @property
+    def bytes(self) -> int:
+        return super().bytes + self._held * self._row_bytes
+
+    def add(self, data: object, label: object, path: object, fields: Mapping[str, object]) -> None:
+        at = self._held
+        # the usual case costs no call
+        plain = type(data) is np.ndarray and data.dtype == self._dtype
+        if not plain or data.shape != self._shape:  # type: ignore[attr-defined]
+            data = self._first_form.check(as_array(data, f"field {DATA!r}"))
+        self._tell(label, path, fields)
+        self._first[at] = data
+        for name, value in fields.items():
+            row = as_array(value, f"field {name!r}")
+            self._blocks[name][at] = self._forms[name].check(row)
+        self._held = at + 1
+        if self._held == self._size:
+            self._flush()
+
+    def add_many(self, table: Mapping[str, Any], labels: Any, paths: Any) -> None:
+        """Take samples (n, ...), as they are in memory."""
+        parts = labels is None, paths is None
+        if parts != (not self._labelled, not self._named) or table.keys() != self._forms.keys():
+            raise self._others(labels, paths, {n: v for n, v in table.items() if n != DATA})
+        rows = {}
+        for name, form in self._forms.items():
+            rows[name] = as_array(table[name], f"field {name!r}")
+            every = replace(form, shape=(len(table[name]), *form.shape))
+            every.check(rows[name])
+        self._flush()
+        if labels is not None:
+            assert self._samples.labels is not None
+            self._samples.labels.add_many(labels)
+        for path in paths or ():
+            self._samples.add_path(path)
+        count = len(table[DATA])
+        self._taken += count
+        step = max(self._size, MOST_ROWS // 4)
+        for start in range(0, count, step):
+            self._pack({name: array[start : start + step] for name, array in rows.items()})
+
+    def _flush(self) -> None:
+        count, self._held = self._held, 0
+        if count:
+            self._pack({name: block[:count] for name, block in self._blocks.items()})
+
+    def _pack(self, rows: Mapping[str, Array]) -> None:
+        self._write(tuple(packed_many(rows[n], form.picture) for n, form in self._forms.items()))
+
+    def finish(self) -> PackedFile:
+        self._flush()
+        return super().finish()
+
+
+class Pictures(Adding):
+    """Samples whose pictures are encoded or resized, by threads; they are written in order."""
+
+    def __init__(self, plan: AddingPlan, path: str, shown: str) -> None:
+        super().__init__(plan, path, shown)
+        assert plan.recipe is not None
+        self._recipe, self._jobs = plan.recipe, plan.options.jobs
+        self._pool = ThreadPoolExecutor(self._jobs, thread_name_prefix="asyncreader-writer")
+        self._pending: deque[tuple[int, Future[Sample]]] = deque()
+        self._bytes = 0
+        self._added = 0
+
+    def add(self, data: object, label: object, path: object, fields: Mapping[str, object]) -> None:
+        picture = data if isinstance(data, bytes) else _pixels(data).copy()
+        if not isinstance(picture, bytes):
+            self._same_kind(picture)
+        self._tell(label, path, fields)
+        others = {name: self._kept(name, value) for name, value in fields.items()}
+        size = len(picture) if isinstance(picture, bytes) else picture.nbytes
+        size += sum(row.nbytes for row in others.values())
+        shown = None if path is None else os.fsdecode(os.fspath(path))  # type: ignore[call-overload]
+        work = partial(self._encoded, self._added, shown, picture, others)
+        self._pending.append((size, submit(self._pool, work)))
+        self._added += 1
+        self._bytes += size
+        while len(self._pending) > 4 * self._jobs or self._bytes > BYTES_PER_JOB * self._jobs:
+            self._take()
+
+    def _same_kind(self, pixels: Array) -> None:
+        """ParamsError for a picture that would lose bits or channels, or get some."""
+        form = self._forms[DATA]
+        if form.shape and (pixels.dtype, pixels.shape[2]) != (form.dtype, form.shape[2]):
+            form.check(pixels)
+
+    def _kept(self, name: str, value: object) -> Array:
+        """A copy of a field, which is compared with the first one's."""
+        row, form = as_array(value, f"field {name!r}"), self._forms[name]
+        if form.way == "mask":
+            row = row[:, :, None] if row.ndim == 2 else row
+            if row.ndim != 3 or row.dtype != form.dtype:
+                form.check(row)
+            return row.copy()
+        return form.check(row).copy()
+
+    def _encoded(
+        self, number: int, path: str | None, picture: bytes | Array, others: Mapping[str, Array]
+    ) -> Sample:
+        """In a thread: a sample as it is stored."""
+        with located(index=number, source_path=path):
+            if isinstance(picture, bytes):
+                first = self._recipe.from_file(picture, lambda _: None)
+            else:
+                first = self._recipe.from_pixels(picture)
+            return (first, *(self._stored(name, row, picture) for name, row in others.items()))
+
+    def _stored(self, name: str, row: Array, picture: bytes | Array) -> Packed:
+        form = self._forms[name]
+        if form.way == "rows" or isinstance(picture, bytes):
+            return packed_pixels(row, form.picture)
+        return stored_values(name, row, (picture.shape[0], picture.shape[1]), self._recipe)
+
+    def _take(self) -> None:
+        size, future = self._pending.popleft()
+        self._bytes -= size
+        self._write(result_of(future))
+
+    def finish(self) -> PackedFile:
+        while self._pending:
+            self._take()
+        return super().finish()
+
+    def close(self) -> None:
+        self._pool.shutdown(cancel_futures=True)
+        super().close()

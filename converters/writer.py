@@ -1,0 +1,318 @@
+"""``Writer``: a set made of samples that a program adds, in any of the formats of ``convert``."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final, Self, Unpack
+
+import numpy as np
+from xxhash import xxh3_64_hexdigest
+
+from asyncreader.errors import ParamsError, ReaderClosedError, SourceError
+from asyncreader.formats.packed import DATA
+from asyncreader.version import __version__
+
+from .check_options import check_writer
+from .inputs.added import as_array
+from .inputs.packed import PackedSamples
+from .options import PathLike, WriterKeywords
+from .outputs.adding import Adding, AddingPlan, Blocks
+from .outputs.one_file import data_file
+from .outputs.pieces import PIECE, Pieces
+from .outputs.publish import Target
+from .outputs.shards import pack_shards
+from .report import ConvertReport
+
+#: Of options that were met when samples were added: shards are copies.
+_AS_STORED: Final[dict[str, Any]] = {
+    **dict.fromkeys(("encoding", "size", "quality", "channels", "bits", "restarts")),
+    "resize": "crop",
+}
+
+
+class Writer:
+    """Writes a set sample by sample; it appears under its name when it is complete and verified.
+
+    ::
+
+        with Writer("train.h5") as writer:
+            for image, label in samples:
+                writer.add(image, label)
+
+    The first sample says what all of them are: which fields there are, their dtypes and shapes, and
+    whether there are labels and paths. A sample that differs is a ParamsError with its number, and
+    nothing of the set is published. ``classes``: class names by number; without it labels that are
+    text become the numbers of their sorted names. The other options are those of
+    :func:`convert`, where they apply to samples that are no files; ``encoding`` is "raw" unless
+    said otherwise. A block that ends with an error, and a process that ends, leave the target as it
+    was. Memory is bounded. Not for several threads at once.
+
+    Raises ParamsError for options and samples, SourceError where the target cannot be written,
+    ReaderClosedError after ``close()``. ``report``: what was written, once it is published.
+    """
+
+    def __init__(
+        self,
+        dst: PathLike,
+        *,
+        classes: Sequence[str] | None = None,
+        **options: Unpack[WriterKeywords],
+    ) -> None:
+        self._begun = time.perf_counter()
+        self._options = check_writer(dst, options)
+        self._classes = None if classes is None else _checked_names(classes)
+        self.report: ConvertReport | None = None
+        self._count = 0
+        self._closed = self._refused = False
+        self._stack = contextlib.ExitStack()
+        self._target = self._stack.enter_context(
+            Target(
+                self._options.dst,
+                self._options.kind,
+                self._options.overwrite,
+                self._options.resume,
+            )
+        )
+        self._set: Adding | None = None
+        self._plan: AddingPlan | None = None
+        # shards are made of files that are copied when all samples are there
+        self._pieces: Pieces | None = None
+        if self._options.sharded:
+            self._pieces = Pieces(self._target.workspace, self._options.resume)
+            self._target.keep = self._pieces.count > 0
+
+    @property
+    def count(self) -> int:
+        """Samples added so far."""
+        return self._count
+
+    def add(
+        self, data: object, label: object = None, *, path: PathLike | None = None, **fields: object
+    ) -> None:
+        """Add one sample.
+
+        ``data``: an array of numbers of any shape, or whatever numpy makes one of (a torch tensor,
+        a Pillow image), or the bytes of an image file; ``label``: a number, a row of numbers or
+        text; ``path``: where it comes from; ``fields``: other arrays of this sample by name. With
+        ``resume`` a sample whose path the interrupted run has written is left as it is.
+        """
+        self._add(data, label, path, fields)
+
+    def __contains__(self, path: object) -> bool:
+        """Whether an interrupted run has written the sample of this path, so that with ``resume``
+        it need not be made again."""
+        known = isinstance(path, str | os.PathLike)
+        return known and self._pieces is not None and self._pieces.holds(path)  # type: ignore[arg-type]
+
+    def add_many(
+        self,
+        data: object,
+        labels: object = None,
+        *,
+        paths: Sequence[PathLike] | None = None,
+        **fields: object,
+    ) -> None:
+        """Add samples (n, ...) at once, which is much faster than one by one where they are small.
+
+        ``labels``: (n,) or (n, L), or n texts; ``paths``: n; ``fields``: (n, ...) each.
+        """
+        with self._numbered():
+            table = {DATA: _rows(data, DATA)}
+            table |= {name: _rows(value, name) for name, value in fields.items()}
+            count = len(table[DATA])
+            sizes = {name: len(rows) for name, rows in table.items()}
+            if labels is not None:
+                labels = labels if isinstance(labels, list | tuple) else as_array_or_text(labels)
+                sizes["labels"] = len(labels)
+            if paths is not None:
+                sizes["paths"] = len(paths)
+            if set(sizes.values()) != {count}:
+                raise ParamsError("a number of rows differs", found=str(sizes))
+        if not count:
+            return
+        first = None if labels is None else labels[0]
+        adding = self._begin(table[DATA][0], first, paths, {n: table[n][0] for n in fields})
+        if not isinstance(adding, Blocks) or self._options.resume:
+            for i in range(count):
+                label, path = (None if o is None else o[i] for o in (labels, paths))
+                self._add(table[DATA][i], label, path, {n: table[n][i] for n in fields})
+            return
+        with self._numbered():
+            adding.add_many(table, labels, paths)
+            self._count += count
+
+    # -- inside ------------------------------------------------------------------------------
+
+    def _add(
+        self, data: object, label: object, path: PathLike | None, fields: Mapping[str, object]
+    ) -> None:
+        adding = self._set
+        if adding is None or self._refused:
+            adding = self._begin(data, label, path, fields)
+        try:
+            if path is None or self._pieces is None or path not in self:
+                adding.add(data, label, path, fields)
+            if self._options.resume and adding.bytes >= PIECE:
+                self._finish_piece(adding)
+        except BaseException as exc:
+            self._refuse(exc)
+            raise
+        self._count += 1
+
+    def _begin(
+        self, data: object, label: object, path: object, fields: Mapping[str, object]
+    ) -> Adding:
+        """The file that takes the next sample; how it is made follows from the first one."""
+        with self._numbered():
+            if self._set is None:
+                if self._plan is None:
+                    self._plan = self._planned(data, label, path, fields)
+                work = self._target.work if self._pieces is None else self._pieces.path
+                self._set = self._plan.open(work, self._target.shown)
+                self._stack.callback(self._set.close)
+            return self._set
+
+    def _planned(
+        self, data: object, label: object, path: object, fields: Mapping[str, object]
+    ) -> AddingPlan:
+        options = self._options
+        if options.resume and (path is None or (isinstance(label, str) and not self._classes)):
+            raise ParamsError(
+                "resume needs the path of each sample, and with labels of text classes",
+                hint="add(data, label, path=key); Writer(..., classes=[...])",
+            )
+        if self._pieces is not None:
+            options = replace(options, shards=None, shard_size=None)
+            options = replace(options, format="hdf5", compression=None, chunk=1)
+        plan = AddingPlan.of(options, self._classes, data, label, path, fields)
+        if self._pieces is not None:
+            said = f"{plan.words} {__version__}".encode("utf-8", "surrogateescape")
+            self._pieces.check_kind(xxh3_64_hexdigest(said))
+        return plan
+
+    def _finish_piece(self, adding: Adding) -> None:
+        """Finish a file of the shards; the next sample begins another."""
+        assert self._pieces is not None
+        adding.finish()
+        adding.close()
+        self._pieces.finish()
+        self._set, self._target.keep = None, self._options.resume
+
+    @contextlib.contextmanager
+    def _numbered(self) -> Any:
+        """An error inside names the next sample, and is the end of this set."""
+        if self._closed:
+            raise ReaderClosedError("this Writer was closed")
+        if self._refused:
+            raise ParamsError(
+                "nothing more can be added: a sample was refused, so nothing is published",
+                path=self._options.dst,
+                found=f"sample {self._count}",
+            )
+        try:
+            yield
+        except BaseException as exc:
+            self._refuse(exc)
+            raise
+
+    def _refuse(self, error: BaseException) -> None:
+        self._refused = True
+        if isinstance(error, ParamsError) and error.index is None:
+            error.index = self._count
+            error.path = error.path or self._options.dst
+
+    def close(self) -> ConvertReport | None:
+        """Publish the set; returns the report. Idempotent. After a sample was refused nothing is
+        published: that is a ParamsError."""
+        if self._closed:
+            return self.report
+        try:
+            with self._numbered():
+                if self._set is None and (self._pieces is None or not self._pieces.count):
+                    raise SourceError(
+                        "no sample was added, so there is no set", path=self._options.dst
+                    )
+                self._finish()
+        except BaseException as exc:
+            self._end(exc)
+            raise
+        self._end(None)
+        return self.report
+
+    def _finish(self) -> None:
+        options, adding = self._options, self._set
+        if self._pieces is not None:
+            if adding is not None and adding.count:
+                self._finish_piece(adding)
+            source = self._pieces.pattern
+            copied = replace(options, src=source, sources=(source,), **_AS_STORED)
+            with contextlib.closing(PackedSamples(copied)) as samples:
+                self.report = pack_shards(copied, samples, self._target, self._begun, None)
+            return
+        assert adding is not None
+        packed = adding.finish()
+        assert packed.meta is not None
+        self._target.publish()
+        self.report = ConvertReport(
+            target=options.dst,
+            format=options.format,
+            encoding=packed.meta.encoding,
+            count=packed.meta.count,
+            skipped=(),
+            ignored={},
+            classes=packed.meta.classes,
+            bytes=os.stat(data_file(self._target.path, options.format)).st_size,
+            seconds=time.perf_counter() - self._begun,
+            rewritten=packed.rewritten,
+            narrowed=packed.narrowed,
+        )
+
+    def abandon(self) -> None:
+        """End without a set: the target is as it was. Idempotent; nothing after ``close()``."""
+        self._end(None)
+
+    def _end(self, error: BaseException | None) -> None:
+        self._closed, self._set = True, None
+        if error is not None and self._pieces is not None:
+            self._target.keep = self._options.resume and self._pieces.count > 0
+        if error is None:
+            self._stack.close()
+        else:
+            self._stack.__exit__(type(error), error, error.__traceback__)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        if error is None:
+            self.close()
+        else:
+            self._end(error)
+
+
+def _checked_names(classes: Sequence[str]) -> tuple[str, ...]:
+    names = tuple(classes)
+    good = bool(names) and all(isinstance(name, str) and "\0" not in name for name in names)
+    if isinstance(classes, str) or not good or len(set(names)) < len(names):
+        raise ParamsError("classes must be different names", found=repr(classes)[:200])
+    return names
+
+
+def as_array_or_text(labels: object) -> Any:
+    """Labels as an array, or as a list of text."""
+    kind = getattr(getattr(labels, "dtype", None), "kind", "")
+    return np.asarray(labels).tolist() if kind in ("U", "O", "T") else as_array(labels, "labels")
+
+
+def _rows(value: object, name: str) -> Any:
+    """Rows of a field: an array, or a list of what is no array, such as bytes."""
+    if isinstance(value, list | tuple):
+        return value
+    rows = as_array(value, f"field {name!r}")
+    if not rows.ndim:
+        raise ParamsError(f"field {name!r} has no rows", found="a single number")
+    return rows

@@ -1,0 +1,410 @@
+"""Writer, and convert of samples that are no files: what was added is what is stored and served."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+from PIL import Image
+
+import asyncreader
+from asyncreader import (
+    AsyncReader,
+    ParamsError,
+    ReaderClosedError,
+    SampleError,
+    SourceError,
+    Writer,
+    convert,
+)
+from asyncreader.cli.main import main
+from asyncreader.verify import verify_file
+
+SUFFIXES = (".h5", ".lmdb")
+SHAPES: tuple[tuple[int, ...], ...] = (
+    (),
+    (5,),
+    (3, 4),
+    (16, 9, 3),
+    (3, 16, 9),
+    (2, 3, 4, 5),
+    (9, 9),
+)
+DTYPES = ("u1", "<u2", ">u2", "i4", "?", "<f2", ">f4", "f8", "u8")
+
+
+def served(row: Any) -> Any:
+    """A row as the default layout hands it out: pictures with their channels first."""
+    picture = row.ndim == 3 and row.shape[0] > 4 and row.shape[2] <= 4
+    return row.transpose(2, 0, 1) if picture else row
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_rows_of_any_dtype_and_shape(tmp_path: Path, suffix: str) -> None:
+    """Each dtype and shape, with a field, labels and paths: verified, and served by a Dataset and
+    a reader as it was added."""
+    rng = np.random.default_rng(0)
+    target = tmp_path / f"set{suffix}"
+    for number, dtype in enumerate(DTYPES):
+        for shape in SHAPES if number < 2 else SHAPES[number % 3 :: 3]:
+            rows = (rng.random((6, *shape)) * 200).astype(dtype)
+            side = rng.standard_normal((6, 3)).astype("f4")
+            with Writer(target, overwrite=True) as writer:
+                for i in range(6):
+                    writer.add(rows[i], i * 2, path=f"a/{i}", side=side[i])
+            assert writer.report is not None
+            assert writer.report.count == writer.count == 6
+            report = verify_file(str(target))
+            assert (report.ok, report.checked) == (True, 12)
+            with asyncreader.open(target, data_field=["data", "side"]) as found:
+                assert found.paths == [f"a/{i}" for i in range(6)]
+                for i in range(6):
+                    (row, other), label = found[i]
+                    assert row.dtype == rows.dtype.newbyteorder("=")
+                    np.testing.assert_array_equal(row, served(rows[i]))
+                    np.testing.assert_array_equal(other, side[i])
+                    assert label.tolist() == [i * 2]
+            with AsyncReader(str(target), batch_size=6, verify="always") as reader:
+                data, labels = next(iter(reader))
+                np.testing.assert_array_equal(data, np.stack([served(row) for row in rows]))
+                np.testing.assert_array_equal(labels[:, 0], np.arange(6) * 2)
+
+
+def test_h5py_reads_what_was_written(tmp_path: Path) -> None:
+    """Any HDF5 program finds plain data sets of the dtype and shape that were added."""
+    rows = np.random.default_rng(1).standard_normal((300, 4, 7)).astype("f4")
+    with Writer(tmp_path / "set.h5") as writer:
+        writer.add_many(rows, np.arange(300) / 4, double=rows * 2)
+    with h5py.File(tmp_path / "set.h5") as file:
+        np.testing.assert_array_equal(file["data"][()], rows)
+        np.testing.assert_array_equal(file["double"][()], rows * 2)
+        np.testing.assert_array_equal(file["labels"][:, 0], np.arange(300) / 4)
+        assert file["data"].dtype == np.dtype("<f4")
+
+
+def test_blocks_and_single_rows_make_the_same_file(tmp_path: Path) -> None:
+    """Bytes do not depend on how samples are added: one by one, many at once, or both."""
+    rows = np.random.default_rng(2).integers(0, 60_000, (5000, 17)).astype("u2")
+    ways: dict[str, Callable[[Writer], object]] = {
+        "one": lambda w: [w.add(row, n) for n, row in enumerate(rows)],
+        "many": lambda w: w.add_many(rows, np.arange(5000)),
+        "both": lambda w: (
+            w.add(rows[0], 0),
+            w.add_many(rows[1:4000], np.arange(1, 4000)),
+            [w.add(rows[n], n) for n in range(4000, 5000)],
+        ),
+    }
+    for name, way in ways.items():
+        with Writer(tmp_path / f"{name}.h5") as writer:
+            way(writer)
+    (one, *others) = [(tmp_path / f"{name}.h5").read_bytes() for name in ways]
+    assert all(other == one for other in others)
+    convert((rows, np.arange(5000)), tmp_path / "array.h5", compression="gzip", chunk=7)
+    assert verify_file(str(tmp_path / "array.h5")).ok
+    with h5py.File(tmp_path / "array.h5") as file:
+        np.testing.assert_array_equal(file["data"][()], rows)
+
+
+def test_pictures_are_encoded_as_convert_does(tmp_path: Path) -> None:
+    """JPEG and PNG of arrays and of files' bytes, in order whatever the threads; masks as PNG."""
+    rng = np.random.default_rng(3)
+    pictures = [rng.integers(0, 256, (20 + n, 30, 3), np.uint8) for n in range(12)]
+    masks = [(picture[:, :, 0] > 99).astype("u1") for picture in pictures]
+    for jobs in (1, 3):
+        with Writer(tmp_path / f"{jobs}.lmdb", encoding="png", jobs=jobs) as writer:
+            for n, picture in enumerate(pictures):
+                writer.add(picture, f"class {n % 3}", mask=masks[n], box=np.arange(4.0) + n)
+    data = [(tmp_path / f"{jobs}.lmdb" / "data.mdb").read_bytes() for jobs in (1, 3)]
+    assert data[0] == data[1]
+    with asyncreader.open(tmp_path / "1.lmdb", data_field=["data", "mask", "box"]) as found:
+        assert found.classes == ("class 0", "class 1", "class 2")
+        for n, picture in enumerate(pictures):
+            (image, mask, box), label = found[n]
+            np.testing.assert_array_equal(image, picture.transpose(2, 0, 1))
+            np.testing.assert_array_equal(mask[0], masks[n])
+            np.testing.assert_array_equal(box, np.arange(4.0) + n)
+            assert label.tolist() == [n % 3]
+    deep = rng.integers(0, 65_536, (4, 20, 30)).astype("u2")
+    convert(list(deep), tmp_path / "deep.h5", encoding="png")
+    with asyncreader.open(tmp_path / "deep.h5") as found:
+        np.testing.assert_array_equal(found[0:4][:, 0], deep)
+    files = []
+    for picture in pictures:
+        file = io.BytesIO()
+        Image.fromarray(picture).save(file, "PNG")
+        files.append((file.getvalue(), 1))
+    convert(files, tmp_path / "files.h5", encoding="original")
+    with asyncreader.open(tmp_path / "files.h5") as found:
+        assert found.sample(3).stored["data"] == files[3][0]
+    report = convert(iter(files), tmp_path / "small.h5", size=(8, 8))
+    assert report.count == 12
+    with asyncreader.open(tmp_path / "small.h5") as found:
+        assert found[0][0].shape == (3, 8, 8)
+
+
+class MapStyle:
+    """As torch's map-style datasets: no iterator, and no IndexError at the end."""
+
+    def __len__(self) -> int:
+        return 9
+
+    def __getitem__(self, index: int) -> tuple[Any, int]:
+        return np.full((3, 6), index % 9, "f4"), index
+
+
+def samples() -> Iterator[dict[str, Any]]:
+    for n in range(9):
+        yield {"image": np.full((3, 6), n, "f4"), "label": n, "path": f"{n}", "side": [n, 1]}
+
+
+def test_sources_of_convert(tmp_path: Path) -> None:
+    """Arrays, tuples, dicts, a map-style dataset, a generator, an h5py data set: the same rows."""
+    rows = np.stack([np.full((3, 6), n, "f4") for n in range(9)])
+    with h5py.File(tmp_path / "foreign.h5", "w") as file:
+        stored = file.create_dataset("x", data=rows, chunks=(2, 3, 6))
+        sources: list[Any] = [
+            *(rows, list(rows), (row for row in rows), (rows, np.arange(9)), stored),
+            *({"data": rows, "labels": np.arange(9)}, [(row, n) for n, row in enumerate(rows)]),
+            *(MapStyle(), samples()),
+        ]
+        for number, source in enumerate(sources):
+            told: list[int] = []
+            report = convert(source, tmp_path / f"{number}.h5", progress=lambda *n: told.extend(n))  # noqa: B023
+            assert report.count == 9
+            assert told[-2:] == [9, 9]
+            with asyncreader.open(tmp_path / f"{number}.h5", labels_field=None) as found:
+                np.testing.assert_array_equal(np.asarray(found[:]), rows)
+    with asyncreader.open(tmp_path / "8.h5", data_field="side") as found:
+        assert found[4][0].tolist() == [4, 1]
+    with asyncreader.open(tmp_path / "7.h5") as found:
+        assert convert(found, tmp_path / "again.lmdb").count == 9
+    assert verify_file(str(tmp_path / "again.lmdb")).ok
+
+
+GOOD = np.zeros((3, 4), "f4")
+
+#: What is refused as sample 5000, behind good ones, and a word of the error.
+REFUSED: dict[str, tuple[dict[str, Any], str]] = {
+    "shape": ({"data": np.zeros((4, 3), "f4"), "label": 1, "side": 0.5}, "differs from the first"),
+    "dtype": ({"data": GOOD.astype("f8"), "label": 1, "side": 0.5}, "float64"),
+    "ragged": ({"data": [[1, 2], [3]], "label": 1, "side": 0.5}, "no array"),
+    "text": ({"data": "abc", "label": 1, "side": 0.5}, "dtype that is not packed"),
+    "no label": ({"data": GOOD, "side": 0.5}, "other parts"),
+    "a path": ({"data": GOOD, "label": 1, "side": 0.5, "path": "x"}, "other parts"),
+    "no field": ({"data": GOOD, "label": 1}, "other parts"),
+    "a field": ({"data": GOOD, "label": 1, "side": 0.5, "more": 1}, "other parts"),
+    "label": ({"data": GOOD, "label": 0.5, "side": 0.5}, "label differs"),
+    "masked": ({"data": np.ma.masked_array(GOOD), "label": 1, "side": 0.5}, "mask"),
+    "complex": ({"data": GOOD * 1j, "label": 1, "side": 0.5}, "complex"),
+    "huge": ({"data": GOOD, "label": 1 << 70, "side": 0.5}, "int64"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_a_sample_that_differs_is_refused_with_its_number(tmp_path: Path, case: str) -> None:
+    """It is a ParamsError with its number; nothing is published, also where the caller goes on."""
+    given, words = REFUSED[case]
+
+    def write(goes_on: bool) -> None:
+        with Writer(tmp_path / "set.h5") as writer:
+            writer.add_many(np.zeros((5000, 3, 4), "f4"), np.arange(5000), side=np.zeros(5000))
+            with contextlib.suppress(ParamsError) if goes_on else contextlib.nullcontext():
+                writer.add(**given)
+
+    with pytest.raises(ParamsError, match=words) as info:
+        write(goes_on=False)
+    assert info.value.index == 5000
+    assert "5000" in str(info.value)
+    with pytest.raises(ParamsError, match=r"nothing more can be added.*5000"):
+        write(goes_on=True)
+    assert os.listdir(tmp_path) == []
+
+
+def test_nothing_is_published_after_an_error(tmp_path: Path) -> None:
+    """An exception of the caller leaves an old set as it was; a closed Writer takes no more."""
+    target = tmp_path / "set.h5"
+    with Writer(target) as writer:
+        writer.add(np.arange(3))
+    assert writer.close() == writer.report
+    with pytest.raises(ReaderClosedError):
+        writer.add(np.arange(3))
+    before = target.read_bytes()
+    with pytest.raises(ZeroDivisionError), Writer(target, overwrite=True) as writer:
+        writer.add(np.arange(4) if writer.count else np.arange(4) // (1 // writer.count))
+    assert target.read_bytes() == before
+    with pytest.raises(SourceError, match="no sample"), Writer(tmp_path / "none.h5"):
+        pass
+    files = [{"data": _png(n), "path": f"{n}.png"} for n in range(40)]
+    files[3]["data"] = b"no picture"
+    with pytest.raises(SampleError) as info:
+        convert(files, tmp_path / "bad.h5", encoding="original")
+    assert (info.value.index, info.value.source_path) == (3, "3.png")
+    assert os.listdir(tmp_path) == ["set.h5"]
+
+
+def _png(number: int) -> bytes:
+    file = io.BytesIO()
+    Image.fromarray(np.full((8, 8, 3), number, np.uint8)).save(file, "PNG")
+    return file.getvalue()
+
+
+def test_options_and_samples_that_do_not_fit(tmp_path: Path) -> None:
+    """Each is a ParamsError that says what instead, before anything is written."""
+    for given, data, words in (
+        ({"encoding": "jpeg"}, GOOD, "only pictures can be encoded"),
+        ({"size": 8}, GOOD, "only pictures"),
+        ({"labels": "x.csv"}, GOOD, "folders of pictures"),
+        ({"encodings": "raw"}, GOOD, "unknown option"),
+        ({"encoding": "original"}, np.zeros((8, 8, 3), "u1"), "own bytes"),
+        ({"classes": ["a", "a"]}, GOOD, "different names"),
+    ):
+        with pytest.raises(ParamsError, match=words), Writer(tmp_path / "x.h5", **given) as writer:  # type: ignore[arg-type]
+            writer.add(data, 0)
+    with pytest.raises(ParamsError, match="tuple of 3"):
+        convert([(1, 2, 3)], tmp_path / "x.h5")
+    with pytest.raises(ParamsError, match="which part is the data"):
+        convert([{"x": GOOD}], tmp_path / "x.h5")
+    some = ["a", "b"]
+    refused = pytest.raises(ParamsError, match="one of the classes")
+    with refused, Writer(tmp_path / "x.h5", classes=some) as writer:
+        writer.add(GOOD, "c")
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize("dtype", ["float32", "uint16"])
+def test_commands_show_what_was_written(
+    tmp_path: Path, dtype: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """verify, info and preview of float32 and uint16 samples."""
+    rows = (np.random.default_rng(4).random((40, 12, 12)) * 99).astype(dtype)
+    target = str(tmp_path / "set.h5")
+    convert((rows, np.arange(40) % 4), target)
+    for words in (["verify"], ["info"], ["preview", "--output", str(tmp_path / "sheet.png")]):
+        with pytest.raises(SystemExit) as info:
+            main([words[0], target, *words[1:]])
+        assert info.value.code == 0
+    said = capsys.readouterr().out
+    assert "12 x 12" in said
+    assert dtype in said
+    with Image.open(tmp_path / "sheet.png") as sheet:
+        assert sheet.size[0] > 100
+
+
+def test_shards_of_numbers(tmp_path: Path) -> None:
+    """Rows of float32 in shards of both containers: verified, described and served."""
+    rows = np.random.default_rng(7).standard_normal((50, 3, 5)).astype("f4")
+    for format in ("hdf5", "lmdb"):
+        convert((rows, np.arange(50)), tmp_path / format, shards=4, format=format)
+        assert verify_file(str(tmp_path / format)).ok
+        with AsyncReader(str(tmp_path / format), batch_size=50) as reader:
+            np.testing.assert_array_equal(next(iter(reader)).data, rows)
+
+
+@pytest.mark.parametrize("encoding", ["raw", "png"])
+def test_shards(tmp_path: Path, encoding: Any) -> None:
+    """A folder of shards holds the same samples as one file, and has the same identity."""
+    rows = np.random.default_rng(5).integers(0, 256, (40, 10, 12, 3), np.uint8)
+    many = [{"data": r, "label": f"{n % 3}", "side": r[0, 0] / 2} for n, r in enumerate(rows)]
+    convert(many, tmp_path / "one.h5", encoding=encoding)
+    for format in ("hdf5", "lmdb"):
+        report = convert(many, tmp_path / format, encoding=encoding, shards=3, format=format)
+        assert (report.count, report.shards, report.encoding) == (40, 3, encoding)
+        with (
+            asyncreader.open(tmp_path / "one.h5", data_field=["data", "side"]) as one,
+            asyncreader.open(tmp_path / format, data_field=["data", "side"]) as found,
+        ):
+            assert found.fingerprint == one.fingerprint
+            assert found.classes == one.classes == ("0", "1", "2")
+            for n in range(40):
+                np.testing.assert_array_equal(found[n][0][0], one[n][0][0])
+                np.testing.assert_array_equal(found[n][0][1], many[n]["side"])
+        assert verify_file(str(tmp_path / format)).ok
+    with Writer(tmp_path / "sized", encoding=encoding, shard_size=4000) as writer:
+        for sample in many:
+            writer.add(sample["data"])
+    assert writer.report is not None
+    assert (writer.report.shards or 0) > 2
+    assert sorted(os.listdir(tmp_path)) == ["hdf5", "lmdb", "one.h5", "sized"]
+
+
+def test_rows_of_numbers_are_copied_from_set_to_set(tmp_path: Path) -> None:
+    """convert of a packed set of float32 rows, and of one that h5py wrote, keeps every byte."""
+    rows = np.random.default_rng(6).standard_normal((30, 4, 5)).astype("f4")
+    convert({"data": rows, "label": np.arange(30), "w": rows[:, 0]}, tmp_path / "a.h5")
+    convert(str(tmp_path / "a.h5"), str(tmp_path / "b.lmdb"))
+    convert(str(tmp_path / "b.lmdb"), str(tmp_path / "c.h5"))
+    assert (tmp_path / "c.h5").read_bytes() == (tmp_path / "a.h5").read_bytes()
+    with h5py.File(tmp_path / "foreign.h5", "w") as file:
+        file["data"], file["labels"] = rows, np.arange(30)
+    convert(str(tmp_path / "foreign.h5"), str(tmp_path / "d.h5"))
+    with asyncreader.open(tmp_path / "d.h5") as found:
+        np.testing.assert_array_equal(found[:][0], rows)
+
+
+def test_an_interrupted_run_goes_on_by_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With resume what was finished is kept and not made again; the result is the same set."""
+    monkeypatch.setattr("converters.writer.PIECE", 2000)
+    made: list[int] = []
+
+    def samples(stop: int, writer: Writer) -> None:
+        for n in range(stop):
+            if f"{n}" not in writer:
+                made.append(n)
+                writer.add(np.full((8, 9), n, "u2"), n, path=f"{n}")
+        if stop < 60:
+            raise ZeroDivisionError
+
+    def run(stop: int, target: Path, **options: Any) -> None:
+        with Writer(target, shards=4, resume=True, **options) as writer:
+            samples(stop, writer)
+
+    run(60, tmp_path / "whole")
+    with pytest.raises(ZeroDivisionError) as info:
+        run(41, tmp_path / "set")
+    assert "resume goes on with it" in info.value.__notes__[0]
+    with pytest.raises(SourceError, match="pass resume"):
+        Writer(tmp_path / "set", shards=4)
+    with pytest.raises(SourceError, match="other options, or samples of another kind"):
+        run(60, tmp_path / "set", encoding="png")
+    made.clear()
+    run(60, tmp_path / "set")
+    assert made == list(range(28, 60))
+    for name in os.listdir(tmp_path / "whole"):
+        assert (tmp_path / "set" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+    keyed = [{"data": np.full(300, n), "path": f"{n % 9}"} for n in range(18)]
+    with pytest.raises(ParamsError, match="two samples have the same path"):
+        convert(keyed, tmp_path / "twice", shards=2, resume=True)
+    with pytest.raises(ParamsError, match="resume needs the path"):
+        convert([np.arange(3)], tmp_path / "none", shards=1, resume=True)
+    assert sorted(n for n in os.listdir(tmp_path) if "twice" not in n) == ["set", "whole"]
+
+
+class Terminal(io.StringIO):
+    """A stream that is a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def test_progress_is_one_line_where_a_person_looks_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a terminal a line is written and removed; with progress=False, or elsewhere, nothing."""
+    rows = np.zeros((50, 3))
+    for number, (stream, progress) in enumerate(
+        ((Terminal(), None), (Terminal(), False), (io.StringIO(), None))
+    ):
+        monkeypatch.setattr("sys.stderr", stream)
+        monkeypatch.setenv("TERM", "xterm")
+        convert(rows, tmp_path / f"{number}.h5", progress=progress)
+        said = stream.getvalue()
+        assert ("packing: 50 of 50" in said) == (number == 0)
+        assert said.endswith("\r") == (number == 0)
+        assert "\n" not in said

@@ -1,0 +1,256 @@
+"""Labels of episodes, several labels at once, and labels of the caller's beside a path."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+from command_sets import run
+from fakes import paint
+
+import asyncreader
+from asyncreader import AsyncReader, FormatError, ParamsError
+
+LENGTHS = (4, 7, 5, 6)
+TOTAL = sum(LENGTHS)
+ENDS = np.cumsum(LENGTHS)
+OF_ROW = np.repeat(np.arange(4), LENGTHS)
+
+
+@pytest.fixture
+def robot(tmp_path: Path) -> Path:
+    """Four episodes in groups, an empty one between them, labelled in all ways."""
+    with h5py.File(tmp_path / "robot.h5", "w") as file:
+        row = 0
+        for i, steps in enumerate((4, 0, 7, 5, 6)):
+            demo = file.create_group(f"data/demo_{i}")
+            demo["x"] = np.arange(row, row + steps, dtype=np.float32)
+            demo["reward"] = np.arange(row, row + steps) * 10
+            demo["success"] = np.float32(i % 2)
+            demo["one"] = np.array([i], np.int16)
+            demo.attrs["task"] = ("pour", "empty", "open", "pour", "close")[i]
+            demo.attrs["goal"] = np.array([i, -i], np.float32)
+            row += steps
+    return tmp_path / "robot.h5"
+
+
+def rows_of(reader: AsyncReader[Any, Any]) -> Iterator[tuple[int, Any]]:
+    """The record of each sample of an epoch, and its label."""
+    with reader:
+        for batch in reader:
+            several = batch.labels if isinstance(batch.labels, tuple) else (batch.labels,)
+            assert all(len(one) == len(batch) for one in several)
+            for i in np.flatnonzero(batch.mask).tolist():
+                label = tuple(one[i].tolist() for one in several)
+                yield int(batch.indices[i]), label if isinstance(batch.labels, tuple) else label[0]
+
+
+KEPT = (0, 2, 3, 4)
+WAYS: dict[str, list[Any]] = {
+    "@task": [("close", "open", "pour").index(w) for w in ("pour", "open", "pour", "close")],
+    "@goal": [[float(i), float(-i)] for i in KEPT],
+    "success": [float(i % 2) for i in KEPT],
+    "one": list(KEPT),
+}
+
+
+@pytest.mark.parametrize("field", WAYS)
+def test_labels_of_episodes(robot: Path, field: str) -> None:
+    """An attribute of each group, or a single value in it, is the label of all of its rows."""
+    given: dict[str, Any] = {"path": robot, "data_field": "x", "labels_field": field}
+    for more in ({}, {"window": 3}, {"shuffle": "block"}):
+        found = dict(rows_of(AsyncReader(given, batch_size=3, last_batch="pad", **more)))
+        assert found == {row: WAYS[field][OF_ROW[row]] for row in found}
+        assert len(found) == (TOTAL if "window" not in more else TOTAL - 2 * 4)
+    with AsyncReader(given) as reader:
+        assert reader.classes == (("close", "open", "pour") if field == "@task" else None)
+        assert np.array_equal(reader.labels, np.array(WAYS[field])[OF_ROW])
+
+
+def test_labels_of_rows_in_groups(robot: Path) -> None:
+    """A data set with a row for each row of the episode: that of the anchor."""
+    given: dict[str, Any] = {"data_field": "x", "labels_field": "reward", "window": 2}
+    reader = AsyncReader(robot, **given, batch_size=3)
+    assert dict(rows_of(reader)) == {row: row * 10 for row in range(TOTAL) if row + 1 not in ENDS}
+
+
+def test_several_labels(robot: Path) -> None:
+    """A tuple of labels, in the order given: of rows and of episodes together, with threads and
+    processes, ranks and padding; each as it is alone."""
+    names = ["reward", "@task", "success"]
+    given: dict[str, Any] = {"path": robot, "data_field": "x", "labels_field": names}
+    expected = {
+        row: (row * 10, WAYS["@task"][OF_ROW[row]], WAYS["success"][OF_ROW[row]])
+        for row in range(TOTAL)
+    }
+    for more in ({"nthread": 3, "njob": 2}, {"shuffle": True, "copy": True}):
+        assert dict(rows_of(AsyncReader(given, batch_size=4, last_batch="pad", **more))) == expected
+    ranks = [
+        AsyncReader(given, batch_size=4, rank=r, world_size=2, last_batch="pad") for r in (0, 1)
+    ]
+    assert {row: label for one in ranks for row, label in rows_of(one)} == expected
+    with AsyncReader(given, batch_size=5, postprocess=_swapped) as reader:
+        assert reader.classes is None  # of the first
+        assert reader.labels_shape == ((5,), (5,))
+        task, reward = next(iter(reader)).labels
+        assert (task.tolist(), reward.tolist()) == ([2, 2, 2, 2, 1], [0, 10, 20, 30, 40])
+    with asyncreader.open(given) as data:
+        assert data[3][1] == expected[3]
+        _, (reward, task, success) = data[2:5]
+        assert (reward.tolist(), task.dtype, success.dtype) == ([20, 30, 40], np.int64, np.float32)
+        again = pickle.loads(pickle.dumps(data))
+        assert again[3][1] == expected[3]
+        assert [one.shape for one in data.labels] == [(TOTAL,)] * 3
+        assert data.sample(1).label == expected[1]
+        with pytest.raises(ParamsError, match="several labels"):
+            _ = data.class_counts
+    with asyncreader.open(given, as_dict=True) as data:
+        assert data[3]["label"] == expected[3]
+
+
+def _swapped(data: Any, labels: Any) -> Any:
+    reward, task, _ = labels
+    return data, (task, reward)
+
+
+def test_a_postprocess_returns_other_labels(robot: Path) -> None:
+    """A postprocess gets the tuple, and returns another one, one array, or the data alone."""
+    given: dict[str, Any] = {"path": robot, "data_field": "x", "labels_field": ["reward", "@task"]}
+    made: dict[str, Any] = {
+        "swapped": lambda data, labels: (data, (labels[1], labels[0])),
+        "one": lambda data, labels: (data, labels[0] + 1),
+        "data": lambda data, labels: data + 1,
+        "in place": lambda data, labels: labels[0].fill(7),
+    }
+    found = {}
+    for name, function in made.items():
+        with AsyncReader(given, batch_size=4, postprocess=function) as reader:
+            labels = next(iter(reader)).labels
+            found[name] = (
+                np.stack(labels).tolist() if isinstance(labels, tuple) else labels.tolist()
+            )
+    task = WAYS["@task"][0]
+    assert found == {
+        "swapped": [[task] * 4, [0, 10, 20, 30]],
+        "one": [1, 11, 21, 31],
+        "data": [[0, 10, 20, 30], [task] * 4],
+        "in place": [[7] * 4, [task] * 4],
+    }
+
+
+@pytest.mark.slow
+def test_several_labels_in_processes(robot: Path) -> None:
+    """Worker processes serve the same."""
+    given: dict[str, Any] = {"path": robot, "data_field": "x", "labels_field": ["reward", "@task"]}
+    found = [
+        dict(rows_of(AsyncReader(given, batch_size=4, last_batch="pad", workers=way, window=2)))
+        for way in ("thread", "process")
+    ]
+    assert found[0] == found[1]
+    assert len(found[0]) == TOTAL - 4
+
+
+def test_labels_of_flat_episodes_and_files(tmp_path: Path) -> None:
+    """A data set with a row for each episode, numbers or text; of files an attribute or a single
+    value. Empty episodes have their label, too."""
+    ends = np.array([4, 4, 11, 16, 22])
+    for i in range(4):
+        with h5py.File(tmp_path / f"episode_{i}.h5", "w") as file:
+            file["x"] = np.arange(ENDS[i] - LENGTHS[i], ENDS[i])
+            file["score"] = i * 5
+            file.attrs["task"] = "ab"[i % 2]
+    with h5py.File(tmp_path / "flat.h5", "w") as file:
+        file["x"], file["ends"] = np.arange(TOTAL), ends
+        file["labels"], file["word"] = np.arange(5) * 3, np.array([b"b", b"", b"a", b"b", b"c"])
+        file["long"] = np.array(["b", "", "a", "b", "c"], object)
+    flat: dict[str, Any] = {
+        "path": tmp_path / "flat.h5",
+        "data_field": "x",
+        "episodes": "ends:ends",
+    }
+    files: dict[str, Any] = {"path": f"{tmp_path}/episode_*.h5", "data_field": "x", "window": 1}
+    word = [2, 1, 2, 3]
+    for given, field, expected in (
+        (flat, "labels", [0, 6, 9, 12]),
+        (flat, "word", word),
+        (flat, "long", word),
+        (files, "score", [0, 5, 10, 15]),
+        (files, "@task", [0, 1, 0, 1]),
+        (files, ["score", "@task"], [(0, 0), (5, 1), (10, 0), (15, 1)]),
+    ):
+        found = dict(rows_of(AsyncReader(given, labels_field=field, batch_size=22)))
+        assert found == {row: expected[OF_ROW[row]] for row in range(TOTAL)}, field
+    with AsyncReader(files, labels_field=["@task", "score"], batch_size=2) as reader:
+        assert reader.classes == ("a", "b")
+    with AsyncReader(flat, labels_field="word", window_every="episode", window=2) as reader:
+        assert (reader.classes, reader.count) == (("", "a", "b", "c"), 4)
+
+
+def test_labels_of_the_callers(robot: Path, tmp_path: Path) -> None:
+    """labels= beside a path: one for each row, or each episode; and beside arrays of episodes."""
+    given: dict[str, Any] = {"path": robot, "data_field": "x"}
+    of_rows, of_episodes = np.arange(TOTAL) ** 2, np.array([5, 6, 7, 8])
+    for labels, expected in ((of_rows, of_rows), (of_episodes, of_episodes[OF_ROW])):
+        for more in ({}, {"window": 2, "shuffle": True}):
+            found = dict(rows_of(AsyncReader(given, labels=labels, batch_size=2, **more)))
+            assert found == {row: expected[row] for row in found}
+            assert len(found) > 10
+    arrays = {"x": np.arange(TOTAL), "ends": ENDS}
+    reader = AsyncReader(data=arrays, labels=of_episodes, episodes="ends:ends", batch_size=22)
+    assert dict(rows_of(reader)) == dict(enumerate(of_episodes[OF_ROW]))
+    with h5py.File(tmp_path / "plain.h5", "w") as file:
+        file["data"], file["labels"] = paint(9, (8, 8, 3)), np.arange(9)
+    for nthread in (1, 2):
+        reader = AsyncReader(tmp_path / "plain.h5", labels=np.arange(9) + 5, nthread=nthread)
+        assert dict(rows_of(reader)) == {i: i + 5 for i in range(9)}
+    with pytest.raises(ParamsError, match=r"expected 22 rows, or 4 episodes \(1 empty ones"):
+        AsyncReader(given, labels=np.arange(5))
+    with pytest.raises(ParamsError, match="both asked for"):
+        AsyncReader(given, labels=of_rows, labels_field="reward")
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "says"),
+    [
+        ({"labels_field": "@nothing"}, ParamsError, r"no attribute 'nothing'.*goal, mixed, task"),
+        ({"labels_field": "nothing"}, ParamsError, r"no field 'nothing'.*reward \(4 int64\)"),
+        ({"labels_field": ["reward", "nothing"]}, ParamsError, "no field 'nothing'"),
+        ({"labels_field": ["reward", "reward"]}, ParamsError, "different names"),
+        ({"labels_field": "late"}, FormatError, "demo_0/late|not a|no data set"),
+        ({"labels_field": "more"}, FormatError, "5 rows, 4 in episode 0"),
+        ({"labels_field": "@mixed"}, FormatError, "not all of one kind"),
+        ({"labels_field": ["reward"], "cuda": True}, ParamsError, "do not go with cuda"),
+        ({"labels_field": ["reward"], "mixup": 0.1}, ParamsError, "class number"),
+    ],
+    ids=lambda value: str(value) if isinstance(value, dict) else "",
+)
+def test_wrong_labels(robot: Path, change: Any, error: type[Exception], says: str) -> None:
+    """What is missing is named beside what is there; what does not go together is an error."""
+    with h5py.File(robot, "r+") as file:
+        for i, demo in enumerate(file["data"].values()):
+            demo["more"] = np.zeros(len(demo["x"]) + 1)
+            demo.attrs["mixed"] = "text" if i else 1
+        file["data/demo_0/late"] = np.float32(1)
+    with pytest.raises(error, match=says):
+        AsyncReader({"path": robot, "data_field": "x", "batch_size": 2, **change})
+
+
+def test_several_labels_are_shown(robot: Path, tmp_path: Path) -> None:
+    """info and preview tell each of them."""
+    words = ["-p", "data_field=x", "-p", 'labels_field=["reward", "@task"]']
+    result = run("info", robot, *words, "--json")
+    assert result.exit_code == 0, result.output
+    found = json.loads(result.stdout)["labels"]
+    assert [one["name"] for one in found] == ["reward", "@task"]
+    assert (found[0]["max"], found[1]["counts"][0]["samples"]) == (210, 6)
+    assert "labels @task" in run("info", robot, *words).stdout
+    sheet = tmp_path / "s.png"
+    result = run("preview", robot, *words, "-p", "window=3", "--output", sheet, "--json")
+    assert result.exit_code == 0, result.output
+    assert json.loads(result.stdout)["sheet"]["labels"][0].startswith("label ")
