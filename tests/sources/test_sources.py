@@ -585,10 +585,12 @@ def test_missing_names(tmp_path: Path) -> None:
         open_source(tmp_path / "none.h5")
     with pytest.raises(SourceNotFoundError, match="nothing matches"):
         open_source(str(tmp_path / "*.hdf5"))
-    with pytest.raises(ParamsError, match=r"checksums \(4 uint64\), classes .*, data .*, labels .*, paths") as missing:
+    with pytest.raises(
+        ParamsError, match=r"checksums \(4 uint64\), classes .*, data .*, labels .*, paths"
+    ) as missing:
         open_source(path, Request("images"))
     assert not isinstance(missing.value, OSError)
-    with pytest.raises(ParamsError, match=r"'targets'.*found .*data, labels"):
+    with pytest.raises(ParamsError, match=r"'targets'.*found .*data .*, labels"):
         AsyncReader(path=path, labels_field="targets")
     with pytest.raises(SourceNotFoundError, match="no such labels file"):
         AsyncReader(path=path, labels_path=str(tmp_path / "none.h5"))
