@@ -81,7 +81,7 @@ class PackedSamples(Samples):
         self._records = None if chosen is None else np.arange(facts.count, dtype=np.int64)[chosen]
         self.count = facts.count if self._records is None else self._records.size
         stored = spec.encoding if spec.encoding in ENCODINGS else "original"
-        self._rows = _is_rows(options, spec)
+        self._rows = _is_rows(options, self._source.first)
         encoded = spec.encoded or self._rows
         self._axes = None if encoded else _pixel_axes(self._source.first)
         grey = spec.axes is None and not encoded
@@ -277,7 +277,7 @@ def _others(source: OpenSet, recipe: Recipe, same: bool) -> tuple[_Other, ...]:
     found: list[_Other] = []
     for name, part in zip(source.names[1:], source.parts[1:], strict=True):
         own = name.rstrip("/").rsplit("/", 1)[-1]
-        rows = _are_numbers(part.spec)
+        rows = _are_numbers(part)
         if part.spec.axes is None and not rows:
             raise FormatError(
                 f"field {name!r} holds no pictures, and only those can be packed as a field",
@@ -348,23 +348,24 @@ def _files(index: SetIndex) -> Iterator[FileRef]:
             yield from _files(one)
 
 
-def _are_numbers(spec: SampleSpec) -> bool:
+def _are_numbers(part: Source) -> bool:
     """Whether samples are rows of numbers that can be packed as they are, and no pictures that
-    ``convert`` packs."""
+    ``convert`` packs: those have an axis of channels where asyncreader packed them."""
+    spec, ours = part.spec, part.facts.meta is not None
     if spec.encoded or spec.shape is None or spec.ragged or spec.axes not in (None, "HWC"):
         return False
     deep = spec.dtype == np.uint16
-    grey = spec.axes is None and len(spec.shape) == 2
+    grey = spec.axes is None and len(spec.shape) == 2 and not ours
     channels = 1 if grey or spec.flat else spec.shape[-1] if spec.axes is not None else 0
     picture = channels in (1, 3) and (spec.dtype == np.uint8 or (deep and channels == 1))
     return not picture and spec.dtype.newbyteorder("=").name in fmt.NUMBER_DTYPES
 
 
-def _is_rows(options: Options, spec: SampleSpec) -> bool:
+def _is_rows(options: Options, part: Source) -> bool:
     """Whether the samples are copied as rows of numbers. ParamsError for what only pictures take,
     and FormatError from others for the rest."""
     asked = options.size is not None or options.encoding not in (None, "raw") or options.channels
-    return not asked and _are_numbers(spec)
+    return not asked and _are_numbers(part)
 
 
 def _pixel_axes(source: Source) -> tuple[int, int, int]:
