@@ -21,6 +21,7 @@ from typing import (
     TypeGuard,
     TypeVar,
     Unpack,
+    cast,
     overload,
 )
 
@@ -48,7 +49,7 @@ from .sources.base import Source, read_rows
 from .sources.labels import apart
 from .sources.ragged import longest_of
 from .sources.request import Cut
-from .sources.subset import resolve_windows
+from .sources.subset import resolve_rule
 from .stats import Meter
 from .text import some, times
 
@@ -102,7 +103,7 @@ class Sample(Generic[S]):
 
     served: S
     record: int
-    label: Array | tuple[Array, ...] | None
+    label: Array | None
     class_name: str | None
     path: str | None
     key: str | None
@@ -237,7 +238,7 @@ class Dataset(Generic[S]):
         (record,) = opened.records(_number(index, opened.length)).tolist()
         looked = Inspector(opened.source.first)
         (own,) = opened.source.records(np.array([record], np.int64)).tolist()
-        path, label = looked.path(own), None
+        path, label = looked.path(own), cast(Any, None)
         if opened.source.labels is not None:
             rows = apart(np.asarray(opened.source.labels[np.array([record], np.int64)]))
             label = tuple(one[0] for one in rows) if isinstance(rows, tuple) else rows[0]
@@ -270,15 +271,14 @@ class Dataset(Generic[S]):
         return dict(self._given)
 
     @property
-    def labels(self) -> Array | tuple[Array, ...] | None:
+    def labels(self) -> Array | None:
         """Labels of all samples, (N, ...) as stored, of several a tuple; None without."""
         opened = self._now()
         table = opened.source.labels
         if table is None:
             return None
         chosen = np.asarray(table[opened.records(np.arange(opened.length, dtype=np.int64))])
-        served: Array | tuple[Array, ...] = apart(chosen)
-        return served
+        return cast(Array, apart(chosen))
 
     @property
     def paths(self) -> list[str | None]:
@@ -307,7 +307,7 @@ class Dataset(Generic[S]):
         """Samples of each class, by its name, or by its label number where the set has no names.
         ParamsError where samples have no label, several, or none that is a class number."""
         labels = self.labels
-        if isinstance(labels, tuple):
+        if isinstance(cast(object, labels), tuple):
             raise ParamsError("samples have several labels", found=self._params.labels_field)
         if labels is None or labels.dtype.kind not in "bui" or labels.size != len(labels):
             raise ParamsError(
@@ -502,9 +502,9 @@ def _numbers(indices: Any, length: int) -> Int64:
 
 def _in_order(p: ReaderParams, source: OpenSet) -> Schedule:
     """The samples by number: of a mix each of all sets once, in sequence."""
-    facts, (windows, subset) = source.facts, resolve_windows(p.subset, source)
+    facts, (rule, subset) = source.facts, resolve_rule(p.subset, p.patch_at, source)
     storage = Storage(facts.path, facts.count)
-    return Schedule(sampler_of(False, p.seed, 1, storage, subset, windows))
+    return Schedule(sampler_of(False, p.seed, 1, storage, subset, rule))
 
 
 def _differ(stored: SampleSpec) -> bool:

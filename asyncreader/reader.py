@@ -282,7 +282,7 @@ class AsyncReader(Generic[D, L]):
         return self.dataset.sample(index)
 
     @property
-    def labels(self) -> Array | tuple[Array, ...] | None:
+    def labels(self) -> Array | None:
         """``dataset.labels``: of all samples, None without."""
         return self.dataset.labels
 

@@ -310,11 +310,13 @@ class Windows:
 
     def rows_read(self, samples: int, block: int) -> int:
         """About how many rows of a field are read for ``samples`` that lie in blocks of ``block``
-        rows."""
+        rows; of blocks that begin anywhere, also the other rows of the chunks at their ends."""
         named = [reach for reach in map(self.reach, self.fields) if isinstance(reach, tuple)]
         span = max((max(reach) - min(reach) for reach in named), default=0)
         every = self._each
         rows = max(block, every)
+        if not self._whole and 0 < self.population * self.every < int(self.episodes.ends[-1]):
+            span += block
         return samples * every + -(-samples * every // rows) * span
 
     @property

@@ -359,6 +359,7 @@ class OpenFile:
             self.mapped = MappedStore(file.fd, self.size)
         except OSError as exc:
             del file
+            check_descriptors(exc, path)
             raise SourceError(
                 f"cannot be mapped: {exc.strerror}", path=path, found=f"{self.size} bytes"
             ) from exc

@@ -22,6 +22,8 @@ Kind: TypeAlias = Literal["robot", "cells", "volumes"]
 Echo: TypeAlias = Callable[[str], None]
 
 _RATE: Final = 0.02
+#: Voxels of a volume that are looked at together.
+PATCH: Final = (16, 32, 40)
 
 
 def run_kind(kind: Kind, echo: Echo) -> float:
@@ -167,13 +169,15 @@ def _of_cells(counts: Array) -> Floats:
 
 
 def _learn_volumes(path: Path, echo: Echo) -> float:
-    """Which voxels are in a cell. Returns the Dice coefficient."""
+    """Which voxels are in a cell, from random patches; tried on a grid of them. Returns the Dice
+    coefficient."""
     common: dict[str, Any] = {
         "path": path,
         "data_field": ["raw", "label"],
         "labels_field": None,
         "dtype": {"raw": "float32"},
         "scale": {"raw": 1 / 255},
+        "patch": PATCH,
         "world_size": 1,
         "nthread": 2,
     }
@@ -187,10 +191,14 @@ def _learn_volumes(path: Path, echo: Echo) -> float:
         return network.learn_classes(x[::8], y[::8], rate)
 
     with (
-        AsyncReader(common, subset=slice(VOLUMES[0]), batch_size=1, shuffle=True) as reader,
-        AsyncReader(common, subset=slice(VOLUMES[0], None), batch_size=1) as held_out,
+        AsyncReader(
+            common, subset=slice(VOLUMES[0]), epoch_samples=12, batch_size=1, shuffle=True
+        ) as reader,
+        AsyncReader(
+            common, subset=slice(VOLUMES[0], None), patch_at="grid", batch_size=1
+        ) as held_out,
     ):
-        echo(f"{reader.count} volumes to train on, of {times(EXTENT)} voxels")
+        echo(f"patches of {times(PATCH)} voxels, out of {VOLUMES[0]} volumes of {times(EXTENT)}")
         _epochs(reader, 8, step, echo)
         assert network is not None
         both = each = 0

@@ -17,8 +17,8 @@ _LONGEST: Final = 40
 CELLS, GENES = 2500, 300
 KINDS: Final = ("B", "NK", "T", "monocyte")
 #: Volumes to train on and held out, and their extent.
-VOLUMES: Final = (12, 4)
-EXTENT: Final = (16, 32, 40)
+VOLUMES: Final = (3, 1)
+EXTENT: Final = (32, 64, 80)
 
 
 def make_robot(path: Path) -> None:
@@ -111,7 +111,7 @@ def make_volumes(path: Path) -> None:
     raw = np.zeros((sum(VOLUMES), *EXTENT), np.uint8)
     label = np.zeros_like(raw)
     for number in range(len(raw)):
-        for _ in range(4):
+        for _ in range(25):
             middle = rng.uniform(0, EXTENT)
             radius = rng.uniform(4, 9)
             away = 2 * (z - middle[0]) ** 2 + (y - middle[1]) ** 2 + (x - middle[2]) ** 2
@@ -121,5 +121,5 @@ def make_volumes(path: Path) -> None:
         raw[number] = np.clip(bright, 0, 255).astype(np.uint8) & 0xF0
     with h5py.File(path, "w") as file:
         for name, values in (("raw", raw), ("label", label)):
-            chunks = (1, *EXTENT)
+            chunks = (1, 16, 32, 40)
             file.create_dataset(name, data=values, chunks=chunks, compression="gzip")

@@ -106,7 +106,7 @@ def preview_arrays(
         f"{name}: {_stored(part.spec)}"
         for name, part in zip(source.names, source.parts, strict=True)
     ]
-    if source.windows is None and len(source.spec.shape or ()) == 3:
+    if source.windows is None and p.patch is None and len(source.spec.shape or ()) == 3:
         notes.append(f"if these are pictures, {NAME_AXES}")
     for place, picture in zip(shown, pictures, strict=True):
         tiles[place] = replace(tiles[place], picture=picture)

@@ -127,8 +127,11 @@ def test_a_foreign_hdf5_is_packed(tmp_path: Path) -> None:
     assert verify_file(str(tmp_path / "ours.h5")).ok
     with h5py.File(tmp_path / "floats.h5", "w") as file:
         file["data"] = pixels.astype(np.float32)
+    convert(tmp_path / "floats.h5", tmp_path / "x.h5")  # numbers are copied as they are
+    with h5py.File(tmp_path / "x.h5") as file:
+        assert np.array_equal(file["data"][:], pixels.astype(np.float32))
     with pytest.raises(FormatError, match="8-bit"):
-        convert(tmp_path / "floats.h5", tmp_path / "x.h5")
+        convert(tmp_path / "floats.h5", tmp_path / "y.h5", size=8)
 
 
 def test_other_sources_are_refused(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import contextlib
 import io
 import logging
 import struct
+import sys
 import warnings
 import zlib
 from typing import Any
@@ -490,6 +491,33 @@ def test_sloppy_chunks_of_a_png_are_decoded_in_silence(
         imagecodecs.png_decode(sloppy[0])
         assert "iCCP" in caplog.text
     assert capfd.readouterr() == ("", "")
+
+
+def test_pngs_without_imagecodecs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without imagecodecs PNGs have the same pixels, and what is damaged is refused; 16 bits of
+    colours, which Pillow would halve, are an error that names the extra."""
+    images = [NOISE, NOISE[:, :, :1], NOISE[:, :, :1].astype(np.uint16) * 257]
+    files = [codec.encode(image, "png") for image in images]
+    deep = codec.encode(NOISE.astype(np.uint16), "png")
+    expected = [codec.decode(file, 3) for file in files]
+    monkeypatch.setitem(sys.modules, "imagecodecs", None)  # type: ignore[arg-type]
+    for image, file, pixels in zip(images, files, expected, strict=True):
+        for one in (file, codec.encode(image, "png")):
+            np.testing.assert_array_equal(codec.decode(one, 3), pixels)
+            np.testing.assert_array_equal(decode_values(one), image)
+    for at in range(33, len(files[0]) - 12, 29):
+        broken = bytearray(files[0])
+        broken[at] ^= 0x55
+        try:
+            pixels = codec.decode(bytes(broken), 3)
+        except DecodeError:
+            continue
+        np.testing.assert_array_equal(pixels, expected[0])
+    with pytest.raises(DecodeError):
+        codec.decode(files[0][:-40], 3)
+    for call in (lambda: decode_values(deep), lambda: codec.encode(NOISE.astype("<u2"), "png")):
+        with pytest.raises(ImportError, match=r"need imagecodecs.*\[codecs\]"):
+            call()
 
 
 # -- damage --------------------------------------------------------------------------------------

@@ -852,7 +852,8 @@ def test_damaged_chunk_fails_its_samples_alone(tmp_path: Path) -> None:
 
 def test_block_windows_count_the_rows_that_are_decoded(tmp_path: Path) -> None:
     """With "block" so many samples are mixed that their decoded rows, also those between them, take
-    256 MiB: at every 50th row a fiftieth of the samples."""
+    256 MiB: at every 50th row less than a fiftieth of the samples. Where not every row begins one,
+    blocks begin anywhere in a chunk, and all of it counts."""
     with h5py.File(tmp_path / "x.h5", "w") as file:
         file.create_dataset("a", (4000, 1 << 12), "u1", chunks=(100, 1 << 12), compression="gzip")
         for row in range(0, 4000, 100):
@@ -870,7 +871,37 @@ def test_block_windows_count_the_rows_that_are_decoded(tmp_path: Path) -> None:
             shuffle_window=1 << 20,
         ) as reader:
             found.append(reader.state_dict()["window"])
-    assert found == [64_200, 1284]
+    assert found == [32_400, 1284]
+
+
+def test_block_windows_decode_a_chunk_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With "block" the cache holds all chunks of the samples that are mixed: each block of samples,
+    which begins anywhere in a chunk, decodes the two or three that it touches once."""
+    with h5py.File(tmp_path / "x.h5", "w") as file:
+        for i in range(20):
+            rows = np.full((60, 50), i, np.uint8)
+            file.create_dataset(f"demo_{i}/a", data=rows, chunks=(10, 25), compression="gzip")
+    decoded = []
+    really = chunks.ChunkSource._decode
+
+    def note(self: chunks.ChunkSource, number: int, *rest: Any) -> np.ndarray:
+        decoded.append(number)
+        return really(self, number, *rest)
+
+    monkeypatch.setattr(chunks.ChunkSource, "_decode", note)
+    with AsyncReader(
+        path=tmp_path / "x.h5",
+        episodes="groups:demo_*",
+        data_field="a",
+        window=8,
+        shuffle="block",
+        shuffle_window=200,
+        batch_size=20,
+    ) as reader:
+        blocks = reader.count // 10
+        for _ in reader:
+            pass
+    assert len(decoded) <= 2 * 3 * blocks
 
 
 def test_the_index_is_in_proportion_to_episodes() -> None:

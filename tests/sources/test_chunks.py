@@ -10,6 +10,7 @@ from typing import Any
 
 import h5py
 import hdf5plugin
+import imagecodecs
 import numpy as np
 import pytest
 import sweep_chunks
@@ -20,7 +21,7 @@ from asyncreader.pixels import twins
 from asyncreader.pixels.specs import OutputSpec
 from asyncreader.pixels.transform import RowTransform
 from asyncreader.sources import Request, RowJob, open_source, read_rows
-from asyncreader.sources.hdf5 import checks, chunk_cache, chunks
+from asyncreader.sources.hdf5 import checks, chunk_cache, chunks, filters
 from asyncreader.sources.hdf5.chunk_cache import Chunk, ChunkCache
 from asyncreader.stats import Meter
 from converters import convert
@@ -135,6 +136,57 @@ def test_a_codec_that_fails_is_no_damage(
     if name.startswith(("gzip", "lzf")):
         with pytest.raises(kind):
             AsyncReader(params)
+
+
+@pytest.fixture
+def without_imagecodecs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As installed without its extra ``codecs``."""
+    monkeypatch.setitem(sys.modules, "imagecodecs", None)  # type: ignore[arg-type]
+
+
+def test_fletcher32_of_our_own() -> None:
+    """The sums of HDF5's checksum are those of its own code, of any length and of zeros."""
+    rng = np.random.default_rng(2)
+    for size in (0, 1, 2, 7, 360, 718, 721, 65_536 * 2 + 1, 300_001):
+        for data in (rng.integers(0, 256, size, np.uint8), np.full(size, 255, np.uint8)):
+            assert filters.fletcher32(data) == imagecodecs.h5checksum_fletcher32(data.tobytes())
+        assert filters.fletcher32(np.zeros(size, np.uint8)) == 0
+
+
+@pytest.mark.usefixtures("without_imagecodecs")
+def test_gzip_without_imagecodecs(tmp_path: Path) -> None:
+    """Without imagecodecs gzip, shuffle and fletcher32 are undone as with it, a damaged chunk fails
+    its sample alone, and HDF5 itself undoes lzf, with a warning that names the extra."""
+    name = "gzip, shuffle, fletcher32"
+    pixels = PIXELS.astype("<u2") * 5
+    path = written(tmp_path, name, pixels, 1)
+    with AsyncReader(path=path, batch_size=37, layout="NHWC") as reader:
+        np.testing.assert_array_equal(next(iter(reader)).data, pixels)
+    with h5py.File(path) as file:
+        info = file["data"].id.get_chunk_info(3)
+    whole = bytearray(path.read_bytes())
+    for at in range(0, info.size, 97):
+        broken = bytearray(whole)
+        broken[info.byte_offset + at] ^= 0x55
+        path.write_bytes(broken)
+        with AsyncReader(path=path, batch_size=37, layout="NHWC", on_error="zero") as reader:
+            batch = next(iter(reader))
+            assert np.flatnonzero(~batch.mask).tolist() == [3]
+    path = written(tmp_path, "lzf", pixels, 5)
+    with (
+        pytest.warns(UserWarning, match=r"lzf can only be .*\[codecs\]"),
+        AsyncReader(path=path, batch_size=37, layout="NHWC") as reader,
+    ):
+        np.testing.assert_array_equal(next(iter(reader)).data, pixels)
+
+
+@pytest.mark.usefixtures("without_imagecodecs")
+@pytest.mark.parametrize("name", ["zstd", "lz4", "bitshuffle lz4", "blosc zstd 1"])
+def test_filters_that_need_imagecodecs(tmp_path: Path, name: str) -> None:
+    """A set with another filter is a FormatError whose one line names it and the extra."""
+    path = written(tmp_path, name, PIXELS, 5)
+    with pytest.raises(FormatError, match=rf"needs imagecodecs.*{name.split()[0]}.*\[codecs\]"):
+        AsyncReader(path=path)
 
 
 # -- where chunks lie ------------------------------------------------------------------------------

@@ -258,6 +258,7 @@ def test_too_many_foreign_files(tmp_path: Path) -> None:
     assert "ulimit -n" in done.stdout.decode()
 
 
+@pytest.mark.calls
 def test_compressed_files_share_the_memory_for_chunks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

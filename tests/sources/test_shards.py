@@ -268,6 +268,7 @@ def test_verify_knows_the_digests_of_all(folder: Path) -> None:
 # -- few open ------------------------------------------------------------------------------------
 
 
+@pytest.mark.calls
 def test_open_files_are_bounded(tmp_path: Path) -> None:
     """However many shards there are, no more than the limit are open, whoever reads."""
     images = paint(60)

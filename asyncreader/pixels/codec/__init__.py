@@ -11,10 +11,12 @@ DecodeError, never a partly grey picture.
 
 from __future__ import annotations
 
+from .decoding import INSTALL as INSTALL
 from .decoding import Decoded as Decoded
 from .decoding import decode as decode
 from .decoding import decode_part as decode_part
 from .decoding import encode as encode
+from .decoding import find_imagecodecs as find_imagecodecs
 from .decoding import png_pixels as png_pixels
 from .decoding import reduction as reduction
 from .decoding import stored_pixels as stored_pixels

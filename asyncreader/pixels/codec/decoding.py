@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import io
 import logging
 import re
 import threading
@@ -12,10 +14,31 @@ import numpy as np
 from ...array_types import Array, Int64, UInt8
 from ...errors import DecodeError
 from .. import jpeg_cut, planes
-from .headers import PPM_LONGEST, PPM_VALUES, ImageHeader, damage, pillow_open, read_header
+from .headers import (
+    PPM_LONGEST,
+    PPM_VALUES,
+    ImageHeader,
+    check_png,
+    damage,
+    pillow_open,
+    read_header,
+)
 from .jpeg_segments import Buffer, plain_jpeg
 
 Pixels: TypeAlias = Array
+
+#: What to do where imagecodecs is needed.
+INSTALL: Final = "pip install -e '.[codecs]' in asyncreader's checkout"
+
+
+def find_imagecodecs() -> Any | None:
+    """imagecodecs, or None where it is not installed; ImportError where it cannot be loaded."""
+    try:
+        return importlib.import_module("imagecodecs")
+    except ModuleNotFoundError as exc:
+        if exc.name != "imagecodecs":
+            raise
+        return None
 
 
 def decode(
@@ -230,15 +253,28 @@ def reduction(header: ImageHeader, shape: tuple[int, ...]) -> tuple[float, float
 
 
 def png_pixels(data: Buffer) -> UInt8:
-    """Stored pixels (H, W, C) of a PNG; DecodeError for a damaged one."""
-    import imagecodecs
-
+    """Stored pixels (H, W, C) of a PNG; DecodeError for a damaged one. ImportError for 16 bits that
+    are not grey where imagecodecs is not installed: Pillow would halve them."""
+    imagecodecs = find_imagecodecs()
+    if imagecodecs is None:
+        return _png_by_pillow(data)
     _UNLOGGED.decoding = True
     try:
         with damage("damaged PNG"):
             pixels: UInt8 = imagecodecs.png_decode(data)
     finally:
         _UNLOGGED.decoding = False
+    return pixels if pixels.ndim == 3 else pixels[:, :, None]
+
+
+def _png_by_pillow(data: Buffer) -> UInt8:
+    depth, colour = memoryview(data)[24:26]
+    if depth == 16 and colour != 0:
+        raise ImportError(f"16 bits of PNG other than grey need imagecodecs: {INSTALL}")
+    check_png(data, all_chunks=False)  # Pillow reads past a wrong CRC
+    with damage("damaged PNG"), pillow_open(data) as image:
+        _load(image)
+        pixels: UInt8 = np.asarray(image)
     return pixels if pixels.ndim == 3 else pixels[:, :, None]
 
 
@@ -380,6 +416,13 @@ def encode(pixels: Pixels, encoding: str, quality: int = 90) -> bytes:
         return jpeg
     if encoding == planes.YUV420:
         return planes.encode(pixels)
-    import imagecodecs
+    imagecodecs = find_imagecodecs()
+    if imagecodecs is not None:
+        return bytes(imagecodecs.png_encode(pixels[:, :, 0] if grey else pixels, level=3))
+    if pixels.dtype != np.uint8 and not grey:
+        raise ImportError(f"16 bits of PNG other than grey need imagecodecs: {INSTALL}")
+    from PIL import Image
 
-    return bytes(imagecodecs.png_encode(pixels[:, :, 0] if grey else pixels, level=3))
+    file = io.BytesIO()
+    Image.fromarray(pixels[:, :, 0] if grey else pixels).save(file, "PNG", compress_level=3)
+    return file.getvalue()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import re
 import struct
+import zlib
 from typing import Any, Final, NamedTuple
 
 from ...array_types import Int64
@@ -260,6 +261,26 @@ def _png_header(data: Buffer) -> ImageHeader:
         height, width = width, height
     deep = "" if depth != 16 else "grey" if colour in (0, 4) else "colour"
     return ImageHeader("png", height, width, orientation, odd or orientation != 1, deep=deep)
+
+
+def check_png(data: Buffer, all_chunks: bool = True) -> None:
+    """DecodeError unless a PNG is whole to its IEND chunk, every chunk as its CRC says; not
+    ``all_chunks``: those that its pixels follow from (PNG specification, 5.4)."""
+    view, at = memoryview(data), 8
+    while True:
+        if at + 12 > len(view):
+            raise DecodeError("truncated PNG: no IEND chunk")
+        size = int.from_bytes(view[at : at + 4], "big")
+        name = bytes(view[at + 4 : at + 8])
+        if at + 12 + size > len(view):
+            raise DecodeError("truncated PNG: a chunk runs past the end", found=repr(name))
+        stated = int.from_bytes(view[at + 8 + size : at + 12 + size], "big")
+        checked = all_chunks or name[:1].isupper()
+        if checked and zlib.crc32(view[at + 4 : at + 8 + size]) != stated:
+            raise DecodeError("damaged PNG: wrong CRC", found=f"chunk {name!r} at byte {at}")
+        if name == b"IEND":
+            return
+        at += 12 + size
 
 
 #: Text chunks of a PNG, and the keywords under which Pillow finds an orientation.

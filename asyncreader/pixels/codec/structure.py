@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import re
-import zlib
 from typing import Final
 
 from ...errors import DecodeError
 from .. import planes
 from .decoding import decode
-from .headers import ImageHeader, read_header
+from .headers import ImageHeader, check_png, read_header
 
 _JPEG_MARKER: Final = re.compile(rb"\xff+[^\x00\xd0-\xd7\xff]")
 #: The same to search for: beginning with one plain byte, it is found 15 times faster.
@@ -29,7 +28,7 @@ def check_structure(data: bytes) -> ImageHeader:
         if header.loose and header.odd:  # its tables have not been looked at
             decode(data, 3, header=header)
     elif header.kind == "png":
-        _check_png(data)
+        check_png(data)
     elif header.kind == "webp":
         stated = 8 + int.from_bytes(data[4:8], "little")
         if stated > len(data):
@@ -73,20 +72,3 @@ def _check_jpeg(data: bytes) -> None:
             if following is None:
                 raise DecodeError("truncated JPEG: no end-of-image marker")
             at = following.start()
-
-
-def _check_png(data: bytes) -> None:
-    at = 8
-    while True:
-        if at + 12 > len(data):
-            raise DecodeError("truncated PNG: no IEND chunk")
-        size = int.from_bytes(data[at : at + 4], "big")
-        name = data[at + 4 : at + 8]
-        if at + 12 + size > len(data):
-            raise DecodeError("truncated PNG: a chunk runs past the end", found=repr(name))
-        stated = int.from_bytes(data[at + 8 + size : at + 12 + size], "big")
-        if zlib.crc32(memoryview(data)[at + 4 : at + 8 + size]) != stated:
-            raise DecodeError("damaged PNG: wrong CRC", found=f"chunk {name!r} at byte {at}")
-        if name == b"IEND":
-            return
-        at += 12 + size

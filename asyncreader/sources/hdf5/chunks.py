@@ -262,7 +262,8 @@ class ChunkSource(BaseSource):
         numbers = (first + along * behind + np.arange(behind)).reshape(-1)
 
         def cut(chunk: UInt8, where: tuple[slice, ...]) -> Array:
-            values = np.moveaxis(chunk.view(grid.dtype).reshape(rows), axis, 0)
+            values = chunk.view(grid.dtype).reshape(rows)
+            values = np.moveaxis(values, axis, 0) if axis else values
             inside: Array = values[(slice(None), *(slice(0, w.stop - w.start) for w in where))]
             return inside
 

@@ -6,6 +6,7 @@ Specification 3.0, IV.A.2.l and III.A.1). Numbers of registered filters are the 
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
@@ -14,6 +15,7 @@ import numpy as np
 
 from ...array_types import UInt8
 from ...errors import DecodeError, FormatError
+from ...pixels.codec import INSTALL, find_imagecodecs
 
 DEFLATE: Final = 1
 SHUFFLE: Final = 2
@@ -90,16 +92,20 @@ def _bytes(decoded: Any) -> UInt8:
 
 
 def _undo_deflate(data: UInt8, step: Filter, size: int, item: int) -> UInt8:
-    import imagecodecs
-
     # 4 more: a fletcher32 sum may lie inside
-    return _bytes(imagecodecs.deflate_decode(data, out=np.empty(size + 4, np.uint8)))
+    return _inflate_into(data, np.empty(size + 4, np.uint8))
 
 
 def _inflate_into(data: UInt8, out: UInt8) -> UInt8:
-    import imagecodecs
-
-    return _bytes(imagecodecs.deflate_decode(data, out=out))
+    imagecodecs = find_imagecodecs()
+    if imagecodecs is not None:
+        return _bytes(imagecodecs.deflate_decode(data, out=out))
+    # zlib takes twice as long; what a byte more shows to be too long has not the right size
+    step = zlib.decompressobj()
+    found = _bytes(step.decompress(data.data, out.size + 1))
+    if not step.eof:
+        raise DecodeError("a deflate stream that does not end", found=f"{found.size} bytes")
+    return found
 
 
 def _undo_shuffle(data: UInt8, step: Filter, size: int, item: int) -> UInt8:
@@ -114,13 +120,15 @@ def _undo_shuffle(data: UInt8, step: Filter, size: int, item: int) -> UInt8:
 
 
 def _undo_fletcher32(data: UInt8, step: Filter, size: int, item: int) -> UInt8:
-    import imagecodecs
-
     if data.size < 4:
         raise DecodeError("a chunk is too short for its checksum")
     body = data[:-4]
     stated = int.from_bytes(data[-4:].tobytes(), "little")
-    found = int(imagecodecs.h5checksum_fletcher32(body.tobytes()))
+    imagecodecs = find_imagecodecs()
+    if imagecodecs is None:
+        found = fletcher32(body)
+    else:
+        found = int(imagecodecs.h5checksum_fletcher32(body.tobytes()))
     # HDF5 up to 1.6.2 stored the halves the other way round, and is still accepted by the library
     swapped = ((found & 0x00FF00FF) << 8) | ((found >> 8) & 0x00FF00FF)
     if stated not in (found, swapped):
@@ -128,6 +136,24 @@ def _undo_fletcher32(data: UInt8, step: Filter, size: int, item: int) -> UInt8:
             "a chunk's fletcher32 checksum is wrong", found=f"{found:08x}", expected=f"{stated:08x}"
         )
     return body
+
+
+def fletcher32(data: UInt8) -> int:
+    """The checksum of HDF5's filter 3 (H5checksum.c): two sums of 16-bit words, modulo 65,535."""
+    odd = data.size % 2
+    words = np.append(data, np.zeros(odd, np.uint8)).view(">u2").astype(np.int64)
+    one = two = 0
+    for start in range(0, words.size, _WORDS):
+        part = words[start : start + _WORDS]
+        two += part.size * one + int((np.arange(part.size, 0, -1) * part).sum())
+        one = (one + int(part.sum())) % 65_535
+        two %= 65_535
+    some = bool(words.any())  # its folding makes 65,535 of every multiple but zero
+    return ((two or 65_535 * some) << 16) | (one or 65_535 * some)
+
+
+#: Words of one sum: they stay below 2^63.
+_WORDS: Final = 1 << 16
 
 
 def _undo_lzf(data: UInt8, step: Filter, size: int, item: int) -> UInt8:
@@ -206,6 +232,20 @@ _UNDO: Final[dict[int, Callable[[UInt8, Filter, int, int], UInt8]]] = {
     ZSTD: _undo_zstd,
 }
 READABLE: Final = frozenset(_UNDO)
+#: Those that are undone where imagecodecs is not installed; of the others HDF5 undoes lzf.
+_WITHOUT: Final = frozenset({DEFLATE, SHUFFLE, FLETCHER32})
+
+
+def readable() -> frozenset[int]:
+    """The filters that are undone here."""
+    return READABLE if find_imagecodecs() else _WITHOUT
+
+
+def remedy(filters: tuple[Filter, ...]) -> str:
+    """What to do about a data set whose filters are not all undone here."""
+    if {step.code for step in filters} <= READABLE:
+        return INSTALL
+    return "repack it, for example with h5repack -f GZIP=4"
 
 
 def check_known(filters: tuple[Filter, ...], known: frozenset[int], path: str, name: str) -> None:
@@ -225,8 +265,15 @@ def check_filters(filters: tuple[Filter, ...], path: str, name: str) -> bool:
     """True when all filters are decoded here, False when HDF5 itself must; else FormatError."""
     check_known(filters, READABLE | set(BUILT_IN_ONLY), path, name)
     codes = {step.code for step in filters}
-    if not codes & set(BUILT_IN_ONLY):
+    if codes <= readable():
         return True
+    if codes <= READABLE and codes - LIBRARY:
+        raise FormatError(
+            f"data set {name!r} needs imagecodecs",
+            path=path,
+            found=" + ".join(NAMES[code] for code in sorted(codes)),
+            hint=INSTALL,
+        )
     if codes - LIBRARY:
         raise FormatError(
             f"data set {name!r} needs filters that are not read together",

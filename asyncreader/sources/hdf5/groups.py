@@ -25,7 +25,7 @@ from .chunk_cache import ChunkCache
 from .chunks import CACHE_BYTES, Chunks, ChunkSource, Pieces
 from .compound import stored_dtype
 from .file import Hdf5, translated
-from .filters import NAMES, check_filters
+from .filters import NAMES, check_filters, remedy
 
 #: Chunks whose places are remembered, 24 bytes each: those of the data sets used last.
 KNOWN_CHUNKS: Final = 2 << 20
@@ -164,7 +164,7 @@ class GroupSource(BaseSource):
                     f"data set {name!r} has a filter that only the HDF5 library decodes",
                     path=path,
                     found=" + ".join(NAMES[step.code] for step in steps),
-                    hint="repack it, for example with h5repack -f GZIP=4",
+                    hint=remedy(steps),
                 )
             dtype = stored_dtype(data, name, path)
             records = None if dtype.names is None else dtype

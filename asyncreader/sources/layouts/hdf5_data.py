@@ -30,7 +30,7 @@ from ..hdf5.chunk_patches import ChunkVolumes
 from ..hdf5.chunks import ChunkGrid, Chunks
 from ..hdf5.compound import is_compound, stored_dtype
 from ..hdf5.file import ThroughLibrary
-from ..hdf5.filters import BUILT_IN_ONLY, LIBRARY, NAMES, check_filters, decode_chunk
+from ..hdf5.filters import BUILT_IN_ONLY, LIBRARY, NAMES, check_filters, decode_chunk, remedy
 from ..hdf5.vlen import ELEMENT, heap_extents
 from ..images import image_kind, stored_images
 from ..patches import ArrayVolumes, FlatVolumes, StoredVolumes, cut_volumes, of_volumes
@@ -259,7 +259,7 @@ def _chunks(found: Hdf5Set, grid: ChunkGrid, axis: int) -> Chunks:
     names = " + ".join(NAMES[step.code] for step in grid.filters)
     warnings.warn(
         f"{found.path}: {names} can only be decoded by the HDF5 library, one call at a time: this "
-        "will be slow; repack it, for example with h5repack -f GZIP=4",
+        f"will be slow; {remedy(grid.filters)}",
         stacklevel=2,
     )
     name, _ = found.h5.member_of(name)
@@ -506,7 +506,7 @@ def _elements(found: Hdf5Set, data: Dataset) -> Iterator[UInt8]:
             raise FormatError(
                 f"data set {name!r} has a filter that is not read here",
                 path=found.path,
-                hint="repack it, for example with h5repack -f GZIP=4",
+                hint=remedy(steps),
             )
         grid = _grid(found, data, ELEMENT)
         for number in range(grid.offsets.size):
