@@ -19,7 +19,6 @@ from asyncreader.formats.manifest import manifest_path
 from asyncreader.formats.packed import ENCODINGS, digest, is_field_name
 from asyncreader.pixels.masks import decode_values
 from asyncreader.pixels.planes import YUV420
-from asyncreader.pixels.specs import SampleSpec
 from asyncreader.pixels.transform import decode_sample
 from asyncreader.sampling.within import subset_count
 from asyncreader.sources import (
