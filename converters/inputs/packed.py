@@ -19,7 +19,6 @@ from asyncreader.formats.manifest import manifest_path
 from asyncreader.formats.packed import ENCODINGS, digest, is_field_name
 from asyncreader.pixels.masks import decode_values
 from asyncreader.pixels.planes import YUV420
-from asyncreader.pixels.specs import SampleSpec
 from asyncreader.pixels.transform import decode_sample
 from asyncreader.sampling.within import subset_count
 from asyncreader.sources import (
@@ -354,8 +353,9 @@ def _files(index: SetIndex) -> Iterator[FileRef]:
 
 def _are_numbers(part: Source) -> bool:
     """Whether samples are rows of numbers that can be packed as they are, and no pictures that
-    ``convert`` packs. Sparse rows are not: written densely they take many times their space."""
-    spec = part.spec
+    ``convert`` packs: those have an axis of channels where asyncreader packed them. Sparse rows are
+    not: written densely they take many times their space."""
+    spec, ours = part.spec, part.facts.meta is not None
     if (
         isinstance(part.index.storage, SparseRows)
         or spec.encoded
@@ -365,7 +365,7 @@ def _are_numbers(part: Source) -> bool:
     ):
         return False
     deep = _is_deep(spec)
-    grey = spec.axes is None and len(spec.shape) == 2
+    grey = spec.axes is None and len(spec.shape) == 2 and not ours
     channels = 1 if grey or spec.flat else spec.shape[-1] if spec.axes is not None else 0
     picture = channels in (1, 3) and (spec.dtype == np.uint8 or (deep and channels == 1))
     return not picture and spec.dtype.newbyteorder("=").name in fmt.NUMBER_DTYPES
