@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import os
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -263,6 +264,33 @@ def test_nothing_is_published_after_an_error(tmp_path: Path) -> None:
         convert(files, tmp_path / "bad.h5", encoding="original")
     assert (info.value.index, info.value.source_path) == (3, "3.png")
     assert os.listdir(tmp_path) == ["set.h5"]
+
+
+@pytest.mark.parametrize("encoding", ["raw", "png"])
+def test_a_writer_that_is_lost_leaves_nothing(tmp_path: Path, encoding: Any) -> None:
+    """One that is never closed gives its lock, files and threads back; a cell is run again."""
+    for _ in range(2):
+        threads = threading.active_count()
+        writer = Writer(tmp_path / "set.h5", encoding=encoding)
+        writer.add(np.zeros((8, 8, 3), "u1"))
+        del writer
+        assert os.listdir(tmp_path) == []
+        assert threading.active_count() == threads
+
+
+def test_what_has_no_samples(tmp_path: Path) -> None:
+    """Values that hold none, names that are no text, and labels of a shape that sets do not have
+    are typed errors; "self" is a name like others."""
+    for source in (5, None, np.array(3), {}, [{"data": GOOD, 5: 1}], {"data": GOOD, 5: GOOD}):
+        with pytest.raises(ParamsError):
+            convert(source, tmp_path / "x.h5")  # type: ignore[arg-type]
+    for label in (np.zeros(0), np.zeros((3, 4))):
+        with pytest.raises(ParamsError, match="labels of this shape"):
+            convert([(GOOD, label)], tmp_path / "x.h5")
+    convert([{"data": GOOD, "self": 1, "label": np.str_("a")}], tmp_path / "self.h5")
+    with asyncreader.open(tmp_path / "self.h5", data_field="self") as found:
+        assert (found[0][0], type(found.classes[0])) == (1, str)
+    assert os.listdir(tmp_path) == ["self.h5"]
 
 
 def _png(number: int) -> bytes:
