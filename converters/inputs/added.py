@@ -31,7 +31,7 @@ def as_array(value: object, what: str) -> Array:
     palette = kind.__module__.startswith("PIL.") and getattr(value, "mode", "") not in _MODES
     if palette and what == f"field {DATA!r}":
         raise ParamsError(
-            "a picture of a mode that is not packed",
+            "an image of a mode that is not packed",
             found=repr(getattr(value, "mode", "")),
             expected=" or ".join(map(repr, _MODES)),
             hint="convert it: image.convert('RGB')",
@@ -99,7 +99,7 @@ class Form:
             f"field {self.name!r} of a sample differs from the first one's",
             found=f"shape {row.shape}, {row.dtype}",
             expected=self.words,
-            hint="pad or cut it to that shape, cast it with array.astype, or write another set",
+            hint="pad or cut it to that shape, cast it with array.astype, or write another dataset",
         )
 
 
@@ -141,7 +141,7 @@ class AddedLabels:
                 "a label differs from the first one",
                 found=f"shape {table.shape[1:]}, {table.dtype}",
                 expected=f"{self._width} of {self._dtype}",
-                hint="an array of the picture's size is a field: add(image, mask=array)",
+                hint="an array of the image's size is a field: add(image, mask=array)",
             )
         if rows.dtype == np.uint64 and bool((rows > np.uint64(2**63 - 1)).any()):
             raise ParamsError("labels beyond int64 cannot be packed")
