@@ -245,7 +245,7 @@ class Writer:
             with self._numbered():
                 if self._set is None and (self._pieces is None or not self._pieces.count):
                     raise SourceError(
-                        "no sample was added, so there is no set", path=self._options.dst
+                        "no sample was added, so there is no dataset", path=self._options.dst
                     )
             self._finish()
         except BaseException as exc:

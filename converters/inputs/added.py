@@ -31,7 +31,7 @@ def as_array(value: object, what: str) -> Array:
     palette = kind.__module__.startswith("PIL.") and getattr(value, "mode", "") not in _MODES
     if palette and what == f"field {DATA!r}":
         raise ParamsError(
-            "a picture of a mode that is not packed",
+            "an image of a mode that is not packed",
             found=repr(getattr(value, "mode", "")),
             expected=" or ".join(map(repr, _MODES)),
             hint="convert it: image.convert('RGB')",
@@ -52,7 +52,7 @@ def as_array(value: object, what: str) -> Array:
 
 
 #: Where a label is an array.
-_AS_FIELD: Final = "an array of the picture's size is a field: add(image, mask=array)"
+_AS_FIELD: Final = "an array of the image's size is a field: add(image, mask=array)"
 
 #: Modes of Pillow's images whose numbers are those of pixels.
 _MODES: Final = ("L", "RGB", "I;16", "I", "F", "1")
@@ -102,7 +102,7 @@ class Form:
             f"field {self.name!r} of a sample differs from the first one's",
             found=f"shape {row.shape}, {row.dtype}",
             expected=self.words,
-            hint="pad or cut it to that shape, cast it with array.astype, or write another set",
+            hint="pad or cut it to that shape, cast it with array.astype, or write another dataset",
         )
 
 

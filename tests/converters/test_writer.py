@@ -302,9 +302,9 @@ def _png(number: int) -> bytes:
 def test_options_and_samples_that_do_not_fit(tmp_path: Path) -> None:
     """Each is a ParamsError that says what instead, before anything is written."""
     for given, data, words in (
-        ({"encoding": "jpeg"}, GOOD, "only pictures can be encoded"),
-        ({"size": 8}, GOOD, "only pictures"),
-        ({"labels": "x.csv"}, GOOD, "folders of pictures"),
+        ({"encoding": "jpeg"}, GOOD, "only images can be encoded"),
+        ({"size": 8}, GOOD, "only images"),
+        ({"labels": "x.csv"}, GOOD, "folders of images"),
         ({"encodings": "raw"}, GOOD, "unknown option"),
         ({"encoding": "original"}, np.zeros((8, 8, 3), "u1"), "own bytes"),
         ({"classes": ["a", "a"]}, GOOD, "different names"),
