@@ -19,6 +19,7 @@ from asyncreader.formats.manifest import manifest_path
 from asyncreader.formats.packed import ENCODINGS, digest, is_field_name
 from asyncreader.pixels.masks import decode_values
 from asyncreader.pixels.planes import YUV420
+from asyncreader.pixels.specs import SampleSpec
 from asyncreader.pixels.transform import decode_sample
 from asyncreader.sampling.within import subset_count
 from asyncreader.sources import (
@@ -367,8 +368,9 @@ def _are_numbers(part: Source) -> bool:
     deep = _is_deep(spec)
     grey = spec.axes is None and len(spec.shape) == 2 and not ours
     channels = 1 if grey or spec.flat else spec.shape[-1] if spec.axes is not None else 0
-    picture = channels in (1, 3) and (spec.dtype == np.uint8 or (deep and channels == 1))
-    return not picture and spec.dtype.newbyteorder("=").name in fmt.NUMBER_DTYPES
+    plain = spec.dtype.newbyteorder("=").name
+    picture = channels in (1, 3) and (plain == "uint8" or (deep and channels == 1))
+    return not picture and plain in fmt.NUMBER_DTYPES
 
 
 def _is_deep(spec: SampleSpec) -> bool:
