@@ -5,8 +5,11 @@ from __future__ import annotations
 import contextlib
 import io
 import os
+import sys
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import h5py
@@ -265,6 +268,33 @@ def test_nothing_is_published_after_an_error(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == ["set.h5"]
 
 
+@pytest.mark.parametrize("encoding", ["raw", "png"])
+def test_a_writer_that_is_lost_leaves_nothing(tmp_path: Path, encoding: Any) -> None:
+    """One that is never closed gives its lock, files and threads back; a cell is run again."""
+    for _ in range(2):
+        threads = threading.active_count()
+        writer = Writer(tmp_path / "set.h5", encoding=encoding)
+        writer.add(np.zeros((8, 8, 3), "u1"))
+        del writer
+        assert os.listdir(tmp_path) == []
+        assert threading.active_count() == threads
+
+
+def test_what_has_no_samples(tmp_path: Path) -> None:
+    """Values that hold none, names that are no text, and labels of a shape that sets do not have
+    are typed errors; "self" is a name like others."""
+    for source in (5, None, np.array(3), {}, [{"data": GOOD, 5: 1}], {"data": GOOD, 5: GOOD}):
+        with pytest.raises(ParamsError):
+            convert(source, tmp_path / "x.h5")  # type: ignore[arg-type]
+    for label in (np.zeros(0), np.zeros((3, 4))):
+        with pytest.raises(ParamsError, match="labels of this shape"):
+            convert([(GOOD, label)], tmp_path / "x.h5")
+    convert([{"data": GOOD, "self": 1, "label": np.str_("a")}], tmp_path / "self.h5")
+    with asyncreader.open(tmp_path / "self.h5", data_field="self") as found:
+        assert (found[0][0], type(found.classes[0])) == (1, str)
+    assert os.listdir(tmp_path) == ["self.h5"]
+
+
 def _png(number: int) -> bytes:
     file = io.BytesIO()
     Image.fromarray(np.full((8, 8, 3), number, np.uint8)).save(file, "PNG")
@@ -463,3 +493,45 @@ def test_progress_is_one_line_where_a_person_looks_on(
         assert ("packing: 50 of 50" in said) == (number == 0)
         assert said.endswith("\r") == (number == 0)
         assert "\n" not in said
+
+
+def test_progress_in_a_notebook_replaces_one_output(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In a notebook's kernel the line is one output, replaced and empty at the end; IPython in a
+    terminal is no notebook."""
+    shown: list[tuple[str, str, bool]] = []
+
+    def publish(data: dict[str, str], transient: dict[str, str], update: bool) -> None:
+        shown.append((data["text/plain"], transient["display_id"], update))
+
+    for number, config in enumerate(({"IPKernelApp": {}}, {})):
+        ipython = SimpleNamespace(
+            get_ipython=lambda config=config: SimpleNamespace(config=config),
+            display=SimpleNamespace(publish_display_data=publish),
+        )
+        monkeypatch.setitem(sys.modules, "IPython", ipython)
+        convert(np.zeros((50, 3)), tmp_path / f"{number}.h5")
+    assert shown[-2][0].startswith("packing: 50 of 50, ")
+    assert shown[-1][0] == ""
+    assert [update for _, _, update in shown] == [False] + [True] * (len(shown) - 1)
+    assert len({key for _, key, _ in shown}) == 1
+    assert capsys.readouterr() == ("", "")
+
+
+def test_a_report_is_a_table_in_notebooks(tmp_path: Path) -> None:
+    """It says what was packed and, of what was skipped, where and why, as far as there is room."""
+    folder = tmp_path / "a<b>"
+    for name in ("x", "y"):
+        (folder / name).mkdir(parents=True)
+        Image.new("RGB", (4, 4)).save(folder / name / "good.png")
+    page = convert(folder, tmp_path / "set.h5")._repr_html_()
+    assert "2 samples" in page
+    assert "2: x, y" in page
+    assert "skipped" not in page
+    for number in range(7):
+        (folder / "x" / f"{number}.png").write_text("<html>")
+    page = convert(folder, tmp_path / "bad.h5", skip_bad=True)._repr_html_()
+    assert "skipped: 7" in page
+    assert page.count("not an image of a kind that is read") == 5
+    assert "<html>" not in page
