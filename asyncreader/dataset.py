@@ -49,7 +49,7 @@ from .sources.base import Source, read_rows
 from .sources.labels import apart
 from .sources.ragged import longest_of
 from .sources.request import Cut
-from .sources.subset import resolve_windows
+from .sources.subset import resolve_rule
 from .stats import Meter
 from .text import some, times
 
@@ -502,9 +502,9 @@ def _numbers(indices: Any, length: int) -> Int64:
 
 def _in_order(p: ReaderParams, source: OpenSet) -> Schedule:
     """The samples by number: of a mix each of all sets once, in sequence."""
-    facts, (windows, subset) = source.facts, resolve_windows(p.subset, source)
+    facts, (rule, subset) = source.facts, resolve_rule(p.subset, p.patch_at, source)
     storage = Storage(facts.path, facts.count)
-    return Schedule(sampler_of(False, p.seed, 1, storage, subset, windows))
+    return Schedule(sampler_of(False, p.seed, 1, storage, subset, rule))
 
 
 def _differ(stored: SampleSpec) -> bool:

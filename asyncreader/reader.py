@@ -372,6 +372,7 @@ class AsyncReader(Generic[D, L]):
         ``subset`` of the samples of before.
         """
         self._check_process()
+        self._ring.check_open()
         mine = self._set_fingerprint()
         assert self._source is not None
         earlier = earlier_fingerprints(self._source)

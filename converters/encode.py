@@ -6,7 +6,7 @@ Pure functions of their arguments, safe in any thread; what they call releases t
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, TypeAlias
 
@@ -47,7 +47,8 @@ _FULL: Final = (1.0, 0.0, 0.0)
 class Packed:
     """One field of a sample as it is stored: bytes, (H, W, C) if that is known, XXH3-64.
 
-    Or of several raw samples, one after the other: then ``checksum`` is uint64 (n,).
+    Or of several raw samples, one after the other: then ``checksum`` is uint64 (n,), and ``data``
+    is memory that changes later.
     """
 
     data: bytes | memoryview
@@ -65,6 +66,15 @@ class Packed:
     def count(self) -> int:
         """Samples in it."""
         return 1 if isinstance(self.checksum, int) else int(self.checksum.size)
+
+    def each(self) -> Iterator[bytes | memoryview]:
+        """The bytes of each sample, to be kept: those of several are copied one by one."""
+        if isinstance(self.checksum, int):
+            yield self.data
+            return
+        size = len(self.data) // self.count
+        for start in range(0, len(self.data), size):
+            yield bytes(self.data[start : start + size])
 
     def kind(self, raw: bool) -> Kind:
         """What must be equal in all samples of the field, as far as it is known."""

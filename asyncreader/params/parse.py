@@ -307,8 +307,8 @@ def _check_patches(p: ReaderParams) -> None:
     if p.patch_step is not None and p.patch_at != "grid":
         raise ParamsError('patch_step goes with patch_at="grid"', found=f"patch_at={p.patch_at!r}")
     others = ("mix", "episodes", "episodes_subset", "window", "columns", "members")
-    for name in (*others, "boxes_field", "keypoints_field"):
-        if getattr(p, name) is not None:
+    for name in (*others, "boxes_field", "keypoints_field", "max_length", "offsets_field"):
+        if getattr(p, name) not in (None, False):
             raise ParamsError(
                 f"patch and {name} do not go together",
                 hint="patches are of volumes: HDF5 data sets of numbers, or arrays",

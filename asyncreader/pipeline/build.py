@@ -20,6 +20,8 @@ from ..pixels.transform import RowTransform
 from ..pixels.user_transform import Made, Transform
 from ..pixels.views import by_field
 from ..sampling import sampler_of, takes_classes
+from ..sampling.episodes import Windows
+from ..sampling.patches import Patches
 from ..sampling.samplers import Sampler, Storage
 from ..sampling.schedule import BatchPlan, Cursor, Schedule
 from ..sources import (
@@ -33,7 +35,7 @@ from ..sources import (
 )
 from ..sources.ragged import rule_of_lengths
 from ..sources.sets.joined import JoinedSource
-from ..sources.subset import classes_of, resolve_patches, resolve_weights, resolve_windows
+from ..sources.subset import classes_of, resolve_rule, resolve_weights
 from ..stats import Meter
 from ..system.limits import physical_memory
 from ..system.memory import aligned_empty
@@ -76,13 +78,10 @@ def make_schedule(p: ReaderParams, source: OpenSet, rank: int, world_size: int) 
     if p.last_batch == "short" and world_size != 1:
         raise ParamsError('last_batch="short" needs world_size 1', found=f"{world_size}")
     lengths = rule_of_lengths(p, source)
-    patches, windows, subset = source.patches, None, None
-    if patches is None:
-        windows, subset = resolve_windows(p.subset, source)
-        if windows is not None:  # of the episodes that are chosen
-            source = OpenSet(replace(source.index, windows=windows), source.parts)
-    else:
-        patches = resolve_patches(p.subset, replace(patches, at=p.patch_at), source)
+    rule, subset = resolve_rule(p.subset, p.patch_at, source)
+    patches = rule if isinstance(rule, Patches) else None
+    if isinstance(rule, Windows):  # of the episodes that are chosen
+        source = OpenSet(replace(source.index, windows=rule), source.parts)
     storage = replace(
         _storage(source, p),
         weights=resolve_weights(p.weights, source, subset, patches),
@@ -93,7 +92,7 @@ def make_schedule(p: ReaderParams, source: OpenSet, rank: int, world_size: int) 
         ratios=() if p.mix is None else tuple(p.mix.values()),
         until_first=p.mix_until == "first",
     )
-    sampler = sampler_of(p.shuffle, p.seed, p.shuffle_window, storage, subset, windows or patches)
+    sampler = sampler_of(p.shuffle, p.seed, p.shuffle_window, storage, subset, rule)
     schedule = Schedule(sampler, p.batch_size, rank, world_size, p.last_batch, lengths)
     if schedule.steps == 0:
         raise ParamsError(

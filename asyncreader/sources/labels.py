@@ -44,7 +44,11 @@ class EpisodeLabels:
 
 
 def of_each_episode(table: Array, episodes: Episodes) -> Array:
-    """Labels of all rows, one for each episode: (E, ...) as (N, ...)."""
+    """Labels of all rows, one for each episode: (E, ...) as (N, ...). Where fields are stored as
+    (episode, time, ...), so are labels of both extents: they have one for each row."""
+    rows = int(episodes.lengths[0])
+    if episodes.kind == "axis" and rows > 1 and table.shape[1:2] == (rows,):
+        return table.reshape(-1, *table.shape[2:])
     return cast(Array, EpisodeLabels(table, episodes.ends))
 
 

@@ -112,16 +112,18 @@ def _columns(p: ReaderParams) -> dict[str, Columns]:
 def _check_columns(asked: Request, index: SetIndex) -> None:
     """ParamsError where columns are asked for of what has none to choose from."""
     for name, field in index.fields.items():
-        chosen = field.stored_as is not None or field.spec.columns is not None
+        ragged, chosen = field.spec.ragged, field.spec.columns is not None
+        chosen |= field.stored_as is not None and not ragged  # sparse rows
         columns = replace(asked, data=name).own_columns
         if columns is not None and not chosen:
-            named = isinstance(columns[0], str) and len(field.spec.shape or ()) == 1
+            named = isinstance(columns[0], str) and len(field.spec.shape or ()) == 1 and not ragged
             raise ParamsError(
                 f"the columns of field {name!r} have no names"
                 if named
                 else f"columns are of rows of numbers, and field {name!r} has none",
                 path=index.facts.path,
-                found=f"samples of shape {field.spec.shape}",
+                found=f"{'values' if ragged else 'samples'} of shape {field.spec.shape}"
+                + (", samples differ in length" if ragged else ""),
                 hint="give their numbers"
                 if named
                 else "serve it whole, and choose from it in postprocess; with several fields: "

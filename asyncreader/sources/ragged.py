@@ -269,8 +269,6 @@ def rule_of_lengths(p: ReaderParams, source: OpenSet) -> str | None:
         )
     cut = (*ragged, *whole)
     rules = {name: wanted.for_field(name) for name in cut}
-    if any(one.max_length is None for one in rules.values()):
-        raise _needed(source, {name: one.max_length for name, one in rules.items()})
     named = {n for o in ("max_length", "overlong", "pad_value") for n in _named(p, o)} - set(cut)
     if named or (p.max_length is not None and not cut):
         raise ParamsError(
@@ -280,6 +278,8 @@ def rule_of_lengths(p: ReaderParams, source: OpenSet) -> str | None:
             expected="variable length, values with offsets (offsets_field names them), or "
             'window="episode"',
         )
+    if any(one.max_length is None for one in rules.values()):
+        raise _needed(source, {name: one.max_length for name, one in rules.items()})
     if p.offsets_field and not ragged:
         raise ParamsError(
             "offsets_field names where samples begin among values, and no field has such",

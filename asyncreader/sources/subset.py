@@ -11,7 +11,7 @@ import numpy as np
 from ..array_types import Float64, Int64
 from ..errors import ParamsError
 from ..sampling.episodes import Windows
-from ..sampling.patches import Patches
+from ..sampling.patches import PatchAt, Patches
 from ..sampling.within import subset_count
 from ..text import some
 from .fields import OpenSet
@@ -77,12 +77,18 @@ def resolve_windows(subset: Any, source: OpenSet) -> tuple[Windows | None, slice
     return windows, numbers
 
 
-def resolve_patches(subset: Any, patches: Patches, source: OpenSet) -> Patches:
-    """The patches of the volumes that ``subset`` selects."""
-    some_of_all = resolve_subset(subset, source)
-    if some_of_all is None:
-        return patches
-    return replace(patches, chosen=_numbers(some_of_all, source.facts.count))
+def resolve_rule(
+    subset: Any, at: PatchAt, source: OpenSet
+) -> tuple[Windows | Patches | None, slice | Int64 | None]:
+    """The rule of a set whose samples are windows or patches for those that ``subset`` selects, and
+    their numbers: see :func:`resolve_windows`. Of volumes the rule has those selected, and patches
+    are ``at`` these places."""
+    if source.patches is None:
+        return resolve_windows(subset, source)
+    chosen, patches = resolve_subset(subset, source), replace(source.patches, at=at)
+    if chosen is not None:
+        patches = replace(patches, chosen=_numbers(chosen, source.facts.count))
+    return patches, None
 
 
 def selected(subset: Any, source: OpenSet) -> slice | Int64 | None:

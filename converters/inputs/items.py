@@ -71,7 +71,7 @@ def give(source: Items, taker: Taker) -> Iterator[int]:
         yield from _give_columns(table, taker)
         return
     if isinstance(source, Mapping):
-        raise _unclear("a dict whose values are no arrays", source)
+        raise _unclear("a dict whose values are no arrays or lists", source)
     mapped = isinstance(source, MapStyle) and not isinstance(source, list | tuple)
     # a map-style dataset need not say by IndexError where it ends
     samples: Any = (source[n] for n in range(len(source))) if mapped else source  # type: ignore
@@ -121,15 +121,19 @@ def _unclear(what: str, given: Any) -> ParamsError:
 
 
 def _columns(source: Any) -> dict[str, Any] | None:
-    """Arrays that hold all samples: an array, (data, labels), or arrays by name; else None."""
+    """Columns that hold all samples: an array, (data, labels), or columns by name; else None."""
     if _is_array(source):
         return {"data": source}
-    if isinstance(source, tuple) and len(source) == 2 and all(map(_is_array, source)):
-        data, labels = source
-        return {"data": data, "label": labels} if len(data) == len(labels) else None
-    if isinstance(source, Mapping) and source and all(map(_is_array, source.values())):
+    if isinstance(source, tuple) and len(source) == 2 and _is_array(source[0]):
+        return dict(zip(("data", "label"), source, strict=True)) if _is_column(source[1]) else None
+    if isinstance(source, Mapping) and source and all(map(_is_column, source.values())):
         return _named(source, "the source")
     return None
+
+
+def _is_column(value: object) -> bool:
+    """Whether a value holds that of each sample: an array, or a list."""
+    return _is_array(value) or isinstance(value, list)
 
 
 def _is_array(value: object) -> bool:
@@ -157,6 +161,9 @@ def _give_columns(table: dict[str, Any], taker: Taker) -> Iterator[int]:
 
 
 def _row_bytes(column: Any) -> int:
+    """Bytes of a row; of a list, whose rows may be anything, so many that some go together."""
+    if not _is_array(column):
+        return _TOGETHER >> 10
     size = getattr(column.dtype, "itemsize", 8)
     for side in column.shape[1:]:
         size *= int(side)

@@ -33,6 +33,7 @@ from asyncreader.sources import (
     open_whole,
 )
 from asyncreader.sources.bytestore import FileRef, LocalFile
+from asyncreader.sources.hdf5.sparse import SparseRows
 from asyncreader.sources.lmdb.file import lmdb_data_file
 from asyncreader.sources.request import NAME_AXES
 from asyncreader.sources.sets.joined import Joined
@@ -81,7 +82,7 @@ class PackedSamples(Samples):
         self._records = None if chosen is None else np.arange(facts.count, dtype=np.int64)[chosen]
         self.count = facts.count if self._records is None else self._records.size
         stored = spec.encoding if spec.encoding in ENCODINGS else "original"
-        self._rows = _is_rows(options, spec)
+        self._rows = _is_rows(options, self._source.first)
         encoded = spec.encoded or self._rows
         self._axes = None if encoded else _pixel_axes(self._source.first)
         grey = spec.axes is None and not encoded
@@ -277,7 +278,10 @@ def _others(source: OpenSet, recipe: Recipe, same: bool) -> tuple[_Other, ...]:
     found: list[_Other] = []
     for name, part in zip(source.names[1:], source.parts[1:], strict=True):
         own = name.rstrip("/").rsplit("/", 1)[-1]
-        rows = _are_numbers(part.spec)
+        ours = part.facts.meta is not None
+        # masks of another program become uint16, as those of a folder do
+        mask = part.spec.axes is not None and part.spec.dtype.kind in "iu" and not ours
+        rows = _are_numbers(part) and not mask
         if part.spec.axes is None and not rows:
             raise FormatError(
                 f"field {name!r} holds no pictures, and only those can be packed as a field",
@@ -286,7 +290,7 @@ def _others(source: OpenSet, recipe: Recipe, same: bool) -> tuple[_Other, ...]:
             )
         if not is_field_name(own) or own in (field.name for field in found):
             raise ParamsError("a field cannot have this name in a packed set", found=repr(own))
-        ours = part.facts.meta is not None and part.index.checked == "all"
+        ours = ours and part.index.checked == "all"
         found.append(_Other(own, part, recipe, same and ours, rows))
     return tuple(found)
 
@@ -348,29 +352,43 @@ def _files(index: SetIndex) -> Iterator[FileRef]:
             yield from _files(one)
 
 
-def _are_numbers(spec: SampleSpec) -> bool:
+def _are_numbers(part: Source) -> bool:
     """Whether samples are rows of numbers that can be packed as they are, and no pictures that
-    ``convert`` packs."""
-    if spec.encoded or spec.shape is None or spec.ragged or spec.axes not in (None, "HWC"):
+    ``convert`` packs: those have an axis of channels where asyncreader packed them. Sparse rows are
+    not: written densely they take many times their space."""
+    spec, ours = part.spec, part.facts.meta is not None
+    if (
+        isinstance(part.index.storage, SparseRows)
+        or spec.encoded
+        or spec.shape is None
+        or spec.ragged
+        or spec.axes not in (None, "HWC")
+    ):
         return False
-    deep = spec.dtype == np.uint16
-    grey = spec.axes is None and len(spec.shape) == 2
+    deep = _is_deep(spec)
+    grey = spec.axes is None and len(spec.shape) == 2 and not ours
     channels = 1 if grey or spec.flat else spec.shape[-1] if spec.axes is not None else 0
-    picture = channels in (1, 3) and (spec.dtype == np.uint8 or (deep and channels == 1))
-    return not picture and spec.dtype.newbyteorder("=").name in fmt.NUMBER_DTYPES
+    plain = spec.dtype.newbyteorder("=").name
+    picture = channels in (1, 3) and (plain == "uint8" or (deep and channels == 1))
+    return not picture and plain in fmt.NUMBER_DTYPES
 
 
-def _is_rows(options: Options, spec: SampleSpec) -> bool:
+def _is_deep(spec: SampleSpec) -> bool:
+    """Whether values have 16 bits, of either byte order."""
+    return spec.dtype.kind == "u" and spec.dtype.itemsize == 2
+
+
+def _is_rows(options: Options, part: Source) -> bool:
     """Whether the samples are copied as rows of numbers. ParamsError for what only pictures take,
     and FormatError from others for the rest."""
     asked = options.size is not None or options.encoding not in (None, "raw") or options.channels
-    return not asked and _are_numbers(spec)
+    return not asked and _are_numbers(part)
 
 
 def _pixel_axes(source: Source) -> tuple[int, int, int]:
     """How to transpose a stored row to (H, W, C)."""
     stored = source.spec
-    deep = stored.dtype.kind == "u" and stored.dtype.itemsize == 2
+    deep = _is_deep(stored)
     known = stored.dtype == np.uint8 or (deep and stored.image_shape()[2] == 1)
     if (
         stored.axes is None

@@ -305,19 +305,8 @@ class ChunkedData(FieldData):
             assert sample.shape is not None
             self._dtype = np.dtype(sample.dtype).newbyteorder("<")
             self._create(sample.shape)
-        count = sample.count
-        if count == 1:
-            self._held.append(sample.data)
-            if len(self._held) == self._chunk:
-                self._begin()
-            return
-        size = len(sample.data) // count
-        at = 0
-        while at < count:  # as bytes: the rows may change
-            taken = min(count - at, self._chunk - len(self._held))
-            piece = bytes(sample.data[at * size : (at + taken) * size])
-            self._held.extend(piece[n * size : (n + 1) * size] for n in range(taken))
-            at += taken
+        for data in sample.each():
+            self._held.append(data)
             if len(self._held) == self._chunk:
                 self._begin()
 

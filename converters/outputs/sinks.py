@@ -31,8 +31,7 @@ class Sink(Protocol):
     """Where samples go, one by one, or several raw ones; used by one thread."""
 
     def append(self, sample: Sample) -> None:
-        """Add the next record. Its bytes may change as soon as this returns, if ``sample`` has
-        several."""
+        """Add the next record, or several, whose bytes may change as soon as this returns."""
 
     def finish(self, tables: Tables) -> None:
         """Write the tables and the description, and close."""
@@ -201,13 +200,10 @@ class LmdbSink:
     def append(self, sample: Sample) -> None:
         if self._count == 0:
             check_space(self._target, self._folder, self._expected * sample_bytes(sample))
-        count = sample[0].count
         for field, values in zip(self._fields, sample, strict=True):
-            size = len(values.data) // count
-            for number in range(count):
-                data = values.data if count == 1 else values.data[number * size :][:size]
-                self._put(field, fmt.record_key(self._count + number), data)
-        self._count += count
+            for number, data in enumerate(values.each(), self._count):
+                self._put(field, fmt.record_key(number), data)
+        self._count += sample[0].count
 
     def _put(self, database: Any, key: bytes, value: Any) -> None:
         self._pending.append((database, key, value))

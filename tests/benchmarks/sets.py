@@ -54,7 +54,7 @@ def command(line: str) -> None:
     words = line.split()
     if words[0] == "asyncreader":
         words[:1] = [sys.executable, "-m", "asyncreader"]
-        words += ["--quiet"] * (words[3] == "convert")
+        words += ["--quiet"] * (words[3] in ("convert", "verify"))
     timed(f"`{line}`", lambda: subprocess.run(words, check=True, stdout=subprocess.DEVNULL))
 
 

@@ -114,6 +114,22 @@ def test_blocks_and_single_rows_make_the_same_file(tmp_path: Path) -> None:
         np.testing.assert_array_equal(file["data"][()], rows)
 
 
+@pytest.mark.parametrize("options", [{}, {"compression": "gzip"}], ids=["lmdb", "gzip"])
+def test_memory_that_is_used_again_is_copied(tmp_path: Path, options: Any) -> None:
+    """Rows of several blocks, and of a caller's array that changes, are stored as they were added:
+    in LMDB, and in chunks, which are written later."""
+    target = tmp_path / ("set.h5" if options else "set.lmdb")
+    given = np.empty((3, 300_000), "f4")  # a block has no more than one of them
+    with Writer(target, **options) as writer:
+        for number in range(4):
+            given[:] = number
+            writer.add(given[0])
+            writer.add_many(given[1:2])
+            writer.add_many(given)
+    with asyncreader.open(target) as found:
+        assert [float(found[n].max()) for n in range(20)] == [n // 5 for n in range(20)]
+
+
 def test_pictures_are_encoded_as_convert_does(tmp_path: Path) -> None:
     """JPEG and PNG of arrays and of files' bytes, in order whatever the threads; masks as PNG."""
     rng = np.random.default_rng(3)
@@ -307,6 +323,45 @@ def test_shards_of_numbers(tmp_path: Path) -> None:
         assert verify_file(str(tmp_path / format)).ok
         with AsyncReader(str(tmp_path / format), batch_size=50) as reader:
             np.testing.assert_array_equal(next(iter(reader)).data, rows)
+
+
+@pytest.mark.parametrize("dtype", ["u1", ">u2", "f8"])
+def test_shards_of_any_shape(tmp_path: Path, dtype: str) -> None:
+    """Numbers, and rows with the shape of a grey picture, keep their shapes in shards, and so do
+    such fields; sets that hold them are copied."""
+    rng = np.random.default_rng(9)
+    for shape, other in (((), (5, 4)), ((6, 5), ())):
+        rows = (rng.random((7, *shape)) * 200).astype(dtype)
+        side = (rng.random((7, *other)) * 200).astype(dtype)
+        given = {"data": rows, "side": side}
+        convert(given, tmp_path / "shards", shards=2, overwrite=True)
+        convert(given, tmp_path / "one.h5", overwrite=True)
+        convert(str(tmp_path / "one.h5"), tmp_path / "copy.lmdb", overwrite=True)
+        for name in ("shards", "one.h5", "copy.lmdb"):
+            with asyncreader.open(tmp_path / name, data_field=["data", "side"]) as found:
+                served, beside = found[:]
+                np.testing.assert_array_equal(served, rows)
+                np.testing.assert_array_equal(beside, side)
+
+
+def test_columns_may_be_lists(tmp_path: Path) -> None:
+    """Labels, paths and rows in lists are columns, as arrays are; a tuple is data and labels."""
+    rows, names = np.arange(6).reshape(3, 2), ["b", "a", "b"]
+    sources: list[Any] = [(rows, names), {"data": rows.tolist(), "label": names}]
+    sources += [({"data": rows, "labels": names, "paths": ["x", "y", "z"]})]
+    for number, source in enumerate(sources):
+        convert(source, tmp_path / f"{number}.h5")
+        with asyncreader.open(tmp_path / f"{number}.h5") as found:
+            data, labels = found[:]
+            np.testing.assert_array_equal(data, rows)
+            assert labels[:, 0].tolist() == [1, 0, 1]
+            assert found.paths == (["x", "y", "z"] if number == 2 else [None] * 3)
+    convert((rows[:, 0], [7, 8, 9]), tmp_path / "numbers.h5")  # not two samples of three numbers
+    with asyncreader.open(tmp_path / "numbers.h5") as found:
+        assert np.ravel(found[:][1]).tolist() == [7, 8, 9]
+    for wrong in ((rows, names[:2]), (rows, np.arange(4)), {"data": rows, "label": [1]}):
+        with pytest.raises(ParamsError, match="another number of rows"):
+            convert(wrong, tmp_path / "wrong.h5")
 
 
 @pytest.mark.parametrize("encoding", ["raw", "png"])

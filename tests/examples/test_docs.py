@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ast
 import importlib.util
+import json
 import os
 import re
 import shlex
@@ -193,16 +194,54 @@ def test_blocks_run(page: str, beside_photos: Path) -> None:
 
 @pytest.mark.slow
 def test_the_contact_sheet_is_what_its_command_draws(beside_photos: Path) -> None:
-    """The command above README's contact sheet draws it again."""
-    (line,) = re.findall(r"^asyncreader preview .* --output batch\.png$", README, re.MULTILINE)
+    """The command of the contact sheet on the page of commands draws it again."""
+    page = (ROOT / "docs" / "commands.md").read_text(encoding="utf-8")
+    (line,) = re.findall(r"^asyncreader preview .* --output batch\.png$", page, re.MULTILINE)
     committed = ROOT / "docs" / "images" / "batch.png"
-    assert f"]({committed.relative_to(ROOT)})" in README
+    assert "](images/batch.png)" in page
     assert run(shlex.split(line)) == 0
     with Image.open("batch.png") as drawn, Image.open(committed) as shown:
         assert drawn.size == shown.size
         # decoders and fonts may differ a little between versions
         apart = np.asarray(drawn, int) - np.asarray(shown, int)
         assert abs(apart).mean() < 2
+
+
+def test_the_figure_of_speed_has_the_published_numbers() -> None:
+    """README's figure is what its command draws; its numbers, and those that a reader of the text
+    alone is given, are those of the table in docs/performance.md."""
+    folder = ROOT / "tests" / "benchmarks"
+    found = importlib.util.spec_from_file_location("speed_figure", folder / "speed_figure.py")
+    assert found is not None
+    assert found.loader is not None
+    figure = importlib.util.module_from_spec(found)
+    found.loader.exec_module(figure)
+    results = json.loads((folder / "speed.json").read_text(encoding="utf-8"))
+    drawn = figure.drawn(results)
+    assert (ROOT / "docs" / "images" / "speed.svg").read_text(encoding="utf-8") == drawn
+    rates = figure.medians(results)
+    assert figure.medians(figure.taken(results)) == rates
+    assert max(rates, key=rates.__getitem__) == "ours HDF5"
+    published = (ROOT / "docs" / "performance.md").read_text(encoding="utf-8")
+    (row,) = re.findall(r"^\| 128, 2 \|.*\| 1\.\d+ \|$", published, re.MULTILINE)
+    h5py = re.findall(r"DataLoader \+ h5py \(128, 2\) reaches ([\d,]+)", published)
+    cells = [cell.strip() for cell in row.split("|")]
+    columns = {"ours HDF5": cells[2], "FFCV": cells[4], "DataLoader + lmdb": cells[6]}
+    columns["DataLoader + h5py"] = h5py[0]
+    assert {name: f"{rate:,.0f}" for name, rate in rates.items()} == columns
+    (said,) = re.findall(r"!\[(.*)\]\(docs/images/speed\.svg\)", README)
+    assert [f"{rate:,.0f}" for rate in rates.values()] == re.findall(r"\d+,\d+", said)
+
+
+def test_speeds_are_those_of_the_page_of_performance() -> None:
+    """The guide that helps to choose a format gives no speed that docs/performance.md does not."""
+    guide = (ROOT / "docs" / "formats-and-encodings.md").read_text(encoding="utf-8")
+    published = (ROOT / "docs" / "performance.md").read_text(encoding="utf-8")
+    tables_of_speed = re.findall(r"samples/s \|\n\|[-:|]+\|\n((?:\|.*\|\n)+)", guide)
+    assert len(tables_of_speed) == 2
+    for row in "".join(tables_of_speed).splitlines():
+        for speed in re.findall(r"\d+(?:,\d{3})+", row.split("|")[-2]):
+            assert re.search(rf"(?<![\d,]){speed}(?![\d,])", published), speed
 
 
 def test_pictures_are_small_and_shown() -> None:

@@ -851,7 +851,7 @@ def test_bad_params(params: dict[str, Any], match: str) -> None:
         ({"name": 5}, "wrong 'fields.0..name'.*found 5"),
         ({"encoding": "jpeg"}, "wrong 'fields.0..encoding'.*found 'jpeg'; expected 'raw' or 'png'"),
         ({"dtype": "float64"}, "wrong 'fields.0..dtype'"),
-        ({"channels": 2}, "wrong 'fields.0..channels'.*found 2; expected 1 or 3"),
+        ({"channels": 2}, "wrong 'fields.0..channels'.*found 2; expected 0 or 1 or 3"),
         ({"shape": [HIGH, WIDE, 3]}, "wrong 'fields.0..shape'.*expected 1 channels"),
         ({"shape": [HIGH, WIDE + 1, 1]}, "not what its description says"),
     ],

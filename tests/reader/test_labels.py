@@ -254,3 +254,21 @@ def test_several_labels_are_shown(robot: Path, tmp_path: Path) -> None:
     result = run("preview", robot, *words, "-p", "window=3", "--output", sheet, "--json")
     assert result.exit_code == 0, result.output
     assert json.loads(result.stdout)["sheet"]["labels"][0].startswith("label ")
+
+
+def test_labels_along_an_axis(tmp_path: Path) -> None:
+    """Of (episode, time, ...) labels of both extents have one for each row, as fields do; those of
+    the first alone one for each episode."""
+    rows = np.arange(30).reshape(5, 6)
+    with h5py.File(tmp_path / "axis.h5", "w") as file:
+        file["x"], file["rows"] = np.arange(90.0).reshape(5, 6, 3), rows
+        file["pairs"], file["each"] = np.stack((rows, -rows), axis=2), np.arange(10).reshape(5, 2)
+    given: dict[str, Any] = {"episodes": "axis", "window": 2, "batch_size": 25}
+    of_row = rows[:, :5].reshape(-1)
+    wanted = {"rows": of_row, "pairs": np.stack((of_row, -of_row), axis=1)}
+    wanted["each"] = np.repeat(np.arange(10).reshape(5, 2), 5, axis=0)
+    for name, labels in wanted.items():
+        with AsyncReader(tmp_path / "axis.h5", data_field="x", labels_field=name, **given) as one:
+            np.testing.assert_array_equal(next(iter(one)).labels, labels)
+    with AsyncReader(data=np.arange(90.0).reshape(5, 6, 3), labels=rows, **given) as one:
+        np.testing.assert_array_equal(next(iter(one)).labels, of_row)

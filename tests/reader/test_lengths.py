@@ -727,3 +727,17 @@ def test_a_row_for_each_episode_has_a_state(tmp_path: Path) -> None:
         tmp_path / "set.h5", data_field=["x", "one"], episodes="ends:ends", window=2
     ) as reader:
         assert reader.state_dict()["samples"] == 0
+
+
+def test_columns_of_values_are_refused(tmp_path: Path) -> None:
+    """Columns are of dense rows: of rows of different length they are an error, not ignored. A
+    max_length of a field that is not read is named."""
+    given = {"x": np.zeros((30, 3)), "x_offsets": np.array([0, 10, 30])}
+    with h5py.File(tmp_path / "set.h5", "w") as file:
+        for name, values in given.items():
+            file[name] = values
+    for source in ({"data": given}, {"path": tmp_path / "set.h5", "data_field": "x"}):
+        with pytest.raises(ParamsError, match=r"field 'x' has none.*differ in length"):
+            AsyncReader(source, max_length=3, columns=[0, 2])
+        with pytest.raises(ParamsError, match="found field 'none'"):
+            AsyncReader(source, max_length={"none": 3})

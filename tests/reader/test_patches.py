@@ -571,6 +571,7 @@ def test_mistakes(tmp_path: Path) -> None:
         ({"patch": PATCH, "patch_step": 2}, "goes with patch_at"),
         ({"patch": PATCH, "patch_at": "grid", "epoch_samples": 3}, "random patches"),
         ({"patch": PATCH, "window": 3}, "patch and window do not go together"),
+        ({"patch": PATCH, "max_length": 3}, "patch and max_length do not go together"),
         ({"patch_at": "grid"}, "patch_at goes with patch"),
         ({"sample_axis": None}, "sample_axis goes with patch"),
         ({"patch": PATCH, "sample_axis": 7}, "have not the axes of a patch"),

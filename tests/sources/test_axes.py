@@ -14,7 +14,7 @@ import tables
 from fakes import packed, write_hdf5
 from foreign_sets import pyxis_sample, write_pyxis
 
-from asyncreader import AsyncReader, FormatError, ParamsError
+from asyncreader import AsyncReader, ParamsError
 from asyncreader.tools.preview import preview
 from asyncreader.tools.preview_batch import preview_batch
 from converters import convert
@@ -217,11 +217,13 @@ def test_biggan_by_name(tmp_path: Path) -> None:
         np.testing.assert_array_equal(found, images.transpose(0, 2, 3, 1))
 
 
-def test_data_that_are_no_pictures_are_not_packed(tmp_path: Path) -> None:
-    """convert of a foreign set of volumes: refused, with the axes to name where it has pictures."""
-    _hdf5(tmp_path, values(16, 24, 24))
-    with pytest.raises(FormatError, match=r"8-bit grey or RGB.*num_dim=1"):
-        convert(tmp_path / "set.h5", tmp_path / "out.h5", no_labels=True)
+def test_data_that_are_no_pictures_are_packed_as_stored(tmp_path: Path) -> None:
+    """convert of a foreign set of volumes: copied as it is, and drawn as slices."""
+    stored = values(16, 24, 24)
+    _hdf5(tmp_path, stored)
+    convert(tmp_path / "set.h5", tmp_path / "out.h5", no_labels=True)
+    with AsyncReader(tmp_path / "out.h5", batch_size=len(stored)) as reader:
+        np.testing.assert_array_equal(next(iter(reader)).data, stored)
     notes = preview({"path": tmp_path / "set.h5"}).notes
     assert "data: slices through the middle of 16 x 24 x 24" in notes
     assert "num_dim=1" in notes[-1]

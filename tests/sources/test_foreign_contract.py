@@ -69,6 +69,10 @@ def fresh(case: Case, tmp_path: Path) -> Built:
     return case.build(tmp_path)
 
 
+#: Kinds of sets whose rows are sparse.
+SPARSE = ("AnnData", "10x", "sparse")
+
+
 def packable(images: np.ndarray) -> bool:
     """Whether convert can pack such samples: 8-bit grey or RGB pictures, or 16-bit grey ones."""
     if images.dtype.kind == "u" and images.dtype.itemsize == 2:
@@ -132,7 +136,10 @@ class TestForeignSources(SourceContract):
         path = built.path
         out = tmp_path / f"out.{suffix}"
         params = {"channel_order": "stored"} if "stored" in case.name else None
-        if not packable(built.images):
+        spec, plain = source.spec, packable(built.images)
+        # rows of numbers are packed as they are, where nothing has to be turned or filled up
+        turned = spec.axes not in (None, "HWC") or spec.shape is None
+        if not plain and (turned or case.name.split()[0].split("-")[0] in SPARSE):
             with pytest.raises(FormatError, match="8-bit grey or RGB"):
                 convert(path, out, params=params)
             source.close()
@@ -144,10 +151,10 @@ class TestForeignSources(SourceContract):
         assert packed.checked
         assert packed.facts.classes == source.facts.classes
         images = built.images if built.images.ndim == 4 else built.images[..., None]
-        assert packed.spec.shape == images.shape[1:]
+        assert packed.spec.shape == (images if plain else built.images).shape[1:]
         found, _, errors = fill_rows(packed, OutputSpec(layout="NHWC"), np.arange(COUNT))
         assert errors == ()
-        np.testing.assert_array_equal(found, images)
+        np.testing.assert_array_equal(found, images if plain else built.images)
         if built.labels is None:
             assert packed.labels is None
         else:

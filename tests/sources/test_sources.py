@@ -426,6 +426,19 @@ def test_file_that_is_open_in_h5py(tmp_path: Path, locking: Any, mode: str) -> N
         np.testing.assert_array_equal(file["data"][3], images[3])
 
 
+def test_h5py_opens_a_file_that_a_reader_has(tmp_path: Path) -> None:
+    """Also where the library keeps the file open for the reader: chunked data sets in groups."""
+    with h5py.File(tmp_path / "set.h5", "w") as file:
+        for name in "ab":
+            file.create_dataset(f"{name}/x", data=np.arange(8.0), chunks=(2,), compression="gzip")
+    with (
+        AsyncReader(tmp_path / "set.h5", episodes="groups:*", data_field="x", window=2) as reader,
+        h5py.File(tmp_path / "set.h5") as file,
+    ):
+        assert reader.count == 14
+        np.testing.assert_array_equal(file["a/x"][:], np.arange(8.0))
+
+
 @pytest.mark.parametrize("storage", [{}, {"chunks": (2, 6, 5, 3), "compression": "gzip"}])
 def test_h5py_dataset_just_written(tmp_path: Path, storage: dict[str, Any]) -> None:
     """A data set whose file is still open for writing is served with what was written to it."""
@@ -572,10 +585,12 @@ def test_missing_names(tmp_path: Path) -> None:
         open_source(tmp_path / "none.h5")
     with pytest.raises(SourceNotFoundError, match="nothing matches"):
         open_source(str(tmp_path / "*.hdf5"))
-    with pytest.raises(ParamsError, match="checksums, classes, data, labels, paths") as missing:
+    with pytest.raises(
+        ParamsError, match=r"checksums \(4 uint64\), classes .*, data .*, labels .*, paths"
+    ) as missing:
         open_source(path, Request("images"))
     assert not isinstance(missing.value, OSError)
-    with pytest.raises(ParamsError, match=r"'targets'.*found .*data, labels"):
+    with pytest.raises(ParamsError, match=r"'targets'.*found .*data .*, labels"):
         AsyncReader(path=path, labels_field="targets")
     with pytest.raises(SourceNotFoundError, match="no such labels file"):
         AsyncReader(path=path, labels_path=str(tmp_path / "none.h5"))

@@ -2,7 +2,7 @@
 
 docs/images gets report.png (the page of preview --html), doctor.png (what doctor prints), trace.png
 (workers, slots and the consumer in time) and batch.png (the contact sheet; its command is in
-README), all of the sample pictures. flow.svg is edited by hand.
+docs/commands.md), all of the sample pictures. flow.svg is edited by hand.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ def command(words: str, folder: Path) -> str:
 
 
 def contact_sheet() -> str:
-    """README's command that draws one."""
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    (line,) = re.findall(r"^asyncreader preview .* --output batch\.png$", readme, re.MULTILINE)
+    """The command of docs/commands.md that draws one."""
+    page = (ROOT / "docs" / "commands.md").read_text(encoding="utf-8")
+    (line,) = re.findall(r"^asyncreader preview .* --output batch\.png$", page, re.MULTILINE)
     return str(line)
 
 

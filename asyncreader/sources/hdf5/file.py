@@ -73,15 +73,21 @@ def translated(path: str) -> Iterator[None]:
         ) from exc
 
 
+#: What HDF5 says of a file whose locking is refused.
+_LOCKED: Final = ("flag values don't match", "unable to lock file")
+
+
 def open_library(path: str) -> Any:
     """h5py's File of ``path``, read-only.
 
-    We need no lock, but HDF5 refuses a file that this process has open with other locking flags.
+    With the locking that h5py.File has by itself, since HDF5 refuses a file that this process has
+    open with other flags: a program may look into the set while a reader has it. We need no lock,
+    so where that one is refused it goes without.
     """
     import h5py
 
     refused: OSError | None = None
-    for locking in (False, None, True, "best-effort"):
+    for locking in (None, False, True, "best-effort"):
         try:
             with after_this():  # interrupted inside, HDF5 would keep the file open
                 return h5py.File(path, "r", locking=locking)
@@ -92,7 +98,7 @@ def open_library(path: str) -> Any:
                     path=path,
                     hint="close that program; after a crash, h5clear -s clears the mark it left",
                 ) from exc
-            if "flag values don't match" not in str(exc):
+            if not any(reason in str(exc) for reason in _LOCKED):
                 raise
             refused = exc
     assert refused is not None

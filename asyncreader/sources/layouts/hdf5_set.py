@@ -237,11 +237,14 @@ class Hdf5Set:
         fmt.check_digest(fmt.SPLITS, table, meta, self.path)
         return table
 
-    def _paths(self) -> str | None:
+    def _paths(self, count: int) -> TablePaths | None:
+        """The recorded paths; None for a set without."""
         if self.meta is None:
             return None
         name = fmt.table_of(self.other_field, fmt.PATHS)
-        return None if self.h5.reach(name) is None else name
+        if self.h5.reach(name) is not None:
+            return TablePaths(name, count)
+        return TablePaths(None, count) if name in self.meta.digests else None
 
     # -- what was found --------------------------------------------------------------------
 
@@ -278,7 +281,7 @@ class Hdf5Set:
             storage,
             self.file.where,
             self._checksums(facts.count),
-            TablePaths(self._paths(), facts.count),
+            self._paths(facts.count),
             block=block,
             chunk=chunk,
             compression=compression,

@@ -242,7 +242,7 @@ class JoinedSource:
                 [one.name for one in facts.fields],
                 [one.name for one in self.facts.fields],
             ),
-            ("shape", spec.shape if mine.shape else None, mine.shape),
+            ("shape", None if mine.shape is None else spec.shape, mine.shape),
         ):
             if found != expected:
                 raise FormatError(
