@@ -39,19 +39,23 @@ else:
 class Batch(Generic[D, L]):
     """One minibatch; unpacks to ``(data, labels)``.
 
-    ``data``: (B, C, H, W) or as ``layout`` says; with several fields (``data_field``), or with
-    ``views``, a tuple of arrays; ``labels``: (B, ...) or None; ``indices``: int64 (B,), record
-    numbers in the file (of a mix: in its sets in sequence; of patches the volumes), -1 where
-    padded; ``mask``: bool (B,), False for padded or zeroed rows; ``source``: int64 (B,), the set of
-    a mix; ``place``: int64 (B, k), the corner of each patch;
-    ``episode``: int64 (B,), the episode of each sample; ``present``: bool (B, W), which rows of the
-    windows are the episode's own; ``lengths``: int64 (B,), the length of each sample where samples
-    differ in length, of several fields a tuple;
-    ``epoch``; ``step``: its number in the epoch; ``last``:
-    whether it is the last of its epoch. ``data`` and ``labels`` are the
-    caller's, to read and write, until the next successful ``getNextBatch()`` (or loop step),
-    unless ``keep()`` was called or the reader was opened with ``copy=True``. With ``cuda`` they
-    are torch tensors on the device, valid until then in the order of the stream current then.
+    * ``data``: (B, C, H, W) or as ``layout`` says; with several fields (``data_field``), or with
+      ``views``, a tuple of arrays
+    * ``labels``: (B, ...), of several a tuple, or None
+    * ``indices``: int64 (B,), record numbers in the file (of a mix: in its sets in sequence; of
+      patches the volumes), -1 where padded
+    * ``mask``: bool (B,), False for padded or zeroed rows
+    * ``epoch``, ``step``: its number in the epoch, ``last``: whether it is the last of its epoch
+    * ``source``: int64 (B,), the set of a mix; ``place``: int64 (B, k), the corner of each patch
+    * ``episode``: int64 (B,), the episode of each sample; ``present``: bool (B, W), which rows of
+      the windows are the episode's own
+    * ``lengths``: int64 (B,), the length of each sample where samples differ in length, of several
+      fields a tuple
+
+    ``data`` and ``labels`` are the caller's, to read and write, until the next successful
+    ``getNextBatch()`` (or loop step), unless ``keep()`` was called or the reader was opened with
+    ``copy=True``. With ``cuda`` they are torch tensors on the device, valid until then in the order
+    of the stream current then.
 
     ``D`` and ``L`` are the types of ``data`` and ``labels``: arrays, unless the reader was
     annotated otherwise, as ``AsyncReader[tuple[Array, ...], None]`` or
