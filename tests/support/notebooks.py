@@ -1,8 +1,8 @@
 """The notebooks of docs/notebooks: ``python tests/support/notebooks.py [NAME ...]`` runs them, and
 writes the outputs that changed (pip install -e '.[notebooks]').
 
-Two outputs are alike if they differ in nothing but images, checksums, durations, rates and sizes; those of a
-cell with the tag ``varies``, which shows measurements, always are.
+Two outputs are alike if they differ in nothing but images, checksums, durations, rates and sizes;
+those of a cell with the tag ``varies``, which shows measurements, always are.
 """
 
 from __future__ import annotations
@@ -44,15 +44,21 @@ def read(name: str) -> Json:
     return found
 
 
-def run(notebook: Json, folder: Path) -> Json:
-    """The notebook with the outputs of a new kernel that works in ``folder``, where a checkout's
-    ``docs/notebooks`` would be; the folder's own path is left out of them."""
+def run(notebook: Json) -> Json:
+    """The notebook with the outputs of a new kernel that works in a temporary folder, as if that
+    were a checkout's ``docs/notebooks``; the folder's own path is left out of them. It is short:
+    commands fold lines that are long."""
+    with tempfile.TemporaryDirectory(prefix="nb") as folder:
+        beside = Path(folder) / "docs" / "notebooks"
+        beside.mkdir(parents=True)
+        (Path(folder) / "sample_data").symlink_to(ROOT / "sample_data")
+        return _run(notebook, beside)
+
+
+def _run(notebook: Json, beside: Path) -> Json:
     import nbclient
     import nbformat
 
-    beside = folder / "docs" / "notebooks"
-    beside.mkdir(parents=True)
-    (folder / "sample_data").symlink_to(ROOT / "sample_data")
     env = {**os.environ, "COLUMNS": "100", "NO_COLOR": "1"}
     env["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     client = nbclient.NotebookClient(
@@ -63,8 +69,7 @@ def run(notebook: Json, folder: Path) -> Json:
         coalesce_streams=True,
         resources={"metadata": {"path": str(beside)}},
     )
-    made = client.execute(env=env)
-    ran: Json = json.loads(nbformat.writes(made))
+    ran: Json = json.loads(nbformat.writes(client.execute(env=env)))
     for cell in ran["cells"]:
         for output in cell.get("outputs", []):
             if "text" in output:
@@ -78,7 +83,7 @@ def as_seen(text: str) -> str:
     erased = 1
     while erased:
         text, erased = _ERASED.subn("", text)
-    return _CONTROL.sub("", text)
+    return _CONTROL.sub("", text).replace("\r\n", "\n")
 
 
 def tidy(notebook: Json) -> Json:
@@ -120,7 +125,7 @@ def comparable(cell: Json) -> object:
 def _alike(part: Any) -> str:
     text = _text(part)
     text = _DIGEST.sub("digest", _IMAGE.sub("image", text))
-    return _MEASURED.sub("N ", text).strip()
+    return "".join(_MEASURED.sub("N ", text).split())  # lines may be folded elsewhere
 
 
 def written(notebook: Json) -> str:
@@ -132,8 +137,7 @@ def main(names: list[str]) -> None:
     """Run notebooks; keep the outputs of cells that are as they were."""
     for name in names or NAMES:
         old = read(name)
-        with tempfile.TemporaryDirectory() as folder:
-            new = run(old, Path(folder))
+        new = run(old)
         for number, (before, now) in enumerate(zip(old["cells"], new["cells"], strict=True)):
             if before["cell_type"] == "code" and before["outputs"]:
                 if comparable(before) == comparable(now):
