@@ -396,7 +396,7 @@ def _rows(value: Any) -> Rows:
             _ = [int(n) for n in value.shape], np.dtype(value.dtype), value.__getitem__
     # rows of several lengths, or a tensor on a GPU or with a gradient
     except (AttributeError, TypeError, ValueError, RuntimeError):
-        kinds = "numpy, memmap, h5py data set, zarr, or a tensor as tensor.detach().cpu()"
+        kinds = "numpy, memmap, h5py dataset, zarr, or a tensor as tensor.detach().cpu()"
         kinds += " (bfloat16: .float())"
         raise Wrong(f"an array: {kinds}", name) from None
     return value

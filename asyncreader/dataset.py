@@ -143,7 +143,7 @@ class Dataset(Generic[S]):
             raise ParamsError(
                 "a dict of a sample has its label under the name of a field",
                 found="field 'label'",
-                hint='give the field another name: data_field={"picture": "label", ...}',
+                hint='give the field another name: data_field={"image": "label", ...}',
             )
 
     @classmethod
@@ -636,7 +636,7 @@ class _Opened:
         sizes = sorted({looked.size(record) for record in records.tolist()})
         if len(sizes) > 1:
             raise ParamsError(
-                "pictures that differ in size cannot be stacked",
+                "images that differ in size cannot be stacked",
                 path=self.source.facts.path,
                 found=" and ".join(times(size) for size in sizes[:3]),
                 hint="pass size=(H, W), or read them one by one",

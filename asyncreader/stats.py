@@ -129,7 +129,7 @@ class ReaderStats:
     def verdict(self) -> str:
         """One line: is the loader the bottleneck, what in it, and what to do."""
         if not self.batches:
-            return "nothing handed out yet"
+            return "nothing served yet"
         if self.wait_share < 0.1:
             return f"the consumer is the bottleneck: it waited {self.wait_share:.0%} of the time"
         work = self.seconds
@@ -141,7 +141,7 @@ class ReaderStats:
             if 0 < self.cores <= self.nthread and worst != "read":  # reading may wait for a disk
                 advice = "every core has a worker already"
                 if worst == "decode":
-                    advice += "; 'asyncreader doctor' tells what repacking gives"
+                    advice += "; 'asyncreader doctor' measures other encodings"
         return (
             f"the loader is the bottleneck: {worst}; {advice} "
             f"(the consumer waited {self.wait_share:.0%} of the time)"
@@ -161,7 +161,7 @@ class ReaderStats:
             bad += f": record {index} ({reason}){more}"
         return [
             (
-                "handed out",
+                "served",
                 f"{self.batches:,} {_batches(self.batches)}, {self.samples:,} samples, "
                 f"{self.bytes / 1e6:,.1f} MB",
             ),

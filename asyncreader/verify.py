@@ -158,8 +158,8 @@ def _verify_read(
     read = reading_params(path, params, _READ_BY)
     if is_url(names[0]) or manifest_path(names[0]) is not None:
         raise ParamsError(
-            "params say how a file that others wrote is read; a sharded set, or one in a store, "
-            "is checked in full without them",
+            "params say how a file that others wrote is read; a sharded dataset, or one in a "
+            "store, is checked in full without them",
             path=names[0],
             found=", ".join(params),
         )
@@ -344,7 +344,7 @@ def _decode(source: Source, index: int, data: bytes) -> None:
         pixels = decode_sample(data, source.spec)
         if declared is not None and pixels.shape != declared:
             raise DecodeError(
-                "image of another size than the set declares",
+                "image of another size than the dataset declares",
                 found=pixels.shape,
                 expected=declared,
             )

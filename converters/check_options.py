@@ -42,7 +42,7 @@ def _instead(name: str) -> str:
     if (habit := _HABITS.get(plain_name(name))) is not None:
         return f"write {habit}" if "=" in habit else f"write {habit}="
     if (read := snake_case(name)) in READ_BY:
-        return f"write params={{{read!r}: ...}}, if SRC is a packed set"
+        return f"write params={{{read!r}: ...}}, if SRC is a dataset"
     near = slip(name, OPTIONS)
     return (
         f"did you mean {near!r}?" if near else "docs/convert.md and help(convert) list all options"
@@ -64,7 +64,7 @@ def check_writer(dst: PathLike, given: Mapping[str, object]) -> Options:
     for name in given:
         if name in OPTIONS and name not in WriterKeywords.__annotations__:
             raise ParamsError(
-                f"{name} is for folders of pictures and packed sets",
+                f"{name} is for folders of images and datasets",
                 found="samples that a program adds",
             )
     return _checked(("",), dst, given)
@@ -142,7 +142,7 @@ def _check_together(options: Options) -> None:
             raise ParamsError(f"{one} goes with {' or '.join(others)}", hint="give that, too")
     if options.allow_pickle and (len(options.sources) > 1 or options.split or options.select):
         raise ParamsError(
-            "a set of pickles is converted by itself, and as a whole",
+            "a dataset of pickles is converted by itself, and as a whole",
             hint="convert it first, and then what that gives",
         )
     ray = options.engine == "ray"
@@ -155,7 +155,7 @@ def _check_together(options: Options) -> None:
         raise ParamsError("address goes with engine 'ray'")
     if options.sharded and options.allow_pickle:
         raise ParamsError(
-            "a set of pickles cannot be converted to shards: its classes are known only at its end",
+            "a dataset of pickles cannot be converted to shards: its classes are known at its end",
             hint="convert it to one file, and that to shards",
         )
     if options.follow_links and is_url(options.src):
@@ -187,10 +187,10 @@ def _check_fields(options: Options) -> None:
         inside = os.path.realpath(folder)
         if inside.startswith(pictures):
             raise ParamsError(
-                f"the folder of field {name!r} lies inside that of the pictures, "
-                "and would be packed as pictures",
+                f"the folder of field {name!r} lies inside that of the images, "
+                "and would be converted as images",
                 path=inside,
-                hint="move it out of that folder, or name the pictures by a CSV (labels, --labels)",
+                hint="move it out of that folder, or name the images by a CSV (labels, --labels)",
             )
 
 
@@ -205,14 +205,14 @@ def check_encoding(options: Options, encoding: str, channels: int, bits: int | N
         )
     if encoding == "yuv420" and channels != 3:
         raise ParamsError(
-            "encoding 'yuv420' is for colour pictures: grey ones have no chroma to store smaller",
+            "encoding 'yuv420' is for colour images: grey ones have no chroma to store smaller",
             found=f"channels {channels}",
             expected="channels 3",
             hint="choose encoding 'raw', 'png' or 'jpeg' (--encoding), or channels 3",
         )
     if bits == 16 and channels != 1:
         raise ParamsError(
-            "bits 16 keeps grey pictures, which have one channel",
+            "bits 16 keeps grey images, which have one channel",
             found=f"channels {channels}",
             expected="channels 1",
             hint="leave channels out, or choose bits 8 (--bits 8)",

@@ -203,7 +203,7 @@ class Recipe:
             raise _not_deep("colour" if header.deep else "8 bits")
         if self.bits is None and header.deep == "grey":
             raise ParamsError(
-                "a grey picture of 16 bits: nothing says whether they are kept",
+                "a grey image of 16 bits: nothing says whether they are kept",
                 hint="pass bits 16 (--bits 16), which keeps them as uint16, or bits 8 (--bits 8), "
                 "which drops the lower 8 bits",
             )
@@ -257,10 +257,10 @@ class Recipe:
 
 def _not_deep(found: str) -> DecodeError:
     return DecodeError(
-        "not a grey picture of 16 bits, as all are to be with bits 16",
+        "not a grey image of 16 bits, as all are to be with bits 16",
         found=found,
-        hint="pass bits 8 (--bits 8) for pictures of 8 bits, or skip_bad (--skip-bad) to leave "
-        "such pictures out",
+        hint="pass bits 8 (--bits 8) for images of 8 bits, or skip_bad (--skip-bad) to leave "
+        "such images out",
     )
 
 
@@ -399,7 +399,7 @@ def _shorter_side(height: int, width: int, side: int) -> tuple[int, int]:
     )
     if new[0] * new[1] > codec.MAX_PIXELS:
         raise DecodeError(
-            "its shape makes the resized picture too large",
+            "its shape makes the resized image too large",
             found=f"{height} x {width} would become {sides(*new)}",
             expected=f"at most {codec.MAX_PIXELS} pixels",
         )

@@ -128,13 +128,13 @@ class Options:
         one_of(Encoding | None),
         "how samples are stored: pixels (all of one shape), JPEG, PNG, 4:2:0 planes (`yuv420`: "
         "half the bytes of pixels) or the files' own bytes",
-        shown="raw; for a packed set: the one it has",
+        shown="raw; for a dataset: the one it has",
     )
     size: tuple[int, int] | int | None = parameter(
         None,
         optional(Check("(H, W), 'HxW' or the shorter side, from 1 to 65535", size_of, "size")),
         "a shape, or the length of the shorter side",
-        shown="as the pictures are",
+        shown="as the images are",
         metavar="HxW|N",
     )
     resize: Resize = parameter(
@@ -146,13 +146,13 @@ class Options:
     quality: int | None = parameter(
         None,
         optional(whole(1, 101)),
-        "of the JPEGs of encoding `jpeg`. Given for a packed set of JPEGs, it encodes them again",
-        shown=f"{QUALITY}; packed JPEGs are copied",
+        "of the JPEGs of encoding `jpeg`. Given for a dataset of JPEGs, it encodes them again",
+        shown=f"{QUALITY}; JPEGs of a dataset are copied",
     )
     restarts: bool | None = parameter(
         None,
         one_of(bool | None),
-        "put restart markers into JPEGs, so that a part of a picture can be decoded without the "
+        "put restart markers into JPEGs, so that a part of an image can be decoded without the "
         "rest. With encoding `original`, baseline JPEGs get them without loss. Other files are "
         "stored as they are; the report says how many got markers",
         shown="True with encoding `jpeg`",
@@ -168,25 +168,25 @@ class Options:
     no_labels: bool = parameter(
         False,
         checks.FLAG,
-        "pack without labels. Without this and `labels`, the class is the first folder level",
+        "convert without labels. Without this and `labels`, the class is the first folder level",
     )
     channels: Channels | None = parameter(
         None,
         one_of(Channels | None),
         "1: grey, 3: RGB",
-        shown="3, with bits 16: 1; for a packed set: what it has",
+        shown="3, with bits 16: 1; for a dataset: what it has",
     )
     bits: Bits | None = parameter(
         None,
         one_of(Bits | None),
-        "of grey pictures of 16 bits, such as depth maps. 16 keeps them, as uint16; then all "
-        "pictures must have 16 bits, and the encoding is not `jpeg`. 8 drops the lower 8 bits. "
-        "One of them must be given where a folder has such pictures. Colours of 16 bits always "
-        "become 8. The report counts the pictures that lose bits",
-        shown="for a packed set: what it has",
+        "of grey images of 16 bits, such as depth maps. 16 keeps them, as uint16; then all "
+        "images must have 16 bits, and the encoding is not `jpeg`. 8 drops the lower 8 bits. "
+        "One of them must be given where a folder has such images. Colours of 16 bits always "
+        "become 8. The report counts the images that lose bits",
+        shown="for a dataset: what it has",
     )
     shuffle: int | None = parameter(
-        None, optional(whole()), "pack in random order, by this seed", metavar="SEED"
+        None, optional(whole()), "store in random order, by this seed", metavar="SEED"
     )
     compression: Compression | None = parameter(
         None, one_of(Compression | None), "compress raw pixels in HDF5"
@@ -195,7 +195,7 @@ class Options:
     classes: str | None = parameter(
         None,
         optional(SRC),
-        "class names, from number 0 on: a packed set that has them, or a text file with a name on "
+        "class names, from number 0 on: a dataset that has them, or a text file with a name on "
         "each line",
         metavar="SET_OR_FILE",
         shown="the sorted names of the folders, or of the text columns of `labels`",
@@ -214,17 +214,17 @@ class Options:
         shown="usable cores; 1 with engine `ray`",
     )
     skip_bad: bool = parameter(
-        False, checks.FLAG, "leave bad pictures out and list them (exit code 3)"
+        False, checks.FLAG, "leave bad images out and list them (exit code 3)"
     )
-    overwrite: bool = parameter(False, checks.FLAG, "replace an existing set")
+    overwrite: bool = parameter(False, checks.FLAG, "replace an existing dataset")
     check_decode: bool = parameter(
-        False, checks.FLAG, "also decode pictures that are stored as they are"
+        False, checks.FLAG, "also decode images that are stored as they are"
     )
     fields: tuple[tuple[str, str], ...] = worked_out(
         Check("{name: folder}", fields_of, "folders"),
-        "also pack the pictures in these folders, such as mask=masks/. A picture's mask has the "
+        "also convert the images in these folders, such as mask=masks/. An image's mask has the "
         "same path there, with any suffix, and the same size. Palette indices and grey values (8 "
-        "or 16 bits) are kept without loss. Masks are cut as the pictures are, resized by nearest "
+        "or 16 bits) are kept without loss. Masks are cut as the images are, resized by nearest "
         "neighbour and padded with 0. They are stored raw with raw pixels, else as PNG",
     )
     format: Format = worked_out(
@@ -247,26 +247,26 @@ class Options:
         False,
         checks.FLAG,
         "continue an interrupted run that writes shards. Its finished shards are kept if they are "
-        "whole and their pictures have not changed",
+        "whole and their images have not changed",
     )
     append: bool = parameter(
         False,
         checks.FLAG,
-        "add SRC to the sharded set DST as new shards. Class numbers stay, new classes go behind; "
-        "the set changes in one moment, when all of them are complete",
+        "add SRC to the sharded dataset DST as new shards. Class numbers stay, new classes go "
+        "behind; the dataset changes in one moment, when all of them are complete",
     )
     split: tuple[tuple[str, float], ...] = worked_out(
         Check("shares by name, such as 'train=0.8,val=0.1,test=0.1'", split_of, "text"),
-        "divide the samples into splits of about these shares, by a hash of each path. So pictures "
+        "divide the samples into splits of about these shares, by a hash of each path. So images "
         "that are added later move no others",
-        shown="as in a packed set that has splits",
+        shown="as in a dataset that has splits",
         metavar="NAME=SHARE,...",
     )
     stratify: bool = parameter(
         False,
         checks.FLAG,
         "keep the shares of classes: with `split` each class has the shares, to one sample; with "
-        "`sample` each class has as large a share as in the source. Pictures that are added later "
+        "`sample` each class has as large a share as in the source. Images that are added later "
         "then move some others",
     )
     group_by: str | None = parameter(
@@ -291,7 +291,7 @@ class Options:
     )
     select: tuple[Condition, ...] = worked_out(
         Check("split=NAME, classes=NAME,NAME, a slice such as 0:100, or a CSV", select_of, "texts"),
-        "pack some samples of the source: those of a split, of classes, of a slice of record "
+        "convert some samples of the source: those of a split, of classes, of a slice of record "
         "numbers (of those that are left), or those that a CSV lists by path. Several are applied "
         "one after the other. Class numbers stay",
         shown="all",
@@ -300,13 +300,13 @@ class Options:
     sample: int | None = parameter(
         None,
         optional(whole(1)),
-        "pack so many of the samples, drawn by a hash of their paths: the same ones each time",
+        "convert so many of the samples, drawn by a hash of their paths: the same ones each time",
         metavar="N",
     )
     engine: Engine = parameter(
         "local",
         one_of(Engine),
-        "what packs the shards. With `ray`, all machines must see DST, and an SRC that is no URL, "
+        "what writes the shards. With `ray`, all machines must see DST, and an SRC that is no URL, "
         "under the same paths",
     )
     address: str | None = parameter(
@@ -325,7 +325,7 @@ class Options:
     )
     params: ReaderParams | None = worked_out(
         Check("{name: value}", read_of, "params"),
-        "how a packed SRC is read, such as data_field=images. The parameters are "
+        "how SRC is read, if it is a dataset, such as data_field=images. The parameters are "
         + ", ".join(f"`{name}`" for name in READ_BY),
         shown="as it is",
     )

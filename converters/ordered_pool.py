@@ -147,7 +147,7 @@ class Pool(Generic[T]):
         except Exception as exc:
             result = exc
         except BaseException as exc:  # a decoder's panic: the consumer must not wait for ever
-            result = RuntimeError(f"the work on a picture ended in {exc!r}")
+            result = RuntimeError(f"the work on an image ended in {exc!r}")
         with self._lock:
             self._bytes += size - lease.bytes
             self.most_bytes = max(self.most_bytes, self._bytes)

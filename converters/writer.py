@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
+import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final, Self, Unpack
@@ -48,8 +49,9 @@ class Writer:
     nothing of the set is published. ``classes``: class names by number; without it labels that are
     text become the numbers of their sorted names. The other options are those of
     :func:`convert`, where they apply to samples that are no files; ``encoding`` is "raw" unless
-    said otherwise. A block that ends with an error, and a process that ends, leave the target as it
-    was. Memory is bounded. Not for several threads at once.
+    said otherwise. A block that ends with an error, a process that ends, and a Writer that is lost
+    without ``close()`` leave the target as it was. Memory is bounded. Not for several threads at
+    once.
 
     Raises ParamsError for options and samples, SourceError where the target cannot be written,
     ReaderClosedError after ``close()``. ``report``: what was written, once it is published.
@@ -77,6 +79,8 @@ class Writer:
                 self._options.resume,
             )
         )
+        # one that is lost without close() leaves no lock, file or thread
+        self._lost = weakref.finalize(self, _abandon, os.getpid(), self._stack)
         self._set: Adding | None = None
         self._plan: AddingPlan | None = None
         # shards are made of files that are copied when all samples are there
@@ -91,7 +95,13 @@ class Writer:
         return self._count
 
     def add(
-        self, data: object, label: object = None, *, path: PathLike | None = None, **fields: object
+        self,
+        /,
+        data: object,
+        label: object = None,
+        *,
+        path: PathLike | None = None,
+        **fields: object,
     ) -> None:
         """Add one sample.
 
@@ -110,6 +120,7 @@ class Writer:
 
     def add_many(
         self,
+        /,
         data: object,
         labels: object = None,
         *,
@@ -234,9 +245,9 @@ class Writer:
             with self._numbered():
                 if self._set is None and (self._pieces is None or not self._pieces.count):
                     raise SourceError(
-                        "no sample was added, so there is no set", path=self._options.dst
+                        "no sample was added, so there is no dataset", path=self._options.dst
                     )
-                self._finish()
+            self._finish()
         except BaseException as exc:
             self._end(exc)
             raise
@@ -277,6 +288,7 @@ class Writer:
 
     def _end(self, error: BaseException | None) -> None:
         self._closed, self._set = True, None
+        self._lost.detach()
         if error is not None and self._pieces is not None:
             self._target.keep = self._options.resume and self._pieces.count > 0
         if error is None:
@@ -292,6 +304,12 @@ class Writer:
             self.close()
         else:
             self._end(error)
+
+
+def _abandon(process: int, stack: contextlib.ExitStack) -> None:
+    """End a Writer that is lost, in the process that opened it and not in one that was forked."""
+    if os.getpid() == process:
+        stack.close()
 
 
 def _checked_names(classes: Sequence[str]) -> tuple[str, ...]:

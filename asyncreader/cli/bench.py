@@ -63,8 +63,8 @@ def bench(
     quiet: bool,
     **options: Any,
 ) -> None:
-    """Measure how fast PATH, or the sets of -p mix={...}, are served. Samples/s and MB/s by number
-    of threads.
+    """Measure how fast PATH, or the datasets of -p mix={...}, are loaded. Samples/s and MB/s by
+    number of threads.
 
     The threads take turns, three each; figures are medians. "wait" is the share of time that the
     consumer waits for batches; without --consumer-ms there is nothing else for it to do.
@@ -95,7 +95,7 @@ def bench(
         if (why := above_disk(report, tops)) is not None:
             drawn += (
                 f"\nits disk line, {tops.disk:,.0f} samples/s at random, lies below the curve: "
-                f"the set came\n{why}"
+                f"the dataset came\n{why}"
             )
     if as_json:
         print_json({**report.to_dict(), "plot": plot})

@@ -70,8 +70,8 @@ class _Convert(click.Command):
 @click.option(
     "--dry-run",
     is_flag=True,
-    help="Pack nothing: say what is in folder SRC, what each encoding would take in space and give "
-    "in speed here, and the command. DST may be left out.",
+    help="Convert nothing: say what is in folder SRC, what each encoding would take in space and "
+    "give in speed here, and the command. DST may be left out.",
 )
 @click.option(
     "--seconds",
@@ -89,14 +89,14 @@ def convert(
     quiet: bool,
     **options: Any,
 ) -> int:
-    """Pack the pictures in folder SRC into DST. SRC may also be a packed set, written by
+    """Convert the images in folder SRC to the dataset DST. SRC may also be a dataset, written by
     asyncreader or another program. SRC may be a URL of an object store. DST is on a disk.
-    Several SRC become one set.
+    Several SRC become one dataset.
 
     DST ends in .h5, .hdf5 or .lmdb, or is a folder for shards, and appears when it is complete and
     verified. A class is a first-level folder, unless --labels or --no-labels is given.
 
-    Exit codes: 0 all packed, 1 failed, 2 usage, 3 packed without the bad pictures.
+    Exit codes: 0 all converted, 1 failed, 2 usage, 3 converted without the bad images.
     """
     if dry_run:
         if len(paths) > 2:
@@ -140,7 +140,7 @@ def convert(
         raise
     except OSError as exc:
         raise AsyncReaderError(
-            "the set is packed, but the report cannot be printed",
+            "the dataset is written, but the report cannot be printed",
             path=report.target,
             found=exc.strerror,
         ) from exc
@@ -181,7 +181,7 @@ def _print_pictures(survey: Survey) -> None:
     found = survey.pictures
     exact = found.looked_at == found.count
     rows = {
-        "pictures": f"{found.count:,}, {'' if exact else 'about '}{in_bytes(found.size)}",
+        "images": f"{found.count:,}, {'' if exact else 'about '}{in_bytes(found.size)}",
         "looked at": "all of them" if exact else f"{found.looked_at:,}, drawn at random",
         "kinds": ", ".join(f"{kind} {count:,}" for kind, count in found.kinds.items()),
         "sizes": sides(*found.sizes[0]),
@@ -212,7 +212,7 @@ def _print_forms(survey: Survey) -> None:
     """What each encoding would take and give."""
     cut = "" if survey.cut == "center" else ", cut at random"
     click.echo(
-        f"\nWhat each form takes, by {some(survey.tried, 'picture')}, and serves of "
+        f"\nWhat each form takes, by {some(survey.tried, 'image')}, and serves of "
         f"{times(survey.served)}{cut}, from memory ({in_bytes(survey.memory)} are free)"
     )
     print_table(
@@ -262,4 +262,4 @@ def _print_packed(report: ConvertReport) -> None:
     if ignored:
         click.echo(f"ignored: {shown(ignored)}")
     if report.skipped:
-        click.echo(f"skipped: {some(len(report.skipped), 'bad picture')}, listed above")
+        click.echo(f"skipped: {some(len(report.skipped), 'bad image')}, listed above")

@@ -21,14 +21,14 @@ DEMO_BAR: Final = 0.9
     type=click.Choice(["pictures", "robot", "cells", "volumes"]),
     default="pictures",
     show_default=True,
-    help="What the set holds.",
+    help="What the dataset holds.",
 )
-@click.option("--sample-data", type=PATH, metavar="DIR", help="Pictures in train/ and test/.")
+@click.option("--sample-data", type=PATH, metavar="DIR", help="Images in train/ and test/.")
 def demo(kind: str, sample_data: str | None) -> int:
-    """Pack the sample pictures into HDF5 and LMDB, and train on them. Exit code 1 below 0.9.
+    """Convert the sample images to HDF5 and LMDB, and train on them. Exit code 1 below 0.9.
 
-    A small numpy network is trained on each set until it converges; the last lines are its accuracy
-    on held-out pictures. --kind makes a set as other fields write it instead, and trains on that:
+    A small numpy network is trained on each dataset until it converges; the last lines are its
+    accuracy on held-out images. --kind makes a dataset of arrays instead, and trains on that:
     recordings of a robot (HDF5 as robomimic's, R^2 of the actions), cells (.h5ad, accuracy), or
     labelled volumes (Dice coefficient), in about 5 s each.
     """
@@ -63,7 +63,7 @@ def _sample_data() -> Path:
         if (folder / "train").is_dir() and (folder / "test").is_dir():
             return folder
     raise SourceNotFoundError(
-        "the sample pictures are not installed",
+        "the sample images are not installed",
         path=str(package / "sample_data"),
         hint="name a folder with train/ and test/ in it: asyncreader demo --sample-data DIR",
     )

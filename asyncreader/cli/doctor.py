@@ -61,10 +61,10 @@ def doctor(
     quiet: bool,
     **options: Any,
 ) -> None:
-    """Measure what limits training on PATH, or on the sets of -p mix={...}, and what would help.
+    """Measure what limits training on PATH, or on the datasets of -p mix={...}, and suggest a cure.
 
     Give training's parameters with -p, such as -p shuffle=false; the default is full shuffling. A
-    few hundred samples are packed in other forms into a temporary folder, and each form is read as
+    few hundred samples are converted to other encodings in a temporary folder, and each is read as
     training would. PATH itself is not changed.
     """
     check_converters()
@@ -241,14 +241,14 @@ def _gain(change: Tried) -> str:
 def _nothing(found: Diagnosis) -> str:
     """What to do where no change is advised."""
     if found.keeps_up:
-        return "Keep the set as it is."
+        return "Keep the dataset as it is."
     if any(change.failure is not None for change in found.tried):
-        return "Keep the set as it is. What might help could not be tried; the reason is above."
+        return "Keep the dataset as it is. What might help could not be tried; the reason is above."
     tried = " Nothing that was tried gains a quarter or more." if found.tried else ""
     if found.limit == "disk":
-        return f"Keep the set as it is.{tried} More memory or a faster disk would help."
+        return f"Keep the dataset as it is.{tried} More memory or a faster disk would help."
     if found.keeps_up is None:
-        return f"Keep the set as it is.{tried}"
+        return f"Keep the dataset as it is.{tried}"
     cores = "" if found.limit == "memory" else " More cores would help."
     return f"No change is advised, but training will wait.{tried}{cores}"
 

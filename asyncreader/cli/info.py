@@ -36,9 +36,9 @@ _LENGTHS_READ: Final = 1 << 24
 @param_option
 @json_option
 def info(path: str | None, params: dict[str, Any], as_json: bool) -> None:
-    """Show what PATH holds: a packed file, or a quoted glob of them; or the sets of -p mix={...}.
-    Of a set of JPEGs on a disk up to 200 are looked at: how many have restart markers, so that a
-    part can be decoded alone."""
+    """Describe the dataset PATH: a file, or a quoted glob of files; or those of -p mix={...}.
+    Of a dataset of JPEGs on a disk up to 200 are looked at: how many have restart markers, so that
+    a part can be decoded alone."""
     from ..dataset import look_into
 
     with look_into(set_of(path, params)) as ds:

@@ -39,7 +39,7 @@ from .verify import verify
 @click.option("--traceback", is_flag=True, help="Also show where in the code an error arose.")
 @click.pass_context
 def cli(ctx: click.Context, version: bool, traceback: bool) -> None:
-    """Pack picture folders into HDF5 or LMDB, and look at what was packed."""
+    """Convert images to HDF5 or LMDB datasets, inspect them, and measure how fast they load."""
     if version:
         for name, found in _versions():
             click.echo(f"{name:<15}{found}")

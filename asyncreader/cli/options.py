@@ -254,4 +254,4 @@ def size_for(params: dict[str, Any], quiet: bool = False) -> None:
         if ds.source.spec.shape is None:
             params["size"] = USUAL_SIZE
             if not quiet:
-                say("the pictures differ in size: cut to {}x{}; see --size".format(*USUAL_SIZE))
+                say("the images differ in size: cut to {}x{}; see --size".format(*USUAL_SIZE))

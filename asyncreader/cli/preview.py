@@ -85,7 +85,7 @@ def suffix_of(*allowed: str) -> Any:
     help="Samples on the sheet.",
 )
 @click.option(
-    "--columns", type=click.IntRange(1, 1000), metavar="N", help="Pictures in a row. [as fits]"
+    "--columns", type=click.IntRange(1, 1000), metavar="N", help="Images in a row. [as fits]"
 )
 @reader_option("seed", 0, "Seed of the random choice of samples.")
 @click.option(
@@ -93,13 +93,13 @@ def suffix_of(*allowed: str) -> Any:
 )
 @click.option("--class", "classes", multiple=True, metavar="NAME", help="Show only these classes.")
 @click.option("--batch", is_flag=True, help="The first batch, as training gets it.")
-@reader_option("size", help="Size of the pictures of --batch. [224x224 if sizes differ]")
+@reader_option("size", help="Size of the images of --batch. [224x224 if sizes differ]")
 @click.option(
     "--html",
     type=PATH,
     metavar="FILE",
     callback=suffix_of(".html", ".htm"),
-    help="Write one page about the whole set instead of a sheet.",
+    help="Write one page about the whole dataset instead of a sheet.",
 )
 @number("--limit", 1, 10_000, "Most samples that --html reads.")
 @param_option
@@ -114,13 +114,13 @@ def preview(
     quiet: bool,
     **options: Any,
 ) -> None:
-    """Look at PATH: a sheet of samples with their labels, or a page.
+    """Show samples of the dataset PATH with their labels, on a sheet or a page.
 
     --batch shows what training gets with the parameters given: cropped, flipped, postprocessed
-    (-p postprocess=module:function), and with its normalisation undone; of one set, or of those of
-    -p mix={...}. Boxes are drawn (-p boxes_field=boxes), and keypoints; several pictures of a
+    (-p postprocess=module:function), and with its normalisation undone; of one dataset, or of those
+    of -p mix={...}. Boxes are drawn (-p boxes_field=boxes), and keypoints; several images of a
     sample stand side by side. --html writes one self-contained page: samples by class, label
-    counts, sizes, duplicates, damaged pictures.
+    counts, sizes, duplicates, damaged images.
     """
     given = set_of(path, params)
     told: dict[str, Any] = {"path": path}

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 @click.command(epilog="\b\nExample:\n  asyncreader verify train.h5 --decode")
 @click.argument("path", type=PATH)
-@click.option("--decode", is_flag=True, help="Decode every picture, too.")
-@params_option("How a set that others wrote is read, such as data_field=images.")
+@click.option("--decode", is_flag=True, help="Decode every image, too.")
+@params_option("How a dataset that others wrote is read, such as data_field=images.")
 @jobs_option
 @json_option
 @quiet_option
@@ -55,7 +55,7 @@ def _verdict(report: VerifyReport) -> str:
     elif report.unverified:
         words = "unverified: it has no checksums; structure and count are right"
     if report.decoded:
-        words += f"; {some(report.decoded, 'picture')} decoded"
+        words += f"; {some(report.decoded, 'image')} decoded"
     if report.splits:
         words += f"; {shown(counts_in_words(report.splits))}"
     return f"{words} ({report.container}, {some(report.count, 'sample')}, {shown(report.path)})"

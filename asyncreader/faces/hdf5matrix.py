@@ -46,7 +46,7 @@ class HDF5Matrix:
             facts, spec = source.facts, source.spec
             if spec.encoded or spec.shape is None or spec.ragged:
                 raise ParamsError(
-                    "this data set holds encoded images, or rows of different length",
+                    "this dataset holds encoded images, or rows of different length",
                     path=facts.path,
                     hint="AsyncReader serves them",
                 )

@@ -108,7 +108,7 @@ class ParaLoad(Generic[T]):
         slot = self._ring.slots[number]
         if not self._ring.release(slot, slot.generation):
             raise ParamsError(
-                f"batch {number} is not handed out",
+                f"batch {number} is not in use",
                 hint="give back what get_available_data_index() returned, once",
             )
 

@@ -40,7 +40,7 @@ class DataIterator:
         self.lock = threading.RLock()
         indices = db.indices
         if indices.size == 0:
-            raise ParamsError("the set has no samples", found=db.dirpath)
+            raise ParamsError("the dataset has no samples", found=db.dirpath)
         self.spec = db.get_data_specification(int(indices[0]))
         for key in self.keys:
             if key not in self.spec:

@@ -266,7 +266,7 @@ class Manifest:
         source = JsonText("the manifest", path, _AGAIN)
         raw = source.parse(text, MOST_BYTES)
         if raw.get("format") != FORMAT_NAME:
-            raise FormatError("not the manifest of a sharded set", path=path)
+            raise FormatError("not the manifest of a sharded dataset", path=path)
         source.check_version(raw, VERSION)
         common, digests = _common(raw, source)
         if raw.get("columns") != common.columns():

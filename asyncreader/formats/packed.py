@@ -206,15 +206,15 @@ def _samples(
             raise text.wrong(raw, "encoding", "'raw', as of all rows of numbers", inside)
         return entries
     if entries["dtype"] not in FIELD_DTYPES:
-        raise text.wrong(raw, "dtype", f"one of {', '.join(FIELD_DTYPES)} of pictures", inside)
+        raise text.wrong(raw, "dtype", f"one of {', '.join(FIELD_DTYPES)} of images", inside)
     if shape is None:
         return entries
     if len(shape) != 3:
-        raise text.wrong(raw, "shape", "(H, W, C) of pictures", inside)
+        raise text.wrong(raw, "shape", "(H, W, C) of images", inside)
     if shape[2] != entries["channels"]:
         raise text.wrong(raw, "shape", f"{entries['channels']} channels", inside)
     if entries["encoding"] != "raw" and shape[0] * shape[1] > MAX_PIXELS:
-        raise text.wrong(raw, "shape", f"pictures of at most {MAX_PIXELS} pixels", inside)
+        raise text.wrong(raw, "shape", f"images of at most {MAX_PIXELS} pixels", inside)
     return entries
 
 
@@ -255,9 +255,9 @@ def read_samples(raw: Mapping[str, Any], rules: Rules, text: JsonText) -> dict[s
     entries = _samples({"label_dtype": "<i8", **raw}, {**_RULES, **rules}, text)
     deep = entries["channels"] and entries["dtype"] != "uint8"
     if deep and (entries["channels"], entries["encoding"]) not in _DEEP:
-        raise text.wrong(raw, "dtype", "uint8, but of grey pictures that are no JPEGs")
+        raise text.wrong(raw, "dtype", "uint8, but of grey images that are no JPEGs")
     if entries["encoding"] == "yuv420" and entries["channels"] != 3:
-        raise text.wrong(raw, "channels", "3, as all pictures of encoding yuv420 have")
+        raise text.wrong(raw, "channels", "3, as all images of encoding yuv420 have")
     entries["fields"] = tuple(
         FieldMeta.read(one, text, f"fields[{number}].")
         for number, one in enumerate(entries["fields"] or ())

@@ -28,14 +28,14 @@ _BY_RNG: Final = (
 )
 _ONE_HOT: Final = "num_classes= of labels as rows of probabilities, (B, classes) float32"
 _CLASSES: Final = (
-    "nothing instead: labels are class numbers, and reader.classes has the names where the set has "
-    "them"
+    "nothing instead: labels are class numbers, and reader.classes has the names where the "
+    "dataset has them"
 )
 _OFTEN: Final = (
     'weights="balanced" for classes alike, or weights= with a number for each sample '
     "(docs/splits-and-balance.md)"
 )
-_GREY: Final = "nothing instead: asyncreader convert --channels 1 packs grey pictures"
+_GREY: Final = "nothing instead: asyncreader convert --channels 1 packs grey images"
 _WINDOW: Final = 'window={} of rows of one episode; episodes="files" where each file is one'
 _PROCESSES: Final = 'workers="process" if processes are needed, else leave it out'
 _WINDOWED: Final = 'shuffle="block", shuffle_window={}'
@@ -136,7 +136,7 @@ OTHER_NAMES: Final[dict[str, str]] = _answers(
     ("deterministic", "nothing instead: the order follows from seed=, never from threads"),
     ("ignoreerrors skiperrors skipbad handler onbad", 'on_error="skip"'),
     ("profile profiler", 'trace="trace.json"'),
-    ("datasets concat", "path=[...] for several files as one set, mix={{path: ratio}} for shares"),
+    ("datasets concat", "path=[...] for files as one dataset, mix={{path: ratio}} for shares"),
     ("proportions proportion ratios mixing sampleprobs streams", "mix={{path: ratio}}"),
     ("masks maskfield mask", 'data_field=["data", "mask"] (docs/masks-and-fields.md)'),
     ("windowsize seqlen seqlength sequencelength numframes horizon", _WINDOW),

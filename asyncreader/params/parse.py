@@ -37,7 +37,7 @@ def reading_params(
     unknown = sorted(name for name in given if snake_case(name) not in allowed)
     if unknown:
         raise ParamsError(
-            "params say how a packed set is read",
+            "params say how a dataset is read",
             found=", ".join(unknown),
             expected=", ".join(allowed),
         )
@@ -87,7 +87,7 @@ def _check_source(given: Mapping[str, object]) -> None:
         )
     if given.get("labels") is not None:
         if named == ["mix"]:
-            raise ParamsError("labels= goes with data= or with the path of one set", found="mix=")
+            raise ParamsError("labels= goes with data=, or with path= of one dataset", found="mix=")
         both = [one for one in ("labels_field", "labels_path") if given.get(one) is not None]
         if both and named != ["data"]:
             raise ParamsError(
@@ -162,7 +162,7 @@ def _check_mix(p: ReaderParams) -> None:
         other = "weights" if p.weights is not None else f"shuffle={p.shuffle!r}"
         raise ParamsError(
             f"mix and {other} both say how often a sample comes",
-            hint='leave one of them out; the sets of a mix take shuffle=True, "block" or '
+            hint='leave one of them out; the datasets of a mix take shuffle=True, "block" or '
             '"replacement"',
         )
     if p.epoch_samples is not None and p.mix_until != PARAMETERS["mix_until"].default:
@@ -175,7 +175,7 @@ def _check_mix(p: ReaderParams) -> None:
 def _check_crop(p: ReaderParams) -> None:
     if p.size is None and (p.crop_ratio != 1.0 or p.crop in ("random", "random-resized")):
         names = "crop_padding needs" if p.crop_padding else "crop and crop_ratio need"
-        hint = "pass that of the stored pictures" if p.crop_padding else None
+        hint = "pass that of the stored images" if p.crop_padding else None
         raise ParamsError(f"{names} size=(H, W)", hint=hint)
     for name, crop in GOES_WITH.items():
         value = getattr(p, name)
@@ -195,14 +195,14 @@ def _check_views(p: ReaderParams) -> None:
     for name in ("mixup", "cutmix"):
         if getattr(p, name) is not None:
             raise ParamsError(
-                f"{name} mixes one array of pictures, and views are several",
+                f"{name} mixes one array of images, and views are several",
                 hint="postprocess gets all of them, as a tuple",
             )
     if p.layout == "planes":
         raise ParamsError('layout="planes" serves samples as they are stored, without views')
     if p.places:
         raise ParamsError(
-            "boxes and keypoints go with one view of a picture",
+            "boxes and keypoints go with one view of an image",
             found=f"views, and field {p.places[0]!r} of places",
             hint="leave views out, or read the field as it is stored: name it in data_field",
         )
@@ -230,7 +230,7 @@ def _check_fields(p: ReaderParams) -> None:
     lost = [name for name in p.places if name not in p.data]
     if lost or not set(p.data) - set(p.places):
         raise ParamsError(
-            "boxes_field and keypoints_field name arrays of data, beside the pictures",
+            "boxes_field and keypoints_field name arrays of data, beside the images",
             found=", ".join(map(repr, lost or p.data)),
             expected=f"some of {', '.join(map(repr, p.data))}, but not all",
         )
@@ -277,7 +277,7 @@ def _check_lengths(p: ReaderParams) -> None:
                 raise ParamsError(f"{name} goes with max_length", found=f"{getattr(p, name)!r}")
         return
     if p.mix is not None:
-        raise ParamsError("the sets of a mix have samples of one length", found="max_length")
+        raise ParamsError("the datasets of a mix have samples of one length", found="max_length")
     _check_single(p, "not beside samples of different length")
 
 
@@ -286,7 +286,7 @@ def _check_single(p: ReaderParams, words: str) -> None:
     for name in ("transform", "mixup", "cutmix", "views", "boxes_field", "keypoints_field"):
         if getattr(p, name) is not None:
             raise ParamsError(
-                f"{name} works on single pictures, {words}",
+                f"{name} works on single images, {words}",
                 hint="postprocess gets whole batches",
             )
 
@@ -311,5 +311,5 @@ def _check_patches(p: ReaderParams) -> None:
         if getattr(p, name) not in (None, False):
             raise ParamsError(
                 f"patch and {name} do not go together",
-                hint="patches are of volumes: HDF5 data sets of numbers, or arrays",
+                hint="patches are of volumes: HDF5 datasets of numbers, or arrays",
             )

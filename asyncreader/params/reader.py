@@ -217,7 +217,7 @@ class ReaderParams:
     path: str | tuple[str, ...] | None = parameter(
         None,
         optional(checks.PATHS),
-        "packed file(s): a path, a glob, a URL or a list (one data set, in that order); the format "
+        "dataset file(s): a path, a glob, a URL or a list (one dataset, in that order); the format "
         "is recognised by content; numpy's `.npy` is read, too",
         shown="one of these",
     )
@@ -236,28 +236,29 @@ class ReaderParams:
     mix: dict[str | tuple[str, ...], float] | None = parameter(
         None,
         optional(MIX),
-        "several sets by ratio: `{path: ratio}`, the ratios 1 together. Each has its own order and "
-        "every batch holds them by these ratios; `batch.source` says which set a row is of, and "
-        "`indices` number the records of all sets in sequence",
+        "several datasets by ratio: `{path: ratio}`, the ratios 1 together. Each has its own order "
+        "and every batch holds them by these ratios; `batch.source` says which dataset a row is "
+        "of, and `indices` number the records of all datasets in sequence",
         shown="one of these",
     )
     mix_until: MixUntil = parameter(
         "all",
         one_of(MixUntil),
-        'when an epoch of a `mix` ends: `"all"`: as soon as every set is used up, where those that '
-        'end before begin anew; `"first"`: as soon as one is',
+        'when an epoch of a `mix` ends: `"all"`: as soon as every dataset is used up, where those '
+        'that end before begin anew; `"first"`: as soon as one is',
     )
     classes: Classes = parameter(
         "joined",
         one_of(Classes),
         'classes of a `mix`: `"joined"`: those of one name are one, numbered as `reader.classes` '
-        'lists them; `"own"`: the numbers of each set come behind those of the sets before it',
+        'lists them; `"own"`: the numbers of each dataset come behind those of the datasets '
+        "before it",
     )
     data: object = parameter(
         None,
         optional(checks.DATA),
         "an array instead of a path: numpy, memmap, zarr, a tensor of torch (not copied), "
-        "h5py data set (reopened by its path); "
+        "h5py dataset (reopened by its path); "
         "`data={name: array, ...}`: several fields",
         shown="one of these",
     )
@@ -275,8 +276,8 @@ class ReaderParams:
     boxes_field: str | None = parameter(
         None,
         optional(checks.TEXT),
-        "name of a field of boxes (..., 4): x1, y1, x2, y2 in pixels of the stored picture. They "
-        "move with it and come behind the pictures in `data`, float32, in pixels of the picture as "
+        "name of a field of boxes (..., 4): x1, y1, x2, y2 in pixels of the stored image. They "
+        "move with it and come behind the images in `data`, float32, in pixels of the image as "
         "served ([boxes](masks-and-fields.md#boxes-and-keypoints))",
     )
     keypoints_field: str | None = parameter(
@@ -301,7 +302,7 @@ class ReaderParams:
         None,
         optional(COLUMNS),
         "columns (genes) of sparse rows, or of rows of numbers, to be served, in this order: "
-        "numbers, or names as the set has them; or a dict of these by field",
+        "numbers, or names as the dataset has them; or a dict of these by field",
         shown="all",
     )
     subset: slice | Int64 | str | None = parameter(
@@ -314,8 +315,8 @@ class ReaderParams:
         None,
         optional(EPISODES),
         "where episodes end, such as recordings of a robot: "
-        '`"groups:data/demo_*"`: each such group of an HDF5 file is one, its data sets the fields; '
-        '`"files"`: each file; `"ends:NAME"`: a data set of cumulative ends; `"ids:NAME"`: an id '
+        '`"groups:data/demo_*"`: each such group of an HDF5 file is one, its datasets the fields; '
+        '`"files"`: each file; `"ends:NAME"`: a dataset of cumulative ends; `"ids:NAME"`: an id '
         'for each row; `"flags:NAME,NAME"`: a row where one is true is the last; `"axis"`: stored '
         "as (episode, time, ...); see [arrays](arrays.md)",
         shown="as recognised",
@@ -408,7 +409,7 @@ class ReaderParams:
     sample_axis: int | None = parameter(
         0,
         optional(whole(0, 32)),
-        "the axis of stored data that numbers the volumes; None: a data set is one volume, and in "
+        "the axis of stored data that numbers the volumes; None: a dataset is one volume, and in "
         "a list of files each is one, of its own extent",
     )
     batch_size: int = parameter(1, whole(1, 1 << 63), "samples in a batch")
@@ -472,7 +473,7 @@ class ReaderParams:
         None,
         _AXIS,
         "number of the sample axis of stored 4-D data, from 1; the four are a permutation. Data "
-        "that may be NCHW, and more than 4 channels, are pictures only where the axes are named",
+        "that may be NCHW, and more than 4 channels, are images only where the axes are named",
         shown="from the file, else 1",
     )
     h_dim: int | None = parameter(
@@ -518,7 +519,7 @@ class ReaderParams:
     mean: tuple[float, ...] | dict[str, tuple[float, ...]] | None = parameter(
         None,
         optional(checks.by_field(checks.per_channel())),
-        "one number, or one for each channel; of data that are no pictures, for each number of the "
+        "one number, or one for each channel; of data that are no images, for each number of the "
         "last axis",
     )
     std: tuple[float, ...] | dict[str, tuple[float, ...]] | None = parameter(
@@ -556,7 +557,7 @@ class ReaderParams:
     crop_padding: int = parameter(
         0,
         whole(0, 4097),
-        'pixels put around a picture before `crop="random"` (4 for CIFAR)',
+        'pixels put around an image before `crop="random"` (4 for CIFAR)',
     )
     padding_mode: PaddingMode = parameter(
         "zero", one_of(PaddingMode), 'what they are: `"edge"`: as the outermost; `"reflect"`'
@@ -571,7 +572,7 @@ class ReaderParams:
     augment: tuple[Step, ...] | None = parameter(
         None,
         optional(AUGMENT),
-        'operations on each picture behind its flip, by name (`"trivial-augment-wide"`) or as '
+        'operations on each image behind its flip, by name (`"trivial-augment-wide"`) or as '
         "(name, options), with the options of torchvision's v2 transforms; "
         "[augmentation](augmentation.md#operations) lists them",
     )
@@ -611,7 +612,7 @@ class ReaderParams:
         None,
         optional(whole(1)),
         "classes of labels of (B, classes) float32",
-        shown="those of the set",
+        shown="those of the dataset",
     )
     postprocess: Callable[..., object] | None = parameter(
         None,

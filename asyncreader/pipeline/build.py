@@ -59,7 +59,8 @@ def rooted(p: ReaderParams) -> ReaderParams:
     if p.mix is not None:
         found["mix"] = {_absolute(path): ratio for path, ratio in p.mix.items()}
         if len(found["mix"]) < len(p.mix):
-            raise ParamsError("a set of the mix is named twice", found=", ".join(map(str, p.mix)))
+            named = ", ".join(map(str, p.mix))
+            raise ParamsError("a dataset of the mix is named twice", found=named)
     for name in ("labels_path", "trace"):
         if getattr(p, name) is not None:
             found[name] = absolute(getattr(p, name))
@@ -126,10 +127,10 @@ def make_filler(
     unchecked = [name for name in source.names if name not in source.checked]
     if p.verify == "always" and unchecked:
         raise ParamsError(
-            'verify="always" of a set without checksums',
+            'verify="always" of a dataset without checksums',
             path=source.facts.path,
             found=f"none of {', '.join(map(repr, unchecked))}" if source.named else None,
-            hint="pack it with asyncreader convert, which records them",
+            hint="convert it with asyncreader convert, which records them",
         )
     label, together = None, None
     if p.transform is not None:
@@ -179,7 +180,7 @@ def _tried(p: ReaderParams, source: OpenSet, sampler: Sampler, wanted: OutputSpe
     fill = together.before[0] if together else source.fills(_with(wanted, trial))[0]
     if fill.stored.axes is None:
         raise ParamsError(
-            "transform works on pictures",
+            "transform works on images",
             path=source.facts.path,
             found=f"samples of shape {fill.stored.shape}",
             hint="postprocess gets whole batches of any data",

@@ -293,7 +293,7 @@ class BatchFiller:
             f"{ATTEMPTS} replacement samples for a bad sample were bad too",
             path=bad.error.path,
             index=bad.error.index,
-            hint="the set is damaged: run asyncreader verify on it",
+            hint="the dataset is damaged: run asyncreader verify on it",
         ) from last
 
     def _blank(self, slot: Slot, rows: Int64) -> None:

@@ -84,7 +84,7 @@ class SoftLabels:
         self.name = "/".join(named) or ("label_smoothing" if smoothing else "num_classes")
         if cutmix is not None and pictures is None:
             raise ParamsError(
-                "cutmix works on pictures",
+                "cutmix works on images",
                 found="data that are none",
                 hint="mixup blends rows of any numbers",
             )
@@ -101,7 +101,7 @@ class SoftLabels:
             )
         if self._classes is None:
             raise ParamsError(
-                f"{self.name} needs the number of classes, which the set does not name",
+                f"{self.name} needs the number of classes, which the dataset does not name",
                 hint="num_classes=10",
             )
         if self._ways and (given.several or given.data[0].dtype.kind not in "iuf"):

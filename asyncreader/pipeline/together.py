@@ -35,7 +35,7 @@ class Together:
 
     def __init__(self, source: OpenSet, wanted: OutputSpec, transform: Transform) -> None:
         if wanted.layout == "planes":
-            raise ParamsError('transform works on pictures, and layout="planes" serves none')
+            raise ParamsError('transform works on images, and layout="planes" serves none')
         self._source = source
         steps = tuple(step for step in wanted.steps if not step.last)
         plain = OutputSpec(layout=wanted.layout)
@@ -79,7 +79,7 @@ class Together:
         odd = [one.name for one in self.transform.fields[1:] if one.kind != "mask"]
         if odd:
             raise ParamsError(
-                "a transform of albumentations gets pictures and label maps",
+                "a transform of albumentations gets images and label maps",
                 found=", ".join(map(repr, odd)),
                 hint="call it in a function of your own: f(fields, label, rng)",
             )

@@ -236,7 +236,7 @@ def put_views(views: Sequence[RowView], data: codec.Buffer, meter: Meter) -> Non
     rects = [view.rect(*full) for view in views]
     if None in rects and full != stored.image_shape()[:2]:
         raise DecodeError(
-            "image of another size than the set declares",
+            "image of another size than the dataset declares",
             found=sides(*full),
             expected=" x ".join(str(n) for n in stored.image_shape()[:2]),
             hint="pass size=(H, W), or leave it out with on_error='skip'",

@@ -52,7 +52,7 @@ def check_values(values: Array, channels: int, dtype: np.dtype[Any]) -> Array:
     """``values`` if they have these channels and this dtype, else DecodeError."""
     if values.shape[2] != channels or values.dtype != dtype:
         raise DecodeError(
-            "the picture's channels or dtype are not those of its set",
+            "the image's channels or dtype are not those of its dataset",
             found=f"{values.shape[2]} channels of {values.dtype}",
             expected=f"{channels} of {dtype}",
         )

@@ -191,7 +191,7 @@ class NumberRows:
                     path=self._path,
                     found=f"{len(values)} values for samples of shape {self.shape}",
                     expected="1" if last == 1 else f"1 or {last}",
-                    hint="those of each channel need pictures: num_dim, h_dim, w_dim and cha_dim "
+                    hint="those of each channel need images: num_dim, h_dim, w_dim and cha_dim "
                     "name the axes of 4-D data",
                 )
         mean, std = np.broadcast_arrays(np.array(wanted.mean), np.array(wanted.std))

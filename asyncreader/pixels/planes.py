@@ -56,16 +56,16 @@ def check_served(encoding: str, asked: Mapping[str, bool], path: str) -> None:
     or something is asked for that changes them."""
     if encoding != YUV420:
         raise ParamsError(
-            'layout="planes" is for sets of encoding yuv420',
+            'layout="planes" is for datasets of encoding yuv420',
             path=path,
             found=f"encoding {encoding}",
-            hint="convert the set with encoding 'yuv420' (--encoding yuv420), or pass "
+            hint="convert the dataset with encoding 'yuv420' (--encoding yuv420), or pass "
             'layout="NCHW" or "NHWC"',
         )
     changes = [name for name, there in asked.items() if there]
     if changes:
         raise ParamsError(
-            'layout="planes" hands out planes as they are stored',
+            'layout="planes" serves planes as they are stored',
             path=path,
             found=f"{' and '.join(changes)} asked for",
             hint='leave that to the code that converts them, or pass layout="NCHW" or "NHWC"',

@@ -123,7 +123,7 @@ def check_places(stored: SampleSpec, what: str, path: str) -> None:
         raise ParamsError(
             f"the field holds no {what}",
             path=path,
-            found=f"{stored.encoding} pictures"
+            found=f"{stored.encoding} images"
             if stored.axes is not None
             else f"samples of shape {shape}, {stored.dtype}",
             expected="(..., 4): x1, y1, x2, y2"
@@ -148,10 +148,10 @@ def moved_fill(
     """
     if picture.stored.axes is None:
         raise ParamsError(
-            f"{what} need pictures as the first field",
+            f"{what} need images as the first field",
             path=path,
             found=f"samples of shape {picture.stored.shape}, {picture.stored.dtype}",
-            hint="data_field names the pictures",
+            hint="data_field names the images",
         )
     check_places(stored, what, path)
     step = Moved(what, picture, frame)

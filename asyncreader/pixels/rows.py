@@ -565,5 +565,5 @@ def checksum_error(found: int, expected: int) -> ChecksumError:
         "the stored bytes of a sample are not the bytes that were packed",
         found=f"XXH3-64 {found:016x}",
         expected=f"{expected:016x}",
-        hint=f"convert the set again or restore it; {SKIP_HINT}",
+        hint=f"convert the dataset again or restore it; {SKIP_HINT}",
     )

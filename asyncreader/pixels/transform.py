@@ -185,10 +185,10 @@ class RowTransform:
         if asked:
             need = "needs" if len(asked) == 1 else "need"
             raise ParamsError(
-                f"{' and '.join(asked)} {need} pictures",
+                f"{' and '.join(asked)} {need} images",
                 path=self._path,
                 found=f"samples of shape {numbers.shape}, {numbers.dtype}",
-                hint="pictures are (N, H, W, C), grey ones also (N, H, W, 1), or (N, H, W) of "
+                hint="images are (N, H, W, C), grey ones also (N, H, W, 1), or (N, H, W) of "
                 "uint8; num_dim, h_dim, w_dim and cha_dim name the axes of 4-D data",
             )
         self.row_shape = after(wanted.steps, numbers.shape)
@@ -238,8 +238,8 @@ class RowTransform:
             raise ParamsError(
                 "the stored planes differ in size, a batch cannot",
                 path=path,
-                hint="convert the set with a fixed size (--size HxW), or leave layout out and pass "
-                "size=(H, W)",
+                hint="convert the dataset with a fixed size (--size HxW), or leave layout out and "
+                "pass size=(H, W)",
             )
         self.row_shape = (planes.planes_bytes(height, width),)
         self.view_axes = (0, 1)

@@ -100,7 +100,7 @@ def _mixed(
         inside = subset_inside(subset, first, end)
         if subset_count(inside, one.count) == 0:
             raise ParamsError(
-                "subset selects nothing of a set of the mix",
+                "subset selects nothing of a dataset of the mix",
                 path=one.path,
                 expected=f"some of the mix's records {first} to {end - 1}",
             )

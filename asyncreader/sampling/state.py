@@ -19,11 +19,11 @@ ORDER_VERSION: Final = 2
 #: What to do where a state does not fit, by what of it differs.
 _RESUME: Final = {
     "fingerprint": "resume on the same samples in the same order, in one file or in shards; some "
-    "of the shards, another subset or other fields are another data set",
+    "of the shards, another subset or other fields are another dataset",
     "weights": "the order follows from the weights: resume with the same ones",
     "classes": 'with shuffle="balanced-permutation" the order follows the labels: resume with the '
     "same ones",
-    "episodes": "resume with the same episodes of the same set",
+    "episodes": "resume with the same episodes of the same dataset",
     "rows": "resume with the same window, window_every, window_edge and window_outside",
     "lengths": "resume with the same max_length and overlong",
     "patch": "resume with the same patch, patch_at, patch_axes, patch_step and sample_axis, on the "
@@ -83,7 +83,7 @@ def cursor_in(
                 f"the state is of other training: {name} differs",
                 found=repr(state.get(name))[:200],
                 expected=repr(mine),
-                hint=_RESUME.get(name, "resume with the same parameters on the same data set"),
+                hint=_RESUME.get(name, "resume with the same parameters on the same dataset"),
             )
     cursor = cursor_of(state)
     schedule.check(cursor, "state")
@@ -117,7 +117,7 @@ def _of_before(
     if schedule.sampler.kind is False:
         return ("fingerprint",)
     raise ParamsError(
-        "the set has grown since the state was saved, and its samples come in another order now",
+        "the dataset has grown since the state was saved, and its samples are in another order now",
         found=f"a state of {count:,} samples, {state['samples']} into its epoch",
         expected="one at the start of an epoch, or of shuffle=False",
         hint=f"finish the epoch with the samples of before: subset=slice(0, {count})"

@@ -32,7 +32,7 @@ def packed_rows(meta: Meta, other_field: bool, asked: Request, path: str) -> Sam
 
     ParamsError where ``asked`` names the axes of pictures, whose order is known."""
     if asked.dims not in (None, (1, 2, 3, 4)) and (meta.channels or asked.dims[0] != 1):
-        raise ParamsError("the axes of this set are known", path=path, found=asked.dims)
+        raise ParamsError("the axes of this dataset are known", path=path, found=asked.dims)
     dtype, encoding = np.dtype(meta.dtype), meta.encoding
     if not meta.channels:
         assert meta.shape is not None

@@ -258,7 +258,7 @@ class PreadStore:
                     path=self._path,
                     found=f"end of file at byte {offset + done}",
                     expected=f"{self.size} bytes, as when it was opened",
-                    hint="never write to a packed file that is in use: convert to a new one",
+                    hint="never write to a dataset that is in use: convert to a new one",
                 )
             done += got
 
@@ -349,7 +349,7 @@ class OpenFile:
             raise FormatError(
                 "the file is empty",
                 path=path,
-                hint="copy it again, or pack pictures with: asyncreader convert FOLDER out.h5",
+                hint="copy it again, or convert images with: asyncreader convert FOLDER out.h5",
             )
         if io == "auto" and _file_system_on(facts.st_dev, path) in NETWORK_FILE_SYSTEMS:
             io = "pread"

@@ -50,7 +50,7 @@ def episodes_of(
     kept = np.flatnonzero(base)
     if not kept.size:
         raise FormatError(
-            "this set has no rows in any episode",
+            "this dataset has no rows in any episode",
             path=path,
             found=f"{base.size} empty episodes",
         )
@@ -194,7 +194,7 @@ def array_episodes(
         if name not in tables:
             raise no_field(name, list(tables), "data")
         if isinstance(tables[name], DatasetPath):
-            raise ParamsError(f"{name!r} is a data set of a file", hint="pass its values: x[()]")
+            raise ParamsError(f"{name!r} is a dataset of a file", hint="pass its values: x[()]")
         found.append(np.asarray(tables[name]))
         if word != "ends" and found[-1].size != rows:
             raise ParamsError(
@@ -220,10 +220,10 @@ def windows_of(p: ReaderParams, index: SetIndex) -> Windows | None:
     if found is None:
         if p.window is not None or p.episodes is not None or p.episodes_subset is not None:
             raise ParamsError(
-                "nothing says where the episodes of this set end",
+                "nothing says where the episodes of this dataset end",
                 path=index.facts.path,
                 found=index.facts.layout,
-                hint='episodes="ends:NAME", "ids:NAME" or "flags:NAME" names a data set that '
+                hint='episodes="ends:NAME", "ids:NAME" or "flags:NAME" names a dataset that '
                 'says it, "files": each file is one',
             )
         return None
@@ -265,7 +265,7 @@ def _chosen(subset: slice | Int64 | tuple[str, ...], episodes: Episodes, path: s
         missing = [name for name in subset if name not in numbers]
         if missing:
             raise ParamsError(
-                "episodes_subset names an episode that is not in the set",
+                "episodes_subset names an episode that is not in the dataset",
                 path=path,
                 found=", ".join(map(repr, missing[:10])),
                 expected=f"names such as {episodes.names[0]!r}" if numbers else "numbers",
@@ -283,7 +283,7 @@ def _chosen(subset: slice | Int64 | tuple[str, ...], episodes: Episodes, path: s
         chosen = subset
     if not chosen.size or chosen.min() < 0 or chosen.max() >= count:
         raise ParamsError(
-            "episodes_subset names episodes that are not in the set",
+            "episodes_subset names episodes that are not in the dataset",
             path=path,
             found=written(subset),
             expected=f"some of 0 to {count - 1}",

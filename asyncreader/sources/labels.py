@@ -116,7 +116,7 @@ def with_labels(found: OpenSet, labels: Any) -> SetIndex:
     else:
         left_out = f" ({episodes.empty} empty ones are not counted)" if episodes.empty else ""
         raise ParamsError(
-            "labels has one row for each row of the set, or for each episode",
+            "labels has one row for each row of the dataset, or for each episode",
             path=found.facts.path,
             found=f"shape {np.shape(labels)}",
             expected=f"{count} rows, or {episodes.ends.size} episodes{left_out}",

@@ -266,8 +266,8 @@ def _by_manifest(names: Sequence[str]) -> tuple[str, Manifest] | None:
 def _warn_if_some(where: str, named: int, total: int) -> None:
     if named < total:
         warnings.warn(
-            f"{where}: {named} of the {total} shards of the set are named; pass the folder for all "
-            "of them",
+            f"{where}: {named} of the {total} shards of the dataset are named; pass the folder for "
+            "all of them",
             stacklevel=5,
         )
 
@@ -356,7 +356,7 @@ def open_reader_source(p: ReaderParams) -> OpenSet:
     if p.mix is not None:
         if fields.windowed or p.episodes is not None or isinstance(p.data_field, dict):
             raise ParamsError(
-                "the sets of a mix are read by rows, not by episodes or renamed fields"
+                "the datasets of a mix are read by rows, not by episodes or renamed fields"
             )
         fields = replace(fields, others=() if names is None else names[1:])
         sets: list[OpenSet] = []
@@ -411,7 +411,7 @@ def _with_several(p: ReaderParams, names: tuple[str, ...]) -> OpenSet:
             one = found if not tables else open_reader_source(replace(p, labels_field=name))
             with contextlib.nullcontext() if one is found else contextlib.closing(one):
                 if one.labels is None:
-                    raise ParamsError(f"no labels {name!r} in this set", path=found.facts.path)
+                    raise ParamsError(f"no labels {name!r} in this dataset", path=found.facts.path)
                 tables[name] = one.labels
         return OpenSet(replace(found.index, labels=together(tables)), found.parts)
 

@@ -53,7 +53,7 @@ class StoredVolumes:
                 found=f"shape {shape}, patch {cut.patch} of axes {cut.axes or axes}, volumes along "
                 f"{'no axis' if number is None else f'axis {number}'}",
                 expected="different axes in ascending order, and another one for the volumes",
-                hint="patch_axes names the axes that are cut; sample_axis=None: the data set is "
+                hint="patch_axes names the axes that are cut; sample_axis=None: the dataset is "
                 "one volume",
             )
         extent = tuple(shape[axis] for axis in axes)
@@ -146,7 +146,7 @@ def patches_of(p: ReaderParams, index: SetIndex) -> Patches:
     assert p.patch is not None
     if index.patches is None:
         raise ParamsError(
-            "patch goes with volumes: HDF5 data sets of numbers, .npy files and arrays",
+            "patch goes with volumes: HDF5 datasets of numbers, .npy files and arrays",
             path=index.facts.path,
             found=index.facts.layout,
         )

@@ -146,7 +146,7 @@ def no_field(name: str, names: Sequence[str], path: str, option: str = "") -> No
     held = [str(one) for one in names[:_NAMED]]
     more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
     return NoFieldError(
-        f"no field {name!r} in this set",
+        f"no field {name!r} in this dataset",
         path=path,
         found=", ".join(held) + more if held else "no fields",
         hint=f"name one of them with {option}data_field or {option}labels_field",
@@ -181,7 +181,7 @@ def stored_samples(
     if letters is None:
         if asked.moved and _has_size(f"field {asked.data!r}", shape, asked.image_size, path):
             raise ParamsError(
-                f"field {asked.data!r} has the height and width of the pictures, but too many axes "
+                f"field {asked.data!r} has the height and width of the images, but too many axes "
                 "to be cropped and mirrored with them",
                 path=path,
                 found=f"shape {shape}",
@@ -242,9 +242,9 @@ def _letters(
     if last and not second:
         return "NHWC"
     if second and not (known and not asked.moved):
-        what = "the order of this set's axes is ambiguous: it may be NCHW"
+        what = "the order of this dataset's axes is ambiguous: it may be NCHW"
     elif asked.moved:
-        what = "size, crop and flip need pictures, and nothing says that these data are pictures"
+        what = "size, crop and flip need images, and nothing says that these data are images"
     else:
         return None
     if asked.data != fmt.DATA:
@@ -299,11 +299,11 @@ def check_labels(
     elif not in_file:
         listed += ", with all of them in one file"
     raise ParamsError(
-        f"labels {name!r} have the height and width of the pictures, but size, crop and flip move "
-        "only the pictures",
+        f"labels {name!r} have the height and width of the images, but size, crop and flip move "
+        "only the images",
         path=path,
         found=f"shape {shape}",
-        hint=f"name them as a field, which moves with its picture: {listed}",
+        hint=f"name them as a field, which moves with its image: {listed}",
     )
 
 
@@ -324,8 +324,8 @@ def _has_size(
         if same_ratio and whole and min(side) > _MOST_CHANNELS:
             warnings.warn(
                 f"{path}: {what} of {side[0]} x {side[1]} are served as stored, while size, crop "
-                f"and flip move the pictures of {high} x {wide}: a field of shape "
-                f"(N, {side[0]}, {side[1]}, 1) moves with its picture",
+                f"and flip move the images of {high} x {wide}: a field of shape "
+                f"(N, {side[0]}, {side[1]}, 1) moves with its image",
                 stacklevel=2,
             )
             break

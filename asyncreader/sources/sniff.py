@@ -102,7 +102,7 @@ def container_of(path: str) -> str:
 _HEAD: Final = 512
 
 _UNPACK: Final = (
-    "unpack it with {how} {path}, and pack its pictures with: asyncreader convert FOLDER out.h5"
+    "unpack it with {how} {path}, and convert its images with: asyncreader convert FOLDER out.h5"
 )
 
 #: What people point to that is no set: first bytes and where they lie, or suffixes; what it is; and
@@ -120,12 +120,12 @@ _OTHERS: Final[tuple[tuple[bytes, int, str, str, str], ...]] = (
     ),
     (
         *(b"", 0, ".tfrecord .tfrecords", "a TFRecord file"),
-        "save its pictures as files, in a folder for each class, with tf.data.TFRecordDataset, and "
-        "pack them with: asyncreader convert FOLDER out.h5",
+        "save its images as files, in a folder for each class, with tf.data.TFRecordDataset, and "
+        "convert them with: asyncreader convert FOLDER out.h5",
     ),
     (
         *(b"", 0, ".csv", "a table of text"),
-        "asyncreader convert FOLDER out.h5 --labels {path} for the pictures that it lists, or "
+        "asyncreader convert FOLDER out.h5 --labels {path} for the images that it lists, or "
         "data=np.loadtxt({name}, delimiter=',') for numbers, with skiprows=1 if names stand above "
         "them",
     ),
@@ -144,15 +144,15 @@ _OTHERS: Final[tuple[tuple[bytes, int, str, str, str], ...]] = (
 def _no_set(path: str, head: bytes) -> FormatError:
     """The error for a file that is no set: what it is, and what to write instead."""
     suffix = os.path.splitext(path)[1].lower().split("-")[0]  # .tfrecord-00000-of-00010
-    what, hint = None, "is it complete? pack pictures with: asyncreader convert FOLDER out.h5"
+    what, hint = None, "is it complete? convert images with: asyncreader convert FOLDER out.h5"
     if head.startswith(b"PK\3\4"):
         what, hint = _of_zip(path)
     elif suffix in (".pt", ".pth"):
         what, hint = _TORCH
     else:
         if image_kind(head) is not None:
-            what = "a picture"
-            hint = "pack the folder that it lies in: asyncreader convert {folder} out.h5"
+            what = "an image"
+            hint = "convert the folder that it lies in: asyncreader convert {folder} out.h5"
         for magic, at, suffixes, name, write in _OTHERS:
             if head[at:].startswith(magic) if magic else suffix in suffixes.split():
                 what, hint = name, write
@@ -188,14 +188,14 @@ def _of_zip(path: str) -> tuple[str, str]:
 def _no_set_in(path: str) -> FormatError:
     if any(FAMILY.search(name) for name in os.listdir(path)):
         return FormatError(
-            f"a folder of shards without their manifest, {MANIFEST}: the set is not complete",
+            f"a folder of shards without their manifest, {MANIFEST}: the dataset is not complete",
             path=path,
             hint="copy it again, or convert again (--resume goes on with a run that was cut)",
         )
-    hint = f"pack a folder of pictures with: asyncreader convert {shlex.quote(path)} out.h5"
+    hint = f"convert a folder of images with: asyncreader convert {shlex.quote(path)} out.h5"
     if any(os.path.lexists(os.path.join(path, name)) for name in (".zarray", "zarr.json")):
         hint = f"write data=zarr.open({path!r}, mode='r')"
     elif files := glob.glob("*.h5", root_dir=path) or glob.glob("*.hdf5", root_dir=path):
         pattern = os.path.join(path, "*" + os.path.splitext(files[0])[1])
-        hint = f"write path={pattern!r} for all of its files as one set"
+        hint = f"write path={pattern!r} for all of its files as one dataset"
     return FormatError("a folder without an LMDB data file in it", path=path, hint=hint)

@@ -106,10 +106,10 @@ def _named(name: str, source: OpenSet) -> slice | Int64:
     if name not in splits:
         also = "; labels_field=None also reads splits that have no labels" if splits else ""
         raise ParamsError(
-            f"no split {name!r} in the set",
+            f"no split {name!r} in the dataset",
             path=source.facts.path,
             expected=" or ".join(map(repr, [*splits, *of_episodes]))
-            or "a set with named splits (convert --split, Fuel, robomimic)",
+            or "a dataset with named splits (convert --split, Fuel, robomimic)",
             hint="pass a slice, subset=slice(0, 100) (-p subset=0:100 on the command line), or an "
             f"array of record numbers{also}",
         )

@@ -143,7 +143,7 @@ def draw_bench(report: BenchReport, tops: BenchCeilings, path: str) -> None:
     if tops.disk is not None:
         words = "reading from the disk, at random"
         why = above_disk(report, tops)
-        words += "" if why is None else f"\n(the set came {why})"
+        words += "" if why is None else f"\n(the dataset came {why})"
         lines.append(("disk", words, [tops.disk] * len(threads)))
     for name, words, values in lines:
         style: dict[str, Any] = {"linestyle": ":" if name == "disk" else "--", "linewidth": 1.6}

@@ -168,7 +168,7 @@ def train(reader: Reader, heldout: Reader, echo: Callable[[str], None]) -> float
         for images, labels in reader:  # the next batch fills while this one is used
             if network is None:
                 if reader.classes is None:
-                    raise ValueError("the training set has no classes to tell apart")
+                    raise ValueError("the training set has no classes")
                 network = Network(features(images).shape[1], len(reader.classes), rng)
             rate = LEARNING_RATE * (1 - step / steps)  # falls to 0, so that the end is calm
             losses.append(network.step(images, labels[:, 0], rate))
@@ -204,7 +204,7 @@ def run_demo(sample_data: Path, echo: Callable[[str], None]) -> float:
     kinds = {"h5": "HDF5", "lmdb": "LMDB"}
     with tempfile.TemporaryDirectory(prefix="asyncreader-demo-") as folder:
         for number, (suffix, kind) in enumerate(kinds.items(), 1):
-            echo(f"{number} of {len(kinds)}: pack the pictures into {kind}, then train on them")
+            echo(f"{number} of {len(kinds)}: convert the images to {kind}, then train on them")
             paths = {split: Path(folder) / f"{split}.{suffix}" for split in ("train", "test")}
             begun = time.perf_counter()
             counts = [
@@ -213,7 +213,7 @@ def run_demo(sample_data: Path, echo: Callable[[str], None]) -> float:
             ]
             say = partial(_say, echo, suffix)
             say(
-                f"{counts[0]} pictures to train on, {counts[1]} held out, packed in "
+                f"{counts[0]} images to train on, {counts[1]} held out, packed in "
                 f"{time.perf_counter() - begun:.1f} s"
             )
             common = {"batchSize": BATCH_SIZE, "nthread": 2, "world_size": 1, "layout": "NHWC"}

@@ -37,9 +37,8 @@ def run_kind(kind: Kind, echo: Echo) -> float:
     with tempfile.TemporaryDirectory(prefix="asyncreader-demo-") as folder:
         path = Path(folder) / f"{kind}.{suffix}"
         make(path)
-        echo(
-            f"{kind}: made a set of {in_bytes(path.stat().st_size)}; now a small network learns it"
-        )
+        size = in_bytes(path.stat().st_size)
+        echo(f"{kind}: made a dataset of {size}; now a small network learns it")
         return learn(path, echo)
 
 
@@ -94,7 +93,7 @@ def _learn_robot(path: Path, echo: Echo) -> float:
         AsyncReader(common, subset="train", batch_size=32, shuffle=True) as reader,
         AsyncReader(common, subset="valid", batch_size=64, last_batch="short") as held_out,
     ):
-        echo(f"{reader.count:,} windows to train on: two pictures, and the next four actions")
+        echo(f"{reader.count:,} windows to train on: two images, and the next four actions")
         _epochs(reader, 8, step, echo)
         assert network is not None
         wrong = spread = 0.0

@@ -114,7 +114,7 @@ def _label_of(word: str, column: Int64, names: Sequence[str]) -> int:
         listed = ", ".join(map(repr, names[:8])) + (", ..." if len(names) > 8 else "")
         raise ParamsError(
             f"no class {word!r}",
-            expected=listed or "a label number: the set has no class names",
+            expected=listed or "a label number: the dataset has no class names",
             hint=None if near is None else f"did you mean {near!r}?",
         ) from None
     if abs(label) >= 1 << 63 or not (column == label).any():

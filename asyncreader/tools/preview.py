@@ -53,7 +53,7 @@ def preview(
     p = parse_params(params, {})
     if p.mix is not None:
         raise ParamsError(
-            "stored samples are shown of one set",
+            "stored samples are shown of one dataset",
             found="mix",
             hint="--batch shows what training gets of a mix",
         )

@@ -100,14 +100,14 @@ def preview_arrays(
             "there is nothing to draw: samples are single numbers",
             path=source.facts.path,
             found=", ".join(source.names),
-            hint="'asyncreader info' describes any set; -p data_field=NAME names another field",
+            hint="'asyncreader info' describes any dataset; -p data_field=NAME names another field",
         )
     notes += [
         f"{name}: {_stored(part.spec)}"
         for name, part in zip(source.names, source.parts, strict=True)
     ]
     if source.windows is None and p.patch is None and len(source.spec.shape or ()) == 3:
-        notes.append(f"if these are pictures, {NAME_AXES}")
+        notes.append(f"if these are images, {NAME_AXES}")
     for place, picture in zip(shown, pictures, strict=True):
         tiles[place] = replace(tiles[place], picture=picture)
     high, wide = pictures[0].shape[:2] if pictures else (HIGH, HIGH)

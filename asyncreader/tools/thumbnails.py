@@ -259,10 +259,10 @@ def scale_for(looker: Looker, records: Sequence[int], side: int) -> Scale:
 def not_pictures(path: str, shape: tuple[int, ...]) -> FormatError:
     """The error for data that cannot be looked at."""
     return FormatError(
-        "its samples are not pictures",
+        "its samples are not images",
         path=path,
         found=f"samples of shape {shape}",
         expected="height x width, or height x width x channels",
-        hint="name a field that holds pictures with -p data_field=NAME; 'asyncreader info' "
-        "describes any set" + (f"; or {NAME_AXES}" if len(shape) == 3 else ""),
+        hint="name a field that holds images with -p data_field=NAME; 'asyncreader info' "
+        "describes any dataset" + (f"; or {NAME_AXES}" if len(shape) == 3 else ""),
     )

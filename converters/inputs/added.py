@@ -31,7 +31,7 @@ def as_array(value: object, what: str) -> Array:
     palette = kind.__module__.startswith("PIL.") and getattr(value, "mode", "") not in _MODES
     if palette and what == f"field {DATA!r}":
         raise ParamsError(
-            "a picture of a mode that is not packed",
+            "an image of a mode that is not packed",
             found=repr(getattr(value, "mode", "")),
             expected=" or ".join(map(repr, _MODES)),
             hint="convert it: image.convert('RGB')",
@@ -50,6 +50,9 @@ def as_array(value: object, what: str) -> Array:
         )
     return array
 
+
+#: Where a label is an array.
+_AS_FIELD: Final = "an array of the image's size is a field: add(image, mask=array)"
 
 #: Modes of Pillow's images whose numbers are those of pixels.
 _MODES: Final = ("L", "RGB", "I;16", "I", "F", "1")
@@ -99,7 +102,7 @@ class Form:
             f"field {self.name!r} of a sample differs from the first one's",
             found=f"shape {row.shape}, {row.dtype}",
             expected=self.words,
-            hint="pad or cut it to that shape, cast it with array.astype, or write another set",
+            hint="pad or cut it to that shape, cast it with array.astype, or write another dataset",
         )
 
 
@@ -113,8 +116,15 @@ class AddedLabels:
         self._text = isinstance(first, str)
         self._classes = classes
         self._numbers: dict[str, int] = {name: n for n, name in enumerate(classes or ())}
-        self._width = 1 if self._text else as_array(first, "the label").size
-        real = not self._text and as_array(first, "the label").dtype.kind == "f"
+        row = np.zeros((), np.int64) if self._text else as_array(first, "the label")
+        if not row.size or (row.ndim > 1 and row.size > 1):
+            raise ParamsError(
+                "labels of this shape cannot be packed",
+                found=f"shape {row.shape}",
+                expected="a number, a row of numbers, or text",
+                hint=_AS_FIELD,
+            )
+        self._width, real = row.size, row.dtype.kind == "f"
         self._dtype: np.dtype[Any] = np.dtype(np.float64 if real else np.int64)
         self._rows = Numbers("d" if real else "q", self._width)
         self.kind = "class" if self._text or classes is not None else "values"
@@ -141,7 +151,7 @@ class AddedLabels:
                 "a label differs from the first one",
                 found=f"shape {table.shape[1:]}, {table.dtype}",
                 expected=f"{self._width} of {self._dtype}",
-                hint="an array of the picture's size is a field: add(image, mask=array)",
+                hint=_AS_FIELD,
             )
         if rows.dtype == np.uint64 and bool((rows > np.uint64(2**63 - 1)).any()):
             raise ParamsError("labels beyond int64 cannot be packed")
@@ -161,7 +171,7 @@ class AddedLabels:
                 raise self._unknown(name)
             if "\0" in name:
                 raise ParamsError("a label with a NUL character cannot be packed", found=name)
-            self._rows.append(self._numbers.setdefault(name, len(self._numbers)))
+            self._rows.append(self._numbers.setdefault(str(name), len(self._numbers)))
         return len(names)
 
     def _unknown(self, label: object) -> ParamsError:

@@ -67,12 +67,12 @@ class ClassFolders:
         way = f"convert {first}" if inside else f"convert {first} with --labels CSV or --no-labels"
         others = ", and the others with its classes (--classes SET)" if inside else ""
         return FormatError(
-            f"folders called {_listed(parts)} are the parts of a set and no classes",
+            f"folders called {_listed(parts)} are the parts of a dataset and no classes",
             path=self._tree.name,
-            found=f"in them {', '.join(inside)}, ..." if inside else "pictures in them directly",
+            found=f"in them {', '.join(inside)}, ..." if inside else "images in them directly",
             expected="one folder for each class",
-            hint=f"pass splits_from_folders (--splits-from-folders) for one set of these parts, "
-            f"or {way}{others}; or {_MEANT} if they are the classes",
+            hint=f"pass splits_from_folders (--splits-from-folders) for one dataset of these "
+            f"parts, or {way}{others}; or {_MEANT} if they are the classes",
         )
 
     def notes(self, deep: bool) -> tuple[str, ...]:
@@ -82,16 +82,16 @@ class ClassFolders:
         if deep and self._lossy(nested):
             inside = [path for name in nested for path in self._inside(name)]
             direct = sum(self._classes[name].direct for name in nested)
-            also = f" together with {some(direct, 'picture')} next to them" if direct else ""
+            also = f" together with {some(direct, 'image')} next to them" if direct else ""
             notes.append(
                 f"a class is a first-level folder: folders inside, such as "
-                f"{', '.join(map(repr, inside[:_NAMED]))}, are no classes, and their pictures are "
+                f"{', '.join(map(repr, inside[:_NAMED]))}, are no classes, and their images are "
                 f"packed{also} as {_listed(nested)}; to make them classes convert "
                 f"{self._tree.shown(nested[0])!r}, or {_MEANT} if this is meant"
             )
         empty = [name for name in self._tree.folders if name not in self._classes]
         if empty:
-            notes.append(f"no pictures in {some(len(empty), 'class folder')}: {_listed(empty)}")
+            notes.append(f"no images in {some(len(empty), 'class folder')}: {_listed(empty)}")
         return tuple(notes)
 
     def _lossy(self, nested: list[bytes]) -> bool:

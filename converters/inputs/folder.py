@@ -116,7 +116,7 @@ class FolderSamples(Samples):
                 match = (name, folder, self._listing.paths, options.follow_links, options.skip_bad)
                 self._masks.append(MaskFolder.match(*match))
                 if self._masks[-1].extra:
-                    self.ignored[f"{name} without a picture"] = self._masks[-1].extra
+                    self.ignored[f"{name} without an image"] = self._masks[-1].extra
         except BaseException:
             self.close()
             raise
@@ -194,6 +194,6 @@ def class_names(path: str) -> tuple[str, ...]:
     with contextlib.closing(open_source(path)) as source:
         names = source.facts.classes
     if names is None:
-        raise FormatError("this set has no class names", path=path)
+        raise FormatError("this dataset has no class names", path=path)
     check_class_names(names, path)
     return names

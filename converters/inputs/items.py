@@ -73,6 +73,8 @@ def give(source: Items, taker: Taker) -> Iterator[int]:
     if isinstance(source, Mapping):
         raise _unclear("a dict whose values are no arrays or lists", source)
     mapped = isinstance(source, MapStyle) and not isinstance(source, list | tuple)
+    if getattr(source, "shape", None) == () or not (mapped or isinstance(source, Iterable)):
+        raise _unclear("the source has no samples", source)
     # a map-style dataset need not say by IndexError where it ends
     samples: Any = (source[n] for n in range(len(source))) if mapped else source  # type: ignore
     for number, sample in enumerate(samples):
@@ -101,6 +103,8 @@ def _named(parts: Mapping[Any, object], where: str) -> dict[str, Any]:
     """The parts of a sample by the names that a Writer has for them."""
     found: dict[str, Any] = {}
     for name, value in parts.items():
+        if not isinstance(name, str):
+            raise ParamsError(f"{where} has a name that is no text", found=repr(name)[:80])
         own = _NAMES.get(name, name)
         if own in found:
             raise _unclear(f"{where} has its {own} twice", parts)

@@ -371,7 +371,7 @@ def _unique(path: str, records: Iterator[bytes]) -> Iterator[Row]:
             _wrong(
                 path,
                 row.line,
-                "a picture that is listed already",
+                "an image that is listed already",
                 repr(os.fsdecode(row.path)),
                 f"line {last.line} to be its only one",
             )

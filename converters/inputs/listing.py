@@ -152,9 +152,9 @@ class _Builder:
         """The first folders of a path, and the rest; FormatError where there are fewer."""
         found = path.split(b"/", levels - 1)
         if len(found) < levels:
-            inside = "class folders" if levels == 3 else "pictures"
+            inside = "class folders" if levels == 3 else "images"
             raise FormatError(
-                "a picture lies in no split" if len(found) < 2 else "a picture lies in no class",
+                "an image lies in no split" if len(found) < 2 else "an image lies in no class",
                 source_path=self.tree.shown(path),
                 expected=f"a folder for each split, such as train/ and val/, with {inside} inside",
                 hint="move the file, or leave out splits_from_folders (--splits-from-folders)"
@@ -254,9 +254,9 @@ class _Builder:
 
     def _without_class(self, path: bytes) -> FormatError:
         return FormatError(
-            "a picture lies next to the class folders, so it has no class"
+            "an image lies next to the class folders, so it has no class"
             if self.tree.has_folders()
-            else "the folder is flat: its pictures have no class",
+            else "the folder is flat: its images have no class",
             source_path=self.tree.shown(path),
             expected="one folder for each class",
             hint="give labels (--labels CSV) or no_labels (--no-labels), or move the files",
@@ -284,7 +284,7 @@ class _Builder:
     ) -> Listing:
         if not len(self.paths) and not self._skipped:
             raise SourceError(
-                "there are no pictures in the folder",
+                "there are no images in the folder",
                 path=self.tree.name,
                 found=ignored_in_words(self.tree.ignored) or "no files",
             )

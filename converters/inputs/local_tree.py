@@ -33,7 +33,7 @@ NOT_LISTED: Final = "not in the CSV"
 #: How a number of ignored files is said, of one and of more.
 _WORDS: Final = {
     HIDDEN: ("hidden file", "hidden files"),
-    OTHER_SUFFIX: ("file that is no picture by its suffix", "files that are no pictures by suffix"),
+    OTHER_SUFFIX: ("file that is no image by its suffix", "files that are no images by suffix"),
     NOT_LISTED: ("file not in the CSV", "files not in the CSV"),
 }
 
@@ -72,7 +72,7 @@ def check_file_size(size: int) -> None:
     """SampleError for a file (bytes) that is larger than any picture."""
     if size > MAX_FILE:
         raise SampleError(
-            "too large to be a picture",
+            "too large to be an image",
             found=f"{size} bytes",
             expected=f"at most {MAX_FILE}",
         )
@@ -235,13 +235,13 @@ class Tree:
 
         SourceNotFoundError if there is none, or a folder: the CSV's columns may be swapped.
         """
-        with self._reported(path, "a picture cannot be found"):
+        with self._reported(path, "an image cannot be found"):
             os.lstat(self.full(path))
         target = self._target(path)
         if isinstance(target, SampleError):
             return Found(path, target)
         if stat.S_ISDIR(target.st_mode):
-            raise SourceNotFoundError("a folder, not a picture", source_path=self.shown(path))
+            raise SourceNotFoundError("a folder, not an image", source_path=self.shown(path))
         return Found(path, self._problem(path, target))
 
     def look_up(self, paths: Sequence[bytes]) -> list[Found | None]:
@@ -272,7 +272,7 @@ class Tree:
 
         ``hold`` is called with the file's size before it is read.
         """
-        with self._reported(path, "a picture cannot be read"):
+        with self._reported(path, "an image cannot be read"):
             file = self._open(path)
             try:
                 before = os.fstat(file)
@@ -288,7 +288,7 @@ class Tree:
         same = before.st_size == after.st_size and before.st_mtime_ns == after.st_mtime_ns
         if not same or len(data) != after.st_size:
             raise SourceError(
-                "a picture changed while it was packed",
+                "an image changed while it was packed",
                 source_path=self.shown(path),
                 hint="convert again when nothing writes to the folder",
             )

@@ -119,7 +119,7 @@ def _matched(name: str, tree: Tree, pictures: Strings, extra: Counter[str]) -> I
                 continue
             if len(paths) > 1:
                 raise FormatError(
-                    f"a picture has two of field {name!r}",
+                    f"an image has two of field {name!r}",
                     source_path=tree.shown(paths[0]),
                     found=repr(tree.shown(paths[1])),
                     hint="remove one of them",
@@ -137,9 +137,9 @@ def _stem(path: bytes) -> bytes:
 def _missing(name: str, tree: Tree, picture: bytes, count: int) -> SampleError:
     stem = os.path.splitext(picture)[0]
     return SampleError(
-        f"a picture without its {name!r}",
+        f"an image without its {name!r}",
         source_path=os.fsdecode(picture),
-        found=None if count == 1 else f"{count:,} such pictures, this is the first",
+        found=None if count == 1 else f"{count:,} such images, this is the first",
         expected=f"{tree.shown(stem)}.png, or another suffix",
         hint=SKIP_HINT,
     )
@@ -149,9 +149,9 @@ def stored_values(name: str, values: Array, full: tuple[int, int], recipe: Recip
     """Values (H, W, C) of field ``name`` of a picture of size ``full``, as they are stored."""
     if values.shape[:2] != full:
         raise SampleError(
-            f"field {name!r} and its picture differ in size",
+            f"field {name!r} and its image differ in size",
             found="{} x {} (height x width)".format(*values.shape),
-            expected="{} x {}, as the upright picture".format(*full),
+            expected="{} x {}, as the upright image".format(*full),
         )
     return recipe.from_values(as_stored(name, values), full)
 

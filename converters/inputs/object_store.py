@@ -83,7 +83,7 @@ class StoreFolder:
         """Every picture, in order. Memory: one run of the sorting."""
         if not self.lists:
             raise ParamsError(
-                "a web server does not list its pictures",
+                "a web server does not list its images",
                 path=self.name,
                 hint="name them by a CSV of path,label (labels, --labels), or pack a local folder",
             )
@@ -167,7 +167,7 @@ class StoreFolder:
                 self._bytes -= size
         if not version.same(listed):
             raise SourceError(
-                "a picture changed while it was packed",
+                "an image changed while it was packed",
                 source_path=self.shown(path),
                 found=_words(version),
                 expected=f"{_words(listed)}, as it was listed",

@@ -62,11 +62,11 @@ def _open(options: Options, exclude: str, usual: Encoding | None) -> Samples:
     if not may_be_packed(options.src):
         if options.params is not None:
             raise ParamsError(
-                "params say how a packed set is read", path=options.src, found="a folder"
+                "params say how a dataset is read", path=options.src, found="a folder"
             )
         return FolderSamples(replace(options, encoding=options.encoding or usual), exclude)
     if options.fields:
-        raise ParamsError("fields are for folders of pictures", found="a packed set")
+        raise ParamsError("fields are for folders of images", found="a packed dataset")
     if options.allow_pickle:
         from .pickled import open_pickled
 

@@ -84,5 +84,5 @@ def open_origin(root: str, follow_links: bool = False, exclude: str | None = Non
         return StoreFolder(root)
     if not os.path.isdir(root):
         kind = SourceError if os.path.lexists(root) else SourceNotFoundError
-        raise kind("there is no folder of pictures", path=root)
+        raise kind("there is no folder of images", path=root)
     return Tree(root, follow_links, exclude)

@@ -284,12 +284,12 @@ def _others(source: OpenSet, recipe: Recipe, same: bool) -> tuple[_Other, ...]:
         rows = _are_numbers(part) and not mask
         if part.spec.axes is None and not rows:
             raise FormatError(
-                f"field {name!r} holds no pictures, and only those can be packed as a field",
+                f"field {name!r} holds no images, and only those can be packed as a field",
                 path=part.facts.path,
                 found=f"samples of shape {part.spec.shape}",
             )
         if not is_field_name(own) or own in (field.name for field in found):
-            raise ParamsError("a field cannot have this name in a packed set", found=repr(own))
+            raise ParamsError("a field cannot have this name in a packed dataset", found=repr(own))
         ours = ours and part.index.checked == "all"
         found.append(_Other(own, part, recipe, same and ours, rows))
     return tuple(found)
@@ -309,9 +309,9 @@ def check_packed(options: Options, *others: str) -> None:
     for name in ("labels", "follow_links", "classes_from_folders", "splits_from_folders", *others):
         if getattr(options, name):
             raise ParamsError(
-                f"{name} is for folders of pictures",
+                f"{name} is for folders of images",
                 path=options.src,
-                found="a packed set, which has its own labels",
+                found="a packed dataset, which has its own labels",
             )
 
 
@@ -324,7 +324,7 @@ def check_original(options: Options, stored: str) -> None:
     raise ParamsError(
         "encoding 'original' keeps image files' own bytes",
         path=options.src,
-        found="a size to resize to" if files else f"a packed set of encoding {stored!r}",
+        found="a size to resize to" if files else f"a packed dataset of encoding {stored!r}",
         hint="choose encoding 'jpeg', 'png', 'yuv420' or 'raw'",
     )
 
@@ -401,7 +401,7 @@ def _pixel_axes(source: Source) -> tuple[int, int, int]:
         high, wide, channel = (stored.axes.index(letter) for letter in "HWC")
         return high, wide, channel
     raise FormatError(
-        "only sets of 8-bit grey or RGB, or 16-bit grey pictures can be packed again",
+        "only datasets of 8-bit grey or RGB, or 16-bit grey images can be packed again",
         path=source.facts.path,
         found=f"samples of shape {stored.shape}, {stored.dtype}",
         hint=NAME_AXES if stored.axes is None and len(stored.shape or ()) == 3 else None,

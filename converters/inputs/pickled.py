@@ -99,7 +99,7 @@ class PickledSamples(Samples):
             raise ParamsError("labels_path and subset do not go with pickles", path=options.src)
         warnings.warn(
             f"{options.src}: unpickling its samples; a pickle can run any code, so do this only "
-            "with a set whose writer you trust",
+            "with a dataset whose writer you trust",
             stacklevel=2,
         )
         self._found = found

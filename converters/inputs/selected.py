@@ -149,7 +149,7 @@ def _listed(samples: Samples, file: str) -> Int64:
     """The numbers of the samples that a CSV lists by path, in its first column."""
     path = samples.paths[0]
     if path is None:
-        raise ParamsError("select goes by paths, and this set has none", found=file)
+        raise ParamsError("select goes by paths, and this dataset has none", found=file)
     check_regular(file, "the CSV of paths")
     with open(file, encoding="utf-8-sig", errors="surrogateescape", newline="") as lines:
         try:

@@ -50,7 +50,7 @@ def drawn(options: Options, samples: Samples) -> Int64:
     count = options.sample or 0
     if count > samples.count:
         raise ParamsError(
-            "sample is larger than the set",
+            "sample is larger than the dataset",
             path=options.src,
             found=f"{count:,} of {samples.count:,} samples",
         )
@@ -84,8 +84,8 @@ def _hashes(
         texts = (b"%d" % number for number in range(samples.count))
     else:
         raise ParamsError(
-            f"{needed_by} goes by the paths of the pictures, and this set has none",
-            hint="convert the pictures themselves, or select a slice (--select 0:1000)",
+            f"{needed_by} goes by the paths of the images, and this dataset has none",
+            hint="convert the images themselves, or select a slice (--select 0:1000)",
         )
     hashes = (xxh3_64_intdigest(text, seed) for text in texts)
     return np.fromiter(hashes, np.uint64, samples.count)

@@ -128,7 +128,7 @@ def _pixels(data: object) -> Array:
         good = deep or pixels.dtype == np.uint8
     if not good:
         raise ParamsError(
-            "only pictures can be encoded or resized",
+            "only images can be encoded or resized",
             found=f"shape {array.shape}, {array.dtype}",
             expected="(H, W), (H, W, 1) or (H, W, 3) uint8; or (H, W) uint16",
             hint="choose encoding 'raw', without size, for any other array",

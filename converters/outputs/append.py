@@ -51,14 +51,14 @@ class Grown:
         found = manifest_path(folder)
         if found is None or not os.path.isdir(folder):
             raise SourceNotFoundError(
-                "there is no sharded set to append to",
+                "there is no sharded dataset to append to",
                 path=shown,
                 expected="a folder of shards",
                 hint="pack the first shards without append (--shards N)",
             )
         manifest = read_manifest(found)
         if len(manifest.earlier) >= MOST_ADDED or not manifest.digests:
-            raise ParamsError("this set cannot grow", path=shown, hint="convert it again")
+            raise ParamsError("this dataset cannot grow", path=shown, hint="convert it again")
         listed = {manifest.name(number) for number in range(len(manifest))}
         for name in os.listdir(folder):
             if name.startswith(ADDED) and name not in listed:
@@ -80,7 +80,7 @@ class Grown:
         common = self.manifest.common
         if options.encoding not in (None, common.encoding):
             raise ParamsError(
-                "the set has another encoding",
+                "the dataset has another encoding",
                 path=options.dst,
                 found=repr(options.encoding),
                 expected=repr(common.encoding),
@@ -126,7 +126,7 @@ class Grown:
         ):
             if found != expected:
                 raise ParamsError(
-                    f"the samples do not go with the set: {what}",
+                    f"the samples do not go with the dataset: {what}",
                     path=shown,
                     found=str(found),
                     expected=str(expected),
@@ -134,7 +134,7 @@ class Grown:
         own = common.splits or _NO_NAMES
         if own and samples.splits is None:
             raise ParamsError(
-                "the set has splits, and nothing says which of them the new samples are in",
+                "the dataset has splits, and nothing says which of them the new samples are in",
                 path=shown,
                 found=", ".join(own[:5]),
                 hint="pass split as it was passed before (--split), splits_from_folders or "
@@ -164,14 +164,14 @@ class Grown:
         )
         if replace(added, **{n: getattr(common, n) for n in _MAY_DIFFER}) != common:
             raise FormatError(
-                "the new shards are of another kind than those of the set",
+                "the new shards are of another kind than those of the dataset",
                 path=self.folder,
                 found=f"{added.encoding} {added.dtype}",
                 expected=f"{old.encoding} {old.dtype}",
             )
         shards = [one.shard(n) for one in (self.manifest, new) for n in range(len(one))]
         if len(shards) > MOST_SHARDS:
-            raise ParamsError("more shards than a set can have", expected=f"{MOST_SHARDS:,}")
+            raise ParamsError("more shards than a dataset can have", expected=f"{MOST_SHARDS:,}")
         earlier = (*self.manifest.earlier, (self.manifest.count, self.manifest.digests))
         return replace(Manifest.of(common, shards), earlier=earlier)
 

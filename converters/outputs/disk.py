@@ -69,7 +69,7 @@ def no_temporary_space() -> SourceError:
         "no space for temporary files",
         path=folder,
         found=f"{free_bytes(folder)} bytes free",
-        expected="about 200 more for each picture",
+        expected="about 200 more for each image",
         hint=f"free some space, or set TMPDIR to another folder; {NOTHING_LEFT}",
     )
 

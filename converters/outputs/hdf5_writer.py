@@ -239,7 +239,7 @@ class ContiguousData(FieldData):
             dataset.write(h5s.ALL, h5s.ALL, np.frombuffer(data, values).reshape(shape))
         elif dataset.get_offset() != START:
             raise SourceError(
-                "this HDF5 library put the data set at another offset than its data",
+                "this HDF5 library put the dataset at another offset than its data",
                 path=file.target,
                 found=f"byte {dataset.get_offset()}",
                 expected=f"byte {START}",

@@ -148,10 +148,10 @@ class SetFile:
         where = self._samples.where(number)
         if kinds[0] != self._kinds[0]:
             raise FormatError(
-                "pictures of different sizes cannot be packed as raw pixels",
+                "images of different sizes cannot be packed as raw pixels",
                 source_path=where,
                 found="{2} x {3} pixels (height x width)".format(*kinds[0]),
-                expected="{2} x {3}, as the first picture".format(*self._kinds[0]),
+                expected="{2} x {3}, as the first image".format(*self._kinds[0]),
                 hint=f"{_one_size(self._options)}, or choose encoding 'jpeg' or 'original'",
             )
         fields = zip(self._samples.fields, kinds, self._kinds, strict=True)
@@ -177,7 +177,7 @@ class SetFile:
             problem = f"{report.count} samples instead of {self._records.count}"
         if problem is not None:
             raise SourceError(
-                "the finished set does not read back as it was written",
+                "the finished dataset does not read back as it was written",
                 path=self._shown,
                 found=problem,
                 hint="check the disk and the memory of this machine",
@@ -356,7 +356,7 @@ def all_bad(options: Options, skipped: list[tuple[Any, str, str]]) -> SourceErro
     """The error where nothing is left to pack; ``skipped``: (where it sorts, name, reason)."""
     _, name, why = min(skipped)
     return SourceError(
-        "every picture was bad, so there is nothing to pack",
+        "every image was bad, so there is nothing to pack",
         path=options.src,
         found=f"{len(skipped)} bad ones; the first is {name!r}: {why}",
     )

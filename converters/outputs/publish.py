@@ -262,7 +262,7 @@ class Target:
         except OSError as exc:
             for there, back in reversed(undo):
                 rename(there, back)
-            raise self._problem("the finished set cannot be given its name", exc) from exc
+            raise self._problem("the finished dataset cannot be given its name", exc) from exc
 
     def _problem(self, what: str, error: OSError) -> SourceError:
         if is_full(error):

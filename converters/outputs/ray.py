@@ -156,7 +156,7 @@ class RayEngine:
             raise SourceError(
                 f"shard {number} could not be packed: its worker died {RETRIES + 1} times",
                 found=f"{type(exc).__name__}: {str(exc)[:300]}",
-                hint="it may lack memory for one picture for each thread: lower jobs (--jobs)",
+                hint="it may lack memory for one image for each thread: lower jobs (--jobs)",
             ) from exc
         done(number, ShardRecord.from_json(text))
 

@@ -323,7 +323,7 @@ class _Run:
         with full_disk_reported(self._target.shown, self._workspace.root):
             if self._grown is not None:
                 whole = self._grown.publish(self._workspace, manifest)
-                return (f"the set has {whole.count:,} samples in {len(whole):,} shards now",)
+                return (f"the dataset has {whole.count:,} samples in {len(whole):,} shards now",)
             digests = whole_digests(self._workspace.set, manifest)
             self._workspace.seal(replace(manifest, digests=digests))
         self._read_back()
@@ -339,7 +339,7 @@ class _Run:
                     part.open_each()
         except AsyncReaderError as exc:
             raise SourceError(
-                "the finished set cannot be opened, so it is not published",
+                "the finished dataset cannot be opened, so it is not published",
                 path=self._target.shown,
                 found=str(exc),
             ) from exc

@@ -299,7 +299,7 @@ def test_convert_says_what_it_ignored(photos: Path, tmp_path: Path) -> None:
         (folder / name).write_text("text")
     result = run("convert", folder, tmp_path / "a.h5")
     assert result.stdout.splitlines()[-1] == (
-        "ignored: 1 hidden file, 2 files that are no pictures by suffix"
+        "ignored: 1 hidden file, 2 files that are no images by suffix"
     )
 
 
@@ -312,7 +312,7 @@ def test_convert_skips_and_lists(photos: Path, tmp_path: Path) -> None:
     assert (result.exit_code, result.stdout) == (3, "")
     assert re.fullmatch(r"skipped cat/no picture\.jpg: [^\n]+\n", result.stderr)
     result = run("convert", folder, tmp_path / "b.h5", "--skip-bad")
-    assert result.stdout.endswith("skipped: 1 bad picture, listed above\n")
+    assert result.stdout.endswith("skipped: 1 bad image, listed above\n")
     result = run("convert", folder, tmp_path / "c.h5", "--skip-bad", "--json", "--quiet")
     assert result.exit_code == 3
     assert [entry["path"] for entry in json.loads(result.stdout)["skipped"]] == [
@@ -717,7 +717,7 @@ def test_verify_decodes(photos: Path, tmp_path: Path) -> None:
     result = run("verify", target, "--decode", "--jobs", "1")
     assert result.exit_code == 0
     assert result.stdout == (
-        f"ok: 20 checksums right; 20 pictures decoded (LMDB, 20 samples, {target})\n"
+        f"ok: 20 checksums right; 20 images decoded (LMDB, 20 samples, {target})\n"
     )
 
 
@@ -838,7 +838,7 @@ def test_bench_of_pictures_that_differ_in_size(tmp_path: Path) -> None:
     words = ["bench", target, "--seconds", "0.01", "--nthread", "1", "--batch-size", "2"]
     result = run(*words)
     assert "\nbatch 2 x 3 x 224 x 224 uint8" in result.stdout
-    assert result.stderr == "the pictures differ in size: cut to 224x224; see --size\n"
+    assert result.stderr == "the images differ in size: cut to 224x224; see --size\n"
     result = run(*words, "--size", "8x9")
     assert "\nbatch 2 x 3 x 8 x 9 uint8" in result.stdout
     assert result.stderr == ""
@@ -947,12 +947,12 @@ def test_demo_says_where_it_stands(monkeypatch: pytest.MonkeyPatch) -> None:
     lines = result.stdout.splitlines()
     assert (result.exit_code, max(map(len, lines)) <= 80) == (0, True)
     assert [line for line in lines if " of 2: " in line] == [
-        "1 of 2: pack the pictures into HDF5, then train on them",
-        "2 of 2: pack the pictures into LMDB, then train on them",
+        "1 of 2: convert the images to HDF5, then train on them",
+        "2 of 2: convert the images to LMDB, then train on them",
     ]
     for kind in ("h5  ", "lmdb"):
         mine = [line for line in lines if line.startswith(f"{kind} ")]
-        assert mine[0].startswith(f"{kind} 352 pictures to train on, 112 held out, packed in")
+        assert mine[0].startswith(f"{kind} 352 images to train on, 112 held out, packed in")
         assert mine[1] == (
             f"{kind} now a small network learns 4 classes, 24 epochs at most; wait: for data"
         )
@@ -1184,7 +1184,7 @@ def test_no_room_for_the_report(photos: Path, tmp_path: Path) -> None:
             target = tmp_path / f"{len(words)}.h5"
             done = child_processes.run(command("convert", photos, target, *words), stdout=full)
             assert done.returncode == 1
-            assert "the set is packed, but the report cannot be printed" in done.stderr
+            assert "the dataset is written, but the report cannot be printed" in done.stderr
             assert run("verify", target).exit_code == 0
 
 

@@ -58,7 +58,7 @@ def test_a_set_grows(made: Path, grown: Path) -> None:
         reader.fetchData()
         assert np.array_equal(first, reader.getNextBatch().data)
     assert (report.count, report.shards, report.classes) == (9, 1, ("a", "c", "b"))
-    assert report.notes == ("the set has 49 samples in 4 shards now",)
+    assert report.notes == ("the dataset has 49 samples in 4 shards now",)
     assert all(path.read_bytes() == old for path, old in shards.items())
     convert(made / "first", grown, append=True, shards=2, split=TEXT)
     report = verify_file(str(grown))  # type: ignore[assignment]
@@ -95,11 +95,11 @@ def test_the_encoding_is_that_of_the_set(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("given", "said", "error"),
     [
-        ({}, "the set has splits, and nothing says", ParamsError),
-        ({"encoding": "png"}, "the set has another encoding", ParamsError),
-        ({"size": (3, 3)}, "pictures of different sizes", FormatError),
-        ({"no_labels": True}, "do not go with the set: kind of labels", ParamsError),
-        ({"channels": 1}, "do not go with the set: channels", ParamsError),
+        ({}, "the dataset has splits, and nothing says", ParamsError),
+        ({"encoding": "png"}, "the dataset has another encoding", ParamsError),
+        ({"size": (3, 3)}, "images of different sizes", FormatError),
+        ({"no_labels": True}, "do not go with the dataset: kind of labels", ParamsError),
+        ({"channels": 1}, "do not go with the dataset: channels", ParamsError),
         ({"overwrite": True}, "contradict each other", ParamsError),
     ],
 )
@@ -109,7 +109,7 @@ def test_what_does_not_go_with_the_set(
     """Is said, and changes nothing."""
     shutil.copytree(made / "hdf5", tmp_path / "set")
     before = {path.name: path.read_bytes() for path in (tmp_path / "set").iterdir()}
-    split = {} if said.startswith("the set has splits") else {"split": TEXT}
+    split = {} if said.startswith("the dataset has splits") else {"split": TEXT}
     with pytest.raises(error, match=said):
         convert(made / "more", tmp_path / "set", append=True, **split, **given)
     assert {path.name: path.read_bytes() for path in (tmp_path / "set").iterdir()} == before
@@ -117,7 +117,7 @@ def test_what_does_not_go_with_the_set(
 
 def test_what_is_no_sharded_set(made: Path, tmp_path: Path) -> None:
     """A folder that is not there, and a file."""
-    with pytest.raises(SourceNotFoundError, match="no sharded set to append to"):
+    with pytest.raises(SourceNotFoundError, match="no sharded dataset to append to"):
         convert(made / "more", tmp_path / "new", append=True)
     convert(made / "more", tmp_path / "one.h5")
     with pytest.raises(ParamsError, match="the target of shards is a folder"):
@@ -236,7 +236,9 @@ def test_states_go_on_where_the_order_allows_it(made: Path, grown: Path) -> None
         elif isinstance(order.get("subset"), slice):
             assert rest_of(grown, middle, **order) == old[8:]
         else:
-            with pytest.raises(ParamsError, match="the set has grown since the state was saved"):
+            with pytest.raises(
+                ParamsError, match="the dataset has grown since the state was saved"
+            ):
                 rest_of(grown, middle, **order)
             subset = train if "subset" in order else slice(0, 40)
             assert rest_of(grown, middle, **{**order, "subset": subset}) == old[8:]

@@ -329,7 +329,7 @@ def test_a_missing_mask_is_named_before_anything_is_packed(
     (masks / "cat/10.png").unlink()
     (masks / "dog/sub/x.png").unlink()
     calls: list[int] = []
-    expected = r"without its 'mask'.*'cat/10.png'.*2 such pictures.*masks/cat/10\.png"
+    expected = r"without its 'mask'.*'cat/10.png'.*2 such images.*masks/cat/10\.png"
     with pytest.raises(SampleError, match=expected):
         convert(
             pictures,
@@ -359,7 +359,7 @@ def test_bad_masks_are_skipped_with_their_pictures(
     assert "without its 'mask'" in reasons[0]
     assert "differ in size" in reasons[1]
     assert "damaged" in reasons[2].lower()
-    assert report.ignored["mask without a picture"] == 1
+    assert report.ignored["mask without an image"] == 1
     _, mask = all_of(path)
     np.testing.assert_array_equal(mask[..., 0], [classes(n) for n in (0, 2, 5)])
     with pytest.raises(SampleError):
@@ -400,7 +400,7 @@ def test_shuffled_and_listed(folders: tuple[Path, Path], tmp_path: Path) -> None
     report = convert(
         pictures, tmp_path / "some.h5", fields={"mask": masks}, labels=tmp_path / "some.csv"
     )
-    assert report.ignored["mask without a picture"] == 4
+    assert report.ignored["mask without an image"] == 4
     assert all_of(tmp_path / "some.h5")[1][:, 0, 0, 0].tolist() == [2, 4]
 
 
@@ -495,7 +495,7 @@ def test_what_cannot_be(folders: tuple[Path, Path], tmp_path: Path) -> None:
         with pytest.raises(kind, match=match):
             convert(pictures, tmp_path / "set.h5", fields=fields)
     convert(pictures, tmp_path / "set.h5")
-    with pytest.raises(ParamsError, match="for folders of pictures"):
+    with pytest.raises(ParamsError, match="for folders of images"):
         convert(tmp_path / "set.h5", tmp_path / "other.h5", fields={"mask": masks})
 
 

@@ -114,7 +114,7 @@ def test_processed_like_a_folder(tmp_path: Path) -> None:
         pytest.raises(ParamsError, match="keeps image files' own"),
     ):
         convert(path, tmp_path / "b.h5", allow_pickle=True, params=params, encoding="original")
-    with pytest.raises(ParamsError, match="for folders of pictures"):
+    with pytest.raises(ParamsError, match="for folders of images"):
         convert(path, tmp_path / "b.h5", allow_pickle=True, labels="x.csv")
 
 
@@ -214,4 +214,4 @@ def test_the_command(tmp_path: Path) -> None:
     done = CliRunner().invoke(cli.cli, ["convert", path, out, "--allow-pickle", "--quiet"])
     assert (done.exit_code, done.stdout) == (0, "")
     assert done.stderr.startswith("warning: ")
-    assert "only with a set whose writer you trust" in done.stderr
+    assert "only with a dataset whose writer you trust" in done.stderr

@@ -203,7 +203,7 @@ def test_all_bad_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "in" / "c").mkdir(parents=True)
     for name in ("x.jpg", "y.jpg"):
         (tmp_path / "in" / "c" / name).write_bytes(b"no picture")
-    with pytest.raises(SourceError, match=r"every picture was bad.*2 bad ones.*c/x\.jpg"):
+    with pytest.raises(SourceError, match=r"every image was bad.*2 bad ones.*c/x\.jpg"):
         convert(tmp_path / "in", tmp_path / "out.h5", skip_bad=True)
     assert os.listdir(tmp_path) == ["in"]
 

@@ -98,7 +98,7 @@ def test_what_folders_lose_is_said(tmp_path: Path) -> None:
     tree(tmp_path, "animal/cat/1.png", "animal/dog/1.png", "animal/x.png", "car/1.png", "zoo/.k")
     deep, empty = scan(str(tmp_path)).notes
     assert "'animal/cat', 'animal/dog'" in deep
-    assert "1 picture " in deep
+    assert "1 image " in deep
     assert "--classes-from-folders" in deep
     assert "'zoo'" in empty
     (empty,) = scan(str(tmp_path), classes_from_folders=True).notes
@@ -134,10 +134,10 @@ def test_files_next_to_class_folders_are_an_error(tmp_path: Path) -> None:
 
 def test_no_pictures_is_an_error(tmp_path: Path) -> None:
     """An empty folder, one of other files, and none at all are errors."""
-    with pytest.raises(SourceError, match="no pictures"):
+    with pytest.raises(SourceError, match="no images"):
         scan(str(tmp_path))
     tree(tmp_path, "c/a.txt")
-    with pytest.raises(SourceError, match="1 file that is no picture by its suffix"):
+    with pytest.raises(SourceError, match="1 file that is no image by its suffix"):
         scan(str(tmp_path))
     with pytest.raises(SourceNotFoundError):
         scan(str(tmp_path / "nowhere"))

@@ -76,7 +76,7 @@ def test_drawn_samples(jpegs: Path, tmp_path: Path) -> None:
     convert(jpegs / "all.h5", tmp_path / "s.h5", sample=10, stratify=True)
     with asyncreader.open(tmp_path / "s.h5") as found:
         assert sorted(np.bincount(found.labels[:, 0]).tolist()) == [3, 3, 4]
-    with pytest.raises(ParamsError, match="larger than the set"):
+    with pytest.raises(ParamsError, match="larger than the dataset"):
         convert(jpegs / "all.h5", tmp_path / "no.h5", sample=31)
 
 

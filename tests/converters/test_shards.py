@@ -221,7 +221,7 @@ def test_all_bad(tmp_path: Path) -> None:
     for number in range(4):
         (tmp_path / "c" / f"{number}.png").write_bytes(b"no")
     for more in ({"shards": 2}, {"shard_size": 100}, {"shards": 2, "encoding": "jpeg"}):
-        with pytest.raises(SourceError, match="every picture was bad"):
+        with pytest.raises(SourceError, match="every image was bad"):
             convert(tmp_path, tmp_path / "set", skip_bad=True, **more)
     assert listed(tmp_path) == ["c"]
 

@@ -248,7 +248,7 @@ def test_a_flat_bucket_and_an_empty_one(photos: Path, bucket: str, tmp_path: Pat
         convert("s3://b/photos", tmp_path / "out.h5")
     with pytest.raises(SourceNotFoundError, match="there are no files below this URL"):
         convert("s3://b/photo", tmp_path / "out.h5")  # a prefix of names is no folder
-    with pytest.raises(SourceError, match="no pictures in the folder"):
+    with pytest.raises(SourceError, match="no images in the folder"):
         convert("s3://b/photos/notes", tmp_path / "out.h5")
     assert not list(tmp_path.glob("*out*"))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import os
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -265,6 +266,33 @@ def test_nothing_is_published_after_an_error(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == ["set.h5"]
 
 
+@pytest.mark.parametrize("encoding", ["raw", "png"])
+def test_a_writer_that_is_lost_leaves_nothing(tmp_path: Path, encoding: Any) -> None:
+    """One that is never closed gives its lock, files and threads back; a cell is run again."""
+    for _ in range(2):
+        threads = threading.active_count()
+        writer = Writer(tmp_path / "set.h5", encoding=encoding)
+        writer.add(np.zeros((8, 8, 3), "u1"))
+        del writer
+        assert os.listdir(tmp_path) == []
+        assert threading.active_count() == threads
+
+
+def test_what_has_no_samples(tmp_path: Path) -> None:
+    """Values that hold none, names that are no text, and labels of a shape that sets do not have
+    are typed errors; "self" is a name like others."""
+    for source in (5, None, np.array(3), {}, [{"data": GOOD, 5: 1}], {"data": GOOD, 5: GOOD}):
+        with pytest.raises(ParamsError):
+            convert(source, tmp_path / "x.h5")  # type: ignore[arg-type]
+    for label in (np.zeros(0), np.zeros((3, 4))):
+        with pytest.raises(ParamsError, match="labels of this shape"):
+            convert([(GOOD, label)], tmp_path / "x.h5")
+    convert([{"data": GOOD, "self": 1, "label": np.str_("a")}], tmp_path / "self.h5")
+    with asyncreader.open(tmp_path / "self.h5", data_field="self") as found:
+        assert (found[0][0], type(found.classes[0])) == (1, str)
+    assert os.listdir(tmp_path) == ["self.h5"]
+
+
 def _png(number: int) -> bytes:
     file = io.BytesIO()
     Image.fromarray(np.full((8, 8, 3), number, np.uint8)).save(file, "PNG")
@@ -274,9 +302,9 @@ def _png(number: int) -> bytes:
 def test_options_and_samples_that_do_not_fit(tmp_path: Path) -> None:
     """Each is a ParamsError that says what instead, before anything is written."""
     for given, data, words in (
-        ({"encoding": "jpeg"}, GOOD, "only pictures can be encoded"),
-        ({"size": 8}, GOOD, "only pictures"),
-        ({"labels": "x.csv"}, GOOD, "folders of pictures"),
+        ({"encoding": "jpeg"}, GOOD, "only images can be encoded"),
+        ({"size": 8}, GOOD, "only images"),
+        ({"labels": "x.csv"}, GOOD, "folders of images"),
         ({"encodings": "raw"}, GOOD, "unknown option"),
         ({"encoding": "original"}, np.zeros((8, 8, 3), "u1"), "own bytes"),
         ({"classes": ["a", "a"]}, GOOD, "different names"),

@@ -297,7 +297,7 @@ def test_stats_are_readable(tmp_path: Path) -> None:
     lines = repr(shown).splitlines()
     assert lines == [
         "ReaderStats",
-        "  handed out   1,000 batches, 128,000 samples, 19,300.0 MB",
+        "  served       1,000 batches, 128,000 samples, 19,300.0 MB",
         "  in           3.00 s: 42,667 samples/s",
         "  consumer     waited 1.50 s, 50% of the time",
         "  2 workers    busy 92% of the time: read 1.00 s, decode 4.50 s, postprocess 0.00 s",
@@ -340,7 +340,7 @@ def test_a_new_step_is_shown_by_its_name(
 def test_stats_of_an_idle_reader(small: str) -> None:
     """Nothing fetched yet: no division by zero."""
     with AsyncReader(path=small, batch_size=32) as reader:
-        assert "nothing handed out yet" in repr(reader.stats())
+        assert "nothing served yet" in repr(reader.stats())
         reader.fetchData()
         assert "in flight    1 batch\n" in repr(reader.stats())
         assert "0 samples/s" in reader.stats()._repr_html_()

@@ -241,10 +241,10 @@ def test_bad_options(augment: Any, said: str) -> None:
 @pytest.mark.parametrize(
     ("data", "params", "said"),
     [
-        (DATA.astype(np.uint16), {"augment": "random-equalize"}, "pictures of 8 bits"),
+        (DATA.astype(np.uint16), {"augment": "random-equalize"}, "images of 8 bits"),
         (DATA[..., :2], {"augment": "random-equalize"}, "found 2 channels"),
-        (DATA[:, 0, 0], {"augment": "random-equalize"}, "no pictures"),
-        (DATA[:, 0, 0], {"augment": "random-erasing"}, "no pictures"),
+        (DATA[:, 0, 0], {"augment": "random-equalize"}, "no images"),
+        (DATA[:, 0, 0], {"augment": "random-erasing"}, "no images"),
         (DATA, {"augment": ["gaussian-blur", {"kernel_size": 41}]}, "too large"),
         (DATA, {"augment": ["random-erasing", {"value": "random"}]}, 'dtype="float32"'),
         (DATA, {"augment": ["random-erasing", {"value": (1, 2)}]}, "each channel"),

@@ -168,7 +168,7 @@ def test_the_trial_call_fails() -> None:
         reader(transform="mine")
     with pytest.raises(ParamsError, match="top of a module"):
         reader(transform=lambda image: image, workers="process")
-    with pytest.raises(ParamsError, match="works on pictures"):
+    with pytest.raises(ParamsError, match="works on images"):
         reader(data=DATA[:, 0, 0], transform=fails)
     with pytest.raises(WorkerError, match="trial call of a worker process"):
         reader(transform=process_functions.dies_in_worker, workers="process")

@@ -103,7 +103,7 @@ def test_boxes_are_where_their_picture_shows_them(
     """The first box of a sample is the box around what is white in the picture that is served, and
     in its label map, to two pixels; its corners are the keypoints, where nothing turns them."""
     if kind == "jpeg, many sizes" and "size" not in CROPS[crop]:
-        pytest.skip("such pictures need a size")
+        pytest.skip("such images need a size")
     source: Any = arrays()
     if kind != "arrays":
         source = foreign(tmp_path / "a.h5", kind)
@@ -302,7 +302,7 @@ def test_rows_that_are_no_boxes_stay() -> None:
 @pytest.mark.parametrize(
     ("params", "said"),
     [
-        ({"boxes_field": "bboxes"}, "no field 'bboxes' in this set.*boxes"),
+        ({"boxes_field": "bboxes"}, "no field 'bboxes' in this dataset.*boxes"),
         (
             {"boxes_field": "points"},
             "(?s)'points': the field holds no boxes.*x1, y1",
@@ -313,7 +313,7 @@ def test_rows_that_are_no_boxes_stay() -> None:
             r"(?s)field 'data': .*no boxes.*png",
         ),
         ({"boxes_field": "flags"}, "field 'flags': boxes are numbers"),
-        ({"boxes_field": "boxes", "data_field": "flags"}, "boxes need pictures as the first field"),
+        ({"boxes_field": "boxes", "data_field": "flags"}, "boxes need images as the first field"),
         ({"boxes_field": "few"}, "number of samples"),
         ({"boxes_field": "boxes", "data_field": ["data", "boxes"]}, "named twice"),
         ({"boxes_field": "boxes", "keypoints_field": "boxes"}, "named twice"),
@@ -336,7 +336,7 @@ def test_what_are_no_boxes(params: dict[str, Any], said: str, tmp_path: Path) ->
     [
         ({"data": IMAGES, "boxes_field": "boxes"}, "several fields of arrays go as"),
         ({"data": {"image": IMAGES}, "boxes_field": "boxes"}, "(?s)name arrays of data.*'image'"),
-        ({"data": {"boxes": BOXES}, "boxes_field": "boxes"}, "beside the pictures"),
+        ({"data": {"boxes": BOXES}, "boxes_field": "boxes"}, "beside the images"),
     ],
 )
 def test_arrays_without_boxes(params: dict[str, Any], said: str) -> None:

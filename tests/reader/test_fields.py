@@ -499,7 +499,7 @@ def test_a_mask_of_another_kind_is_a_bad_sample(tmp_path: Path) -> None:
         AsyncReader(path=path, data_field=FIELDS, batch_size=N, size=(20, 20)) as reader,
         pytest.raises(
             DecodeError,
-            match=r"field 'mask'.*not those of its set.*found 1 channels of uint8.*of uint16",
+            match=r"field 'mask'.*not those of its dataset.*found 1 channels of uint8.*of uint16",
         ),
     ):
         next(iter(reader))

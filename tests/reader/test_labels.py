@@ -222,7 +222,7 @@ def test_labels_of_the_callers(robot: Path, tmp_path: Path) -> None:
         ({"labels_field": "nothing"}, ParamsError, r"no field 'nothing'.*reward \(4 int64\)"),
         ({"labels_field": ["reward", "nothing"]}, ParamsError, "no field 'nothing'"),
         ({"labels_field": ["reward", "reward"]}, ParamsError, "different names"),
-        ({"labels_field": "late"}, FormatError, "demo_0/late|not a|no data set"),
+        ({"labels_field": "late"}, FormatError, "demo_0/late|not a|no dataset"),
         ({"labels_field": "more"}, FormatError, "5 rows, 4 in episode 0"),
         ({"labels_field": "@mixed"}, FormatError, "not all of one kind"),
         ({"labels_field": ["reward"], "cuda": True}, ParamsError, "do not go with cuda"),

@@ -374,7 +374,7 @@ def test_members_that_are_not_there(stored: Path, params: dict[str, Any], messag
         ({"data_field": "jets", "members": {"jets": 3}}, r"members\['jets'\] is not valid"),
         ({"data_field": "jets.pt", "dtype": {"jets.pt": "S3"}}, r"dtype\['jets.pt'\] is not valid"),
         ({"data_field": "jets.pt", "std": {"jets.pt": 0}}, r"std\['jets.pt'\] is not valid"),
-        ({"data_field": "jets.pt", "size": (4, 4)}, "size needs pictures"),
+        ({"data_field": "jets.pt", "size": (4, 4)}, "size needs images"),
         ({"data_field": "jets", "members": ["n"], "mean": 1}, "need a float dtype"),
         ({"data_field": "jets", "members": ["pt"], "mean": [1, 2]}, "one for each number"),
     ],

@@ -742,11 +742,11 @@ def test_contradictions_with_the_file(tmp_path: Path) -> None:
         ({"path": h5, "subset": [-1, 0]}, "does not exist"),
         ({"path": h5, "subset": "train"}, "no split"),
         ({"path": lm, "labels_path": h5}, "labels_path"),
-        ({"path": lm, "cha_dim": 2, "h_dim": 3, "w_dim": 4}, "axes of this set are known"),
+        ({"path": lm, "cha_dim": 2, "h_dim": 3, "w_dim": 4}, "axes of this dataset are known"),
         ({"path": h5, "batch_size": 10**12, "last_batch": "pad"}, "memory"),
         ({"path": h5, "batch_size": 2**62, "last_batch": "pad"}, "memory"),
         ({"data": images, "verify": "always"}, "without checksums"),
-        ({"data": np.zeros((5, 3)), "size": (2, 2)}, "size needs pictures"),
+        ({"data": np.zeros((5, 3)), "size": (2, 2)}, "size needs images"),
     ):
         with pytest.raises(ParamsError, match=says):
             AsyncReader(given)

@@ -578,7 +578,7 @@ def test_mistakes(tmp_path: Path) -> None:
         ({"patch": PATCH, "batch_size": 8}, "epoch_samples draws more"),
         ({"patch": PATCH, "labels_field": "label"}, r"data_field=\['raw', 'label'\]"),
         ({"patch": PATCH, "data_field": ["raw", "labels"]}, "have not the axes of a patch"),
-        ({"patch": PATCH, "flip": True}, "flip needs pictures"),
+        ({"patch": PATCH, "flip": True}, "flip needs images"),
     ):
         with pytest.raises(ParamsError, match=words):
             AsyncReader({"path": path, "data_field": "raw", **more})

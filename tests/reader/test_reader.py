@@ -995,7 +995,7 @@ def test_stats() -> None:
         empty = reader.stats()
         assert isinstance(empty, ReaderStats)
         assert (empty.batches, empty.samples, empty.bytes, empty.elapsed_seconds) == (0, 0, 0, 0)
-        assert empty.verdict == "nothing handed out yet"
+        assert empty.verdict == "nothing served yet"
         reader.fetchData()
         reader.fetchData()
         reader.getNextBatch()

@@ -399,7 +399,7 @@ RELATIVE: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:.*shards of the set are named:UserWarning")
+@pytest.mark.filterwarnings("ignore:.*shards of the dataset are named:UserWarning")
 @pytest.mark.parametrize(
     ("name", "workers"), [*((name, "thread") for name in RELATIVE), ("glob", "process")]
 )

@@ -103,7 +103,7 @@ AUGMENT: dict[str, tuple[Any, tuple[str, ...]]] = {
     "an area": (("random-erasing", {"scale": (0.5, 2)}), ("found (0.5, 2)", "from 0 to 1")),
     "a ratio": (("random-erasing", {"ratio": (0, 1)}), ("found (0, 1)", "above 0")),
     "a colour": (("random-erasing", {"value": "blue"}), ("found 'blue'", "or 'random'")),
-    "a level": (("random-erasing", {"value": 300}), ("uint8 pictures can hold", "dtype=")),
+    "a level": (("random-erasing", {"value": 300}), ("uint8 images can hold", "dtype=")),
 }
 
 
@@ -120,7 +120,7 @@ def test_augment(case: str) -> None:
 def test_augment_of_what_is_no_picture(shape: tuple[int, ...], dtype: str) -> None:
     """Operations are refused for data that are no pictures of 1 or 3 channels of 8 bits."""
     given = {"data": np.zeros(shape, dtype), "augment": "random-equalize"}
-    refused({**ARRAYS, **given}, ParamsError, "needs pictures of 8 bits", "found")
+    refused({**ARRAYS, **given}, ParamsError, "needs images of 8 bits", "found")
 
 
 # -- transform -----------------------------------------------------------------------------------
@@ -337,7 +337,7 @@ MIXES: dict[str, tuple[Any, dict[str, Any], type[AsyncReaderError], tuple[str, .
         {A: 0.5, B: 0.5},
         {"subset": slice(0, 9)},
         ParamsError,
-        ("nothing of a set", B, "32 to 40"),
+        ("nothing of a dataset", B, "32 to 40"),
     ),
     "a split": ({A: 0.5, B: 0.5}, {"subset": "train"}, ParamsError, ("no split 'train'",)),
     "until": ({A: 0.5, B: 0.5}, {"mix_until": "last"}, ParamsError, ("'all' or 'first'",)),
@@ -391,7 +391,7 @@ MIXING: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     "smooth nan": ({"num_classes": 5, "label_smoothing": NAN}, ("found nan",)),
     "vectors": (
         {"cutmix": 1, "num_classes": 5, "data": np.zeros((COUNT, 5))},
-        ("cutmix works on pictures", "mixup blends rows of any numbers"),
+        ("cutmix works on images", "mixup blends rows of any numbers"),
     ),
     "flags": (
         {**SOFT, "data": np.zeros((COUNT, 5), bool)},

@@ -280,7 +280,7 @@ def test_rows_without_a_partner(tmp_path: Path) -> None:
         ({"cutmix": 0.2, "labels": LABELS * 0.5}, "needs a class number"),
         ({"mixup": 0.2, "labels": np.zeros((COUNT, 2), np.int64)}, "needs a class number"),
         ({"label_smoothing": 0.1, "num_classes": None}, "needs the number of classes"),
-        ({"cutmix": 0.2, "data": DATA[:, 0, 0]}, "works on pictures"),
+        ({"cutmix": 0.2, "data": DATA[:, 0, 0]}, "works on images"),
         ({"mixup": 0.2, "data": {"a": DATA, "b": DATA}, "data_field": ["a", "b"]}, "one field"),
     ],
 )

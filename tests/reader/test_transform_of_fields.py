@@ -245,7 +245,7 @@ def test_a_mix_of_sets(tmp_path: Path) -> None:
 
 def test_what_it_cannot_be_given() -> None:
     """Data without pictures, and boxes for albumentations, are refused when a reader is opened."""
-    with pytest.raises(ParamsError, match="works on pictures"):
+    with pytest.raises(ParamsError, match="works on images"):
         reader(data={"a": LABELS, "b": LABELS}, transform=moved)
     with pytest.raises(WorkerError, match="ZeroDivisionError"):
         reader(transform=lambda fields: 1 / 0)
@@ -278,7 +278,7 @@ def test_albumentations_are_called_as_they_are() -> None:
     images, masks, _, _ = epoch(transform=both)
     np.testing.assert_array_equal(images, IMAGES[:, :, ::-1])
     np.testing.assert_array_equal(masks, MASKS[:, :, ::-1])
-    with pytest.raises(ParamsError, match=r"pictures and label maps.*'boxes'"):
+    with pytest.raises(ParamsError, match=r"images and label maps.*'boxes'"):
         reader(data={"a": IMAGES, "boxes": BOXES}, boxes_field="boxes", transform=both)
 
 

@@ -716,7 +716,7 @@ def _unwritten(file: h5py.File) -> None:
         (_other_shape, "of another kind"),
         (_other_dtype, "of another kind"),
         (_unequal, "demo_2: a 4, b 7"),
-        (_missing, "has no data set 'b'"),
+        (_missing, "has no dataset 'b'"),
         (_circle, "in circles"),
         (_elsewhere, "another file"),
         (_unwritten, "stores none"),

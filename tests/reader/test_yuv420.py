@@ -237,7 +237,7 @@ def test_planes_of_other_sets(sets: Path) -> None:
     out: ParamsErrors with advice."""
     for path in (sets / "yuv_png.h5", None):
         given = {"path": str(path)} if path else {"data": np.zeros((4, 8, 8, 3), np.uint8)}
-        with pytest.raises(ParamsError, match="for sets of encoding yuv420") as caught:
+        with pytest.raises(ParamsError, match="for datasets of encoding yuv420") as caught:
             AsyncReader(given, layout="planes")
         assert "--encoding yuv420" in str(caught.value.hint)
     with pytest.raises(ParamsError, match="differ in size") as caught:

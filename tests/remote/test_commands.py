@@ -150,7 +150,7 @@ def test_the_other_commands(copied: tuple[Path, str], here: Path, kind: str) -> 
     told = run("doctor", path)
     assert told.exit_code == 2
     assert len(told.output.splitlines()) == 1
-    assert "the doctor is for sets on this machine" in told.output
+    assert "the doctor is for datasets on this machine" in told.output
     assert "bench" in told.output
 
 

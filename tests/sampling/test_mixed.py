@@ -218,7 +218,7 @@ def test_of_a_subset() -> None:
         order = mixed((50, 20), (0.5, 0.5), True, subset=subset)
         chosen = np.arange(70)[subset]
         assert set(everything(order).tolist()) == set(chosen.tolist())
-    with pytest.raises(ParamsError, match="nothing of a set of the mix") as caught:
+    with pytest.raises(ParamsError, match="nothing of a dataset of the mix") as caught:
         mixed((50, 20), (0.5, 0.5), subset=slice(0, 50, 1))
     assert caught.value.path == "set 1"
 

@@ -93,7 +93,7 @@ def test_the_table_is_what_is_served(
     params = {**source(tmp_path, data), **axes}
     for more, said in (({}, plain), ({"size": tables.SIZE}, cropped), ({"flip": True}, cropped)):
         if "asks" in said or "refused" in said:
-            match = "num_dim=" if "asks" in said else "needs? pictures"
+            match = "num_dim=" if "asks" in said else "needs? images"
             with pytest.raises(ParamsError, match=match):
                 served(params, **more)
             continue
@@ -177,7 +177,7 @@ def test_grey_pictures(
         found, [row[:, ::-1] if m else row for row, m in zip(data, mirrored, strict=True)]
     )
     assert 0 < sum(mirrored) < N
-    with pytest.raises(ParamsError, match=r"flip needs pictures.*\(N, H, W, 1\)"):
+    with pytest.raises(ParamsError, match=r"flip needs images.*\(N, H, W, 1\)"):
         AsyncReader(data=data.astype("float32"), flip=True)
 
 
@@ -185,12 +185,12 @@ def test_the_error_names_what_was_asked_for() -> None:
     """One thing needs pictures, two need them."""
     data = np.zeros((4, 7), "float32")
     for asked, text in (
-        ({"flip": True}, "flip needs pictures"),
-        ({"size": (4, 4)}, "size needs pictures"),
-        ({"size": (4, 4), "flip": True}, "size and flip need pictures"),
+        ({"flip": True}, "flip needs images"),
+        ({"size": (4, 4)}, "size needs images"),
+        ({"size": (4, 4), "flip": True}, "size and flip need images"),
         (
             {"mean": (1, 2, 3)},
-            "mean has one value, or one for each number of the last.*of each channel need pictures",
+            "mean has one value, or one for each number of the last.*of each channel need images",
         ),
     ):
         with pytest.raises(ParamsError, match=text):
@@ -202,7 +202,7 @@ def test_our_own_sets_know_their_axes(tmp_path: Path) -> None:
     images = values(3, 4, 3)
     path = write_hdf5(tmp_path / "set.h5", packed(list(images), "raw"))
     np.testing.assert_array_equal(served({"path": path}, layout="NHWC"), images)
-    with pytest.raises(ParamsError, match="the axes of this set are known"):
+    with pytest.raises(ParamsError, match="the axes of this dataset are known"):
         served({"path": path}, num_dim=1, cha_dim=2, h_dim=3, w_dim=4)
 
 
@@ -239,7 +239,7 @@ def test_volumes_and_their_labels_stay_aligned() -> None:
     found = served({"data": data})
     for name, one in zip(data, found, strict=True):
         np.testing.assert_array_equal(one, data[name])
-    with pytest.raises(ParamsError, match="field 'label': size, crop and flip need pictures"):
+    with pytest.raises(ParamsError, match="field 'label': size, crop and flip need images"):
         served({"data": data}, flip=True)
 
 

@@ -263,7 +263,7 @@ def test_a_list_of_chunks_outside_the_shape(
         file.create_dataset("data", data=PIXELS, chunks=(5, 12, 9, 3))
     for wrong in (lambda at, *_: at + 1, lambda at, *_: at * 0, lambda at, *_: at[1:]):
         monkeypatch.setattr(checks, "_unrotated", wrong)
-        with pytest.raises(FormatError, match="chunk index of data set 'data'"):
+        with pytest.raises(FormatError, match="chunk index of dataset 'data'"):
             open_source(path)
 
 

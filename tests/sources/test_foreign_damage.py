@@ -192,10 +192,14 @@ BAD_DATUMS: list[tuple[str, bytes, str]] = [
         D((1, 1, 2), floats=np.ones(1)) + D(None, floats=np.ones(1), label=2),
         "several",
     ),
-    ("floats among bytes", D((3, 8, 7), floats=np.ones(168)), "bytes and of floats in one set"),
-    ("encoded among raw", D(None, FILES[0], 1, encoded=True), "encoded and raw Datums in one set"),
+    ("floats among bytes", D((3, 8, 7), floats=np.ones(168)), "bytes and of floats in one dataset"),
+    (
+        "encoded among raw",
+        D(None, FILES[0], 1, encoded=True),
+        "encoded and raw Datums in one dataset",
+    ),
     ("encoded floats", D((1, 1, 1), floats=np.ones(1), encoded=True), "calls itself encoded"),
-    ("other channels", D((1, 8, 21), PLANES, 1), "different channels in one set"),
+    ("other channels", D((1, 8, 21), PLANES, 1), "different channels in one dataset"),
 ]
 
 
@@ -258,12 +262,12 @@ def test_damaged_ocr(tmp_path: Path, entries: Mapping[bytes, bytes], key: str, m
             lambda text: text.replace("(8,7,3)", "(8,7)", 1),
             r"record 0\].*found 'n00.png \(8,7\) 1'",
         ),
-        (lambda text: text + "n99.png (8,7,3) 1\n", "more pictures than the set holds"),
+        (lambda text: text + "n99.png (8,7,3) 1\n", "more images than the dataset holds"),
         (lambda text: text.replace("n03", "n33"), r"does not list.*key n03"),
         (lambda text: text.replace("n03", "a33"), r"does not hold.*record 3, key a33"),
         (lambda text: text.replace("n03.png (8,7,3) 1\n", ""), "found 12 samples; expected 11"),
         (lambda text: text.replace("n03", "n04"), r"does not list.*key n03"),
-        (lambda text: "", "lists no picture"),
+        (lambda text: "", "lists no image"),
         (lambda text: "x" * 100_000, "is not 'key.png"),
         (lambda text: "\udcff\0" + text, "does not list"),
     ],
@@ -298,9 +302,9 @@ def test_basicsr_shapes(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "match"),
     [
-        ({b"length": b"13"}, r"record 12, key 16-00012\]; found 12 pictures"),
+        ({b"length": b"13"}, r"record 12, key 16-00012\]; found 12 images"),
         ({b"length": b"1x"}, "not a number"),
-        ({b"16-00013": b"x"}, r"found 13 pictures"),
+        ({b"16-00013": b"x"}, r"found 13 images"),
         ({b"zz": b"x"}, r"not SIZE-NUMBER \[.*key zz\]"),
         ({b"16-0000x": b"x"}, r"not SIZE-NUMBER \[.*key 16-0000x"),
     ],

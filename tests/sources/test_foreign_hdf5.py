@@ -160,8 +160,8 @@ def test_fuel_of_2015(tmp_path: Path) -> None:
         (both("a", -1, 3), "is not a valid range"),
         (both("a", 0, 0, "negative"), "names records below 0"),
         (both("a", 0, 0, "floats"), "not a list of records"),
-        (both("a", 0, 0, "group"), "is not a data set"),
-        (both("a", 0, 0, "virtual"), "virtual data set"),
+        (both("a", 0, 0, "group"), "is not a dataset"),
+        (both("a", 0, 0, "virtual"), "virtual dataset"),
     ],
 )
 def test_damaged_fuel_split(tmp_path: Path, rows: list[Any], match: str) -> None:
@@ -530,7 +530,7 @@ def test_any_names_in_convert(tmp_path: Path) -> None:
     with pytest.raises(ParamsError, match=r"params say how.*found batch_size"):
         convert(tmp_path / "set.h5", tmp_path / "x.h5", params={"batch_size": 3})
     (tmp_path / "folder").mkdir()
-    with pytest.raises(ParamsError, match="params say how a packed set is read"):
+    with pytest.raises(ParamsError, match="params say how a dataset is read"):
         convert(tmp_path / "folder", tmp_path / "x.h5", params=params)
 
 

@@ -93,7 +93,7 @@ def test_pyxis_axes(tmp_path: Path) -> None:
     """Pixels stored CHW are not guessed; named axes are used."""
     samples = [foreign.pyxis_sample({"x": i.transpose(2, 0, 1).copy()}) for i in IMAGES]
     path = foreign.write_pyxis(tmp_path / "set", samples)
-    with pytest.raises(ParamsError, match="the order of this set's axes is ambiguous"):
+    with pytest.raises(ParamsError, match="the order of this dataset's axes is ambiguous"):
         open_source(path)
     axes = {"num_dim": 1, "cha_dim": 2, "h_dim": 3, "w_dim": 4}
     np.testing.assert_array_equal(read_all(path, **axes), IMAGES)
@@ -140,7 +140,7 @@ def test_stylegan_sizes(tmp_path: Path) -> None:
     path = foreign.write_lmdb(tmp_path / "set", foreign.stylegan(sizes))
     assert open_source(path).facts.layout == "StyleGAN2, 128 x 128 (data_field: also 8, 16)"
     assert read_all(path, data_field="16").shape == (COUNT, 16, 16, 3)
-    with pytest.raises(ParamsError, match=r"no pictures of size '32'.*found 8, 16, 128"):
+    with pytest.raises(ParamsError, match=r"no images of size '32'.*found 8, 16, 128"):
         open_source(path, Request("32"))
 
 

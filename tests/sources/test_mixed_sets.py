@@ -162,7 +162,7 @@ def test_layouts_in_memory_that_differ(tmp_path: Path) -> None:
             file["data"] = images.transpose(0, 3, 1, 2).astype(dtype)
         paths.append(path)
     mine = write(tmp_path, "mine.h5", packed(images, with_labels=False))
-    with pytest.raises(ParamsError, match="axes of this set are known"):
+    with pytest.raises(ParamsError, match="axes of this dataset are known"):
         AsyncReader(mix={mine: 0.5, paths[0]: 0.5}, **named)
     with pytest.raises(ParamsError, match=r"3 x 6 x 5 int16.*3 x 6 x 5 uint8.*dtype="):
         AsyncReader(mix={paths[0]: 0.5, paths[2]: 0.5}, **named)
@@ -171,7 +171,7 @@ def test_layouts_in_memory_that_differ(tmp_path: Path) -> None:
             expected = images.transpose(0, 3, 1, 2)[batch.indices % 8]
             np.testing.assert_array_equal(batch.data, expected)
     turned = {"dtype": "float32", "augment": "random-equalize", **named}
-    with pytest.raises(ParamsError, match="needs pictures of 8 bits") as caught:
+    with pytest.raises(ParamsError, match="needs images of 8 bits") as caught:
         AsyncReader(mix={paths[0]: 0.5, paths[2]: 0.5}, **turned)
     assert caught.value.path == paths[2]
 

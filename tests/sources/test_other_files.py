@@ -224,7 +224,7 @@ def test_folders_that_are_no_set(tmp_path: Path) -> None:
 
     assert f"asyncreader convert '{folder}' out.h5" in hint()
     write_hdf5(folder / "0.h5", packed(paint(8)))
-    assert hint() == f"write path={str(folder / '*.h5')!r} for all of its files as one set"
+    assert hint() == f"write path={str(folder / '*.h5')!r} for all of its files as one dataset"
     (folder / "zarr.json").touch()
     assert hint() == f"write data=zarr.open({str(folder)!r}, mode='r')"
 

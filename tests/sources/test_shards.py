@@ -534,10 +534,13 @@ def test_shards_without_a_manifest(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("params", "says"),
     [
-        ({"data_field": "images"}, "no field 'images' in this set.*found data, labels;"),
-        ({"labels_field": "y"}, "no field 'y' in this set.*found data, labels;"),
+        ({"data_field": "images"}, "no field 'images' in this dataset.*found data, labels;"),
+        ({"labels_field": "y"}, "no field 'y' in this dataset.*found data, labels;"),
         ({"labels_path": "other.h5"}, "labels_path goes with one HDF5 file"),
-        ({"num_dim": 4, "h_dim": 1, "w_dim": 2, "cha_dim": 3}, "the axes of this set are known"),
+        (
+            {"num_dim": 4, "h_dim": 1, "w_dim": 2, "cha_dim": 3},
+            "the axes of this dataset are known",
+        ),
     ],
 )
 def test_what_only_foreign_files_have(shared: Path, params: Any, says: str) -> None:
@@ -693,7 +696,7 @@ def test_pictures_too_large_for_any_are_refused(tmp_path: Path) -> None:
     path = write_set(tmp_path / "set", [], (1, 1), content=packed(pictures(2), "png"))
     edit(path, lambda facts: facts.update(shape=[60_000, 60_000, 3]))
     says = (
-        r"the manifest has a wrong 'shape'.*found \[60000, 60000, 3\]; expected pictures of at most"
+        r"the manifest has a wrong 'shape'.*found \[60000, 60000, 3\]; expected images of at most"
     )
     with pytest.raises(FormatError, match=says):
         open_source(path)

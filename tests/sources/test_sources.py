@@ -341,7 +341,7 @@ CASES = [
     Case("memmap", arrays(mapped, "uint16")),
     Case("any array", arrays(lambda images, _: Indexed(images))),
     Case("zarr", arrays(lambda images, _: zarr.array(images))),
-    Case("h5py data set", h5py_dataset),
+    Case("h5py dataset", h5py_dataset),
     Case("several files", several),
     Case("separate labels file", separate_labels),
 ]
@@ -557,7 +557,7 @@ def _labels_text(file: h5py.File) -> None:
         (_never_written, "stores none"),
         (_some_chunks, "lacks some of the samples"),
         (_text, "plain numbers"),
-        (_group, "not a data set"),
+        (_group, "not a dataset"),
         (_empty, "no samples"),
         (_scalar, "no samples"),
         (_labels_short, "another number of rows"),

@@ -97,7 +97,7 @@ def test_a_disk_below_the_curve_is_explained(
     made = replace(report(100.0, 190.0), params={"shuffle": shuffle, "njob": 1})
     assert above_disk(made, tops) == words
     draw_bench(made, tops, str(tmp_path / "a.svg"))
-    assert ("(the set came" in (tmp_path / "a.svg").read_text()) is (words is not None)
+    assert ("(the dataset came" in (tmp_path / "a.svg").read_text()) is (words is not None)
     path = write_hdf5(tmp_path / "a.h5", packed(paint(30, (8, 8, 3))))
     monkeypatch.setattr("asyncreader.tools.bench.run_bench", lambda *_, **__: made)
     monkeypatch.setattr("asyncreader.tools.bench_plot.bench_ceilings", lambda *_: tops)

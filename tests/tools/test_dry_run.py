@@ -148,5 +148,5 @@ def test_what_cannot_be_surveyed(photos: Path, tmp_path: Path) -> None:
         survey(str(tmp_path / "none"))
     (tmp_path / "in" / "a").mkdir(parents=True)
     (tmp_path / "in" / "a" / "x.jpg").write_bytes(b"no picture")
-    with pytest.raises(SampleError, match="none of the pictures"):
+    with pytest.raises(SampleError, match="none of the images"):
         survey(str(tmp_path / "in"))

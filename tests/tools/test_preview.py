@@ -261,7 +261,7 @@ def test_postprocess_is_seen(packed: Path, images: np.ndarray) -> None:
     expected = np.rint(images[1] / 2).astype(int)
     assert abs(small(made.sheet, 1, 3, 24, 20).astype(int) - expected).max() <= 1
     assert made.notes[0].endswith("postprocess=darker")
-    with pytest.raises(FormatError, match="not pictures"):
+    with pytest.raises(FormatError, match="not images"):
         preview_batch({"path": str(packed), "postprocess": flat})
 
 
@@ -540,7 +540,7 @@ def test_a_recipe_is_seen(packed: Path, tmp_path: Path, monkeypatch: Any) -> Non
     for words in (["-p", f"mix={mix}"], ["--html", "x.html", "-p", f"mix={mix}"]):
         result = run("preview", *words)
         assert result.exit_code == 2
-        assert "one set" in result.stderr or "one packed set" in result.stderr
+        assert "one dataset" in result.stderr or "one packed dataset" in result.stderr
 
 
 def test_a_batch_of_pictures_that_differ_in_size(tmp_path: Path, monkeypatch: Any) -> None:
@@ -548,7 +548,7 @@ def test_a_batch_of_pictures_that_differ_in_size(tmp_path: Path, monkeypatch: An
     monkeypatch.chdir(tmp_path)
     result = run("preview", differing(tmp_path / "o.h5"), "--batch")
     assert result.exit_code == 0
-    assert result.stderr == "the pictures differ in size: cut to 224x224; see --size\n"
+    assert result.stderr == "the images differ in size: cut to 224x224; see --size\n"
 
 
 @pytest.mark.parametrize(

@@ -226,7 +226,7 @@ def test_thumbnails_are_bounded(set_of_pets: Path, monkeypatch: Any) -> None:
     monkeypatch.setattr(looking, "OF_A_CLASS", 1)
     facts = gather({"path": set_of_pets}, limit=5)
     assert [len(group.thumbs) for group in facts.groups] == [1, 1, 0]
-    assert "1 class has no picture here." in " ".join(Parsed(page(facts)).text)
+    assert "1 class has no image here." in " ".join(Parsed(page(facts)).text)
     monkeypatch.setattr(looking, "IN_FULL", 10)
     bounded = gather({"path": set_of_pets}, limit=5)
     assert bounded.compared == bounded.looked == 5
@@ -277,9 +277,9 @@ def test_what_is_no_picture_is_refused(tmp_path: Path) -> None:
     """Vectors have no page; nor has a part of a set."""
     with h5py.File(tmp_path / "f.h5", "w") as file:
         file["data"] = np.zeros((4, 7))
-    with pytest.raises(FormatError, match="not pictures"):
+    with pytest.raises(FormatError, match="not images"):
         gather({"path": tmp_path / "f.h5"})
-    with pytest.raises(ParamsError, match="whole set"):
+    with pytest.raises(ParamsError, match="whole dataset"):
         gather({"path": tmp_path / "f.h5", "subset": slice(2)})
 
 

@@ -65,9 +65,9 @@ class Operation:
         """ParamsError if it cannot work on pictures (H, W, C) of the set at ``path``."""
         if dtype != np.uint8 or shape[2:] not in ((1,), (3,)):
             raise ParamsError(
-                f'"{self.name}" needs pictures of 8 bits with 1 or 3 channels',
+                f'"{self.name}" needs images of 8 bits with 1 or 3 channels',
                 path=path,
-                found=f"{shape[2]} channels of {dtype}" if shape else f"{dtype}, no pictures",
+                found=f"{shape[2]} channels of {dtype}" if shape else f"{dtype}, no images",
             )
         if len(np.atleast_1d(getattr(self, "fill", None) or 0)) not in (1, shape[2]):
             raise ParamsError(f'fill of "{self.name}" has 3 numbers', found=f"{shape[2]} channel")

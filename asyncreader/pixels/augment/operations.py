@@ -186,7 +186,7 @@ class GaussianBlur(Operation, name="gaussian-blur"):
         x, y = self.kernel_size
         if x // 2 >= shape[1] or y // 2 >= shape[0]:
             raise ParamsError(
-                f'kernel_size of "{self.name}" is too large for the pictures',
+                f'kernel_size of "{self.name}" is too large for the images',
                 path=path,
                 found=f"{x} x {y}",
                 expected=f"below twice {shape[1]} x {shape[0]}",
@@ -369,9 +369,9 @@ class RandomErasing(Operation, name="random-erasing"):
         values = np.atleast_1d(0.0 if self.value == "random" else self.value)
         if not shape or len(values) not in (1, shape[2]):
             raise ParamsError(
-                f'"{self.name}" needs pictures, and value one number, or one for each channel',
+                f'"{self.name}" needs images, and value one number, or one for each channel',
                 path=path,
-                found=f"{len(values)} for {shape[2]} channels" if shape else "no pictures",
+                found=f"{len(values)} for {shape[2]} channels" if shape else "no images",
             )
         if dtype.kind == "f":
             return
@@ -379,7 +379,7 @@ class RandomErasing(Operation, name="random-erasing"):
             held = self.value != "random" and bool((values.astype(dtype) == values).all())
         if not held:
             raise ParamsError(
-                f'value of "{self.name}" is none that {dtype} pictures can hold',
+                f'value of "{self.name}" is none that {dtype} images can hold',
                 path=path,
                 found=self.value,
                 hint='it works on what is served: pass dtype="float32"',

@@ -28,7 +28,7 @@ def _operations(value: Any) -> tuple[Operation, ...]:
     for one in found[:-1]:
         if one.last:
             raise ParamsError(
-                f'"{one.name}" works on normalised pictures: it comes last in augment',
+                f'"{one.name}" works on normalised images: it comes last in augment',
                 found=", ".join(one.name for one in found),
             )
     return found

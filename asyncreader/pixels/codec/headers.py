@@ -158,10 +158,10 @@ def check_depth(header: ImageHeader) -> None:
     """DecodeError for a grey picture of 16 bits, where nothing says that 8 of them are dropped."""
     if header.deep == "grey":
         raise DecodeError(
-            "a grey picture of 16 bits in a set that is served with 8",
-            expected="8 bits, or 16 in all of its pictures",
-            hint="convert the set with bits 8 (--bits 8), which drops the lower 8 bits, or leave "
-            "it out with on_error='skip'",
+            "a grey image of 16 bits in a dataset that is served with 8",
+            expected="8 bits, or 16 in all of its images",
+            hint="convert the dataset with bits 8 (--bits 8), which drops the lower 8 bits, or "
+            "leave it out with on_error='skip'",
         )
 
 

@@ -108,7 +108,7 @@ def _segments(data: Buffer) -> Iterator[tuple[int, int, int]]:
             return
     else:
         raise DecodeError(
-            "a JPEG with too many segments before its picture", expected=f"at most {_JPEG_SEGMENTS}"
+            "a JPEG with too many segments before its image", expected=f"at most {_JPEG_SEGMENTS}"
         )
     yield 0, at, at
 

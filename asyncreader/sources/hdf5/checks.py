@@ -59,7 +59,7 @@ class Dataset(Protocol):
 def virtual_dataset(name: str, path: str) -> FormatError:
     """The error for a virtual data set."""
     return FormatError(
-        f"{name!r} is a virtual data set: its bytes lie in other files",
+        f"{name!r} is a virtual dataset: its bytes lie in other files",
         path=path,
         hint="pass those files as a list",
     )
@@ -88,7 +88,7 @@ def check_stored(dataset: Dataset, name: str, path: str, records: bool = False) 
     reason = None if compound and records else odd_type(kind, vlen=True)
     if reason is not None:
         raise FormatError(
-            f"data set {name!r} does not hold plain numbers",
+            f"dataset {name!r} does not hold plain numbers",
             path=path,
             found=reason,
             expected="integers or floats of at most 64 bits",
@@ -172,7 +172,7 @@ def check_numeric(dataset: Dataset, name: str, path: str, hint: str | None = Non
     """FormatError unless a data set holds plain numbers."""
     if dataset.dtype.kind not in "buif" or dataset.dtype.itemsize > 8:
         raise FormatError(
-            f"data set {name!r} does not hold plain numbers",
+            f"dataset {name!r} does not hold plain numbers",
             path=path,
             found=f"dtype {dataset.dtype}",
             expected="integers or floats of at most 64 bits",
@@ -208,7 +208,7 @@ def check_bomb(declared: int, stored: int, name: str, path: str) -> None:
     """FormatError if a file declares much more than it stores."""
     if declared > BOMB_BYTES and declared > BOMB_RATIO * stored:
         raise FormatError(
-            f"data set {name!r} declares far more than it stores",
+            f"dataset {name!r} declares far more than it stores",
             path=path,
             found=f"{declared} bytes of {stored} stored",
             expected=f"at most {BOMB_RATIO} times as many, or {BOMB_BYTES} bytes",
@@ -237,7 +237,7 @@ def chunk_grid(
     stored = data.id.get_num_chunks() if total <= size else None
     if stored != total:
         raise FormatError(
-            f"data set {name!r} lacks some of the samples that it declares",
+            f"dataset {name!r} lacks some of the samples that it declares",
             path=path,
             found="a file too small for them" if stored is None else f"{stored} chunks",
             expected=f"{total} chunks for shape {shape}",
@@ -258,7 +258,7 @@ def chunk_grid(
     numbers = np.ravel_multi_index(tuple(at.T), counts) if inside else None
     if numbers is None or np.unique(numbers).size != total or numbers.size != total:
         raise FormatError(
-            f"the chunk index of data set {name!r} is not one of its shape",
+            f"the chunk index of dataset {name!r} is not one of its shape",
             path=path,
             found=f"{len(at)} chunks, some outside it or twice",
             expected=f"{total} chunks for shape {shape}",
@@ -355,7 +355,7 @@ def compare_chunks(
             same = part.tobytes() == data[where].tobytes()
         if not same:
             raise FormatError(
-                f"a chunk of data set {name!r} is not what the HDF5 library reads there",
+                f"a chunk of dataset {name!r} is not what the HDF5 library reads there",
                 path=path,
                 found=f"other bytes for the chunk at {corner}",
                 hint="the HDF5 library may list its chunks wrongly: write it again without "
@@ -390,7 +390,7 @@ def read_table(
             raise FormatError(
                 f"{name} lies outside the file"
                 if offset is not None
-                else f"data set {name!r} declares values but stores none",
+                else f"dataset {name!r} declares values but stores none",
                 path=path,
                 found=f"shape {data.shape}",
                 hint=AGAIN,

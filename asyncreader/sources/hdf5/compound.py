@@ -34,7 +34,7 @@ def stored_dtype(data: Dataset, name: str, path: str) -> np.dtype[Any]:
         if odd is None:
             return data.dtype
         raise FormatError(
-            f"data set {name!r} stores its numbers in an unusual bit layout",
+            f"dataset {name!r} stores its numbers in an unusual bit layout",
             path=path,
             found=odd,
             expected="whole integers, or floats of IEEE 754",
@@ -45,7 +45,7 @@ def stored_dtype(data: Dataset, name: str, path: str) -> np.dtype[Any]:
         return record_dtype(_members(kind, "", 0, DEEPEST), kind.get_size())
     except ValueError as exc:
         raise FormatError(
-            f"the rows of data set {name!r} are damaged, or not read", path=path, found=str(exc)
+            f"the rows of dataset {name!r} are damaged, or not read", path=path, found=str(exc)
         ) from exc
 
 

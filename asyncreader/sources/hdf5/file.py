@@ -234,7 +234,7 @@ class Hdf5:
         if found is None:
             return None
         if not isinstance(found, h5py.h5d.DatasetID):
-            raise FormatError(f"{name!r} is not a data set", path=self.path)
+            raise FormatError(f"{name!r} is not a dataset", path=self.path)
         return check_stored(h5py.Dataset(found), name, self.path, records)
 
     def member_of(self, name: str, start: object | None = None) -> tuple[str, str | None]:

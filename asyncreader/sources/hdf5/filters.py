@@ -253,7 +253,7 @@ def check_known(filters: tuple[Filter, ...], known: frozenset[int], path: str, n
     unknown = sorted({step.code for step in filters} - known)
     if unknown:
         raise FormatError(
-            f"data set {name!r} needs a filter that is not read",
+            f"dataset {name!r} needs a filter that is not read",
             path=path,
             found=f"filter {unknown[0]}",
             expected=f"one of {', '.join(sorted(NAMES[code] for code in known))}",
@@ -269,14 +269,14 @@ def check_filters(filters: tuple[Filter, ...], path: str, name: str) -> bool:
         return True
     if codes <= READABLE and codes - LIBRARY:
         raise FormatError(
-            f"data set {name!r} needs imagecodecs",
+            f"dataset {name!r} needs imagecodecs",
             path=path,
             found=" + ".join(NAMES[code] for code in sorted(codes)),
             hint=INSTALL,
         )
     if codes - LIBRARY:
         raise FormatError(
-            f"data set {name!r} needs filters that are not read together",
+            f"dataset {name!r} needs filters that are not read together",
             path=path,
             found=" + ".join(NAMES[code] for code in sorted(codes)),
             hint="repack it, for example with h5repack -f GZIP=4",

@@ -153,7 +153,7 @@ class GroupSource(BaseSource):
                 found = self._members.look_up(self._file, self._library, name)
                 if found.facts.count != rows or not found.first.spec.encoded:
                     raise FormatError(
-                        f"data set {name!r} does not hold an image file for each row", path=path
+                        f"dataset {name!r} does not hold an image file for each row", path=path
                     )
                 own = replace(found.first, names=one)
                 return own.storage.serve(facts, own, self._file)
@@ -161,7 +161,7 @@ class GroupSource(BaseSource):
             steps = pipeline(data.id.get_create_plist())
             if not check_filters(steps, path, name):
                 raise FormatError(
-                    f"data set {name!r} has a filter that only the HDF5 library decodes",
+                    f"dataset {name!r} has a filter that only the HDF5 library decodes",
                     path=path,
                     found=" + ".join(NAMES[step.code] for step in steps),
                     hint=remedy(steps),
@@ -177,7 +177,7 @@ class GroupSource(BaseSource):
                 grid.shape[0] == rows and row == self.spec.shape and pieces.number == last - first
             )
             if not same or dtype != self.spec.dtype:
-                raise FormatError(f"data set {name!r} is not what it was", path=path)
+                raise FormatError(f"dataset {name!r} is not what it was", path=path)
             whole = not self._open and not self._known  # one of them is compared decoded, too
             whole = whole and records is None
             compare_chunks(data, grid, self._file.mapped.view, name, path, decoded=whole)

@@ -79,7 +79,7 @@ class ForeignSet:
     def check_labels_path(self) -> None:
         """Only HDF5 and Caffe's sets may have their labels in another file."""
         if self.fields.labels_path is not None:
-            raise ParamsError("labels_path does not go with this set", path=self.path)
+            raise ParamsError("labels_path does not go with this dataset", path=self.path)
 
     def check_dims(self) -> None:
         """ParamsError if axes are named and the layout fixes them."""

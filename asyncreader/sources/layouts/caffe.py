@@ -189,8 +189,8 @@ def _kinds(header: Headers, entries: Entries) -> tuple[Bools, Bools, Bools]:
         (~floats & ~image, "a Datum that holds no pixels"),
         (floats & image, "a Datum that holds both data and float_data"),
         (encoded & floats, "a Datum of floats that calls itself encoded"),
-        (encoded != encoded[0], "encoded and raw Datums in one set"),
-        (floats != floats[0], "Datums of bytes and of floats in one set"),
+        (encoded != encoded[0], "encoded and raw Datums in one dataset"),
+        (floats != floats[0], "Datums of bytes and of floats in one dataset"),
     ):
         _need(~bad, what, entries)
     return image & ~encoded, floats, encoded
@@ -222,7 +222,7 @@ def _need(good: Bools, what: str, entries: Entries, found: Any = None) -> None:
         what,
         **entries.blame(bad),
         found=None if found is None else found(bad),
-        hint="the set is damaged or mixed: write it again",
+        hint="the dataset is damaged or mixed: write it again",
     )
 
 
@@ -270,7 +270,7 @@ def _index_datum(found: ForeignSet) -> SetIndex:
     shapes = np.stack([header.channels, header.height, header.width], axis=1)
     same = bool((shapes == shapes[0]).all())
     channels = int(shapes[0, 0])
-    _need(header.channels == channels, "Datums of different channels in one set", entries)
+    _need(header.channels == channels, "Datums of different channels in one dataset", entries)
     shape = (channels, int(shapes[0, 1]), int(shapes[0, 2])) if same else None
     bgr, said = False, ""
     if raw[0] and channels == 3:
@@ -288,7 +288,7 @@ def _index_datum(found: ForeignSet) -> SetIndex:
     if floats[0]:
         _need(
             header.float_step == header.float_step[0],
-            "packed and unpacked float_data in one set",
+            "packed and unpacked float_data in one dataset",
             entries,
         )
         starts = header.floats
@@ -374,6 +374,6 @@ DATUM: Final = Layout[ForeignSet](
     "Caffe Datum",
     lambda found: refusal(found.records) is None,
     index_datum,
-    "values are Datums | planes, turned from BGR to RGB; `float_data`; encoded pictures; labels | "
+    "values are Datums | planes, turned from BGR to RGB; `float_data`; encoded images; labels | "
     '`channel_order="stored"` keeps BGR; `labels_path`: a second LMDB of labels',
 )

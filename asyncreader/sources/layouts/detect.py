@@ -45,11 +45,11 @@ def _unless_installed(refuse: Index) -> Index:
 
 def _refuse_pyarrow(found: ForeignSet) -> SetIndex:
     raise FormatError(
-        "its samples are neither msgpack nor pickle; pyarrow.serialize wrote such sets until "
+        "its samples are neither msgpack nor pickle; pyarrow.serialize wrote such datasets until "
         "2021, and no pyarrow of today reads them",
         **found.records.blame(0),
         found=f"a value that begins with {found.first[:8].hex(' ')}",
-        hint="pack the original pictures again: asyncreader convert FOLDER NEW.h5",
+        hint="pack the original images again: asyncreader convert FOLDER NEW.h5",
     )
 
 

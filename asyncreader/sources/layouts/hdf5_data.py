@@ -106,7 +106,7 @@ def _raw(found: Hdf5Set, data: Dataset, member: str | None = None) -> SetIndex:
     dtype = stored_dtype(data, name, found.path)
     if data.ndim == 0 or data.shape[0] == 0 or 0 in data.shape:
         raise FormatError(
-            f"data set {name!r} has no samples", path=found.path, found=f"shape {data.shape}"
+            f"dataset {name!r} has no samples", path=found.path, found=f"shape {data.shape}"
         )
     if found.fields.cut is not None:
         return _volumes(found, data, dtype)
@@ -146,7 +146,7 @@ def _samples(
     lead = found.fields.lead
     if lead > data.ndim:
         raise FormatError(
-            f"data set {found.fields.data!r} has no axis of time behind that of episodes",
+            f"dataset {found.fields.data!r} has no axis of time behind that of episodes",
             path=found.path,
             found=f"shape {data.shape}",
             expected="(episode, time, ...)",
@@ -202,7 +202,7 @@ def _rows(found: Hdf5Set, data: Dataset, axis: int, size: int, dtype: np.dtype[A
         odd = [one.name for one in members_of(dtype) if not is_number(one.dtype)]
         if odd:  # it would be followed to where it leads
             raise FormatError(
-                f"data set {found.fields.data!r} is stored inside its header",
+                f"dataset {found.fields.data!r} is stored inside its header",
                 path=found.path,
                 found=f"member {odd[0]!r}, which is no number",
                 hint="write it again: h5repack -l CONTI",
@@ -216,7 +216,7 @@ def _rows(found: Hdf5Set, data: Dataset, axis: int, size: int, dtype: np.dtype[A
     offset = data.id.get_offset()
     if offset is None:
         raise FormatError(
-            f"data set {found.fields.data!r} declares samples but stores none",
+            f"dataset {found.fields.data!r} declares samples but stores none",
             path=found.path,
             found=f"shape {data.shape} without storage",
             hint="it was created and never written: convert it again",
@@ -329,7 +329,7 @@ def number_storage(found: Hdf5Set, name: str) -> tuple[Storage, np.dtype[Any]]:
     dtype = stored_dtype(data, name, found.path)
     if data.ndim != 1 or dtype.names is not None:
         raise FormatError(
-            f"data set {name!r} is not numbers of one axis",
+            f"dataset {name!r} is not numbers of one axis",
             path=found.path,
             found=f"shape {data.shape}, {data.dtype}",
         )
@@ -386,7 +386,7 @@ def _vlen(found: Hdf5Set, data: Dataset, base: np.dtype[Any]) -> SetIndex:
     name = found.fields.data
     if data.ndim != 1 or data.shape[0] == 0 or base.kind not in "buif" or base.itemsize > 8:
         raise FormatError(
-            f"data set {name!r} of variable length is not a list of samples",
+            f"dataset {name!r} of variable length is not a list of samples",
             path=found.path,
             found=f"shape {data.shape} of {base}",
             expected="shape (N,) of numbers",
@@ -394,7 +394,7 @@ def _vlen(found: Hdf5Set, data: Dataset, base: np.dtype[Any]) -> SetIndex:
     file = found.file.mapped.bytes
     if not isinstance(file, np.ndarray):
         raise FormatError(
-            f"data set {name!r} is of variable length, which is not read from a store",
+            f"dataset {name!r} is of variable length, which is not read from a store",
             path=found.path,
             hint="download it, or convert it: asyncreader convert",
         )
@@ -417,7 +417,7 @@ def _vlen(found: Hdf5Set, data: Dataset, base: np.dtype[Any]) -> SetIndex:
         if base != np.uint8 or found.fields.limited:
             return _numbers(found, data, base, starts, sizes, block)
         raise FormatError(
-            f"data set {name!r} of variable length holds neither image files nor shapes",
+            f"dataset {name!r} of variable length holds neither image files nor shapes",
             path=found.path,
             index=first,
             found=f"{base} beginning with {file[start : start + 8].tobytes().hex(' ')}",
@@ -442,7 +442,7 @@ def _numbers(
     odd = odd_number(data.id.get_type().get_super(), base)
     if odd is not None:
         raise FormatError(
-            f"data set {found.fields.data!r} stores its numbers in an unusual bit layout",
+            f"dataset {found.fields.data!r} stores its numbers in an unusual bit layout",
             path=found.path,
             found=odd,
             hint="write it again with a usual dtype, for example through h5py",
@@ -504,7 +504,7 @@ def _elements(found: Hdf5Set, data: Dataset) -> Iterator[UInt8]:
         steps = pipeline(plist)
         if not check_filters(steps, found.path, name):
             raise FormatError(
-                f"data set {name!r} has a filter that is not read here",
+                f"dataset {name!r} has a filter that is not read here",
                 path=found.path,
                 hint=remedy(steps),
             )
@@ -521,7 +521,7 @@ def _elements(found: Hdf5Set, data: Dataset) -> Iterator[UInt8]:
     offset = data.id.get_offset()
     if plist.get_layout() != h5py.h5d.CONTIGUOUS or offset is None:
         raise FormatError(
-            f"data set {name!r} of variable length is not stored contiguous or chunked",
+            f"dataset {name!r} of variable length is not stored contiguous or chunked",
             path=found.path,
             found=f"shape {data.shape}",
             hint="it may never have been written; else h5repack it",

@@ -169,7 +169,7 @@ def _column(found: Hdf5Set, name: str, rows: int) -> Array:
     table = _table(found, name)
     if table.shape not in ((rows,), (rows, 1)):
         raise FormatError(
-            f"data set {name!r} does not have one value for each row",
+            f"dataset {name!r} does not have one value for each row",
             path=found.path,
             found=f"shape {table.shape}",
             expected=f"({rows},)",

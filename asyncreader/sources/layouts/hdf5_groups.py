@@ -143,10 +143,10 @@ class GroupedFields:
     def _missing(self, group: str, name: str, here: Any, number: int) -> Exception:
         path = self._found.path
         if number:
-            return FormatError(f"group {group!r} has no data set {name!r}", path=path)
+            return FormatError(f"group {group!r} has no dataset {name!r}", path=path)
         listed = list_fields(self._found.h5.members, here)
         error = missing(name, listed, path, f"{some(len(self._groups), 'episode')}; in {group!r}: ")
-        error.what = f"no data set {name!r} in the episodes of this set"
+        error.what = f"no dataset {name!r} in the episodes of this dataset"
         return error
 
     def _first(self, column: _Column, name: str, data: Any) -> None:
@@ -162,7 +162,7 @@ class GroupedFields:
                 return
         dtype = stored_dtype(dataset, name, path)
         if dataset.ndim == 0:
-            raise FormatError(f"data set {name!r} is one number, not rows", path=path)
+            raise FormatError(f"dataset {name!r} is one number, not rows", path=path)
         first = self._columns[0].spec
         request = replace(asked, data=column.name)
         if column is not self._columns[0] and first is not None:
@@ -189,19 +189,19 @@ class GroupedFields:
         if column.spec.encoded:
             if not _may_be_encoded(data):
                 raise FormatError(
-                    f"data set {name!r} holds no image files, as that of the first group does",
+                    f"dataset {name!r} holds no image files, as that of the first group does",
                     path=path,
                 )
         elif shape[1:] != column.row or len(shape) == 0 or not kind.equal(column.kind):
             raise FormatError(
-                f"data set {name!r} is of another kind than that of the first group",
+                f"dataset {name!r} is of another kind than that of the first group",
                 path=path,
                 found=f"rows of shape {shape[1:]}, {_dtype(kind)}",
                 expected=f"rows of shape {column.row}, {_dtype(column.kind)}",
             )
         elif shape[0] and layout not in (h5py.h5d.CHUNKED, h5py.h5d.CONTIGUOUS):
             raise FormatError(
-                f"data set {name!r} is stored inside its header",
+                f"dataset {name!r} is stored inside its header",
                 path=path,
                 hint="write it again: h5repack -l CONTI",
             )
@@ -223,18 +223,18 @@ class GroupedFields:
         address, pieces, rows = CHUNKED, 0, shape[0]
         size = math.prod(column.row) * spec.dtype.itemsize
         if rows and not size and not spec.encoded:
-            raise FormatError(f"data set {name!r} has rows of no bytes", path=path)
+            raise FormatError(f"dataset {name!r} has rows of no bytes", path=path)
         if spec.encoded:
             pass  # each is looked at when it is read
         elif chunk is not None:
             found = Pieces.of(shape, chunk, spec.dtype.itemsize)
             pieces = found.number
             if pieces > self._found.file.size:
-                raise FormatError(f"data set {name!r} declares more than the file has", path=path)
+                raise FormatError(f"dataset {name!r} declares more than the file has", path=path)
             column.piece_bytes = max(column.piece_bytes, found.nbytes)
         elif rows:
             if offset is None:
-                raise FormatError(f"data set {name!r} declares rows but stores none", path=path)
+                raise FormatError(f"dataset {name!r} declares rows but stores none", path=path)
             self._found.inside(offset, rows * size)
             address = offset
         else:

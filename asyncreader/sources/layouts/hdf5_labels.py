@@ -68,7 +68,7 @@ class EpisodeValues:
         name = f"{where}/{self.name}" if where else self.name
         if not isinstance(held, h5py.h5d.DatasetID):
             if self._values:
-                raise FormatError(f"an episode has no data set {name!r}", path=path)
+                raise FormatError(f"an episode has no dataset {name!r}", path=path)
             raise h5.no_field(self.name, group)
         data = check_stored(h5py.Dataset(held), name, path)
         if data.dtype.kind == "S" and data.ndim == 0:

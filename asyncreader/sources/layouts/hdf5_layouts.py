@@ -206,7 +206,7 @@ LAYOUTS: Final[tuple[Layout[Hdf5Set], ...]] = (
         "encoded images of variable length",
         lambda found: _encoded(found) is not None,
         _index_encoded,
-        "HDF5 of variable length, `images` ... | pictures; `labels`, `label`, `targets` | other "
+        "HDF5 of variable length, `images` ... | images; `labels`, `label`, `targets` | other "
         "names: `data_field`, `labels_field`",
     ),
     Layout(
@@ -226,7 +226,7 @@ LAYOUTS: Final[tuple[Layout[Hdf5Set], ...]] = (
         "Caffe HDF5Data list",
         lambda found: found.fields.listed,
         _index_list,
-        "text, its first line an HDF5 file | all files as one set, N x C x H x W | other axes: "
+        "text, its first line an HDF5 file | all files as one dataset, N x C x H x W | other axes: "
         "`num_dim` ...",
     ),
     Layout(

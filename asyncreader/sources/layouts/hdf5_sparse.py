@@ -132,7 +132,7 @@ def _shape(found: Hdf5Set, name: str) -> tuple[int, int]:
             f"the sparse rows {name!r} do not say how many columns they have",
             path=path,
             found="no shape" if shape is None else f"shape {shape!r}"[:80],
-            expected="an attribute or a data set 'shape' of two whole numbers",
+            expected="an attribute or a dataset 'shape' of two whole numbers",
         )
     rows, width = (int(n) for n in shape)
     if h5.reach(f"{name}/{_BARCODES}") is not None:
@@ -210,7 +210,7 @@ def _by_name(asked: list[bytes], tables: list[list[bytes]], path: str) -> list[i
     """The numbers of columns by their names."""
     if not tables:
         raise ParamsError(
-            "the columns of this set have no names", path=path, hint="give their numbers"
+            "the columns of this dataset have no names", path=path, hint="give their numbers"
         )
     for table in tables:
         numbers = {name: i for i, name in enumerate(table)}
@@ -227,7 +227,7 @@ def _by_name(asked: list[bytes], tables: list[list[bytes]], path: str) -> list[i
             return [numbers[name] for name in asked]
     lacking = [name for name in asked if name not in tables[0]]
     raise ParamsError(
-        f"{some(len(lacking), 'name')} of columns not in this set",
+        f"{some(len(lacking), 'name')} of columns not in this dataset",
         path=path,
         found=_shown(lacking),
         expected=f"names such as {_shown(tables[0])}",

@@ -45,7 +45,7 @@ def check_count(stated: int, held: int, path: str, key: str) -> None:
     """FormatError unless the set has the stated number of samples."""
     if stated != held:
         raise FormatError(
-            "the number of samples is not what the set says",
+            "the number of samples is not what the dataset says",
             path=path,
             key=key,
             found=f"{held} samples",
@@ -120,7 +120,7 @@ def _numbered(entries: Entries, prefix: bytes, count: int, path: str) -> Entries
         )
     if which.size != count or not count:
         raise FormatError(
-            "the number of samples is not what the set says",
+            "the number of samples is not what the dataset says",
             path=path,
             index=min(which.size, count),
             key=f"{name}{min(which.size, count) + 1:09d}",
@@ -148,9 +148,9 @@ def index_basicsr(found: ForeignSet) -> SetIndex:
         held, listed = entries.key(rank), names[number]
         if held != listed:
             raise FormatError(
-                "the set holds a picture that meta_info.txt does not list"
+                "the dataset holds an image that meta_info.txt does not list"
                 if held < listed
-                else "meta_info.txt lists a picture that the set does not hold",
+                else "meta_info.txt lists an image that the dataset does not hold",
                 path=found.path,
                 index=number,
                 key=shown_key(min(held, listed)),
@@ -201,7 +201,7 @@ def _listed(listing: str, most: int) -> tuple[list[bytes], npt.NDArray[np.int32]
                 raise FormatError(
                     "a line of meta_info.txt is not 'key.png (h,w,c) level'"
                     if match is None
-                    else "meta_info.txt lists more pictures than the set holds",
+                    else "meta_info.txt lists more images than the dataset holds",
                     path=listing,
                     index=len(names),
                     found=ascii(text[:80]),
@@ -210,7 +210,7 @@ def _listed(listing: str, most: int) -> tuple[list[bytes], npt.NDArray[np.int32]
             names.append(match[1].encode("utf-8", "surrogateescape"))
             shapes.append((int(match[3]), int(match[4]), int(match[5])))
     if not names:
-        raise FormatError("meta_info.txt lists no picture", path=listing)
+        raise FormatError("meta_info.txt lists no image", path=listing)
     return names, np.array(shapes, np.int32)
 
 
@@ -236,7 +236,7 @@ def index_stylegan(found: ForeignSet) -> SetIndex:
         wanted = str(max(sizes))
     if not wanted.isascii() or not wanted.isdigit() or int(wanted) not in sizes:
         raise ParamsError(
-            f"no pictures of size {wanted!r} in this set",
+            f"no images of size {wanted!r} in this dataset",
             path=path,
             found=", ".join(map(str, sorted(sizes))),
             hint="name one of them with data_field",
@@ -254,11 +254,11 @@ def index_stylegan(found: ForeignSet) -> SetIndex:
     if gaps.size or which.size != count or not count:
         first = int(gaps[0]) if gaps.size else min(which.size, count)
         raise FormatError(
-            "the number of samples is not what the set says",
+            "the number of samples is not what the dataset says",
             path=path,
             index=first,
             key=f"{side}-{first:05d}",
-            found=f"{which.size} pictures of size {side}",
+            found=f"{which.size} images of size {side}",
             expected=f"0 to {count - 1}, by length",
             hint="it was not written to its end, or over an older one: write it again",
         )
@@ -315,7 +315,7 @@ BASICSR: Final = Layout[ForeignSet](
     "BasicSR",
     lambda found: meta_info(found.path) is not None,
     index_basicsr,
-    "`meta_info.txt` next to the data | pictures in its order |",
+    "`meta_info.txt` next to the data | images in its order |",
 )
 STYLEGAN: Final = Layout[ForeignSet](
     "StyleGAN2",
@@ -327,5 +327,5 @@ BARE: Final = Layout[ForeignSet](
     "bare images (as LSUN)",
     lambda found: image_kind(found.first) is not None,
     index_bare,
-    "values are JPEG, PNG or WebP files | pictures in the order of keys |",
+    "values are JPEG, PNG or WebP files | images in the order of keys |",
 )

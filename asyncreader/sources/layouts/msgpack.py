@@ -86,7 +86,7 @@ def index_pyxis_branch(found: ForeignSet) -> SetIndex:
 def _index_maps(found: ForeignSet, entries: Entries, layout: str) -> SetIndex:
     """Records that are maps from names to msgpack inside bytes."""
     if not len(entries):
-        raise FormatError("the set has no samples", path=found.path)
+        raise FormatError("the dataset has no samples", path=found.path)
     raw_names = columns.names(entries.span(0, 1))
     data, labels = _choose(found, [_text(name) for name in raw_names])
     wanted = [data] if labels is None else [data, labels]
@@ -368,7 +368,7 @@ def _alike(entries: Entries, good: Any, what: str, found: Any = None) -> None:
         **entries.blame(bad),
         found=None if found is None else found[bad],
         expected=None if found is None else found[0],
-        hint="labels_field=None serves a set without its labels" if "labels" in what else None,
+        hint="labels_field=None serves a dataset without its labels" if "labels" in what else None,
     )
 
 

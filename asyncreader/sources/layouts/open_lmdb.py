@@ -84,7 +84,9 @@ def _check_fields(path: str, fields: Request, meta: fmt.Meta) -> None:
     """ParamsError for options of HDF5 sets and unknown fields: the caller would get other data."""
     if fields.labels_path is not None:
         raise ParamsError(
-            "labels_path goes with sets that others packed", path=path, found="LMDB of asyncreader"
+            "labels_path goes with datasets that other programs wrote",
+            path=path,
+            found="LMDB of asyncreader",
         )
     data = (fmt.DATA, *(field.name for field in meta.fields))
     for name, own in ((fields.data, data), (fields.labels, (fmt.LABELS,))):

@@ -175,7 +175,7 @@ class ShardCache:
                 path=location.shown,
                 found=f"XXH3-64 {state.hexdigest()}",
                 expected=row.xxh3,
-                hint="upload it again, or convert the set again",
+                hint="upload it again, or convert the dataset again",
             )
 
     def _write(self, file: int, piece: memoryview, at: int) -> None:

@@ -333,9 +333,9 @@ class Objects:
                 path=location.shown,
                 found=f"{got.nbytes} bytes from byte {start}",
                 expected=f"{stop - start} bytes",
-                hint="never write to a packed file that is in use: convert to a new one"
+                hint="never write to a dataset that is in use: convert to a new one"
                 if less
-                else "the server does not support HTTP range requests: copy the set elsewhere",
+                else "the server does not support HTTP range requests: copy the dataset elsewhere",
             )
         return got
 
@@ -356,7 +356,7 @@ class Objects:
     def _begin(self, work: Coroutine[Any, Any, T], location: Location) -> Callable[[], T]:
         if self._closed:
             work.close()
-            raise SourceError("the set is closed", path=location.shown)
+            raise SourceError("the dataset is closed", path=location.shown)
         future = self._loop.submit(work)
         self._pending.add(future)
         future.add_done_callback(self._pending.discard)
@@ -390,7 +390,7 @@ def _result(future: Future[T], location: Location) -> T:
     try:
         return result_of(future)
     except (CancelledError, asyncio.CancelledError) as exc:
-        raise SourceError("the set was closed while it was read", path=location.shown) from exc
+        raise SourceError("the dataset was closed while it was read", path=location.shown) from exc
     except SourceError:
         raise
     except FileNotFoundError as exc:

@@ -144,7 +144,7 @@ def _opened_set(objects: Objects, location: Location, fields: Request, io: str) 
             raise ParamsError(
                 "one file in a store is read by ranges, not through the cache",
                 found=f'io="mmap" of {location.shown}',
-                hint="the cache is for sharded sets: convert --shards",
+                hint="the cache is for sharded datasets: convert --shards",
             )
         return _opened(RemoteFile(objects, location, owner=True), fields)
     location = _manifest_location(location)
@@ -180,7 +180,7 @@ def _manifest(objects: Objects, location: Location) -> Manifest:
         size = objects.size(location)
     except SourceNotFoundError as exc:
         raise SourceNotFoundError(
-            "there is no manifest of a sharded set",
+            "there is no manifest of a sharded dataset",
             path=location.shown,
             hint="name the folder that asyncreader convert --shards wrote, or one .h5 file",
         ) from exc

@@ -243,7 +243,7 @@ class RemoteFile:
                 path=self.path,
                 found=f"{self.size} bytes",
                 expected=f"{expected} bytes",
-                hint="upload it again, or convert the set again",
+                hint="upload it again, or convert the dataset again",
             )
         self._objects = objects
         self._location = location

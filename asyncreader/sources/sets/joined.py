@@ -35,7 +35,7 @@ from .open_cache import KeptIndices, OpenFileCache
 #: as much as AdaptiveStore allows of one file's pages.
 MOST_NOT_IN_MEMORY: Final = 0.1
 #: The hint of an error about a missing or wrong file.
-RESTORE: Final = "restore it, or convert the set again"
+RESTORE: Final = "restore it, or convert the dataset again"
 
 
 class JoinedLabels:
@@ -250,13 +250,13 @@ class JoinedSource:
                     path=facts.path,
                     found=found,
                     expected=expected,
-                    hint=f"it belongs to another set or was packed anew: {RESTORE}",
+                    hint=f"it belongs to another dataset or was packed anew: {RESTORE}",
                 )
         if self.labels is None or file.labels is None:
             return
         if file.labels.shape[1:] != self.labels.shape[1:]:
             raise FormatError(
-                "a shard's labels have another shape than the set's",
+                "a shard's labels have another shape than the dataset's",
                 path=facts.path,
                 found=file.labels.shape[1:],
                 expected=self.labels.shape[1:],

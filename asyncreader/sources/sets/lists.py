@@ -204,15 +204,15 @@ def _check_alike(first: OpenSet, file: OpenSet) -> None:
             path=file.facts.path,
             found=_kind(file),
             expected=_kind(first),
-            hint="all files of a set need the same shape, dtype, encoding and classes: convert "
-            "them so (--classes takes the classes of another set)",
+            hint="all files of a dataset need the same shape, dtype, encoding and classes: convert "
+            "them so (--classes takes the classes of another dataset)",
         )
 
 
 def _kind(file: OpenSet) -> str:
     """What all files of a set have in common, in words."""
     spec = file.spec
-    shape = "pictures of many sizes" if spec.shape is None else f"{spec.shape}"
+    shape = "images of many sizes" if spec.shape is None else f"{spec.shape}"
     shape = f"rows of different length of {shape}" if spec.ragged else shape
     names = file.facts.classes or ()
     listed = ", ".join(map(repr, names[:4])) + (", ..." if len(names) > 4 else "")

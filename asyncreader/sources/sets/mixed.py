@@ -77,7 +77,7 @@ class MixedSet(OpenSet):
                 continue
             field = f"field {name!r}: " if self.named else ""
             raise ParamsError(
-                f"{field}two sets of the mix would be served in different shapes",
+                f"{field}two datasets of the mix would be served in different shapes",
                 path=path,
                 found=_in_words(fill, first),
                 expected=f"{_in_words(first, fill)}, as in {paths[0]}",
@@ -123,7 +123,7 @@ def _cure(fill: RowTransform, first: RowTransform) -> str:
         return 'pass dtype="float32", or another dtype that all of them can have'
     if _served(fill) == _served(first):
         return "pass contiguous=True: all of them are then served in C order"
-    return "size=(H, W) makes pictures of one size; they must have as many channels"
+    return "size=(H, W) makes images of one size; they must have as many channels"
 
 
 def mix(sets: Sequence[OpenSet], ratios: Sequence[float], classes: str) -> MixedSet:
@@ -134,7 +134,7 @@ def mix(sets: Sequence[OpenSet], ratios: Sequence[float], classes: str) -> Mixed
     for one in sets[1:]:
         if one.names != first.names:
             raise ParamsError(
-                "two sets of the mix have different fields",
+                "two datasets of the mix have different fields",
                 path=one.facts.path,
                 found=", ".join(one.names),
                 expected=f"{', '.join(first.names)}, as {first.facts.path}",
@@ -182,9 +182,9 @@ def _joined_field(sets: Sequence[OpenSet]) -> FieldIndex:
     for one in sets[1:]:
         if one.index.first.columns != first.columns:
             raise ParamsError(
-                "two sets of the mix have other columns (genes), or another order of them",
+                "two datasets of the mix have other columns (genes), or another order of them",
                 path=one.facts.path,
-                hint="columns=[...] takes the columns of these names from each set",
+                hint="columns=[...] takes the columns of these names from each dataset",
             )
     checked = {one.index.first.checked for one in sets}
     return FieldIndex(
@@ -222,7 +222,7 @@ def _joined_labels(
     for one in sets[1:]:
         if _label_kind(one) != _label_kind(first):
             raise ParamsError(
-                "two sets of the mix have labels of different kinds",
+                "two datasets of the mix have labels of different kinds",
                 path=one.facts.path,
                 found=_labels_in_words(one),
                 expected=f"{_labels_in_words(first)}, as {first.facts.path}",
@@ -237,12 +237,12 @@ def _joined_labels(
     for one, known in zip(sets, names, strict=True):
         if (known is None) != (names[0] is None):
             raise ParamsError(
-                "one set of the mix has names of its classes and another has none",
+                "one dataset of the mix has names of its classes and another has none",
                 path=one.facts.path,
                 found=_classes_in_words(known),
                 expected=f"{_classes_in_words(names[0])}, as {first.facts.path}",
-                hint='pass classes="own" to keep the numbers of each set apart, or convert the set '
-                "with --classes",
+                hint='pass classes="own" to keep the numbers of each dataset apart, or convert the '
+                "dataset with --classes",
             )
     every = _all_or_none(names)
     if every is None or all(known == names[0] for known in names):
@@ -275,13 +275,13 @@ def _check_numbers(one: OpenSet, table: Array, count: int) -> None:
             "the classes of a mix need integer labels",
             path=one.facts.path,
             found=f"labels of {table.dtype}",
-            hint="pass labels_field=None to read all sets without labels",
+            hint="pass labels_field=None to read all datasets without labels",
         )
     wrong = np.flatnonzero(((table < 0) | (table >= count)).reshape(len(table), -1).any(axis=1))
     if wrong.size:
         record = int(wrong[0])
         raise ParamsError(
-            "a label is no class number of its set",
+            "a label is no class number of its dataset",
             path=one.facts.path,
             index=record,
             found=table[record].tolist(),

@@ -142,7 +142,7 @@ class OpenFileCache:
     def _take(self, number: int) -> tuple[_Entry, bool]:
         with self._lock:
             if self._closed:
-                raise SourceError("the set is closed")
+                raise SourceError("the dataset is closed")
             entry = self._entries.get(number)
             first = entry is None
             if entry is None:

@@ -143,7 +143,8 @@ def whole_digests(folder: str, manifest: Manifest) -> dict[str, str]:
 def _checked_fields(path: str, fields: Request, manifest: Manifest) -> Request:
     """``fields`` as the shards name them; ParamsError for what only sets of others have."""
     if fields.labels_path is not None:
-        raise ParamsError("labels_path goes with one HDF5 file", path=path, found="a sharded set")
+        what = "labels_path goes with one HDF5 file"
+        raise ParamsError(what, path=path, found="a sharded dataset")
     data = (fmt.DATA, *(field.name for field in manifest.common.fields))
     for name, own in ((fields.data, data), (fields.labels, (fmt.LABELS,))):
         if name is not None and name.strip("/") not in own:
@@ -191,7 +192,7 @@ class LocalShards:
             facts = os.stat(path)
         except FileNotFoundError as exc:
             raise SourceNotFoundError(
-                "a shard of the set is missing",
+                "a shard of the dataset is missing",
                 path=path,
                 expected=f"shard {number + 1} of {len(self._manifest)}",
                 hint=RESTORE,

@@ -117,14 +117,12 @@ def diagnose(
         if unsized and (source.spec.shape is None or large):
             given["size"] = advice.USUAL_SIZE
             why = "are large" if large else "differ in size"
-            notes.append(
-                "the pictures {}: taken to be cut to {}x{}".format(why, *advice.USUAL_SIZE)
-            )
+            notes.append("the images {}: taken to be cut to {}x{}".format(why, *advice.USUAL_SIZE))
             p = parse_params(given, {})
         if p.mix is not None:
             notes.append(
-                "a mix was measured as a whole: what packing one of its sets anew gives, the "
-                "doctor tells of that set"
+                "a mix was measured as a whole: run the doctor on one of its datasets to see what "
+                "converting that again would give"
             )
         visit = _Visit(given, p, ds, seconds, memory, progress, notes)
         found = visit.run(consumer_seconds)
@@ -136,7 +134,7 @@ def _check_local(p: ReaderParams) -> None:
     for name in expand_paths(p.given_path):
         if is_url(name):
             raise ParamsError(
-                "the doctor is for sets on this machine: it measures disk and memory",
+                "the doctor is for datasets on this machine: it measures disk and memory",
                 path=name,
                 hint="bench tells how fast a store serves it; or copy some shards here, and ask "
                 "of those",

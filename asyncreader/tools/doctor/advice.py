@@ -43,7 +43,7 @@ _MARGIN: Final = 256 / 224
 
 #: Crops that need the whole picture, and what is given up where only their middle is kept.
 _RANDOM: Final = ("random", "random-resized")
-_KEEP: Final = "the pictures are cut and scaled for good: keep SRC"
+_KEEP: Final = "the images are cut and scaled for good: keep SRC"
 
 #: Quality of JPEGs made from pixels; re-encoding loses something once.
 _QUALITY: Final = 95
@@ -149,7 +149,7 @@ def propose(facts: Facts, p: ReaderParams) -> list[Proposal]:
         unit = f"chunks of {facts.chunk}" if facts.chunk > 1 else "pieces of about 1 MB"
         costs = (
             f"{unit} in random order, samples mixed over {p.shuffle_window:,} at a time instead of "
-            "over the whole set"
+            "over the whole dataset"
         )
         found.append(Proposal("block", 'shuffle="block"', costs, {"shuffle": "block"}))
     if not facts.fits:
@@ -172,15 +172,15 @@ def _encoded(facts: Facts, p: ReaderParams) -> list[Proposal]:
         cut = _before_crop(size, p)
         how = {"encoding": "raw", **_sized(cut, facts, p)}
         costs = "" if p.size is None else _KEEP
-        found.append(Proposal("raw", f"pack pixels of {sides(*cut)}", costs, {}, how))
+        found.append(Proposal("raw", f"convert to pixels of {sides(*cut)}", costs, {}, how))
     if p.size is not None and facts.picture is not None and not facts.deep:
         side = math.ceil(max(p.size) * (_MARGIN if random else 1 / p.crop_ratio))
         if min(facts.picture) ** 2 > _MUCH_LARGER * side * side:
-            words = f"pack JPEGs of {side} on the shorter side"
-            costs = "the pictures are scaled for good: keep SRC"
+            words = f"convert to JPEGs of {side} on the shorter side"
+            costs = "the images are scaled for good: keep SRC"
             found.append(Proposal("jpeg", words, costs, {}, {"encoding": "jpeg", "size": side}))
     if random and facts.unmarked:
-        words = "pack the same JPEGs with restart markers"
+        words = "convert to the same JPEGs with restart markers"
         found.append(Proposal("restarts", words, "", {}, {"restarts": True}))
     return found
 
@@ -188,19 +188,19 @@ def _encoded(facts: Facts, p: ReaderParams) -> list[Proposal]:
 def _raw(facts: Facts, p: ReaderParams) -> list[Proposal]:
     """Pixels: not compressed, not larger than needed, or small enough to stay in memory."""
     found = []
-    proposal = Proposal("raw", "pack plain pixels", "", {}, {"encoding": "raw"})
+    proposal = Proposal("raw", "convert to plain pixels", "", {}, {"encoding": "raw"})
     wanted = bool(facts.compression) or (facts.container == "LMDB" and not facts.ours)
     if p.size is not None and facts.picture is not None and p.crop not in _RANDOM:
         cut = _before_crop(p.size, p)
         if math.prod(facts.picture) > math.prod(cut):
             how = {"encoding": "raw", **_sized(cut, facts, p)}
-            proposal = Proposal("raw", f"pack pixels of {sides(*cut)}", _KEEP, {}, how)
+            proposal = Proposal("raw", f"convert to pixels of {sides(*cut)}", _KEEP, {}, how)
             wanted = True
     if wanted:
         found.append(proposal)
     large = facts.picture is not None and min(facts.picture) >= 64
     if not facts.fits and large and not facts.deep:
-        words = f"pack JPEGs (quality {_QUALITY})"
+        words = f"convert to JPEGs (quality {_QUALITY})"
         costs = "pixels change a little: JPEG is lossy; keep SRC"
         how = {"encoding": "jpeg", "quality": _QUALITY}
         found.append(Proposal("jpeg", words, costs, {}, how))
@@ -341,7 +341,7 @@ def _about_decoding(facts: Facts, p: ReaderParams, now: Rate, tops: Ceilings) ->
     if not facts.encoded and facts.chunk > 1 and p.world_size != 1:
         words.append(
             f"Every rank decodes each chunk of {facts.chunk} that has one of its samples, and "
-            "many ranks nearly all chunks: for several ranks pack a set one sample a chunk."
+            "many ranks nearly all chunks: several ranks need one sample a chunk."
         )
     if tops.decode_all is not None:
         words.append(
@@ -378,7 +378,7 @@ def threads(rates: Sequence[Rate]) -> tuple[int, str | None]:
         numbers = " and ".join(str(number) for number in sorted(rate.nthread for rate in rates))
         return most, (
             f"the rates with {numbers} threads differ by {apart:.0%}, and the turns of one trial "
-            f"by up to {noise:.0%}: this does not tell which number suits the set, and nthread "
+            f"by up to {noise:.0%}: this does not show which number suits the dataset, and nthread "
             f"stays {most}"
         )
     near = [rate for rate in rates if rate.samples_per_second >= 0.9 * fastest.samples_per_second]

@@ -44,8 +44,8 @@ _SAME: Final = 0.9
 _BATCH_BYTES: Final = 4 << 20
 _BATCH: Final = 128
 
-_SCALED: Final = "the pictures are scaled for good: keep SRC"
-_LOSSY: Final = "pixels change a little, and the pictures are scaled for good: keep SRC"
+_SCALED: Final = "the images are scaled for good: keep SRC"
+_LOSSY: Final = "pixels change a little, and the images are scaled for good: keep SRC"
 
 
 @dataclass(frozen=True)
@@ -143,10 +143,10 @@ def survey(
         check_encoding(wanted, _encoding(given) or "raw", channels, wanted.bits)
     if may_be_packed(src):
         raise ParamsError(
-            "a dry run is for folders of pictures",
+            "a dry run is for folders of images",
             path=src,
-            found="a packed set",
-            hint="'asyncreader doctor' tells of a packed set what another encoding would give",
+            found="a packed dataset",
+            hint="'asyncreader doctor' measures what another encoding of a dataset would give",
         )
     kept = {name: value for name, value in given.items() if name in _OF_LISTING}
     options = check(src, dst, **kept, encoding="original", skip_bad=True)
@@ -155,7 +155,7 @@ def survey(
         closing(FolderSamples(options, options.dst)) as samples,
         tempfile.TemporaryDirectory(prefix="asyncreader-dry-run-") as folder,
     ):
-        tell("looking at pictures")
+        tell("looking at images")
         seen = _look(samples, began + _LOOK * seconds)
         pictures = _described(samples, seen)
         trial = _Trial(src, dst, given, folder, pictures, seen, tell)
@@ -227,9 +227,9 @@ def _described(samples: FolderSamples, seen: _Seen) -> Pictures:
     """``seen`` and the listing as they are told. SampleError where no picture is good."""
     if not seen.headers:
         raise SampleError(
-            "none of the pictures looked at can be packed",
+            "none of the images looked at can be packed",
             source_path=seen.bad[0][0] if seen.bad else None,
-            found=seen.bad[0][1] if seen.bad else "no pictures",
+            found=seen.bad[0][1] if seen.bad else "no images",
         )
     rows = samples.label_rows(np.arange(samples.count, dtype=np.int64))
     classes = None if samples.label_kind != "class" else count_labels(rows, samples.classes)
@@ -295,7 +295,7 @@ class _Trial:
     def run(self, seconds: float) -> tuple[Form, ...]:
         """Pack and read, for about so many ``seconds``."""
         original = os.path.join(self._folder, "original.h5")
-        self._tell("packing some pictures as they are")
+        self._tell("packing some images as they are")
         names = ("channels", "bits", "follow_links")
         self._pack(original, {name: self._given[name] for name in names if name in self._given})
         with closing(open_source(original)) as source:

@@ -29,7 +29,7 @@ def checks_of(
         Check("ok", "Structure", tables) if paths is None else Check("bad", "Structure", paths)
     )
     if not source.checked:
-        found.append(Check("look", "Checksums", "none recorded: the set is served unverified"))
+        found.append(Check("look", "Checksums", "none recorded: the dataset is served unverified"))
     elif wrong_bytes:
         words = f"{wrong_bytes:,} of {among} are not the bytes that were packed{rest}"
         found.append(Check("bad", "Checksums", words, "bad"))
@@ -49,7 +49,7 @@ def checks_of(
         words = f"{facts.flat_count:,} of {among} show (almost) one colour only"
         found.append(Check("look", "Content", words, "flat"))
     elif not good:
-        found.append(Check("look", "Content", "no picture could be looked at", "bad"))
+        found.append(Check("look", "Content", "no image could be looked at", "bad"))
     else:
         found.append(Check("ok", "Content", f"none of {seen} is of one colour"))
     if facts.classed and len(facts.groups) > 1:

@@ -68,9 +68,9 @@ def gather(
     path = p.given_path
     if not path or p.mix is not None:
         found = "data=" if p.mix is None else "mix="
-        raise ParamsError("a report is about one packed set", found=found, expected="path=")
+        raise ParamsError("a report is about one packed dataset", found=found, expected="path=")
     if p.subset is not None:
-        raise ParamsError("a report is about a whole set", found="subset")
+        raise ParamsError("a report is about a whole dataset", found="subset")
     with contextlib.closing(open_source(path, fields_of(p), io=p.io)) as source:
         facts = _Gathering(source, limit, seed).run(jobs or usable_cores(), progress)
     # as the caller named it: a page that is passed on should not show the folders above the set

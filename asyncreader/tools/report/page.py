@@ -101,7 +101,7 @@ def _tiles(facts: Facts) -> list[tuple[str, str]]:
     return [
         ("Samples", f"{facts.count:,}"),
         ("Classes", f"{len(facts.groups):,}" if facts.classed else "none"),
-        ("Picture size", size),
+        ("Image size", size),
         ("Bytes a sample", in_bytes(each)),
         ("On disk", in_bytes(facts.size_on_disk)),
     ]

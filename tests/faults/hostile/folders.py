@@ -115,7 +115,7 @@ _holding("hidden_files", _hidden, "", harmless=True)
 _holding("odd_names", _odd_names, "", harmless=True)
 _holding("odd_names_of_bad_files", _odd_bad_names, "not an image")
 _holding("an_odd_class", _odd_folder, "", harmless=True)
-_holding("a_sparse_picture", _sparse, "too large to be a picture")
+_holding("a_sparse_picture", _sparse, "too large to be an image")
 
 
 def _labelled(name: str, text: bytes | None, says: str, make_file: Any = None) -> None:

@@ -344,7 +344,7 @@ for _name, _bytes in {
 
 @attack(
     ("read", "verify"),
-    "another size than the set declares",
+    "another size than the dataset declares",
     ("read", "info", "verify", "convert"),
     name="picture_of_another_size_in_our_set",
 )

@@ -398,9 +398,7 @@ def _socket(path: Path, scratch: Scratch) -> None:
     put_socket(path)
 
 
-_is(
-    "a_pipe", lambda path, scratch: os.mkfifo(path), "without an LMDB data file|no LMDB|no pictures"
-)
+_is("a_pipe", lambda path, scratch: os.mkfifo(path), "without an LMDB data file|no LMDB|no images")
 _is("a_socket", _socket, "without an LMDB data file|no LMDB")
 _is("a_folder", lambda path, scratch: path.mkdir(), "without an LMDB data file|no LMDB")
 _is("a_device", lambda path, scratch: path.symlink_to("/dev/zero"), "without an LMDB|no LMDB")

@@ -62,7 +62,7 @@ def _made(*shape: int, kind: Any = "u1", **settings: Any) -> Callable[[Any, Scra
 field("external_storage", lambda f, p: external(f, "mask", MASKS, "u1", p), "outside the file")
 field("external_link", _linked("secret_h5", "data"), "link into another file")
 field("link_to_a_pipe", _linked("pipe", "data"), "link into another file")
-field("virtual", _virtual, "virtual data set")
+field("virtual", _virtual, "virtual dataset")
 field("plugin", lambda f, p: filtered(f, "mask", MASKS, "u1", optional=True), "filter 32099")
 field("missing", lambda f, p: None, "mask")
 field("of_another_count", _made(N - 1, *MASKS[1:]), "mask|number|count")
@@ -218,7 +218,7 @@ folder(
     "a_link_to_itself", _instead(lambda p, at: p.symlink_to("2.png")), "link loop|Too many levels"
 )
 folder("a_pipe", _instead(lambda p, at: os.mkfifo(p)), "FIFO")
-folder("a_hard_link", _instead(lambda p, at: os.link(at.secret, p)), "not an image|no picture")
+folder("a_hard_link", _instead(lambda p, at: os.link(at.secret, p)), "not an image|no image")
 folder("a_folder", _instead(lambda p, at: p.mkdir()), "without its 'mask'")
 folder("missing", _instead(lambda p, at: None), "without its 'mask'")
 folder("sparse", _instead(lambda p, at: (p.touch(), os.truncate(p, 1 << 43))), "too large")
@@ -231,8 +231,8 @@ folder(
 )
 folder("of_another_size", _written(lambda: png(11, 16, 8, 2)), "differ in size")
 folder("of_one_pixel", _written(lambda: png(1, 1, 8, 2)), "differ in size")
-folder("text", _written(lambda: b"#!/bin/sh\n" + CANARY[:20]), "not an image|no picture")
-folder("numpy", _written(lambda: b"\x93NUMPY\x01\x00" + b"x" * 80), "not an image|no picture")
+folder("text", _written(lambda: b"#!/bin/sh\n" + CANARY[:20]), "not an image|no image")
+folder("numpy", _written(lambda: b"\x93NUMPY\x01\x00" + b"x" * 80), "not an image|no image")
 folder("of_negative_numbers", _written(_signed_tiff), "mask|tiff|TIFF|image")
 folder(
     "palette_of_nothing",

@@ -21,7 +21,7 @@ def shards(name: str, change: Callable[[Path, Scratch], Any], says: str) -> None
         change(folder, scratch)
         return Target(folder)
 
-    make.__doc__ = f"A sharded set: {name.replace('_', ' ')}."
+    make.__doc__ = f"A sharded dataset: {name.replace('_', ' ')}."
     attack(SET, says, SET, name=f"shards_{name}")(make)
 
 

@@ -52,7 +52,7 @@ def _packed(name: str, container: str) -> None:
         convert(folder, scratch.folder / f"set.{container}", encoding="jpeg", jobs=1)
         return Target(scratch.folder / f"set.{container}")
 
-    make.__doc__ = f"Classes and paths of a set in {container}: {name.replace('_', ' ')}."
+    make.__doc__ = f"Classes and paths of a dataset in {container}: {name.replace('_', ' ')}."
     attack(NONE, "", SHOWN, name=f"names_{name}_{container}")(make)
 
 

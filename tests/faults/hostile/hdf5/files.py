@@ -133,7 +133,7 @@ def _sparse(path: Path, scratch: Scratch) -> None:
     os.truncate(path, 1 << 43)
 
 
-_path_is("a_pipe", lambda path, scratch: os.mkfifo(path), "not a regular file|no picture")
+_path_is("a_pipe", lambda path, scratch: os.mkfifo(path), "not a regular file|no image")
 _path_is("a_device", lambda path, scratch: Path("/dev/zero"), "not a regular file|no folder")
 _path_is(
     "a_link_in_circles", lambda path, scratch: path.symlink_to(path), "cannot be reached|no folder"

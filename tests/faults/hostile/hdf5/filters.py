@@ -158,7 +158,7 @@ def fuel_indices_storage(file: Any, scratch: Scratch) -> None:
     _fuel(file, 0, file["rows"].ref)
 
 
-@on_plain(says="is not a data set", ways=SET)
+@on_plain(says="is not a dataset", ways=SET)
 def fuel_indices_group(file: Any, scratch: Scratch) -> None:
     """A reference to a group."""
     _fuel(file, 0, file.create_group("g").ref)

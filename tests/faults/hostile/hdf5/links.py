@@ -75,7 +75,7 @@ def _tables(table: str, base: str, refused: tuple[str, ...] = SET) -> None:
         "storage": "outside the file",
         "link": "link into another file",
         "pipe": "link into another file",
-        "virtual": "virtual data set",
+        "virtual": "virtual dataset",
         "plugin": "filter that is not read|found filter",
         "bomb": "wrong shape|lacks some|another number|too small|not the blob",
         "opaque": "plain numbers|wrong shape|no list of text",
@@ -188,19 +188,19 @@ def data_behind_circles(scratch: Scratch) -> Target:
     return Target(closed(file), {"data_field": "me/" * 50 + "data"})
 
 
-@attack(says="virtual data set.*pass those files as a list")
+@attack(says="virtual dataset.*pass those files as a list")
 def virtual(scratch: Scratch) -> Target:
     """Pixels mapped from another file."""
     return done(virtually(scratch, scratch.secret_h5, False))
 
 
-@attack(says="virtual data set")
+@attack(says="virtual dataset")
 def virtual_to_a_pipe(scratch: Scratch) -> Target:
     """Asking for its shape opens the file: a pipe."""
     return done(virtually(scratch, scratch.pipe, True))
 
 
-@attack(says="virtual data set")
+@attack(says="virtual dataset")
 def virtual_of_itself(scratch: Scratch) -> Target:
     """Mapped from itself."""
     return done(virtually(scratch, ".", False))
@@ -216,7 +216,7 @@ def virtual_by_known_names(scratch: Scratch) -> Target:
     return done(file)
 
 
-@attack(says="virtual data set", ways=SET)
+@attack(says="virtual dataset", ways=SET)
 def virtual_labels_to_a_pipe(scratch: Scratch) -> Target:
     """The labels' shape opens a pipe."""
     file = virtually(scratch, scratch.pipe, True)
@@ -301,7 +301,7 @@ def _lists(table: str, how: str) -> None:
         return forged(scratch, table, _LISTS[how])
 
     make.__doc__ = f"A virtual data set {table} whose list of sources is {how.replace('_', ' ')}."
-    attack(SET, "virtual data set|no field", SET, f"virtual_{table}_{how}")(make)
+    attack(SET, "virtual dataset|no field", SET, f"virtual_{table}_{how}")(make)
 
 
 for _how in _LISTS:
