@@ -204,12 +204,21 @@ class Batch(Generic[D, L]):
         )
         return f"<Batch epoch {self.epoch} step {self.step}: {', '.join(shapes)}>"
 
+    def show(self, count: int = 8) -> None:
+        """Show the batch as training gets it: in a notebook a table of its arrays and the first
+        ``count`` images of it, anywhere in a cell; elsewhere the table is printed.
+
+        ReaderClosedError once it was given back, ParamsError for a ``count`` below 0.
+        """
+        self._check_held()
+        # the tools are made of readers: they are loaded when they are asked for
+        import_module("asyncreader.tools.notebook").show_batch(self, count)
+
     def _repr_html_(self) -> str:
         """A table, with some pictures, for notebooks (IPython's rich display)."""
         try:
             self._check_held()
         except ReaderClosedError:
             return f"<code>{html.escape(repr(self))}: given back</code>"
-        # the tools are made of readers: they are loaded when they are asked for
         made: str = import_module("asyncreader.tools.notebook").batch_html(self)
         return made

@@ -6,9 +6,11 @@ import contextlib
 import os
 import sys
 import time
+import uuid
 from collections.abc import Callable, Iterator
 from typing import Final, TextIO, TypeAlias
 
+from asyncreader.system import notebooks
 from asyncreader.text import in_time
 
 #: Called with samples done, and in all.
@@ -22,33 +24,30 @@ _APART: Final = 0.1
 def shown(given: Progress | bool | None) -> Iterator[Progress | None]:
     """What is to be called: the caller's function, or one that writes a line where a person looks
     on, which is removed at the end. None: nothing; also of ``False``."""
-    where = _where() if given is None or given is True else None
-    if where is None:
+    write = _writer() if given is None or given is True else None
+    if write is None:
         yield None if isinstance(given, bool) else given
         return
-    line = _Line(where)
+    line = _Line(write)
     try:
         yield line
     finally:
-        line.write("")
+        line.remove()
 
 
-def _where() -> TextIO | None:
-    """Where a line can be rewritten: a terminal, or the output of a notebook's cell."""
-    notebook = sys.modules.get("IPython")
-    shell = None if notebook is None else notebook.get_ipython()
-    if shell is not None and "IPKernelApp" in shell.config:
-        return sys.stdout
+def _writer() -> Callable[[str], None] | None:
+    """What writes a line in the place of the one before: in a notebook's cell, or a terminal."""
+    if notebooks.in_notebook():
+        return _Cell()
     there = sys.stderr is not None and sys.stderr.isatty()
-    return sys.stderr if there and os.environ.get("TERM") != "dumb" else None
+    return _Terminal(sys.stderr) if there and os.environ.get("TERM") != "dumb" else None
 
 
 class _Line:
     """A line that is written again and again: done, in all, samples a second and what is left."""
 
-    def __init__(self, where: TextIO) -> None:
-        self._where = where
-        self._wide = 0
+    def __init__(self, write: Callable[[str], None]) -> None:
+        self._write = write
         self._began = self._last = time.monotonic()
         self._before: int | None = None
 
@@ -61,11 +60,34 @@ class _Line:
         self._last = now
         rate = (done - self._before) / max(now - self._began, 1e-9)
         left = f", {in_time((total - done) / rate)} left" if done < total and rate > 0 else ""
-        self.write(f"packing: {done:,} of {total:,}, {rate:,.0f}/s{left}")
+        self._write(f"packing: {done:,} of {total:,}, {rate:,.0f}/s{left}")
 
-    def write(self, text: str) -> None:
-        """Put ``text`` in the place of the line."""
+    def remove(self) -> None:
+        """Leave nothing of the line."""
+        self._write("")
+
+
+class _Terminal:
+    """Writes over the line of a terminal."""
+
+    def __init__(self, where: TextIO) -> None:
+        self._where, self._wide = where, 0
+
+    def __call__(self, text: str) -> None:
         with contextlib.suppress(OSError):
             self._where.write(f"\r{text:{self._wide}}" + ("" if text else "\r"))
             self._where.flush()
             self._wide = len(text)
+
+
+class _Cell:
+    """Replaces one output of a notebook's cell. Standard output with carriage returns would stay
+    in the saved notebook, with all its lines."""
+
+    def __init__(self) -> None:
+        self._key = ""
+
+    def __call__(self, text: str) -> None:
+        known, self._key = bool(self._key), self._key or uuid.uuid4().hex
+        if text or known:
+            notebooks.show({"text/plain": text}, self._key, update=known)

@@ -5,6 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 
+from asyncreader.stats import html_table
+from asyncreader.text import in_bytes, some
+
+#: Bad sources that a notebook's table lists.
+_LISTED = 5
+
 
 @dataclass(frozen=True)
 class ConvertReport:
@@ -45,3 +51,25 @@ class ConvertReport:
         facts["notes"] = list(self.notes)
         facts["ignored"] = dict(self.ignored)
         return facts
+
+    def _repr_html_(self) -> str:
+        """A table, for notebooks (IPython's rich display)."""
+        words = [self.format, self.encoding, in_bytes(self.bytes)]
+        words += [] if self.shards is None else [some(self.shards, "shard")]
+        rows = [("target", self.target), ("format", ", ".join(words))]
+        packed = some(self.count, "sample")
+        packed += f", {self.kept_samples:,} kept of the run before" if self.kept_samples else ""
+        rows.append(("packed", f"{packed}, in {self.seconds:.1f} s"))
+        if self.classes is not None:
+            names = ", ".join(self.classes[:_LISTED]) + ", ..." * (len(self.classes) > _LISTED)
+            rows.append(("classes", f"{len(self.classes):,}: {names}"))
+        for number, (path, reason) in enumerate(self.skipped[:_LISTED]):
+            name = "" if number else f"skipped: {len(self.skipped):,}"
+            rows.append((name, f"{path}: {reason}"))
+        if len(self.skipped) > _LISTED:
+            rows.append(("", "..."))
+        rows += [("ignored", f"{count:,} {kind}") for kind, count in self.ignored.items() if count]
+        if self.narrowed:
+            rows.append(("narrowed", f"{self.narrowed:,} of 16 bits to 8"))
+        rows += [("note", note) for note in self.notes]
+        return html_table("ConvertReport", rows)

@@ -280,6 +280,10 @@ class Loader(Generic[Item]):
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {self.reader!r}>"
 
+    def _repr_html_(self) -> str:
+        """As AsyncReader's, for notebooks (IPython's rich display)."""
+        return self.reader._repr_html_().replace("AsyncReader", type(self).__name__, 1)
+
     def __reduce__(self) -> tuple[object, ...]:
         _, (given, _) = self.reader.__reduce__()
         return _reopen, (type(self), given, self._options(), self.state_dict())

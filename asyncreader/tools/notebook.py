@@ -1,4 +1,4 @@
-"""How notebooks show a set, a reader or a batch: a table, and some pictures of it, as HTML."""
+"""How notebooks show a set, a reader or a batch: a table, and some images of it, as HTML."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ import numpy as np
 from ..array_types import Array
 from ..batch import Batch
 from ..dataset import Dataset
-from ..errors import AsyncReaderError, SampleError
+from ..errors import AsyncReaderError, ParamsError, SampleError
 from ..sources import MixedSet, OpenSet
 from ..stats import html_table
+from ..system.notebooks import in_notebook, show
 from .label_stats import class_of, in_words, row_of
 from .pictures import Thumb, thumb_of
 from .thumbnails import Looker, scale_for, scale_of, to_rgb
@@ -58,22 +59,47 @@ def _stored(source: OpenSet, records: Sequence[int]) -> Iterator[tuple[Thumb, st
             yield thumb, _words(record, row, source.facts.classes)
 
 
-def batch_html(batch: Batch[Any, Any]) -> str:
-    """A table of a batch's arrays, and below it its first pictures as they are handed out: values
-    that are no bytes are stretched from the least to the greatest."""
-    fields = batch.data if isinstance(batch.data, tuple) else (batch.data,)
-    arrays = {"data" if len(fields) == 1 else f"data[{i}]": one for i, one in enumerate(fields)}
-    if batch.labels is not None:
-        arrays["labels"] = batch.labels
-    rows = [(name, f"{tuple(one.shape)} {one.dtype}") for name, one in arrays.items()]
+def show_batch(batch: Batch[Any, Any], count: int) -> None:
+    """Show a batch in a notebook's cell, with its first ``count`` pictures; print its table where
+    there is no notebook."""
+    if not isinstance(count, int) or count < 0:
+        raise ParamsError("count", found=repr(count), expected="a whole number, 0 or more")
+    caption, rows = _batch_facts(batch)
+    wide = max(len(name) for name, _ in rows)
+    text = "\n".join([caption, *(f"  {name:<{wide}}  {words}" for name, words in rows)])
+    if in_notebook():
+        show({"text/html": batch_html(batch, count), "text/plain": text})
+    else:
+        print(text)
+
+
+def _batch_facts(batch: Batch[Any, Any]) -> tuple[str, list[tuple[str, str]]]:
+    """A caption, and the arrays of a batch by name with their shapes and dtypes."""
+    arrays = {"data": batch.data, "labels": batch.labels}
+    rows = []
+    for name, given in arrays.items():
+        several = isinstance(given, tuple)
+        for number, one in enumerate(given if several else [given] * (given is not None)):
+            words = f"{tuple(one.shape)} {one.dtype}"
+            rows.append((f"{name}[{number}]" if several else name, words))
     missing = int(len(batch) - batch.mask.sum())
     rows.append(("samples", f"{len(batch):,}" + (f", {missing} padded or zeroed" * bool(missing))))
-    table = html_table(f"Batch: epoch {batch.epoch} step {batch.step}", rows)
-    pictures = _pictures_in(_on_host(fields[0][:MOST]))
+    return f"Batch: epoch {batch.epoch} step {batch.step}", rows
+
+
+def batch_html(batch: Batch[Any, Any], count: int = MOST) -> str:
+    """A table of a batch's arrays, and below it its first ``count`` pictures as they are handed
+    out, those of a window side by side: values that are no bytes are stretched from the least to
+    the greatest."""
+    table = html_table(*_batch_facts(batch))
+    fields = batch.data if isinstance(batch.data, tuple) else (batch.data,)
+    found = (_pictures_in(_on_host(one[:count])) for one in fields)
+    pictures = next((one for one in found if one is not None and one.size), None)
     if pictures is None:
         return table
     scale = scale_of(pictures)
-    labels = None if batch.labels is None else _on_host(batch.labels[:MOST])
+    labels = batch.labels[0] if isinstance(batch.labels, tuple) else batch.labels
+    labels = None if labels is None else _on_host(labels[:count])
     shown = []
     for row, picture in enumerate(pictures):
         record = int(batch.indices[row])
@@ -91,7 +117,15 @@ def _on_host(array: Any) -> Array:
 
 def _pictures_in(rows: Array) -> Array | None:
     """Rows of a batch as pictures (B, H, W, C); None where they are none. Of (B, a, b, c) the axis
-    with few values is that of the channels, the first of two."""
+    with few values is that of the channels, the first of two. Of (B, W, a, b, c) the pictures of
+    the window are put side by side."""
+    if rows.ndim == 5 and min(rows.shape[2], rows.shape[4]) <= 4:
+        count, several = rows.shape[:2]
+        each = _pictures_in(rows.reshape(count * several, *rows.shape[2:]))
+        if each is None:
+            return None
+        apart = each.reshape(count, several, *each.shape[1:]).swapaxes(1, 2)
+        return apart.reshape(count, each.shape[1], -1, each.shape[3])
     if rows.ndim == 3 and min(rows.shape[1:]) > 1:
         return rows[..., None]
     if rows.ndim != 4 or rows.dtype.kind not in "buif":

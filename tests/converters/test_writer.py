@@ -5,9 +5,11 @@ from __future__ import annotations
 import contextlib
 import io
 import os
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import h5py
@@ -491,3 +493,45 @@ def test_progress_is_one_line_where_a_person_looks_on(
         assert ("packing: 50 of 50" in said) == (number == 0)
         assert said.endswith("\r") == (number == 0)
         assert "\n" not in said
+
+
+def test_progress_in_a_notebook_replaces_one_output(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In a notebook's kernel the line is one output, replaced and empty at the end; IPython in a
+    terminal is no notebook."""
+    shown: list[tuple[str, str, bool]] = []
+
+    def publish(data: dict[str, str], transient: dict[str, str], update: bool) -> None:
+        shown.append((data["text/plain"], transient["display_id"], update))
+
+    for number, config in enumerate(({"IPKernelApp": {}}, {})):
+        ipython = SimpleNamespace(
+            get_ipython=lambda config=config: SimpleNamespace(config=config),
+            display=SimpleNamespace(publish_display_data=publish),
+        )
+        monkeypatch.setitem(sys.modules, "IPython", ipython)
+        convert(np.zeros((50, 3)), tmp_path / f"{number}.h5")
+    assert shown[-2][0].startswith("packing: 50 of 50, ")
+    assert shown[-1][0] == ""
+    assert [update for _, _, update in shown] == [False] + [True] * (len(shown) - 1)
+    assert len({key for _, key, _ in shown}) == 1
+    assert capsys.readouterr() == ("", "")
+
+
+def test_a_report_is_a_table_in_notebooks(tmp_path: Path) -> None:
+    """It says what was packed and, of what was skipped, where and why, as far as there is room."""
+    folder = tmp_path / "a<b>"
+    for name in ("x", "y"):
+        (folder / name).mkdir(parents=True)
+        Image.new("RGB", (4, 4)).save(folder / name / "good.png")
+    page = convert(folder, tmp_path / "set.h5")._repr_html_()
+    assert "2 samples" in page
+    assert "2: x, y" in page
+    assert "skipped" not in page
+    for number in range(7):
+        (folder / "x" / f"{number}.png").write_text("<html>")
+    page = convert(folder, tmp_path / "bad.h5", skip_bad=True)._repr_html_()
+    assert "skipped: 7" in page
+    assert page.count("not an image of a kind that is read") == 5
+    assert "<html>" not in page

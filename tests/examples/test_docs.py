@@ -36,7 +36,11 @@ import converters
 from asyncreader.cli.main import main
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-PAGES = ["README.md", *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md"))]
+PAGES = [
+    "README.md",
+    "AGENTS.md",
+    *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md")),
+]
 
 #: Modules that a block may need and that need not be installed.
 OPTIONAL = {"torch", "jax", "keras", "ray", "lightning", "accelerate", "matplotlib", "msgpack"}

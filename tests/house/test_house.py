@@ -8,7 +8,6 @@ import inspect
 import itertools
 import re
 import subprocess
-import tomllib
 from pathlib import Path
 
 import pytest
@@ -64,12 +63,6 @@ def test_all_errors_are_public() -> None:
         assert getattr(asyncreader, name) is getattr(errors, name)
 
 
-def test_version() -> None:
-    """The version is that of pyproject.toml."""
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    assert asyncreader.__version__ == project["version"]
-
-
 def test_reader_methods() -> None:
     """What users call on a reader and a batch: nothing gets lost, nothing slips in."""
 
@@ -95,6 +88,7 @@ def test_reader_methods() -> None:
             "place",
             "present",
             "release",
+            "show",
             "source",
             "step",
         ),
@@ -268,7 +262,7 @@ def test_top_level() -> None:
     """The top level holds what it is meant to hold."""
     allowed = {"asyncreader", "converters", "docs", "tests", "sample_data", "pyproject.toml"}
     allowed |= {"README.md", "LICENSE", "CHANGELOG.md", "SECURITY.md", "mkdocs.yml"}
-    allowed |= {"CITATION.cff", "CONTRIBUTING.md"}
+    allowed |= {"AGENTS.md", "CITATION.cff", "CONTRIBUTING.md", "packaging"}
     tracked = subprocess.run(
         ["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=False
     )

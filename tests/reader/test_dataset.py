@@ -6,7 +6,9 @@ import base64
 import io
 import pickle
 import re
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import h5py
@@ -26,6 +28,7 @@ from asyncreader import (
     ReaderClosedError,
     SourceNotFoundError,
 )
+from asyncreader.adapters.base import Loader
 
 COUNT = sum(SIZES)
 IMAGES = pictures(COUNT, (24, 20, 3))
@@ -232,6 +235,9 @@ def test_what_a_notebook_shows(tmp_path: Path) -> None:
         batch.release()
         assert "given back" in batch._repr_html_()
         assert not shown_in(batch._repr_html_())
+    with Loader[Any]({"path": path}, {}) as loader:
+        page = loader.reader._repr_html_()
+        assert loader._repr_html_() == page.replace("AsyncReader a&lt;b", "Loader a&lt;b")
     with AsyncReader(path, batch_size=4, layout="NHWC", dtype="float32", scale=2.0) as reader:
         batch = next(iter(reader))
         assert len(shown_in(batch._repr_html_())) == 4
@@ -244,6 +250,48 @@ def test_what_a_notebook_shows(tmp_path: Path) -> None:
             for page in (ds._repr_html_(), reader._repr_html_(), next(iter(reader))._repr_html_()):
                 assert "<table>" in page
                 assert not shown_in(page)
+
+
+def test_a_batch_is_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """show() prints what a batch holds; in a notebook it shows so many of its pictures too, those
+    of a window side by side, with the labels. ParamsError for a number that is none, and
+    ReaderClosedError for a batch that was given back."""
+    path = write_hdf5(tmp_path / "a.h5", packed(IMAGES))
+    shown: list[dict[str, str]] = []
+    ipython = SimpleNamespace(
+        get_ipython=lambda: SimpleNamespace(config={"IPKernelApp": {}}),
+        display=SimpleNamespace(publish_display_data=lambda data, **_: shown.append(data)),
+    )
+    with AsyncReader(path, batch_size=9) as reader:
+        batch = next(iter(reader))
+        batch.show()
+        printed = capsys.readouterr().out
+        assert printed.splitlines()[1] == "  data     (9, 3, 24, 20) uint8"
+        monkeypatch.setitem(sys.modules, "IPython", ipython)
+        batch.show(3)
+        assert capsys.readouterr().out == ""
+        assert shown[0]["text/plain"] + "\n" == printed
+        np.testing.assert_array_equal(shown_in(shown[0]["text/html"]), IMAGES[:3])
+        for wrong in (-1, 2.5, "all"):
+            with pytest.raises(ParamsError, match="count"):
+                batch.show(wrong)  # type: ignore[arg-type]
+        batch.release()
+        with pytest.raises(ReaderClosedError, match="given back"):
+            batch.show()
+    with h5py.File(tmp_path / "b.h5", "w") as file:
+        file["x"], file["image"] = np.zeros((COUNT, 5)), IMAGES
+        file["y"], file["ends"] = np.arange(COUNT), [COUNT]
+    names = {"data_field": ["x", "image"], "labels_field": ["y", "x"], "episodes": "ends:ends"}
+    given = {"path": tmp_path / "b.h5", **names, "window": {"image": 2}}
+    with AsyncReader(given, batch_size=4) as reader:
+        next(iter(reader)).show(2)
+    page = shown[-1]["text/html"]
+    pairs = [np.concatenate(IMAGES[i : i + 2], axis=1) for i in range(2)]
+    np.testing.assert_array_equal(shown_in(page), pairs)
+    assert "data[1]" in page
+    assert "label 1 #1" in page
 
 
 STATISTICS: dict[str, Any] = {

@@ -325,7 +325,8 @@ class _Trial:
         table = os.path.join(self._folder, "pictures.csv")
         with open(table, "w", encoding="utf-8", errors="surrogateescape", newline="") as file:
             csv.writer(file).writerows((path, 0) for path in self._paths)
-        convert(self._src, target, encoding="original", labels=table, skip_bad=True, **how)
+        options = {"encoding": "original", "labels": table, "skip_bad": True, **how}
+        convert(self._src, target, progress=False, **options)
 
     def _forms(self, unmarked: bool, deep: bool) -> list[Proposal]:
         """The ways to pack that are tried. ``unmarked``: most are JPEGs without restart markers;

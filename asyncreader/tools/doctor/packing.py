@@ -83,7 +83,7 @@ def _pack(
         target = os.path.join(folder, f"{form.name}-{wanted}.h5")
         begun = time.perf_counter()
         params = {**read, "subset": chosen}
-        report = convert(path, target, params=params, skip_bad=True, **form.convert)
+        report = convert(path, target, params=params, skip_bad=True, progress=False, **form.convert)
         took = time.perf_counter() - begun
         each = report.bytes / max(1, report.count)
         most = min(facts.count, int(_SAMPLE_BYTES / max(each, 1)))
@@ -94,7 +94,7 @@ def _pack(
                 # pixels that all lie in a core's cache would be copied too fast: the same again
                 larger = os.path.join(folder, f"{form.name}.h5")
                 again = {"subset": np.arange(most, dtype=np.int64) % report.count}
-                report = convert(target, larger, params=again)
+                report = convert(target, larger, params=again, progress=False)
                 target = larger
             return PackedSample(target, each, report.count)
         os.unlink(target)
