@@ -158,38 +158,36 @@ def aligned_empty(shape: tuple[int, ...], dtype: npt.DTypeLike) -> Array:
 _SMALL_FILE: Final = 16 << 20
 
 
-def _mincore(address: int, size: int) -> UInt8 | None:
-    """Of each page from ``address`` on whether it is in memory (mincore(2)): 1 or 0; None where the
-    system does not tell."""
-    known = ctypes.create_string_buffer(-(-size // PAGE))
-    try:
-        if _libc is None or _libc.mincore(address, size, known) != 0:
-            return None
-    except AttributeError:
-        return None
-    held: UInt8 = np.frombuffer(known.raw, np.uint8) & np.uint8(1)
-    return held
+#: mincore(2): notes of each page from an address on whether it is in memory, in the lowest bit of a
+#: byte; None where the system lacks it.
+_mincore: Final = getattr(_libc, "mincore", None)
 
 
 def cached_pages(mapped: UInt8) -> UInt8 | None:
     """For each page of a mapped file whether it is in the page cache: 1 or 0; None where the system
     does not tell."""
-    return _mincore(mapped.ctypes.data, mapped.size)
+    known = ctypes.create_string_buffer(-(-mapped.size // PAGE))
+    if _mincore is None or _mincore(mapped.ctypes.data, mapped.size, known) != 0:
+        return None
+    held: UInt8 = np.frombuffer(known.raw, np.uint8) & np.uint8(1)
+    return held
 
 
 def cached_share(mapped: UInt8) -> float:
     """Part of a mapped file's pages in the page cache, 0 to 1; 1.0 where the system does not tell.
-    Of a large file 128 evenly spread pages are looked at, in some 0.5 ms.
+    Of a large file 128 evenly spread pages are looked at, in some 0.2 ms: batch after batch asks.
     """
     if mapped.size <= _SMALL_FILE:
         pages = cached_pages(mapped)
         return 1.0 if pages is None else float(pages.mean())
+    if _mincore is None:
+        return 1.0
     samples, held = 128, 0
+    address, known = mapped.ctypes.data, ctypes.create_string_buffer(1)
     for number in np.linspace(0, (mapped.size - 1) // PAGE, samples).astype(np.int64).tolist():
-        page = _mincore(mapped.ctypes.data + number * PAGE, PAGE)
-        if page is None:
+        if _mincore(address + number * PAGE, PAGE, known) != 0:
             return 1.0
-        held += int(page[0])
+        held += known.raw[0] & 1
     return held / samples
 
 
