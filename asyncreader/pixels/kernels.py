@@ -31,7 +31,7 @@ from collections.abc import Callable, Iterable, Iterator
 from types import ModuleType
 from typing import Any, Final
 
-from . import augment_twins, numbers_twins, planes_twins, sparse_twins, twins
+from . import augment_twins, box_twins, numbers_twins, planes_twins, sparse_twins, twins
 
 feistel_rows: Callable[..., None]
 permuted_rows: Callable[..., None]
@@ -69,13 +69,17 @@ affine_nearest: Callable[..., None]
 warp: Callable[..., None]
 cast_numbers: Callable[..., None]
 copy_runs: Callable[..., None]
+copy_boxes: Callable[..., None]
 add_rows_f4: Callable[..., None]
 add_rows_f8: Callable[..., None]
 add_rows_i8: Callable[..., None]
 
 _TWINS: Final[dict[str, Callable[..., None]]] = {
     name.removesuffix("_numpy"): twin
-    for module in (twins, planes_twins, augment_twins, numbers_twins, sparse_twins)
+    for module in (
+        *(twins, planes_twins, augment_twins, numbers_twins),
+        *(sparse_twins, box_twins),
+    )
     for name, twin in vars(module).items()
     if name.endswith("_numpy")
 }

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
+from typing import Any, Generic, Protocol, TypeAlias, TypeVar, runtime_checkable
 
 import numpy as np
 
@@ -25,7 +25,7 @@ from ..pixels.rows import E, RowError, RowJob
 from ..pixels.specs import OutputSpec, SampleSpec
 from ..pixels.transform import RowTransform
 from ..pixels.views import by_field
-from ..sampling.episodes import Windows, field_count
+from ..sampling.episodes import FieldRows, Reach, Windows, field_count
 from ..sampling.lengths import Lengths
 from ..sampling.patches import Patches, Volumes
 from ..stats import Meter
@@ -38,6 +38,9 @@ from .request import Request, no_field
 
 File = TypeVar("File", bound=ByteFile)
 Found = TypeVar("Found")
+
+#: What the rows of a field in windows follow from: fields that have it in common are read alike.
+_Rule: TypeAlias = tuple[Reach, FieldRows | None]
 
 #: At most so many samples are tried to find one that can be decoded.
 _LOOKED_AT = 16
@@ -295,6 +298,7 @@ class OpenSet:
         if self.facts.remote and len(self.parts) > 1:  # request all before waiting for the first
             self.prefetch(plan.records)
         fields = zip(by_field(fills, fills), by_field(fills, outs), strict=True)
+        made: dict[_Rule, tuple[RowJob, Int64]] = {}
         for name, part, (own, into) in zip(self.names, self.parts, fields, strict=True):
             alike = part is self.first or self.windows is not None
             if not alike and any(self._may_differ(fills[0], one) for one in own):
@@ -305,7 +309,10 @@ class OpenSet:
             if _size(self.spec) is None and any(isinstance(s, Moved) for s in own[0].wanted.steps):
                 sizes = map(Inspector(self.first).size, self.records(rest.records).tolist())
                 rest = rest._replace(frames=np.array(list(sizes), np.int64))
-            for bad in self._read(name, part, rest, own, into, meter):
+            found = self._read(name, part, rest, own, into, meter, made)
+            if found:
+                made.clear()  # they are left out of the fields that follow
+            for bad in found:
                 if self.named:
                     bad.error.what = f"field {name!r}: {bad.error.what}"
                 if self.windows is not None or self.patches is not None:
@@ -326,28 +333,41 @@ class OpenSet:
         fills: Sequence[RowTransform],
         outs: Sequence[Array],
         meter: Meter,
-    ) -> Iterable[RowError]:
+        made: dict[_Rule, tuple[RowJob, Int64]],
+    ) -> Collection[RowError]:
         """Read one field. A window is more rows with one key; it is bad if one of its rows is."""
         if self.windows is None:
             return read_field(part, job, fills, outs, meter)
         if self._whole(name):
             return self._read_whole(name, part, job, fills[0], outs[0], meter)
-        records, inside = self.windows.stored(name, job.records)
-        if inside is None:
+        if self.windows.width(name) is None:
+            records = self.windows.stored(name, job.records)[0]
             return read_field(part, job._replace(records=records), fills, outs, meter)
         (out,) = outs  # windows have no views
-        count, width = records.shape
-        rows = job.rows[:, None] * width + np.arange(width)
-        each = job.pick(np.repeat(np.arange(count), width))
-        each = each._replace(records=records.reshape(-1), rows=rows.reshape(-1))
-        memory = out.reshape(-1, *out.shape[2:])
-        zeroed = self.windows.zeroed(name, job.records)
-        if zeroed is not None and zeroed.any():
-            memory[rows[zeroed]] = 0
-            each = each.pick(~zeroed.reshape(-1))
+        rule = self.windows.reach(name), self.windows.episodes.fields.get(name)
+        if rule not in made:
+            made[rule] = self._rows_of_windows(name, job)
+        each, zeroed = made[rule]
+        memory, width = out.reshape(-1, *out.shape[2:]), out.shape[1]
+        if zeroed.size:
+            memory[zeroed] = 0
         bad = read_field(part, each, fills, (memory,), meter)
         # one error for each sample
         return {row.row // width: RowError(row.row // width, row.error) for row in bad}.values()
+
+    def _rows_of_windows(self, name: str, job: RowJob) -> tuple[RowJob, Int64]:
+        """The rows of the samples' windows that are read, and those of the slot that are zeros."""
+        assert self.windows is not None
+        records = self.windows.stored(name, job.records)[0]
+        count, width = records.shape
+        rows = (job.rows[:, None] * width + np.arange(width)).reshape(-1)
+        each = job.pick(np.repeat(np.arange(count), width))
+        each = each._replace(records=records.reshape(-1), rows=rows)
+        zeroed = self.windows.zeroed(name, job.records)
+        if zeroed is None or not zeroed.any():
+            return each, rows[:0]
+        flat = zeroed.reshape(-1)
+        return each.pick(~flat), rows[flat]
 
     def _read_whole(
         self,
@@ -357,7 +377,7 @@ class OpenSet:
         fill: RowTransform,
         out: Array,
         meter: Meter,
-    ) -> Iterable[RowError]:
+    ) -> Collection[RowError]:
         """Read whole episodes of one field: their rows, cut or filled up. One is bad if one of its
         rows is."""
         assert self.windows is not None

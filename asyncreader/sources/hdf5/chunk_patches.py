@@ -220,8 +220,6 @@ class ChunkPatches(PatchSource):
         def decode(number: int, memory: UInt8) -> None:
             memory = memory[: self._grid.chunk_bytes]  # that of another file may be larger
             number -= self._first
-            pixels = decoded(self._grid, number, self.store, self._library, meter, memory)
-            if not np.may_share_memory(pixels, memory):
-                memory[:] = pixels
+            decoded(self._grid, number, self.store, self._library, meter, memory)
 
         return decode

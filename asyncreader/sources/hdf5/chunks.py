@@ -8,14 +8,15 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property
-from typing import Any, Final, NamedTuple, Protocol, TypeAlias
+from functools import cached_property, lru_cache
+from typing import Any, Final, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from ...array_types import Array, Int64, UInt8
 from ...errors import DecodeError
+from ...pixels import kernels
 from ...pixels.rows import RowWriter, Writer
 from ...pixels.transform import SCRATCH
 from ...stats import Meter
@@ -31,6 +32,9 @@ MEMORY: Final = MemoryStore()
 CACHE_BYTES: Final = 64 << 20
 #: The largest piece that is put together of chunks which samples are cut over.
 MOST_ASSEMBLED: Final = 16 << 20
+#: Bytes of chunks that are decoded before they are put together in one call: less than a core's
+#: cache holds.
+DECODED_AT_ONCE: Final = 1 << 20
 #: Chunks whose rows are copied in one call after they were decoded, and are pinned until then.
 TOGETHER: Final = 32
 
@@ -53,14 +57,58 @@ class ChunkGrid:
         """Chunks along each axis."""
         return tuple(-(-n // c) for n, c in zip(self.shape, self.chunk, strict=True))
 
-    @property
+    @cached_property
     def chunk_bytes(self) -> int:
         """Bytes of one decoded chunk."""
         return math.prod(self.chunk) * self.dtype.itemsize
 
 
-#: Gives the values of a decoded chunk, of which a part lies inside the data set.
-Cut: TypeAlias = Callable[[UInt8, tuple[slice, ...]], Array]
+class Cuts(NamedTuple):
+    """The chunks that the samples of a data set are cut over: their numbers for the first of those
+    along the samples, and what is added to these for the next, ``step``.
+
+    Where they lie in a sample, in bytes: ``places`` (n,); how much of it they hold: ``extents``
+    (n, 1 + rank), with the number of samples before; bytes from one element to the next in a chunk
+    and in samples that lie one behind the other, along these axes: ``near``, ``far`` (1 + rank,).
+    ``beside``: so many lie beside each other along the last axis.
+    """
+
+    numbers: Int64
+    step: int
+    places: Int64
+    extents: Int64
+    near: Int64
+    far: Int64
+    beside: int
+
+    @staticmethod
+    @lru_cache(maxsize=16)  # the data sets of a set's groups are alike
+    def of(
+        shape: tuple[int, ...], chunk: tuple[int, ...], itemsize: int, axis: int, lead: int
+    ) -> Cuts:
+        """Those of a data set, whose ``lead`` axes from ``axis`` on number samples: these axes of
+        ``shape`` count only where they are not the first."""
+        others = [i for i in range(len(shape)) if not axis <= i < axis + lead]
+        grid = [-(-n // c) for n, c in zip(shape, chunk, strict=True)]
+        counts = [grid[i] for i in others]
+        first = np.arange(math.prod(grid[:axis]))[:, None] * math.prod(grid[axis:])
+        step = math.prod(grid[axis + lead :])
+        numbers = (first + np.arange(step)).reshape(-1)
+
+        def steps(sizes: list[int]) -> list[int]:
+            return [math.prod(sizes[i + 1 :]) * itemsize for i in range(len(sizes))]
+
+        each = steps(list(chunk))
+        near = [each[axis + lead - 1], *(each[i] for i in others)]
+        rows = math.prod(chunk[axis : axis + lead])
+        sizes = np.array([shape[i] for i in others], np.int64)
+        most = np.array([chunk[i] for i in others], np.int64)
+        far = np.array(steps([rows, *sizes.tolist()]), np.int64)
+        corners = np.indices(counts).reshape(len(counts), numbers.size).T * most
+        extents = np.full((numbers.size, 1 + len(others)), rows, np.int64)
+        extents[:, 1:] = np.minimum(most, sizes - corners)
+        places: Int64 = corners @ far[1:]
+        return Cuts(numbers, step, places, extents, np.array(near), far, grid[-1])
 
 
 class Pieces(NamedTuple):
@@ -146,14 +194,21 @@ def decoded(
     """A decoded chunk, in memory of its own (or in ``out``). DecodeError if it is damaged."""
     if library is not None:
         with decoding(meter):  # and reading, which the library does along with it
-            return library.read(number)
-    stored = store.view(int(grid.offsets[number]), int(grid.sizes[number]))
-    mask, size = int(grid.masks[number]), grid.chunk_bytes
-    with decoding(meter):
-        pixels = decode_chunk(stored, grid.filters, mask, size, grid.dtype.itemsize, out)
-        if np.may_share_memory(pixels, stored):
-            pixels = pixels.copy()  # nothing was to be undone
-    return pixels
+            pixels = library.read(number)
+    else:
+        stored = store.view(int(grid.offsets[number]), int(grid.sizes[number]))
+        mask, size = int(grid.masks[number]), grid.chunk_bytes
+        started = time.perf_counter()  # decoding() takes a microsecond more for each chunk
+        try:
+            pixels = decode_chunk(stored, grid.filters, mask, size, grid.dtype.itemsize, out)
+        finally:
+            meter.seconds["decode"] += time.perf_counter() - started
+        if out is None and np.may_share_memory(pixels, stored):
+            return pixels.copy()  # nothing was to be undone
+    if out is None or pixels is out:
+        return pixels
+    out[:] = pixels
+    return out
 
 
 class ChunkSource(BaseSource):
@@ -243,66 +298,63 @@ class ChunkSource(BaseSource):
             if pieces.whole and not self._single:
                 self._assemble(number - self._number, memory, meter)
                 return
-            pixels = self._decode(number - self._number, meter, memory)
-            if not np.may_share_memory(pixels, memory):
-                memory[:] = pixels
+            self._decode(number - self._number, meter, memory)
 
         return decode
-
-    def _across(self, along: int) -> Iterator[tuple[int, tuple[slice, ...], Cut]]:
-        """The chunks that the samples with number ``along`` are cut over: the number of each, where
-        it lies in a sample, and what gives its values (samples, ...) of its decoded bytes."""
-        grid, axis, lead = self._grid, self._axis, self._lead
-        others = [i for i in range(len(grid.shape)) if not axis <= i < axis + lead]
-        counts, steps = [grid.grid[i] for i in others], [grid.chunk[i] for i in others]
-        # of one axis for the samples, wherever it is; several are the first
-        rows = (*grid.chunk[:axis], self._pieces.rows, *grid.chunk[axis + lead :])
-        behind = math.prod(grid.grid[axis + lead :])
-        first = np.arange(math.prod(grid.grid[:axis]))[:, None] * math.prod(grid.grid[axis:])
-        numbers = (first + along * behind + np.arange(behind)).reshape(-1)
-
-        def cut(chunk: UInt8, where: tuple[slice, ...]) -> Array:
-            values = chunk.view(grid.dtype).reshape(rows)
-            values = np.moveaxis(values, axis, 0) if axis else values
-            inside: Array = values[(slice(None), *(slice(0, w.stop - w.start) for w in where))]
-            return inside
-
-        for number, across in zip(numbers.tolist(), np.ndindex(*counts), strict=True):
-            ends = zip(across, steps, (grid.shape[i] for i in others), strict=True)
-            yield number, tuple(slice(a * s, min((a + 1) * s, n)) for a, s, n in ends), cut
 
     def _across_all(self, pieces: Int64) -> Int64:
         """The numbers of all chunks of some pieces."""
         if self._single:
             return pieces
-        every = (number for along in pieces.tolist() for number, *_ in self._across(along))
-        return np.fromiter(every, np.int64)
+        every: Int64 = (pieces[:, None] * self._cuts.step + self._cuts.numbers).reshape(-1)
+        return every
 
     @cached_property
     def _sample_shape(self) -> tuple[int, ...]:
         shape, axis = self._grid.shape, self._axis
         return (*shape[:axis], *shape[axis + self._lead :])
 
+    @cached_property
+    def _cuts(self) -> Cuts:
+        grid, axis, lead = self._grid, self._axis, self._lead
+        # alike in groups of different length
+        shape = grid.shape if axis else (0,) * lead + grid.shape[lead:]
+        return Cuts.of(shape, grid.chunk, grid.dtype.itemsize, axis, lead)
+
     def _assemble(self, along: int, memory: UInt8, meter: Meter) -> None:
         """Put a piece together of the chunks that its samples are cut over."""
-        out = memory.view(self._grid.dtype).reshape(self._pieces.rows, *self._sample_shape)
-        scratch = SCRATCH.take("cut chunk", self._grid.chunk_bytes)
-        for number, where, cut in self._across(along):
-            chunk = self._decode(number, meter, scratch)
+        cuts, size, item = self._cuts, self._grid.chunk_bytes, self._grid.dtype.itemsize
+        numbers = (cuts.numbers + along * cuts.step).tolist()
+        together = min(len(numbers), max(1, DECODED_AT_ONCE // size))
+        if together > cuts.beside:
+            together -= together % cuts.beside
+        scratch = SCRATCH.take("cut chunks", together * size)
+        chunks = [scratch[at : at + size] for at in range(0, together * size, size)]
+        sources, targets = address_of(scratch) + np.arange(together) * size, address_of(memory)
+        for first in range(0, len(numbers), together):
+            some = slice(first, first + together)
+            for number, chunk in zip(numbers[some], chunks, strict=False):
+                self._decode(number, meter, chunk)
+            places, extents = cuts.places[some] + targets, cuts.extents[some]
             with decoding(meter):
-                out[(slice(None), *where)] = cut(chunk, where)
+                kernels.copy_boxes(
+                    sources[: places.size], places, extents, cuts.near, cuts.far, item
+                )
 
     def _samples(self, along: int, inside: Int64, meter: Meter) -> Array:
         """The samples at ``inside`` of those with number ``along``, which are no piece together."""
         out = np.empty((inside.size, *self._sample_shape), self._grid.dtype)
-        decode = self._decoder(meter)
-        for chunk, where, cut in self._across(along):
-            number = chunk + self._number
+        decode, cuts, size = self._decoder(meter), self._cuts, self._grid.dtype.itemsize
+        numbers = (cuts.numbers + along * cuts.step + self._number).tolist()
+        targets = address_of(out) + np.arange(inside.size) * cuts.far[0]
+        rows, near, far = inside * cuts.near[0], cuts.near[1:], cuts.far[1:]
+        for number, place, extent in zip(numbers, cuts.places, cuts.extents[:, 1:], strict=True):
             while (found := self.cache.get(number, decode, alone=True)) is None:
                 with decoding(meter):  # which another thread does
                     self.cache.wait(number)
             try:
-                out[(slice(None), *where)] = cut(found.pixels[: self._pieces.nbytes], where)[inside]
+                sources, extents = rows + address_of(found.pixels), np.tile(extent, (rows.size, 1))
+                kernels.copy_boxes(sources, targets + place, extents, near, far, size)
             finally:
                 self.cache.unpin([found.entry])
         return out
@@ -420,10 +472,8 @@ class ChunkSource(BaseSource):
                 break
             target = writer.memory(i)
             try:
-                pixels = self._decode(record, writer.meter, target)
+                self._decode(record, writer.meter, target)
             except DecodeError as exc:
                 writer.fail(i, exc)
                 continue
-            if pixels.ctypes.data != target.ctypes.data:
-                target[:] = pixels
             writer.placed(i)

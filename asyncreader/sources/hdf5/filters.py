@@ -99,7 +99,8 @@ def _undo_deflate(data: UInt8, step: Filter, size: int, item: int) -> UInt8:
 def _inflate_into(data: UInt8, out: UInt8) -> UInt8:
     imagecodecs = find_imagecodecs()
     if imagecodecs is not None:
-        return _bytes(imagecodecs.deflate_decode(data, out=out))
+        decoded = imagecodecs.deflate_decode(data, out=out)
+        return out if decoded is out else _bytes(decoded)
     # zlib takes twice as long; what a byte more shows to be too long has not the right size
     step = zlib.decompressobj()
     found = _bytes(step.decompress(data.data, out.size + 1))

@@ -107,11 +107,14 @@ class GroupSource(BaseSource):
         at = self._members.addresses[which]
         inside = records - self._starts[which]
         flat = at != CHUNKED
-        if flat.any():
+        every = bool(flat.all())
+        if every or flat.any():
             offsets = (at + inside * self.spec.row_bytes)[flat]
             if self.store.remote:
                 self.store.will_need(offsets, np.full(offsets.size, self.spec.row_bytes))
-            writer.bulk(self.store, offsets, None if flat.all() else flat)
+            writer.bulk(self.store, offsets, None if every else flat)
+        if every:
+            return
         for number in np.unique(which[~flat]).tolist():
             if writer.stopped:
                 break

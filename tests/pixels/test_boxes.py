@@ -1,0 +1,40 @@
+"""The kernel that copies boxes, and its twin, against numpy's slices."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from asyncreader.pixels import box_twins, kernels
+
+
+@pytest.mark.parametrize("twin", [False, True])
+def test_boxes_are_copied(twin: bool) -> None:
+    """Boxes of any rank, size of elements and order of axes go where they belong, and nothing else
+    is written; those of one byte that lie in threes are woven, with 16 in a line and with fewer."""
+    copy = box_twins.copy_boxes_numpy if twin else kernels.copy_boxes
+    rng = np.random.default_rng(3)
+    for trial in range(300):
+        rank, item = int(rng.integers(1, 5)), int(rng.choice([1, 1, 2, 3, 4, 8, 16]))
+        full = rng.integers(1, 40 if rank < 3 else 7, rank)
+        order, count = rng.permutation(rank), int(rng.integers(1, 8))
+        if woven := trial % 3 == 0:
+            item, order, full[-1], count = 1, np.arange(rank), 1, 3 + trial % 2 * trial % 5
+        stored = rng.integers(0, 256, (count, *full[order], item), np.uint8)
+        extents = np.array([[rng.integers(0, n + 1) for n in full] for _ in range(count)])
+        if trial % 2 == 0:
+            extents[:] = full
+        # woven: one box beside the other along the last axis; else one behind the other
+        shape = (1, *full[:-1], count) if woven else (count, *full)
+        outs = [np.full((*shape, item), 9, np.uint8) for _ in range(2)]
+        steps = outs[0].strides[-2] if woven else outs[0].strides[0]
+        targets = outs[0].ctypes.data + np.arange(count) * steps
+        sources = stored.ctypes.data + np.arange(count) * stored.strides[0]
+        near = np.array(stored.strides[1:-1])[np.argsort(order)]
+        copy(sources, targets, extents, near, np.array(outs[0].strides[1:-1]), item)
+        for i in range(count):
+            part = tuple(map(slice, extents[i]))
+            values = stored[i].transpose(*np.argsort(order), rank)[part]
+            into = outs[1][0][..., i : i + 1, :] if woven else outs[1][i]
+            into[part] = values
+        np.testing.assert_array_equal(*outs, err_msg=f"{trial}")
