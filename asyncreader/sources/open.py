@@ -37,7 +37,7 @@ from .layouts.npy import index_npy
 from .layouts.open_lmdb import index_lmdb
 from .patches import patches_of
 from .ragged import array_offsets, ragged_field
-from .request import Columns, Cut, NoFieldError, Request, check_labels
+from .request import Columns, Cut, NoFieldError, NoSamplesError, Request, check_labels
 from .sets.lists import join, join_packed
 from .sets.mixed import MixedSet, mix
 from .sets.open_cache import open_limit
@@ -205,19 +205,28 @@ def _open(path: Paths, fields: Request, io: str, expect: str | None = None) -> O
         if many is not None:
             return many
     files: list[OpenSet] = []
+    empty: list[NoSamplesError] = []
     with _all_or_none(files):
         try:
             for name in names:
-                for found in _open_named(name, fields, io, expect):
-                    files.append(found)
-                    if fields.windowed or fields.episodes is not None:
-                        files[-1] = _as_episode(found, fields)
+                try:
+                    for found in _open_named(name, fields, io, expect):
+                        files.append(found)
+                        if fields.windowed or fields.episodes is not None:
+                            files[-1] = _as_episode(found, fields)
+                except NoSamplesError as exc:
+                    if not _episode_each(fields):
+                        raise
+                    empty.append(exc)
         except AsyncReaderError as exc:
             exc.shift_record(sum(file.facts.count for file in files))
             raise
+        if not files and empty:
+            raise empty[0]
         if not files:
             raise SourceNotFoundError("no files were named", path=str(path))
-        return files[0] if len(files) == 1 else join(files)
+        whole = files[0] if len(files) == 1 else join(files)
+        return _with_empty(whole, len(empty)) if empty else whole
 
 
 def _open_many(
@@ -473,10 +482,24 @@ def _named(p: ReaderParams, found: OpenSet) -> OpenSet:
     return OpenSet(replace(index, windows=windows_of(p, index)), found.parts)
 
 
+def _episode_each(fields: Request) -> bool:
+    """Whether each file is an episode, where nothing in it says otherwise."""
+    several = fields.several and fields.windowed and fields.episodes is None
+    return fields.episodes == "files" or several
+
+
+def _with_empty(found: OpenSet, empty: int) -> OpenSet:
+    """The set with so many more empty episodes, which were left out."""
+    windows = found.windows
+    assert windows is not None
+    episodes = replace(windows.episodes, empty=windows.episodes.empty + empty)
+    index = replace(found.index, windows=replace(windows, episodes=episodes))
+    return OpenSet(index, found.parts)
+
+
 def _as_episode(found: OpenSet, fields: Request) -> OpenSet:
     """A file that is one episode, where each is; HDF5 files know that already."""
-    whole = fields.episodes == "files" or (fields.several and fields.episodes is None)
-    if not whole or found.windows is not None:
+    if not _episode_each(fields) or found.windows is not None:
         return found
     episodes = Episodes("files", np.array([found.facts.count]))
     windows = Windows(episodes, dict.fromkeys(found.index.fields))

@@ -11,7 +11,7 @@ from typing import Any, Final, Literal, TypeAlias
 
 import numpy as np
 
-from ..errors import ParamsError
+from ..errors import FormatError, ParamsError
 from ..formats import packed as fmt
 from ..pixels.specs import SampleSpec
 
@@ -136,6 +136,10 @@ class NoFieldError(ParamsError):
     """A field that a set lacks. ``there``: fields that it has and that can be read together."""
 
     there: tuple[str, ...] = ()
+
+
+class NoSamplesError(FormatError):
+    """A field without a sample, which in a file of its own is an empty episode."""
 
 
 def no_field(name: str, names: Sequence[str], path: str, option: str = "") -> NoFieldError:

@@ -44,7 +44,8 @@ PAGES = [
 
 #: Modules that a block may need and that need not be installed.
 OPTIONAL = {"torch", "jax", "keras", "ray", "lightning", "accelerate", "matplotlib", "msgpack"}
-OPTIONAL |= {"zarr", "obstore", "torchvision", "albumentations"}
+OPTIONAL |= {"zarr", "obstore", "torchvision", "albumentations", "webdataset", "tensorflow"}
+OPTIONAL |= {"robomimic", "anndata"}
 
 _BLOCK = re.compile(
     r"(?:^<!-- not run: ([^\n]+) -->\n)?^( *)```(\w*)\n(.*?)^\2```$", re.MULTILINE | re.DOTALL

@@ -137,19 +137,19 @@ PROVOKED: dict[str, Callable[[], object]] = {
     "nothing matches this pattern [...]": opened("missing*.h5"),
     "neither HDF5 nor LMDB by its content [...]": opened("page.h5"),
     "a folder without an LMDB data file in it [...]": opened("photos"),
-    "no field '...' in this set [...]; found ...": opened("foreign.h5"),
+    "no field '...' in this dataset [...]; found ...": opened("foreign.h5"),
     "'...' has another number of rows than the data [...]": opened(
         "foreign.h5", data_field="images", labels_field="few"
     ),
-    "no split '...' in the set [...]": opened(subset="train"),
-    "the order of this set's axes is ambiguous: it may be NCHW [...]": opened(
+    "no split '...' in the dataset [...]": opened(subset="train"),
+    "the order of this dataset's axes is ambiguous: it may be NCHW [...]": opened(
         "foreign.h5", data_field="axes", labels_field=None
     ),
     "the stored images differ in size, a batch cannot [...]": opened("sizes.h5", batch_size=2),
     "scale, mean and std need a float dtype": opened(scale=1 / 255),
     "mean has one value, or one per channel": opened(dtype="float32", mean=(0.5, 0.5)),
     "an epoch would have no batch": opened(batch_size=100),
-    'verify="always" of a set without checksums [...]': opened(
+    'verify="always" of a dataset without checksums [...]': opened(
         "foreign.h5", data_field="images", labels_field=None, verify="always"
     ),
     "cuda=True, but torch sees no GPU": opened(cuda=True),
@@ -177,8 +177,8 @@ PROVOKED: dict[str, Callable[[], object]] = {
     "the state is of other training: ... differs": used(_of_another_seed, shuffle=True),
     "the stored bytes of a sample are not the bytes that were packed [...]": opened("damaged.h5"),
     "the target exists already [...]": lambda: convert("photos", "train.h5"),
-    "the folder is flat: its pictures have no class [...]": lambda: convert("flat", "new.h5"),
-    "pictures of different sizes cannot be packed as raw pixels [...]": lambda: convert(
+    "the folder is flat: its images have no class [...]": lambda: convert("flat", "new.h5"),
+    "images of different sizes cannot be packed as raw pixels [...]": lambda: convert(
         "sizes", "new.h5"
     ),
     "the target's suffix does not say what to write": lambda: convert("photos", "new.zip"),

@@ -741,3 +741,25 @@ def test_columns_of_values_are_refused(tmp_path: Path) -> None:
             AsyncReader(source, max_length=3, columns=[0, 2])
         with pytest.raises(ParamsError, match="found field 'none'"):
             AsyncReader(source, max_length={"none": 3})
+
+
+def test_files_without_rows_are_empty_episodes(tmp_path: Path) -> None:
+    """Bags of features: an empty one is left out and counted, as an empty group is; alone it is an
+    error."""
+    lengths = (0, 3, 2, 0, 4)
+    for number, n in enumerate(lengths):
+        with h5py.File(tmp_path / f"bag_{number}.h5", "w") as file:
+            file["x"], file.attrs["grade"] = np.full((n, 2), number), number
+    given: dict[str, Any] = {"data_field": "x", "episodes": "files", "window": "episode"}
+    given |= {"max_length": 4, "labels_field": "@grade", "batch_size": 3}
+    with AsyncReader(str(tmp_path / "bag_*.h5"), **given) as reader:
+        batch = next(iter(reader))
+        assert batch.labels.tolist() == [1, 2, 4]
+        assert np.asarray(batch.lengths).tolist() == [3, 2, 4]
+        assert batch.data[:, 0, 0].tolist() == [1, 2, 4]
+    with asyncreader.open(str(tmp_path / "bag_*.h5"), data_field="x", window=2) as found:
+        assert len(found) == 2 + 1 + 3
+    with pytest.raises(FormatError, match="no samples"):
+        AsyncReader([tmp_path / "bag_0.h5", tmp_path / "bag_3.h5"], **given)
+    with pytest.raises(FormatError, match="no samples"):
+        AsyncReader([tmp_path / "bag_0.h5", tmp_path / "bag_1.h5"], data_field="x")

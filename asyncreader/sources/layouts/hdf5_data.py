@@ -34,7 +34,7 @@ from ..hdf5.filters import BUILT_IN_ONLY, LIBRARY, NAMES, check_filters, decode_
 from ..hdf5.vlen import ELEMENT, heap_extents
 from ..images import image_kind, stored_images
 from ..patches import ArrayVolumes, FlatVolumes, StoredVolumes, cut_volumes, of_volumes
-from ..request import stored_samples
+from ..request import NoSamplesError, stored_samples
 from . import fuel
 from .hdf5_ragged import index_ragged, offsets_of
 from .hdf5_set import AGAIN, Hdf5Set
@@ -105,7 +105,7 @@ def _raw(found: Hdf5Set, data: Dataset, member: str | None = None) -> SetIndex:
     name = found.fields.data
     dtype = stored_dtype(data, name, found.path)
     if data.ndim == 0 or data.shape[0] == 0 or 0 in data.shape:
-        raise FormatError(
+        raise NoSamplesError(
             f"dataset {name!r} has no samples", path=found.path, found=f"shape {data.shape}"
         )
     if found.fields.cut is not None:
