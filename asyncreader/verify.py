@@ -54,6 +54,8 @@ LISTED: Final = 1000
 #: Samples that one task looks at; of raw ones, those of about so many bytes.
 _RUN: Final = 256
 _TOGETHER: Final = 2 << 20
+#: Raw samples of a set from which on they are hashed by compiled code, many at a time.
+_MANY: Final = 20_000
 #: Bytes of a store that each thread asks for at once.
 _AHEAD_BYTES: Final = 32 << 20
 #: Runs that wait for each thread.
@@ -248,7 +250,8 @@ def _verify(path: str, source: OpenSet, how: _How, first: int = 0) -> VerifyRepo
         problem for name in source.names if (problem := check_paths(source, name)) is not None
     ]
     encoded = sum(part.spec.encoded for part in parts) if how.decode else 0
-    together = all(map(_alike, parts))
+    # of fewer samples the work takes less time than loading numba
+    together = facts.count >= _MANY and all(map(_alike, parts))
     step = _RUN
     if together:
         step = max(_RUN, _TOGETHER // max(part.spec.row_bytes for part in parts))

@@ -17,7 +17,6 @@ import importlib.util
 import io
 import json
 import math
-import os
 import statistics
 import sys
 import time
@@ -26,9 +25,6 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
-
-# asyncreader, h5py and others have the same file open; HDF5 reads this when it is loaded
-os.environ["HDF5_USE_FILE_LOCKING"] = "FALSE"
 
 import h5py
 import numpy as np
@@ -120,7 +116,7 @@ class BareChunks:
     """Inflates the chunks that rows of a data set touch, and does nothing else."""
 
     def __init__(self, path: Path, name: str) -> None:
-        with h5py.File(path, locking=False) as file:
+        with h5py.File(path) as file:
             data = file[name]
             self._chunk, self._shape = data.chunks, data.shape
             size = data.dtype.itemsize * math.prod(data.chunks)
@@ -402,7 +398,7 @@ def cells_readers(
 def cells_chunks(path: Path, workers: int) -> Contender:
     """Bare inflating of what random cells touch."""
     data, indices = BareChunks(path, "X/data"), BareChunks(path, "X/indices")
-    with h5py.File(path, locking=False) as file:
+    with h5py.File(path) as file:
         ends = file["X/indptr"][()]
 
     def inflate(rng: np.random.Generator) -> None:
@@ -480,7 +476,7 @@ def jets(folder: Path, options: argparse.Namespace) -> Iterator[dict[str, Any]]:
 
     path = jets_file(folder)
     names = [f"v{i}" for i in range(MEMBERS)]
-    file = h5py.File(path, locking=False)
+    file = h5py.File(path)
     table, rng = file["jets"], np.random.default_rng(0)
     rows = np.empty(1000, table.dtype)
 
@@ -554,7 +550,7 @@ def opening(folder: Path, options: argparse.Namespace) -> Iterator[dict[str, Any
             assert reader.count == GROUPS * (100 - WINDOW + 1)
 
     def plain() -> None:
-        with h5py.File(path, locking=False) as file:
+        with h5py.File(path) as file:
             for group in file["data"].values():
                 assert all(len(group[name].shape) == 2 for name in fields)
 

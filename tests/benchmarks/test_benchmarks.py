@@ -216,7 +216,6 @@ def test_fields_in_miniature(
 ) -> None:
     """The files of fields.py are made, and ours and bare inflating have rates; bare inflating
     touches the chunks of a window, and no other."""
-    monkeypatch.setenv("HDF5_USE_FILE_LOCKING", "FALSE")  # which the module sets
     monkeypatch.syspath_prepend(FOLDER)
     fields = importlib.import_module("fields")
     small = {"EPISODES": 6, "STEPS": 60, "JETS": 2000, "GROUPS": 30, "CELLS": 200, "GENES": 500}

@@ -535,3 +535,21 @@ def test_a_report_is_a_table_in_notebooks(tmp_path: Path) -> None:
     assert "skipped: 7" in page
     assert page.count("not an image of a kind that is read") == 5
     assert "<html>" not in page
+
+
+@pytest.mark.parametrize("many", [1, 1 << 30])
+@pytest.mark.parametrize("wide", [5, 300])
+def test_verify_finds_a_changed_row(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, many: int, wide: int
+) -> None:
+    """One byte of one row: compiled code that hashes many rows names it, and so does the other."""
+    rows = np.arange(700 * wide, dtype=np.float32).reshape(700, wide)
+    with Writer(tmp_path / "set.h5") as writer:
+        writer.add_many(rows)
+    monkeypatch.setattr("asyncreader.verify._MANY", many)
+    assert verify_file(str(tmp_path / "set.h5")).ok
+    with h5py.File(tmp_path / "set.h5", "r+") as file:
+        file["data"][413, 2] += 1
+    report = verify_file(str(tmp_path / "set.h5"))
+    assert report.bad == 1
+    assert "record 413" in report.problems[0]

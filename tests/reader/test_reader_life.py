@@ -513,10 +513,11 @@ def test_errors_keep_their_fields_through_pickling() -> None:
     """Every error type pickles with all its fields and its text."""
     fields = {"path": "a.h5", "index": 3, "key": "0000000003", "source_path": "cat/1.png"}
     fields |= {"found": "this", "expected": ("that", 5), "hint": "do so"}
-    kinds = [AsyncReaderError]
-    for kind in kinds:
-        kinds.extend(kind.__subclasses__())
-    assert len(kinds) == 15
+    every = [AsyncReaderError]
+    for kind in every:
+        every.extend(kind.__subclasses__())
+    kinds = [kind for kind in every if kind.__module__ == AsyncReaderError.__module__]
+    assert len(kinds) == 14
     for kind in kinds:
         error = kind("what", **fields)
         again = pickle.loads(pickle.dumps(error))
