@@ -6,6 +6,7 @@ import importlib
 import io
 import logging
 import re
+import sys
 import threading
 from typing import Any, Final, NamedTuple, TypeAlias
 
@@ -31,14 +32,28 @@ Pixels: TypeAlias = Array
 INSTALL: Final = "pip install -e '.[codecs]' in asyncreader's checkout"
 
 
+#: imagecodecs as it was loaded last; False where it was looked for and is not installed.
+_imagecodecs: Any = None
+
+
 def find_imagecodecs() -> Any | None:
-    """imagecodecs, or None where it is not installed; ImportError where it cannot be loaded."""
+    """imagecodecs, or None where it is not installed; ImportError where it cannot be loaded.
+
+    Each chunk and picture asks: to search for a module that is not there takes longer than to
+    decode one.
+    """
+    global _imagecodecs
+    there = sys.modules.get("imagecodecs", False)
+    if there is _imagecodecs:  # of one that another thread still loads this is not so
+        return None if there is False else there
     try:
-        return importlib.import_module("imagecodecs")
+        _imagecodecs = importlib.import_module("imagecodecs")
     except ModuleNotFoundError as exc:
         if exc.name != "imagecodecs":
             raise
+        _imagecodecs = sys.modules.get("imagecodecs", False)
         return None
+    return _imagecodecs
 
 
 def decode(
