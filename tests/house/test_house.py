@@ -262,7 +262,7 @@ def test_top_level() -> None:
     """The top level holds what it is meant to hold."""
     allowed = {"asyncreader", "converters", "docs", "tests", "sample_data", "pyproject.toml"}
     allowed |= {"README.md", "LICENSE", "CHANGELOG.md", "SECURITY.md", "mkdocs.yml"}
-    allowed |= {"AGENTS.md", "CITATION.cff", "CONTRIBUTING.md", "packaging"}
+    allowed |= {"AGENTS.md", "CITATION.cff", "CONTRIBUTING.md"}
     tracked = subprocess.run(
         ["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=False
     )

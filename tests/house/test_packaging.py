@@ -43,10 +43,10 @@ def recipe() -> str:
 
     def load_file_regex(load_file: str, regex_pattern: str, from_recipe_dir: bool) -> object:
         assert from_recipe_dir
-        path = ROOT / "packaging" / "conda" / load_file
+        path = ROOT / ".ci" / "conda" / load_file
         return re.search(regex_pattern, path.read_text(encoding="utf-8"))
 
-    text = (ROOT / "packaging" / "conda" / "meta.yaml").read_text(encoding="utf-8")
+    text = (ROOT / ".ci" / "conda" / "meta.yaml").read_text(encoding="utf-8")
     return jinja2.Environment().from_string(text).render(load_file_regex=load_file_regex)
 
 
