@@ -163,6 +163,7 @@ def run_line(line: str, files: dict[str, ast.AST]) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:The function AnnLoader is deprecated:FutureWarning")
 @pytest.mark.parametrize("page", PAGES)
 def test_blocks_run(page: str, beside_photos: Path) -> None:
     """Every block of commands and of Python on a page runs, one after the other."""
