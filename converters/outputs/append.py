@@ -55,7 +55,7 @@ class Grown:
                 "there is no sharded dataset to append to",
                 path=shown,
                 expected="a folder of shards",
-                hint="pack the first shards without append (--shards N)",
+                hint="write the first shards without append (--shards N)",
             )
         manifest = read_manifest(found)
         if len(manifest.earlier) >= MOST_ADDED or not manifest.digests:
