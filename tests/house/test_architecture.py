@@ -25,7 +25,7 @@ LAYERS = {
         "asyncreader.params",
         "asyncreader.sources",
         "asyncreader.pipeline asyncreader.verify asyncreader.testing",
-        "asyncreader.faces asyncreader.batch",
+        "asyncreader.faces asyncreader.batch asyncreader.opened",
         "asyncreader.dataset asyncreader.reader",
         "asyncreader.adapters",
         "converters",

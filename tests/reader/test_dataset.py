@@ -312,7 +312,7 @@ def test_statistics(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     axes = tuple(range(values.ndim)) if values.ndim > 2 else (0,)
     axes = axes[:-1] if pictures else axes
     for together in (1, 900, 1 << 20):
-        monkeypatch.setattr("asyncreader.dataset._MEASURED", together)
+        monkeypatch.setattr("asyncreader.opened._MEASURED", together)
         with asyncreader.open(data=values, subset=slice(1, None)) as ds:
             found = ds.statistics()["data"]
         chosen = values[1:].astype(np.float64)
