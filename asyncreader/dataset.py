@@ -1,4 +1,4 @@
-"""Dataset: a set to look into, sample by sample, without threads and without an order."""
+"""Dataset: a set to look into, sample by sample, without workers and without an order."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from .array_types import Bools, Int64
 from .batch import Array
 from .errors import ParamsError, ReaderClosedError
 from .moments import FieldStatistics
-from .opened import Opened, Rows, is_number, number_of, numbers_of
+from .opened import Opened, Rows, is_number, number_of, numbers_of, threads_for
 from .params import PARAMETERS, Given, ReaderKeywords, ReaderParams, given_params, parse_params
 from .params.declare import documented
 from .pipeline import build
@@ -83,6 +83,9 @@ class Dataset(Generic[S]):
     ``dataset[[3, 7]]`` are stacked: data (n, ...) and labels (n, ...). With ``subset`` the
     numbers are those of the subset.
 
+    Samples of one call are decoded by ``nthread`` threads, by all cores where that is not given;
+    by one in a worker process, and with a ``transform``. They end with the call.
+
     It takes the place of a map-style dataset of torch's DataLoader, with any start method: it is
     pickled as its parameters. Threads may share it. Errors: IndexError for a number that is not
     there, SampleError (ChecksumError, DecodeError) for a bad sample, ReaderClosedError after
@@ -117,7 +120,7 @@ class Dataset(Generic[S]):
         made = cls.__new__(cls)
         made._params, made._given, made._as_dict = params, dict(given), False
         made._lock, made._closed = threading.Lock(), False
-        made._opened = Opened(params, source, owned)
+        made._opened = Opened(params, source, owned, threads_for(params, given))
         return made
 
     def _now(self) -> Opened:
@@ -131,7 +134,9 @@ class Dataset(Generic[S]):
             if self._closed:
                 raise ReaderClosedError("this dataset was closed", hint="open it again")
             if self._opened is None or self._opened.pid != os.getpid():
-                self._opened = Opened(self._params, build.open_set(self._params))
+                threads = threads_for(self._params, self._given)
+                source = build.open_set(self._params)
+                self._opened = Opened(self._params, source, threads=threads)
             return self._opened
 
     # -- samples ---------------------------------------------------------------------------

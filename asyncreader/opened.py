@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import operator
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import cached_property
+from multiprocessing import parent_process
 from typing import Any, Final, NamedTuple, SupportsIndex, TypeGuard
 
 import numpy as np
@@ -17,8 +20,9 @@ from .keyed_random import STREAM_GEOMETRY, key_of, mix_rows
 from .moments import FieldStatistics, Moments
 from .params import PARAMETERS, ReaderParams
 from .pipeline import build
+from .pipeline.distributed import worker_count
 from .pipeline.fill_batch import BatchFiller
-from .pixels.rows import RowJob
+from .pixels.rows import RowError, RowJob
 from .pixels.specs import OutputSpec, SampleSpec
 from .pixels.transform import RowTransform
 from .sampling import sampler_of
@@ -31,10 +35,16 @@ from .sources.base import Source, read_rows
 from .sources.request import Cut
 from .sources.subset import resolve_rule
 from .stats import Meter
+from .system.futures import result_of, submit
 from .text import times
 
 #: Samples of so many bytes are read together where a whole set is gone through.
 _TOGETHER: Final = 16 << 20
+#: What threads are started for: seconds of decoding, bytes in all, and bytes of each chunk or
+#: picture: small ones take about as long in Python, where one thread holds up the other.
+_LEAST: Final = 3e-3
+_LEAST_BYTES: Final = 1 << 20
+_LEAST_EACH: Final = 32 << 10
 #: Bytes of samples whose statistics are worked out together.
 _MEASURED: Final = 2 << 20
 #: What belongs to training, or to whole batches: a dataset leaves it out.
@@ -97,8 +107,11 @@ class Rows(NamedTuple):
 class Opened:
     """A set that this process has open, and how its samples become rows."""
 
-    def __init__(self, params: ReaderParams, source: OpenSet, owned: bool = True) -> None:
+    def __init__(
+        self, params: ReaderParams, source: OpenSet, owned: bool = True, threads: int = 1
+    ) -> None:
         self.pid = os.getpid()
+        self._threads = threads
         self.source = source
         self._owned = owned
         try:
@@ -133,7 +146,12 @@ class Opened:
     @property
     def together(self) -> int:
         """Samples that are read together where all are gone through."""
-        return max(1, _TOGETHER // max(1, sum(fill.row_bytes for fill in self.fills)))
+        return max(1, _TOGETHER // self._bytes)
+
+    @cached_property
+    def _bytes(self) -> int:
+        """Bytes of a sample as it is served."""
+        return max(1, sum(fill.row_bytes for fill in self.fills))
 
     def records(self, numbers: Int64) -> Int64:
         """The record numbers of samples."""
@@ -153,11 +171,68 @@ class Opened:
             made = None if label is None else np.zeros((count, *label.shape), label.dtype)
             keys = mix_rows(key_of(self._params.seed, STREAM_GEOMETRY, 0), numbers)
             job = RowJob(records, np.arange(count), keys, None, numbers, labels, made)
-            for bad in sorted(self._filler.read(job, fills, outs, Meter()), key=lambda b: b.row):
+            for bad in sorted(self._read(job, fills, outs), key=lambda b: b.row):
                 raise bad.error
             labels = labels if made is None else made
         data = self._filler.handed_out(outs, fills)
         return Rows(self.source, data, labels, records, self._lengths)
+
+    def _read(
+        self, job: RowJob, fills: Sequence[RowTransform], outs: Sequence[Array]
+    ) -> Sequence[RowError]:
+        """Read samples, in several threads where much is to be decoded. The bad ones."""
+        meter = Meter()
+
+        def read(which: Int64 | slice) -> Sequence[RowError]:
+            return self._filler.read(job.pick(which), fills, outs, meter)
+
+        first, *todo = self._parts(job.records)
+        found = [*read(first)]
+        if not todo:
+            return found
+        left = sum(part.size for part in todo)
+        if meter.seconds["decode"] * left < _LEAST * (job.records.size - left):
+            return [*found, *read(np.concatenate(todo))]
+
+        def work() -> None:
+            with contextlib.suppress(IndexError):
+                while not meter.stopped:
+                    found.extend(read(todo.pop()))
+
+        # threads that stay would be in the way of a fork; to start one takes 0.1 ms
+        others = min(self._threads, len(todo)) - 1
+        with ThreadPoolExecutor(max(1, others), thread_name_prefix="asyncreader-dataset") as pool:
+            try:
+                helped = [submit(pool, work) for _ in range(others)]
+                work()
+                for one in helped:
+                    result_of(one)
+            finally:
+                meter.stopped = True
+        return found
+
+    @cached_property
+    def _block(self) -> int:
+        """Samples that are decoded together; 0 where one thread reads all samples."""
+        first, parts = self.source.first, self.source.parts
+        block = 1 if first.spec.encoded else first.index.block
+        decoded = any(part.spec.encoded or part.index.compression for part in parts)
+        many = self._threads > 1 and decoded and block * self._bytes >= _LEAST_EACH
+        return block if many else 0
+
+    def _parts(self, records: Int64) -> list[Any]:
+        """The places of samples in parts that threads can read, those of one chunk in one part: a
+        small one, by which the others are judged, and those. One thread reads what is one part."""
+        whole, block = [slice(None)], self._block
+        if not block or records.size < 2:
+            return whole
+        blocks, of = np.unique(records // block, return_inverse=True)
+        if blocks.size * block * self._bytes < _LEAST_BYTES:
+            return whole
+        edges = np.linspace(-(-blocks.size // 32), blocks.size, 4 * self._threads + 1)
+        edges = np.unique(edges.astype(np.int64))
+        part = np.searchsorted(edges, of, "right")
+        return [np.flatnonzero(part == k) for k in range(edges.size)]
 
     def _fills_of(self, records: Int64) -> tuple[RowTransform, ...]:
         """How pictures become rows in their own size. ParamsError where they have several."""
@@ -288,6 +363,16 @@ class Opened:
             self._filler.let_go()
         if self._owned:
             self.source.close()
+
+
+def threads_for(p: ReaderParams, given: Mapping[str, object]) -> int:
+    """Threads that decode what one call asks for: ``nthread`` where it was given. Else all usable
+    cores; but 1 in a worker process of a loader, and where samples go through the user's code."""
+    if "nthread" in given:
+        return worker_count(p)
+    if p.transform is not None or parent_process() is not None:
+        return 1
+    return worker_count(replace(p, nthread="auto"))
 
 
 def _in_order(p: ReaderParams, source: OpenSet) -> Schedule:
