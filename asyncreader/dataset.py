@@ -31,7 +31,7 @@ from .opened import Opened, Rows, is_number, number_of, numbers_of, threads_for
 from .params import PARAMETERS, Given, ReaderKeywords, ReaderParams, given_params, parse_params
 from .params.declare import documented
 from .pipeline import build
-from .sources import Inspector, OpenSet, fingerprint, open_there
+from .sources import Inspector, OpenSet, fingerprint, open_there, open_whole
 from .sources.labels import apart
 from .sources.ragged import longest_of
 from .text import some, times
@@ -422,11 +422,12 @@ def open(
     return made
 
 
-def look_into(params: Mapping[str, object]) -> Dataset:
+def look_into(params: Mapping[str, object], whole: bool = False) -> Dataset:
     """The set that ``params`` name, to look at what is stored: unlike :func:`open`, this does not
     ask whether its samples can be served as they say. Where nothing says which field is meant, all
-    that can be read together."""
-    p, source = open_there(parse_params(params, {}))
+    that can be read together; ``whole``: all that asyncreader packed."""
+    p = parse_params(params, {})
+    p, source = (p, open_whole(p.given_path)) if whole else open_there(p)
     if p.max_length is None:
         p = replace(p, max_length=longest_of(source))
     return Dataset.over(p, params, source, owned=True)

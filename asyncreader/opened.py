@@ -31,7 +31,7 @@ from .sampling.patches import Patched
 from .sampling.samplers import Storage
 from .sampling.schedule import Schedule
 from .sources import Inspector, OpenSet
-from .sources.base import Source, read_rows
+from .sources.base import Source, read_stored
 from .sources.request import Cut
 from .sources.subset import resolve_rule
 from .stats import Meter
@@ -282,28 +282,27 @@ class Opened:
             return
         spec = part.spec
         step = max(1, _MEASURED // max(1, 1 if spec.shape is None else spec.row_bytes))
-        alike = not spec.encoded and spec.shape is not None
         if spec.ragged:
             yield from self._values(part)
             return
-        plain = OutputSpec(layout="NHWC")
-        fill = RowTransform(spec, plain, part.facts.path) if alike else None
         whole = self.source.windows is not None  # a row may be in many windows, or in none
         count = part.facts.count if whole else self.length
         for at in range(0, count, step):
             records = np.arange(at, min(at + step, count), dtype=np.int64)
             records = records if whole else self.records(records)
-            if fill is None:
+            if spec.encoded or spec.shape is None:
                 for record in records.tolist():
                     yield self._pixels(part, record)
                 continue
-            out = np.empty(fill.allocate_shape(records.size), fill.dtype)
-            rows = np.arange(records.size)
-            job = RowJob(records, rows, np.zeros(records.size, np.uint64))
-            for bad in read_rows(part, job, fill, out, Meter()):
-                raise bad.error
-            rank = len(fill.row_shape)
-            yield out.reshape(-1, out.shape[-1]) if spec.axes or rank == 1 else out.reshape(-1)
+            out = self._good(part, records)
+            yield out.reshape(-1, out.shape[-1]) if spec.axes or out.ndim == 2 else out.reshape(-1)
+
+    def _good(self, part: Source, records: Int64, fill: RowTransform | None = None) -> Array:
+        """:func:`read_stored`; the first bad sample is an error."""
+        out, errors = read_stored(part, records, fill)
+        for bad in errors:
+            raise self.source.told(bad.error)
+        return out
 
     def _values(self, part: Source) -> Iterator[Array]:
         """The values of samples of different length, each by itself."""
@@ -314,10 +313,7 @@ class Opened:
             most = int(offsets[record + 1]) - int(offsets[record])
             if most:
                 fill = RowTransform(part.spec, OutputSpec(max_length=most), part.facts.path)
-                out = np.empty(fill.allocate_shape(1), fill.dtype)
-                job = RowJob(np.array([record]), np.zeros(1, np.int64), np.zeros(1, np.uint64))
-                for bad in read_rows(part, job, fill, out, Meter()):
-                    raise bad.error
+                out = self._good(part, np.array([record]), fill)
                 yield out[0] if out.ndim == 3 else out.reshape(-1)
 
     def _tiles(self, part: Source) -> Iterator[Array]:
@@ -326,16 +322,11 @@ class Opened:
         assert isinstance(sampler, Patched)
         cut = sampler.patches.volumes
         tiles = replace(sampler.patches, at="grid", step=cut.patch)
-        fill = RowTransform(spec, OutputSpec(layout="NHWC"), part.facts.path)
-        axes = self._cut.axes_of_sample(len(fill.row_shape) - spec.flat)
         together = max(1, _MEASURED // spec.row_bytes)
         for first in range(0, tiles.population, together):
             numbers = np.arange(first, min(first + together, tiles.population), dtype=np.int64)
-            records, rows = tiles.records(numbers), np.arange(numbers.size)
-            out = np.empty(fill.allocate_shape(numbers.size), fill.dtype)
-            job = RowJob(records, rows, np.zeros(numbers.size, np.uint64))
-            for bad in read_rows(part, job, fill, out, Meter()):
-                raise self.source.told(bad.error)
+            out = self._good(part, tiles.records(numbers))
+            axes = self._cut.axes_of_sample(out.ndim - 1 - spec.flat)
             for tile, shift in zip(out, tiles.repeated(numbers).tolist(), strict=True):
                 for axis, known in zip(axes, shift, strict=True):
                     tile = tile[(slice(None),) * axis + (slice(known, None),)]
@@ -351,11 +342,7 @@ class Opened:
         wanted = OutputSpec(layout="NHWC", size=Inspector(part).size(record), crop="none")
         name = self.source.names[self.source.parts.index(part)]
         whole = self.source if len(self.source.parts) == 1 else self.source.only(name)
-        fill = whole.fills(wanted)[0]
-        out = np.empty(fill.allocate_shape(1), fill.dtype)
-        job = RowJob(np.array([record]), np.zeros(1, np.int64), np.zeros(1, np.uint64))
-        for bad in read_rows(part, job, fill, out, Meter()):
-            raise bad.error
+        out = self._good(part, np.array([record]), whole.fills(wanted)[0])
         return out.reshape(-1, out.shape[-1])
 
     def close(self) -> None:
