@@ -195,15 +195,21 @@ class Opened:
             return [*found, *read(np.concatenate(todo))]
 
         def work() -> None:
-            with contextlib.suppress(IndexError):
-                while not meter.stopped:
-                    found.extend(read(todo.pop()))
+            while not meter.stopped:
+                try:
+                    part = todo.pop()
+                except IndexError:
+                    return
+                found.extend(read(part))
 
         # threads that stay would be in the way of a fork; to start one takes 0.1 ms
         others = min(self._threads, len(todo)) - 1
         with ThreadPoolExecutor(max(1, others), thread_name_prefix="asyncreader-dataset") as pool:
+            helped = []
             try:
-                helped = [submit(pool, work) for _ in range(others)]
+                with contextlib.suppress(RuntimeError):  # no more threads, or Python ends
+                    for _ in range(others):
+                        helped.append(submit(pool, work))
                 work()
                 for one in helped:
                     result_of(one)

@@ -388,6 +388,22 @@ def test_threads_decode_what_one_call_asks_for(
     assert read(nthread=2) == [2]
 
 
+def test_where_no_thread_can_be_started(
+    chunked: tuple[Path, list[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The caller's own thread reads all: at the limit of threads, and where Python ends."""
+
+    class Pool(ThreadPoolExecutor):
+        def submit(self, *_: Any) -> Any:
+            raise RuntimeError("can't start new thread")
+
+    (path, numbers) = chunked
+    with asyncreader.open(path, nthread=1) as ds, asyncreader.open(path, nthread=3) as threads:
+        wanted = ds[numbers]
+        monkeypatch.setattr("asyncreader.opened.ThreadPoolExecutor", Pool)
+        same(list(threads[numbers]), list(wanted))
+
+
 def test_a_bad_chunk_among_threads(chunked: tuple[Path, list[int]]) -> None:
     """The error is that of one thread: of the first sample asked for that is bad."""
     path, numbers = chunked
