@@ -210,6 +210,24 @@ def test_scale_in_miniature() -> None:
     assert all(f"``{name}``" in scale.__doc__ for name in scale.PARTS)
 
 
+def test_samples_by_number_in_miniature(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """by_number.py compares what it reads with h5py, and has a line for each way to ask."""
+    monkeypatch.syspath_prepend(FOLDER)
+    by_number = importlib.import_module("by_number")
+    rows = np.arange(1024 * 16, dtype=np.float32).reshape(1024, 16)
+    cases = {
+        "plain": (None, {}, lambda: rows),
+        "few, shuffle": (8, {"shuffle": True}, lambda: rows),
+    }
+    monkeypatch.setattr(by_number, "CASES", cases)
+    found = {}
+    for name, (chunk, _, _) in cases.items():
+        path = by_number.written(tmp_path, name)
+        found[name] = [line.split(" | ")[0] for line in by_number.measure(path, chunk, 1, None)]
+    each = ["| 1 of a chunk", "| 2 of a chunk", "| 4 of a chunk", "| in sequence"]
+    assert found == {"plain": ["| any rows"], "few, shuffle": each}
+
+
 @pytest.mark.slow
 def test_fields_in_miniature(
     bench: SimpleNamespace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
