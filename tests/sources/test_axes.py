@@ -102,7 +102,7 @@ def test_the_table_is_what_is_served(
             assert f"(B, {', '.join(map(str, found.shape[1:]))})".replace("(B, )", "(B,)") in said
         if more:
             continue
-        if "pictures" in said:
+        if "images" in said:
             dims = row.dims or (1, 2, 3, 4)
             expected = data.transpose(np.array(dims)[[0, 3, 1, 2]] - 1)
         else:
@@ -113,7 +113,7 @@ def test_the_table_is_what_is_served(
 def test_every_kind_of_answer_is_in_the_table() -> None:
     """The table has pictures, data as stored, data that are refused, and questions for the axes."""
     table = tables.shape_table()
-    for words in ("pictures", "as stored", "asks for the axes", "refused"):
+    for words in ("images, (B", "as stored", "asks for the axes", "refused"):
         assert words in table
     assert len(tables.SHAPES) == len({row.example for row in tables.SHAPES})
 

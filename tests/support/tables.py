@@ -94,19 +94,19 @@ class Shape(NamedTuple):
 
 #: The examples of the table in docs/layouts.md.
 SHAPES = (
-    Shape("pictures, channels last", (64, 48, 3)),
+    Shape("images, channels last", (64, 48, 3)),
     Shape("one or two channels", (64, 48, 1), "uint16"),
     Shape("one or two channels", (64, 48, 2), "float32"),
     Shape("channels first", (3, 64, 48)),
     Shape("channels first, named", (3, 64, 48), dims=(1, 3, 4, 2)),
-    Shape("very narrow pictures", (4, 48, 4)),
+    Shape("very narrow images", (4, 48, 4)),
     Shape("volumes", (16, 24, 24), "uint16"),
     Shape("shallow volumes", (3, 24, 24), "float32"),
     Shape("feature maps", (64, 7, 7), "float32"),
     Shape("5 bands", (5, 64, 48), "uint16"),
     Shape("12 bands", (64, 48, 12), "float32"),
     Shape("12 bands, named", (64, 48, 12), "float32", (1, 2, 3, 4)),
-    Shape("grey pictures", (64, 48)),
+    Shape("grey images", (64, 48)),
     Shape("matrices", (64, 48), "float32"),
     Shape("vectors", (10,), "float32"),
     Shape("numbers", (), "int64"),
@@ -138,10 +138,10 @@ def _served(one: Shape, size: tuple[int, int] | None = None) -> str:
     try:
         fill = RowTransform(stored, OutputSpec(size=size), "data")
     except ParamsError:
-        return "refused: no pictures"
+        return "refused: no images"
     _, *shape = fill.handed_out(np.empty(fill.allocate_shape(1), fill.dtype)).shape
     text = f"(B{''.join(f', {n}' for n in shape)}{'' if shape else ','})"
-    return f"as stored, {text}" if stored.axes is None else f"pictures, {text}"
+    return f"as stored, {text}" if stored.axes is None else f"images, {text}"
 
 
 def operation_table() -> str:
