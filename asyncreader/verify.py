@@ -213,7 +213,7 @@ def _verify_set(
             splits[split] = splits.get(split, 0) + samples
         if found.ok and not same(number):
             problems.append(
-                f"{shown}: the bytes outside its samples are not those that were packed"
+                f"{shown}: the bytes outside its samples have changed since it was written"
             )
         del problems[LISTED:]
         before += row.count
@@ -342,4 +342,4 @@ def check_paths(source: OpenSet, name: str) -> str | None:
         return str(exc)
     if found == expected:
         return None
-    return f"{facts.path}: its paths are not the ones that were packed"
+    return f"{facts.path}: its paths do not match their digest"

@@ -237,6 +237,7 @@ def test_fields_in_miniature(
     monkeypatch.syspath_prepend(FOLDER)
     fields = importlib.import_module("fields")
     small = {"EPISODES": 6, "STEPS": 60, "JETS": 2000, "GROUPS": 30, "CELLS": 200, "GENES": 500}
+    small["LONG"] = 1000
     for name, value in small.items():
         monkeypatch.setattr(fields, name, value)
     monkeypatch.setattr(fields, "installed", lambda name: False)
@@ -248,6 +249,9 @@ def test_fields_in_miniature(
         assert all(rate > 0 for rate in rates)
         assert sum("contender" in row for row in rows) >= least
         assert f"{part}" in fields.__doc__
+    rows = list(fields.index(tmp_path, options))
+    assert [row["rows"] for row in rows if "rows" in row] == ["1,000", "10,000", "30,000"]
+    assert all(row["us a batch"] > 0 for row in rows if "contender" in row)
     one = fields.BareChunks(tmp_path / "robot_gzip.hdf5", f"data/demo_0/obs/{fields.CAMERAS[0]}")
     corners = one.touched(45, 45 + fields.WINDOW)
     assert len(corners) == 2 * 4 * 4 * 3

@@ -69,7 +69,7 @@ def gather(
     path = p.given_path
     if not path or p.mix is not None:
         found = "data=" if p.mix is None else "mix="
-        raise ParamsError("a report is about one packed dataset", found=found, expected="path=")
+        raise ParamsError("a report is about one dataset", found=found, expected="path=")
     if p.subset is not None:
         raise ParamsError("a report is about a whole dataset", found="subset")
     with look_into(params) as ds:
