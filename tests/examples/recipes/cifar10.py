@@ -81,7 +81,9 @@ def main():
     torch.manual_seed(options.seed)
     shared = {**NUMBERS, "batch_size": 128, "njob": 3}
     with (
-        TorchReader(shared, **RANDOM, path=options.train, shuffle=True, seed=options.seed) as loader,
+        TorchReader(
+            shared, **RANDOM, path=options.train, shuffle=True, seed=options.seed
+        ) as loader,
         TorchReader(shared, path=options.test, last_batch="short") as test,
     ):
         model = network(len(loader.classes))
