@@ -1,0 +1,144 @@
+"""The recipes in ``tests/examples/recipes`` in a short form: each ends in the figure it is for."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from child_processes import child, ended
+from project import ROOT
+
+from asyncreader import Writer
+
+RECIPES = ROOT / "tests" / "examples" / "recipes"
+#: One thread for each library: where a machine is busy, their pools are ten times slower.
+ALONE = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+
+
+def needs(*modules: str) -> None:
+    for module in modules:
+        if importlib.util.find_spec(module) is None:
+            pytest.skip(f"{module} is not installed")
+
+
+def figures(folder: Path, script: Path, *words: str, launcher: tuple[str, ...] = ()) -> list[float]:
+    """The numbers of the last line that a script prints."""
+    line = [sys.executable, *launcher, script, *words]
+    pipe = subprocess.PIPE
+    with child(line, cwd=folder, env={**os.environ, **ALONE}, stdout=pipe, text=True) as process:
+        out = ended(process)[0]
+    assert process.returncode == 0, out
+    return [float(number) for number in re.findall(r"\d+\.\d+", out.splitlines()[-1])]
+
+
+@pytest.fixture(scope="module")
+def digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with train.h5 and test.h5: scikit-learn's digits as images of 32 x 32."""
+    needs("torch", "sklearn")
+    from sklearn.datasets import load_digits
+
+    folder = tmp_path_factory.mktemp("recipes")
+    found = load_digits()
+    images = np.kron(found.images, np.ones((4, 4))).astype(np.uint8)[..., None].repeat(3, axis=3)
+    for name, part in (("train.h5", slice(0, 1400)), ("test.h5", slice(1400, None))):
+        with Writer(folder / name) as writer:
+            for image, digit in zip(images[part] * 15, found.target[part], strict=True):
+                writer.add(image, str(digit))
+    return folder
+
+
+def test_each_says_how_it_is_run_and_stands_on_the_page() -> None:
+    """A recipe begins with the command that runs it, and docs/recipes.md has that command."""
+    page = (ROOT / "docs" / "recipes.md").read_text(encoding="utf-8")
+    for path in RECIPES.glob("*.py"):
+        text = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
+        (line,) = re.findall(rf"^(?:python|torchrun .*) \S*/{path.name} .*$", text, re.MULTILINE)
+        assert f"\n{line}\n" in page
+        assert all(line in page for line in re.findall("^asyncreader .*$", text, re.MULTILINE))
+
+
+@pytest.mark.slow
+def test_cifar10(digits: Path) -> None:
+    """The network of CIFAR-10 learns digits from random crops of packed images."""
+    script = RECIPES / "cifar10.py"
+    (found,) = figures(digits, script, "train.h5", "test.h5", "--epochs", "12")
+    assert found > 0.8
+
+
+@pytest.mark.slow
+def test_simclr(digits: Path) -> None:
+    """Features learned from views, without labels, know digits; so do raw pixels."""
+    words = ("train.h5", "test.h5", "--every", "2", "--epochs", "1")
+    learned, raw = figures(digits, RECIPES / "simclr.py", *words)
+    assert learned > 0.5
+    assert raw > 0.8
+
+
+@pytest.mark.slow
+def test_distributed(digits: Path) -> None:
+    """Two processes that share the evaluation count what one process counts; the script compares
+    every count itself."""
+    launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
+    words = ("train.h5", "test.h5", "--epochs", "2")
+    shared, alone = figures(digits, RECIPES / "distributed.py", *words, launcher=launcher)
+    assert shared == alone > 0.5
+
+
+@pytest.mark.slow
+def test_segmentation(tmp_path: Path) -> None:
+    """The network tells textures apart, pixel by pixel."""
+    needs("torch", "skimage")
+    words = ("textures", "--count", "200", "--epochs", "3")
+    mean, *each = figures(tmp_path, RECIPES / "segmentation.py", *words)
+    assert len(each) == 3
+    assert mean > 0.3
+
+
+@pytest.mark.slow
+def test_labels_of_a_csv(tmp_path: Path) -> None:
+    """Values and tags of a CSV are learned."""
+    needs("torch", "sklearn")
+    words = ("digits", "--count", "1500", "--epochs", "4")
+    precision, f1 = figures(tmp_path, RECIPES / "csv_labels.py", *words)
+    assert precision > 0.5
+    assert f1 > 0.3
+
+
+@pytest.mark.slow
+def test_finetune(tmp_path: Path) -> None:
+    """A network of torchvision is trained on photographs, and judged by their centres."""
+    needs("torch", "torchvision", "skimage", "sklearn")
+    figures(tmp_path, RECIPES / "photographs.py", "a.h5", "b.h5")
+    words = ("a.h5", "b.h5", "--epochs", "1", "--size", "32")
+    (found,) = figures(tmp_path, RECIPES / "finetune.py", *words)
+    assert found > 2 / 16
+
+
+@pytest.mark.slow
+def test_cifar10_beside_torchvision(tmp_path: Path) -> None:
+    """The comparison trains from both loaders by turns, and keeps every run."""
+    needs("torch", "torchvision")
+    from PIL import Image
+
+    rng = np.random.default_rng(0)
+    for split in ("train", "test"):
+        for number in range(10):
+            folder = tmp_path / "images" / split / f"{number}"
+            folder.mkdir(parents=True)
+            for image in range(20):
+                pixels = rng.integers(0, 256, (32, 32, 3), dtype=np.uint8)
+                Image.fromarray(pixels).save(folder / f"{image}.png")
+    script = ROOT / "tests" / "benchmarks" / "cifar10.py"
+    figures(tmp_path, script, "images", "--epochs", "1", "--seeds", "2", "--json", "runs.json")
+    report = json.loads((tmp_path / "runs.json").read_text(encoding="utf-8"))
+    turns = [(run["seed"], run["loader"]) for run in report["runs"]]
+    assert turns == [(0, "asyncreader"), (0, "torchvision"), (1, "torchvision"), (1, "asyncreader")]
+    assert all(run["seconds"] > run["waited"] >= 0 for run in report["runs"])
