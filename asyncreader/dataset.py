@@ -378,6 +378,7 @@ class Dataset(Generic[S]):
         source = self._now().source
         words = [some(len(self), "sample")]
         words += [] if source.windows is None else [source.windows.episodes.words]
+        words += [] if source.patches is None else [source.patches.volumes.words]
         words += [
             f"{name} {'of many sizes' if one.shape is None else times(one.shape)} {one.dtype}"
             for name, one in self.fields.items()

@@ -35,7 +35,7 @@ def sides(height: int, width: int) -> str:
 
 def some(count: int, noun: str) -> str:
     """ "1 class", "2,000 classes"."""
-    plural = "" if count == 1 else "es" if noun.endswith("s") else "s"
+    plural = "" if count == 1 else "es" if noun.endswith(("s", "ch")) else "s"
     return f"{count:,} {noun}{plural}"
 
 

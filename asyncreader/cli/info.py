@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from ..dataset import Dataset
     from ..pixels.specs import SampleSpec
+    from ..sampling.patches import Patches
     from ..sources import OpenSet, SetIndex, Source
     from ..sources.base import FieldIndex
 
@@ -77,6 +78,7 @@ def _describe(ds: Dataset) -> dict[str, Any]:
         "classes": None if facts.classes is None else list(facts.classes),
         "splits": split_counts(source),
         "episodes": _describe_episodes(source),
+        "patches": _describe_patches(ds),
         "lengths": _describe_lengths(source),
         "restarts": _describe_restarts(source.first),
         "checksums": bool(source.checked),
@@ -145,6 +147,65 @@ def _episodes_in_words(found: dict[str, Any] | None) -> dict[str, str]:
         "episodes": f"{found['words']}{empty} ({shown(found['known_by'])})",
         "episode splits": shown(counts_in_words(found["splits"])),
         "windows": some(found["samples"], "sample"),
+    }
+
+
+def _describe_patches(ds: Dataset) -> dict[str, Any] | None:
+    """Of patches: how many, where, of which volumes, and how many chunks of each field one touches
+    on average; None of fields that have no chunks."""
+    found = ds.source.patches
+    if found is None:
+        return None
+    return {
+        "count": len(ds),
+        "shape": list(found.volumes.patch),
+        "at": found.at,
+        "step": list(found.step) if found.at == "grid" else None,
+        "volumes": found.volumes.count,
+        "words": found.volumes.words,
+        "chunks": {name: _touched(found, one) for name, one in ds.source.index.fields.items()},
+    }
+
+
+def _touched(patches: Patches, field: FieldIndex) -> float | None:
+    """The mean number of chunks of a field that a patch touches."""
+    import math
+
+    import numpy as np
+
+    from ..sources.hdf5.chunk_patches import ChunkVolumes
+    from ..sources.sets.joined import Joined
+
+    storage, found = field.storage, []
+    parts = storage.files if isinstance(storage, Joined) else None
+    files = [one.first.storage for one in parts] if isinstance(parts, tuple) else [storage]
+    for run, one in enumerate(files):  # the volumes of a file are of one extent
+        if not isinstance(one, ChunkVolumes):
+            return None
+        volumes, grid = one.stored.volumes, one.grid
+        cut = (*volumes.axes, volumes.sample_axis)
+        across = math.prod(n for axis, n in enumerate(grid.grid) if axis not in cut)
+        found.append(across * patches.touched(run, [grid.chunk[axis] for axis in volumes.axes]))
+    return float(np.average(found, weights=patches.shares))
+
+
+def _patches_in_words(found: dict[str, Any] | None) -> dict[str, str]:
+    if found is None:
+        return {}
+    where = {
+        "random": "one at random of each volume and epoch, or epoch_samples",
+        "grid": f"a grid, {times(found['step'] or ())} apart",
+        "center": "the centre of each volume",
+    }[found["at"]]
+    touched = found["chunks"].items()
+    return {
+        "volumes": found["words"],
+        "patches": f"{found['count']:,} of {times(found['shape'])}: {where}",
+        **{
+            f"chunks of {shown(name)}": f"{mean:,.4g} touched by a patch on average"
+            for name, mean in touched
+            if mean is not None
+        },
     }
 
 
@@ -248,7 +309,7 @@ def _describe_labels(ds: Dataset) -> dict[str, Any] | list[dict[str, Any]] | Non
 
     from ..sources.labels import apart
 
-    table, classes = ds.source.labels, ds.source.facts.classes
+    table, classes = ds.source.table, ds.source.facts.classes
     if table is None:
         return None
     names, whole = table.dtype.names, ds.params.subset is None
@@ -314,13 +375,16 @@ def _print_facts(facts: dict[str, Any]) -> None:
     rows = {
         "path": shown(facts["path"]),
         "format": f"{facts['container']}: {shown(facts['layout'])}",
-        "count": some(count, "sample" if facts["episodes"] is None else "row"),
+        "count": None
+        if facts["patches"] is not None
+        else some(count, "sample" if facts["episodes"] is None else "row"),
         **{
             f"set {number}": f"{shown(one['path'])}: {one['ratio']:.6g} of a batch, "
             f"{some(one['count'], 'sample')}"
             for number, one in enumerate(facts["sets"] or ())
         },
         **_episodes_in_words(facts["episodes"]),
+        **_patches_in_words(facts["patches"]),
         **({} if chosen is None else {"subset": f"{some(chosen, 'sample')}: labels are of these"}),
         "field": facts["field"] and shown(facts["field"]),
         "shape": shape,
@@ -331,7 +395,9 @@ def _print_facts(facts: dict[str, Any]) -> None:
         },
         "stored values": _sparsity(facts["stored_values"]),
         "encoding": facts["encoding"],
-        "chunks": facts["chunk"] and f"{some(facts['chunk'], 'sample')} each",
+        "chunks": facts["chunk"]
+        and facts["patches"] is None
+        and f"{some(facts['chunk'], 'sample')} each",
         "compression": facts["compression"],
         **{
             f"field {shown(field['name'])}": (
@@ -348,7 +414,8 @@ def _print_facts(facts: dict[str, Any]) -> None:
         else "not recorded: served unverified",
         "fingerprint": facts["fingerprint"],
         "on disk": in_bytes(facts["bytes_on_disk"]),
-        "a sample": each and f"{in_bytes(each)} as stored",
+        "a sample": each
+        and f"{in_bytes(each)} {'as stored' if facts['patches'] is None else 'as served'}",
     }
     print_table((name, value) for name, value in rows.items() if value)
     if not counts:

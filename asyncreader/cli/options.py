@@ -77,8 +77,8 @@ def params_of(_: click.Context, __: click.Parameter, words: Iterable[str]) -> di
     """ "njob=2" -> {"njob": 2}: values are JSON or Python's words, or else text.
 
     ``postprocess=module:function`` is that function, ``subset=0:100`` or ``subset=::10`` a slice,
-    and ``size=224x224`` is (224, 224). Fields can be called by a number
-    (tensorpack's are): data_field=1 means the name "1".
+    ``size=224x224`` is (224, 224), and ``patch=64x64x64`` (64, 64, 64). Fields can be called by a
+    number (tensorpack's are): data_field=1 means the name "1".
     """
     params: dict[str, object] = {}
     for word in words:
@@ -99,7 +99,7 @@ def _value_of(text: str, form: Form) -> object:
         chosen = slice(*(int(end) if end else None for end in text.split(":")))
         chosen.indices(0)
         return chosen
-    if form == "size" and re.fullmatch(r"\d{1,5}[xX]\d{1,5}", text):
+    if form == "size" and re.fullmatch(r"\d{1,5}([xX]\d{1,5})+", text):
         return [int(side) for side in re.split("[xX]", text)]
     if form == "function" and text not in ("None", "null"):
         return function_of(text)

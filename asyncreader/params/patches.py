@@ -21,7 +21,9 @@ def _several(value: Any, one: Check[int]) -> tuple[int, ...]:
 
 
 PATCH: Final = Check(
-    "(Z, Y, X) or (Y, X), each at least 1", lambda value: _several(value, whole(1, _LONGEST))
+    "(Z, Y, X) or (Y, X), each at least 1",
+    lambda value: _several(value, whole(1, _LONGEST)),
+    "size",
 )
 
 

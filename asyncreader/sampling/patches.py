@@ -7,20 +7,24 @@ record number says both; no list of patches exists.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Literal, TypeAlias
+from typing import Final, Literal, TypeAlias
 
 import numpy as np
 
 from ..array_types import Int64, UInt64
 from ..keyed_random import STREAM_PLACE, key_of, mix_rows, uniforms
+from ..text import some
 from .samplers import Sampler, Storage, digest, passes
 from .within import Renumbered
 
 #: Values of the parameter ``patch_at``.
 PatchAt: TypeAlias = Literal["random", "grid", "center"]
+
+#: Places along an axis whose chunks are counted; of more so many, evenly spread.
+_LOOKED_AT: Final = 1 << 20
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,6 +48,16 @@ class Volumes:
     def count(self) -> int:
         """The number of volumes."""
         return int(self.counts.sum())
+
+    @property
+    def words(self) -> str:
+        """How many, and of which extents on the axes that are cut, such as "2 volumes of 40 to 56 x
+        72 x 80"."""
+        ends = zip(
+            self.extents.min(axis=0).tolist(), self.extents.max(axis=0).tolist(), strict=True
+        )
+        sides = (f"{low}" if low == high else f"{low} to {high}" for low, high in ends)
+        return f"{some(self.count, 'volume')} of {' x '.join(sides)}"
 
     @cached_property
     def room(self) -> Int64:
@@ -133,12 +147,18 @@ class Patches:
         found: Int64 = self._counts.prod(axis=1)
         return found
 
+    @property
+    def shares(self) -> Int64:
+        """Patches of the volumes of each run, whichever are chosen."""
+        found: Int64 = self._each * self.volumes.counts
+        return found
+
     @cached_property
     def _ends(self) -> Int64:
         """Patches up to the end of each run, or of each chosen volume."""
         if self.chosen is not None:
             return np.cumsum(self._each[self.volumes.runs(self.chosen)])
-        return np.cumsum(self._each * self.volumes.counts)
+        return np.cumsum(self.shares)
 
     @property
     def population(self) -> int:
@@ -161,6 +181,20 @@ class Patches:
         centre. ``by_chunk``: those of a volume are numbered cell by cell, not in C order."""
         volumes, corners, _ = self._corners(numbers, by_chunk)
         return self.volumes.records(volumes, corners)
+
+    def touched(self, run: int, chunk: Sequence[int]) -> float:
+        """The mean number of chunks with these sides, on the axes that are cut, that a patch of a
+        volume of a run touches: over all places, where these are random."""
+        mean, counts = 1.0, self._counts if self.at == "grid" else self.volumes.room
+        for axis, (side, size) in enumerate(zip(chunk, self.volumes.patch, strict=True)):
+            count, most = int(counts[run, axis]), int(self.volumes.room[run, axis]) - 1
+            starts = np.unique(np.linspace(0, count - 1, min(count, _LOOKED_AT)).astype(np.int64))
+            if self.at == "grid":
+                starts = np.minimum(starts * self.step[axis], most)
+            elif self.at == "center":
+                starts = np.array([most // 2])
+            mean *= float(((starts + size - 1) // side - starts // side + 1).mean())
+        return mean
 
     def repeated(self, numbers: Int64) -> Int64:
         """How far patches of a grid are shifted inwards on each axis: int64 (n, k)."""

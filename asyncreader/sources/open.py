@@ -41,7 +41,7 @@ from .request import Columns, Cut, NoFieldError, NoSamplesError, Request, check_
 from .sets.lists import join, join_packed
 from .sets.mixed import MixedSet, mix
 from .sets.open_cache import open_limit
-from .sets.shards import open_shards
+from .sets.shards import open_shards, volumes_of_shards
 from .sniff import FAMILY, Sniffed, sniff
 from .urls import absolute_file, is_url, local_path
 
@@ -196,7 +196,7 @@ def _open(path: Paths, fields: Request, io: str, expect: str | None = None) -> O
             names.sort(key=natural)
         fields = replace(fields, several=len(names) > 1)
     if not isinstance(path, str | os.PathLike) or _is_pattern(os.fspath(path)):
-        known = _by_manifest(names)
+        known = None if fields.cut is not None else _by_manifest(names)
         if known is not None and expect in (None, CONTAINERS[known[1].common.container]):
             return open_shards(known[0], fields, io=io, manifest=known[1])
         _check_family(names)
@@ -297,7 +297,9 @@ def _open_named(name: str, fields: Request, io: str, expect: str | None) -> Iter
     except BaseException:
         found.close()
         raise
-    if found.manifest is not None:
+    if found.manifest is not None and fields.cut is not None:
+        yield from volumes_of_shards(*found.manifest, fields, io=io)
+    elif found.manifest is not None:
         manifest_file, manifest = found.manifest
         yield open_shards(manifest_file, fields, io=io, manifest=manifest)
     elif found.file is not None:

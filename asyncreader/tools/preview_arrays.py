@@ -33,11 +33,12 @@ NARROWEST: Final = 160
 
 
 def drawn_as_arrays(source: OpenSet) -> bool:
-    """Whether the samples of a set are no single pictures (H, W) or (H, W, C)."""
+    """Whether the samples of a set are no single pictures (H, W) or (H, W, C), or parts of such."""
     spec = source.spec
     shape = spec.shape or ()
     grey = len(shape) == 2 and (spec.dtype == np.uint8 or min(shape) > LINES)
-    return source.windows is not None or (spec.axes is None and not grey)
+    several = source.windows is not None or source.patches is not None
+    return several or (spec.axes is None and not grey)
 
 
 def drawings_of(source: OpenSet) -> list[FieldDrawing]:
@@ -85,7 +86,7 @@ def preview_arrays(
         try:
             values = _values(dataset[number], source)
         except SampleError as exc:
-            bad.append((record, str(exc)))
+            bad.append((int(source.shown(np.array([record]))[0]), str(exc)))
             tiles.append(Tile(None, words, note, exc.what))
             continue
         single = []
@@ -116,7 +117,7 @@ def preview_arrays(
     subtitle = f"{_facts(source, len(dataset))}; {len(tiles):,} shown, {how}"
     return put_together(
         tiles,
-        records.tolist(),
+        source.shown(records).tolist(),
         source.labels is not None,
         bad,
         columns or columns_for(len(tiles), high, wide),
@@ -142,8 +143,8 @@ def _chosen(
         return np.array(indices, np.int64)
     pool: Int64 | range = range(total)
     if classes:
-        labels = None if source.labels is None else np.asarray(source.labels)
-        rows = dataset.records(np.arange(total, dtype=np.int64))
+        labels = None if source.table is None else np.asarray(source.table)
+        rows = source.shown(dataset.records(np.arange(total, dtype=np.int64)))
         pool = np.flatnonzero(np.isin(rows, records_of(classes, labels, source.facts.classes)))
     if not len(pool):
         raise ParamsError(
@@ -176,11 +177,17 @@ def _words(source: OpenSet, record: int) -> tuple[str, str]:
         (which,) = episodes.of(np.array([record], np.int64)).tolist()
         name = episodes.names[which] if episodes.names else f"episode {which}"
         number = f"{name}, row {record - int(episodes.starts[which])}"
+    if source.patches is not None:
+        (volume,), (corner,) = source.patches.volumes.of(np.array([record], np.int64))
+        number = f"volume {volume} at {', '.join(map(str, corner.tolist()))}"
     words, note = label_words(row_of(source.labels, record), source.facts.classes)
     return (words, f"{note}{number}") if words else (number, "")
 
 
 def _facts(source: OpenSet, total: int) -> str:
+    if source.patches is not None:
+        volumes = source.patches.volumes
+        return f"{some(total, 'patch')} of {times(volumes.patch)}, of {volumes.words}"
     words = some(total, "sample")
     if source.windows is not None:
         words += f" of {source.windows.episodes.words}"

@@ -94,7 +94,11 @@ def _arrays_batch(
     source = ds.source
     names, drawings = source.facts.classes, drawings_of(source)
     pictures = [part.spec.axes is not None and not part.spec.as_stored for part in source.parts]
-    first = {"batch_size": min(count, len(ds)), "world_size": 1, **given}
+    first: dict[str, object] = {"batch_size": min(count, len(ds)), "world_size": 1}
+    if source.patches is not None and ds.params.patch_at == "random":
+        total = ds.params.epoch_samples or count
+        first |= {"batch_size": min(count, total), "epoch_samples": total}
+    first |= given
     with AsyncReader(first) as reader:
         batch = next(iter(reader))
         data = batch.data if isinstance(batch.data, tuple) else (batch.data,)
@@ -236,6 +240,8 @@ def _batch_tile(
         words += "".join(f", {in_words(np.asarray(one[row]))}" for one in given[1:])
     record = int(batch.indices[row])
     number = "padded" if record < 0 else f"#{record}" + ("" if batch.mask[row] else ", zeroed")
+    if batch.place is not None and record >= 0:
+        number += f" at {', '.join(map(str, batch.place[row].tolist()))}"
     if batch.source is not None and record >= 0:
         number += f", set {batch.source[row]}"
     return Tile(picture, words or number, f"{note}{number}" if words else "")

@@ -1,11 +1,13 @@
-"""HDF5 of other fields: windows of episodes, sparse rows, structured rows, groups that are opened.
+"""HDF5 of other fields: windows of episodes, sparse rows, structured rows, patches of volumes,
+groups that are opened.
 
-``python tests/benchmarks/fields.py DIR`` makes its files in DIR (about 5 GB), and prints for each
+``python tests/benchmarks/fields.py DIR`` makes its files in DIR (about 6 GB), and prints for each
 the rates of asyncreader, of bare inflating of the chunks that are touched, and of what users run
-today: robomimic's SequenceDataset, AnnData and scDataset, h5py. Those that are not installed are
-left out (robomimic may lie on PYTHONPATH). All have as many workers or threads (``--workers``).
+today: robomimic's SequenceDataset, AnnData and scDataset, h5py, pytorch-3dunet's LazyHDF5Dataset.
+Those that are not installed are left out (robomimic and pytorch-3dunet, which need torch, may lie
+on PYTHONPATH). All have as many workers or threads (``--workers``).
 Contenders alternate, in reversed order every other round; the median of the rounds counts.
-``--only NAME`` runs some of: robot, cells, jets, opening, index; ``--json FILE`` also
+``--only NAME`` runs some of: robot, cells, jets, patches, opening, index; ``--json FILE`` also
 writes them there.
 """
 
@@ -16,6 +18,7 @@ import contextlib
 import importlib
 import importlib.util
 import io
+import itertools
 import json
 import math
 import statistics
@@ -29,7 +32,7 @@ from typing import Any
 
 import h5py
 import numpy as np
-from inputs import crops, once
+from inputs import VOLUME, crops, once, volume
 
 from asyncreader import AsyncReader
 
@@ -38,6 +41,8 @@ EPISODES, STEPS, WINDOW = 200, 200, 16
 CAMERAS = ("agentview_image", "robot0_eye_in_hand_image")
 CELLS, GENES, FULL, TYPES = 20_000, 20_000, 0.05, 20
 JETS, MEMBERS = 500_000, 20
+#: Sides of a patch, how far those of a grid are apart, and volumes in a list of files.
+PATCH, STEP, VOLUMES = 64, 32, 4
 #: Groups that are opened, and as many episodes of the index, with the rows of each.
 GROUPS, LONG = 10_000, 10_000
 #: Chunks that h5py chooses for (200, 84, 84, 3) where robomimic does not say any.
@@ -132,19 +137,18 @@ class BareChunks:
         self._bytes = np.memmap(path, np.uint8, "r")
         self._size = size
 
-    def touched(self, start: int, stop: int) -> list[tuple[int, ...]]:
-        """Corners of the chunks that hold rows of ``start`` to ``stop``."""
-        first = start // self._chunk[0] * self._chunk[0]
-        leading = range(first, stop, self._chunk[0])
-        others = [range(0, n, c) for n, c in zip(self._shape[1:], self._chunk[1:], strict=True)]
-        grid = np.meshgrid(leading, *others, indexing="ij")
-        return list(zip(*(one.ravel().tolist() for one in grid), strict=True))
+    def touched(self, *sides: tuple[int, int]) -> list[tuple[int, ...]]:
+        """Corners of the chunks that hold a box: (start, stop) on its first axes, the others
+        whole."""
+        whole = ((0, n) for n in self._shape[len(sides) :])
+        axes = zip((*sides, *whole), self._chunk, strict=True)
+        return list(itertools.product(*(range(low // c * c, high, c) for (low, high), c in axes)))
 
-    def inflate(self, start: int, stop: int) -> None:
+    def inflate(self, *sides: tuple[int, int]) -> None:
         """Inflate them."""
         import imagecodecs
 
-        for corner in self.touched(start, stop):
+        for corner in self.touched(*sides):
             at, size = self._at[corner]
             out = np.empty(self._size, np.uint8)
             imagecodecs.deflate_decode(self._bytes[at : at + size], out=out)
@@ -285,7 +289,7 @@ def robot_chunks(path: Path, workers: int) -> Contender:
     def inflate(rng: np.random.Generator) -> None:
         start = int(rng.integers(STEPS - WINDOW + 1))
         for one in chunks[rng.integers(some)]:
-            one.inflate(start, start + WINDOW)
+            one.inflate((start, start + WINDOW))
 
     return bare(inflate, workers)
 
@@ -410,8 +414,8 @@ def cells_chunks(path: Path, workers: int) -> Contender:
 
     def inflate(rng: np.random.Generator) -> None:
         row = rng.integers(CELLS)
-        data.inflate(ends[row], ends[row + 1])
-        indices.inflate(ends[row], ends[row + 1])
+        data.inflate((ends[row], ends[row + 1]))
+        indices.inflate((ends[row], ends[row + 1]))
 
     return bare(inflate, workers)
 
@@ -530,6 +534,82 @@ def jets(folder: Path, options: argparse.Namespace) -> Iterator[dict[str, Any]]:
     yield from told(rates, [(of, "h5py, random rows"), (of, "h5py, slices as salt's")])
 
 
+# -- patches -------------------------------------------------------------------------------------
+
+
+def patches(folder: Path, options: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """Patches of 64^3 with labels, gzip, out of a grid of one volume (300 MB) and of four:
+    patches/s. Up to 128 MB of decoded chunks are remembered."""
+    of = "asyncreader, True"
+    pairs = [(of, "bare inflating"), (of, "3dunet, lazy"), ("asyncreader, block", "3dunet, lazy")]
+    for count in (1, VOLUMES):
+        paths = [volume(folder, number) for number in range(count)]
+        with contextlib.ExitStack() as stack:
+            contenders = patch_readers(paths, options.workers, stack)
+            contenders["bare inflating"] = patch_chunks(paths, options.workers)
+            if installed("torch") and installed("pytorch3dunet"):
+                contenders["3dunet, lazy"] = lazy_loader(paths, options.workers)
+            rates = alternate(contenders, options.rounds, options.seconds)
+        for row in told(rates, pairs):
+            yield {"volumes": count, **row}
+
+
+def patch_readers(
+    paths: list[Path], workers: int, stack: contextlib.ExitStack
+) -> dict[str, Contender]:
+    """Readers in both orders."""
+    found = {}
+    for shuffle in (True, "block"):
+        reader = AsyncReader(
+            path=paths,
+            data_field=["raw", "label"],
+            labels_field=None,
+            sample_axis=None,
+            patch=(PATCH,) * 3,
+            patch_at="grid",
+            patch_step=STEP,
+            batch_size=8,
+            shuffle=shuffle,
+            nthread=workers,
+            njob=4,
+        )
+        found[f"asyncreader, {shuffle}"] = reader_of(stack.enter_context(reader))
+    return found
+
+
+def patch_chunks(paths: list[Path], workers: int) -> Contender:
+    """Bare inflating of what random patches of the grid touch."""
+    chunks = [[BareChunks(path, name) for name in ("raw", "label")] for path in paths]
+
+    def inflate(rng: np.random.Generator) -> None:
+        corner = [int(rng.integers((n - PATCH) // STEP + 1)) * STEP for n in VOLUME]
+        for one in chunks[rng.integers(len(chunks))]:
+            one.inflate(*((at, at + PATCH) for at in corner))
+
+    return bare(inflate, workers)
+
+
+def lazy_loader(paths: list[Path], workers: int) -> Contender:
+    """pytorch-3dunet's own lazy mode, its transforms left out: batches of 8, as they are stored."""
+    import torch
+
+    with contextlib.redirect_stdout(io.StringIO()):  # where it logs from now on
+        module = importlib.import_module("pytorch3dunet.datasets.hdf5")
+    grid = {"name": "SliceBuilder", "patch_shape": [PATCH] * 3, "stride_shape": [STEP] * 3}
+    none: dict[str, list[Any]] = {"raw": [], "label": []}
+    sets = [module.LazyHDF5Dataset(str(path), "train", dict(grid), none) for path in paths]
+    loader = torch.utils.data.DataLoader(
+        torch.utils.data.ConcatDataset(sets),
+        8,
+        shuffle=True,
+        num_workers=workers,
+        persistent_workers=workers > 0,
+        prefetch_factor=4 if workers else None,
+    )
+    loop = _endless(loader)
+    return lambda seconds: until(seconds, lambda: (len(raw) for raw, _ in loop))
+
+
 # -- groups --------------------------------------------------------------------------------------
 
 
@@ -636,6 +716,7 @@ PARTS: dict[str, Callable[[Path, argparse.Namespace], Iterator[dict[str, Any]]]]
     "robot": robot,
     "cells": cells,
     "jets": jets,
+    "patches": patches,
     "opening": opening,
     "index": index,
 }

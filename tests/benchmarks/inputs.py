@@ -187,3 +187,28 @@ def jpeg_bytes(folder: Path) -> float:
     """Mean size (bytes) of a folder's JPEGs."""
     sizes = [file.stat().st_size for file in folder.rglob("*.jpg")]
     return sum(sizes) / len(sizes)
+
+
+#: The shape of a volume: 200 MB of pictures, and 100 MB of labels.
+VOLUME = (384, 512, 512)
+
+
+def volume(folder: Path, number: int = 0) -> Path:
+    """A volume, uint16 under ``raw``, with its labels, uint8 under ``label``: gzip in the chunks
+    that h5py chooses."""
+    import h5py
+
+    def make(path: Path) -> None:
+        rng = np.random.default_rng(number)
+        axes = (np.linspace(0, 20, n).reshape(at) for n, at in zip(
+            VOLUME, ((-1, 1, 1), (-1, 1), (-1,)), strict=True))  # fmt: skip
+        z, y, x = axes
+        smooth = (np.sin(z) + np.sin(y * 1.3) + np.cos(x * 0.7)) * 2000 + 8000
+        with h5py.File(path, "w") as file:
+            for name, data in (
+                ("raw", (smooth + rng.normal(0, 60, VOLUME)).astype(np.uint16)),
+                ("label", (smooth // 1500).astype(np.uint8)),
+            ):
+                file.create_dataset(name, data=data, chunks=True, compression="gzip")
+
+    return once(folder / f"volume{number or ''}.h5", make)

@@ -447,29 +447,12 @@ def python_parts(folder: Path, made: dict[str, str]) -> Iterator[dict[str, Any]]
         yield {"set": name, **options, "us": round(min(found), 2), "bar": bar}
 
 
-def volume(path: Path) -> None:
-    """A volume with its labels, gzip in the chunks that h5py chooses: 300 MB decoded."""
-    import h5py
-
-    rng, shape = np.random.default_rng(0), (384, 512, 512)
-    axes = (np.linspace(0, 20, n).reshape(at) for n, at in zip(
-        shape, ((-1, 1, 1), (-1, 1), (-1,)), strict=True))  # fmt: skip
-    z, y, x = axes
-    smooth = (np.sin(z) + np.sin(y * 1.3) + np.cos(x * 0.7)) * 2000 + 8000
-    with h5py.File(path, "w") as file:
-        for name, data in (
-            ("raw", (smooth + rng.normal(0, 60, shape)).astype(np.uint16)),
-            ("label", (smooth // 1500).astype(np.uint8)),
-        ):
-            file.create_dataset(name, data=data, chunks=True, compression="gzip")
-
-
 def patches(folder: Path, made: dict[str, str]) -> Iterator[dict[str, Any]]:
     """Random patches of 64^3 with labels from gzip, against bare inflating of what they touch."""
     import h5py
     import imagecodecs
 
-    path, count, fields = str(inputs.once(folder / "volume.h5", volume)), 256, ["raw", "label"]
+    path, count, fields = str(inputs.volume(folder)), 256, ["raw", "label"]
     stored: list[tuple[int, bytes]] = []
     reader = AsyncReader(
         path=path, data_field=fields, labels_field=None, sample_axis=None, patch=(64, 64, 64),

@@ -240,10 +240,12 @@ def test_fields_in_miniature(
     small["LONG"] = 1000
     for name, value in small.items():
         monkeypatch.setattr(fields, name, value)
+    for module in (fields, importlib.import_module("inputs")):
+        monkeypatch.setattr(module, "VOLUME", (70, 100, 96))
     monkeypatch.setattr(fields, "installed", lambda name: False)
     monkeypatch.setattr(fields, "crops", lambda *size, **_: np.zeros((2, *size[1:], 3), np.uint8))
     options = SimpleNamespace(workers=1, rounds=1, seconds=0.05)
-    for part, least in {"robot": 5, "cells": 3, "jets": 4, "opening": 2}.items():
+    for part, least in {"robot": 5, "cells": 3, "jets": 4, "patches": 6, "opening": 2}.items():
         rows = list(fields.PARTS[part](tmp_path, options))
         rates = [value for row in rows for key, value in row.items() if key == "samples/s"]
         assert all(rate > 0 for rate in rates)
@@ -253,10 +255,10 @@ def test_fields_in_miniature(
     assert [row["rows"] for row in rows if "rows" in row] == ["1,000", "10,000", "30,000"]
     assert all(row["us a batch"] > 0 for row in rows if "contender" in row)
     one = fields.BareChunks(tmp_path / "robot_gzip.hdf5", f"data/demo_0/obs/{fields.CAMERAS[0]}")
-    corners = one.touched(45, 45 + fields.WINDOW)
+    corners = one.touched((45, 45 + fields.WINDOW))
     assert len(corners) == 2 * 4 * 4 * 3
     assert {corner[0] for corner in corners} == {0, 50}
-    assert len(one.touched(0, fields.WINDOW)) == 4 * 4 * 3
+    assert len(one.touched((0, fields.WINDOW))) == 4 * 4 * 3
 
 
 @pytest.mark.slow

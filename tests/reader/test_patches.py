@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import pickle
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -12,11 +13,15 @@ from typing import Any
 import h5py
 import numpy as np
 import pytest
+from click.testing import CliRunner
 
 import asyncreader
-from asyncreader import AsyncReader, Batch, DecodeError, FormatError, ParamsError
+from asyncreader import AsyncReader, Batch, DecodeError, FormatError, ParamsError, Writer
+from asyncreader.cli.main import cli
 from asyncreader.sampling.patches import Patches, Volumes
 from asyncreader.sources.hdf5 import chunk_patches
+from asyncreader.tools.preview import preview
+from asyncreader.tools.preview_batch import preview_batch
 
 #: How a data set is stored, by its number of axes: keywords of h5py. No chunk divides a volume.
 CHUNKS = {2: (7, 5), 3: (4, 7, 5), 4: (2, 4, 7, 5), 5: (2, 1, 4, 7, 5)}
@@ -512,6 +517,67 @@ def test_dataset(tmp_path: Path) -> None:
         assert np.isclose(found["mask"].std, np.std(known.label))
     with opened(known) as reader:
         np.testing.assert_array_equal(reader[1][1], known.label[1][3:6, 3:9, 3:7])
+
+
+def test_info_and_preview(tmp_path: Path) -> None:
+    """info says how many volumes, patches and chunks of a patch; a sheet has slices of patches."""
+    known = files(tmp_path, "gzip")
+    given = {"data_field": ["raw", "label"], "labels_field": None, **known.params}
+    run = CliRunner()
+    words = ["-p", 'data_field=["raw","label"]', "-p", "sample_axis=null"]
+    words += ["-p", "patch=3x6x4", "-p", "patch_at=grid", "-p", "patch_step=2"]
+    path = str(tmp_path / "[0-3].h5")
+    told = run.invoke(cli, ["info", path, *words, "--json"])
+    facts = json.loads(told.stdout)["patches"]
+    named = {**given, "data_field": {"raw": "raw", "mask": "label"}}
+    with asyncreader.open(named, patch=PATCH, patch_at="grid", patch_step=2, as_dict=True) as ds:
+        assert facts["count"] == len(ds)
+        touched: dict[str, list[int]] = {"raw": [], "label": []}
+        for number in range(len(ds)):
+            sample: Any = ds[number]
+            y = known.label[ds.sample(number).record]
+            for name, rank in (("raw", 4), ("label", 3)):
+                chunk = [min(c, n) for c, n in zip(CHUNKS[rank][-3:], y.shape, strict=True)]
+                sides = zip(sample["place"].tolist(), PATCH, chunk, strict=True)
+                found = [(at + n - 1) // c - at // c + 1 for at, n, c in sides]
+                touched[name].append(int(np.prod(found)))
+        assert "4 volumes of 3 to 12 x 6 to 15 x 4 to 21" in repr(ds)
+    for name, counts in touched.items():
+        assert facts["chunks"][name] == pytest.approx(np.mean(counts))
+    assert facts["volumes"] == 4
+    plain = run.invoke(cli, ["info", path, *words]).stdout
+    assert f"{len(touched['raw'])} of 3 x 6 x 4: a grid, 2 x 2 x 2 apart" in plain
+    made = preview({**given, "patch": PATCH}, count=9)
+    assert list(made.records) == [0, 1, 2, 3]
+    assert made.sheet.width > 300
+    batch = preview_batch({**given, "patch": PATCH}, count=9)
+    assert len(batch.records) == 9
+    one = rows(tmp_path, "gzip")
+    classes = preview({**one.params, "data_field": "raw", "patch": PATCH}, classes=["7"])
+    assert list(classes.records) == [1]
+
+
+# -- sets that asyncreader packed ----
+
+
+def test_shards(tmp_path: Path) -> None:
+    """Patches of a sharded set are those of its files in sequence; LMDB has none."""
+    known = rows(tmp_path, "contiguous")
+    for container in ("hdf5", "lmdb"):
+        folder = tmp_path / container
+        with Writer(folder, format=container, shards=2) as writer:  # type: ignore[arg-type]
+            for x, y in zip(known.raw, known.label, strict=True):
+                writer.add(x, 1, mask=y)
+    with AsyncReader(
+        tmp_path / "hdf5", data_field=["data", "mask"], patch=PATCH, patch_at="grid", batch_size=3
+    ) as reader:
+        seen = []
+        for batch in reader:
+            check(batch, known)
+            seen += places([batch])  # type: ignore[arg-type]
+        assert len(set(seen)) == len(seen) == 3 * len(grid((9, 13, 11)))
+    with pytest.raises(ParamsError, match="patch goes with volumes: HDF5"):
+        AsyncReader(tmp_path / "lmdb", data_field="data", patch=PATCH)
 
 
 # -- damage --------------------------------------------------------------------------------------

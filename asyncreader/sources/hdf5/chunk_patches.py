@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
@@ -11,14 +11,15 @@ import numpy as np
 
 from ...array_types import Array, Bools, Int64, UInt8
 from ...errors import DecodeError
+from ...pixels import kernels
 from ...pixels.rows import Writer
-from ...pixels.twins import bytes_at
 from ...stats import Meter
+from ...system.memory import address_of
 from ..base import FieldIndex, SetFacts, Source
 from ..bytestore import ByteFile
 from ..patches import PatchSource, StoredVolumes
 from .chunk_cache import ChunkCache, Decode
-from .chunks import CACHE_BYTES, ChunkGrid, LibraryChunks, decoded, decoding
+from .chunks import CACHE_BYTES, ChunkGrid, LibraryChunks, decode_each, decoded
 
 #: Patches are read together that have so many shares of chunks.
 _SHARES: Final = 1 << 18
@@ -43,16 +44,22 @@ class _Shares(NamedTuple):
     """What patches have of chunks, ordered by chunk.
 
     ``chunks``: those that are touched; ``ends``: where the shares of each begin, and the last one's
-    end; ``patch``: which one each share is of; ``low``, ``high`` (n, rank): which part of the patch
-    it is, and ``inside``: where that begins in the chunk.
+    end; ``patch``: which one each share is of; ``extents`` (n, rank): its size; ``sources``,
+    ``targets``: where it begins in the chunk and in the patch, in bytes.
     """
 
     chunks: Int64
     ends: Int64
     patch: Int64
-    low: Int64
-    high: Int64
-    inside: Int64
+    extents: Int64
+    sources: Int64
+    targets: Int64
+
+    def of(self, some: Int64) -> tuple[Int64, Int64]:
+        """The shares of ``some`` of the chunks, and the number of each one's shares."""
+        first, counts = self.ends[some], np.diff(self.ends)[some]
+        before = np.cumsum(counts) - counts
+        return np.arange(counts.sum()) + np.repeat(first - before, counts), counts
 
 
 def _cache(grids: Sequence[ChunkGrid]) -> ChunkCache:
@@ -79,6 +86,12 @@ class ChunkPatches(PatchSource):
         self._library = library
         #: decoded chunks, and the number of the first one of this file there
         self.cache, self._first = _cache([grid]), 0
+        sides, item = (grid.chunk, volumes.stored.box), grid.dtype.itemsize
+        #: bytes from one element to the next along each axis of a chunk, and of a patch
+        self._near, self._far = (
+            np.array([math.prod(one[axis + 1 :]) * item for axis in range(len(one))])
+            for one in sides
+        )
         #: chunks are copied from where they lie
         self._plain = not grid.filters and library is None and not self.store.remote
 
@@ -128,7 +141,8 @@ class ChunkPatches(PatchSource):
         start = starts[patch]
         low, high = np.maximum(start, corner), np.minimum(start + box, corner + chunk)
         ends = np.append(first, patch.size)
-        return _Shares(chunks, ends, patch, low - start, high - start, low - corner)
+        sources, targets = (low - corner) @ self._near, (low - start) @ self._far
+        return _Shares(chunks, ends, patch, high - low, sources, targets)
 
     def _copy(self, writer: Writer, which: Int64, starts: Int64, out: Array, rows: Int64) -> Bools:
         chunk, box = np.array(self._grid.chunk), np.array(self._stored.box)
@@ -144,77 +158,70 @@ class ChunkPatches(PatchSource):
     ) -> Bools:
         """:meth:`_copy` of so many that the table of their shares is small."""
         shares, good = self._shares(starts), np.ones(which.size, np.bool_)
-        grid, target = self._grid, out.reshape(-1, *self._stored.box)
-        ends, lines = shares.ends.tolist(), rows[shares.patch].tolist()
-        low, high, inside = shares.low.tolist(), shares.high.tolist(), shares.inside.tolist()
-        behind = (shares.inside + shares.high - shares.low).tolist()
+        grid, item = self._grid, self._grid.dtype.itemsize
+        targets = shares.targets + address_of(out) + rows[shares.patch] * self.spec.row_bytes
 
-        def give(i: int, chunk: UInt8) -> None:
-            """Copy all shares of the chunk ``shares.chunks[i]``."""
-            values = chunk[: grid.chunk_bytes].view(grid.dtype).reshape(grid.chunk)
-            for k in range(ends[i], ends[i + 1]):
-                part = values[tuple(map(slice, inside[k], behind[k]))]
-                target[(lines[k], *map(slice, low[k], high[k]))] = part
+        def give(chunks: Int64, addresses: Int64) -> None:
+            """Copy all shares of ``shares.chunks[chunks]``, which are at ``addresses``."""
+            some, counts = shares.of(chunks)
+            sources = shares.sources[some] + np.repeat(addresses, counts)
+            extents = shares.extents[some]
+            kernels.copy_boxes(sources, targets[some], extents, self._near, self._far, item)
 
         def fail(i: int, error: DecodeError) -> None:
             at = np.unravel_index(int(shares.chunks[i]), grid.grid)
             error.found = f"chunk {tuple(int(n) for n in at)}: {error.found}"
-            bad = np.unique(shares.patch[ends[i] : ends[i + 1]])
+            bad = np.unique(shares.patch[shares.ends[i] : shares.ends[i + 1]])
             writer.fail_all(which[bad[good[bad]]], error)
             good[bad] = False
 
         if self._plain:
-            for i, number in enumerate(shares.chunks.tolist()):
-                if writer.stopped:
-                    break
-                at, size = int(grid.offsets[number]), int(grid.sizes[number])
-                give(i, self.store.view(at, size))
+            self._give_plain(shares.chunks, give, writer)
         else:
             self._give_decoded(shares.chunks, give, fail, writer)
         return good
 
+    def _give_plain(
+        self, chunks: Int64, give: Callable[[Int64, Int64], None], writer: Writer
+    ) -> None:
+        """Give chunks that are stored as they are."""
+        offsets, sizes = self._grid.offsets[chunks], self._grid.sizes[chunks]
+        base = self.store.address(int(sizes.sum()))
+        if base is not None:
+            give(np.arange(chunks.size), base + offsets)
+            return
+        for i, (offset, size) in enumerate(zip(offsets.tolist(), sizes.tolist(), strict=True)):
+            if writer.stopped:
+                break
+            view = self.store.view(offset, size)
+            give(np.array([i]), np.array([address_of(view)]))
+
     def _give_decoded(
         self,
         chunks: Int64,
-        give: Callable[[int, UInt8], None],
+        give: Callable[[Int64, Int64], None],
         fail: Callable[[int, DecodeError], None],
         writer: Writer,
     ) -> None:
-        """Give all chunks, those that are remembered first. A thread that waits for another one
-        has no pins, so there is no deadlock."""
-        chunks = chunks + self._first
-        entries, addresses = self.cache.pin(chunks)
+        """Give all chunks, those that are remembered first."""
+        numbers = chunks + self._first
+        entries, addresses = self.cache.pin(numbers)
         try:
-            for i in np.flatnonzero(entries).tolist():
-                give(i, bytes_at(int(addresses[i]), self._grid.chunk_bytes))
+            there = np.flatnonzero(entries)
+            give(there, addresses[there])
         finally:
             self.cache.unpin(entries)
         left = np.flatnonzero(entries == 0)
         if self.store.remote and left.size:
-            self._will_need(chunks[left] - self._first)
-        decode, todo, passed = self._decoder(writer.meter), deque(left.tolist()), 0
-        while todo and not writer.stopped:
-            i = todo.popleft()
-            number = int(chunks[i])
-            try:
-                chunk = self.cache.get(number, decode, alone=True)
-            except DecodeError as exc:
-                fail(i, exc)
-                passed = 0
-                continue
-            if chunk is not None:
-                try:
-                    give(i, chunk.pixels)
-                finally:
-                    self.cache.unpin([chunk.entry])
-                passed = 0
-                continue
-            todo.append(i)
-            passed += 1
-            if passed >= len(todo):
-                with decoding(writer.meter):  # which another thread does
-                    self.cache.wait(number)
-                passed = 0
+            self._will_need(chunks[left])
+        decode_each(
+            self.cache,
+            numbers[left],
+            self._decoder(writer.meter),
+            writer,
+            lambda places, at: give(left[places], at),
+            lambda place, error: fail(int(left[place]), error),
+        )
 
     def _decoder(self, meter: Meter) -> Decode:
         def decode(number: int, memory: UInt8) -> None:

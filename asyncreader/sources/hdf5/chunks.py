@@ -23,7 +23,7 @@ from ...stats import Meter
 from ...system.memory import address_of
 from ..base import BaseSource, FieldIndex, SetFacts, Source
 from ..bytestore import ByteFile, ByteStore, MemoryStore
-from .chunk_cache import ChunkCache, Decode
+from .chunk_cache import Chunk, ChunkCache, Decode
 from .filters import Filter, decode_chunk
 
 MEMORY: Final = MemoryStore()
@@ -211,6 +211,62 @@ def decoded(
     return out
 
 
+def decode_each(
+    cache: ChunkCache,
+    numbers: Int64,
+    decode: Decode,
+    writer: Writer,
+    give: Callable[[Int64, Int64], None],
+    fail: Callable[[int, DecodeError], None],
+) -> None:
+    """Decode the chunks ``numbers``, each once, that were not in ``cache``, and hand on some at a
+    time: ``give`` gets their places in ``numbers`` and their addresses, good until it returns;
+    ``fail`` the place of one that is damaged.
+
+    A chunk that another thread is decoding comes last. A thread that waits has no pins, and a
+    thread that decodes does not wait, so there is no deadlock.
+    """
+    held: list[tuple[int, Chunk]] = []
+
+    def hand_on() -> None:
+        places = [place for place, _ in held]
+        addresses = [address_of(chunk.pixels) for _, chunk in held]
+        give(np.array(places, np.int64), np.array(addresses, np.int64))
+        unpin()
+
+    def unpin() -> None:
+        cache.unpin([chunk.entry for _, chunk in held])
+        held.clear()
+
+    todo, passed = deque(enumerate(numbers.tolist())), 0
+    try:
+        while todo and not writer.stopped:
+            i, number = todo.popleft()
+            try:
+                chunk = cache.get(number, decode, alone=not held)
+            except DecodeError as exc:
+                fail(i, exc)
+                continue
+            if chunk is not None:
+                held.append((i, chunk))
+                passed = 0
+                if chunk.entry == 0 or len(held) == TOGETHER:
+                    hand_on()
+                continue
+            todo.append((i, number))
+            passed += 1
+            if passed >= len(todo):
+                if held:
+                    hand_on()
+                with decoding(writer.meter):  # which another thread does
+                    cache.wait(number)
+                passed = 0
+        if held:
+            hand_on()
+    finally:
+        unpin()
+
+
 class ChunkSource(BaseSource):
     """Reads samples inside chunks: decoded in the calling thread, a bounded number remembered.
 
@@ -392,56 +448,26 @@ class ChunkSource(BaseSource):
             writer.encoded(MEMORY, addresses, np.full(addresses.size, size))
 
     def _read_missing(self, chunks: Int64, inside: Int64, places: Int64, writer: Writer) -> None:
-        """Rows ``places`` of the job, at ``inside`` (bytes) of ``chunks``, which are not in memory.
-
-        A chunk that another thread is decoding is read last. A thread that waits has no pins, and a
-        thread that decodes does not wait, so there is no deadlock.
-        """
+        """Rows ``places`` of the job, at ``inside`` (bytes) of ``chunks``, which are not in
+        memory."""
         numbers, which = np.unique(chunks[places], return_inverse=True)
         if self.store.remote:
             some = self._across_all(numbers - self._number)
             self.store.will_need(self._grid.offsets[some], self._grid.sizes[some])
         starts = np.zeros(numbers.size, np.int64)
-        held: list[int] = []
 
-        def gather() -> None:
-            """Copy the rows of the pinned chunks, and unpin them."""
-            if held:
-                addresses = starts[which]
-                good = addresses != 0
-                addresses += inside[places]
-                self._give(writer, addresses[good], places[good])
-                self.cache.unpin(held)
-                held.clear()
-                starts[:] = 0
+        def give(held: Int64, at: Int64) -> None:
+            starts[held] = at
+            addresses = starts[which]
+            good = addresses != 0
+            addresses += inside[places]
+            self._give(writer, addresses[good], places[good])
+            starts[held] = 0
 
-        decode, passed = self._decoder(writer.meter), 0
-        todo = deque(enumerate(numbers.tolist()))
-        try:
-            while todo and not writer.stopped:
-                i, number = todo.popleft()
-                try:
-                    chunk = self.cache.get(number, decode, alone=not held)
-                except DecodeError as exc:
-                    writer.fail_all(places[which == i], exc)
-                    continue
-                if chunk is not None:
-                    held.append(chunk.entry)
-                    starts[i] = address_of(chunk.pixels)
-                    passed = 0
-                    if chunk.entry == 0 or len(held) == TOGETHER:
-                        gather()
-                    continue
-                todo.append((i, number))
-                passed += 1
-                if passed >= len(todo):
-                    gather()
-                    with decoding(writer.meter):
-                        self.cache.wait(number)
-                    passed = 0
-            gather()
-        finally:
-            self.cache.unpin(held)
+        def fail(i: int, error: DecodeError) -> None:
+            writer.fail_all(places[which == i], error)
+
+        decode_each(self.cache, numbers, self._decoder(writer.meter), writer, give, fail)
 
     def _read_cut(self, writer: Writer) -> None:
         """Rows of samples that are cut over several chunks, or lie across them."""

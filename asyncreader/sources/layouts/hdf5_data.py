@@ -312,7 +312,8 @@ def _without_volumes(found: Hdf5Set, stored: StoredVolumes) -> Hdf5Set:
     if data is None or tuple(data.shape)[-len(extent) :] != extent:
         return found
     if not fields.labels_required:
-        return replace(found, fields=replace(fields, labels=None))
+        layout = found.layout.replace(f", labels from {fields.labels}", "")
+        return replace(found, layout=layout, fields=replace(fields, labels=None))
     raise ParamsError(
         f"labels {name!r} are volumes, which come whole as labels",
         path=found.path,

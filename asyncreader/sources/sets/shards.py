@@ -236,3 +236,14 @@ def open_shards(
     shards = LocalShards(folder, manifest, io)
     shards.look()
     return sharded(manifest, shards, fields, path=folder or os.curdir, io=io, limit=limit)
+
+
+def volumes_of_shards(
+    path: str, manifest: Manifest, fields: Request, *, io: str
+) -> Iterator[OpenSet]:
+    """The shards of the set whose manifest is the file ``path``, each open for patches: as files
+    of a list, since their records are places, which the manifest does not count."""
+    shards = LocalShards(os.path.dirname(path), manifest, io)
+    shards.look()
+    for number in range(len(manifest)):
+        yield shards.open(number, fields)
