@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Iterable, Mapping
 
 
@@ -76,10 +77,14 @@ def _slips(a: str, b: str) -> int:
     return row[-1]
 
 
-def natural(name: str) -> list[tuple[bool, int, str]]:
-    """A key that sorts names by the numbers in them."""
-    parts = re.split(r"(\d+)", name)
-    return [(True, int(one), "") if i % 2 else (False, 0, one) for i, one in enumerate(parts)]
+def natural(name: str) -> str:
+    """A key that sorts names by the numbers in them: one text, for a million names are sorted."""
+    return re.sub("[0-9]+", _by_size, name)
+
+
+def _by_size(number: re.Match[str]) -> str:
+    digits = number[0].lstrip("0")
+    return f"\0{chr(min(len(digits), sys.maxunicode))}{digits}\0"
 
 
 def counts_in_words(counts: Mapping[str, int]) -> str:

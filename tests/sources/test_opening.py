@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import pickle
+import re
 import sys
+import tracemalloc
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -23,6 +25,10 @@ from asyncreader import AsyncReader, FormatError
 from asyncreader.formats import packed as fmt
 from asyncreader.params import parse_params
 from asyncreader.sources import open_reader_source
+from asyncreader.sources.bytestore import OpenFile
+from asyncreader.sources.hdf5.file import Hdf5
+from asyncreader.sources.hdf5.listing import some_names
+from asyncreader.text import natural
 from converters import convert
 from converters.outputs.hdf5_writer import Hdf5File
 
@@ -264,8 +270,7 @@ def test_a_description_longer_than_a_header(tmp_path: Path) -> None:
     file.describe(meta)
     file.finish()
     assert len(meta.to_json()) > 1 << 16
-    from asyncreader.sources.bytestore import OpenFile
-    from asyncreader.sources.hdf5.file import Hdf5, read_meta
+    from asyncreader.sources.hdf5.file import read_meta
 
     found = OpenFile(str(tmp_path / "a.h5"), "mmap")
     with Hdf5(found, checked=True) as h5:
@@ -313,3 +318,76 @@ def test_a_great_many_episodes(tmp_path: Path) -> None:
             h5py.h5g.create(many, b"demo_%d" % number)
     with pytest.raises(asyncreader.ParamsError, match="found 20,000 episodes"):
         AsyncReader(path=path, batch_size=2)
+
+
+@pytest.mark.parametrize("libver", ["earliest", "latest"])
+def test_a_great_many_names(tmp_path: Path, libver: str) -> None:
+    """Opening keeps no name of 20,000 groups beside the data in memory, and of as many episodes
+    the set has those that match, in the order of their numbers."""
+    path = foreign(tmp_path / "beside.h5")
+    with h5py.File(path, "a", libver=libver) as file:
+        for number in range(20_000):
+            h5py.h5g.create(file.id, b"group_%d" % number)
+    with AsyncReader(path=path, batch_size=2) as reader:
+        assert reader.count == 6
+    with Hdf5(OpenFile(path, "mmap")) as h5:
+        tracemalloc.start()
+        assert {"data", "group_19999"} <= h5.names
+        assert h5.names.isdisjoint({"group_20000", "/", "group_1/", "\0", ""})
+        assert len(some_names(h5.reach(""), 5)) == 5
+        assert tracemalloc.get_traced_memory()[1] < 100_000
+        tracemalloc.stop()
+    with h5py.File(path := tmp_path / "episodes.h5", "w", libver=libver) as file:
+        for number in (10, 9, 100, 0):
+            file[f"data/demo_{number}/actions"] = np.full((2, 3), number, np.float32)
+        for number in range(20_000):
+            h5py.h5g.create(file["data"].id, b"other_%d" % number)
+    kind = "groups:data/demo_*"
+    with asyncreader.open(path, data_field="actions", episodes=kind, window=2) as stored:
+        assert stored[:][:, 0, 0].tolist() == [0, 9, 10, 100]
+
+
+def test_groups_in_circles(tmp_path: Path) -> None:
+    """A pattern over groups that hold themselves under many names ends in an error, in memory that
+    the file bounds; a long chain of soft links, too."""
+    with h5py.File(path := tmp_path / "circles.h5", "w") as file:
+        for number in range(1000):
+            file[f"again_{number}"] = file["/"]
+        file["data/demo_0/actions"] = np.zeros((2, 3))
+        for number in range(1, 40):
+            file[f"data/demo_{number}"] = h5py.SoftLink(f"/data/demo_{number - 1}")
+    with pytest.raises(FormatError, match="in circles"):
+        AsyncReader(path=path, episodes="groups:*/*/*", data_field="actions")
+    with pytest.raises(FormatError, match="soft link"):
+        AsyncReader(path=path, episodes="groups:data/demo_*", data_field="actions")
+
+
+def test_names_sort_by_their_numbers() -> None:
+    """Names sort as their texts and numbers do, one after the other."""
+    names = [
+        "a",
+        "a0",
+        "a1",
+        "a01b",
+        "a1a",
+        "a2",
+        "a10",
+        "a9z3",
+        "a9z12",
+        "a-1",
+        "b",
+        "",
+        "7",
+        "70x",
+    ]
+    names += ["a" + "9" * 5000, "a1" + "0" * 5000]
+
+    def parts(name: str) -> list[tuple[int, int, str]]:
+        split = re.split("([0-9]+)", name)
+        return [
+            (len(one.lstrip("0")), 0, one.lstrip("0")) if i % 2 else (0, 0, one)
+            for i, one in enumerate(split)
+        ]
+
+    for order in (names, names[::-1]):
+        assert sorted(order, key=natural) == sorted(order, key=parts)

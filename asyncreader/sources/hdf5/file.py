@@ -7,7 +7,7 @@ import itertools
 import json
 import threading
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final
@@ -31,7 +31,7 @@ from .checks import (
 )
 from .chunks import ChunkGrid, LibraryChunks
 from .compound import is_compound, read_member
-from .listing import list_fields, missing
+from .listing import all_names, list_fields, missing, some_names
 from .structure import DatasetHeader, Structure, signature_at
 
 #: Attributes of a description that are looked at, and bytes of paths read at a time.
@@ -146,9 +146,9 @@ class Hdf5:
         self.file.id.set_mdc_config(config)
 
     @cached_property
-    def names(self) -> frozenset[str]:
+    def names(self) -> Set[str]:
         """Names in the root group."""
-        return frozenset(self.file)
+        return all_names(self._root)
 
     @cached_property
     def _root(self) -> Any:
@@ -181,7 +181,9 @@ class Hdf5:
                 followed += 1
                 if followed > _SOFT:
                     raise FormatError(
-                        f"{name!r} is a soft link that leads in circles", path=self.path
+                        f"{name!r} is a soft link that leads in circles, or over many others",
+                        path=self.path,
+                        expected=f"at most {_SOFT} links to follow",
                     )
                 target = links.get_val(part)
                 here = self._root if target.startswith(b"/") else here
@@ -314,7 +316,7 @@ class Hdf5:
         """Some of a group's data sets and groups, by hard links; None for a virtual data set."""
         import h5py
 
-        for name in itertools.islice(group, _LOOKED_AT):
+        for name in some_names(group, _LOOKED_AT):
             link = group.links.get_info(name)
             if link.type == h5py.h5l.TYPE_HARD:
                 found = self._opened(group, name, link.u)

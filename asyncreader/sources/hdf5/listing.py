@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from ...text import times
@@ -16,6 +17,53 @@ Inside: TypeAlias = Callable[[Any], Iterator[tuple[bytes, Any]]]
 _LISTED, _GROUPS, DEEPEST = 20, 200, 3
 #: Letters of a name that are shown.
 _LONGEST: Final = 80
+#: Members of a group that HDF5 sorts to name the first ones.
+_SORTED: Final = 10_000
+
+
+class _Names(Set[str]):
+    """The names in a group of h5py's, each looked up when it is asked for."""
+
+    def __init__(self, group: Any) -> None:
+        self._group = group
+
+    @classmethod
+    def _from_iterable(cls, names: Iterable[str]) -> frozenset[str]:  # type: ignore[override]
+        return frozenset(names)
+
+    def __contains__(self, name: object) -> bool:
+        if not isinstance(name, str) or name in ("", ".") or "/" in name or "\0" in name:
+            return False
+        return bool(self._group.links.exists(name.encode("utf-8", "surrogateescape")))
+
+    def __iter__(self) -> Iterator[str]:
+        return (name.decode("utf-8", "surrogateescape") for name in self._group)
+
+    def __len__(self) -> int:
+        return int(self._group.get_num_objs())
+
+
+def all_names(group: Any) -> Set[str]:
+    """The names in a group of h5py's; of a large one none is kept in memory."""
+    names = _Names(group)
+    return names if group.get_num_objs() > _SORTED else frozenset(names)
+
+
+def some_names(group: Any, most: int) -> list[bytes]:
+    """Names in a group of h5py's: the first ones, but of a large group those that HDF5 comes to
+    first, which would sort all of them otherwise."""
+    import h5py
+
+    if group.get_num_objs() <= _SORTED:
+        return list(itertools.islice(group, most))
+    found: list[bytes] = []
+
+    def add(name: bytes) -> bool | None:
+        found.append(name)
+        return True if len(found) >= most else None
+
+    group.links.iterate(add, order=h5py.h5.ITER_NATIVE)
+    return found
 
 
 class Listed(NamedTuple):

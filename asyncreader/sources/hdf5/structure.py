@@ -27,6 +27,8 @@ from .vlen import ELEMENT, heap_extents
 
 #: Object headers that are looked at: those nearest to the root come first.
 OBJECTS: Final = 10_000
+#: Objects that are known to have been looked at: of more, all are looked at again when reached.
+_REMEMBERED: Final = 8 * OBJECTS
 #: Messages of one header, and blocks that it may go on in.
 _MESSAGES, _BLOCKS = 20_000, 1024
 #: Levels of a tree: HDF5's hold 2^16 chunks in three.
@@ -117,12 +119,19 @@ class Structure:
     def check(self) -> None:
         """FormatError where a tree of the file leads back to itself, or is absurdly deep."""
         self._meet(self._root)
-        while (self._todo or self._groups) and len(self._walked) <= OBJECTS:
+        while self._groups or (self._todo and len(self._walked) <= OBJECTS):
             if self._groups:
-                with contextlib.suppress(_Odd):  # HDF5 says what is wrong with such a group
-                    self._tree(self._groups.popleft(), _GROUP, self._length)
+                self._group_tree(self._groups.popleft())
             else:
                 self._header(self._todo.popleft())
+        self._forget()
+
+    def _forget(self) -> None:
+        """Keep nothing of objects that are only named by others: each is looked at when it is
+        reached."""
+        self._todo.clear()
+        self._groups.clear()
+        self._known.clear()
 
     def virtual(self, address: int) -> bool:
         """Whether the object at ``address``, as HDF5 counts it, is a virtual data set.
@@ -132,7 +141,13 @@ class Structure:
         """
         at = address + self._base
         if at not in self._walked:
+            if len(self._walked) > _REMEMBERED:
+                for one in (self._walked, self._virtual, self._trees):
+                    one.clear()
             self._header(at)
+            for tree in tuple(self._groups):  # of this object; those below it come when reached
+                self._group_tree(tree)
+            self._forget()
         return at in self._virtual
 
     def text(self, address: int, name: bytes) -> bytes | None:
@@ -389,6 +404,10 @@ class Structure:
     def _group(self, tree: int | None) -> None:
         if tree is not None and tree not in self._trees:
             self._groups.append(tree)
+
+    def _group_tree(self, tree: int) -> None:
+        with contextlib.suppress(_Odd):  # HDF5 says what is wrong with such a group
+            self._tree(tree, _GROUP, self._length)
 
     def _tree(self, root: int | None, kind: int, key: int) -> None:
         """A tree of the first version: each node once, each a level below the one before."""

@@ -21,6 +21,7 @@ from ..episodes import (
 )
 from ..fields import SetIndex
 from ..hdf5.checks import attribute
+from ..hdf5.listing import some_names
 from ..labels import labelled
 from ..request import Request
 from .hdf5_groups import GroupedFields, matching_groups, read_masks
@@ -38,6 +39,8 @@ _GROUPS: Final = (
 )
 #: D4RL's flags of an episode's last row.
 _FLAGS: Final = ("terminals", "timeouts")
+#: Names of a group that are looked at to recognise episodes.
+_LOOKED_AT: Final = 66
 
 
 def index_episodes(found: Hdf5Set, index_one: IndexOne) -> SetIndex | None:
@@ -134,13 +137,8 @@ def _recognised(found: Hdf5Set) -> tuple[str | None, str]:
 
 def _has_numbered(group: Any, begin: str) -> bool:
     """Whether a group has members such as demo_0: some of its names tell."""
-    for number, name in enumerate(group):
-        text = name.decode("utf-8", "replace")
-        if text.startswith(begin) and text[len(begin) :].isdigit():
-            return True
-        if number > 64:
-            break
-    return False
+    names = (name.decode("utf-8", "replace") for name in some_names(group, _LOOKED_AT))
+    return any(name.startswith(begin) and name[len(begin) :].isdigit() for name in names)
 
 
 # -- tables that say it --------------------------------------------------------------------------

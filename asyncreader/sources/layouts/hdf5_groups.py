@@ -33,8 +33,9 @@ from .hdf5_data import index_data
 from .hdf5_labels import EpisodeValues
 from .hdf5_set import Hdf5Set
 
-#: Groups that are looked at.
-MOST_GROUPS: Final = 1 << 24
+#: Bytes that a name in a group takes of a file at least: where there are more names than that,
+#: groups lead to each other in circles.
+_NAME_BYTES: Final = 16
 #: About what an image file takes.
 _ENCODED_BYTES: Final = 64 << 10
 
@@ -44,7 +45,7 @@ def matching_groups(found: Hdf5Set, pattern: str) -> list[str]:
     where there is one, and else by name."""
     import h5py
 
-    names = [""]
+    names, most = [""], found.file.size // _NAME_BYTES
     for part in filter(None, pattern.split("/")):
         below: list[str] = []
         for name in names:
@@ -56,9 +57,14 @@ def matching_groups(found: Hdf5Set, pattern: str) -> list[str]:
                 inside = (one.decode("utf-8", "surrogateescape") for one in group)
                 prefix = f"{name}/" if name else ""
                 below.extend(prefix + one for one in inside if fnmatch.fnmatchcase(one, part))
+            if len(below) > most:
+                raise FormatError(
+                    "more groups match than the file has: they lead to each other in circles",
+                    path=found.path,
+                    found=f"{pattern!r}: more than {len(below):,}",
+                    hint="name the groups that hold the episodes: a * for each level of them",
+                )
         names = below
-        if len(names) > MOST_GROUPS:
-            raise FormatError("too many groups", path=found.path, found=f"{len(names):,}")
     return sorted(names, key=natural)
 
 
@@ -101,7 +107,7 @@ class GroupedFields:
         asked = found.fields
         names = [asked.data, *(asked.others or ())]
         self._columns = [_Column(name) for name in names]
-        found.h5.many_objects()
+        found.h5.many_objects()  # not before all names were read, in any order
         for number, group in enumerate(groups):
             self._add(group, number)
 

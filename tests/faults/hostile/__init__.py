@@ -19,7 +19,7 @@ def all_attacks() -> dict[str, Attack]:
         shard_files,
         shown_names,
     )
-    from .hdf5 import bombs, compact, files, filters, lengths, links, types  # noqa: F401
+    from .hdf5 import arrays, bombs, compact, files, filters, lengths, links, types  # noqa: F401
     from .stores import attacks as stores
 
     if "store_virtual" not in ATTACKS:
