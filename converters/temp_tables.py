@@ -1,4 +1,5 @@
-"""Tables of names and numbers on disk, for a million samples: unlinked files, mapped for reading.
+"""Tables of names and numbers for any number of samples: in memory while they are small, then on
+disk, in unlinked files that are mapped for reading.
 
 They need no Python object per sample. One thread fills a table and freezes it; after that any
 thread may read it.
@@ -8,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import heapq
+import io
 import itertools
 import mmap
 import tempfile
@@ -25,11 +27,25 @@ PathOf: TypeAlias = Callable[[int], bytes]
 #: Records sorted in memory at a time (about 20 MB of short names).
 RUN: Final = 200_000
 
+#: Bytes of a table that stay in memory: a million numbers.
+HELD: Final = 8 << 20
+
 _BUFFER: Final = 1 << 20
 
 
 def _temporary() -> IO[bytes]:
     return tempfile.TemporaryFile("w+b", buffering=_BUFFER, prefix="asyncreader-")
+
+
+def _written(file: IO[bytes] | None, data: bytes | memoryview) -> IO[bytes]:
+    """Write to a table's file, which begins in memory; the file that it is in now."""
+    assert file is not None, "frozen"
+    if isinstance(file, io.BytesIO) and file.tell() + len(data) > HELD:
+        held = file
+        file = _temporary()
+        file.write(held.getbuffer())
+    file.write(data)
+    return file
 
 
 def _close(file: IO[bytes] | None) -> None:
@@ -40,16 +56,16 @@ def _close(file: IO[bytes] | None) -> None:
 
 
 def _mapped(file: IO[bytes]) -> mmap.mmap | bytes:
-    """The contents of ``file``, which is closed: the mapping keeps the unlinked file."""
-    file.flush()
+    """The contents of ``file``, which is closed: a mapping keeps the unlinked file."""
     with file:
-        if file.seek(0, 2) == 0:
-            return b""
+        if isinstance(file, io.BytesIO):
+            return file.getvalue()
+        file.flush()
         return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
 
 
 class Numbers:
-    """A table of 64-bit numbers, ``width`` to a row, on disk.
+    """A table of 64-bit numbers, ``width`` to a row.
 
     ``kind``: "q" (int64), "Q" (uint64) or "d" (float64), as in :mod:`array`.
     """
@@ -60,7 +76,7 @@ class Numbers:
         self.dtype: np.dtype[Any] = np.dtype({"q": "<i8", "Q": "<u8", "d": "<f8"}[kind])
         self.width = width
         self._tail = array(kind)
-        self._file = _temporary()
+        self._file = io.BytesIO()
         self._rows: Array | None = None
 
     def append(self, number: float) -> None:
@@ -72,14 +88,17 @@ class Numbers:
     def extend(self, rows: Array) -> None:
         """Add whole rows."""
         self._spill()
-        assert self._file is not None
-        self._file.write(np.ascontiguousarray(rows, self.dtype).tobytes())
+        self._write(rows)
 
     def _spill(self) -> None:
-        assert self._file is not None, "frozen"
         # array uses the machine's byte order, the file the format's
-        self._file.write(np.asarray(self._tail).astype(self.dtype, copy=False).tobytes())
-        del self._tail[:]
+        if self._tail:
+            self._write(np.asarray(self._tail))
+            self._tail = array(self._tail.typecode)
+
+    def _write(self, rows: Array) -> None:
+        data = np.ascontiguousarray(rows, self.dtype).reshape(-1).view(np.uint8).data
+        self._file = _written(self._file, data)
 
     def rows(self) -> Array:
         """Freeze; all rows, (n,) or (n, width), read-only and not in private memory."""
@@ -101,13 +120,13 @@ class Numbers:
 
 
 class Strings:
-    """A list of byte strings on disk: a blob and where each one ends."""
+    """A list of byte strings: a blob and where each one ends."""
 
     _file: IO[bytes] | None = None
 
     def __init__(self) -> None:
         self._ends = Numbers("q")
-        self._file = _temporary()
+        self._file = io.BytesIO()
         self._blob: mmap.mmap | bytes = b""
         self._size = 0
         self.count = 0
@@ -123,8 +142,7 @@ class Strings:
 
     def append(self, text: bytes) -> None:
         """Add one string."""
-        assert self._file is not None, "frozen"
-        self._file.write(text)
+        self._file = _written(self._file, text)
         self._size += len(text)
         self._ends.append(self._size)
         self.count += 1

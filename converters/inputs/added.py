@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Final
 
 import numpy as np
@@ -42,13 +43,19 @@ def as_array(value: object, what: str) -> Array:
         raise ParamsError(
             f"{what} is no array of numbers", found=kind.__name__, hint=str(exc)[:200]
         ) from exc
-    if array.dtype.newbyteorder("=").name not in NUMBER_DTYPES:
+    if not _is_stored(array.dtype):
         raise ParamsError(
             f"{what} has a dtype that cannot be stored",
             found=f"{kind.__name__}, dtype {array.dtype}",
             expected=", ".join(NUMBER_DTYPES),
         )
     return array
+
+
+@lru_cache(64)  # numpy makes the name anew each time: 15 us
+def _is_stored(dtype: np.dtype[Any]) -> bool:
+    """Whether sets have numbers of this dtype, in either byte order."""
+    return dtype.newbyteorder("=").name in NUMBER_DTYPES
 
 
 #: Where a label is an array.

@@ -28,7 +28,9 @@ _FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 #: File systems that cannot reserve space: there a full disk is an error of the write.
 _UNABLE: Final = (errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
 
+#: Smaller pieces are written together.
 _BUFFER: Final = 1 << 20
+_SMALL: Final = 1 << 16
 
 #: The end of a hint, where nothing was left.
 NOTHING_LEFT: Final = "nothing was left behind"
@@ -113,7 +115,7 @@ class Extent:
 
     def append(self, data: bytes | memoryview) -> None:
         """Add ``data``."""
-        if len(data) < _BUFFER:
+        if len(data) < _SMALL:
             self._buffer += data
             if len(self._buffer) >= _BUFFER:
                 self.flush()

@@ -191,10 +191,14 @@ def hashed_short(at, length):  # type: ignore[no-untyped-def]
     if length <= 16:
         return _hashed_least(at, length, secret)
     result = _U64(length) * _PRIMES_64[0]
-    if length <= 128:
-        for i in range((length - 1) // 32, -1, -1):
-            result += _mixed(at + 16 * i, secret + 32 * i)
-            result += _mixed(at + length - 16 * (i + 1), secret + 32 * i + 16)
+    if length <= 128:  # without a loop: it would cost as much as five such rows
+        if length > 96:
+            result += _mixed(at + 48, secret + 96) + _mixed(at + length - 64, secret + 112)
+        if length > 64:
+            result += _mixed(at + 32, secret + 64) + _mixed(at + length - 48, secret + 80)
+        if length > 32:
+            result += _mixed(at + 16, secret + 32) + _mixed(at + length - 32, secret + 48)
+        result += _mixed(at, secret) + _mixed(at + length - 16, secret + 16)
         return _avalanche(result)
     for i in range(8):
         result += _mixed(at + 16 * i, secret + 16 * i)
