@@ -1,24 +1,20 @@
-"""Dataset: a set to look into, sample by sample, without threads and without an order."""
+"""Dataset: a set to look into, sample by sample, without workers and without an order."""
 
 from __future__ import annotations
 
 import html
-import operator
 import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from importlib import import_module
 from typing import (
     TYPE_CHECKING,
     Any,
-    Final,
     Generic,
     NamedTuple,
     Self,
     SupportsIndex,
-    TypeGuard,
     TypeVar,
     Unpack,
     cast,
@@ -30,27 +26,14 @@ import numpy as np
 from .array_types import Bools, Int64
 from .batch import Array
 from .errors import ParamsError, ReaderClosedError
-from .keyed_random import STREAM_GEOMETRY, key_of, mix_rows
-from .moments import FieldStatistics, Moments
+from .moments import FieldStatistics
+from .opened import Opened, Rows, is_number, number_of, numbers_of, threads_for
 from .params import PARAMETERS, Given, ReaderKeywords, ReaderParams, given_params, parse_params
 from .params.declare import documented
 from .pipeline import build
-from .pipeline.fill_batch import BatchFiller
-from .pixels.rows import RowJob
-from .pixels.specs import OutputSpec, SampleSpec
-from .pixels.transform import RowTransform
-from .sampling import sampler_of
-from .sampling.lengths import Lengths
-from .sampling.patches import Patched
-from .sampling.samplers import Storage
-from .sampling.schedule import Schedule
-from .sources import Inspector, OpenSet, fingerprint, open_there
-from .sources.base import Source, read_rows
+from .sources import Inspector, OpenSet, fingerprint, open_there, open_whole
 from .sources.labels import apart
 from .sources.ragged import longest_of
-from .sources.request import Cut
-from .sources.subset import resolve_rule
-from .stats import Meter
 from .text import some, times
 
 if TYPE_CHECKING:
@@ -63,26 +46,6 @@ if TYPE_CHECKING:
     S = _WithDefault("S", default=tuple[Array, Array])
 else:
     S = TypeVar("S")
-
-#: Samples of so many bytes are read together where a whole set is gone through.
-_TOGETHER: Final = 16 << 20
-#: Bytes of samples whose statistics are worked out together.
-_MEASURED: Final = 2 << 20
-#: What belongs to training, or to whole batches: a dataset leaves it out.
-_OF_TRAINING: Final = (
-    *("shuffle", "shuffle_window", "weights", "epoch_samples", "last_batch", "rank", "world_size"),
-    *("crop_padding", "padding_mode", "crop_area", "crop_aspect", "flip", "augment", "views"),
-    *(
-        "mixup",
-        "cutmix",
-        "label_smoothing",
-        "num_classes",
-        "postprocess",
-        "cuda",
-        "on_error",
-        "trace",
-    ),
-)
 
 
 class Field(NamedTuple):
@@ -120,6 +83,9 @@ class Dataset(Generic[S]):
     ``dataset[[3, 7]]`` are stacked: data (n, ...) and labels (n, ...). With ``subset`` the
     numbers are those of the subset.
 
+    Samples of one call are decoded by ``nthread`` threads, by all cores where that is not given;
+    by one in a worker process, and with a ``transform``. They end with the call.
+
     It takes the place of a map-style dataset of torch's DataLoader, with any start method: it is
     pickled as its parameters. Threads may share it. Errors: IndexError for a number that is not
     there, SampleError (ChecksumError, DecodeError) for a bad sample, ReaderClosedError after
@@ -135,7 +101,7 @@ class Dataset(Generic[S]):
         self._given = dict(given)
         self._as_dict = as_dict
         self._lock = threading.Lock()
-        self._opened: _Opened | None = None
+        self._opened: Opened | None = None
         self._closed = False
         names = self.source.names
         if as_dict and "label" in names:
@@ -154,10 +120,10 @@ class Dataset(Generic[S]):
         made = cls.__new__(cls)
         made._params, made._given, made._as_dict = params, dict(given), False
         made._lock, made._closed = threading.Lock(), False
-        made._opened = _Opened(params, source, owned)
+        made._opened = Opened(params, source, owned, threads_for(params, given))
         return made
 
-    def _now(self) -> _Opened:
+    def _now(self) -> Opened:
         """The set as this process has it open: a forked process opens it again."""
         opened = self._opened
         if opened is not None and opened.pid == os.getpid():
@@ -168,7 +134,9 @@ class Dataset(Generic[S]):
             if self._closed:
                 raise ReaderClosedError("this dataset was closed", hint="open it again")
             if self._opened is None or self._opened.pid != os.getpid():
-                self._opened = _Opened(self._params, build.open_set(self._params))
+                threads = threads_for(self._params, self._given)
+                source = build.open_set(self._params)
+                self._opened = Opened(self._params, source, threads=threads)
             return self._opened
 
     # -- samples ---------------------------------------------------------------------------
@@ -188,13 +156,13 @@ class Dataset(Generic[S]):
     def __getitem__(self, index: object) -> S:
         opened = self._now()
         if isinstance(index, int | np.integer) and not isinstance(index, bool):
-            return self._shaped(opened.read(_number(int(index), opened.length)), 0)
+            return self._shaped(opened.read(number_of(int(index), opened.length)), 0)
         if isinstance(index, slice):
             numbers = np.arange(*index.indices(opened.length), dtype=np.int64)
-        elif _is_number(index):  # of another library, such as a tensor
-            return self._shaped(opened.read(_number(index, opened.length)), 0)
+        elif is_number(index):  # of another library, such as a tensor
+            return self._shaped(opened.read(number_of(index, opened.length)), 0)
         else:
-            numbers = _numbers(index, opened.length)
+            numbers = numbers_of(index, opened.length)
         return self._shaped(opened.read(numbers))
 
     def __getitems__(self, indices: Sequence[int]) -> list[S]:
@@ -204,7 +172,7 @@ class Dataset(Generic[S]):
             return [self[index] for index in indices]
         if isinstance(indices, tuple):  # what numpy takes for the axes of one sample
             indices = list(indices)
-        rows = opened.read(_numbers(indices, opened.length))
+        rows = opened.read(numbers_of(indices, opened.length))
         return [self._shaped(rows, row) for row in range(len(indices))]
 
     def __iter__(self) -> Iterator[S]:
@@ -213,7 +181,7 @@ class Dataset(Generic[S]):
         for at in range(0, opened.length, opened.together):
             yield from self.__getitems__(range(at, min(at + opened.together, opened.length)))
 
-    def _shaped(self, rows: _Rows, row: int | None = None) -> S:
+    def _shaped(self, rows: Rows, row: int | None = None) -> S:
         """Rows, or one of them, as samples are handed out."""
 
         def one(array: Any) -> Any:
@@ -235,7 +203,7 @@ class Dataset(Generic[S]):
     def sample(self, index: int) -> Sample[S]:
         """All that the set holds of a sample: see :class:`Sample`."""
         opened = self._now()
-        (record,) = opened.records(_number(index, opened.length)).tolist()
+        (record,) = opened.records(number_of(index, opened.length)).tolist()
         looked = Inspector(opened.source.first)
         (own,) = opened.source.records(np.array([record], np.int64)).tolist()
         path, label = looked.path(own), cast(Any, None)
@@ -454,11 +422,12 @@ def open(
     return made
 
 
-def look_into(params: Mapping[str, object]) -> Dataset:
+def look_into(params: Mapping[str, object], whole: bool = False) -> Dataset:
     """The set that ``params`` name, to look at what is stored: unlike :func:`open`, this does not
     ask whether its samples can be served as they say. Where nothing says which field is meant, all
-    that can be read together."""
-    p, source = open_there(parse_params(params, {}))
+    that can be read together; ``whole``: all that asyncreader packed."""
+    p = parse_params(params, {})
+    p, source = (p, open_whole(p.given_path)) if whole else open_there(p)
     if p.max_length is None:
         p = replace(p, max_length=longest_of(source))
     return Dataset.over(p, params, source, owned=True)
@@ -466,296 +435,3 @@ def look_into(params: Mapping[str, object]) -> Dataset:
 
 def _open_again(given: dict[str, Any], as_dict: bool) -> Dataset:
     return open(given, as_dict=as_dict)
-
-
-def _is_number(index: object) -> TypeGuard[SupportsIndex]:
-    """Whether it is one whole number, and no list, array or truth value."""
-    one = getattr(index, "ndim", 0) == 0 and not isinstance(index, bool)
-    return one and hasattr(index, "__index__")
-
-
-def _number(index: SupportsIndex, length: int) -> Int64:
-    """One of :func:`_numbers`, in a fifth of the time."""
-    index = operator.index(index)
-    if not -length <= index < length:
-        raise IndexError(f"no sample {index}: there are {length}")
-    return np.array([index if index >= 0 else index + length], np.int64)
-
-
-def _numbers(indices: Any, length: int) -> Int64:
-    """Numbers of samples, counted from the end below 0; IndexError for one that is not there."""
-    given = np.asarray(indices)
-    if isinstance(indices, tuple):
-        given = given[None]  # numpy takes it for several axes
-    if given.dtype == np.bool_ and given.ndim:
-        if given.shape != (length,):
-            raise IndexError(f"a mask of shape {given.shape} for {length} samples")
-        return np.flatnonzero(given)
-    if given.ndim != 1 or (given.size and given.dtype.kind not in "iu"):
-        raise TypeError(f"samples are chosen by whole numbers, not by {indices!r:.80}")
-    wrong = (given >= length) | ((given < -length) if given.dtype.kind == "i" else False)
-    if wrong.any():
-        raise IndexError(f"no sample {given[wrong][0]}: there are {length}")
-    numbers = given.astype(np.int64)
-    return np.where(numbers < 0, numbers + length, numbers)
-
-
-def _in_order(p: ReaderParams, source: OpenSet) -> Schedule:
-    """The samples by number: of a mix each of all sets once, in sequence."""
-    facts, (rule, subset) = source.facts, resolve_rule(p.subset, p.patch_at, source)
-    storage = Storage(facts.path, facts.count)
-    return Schedule(sampler_of(False, p.seed, 1, storage, subset, rule))
-
-
-def _differ(stored: SampleSpec) -> bool:
-    """Whether samples are pictures of several sizes."""
-    return stored.axes is not None and None in stored.image_shape()[:2]
-
-
-def _without_training(p: ReaderParams) -> ReaderParams:
-    """``p`` without what belongs to training, or to whole batches."""
-    given: dict[str, Any] = {name: PARAMETERS[name].default for name in _OF_TRAINING}
-    given["crop"] = "center" if p.crop.startswith("random") else p.crop
-    long = p.overlong
-    if isinstance(long, dict):
-        given["overlong"] = {n: "cut" if one == "random" else one for n, one in long.items()}
-    elif long == "random":
-        given["overlong"] = "cut"
-    given["patch_at"] = "center" if p.patch_at == "random" else p.patch_at
-    return replace(p, **given, batch_size=1, workers="thread")
-
-
-class _Rows(NamedTuple):
-    """Samples that were read: ``data`` of each field (n, ...), ``labels`` (n, ...) or None, and
-    their ``records`` in ``source``; ``lengths``: of the samples of each field, where they differ.
-    """
-
-    source: OpenSet
-    data: tuple[Array, ...]
-    labels: Array | None
-    records: Int64
-    lengths: tuple[Lengths | None, ...]
-
-    @property
-    def several(self) -> bool:
-        """Whether data is handed out as a tuple."""
-        return self.source.named
-
-    def named(self) -> dict[str, Any]:
-        """The fields by name, with the label, of patches their places, and of episodes their
-        numbers and, of each window, which rows are the episode's own."""
-        names, windows = self.source.names, self.source.windows
-        found: dict[str, Any] = dict(zip(names, self.data, strict=True))
-        if self.labels is not None:
-            found["label"] = self.labels
-        every = np.ones(self.records.size, np.bool_)
-        for name, one in zip(names, self.lengths, strict=True):
-            if one is not None:
-                served = one.served(self.records, every)
-                found["lengths" if len(names) == 1 else f"{name}.lengths"] = served
-        if self.source.patches is not None:
-            found["place"] = self.source.patches.volumes.of(self.records)[1]
-        if windows is None:
-            return found
-        found["episode"] = windows.episodes.of(self.records)
-        for name in names:
-            present = windows.present(name, self.records, every)
-            if present is not None:
-                found["present" if len(names) == 1 else f"{name}.present"] = present
-        return found
-
-
-class _Opened:
-    """A set that this process has open, and how its samples become rows."""
-
-    def __init__(self, params: ReaderParams, source: OpenSet, owned: bool = True) -> None:
-        self.pid = os.getpid()
-        self.source = source
-        self._owned = owned
-        try:
-            p = _without_training(params)
-            #: pictures are served in their own sizes, each by itself
-            self.sizes_differ = p.size is None and p.transform is None and _differ(source.spec)
-            if self.sizes_differ:
-                p = replace(p, size=(1, 1), crop="none")
-            self._params = p
-            self._cut = Cut(p.patch or (), p.patch_axes, p.sample_axis)
-            self._schedule: Schedule = _in_order(p, source)
-            self._lengths = source.lengths(p.wanted)
-        except BaseException:
-            self.close()
-            raise
-        self.length = self._schedule.length
-
-    @cached_property
-    def _filler(self) -> BatchFiller:
-        return build.make_filler(self._params, self.source, self._schedule)
-
-    @cached_property
-    def fills(self) -> tuple[RowTransform, ...]:
-        """How each field becomes rows."""
-        return tuple(self._filler.fills)
-
-    def check(self) -> None:
-        """ParamsError where samples cannot be served as the parameters say."""
-        build.make_schedule(self._params, self.source, 0, 1)
-        assert self.fills
-
-    @property
-    def together(self) -> int:
-        """Samples that are read together where all are gone through."""
-        return max(1, _TOGETHER // max(1, sum(fill.row_bytes for fill in self.fills)))
-
-    def records(self, numbers: Int64) -> Int64:
-        """The record numbers of samples."""
-        return self._schedule.sampler.records(0, numbers)
-
-    def read(self, numbers: Int64) -> _Rows:
-        """Samples by number."""
-        records, count = self.records(numbers), numbers.size
-        rows = self._compiled(records) if count else None
-        if rows is not None:
-            return rows
-        fills = self._fills_of(records) if self.sizes_differ and count else self.fills
-        outs = [np.empty(part.shape, part.dtype) for part in self._filler.rows(count, fills)]
-        table, label = self.source.labels, self._filler.label
-        labels = None if table is None else np.asarray(table[records])
-        if count:
-            made = None if label is None else np.zeros((count, *label.shape), label.dtype)
-            keys = mix_rows(key_of(self._params.seed, STREAM_GEOMETRY, 0), numbers)
-            job = RowJob(records, np.arange(count), keys, None, numbers, labels, made)
-            for bad in sorted(self._filler.read(job, fills, outs, Meter()), key=lambda b: b.row):
-                raise bad.error
-            labels = labels if made is None else made
-        data = self._filler.handed_out(outs, fills)
-        return _Rows(self.source, data, labels, records, self._lengths)
-
-    def _fills_of(self, records: Int64) -> tuple[RowTransform, ...]:
-        """How pictures become rows in their own size. ParamsError where they have several."""
-        looked = Inspector(self.source.first)
-        sizes = sorted({looked.size(record) for record in records.tolist()})
-        if len(sizes) > 1:
-            raise ParamsError(
-                "images that differ in size cannot be stacked",
-                path=self.source.facts.path,
-                found=" and ".join(times(size) for size in sizes[:3]),
-                hint="pass size=(H, W), or read them one by one",
-            )
-        return self.source.fills(replace(self._params.wanted, size=sizes[0]))
-
-    def _compiled(self, records: Int64) -> _Rows | None:
-        """Rows that compiled code wrote: it can where they lie in memory."""
-        tables, (fill, *_), count = self._filler.find_tables(), self.fills, records.size
-        if tables is None or not self.source.first.in_memory(fill.sample_bytes * count):
-            return None
-        out, table = np.empty(fill.allocate_shape(count), fill.dtype), self.source.labels
-        labels = None if table is None else np.empty((count, *table.shape[1:]), table.dtype)
-        if not tables.filler.fill_records(tables.files, records, out, labels, 0, 0):
-            return None
-        return _Rows(self.source, (fill.handed_out(out),), labels, records, self._lengths)
-
-    def stored(self, name: str, part: Source, record: int) -> bytes:
-        """The stored bytes of a field of a sample; of a window those of its rows in sequence."""
-        rows, windows = np.array([record], np.int64), self.source.windows
-        if windows is not None and windows.reach(name) == "episode":
-            start, length, _ = windows.whole(name, rows)
-            rows = np.arange(start[0], start[0] + length[0])
-        elif windows is not None:
-            rows = windows.stored(name, rows)[0].reshape(-1)
-        return b"".join(map(Inspector(part).bytes, rows.tolist()))
-
-    def statistics(self, name: str) -> FieldStatistics:
-        """Those of one field."""
-        found = Moments()
-        for values in self._stored(self.source.part(name)):
-            found.add(values)
-        return found.made()
-
-    def _stored(self, part: Source) -> Iterator[Array]:
-        """The stored values of all samples, some at a time: (n, C), (n, D) or (n,)."""
-        if self.source.patches is not None:
-            yield from self._tiles(part)
-            return
-        spec = part.spec
-        step = max(1, _MEASURED // max(1, 1 if spec.shape is None else spec.row_bytes))
-        alike = not spec.encoded and spec.shape is not None
-        if spec.ragged:
-            yield from self._values(part)
-            return
-        plain = OutputSpec(layout="NHWC")
-        fill = RowTransform(spec, plain, part.facts.path) if alike else None
-        whole = self.source.windows is not None  # a row may be in many windows, or in none
-        count = part.facts.count if whole else self.length
-        for at in range(0, count, step):
-            records = np.arange(at, min(at + step, count), dtype=np.int64)
-            records = records if whole else self.records(records)
-            if fill is None:
-                for record in records.tolist():
-                    yield self._pixels(part, record)
-                continue
-            out = np.empty(fill.allocate_shape(records.size), fill.dtype)
-            rows = np.arange(records.size)
-            job = RowJob(records, rows, np.zeros(records.size, np.uint64))
-            for bad in read_rows(part, job, fill, out, Meter()):
-                raise bad.error
-            rank = len(fill.row_shape)
-            yield out.reshape(-1, out.shape[-1]) if spec.axes or rank == 1 else out.reshape(-1)
-
-    def _values(self, part: Source) -> Iterator[Array]:
-        """The values of samples of different length, each by itself."""
-        offsets, whole = part.index.offsets, self.source.windows is not None
-        assert offsets is not None
-        every = np.arange(part.facts.count if whole else self.length, dtype=np.int64)
-        for record in (every if whole else self.records(every)).tolist():
-            most = int(offsets[record + 1]) - int(offsets[record])
-            if most:
-                fill = RowTransform(part.spec, OutputSpec(max_length=most), part.facts.path)
-                out = np.empty(fill.allocate_shape(1), fill.dtype)
-                job = RowJob(np.array([record]), np.zeros(1, np.int64), np.zeros(1, np.uint64))
-                for bad in read_rows(part, job, fill, out, Meter()):
-                    raise bad.error
-                yield out[0] if out.ndim == 3 else out.reshape(-1)
-
-    def _tiles(self, part: Source) -> Iterator[Array]:
-        """The stored values of all volumes, each once: (n, C) of pictures, else (n,)."""
-        sampler, spec = self._schedule.sampler, part.spec
-        assert isinstance(sampler, Patched)
-        cut = sampler.patches.volumes
-        tiles = replace(sampler.patches, at="grid", step=cut.patch)
-        fill = RowTransform(spec, OutputSpec(layout="NHWC"), part.facts.path)
-        axes = self._cut.axes_of_sample(len(fill.row_shape) - spec.flat)
-        together = max(1, _MEASURED // spec.row_bytes)
-        for first in range(0, tiles.population, together):
-            numbers = np.arange(first, min(first + together, tiles.population), dtype=np.int64)
-            records, rows = tiles.records(numbers), np.arange(numbers.size)
-            out = np.empty(fill.allocate_shape(numbers.size), fill.dtype)
-            job = RowJob(records, rows, np.zeros(numbers.size, np.uint64))
-            for bad in read_rows(part, job, fill, out, Meter()):
-                raise self.source.told(bad.error)
-            for tile, shift in zip(out, tiles.repeated(numbers).tolist(), strict=True):
-                for axis, known in zip(axes, shift, strict=True):
-                    tile = tile[(slice(None),) * axis + (slice(known, None),)]
-                if spec.axes is None:
-                    yield tile.reshape(-1)
-                else:
-                    yield np.moveaxis(tile, spec.axes.index("C"), -1).reshape(
-                        -1, tile.shape[spec.axes.index("C")]
-                    )
-
-    def _pixels(self, part: Source, record: int) -> Array:
-        """The stored values of one sample, in its own size: (H x W, C)."""
-        wanted = OutputSpec(layout="NHWC", size=Inspector(part).size(record), crop="none")
-        name = self.source.names[self.source.parts.index(part)]
-        whole = self.source if len(self.source.parts) == 1 else self.source.only(name)
-        fill = whole.fills(wanted)[0]
-        out = np.empty(fill.allocate_shape(1), fill.dtype)
-        job = RowJob(np.array([record]), np.zeros(1, np.int64), np.zeros(1, np.uint64))
-        for bad in read_rows(part, job, fill, out, Meter()):
-            raise bad.error
-        return out.reshape(-1, out.shape[-1])
-
-    def close(self) -> None:
-        if "_filler" in self.__dict__:
-            self._filler.let_go()
-        if self._owned:
-            self.source.close()

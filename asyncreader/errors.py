@@ -131,7 +131,7 @@ class AsyncReaderError(Exception):
                 self.path,
                 None if self.index is None else f"record {self.index}",
                 None if self.key is None else f"key {self.key}",
-                None if self.source_path is None else f"packed from {self.source_path!r}",
+                None if self.source_path is None else f"source {self.source_path!r}",
             )
             if part is not None
         ]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import threading
 from collections.abc import Callable, Mapping
@@ -13,6 +12,7 @@ from typing import Any, Final, TypeAlias
 
 import numpy as np
 
+from .dataset import look_into
 from .errors import (
     DecodeError,
     FormatError,
@@ -25,24 +25,19 @@ from .errors import (
 from .formats import packed as fmt
 from .formats.manifest import CONTAINERS, file_digest, manifest_path, read_manifest
 from .params import READ_BY, reading_params
-from .pixels.rows import RowJob
-from .pixels.specs import OutputSpec
-from .pixels.transform import RowTransform, decode_sample
+from .pixels.transform import decode_sample
 from .sources import (
     Inspector,
     OpenSet,
     Source,
     container_of,
     expand_paths,
-    open_reader_source,
-    open_whole,
 )
-from .sources.base import read_rows
+from .sources.base import read_stored
 from .sources.sets.digests import WholeDigests
 from .sources.sets.shards import EachShard, LocalShards
 from .sources.subset import split_counts
 from .sources.urls import is_url
-from .stats import Meter
 from .system.futures import in_order
 from .system.limits import usable_cores
 
@@ -114,14 +109,27 @@ def verify_file(
     file, ParamsError if its fields or axes are not clear.
     """
     names, how = expand_paths(path), _How(decode, jobs or usable_cores(), progress)
+    manifest = None if is_url(names[0]) else manifest_path(names[0])
     if params:
-        return _verify_read(path, names, params, how)
-    if is_url(names[0]):
+        reading_params(path, params, _READ_BY)
+        if is_url(names[0]) or manifest is not None:
+            raise ParamsError(
+                "params say how a file that others wrote is read; a sharded dataset, or one in a "
+                "store, is checked in full without them",
+                path=names[0],
+                found=", ".join(params),
+            )
+    elif is_url(names[0]):
         return _verify_url(path, how)
-    manifest = manifest_path(names[0])
-    if manifest is not None and len(names) == 1:
+    elif manifest is not None and len(names) == 1:
         return _verify_local_set(path, manifest, how)
-    return _verify_opened(path, container_of(names[0]), partial(open_whole, path), how)
+    container = container_of(names[0])
+    try:
+        ds = look_into({**(params or {}), "path": path}, whole=not params)
+    except SourceError as exc:
+        return _unreadable(path, container, exc)
+    with ds:
+        return _verify(path, ds.source, how)
 
 
 @dataclass(frozen=True)
@@ -138,34 +146,8 @@ def _unreadable(path: str, container: str, error: SourceError) -> VerifyReport:
     return VerifyReport(path, container, 0, 0, 0, 0, (str(error),))
 
 
-def _verify_opened(
-    path: str, container: str, opened: Callable[[], OpenSet], how: _How
-) -> VerifyReport:
-    try:
-        source = opened()
-    except SourceError as exc:
-        return _unreadable(path, container, exc)
-    with contextlib.closing(source):
-        return _verify(path, source, how)
-
-
 #: Parameters that say how a set is read: all of it.
 _READ_BY: Final = tuple(name for name in READ_BY if name != "subset")
-
-
-def _verify_read(
-    path: str, names: list[str], params: Mapping[str, object], how: _How
-) -> VerifyReport:
-    """Verify what ``params`` name of a set of files that others wrote."""
-    read = reading_params(path, params, _READ_BY)
-    if is_url(names[0]) or manifest_path(names[0]) is not None:
-        raise ParamsError(
-            "params say how a file that others wrote is read; a sharded dataset, or one in a "
-            "store, is checked in full without them",
-            path=names[0],
-            found=", ".join(params),
-        )
-    return _verify_opened(path, container_of(names[0]), partial(open_reader_source, read), how)
 
 
 def _verify_local_set(path: str, manifest_file: str, how: _How) -> VerifyReport:
@@ -192,8 +174,8 @@ def _verify_url(path: str, how: _How) -> VerifyReport:
         with fetched_shards(path) as each:
             if each is not None:  # each shard was compared with the manifest when it was fetched
                 return _verify_set(path, path, each, lambda _: True, how)
-        with contextlib.closing(open_whole(path)) as source:
-            return _verify(path, source, how)
+        with look_into({"path": path}, whole=True) as ds:
+            return _verify(path, ds.source, how)
     except FormatError as exc:
         return _unreadable(path, "?", exc)
 
@@ -231,7 +213,7 @@ def _verify_set(
             splits[split] = splits.get(split, 0) + samples
         if found.ok and not same(number):
             problems.append(
-                f"{shown}: the bytes outside its samples are not those that were packed"
+                f"{shown}: the bytes outside its samples have changed since it was written"
             )
         del problems[LISTED:]
         before += row.count
@@ -296,13 +278,8 @@ def _alike(part: Source) -> bool:
 def _check_rows(source: OpenSet, first: int, run: range) -> Found:
     """As :func:`_check_run`, of raw samples that :func:`_alike` are."""
     bad, found = set[int](), list[tuple[int, str]]()
-    records, every = np.arange(run.start, run.stop), np.ones(len(run), np.bool_)
-    keys = np.zeros(len(run), np.uint64)
-    job = RowJob(records, records - run.start, keys, every)
     for name, part in zip(source.names, source.parts, strict=True):
-        fill = RowTransform(part.spec, OutputSpec(layout="NHWC"), part.facts.path)
-        out = np.empty(fill.allocate_shape(len(run)), fill.dtype)
-        for one in read_rows(part, job, fill, out, Meter()):
+        for one in read_stored(part, np.arange(run.start, run.stop), check=True)[1]:
             one.error.shift_record(first)
             bad.add(one.row)
             said = f"field {name!r}: {one.error}" if source.named else str(one.error)
@@ -365,4 +342,4 @@ def check_paths(source: OpenSet, name: str) -> str | None:
         return str(exc)
     if found == expected:
         return None
-    return f"{facts.path}: its paths are not the ones that were packed"
+    return f"{facts.path}: its paths do not match their digest"

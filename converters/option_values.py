@@ -38,7 +38,7 @@ def _target(value: Any) -> str:
         raise ParamsError(
             "the target must be on a disk, not a URL",
             found=without_secrets(path),
-            hint="pack to a folder, and upload that with the store's own tools",
+            hint="convert to a folder, and upload that with the store's own tools",
         )
     return absolute(local)
 

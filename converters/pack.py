@@ -85,7 +85,7 @@ def _convert(src: Any, dst: PathLike, keywords: ConvertKeywords) -> ConvertRepor
         if is_full(exc):  # sinks and publish() raise their own: these are temporary files
             raise no_temporary_space() from exc
         raise SourceError(
-            "the dataset cannot be packed",
+            "the dataset cannot be written",
             path=exc.filename,
             found=exc.strerror or str(exc),
             hint="; ".join(getattr(exc, "__notes__", ())) or None,

@@ -60,7 +60,7 @@ class _Line:
         self._last = now
         rate = (done - self._before) / max(now - self._began, 1e-9)
         left = f", {in_time((total - done) / rate)} left" if done < total and rate > 0 else ""
-        self._write(f"packing: {done:,} of {total:,}, {rate:,.0f}/s{left}")
+        self._write(f"converting: {done:,} of {total:,}, {rate:,.0f}/s{left}")
 
     def remove(self) -> None:
         """Leave nothing of the line."""

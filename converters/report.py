@@ -58,8 +58,8 @@ class ConvertReport:
         words += [] if self.shards is None else [some(self.shards, "shard")]
         rows = [("target", self.target), ("format", ", ".join(words))]
         packed = some(self.count, "sample")
-        packed += f", {self.kept_samples:,} kept of the run before" if self.kept_samples else ""
-        rows.append(("packed", f"{packed}, in {self.seconds:.1f} s"))
+        packed += f", {self.kept_samples:,} kept from the run before" if self.kept_samples else ""
+        rows.append(("written", f"{packed}, in {self.seconds:.1f} s"))
         if self.classes is not None:
             names = ", ".join(self.classes[:_LISTED]) + ", ..." * (len(self.classes) > _LISTED)
             rows.append(("classes", f"{len(self.classes):,}: {names}"))

@@ -54,7 +54,7 @@ def packed_datasource(
     for name in _RAYS_OWN:
         if name in given:
             raise ParamsError(
-                f"{name} is not for a datasource", hint="order, shares and epochs are Ray Data's"
+                f"{name} is not for a datasource", hint="Ray Data decides order, shares and epochs"
             )
     with AsyncReader(given, last_batch="pad", world_size=1) as reader:
         if reader.params.field_names is not None:

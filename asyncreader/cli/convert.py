@@ -100,7 +100,7 @@ def convert(
     """
     if dry_run:
         if len(paths) > 2:
-            raise click.UsageError("--dry-run is of one SRC")
+            raise click.UsageError("--dry-run takes one SRC")
         wanted = paths[1] if len(paths) > 1 else None
         return _dry_run(paths[0], wanted, seconds, options, as_json, quiet)
     if len(paths) < 2:
@@ -115,7 +115,7 @@ def convert(
     given = {name: value for name, value in options.items() if value not in (None, {}, ())}
     try:
         with (
-            Progress("packing", quiet, resumed=bool(given.get("resume"))) as progress,
+            Progress("converting", quiet, resumed=bool(given.get("resume"))) as progress,
             kernels.compiling_told(progress.compiling),
         ):
             report = converters.convert(tuple(src), dst, progress=progress, **given)
@@ -170,7 +170,7 @@ def _dry_run(
     if found.advised is not None:
         click.echo(f"\n  {found.advised.command}\n")
         if found.advised.costs:
-            click.echo(f"Its price: {found.advised.costs}.")
+            click.echo(f"Its cost: {found.advised.costs}.")
     return OK
 
 
@@ -246,7 +246,7 @@ def _print_packed(report: ConvertReport) -> None:
     classes = "" if report.classes is None else f" in {some(len(report.classes), 'class')}"
     packed = report.count - report.kept_samples
     rate = packed / max(report.seconds, 1e-9)
-    click.echo(f"packed {some(report.count, 'sample')}{classes} into {shown(report.target)}")
+    click.echo(f"wrote {some(report.count, 'sample')}{classes} to {shown(report.target)}")
     files = "" if report.shards is None else f"{some(report.shards, 'shard')}, "
     if report.kept:
         files = f"{files[:-2]} ({report.kept:,} kept, with {some(report.kept_samples, 'sample')}), "

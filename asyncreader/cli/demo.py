@@ -18,8 +18,8 @@ DEMO_BAR: Final = 0.9
 @click.command(epilog="\b\nExamples:\n  asyncreader demo\n  asyncreader demo --kind robot")
 @click.option(
     "--kind",
-    type=click.Choice(["pictures", "robot", "cells", "volumes"]),
-    default="pictures",
+    type=click.Choice(["images", "robot", "cells", "volumes"]),
+    default="images",
     show_default=True,
     help="What the dataset holds.",
 )
@@ -32,9 +32,9 @@ def demo(kind: str, sample_data: str | None) -> int:
     recordings of a robot (HDF5 as robomimic's, R^2 of the actions), cells (.h5ad, accuracy), or
     labelled volumes (Dice coefficient), in about 5 s each.
     """
-    if kind != "pictures":
+    if kind != "images":
         if sample_data is not None:
-            raise click.UsageError("--sample-data goes with --kind pictures")
+            raise click.UsageError("--sample-data goes with --kind images")
         from ..tools.demo_arrays import run_kind
 
         return _judge(run_kind(cast(Any, kind), click.echo), f"figure of {kind}")
@@ -44,7 +44,7 @@ def demo(kind: str, sample_data: str | None) -> int:
 
     code = _judge(run_demo(folder, click.echo), "accuracy")
     if code == OK:
-        say("next: asyncreader convert YOUR_PICTURES/ train.h5 --size 224x224")
+        say("next: asyncreader convert YOUR_IMAGES/ train.h5 --size 224x224")
     return code
 
 

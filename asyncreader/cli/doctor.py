@@ -212,7 +212,7 @@ def _print_advice(found: Diagnosis) -> None:
     _say(_gain(advised))
     _print_command(advised)
     if advised.costs:
-        _say(f"Its price: {advised.costs}.")
+        _say(f"Its cost: {advised.costs}.")
     # a new file was measured with these; how many threads suit it, its own diagnosis tells
     io = "auto" if advised.fits and not found.facts.network else "pread"
     anew = {"nthread": found.now.nthread, "njob": max(2, found.now.nthread), "io": io}
@@ -220,7 +220,7 @@ def _print_advice(found: Diagnosis) -> None:
     _say("Parameters: " + ", ".join(f"{name}={value!r}" for name, value in changed.items()))
     for other in found.tried:
         if other is not advised and other.worth:
-            _say(f"Or: {_gain(other)}" + (f" Its price: {other.costs}." if other.costs else ""))
+            _say(f"Or: {_gain(other)}" + (f" Its cost: {other.costs}." if other.costs else ""))
             _print_command(other)
 
 

@@ -14,8 +14,7 @@ from ..checks import FILE
 from ..errors import ParamsError, ReaderClosedError
 from ..pixels.specs import OutputSpec
 from ..pixels.transform import RowTransform
-from ..sources import Request, RowJob, Source, absolute, open_source, read_rows
-from ..stats import Meter
+from ..sources import Request, Source, absolute, open_source, read_stored
 from .jobs import whole
 
 Array = npt.NDArray[np.number]
@@ -121,15 +120,9 @@ class HDF5Matrix:
         rows = np.where(rows < 0, rows + len(self), rows)
         if rows.size and (int(rows.min()) < 0 or int(rows.max()) >= len(self)):
             raise IndexError(f"row out of range: this view has {len(self)} rows")
-        out = np.empty((rows.size, *self._fill.row_shape), self._fill.dtype)
-        job = RowJob(
-            rows + self.start,
-            np.arange(rows.size, dtype=np.int64),
-            np.zeros(rows.size, np.uint64),
-        )
-        if rows.size:
-            for bad in read_rows(source, job, self._fill, out, Meter()):
-                raise bad.error
+        out, errors = read_stored(source, rows + self.start, self._fill)
+        for bad in errors:
+            raise bad.error
         if single:
             out = out[0]
         return out if self.normalizer is None else self.normalizer(out)

@@ -154,7 +154,7 @@ def pack_sample(sample: dict[str, Array]) -> bytes:
         }
         packed: bytes = msgpack.packb(inner, use_bin_type=True)
     except ValueError as exc:  # msgpack's limit is 4 GiB
-        raise ParamsError(f"this sample cannot be packed: {exc}") from exc
+        raise ParamsError(f"this sample cannot be stored: {exc}") from exc
     return packed
 
 

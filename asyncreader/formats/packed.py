@@ -370,7 +370,7 @@ def check_named_digest(
     expected = meta.digests.get(stated or name)
     if found != expected:
         raise FormatError(
-            f"its {name} are not the ones that were packed",
+            f"its {name} do not match their digest",
             path=path,
             found=f"digest {found}",
             expected=f"digest {expected}",

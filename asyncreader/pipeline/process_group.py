@@ -39,7 +39,7 @@ class ProcessGroup:
     def __init__(self, count: int, ring: Ring[Any], name: str) -> None:
         if not CHILDREN:
             raise ParamsError(
-                "worker processes cannot be had on this system",
+                "this system cannot start worker processes",
                 found=sys.platform,
                 expected="a system that hands open files to a spawned process: Linux, macOS",
                 hint=self.instead,
@@ -267,5 +267,5 @@ def _death(process: Any) -> WorkerError:
     return WorkerError(
         "a worker process died",
         found=f"process {process.pid}, {how}",
-        hint="open the reader again; state_dict() of before still holds",
+        hint="open the reader again; a state that was saved before is still valid",
     )

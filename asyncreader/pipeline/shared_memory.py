@@ -28,7 +28,7 @@ class Arena:
             self._fd = shared_file("asyncreader-slots", size)
         except OSError as exc:
             raise ParamsError(
-                "the slots of worker processes cannot be had",
+                "the memory of worker processes cannot be allocated",
                 found=f"{size} bytes: {exc.strerror}",
                 hint="free some space in memory (/dev/shm) or in the folder of TMPDIR, or "
                 'workers="thread"',

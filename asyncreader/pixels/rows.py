@@ -560,7 +560,7 @@ def _fill(
 def checksum_error(found: int, expected: int) -> ChecksumError:
     """The error of a sample whose bytes have another XXH3-64 than the recorded one."""
     return ChecksumError(
-        "the stored bytes of a sample are not the bytes that were packed",
+        "the stored bytes of a sample do not match its checksum",
         found=f"XXH3-64 {found:016x}",
         expected=f"{expected:016x}",
         hint=f"convert the dataset again or restore it; {SKIP_HINT}",

@@ -80,7 +80,7 @@ def cursor_in(
     for name, mine in (identity | {n: identity.get(n) for n in _OF_SOME}).items():
         if state.get(name) != mine and name not in not_compared:
             raise ParamsError(
-                f"the state is of other training: {name} differs",
+                f"the state was saved by other training: {name} differs",
                 found=repr(state.get(name))[:200],
                 expected=repr(mine),
                 hint=_RESUME.get(name, "resume with the same parameters on the same dataset"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..pixels.rows import RowError, RowJob
-from .base import SetFacts, Source, read_rows
+from .base import SetFacts, Source, read_rows, read_stored
 from .fields import OpenSet, SetIndex
 from .fingerprint import earlier_fingerprints, fingerprint
 from .inspector import Inspector
@@ -35,5 +35,6 @@ __all__ = [
     "open_there",
     "open_whole",
     "read_rows",
+    "read_stored",
     "sniff",
 ]

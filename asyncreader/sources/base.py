@@ -15,7 +15,7 @@ from ..errors import FormatError, ParamsError
 from ..formats.packed import FieldMeta, Meta
 from ..pixels.fill_tables import RowsInMemory
 from ..pixels.rows import E, Origin, RowError, RowJob, Writer
-from ..pixels.specs import SampleSpec
+from ..pixels.specs import OutputSpec, SampleSpec
 from ..pixels.transform import RowTransform
 from ..pixels.views import writer_for
 from ..stats import Meter
@@ -215,6 +215,18 @@ def read_rows(
 ) -> tuple[RowError, ...]:
     """:func:`read_field` of what is one array."""
     return read_field(source, job, (fill,), (out,), meter)
+
+
+def read_stored(
+    source: Source, records: Int64, fill: RowTransform | None = None, check: bool = False
+) -> tuple[Array, tuple[RowError, ...]]:
+    """Samples as they are stored, or as ``fill`` makes them, and those that are bad; ``check``:
+    their checksums are compared."""
+    fill = fill or RowTransform(source.spec, OutputSpec(layout="NHWC"), source.facts.path)
+    out = np.empty(fill.allocate_shape(records.size), fill.dtype)
+    every = np.ones(records.size, np.bool_) if check else None
+    job = RowJob(records, np.arange(records.size), np.zeros(records.size, np.uint64), every)
+    return out, read_rows(source, job, fill, out, Meter()) if records.size else ()
 
 
 def read_field(

@@ -185,7 +185,7 @@ def array_episodes(
     word, rows = kind.partition(":")[0], max(counts.values())
     if word not in ("ends", "ids", "flags"):
         raise ParamsError(
-            "episodes of arrays are told by other arrays",
+            "the episodes of arrays are given by other arrays",
             found=f"episodes={kind!r}",
             expected='"ends:NAME", "ids:NAME", "flags:NAME,NAME" or "axis"',
         )
@@ -248,7 +248,7 @@ def windows_of(p: ReaderParams, index: SetIndex) -> Windows | None:
     if "episode" in fields.values():
         if every > 1:
             raise ParamsError(
-                "window_every is of windows shorter than an episode",
+                "window_every goes with windows shorter than an episode",
                 found=f'window_every={every}, window="episode"',
             )
         every = 1

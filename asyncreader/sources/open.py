@@ -120,7 +120,7 @@ def _check_columns(asked: Request, index: SetIndex) -> None:
             raise ParamsError(
                 f"the columns of field {name!r} have no names"
                 if named
-                else f"columns are of rows of numbers, and field {name!r} has none",
+                else f"columns choose among the numbers of a row, and field {name!r} has none",
                 path=index.facts.path,
                 found=f"{'values' if ragged else 'samples'} of shape {field.spec.shape}"
                 + (", samples differ in length" if ragged else ""),

@@ -12,12 +12,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from ..dataset import look_into
 from ..errors import AsyncReaderError, ParamsError, SourceError
-from ..params import parse_params
 from ..sampling import at_random
-from ..sources import open_reader_source
 from ..sources.lmdb.file import lmdb_data_file
-from ..sources.subset import resolve_subset
 from ..text import times
 from .ceilings import copy_ceiling, decode_ceiling, read_ceiling
 from .contact_sheet import font_files, in_words
@@ -76,17 +74,14 @@ def bench_ceilings(
 
     ``batch_bytes``: of a batch handed out. Raises what opening the set raises.
     """
-    p = parse_params(params, {})
-    source = open_reader_source(p)
-    try:
+    with look_into(params) as ds:
+        p, source = ds.params, ds.source
         facts, spec, index = source.facts, source.spec, source.first.index
         fill = source.fills(p.wanted)[0]
         copy = {n: copy_ceiling(batch_bytes, n, seconds) * p.batch_size for n in nthreads}
         decode = {}
         chunk = (index.chunk or 1) if index.compression else 1
-        subset = resolve_subset(p.subset, source)
-        records = np.arange(facts.count, dtype=np.int64)
-        records = records if subset is None else records[subset]
+        records = ds.records(np.arange(len(ds), dtype=np.int64))
         if spec.encoded or index.compression:
             for n in nthreads:
                 try:
@@ -102,8 +97,6 @@ def bench_ceilings(
             read = read_ceiling(file, int(piece), seconds)
             disk = None if read is None else read / piece
         return BenchCeilings(copy, decode, disk)
-    finally:
-        source.close()
 
 
 def above_disk(report: BenchReport, tops: BenchCeilings) -> str | None:

@@ -213,7 +213,7 @@ def run_demo(sample_data: Path, echo: Callable[[str], None]) -> float:
             ]
             say = partial(_say, echo, suffix)
             say(
-                f"{counts[0]} images to train on, {counts[1]} held out, packed in "
+                f"{counts[0]} images to train on, {counts[1]} held out, converted in "
                 f"{time.perf_counter() - begun:.1f} s"
             )
             common = {"batchSize": BATCH_SIZE, "nthread": 2, "world_size": 1, "layout": "NHWC"}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,12 +11,10 @@ import numpy as np
 
 from ..array_types import Array, UInt8
 from ..batch import Batch
-from ..dataset import Dataset
+from ..dataset import Dataset, look_into
 from ..errors import ParamsError
 from ..params import ReaderParams, given_params, parse_params
 from ..reader import AsyncReader
-from ..sources import OpenSet, open_reader_source
-from ..sources.subset import resolve_subset
 from .contact_sheet import Tile
 from .drawing import draw_samples
 from .label_stats import in_words
@@ -51,12 +48,11 @@ def preview_batch(
     p = parse_params(params, {})
     if p.batch_size > MOST:
         raise ParamsError("too many for a sheet", found=f"batch_size {p.batch_size}")
-    with contextlib.closing(open_reader_source(p)) as source:
+    with look_into(params) as ds:
+        source, total = ds.source, len(ds)
         if p.mix is None and p.postprocess is None and drawn_as_arrays(source):
-            return _arrays_batch(source, p, given_params(params, {}), count, columns)
+            return _arrays_batch(ds, given_params(params, {}), count, columns)
         stored = source.spec
-        chosen = resolve_subset(p.subset, source)
-        total = source.facts.count if chosen is None else len(np.arange(source.facts.count)[chosen])
         title, facts = title_of(source), facts_of(source)
         names = source.facts.classes
     rows = min(count, total)
@@ -92,19 +88,19 @@ def preview_batch(
 
 
 def _arrays_batch(
-    source: OpenSet, p: ReaderParams, given: dict[str, object], count: int, columns: int | None
+    ds: Dataset, given: dict[str, object], count: int, columns: int | None
 ) -> Preview:
     """The sheet of a batch whose samples are no single pictures."""
+    source = ds.source
     names, drawings = source.facts.classes, drawings_of(source)
     pictures = [part.spec.axes is not None and not part.spec.as_stored for part in source.parts]
-    length = len(Dataset.over(p, {}, source))
-    first = {"batch_size": min(count, length), "world_size": 1, **given}
+    first = {"batch_size": min(count, len(ds)), "world_size": 1, **given}
     with AsyncReader(first) as reader:
         batch = next(iter(reader))
         data = batch.data if isinstance(batch.data, tuple) else (batch.data,)
         for drawing, picture, field in zip(drawings, pictures, data, strict=True):
             turned = np.asarray(field)
-            if picture and p.layout == "NCHW" and turned.ndim > 3:
+            if picture and ds.params.layout == "NCHW" and turned.ndim > 3:
                 turned = np.moveaxis(turned, -3, -1)
             for row in turned:
                 drawing.add(row)

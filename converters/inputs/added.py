@@ -31,7 +31,7 @@ def as_array(value: object, what: str) -> Array:
     palette = kind.__module__.startswith("PIL.") and getattr(value, "mode", "") not in _MODES
     if palette and what == f"field {DATA!r}":
         raise ParamsError(
-            "an image of a mode that is not packed",
+            "an image of a mode that cannot be stored",
             found=repr(getattr(value, "mode", "")),
             expected=" or ".join(map(repr, _MODES)),
             hint="convert it: image.convert('RGB')",
@@ -44,7 +44,7 @@ def as_array(value: object, what: str) -> Array:
         ) from exc
     if array.dtype.newbyteorder("=").name not in NUMBER_DTYPES:
         raise ParamsError(
-            f"{what} has a dtype that is not packed",
+            f"{what} has a dtype that cannot be stored",
             found=f"{kind.__name__}, dtype {array.dtype}",
             expected=", ".join(NUMBER_DTYPES),
         )
@@ -119,7 +119,7 @@ class AddedLabels:
         row = np.zeros((), np.int64) if self._text else as_array(first, "the label")
         if not row.size or (row.ndim > 1 and row.size > 1):
             raise ParamsError(
-                "labels of this shape cannot be packed",
+                "labels of this shape cannot be stored",
                 found=f"shape {row.shape}",
                 expected="a number, a row of numbers, or text",
                 hint=_AS_FIELD,
@@ -133,7 +133,7 @@ class AddedLabels:
         """Add one label: a number, a row of numbers, or text."""
         if type(label) is int and self._width == 1 and self._classes is None and not self._text:
             if not -(1 << 63) <= label < 1 << 63:
-                raise ParamsError("a label beyond int64 cannot be packed", found=label)
+                raise ParamsError("a label beyond int64 cannot be stored", found=label)
             self._rows.append(label)
         else:
             self.add_many([label] if isinstance(label, str) else as_array(label, "the label")[None])
@@ -154,7 +154,7 @@ class AddedLabels:
                 hint=_AS_FIELD,
             )
         if rows.dtype == np.uint64 and bool((rows > np.uint64(2**63 - 1)).any()):
-            raise ParamsError("labels beyond int64 cannot be packed")
+            raise ParamsError("labels beyond int64 cannot be stored")
         if self._classes is not None:
             wrong = (rows < 0) | (rows >= len(self._classes))
             if wrong.any():
@@ -170,7 +170,7 @@ class AddedLabels:
             if self._classes is not None and name not in self._numbers:
                 raise self._unknown(name)
             if "\0" in name:
-                raise ParamsError("a label with a NUL character cannot be packed", found=name)
+                raise ParamsError("a label with a NUL character cannot be stored", found=name)
             self._rows.append(self._numbers.setdefault(str(name), len(self._numbers)))
         return len(names)
 

@@ -86,7 +86,7 @@ class ClassFolders:
             notes.append(
                 f"a class is a first-level folder: folders inside, such as "
                 f"{', '.join(map(repr, inside[:_NAMED]))}, are no classes, and their images are "
-                f"packed{also} as {_listed(nested)}; to make them classes convert "
+                f"stored{also} as {_listed(nested)}; to make them classes convert "
                 f"{self._tree.shown(nested[0])!r}, or {_MEANT} if this is meant"
             )
         empty = [name for name in self._tree.folders if name not in self._classes]

@@ -288,7 +288,7 @@ class Tree:
         same = before.st_size == after.st_size and before.st_mtime_ns == after.st_mtime_ns
         if not same or len(data) != after.st_size:
             raise SourceError(
-                "an image changed while it was packed",
+                "an image changed while it was converted",
                 source_path=self.shown(path),
                 hint="convert again when nothing writes to the folder",
             )

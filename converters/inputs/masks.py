@@ -165,7 +165,7 @@ def as_stored(name: str, values: Array) -> Array:
         values = values.astype(np.uint16)
     if values.dtype.name not in FIELD_DTYPES or values.shape[2] not in (1, 3):
         raise SampleError(
-            f"field {name!r} cannot be packed",
+            f"field {name!r} cannot be stored",
             found=f"{values.shape[2]} channels of {values.dtype}, "
             f"from {values.min()} to {values.max()}",
             expected="1 or 3 channels of whole numbers from 0 to 65535",

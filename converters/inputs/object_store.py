@@ -85,7 +85,7 @@ class StoreFolder:
             raise ParamsError(
                 "a web server does not list its images",
                 path=self.name,
-                hint="name them by a CSV of path,label (labels, --labels), or pack a local folder",
+                hint="name them in a CSV of path,label (--labels), or convert a local folder",
             )
         hidden = b""
         empty = True
@@ -167,7 +167,7 @@ class StoreFolder:
                 self._bytes -= size
         if not version.same(listed):
             raise SourceError(
-                "an image changed while it was packed",
+                "an image changed while it was converted",
                 source_path=self.shown(path),
                 found=_words(version),
                 expected=f"{_words(listed)}, as it was listed",

@@ -66,7 +66,7 @@ def _open(options: Options, exclude: str, usual: Encoding | None) -> Samples:
             )
         return FolderSamples(replace(options, encoding=options.encoding or usual), exclude)
     if options.fields:
-        raise ParamsError("fields are for folders of images", found="a packed dataset")
+        raise ParamsError("fields are for folders of images", found="a dataset")
     if options.allow_pickle:
         from .pickled import open_pickled
 

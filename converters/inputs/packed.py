@@ -284,12 +284,12 @@ def _others(source: OpenSet, recipe: Recipe, same: bool) -> tuple[_Other, ...]:
         rows = _are_numbers(part) and not mask
         if part.spec.axes is None and not rows:
             raise FormatError(
-                f"field {name!r} holds no images, and only those can be packed as a field",
+                f"field {name!r} holds no images, and only those can be stored as a field",
                 path=part.facts.path,
                 found=f"samples of shape {part.spec.shape}",
             )
         if not is_field_name(own) or own in (field.name for field in found):
-            raise ParamsError("a field cannot have this name in a packed dataset", found=repr(own))
+            raise ParamsError("a field cannot have this name in a dataset", found=repr(own))
         ours = ours and part.index.checked == "all"
         found.append(_Other(own, part, recipe, same and ours, rows))
     return tuple(found)
@@ -311,7 +311,7 @@ def check_packed(options: Options, *others: str) -> None:
             raise ParamsError(
                 f"{name} is for folders of images",
                 path=options.src,
-                found="a packed dataset, which has its own labels",
+                found="a dataset, which has its own labels",
             )
 
 
@@ -324,7 +324,7 @@ def check_original(options: Options, stored: str) -> None:
     raise ParamsError(
         "encoding 'original' keeps image files' own bytes",
         path=options.src,
-        found="a size to resize to" if files else f"a packed dataset of encoding {stored!r}",
+        found="a size to resize to" if files else f"a dataset of encoding {stored!r}",
         hint="choose encoding 'jpeg', 'png', 'yuv420' or 'raw'",
     )
 
@@ -401,7 +401,7 @@ def _pixel_axes(source: Source) -> tuple[int, int, int]:
         high, wide, channel = (stored.axes.index(letter) for letter in "HWC")
         return high, wide, channel
     raise FormatError(
-        "only datasets of 8-bit grey or RGB, or 16-bit grey images can be packed again",
+        "only datasets of 8-bit grey or RGB, or 16-bit grey images can be converted",
         path=source.facts.path,
         found=f"samples of shape {stored.shape}, {stored.dtype}",
         hint=NAME_AXES if stored.axes is None and len(stored.shape or ()) == 3 else None,
@@ -415,14 +415,14 @@ def _label_table(labels: Any, path: str) -> Any:
         return labels  # packed by asyncreader, and not all in memory
     if labels.dtype.names is not None:
         raise ParamsError(
-            "several labels are not packed",
+            "several labels are not stored",
             path=path,
             found=", ".join(labels.dtype.names),
             hint="name one as labels_field",
         )
     if labels.size == 0 or (labels.ndim > 2 and labels[0].size != 1):  # PCam's are (N, 1, 1, 1)
         raise FormatError(
-            "labels of this shape cannot be packed",
+            "labels of this shape cannot be stored",
             path=path,
             found=labels.shape,
             expected="(N,) or (N, L)",
@@ -432,7 +432,7 @@ def _label_table(labels: Any, path: str) -> Any:
     if table.dtype.kind == "f":
         return table.astype(np.float64, copy=False)
     if table.dtype == np.uint64 and bool((table > np.uint64(2**63 - 1)).any()):
-        raise FormatError("labels beyond int64 cannot be packed", path=path)
+        raise FormatError("labels beyond int64 cannot be stored", path=path)
     return table.astype(np.int64, copy=False)
 
 
@@ -469,7 +469,7 @@ def check_class_names(names: tuple[str, ...] | None, path: str) -> None:
     for name in names or ():
         if "\0" in name:
             raise FormatError(
-                "a class name holds a NUL character, which cannot be packed",
+                "a class name holds a NUL character, which cannot be stored",
                 path=path,
                 found=repr(name[:80]),
                 hint="pass no_labels (--no-labels) to leave the labels out",

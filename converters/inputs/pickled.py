@@ -233,7 +233,7 @@ class _Labels:
             if not isinstance(label, str):
                 return "a label that is not text, as the first one is"
             if "\0" in label:
-                return "a label with a NUL character, which cannot be packed"
+                return "a label with a NUL character, which cannot be stored"
             with self._lock:
                 self._rows[number] = self._numbers.setdefault(label, len(self._numbers))
             return None

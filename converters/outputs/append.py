@@ -26,6 +26,7 @@ from asyncreader.formats.manifest import (
     read_manifest,
 )
 from asyncreader.sources.sets.shards import whole_digests
+from asyncreader.system.files import rename
 
 from ..encode import Kind, Packed
 from ..inputs.samples import Samples, Splits
@@ -54,7 +55,7 @@ class Grown:
                 "there is no sharded dataset to append to",
                 path=shown,
                 expected="a folder of shards",
-                hint="pack the first shards without append (--shards N)",
+                hint="write the first shards without append (--shards N)",
             )
         manifest = read_manifest(found)
         if len(manifest.earlier) >= MOST_ADDED or not manifest.digests:
@@ -188,7 +189,7 @@ class Grown:
             manifest = self.with_shards(new)
             manifest = replace(manifest, digests=whole_digests(self.folder, manifest))
             workspace.seal(manifest)
-            os.rename(os.path.join(workspace.set, NAME), os.path.join(self.folder, NAME))
+            rename(os.path.join(workspace.set, NAME), os.path.join(self.folder, NAME))
         except BaseException:  # Ctrl-C too, which may come when the manifest has its name already
             old = len(read_manifest(os.path.join(self.folder, NAME))) == len(self.manifest)
             for name in moved if old else ():

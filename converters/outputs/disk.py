@@ -57,7 +57,7 @@ def full_error(
         path=target,
         found=f"{free_bytes(folder)} bytes free",
         expected=f"{needed} more",
-        hint=f"{'raise the limit (ulimit -f)' if limited else 'free some space'}, or pack "
+        hint=f"{'raise the limit (ulimit -f)' if limited else 'free some space'}, or convert "
         f"elsewhere; {NOTHING_LEFT}",
     )
 

@@ -148,7 +148,7 @@ class SetFile:
         where = self._samples.where(number)
         if kinds[0] != self._kinds[0]:
             raise FormatError(
-                "images of different sizes cannot be packed as raw pixels",
+                "images of different sizes cannot be stored as raw pixels",
                 source_path=where,
                 found="{2} x {3} pixels (height x width)".format(*kinds[0]),
                 expected="{2} x {3}, as the first image".format(*self._kinds[0]),
@@ -321,7 +321,7 @@ def check_skippable(error: Exception, options: Options, samples: Samples, number
     """Return if a sample's error may be skipped; else raise it."""
     if not isinstance(error, SampleError):
         if not isinstance(error, AsyncReaderError):
-            error.add_note(f"while packing {samples.where(number)!r}")
+            error.add_note(f"while converting {samples.where(number)!r}")
         raise error
     if not options.skip_bad:
         hint = error.hint or SKIP_HINT
@@ -356,7 +356,7 @@ def all_bad(options: Options, skipped: list[tuple[Any, str, str]]) -> SourceErro
     """The error where nothing is left to pack; ``skipped``: (where it sorts, name, reason)."""
     _, name, why = min(skipped)
     return SourceError(
-        "every image was bad, so there is nothing to pack",
+        "every image was bad, so there is nothing to write",
         path=options.src,
         found=f"{len(skipped)} bad ones; the first is {name!r}: {why}",
     )

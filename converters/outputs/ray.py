@@ -149,12 +149,12 @@ class RayEngine:
             if isinstance(cause, AsyncReaderError):
                 raise cause from exc
             raise SourceError(
-                f"packing shard {number} failed on a worker",
+                f"writing shard {number} failed on a worker",
                 found=f"{type(cause).__name__}: {cause}",
             ) from exc
         except self._ray.exceptions.RayError as exc:
             raise SourceError(
-                f"shard {number} could not be packed: its worker died {RETRIES + 1} times",
+                f"shard {number} could not be written: its worker died {RETRIES + 1} times",
                 found=f"{type(exc).__name__}: {str(exc)[:300]}",
                 hint="it may lack memory for one image for each thread: lower jobs (--jobs)",
             ) from exc

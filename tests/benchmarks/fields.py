@@ -5,7 +5,8 @@ the rates of asyncreader, of bare inflating of the chunks that are touched, and 
 today: robomimic's SequenceDataset, AnnData and scDataset, h5py. Those that are not installed are
 left out (robomimic may lie on PYTHONPATH). All have as many workers or threads (``--workers``).
 Contenders alternate, in reversed order every other round; the median of the rounds counts.
-``--only NAME`` runs some of: robot, cells, jets, opening; ``--json FILE`` also writes them there.
+``--only NAME`` runs some of: robot, cells, jets, opening, index; ``--json FILE`` also
+writes them there.
 """
 
 from __future__ import annotations
@@ -37,8 +38,8 @@ EPISODES, STEPS, WINDOW = 200, 200, 16
 CAMERAS = ("agentview_image", "robot0_eye_in_hand_image")
 CELLS, GENES, FULL, TYPES = 20_000, 20_000, 0.05, 20
 JETS, MEMBERS = 500_000, 20
-#: Groups that are opened.
-GROUPS = 10_000
+#: Groups that are opened, and as many episodes of the index, with the rows of each.
+GROUPS, LONG = 10_000, 10_000
 #: Chunks that h5py chooses for (200, 84, 84, 3) where robomimic does not say any.
 ROBOT_CHUNK = (50, 21, 21, 1)
 
@@ -79,6 +80,12 @@ def until(seconds: float, batches: Callable[[], Iterator[int]]) -> int:
             samples += rows
             if time.perf_counter() >= ends:
                 return samples
+
+
+def _private() -> float:
+    """Megabytes of this process's memory, without mapped files."""
+    status = Path("/proc/self/status").read_text().split()
+    return int(status[status.index("RssAnon:") + 1]) / 1024
 
 
 def reader_of(reader: AsyncReader) -> Contender:
@@ -542,12 +549,14 @@ def groups_file(folder: Path) -> Path:
 
 
 def opening(folder: Path, options: argparse.Namespace) -> Iterator[dict[str, Any]]:
-    """Seconds to open 10,000 episodes of two data sets; bar: 2 s. h5py: the shape of each."""
+    """Seconds to open 10,000 episodes of two data sets, h5py for each shape; bars: 2 s, 50 MB."""
     path, fields = groups_file(folder), ["actions", "obs/qpos"]
+    held: list[float] = []  # megabytes: before, and while a reader is open
 
     def ours() -> None:
         with AsyncReader(path=path, data_field=fields, window=WINDOW, batch_size=16) as reader:
             assert reader.count == GROUPS * (100 - WINDOW + 1)
+            held.append(_private())
 
     def plain() -> None:
         with h5py.File(path) as file:
@@ -562,6 +571,65 @@ def opening(folder: Path, options: argparse.Namespace) -> Iterator[dict[str, Any
             times.append((time.perf_counter() - started, time.process_time() - used))
         seconds, of_cpu = (round(statistics.median(one), 2) for one in zip(*times, strict=True))
         yield {"contender": name, "seconds": seconds, "of the CPU": of_cpu}
+    yield {"MB of an open reader, after the first": round(max(held) - held[0], 1)}
+
+
+# -- the index -----------------------------------------------------------------------------------
+
+
+def ends_file(folder: Path, episodes: int, steps: int) -> Path:
+    """Episodes of bytes one after the other, and the ends of them."""
+
+    def make(path: Path) -> None:
+        with h5py.File(path, "w") as file:
+            data = file.create_dataset("data", (episodes * steps, 1), np.uint8)
+            for first in range(0, episodes, 1000):
+                last = min(episodes, first + 1000)
+                data[first * steps : last * steps] = np.arange(first, last).repeat(steps)[:, None]
+            file["ends"] = np.arange(1, episodes + 1) * steps
+
+    return once(folder / f"ends_{episodes}_{steps}.h5", make)
+
+
+def index(folder: Path, options: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """Microseconds a batch, from 10^4 to 10^8 windows: the reader's, and numpy's of rows alone.
+
+    256 windows of 16 rows of a byte, one worker. Opening: seconds and megabytes; bars: 2 s, 50 MB.
+    """
+    sizes = [(min(GROUPS, 10**power), LONG) for power in range(math.ceil(math.log10(GROUPS)) + 1)]
+    with contextlib.ExitStack() as stack:
+        contenders: dict[str, Contender] = {}
+        for episodes, steps in sizes:
+            path, name = ends_file(folder, episodes, steps), f"{episodes * steps:,}"
+            common = {"data_field": "data", "labels_field": None, "window": WINDOW}
+            before, started = _private(), time.perf_counter()
+            reader = stack.enter_context(
+                AsyncReader(path=path, episodes="ends:ends", batch_size=256, nthread=1, **common)
+            )
+            seconds = time.perf_counter() - started
+            assert reader.count == episodes * (steps - WINDOW + 1)
+            yield {"rows": name, "opened s": round(seconds, 2), "MB": round(_private() - before, 1)}
+            contenders[name] = reader_of(reader)
+            contenders[f"rows alone of {name}"] = _bare_windows(path, episodes, steps)
+        found = alternate(contenders, options.rounds, options.seconds)
+        for name, rates in found.items():
+            yield {"contender": name, "us a batch": round(256e6 / statistics.median(rates), 1)}
+
+
+def _bare_windows(path: Path, episodes: int, steps: int) -> Contender:
+    """numpy's copies of as many windows, at random, out of a file that is mapped."""
+    with h5py.File(path) as file:
+        offset, shape = file["data"].id.get_offset(), file["data"].shape
+    rows = np.memmap(path, np.uint8, "r", offset, shape)
+    rng, within = np.random.default_rng(0), np.arange(WINDOW)
+
+    def batches() -> Iterator[int]:
+        for _ in range(100):
+            firsts = rng.integers(0, episodes, 256) * steps + rng.integers(0, steps - WINDOW, 256)
+            rows[firsts[:, None] + within].sum()
+            yield 256
+
+    return lambda seconds: until(seconds, batches)
 
 
 PARTS: dict[str, Callable[[Path, argparse.Namespace], Iterator[dict[str, Any]]]] = {
@@ -569,6 +637,7 @@ PARTS: dict[str, Callable[[Path, argparse.Namespace], Iterator[dict[str, Any]]]]
     "cells": cells,
     "jets": jets,
     "opening": opening,
+    "index": index,
 }
 
 

@@ -210,6 +210,24 @@ def test_scale_in_miniature() -> None:
     assert all(f"``{name}``" in scale.__doc__ for name in scale.PARTS)
 
 
+def test_samples_by_number_in_miniature(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """by_number.py compares what it reads with h5py, and has a line for each way to ask."""
+    monkeypatch.syspath_prepend(FOLDER)
+    by_number = importlib.import_module("by_number")
+    rows = np.arange(1024 * 16, dtype=np.float32).reshape(1024, 16)
+    cases = {
+        "plain": (None, {}, lambda: rows),
+        "few, shuffle": (8, {"shuffle": True}, lambda: rows),
+    }
+    monkeypatch.setattr(by_number, "CASES", cases)
+    found = {}
+    for name, (chunk, _, _) in cases.items():
+        path = by_number.written(tmp_path, name)
+        found[name] = [line.split(" | ")[0] for line in by_number.measure(path, chunk, 1, None)]
+    each = ["| 1 of a chunk", "| 2 of a chunk", "| 4 of a chunk", "| in sequence"]
+    assert found == {"plain": ["| any rows"], "few, shuffle": each}
+
+
 @pytest.mark.slow
 def test_fields_in_miniature(
     bench: SimpleNamespace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -219,6 +237,7 @@ def test_fields_in_miniature(
     monkeypatch.syspath_prepend(FOLDER)
     fields = importlib.import_module("fields")
     small = {"EPISODES": 6, "STEPS": 60, "JETS": 2000, "GROUPS": 30, "CELLS": 200, "GENES": 500}
+    small["LONG"] = 1000
     for name, value in small.items():
         monkeypatch.setattr(fields, name, value)
     monkeypatch.setattr(fields, "installed", lambda name: False)
@@ -230,6 +249,9 @@ def test_fields_in_miniature(
         assert all(rate > 0 for rate in rates)
         assert sum("contender" in row for row in rows) >= least
         assert f"{part}" in fields.__doc__
+    rows = list(fields.index(tmp_path, options))
+    assert [row["rows"] for row in rows if "rows" in row] == ["1,000", "10,000", "30,000"]
+    assert all(row["us a batch"] > 0 for row in rows if "contender" in row)
     one = fields.BareChunks(tmp_path / "robot_gzip.hdf5", f"data/demo_0/obs/{fields.CAMERAS[0]}")
     corners = one.touched(45, 45 + fields.WINDOW)
     assert len(corners) == 2 * 4 * 4 * 3

@@ -186,7 +186,7 @@ def test_convert_packs_and_reports(
     monkeypatch.setattr(terminal, "_LINES_APART", (1000.0, 1000.0))
     result = run("convert", photos, target)
     assert result.exit_code == 0
-    assert result.stdout.startswith(f"packed 20 samples in 2 classes into {target}\nHDF5, raw, ")
+    assert result.stdout.startswith(f"wrote 20 samples in 2 classes to {target}\nHDF5, raw, ")
     assert result.stderr == ""
 
 
@@ -197,8 +197,8 @@ def test_progress_elsewhere_is_lines(
     monkeypatch.setattr(terminal, "_LINES_APART", (0.0, 1000.0))
     lines = run("convert", photos, tmp_path / "out.h5").stderr.splitlines()
     assert len(lines) == 10
-    assert re.fullmatch(r"packing: 2 of 20 \(10 %\), [\d,.]+/s, \d+ s left", lines[0])
-    assert re.fullmatch(r"packing: 20 of 20 \(100 %\), [\d,.]+/s, finishing", lines[-1])
+    assert re.fullmatch(r"converting: 2 of 20 \(10 %\), [\d,.]+/s, \d+ s left", lines[0])
+    assert re.fullmatch(r"converting: 20 of 20 \(100 %\), [\d,.]+/s, finishing", lines[-1])
     monkeypatch.setattr(terminal, "_LINES_APART", (0.0, 0.0))
     assert len(run("convert", photos, tmp_path / "all.h5").stderr.splitlines()) == 20
 
@@ -246,7 +246,7 @@ def test_convert_says_that_it_compiles(
     monkeypatch.setattr("converters.pack.time.perf_counter", lambda: clock[0])
     monkeypatch.setattr(terminal, "_LINES_APART", (1000.0, 1000.0))
     result = run("convert", photos, tmp_path / "a.h5", "--encoding", "jpeg")
-    assert result.stderr == "packing: compiling, once on this machine\n"
+    assert result.stderr == "converting: compiling, once on this machine\n"
     seconds, rate = re.findall(r"; ([\d.]+) s, ([\d.,]+) samples/s", result.stdout)[0]
     assert 80 <= float(seconds) < 500
     assert float(rate) < 1
@@ -279,8 +279,8 @@ def test_a_resumed_rate_is_of_new_samples(
     monkeypatch.setattr(terminal.Progress, "__call__", slow)
     result = run(*words)
     lines = result.stderr.splitlines()
-    assert lines[0] == "packing: 16 of 20 (80 %), 1.0/s, 4 s left"
-    assert lines[-1] == "packing: 20 of 20 (100 %), 1.0/s, finishing"
+    assert lines[0] == "converting: 16 of 20 (80 %), 1.0/s, 4 s left"
+    assert lines[-1] == "converting: 20 of 20 (100 %), 1.0/s, finishing"
     assert len(lines) == 5
     assert "4 shards (3 kept, with 15 samples), " in result.stdout
     report = ConvertReport("t", "hdf5", "raw", 20, (), {}, None, 1, 2.0, kept=4, kept_samples=20)
@@ -930,7 +930,7 @@ def test_demo_fails_below_its_bar(score: float, code: int, monkeypatch: pytest.M
     assert result.stderr == (
         f"error: held-out accuracy {score:.3f}, expected at least 0.9\n"
         if code
-        else "next: asyncreader convert YOUR_PICTURES/ train.h5 --size 224x224\n"
+        else "next: asyncreader convert YOUR_IMAGES/ train.h5 --size 224x224\n"
     )
     assert run("demo", "--sample-data", "elsewhere").exit_code == code
     packed_in = Path(asyncreader.__file__).parent / "sample_data"
@@ -952,7 +952,7 @@ def test_demo_says_where_it_stands(monkeypatch: pytest.MonkeyPatch) -> None:
     ]
     for kind in ("h5  ", "lmdb"):
         mine = [line for line in lines if line.startswith(f"{kind} ")]
-        assert mine[0].startswith(f"{kind} 352 images to train on, 112 held out, packed in")
+        assert mine[0].startswith(f"{kind} 352 images to train on, 112 held out, converted in")
         assert mine[1] == (
             f"{kind} now a small network learns 4 classes, 24 epochs at most; wait: for data"
         )
@@ -1095,7 +1095,7 @@ def test_a_closed_stderr_stops_no_conversion(photos: Path, tmp_path: Path) -> No
     done = child_processes.run(command("convert", photos, tmp_path / "out.h5"), stderr=writing)
     os.close(writing)
     assert done.returncode == 0
-    assert done.stdout.startswith("packed 20 samples")
+    assert done.stdout.startswith("wrote 20 samples")
 
 
 @pytest.mark.parametrize("unbuffered", ["", pytest.param("1", marks=pytest.mark.slow)])
@@ -1255,10 +1255,10 @@ def test_progress_on_a_terminal(photos: Path, tmp_path: Path, environment: dict[
     text = on_terminal("convert", photos, tmp_path / "out.h5", **environment)
     assert bool(COLOUR.search(text)) is (environment == {})
     plain = re.sub(r"\x1b\[[?\d;]*[A-Za-z]", "", text)
-    drawn = re.search(r"packing \S+ 20 of 20, [\d,.]+/s, finishing", plain)
+    drawn = re.search(r"converting \S+ 20 of 20, [\d,.]+/s, finishing", plain)
     assert bool(drawn) is ("TERM" not in environment)
-    assert "packed 20 samples" in plain
-    bars = [line for line in re.split(r"[\r\n]+", plain) if line.startswith("packing")]
+    assert "wrote 20 samples" in plain
+    bars = [line for line in re.split(r"[\r\n]+", plain) if line.startswith("converting")]
     assert all(len(bar) <= 80 for bar in bars)
 
 

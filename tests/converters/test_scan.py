@@ -265,7 +265,7 @@ def test_a_file_that_changes_while_it_is_read_is_noticed(tmp_path: Path, change:
         else:
             os.truncate(path, size + 5 if change == "longer" else size - 5)
 
-    with pytest.raises(SourceError, match="changed while it was packed"):
+    with pytest.raises(SourceError, match="changed while it was converted"):
         Tree(str(tmp_path), False).read(b"c/1.png", meddle)
 
 

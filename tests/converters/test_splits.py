@@ -173,7 +173,7 @@ def test_splits_are_served_and_shown(packed: Path, tmp_path: Path) -> None:
     wrong.write_bytes(packed.read_bytes())
     with h5py.File(wrong, "r+") as file:
         file["splits"][0] = 1 - file["splits"][0]
-    with pytest.raises(FormatError, match="its splits are not the ones that were packed"):
+    with pytest.raises(FormatError, match="its splits do not match their digest"):
         AsyncReader(path=wrong)
     with pytest.raises(ParamsError, match="no split 'dev'"):
         AsyncReader(path=packed, subset="dev")

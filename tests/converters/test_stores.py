@@ -220,7 +220,7 @@ def test_an_object_that_changes(photos: Path, bucket: str, change: str) -> None:
         file.write_bytes(data[:-1] if change == "cut" else data)
         os.utime(file, ns=(1, 1))
     kind = SourceNotFoundError if change == "removed" else SourceError
-    with pytest.raises(kind, match=r"no such object|changed while it was packed") as caught:
+    with pytest.raises(kind, match=r"no such object|changed while it was converted") as caught:
         found.tree.read(path, lambda _: None, stamp)
     assert caught.value.source_path == f"s3://b/photos/{os.fsdecode(path)}"
     found.close()

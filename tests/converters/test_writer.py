@@ -214,7 +214,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "shape": ({"data": np.zeros((4, 3), "f4"), "label": 1, "side": 0.5}, "differs from the first"),
     "dtype": ({"data": GOOD.astype("f8"), "label": 1, "side": 0.5}, "float64"),
     "ragged": ({"data": [[1, 2], [3]], "label": 1, "side": 0.5}, "no array"),
-    "text": ({"data": "abc", "label": 1, "side": 0.5}, "dtype that is not packed"),
+    "text": ({"data": "abc", "label": 1, "side": 0.5}, "dtype that cannot be stored"),
     "no label": ({"data": GOOD, "side": 0.5}, "other parts"),
     "a path": ({"data": GOOD, "label": 1, "side": 0.5, "path": "x"}, "other parts"),
     "no field": ({"data": GOOD, "label": 1}, "other parts"),
@@ -490,7 +490,7 @@ def test_progress_is_one_line_where_a_person_looks_on(
         monkeypatch.setenv("TERM", "xterm")
         convert(rows, tmp_path / f"{number}.h5", progress=progress)
         said = stream.getvalue()
-        assert ("packing: 50 of 50" in said) == (number == 0)
+        assert ("converting: 50 of 50" in said) == (number == 0)
         assert said.endswith("\r") == (number == 0)
         assert "\n" not in said
 
@@ -512,7 +512,7 @@ def test_progress_in_a_notebook_replaces_one_output(
         )
         monkeypatch.setitem(sys.modules, "IPython", ipython)
         convert(np.zeros((50, 3)), tmp_path / f"{number}.h5")
-    assert shown[-2][0].startswith("packing: 50 of 50, ")
+    assert shown[-2][0].startswith("converting: 50 of 50, ")
     assert shown[-1][0] == ""
     assert [update for _, _, update in shown] == [False] + [True] * (len(shown) - 1)
     assert len({key for _, key, _ in shown}) == 1

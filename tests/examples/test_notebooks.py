@@ -68,5 +68,5 @@ def test_progress_in_a_notebook(tmp_path: Path) -> None:
     assert behind.text == "behind\n"
     lines = [part["data"]["text/plain"] for kind, part in said if kind == "update_display_data"]
     first = next(part["data"]["text/plain"] for kind, part in said if kind == "display_data")
-    assert re.match(r"packing: 2,000 of 2,000, [\d,]+/s$", [first, *lines][-2])
+    assert re.match(r"converting: 2,000 of 2,000, [\d,]+/s$", [first, *lines][-2])
     assert lines[-1] == ""

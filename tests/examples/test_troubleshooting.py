@@ -174,11 +174,11 @@ PROVOKED: dict[str, Callable[[], object]] = {
     "an AsyncReader serves whole batches, and its length is a number of batches": used(_joined),
     "this reader belongs to the process that this one was forked from": used(_in_a_fork),
     "WORLD_SIZE=..., but world_size is left out: each rank serves all batches": opened(),
-    "the state is of other training: ... differs": used(_of_another_seed, shuffle=True),
-    "the stored bytes of a sample are not the bytes that were packed [...]": opened("damaged.h5"),
+    "the state was saved by other training: ... differs": used(_of_another_seed, shuffle=True),
+    "the stored bytes of a sample do not match its checksum [...]": opened("damaged.h5"),
     "the target exists already [...]": lambda: convert("photos", "train.h5"),
     "the folder is flat: its images have no class [...]": lambda: convert("flat", "new.h5"),
-    "images of different sizes cannot be packed as raw pixels [...]": lambda: convert(
+    "images of different sizes cannot be stored as raw pixels [...]": lambda: convert(
         "sizes", "new.h5"
     ),
     "the target's suffix does not say what to write": lambda: convert("photos", "new.zip"),

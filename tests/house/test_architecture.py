@@ -24,9 +24,9 @@ LAYERS = {
         "asyncreader.formats asyncreader.sampling",
         "asyncreader.params",
         "asyncreader.sources",
-        "asyncreader.pipeline asyncreader.verify asyncreader.testing",
-        "asyncreader.faces asyncreader.batch",
-        "asyncreader.dataset asyncreader.reader",
+        "asyncreader.pipeline asyncreader.testing",
+        "asyncreader.faces asyncreader.batch asyncreader.opened",
+        "asyncreader.dataset asyncreader.reader asyncreader.verify",
         "asyncreader.adapters",
         "converters",
         "asyncreader",  # what users import

@@ -331,7 +331,7 @@ def test_all_ways_of_a_writer(together: int, monkeypatch: pytest.MonkeyPatch) ->
             bad = dict(damaged)
             if check is not None:
                 differ = wrong[check[wrong]].tolist()
-                bad.update(dict.fromkeys(differ, "the stored bytes of a sample are not"))
+                bad.update(dict.fromkeys(differ, "the stored bytes of a sample do not match"))
             found = {one.error.index: one.error.what for one in writer.errors}
             assert sorted(found) == sorted(bad)
             assert all(found[k].startswith(what) for k, what in bad.items()), (found, bad)

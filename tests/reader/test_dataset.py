@@ -7,6 +7,8 @@ import io
 import pickle
 import re
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -24,6 +26,7 @@ from asyncreader import (
     AsyncReader,
     ChecksumError,
     Dataset,
+    DecodeError,
     ParamsError,
     ReaderClosedError,
     SourceNotFoundError,
@@ -312,7 +315,7 @@ def test_statistics(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     axes = tuple(range(values.ndim)) if values.ndim > 2 else (0,)
     axes = axes[:-1] if pictures else axes
     for together in (1, 900, 1 << 20):
-        monkeypatch.setattr("asyncreader.dataset._MEASURED", together)
+        monkeypatch.setattr("asyncreader.opened._MEASURED", together)
         with asyncreader.open(data=values, subset=slice(1, None)) as ds:
             found = ds.statistics()["data"]
         chosen = values[1:].astype(np.float64)
@@ -334,6 +337,89 @@ def test_statistics_of_encoded_pictures(tmp_path: Path) -> None:
     np.testing.assert_allclose(found.mean, pixels.mean(0))
     np.testing.assert_allclose(found.std, pixels.std(0))
     assert found.count == len(pixels)
+
+
+@pytest.fixture
+def chunked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, list[int]]:
+    """A file of 40 gzip chunks of 32 rows, for which threads are started however fast they are
+    decoded; and numbers of samples, some in one chunk, in no order."""
+    monkeypatch.setattr("asyncreader.opened._LEAST", 0.0)
+    rng = np.random.default_rng(0)
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        values = rng.integers(0, 4, (1280, 32, 64, 1), np.uint8)
+        file.create_dataset("data", data=values, chunks=(32, 32, 64, 1), compression="gzip")
+        file["labels"] = np.arange(1280)
+    return tmp_path / "a.h5", rng.permutation(np.arange(0, 1280, 11)).tolist()
+
+
+def test_threads_decode_what_one_call_asks_for(
+    chunked: tuple[Path, list[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Samples are those of one thread, in the order asked for. ``nthread`` says how many; if not
+    given it is all cores, but one in a worker process and one for a transform. None stays."""
+    (path, numbers), started = chunked, list[int]()
+
+    class Pool(ThreadPoolExecutor):
+        def __init__(self, most: int, **how: Any) -> None:
+            started.append(most + 1)  # and the one that calls
+            super().__init__(most, **how)
+
+    def read(**params: Any) -> list[int]:
+        with asyncreader.open(path, layout="NHWC", **params) as ds:
+            found = ds[numbers]
+            same(list(found), wanted)
+            for number, sample in zip(numbers, ds.__getitems__(numbers), strict=True):
+                assert sample[1] == number
+            assert len(list(ds)) == len(ds)
+        assert not [one for one in threading.enumerate() if "dataset" in one.name]
+        some, started[:] = started[:1], []
+        return some
+
+    with h5py.File(path) as file:
+        wanted = [file["data"][:][numbers], np.array(numbers)]
+    monkeypatch.setattr("asyncreader.opened.ThreadPoolExecutor", Pool)
+    assert read(nthread=3) == [3]
+    assert read(nthread=1) == []
+    monkeypatch.setattr("asyncreader.pipeline.distributed.usable_cores", lambda: 2)
+    assert read() == [2]
+    assert read(transform=lambda image, rng: image) == []
+    monkeypatch.setattr("asyncreader.opened.parent_process", lambda: object())
+    assert read() == []
+    assert read(nthread=2) == [2]
+
+
+def test_where_no_thread_can_be_started(
+    chunked: tuple[Path, list[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The caller's own thread reads all: at the limit of threads, and where Python ends."""
+
+    class Pool(ThreadPoolExecutor):
+        def submit(self, *_: Any) -> Any:
+            raise RuntimeError("can't start new thread")
+
+    (path, numbers) = chunked
+    with asyncreader.open(path, nthread=1) as ds, asyncreader.open(path, nthread=3) as threads:
+        wanted = ds[numbers]
+        monkeypatch.setattr("asyncreader.opened.ThreadPoolExecutor", Pool)
+        same(list(threads[numbers]), list(wanted))
+
+
+def test_a_bad_chunk_among_threads(chunked: tuple[Path, list[int]]) -> None:
+    """The error is that of one thread: of the first sample asked for that is bad."""
+    path, numbers = chunked
+    with h5py.File(path) as file:
+        bad = [file["data"].id.read_direct_chunk((32 * n, 0, 0, 0))[1] for n in (3, 30)]
+    for stored in bad:
+        damage(str(path), stored)
+    told = []
+    for nthread in (1, 3):
+        with (
+            asyncreader.open(path, nthread=nthread) as ds,
+            pytest.raises(DecodeError) as raised,
+        ):
+            ds.__getitems__(numbers)
+        told.append(str(raised.value))
+    assert told[0] == told[1]
 
 
 def test_pictures_of_many_sizes(tmp_path: Path) -> None:

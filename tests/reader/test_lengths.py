@@ -714,7 +714,7 @@ def test_info_and_verify(tmp_path: Path) -> None:
     assert result.exit_code == 0, result.output
     assert "0 to 12 values, median 3.5" in result.output
     assert verify_file(path, params={"data_field": "in/x"}).ok
-    with pytest.raises(FormatError, match="can be packed"):
+    with pytest.raises(FormatError, match="can be converted"):
         convert(path, tmp_path / "out.h5", params={"data_field": "in/x"})
 
 

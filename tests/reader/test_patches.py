@@ -338,7 +338,7 @@ def test_states_hold_the_patch(tmp_path: Path) -> None:
     ):
         with (
             opened(known, shuffle=True, **other) as reader,
-            pytest.raises(ParamsError, match="of other training"),
+            pytest.raises(ParamsError, match="by other training"),
         ):
             reader.load_state_dict(state)
     with (

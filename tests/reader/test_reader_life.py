@@ -527,7 +527,7 @@ def test_errors_keep_their_fields_through_pickling() -> None:
         assert again.what == "what"
     text = str(ChecksumError("what", **fields))
     assert text == (
-        "what [a.h5, record 3, key 0000000003, packed from 'cat/1.png']; found this; "
+        "what [a.h5, record 3, key 0000000003, source 'cat/1.png']; found this; "
         "expected ('that', 5); do so"
     )
     assert str(ChecksumError("what")) == "what"

@@ -417,7 +417,7 @@ def test_damage_raises(spoilt: str) -> None:
 
 def test_damage_is_skipped(spoilt: str) -> None:
     """on_error="skip": a replacement by seed, epoch and position, in indices, counted."""
-    check_skip(spoilt, "not the bytes that were packed")
+    check_skip(spoilt, "do not match its checksum")
 
 
 def test_damage_is_zeroed(spoilt: str) -> None:

@@ -581,13 +581,13 @@ def test_states_of_other_windows_are_refused(tmp_path: Path, other: dict[str, An
     rows: dict[str, Any] = {"at": (0, 3)}
     mine: dict[str, Any] = {"window_edge": "drop", "shuffle": True}
     with opened(known, rows, **mine) as reader, opened(known, rows, **(mine | other)) as another:
-        with pytest.raises(ParamsError, match="the state is of other training"):
+        with pytest.raises(ParamsError, match="the state was saved by other training"):
             another.load_state_dict(reader.state_dict())
         with (
             AsyncReader(
                 {**known.params, "episodes": None, "data_field": ["at"], "shuffle": True}
             ) as plain,
-            pytest.raises(ParamsError, match="the state is of other training"),
+            pytest.raises(ParamsError, match="the state was saved by other training"),
         ):
             plain.load_state_dict(reader.state_dict())
 

@@ -295,7 +295,7 @@ def test_basicsr_shapes(tmp_path: Path) -> None:
     listing.write_text(listing.read_text().replace("(8,7,3)", "(9,7,3)"))
     with AsyncReader(path=path, batch_size=2) as reader:
         reader.fetchData()
-        with pytest.raises(DecodeError, match=r"key n00, packed from 'n00.png'"):
+        with pytest.raises(DecodeError, match=r"key n00, source 'n00.png'"):
             reader.getNextBatch()
 
 

@@ -154,7 +154,7 @@ def test_verify_and_errors(tmp_path: Path, few: None) -> None:
     assert verify_file(str(tmp_path / "set" / "*.h5")).bad == 1
     source = open_source(names)
     os.replace(names[12], names[17])
-    with pytest.raises(FormatError, match="not the one that was packed") as caught:
+    with pytest.raises(FormatError, match="not the one that the manifest lists") as caught:
         Inspector(source.first).bytes(sum(SIZES[:17]))
     assert caught.value.path == names[17]
     source.close()

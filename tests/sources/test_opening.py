@@ -270,3 +270,46 @@ def test_a_description_longer_than_a_header(tmp_path: Path) -> None:
     found = OpenFile(str(tmp_path / "a.h5"), "mmap")
     with Hdf5(found, checked=True) as h5:
         assert read_meta(h5) == meta
+
+
+@pytest.mark.parametrize("libver", ["earliest", "latest"])
+def test_groups_without_number_beside_the_data(tmp_path: Path, libver: str) -> None:
+    """Groups in groups, deeper than Python recurses, and many side by side: the rows are served,
+    and what is looked at is bounded."""
+    path = foreign(tmp_path / "groups.h5")
+    with h5py.File(path, "a", libver=libver) as file:
+        group = file.create_group("deep").id
+        for _ in range(3000):
+            group = h5py.h5g.create(group, b"g")
+        many = file.create_group("many").id
+        for number in range(20_000):
+            h5py.h5g.create(many, b"%d" % number)
+    with counted() as calls, AsyncReader(path=path, batch_size=2) as reader:
+        assert len(reader) == 3
+    assert sum(calls.values()) < 200_000  # 10,000 of these groups are looked at
+    for found, expected in zip(
+        rows_of(path)[:2], rows_of(foreign(tmp_path / "none.h5"))[:2], strict=True
+    ):
+        np.testing.assert_array_equal(found, expected)
+
+
+def test_a_great_many_episodes(tmp_path: Path) -> None:
+    """What an episode takes does not grow with their number; episodes without rows are an error."""
+    costs = []
+    for number in (500, 4000):
+        with h5py.File(path := tmp_path / f"{number}.h5", "w", libver="latest") as file:
+            for episode in range(number):
+                file[f"data/demo_{episode}/actions"] = np.full((2, 3), episode, np.float32)
+        with (
+            counted() as calls,
+            AsyncReader(path=path, batch_size=2, data_field="actions", labels_field=None) as reader,
+        ):
+            assert reader.count == 2 * number
+        costs.append(sum(calls.values()) / number)
+    assert costs[1] < costs[0]
+    with h5py.File(path := tmp_path / "empty.h5", "w", libver="latest") as file:
+        many = file.create_group("data").id
+        for number in range(20_000):
+            h5py.h5g.create(many, b"demo_%d" % number)
+    with pytest.raises(asyncreader.ParamsError, match="found 20,000 episodes"):
+        AsyncReader(path=path, batch_size=2)

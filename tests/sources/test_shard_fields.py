@@ -377,7 +377,7 @@ def test_mask_paths_are_bound(folders: tuple[Path, Path], tmp_path: Path, suffix
     else:
         damage(str(path), b"dog/10.PNG")
     (problem,) = verify_file(str(path)).problems
-    assert "its paths are not the ones that were packed" in problem
+    assert "its paths do not match their digest" in problem
 
 
 def test_a_set_without_mask_paths_names_the_picture(

@@ -474,7 +474,9 @@ def test_a_shard_of_another_set_is_found_when_read(folder: Path, tmp_path: Path)
     shutil.copy(other / name, folder / name)
     with AsyncReader(path=folder, batch_size=COUNT, on_error="skip") as reader:
         reader.fetchData()
-        with pytest.raises(FormatError, match="not the one that was packed: its digest") as caught:
+        with pytest.raises(
+            FormatError, match="not the one that the manifest lists: its digest"
+        ) as caught:
             reader.getNextBatch()
     assert caught.value.path == str(folder / name)
 

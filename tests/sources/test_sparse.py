@@ -309,8 +309,8 @@ def test_columns_that_are_not_there(tmp_path: Path) -> None:
     cases: list[tuple[dict[str, Any], str]] = [
         ({"data": dense(), "columns": ["a"]}, "have no names"),
         ({"data": dense(), "columns": [3, WIDTH]}, f"expected 0 to {WIDTH - 1}"),
-        ({"data": np.zeros(9), "columns": [1]}, "columns are of rows of numbers"),
-        ({"data": np.zeros((9, 8, 8, 3)), "columns": [1]}, "columns are of rows of numbers"),
+        ({"data": np.zeros(9), "columns": [1]}, "columns choose among the numbers"),
+        ({"data": np.zeros((9, 8, 8, 3)), "columns": [1]}, "columns choose among the numbers"),
     ]
     for given, says in cases:
         with pytest.raises(ParamsError, match=says):

@@ -89,7 +89,7 @@ def test_duplicates_and_single_colours_are_found(set_of_pets: Path) -> None:
     assert states(facts) == {
         "Structure": "ok",
         "Checksums": "ok",
-        "Pictures": "ok",
+        "Images": "ok",
         "Duplicates": "bad",
         "Content": "look",
         "Classes": "ok",
@@ -133,7 +133,7 @@ def test_damage_is_a_fact(set_of_pets: Path, tmp_path: Path) -> None:
         (19, "eel", "eel/19.png"),
     ]
     assert states(facts)["Checksums"] == "bad"
-    assert "the bytes that were packed" in page(facts)
+    assert "match their checksums" in page(facts)
 
 
 def test_what_cannot_be_shown_has_not_passed(set_of_pets: Path, tmp_path: Path) -> None:
@@ -141,7 +141,7 @@ def test_what_cannot_be_shown_has_not_passed(set_of_pets: Path, tmp_path: Path) 
     what is in them only if there is one."""
     facts = gather({"path": damaged(set_of_pets, tmp_path / "d.h5", 5, 19)})
     found = {check.name: check for check in facts.checks}
-    assert (found["Pictures"].state, found["Pictures"].words) == (
+    assert (found["Images"].state, found["Images"].words) == (
         "bad",
         "2 of 24 samples cannot be shown",
     )
@@ -174,7 +174,7 @@ def test_what_cannot_be_decoded_is_a_fact(tmp_path: Path) -> None:
     facts = gather({"path": tmp_path / "f.h5"})
     assert [row.record for row in facts.bad] == [1]
     assert states(facts)["Checksums"] == "look"
-    assert states(facts)["Pictures"] == "bad"
+    assert states(facts)["Images"] == "bad"
     assert [[row.record for row in c.rows] for c in facts.copies] == [[0, 2]]
 
 

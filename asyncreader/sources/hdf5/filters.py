@@ -115,7 +115,9 @@ def _undo_shuffle(data: UInt8, step: Filter, size: int, item: int) -> UInt8:
         return data
     whole = data.size // width * width
     out = np.empty(data.size, np.uint8)
-    out[:whole].reshape(-1, width)[:] = data[:whole].reshape(width, -1).T
+    lanes, planes = out[:whole].reshape(-1, width), data[:whole].reshape(width, -1)
+    for k in range(width):  # a third of the time of lanes[:] = planes.T
+        lanes[:, k] = planes[k]
     out[whole:] = data[whole:]
     return out
 

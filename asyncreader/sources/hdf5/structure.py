@@ -106,6 +106,7 @@ class Structure:
         self._width = self._length = 8
         self._root: int | None = None
         self._todo: deque[int] = deque()
+        self._groups: deque[int] = deque()  # the trees of groups: a group may lie in another
         self._known: set[int] = set()
         self._walked: set[int] = set()
         self._virtual: set[int] = set()
@@ -116,8 +117,12 @@ class Structure:
     def check(self) -> None:
         """FormatError where a tree of the file leads back to itself, or is absurdly deep."""
         self._meet(self._root)
-        while self._todo and len(self._walked) <= OBJECTS:
-            self._header(self._todo.popleft())
+        while (self._todo or self._groups) and len(self._walked) <= OBJECTS:
+            if self._groups:
+                with contextlib.suppress(_Odd):  # HDF5 says what is wrong with such a group
+                    self._tree(self._groups.popleft(), _GROUP, self._length)
+            else:
+                self._header(self._todo.popleft())
 
     def virtual(self, address: int) -> bool:
         """Whether the object at ``address``, as HDF5 counts it, is a virtual data set.
@@ -289,7 +294,7 @@ class Structure:
                 elif kind == 0x06:
                     self._link(body)
                 elif kind == 0x11:
-                    self._tree(self._address(body), _GROUP, self._length)
+                    self._group(self._address(body))
                 else:
                     self._indexed(kind, body)
         return messages
@@ -379,7 +384,11 @@ class Structure:
         """A symbol table entry: an object, and for a group also the address of its tree."""
         self._meet(self._address(at + self._width))
         if self._int(at + 2 * self._width, 4) == 1:
-            self._tree(self._address(at + 2 * self._width + 8), _GROUP, self._length)
+            self._group(self._address(at + 2 * self._width + 8))
+
+    def _group(self, tree: int | None) -> None:
+        if tree is not None and tree not in self._trees:
+            self._groups.append(tree)
 
     def _tree(self, root: int | None, kind: int, key: int) -> None:
         """A tree of the first version: each node once, each a level below the one before."""

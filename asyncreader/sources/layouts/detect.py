@@ -49,7 +49,7 @@ def _refuse_pyarrow(found: ForeignSet) -> SetIndex:
         "2021, and no pyarrow of today reads them",
         **found.records.blame(0),
         found=f"a value that begins with {found.first[:8].hex(' ')}",
-        hint="pack the original images again: asyncreader convert FOLDER NEW.h5",
+        hint="convert the original images again: asyncreader convert FOLDER NEW.h5",
     )
 
 

@@ -114,7 +114,7 @@ def _raw(found: Hdf5Set, data: Dataset, member: str | None = None) -> SetIndex:
     count = _count(found, data, axis)
     if found.meta is not None and count != found.meta.count:
         raise FormatError(
-            "the number of samples is not what was packed",
+            "the number of samples is not what the description says",
             path=found.path,
             found=count,
             expected=found.meta.count,

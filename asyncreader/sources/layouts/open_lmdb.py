@@ -109,7 +109,7 @@ def _packed(
     data = named.get(fields.data.encode())
     if data is None or data.entries != meta.count:
         raise FormatError(
-            "the number of samples is not what was packed",
+            "the number of samples is not what the description says",
             path=path,
             found=0 if data is None else data.entries,
             expected=meta.count,

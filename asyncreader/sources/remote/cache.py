@@ -96,7 +96,7 @@ class ShardCache:
                 path=path,
                 found=f"{self.limit} bytes in {self.folder}",
                 expected=f"at least {2 * largest}",
-                hint=f"raise {BYTES_VARIABLE}, or pack smaller shards",
+                hint=f"raise {BYTES_VARIABLE}, or write smaller shards",
             )
 
     @contextlib.contextmanager
@@ -171,7 +171,7 @@ class ShardCache:
                 self._write(file, piece, at)
         if state.hexdigest() != row.xxh3:
             raise FormatError(
-                "a shard is not the file that was packed: its bytes differ",
+                "a shard is not the file that the manifest lists: its bytes differ",
                 path=location.shown,
                 found=f"XXH3-64 {state.hexdigest()}",
                 expected=row.xxh3,

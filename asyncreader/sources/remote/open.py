@@ -155,7 +155,7 @@ def _opened_set(objects: Objects, location: Location, fields: Request, io: str) 
         raise ParamsError(
             "LMDB shards in a store are read through the cache, not by ranges",
             found=f'io="{io}"',
-            hint='leave io="auto", or pack HDF5 shards',
+            hint='leave io="auto", or write HDF5 shards',
         )
     cache = None
     limit = open_limit()

@@ -239,7 +239,7 @@ class RemoteFile:
             raise FormatError("the object is empty", path=self.path)
         if expected is not None and self.size != expected:
             raise FormatError(
-                "a shard is not the file that was packed: its size differs",
+                "a shard is not the file that the manifest lists: its size differs",
                 path=self.path,
                 found=f"{self.size} bytes",
                 expected=f"{expected} bytes",

@@ -246,11 +246,11 @@ class JoinedSource:
         ):
             if found != expected:
                 raise FormatError(
-                    f"a shard is not the one that was packed: its {what} differs",
+                    f"a shard is not the one that the manifest lists: its {what} differs",
                     path=facts.path,
                     found=found,
                     expected=expected,
-                    hint=f"it belongs to another dataset or was packed anew: {RESTORE}",
+                    hint=f"it belongs to another dataset or was converted again: {RESTORE}",
                 )
         if self.labels is None or file.labels is None:
             return

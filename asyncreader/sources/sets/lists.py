@@ -239,7 +239,9 @@ class PackedFiles:
         """Open a file."""
         found = self.opener(self.names[number], fields)
         if found is None:
-            raise FormatError("the file is no longer a packed file", path=self.names[number])
+            raise FormatError(
+                "the file is no longer an asyncreader dataset", path=self.names[number]
+            )
         return found
 
     def close(self) -> None:

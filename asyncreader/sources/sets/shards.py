@@ -203,7 +203,7 @@ class LocalShards:
             raise FormatError("a shard is not a regular file", path=path)
         if facts.st_size != expected:
             raise FormatError(
-                "a shard is not the file that was packed: its size differs",
+                "a shard is not the file that the manifest lists: its size differs",
                 path=path,
                 found=f"{facts.st_size} bytes",
                 expected=f"{expected} bytes",

@@ -136,7 +136,7 @@ def _check_local(p: ReaderParams) -> None:
             raise ParamsError(
                 "the doctor is for datasets on this machine: it measures disk and memory",
                 path=name,
-                hint="bench tells how fast a store serves it; or copy some shards here, and ask "
+                hint="bench measures how fast a store serves it; or copy some shards here, and ask "
                 "of those",
             )
 

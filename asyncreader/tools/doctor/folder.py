@@ -145,7 +145,7 @@ def survey(
         raise ParamsError(
             "a dry run is for folders of images",
             path=src,
-            found="a packed dataset",
+            found="a dataset",
             hint="'asyncreader doctor' measures what another encoding of a dataset would give",
         )
     kept = {name: value for name, value in given.items() if name in _OF_LISTING}
@@ -227,7 +227,7 @@ def _described(samples: FolderSamples, seen: _Seen) -> Pictures:
     """``seen`` and the listing as they are told. SampleError where no picture is good."""
     if not seen.headers:
         raise SampleError(
-            "none of the images looked at can be packed",
+            "none of the images looked at can be converted",
             source_path=seen.bad[0][0] if seen.bad else None,
             found=seen.bad[0][1] if seen.bad else "no images",
         )
@@ -295,7 +295,7 @@ class _Trial:
     def run(self, seconds: float) -> tuple[Form, ...]:
         """Pack and read, for about so many ``seconds``."""
         original = os.path.join(self._folder, "original.h5")
-        self._tell("packing some images as they are")
+        self._tell("converting some images as they are")
         names = ("channels", "bits", "follow_links")
         self._pack(original, {name: self._given[name] for name in names if name in self._given})
         with closing(open_source(original)) as source:

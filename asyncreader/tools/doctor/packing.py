@@ -52,8 +52,10 @@ def pack_samples(
     whole = isinstance(path, str) and os.path.lexists(path)
     for form in forms:
         if not whole:
-            hint = "run doctor on one of them and convert each, or pack the images as one dataset"
-            found[form.name] = SourceError("several files are not packed as one", hint=hint)
+            hint = (
+                "run doctor on one of them and convert each, or convert the images to one dataset"
+            )
+            found[form.name] = SourceError("doctor does not convert several files", hint=hint)
             continue
         tell(f"trying: {form.words}")
         try:

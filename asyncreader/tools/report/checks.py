@@ -24,26 +24,26 @@ def checks_of(
     found = []
     tables = "its structure is whole"
     if source.facts.meta is not None:
-        tables += ", and labels, classes and checksums are those that were packed"
+        tables += ", and labels, classes and checksums match their digests"
     found.append(
         Check("ok", "Structure", tables) if paths is None else Check("bad", "Structure", paths)
     )
     if not source.checked:
         found.append(Check("look", "Checksums", "none recorded: the dataset is served unverified"))
     elif wrong_bytes:
-        words = f"{wrong_bytes:,} of {among} are not the bytes that were packed{rest}"
+        words = f"{wrong_bytes:,} of {among} do not match their checksums{rest}"
         found.append(Check("bad", "Checksums", words, "bad"))
     elif facts.bad_count:  # what cannot be read may not have been compared
-        words = f"{seen}: the bytes that were packed; {facts.bad_count:,} cannot be shown{rest}"
+        words = f"{seen} match their checksums; {facts.bad_count:,} cannot be shown{rest}"
         found.append(Check("look", "Checksums", words, "bad"))
     else:
-        found.append(Check("ok", "Checksums", f"{part}: the bytes that were packed{rest}"))
+        found.append(Check("ok", "Checksums", f"{part} match their checksums{rest}"))
     if facts.bad_count:
         words = f"{facts.bad_count:,} of {among} cannot be shown"
-        found.append(Check("bad", "Pictures", words, "bad"))
+        found.append(Check("bad", "Images", words, "bad"))
     else:
         words = "decoded" if source.spec.encoded else "read"
-        found.append(Check("ok", "Pictures", f"{part} {words}"))
+        found.append(Check("ok", "Images", f"{part} {words}"))
     found.append(_copies(facts))
     if facts.flat_count:
         words = f"{facts.flat_count:,} of {among} show (almost) one colour only"

@@ -18,9 +18,10 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from ...array_types import Array, Bools, Int64, UInt8, UInt64
+from ...dataset import Dataset, look_into
 from ...errors import ChecksumError, ParamsError, SampleError
 from ...params import parse_params
-from ...sources import Inspector, OpenSet, fields_of, fingerprint, open_source
+from ...sources import Inspector
 from ...sources.subset import split_counts
 from ...system.futures import in_order
 from ...system.limits import usable_cores
@@ -68,11 +69,11 @@ def gather(
     path = p.given_path
     if not path or p.mix is not None:
         found = "data=" if p.mix is None else "mix="
-        raise ParamsError("a report is about one packed dataset", found=found, expected="path=")
+        raise ParamsError("a report is about one dataset", found=found, expected="path=")
     if p.subset is not None:
         raise ParamsError("a report is about a whole dataset", found="subset")
-    with contextlib.closing(open_source(path, fields_of(p), io=p.io)) as source:
-        facts = _Gathering(source, limit, seed).run(jobs or usable_cores(), progress)
+    with look_into(params) as ds:
+        facts = _Gathering(ds, limit, seed).run(jobs or usable_cores(), progress)
     # as the caller named it: a page that is passed on should not show the folders above the set
     return replace(facts, path=os.fspath(path)) if isinstance(path, str | os.PathLike) else facts
 
@@ -110,8 +111,9 @@ class _Equal(NamedTuple):
 
 
 class _Gathering:
-    def __init__(self, source: OpenSet, limit: int, seed: int) -> None:
-        self.source = source
+    def __init__(self, ds: Dataset, limit: int, seed: int) -> None:
+        self.dataset, self.source = ds, ds.source
+        source = self.source
         self.inspector = Inspector(source.first)
         self.looker = Looker(source.first)
         self.rng = np.random.default_rng(seed)
@@ -237,7 +239,7 @@ class _Gathering:
             count=self.count,
             looked=int(self.records.size),
             size_on_disk=of_set.size_on_disk,
-            fingerprint=fingerprint(source),
+            fingerprint=self.dataset.fingerprint,
             labels="none"
             if labels is None
             else f"{'x'.join(map(str, labels.shape))} {labels.dtype}",

@@ -263,7 +263,7 @@ def _with_paths(file: Any, paths: list[bytes]) -> None:
     redigest(file, fmt.PATHS, fmt.names_digest(paths))
 
 
-@attack(("read", "verify", "convert"), "packed from", ways=("read", "verify", "convert"))
+@attack(("read", "verify", "convert"), "source '", ways=("read", "verify", "convert"))
 def escapes_in_paths(scratch: Scratch) -> Target:
     """Recorded paths that would do so, of samples that are damaged: named in the errors."""
     with packed_set(scratch) as file:
