@@ -82,6 +82,7 @@ class _Planned:
         if not fill.in_row:
             self._resized = SCRATCH.array("resize", (1, high, wide, 3), fill.stored.dtype)
         self._to = 3, fill.method, high, wide
+        self._resize, self._whole = kernels.resize_planned, self._resized is None and finish is None
         count = images.sizes.size
         self._plan, self._boxes = np.empty((count, twins.PLAN), np.int64), np.empty((count, 4))
         self._plan_all(
@@ -108,9 +109,6 @@ class _Planned:
     def decode(self, k: int) -> bool:
         """Decode what is planned of image ``k``. Whether that can be done."""
         raise NotImplementedError
-
-    def _resize(self, k: int) -> None:
-        kernels.resize_planned(self._plan, self._boxes, k, k + 1, *self._to)
 
     def put(self, k: int) -> None:
         """Do what is left to do with image ``k``."""
@@ -144,12 +142,14 @@ class _Jpegs(_Planned):
             pixels = self._decoder(data, "RGB", False, False, low_h, low_w, 2.0, self._scratch)
         except Exception:  # put_views() says what is wrong, or decodes all of it
             return False
-        self._known = self._known or address_of(pixels) == self._place
+        if not self._known:
+            self._known = address_of(pixels) == self._place
         return self._known and pixels.shape == (tall, broad, 3)
 
     def put(self, k: int) -> None:
-        self._resize(k)
-        super().put(k)
+        self._resize(self._plan, self._boxes, k, k + 1, *self._to)
+        if not self._whole:
+            super().put(k)
 
 
 class _Planes(_Planned):
@@ -166,7 +166,7 @@ class _Planes(_Planned):
         if not size:
             return False
         kernels.convert_420(at + planes.HEADER, *self._parts[k], self._place, tall, broad)
-        self._resize(k)
+        self._resize(self._plan, self._boxes, k, k + 1, *self._to)
         return True
 
 
@@ -190,15 +190,15 @@ def put_planned(
     started = clock()
     kind = _Planes if fill.stored.encoding == planes.YUV420 else _Jpegs
     planned = kind(fill, images, crops, flips, out, rows, finish)
-    seconds = clock() - started
+    decode, put, seconds = planned.decode, planned.put, clock() - started
     for k in range(rows.size):
         if meter.stopped:
             break
         started = clock()
-        good = planned.decode(k)
+        good = decode(k)
         seconds += clock() - started
         if good:
-            planned.put(k)
+            put(k)
         else:
             yield k
     meter.seconds["decode"] += seconds
