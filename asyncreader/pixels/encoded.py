@@ -59,6 +59,117 @@ def groups(sizes: list[int], most: int) -> Iterator[slice]:
         yield slice(first, len(sizes))
 
 
+class _Planned:
+    """Images of which one compiled call plans what is decoded, and what is made of that. Nothing is
+    planned of those that must go by :func:`put_views`. The arguments are those of
+    :func:`put_planned`."""
+
+    def __init__(
+        self,
+        fill: RowTransform,
+        images: Images,
+        crops: Float64 | None,
+        flips: UInt8 | None,
+        out: Array,
+        rows: Int64,
+        finish: Finish | None,
+    ) -> None:
+        assert fill.method is not None
+        self._fill, self._images, self._out, self._rows = fill, images, out, rows
+        self._finish = finish
+        high, wide = fill.terms[:2].tolist()
+        self._resized = None
+        if not fill.in_row:
+            self._resized = SCRATCH.array("resize", (1, high, wide, 3), fill.stored.dtype)
+        self._to = 3, fill.method, high, wide
+        self._resize, self._whole = kernels.resize_planned, self._resized is None and finish is None
+        count = images.sizes.size
+        self._plan, self._boxes = np.empty((count, twins.PLAN), np.int64), np.empty((count, 4))
+        self._plan_all(
+            images.addresses,
+            images.sizes,
+            fill.terms,
+            fill.wanted.shares,
+            np.empty((count, 0)) if crops is None else crops,
+            np.zeros(count, np.uint8) if flips is None else flips,
+            address_of(out if self._resized is None else self._resized),
+            fill.row_bytes if self._resized is None else 0,
+            rows,
+        )
+        there = self._plan[:, 6] != 0
+        most = int((self._plan[:, 1] * self._plan[:, 2])[there].max(initial=1))
+        self._scratch = SCRATCH.take("decode", 3 * most)
+        self._plan[:, 0] = self._place = address_of(self._scratch)
+        self._lines = self._plan[:, 1:].tolist()
+
+    def _plan_all(self, *given: object) -> None:
+        """Write the lines of the plan: see twins.PLAN."""
+        raise NotImplementedError
+
+    def decode(self, k: int) -> bool:
+        """Decode what is planned of image ``k``. Whether that can be done."""
+        raise NotImplementedError
+
+    def put(self, k: int) -> None:
+        """Do what is left to do with image ``k``."""
+        if self._finish is not None:
+            made = self._out[self._rows[k]] if self._resized is None else self._resized[0]
+            self._finish(k, made)
+        elif self._resized is not None:
+            self._fill.finish_resized(self._resized, self._out, self._rows[k : k + 1])
+
+
+class _Jpegs(_Planned):
+    """Plain JPEGs, but for those that EXIF or XMP may turn. The bytes may change meanwhile: the
+    decoder reads the header again, and what it gives is compared with what is planned."""
+
+    def _plan_all(self, *given: object) -> None:
+        import simplejpeg
+
+        sizes = self._images.sizes
+        cuts = SCRATCH.take("cuts", int(sizes.sum()) + 64 * sizes.size)
+        kernels.plan_jpegs(*given, cuts, self._plan, self._boxes)
+        self._cuts = cuts.data
+        self._decoder = simplejpeg.decode_jpeg
+        self._known = False  # that the decoder uses the memory that it gets
+
+    def decode(self, k: int) -> bool:
+        tall, broad, _, _, at, size, low_h, low_w = self._lines[k]
+        if not size:
+            return False
+        data = self._images[k] if at >= 0 else self._cuts[-1 - at : -1 - at + size]
+        try:
+            pixels = self._decoder(data, "RGB", False, False, low_h, low_w, 2.0, self._scratch)
+        except Exception:  # put_views() says what is wrong, or decodes all of it
+            return False
+        if not self._known:
+            self._known = address_of(pixels) == self._place
+        return self._known and pixels.shape == (tall, broad, 3)
+
+    def put(self, k: int) -> None:
+        self._resize(self._plan, self._boxes, k, k + 1, *self._to)
+        if not self._whole:
+            super().put(k)
+
+
+class _Planes(_Planned):
+    """4:2:0 planes: two compiled calls for each, of what is cut out."""
+
+    def _plan_all(self, *given: object) -> None:
+        parts = np.empty((self._images.sizes.size, 4), np.int64)
+        magic = int.from_bytes(planes.MAGIC, "little")
+        kernels.plan_planes(*given, magic, self._plan, self._boxes, parts)
+        self._parts = parts.tolist()
+
+    def decode(self, k: int) -> bool:
+        tall, broad, _, _, at, size, *_ = self._lines[k]
+        if not size:
+            return False
+        kernels.convert_420(at + planes.HEADER, *self._parts[k], self._place, tall, broad)
+        self._resize(self._plan, self._boxes, k, k + 1, *self._to)
+        return True
+
+
 def put_planned(
     fill: RowTransform,
     images: Images,
@@ -69,126 +180,27 @@ def put_planned(
     meter: Meter,
     finish: Finish | None = None,
 ) -> Iterator[int]:
-    """Fill ``rows`` of ``out`` from plain JPEGs. Yields in turn the number of each image that must
-    go by :func:`put_encoded`; ends when the reader is closed.
+    """Fill ``rows`` of ``out`` from plain JPEGs or 4:2:0 planes. Yields in turn the number of each
+    image that must go by :func:`put_views`; ends when the reader is closed.
 
     ``finish``: what is done with pictures that are cropped and resized, where there are steps.
-    ``crops`` and ``flips``: as RowTransform.draws gives them. Nothing is planned of an image that
-    is no plain JPEG, or that EXIF or XMP may turn. The bytes may change meanwhile: the decoder
-    reads the header again, and what it gives is compared with what is planned.
+    ``crops`` and ``flips``: as RowTransform.draws gives them.
     """
-    import simplejpeg
-
-    decode, resize, clock = simplejpeg.decode_jpeg, kernels.resize_planned, time.perf_counter
-    started = clock()
-    wanted, sizes, count = fill.wanted, images.sizes, images.sizes.size
-    assert fill.method is not None
-    high, wide = fill.terms[:2].tolist()
-    shape = 1, high, wide, 3
-    resized = None if fill.in_row else SCRATCH.array("resize", shape, fill.stored.dtype)
-    cuts = SCRATCH.take("cuts", int(sizes.sum()) + 64 * count)
-    plan, boxes = np.empty((count, twins.PLAN), np.int64), np.empty((count, 4))
-    kernels.plan_jpegs(
-        images.addresses,
-        sizes,
-        fill.terms,
-        wanted.shares,
-        np.empty((count, 0)) if crops is None else crops,
-        np.zeros(count, np.uint8) if flips is None else flips,
-        address_of(out if resized is None else resized),
-        fill.row_bytes if resized is None else 0,
-        rows,
-        cuts,
-        plan,
-        boxes,
-    )
-    held = cuts.data
-    there = plan[:, 6] != 0
-    scratch = SCRATCH.take("decode", 3 * int((plan[:, 1] * plan[:, 2])[there].max(initial=0)))
-    plan[:, 0] = place = address_of(scratch) if scratch.size else 0
-    known, seconds = False, clock() - started
-    for k, line in enumerate(plan[:, 1:].tolist()):
-        tall, broad, _, _, at, size, low_h, low_w = line
-        if meter.stopped:
-            break
-        if not size:
-            yield k
-            continue
-        data = images[k] if at >= 0 else held[-1 - at : -1 - at + size]
-        started = clock()
-        try:
-            pixels = decode(data, "RGB", False, False, low_h, low_w, 2.0, scratch)
-        except Exception:  # put_encoded() says what is wrong, or decodes all of it
-            pixels = None
-        seconds += clock() - started
-        if not known and pixels is not None:  # that it uses the memory that it gets
-            known = address_of(pixels) == place
-        if not known or pixels is None or pixels.shape != (tall, broad, 3):
-            yield k
-            continue
-        resize(plan, boxes, k, k + 1, 3, fill.method, high, wide)
-        if finish is not None:
-            finish(k, out[rows[k]] if resized is None else resized[0])
-        elif resized is not None:
-            fill.finish_resized(resized, out, rows[k : k + 1])
-    meter.seconds["decode"] += seconds
-
-
-def put_planes(
-    fill: RowTransform,
-    images: Images,
-    crops: Float64 | None,
-    flips: UInt8 | None,
-    out: Array,
-    rows: Int64,
-    meter: Meter,
-    finish: Finish | None = None,
-) -> Iterator[int]:
-    """:func:`put_planned` of 4:2:0 planes: two compiled calls for each, of what is cut out."""
     clock = time.perf_counter
     started = clock()
-    count = images.sizes.size
-    high, wide = fill.terms[:2].tolist()
-    resized = None
-    if not fill.in_row:
-        resized = SCRATCH.array("resize", (1, high, wide, 3), fill.stored.dtype)
-    plan, boxes = np.empty((count, twins.PLAN), np.int64), np.empty((count, 4))
-    parts = np.empty((count, 4), np.int64)
-    kernels.plan_planes(
-        images.addresses,
-        images.sizes,
-        fill.terms,
-        fill.wanted.shares,
-        np.empty((count, 0)) if crops is None else crops,
-        np.zeros(count, np.uint8) if flips is None else flips,
-        address_of(out if resized is None else resized),
-        fill.row_bytes if resized is None else 0,
-        rows,
-        int.from_bytes(planes.MAGIC, "little"),
-        plan,
-        boxes,
-        parts,
-    )
-    there = plan[:, 6] != 0
-    most = int((plan[:, 1] * plan[:, 2])[there].max(initial=1))
-    plan[:, 0] = place = address_of(SCRATCH.take("decode", 3 * most))
-    convert, resize = kernels.convert_420, kernels.resize_planned
-    lines = zip(plan[:, [1, 2, 5, 6]].tolist(), parts.tolist(), strict=True)
-    seconds = clock() - started
-    for k, ((tall, broad, at, size), (height, width, top, left)) in enumerate(lines):
+    kind = _Planes if fill.stored.encoding == planes.YUV420 else _Jpegs
+    planned = kind(fill, images, crops, flips, out, rows, finish)
+    decode, put, seconds = planned.decode, planned.put, clock() - started
+    for k in range(rows.size):
         if meter.stopped:
             break
-        if not size:
-            yield k
-            continue
         started = clock()
-        convert(at + planes.HEADER, height, width, top, left, place, tall, broad)
-        resize(plan, boxes, k, k + 1, 3, fill.method, high, wide)
+        good = decode(k)
         seconds += clock() - started
-        if finish is not None:
-            finish(k, out[rows[k]] if resized is None else resized[0])
-        elif resized is not None:
-            fill.finish_resized(resized, out, rows[k : k + 1])
+        if good:
+            put(k)
+        else:
+            yield k
     meter.seconds["decode"] += seconds
 
 
@@ -206,19 +218,6 @@ class RowView(NamedTuple):
         """The part of a picture that is served; None where it is all, as it is stored."""
         wanted = self.fill.wanted
         return None if wanted.size is None else wanted.rect(height, width, self.draws)
-
-
-def put_encoded(
-    fill: RowTransform,
-    data: codec.Buffer,
-    draws: Array | None,
-    flip: bool,
-    out: Array,
-    meter: Meter,
-    row: Row | None = None,
-) -> None:
-    """:func:`put_views` of one row."""
-    put_views((RowView(fill, draws, flip, out, row),), data, meter)
 
 
 def put_views(views: Sequence[RowView], data: codec.Buffer, meter: Meter) -> None:

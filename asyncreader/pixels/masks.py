@@ -8,16 +8,13 @@ dropped. Orientation is applied as everywhere (codec).
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 
 from ..array_types import Array, Int64
 from ..errors import DecodeError
 from . import codec
-
-#: The dtypes that label pictures have.
-DTYPES: Final = ("uint8", "uint16")
 
 
 def decode_values(data: codec.Buffer) -> Array:

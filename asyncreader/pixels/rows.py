@@ -27,10 +27,9 @@ from ..errors import (
 from ..stats import Meter
 from ..system.memory import address_of
 from . import kernels
-from .encoded import PLANNED_BYTES, Images, RowView, groups, put_planes, put_planned, put_views
+from .encoded import PLANNED_BYTES, Images, RowView, groups, put_planned, put_views
 from .fill_tables import LEAST_HASHED, ROW_BYTES
 from .lengths import Stretches, too_long
-from .planes import YUV420
 from .row_filler import RowFiller
 from .specs import SampleSpec
 from .steps import Row
@@ -293,10 +292,9 @@ class RowWriter:
                 crop = None if crops is None else crops[some]
                 flip = None if flips is None else flips[some]
                 rows = self.job.rows[some]
-                put = put_planes if fill.stored.encoding == YUV420 else put_planned
                 finish = partial(self._finish, range(some.start, some.stop))
                 stepped = finish if fill.wanted.steps else None
-                left = put(fill, images, crop, flip, self.out, rows, self.meter, stepped)
+                left = put_planned(fill, images, crop, flip, self.out, rows, self.meter, stepped)
             for k in left:
                 if k not in bad:
                     self._decode(some.start + k, images[k])

@@ -286,33 +286,34 @@ class RowTransform:
         self._row_to_hwc = tuple(memory.index(axis) for axis in "HWC")
         self._memory = memory
         same = self.dtype == stored.dtype and not wanted.affine
-        plain = same and not wanted.steps
-        self.direct = plain and memory == "HWC"
+        self.direct = same and not wanted.steps and memory == "HWC"
         #: steps work in the row itself
         keeps = after(wanted.steps, (height, width, channels)) == (height, width, channels)
         self.in_row = same and memory == "HWC" and keeps
         if self._resizes_compiled():
             self._plan_resize()
-        pads, moves = self._pads_compiled(), wanted.flip or wanted.crop_padding
-        erases = memory in ("HWC", "CHW") and self._erases is not None
-        one_by_one = stored.encoded or wanted.views or (self.geometry and not pads)
-        if one_by_one or (wanted.steps and not erases):
-            resizes = self.method is not None and not stored.encoded
-            self.mode = "resize" if resizes else "each"
-        elif plain and memory == stored.axes and not moves:
-            self.mode = "copy"
-        elif same and memory == stored.axes and (memory == "HWC" or not moves):
-            self.mode = "mirror"
-        elif same and stored.axes == "HWC" and memory == "CHW":
-            self.mode = "transpose"
-        elif self._compiled_affine and stored.axes == "HWC" and memory in ("HWC", "CHW"):
-            self.mode = "affine"
-        else:
-            self.mode = "each"
+        self.mode = self._image_mode(same)
         upright = stored.encoded or self.geometry or stored.axes == "HWC"
         if self._compiled_affine and upright and memory in ("HWC", "CHW"):
             half = self.dtype == np.float16
             self._affine_row = kernels.affine_row_half if half else kernels.affine_row
+
+    def _image_mode(self, same: bool) -> str:
+        """The cheapest way to a row; ``same``: pixels keep their numbers."""
+        stored, wanted, memory = self.stored, self.wanted, self._memory
+        pads, moves = self._pads_compiled(), wanted.flip or wanted.crop_padding
+        erases = memory in ("HWC", "CHW") and self._erases is not None
+        one_by_one = stored.encoded or wanted.views or (self.geometry and not pads)
+        if one_by_one or (wanted.steps and not erases):
+            return "resize" if self.method is not None and not stored.encoded else "each"
+        if same and memory == stored.axes and not moves and not wanted.steps:
+            return "copy"
+        if same and memory == stored.axes and (memory == "HWC" or not moves):
+            return "mirror"
+        if same and stored.axes == "HWC" and memory == "CHW":
+            return "transpose"
+        affine = self._compiled_affine and stored.axes == "HWC" and memory in ("HWC", "CHW")
+        return "affine" if affine else "each"
 
     def _resizes_compiled(self) -> bool:
         """Whether compiled code crops and resizes many pictures in a call."""

@@ -91,15 +91,6 @@ def resolve_rule(
     return patches, None
 
 
-def selected(subset: Any, source: OpenSet) -> slice | Int64 | None:
-    """The records that ``subset`` selects, of a set of episodes the rows at which samples begin;
-    None for all."""
-    windows, numbers = resolve_windows(subset, source)
-    if windows is None or subset is None:
-        return numbers
-    return windows.anchors.rows(_numbers(numbers, windows.anchors.count))
-
-
 def _named(name: str, source: OpenSet) -> slice | Int64:
     splits = source.splits
     of_episodes = () if source.windows is None else source.windows.episodes.splits

@@ -20,7 +20,7 @@ from asyncreader.errors import DecodeError
 from asyncreader.keyed_random import mix_rows
 from asyncreader.pixels import codec, kernels, twins
 from asyncreader.pixels import rows as rows_module
-from asyncreader.pixels.encoded import Images, groups, put_encoded, put_planned
+from asyncreader.pixels.encoded import Images, RowView, groups, put_planned, put_views
 from asyncreader.pixels.rows import RowJob, RowWriter
 from asyncreader.pixels.specs import OutputSpec, SampleSpec
 from asyncreader.pixels.transform import RowTransform
@@ -57,7 +57,7 @@ def both_ways(
             crop = None if crops is None else crops[k]
             flip = flips is not None and bool(flips[k])
             try:
-                put_encoded(fill, images[k], crop, flip, out[order[k]], meter)
+                put_views((RowView(fill, crop, flip, out[order[k]]),), images[k], meter)
             except DecodeError as exc:
                 failed[k] = str(exc)
                 out[order[k]] = 7
@@ -318,7 +318,8 @@ def test_all_ways_of_a_writer(together: int, monkeypatch: pytest.MonkeyPatch) ->
     assert flips is not None
     for k, image in enumerate(images):
         try:
-            put_encoded(fill, image, crops[k], bool(flips[k]), alone[at[k]], Meter())
+            view = RowView(fill, crops[k], bool(flips[k]), alone[at[k]])
+            put_views((view,), image, Meter())
         except DecodeError as exc:
             damaged[k] = exc.what
     for apart in (False, True):

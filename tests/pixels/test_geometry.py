@@ -17,7 +17,7 @@ from PIL import Image, ImageOps
 from skimage.data import astronaut
 
 from asyncreader.pixels import geometry, kernels, twins
-from asyncreader.pixels.encoded import put_encoded
+from asyncreader.pixels.encoded import RowView, put_views
 from asyncreader.pixels.specs import OutputSpec, SampleSpec
 from asyncreader.pixels.transform import RowTransform
 from asyncreader.stats import Meter
@@ -269,7 +269,8 @@ def test_a_jpeg_decoded_smaller_is_where_it_is_at_full_size(
         draws = np.random.default_rng(number).random(40)
         stored = SampleSpec(None, np.dtype(np.uint8), "HWC", encoding="original")
         out = np.empty((*size, 3), np.uint8)
-        put_encoded(RowTransform(stored, wanted, ""), data, draws, False, out, Meter())
+        fill = RowTransform(stored, wanted, "")
+        put_views((RowView(fill, draws, False, out),), data, Meter())
         rect = geometry.choose_rect(full.height, full.width, size, crop, wanted.crop_ratio, draws)
         box = (rect.left, rect.top, rect.left + rect.width, rect.top + rect.height)
         judge = np.asarray(full.resize(size[::-1], Image.Resampling.BILINEAR, box=box))

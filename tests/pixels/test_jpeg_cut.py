@@ -15,7 +15,7 @@ from PIL import Image
 from asyncreader.errors import DecodeError
 from asyncreader.pixels import codec, jpeg_cut
 from asyncreader.pixels.codec import decoding
-from asyncreader.pixels.encoded import put_encoded
+from asyncreader.pixels.encoded import RowView, put_views
 from asyncreader.pixels.geometry import INTERPOLATIONS
 from asyncreader.pixels.specs import OutputSpec, SampleSpec
 from asyncreader.pixels.transform import RowTransform
@@ -104,9 +104,9 @@ def test_rows_of_a_slot(interpolation: str) -> None:
             flip = bool(rng.random() < 0.5)
             with pytest.MonkeyPatch.context() as patch:
                 patch.setattr(decoding, "_decode_jpeg", lambda *a: _noted(decoder(*a), sizes))
-                put_encoded(fill, data, draws, flip, rows[0], Meter())
+                put_views((RowView(fill, draws, flip, rows[0]),), data, Meter())
                 patch.setattr(codec, "read_plain_header", lambda _: None)
-                put_encoded(fill, data, draws, flip, rows[1], Meter())
+                put_views((RowView(fill, draws, flip, rows[1]),), data, Meter())
             np.testing.assert_array_equal(rows[0], rows[1])
     cut, whole = sizes[::2], sizes[1::2]
     assert sum(a != b for a, b in zip(cut, whole, strict=True)) > len(cut) / 2

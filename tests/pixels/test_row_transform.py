@@ -14,7 +14,7 @@ from PIL import Image
 from asyncreader import DecodeError, ParamsError
 from asyncreader.keyed_random import mix_rows, uniforms
 from asyncreader.pixels import codec, twins
-from asyncreader.pixels.encoded import put_encoded
+from asyncreader.pixels.encoded import RowView, put_views
 from asyncreader.pixels.fill_tables import MIRROR_DRAW
 from asyncreader.pixels.specs import OutputSpec, SampleSpec
 from asyncreader.pixels.transform import SCRATCH, RowTransform
@@ -281,7 +281,7 @@ def test_refused(kind: SampleSpec, wanted: OutputSpec, says: str) -> None:
 
 def put(fill: RowTransform, data: bytes, flip: bool = False, draws: Any = None) -> np.ndarray:
     out = np.zeros(fill.allocate_shape(1), fill.dtype)
-    put_encoded(fill, data, draws, flip, out[0], Meter())
+    put_views((RowView(fill, draws, flip, out[0]),), data, Meter())
     batch: np.ndarray = fill.handed_out(out)[0]
     return batch
 

@@ -137,7 +137,7 @@ def values_of(path: str) -> list[tuple[int, int]]:
     """Where the values of an LMDB's records lie in its file: what the parsers see."""
     if lmdb_data_file(path) is None:
         return []
-    file, tree = open_tree(path, "mmap")
+    file, tree = open_tree(path)
     with contextlib.closing(file):
         found = [Entries.of(tree, one) for one in tree.named().values() or (tree.main,)]
         return [

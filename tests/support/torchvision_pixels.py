@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from asyncreader.pixels.encoded import put_encoded
+from asyncreader.pixels.encoded import RowView, put_views
 from asyncreader.pixels.geometry import choose_rect
 from asyncreader.pixels.specs import OutputSpec, SampleSpec
 from asyncreader.pixels.transform import RowTransform
@@ -87,7 +87,7 @@ def ours(data: bytes, size: tuple[int, int], draws: Any = None, **wanted: Any) -
         "",
     )
     out = np.empty((*size, 3), np.uint8)
-    put_encoded(fill, data, draws, False, out, Meter())
+    put_views((RowView(fill, draws, False, out),), data, Meter())
     return out
 
 

@@ -11,9 +11,8 @@ from typing import Any
 import numpy as np
 from llvmlite import ir
 from numba import njit, types
-from numba.extending import intrinsic
 
-from .base import i8, kernel, load_any, memcpy, store_any, u8_pointer
+from .base import i8, instruction, kernel, load_any, memcpy, store_any, u8_pointer
 
 _u8 = types.uintp
 _f8, _f4 = types.float64, types.float32
@@ -236,25 +235,16 @@ def blur(image, height, width, channels, across, down):  # type: ignore[no-untyp
             data[base + k] = np.uint8(np.int32(mixed[k] + np.float32(0.5)))
 
 
-@intrinsic
-def _load_i4(typingctx: Any, address: Any) -> Any:
+@instruction(types.int32(types.uintp))
+def _load_i4(builder: Any, address: Any) -> Any:
     """The four bytes at ``address``."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return load_any(builder, arguments[0], ir.IntType(32))
-
-    return types.int32(types.uintp), generate
+    return load_any(builder, address, ir.IntType(32))
 
 
-@intrinsic
-def _store_i4(typingctx: Any, address: Any, value: Any) -> Any:
+@instruction(types.void(types.uintp, types.int32))
+def _store_i4(builder: Any, address: Any, value: Any) -> None:
     """Write four bytes to ``address``."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        store_any(builder, arguments[1], arguments[0])
-        return context.get_dummy_value()
-
-    return types.void(types.uintp, types.int32), generate
+    store_any(builder, value, address)
 
 
 @njit
@@ -335,44 +325,53 @@ def affine_nearest(  # type: ignore[no-untyped-def]
             go[j] = fill[j % channels]
 
 
-@intrinsic
+@instruction(types.void(types.uintp, types.uintp, _f4, _f4, _f4, types.uintp, types.uintp))
 def _mix_rgb(
-    typingctx: Any, above: Any, line: Any, right: Any, low: Any, share: Any, fill: Any, out: Any
-) -> Any:
+    builder: Any, above: Any, line: Any, right: Any, low: Any, share: Any, fill: Any, out: Any
+) -> None:
     """Write the pixel of three bytes that lies between ``above``, the next one, and those a
     ``line`` of bytes later; a byte more is read and written. ``share``: the part of it, besides
     which there is the colour at ``fill`` (4 float32); 1 and zeros for none."""
+    kind = ir.VectorType(ir.FloatType(), 4)
 
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        above, line, right, low, share, fill, out = arguments
-        kind = ir.VectorType(ir.FloatType(), 4)
+    def splat(value: Any) -> Any:
+        one = builder.insert_element(ir.Constant(kind, None), value, ir.IntType(32)(0))
+        lanes = ir.Constant(ir.VectorType(ir.IntType(32), 4), [0] * 4)
+        return builder.shuffle_vector(one, one, lanes)
 
-        def splat(value: Any) -> Any:
-            one = builder.insert_element(ir.Constant(kind, None), value, ir.IntType(32)(0))
-            lanes = ir.Constant(ir.VectorType(ir.IntType(32), 4), [0] * 4)
-            return builder.shuffle_vector(one, one, lanes)
+    def pixel(address: Any) -> Any:
+        loaded = load_any(builder, address, ir.VectorType(ir.IntType(8), 4))
+        return builder.uitofp(loaded, kind)
 
-        def pixel(address: Any) -> Any:
-            loaded = load_any(builder, address, ir.VectorType(ir.IntType(8), 4))
-            return builder.uitofp(loaded, kind)
+    def mixed(first: Any, second: Any, part: Any) -> Any:
+        rest = splat(builder.fsub(ir.Constant(ir.FloatType(), 1.0), part))
+        return builder.fadd(builder.fmul(rest, first), builder.fmul(splat(part), second))
 
-        def mixed(first: Any, second: Any, part: Any) -> Any:
-            rest = splat(builder.fsub(ir.Constant(ir.FloatType(), 1.0), part))
-            return builder.fadd(builder.fmul(rest, first), builder.fmul(splat(part), second))
+    def along(address: Any) -> Any:
+        beside = builder.add(address, ir.Constant(address.type, 3))
+        return mixed(pixel(address), pixel(beside), right)
 
-        def along(address: Any) -> Any:
-            beside = builder.add(address, ir.Constant(address.type, 3))
-            return mixed(pixel(address), pixel(beside), right)
+    value = mixed(along(above), along(builder.add(above, line)), low)
+    colour = load_any(builder, fill, kind)
+    value = builder.fmul(splat(share), builder.fsub(value, colour))
+    value = builder.fadd(builder.fadd(value, colour), splat(ir.Constant(ir.FloatType(), 0.5)))
+    store_any(builder, builder.fptoui(value, ir.VectorType(ir.IntType(8), 4)), out)
 
-        value = mixed(along(above), along(builder.add(above, line)), low)
-        colour = load_any(builder, fill, kind)
-        value = builder.fmul(splat(share), builder.fsub(value, colour))
-        value = builder.fadd(builder.fadd(value, colour), splat(ir.Constant(ir.FloatType(), 0.5)))
-        store_any(builder, builder.fptoui(value, ir.VectorType(ir.IntType(8), 4)), out)
-        return context.get_dummy_value()
 
-    address = types.uintp
-    return types.void(address, address, _f4, _f4, _f4, address, address), generate
+@njit(inline="always")
+def _between(at, count, step):  # type: ignore[no-untyped-def]
+    """Of the pixels on both sides of a place along an axis of ``count``, ``step`` bytes apart: the
+    number of the first, the weights of both, 0 outside, and how far behind it the second lies."""
+    first = np.int64(math.floor(at))
+    after = np.float32(at - first)
+    before, behind = np.float32(1) - after, step
+    if first < 0:
+        before, first = np.float32(0), np.int64(0)
+    if at < 0:
+        behind = 0
+    elif first + 1 >= count:
+        behind, after = 0, np.float32(0)
+    return first, before, after, behind
 
 
 @kernel(_u8, _u8, i8, i8, i8, i8, i8, types.float64[::1], types.boolean, _f4[::1])
@@ -419,25 +418,8 @@ def warp(  # type: ignore[no-untyped-def]
                 for c in range(channels):
                     go[to + c] = np.uint8(np.int32(fill[c] + np.float32(0.5))) if filled else 0
                 continue
-            column, line = np.int64(math.floor(at_x)), np.int64(math.floor(at_y))
-            right, low = np.float32(at_x - column), np.float32(at_y - line)
-            left, top = np.float32(1) - right, np.float32(1) - low
-            if column < 0:
-                left, column = np.float32(0), 0
-            if line < 0:
-                top, line = np.float32(0), 0
-            if at_x < 0:
-                beside = 0
-            elif column + 1 < width:
-                beside = channels
-            else:
-                beside, right = 0, np.float32(0)
-            if at_y < 0:
-                under = 0
-            elif line + 1 < height:
-                under = width * channels
-            else:
-                under, low = 0, np.float32(0)
+            column, left, right, beside = _between(at_x, width, channels)
+            line, top, low, under = _between(at_y, height, width * channels)
             p = (line * width + column) * channels
             share = (left + right) * (top + low)
             for c in range(channels):

@@ -14,11 +14,13 @@ import pickle
 import secrets
 import sys
 from collections.abc import Callable, Sequence
+from functools import wraps
 from pathlib import Path
 from typing import Any
 
 import numba
 import numpy as np
+from llvmlite import ir
 from numba import config, njit, types
 from numba.core import cgutils
 from numba.core.compiler import CompileResult
@@ -176,21 +178,28 @@ def keep_in(folder: str, kernel: Any) -> None:
 # -- what the kernels are made of ----------------------------------------------------------------
 
 
-@intrinsic
-def memcpy(typingctx: Any, out: Any, source: Any, size: Any) -> Any:
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        out_, source_, size_ = arguments
-        pointer = cgutils.voidptr_t
-        cgutils.raw_memcpy(
-            builder,
-            builder.inttoptr(out_, pointer),
-            builder.inttoptr(source_, pointer),
-            size_,
-            1,
-        )
-        return context.get_dummy_value()
+def instruction(signature: Any) -> Any:
+    """Make a function of a numba builder and LLVM's values, which writes the code, a function of
+    this signature that kernels call (numba's ``intrinsic``)."""
 
-    return types.void(types.uintp, types.uintp, types.uintp), generate
+    def decorate(write: Any) -> Any:
+        @wraps(write)  # its arguments, too
+        def typed(typingctx: Any, *_: Any) -> Any:
+            def generate(context: Any, builder: Any, _: Any, arguments: Any) -> Any:
+                found = write(builder, *arguments)
+                return context.get_dummy_value() if found is None else found
+
+            return signature, generate
+
+        return intrinsic(typed)
+
+    return decorate
+
+
+@instruction(types.void(types.uintp, types.uintp, types.uintp))
+def memcpy(builder: Any, out: Any, source: Any, size: Any) -> None:
+    to, come = (builder.inttoptr(address, cgutils.voidptr_t) for address in (out, source))
+    cgutils.raw_memcpy(builder, to, come, size, 1)
 
 
 i8 = types.int64
@@ -202,13 +211,17 @@ draws_type = types.Array(types.float64, 2, "C", readonly=True)
 shares_type = types.Array(types.float64, 1, "C", readonly=True)
 
 
-@intrinsic
-def u8_pointer(typingctx: Any, address: Any) -> Any:
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        kind = context.get_value_type(signature.return_type)
-        return builder.inttoptr(arguments[0], kind)
+def pointer_to(number: Any, bits: Any) -> Any:
+    """A function that makes a pointer to ``number``, which is ``bits`` in LLVM, of an address."""
 
-    return types.CPointer(types.uint8)(types.uintp), generate
+    @instruction(types.CPointer(number)(types.uintp))
+    def pointer(builder: Any, address: Any) -> Any:
+        return builder.inttoptr(address, bits.as_pointer())
+
+    return pointer
+
+
+u8_pointer = pointer_to(types.uint8, ir.IntType(8))
 
 
 @njit(inline="always")

@@ -9,33 +9,28 @@ from llvmlite import ir
 from numba import njit, types
 from numba.extending import intrinsic
 
-from .base import kernel, load_any, memcpy, offsets_type, store_any
+from .base import instruction, kernel, load_any, memcpy, offsets_type, store_any
 
 #: Bytes of each of three lines that are woven in one go.
 _WOVEN = 16
 
 
-@intrinsic
-def _weave(typingctx: Any, out: Any, first: Any, second: Any, third: Any) -> Any:
+@instruction(types.void(types.uintp, types.uintp, types.uintp, types.uintp))
+def _weave(builder: Any, out: Any, first: Any, second: Any, third: Any) -> None:
     """Write 16 times a byte of each of three addresses, in turn."""
+    vector, number = ir.VectorType(ir.IntType(8), _WOVEN), ir.IntType(32)
 
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        vector, number = ir.VectorType(ir.IntType(8), _WOVEN), ir.IntType(32)
+    def shuffled(a: Any, b: Any, lanes: list[int]) -> Any:
+        mask = ir.Constant(ir.VectorType(number, len(lanes)), lanes)
+        return builder.shuffle_vector(a, b, mask)
 
-        def shuffled(a: Any, b: Any, lanes: list[int]) -> Any:
-            mask = ir.Constant(ir.VectorType(number, len(lanes)), lanes)
-            return builder.shuffle_vector(a, b, mask)
-
-        one, two, three = (load_any(builder, address, vector) for address in arguments[1:])
-        each, wide = list(range(_WOVEN)), 2 * _WOVEN
-        pair = shuffled(one, two, [*each, *(_WOVEN + k for k in each)])
-        other = shuffled(three, three, [*each, *each])
-        # lanes of the pair, then those of the third
-        lanes = [lane for k in each for lane in (k, _WOVEN + k, wide + k)]
-        store_any(builder, shuffled(pair, other, lanes), arguments[0])
-        return context.get_dummy_value()
-
-    return types.void(types.uintp, types.uintp, types.uintp, types.uintp), generate
+    one, two, three = (load_any(builder, address, vector) for address in (first, second, third))
+    each, wide = list(range(_WOVEN)), 2 * _WOVEN
+    pair = shuffled(one, two, [*each, *(_WOVEN + k for k in each)])
+    other = shuffled(three, three, [*each, *each])
+    # lanes of the pair, then those of the third
+    lanes = [lane for k in each for lane in (k, _WOVEN + k, wide + k)]
+    store_any(builder, shuffled(pair, other, lanes), out)
 
 
 @intrinsic

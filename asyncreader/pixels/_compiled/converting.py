@@ -12,24 +12,11 @@ from numba import carray, njit, types
 from numba.core.registry import cpu_target
 from numba.extending import intrinsic
 
-from .base import apart, load_any, memcpy, store_any, u8_pointer
+from .base import apart, instruction, load_any, memcpy, pointer_to, store_any, u8_pointer
 from .moving import AHEAD, prefetch, stream_row
 
-
-@intrinsic
-def _f4_pointer(typingctx: Any, address: Any) -> Any:
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return builder.inttoptr(arguments[0], context.get_value_type(signature.return_type))
-
-    return types.CPointer(types.float32)(types.uintp), generate
-
-
-@intrinsic
-def _u2_pointer(typingctx: Any, address: Any) -> Any:
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return builder.inttoptr(arguments[0], context.get_value_type(signature.return_type))
-
-    return types.CPointer(types.uint16)(types.uintp), generate
+_f4_pointer = pointer_to(types.float32, ir.FloatType())
+_u2_pointer = pointer_to(types.uint16, ir.IntType(16))
 
 
 @intrinsic
@@ -61,20 +48,15 @@ def has_half() -> bool:
 TILE = 1024
 
 
-@intrinsic
-def _reversed_pixels(typingctx: Any, come: Any, go: Any) -> Any:
+@instruction(types.void(types.uintp, types.uintp))
+def _reversed_pixels(builder: Any, come: Any, go: Any) -> None:
     """Write five pixels of three bytes backwards, and a byte that means nothing behind them; a byte
     before them is read."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        before = builder.sub(arguments[0], ir.Constant(arguments[0].type, 1))
-        stored = load_any(builder, before, ir.VectorType(ir.IntType(8), 16))
-        lanes = [1 + 3 * pixel + k for pixel in (4, 3, 2, 1, 0) for k in range(3)]
-        order = ir.Constant(ir.VectorType(ir.IntType(32), 16), [*lanes, 0])
-        store_any(builder, builder.shuffle_vector(stored, stored, order), arguments[1])
-        return context.get_dummy_value()
-
-    return types.void(types.uintp, types.uintp), generate
+    before = builder.sub(come, ir.Constant(come.type, 1))
+    stored = load_any(builder, before, ir.VectorType(ir.IntType(8), 16))
+    lanes = [1 + 3 * pixel + k for pixel in (4, 3, 2, 1, 0) for k in range(3)]
+    order = ir.Constant(ir.VectorType(ir.IntType(32), 16), [*lanes, 0])
+    store_any(builder, builder.shuffle_vector(stored, stored, order), go)
 
 
 @njit

@@ -180,6 +180,24 @@ def _file_of(files, record, near):  # type: ignore[no-untyped-def]
 
 
 @njit(inline="always")
+def _place_in(files, line, local):  # type: ignore[no-untyped-def]
+    """Where a row lies: its address, or the offset in its file; ``local``: its number there."""
+    if files[line, STARTS]:
+        begins = load_i8(np.uintp(files[line, STARTS] + 8 * local))
+    else:
+        begins = local * files[line, STRIDE]
+    return np.uintp(files[line, BASE] + begins)
+
+
+@njit(inline="always")
+def _copy_label(label, out, row, size):  # type: ignore[no-untyped-def]
+    if size == 8:  # one number: a call of memcpy takes longer
+        memcpy(out + np.uintp(8 * row), np.uintp(label), np.uintp(8))
+    else:
+        memcpy(out + np.uintp(size * row), np.uintp(label), np.uintp(size))
+
+
+@njit(inline="always")
 def _move(come, go, size, stream):  # type: ignore[no-untyped-def]
     if stream:
         stream_row(come, go, size)
@@ -228,23 +246,18 @@ def _fill(name: str, put: Any, plain: bool) -> Any:
                     next_record = load_i8(np.uintp(job[RECORDS] + 8 * i + 8))
                     near = _file_of(files, next_record, near)
                     local = next_record - files[near, START]
-                    if files[near, STARTS]:
-                        starts = load_i8(np.uintp(files[near, STARTS] + 8 * local))
-                        coming = np.uintp(files[near, BASE] + starts)
-                    else:
-                        coming = np.uintp(files[near, BASE] + local * files[near, STRIDE])
-                    next_fd, next_sum = files[near, READ], np.int64(0)
+                    coming, next_fd = _place_in(files, near, local), files[near, READ]
+                    next_sum, next_label = (
+                        np.int64(0),
+                        files[near, LABEL_TABLE] + local * label_bytes,
+                    )
                     if mode != NEVER and files[near, SUMS]:
                         next_sum = files[near, SUMS] + 8 * local
-                    if label_bytes:
-                        next_label = files[near, LABEL_TABLE] + local * label_bytes
                 for line in range(0, min(size, _ROW_AHEAD) if next_fd < 0 else 0, 64):
                     prefetch(coming + np.uintp(line))
             if i < 0:
                 continue
-            row = i
-            if targets:
-                row = load_i8(np.uintp(targets + 8 * i))
+            row = load_i8(np.uintp(targets + 8 * i)) if targets else i
             go = out + np.uintp(row * sizes[OUT_BYTES])
             if drawn:
                 if keys:
@@ -281,11 +294,8 @@ def _fill(name: str, put: Any, plain: bool) -> Any:
                 if stream:
                     fence()
                 _erase(go, key, sizes)
-            if label_bytes == 8:  # one number: a call of memcpy takes longer
-                memcpy(label_out + np.uintp(8 * row), np.uintp(label), np.uintp(8))
-            elif label_bytes:
-                to = label_out + np.uintp(label_bytes * row)
-                memcpy(to, np.uintp(label), np.uintp(label_bytes))
+            if label_bytes:
+                _copy_label(label, label_out, row, label_bytes)
         if stream:
             fence()
         return bad

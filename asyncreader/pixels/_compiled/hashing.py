@@ -9,9 +9,8 @@ import numpy as np
 from llvmlite import ir
 from numba import njit, types
 from numba.core import cgutils
-from numba.extending import intrinsic
 
-from .base import load_any, memcpy, store_any
+from .base import instruction, load_any, memcpy, store_any
 from .jpeg_bits import load_u8
 from .moving import AHEAD, byte_at, prefetch
 
@@ -42,38 +41,32 @@ _BYTES, _PAIRS = _U64(0x00FF00FF00FF00FF), _U64(0x0000FFFF0000FFFF)
 def _copied_stripes(streamed: bool) -> Any:
     """An intrinsic: copies stripes of 64 bytes, and adds them to eight sums on their way."""
 
-    @intrinsic
-    def copied(typingctx: Any, come: Any, go: Any, keys: Any, count: Any, sums: Any) -> Any:
+    @instruction(types.void(types.uintp, types.uintp, types.uintp, types.int64, types.uintp))
+    def copied(builder: Any, come: Any, go: Any, keys: Any, count: Any, sums: Any) -> None:
         """``count`` stripes from ``come`` to ``go``; the key lies 8 bytes further for each."""
-
-        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            come_, go_, keys_, count_, sums_ = arguments
-            long = ir.IntType(64)
-            lanes = ir.VectorType(long, 8)
-            low, high = (ir.Constant(lanes, [number] * 8) for number in (0xFFFFFFFF, 32))
-            pairs = ir.Constant(ir.VectorType(ir.IntType(32), 8), [1, 0, 3, 2, 5, 4, 7, 6])
-            kept = cgutils.alloca_once_value(builder, load_any(builder, sums_, lanes))
-            with cgutils.for_range(builder, count_) as loop:
-                step = builder.shl(loop.index, ir.Constant(long, 6))
-                key = builder.add(keys_, builder.shl(loop.index, ir.Constant(long, 3)))
-                stored = load_any(builder, builder.add(come_, step), lanes)
-                target = builder.add(go_, step)
-                if streamed:
-                    store = builder.store(stored, builder.inttoptr(target, lanes.as_pointer()))
-                    store.align = 64
-                    mark = builder.module.add_metadata([ir.Constant(ir.IntType(32), 1)])
-                    store.set_metadata("nontemporal", mark)
-                else:
-                    store_any(builder, stored, target)
-                keyed = builder.xor(stored, load_any(builder, key, lanes))
-                product = builder.mul(builder.and_(keyed, low), builder.lshr(keyed, high))
-                swapped = builder.shuffle_vector(stored, stored, pairs)
-                total = builder.add(builder.add(builder.load(kept), product), swapped)
-                builder.store(total, kept)
-            store_any(builder, builder.load(kept), sums_)
-            return context.get_dummy_value()
-
-        return types.void(types.uintp, types.uintp, types.uintp, types.int64, types.uintp), generate
+        long = ir.IntType(64)
+        lanes = ir.VectorType(long, 8)
+        low, high = (ir.Constant(lanes, [number] * 8) for number in (0xFFFFFFFF, 32))
+        pairs = ir.Constant(ir.VectorType(ir.IntType(32), 8), [1, 0, 3, 2, 5, 4, 7, 6])
+        kept = cgutils.alloca_once_value(builder, load_any(builder, sums, lanes))
+        with cgutils.for_range(builder, count) as loop:
+            step = builder.shl(loop.index, ir.Constant(long, 6))
+            key = builder.add(keys, builder.shl(loop.index, ir.Constant(long, 3)))
+            stored = load_any(builder, builder.add(come, step), lanes)
+            target = builder.add(go, step)
+            if streamed:
+                store = builder.store(stored, builder.inttoptr(target, lanes.as_pointer()))
+                store.align = 64
+                mark = builder.module.add_metadata([ir.Constant(ir.IntType(32), 1)])
+                store.set_metadata("nontemporal", mark)
+            else:
+                store_any(builder, stored, target)
+            keyed = builder.xor(stored, load_any(builder, key, lanes))
+            product = builder.mul(builder.and_(keyed, low), builder.lshr(keyed, high))
+            swapped = builder.shuffle_vector(stored, stored, pairs)
+            total = builder.add(builder.add(builder.load(kept), product), swapped)
+            builder.store(total, kept)
+        store_any(builder, builder.load(kept), sums)
 
     return copied
 
@@ -81,17 +74,13 @@ def _copied_stripes(streamed: bool) -> Any:
 _stripes, _stripes_streamed = _copied_stripes(False), _copied_stripes(True)
 
 
-@intrinsic
-def _folded(typingctx: Any, a: Any, b: Any) -> Any:
+@instruction(types.uint64(types.uint64, types.uint64))
+def _folded(builder: Any, a: Any, b: Any) -> Any:
     """The upper half of a product of 128 bits, xor the lower."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        long, wide = ir.IntType(64), ir.IntType(128)
-        product = builder.mul(*(builder.zext(one, wide) for one in arguments))
-        upper = builder.lshr(product, ir.Constant(wide, 64))
-        return builder.xor(builder.trunc(upper, long), builder.trunc(product, long))
-
-    return types.uint64(types.uint64, types.uint64), generate
+    long, wide = ir.IntType(64), ir.IntType(128)
+    product = builder.mul(*(builder.zext(one, wide) for one in (a, b)))
+    upper = builder.lshr(product, ir.Constant(wide, 64))
+    return builder.xor(builder.trunc(upper, long), builder.trunc(product, long))
 
 
 @njit

@@ -7,41 +7,28 @@ from typing import Any
 import numpy as np
 from llvmlite import ir
 from numba import njit, types
-from numba.extending import intrinsic
 
-from .base import load_any, store_any
+from .base import instruction, load_any, store_any
 
 #: How an APP1 segment with EXIF data begins: "Exif".
 _EXIF = (0x45, 0x78, 0x69, 0x66, 0, 0)
 
 
-@intrinsic
-def load_u8(typingctx: Any, address: Any) -> Any:
+@instruction(types.uint64(types.int64))
+def load_u8(builder: Any, address: Any) -> Any:
     """The 8 bytes at ``address``, which need not be aligned."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return load_any(builder, arguments[0], ir.IntType(64))
-
-    return types.uint64(types.int64), generate
+    return load_any(builder, address, ir.IntType(64))
 
 
-@intrinsic
-def load_bits(typingctx: Any, address: Any) -> Any:
+@instruction(types.uint64(types.int64))
+def load_bits(builder: Any, address: Any) -> Any:
     """64 bits from ``address`` on, the first one the highest."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return builder.bswap(load_any(builder, arguments[0], ir.IntType(64)))
-
-    return types.uint64(types.int64), generate
+    return builder.bswap(load_any(builder, address, ir.IntType(64)))
 
 
-@intrinsic
-def store_u8(typingctx: Any, address: Any, value: Any) -> Any:
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        store_any(builder, arguments[1], arguments[0])
-        return context.get_dummy_value()
-
-    return types.void(types.int64, types.uint64), generate
+@instruction(types.void(types.int64, types.uint64))
+def store_u8(builder: Any, address: Any, value: Any) -> None:
+    store_any(builder, value, address)
 
 
 @njit(inline="always")
@@ -149,27 +136,17 @@ def symbols_of(data: Any, at: Any) -> Any:
     return found
 
 
-@intrinsic
-def _store_64_bits(typingctx: Any, address: Any, value: Any) -> Any:
+@instruction(types.void(types.int64, types.uint64))
+def _store_64_bits(builder: Any, address: Any, value: Any) -> None:
     """All bits of ``value``, the highest first."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        store_any(builder, builder.bswap(arguments[1]), arguments[0])
-        return context.get_dummy_value()
-
-    return types.void(types.int64, types.uint64), generate
+    store_any(builder, builder.bswap(value), address)
 
 
-@intrinsic
-def _store_bits(typingctx: Any, address: Any, value: Any) -> Any:
+@instruction(types.void(types.int64, types.uint64))
+def _store_bits(builder: Any, address: Any, value: Any) -> None:
     """The 32 low bits of ``value``, the highest first."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        low = builder.trunc(arguments[1], ir.IntType(32))
-        store_any(builder, builder.bswap(low), arguments[0])
-        return context.get_dummy_value()
-
-    return types.void(types.int64, types.uint64), generate
+    low = builder.trunc(value, ir.IntType(32))
+    store_any(builder, builder.bswap(low), address)
 
 
 @njit(inline="always")

@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 from llvmlite import ir
 from numba import carray, njit, types
-from numba.extending import intrinsic
 
 from .base import (
     boxes_type,
     draws_type,
+    instruction,
     kernel,
     load_any,
     memcpy,
@@ -26,32 +26,24 @@ from .rectangles import AVERAGED, choose_rect
 _bytes = types.Array(types.uint8, 1, "C", readonly=True)
 
 
-@intrinsic
-def _markers(typingctx: Any, address: Any) -> Any:
+@instruction(types.uint64(types.int64))
+def _markers(builder: Any, address: Any) -> Any:
     """A bit for each of the 64 bytes at ``address``: whether it is 0xFF and the next one not 0."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        kind = ir.VectorType(ir.IntType(8), 64)
-        one = ir.Constant(ir.IntType(64), 1)
-        first = load_any(builder, arguments[0], kind)
-        second = load_any(builder, builder.add(arguments[0], one), kind)
-        found = builder.and_(
-            builder.icmp_unsigned("==", first, ir.Constant(kind, [0xFF] * 64)),
-            builder.icmp_unsigned("!=", second, ir.Constant(kind, [0] * 64)),
-        )
-        return builder.bitcast(found, ir.IntType(64))
-
-    return types.uint64(types.int64), generate
+    kind = ir.VectorType(ir.IntType(8), 64)
+    one = ir.Constant(ir.IntType(64), 1)
+    first = load_any(builder, address, kind)
+    second = load_any(builder, builder.add(address, one), kind)
+    found = builder.and_(
+        builder.icmp_unsigned("==", first, ir.Constant(kind, [0xFF] * 64)),
+        builder.icmp_unsigned("!=", second, ir.Constant(kind, [0] * 64)),
+    )
+    return builder.bitcast(found, ir.IntType(64))
 
 
-@intrinsic
-def _lowest_bit(typingctx: Any, value: Any) -> Any:
+@instruction(types.int64(types.uint64))
+def _lowest_bit(builder: Any, value: Any) -> Any:
     """The number of the lowest bit that is set in ``value``, which is not 0."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return builder.cttz(arguments[0], ir.Constant(ir.IntType(1), 1))
-
-    return types.int64(types.uint64), generate
+    return builder.cttz(value, ir.Constant(ir.IntType(1), 1))
 
 
 #: Pixels that must be saved: finding and copying the segments takes as long as decoding some

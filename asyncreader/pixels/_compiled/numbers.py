@@ -10,7 +10,7 @@ from numba import njit, types
 from numba.extending import intrinsic
 
 from ..numbers_twins import COPIED, COUNT, KIND, OFFSET, SIZE, SWAPPED
-from .base import i8, kernel, load_any, memcpy, store_any
+from .base import i8, instruction, kernel, load_any, memcpy, store_any
 from .moving import prefetch
 
 _FLOAT, _SIGNED, _BOOL = ord("f"), ord("i"), ord("b")
@@ -23,15 +23,12 @@ _numbers, _table, _f8 = types.int64[::1], types.int64[:, ::1], types.float64[::1
 def _loader(size: int) -> Any:
     """A function of the number of ``size`` bytes at an address; ``swapped``: of the other order."""
 
-    @intrinsic
-    def load(typingctx: Any, address: Any, swapped: Any) -> Any:
-        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            found = load_any(builder, arguments[0], ir.IntType(8 * size))
-            if size > 1:
-                found = builder.select(arguments[1], builder.bswap(found), found)
-            return builder.zext(found, ir.IntType(64))
-
-        return types.uint64(types.uintp, types.boolean), generate
+    @instruction(types.uint64(types.uintp, types.boolean))
+    def load(builder: Any, address: Any, swapped: Any) -> Any:
+        found = load_any(builder, address, ir.IntType(8 * size))
+        if size > 1:
+            found = builder.select(swapped, builder.bswap(found), found)
+        return builder.zext(found, ir.IntType(64))
 
     return load
 
@@ -39,13 +36,9 @@ def _loader(size: int) -> Any:
 def _storer(size: int) -> Any:
     """A function that writes the low ``size`` bytes of a number to an address."""
 
-    @intrinsic
-    def store(typingctx: Any, address: Any, bits: Any) -> Any:
-        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            store_any(builder, builder.trunc(arguments[1], ir.IntType(8 * size)), arguments[0])
-            return context.get_dummy_value()
-
-        return types.void(types.uintp, types.uint64), generate
+    @instruction(types.void(types.uintp, types.uint64))
+    def store(builder: Any, address: Any, bits: Any) -> None:
+        store_any(builder, builder.trunc(bits, ir.IntType(8 * size)), address)
 
     return store
 
@@ -54,24 +47,16 @@ _load1, _load2, _load4, _load8 = (_loader(size) for size in (1, 2, 4, 8))
 _store1, _store2, _store4, _store8 = (_storer(size) for size in (1, 2, 4, 8))
 
 
-@intrinsic
-def _double_of(typingctx: Any, bits: Any) -> Any:
+@instruction(types.float64(types.uint64))
+def _double_of(builder: Any, bits: Any) -> Any:
     """The float64 of these bits."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return builder.bitcast(arguments[0], ir.DoubleType())
-
-    return types.float64(types.uint64), generate
+    return builder.bitcast(bits, ir.DoubleType())
 
 
-@intrinsic
-def _single_of(typingctx: Any, bits: Any) -> Any:
+@instruction(types.float32(types.uint64))
+def _single_of(builder: Any, bits: Any) -> Any:
     """The float32 of the low four bytes of these bits."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return builder.bitcast(builder.trunc(arguments[0], ir.IntType(32)), ir.FloatType())
-
-    return types.float32(types.uint64), generate
+    return builder.bitcast(builder.trunc(bits, ir.IntType(32)), ir.FloatType())
 
 
 @intrinsic

@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 from llvmlite import ir
 from numba import njit, types
-from numba.extending import intrinsic
 
 from ..planes_twins import HEADER
 from .base import (
@@ -15,6 +14,7 @@ from .base import (
     boxes_type,
     draws_type,
     i8,
+    instruction,
     kernel,
     load_any,
     memcpy,
@@ -108,21 +108,16 @@ def _fast(builder: Any, planes: list[Any]) -> list[Any]:
     ]
 
 
-@intrinsic
-def _to_rgb(typingctx: Any, luma: Any, blue: Any, red: Any, out: Any) -> Any:
+@instruction(types.void(*[types.int64] * 4))
+def _to_rgb(builder: Any, luma: Any, blue: Any, red: Any, out: Any) -> None:
     """COLUMNS pixels of a line of each plane as RGB: see planes_twins.rgb_of."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        kind = ir.VectorType(_BYTE, COLUMNS)
-        planes = [load_any(builder, at, kind) for at in arguments[:3]]
-        red, green, blue = (_fast if FAST else _exact)(builder, planes)
-        first = take(builder, red, green, range(2 * COLUMNS))
-        last = take(builder, blue, blue, range(2 * COLUMNS))
-        lanes = [k + of for k in range(COLUMNS) for of in (0, COLUMNS, 2 * COLUMNS)]
-        store_any(builder, take(builder, first, last, lanes), arguments[3])
-        return context.get_dummy_value()
-
-    return types.void(*[types.int64] * 4), generate
+    kind = ir.VectorType(_BYTE, COLUMNS)
+    planes = [load_any(builder, at, kind) for at in (luma, blue, red)]
+    red, green, blue = (_fast if FAST else _exact)(builder, planes)
+    first = take(builder, red, green, range(2 * COLUMNS))
+    last = take(builder, blue, blue, range(2 * COLUMNS))
+    lanes = [k + of for k in range(COLUMNS) for of in (0, COLUMNS, 2 * COLUMNS)]
+    store_any(builder, take(builder, first, last, lanes), out)
 
 
 @njit
@@ -134,34 +129,28 @@ def _rgb_line(lines: Any, first: Any, rgb: Any, wide: Any, out: Any) -> None:
     memcpy(out, to, 3 * wide)
 
 
-@intrinsic
-def _between(typingctx: Any, sums: Any, out: Any) -> Any:
+@instruction(types.void(*[types.int64] * 2))
+def _between(builder: Any, sums: Any, out: Any) -> None:
     """COLUMNS bytes of an upsampled line, of int16 sums of half as many samples and both next to
     them; ``sums``: the address of the first of these."""
+    half = COLUMNS // 2
+    shorts = ir.VectorType(ir.IntType(16), half)
 
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        half = COLUMNS // 2
-        shorts = ir.VectorType(ir.IntType(16), half)
+    def same(value: int) -> Any:
+        return ir.Constant(shorts, [value] * half)
 
-        def same(value: int) -> Any:
-            return ir.Constant(shorts, [value] * half)
-
-        before, here, behind = (
-            load_any(builder, builder.add(arguments[0], ir.Constant(_LONG, 2 * k)), shorts)
-            for k in range(3)
-        )
-        three = builder.mul(here, same(3))
-        found = [
-            builder.lshr(builder.add(builder.add(three, other), same(rounding)), same(4))
-            for other, rounding in ((before, 8), (behind, 7))
-        ]
-        lanes = [k + of for k in range(half) for of in (0, half)]
-        order = ir.Constant(ir.VectorType(_INT, COLUMNS), lanes)
-        mixed = builder.shuffle_vector(*found, order)
-        store_any(builder, builder.trunc(mixed, ir.VectorType(_BYTE, COLUMNS)), arguments[1])
-        return context.get_dummy_value()
-
-    return types.void(*[types.int64] * 2), generate
+    before, here, behind = (
+        load_any(builder, builder.add(sums, ir.Constant(_LONG, 2 * k)), shorts) for k in range(3)
+    )
+    three = builder.mul(here, same(3))
+    found = [
+        builder.lshr(builder.add(builder.add(three, other), same(rounding)), same(4))
+        for other, rounding in ((before, 8), (behind, 7))
+    ]
+    lanes = [k + of for k in range(half) for of in (0, half)]
+    order = ir.Constant(ir.VectorType(_INT, COLUMNS), lanes)
+    mixed = builder.shuffle_vector(*found, order)
+    store_any(builder, builder.trunc(mixed, ir.VectorType(_BYTE, COLUMNS)), out)
 
 
 @njit

@@ -39,9 +39,10 @@ _BILINEAR, _BICUBIC, _AREA = 0, 1, 2
 
 @njit
 def _filter_weights(
-    start: Any, length: Any, low: Any, high: Any, method: Any, first: Any, weights: Any
-) -> None:
-    taps, size = weights.shape
+    start: Any, length: Any, low: Any, high: Any, method: Any, size: Any, taps: Any
+) -> Any:
+    """See twins.filter_weights; the weights are (taps, size)."""
+    first, weights = np.empty(size, np.int64), np.empty((taps, size))
     scale = length / size
     wide = scale if method == _AREA or scale > 1.0 else 1.0
     reach = wide * (0.5 if method == _AREA else 1.0 if method == _BILINEAR else 2.0)
@@ -75,11 +76,14 @@ def _filter_weights(
     for k in range(taps):
         for i in range(size):
             weights[k, i] /= total[i]
+    return first, weights
 
 
 @njit
-def _quantised(weights: Any, out: Any) -> None:
+def _quantised(weights: Any) -> Any:
+    """See twins._quantised."""
     taps, size = weights.shape
+    out = np.empty((taps, size), np.int16)
     rest, most = np.full(size, 16384, np.int64), np.zeros(size, np.int64)
     best = weights[0].copy()
     for k in range(taps):
@@ -92,6 +96,7 @@ def _quantised(weights: Any, out: Any) -> None:
                 best[i], most[i] = weights[k, i], k
     for i in range(size):
         out[most[i], i] += rest[i]
+    return out
 
 
 # numba frees an array after the last line that names it, also where its address is still in use:
@@ -118,13 +123,8 @@ def _lines_along(
     out: Any,
 ) -> None:
     """LINES rows, from a picture's lines."""
-    at, vectors, step, to = (
-        address_in(weights),
-        weights.shape[1],
-        32 * weights.shape[1],
-        address_in(mixed),
-    )
-    order = address_in(orders)
+    at, order, to = address_in(weights), address_in(orders), address_in(mixed)
+    vectors, step = weights.shape[1], 32 * weights.shape[1]
     if vectors == 1:
         for i in range(come.size):
             along_1(source + come[i], stride, channels, order, at + step * i, 1, to + 32 * i)
@@ -138,6 +138,41 @@ def _lines_along(
             )
     for i in range(0, come.size, PIXELS):
         spread(to + 32 * i, channels, order + 32, address_in(out) + i * channels, out.shape[1])
+
+
+@njit
+def _weights_down(exact: Any) -> Any:
+    """The weights of each line of the result, an even number of them."""
+    taps, high = exact.shape
+    whole, down = _quantised(exact), np.zeros((high, taps + taps % 2), np.int16)
+    for k in range(taps):
+        for y in range(high):
+            down[y, k] = whole[k, y]
+    return down
+
+
+@njit
+def _weights_along(first: Any, exact: Any, channels: Any, flip: Any) -> Any:
+    """Of each pixel of a line of the result: where what it is mixed of begins, in bytes from the
+    first one's, and the weights; and two orders of bytes: see _filter_along."""
+    taps, wide = exact.shape
+    along, come = _quantised(exact), np.empty(wide, np.int64)
+    # Half of a vector has two pixels of each line, as pairs of int16 of a channel; then four pixels
+    # of 4 bytes.
+    weights = np.zeros((wide, (taps + PIXELS - 1) // PIXELS, 16), np.int16)
+    orders = np.full((2, 32), 255, np.uint8)
+    for k in range(PIXELS):
+        for c in range(channels):
+            orders[0, k // 2 * 16 + 4 * c + k % 2 * 2] = k * channels + c
+            orders[1, k * channels + c] = orders[1, 16 + k * channels + c] = 4 * k + c
+    for i in range(wide):
+        x = wide - 1 - i if flip else i
+        come[i] = (first[x] - first[0]) * channels
+        for k in range(taps):
+            begin = k % PIXELS // 2 * 8 + k % 2
+            for c in range(4):
+                weights[i, k // PIXELS, begin + 2 * c] = along[k, x]
+    return come, weights, orders
 
 
 @njit
@@ -156,34 +191,10 @@ def _resize(
     wide: Any,
 ) -> None:
     """See twins.resize_u8_numpy."""
-    first_y, first_x = np.empty(high, np.int64), np.empty(wide, np.int64)
-    exact_y, exact_x = np.empty((taps_y, high)), np.empty((taps_x, wide))
-    _filter_weights(box[0], box[2], inside[0], inside[1], method, first_y, exact_y)
-    _filter_weights(box[1], box[3], inside[2], inside[3], method, first_x, exact_x)
-    whole_y, along = np.empty((taps_y, high), np.int16), np.empty((taps_x, wide), np.int16)
-    _quantised(exact_y, whole_y)
-    _quantised(exact_x, along)
-    down = np.zeros((high, taps_y + taps_y % 2), np.int16)
-    for k in range(taps_y):
-        for y in range(high):
-            down[y, k] = whole_y[k, y]
-    vectors = (taps_x + PIXELS - 1) // PIXELS
-    # Half of a vector has two pixels of each line, as pairs of int16 of a channel; then four pixels
-    # of 4 bytes.
-    weights, come = np.zeros((wide, vectors, 16), np.int16), np.empty(wide, np.int64)
-    orders = np.full((2, 32), 255, np.uint8)
-    for k in range(PIXELS):
-        for c in range(channels):
-            orders[0, k // 2 * 16 + 4 * c + k % 2 * 2] = k * channels + c
-            orders[1, k * channels + c] = orders[1, 16 + k * channels + c] = 4 * k + c
-    left = first_x[0]
-    for i in range(wide):
-        x = wide - 1 - i if flip else i
-        come[i] = (first_x[x] - left) * channels
-        for k in range(taps_x):
-            begin = k % PIXELS // 2 * 8 + k % 2
-            for c in range(4):
-                weights[i, k // PIXELS, begin + 2 * c] = along[k, x]
+    first_y, exact_y = _filter_weights(box[0], box[2], inside[0], inside[1], method, high, taps_y)
+    first_x, exact_x = _filter_weights(box[1], box[3], inside[2], inside[3], method, wide, taps_x)
+    down, left = _weights_down(exact_y), first_x[0]
+    come, weights, orders = _weights_along(first_x, exact_x, channels, flip)
     mixed = np.empty((wide + PIXELS, 32), np.uint8)
     # rows[k] is the picture's row ``top + k``, filtered along; ``row`` is the next to be filtered
     size = wide * channels
@@ -301,10 +312,8 @@ def resize_f4(  # type: ignore[no-untyped-def]
     pixels, channels, inside, box, method, taps_y, taps_x, flip, out
 ):
     high, wide = out.shape[0], out.shape[1]
-    first_y, first_x = np.empty(high, np.int64), np.empty(wide, np.int64)
-    exact_y, exact_x = np.empty((taps_y, high)), np.empty((taps_x, wide))
-    _filter_weights(box[0], box[2], inside[0], inside[1], method, first_y, exact_y)
-    _filter_weights(box[1], box[3], inside[2], inside[3], method, first_x, exact_x)
+    first_y, exact_y = _filter_weights(box[0], box[2], inside[0], inside[1], method, high, taps_y)
+    first_x, exact_x = _filter_weights(box[1], box[3], inside[2], inside[3], method, wide, taps_x)
     left = first_x[0] * channels
     line = np.empty((first_x[wide - 1] + taps_x) * channels - left, np.float32)
     for y in range(high):

@@ -9,9 +9,8 @@ from llvmlite import ir
 from numba import types
 from numba.core import cgutils
 from numba.core.registry import cpu_target
-from numba.extending import intrinsic
 
-from .base import load_any, store_any
+from .base import instruction, load_any, store_any
 
 # Along the lines first, and rounded to bytes, then down, as Pillow does it. Weights are int16 (Q14)
 # and sums int32. LLVM does not find vectors for either pass by itself, hence vectors by hand: with
@@ -129,43 +128,33 @@ def _at(builder: Any, address: Any, index: Any, step: Any) -> Any:
     return builder.add(address, builder.mul(index, step))
 
 
-@intrinsic
-def filter_down(
-    typingctx: Any, source: Any, stride: Any, weights: Any, pairs: Any, out: Any
-) -> Any:
+@instruction(types.void(*[types.int64] * 5))
+def filter_down(builder: Any, source: Any, stride: Any, weights: Any, pairs: Any, out: Any) -> None:
     """``out[j] = sum of weights[k] * source[k * stride + j]`` for COLUMNS bytes; pairs of k."""
+    shorts, ints = ir.VectorType(_SHORT, 16), ir.VectorType(_INT, 8)
+    low = ir.Constant(shorts, [255] * 16)
+    byte = ir.Constant(shorts, [8] * 16)
 
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        source_, stride_, weights_, pairs_, out_ = arguments
-        shorts, ints = ir.VectorType(_SHORT, 16), ir.VectorType(_INT, 8)
-        low = ir.Constant(shorts, [255] * 16)
-        byte = ir.Constant(shorts, [8] * 16)
+    def products(index: Any) -> list[Any]:
+        begin = _at(builder, source, index, builder.shl(stride, ir.Constant(_LONG, 1)))
+        a = load_any(builder, begin, shorts)
+        b = load_any(builder, builder.add(begin, stride), shorts)
+        pair = load_any(builder, _at(builder, weights, index, 4), _INT)
+        pair = _splat(builder, pair, 8)
+        found = []
+        # of each half: columns of two bytes, of the one line and the other
+        for first in (0, 4):
+            columns = (*range(first, first + 4), *range(first + 8, first + 12))
+            both = take(builder, a, b, [k + of for k in columns for of in (0, 16)])
+            for one in (builder.and_(both, low), builder.lshr(both, byte)):
+                found.append(_products(builder, builder.bitcast(one, ints), pair))
+        return found
 
-        def products(index: Any) -> list[Any]:
-            begin = _at(builder, source_, index, builder.shl(stride_, ir.Constant(_LONG, 1)))
-            a = load_any(builder, begin, shorts)
-            b = load_any(builder, builder.add(begin, stride_), shorts)
-            pair = load_any(builder, _at(builder, weights_, index, 4), _INT)
-            pair = _splat(builder, pair, 8)
-            found = []
-            for first in (
-                0,
-                4,
-            ):  # of each half: columns of two bytes, of the one line and the other
-                columns = (*range(first, first + 4), *range(first + 8, first + 12))
-                both = take(builder, a, b, [k + of for k in columns for of in (0, 16)])
-                for one in (builder.and_(both, low), builder.lshr(both, byte)):
-                    found.append(_products(builder, builder.bitcast(one, ints), pair))
-            return found
-
-        totals = _sums(builder, pairs_, products)
-        even, odd = (_clipped(builder, *totals[k::2]) for k in (0, 1))
-        value = _as_bytes(builder, even, odd)
-        lanes = [half + k + of for half in (0, 16) for k in range(8) for of in (0, 8)]
-        store_any(builder, take(builder, value, value, lanes), out_)
-        return context.get_dummy_value()
-
-    return types.void(*[types.int64] * 5), generate
+    totals = _sums(builder, pairs, products)
+    even, odd = (_clipped(builder, *totals[k::2]) for k in (0, 1))
+    value = _as_bytes(builder, even, odd)
+    lanes = [half + k + of for half in (0, 16) for k in range(8) for of in (0, 8)]
+    store_any(builder, take(builder, value, value, lanes), out)
 
 
 def _by_lines(builder: Any, totals: list[Any]) -> list[Any]:
@@ -189,9 +178,9 @@ def _filter_along(known: int | None) -> Any:
     ``order`` and ``weights`` see resize_u8.
     """
 
-    @intrinsic
+    @instruction(types.void(*[types.int64] * 7))
     def along(
-        typingctx: Any,
+        builder: Any,
         source: Any,
         stride: Any,
         pixel: Any,
@@ -199,43 +188,38 @@ def _filter_along(known: int | None) -> Any:
         weights: Any,
         count: Any,
         out: Any,
-    ) -> Any:
-        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            source_, stride_, pixel_, order_, weights_, count_, out_ = arguments
-            ints = ir.VectorType(_INT, 8)
+    ) -> None:
+        ints = ir.VectorType(_INT, 8)
 
-            def products(index: Any) -> list[Any]:
-                at = _at(builder, weights_, index, 32)
-                begin = _at(builder, source_, index, builder.shl(pixel_, ir.Constant(_LONG, 2)))
-                lines = [_at(builder, begin, ir.Constant(_LONG, k), stride_) for k in range(LINES)]
-                if not FAST:
-                    return [mixed(line, at) for line in lines]
-                weights = load_any(builder, at, ints)
-                return [_products(builder, in_order(line), weights) for line in lines]
+        def products(index: Any) -> list[Any]:
+            at = _at(builder, weights, index, 32)
+            begin = _at(builder, source, index, builder.shl(pixel, ir.Constant(_LONG, 2)))
+            lines = [_at(builder, begin, ir.Constant(_LONG, k), stride) for k in range(LINES)]
+            if not FAST:
+                return [mixed(line, at) for line in lines]
+            pairs = load_any(builder, at, ints)
+            return [_products(builder, in_order(line), pairs) for line in lines]
 
-            def in_order(line: Any) -> Any:
-                pixels = load_any(builder, line, ir.VectorType(_BYTE, 16))
-                pixels = take(builder, pixels, pixels, [*range(16)] * 2)
-                return builder.bitcast(_ordered(builder, pixels, order_), ints)
+        def in_order(line: Any) -> Any:
+            pixels = load_any(builder, line, ir.VectorType(_BYTE, 16))
+            pixels = take(builder, pixels, pixels, [*range(16)] * 2)
+            return builder.bitcast(_ordered(builder, pixels, order), ints)
 
-            def mixed(line: Any, weights: Any) -> Any:
-                total = _same(4, 0)
-                for k in range(PIXELS):
-                    at = _at(builder, line, ir.Constant(_LONG, k), pixel_)
-                    value = load_any(builder, at, ir.VectorType(_BYTE, 4))
-                    value = builder.zext(value, ir.VectorType(_INT, 4))
-                    at = builder.add(weights, ir.Constant(_LONG, 2 * (k // 2 * 8 + k % 2)))
-                    weight = builder.sext(load_any(builder, at, _SHORT), _INT)
-                    total = builder.add(total, builder.mul(value, _splat(builder, weight, 4)))
-                return total
+        def mixed(line: Any, weights: Any) -> Any:
+            total = _same(4, 0)
+            for k in range(PIXELS):
+                at = _at(builder, line, ir.Constant(_LONG, k), pixel)
+                value = load_any(builder, at, ir.VectorType(_BYTE, 4))
+                value = builder.zext(value, ir.VectorType(_INT, 4))
+                at = builder.add(weights, ir.Constant(_LONG, 2 * (k // 2 * 8 + k % 2)))
+                weight = builder.sext(load_any(builder, at, _SHORT), _INT)
+                total = builder.add(total, builder.mul(value, _splat(builder, weight, 4)))
+            return total
 
-            totals = _sums(builder, known or count_, products)
-            totals = _by_lines(builder, totals)
-            both = [_clipped(builder, *two) for two in (totals[:2], totals[2:])]
-            store_any(builder, _as_bytes(builder, *both), out_)
-            return context.get_dummy_value()
-
-        return types.void(*[types.int64] * 7), generate
+        totals = _sums(builder, known or count, products)
+        totals = _by_lines(builder, totals)
+        both = [_clipped(builder, *two) for two in (totals[:2], totals[2:])]
+        store_any(builder, _as_bytes(builder, *both), out)
 
     return along
 
@@ -243,36 +227,28 @@ def _filter_along(known: int | None) -> Any:
 along_1, along_2, along_more = (_filter_along(known) for known in (1, 2, None))
 
 
-@intrinsic
-def spread(typingctx: Any, mixed: Any, pixel: Any, order: Any, out: Any, pitch: Any) -> Any:
+@instruction(types.void(*[types.int64] * 5))
+def spread(builder: Any, mixed: Any, pixel: Any, order: Any, out: Any, pitch: Any) -> None:
     """Store PIXELS pixels that lie as _filter_along leaves them, in LINES lines."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        mixed_, pixel_, order_, out_, pitch_ = arguments
-        found = [
-            load_any(
-                builder, builder.add(mixed_, ir.Constant(_LONG, 32 * k)), ir.VectorType(_INT, 8)
-            )
-            for k in range(PIXELS)
-        ]
-        lines = [_at(builder, out_, ir.Constant(_LONG, k), pitch_) for k in range(LINES)]
-        if not FAST:
-            for line, at in enumerate(lines):
-                for k, one in enumerate(found):  # what is too much is of the next
-                    value = builder.extract_element(one, ir.Constant(_INT, line))
-                    store_any(builder, value, _at(builder, at, ir.Constant(_LONG, k), pixel_))
-            return context.get_dummy_value()
-        bytes_ = ir.VectorType(_BYTE, 32)
-        for first in (0, 2):  # of lines, which lie four in a half of a vector
-            lanes = [k + half + of for half in (0, 4) for k in (first, first + 1) for of in (0, 8)]
-            a, b = (take(builder, found[k], found[k + 1], lanes) for k in (0, 2))
-            for k in (0, 1):
-                lanes = [2 * k + n + half + of for half in (0, 4) for of in (0, 8) for n in (0, 1)]
-                value = builder.bitcast(take(builder, a, b, lanes), bytes_)
-                value = _ordered(builder, value, order_)
-                for line in (0, 1):
-                    part = take(builder, value, value, range(16 * line, 16 * line + 16))
-                    store_any(builder, part, lines[first + k + 4 * line])
-        return context.get_dummy_value()
-
-    return types.void(*[types.int64] * 5), generate
+    found = [
+        load_any(builder, builder.add(mixed, ir.Constant(_LONG, 32 * k)), ir.VectorType(_INT, 8))
+        for k in range(PIXELS)
+    ]
+    lines = [_at(builder, out, ir.Constant(_LONG, k), pitch) for k in range(LINES)]
+    if not FAST:
+        for line, at in enumerate(lines):
+            for k, one in enumerate(found):  # what is too much is of the next
+                value = builder.extract_element(one, ir.Constant(_INT, line))
+                store_any(builder, value, _at(builder, at, ir.Constant(_LONG, k), pixel))
+        return
+    bytes_ = ir.VectorType(_BYTE, 32)
+    for first in (0, 2):  # of lines, which lie four in a half of a vector
+        lanes = [k + half + of for half in (0, 4) for k in (first, first + 1) for of in (0, 8)]
+        a, b = (take(builder, found[k], found[k + 1], lanes) for k in (0, 2))
+        for k in (0, 1):
+            lanes = [2 * k + n + half + of for half in (0, 4) for of in (0, 8) for n in (0, 1)]
+            value = builder.bitcast(take(builder, a, b, lanes), bytes_)
+            value = _ordered(builder, value, order)
+            for line in (0, 1):
+                part = take(builder, value, value, range(16 * line, 16 * line + 16))
+                store_any(builder, part, lines[first + k + 4 * line])

@@ -321,7 +321,7 @@ def label_rows(path: str, count: int) -> Array:
     """Labels from an LMDB of their own: each Datum's values in a row, or its label."""
     from ..lmdb.file import open_tree
 
-    file, tree = open_tree(path, "mmap")
+    file, tree = open_tree(path)
     try:
         if tree.named():
             raise ParamsError("labels_path is not an LMDB of Caffe Datums", path=path)

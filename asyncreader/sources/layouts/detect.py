@@ -121,7 +121,7 @@ def pickled_set(path: str) -> PickledSet | None:
 
     if lmdb_data_file(path) is None:
         return None
-    file, tree = open_tree(path, "mmap")
+    file, tree = open_tree(path)
     try:
         entries = None
         if not tree.named() and tree.main.entries:

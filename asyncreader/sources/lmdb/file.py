@@ -47,9 +47,9 @@ def open_data_file(path: str, io: str) -> OpenFile:
     return OpenFile(data_file, io)
 
 
-def open_tree(path: str, io: str) -> tuple[OpenFile, LmdbFile]:
-    """The data file of an environment, and its tree: through a mapping, also with io="pread"."""
-    file = open_data_file(path, io)
+def open_tree(path: str) -> tuple[OpenFile, LmdbFile]:
+    """The data file of an environment, and its tree, through a mapping."""
+    file = open_data_file(path, "mmap")
     try:
         return file, LmdbFile(file.mapped.bytes, path)
     except BaseException:
