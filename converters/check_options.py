@@ -66,6 +66,9 @@ def check_writer(dst: PathLike, given: Mapping[str, object]) -> Options:
             raise ParamsError(
                 f"{name} is for folders of images and datasets",
                 found="samples that a program adds",
+                hint="write them to another file, and read both: path=[ONE, OTHER]"
+                if name == "append"
+                else None,
             )
     return _checked(("",), dst, given)
 

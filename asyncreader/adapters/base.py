@@ -10,7 +10,7 @@ from typing import Any, Final, Generic, Self, TypeVar
 import numpy as np
 
 from ..array_types import Bools, Int64
-from ..batch import Array, Batch
+from ..batch import Array, Batch, Present, Served
 from ..errors import NothingQueuedError, ParamsError
 from ..params import Given, ReaderKeywords, ReaderParams
 from ..reader import AsyncReader
@@ -88,11 +88,13 @@ def check_signed(wrapped: bool) -> None:
 
 @dataclass(frozen=True, eq=False)
 class Taken:
-    """The rows that a batch handed out was made of.
+    """What a Batch says beside data and labels, as numpy arrays that stay valid.
 
     ``indices``: int64 (B,), record numbers in the file, -1 where padded; ``mask``: bool (B,), False
     for padded or zeroed rows; ``epoch``; ``step``: its number in the epoch; ``last``: whether it is
-    the last one of its epoch.
+    the last one of its epoch. ``episode``, ``source``: int64 (B,); ``place``: int64 (B, k);
+    ``present``: bool (B, W), and ``lengths``: int64 (B,), of several fields tuples. Each is None
+    where the dataset has no such thing; see Batch.
     """
 
     indices: Int64
@@ -100,6 +102,11 @@ class Taken:
     epoch: int
     step: int
     last: bool
+    episode: Int64 | None = None
+    source: Int64 | None = None
+    place: Int64 | None = None
+    present: Present | tuple[Present, ...] = None
+    lengths: Served | tuple[Served, ...] = None
 
 
 class Loader(Generic[Item]):
@@ -291,7 +298,18 @@ class Loader(Generic[Item]):
 
 def taken(batch: Batch) -> Taken:
     """What ``batch`` was made of, without its memory."""
-    return Taken(batch.indices, batch.mask, batch.epoch, batch.step, batch.last)
+    return Taken(
+        batch.indices,
+        batch.mask,
+        batch.epoch,
+        batch.step,
+        batch.last,
+        batch.episode,
+        batch.source,
+        batch.place,
+        batch.present,
+        batch.lengths,
+    )
 
 
 def _reopen(

@@ -50,7 +50,8 @@ class TorchReader(Loader[S], Generic[D, L, S]):
     of rows that are not valid are -100, which ``cross_entropy`` ignores, and unsigned labels come
     as int64; other labels are 0 there. ``with_mask=True`` appends the mask to the tuple, bool (B,),
     False for such rows; ``with_indices=True`` (behind it) the record numbers, int64 (B,), -1 where
-    padded.
+    padded. ``loader.last`` has what else a Batch says of the step, as numpy arrays: ``present`` of
+    windows, ``lengths``, ``place`` of patches, ``episode``, ``source``.
 
     A loop serves the current epoch to its end: after ``load_state_dict()`` or an early ``break``
     the rest of it. ``set_epoch()`` begins an epoch from its start. Raises what AsyncReader raises,

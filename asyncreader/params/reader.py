@@ -236,9 +236,9 @@ class ReaderParams:
     mix: dict[str | tuple[str, ...], float] | None = parameter(
         None,
         optional(MIX),
-        "several datasets by ratio: `{path: ratio}`, the ratios 1 together. Each has its own order "
-        "and every batch holds them by these ratios; `batch.source` says which dataset a row is "
-        "of, and `indices` number the records of all datasets in sequence",
+        "several datasets by ratio: `{path: ratio}`, the ratios add up to 1. Each has its own "
+        "order and every batch holds them by these ratios; `batch.source` says which dataset a row "
+        "is of, and `indices` number the records of all datasets in sequence",
         shown="one of these",
     )
     mix_until: MixUntil = parameter(

@@ -54,7 +54,7 @@ def _mix(value: Any) -> dict[str | tuple[str, ...], float]:
     if abs(total - 1) > 1e-6:
         shares = ", ".join(f"{ratio / total:.6g}" for ratio in ratios.values())
         raise Wrong(
-            "ratios that are 1 together",
+            "ratios that add up to 1",
             f"{total:.6g} together",
             hint=f"in the same proportion they are {shares}",
         )

@@ -205,7 +205,7 @@ class RowTransform:
         """Numbers of different length."""
         if wanted.max_length is None:
             raise ParamsError(
-                "the stored samples differ in length, a batch cannot",
+                "the stored samples differ in length, but all samples of a batch have one shape",
                 path=self._path,
                 hint="pass max_length",
             )
@@ -236,7 +236,7 @@ class RowTransform:
         height, width, self._channels = stored.image_shape()
         if height is None or width is None:
             raise ParamsError(
-                "the stored planes differ in size, a batch cannot",
+                "the stored planes differ in size, but all images of a batch have one size",
                 path=path,
                 hint="convert the dataset with a fixed size (--size HxW), or leave layout out and "
                 "pass size=(H, W)",
@@ -267,7 +267,7 @@ class RowTransform:
             height, width = wanted.size
         if height is None or width is None:
             raise ParamsError(
-                "the stored images differ in size, a batch cannot",
+                "the stored images differ in size, but all images of a batch have one size",
                 path=path,
                 hint="pass size=(H, W)",
             )

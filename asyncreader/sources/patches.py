@@ -48,7 +48,7 @@ class StoredVolumes:
         good = all(0 <= axis < rank for axis in axes) and number not in axes
         if not good or list(axes) != sorted(set(axes)) or (number is not None and number >= rank):
             raise ParamsError(
-                "the data have not the axes of a patch",
+                "the data do not have the axes of a patch",
                 path=path,
                 found=f"shape {shape}, patch {cut.patch} of axes {cut.axes or axes}, volumes along "
                 f"{'no axis' if number is None else f'axis {number}'}",

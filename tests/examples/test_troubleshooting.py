@@ -145,7 +145,9 @@ PROVOKED: dict[str, Callable[[], object]] = {
     "the order of this dataset's axes is ambiguous: it may be NCHW [...]": opened(
         "foreign.h5", data_field="axes", labels_field=None
     ),
-    "the stored images differ in size, a batch cannot [...]": opened("sizes.h5", batch_size=2),
+    "the stored images differ in size, but all images of a batch have one size [...]": opened(
+        "sizes.h5", batch_size=2
+    ),
     "scale, mean and std need a float dtype": opened(scale=1 / 255),
     "mean has one value, or one per channel": opened(dtype="float32", mean=(0.5, 0.5)),
     "an epoch would have no batch": opened(batch_size=100),

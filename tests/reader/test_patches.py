@@ -625,12 +625,12 @@ def test_mistakes(tmp_path: Path) -> None:
     path = known.params["path"]
     for more, words in (
         ({"patch": (3, 14, 4)}, r"larger than the volume.*\(3, 14, 4\).*\(9, 13, 11\)"),
-        ({"patch": (3, 6, 4), "patch_axes": (0, 2, 3)}, "have not the axes of a patch"),
+        ({"patch": (3, 6, 4), "patch_axes": (0, 2, 3)}, "do not have the axes of a patch"),
         ({"patch": (3, 6, 4), "patch_axes": (3, 2, 4)}, "ascending order"),
-        ({"patch": (3, 6, 4), "patch_axes": (2, 3, 9)}, "have not the axes of a patch"),
+        ({"patch": (3, 6, 4), "patch_axes": (2, 3, 9)}, "do not have the axes of a patch"),
         ({"patch": (3, 6, 4), "patch_axes": (2, 3)}, "another number of axes"),
         ({"patch": (3, 6, 4), "patch_axes": (2, 2, 3)}, "patch_axes is not valid"),
-        ({"patch": (1, 1, 1, 1, 1)}, "have not the axes of a patch"),
+        ({"patch": (1, 1, 1, 1, 1)}, "do not have the axes of a patch"),
         ({"patch": (3, 0, 4)}, "patch is not valid"),
         ({"patch": 4}, "patch is not valid"),
         ({"patch": PATCH, "patch_at": "grid", "patch_step": 0}, "patch_step is not valid"),
@@ -640,10 +640,10 @@ def test_mistakes(tmp_path: Path) -> None:
         ({"patch": PATCH, "max_length": 3}, "patch and max_length do not go together"),
         ({"patch_at": "grid"}, "patch_at goes with patch"),
         ({"sample_axis": None}, "sample_axis goes with patch"),
-        ({"patch": PATCH, "sample_axis": 7}, "have not the axes of a patch"),
+        ({"patch": PATCH, "sample_axis": 7}, "do not have the axes of a patch"),
         ({"patch": PATCH, "batch_size": 8}, "epoch_samples draws more"),
         ({"patch": PATCH, "labels_field": "label"}, r"data_field=\['raw', 'label'\]"),
-        ({"patch": PATCH, "data_field": ["raw", "labels"]}, "have not the axes of a patch"),
+        ({"patch": PATCH, "data_field": ["raw", "labels"]}, "do not have the axes of a patch"),
         ({"patch": PATCH, "flip": True}, "flip needs images"),
     ):
         with pytest.raises(ParamsError, match=words):

@@ -227,7 +227,7 @@ def _by_name(asked: list[bytes], tables: list[list[bytes]], path: str) -> list[i
             return [numbers[name] for name in asked]
     lacking = [name for name in asked if name not in tables[0]]
     raise ParamsError(
-        f"{some(len(lacking), 'name')} of columns not in this dataset",
+        f"{some(len(lacking), 'unknown column')}",
         path=path,
         found=_shown(lacking),
         expected=f"names such as {_shown(tables[0])}",
