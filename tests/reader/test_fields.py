@@ -619,7 +619,7 @@ def test_tables_of_fields_are_bound_by_their_digests(tmp_path: Path, write: Any)
     path = write(tmp_path / "set", ours())
     damage(path, ours().fields["mask"].checksums.tobytes())
     assert len(list(AsyncReader(path=path, batch_size=11))) == 2
-    with pytest.raises(FormatError, match="checksums are not the ones"):
+    with pytest.raises(FormatError, match="its checksums do not match their digest"):
         AsyncReader(path=path, data_field=FIELDS)
     assert not verify_file(path).ok
 
