@@ -68,7 +68,7 @@ class Seen(types.ModuleType):
         return getattr(self._real, name)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if name.startswith("_") or name in self.__dict__:  # a stand-in: only the packages see it
+        if name.startswith("_") or name in self.__dict__:  # only the packages see it
             super().__setattr__(name, value)
         else:  # a test's: it is seen by all
             self._before.setdefault(name, getattr(self._real, name))
