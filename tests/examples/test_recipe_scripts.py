@@ -27,6 +27,14 @@ def needs(*modules: str) -> None:
     for module in modules:
         if importlib.util.find_spec(module) is None:
             pytest.skip(f"{module} is not installed")
+    if (
+        "torchvision" in modules
+    ):  # one that was built for another torch is there, but does not start
+        line = [sys.executable, "-c", "import torchvision"]
+        with child(line, stderr=subprocess.PIPE, text=True) as process:
+            said = ended(process)[1]
+        if process.returncode != 0:
+            pytest.skip(f"torchvision cannot be imported: {said.splitlines()[-1]}")
 
 
 def figures(folder: Path, script: Path, *words: str, launcher: tuple[str, ...] = ()) -> list[float]:
