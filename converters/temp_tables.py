@@ -19,6 +19,7 @@ from typing import IO, Any, Final, TypeAlias
 import numpy as np
 
 from asyncreader.array_types import Array, Int64
+from asyncreader.system.memory import aligned_empty
 
 #: The path of a sample, as bytes, by its number; :class:`Strings` give it.
 PathOf: TypeAlias = Callable[[int], bytes]
@@ -39,8 +40,8 @@ def _temporary() -> IO[bytes]:
 class _Bytes:
     """The bytes of a table: in memory, or in a file when there are more than ``HELD``.
 
-    All the memory is asked for at once, and the system gives it page by page as it is written to:
-    what grows is copied each time.
+    The memory is asked for at once, which takes none before it is written to: what grows is copied
+    again and again.
     """
 
     _file: IO[bytes] | None = None
@@ -54,7 +55,7 @@ class _Bytes:
         start, self.size = self.size, self.size + len(data)
         if self._file is None:
             if self._room is None:
-                self._room = np.empty(HELD, np.uint8).data
+                self._room = aligned_empty((HELD,), np.uint8).data
             if self.size <= HELD:
                 self._room[start : self.size] = data
                 return

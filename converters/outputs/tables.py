@@ -218,6 +218,9 @@ class PackedRecords:
         return Tables(meta.sealed(), labels, None if splits is None else splits.rows, fields)
 
     def _labels(self) -> Array | None:
+        table = self._samples.label_table() if self._numbers is None else None
+        if table is not None:
+            return table
         spool: Numbers | None = None
         for start in range(0, self.count, BLOCK):
             stop = min(start + BLOCK, self.count)
