@@ -66,7 +66,7 @@ def check_writer(dst: PathLike, given: Mapping[str, object]) -> Options:
             raise ParamsError(
                 f"{name} is for folders of images and datasets",
                 found="samples that a program adds",
-                hint="write them to another file, and read both: path=[ONE, OTHER]"
+                hint="write them to another file, and append that: convert(OTHER, DST, append=True)"
                 if name == "append"
                 else None,
             )
