@@ -110,7 +110,7 @@ class Grown:
         common = self.manifest.common
         if common.encoding != "raw" or common.shape is None:
             return ()
-        fields = (common, *common.fields)
+        fields: Sequence[Common | fmt.FieldMeta] = (common, *common.fields)
         made = (Packed(b"", one.shape, 0, one.dtype, one.channels > 0) for one in fields)
         return tuple(one.kind(True) for one in made)
 
