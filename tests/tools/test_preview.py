@@ -383,6 +383,17 @@ def test_sheets_of_any_number(tiles: int) -> None:
     assert (np.asarray(sheet) == 9).all(axis=2).sum() >= tiles * 64
 
 
+def test_what_a_sheet_is_of_takes_as_many_lines_as_it_needs() -> None:
+    """Nothing of it is cut out: a sheet of one small tile is as much higher as it has lines."""
+    tile = Tile(np.full((8, 8, 3), 9, np.uint8), "name", "note", None)
+    one, more = (
+        draw_sheet([tile], side=8, columns=1, title="t", subtitle=words)
+        for words in ("6 samples", "60,000 samples, original, 10 classes; the first batch " * 3)
+    )
+    assert one.width == more.width
+    assert more.height - one.height >= 2 * 14  # 14: a line's letters
+
+
 # -- letters -------------------------------------------------------------------------------------
 
 
