@@ -11,7 +11,7 @@ from asyncreader.errors import ParamsError
 from asyncreader.formats.packed import DATA
 
 if TYPE_CHECKING:
-    from asyncreader import Dataset
+    from asyncreader.dataset import Dataset
 
 #: What is taken of a dict, by the names that others use, too.
 _NAMES: Final = {
