@@ -87,8 +87,7 @@ class AsyncReader(Generic[D, L]):
             else:
                 slots = layout.build(p.njob + 1, aligned_empty, filler.handed_out)
             trace = None if p.trace is None else Trace(p.trace)
-            self._parts = self._choose_parts()
-            self._may_queue = self._parts == 1 and device is None
+            self._may_queue = self._parts(p.njob) == 1 and device is None
             more = None
             if p.copy and arena is None and device is None:
                 more = partial(layout.memory, aligned_empty, filler.handed_out)
@@ -144,13 +143,13 @@ class AsyncReader(Generic[D, L]):
             servers = max(1, min(self._nthread, self._cores - 1))
             self._ring.fills = self._filler.fill_queue(self._ring.slots, servers)
 
-    def _choose_parts(self) -> int:
-        """Tasks that a batch is cut into: enough to keep every thread busy with njob batches."""
+    def _parts(self, in_flight: int) -> int:
+        """Tasks that a batch is cut into: enough to keep every thread busy with so many batches."""
         filler = self._filler
         cheap = filler.slot_bytes < SPLIT_BYTES
         if cheap and not any(fill.stored.encoded or fill.wanted.steps for fill in filler.fills):
             return 1
-        return -(-self._nthread // self._params.njob)
+        return -(-self._nthread // in_flight)
 
     # -- the training loop -----------------------------------------------------------------
 
@@ -175,7 +174,8 @@ class AsyncReader(Generic[D, L]):
             if self._ring.fills is None and plan.step & (plan.step - 1) == 0:
                 self._look_for_queue()
             queued = self._ring.fills is not None and self._filler.only_compiled(plan)
-            self._ring.begin(plan, 0 if queued else self._parts)
+            parts = 0 if queued else self._parts(self._ring.in_flight_now() + 1)
+            self._ring.begin(plan, parts)
             return plan.last
 
     def getNextBatch(self) -> Batch[D, L]:

@@ -135,7 +135,7 @@ class ReaderStats:
         work = self.seconds
         worst = max(work, key=lambda name: work[name])
         busy = self.busy_share
-        advice = "raise njob, so that more batches are fetched ahead"
+        advice = "fetch more batches ahead, up to njob, or raise njob"
         if busy > 0.7:
             advice = "raise nthread"
             if 0 < self.cores <= self.nthread and worst != "read":  # reading may wait for a disk

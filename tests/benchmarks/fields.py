@@ -97,7 +97,8 @@ def reader_of(reader: AsyncReader) -> Contender:
     """A reader that stays open, and goes on where it was. In "block" it serves at least as many
     samples as are mixed together: the first of them wait for all chunks of theirs."""
     mixed = reader.state_dict()["window"] if reader.params.shuffle == "block" else 0
-    reader.fetchData()
+    for _ in range(reader.params.njob):  # as a loop over the reader keeps them
+        reader.fetchData()
 
     def run(seconds: float) -> int:
         least = mixed if seconds > WARM else 0

@@ -165,6 +165,30 @@ def test_batches_come_in_order_whatever_the_threads_do(monkeypatch: pytest.Monke
         assert [reader.getNextBatch().step for _ in range(4)] == [0, 1, 2, 3]
 
 
+def test_few_batches_in_flight_keep_all_threads_busy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A batch that is fetched with nothing in flight is cut for all threads, the next for fewer."""
+    monkeypatch.setattr("asyncreader.reader.SPLIT_BYTES", 0)  # as large batches are
+    source = MemorySource(IMAGES, LABELS, checksums=True)
+    read, sizes = source.read_into, list[int]()
+
+    def count(writer: RowWriter) -> None:
+        sizes.append(writer.job.records.size)
+        read(writer)
+
+    monkeypatch.setattr(source, "read_into", count)
+    monkeypatch.setattr("asyncreader.pipeline.fill_batch.BatchFiller.find_tables", lambda _: None)
+    with open_fake(monkeypatch, source, batch_size=8, nthread=4, njob=4) as reader:
+        for parts in (4, 2, 2, 1):
+            sizes.clear()
+            reader.fetchData()
+            until(lambda parts=parts: len(sizes) == parts)
+            assert sizes == [8 // parts] * parts
+        sizes.clear()
+        reader.getNextBatch()
+        reader.fetchData()
+        until(lambda: len(sizes) == 1)
+
+
 def test_misuse_at_once() -> None:
     """Too many fetches, nothing fetched, and calls after close are typed errors at once."""
     reader = open_reader(njob=2)
