@@ -163,7 +163,7 @@ class AddedLabels:
         if rows.dtype == np.uint64 and bool((rows > np.uint64(2**63 - 1)).any()):
             raise ParamsError("labels beyond int64 cannot be stored")
         if self._classes is not None:
-            wrong = (rows < 0) | (rows >= len(self._classes))
+            wrong = (rows < -1) | (rows >= len(self._classes))  # -1 is no class
             if wrong.any():
                 raise self._unknown(rows[wrong][0])
         self._rows.extend(rows)

@@ -46,6 +46,7 @@ class Samples:
 
     count: int
     encoding: str
+    #: Of images 1 or 3; 0 of rows of numbers.
     channels: int
     label_kind: str
     #: Samples that a thread takes at a time.
