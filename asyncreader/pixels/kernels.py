@@ -31,7 +31,7 @@ from collections.abc import Callable, Iterable, Iterator
 from types import ModuleType
 from typing import Any, Final
 
-from ..system import notebooks
+from ..system.notebooks import tell
 from . import (
     augment_twins,
     box_twins,
@@ -128,7 +128,7 @@ class _State:
         """Say once, to who looks on, what the first batch waits for."""
         if not self.announced:
             self.announced = True
-            notebooks.tell(COMPILING)
+            tell(COMPILING)
 
 
 _state: Final = _State()
