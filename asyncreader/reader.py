@@ -97,14 +97,8 @@ class AsyncReader(Generic[D, L]):
             if device is not None:
                 on_device = DeviceRing(self._ring, device, p.debug)
             self._batches_from: SlotRing | DeviceRing = on_device or self._ring
-            self._workers: ThreadWorkers | ProcessWorkers
-            if arena is None:
-                self._workers = ThreadWorkers(self._nthread, self._ring, filler, "asyncreader-fill")
-            else:
-                recipe = Recipe(p, layout, arena, build.build_worker)
-                self._workers = ProcessWorkers(
-                    self._nthread, self._ring, recipe, source.index, self._schedule
-                )
+            recipe = None if arena is None else Recipe(p, layout, arena, build.build_worker)
+            self._workers = self._make_workers(recipe, source)
             self._plans = PlanAhead(self._schedule)
             self._start = self._schedule.next_batch_at(Cursor())
             self._totals = Totals()
@@ -114,17 +108,8 @@ class AsyncReader(Generic[D, L]):
             self._fingerprint: str | None = None
             # before the workers start: whatever comes from then on, Ctrl-C too, ends them. It also
             # runs at interpreter exit, before threads and libraries are torn down
-            self._finalizer = weakref.finalize(
-                self,
-                _shut_down,
-                self._pid,
-                self._ring,
-                self._workers,
-                source,
-                filler,
-                on_device,
-                trace,
-            )
+            parts = self._pid, self._ring, self._workers, source, filler, on_device, trace
+            self._finalizer = weakref.finalize(self, _shut_down, *parts)
             self._workers.start()
         except BaseException:
             if hasattr(self, "_finalizer"):
@@ -136,6 +121,15 @@ class AsyncReader(Generic[D, L]):
             if arena is not None:
                 arena.close()
             raise
+
+    def _make_workers(
+        self, recipe: Recipe | None, source: OpenSet
+    ) -> ThreadWorkers | ProcessWorkers:
+        """Threads, or processes that work by ``recipe``."""
+        count, ring = self._nthread, self._ring
+        if recipe is None:
+            return ThreadWorkers(count, ring, self._filler, "asyncreader-fill")
+        return ProcessWorkers(count, ring, recipe, source.index, self._schedule)
 
     def _look_for_queue(self) -> None:
         """Have batches filled by compiled code from a queue, as soon as that can be."""

@@ -382,7 +382,6 @@ def _sparsity(stored: float | None) -> str | None:
 def _print_facts(facts: dict[str, Any]) -> None:
     labels, count, each = facts["labels"], facts["count"], facts["bytes_a_sample"]
     several = labels if isinstance(labels, list) else [] if labels is None else [labels]
-    counts = several[0]["counts"] if several else None
     chosen = facts["subset"]
     words = {"labels": "read without labels"} if labels is None else {}
     for number, one in enumerate(several):
@@ -439,10 +438,13 @@ def _print_facts(facts: dict[str, Any]) -> None:
         "hint": "\n".join(facts["hints"]),
     }
     print_table((name, value) for name, value in rows.items() if value)
-    if not counts:
-        return
-    click.echo()
-    named = bool(facts["classes"])
+    if several and several[0]["counts"]:
+        click.echo()
+        _print_counts(several[0]["counts"], bool(facts["classes"]))
+
+
+def _print_counts(counts: list[dict[str, Any]], named: bool) -> None:
+    """The samples of each label; ``named``: labels have classes."""
     print_table(
         (
             (str(row["label"]), f"{row['samples']:,}", *([shown(row["class"] or "?")] * named))

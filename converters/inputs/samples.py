@@ -95,6 +95,10 @@ class Samples:
         """Labels of samples: (n, L) int64 or float64; None without labels."""
         raise NotImplementedError
 
+    def label_table(self) -> Array | None:
+        """Those of all samples in their order; None where they must be asked for by number."""
+        return None
+
     def sources(self, numbers: Int64) -> str:
         """Digest of the samples' source files now: it differs when a file was changed. Empty where
         ``identity`` has it."""
