@@ -45,6 +45,7 @@ from .stats import ReaderStats, Totals, total_seconds
 from .system.limits import usable_cores
 from .system.memory import aligned_empty
 from .system.signals import after_this
+from .text import some
 
 Shape: TypeAlias = tuple[int, ...]
 
@@ -72,7 +73,7 @@ class AsyncReader(Generic[D, L]):
         self._source: OpenSet | None = source
         self._dataset: Dataset | None = None
         self._facts_of_set = source.facts
-        self._encoding = source.spec.encoding
+        self._encoding, self._noun = source.spec.encoding, source.noun
         self._checked = bool(source.checked)
         arena: Arena | None = None
         on_device: DeviceRing | None = None
@@ -469,8 +470,9 @@ class AsyncReader(Generic[D, L]):
         if self._ring.closed or os.getpid() != self._pid:
             return {}
         facts, at, counts = self._facts_of_set, self._delivered, self._ring.counts()
+        drawn = " an epoch" if self.count != self._schedule.sampler.population else ""
         return {
-            "set": f"{facts.container}, {self._encoding}, {self.count} samples",
+            "set": f"{facts.container}, {self._encoding}, {some(self.count, self._noun)}{drawn}",
             "checks": f"verify {self._params.verify}"
             if self._checked
             else "unverified: no checksums",

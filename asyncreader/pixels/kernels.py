@@ -31,7 +31,15 @@ from collections.abc import Callable, Iterable, Iterator
 from types import ModuleType
 from typing import Any, Final
 
-from . import augment_twins, box_twins, numbers_twins, planes_twins, sparse_twins, twins
+from . import (
+    augment_twins,
+    box_twins,
+    inflate_twins,
+    numbers_twins,
+    planes_twins,
+    sparse_twins,
+    twins,
+)
 
 feistel_rows: Callable[..., None]
 permuted_rows: Callable[..., None]
@@ -70,6 +78,7 @@ warp: Callable[..., None]
 cast_numbers: Callable[..., None]
 copy_runs: Callable[..., None]
 copy_boxes: Callable[..., None]
+inflate_chunks: Callable[..., None]
 add_rows_f4: Callable[..., None]
 add_rows_f8: Callable[..., None]
 add_rows_i8: Callable[..., None]
@@ -78,7 +87,7 @@ _TWINS: Final[dict[str, Callable[..., None]]] = {
     name.removesuffix("_numpy"): twin
     for module in (
         *(twins, planes_twins, augment_twins, numbers_twins),
-        *(sparse_twins, box_twins),
+        *(sparse_twins, box_twins, inflate_twins),
     )
     for name, twin in vars(module).items()
     if name.endswith("_numpy")

@@ -173,5 +173,5 @@ def _facts(source: OpenSet, total: int) -> str:
 
 
 def _stored(spec: SampleSpec) -> str:
-    shape = "of many shapes" if spec.shape is None else times(spec.shape) or "one number"
+    shape = "of many shapes" if spec.shape is None else times(spec.shape)
     return f"{shape}, {'structured' if spec.dtype.names else spec.dtype}, in the file"

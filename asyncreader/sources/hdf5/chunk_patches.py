@@ -19,7 +19,7 @@ from ..base import FieldIndex, SetFacts, Source
 from ..bytestore import ByteFile
 from ..patches import PatchSource, StoredVolumes
 from .chunk_cache import ChunkCache, Decode
-from .chunks import CACHE_BYTES, ChunkGrid, LibraryChunks, decode_each, decoded
+from .chunks import CACHE_BYTES, ChunkGrid, LibraryChunks, decode_each, decode_into
 
 #: Patches are read together that have so many shares of chunks.
 _SHARES: Final = 1 << 18
@@ -218,9 +218,10 @@ class ChunkPatches(PatchSource):
         )
 
     def _decoder(self, meter: Meter) -> Decode:
-        def decode(number: int, memory: UInt8) -> None:
-            memory = memory[: self._grid.chunk_bytes]  # that of another file may be larger
-            number -= self._first
-            decoded(self._grid, number, self.store, self._library, meter, memory)
+        def decode(numbers: list[int], memories: list[UInt8]) -> dict[int, DecodeError]:
+            # memory of a chunk of another file may be larger
+            targets = np.array([address_of(memory) for memory in memories])
+            mine = np.array(numbers) - self._first
+            return decode_into(self._grid, mine, self.store, self._library, meter, targets)
 
         return decode
