@@ -147,10 +147,10 @@ def own_rows(found: Hdf5Set, lead: int) -> bool:
         return False
     held: Any = h5.reach(asked.labels)
     data: Any = h5.reach(h5.member_of(asked.data)[0])
-    both = isinstance(held, h5py.h5d.DatasetID) and isinstance(data, h5py.h5d.DatasetID)
-    if not both or not held.shape:
+    if not isinstance(held, h5py.h5d.DatasetID) or not held.shape:
         return False
-    return bool(held.shape[0] != np.prod(data.shape[:lead]))
+    sparse = not isinstance(data, h5py.h5d.DatasetID)
+    return sparse or bool(held.shape[0] != np.prod(data.shape[:lead]))
 
 
 def row_each(found: Hdf5Set, name: str, kept: Int64, episodes: Episodes) -> Found:
