@@ -30,7 +30,7 @@ from asyncreader.system.files import rename
 
 from ..encode import Kind, Packed
 from ..inputs.samples import Samples, Splits
-from ..options import MOST_SHARDS, Options
+from ..options import MOST_SHARDS, Channels, Options
 from .disk import sync
 from .publish import ADDED
 from .workspace import Workspace
@@ -87,13 +87,14 @@ class Grown:
                 expected=repr(common.encoding),
                 hint="leave encoding out (--encoding)",
             )
+        usual: Channels = 3 if common.channels == 3 else 1
         size = options.shard_size
         if size is None and options.shards is None:
             size = max(1, int(self.manifest.sizes.mean()))
         return replace(
             options,
             format="hdf5" if common.container == "hdf5" else "lmdb",
-            channels=options.channels or (3 if common.channels == 3 else 1),
+            channels=options.channels or (usual if common.channels else None),
             bits=options.bits or (16 if common.dtype == "uint16" else None),
             no_labels=options.no_labels or common.label_kind == "none",
             compression="gzip" if common.compression else None,
@@ -104,11 +105,9 @@ class Grown:
     def kinds(self) -> tuple[Kind, ...]:
         """What raw samples of each field must be; () of encoded ones."""
         common = self.manifest.common
-        if common.encoding != "raw" or common.shape is None:
+        if common.encoding not in fmt.PLAIN or common.shape is None:
             return ()
-        first = Packed(b"", common.shape, 0, common.dtype)
-        others = (Packed(b"", one.shape, 0, one.dtype) for one in common.fields)
-        return tuple(one.kind(True) for one in (first, *others))
+        return _kind(common), *map(_kind, common.fields)
 
     def fit(self, samples: Samples, shown: str) -> None:
         """Number the splits of ``samples`` as the set does, new ones behind its own. ParamsError
@@ -119,6 +118,7 @@ class Grown:
         dtype = "<i8" if rows is None else rows.dtype.newbyteorder("<").str
         fields = [fmt.DATA, *(one.name for one in common.fields)]
         for what, found, expected in (
+            ("encoding", samples.encoding, common.encoding),
             ("channels", samples.channels, common.channels),
             ("fields", list(samples.fields), fields),
             ("kind of labels", samples.label_kind, common.label_kind),
@@ -198,6 +198,13 @@ class Grown:
             raise
         sync(self.folder)
         return manifest
+
+
+def _kind(stored: fmt.Described | fmt.FieldMeta) -> Kind:
+    """What raw samples like the stored ones are."""
+    lengths = np.zeros(1, np.int64) if stored.encoding == fmt.RAGGED else None
+    picture = stored.channels > 0
+    return Packed(b"", stored.shape, 0, stored.dtype, picture, lengths).kind(True)
 
 
 #: What new shards may have otherwise than those of the set.

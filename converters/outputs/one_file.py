@@ -145,8 +145,8 @@ class SetFile:
         self._kinds = self._kinds or kinds
         if kinds == self._kinds:
             return
-        where = self._samples.where(number)
-        if kinds[0] != self._kinds[0]:
+        where, both = self._samples.where(number), (kinds[0], self._kinds[0])
+        if kinds[0] != self._kinds[0] and all(len(one) == 4 and one[1] for one in both):
             raise FormatError(
                 "images of different sizes cannot be stored as raw pixels",
                 source_path=where,
@@ -305,6 +305,8 @@ def sync_set(path: str, kind: str, shown: str) -> None:
 
 
 def _words(kind: Kind) -> str:
+    if not kind[1]:
+        return f"{kind[0]}, shape {kind[2:]}"
     return f"{kind[0]}, {kind[1]} channel" + "s" * (kind[1] != 1)
 
 
