@@ -376,8 +376,10 @@ class Dataset(Generic[S]):
 
     def _facts(self) -> dict[str, str]:
         source = self._now().source
-        words = [some(len(self), "sample")]
-        words += [] if source.windows is None else [source.windows.episodes.words]
+        words, windows = [some(len(self), source.noun)], source.windows
+        if windows is not None:
+            all_of_them = source.noun == "episode" and len(self) == windows.episodes.ends.size
+            words = [*words * (not all_of_them), windows.episodes.words]
         words += [] if source.patches is None else [source.patches.volumes.words]
         words += [
             f"{name} {'of many sizes' if one.shape is None else times(one.shape)} {one.dtype}"

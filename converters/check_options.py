@@ -66,6 +66,12 @@ def check(
     return _checked(sources, dst, given)
 
 
+#: Options that say what is done with samples that are in a dataset already.
+_OF_SETS: Final = frozenset(
+    ("append", "split", "stratify", "group_by", "select", "sample", "shuffle")
+)
+
+
 def check_writer(dst: PathLike, given: Mapping[str, object]) -> Options:
     """The options of a Writer, in which ``src`` is empty; ParamsError for wrong ones."""
     for name in given:
@@ -73,8 +79,9 @@ def check_writer(dst: PathLike, given: Mapping[str, object]) -> Options:
             raise ParamsError(
                 f"{name} is for folders of images and datasets",
                 found="samples that a program adds",
-                hint="write them to another file, and read both: path=[ONE, OTHER]"
-                if name == "append"
+                hint=f"write them to a file of their own, and convert that: convert(FILE, DST, "
+                f"{name}=...)"
+                if name in _OF_SETS
                 else None,
             )
     return _checked(("",), dst, given)

@@ -124,6 +124,12 @@ def convert(
             say(f"interrupted: {shown(note)}")
             return INTERRUPTED
         raise
+    _print_report(report, as_json, quiet)
+    return SOME_SKIPPED if report.skipped else OK
+
+
+def _print_report(report: ConvertReport, as_json: bool, quiet: bool) -> None:
+    """Say what was packed; AsyncReaderError where that cannot be printed."""
     for note in report.notes:
         say(f"note: {shown(note)}")
     try:
@@ -144,7 +150,6 @@ def convert(
             path=report.target,
             found=exc.strerror,
         ) from exc
-    return SOME_SKIPPED if report.skipped else OK
 
 
 def _dry_run(

@@ -94,12 +94,13 @@ def padding(wanted: OutputSpec, dtype: np.dtype[Any], path: str) -> Array:
             with np.errstate(over="ignore"):
                 made = np.array(value).astype(dtype)
     if made is None or (np.isfinite(value) and not np.isfinite(made)):
+        having = "int64" if float(value).is_integer() and abs(value) < 1 << 62 else "float32"
         raise ParamsError(
             "pad_value is no number of the dtype that is served",
             path=path,
             found=f"pad_value={value!r}",
             expected=f"a number of {dtype}",
-            hint='pass another one, or a dtype that has it, such as dtype="float32"',
+            hint=f'pass another one, or a dtype that has it, such as dtype="{having}"',
         )
     return made
 

@@ -42,7 +42,7 @@ E = TypeVar("E", bound=AsyncReaderError)
 GROUP_BYTES = 640 << 10
 
 #: The hint of an error about a bad sample (the converters have their own).
-SKIP_HINT: Final = "on_error='skip' leaves such samples out"
+SKIP_HINT: Final = "on_error='skip' serves others in their place"
 
 
 class RowJob(NamedTuple):

@@ -19,7 +19,7 @@ from ..pixels.specs import OutputSpec, SampleSpec
 from ..pixels.transform import RowTransform
 from ..pixels.views import writer_for
 from ..stats import Meter
-from .bytestore import REMOTE, ByteFile, ByteStore, FileRef
+from .bytestore import REMOTE, ByteFile, ByteStore, FileRef, MemoryStore
 from .request import Request, stored_samples
 
 #: Labels up to this size (2 million of 8 bytes) are copied into memory, so that a file that changes
@@ -182,12 +182,17 @@ class BaseSource:
     """The code that sources of one file share: errors name the file and the record."""
 
     def __init__(
-        self, facts: SetFacts, index: FieldIndex, file: ByteFile | None, store: ByteStore
+        self,
+        facts: SetFacts,
+        index: FieldIndex,
+        file: ByteFile | None,
+        store: ByteStore | None = None,
     ) -> None:
+        """``store``: where bytes are read from, unless it is the file's, or memory without one."""
         self.facts = facts
         self.index = index
         self.file = file
-        self.store = store
+        self.store: ByteStore = store or (MemoryStore() if file is None else file.store)
         self.spec = index.spec
         self.checksums = index.checksums
 

@@ -181,7 +181,7 @@ class AddedLabels:
         if rows.dtype == np.uint64 and bool((rows > np.uint64(2**63 - 1)).any()):
             raise ParamsError("labels beyond int64 cannot be stored")
         if self._classes is not None:
-            wrong = (rows < 0) | (rows >= len(self._classes))
+            wrong = (rows < -1) | (rows >= len(self._classes))  # -1 is no class
             if wrong.any():
                 raise self._unknown(rows[wrong][0])
         self._rows.extend(rows)
@@ -214,7 +214,16 @@ class AddedLabels:
     def rows(self, numbers: Int64) -> Array:
         """(n, L) of samples, once all were added."""
         table = self._rows.rows()[numbers].reshape(numbers.size, -1)
-        return self.sorted_numbers()[table] if self._text and self._classes is None else table
+        return self.sorted_numbers()[table] if self._renumbered else table
+
+    @property
+    def _renumbered(self) -> bool:
+        """Whether the numbers of names follow from all of them."""
+        return self._text and self._classes is None
+
+    def table(self) -> Array | None:
+        """(N, L) of all samples, once all were added; None where they are not kept so."""
+        return None if self._renumbered else self._rows.rows().reshape(-1, self._width)
 
     def sorted_numbers(self) -> Int64:
         """The class number of each text, in the order in which they came first."""
@@ -269,6 +278,9 @@ class AddedSamples(Samples):
 
     def label_rows(self, numbers: Int64) -> Array | None:
         return None if self.labels is None else self.labels.rows(numbers)
+
+    def label_table(self) -> Array | None:
+        return None if self.labels is None else self.labels.table()
 
     def close(self) -> None:
         if self.labels is not None:

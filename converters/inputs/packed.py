@@ -116,8 +116,8 @@ class PackedSamples(Samples):
             self._recipe = make_recipe(options, "original", self.channels, bits)
         self._check_decode = options.check_decode and spec.encoded
         if self._rows:
-            self._recipe = None
-            self.encoding, self.channels = _stored_as(self._source.first), 0
+            self._recipe, self.channels = None, 0
+            self.encoding = _stored_as(self._source.first)
         self._others = _others(self._source, recipe, same=self._recipe is None)
         self.fields = (fmt.DATA, *(field.name for field in self._others))
         labels = None if options.no_labels else self._source.labels
@@ -424,12 +424,17 @@ def _pixel_axes(source: Source) -> tuple[int, int, int]:
     if stored.axes is not None and known and stored.image_shape()[2] in (1, 3):
         high, wide, channel = (stored.axes.index(letter) for letter in "HWC")
         return high, wide, channel
+    images = "8-bit grey or RGB images, or 16-bit grey ones"
+    hint = NAME_AXES if stored.axes is None and len(stored.shape or ()) == 3 else None
+    rows = _are_numbers(source)
     raise FormatError(
-        "only datasets of 8-bit grey or RGB, or 16-bit grey images can be converted",
+        "samples of this kind cannot be resized or encoded"
+        if rows
+        else "samples of this kind cannot be converted",
         path=source.facts.path,
         found=f"samples of shape {stored.shape}, {stored.dtype}",
-        hint=NAME_AXES if stored.axes is None and len(stored.shape or ()) == 3 else None,
-        expected="uint8, 1 or 3 channels; or uint16, 1 channel",
+        expected=images if rows else f"{images}; or rows of numbers, all of one shape",
+        hint="without encoding, size and channels they are copied as they are" if rows else hint,
     )
 
 

@@ -239,43 +239,22 @@ class Adding:
 
 
 class _Values:
-    """The values of samples of different length, one after the other, until they are written."""
+    """Samples of different length of one field, until they are written together."""
 
     def __init__(self, form: Form) -> None:
-        self._size, self._row_bytes = max(1, TOGETHER // form.row_bytes), form.row_bytes
-        dtype = form.dtype.newbyteorder("<")
-        self._block = self._held = np.empty((self._size, *form.shape), dtype)
-        self._lengths: list[int] = []
-        self._used = 0
-
-    @property
-    def bytes(self) -> int:
-        """Bytes of the values."""
-        return self._used * self._row_bytes
-
-    @property
-    def full(self) -> bool:
-        """Whether the values are to be written before anything else is done."""
-        return self._used >= self._size
-
-    def fits(self, row: Array) -> bool:
-        """Whether there is room for a sample."""
-        return not self._used or self._used + len(row) <= self._size
+        self._dtype, self._rows = form.dtype.newbyteorder("<"), list[Array]()
+        self.bytes = 0
 
     def put(self, row: Array) -> None:
-        """Take a sample; one that is larger than the block stays where it is."""
-        if len(row) > self._size:
-            self._held = row
-        else:
-            self._held[self._used : self._used + len(row)] = row
-        self._used += len(row)
-        self._lengths.append(len(row))
+        """Take a sample; a large one is written before its owner can change it."""
+        self._rows.append(row if row.nbytes >= TOGETHER else row.astype(self._dtype))
+        self.bytes += row.nbytes
 
     def take(self) -> Packed:
-        """All that was put."""
-        held, lengths = self._held[: self._used], np.array(self._lengths, np.int64)
-        self._held, self._lengths, self._used = self._block, [], 0
-        return packed_values(held, lengths)
+        """All that were put."""
+        rows, self._rows, self.bytes = self._rows, [], 0
+        values = rows[0] if len(rows) == 1 else np.concatenate(rows)
+        return packed_values(values, np.array(list(map(len, rows))))
 
 
 class Blocks(Adding):
@@ -325,7 +304,7 @@ class Blocks(Adding):
 
     def _put(self, rows: Mapping[str, Array]) -> None:
         """Keep a sample of which some fields differ in length."""
-        if not all(one.fits(rows[name]) for name, one in self._values.items()):
+        if any(rows[name].nbytes >= TOGETHER for name in self._values):
             self._flush()
         for name, row in rows.items():
             if name in self._values:
@@ -333,7 +312,8 @@ class Blocks(Adding):
             else:
                 self._blocks[name][self._held] = row
         self._held += 1
-        if self._held == self._size or any(one.full for one in self._values.values()):
+        most = max(one.bytes for one in self._values.values())
+        if self._held == self._size or most >= TOGETHER:
             self._flush()
 
     def add_many(self, table: Mapping[str, Any], labels: Any, paths: Any) -> None:

@@ -30,7 +30,7 @@ from asyncreader.system.files import rename
 
 from ..encode import Kind, Packed
 from ..inputs.samples import Samples, Splits
-from ..options import MOST_SHARDS, Channels, Options
+from ..options import MOST_SHARDS, Options
 from .disk import sync
 from .publish import ADDED
 from .workspace import Workspace
@@ -87,15 +87,18 @@ class Grown:
                 expected=repr(common.encoding),
                 hint="leave encoding out (--encoding)",
             )
-        usual: Channels = 3 if common.channels == 3 else 1
         size = options.shard_size
         if size is None and options.shards is None:
             size = max(1, int(self.manifest.sizes.mean()))
+        channels, bits = options.channels, options.bits
+        if common.channels:  # of rows of numbers neither can be asked for
+            channels = channels or (3 if common.channels == 3 else 1)
+            bits = bits or (16 if common.dtype == "uint16" else None)
         return replace(
             options,
             format="hdf5" if common.container == "hdf5" else "lmdb",
-            channels=options.channels or (usual if common.channels else None),
-            bits=options.bits or (16 if common.dtype == "uint16" else None),
+            channels=channels,
+            bits=bits,
             no_labels=options.no_labels or common.label_kind == "none",
             compression="gzip" if common.compression else None,
             chunk=common.chunk or 1,
@@ -107,7 +110,13 @@ class Grown:
         common = self.manifest.common
         if common.encoding not in fmt.PLAIN or common.shape is None:
             return ()
-        return _kind(common), *map(_kind, common.fields)
+        fields: Sequence[Common | fmt.FieldMeta] = (common, *common.fields)
+        some = {fmt.RAGGED: np.zeros(1, np.int64)}  # lengths
+        made = (
+            Packed(b"", one.shape, 0, one.dtype, one.channels > 0, some.get(one.encoding))
+            for one in fields
+        )
+        return tuple(one.kind(True) for one in made)
 
     def fit(self, samples: Samples, shown: str) -> None:
         """Number the splits of ``samples`` as the set does, new ones behind its own. ParamsError
@@ -118,8 +127,7 @@ class Grown:
         dtype = "<i8" if rows is None else rows.dtype.newbyteorder("<").str
         fields = [fmt.DATA, *(one.name for one in common.fields)]
         for what, found, expected in (
-            ("encoding", samples.encoding, common.encoding),
-            ("channels", samples.channels, common.channels),
+            ("channels", _channels(samples.channels), _channels(common.channels)),
             ("fields", list(samples.fields), fields),
             ("kind of labels", samples.label_kind, common.label_kind),
             ("labels of a sample", width, common.label_width),
@@ -200,11 +208,9 @@ class Grown:
         return manifest
 
 
-def _kind(stored: fmt.Described | fmt.FieldMeta) -> Kind:
-    """What raw samples like the stored ones are."""
-    lengths = np.zeros(1, np.int64) if stored.encoding == fmt.RAGGED else None
-    picture = stored.channels > 0
-    return Packed(b"", stored.shape, 0, stored.dtype, picture, lengths).kind(True)
+def _channels(count: int) -> str:
+    """Of images; of rows of numbers 0."""
+    return str(count) if count else "rows of numbers, which are no images"
 
 
 #: What new shards may have otherwise than those of the set.

@@ -69,7 +69,7 @@ class Hdf5File:
         creation = h5p.create(h5p.FILE_CREATE)
         creation.set_obj_track_times(False)
         h5f.create(self._path, h5f.ACC_EXCL, fcpl=creation, fapl=_access()).close()
-        self.extent = Extent(path, target, START)
+        self.extent = Extent(path, target, START, lasts=True)
         self._h5: Any = None
 
     def open(self, alignment: bool = False) -> Any:

@@ -145,8 +145,9 @@ class SetFile:
         self._kinds = self._kinds or kinds
         if kinds == self._kinds:
             return
-        where, both = self._samples.where(number), (kinds[0], self._kinds[0])
-        if kinds[0] != self._kinds[0] and all(len(one) == 4 and one[1] for one in both):
+        where = self._samples.where(number)
+        images = all(len(kind) == 4 and kind[1] for kind in (kinds[0], self._kinds[0]))
+        if images and kinds[0][2:] != self._kinds[0][2:]:
             raise FormatError(
                 "images of different sizes cannot be stored as raw pixels",
                 source_path=where,
@@ -161,7 +162,7 @@ class SetFile:
             source_path=where,
             found=_words(found),
             expected=_words(expected),
-            hint="convert all of them to one kind",
+            hint="bring all of them to one shape and dtype",
         )
 
     def _verify(self) -> None:

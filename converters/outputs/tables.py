@@ -29,7 +29,7 @@ class Paths:
     longest: int
 
     @classmethod
-    def of(cls, numbers: Int64, path: Callable[[int], bytes]) -> Paths:
+    def of(cls, numbers: Int64 | range, path: Callable[[int], bytes]) -> Paths:
         """Paths of samples ``numbers`` of the source; ``path(number)`` gives one."""
 
         def each() -> Iterator[bytes]:
@@ -158,7 +158,8 @@ class PackedRecords:
     def __init__(self, samples: Samples) -> None:
         self._samples = samples
         self._fields = list(map(FieldRecords, samples.fields, samples.encodings))
-        self._numbers = Numbers("q")
+        #: None while the records are in the source's order, and none is left out.
+        self._numbers: Numbers | None = None
         self.count = 0
 
     def add(self, number: int, sample: Sample) -> None:
@@ -166,11 +167,22 @@ class PackedRecords:
         for field, values in zip(self._fields, sample, strict=True):
             field.add(values)
         count = sample[0].count
-        if count == 1:
-            self._numbers.append(number)
-        else:
-            self._numbers.extend(np.arange(number, number + count))
+        if self._numbers is None and number != self.count:
+            self._numbers = Numbers("q")
+            for start in range(0, self.count, BLOCK):
+                self._numbers.extend(np.arange(start, min(start + BLOCK, self.count)))
+        if self._numbers is not None:
+            if count == 1:
+                self._numbers.append(number)
+            else:
+                self._numbers.extend(np.arange(number, number + count))
         self.count += count
+
+    def _numbers_of(self, start: int, stop: int) -> Int64:
+        """Numbers in the source of the records start .. stop-1."""
+        if self._numbers is None:
+            return np.arange(start, stop, dtype=np.int64)
+        return self._numbers.rows()[start:stop]
 
     @property
     def bytes(self) -> tuple[int, ...]:
@@ -179,8 +191,8 @@ class PackedRecords:
 
     def tables(self) -> Tables:
         """All tables, and the description with their digests."""
-        samples, numbers = self._samples, self._numbers.rows()
-        labels = self._labels(numbers)
+        samples, labels = self._samples, self._labels()
+        numbers = range(self.count) if self._numbers is None else self._numbers.rows()
         fields = tuple(
             field.tables(samples.channels, None if path is None else Paths.of(numbers, path))
             for field, path in zip(self._fields, samples.paths, strict=True)
@@ -190,7 +202,9 @@ class PackedRecords:
             digests[fmt.LABELS] = fmt.digest(labels)
         if samples.classes is not None:
             digests[fmt.CLASSES] = fmt.names_digest(map(encoded, samples.classes))
-        splits = None if samples.splits is None else samples.splits.of(numbers)
+        splits = samples.splits
+        if splits is not None:
+            splits = splits.of(self._numbers_of(0, self.count))
         if splits is not None:
             digests[fmt.SPLITS] = fmt.digest(splits.rows)
         first, *others = (field.meta for field in fields)
@@ -209,10 +223,14 @@ class PackedRecords:
         )
         return Tables(meta.sealed(), labels, None if splits is None else splits.rows, fields)
 
-    def _labels(self, numbers: Int64) -> Array | None:
+    def _labels(self) -> Array | None:
+        table = self._samples.label_table() if self._numbers is None else None
+        if table is not None:
+            return table
         spool: Numbers | None = None
         for start in range(0, self.count, BLOCK):
-            rows = self._samples.label_rows(numbers[start : start + BLOCK])
+            stop = min(start + BLOCK, self.count)
+            rows = self._samples.label_rows(self._numbers_of(start, stop))
             if rows is None:
                 return None
             if spool is None:
@@ -223,6 +241,7 @@ class PackedRecords:
 
     def close(self) -> None:
         """Close the temporary files."""
-        self._numbers.close()
+        if self._numbers is not None:
+            self._numbers.close()
         for field in self._fields:
             field.close()

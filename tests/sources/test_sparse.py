@@ -203,12 +203,12 @@ def test_ranks_subset_and_resume(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_worker_processes(tmp_path: Path) -> None:
-    """Worker processes serve the same rows."""
+    """Worker processes serve the same rows, and the same columns of them."""
     table = dense()
     path = write(tmp_path / "x.h5ad", table, chunks=(50,), compression="gzip")
     kwargs: dict[str, Any] = {"shuffle": True, "postprocess": doubled, "nthread": 2}
-    data, records, _ = served(path, workers="process", **kwargs)
-    assert np.array_equal(data, table[records] * 2)
+    data, records, _ = served(path, workers="process", columns=[5, 0, 31], **kwargs)
+    assert np.array_equal(data, table[records][:, [5, 0, 31]] * 2)
 
 
 def doubled(data: np.ndarray, labels: object) -> None:

@@ -174,8 +174,7 @@ class Chunks:
     def serve(self, facts: SetFacts, index: FieldIndex, file: ByteFile | None) -> Source:
         """A source that reads them from ``file``."""
         assert file is not None
-        library = None if self.library is None else self.library(file, self.grid)
-        return ChunkSource(facts, index, file, self, library=library)
+        return ChunkSource(facts, index, file, self)
 
 
 @contextmanager
@@ -312,16 +311,14 @@ class ChunkSource(BaseSource):
         index: FieldIndex,
         file: ByteFile,
         chunks: Chunks,
-        *,
-        library: LibraryChunks | None = None,
         cached: tuple[ChunkCache, int] | None = None,
     ) -> None:
-        super().__init__(facts, index, file, file.store)
+        super().__init__(facts, index, file)
         grid, axis, lead = chunks.grid, chunks.axis, chunks.lead
         self._grid = grid
         self._axis = axis
         self._lead = lead
-        self._library = library
+        self._library = None if chunks.library is None else chunks.library(file, grid)
         pieces = Pieces.of(grid.shape, grid.chunk, grid.dtype.itemsize, axis, lead)
         self._pieces = pieces
         #: a piece is one chunk
