@@ -6,7 +6,8 @@ import sys
 import threading
 import warnings
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import h5py
 import hdf5plugin
@@ -18,6 +19,7 @@ from observed import HANG
 
 from asyncreader import AsyncReader, DecodeError, FormatError, WorkerError
 from asyncreader.pixels import twins
+from asyncreader.pixels.rows import Writer
 from asyncreader.pixels.specs import OutputSpec
 from asyncreader.pixels.transform import RowTransform
 from asyncreader.sources import Request, RowJob, open_source, read_rows
@@ -458,6 +460,26 @@ def test_some_chunks_at_once() -> None:
     cache.unpin([held.entry])
     # nothing but what 6 has is pinned now
     assert [n for n in (9, 10, 11, 12) if cache.get(n, filled) is not None] == [9, 10, 11]
+
+
+def test_what_fails_leaves_nothing_pinned() -> None:
+    """Where it is an error to tell of a damaged chunk, or to copy what others hold, those that were
+    decoded with it are let go."""
+    cache = ChunkCache(limit=4 * 4096, chunks=50, chunk_bytes=4096)
+
+    def broken(*_: object) -> None:
+        raise OSError("planned")
+
+    def unused(*_: object) -> None:
+        pass
+
+    some, job = np.array([5, 1, 2, 3]), cast(Writer, SimpleNamespace(meter=Meter(), stopped=False))
+    for give, fail in ((unused, broken), (broken, unused)):
+        with pytest.raises(OSError, match="planned"):
+            chunks.decode_each(cache, some, filled, job, give, fail)
+        held = [got(cache, number).entry for number in (6, 7, 8, 9)]
+        assert sorted(held) == [1, 2, 3, 4]
+        cache.unpin(held)
 
 
 @pytest.mark.parametrize("capacity", [1, 3, 40])

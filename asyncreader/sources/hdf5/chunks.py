@@ -279,12 +279,12 @@ def decode_each(
         while todo and not writer.stopped:
             some = [todo.popleft() for _ in range(min(together, len(todo)))]
             found = cache.get_some([number for _, number in some], decode, alone=not held)
-            for one, (i, number) in zip(found, some, strict=True):
-                if isinstance(one, Chunk):
-                    held.append((i, one))
-                elif one is None:
-                    todo.append((i, number))
-                else:
+            pairs = list(zip(some, found, strict=True))
+            # all that is pinned first: fail() may raise
+            held += [(i, one) for (i, _), one in pairs if isinstance(one, Chunk)]
+            todo += [pair for pair, one in pairs if one is None]
+            for (i, _), one in pairs:
+                if isinstance(one, DecodeError):
                     fail(i, one)
             passed = passed + len(some) if found.count(None) == len(some) else 0
             if len(held) >= TOGETHER or (held and (held[-1][1].entry == 0 or passed >= len(todo))):
