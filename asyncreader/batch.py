@@ -36,7 +36,84 @@ else:
     L = TypeVar("L")
 
 
-class Batch(Generic[D, L]):
+class Taken:
+    """What a batch says beside its data and labels: see :class:`Batch`.
+
+    It stays right when the batch is given back. ``source``, ``episode``, ``place``, ``present`` and
+    ``lengths`` are worked out from the record numbers each time they are asked for.
+    """
+
+    __slots__ = (
+        "_layout",
+        "_records",
+        "_several",
+        "epoch",
+        "indices",
+        "last",
+        "mask",
+        "step",
+    )
+
+    def __init__(self, slot: Slot) -> None:
+        plan = slot.plan
+        assert plan is not None
+        self._layout, self._several = slot.layout, slot.several
+        self.indices, self.mask = slot.served()
+        self._records = self.indices
+        if self._layout.patches is not None:
+            self.indices = self._layout.patches.volumes.of(self.indices)[0]
+        self.epoch = plan.epoch
+        self.step = plan.step
+        self.last = plan.last
+
+    @property
+    def source(self) -> npt.NDArray[np.int64] | None:
+        """Which set of the mix each row is of: int64 (B,), 0 for the first one, -1 where padded;
+        None of a reader without ``mix``."""
+        sets = self._layout.sets
+        if not sets:
+            return None
+        found = np.searchsorted(np.array(sets, np.int64), self.indices, side="right")
+        return np.where(self.indices < 0, -1, found)
+
+    @property
+    def episode(self) -> npt.NDArray[np.int64] | None:
+        """The episode of each row: int64 (B,), its number in the whole set, -1 where padded; None
+        of a set without episodes."""
+        windows = self._layout.windows
+        return None if windows is None else windows.episodes.of(self.indices)
+
+    @property
+    def place(self) -> npt.NDArray[np.int64] | None:
+        """Where each patch begins in its volume, on the axes that are cut: int64 (B, k), -1 where
+        padded; None of a reader without ``patch``."""
+        patches = self._layout.patches
+        return None if patches is None else patches.volumes.of(self._records)[1]
+
+    @property
+    def present(self) -> Present | tuple[Present, ...]:
+        """Which rows of each window are the episode's own: bool (B, W), False where a row was
+        repeated or zeroed, and in rows that ``mask`` leaves out. With several fields a tuple; None
+        for a field without a window."""
+        windows = self._layout.windows
+        if windows is None:
+            return (None,) * len(self._layout.rows) if self._several else None
+        found = tuple(windows.present(name, self.indices, self.mask) for name in windows.fields)
+        return found if self._several else found[0]
+
+    @property
+    def lengths(self) -> Served | tuple[Served, ...]:
+        """How many values of each sample are served, where samples differ in length: int64 (B,), of
+        windows of such rows (B, W), 0 in rows that ``mask`` leaves out. With several fields a
+        tuple, with None for those whose samples are alike; None where all are."""
+        each = self._layout.lengths
+        if not any(each):
+            return None
+        found = tuple(None if one is None else one.served(self.indices, self.mask) for one in each)
+        return found if self._several else found[0]
+
+
+class Batch(Taken, Generic[D, L]):
     """One minibatch; unpacks to ``(data, labels)``.
 
     * ``data``: (B, C, H, W) or as ``layout`` says; with several fields (``data_field``), or with
@@ -72,31 +149,17 @@ class Batch(Generic[D, L]):
         "_data",
         "_generation",
         "_labels",
-        "_records",
         "_ring",
         "_slot",
-        "epoch",
-        "indices",
-        "last",
-        "mask",
-        "step",
     )
 
     def __init__(self, ring: SlotRing | DeviceRing, slot: Slot, copy: bool) -> None:
-        plan = slot.plan
-        assert plan is not None
+        super().__init__(slot)
         data: Any
         labels: Any
         data, labels = ring.hand_out(slot, copy)
         self._data: D = data
         self._labels: L = labels
-        self.indices, self.mask = slot.served()
-        self._records = self.indices
-        if slot.patches is not None:
-            self.indices = slot.patches.volumes.of(self.indices)[0]
-        self.epoch = plan.epoch
-        self.step = plan.step
-        self.last = plan.last
         self._copied = copy
         if not copy and isinstance(ring, SlotRing):
             slot.batch = weakref.ref(self), weakref.ref(arrays_of(data)[0])
@@ -115,54 +178,6 @@ class Batch(Generic[D, L]):
         """The batch's labels, None without any; ReaderClosedError once it was given back."""
         self._check_held()
         return self._labels
-
-    @property
-    def source(self) -> npt.NDArray[np.int64] | None:
-        """Which set of the mix each row is of: int64 (B,), 0 for the first one, -1 where padded;
-        None of a reader without ``mix``."""
-        sets = self._slot.sets
-        if not sets:
-            return None
-        found = np.searchsorted(np.array(sets, np.int64), self.indices, side="right")
-        return np.where(self.indices < 0, -1, found)
-
-    @property
-    def episode(self) -> npt.NDArray[np.int64] | None:
-        """The episode of each row: int64 (B,), its number in the whole set, -1 where padded; None
-        of a set without episodes."""
-        windows = self._slot.windows
-        return None if windows is None else windows.episodes.of(self.indices)
-
-    @property
-    def place(self) -> npt.NDArray[np.int64] | None:
-        """Where each patch begins in its volume, on the axes that are cut: int64 (B, k), -1 where
-        padded; None of a reader without ``patch``."""
-        patches = self._slot.patches
-        return None if patches is None else patches.volumes.of(self._records)[1]
-
-    @property
-    def present(self) -> Present | tuple[Present, ...]:
-        """Which rows of each window are the episode's own: bool (B, W), False where a row was
-        repeated or zeroed, and in rows that ``mask`` leaves out. With several fields a tuple; None
-        for a field without a window."""
-        windows, slot = self._slot.windows, self._slot
-        if windows is None:
-            return (None,) * len(slot.rows) if slot.several else None
-        found = tuple(windows.present(name, self.indices, self.mask) for name in windows.fields)
-        return found if slot.several else found[0]
-
-    @property
-    def lengths(self) -> Served | tuple[Served, ...]:
-        """How many values of each sample are served, where samples differ in length: int64 (B,), of
-        windows of such rows (B, W), 0 in rows that ``mask`` leaves out. With several fields a
-        tuple, with None for those whose samples are alike; None where all are."""
-        slot = self._slot
-        if not any(slot.lengths):
-            return None
-        found = tuple(
-            None if one is None else one.served(self.indices, self.mask) for one in slot.lengths
-        )
-        return found if slot.several else found[0]
 
     def __iter__(self) -> Iterator[D | L]:
         self._check_held()
@@ -222,3 +237,11 @@ class Batch(Generic[D, L]):
             return f"<code>{html.escape(repr(self))}: given back</code>"
         made: str = import_module("asyncreader.tools.notebook").batch_html(self)
         return made
+
+
+def taken(batch: Batch) -> Taken:
+    """What ``batch`` says beside data and labels, without its memory."""
+    found = Taken.__new__(Taken)
+    for name in Taken.__slots__:
+        setattr(found, name, getattr(batch, name))
+    return found

@@ -277,22 +277,23 @@ class Opened:
     def statistics(self, name: str) -> FieldStatistics:
         """Those of one field."""
         found = Moments()
-        for values in self._stored(self.source.part(name)):
+        for values in self._stored(name):
             found.add(values)
         return found.made()
 
-    def _stored(self, part: Source) -> Iterator[Array]:
+    def _stored(self, name: str) -> Iterator[Array]:
         """The stored values of all samples, some at a time: (n, C), (n, D) or (n,)."""
+        part = self.source.part(name)
         if self.source.patches is not None:
             yield from self._tiles(part)
             return
         spec = part.spec
         step = max(1, _MEASURED // max(1, 1 if spec.shape is None else spec.row_bytes))
         if spec.ragged:
-            yield from self._values(part)
+            yield from self._values(part, self.source.rows_of(name))
             return
         whole = self.source.windows is not None  # a row may be in many windows, or in none
-        count = part.facts.count if whole else self.length
+        count = self.source.rows_of(name) if whole else self.length
         for at in range(0, count, step):
             records = np.arange(at, min(at + step, count), dtype=np.int64)
             records = records if whole else self.records(records)
@@ -310,11 +311,11 @@ class Opened:
             raise self.source.told(bad.error)
         return out
 
-    def _values(self, part: Source) -> Iterator[Array]:
+    def _values(self, part: Source, rows: int) -> Iterator[Array]:
         """The values of samples of different length, each by itself."""
         offsets, whole = part.index.offsets, self.source.windows is not None
         assert offsets is not None
-        every = np.arange(part.facts.count if whole else self.length, dtype=np.int64)
+        every = np.arange(rows if whole else self.length, dtype=np.int64)
         for record in (every if whole else self.records(every)).tolist():
             most = int(offsets[record + 1]) - int(offsets[record])
             if most:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any, Final, Generic, Self, TypeVar
 
 import numpy as np
 
-from ..array_types import Bools, Int64
-from ..batch import Array, Batch, Present, Served
+from ..array_types import Bools
+from ..batch import Array, Batch, Taken, taken
 from ..errors import NothingQueuedError, ParamsError
 from ..params import Given, ReaderKeywords, ReaderParams
 from ..reader import AsyncReader
@@ -84,29 +83,6 @@ def check_signed(wrapped: bool) -> None:
             found=f"a label of {1 << 63} or more",
             hint='leave out last_batch="pad" and on_error="zero", or store smaller labels',
         )
-
-
-@dataclass(frozen=True, eq=False)
-class Taken:
-    """What a Batch says beside data and labels, as numpy arrays that stay valid.
-
-    ``indices``: int64 (B,), record numbers in the file, -1 where padded; ``mask``: bool (B,), False
-    for padded or zeroed rows; ``epoch``; ``step``: its number in the epoch; ``last``: whether it is
-    the last one of its epoch. ``episode``, ``source``: int64 (B,); ``place``: int64 (B, k);
-    ``present``: bool (B, W), and ``lengths``: int64 (B,), of several fields tuples. Each is None
-    where the dataset has no such thing; see Batch.
-    """
-
-    indices: Int64
-    mask: Bools
-    epoch: int
-    step: int
-    last: bool
-    episode: Int64 | None = None
-    source: Int64 | None = None
-    place: Int64 | None = None
-    present: Present | tuple[Present, ...] = None
-    lengths: Served | tuple[Served, ...] = None
 
 
 class Loader(Generic[Item]):
@@ -294,22 +270,6 @@ class Loader(Generic[Item]):
     def __reduce__(self) -> tuple[object, ...]:
         _, (given, _) = self.reader.__reduce__()
         return _reopen, (type(self), given, self._options(), self.state_dict())
-
-
-def taken(batch: Batch) -> Taken:
-    """What ``batch`` was made of, without its memory."""
-    return Taken(
-        batch.indices,
-        batch.mask,
-        batch.epoch,
-        batch.step,
-        batch.last,
-        batch.episode,
-        batch.source,
-        batch.place,
-        batch.present,
-        batch.lengths,
-    )
 
 
 def _reopen(

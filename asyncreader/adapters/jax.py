@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypeAlias, TypeV
 
 import numpy as np
 
-from ..batch import Array, Batch
+from ..batch import Array, Batch, Taken, taken
 from ..errors import ParamsError
 from ..params import Given, ReaderKeywords
 from ..sampling.schedule import Cursor
-from .base import Loader, Taken, flat_labels, marked, need, of_each, taken
+from .base import Loader, flat_labels, marked, need, of_each
 
 if TYPE_CHECKING:
     import jax

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Final, TypeAlias, Unpack
 
 import numpy as np
 
-from ..batch import Array, Batch
+from ..batch import Array, Batch, taken
 from ..errors import FinishedError
 from ..params import Given, ReaderKeywords, given_params
 from ..sampling.schedule import Cursor
-from .base import Loader, flat_labels, need, taken
+from .base import Loader, flat_labels, need
 
 if TYPE_CHECKING:
     from keras.utils import PyDataset

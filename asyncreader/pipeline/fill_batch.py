@@ -320,7 +320,7 @@ class BatchFiller:
         """Run the stages on a filled batch. What one raises is the error of the whole batch."""
         plan = slot.plan
         assert plan is not None
-        if slot.bad or slot.patches is not None:  # stages are told what is served
+        if slot.bad or slot.layout.patches is not None:  # stages are told what is served
             records, mask = slot.served()
             plan = plan._replace(indices=self.source.shown(records), valid=mask)
         for number, stage in enumerate(self.stages):

@@ -111,17 +111,7 @@ class SlotLayout:
         view: Callable[[Sequence[Array]], tuple[Array, ...]],
     ) -> list[Slot]:
         """``count`` slots; ``view`` takes the rows of each field and returns what the user sees."""
-        return [
-            Slot(
-                number,
-                self.memory(allocate, view),
-                self.sets,
-                self.windows,
-                self.lengths,
-                self.patches,
-            )
-            for number in range(count)
-        ]
+        return [Slot(number, self.memory(allocate, view), self) for number in range(count)]
 
     def memory(
         self, allocate: Allocate, view: Callable[[Sequence[Array]], tuple[Array, ...]]
@@ -176,42 +166,28 @@ class Slot(RingSlot):
     """The buffers of one batch, allocated once, and what is being done with them.
 
     ``rows``, ``made``: see :class:`SlotMemory`; ``labels``: (B, ...) or None; ``out``,
-    ``out_labels``, ``several``: the last of ``made``, which is handed out; ``sets``, ``windows``,
-    ``lengths``, ``patches``: see :class:`SlotLayout`.
+    ``out_labels``, ``several``: the last of ``made``, which is handed out; ``layout``: that of all
+    slots of the ring.
     """
 
     __slots__ = (
         "bad",
         "batch",
         "labels",
-        "lengths",
+        "layout",
         "made",
         "memory",
         "out",
         "out_labels",
-        "patches",
         "rows",
-        "sets",
         "several",
-        "windows",
     )
 
     plan: BatchPlan | None
 
-    def __init__(
-        self,
-        number: int,
-        memory: SlotMemory,
-        sets: tuple[int, ...] = (),
-        windows: Windows | None = None,
-        lengths: tuple[Lengths | None, ...] = (),
-        patches: Patches | None = None,
-    ) -> None:
+    def __init__(self, number: int, memory: SlotMemory, layout: SlotLayout) -> None:
         super().__init__(number)
-        self.sets = sets
-        self.windows = windows
-        self.lengths = lengths
-        self.patches = patches
+        self.layout = layout
         self.use(memory)
         #: What was handed out last: weak references to the batch and to its first array.
         self.batch: tuple[weakref.ref[Any], weakref.ref[Array]] | None = None

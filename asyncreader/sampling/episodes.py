@@ -91,14 +91,20 @@ def joined_episodes(parts: list[Episodes], kind: str) -> Episodes:
     shared = [name for name in parts[0].splits if all(name in one.splits for one in parts)]
     fields = {}
     for name in dict.fromkeys(name for one in parts for name in one.fields):
-        starts, extras, before = [], set(), 0
-        for one in parts:
-            own = one.fields.get(name) or FieldRows(one.starts)
-            starts.append(own.starts + before)
-            extras.add(own.extra)
-            before += field_count(one, own)
+        own = [one.fields.get(name) or FieldRows(one.starts) for one in parts]
+        extras = {rows.extra for rows in own}
+        # what one row beside one row is, the other files say
+        unsure = (e.lengths.max() for e, rows in zip(parts, own, strict=True) if rows.extra == 0)
+        if extras == {0, None} and max(unsure) == 1:
+            extras = {None}
         if len(extras) > 1:
-            raise ParamsError(f"field {name!r} has as many rows as the others in some files only")
+            raise ParamsError(
+                f"field {name!r} has as many rows as the others in some files only",
+                found="one row for each episode" if None in extras else "one row more",
+                hint="leave out the field, or the files whose episodes have other rows of it",
+            )
+        before = np.cumsum([0, *map(field_count, parts, own)]).tolist()
+        starts = [rows.starts + first for rows, first in zip(own, before, strict=False)]
         fields[name] = FieldRows(np.concatenate(starts), extras.pop())
     return Episodes(
         kind,

@@ -30,15 +30,17 @@ def episodes_of(
     A field may have one row more than the others, or one for each episode.
     """
     table = np.array(list(lengths.values()))
-    several = (table != 1).any(axis=1)
+    there = table.any(axis=0)
+    several = ((table != 1) & there).any(axis=1)
     # one row beside a field of two is not one for each episode
     single = ~several & (table.max(initial=0) > 2)
     base = table[~single].min(axis=0) if (~single).any() else table.min(axis=0)
     extras: dict[str, int | None] = {}
     for name, rows, alone in zip(lengths, table, single.tolist(), strict=True):
-        extra = rows - base
-        if not alone and ((extra != extra[0]) | (extra > 1)).any():
-            wrong = int(np.argmax((extra != extra[0]) | (extra > 1)))
+        extra, first = rows - base, int(np.argmax(there))
+        differs = ((extra != extra[first]) | (extra > 1)) & there
+        if not alone and differs.any():
+            wrong = int(np.argmax(differs))
             found = ", ".join(f"{one} {of[wrong]}" for one, of in lengths.items())
             raise FormatError(
                 "the fields of an episode have different numbers of rows",
@@ -46,14 +48,8 @@ def episodes_of(
                 found=f"{names[wrong] if names else f'episode {wrong}'}: {found}",
                 expected="as many in each, or one more in some fields, or one alone",
             )
-        extras[name] = None if alone else int(extra[0])
-    kept = np.flatnonzero(base)
-    if not kept.size:
-        raise FormatError(
-            "this dataset has no rows in any episode",
-            path=path,
-            found=f"{base.size} empty episodes",
-        )
+        extras[name] = None if alone else int(extra[first])
+    kept = _not_empty(base, path)
     ends = np.cumsum(base[kept])
     fields = {}
     for name, rows in lengths.items():
@@ -62,6 +58,18 @@ def episodes_of(
             fields[name] = FieldRows(np.cumsum(own) - own, extras[name])
     chosen = tuple(names[i] for i in kept.tolist()) if names else ()
     return Episodes(kind, ends, chosen, {}, base.size - kept.size, fields), kept
+
+
+def _not_empty(rows: Int64, path: str) -> Int64:
+    """The numbers of the episodes that have rows. FormatError where none has."""
+    kept = np.flatnonzero(rows)
+    if not kept.size:
+        raise FormatError(
+            "this dataset has no rows in any episode",
+            path=path,
+            found=f"{rows.size} empty episodes",
+        )
+    return kept
 
 
 def checked_ends(table: Array, name: str, path: str) -> Int64:
@@ -112,20 +120,18 @@ def ends_of_flags(flags: list[Array], rows: int) -> Int64:
 def flat_episodes(ends: Int64, counts: dict[str, int], kind: str, path: str) -> Episodes:
     """The episodes of fields whose rows follow each other. A field of as many rows as there are
     episodes has one for each. FormatError where the last end is not the number of rows."""
-    rows = np.diff(ends, prepend=0)
-    lengths, total = {}, int(ends[-1])
-    for name, count in counts.items():
-        if count == ends.size and count != total:
-            lengths[name] = np.ones_like(ends)
-        elif count == total:
-            lengths[name] = rows
-        else:
+    total = int(ends[-1])
+    of_each = {name: count for name, count in counts.items() if count != total}
+    for name, count in of_each.items():
+        if count != ends.size or len(of_each) == len(counts):
             raise FormatError(
                 "the last episode does not end with the last row",
                 path=path,
                 found=f"{total} rows by {kind}, {count} rows of {name!r}",
             )
-    return episodes_of(lengths, kind, path)[0]
+    kept = _not_empty(np.diff(ends, prepend=0), path)
+    each = {name: FieldRows(kept, None) for name in of_each}
+    return Episodes(kind, ends[kept], empty=ends.size - kept.size, fields=each)
 
 
 def along_axis(shapes: Mapping[str, tuple[int, ...]], path: str) -> Episodes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import pickle
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -15,7 +16,9 @@ import pytest
 from frameworks import LABELS, SMALL, STEPS, check, is_whole_epoch
 
 from asyncreader import AsyncReader, ParamsError
+from asyncreader.adapters.base import Loader
 from asyncreader.adapters.generator import endless
+from asyncreader.batch import Taken
 
 
 def seen(batches: Any, count: int) -> list[list[int]]:
@@ -132,3 +135,75 @@ def test_frameworks_are_not_loaded() -> None:
         "assert not {'torch', 'jax', 'keras'} & set(sys.modules)\n"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+class Plain(Loader[Any]):
+    """A loader without a framework."""
+
+    def _convert(self, batch: Any) -> Any:
+        return batch.data.copy()
+
+
+def sets_of_others(folder: Path) -> list[dict[str, Any]]:
+    """Windows, rows of different length, patches and a mix."""
+    path, other = str(folder / "a.h5"), str(folder / "b.h5")
+    for name in (path, other):
+        with h5py.File(name, "w") as file:
+            file["rows"], file["ends"] = np.arange(60.0).reshape(20, 3), [7, 9, 20]
+            file["parts"], file["parts_offsets"] = np.arange(20.0), np.array([0, 4, 4, 20])
+            file["volume"] = np.arange(8 * 9 * 10).reshape(8, 9, 10)
+    window = {"data_field": "rows", "episodes": "ends:ends", "window": (-2, 2)}
+    patch = {"data_field": "volume", "patch": (4, 4, 4), "sample_axis": None, "patch_at": "grid"}
+    sets: list[dict[str, Any]] = [
+        {"path": path, "window_edge": "zero", **window},
+        {"path": path, "data_field": "parts", "max_length": 6},
+        {"path": path, **patch},
+        {"mix": {path: 0.5, other: 0.5}, "data_field": "rows"},
+    ]
+    more = {"batch_size": 2, "shuffle": True, "labels_field": None, "last_batch": "pad"}
+    return [{**more, **one} for one in sets]
+
+
+def test_last_has_what_a_batch_says(tmp_path: Path) -> None:
+    """``last`` says what the Batch said beside data and labels, also when its slot has been filled
+    again, the loader is closed, and in another process."""
+    beside = ("indices", "mask", "episode", "source", "place", "present", "lengths")
+    for params in sets_of_others(tmp_path):
+        kept = []
+        with Plain(None, params) as loader, AsyncReader(params) as reader:
+            for _, batch in zip(loader, reader, strict=True):
+                kept.append((loader.last, [getattr(batch, name) for name in beside]))
+        assert len(kept) > 1
+        assert any(one is not None for one in kept[0][1][2:])
+        for last, said in kept:
+            for held in (last, pickle.loads(pickle.dumps(last))):
+                for name, one in zip(beside, said, strict=True):
+                    np.testing.assert_array_equal(getattr(held, name), one)
+
+
+def test_a_step_works_out_what_is_asked_for_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A loop that reads nothing of ``last`` works out no rows of windows, lengths or places."""
+    asked: list[str] = []
+
+    def note(name: str) -> None:
+        really = getattr(Taken, name)
+
+        def noted(self: Taken) -> object:
+            asked.append(name)
+            return really.__get__(self)
+
+        monkeypatch.setattr(Taken, name, property(noted))
+
+    beside = ("episode", "source", "place", "present", "lengths")
+    for name in beside:
+        note(name)
+    for params in sets_of_others(tmp_path):
+        with Plain(None, params) as loader:
+            list(loader)
+            assert not asked
+            said = [getattr(loader.last, name) for name in beside]
+        assert any(one is not None for one in said)
+        assert tuple(asked) == beside
+        asked.clear()

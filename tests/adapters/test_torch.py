@@ -52,10 +52,6 @@ __all__ = ["sample_sets"]  # a fixture
 # -- tensors -------------------------------------------------------------------------------------
 
 
-#: What a Batch says that no tuple of a loader has.
-BESIDE = ("episode", "source", "place", "present", "lengths")
-
-
 def test_several_labels_are_a_tuple_of_tensors(tmp_path: Path) -> None:
     """Each of several labels is a tensor of its own, with -100 where integers are padded."""
     with h5py.File(tmp_path / "x.h5", "w") as file:
@@ -95,35 +91,6 @@ def test_order_is_the_readers() -> None:
                 assert (loader.last.epoch, loader.last.step) == (epoch, step)
                 np.testing.assert_array_equal(loader.last.indices, batch.indices)
                 assert loader.last.mask.all()
-
-
-def test_last_has_what_a_batch_says(tmp_path: Path) -> None:
-    """Windows, rows of different length, patches and a mix: the parts of a Batch that no tuple
-    has, and the same after the next step."""
-    path, other = str(tmp_path / "a.h5"), str(tmp_path / "b.h5")
-    for name in (path, other):
-        with h5py.File(name, "w") as file:
-            file["rows"], file["ends"] = np.arange(60.0).reshape(20, 3), [7, 9, 20]
-            file["parts"], file["parts_offsets"] = np.arange(20.0), np.array([0, 4, 4, 20])
-            file["volume"] = np.arange(8 * 9 * 10).reshape(8, 9, 10)
-    sets: list[dict[str, Any]] = [
-        {"data_field": "rows", "episodes": "ends:ends", "window": (-2, 2), "window_edge": "zero"},
-        {"data_field": "parts", "max_length": 6},
-        {"data_field": "volume", "patch": (4, 4, 4), "sample_axis": None, "patch_at": "grid"},
-        {"mix": {path: 0.5, other: 0.5}, "data_field": "rows"},
-    ]
-    for given in sets:
-        params = {"batch_size": 2, "shuffle": True, "labels_field": None, **given}
-        where = {} if "mix" in given else {"path": path}
-        with TorchReader(params, **where) as loader, AsyncReader(params, **where) as reader:
-            kept = []
-            for _, batch in zip(loader, reader, strict=True):
-                said = [getattr(batch, name) for name in BESIDE]
-                kept.append((loader.last, said))
-            assert any(one is not None for one in kept[0][1])
-            for last, said in kept:
-                for name, one in zip(BESIDE, said, strict=True):
-                    np.testing.assert_array_equal(getattr(last, name), one)
 
 
 @pytest.mark.parametrize("zero_copy", [False, True])

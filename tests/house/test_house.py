@@ -67,7 +67,7 @@ def test_reader_methods() -> None:
     """What users call on a reader and a batch: nothing gets lost, nothing slips in."""
 
     def public(kind: type) -> list[str]:
-        return sorted(name for name in vars(kind) if not name.startswith("_"))
+        return sorted(name for name in dir(kind) if not name.startswith("_"))
 
     assert public(asyncreader.AsyncReader) == [
         *("class_counts", "class_to_idx", "classes", "close", "count", "cursor", "data_shape"),

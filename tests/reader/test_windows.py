@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+import asyncreader
 from asyncreader import AsyncReader, Batch, FormatError, ParamsError
 from asyncreader.sources.hdf5 import chunks
 
@@ -448,6 +449,54 @@ def test_a_row_for_each_episode(tmp_path: Path) -> None:
             np.testing.assert_array_equal(batch.data[0], words[batch.episode])
 
 
+def test_a_row_for_each_episode_beside_odd_ones(tmp_path: Path) -> None:
+    """A row for each episode stays that of its episode where others are empty, where all have two
+    rows, and where a file's one episode has one row; its statistics are of all its rows."""
+    with h5py.File(tmp_path / "flat.h5", "w") as file:
+        file["x"], file["who"] = np.arange(9.0), np.array([10, 20, 30, 40, 50])
+        file["ends"] = [3, 3, 7, 9, 9]
+        file["y"], file["whose"], file["twos"] = np.arange(4.0), np.array([1, 2]), [2, 4]
+    names = {"x": ["x", "who"], "y": ["y", "whose"]}
+    with asyncreader.open(
+        tmp_path / "flat.h5", data_field=names["x"], episodes="ends:ends"
+    ) as stored:
+        assert stored[:][1].tolist() == [10, 10, 10, 30, 30, 30, 30, 40, 40]
+        assert stored.statistics()["x"].count == 9
+        assert stored.statistics()["who"].max == 40
+    with asyncreader.open(
+        tmp_path / "flat.h5", data_field=names["y"], episodes="ends:twos", window={"y": [0, 1]}
+    ) as stored:
+        assert [part.tolist() for part in stored[:]] == [[[0, 1], [2, 3]], [1, 2]]
+    for number, rows in enumerate((4, 1, 3)):
+        with h5py.File(tmp_path / f"one_{number}.h5", "w") as file:
+            file["x"], file["who"] = np.full((rows, 2), number), np.array([number])
+    with asyncreader.open(
+        str(tmp_path / "one_*.h5"), data_field=["who", "x"], episodes="files", window={"x": 1}
+    ) as stored:
+        assert stored[:][0].tolist() == stored[:][1][:, 0, 0].tolist() == [0] * 4 + [1] + [2] * 3
+    with h5py.File(tmp_path / "one_3.h5", "w") as file:
+        file["x"], file["who"] = np.zeros((3, 2), int), np.arange(3)
+    with pytest.raises(ParamsError, match="'who' has as many rows as the others in some files"):
+        AsyncReader(str(tmp_path / "one_*.h5"), data_field=["who", "x"], episodes="files")
+
+
+def test_an_empty_group_beside_a_row_more(tmp_path: Path) -> None:
+    """Of a set whose observations have a row more, a group without any row is empty, too; the
+    statistics are of all observations."""
+    with h5py.File(tmp_path / "set.h5", "w") as file:
+        for number, rows in enumerate((2, 0, 3)):
+            group = file.create_group(f"episode_{number}")
+            group["action"] = np.full((rows, 1), number)
+            group["observation"] = np.arange(rows + 1 if rows else 0)
+    fields = ["action", "observation"]
+    with asyncreader.open(tmp_path / "set.h5", data_field=fields, as_dict=True) as stored:
+        rows = stored[:]
+        assert rows["episode"].tolist() == [0, 0, 1, 1, 1]
+        assert rows["action"][:, 0].tolist() == [0, 0, 2, 2, 2]
+        assert rows["observation"].tolist() == [0, 1, 0, 1, 2]
+        assert stored.statistics()["observation"].count == 7
+
+
 def test_labels_are_those_of_the_anchor(tmp_path: Path) -> None:
     """Labels are not windows: they are those of the row at which the window begins."""
     known = ends(tmp_path, "contiguous")
@@ -458,6 +507,19 @@ def test_labels_are_those_of_the_anchor(tmp_path: Path) -> None:
         for batch in reader:
             np.testing.assert_array_equal(batch.labels, labels[batch.indices])
             assert batch.present.shape == (3, 2)  # one field: no tuple
+
+
+def test_labels_of_rows_beside_values_with_offsets(tmp_path: Path) -> None:
+    """Labels go with rows whose values differ in length, which are another number than rows."""
+    with h5py.File(tmp_path / "set.h5", "w") as file:
+        file["hits"], file["hits_offsets"] = np.arange(7.0), np.array([0, 2, 2, 7])
+        file["labels"], file["grade"], file["ends"] = [5, 6, 7], [8, 9], [1, 3]
+    given: dict[str, Any] = {"data_field": "hits", "offsets_field": "hits_offsets"}
+    given |= {"path": tmp_path / "set.h5", "max_length": 5, "episodes": "ends:ends"}
+    with asyncreader.open(given, window=1, labels_field=["labels", "grade"]) as stored:
+        data, (labels, grades) = stored[:]
+        assert data[:, 0, 0].tolist() == [0, 0, 2]
+        assert (labels.tolist(), grades.tolist()) == ([5, 6, 7], [8, 9, 9])
 
 
 def test_outside_at_most(tmp_path: Path) -> None:
@@ -881,12 +943,12 @@ def test_block_windows_decode_a_chunk_once(tmp_path: Path, monkeypatch: pytest.M
         for i in range(20):
             rows = np.full((60, 50), i, np.uint8)
             file.create_dataset(f"demo_{i}/a", data=rows, chunks=(10, 25), compression="gzip")
-    decoded = []
+    decoded: list[int] = []
     really = chunks.ChunkSource._decode
 
-    def note(self: chunks.ChunkSource, number: int, *rest: Any) -> np.ndarray:
-        decoded.append(number)
-        return really(self, number, *rest)
+    def note(self: chunks.ChunkSource, numbers: np.ndarray, *rest: Any) -> Any:
+        decoded.extend(numbers.tolist())
+        return really(self, numbers, *rest)
 
     monkeypatch.setattr(chunks.ChunkSource, "_decode", note)
     with AsyncReader(

@@ -762,3 +762,24 @@ def test_an_object_after_the_first_ten_thousand(
     monkeypatch.setattr(structure, "OBJECTS", -1)
     with pytest.raises(FormatError, match="a tree that does not go down"):
         open_source(path)
+
+
+def test_a_group_after_the_first_ten_thousand(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The tree of names of a group that the walk through the whole file left out is checked when
+    the group is reached, before the HDF5 library follows it."""
+    path = tmp_path / "a.h5"
+    with h5py.File(path, "w", libver="earliest") as file:
+        file["first/late/data"] = IMAGES
+        header = h5py.h5o.get_info(file["first/late"].id).addr
+    content = bytearray(path.read_bytes())
+    kind, tree = struct.unpack_from("<HxxxxxxQ", content, header + 16)
+    assert (kind, content[tree : tree + 5]) == (0x11, b"TREE\0")  # a symbol table, in a tree
+    asked = Request(data="first/late/data", labels=None)
+    monkeypatch.setattr(structure, "OBJECTS", -1)
+    open_source(path, asked).close()
+    content[tree + 5] = 200
+    path.write_bytes(content)
+    with pytest.raises(FormatError, match="a tree that does not go down"):
+        open_source(path, asked)

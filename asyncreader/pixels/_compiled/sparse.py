@@ -21,7 +21,9 @@ def _adder(name: str, number: Any) -> Callable[..., None]:
     """The kernel ``name``, for values of one type."""
 
     @kernel(
-        *(offsets_type, number[::1], offsets_type, types.uint8[::1], offsets_type),
+        *(offsets_type, number[::1], offsets_type, types.uint8[::1]),
+        # the table of columns, which worker processes share
+        types.Array(types.int64, 1, "C", readonly=True),
         *(offsets_type, i8, i8, number[::1], offsets_type),
         name=name,
     )

@@ -36,8 +36,7 @@ class ChunkVolumes:
     def serve(self, facts: SetFacts, index: FieldIndex, file: ByteFile | None) -> Source:
         """A source that reads them from ``file``."""
         assert file is not None
-        library = None if self.library is None else self.library(file, self.grid)
-        return ChunkPatches(facts, index, file, self, library)
+        return ChunkPatches(facts, index, file, self)
 
 
 class _Shares(NamedTuple):
@@ -74,16 +73,11 @@ class ChunkPatches(PatchSource):
     number of decoded chunks is remembered."""
 
     def __init__(
-        self,
-        facts: SetFacts,
-        index: FieldIndex,
-        file: ByteFile,
-        volumes: ChunkVolumes,
-        library: LibraryChunks | None,
+        self, facts: SetFacts, index: FieldIndex, file: ByteFile, volumes: ChunkVolumes
     ) -> None:
-        super().__init__(facts, index, file, file.store, volumes.stored)
+        super().__init__(facts, index, file, volumes.stored)
         self._grid = grid = volumes.grid
-        self._library = library
+        self._library = None if volumes.library is None else volumes.library(file, grid)
         #: decoded chunks, and the number of the first one of this file there
         self.cache, self._first = _cache([grid]), 0
         sides, item = (grid.chunk, volumes.stored.box), grid.dtype.itemsize
@@ -93,7 +87,7 @@ class ChunkPatches(PatchSource):
             for one in sides
         )
         #: chunks are copied from where they lie
-        self._plain = not grid.filters and library is None and not self.store.remote
+        self._plain = not grid.filters and self._library is None and not self.store.remote
 
     @staticmethod
     def remember(files: Sequence[ChunkPatches]) -> None:

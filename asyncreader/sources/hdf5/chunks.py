@@ -174,8 +174,7 @@ class Chunks:
     def serve(self, facts: SetFacts, index: FieldIndex, file: ByteFile | None) -> Source:
         """A source that reads them from ``file``."""
         assert file is not None
-        library = None if self.library is None else self.library(file, self.grid)
-        return ChunkSource(facts, index, file, self, library=library)
+        return ChunkSource(facts, index, file, self)
 
 
 @contextmanager
@@ -312,16 +311,14 @@ class ChunkSource(BaseSource):
         index: FieldIndex,
         file: ByteFile,
         chunks: Chunks,
-        *,
-        library: LibraryChunks | None = None,
         cached: tuple[ChunkCache, int] | None = None,
     ) -> None:
-        super().__init__(facts, index, file, file.store)
+        super().__init__(facts, index, file)
         grid, axis, lead = chunks.grid, chunks.axis, chunks.lead
         self._grid = grid
         self._axis = axis
         self._lead = lead
-        self._library = library
+        self._library = None if chunks.library is None else chunks.library(file, grid)
         pieces = Pieces.of(grid.shape, grid.chunk, grid.dtype.itemsize, axis, lead)
         self._pieces = pieces
         #: a piece is one chunk
@@ -354,8 +351,7 @@ class ChunkSource(BaseSource):
     def offsets(self, records: Int64) -> Int64:
         """Byte offsets in the file of the (first) chunk that each record lies in."""
         behind = math.prod(self._grid.grid[self._axis + self._lead :])
-        first: Int64 = self._grid.offsets[self._places(records)[0] * behind]
-        return first
+        return self._grid.offsets[self._places(records)[0] * behind]
 
     def close(self) -> None:
         super().close()
@@ -400,8 +396,7 @@ class ChunkSource(BaseSource):
         """The numbers of all chunks of some pieces."""
         if self._single:
             return pieces
-        every: Int64 = (pieces[:, None] * self._cuts.step + self._cuts.numbers).reshape(-1)
-        return every
+        return (pieces[:, None] * self._cuts.step + self._cuts.numbers).reshape(-1)
 
     @cached_property
     def _sample_shape(self) -> tuple[int, ...]:
