@@ -7,7 +7,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from ..array_types import Array, Int64, UInt64
+from ..array_types import Array, Bools, Int64, UInt64
 from ..errors import ParamsError, SampleError
 from ..keyed_random import uniforms
 from .specs import OutputSpec
@@ -45,6 +45,10 @@ class Stretches(NamedTuple):
             drawn = uniforms(np.ascontiguousarray(keys), LENGTH_DRAW) * (room + 1)
             starts = starts + np.minimum(drawn.astype(np.int64), room)
         return cls(starts, np.minimum(lengths, most))
+
+    def pick(self, which: Bools) -> Stretches:
+        """Those of some of the samples."""
+        return Stretches(self.starts[which], self.served[which])
 
     def pieces(self, rows: Int64, most: int) -> Iterator[tuple[Int64, Int64, Int64]]:
         """The values, some at a time, of samples that go to ``rows`` of ``most`` values: how many

@@ -108,10 +108,14 @@ class Grown:
     def kinds(self) -> tuple[Kind, ...]:
         """What raw samples of each field must be; () of encoded ones."""
         common = self.manifest.common
-        if common.encoding != "raw" or common.shape is None:
+        if common.encoding not in fmt.PLAIN or common.shape is None:
             return ()
         fields: Sequence[Common | fmt.FieldMeta] = (common, *common.fields)
-        made = (Packed(b"", one.shape, 0, one.dtype, one.channels > 0) for one in fields)
+        some = {fmt.RAGGED: np.zeros(1, np.int64)}  # lengths
+        made = (
+            Packed(b"", one.shape, 0, one.dtype, one.channels > 0, some.get(one.encoding))
+            for one in fields
+        )
         return tuple(one.kind(True) for one in made)
 
     def fit(self, samples: Samples, shown: str) -> None:

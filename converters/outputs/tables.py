@@ -48,7 +48,8 @@ class Paths:
 class FieldTables:
     """The tables of one field, on disk, in record order.
 
-    ``offsets``: (N+1,) int64, of the encoded samples in their blob, None for raw; ``checksums``:
+    ``offsets``: (N+1,) int64, of the encoded samples in their blob, or of those of different length
+    in their values, None for raw; ``checksums``:
     (N,) uint64; ``paths``: None where none are known.
     """
 
@@ -63,9 +64,11 @@ class FieldTables:
 
     def data(self) -> tuple[tuple[int, ...], str]:
         """Shape and dtype of all samples as one array: (N, H, W, C) of raw ones, else bytes."""
-        if self.offsets is not None:
+        if self.offsets is not None and self.meta.encoding != fmt.RAGGED:
             return (int(self.offsets[-1]),), "uint8"
         assert self.meta.shape is not None
+        if self.offsets is not None:
+            return (int(self.offsets[-1]), *self.meta.shape), self.meta.dtype
         return (self.checksums.size, *self.meta.shape), self.meta.dtype
 
     def digests(self) -> dict[str, str]:
@@ -107,7 +110,7 @@ class FieldRecords:
         self._checksums = Numbers("Q")
         self._ends = Numbers("q")
         self._ends.append(0)
-        self.bytes = 0
+        self._values = self.bytes = 0
         self._first: Packed | None = None
         self._shape: fmt.Shape | None = None
 
@@ -121,8 +124,11 @@ class FieldRecords:
         if isinstance(sample.checksum, int):
             self._checksums.append(sample.checksum)
             self._ends.append(self.bytes)
-        else:  # raw samples, which need no offsets
+        else:  # raw samples, which need no offsets unless they differ in length
             self._checksums.extend(sample.checksum)
+            if sample.lengths is not None:
+                self._ends.extend(self._values + np.cumsum(sample.lengths))
+                self._values += int(sample.lengths.sum())
 
     def tables(self, channels: int, paths: Paths | None) -> FieldTables:
         """All tables, with these paths; ``channels``: where the samples do not say it."""

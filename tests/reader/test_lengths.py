@@ -461,6 +461,31 @@ def test_other_numbers(tmp_path: Path) -> None:
         AsyncReader(params, data_field="hits.q", max_length=3, dtype="bool", shuffle=False)
 
 
+def negated(data: np.ndarray, labels: object) -> np.ndarray:
+    return -data.sum(axis=1)
+
+
+def test_postprocess_gets_rows_that_are_filled_up(tmp_path: Path) -> None:
+    """A postprocess gets (B, max_length), in which pad_value stands as it is given, not cast and
+    normalised; ``lengths`` are those of the samples, whatever it makes of them."""
+    with h5py.File(tmp_path / "set.h5", "w") as file:
+        file["x"], file["x_lengths"] = np.arange(1.0, 7.0), np.array([4, 0, 2])
+    with AsyncReader(
+        tmp_path / "set.h5",
+        data_field="x",
+        max_length=3,
+        pad_value=-9,
+        dtype="float32",
+        scale=10,
+        mean=5,
+        postprocess=negated,
+        batch_size=3,
+    ) as reader:
+        batch = next(iter(reader))
+        assert batch.data.tolist() == [-45, 27, -91]
+        assert batch.lengths.tolist() == [3, 0, 2]
+
+
 def test_windows_of_samples(tmp_path: Path) -> None:
     """Rows of different length have windows: (B, W, max_length), with a length for each row."""
     samples = made(WITH_EMPTY)
@@ -561,6 +586,14 @@ def test_whole_episodes_beside_others(tmp_path: Path) -> None:
         ({"data_field": "x", "overlong": "random"}, "overlong goes with max_length"),
         ({"data_field": "x", "max_length": 3, "overlong": "head"}, "overlong is not valid"),
         ({"data_field": "x", "max_length": 3, "mixup": 0.2}, "not beside samples of different"),
+        (
+            {"data_field": "x", "max_length": 3, "transform": np.negative},
+            "transform works on single",
+        ),
+        (
+            {"data_field": "x", "max_length": 3, "augment": ["random-grayscale"]},
+            "needs images.*no images",
+        ),
         ({"data_field": "x", "max_length": 3, "offsets_field": False}, "goes with whole episodes"),
         ({"data_field": "plain", "max_length": 3}, "goes with whole episodes"),
         ({"data_field": ["x", "plain"], "max_length": {"x": 1, "plain": 1}}, "field 'plain'"),
@@ -707,15 +740,19 @@ def test_long_samples_are_read_in_pieces(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_info_and_verify(tmp_path: Path) -> None:
     """``info`` says how long samples are, without max_length; a set without checksums can be
-    verified; it is no picture to be packed."""
+    verified, and copied with checksums."""
     known = offsets(tmp_path, "gzip")
     path = str(known.params["path"])
     result = CliRunner().invoke(cli, ["info", path, "-p", "data_field=in/x"])
     assert result.exit_code == 0, result.output
     assert "0 to 12 values, median 3.5" in result.output
     assert verify_file(path, params={"data_field": "in/x"}).ok
-    with pytest.raises(FormatError, match="can be converted"):
-        convert(path, tmp_path / "out.h5", params={"data_field": "in/x"})
+    target = tmp_path / "out.h5"
+    convert(path, target, params={"data_field": "in/x"}, progress=False)
+    assert verify_file(str(target)).checked == len(WITH_EMPTY)
+    with h5py.File(target) as file:
+        np.testing.assert_array_equal(file["data"][:], joined(known.samples, "x"))
+        np.testing.assert_array_equal(file["offsets"][:], offsets_of(known.samples, "x"))
 
 
 def test_a_row_for_each_episode_has_a_state(tmp_path: Path) -> None:
@@ -763,3 +800,9 @@ def test_files_without_rows_are_empty_episodes(tmp_path: Path) -> None:
         AsyncReader([tmp_path / "bag_0.h5", tmp_path / "bag_3.h5"], **given)
     with pytest.raises(FormatError, match="no samples"):
         AsyncReader([tmp_path / "bag_0.h5", tmp_path / "bag_1.h5"], data_field="x")
+    for wrong in ((2, 3), (4, 0)):  # of one field alone, or rows of nothing
+        with h5py.File(tmp_path / "bag_0.h5", "a") as file:
+            file.pop("y", None)
+            file["y"] = np.zeros(wrong)
+        with pytest.raises(FormatError, match=f"found x 0 x 2, y {wrong[0]} x {wrong[1]}"):
+            AsyncReader(str(tmp_path / "bag_*.h5"), **{**given, "data_field": ["x", "y"]})

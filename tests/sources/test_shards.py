@@ -737,7 +737,7 @@ def test_many_short_class_names(tmp_path: Path) -> None:
 
 def test_a_newer_manifest_says_so(folder: Path) -> None:
     """A manifest of a later version asks for an update."""
-    edit(folder, lambda facts: facts.update(version=3))
+    edit(folder, lambda facts: facts.update(version=4))
     with pytest.raises(FormatError, match="newer asyncreader"):
         open_source(folder)
 
