@@ -250,7 +250,9 @@ class Dataset(Generic[S]):
 
     @property
     def paths(self) -> list[str | None]:
-        """The path of the file that each sample was packed from; None where none is recorded."""
+        """The path of the file that each sample was packed from, or that it was added with; None
+        where none is recorded. All are read at each call. To look samples up by their paths:
+        ``{path: number for number, path in enumerate(dataset.paths)}``."""
         opened = self._now()
         looked, records = Inspector(opened.source.first), np.arange(opened.length, dtype=np.int64)
         chosen = opened.records(records).tolist()
@@ -376,8 +378,10 @@ class Dataset(Generic[S]):
 
     def _facts(self) -> dict[str, str]:
         source = self._now().source
-        words = [some(len(self), "sample")]
-        words += [] if source.windows is None else [source.windows.episodes.words]
+        words, windows = [some(len(self), source.noun)], source.windows
+        if windows is not None:
+            all_of_them = source.noun == "episode" and len(self) == windows.episodes.ends.size
+            words = [*words * (not all_of_them), windows.episodes.words]
         words += [] if source.patches is None else [source.patches.volumes.words]
         words += [
             f"{name} {'of many sizes' if one.shape is None else times(one.shape)} {one.dtype}"

@@ -45,6 +45,7 @@ from .stats import ReaderStats, Totals, total_seconds
 from .system.limits import usable_cores
 from .system.memory import aligned_empty
 from .system.signals import after_this
+from .text import some
 
 Shape: TypeAlias = tuple[int, ...]
 
@@ -72,7 +73,7 @@ class AsyncReader(Generic[D, L]):
         self._source: OpenSet | None = source
         self._dataset: Dataset | None = None
         self._facts_of_set = source.facts
-        self._encoding = source.spec.encoding
+        self._encoding, self._noun = source.spec.encoding, source.noun
         self._checked = bool(source.checked)
         arena: Arena | None = None
         on_device: DeviceRing | None = None
@@ -96,14 +97,8 @@ class AsyncReader(Generic[D, L]):
             if device is not None:
                 on_device = DeviceRing(self._ring, device, p.debug)
             self._batches_from: SlotRing | DeviceRing = on_device or self._ring
-            self._workers: ThreadWorkers | ProcessWorkers
-            if arena is None:
-                self._workers = ThreadWorkers(self._nthread, self._ring, filler, "asyncreader-fill")
-            else:
-                recipe = Recipe(p, layout, arena, build.build_worker)
-                self._workers = ProcessWorkers(
-                    self._nthread, self._ring, recipe, source.index, self._schedule
-                )
+            recipe = None if arena is None else Recipe(p, layout, arena, build.build_worker)
+            self._workers = self._make_workers(recipe, source)
             self._plans = PlanAhead(self._schedule)
             self._start = self._schedule.next_batch_at(Cursor())
             self._totals = Totals()
@@ -113,17 +108,8 @@ class AsyncReader(Generic[D, L]):
             self._fingerprint: str | None = None
             # before the workers start: whatever comes from then on, Ctrl-C too, ends them. It also
             # runs at interpreter exit, before threads and libraries are torn down
-            self._finalizer = weakref.finalize(
-                self,
-                _shut_down,
-                self._pid,
-                self._ring,
-                self._workers,
-                source,
-                filler,
-                on_device,
-                trace,
-            )
+            parts = self._pid, self._ring, self._workers, source, filler, on_device, trace
+            self._finalizer = weakref.finalize(self, _shut_down, *parts)
             self._workers.start()
         except BaseException:
             if hasattr(self, "_finalizer"):
@@ -135,6 +121,15 @@ class AsyncReader(Generic[D, L]):
             if arena is not None:
                 arena.close()
             raise
+
+    def _make_workers(
+        self, recipe: Recipe | None, source: OpenSet
+    ) -> ThreadWorkers | ProcessWorkers:
+        """Threads, or processes that work by ``recipe``."""
+        count, ring = self._nthread, self._ring
+        if recipe is None:
+            return ThreadWorkers(count, ring, self._filler, "asyncreader-fill")
+        return ProcessWorkers(count, ring, recipe, source.index, self._schedule)
 
     def _look_for_queue(self) -> None:
         """Have batches filled by compiled code from a queue, as soon as that can be."""
@@ -475,8 +470,9 @@ class AsyncReader(Generic[D, L]):
         if self._ring.closed or os.getpid() != self._pid:
             return {}
         facts, at, counts = self._facts_of_set, self._delivered, self._ring.counts()
+        drawn = " an epoch" if self.count != self._schedule.sampler.population else ""
         return {
-            "set": f"{facts.container}, {self._encoding}, {self.count} samples",
+            "set": f"{facts.container}, {self._encoding}, {some(self.count, self._noun)}{drawn}",
             "checks": f"verify {self._params.verify}"
             if self._checked
             else "unverified: no checksums",

@@ -157,8 +157,10 @@ class ReaderStats:
         bad = f"{self.bad_samples:,}"
         if self.bad_list:
             index, reason = self.bad_list[0]
-            more = ", ..." if self.bad_samples > 1 else ""
-            bad += f": record {index} ({reason}){more}"
+            again = {record for record, _ in self.bad_list} == {index}
+            again = again and len(self.bad_list) == self.bad_samples
+            more = f", {bad} times" if again else ", ..."
+            bad += f": record {index} ({reason})" + more * (self.bad_samples > 1)
         return [
             (
                 "served",

@@ -25,8 +25,8 @@ def in_time(seconds: float) -> str:
 
 
 def times(shape: Iterable[int]) -> str:
-    """ "224 x 224 x 3"."""
-    return " x ".join(map(str, shape))
+    """ "224 x 224 x 3", "one number"."""
+    return " x ".join(map(str, shape)) or "one number"
 
 
 def sides(height: int, width: int) -> str:

@@ -27,7 +27,8 @@ from .formats import packed as fmt
 from .formats.manifest import CONTAINERS, file_digest, manifest_path, read_manifest
 from .params import READ_BY, reading_params
 from .pixels import kernels
-from .pixels.transform import SCRATCH, decode_sample
+from .pixels.specs import OutputSpec
+from .pixels.transform import SCRATCH, RowTransform, decode_sample
 from .sources import (
     Inspector,
     OpenSet,
@@ -236,7 +237,8 @@ def _verify(path: str, source: OpenSet, how: _How, first: int = 0) -> VerifyRepo
     ]
     encoded = sum(part.spec.encoded for part in parts) if how.decode else 0
     # of fewer samples the work takes less time than loading numba
-    together = facts.count >= _MANY and all(map(_alike, parts))
+    differ = any(part.spec.ragged for part in parts)
+    together = facts.count >= _MANY and all(map(_alike, parts)) and not differ
     step = _RUN
     if together:
         step = max(_RUN, _TOGETHER // max(part.spec.row_bytes for part in parts))
@@ -313,6 +315,11 @@ def _check_run(
     """How many samples of a run are bad, and why."""
     bad, found = 0, list[str]()
     ahead = _ahead(source.first)
+    values = {
+        name: _bad_values(part, run)
+        for name, part in zip(source.names, source.parts, strict=True)
+        if part.spec.ragged
+    }
     for index in run:
         if stop.is_set():
             break
@@ -321,6 +328,10 @@ def _check_run(
         before = len(found)
         for name, part in zip(source.names, source.parts, strict=True):
             try:
+                if name in values:
+                    if index in values[name]:
+                        raise values[name][index]
+                    continue
                 data = Inspector(part).bytes(index)
                 if decode and part.spec.encoded:
                     _decode(part, index, data)
@@ -329,6 +340,13 @@ def _check_run(
                 found.append(f"field {name!r}: {exc}" if source.named else str(exc))
         bad += len(found) > before
     return bad, found
+
+
+def _bad_values(part: Source, run: range) -> dict[int, SampleError]:
+    """The samples of some length that are bad. Of a long one a part is in memory at a time."""
+    fill = RowTransform(part.spec, OutputSpec(max_length=1), part.facts.path)
+    errors = read_stored(part, np.arange(run.start, run.stop), fill, check=True)[1]
+    return {run.start + bad.row: bad.error for bad in errors}
 
 
 def _ahead(source: Source) -> int:

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Final, Unpack
 
 from asyncreader.errors import ParamsError
+from asyncreader.formats.packed import DATA
 from asyncreader.params import READ_BY, snake_case
 from asyncreader.system.limits import usable_cores
 from asyncreader.text import plain_name, slip
@@ -56,7 +57,19 @@ def check(
     sources = tuple(SRC("src", one) for one in (src if isinstance(src, list | tuple) else (src,)))
     if not sources:
         raise ParamsError("no source is named", expected="one path, or several")
+    if given.get("variable_length"):
+        raise ParamsError(
+            "variable_length is for samples that a program adds",
+            found="a folder or a dataset",
+            hint="leave it out: datasets are copied as they are",
+        )
     return _checked(sources, dst, given)
+
+
+#: Options that say what is done with samples that are in a dataset already.
+_OF_SETS: Final = frozenset(
+    ("append", "split", "stratify", "group_by", "select", "sample", "shuffle")
+)
 
 
 def check_writer(dst: PathLike, given: Mapping[str, object]) -> Options:
@@ -66,8 +79,9 @@ def check_writer(dst: PathLike, given: Mapping[str, object]) -> Options:
             raise ParamsError(
                 f"{name} is for folders of images and datasets",
                 found="samples that a program adds",
-                hint="write them to another file, and read both: path=[ONE, OTHER]"
-                if name == "append"
+                hint=f"write them to a file of their own, and convert that: convert(FILE, DST, "
+                f"{name}=...)"
+                if name in _OF_SETS
                 else None,
             )
     return _checked(("",), dst, given)
@@ -174,6 +188,12 @@ def _check_together(options: Options) -> None:
             f"resize {options.resize!r} needs a fixed shape",
             found="no size" if size is None else f"size {size}, the length of the shorter side",
             expected="size HxW (height x width)",
+        )
+    if options.differ(DATA) and (options.encoding not in (None, "raw") or size is not None):
+        raise ParamsError(
+            "images that are encoded or resized are not samples of different length",
+            found=f"encoding {options.encoding!r}, size {size}",
+            hint="variable_length names the fields that differ in length, without 'data'",
         )
     if options.compression is not None and options.format == "lmdb":
         raise ParamsError(

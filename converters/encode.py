@@ -5,6 +5,7 @@ Pure functions of their arguments, safe in any thread; what they call releases t
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -12,11 +13,11 @@ from typing import Final, TypeAlias
 
 import numpy as np
 import xxhash
-from PIL import Image
 
-from asyncreader.array_types import Array, UInt8, UInt64
+from asyncreader.array_types import Array, Int64, UInt64
 from asyncreader.checks import MAX_SIDE
 from asyncreader.errors import DecodeError, ParamsError
+from asyncreader.formats.packed import PLAIN
 from asyncreader.pixels import codec, kernels
 from asyncreader.pixels.geometry import nearest_pixels, resize_into
 from asyncreader.pixels.masks import decode_values, encode_values
@@ -48,7 +49,8 @@ class Packed:
     """One field of a sample as it is stored: bytes, (H, W, C) if that is known, XXH3-64.
 
     Or of several raw samples, one after the other: then ``checksum`` is uint64 (n,), and ``data``
-    is memory that changes later.
+    is memory that changes later. ``lengths``: of samples of different length, the values of each,
+    int64 (n,); ``shape`` is that of a value then.
     """
 
     data: bytes | memoryview
@@ -57,6 +59,7 @@ class Packed:
     dtype: str = "uint8"
     #: False: rows of numbers of any shape.
     picture: bool = True
+    lengths: Int64 | None = None
     #: Whether restart markers were put into it; None where that was not tried.
     rewritten: bool | None = None
     #: Whether the picture has 16 bits, and is served with 8.
@@ -72,16 +75,20 @@ class Packed:
         if isinstance(self.checksum, int):
             yield self.data
             return
-        size = len(self.data) // self.count
-        for start in range(0, len(self.data), size):
-            yield bytes(self.data[start : start + size])
+        ends = np.arange(1, self.count + 1) * (len(self.data) // self.count)
+        if self.lengths is not None:
+            assert self.shape is not None
+            ends = np.cumsum(self.lengths) * math.prod(self.shape) * np.dtype(self.dtype).itemsize
+        for start, end in itertools.pairwise([0, *ends.tolist()]):
+            yield bytes(self.data[start:end])
 
     def kind(self, raw: bool) -> Kind:
         """What must be equal in all samples of the field, as far as it is known."""
         if self.shape is None:
             return ()
         if not self.picture:
-            return (self.dtype, 0, *self.shape)
+            differ = () if self.lengths is None else ("of different length",)
+            return (self.dtype, 0, *self.shape, *differ)
         high, wide, channels = self.shape
         return (self.dtype, channels, high, wide) if raw else (self.dtype, channels)
 
@@ -98,7 +105,7 @@ def sample_bytes(sample: Sample) -> int:
 def kinds_of(sample: Sample, encodings: Sequence[str]) -> tuple[Kind, ...]:
     """The kind of each field, which is stored as ``encodings`` say."""
     stored = zip(sample, encodings, strict=True)
-    return tuple(field.kind(encoding == "raw") for field, encoding in stored)
+    return tuple(field.kind(encoding in PLAIN) for field, encoding in stored)
 
 
 def packed(
@@ -131,10 +138,23 @@ def packed_many(rows: Array, picture: bool) -> Packed:
     return Packed(each.reshape(-1).data, rows.shape[1:], sums, rows.dtype.name, picture)
 
 
+def packed_values(values: Array, lengths: Int64) -> Packed:
+    """Samples of different length: ``values`` (total, ...) of all, one after the other, of which
+    each has so many."""
+    values = np.asarray(values, values.dtype.newbyteorder("<"), order="C")
+    data = values.reshape(-1).view(np.uint8).data
+    ends = np.cumsum(lengths) * (math.prod(values.shape[1:]) * values.itemsize)
+    sums = np.array(
+        [xxhash.xxh3_64_intdigest(data[a:b]) for a, b in itertools.pairwise([0, *ends.tolist()])],
+        np.uint64,
+    )
+    return Packed(data, values.shape[1:], sums, values.dtype.name, False, lengths)
+
+
 def field_encoding(encoding: str) -> str:
     """How other fields are stored with pictures of an encoding: raw with raw pixels, else as PNG;
     always without loss."""
-    return "raw" if encoding == "raw" else "png"
+    return "raw" if encoding in PLAIN else "png"
 
 
 @dataclass(frozen=True)
@@ -181,7 +201,7 @@ class Recipe:
         if narrowed:
             pixels = (pixels >> 8).astype(np.uint8)
         if self.bits != 16:
-            pixels = _with_channels(pixels, self.channels)
+            pixels = codec.with_channels(pixels, self.channels)
         elif pixels.dtype.itemsize != 2:
             raise _not_deep("8 bits")
         return replace(self._stored(pixels, plan), narrowed=narrowed)
@@ -404,12 +424,3 @@ def _shorter_side(height: int, width: int, side: int) -> tuple[int, int]:
             expected=f"at most {codec.MAX_PIXELS} pixels",
         )
     return new
-
-
-def _with_channels(pixels: UInt8, channels: int) -> UInt8:
-    if pixels.shape[2] == channels:
-        return pixels
-    if channels == 3:
-        return np.repeat(pixels, 3, axis=2)
-    grey: UInt8 = np.asarray(Image.fromarray(pixels).convert("L"))[:, :, None]
-    return grey

@@ -102,6 +102,13 @@ def fields_of(value: Any) -> tuple[tuple[str, str], ...]:
     return tuple(folders)
 
 
+def names_of(value: Any) -> tuple[str, ...] | bool:
+    """True, False, a name, or several."""
+    if isinstance(value, bool):
+        return value
+    return tuple(map(checks.TEXT.take, [value] if isinstance(value, str) else value))
+
+
 def split_of(value: Any) -> tuple[tuple[str, float], ...]:
     """Names and shares: "train=0.8,val=0.2", or {"train": 0.8, "val": 0.2}."""
     if isinstance(value, str):

@@ -22,6 +22,7 @@ from .option_values import (
     Condition,
     bytes_of,
     fields_of,
+    names_of,
     read_of,
     select_of,
     size_of,
@@ -79,6 +80,7 @@ class ConvertKeywords(TypedDict, total=False):
     shards: int | None
     shard_size: int | str | None
     resume: bool
+    variable_length: bool | str | Sequence[str]
     append: bool
     split: str | Mapping[str, float] | None
     stratify: bool
@@ -113,6 +115,7 @@ class WriterKeywords(TypedDict, total=False):
     shards: int | None
     shard_size: int | str | None
     resume: bool
+    variable_length: bool | str | Sequence[str]
 
 
 @dataclass(frozen=True)
@@ -249,6 +252,13 @@ class Options:
         "continue an interrupted run that writes shards. Its finished shards are kept if they are "
         "whole and their images have not changed",
     )
+    variable_length: tuple[str, ...] | bool = parameter(
+        False,
+        Check("True, or names of fields", names_of, "object"),
+        "fields of samples that a program adds, such as `data`, whose first axis differs from "
+        "sample to sample; True: all of them. The values of all samples are stored one after the "
+        "other, with where each sample begins",
+    )
     append: bool = parameter(
         False,
         checks.FLAG,
@@ -339,6 +349,11 @@ class Options:
     def sharded(self) -> bool:
         """Whether the target is a folder of shards."""
         return self.append or self.shards is not None or self.shard_size is not None
+
+    def differ(self, field: str) -> bool:
+        """Whether samples that a program adds differ in length in this field."""
+        named = self.variable_length
+        return named if isinstance(named, bool) else field in named
 
     @property
     def kind(self) -> str:

@@ -12,7 +12,7 @@ from asyncreader.errors import AsyncReaderError, SourceError
 from asyncreader.params.declare import documented
 
 from .check_options import check
-from .inputs.items import Items, count_of, give, is_paths
+from .inputs.items import DatasetItems, Items, count_of, give, is_paths
 from .inputs.opening import open_samples
 from .inputs.samples import Samples
 from .options import OPTIONS, ConvertKeywords, Options, PathLike
@@ -21,7 +21,7 @@ from .outputs.disk import is_full, no_temporary_space
 from .outputs.one_file import Order, Packing, all_bad, all_skipped, data_file, told
 from .outputs.publish import Target
 from .outputs.shards import pack_shards
-from .progress import shown
+from .progress import Progress, shown
 from .report import ConvertReport
 from .writer import Writer
 
@@ -40,7 +40,9 @@ def convert(
 
     ``src`` may also be samples: an array (n, ...), a tuple of arrays (data, labels), a dict of
     arrays, or an iterable or map-style dataset of arrays, of tuples (data, label) or of dicts with
-    "data" (or "image"), "label", "path" and other fields. They are given to a :class:`Writer`.
+    "data" (or "image"), "label", "path" and other fields. They are given to a :class:`Writer`. So
+    are those of an :class:`asyncreader.Dataset`: as it serves them, with labels, classes and paths,
+    its first field as ``data`` and the others by their names.
 
     The target appears under its name when it is complete, verified and on the disk; on any error
     it is as it was (finished shards are kept next to it, for ``resume``). Raises
@@ -94,8 +96,20 @@ def _convert(src: Any, dst: PathLike, keywords: ConvertKeywords) -> ConvertRepor
 
 def _convert_items(src: Items, dst: PathLike, keywords: ConvertKeywords) -> ConvertReport:
     """Give samples that are no files to a Writer."""
+    from asyncreader.dataset import Dataset
+
     options: dict[str, Any] = dict(keywords)
     progress = options.pop("progress")
+    with contextlib.ExitStack() as opened:
+        if isinstance(src, Dataset):
+            src = opened.enter_context(DatasetItems(src))
+            options.setdefault("classes", src.classes)
+        return _give_all(src, dst, options, progress)
+
+
+def _give_all(
+    src: Items, dst: PathLike, options: dict[str, Any], progress: Progress | None
+) -> ConvertReport:
     count = count_of(src)
     with Writer(dst, **options) as writer:
         for done in give(src, writer):

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import heapq
-import io
 import itertools
 import mmap
 import tempfile
@@ -20,6 +19,7 @@ from typing import IO, Any, Final, TypeAlias
 import numpy as np
 
 from asyncreader.array_types import Array, Int64
+from asyncreader.system.memory import aligned_empty
 
 #: The path of a sample, as bytes, by its number; :class:`Strings` give it.
 PathOf: TypeAlias = Callable[[int], bytes]
@@ -37,31 +37,50 @@ def _temporary() -> IO[bytes]:
     return tempfile.TemporaryFile("w+b", buffering=_BUFFER, prefix="asyncreader-")
 
 
-def _written(file: IO[bytes] | None, data: bytes | memoryview) -> IO[bytes]:
-    """Write to a table's file, which begins in memory; the file that it is in now."""
-    assert file is not None, "frozen"
-    if isinstance(file, io.BytesIO) and file.tell() + len(data) > HELD:
-        held = file
-        file = _temporary()
-        file.write(held.getbuffer())
-    file.write(data)
-    return file
+class _Bytes:
+    """The bytes of a table: in memory, or in a file when there are more than ``HELD``.
 
+    The memory is asked for at once, which takes none before it is written to: what grows is copied
+    again and again.
+    """
 
-def _close(file: IO[bytes] | None) -> None:
-    """Close, and ignore a full disk: the table is not needed any more."""
-    if file is not None:
-        with contextlib.suppress(OSError):
-            file.close()
+    _file: IO[bytes] | None = None
 
+    def __init__(self) -> None:
+        self._room: memoryview | None = None
+        self.size = 0
 
-def _mapped(file: IO[bytes]) -> mmap.mmap | bytes:
-    """The contents of ``file``, which is closed: a mapping keeps the unlinked file."""
-    with file:
-        if isinstance(file, io.BytesIO):
-            return file.getvalue()
-        file.flush()
-        return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    def write(self, data: bytes | memoryview) -> None:
+        """Add some at the end."""
+        start, self.size = self.size, self.size + len(data)
+        if self._file is None:
+            if self._room is None:
+                self._room = aligned_empty((HELD,), np.uint8).data
+            if self.size <= HELD:
+                self._room[start : self.size] = data
+                return
+            self._file = _temporary()
+            self._file.write(self._room[:start])
+            self._room = None
+        self._file.write(data)
+
+    def mapped(self) -> mmap.mmap | memoryview:
+        """All of them, which stay as they are: a mapping keeps the unlinked file."""
+        if self._file is None:
+            return memoryview(b"") if self._room is None else self._room[: self.size].toreadonly()
+        with self._file as file:
+            file.flush()
+            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+
+    def close(self) -> None:
+        """Close the file, and ignore a full disk: the table is not needed any more."""
+        self._room = None
+        if self._file is not None:
+            with contextlib.suppress(OSError):
+                self._file.close()
+
+    def __del__(self) -> None:
+        self.close()  # if an error kept it from being closed
 
 
 class Numbers:
@@ -70,13 +89,11 @@ class Numbers:
     ``kind``: "q" (int64), "Q" (uint64) or "d" (float64), as in :mod:`array`.
     """
 
-    _file: IO[bytes] | None = None
-
     def __init__(self, kind: str, width: int = 1) -> None:
         self.dtype: np.dtype[Any] = np.dtype({"q": "<i8", "Q": "<u8", "d": "<f8"}[kind])
         self.width = width
         self._tail = array(kind)
-        self._file = io.BytesIO()
+        self._bytes = _Bytes()
         self._rows: Array | None = None
 
     def append(self, number: float) -> None:
@@ -97,38 +114,30 @@ class Numbers:
             self._tail = array(self._tail.typecode)
 
     def _write(self, rows: Array) -> None:
-        data = np.ascontiguousarray(rows, self.dtype).reshape(-1).view(np.uint8).data
-        self._file = _written(self._file, data)
+        assert self._rows is None, "frozen"
+        self._bytes.write(np.ascontiguousarray(rows, self.dtype).reshape(-1).view(np.uint8).data)
 
     def rows(self) -> Array:
         """Freeze; all rows, (n,) or (n, width), read-only and not in private memory."""
         if self._rows is None:
             self._spill()
-            assert self._file is not None
-            flat = np.frombuffer(_mapped(self._file), self.dtype)
-            self._file = None
+            flat = np.frombuffer(self._bytes.mapped(), self.dtype)
             self._rows = flat if self.width == 1 else flat.reshape(-1, self.width)
         return self._rows
 
     def close(self) -> None:
         """Close the temporary file, frozen or not."""
-        _close(self._file)
+        self._bytes.close()
         self._rows = None
-
-    def __del__(self) -> None:
-        self.close()  # if an error kept it from being closed
 
 
 class Strings:
     """A list of byte strings: a blob and where each one ends."""
 
-    _file: IO[bytes] | None = None
-
     def __init__(self) -> None:
         self._ends = Numbers("q")
-        self._file = io.BytesIO()
-        self._blob: mmap.mmap | bytes = b""
-        self._size = 0
+        self._bytes = _Bytes()
+        self._blob: mmap.mmap | memoryview | None = None
         self.count = 0
         self.longest = 0
 
@@ -142,17 +151,16 @@ class Strings:
 
     def append(self, text: bytes) -> None:
         """Add one string."""
-        self._file = _written(self._file, text)
-        self._size += len(text)
-        self._ends.append(self._size)
+        assert self._blob is None, "frozen"
+        self._bytes.write(text)
+        self._ends.append(self._bytes.size)
         self.count += 1
         self.longest = max(self.longest, len(text))
 
     def freeze(self) -> Strings:
         """No string is added any more; any thread may read it."""
-        if self._file is not None:
-            self._blob = _mapped(self._file)
-            self._file = None
+        if self._blob is None:
+            self._blob = self._bytes.mapped()
             self._ends.rows()
         return self
 
@@ -164,22 +172,23 @@ class Strings:
             raise IndexError(number)
         ends = self._ends.rows()
         start = int(ends[number - 1]) if number else 0
-        return self._blob[start : int(ends[number])]
+        return self._text(start, int(ends[number]))
 
     def __iter__(self) -> Iterator[bytes]:
         start = 0
         for end in map(int, self._ends.rows()):
-            yield self._blob[start:end]
+            yield self._text(start, end)
             start = end
+
+    def _text(self, start: int, end: int) -> bytes:
+        assert self._blob is not None, "not frozen"
+        return bytes(self._blob[start:end])
 
     def close(self) -> None:
         """Close the temporary files, frozen or not."""
-        _close(self._file)
+        self._bytes.close()
         self._ends.close()
-        self._blob = b""
-
-    def __del__(self) -> None:
-        _close(self._file)  # if an error kept it from being closed
+        self._blob = None
 
 
 class Numbered:

@@ -47,7 +47,8 @@ class Writer:
     The first sample says what all of them are: which fields there are, their dtypes and shapes, and
     whether there are labels and paths. A sample that differs is a ParamsError with its number, and
     nothing of the set is published. ``classes``: class names by number; without it labels that are
-    text become the numbers of their sorted names. The other options are those of
+    text become the numbers of their sorted names. ``variable_length`` names the fields whose first
+    axis differs from sample to sample. The other options are those of
     :func:`convert`, where they apply to samples that are no files; ``encoding`` is "raw" unless
     said otherwise. A block that ends with an error, a process that ends, and a Writer that is lost
     without ``close()`` leave the target as it was. Memory is bounded. Not for several threads at
@@ -129,7 +130,8 @@ class Writer:
     ) -> None:
         """Add samples (n, ...) at once, which is much faster than one by one where they are small.
 
-        ``labels``: (n,) or (n, L), or n texts; ``paths``: n; ``fields``: (n, ...) each.
+        ``labels``: (n,) or (n, L), or n texts; ``paths``: n; ``fields``: (n, ...) each. What
+        differs in length is a list of n arrays, which are added one by one.
         """
         with self._numbered():
             table = {DATA: _rows(data, DATA)}
@@ -147,7 +149,7 @@ class Writer:
             return
         first = None if labels is None else labels[0]
         adding = self._begin(table[DATA][0], first, paths, {n: table[n][0] for n in fields})
-        if not isinstance(adding, Blocks) or self._options.resume:
+        if not isinstance(adding, Blocks) or not adding.even or self._options.resume:
             for i in range(count):
                 label, path = (None if o is None else o[i] for o in (labels, paths))
                 self._add(table[DATA][i], label, path, {n: table[n][i] for n in fields})

@@ -15,7 +15,7 @@ import numpy as np
 
 from ..array_types import Array
 from ..errors import ParamsError
-from ..params import PATHS, Given, ReaderKeywords, given_params
+from ..params import PATHS, Given, ReaderKeywords, ReaderParams, given_params
 from ..reader import AsyncReader, Shape
 from .base import can_be_invalid, flat_labels, marked, need
 
@@ -51,18 +51,13 @@ def packed_datasource(
     from ray.data.block import BlockMetadata
 
     given = {"batch_size": 256, "layout": "NHWC", **given_params(params, overrides)}
-    for name in _RAYS_OWN:
-        if name in given:
-            raise ParamsError(
-                f"{name} is not for a datasource", hint="Ray Data decides order, shares and epochs"
-            )
+    own = [name for name in _RAYS_OWN if name in given]
+    if own:
+        raise ParamsError(
+            f"{own[0]} is not for a datasource", hint="Ray Data decides order, shares and epochs"
+        )
     with AsyncReader(given, last_batch="pad", world_size=1) as reader:
-        if reader.params.field_names is not None:
-            raise ParamsError("a datasource serves one field", found=reader.params.data_field)
-        if isinstance(reader.params.labels_field, tuple):
-            raise ParamsError("a datasource serves one array of labels", found="several")
-        if reader.params.views is not None:
-            raise ParamsError("a datasource serves one array", found="views")
+        _check_single(reader.params)
         # absolute: a worker of Ray Data has a folder of its own
         given |= {name: getattr(reader.params, name) for name in (*PATHS, "labels_path")}
         shape, dtype = cast(Shape, reader.data_shape), cast(np.dtype[Any], reader.dtype)
@@ -101,6 +96,16 @@ def packed_datasource(
             ]
 
     return PackedSet()
+
+
+def _check_single(p: ReaderParams) -> None:
+    """ParamsError where a row would have several arrays of data or of labels."""
+    if p.field_names is not None:
+        raise ParamsError("a datasource serves one field", found=p.data_field)
+    if isinstance(p.labels_field, tuple):
+        raise ParamsError("a datasource serves one array of labels", found="several")
+    if p.views is not None:
+        raise ParamsError("a datasource serves one array", found="views")
 
 
 def _blocks(params: Mapping[str, Any], start: int, stop: int) -> Iterator[Any]:

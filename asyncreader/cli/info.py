@@ -10,6 +10,7 @@ import click
 
 from ..errors import shown
 from ..text import counts_in_words, in_bytes, some, times
+from .hints import hints_for
 from .options import json_option, param_option, set_argument, set_of
 from .terminal import print_json, print_table
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from ..sampling.patches import Patches
     from ..sources import OpenSet, SetIndex, Source
     from ..sources.base import FieldIndex
+    from ..sources.layouts.hdf5_look import Column
 
 #: Classes that are shown one by one; --json has them all.
 CLASSES_SHOWN: Final = 20
@@ -38,6 +40,8 @@ _LENGTHS_READ: Final = 1 << 24
 @json_option
 def info(path: str | None, params: dict[str, Any], as_json: bool) -> None:
     """Describe the dataset PATH: a file, or a quoted glob of files; or those of -p mix={...}.
+    A hint says what to pass with -p where volumes could be served in patches, values as samples of
+    different length, or a column of cells as labels.
     Of a dataset of JPEGs on a disk up to 200 are looked at: how many have restart markers, so that
     a part can be decoded alone."""
     from ..dataset import look_into
@@ -56,6 +60,7 @@ def _describe(ds: Dataset) -> dict[str, Any]:
 
     source, whole = ds.source, ds.params.subset is None
     facts, spec = source.facts, source.spec
+    columns = _columns_of_cells(source)
     return {
         "path": facts.path,
         "container": facts.container,
@@ -74,6 +79,7 @@ def _describe(ds: Dataset) -> dict[str, Any]:
         "chunk": source.first.index.chunk,
         "compression": source.first.index.compression,
         "fields": _describe_fields(source),
+        "columns": [one._asdict() for one in columns],
         "labels": _describe_labels(ds),
         "classes": None if facts.classes is None else list(facts.classes),
         "splits": split_counts(source),
@@ -85,7 +91,20 @@ def _describe(ds: Dataset) -> dict[str, Any]:
         "fingerprint": ds.fingerprint,
         "bytes_on_disk": facts.size_on_disk,
         "bytes_a_sample": _bytes_each(source.index),
+        "hints": hints_for(ds, columns),
     }
+
+
+def _columns_of_cells(source: OpenSet) -> list[Column]:
+    """The columns of ``obs``; of several files those of the first. [] of other layouts."""
+    from ..sources.layouts.hdf5_look import columns_of_cells
+    from ..sources.sets.joined import Joined
+
+    index = source.index
+    while isinstance(index.first.storage, Joined) and isinstance(index.first.storage.files, tuple):
+        index = index.first.storage.files[0]
+    cells = index.facts.layout.startswith("AnnData")
+    return columns_of_cells(index.first.where) if cells else []
 
 
 def _describe_sets(source: OpenSet) -> list[dict[str, Any]] | None:
@@ -363,7 +382,6 @@ def _sparsity(stored: float | None) -> str | None:
 def _print_facts(facts: dict[str, Any]) -> None:
     labels, count, each = facts["labels"], facts["count"], facts["bytes_a_sample"]
     several = labels if isinstance(labels, list) else [] if labels is None else [labels]
-    counts = several[0]["counts"] if several else None
     chosen = facts["subset"]
     words = {"labels": "read without labels"} if labels is None else {}
     for number, one in enumerate(several):
@@ -407,6 +425,7 @@ def _print_facts(facts: dict[str, Any]) -> None:
             for field in facts["fields"]
         },
         **words,
+        **{shown(one["name"]): one["words"] for one in facts["columns"]},
         "splits": shown(counts_in_words(facts["splits"])),
         "restart markers": _restarts_in_words(facts["restarts"]),
         "checksums": "XXH3-64 of each sample"
@@ -416,12 +435,16 @@ def _print_facts(facts: dict[str, Any]) -> None:
         "on disk": in_bytes(facts["bytes_on_disk"]),
         "a sample": each
         and f"{in_bytes(each)} {'as stored' if facts['patches'] is None else 'as served'}",
+        "hint": "\n".join(facts["hints"]),
     }
     print_table((name, value) for name, value in rows.items() if value)
-    if not counts:
-        return
-    click.echo()
-    named = bool(facts["classes"])
+    if several and several[0]["counts"]:
+        click.echo()
+        _print_counts(several[0]["counts"], bool(facts["classes"]))
+
+
+def _print_counts(counts: list[dict[str, Any]], named: bool) -> None:
+    """The samples of each label; ``named``: labels have classes."""
     print_table(
         (
             (str(row["label"]), f"{row['samples']:,}", *([shown(row["class"] or "?")] * named))

@@ -26,11 +26,11 @@ class Rule:
 Rules: TypeAlias = Mapping[str, Rule]
 
 
-def whole(limit: int = 1 << 31) -> Rule:
-    """A whole number from 1 to ``limit - 1``; true is none."""
+def whole(limit: int = 1 << 31, least: int = 1) -> Rule:
+    """A whole number from ``least`` to ``limit - 1``; true is none."""
     return Rule(
-        f"a whole number from 1 to {limit - 1}",
-        lambda value: type(value) is int and 1 <= value < limit,
+        f"a whole number from {least} to {limit - 1}",
+        lambda value: type(value) is int and least <= value < limit,
     )
 
 

@@ -35,6 +35,8 @@ from .checked_json import DIGESTS, OBJECT, JsonText, Rules, each, is_digest, one
 NAME: Final = "asyncreader.json"
 FORMAT_NAME: Final = "asyncreader-shards"
 VERSION: Final = 2
+#: Of sets with samples of different length, which readers of version 2 do not know.
+RAGGED_VERSION: Final = 3
 
 #: The longest manifest that is read: a million shards and more.
 MOST_BYTES: Final = 128 << 20
@@ -172,6 +174,11 @@ class Manifest:
         """Samples in all shards."""
         return int(self.ends[-1])
 
+    @property
+    def version(self) -> int:
+        """The oldest version that reads it."""
+        return RAGGED_VERSION if self.common.ragged else VERSION
+
     def __len__(self) -> int:
         return int(self.counts.size)
 
@@ -213,7 +220,7 @@ class Manifest:
         """The lines of all but the digest and the table."""
         head = {
             "format": FORMAT_NAME,
-            "version": VERSION,
+            "version": self.version,
             "count": self.count,
             "columns": self.common.columns(),
             "digests": dict(sorted(self.digests.items())),
@@ -267,7 +274,7 @@ class Manifest:
         raw = source.parse(text, MOST_BYTES)
         if raw.get("format") != FORMAT_NAME:
             raise FormatError("not the manifest of a sharded dataset", path=path)
-        source.check_version(raw, VERSION)
+        source.check_version(raw, RAGGED_VERSION)
         common, digests = _common(raw, source)
         if raw.get("columns") != common.columns():
             raise source.wrong(raw, "columns", str(common.columns()))
@@ -277,7 +284,7 @@ class Manifest:
         manifest = replace(
             cls._checked(common, rows, path), digests=digests, earlier=_earlier(raw, source)
         )
-        for name, expected in (("version", VERSION), ("count", manifest.count)):
+        for name, expected in (("version", manifest.version), ("count", manifest.count)):
             if raw.get(name) != expected:
                 raise source.wrong(raw, name, str(expected))
         found = _text_digest(manifest._head(), rows)
@@ -361,8 +368,8 @@ _RULES: Final[Rules] = {
     "label_width": whole(),
     "chunk": optional(whole()),
     "compression": one_of(None, "gzip"),
-    "data_bytes": whole(MOST),
-    "field_bytes": optional(each(whole(MOST))),
+    "data_bytes": whole(MOST, 0),  # samples of different length may all be empty
+    "field_bytes": optional(each(whole(MOST, 0))),
     "digests": DIGESTS,
 }
 

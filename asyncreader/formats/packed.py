@@ -16,6 +16,10 @@ Rows of numbers that are no pictures have ``channels`` 0: they are stored "raw",
 and any of ``NUMBER_DTYPES``; ``axes`` is "N" then. How they are served follows from their shape, as
 of a file that another program wrote.
 
+Rows of numbers of different length are stored "ragged": ``shape`` is that of one value. In HDF5
+``data`` has the values of all samples, one after the other, and ``offsets`` says where those of
+each begin; in LMDB a sample's values are its value. The description has version 2 then.
+
 ``splits`` is int64 (N,): of each record the number of a name in the description's ``splits``, -1
 where it is in none.
 
@@ -57,10 +61,15 @@ Shape: TypeAlias = tuple[int, ...]
 
 FORMAT_NAME: Final = "asyncreader"
 FORMAT_VERSION: Final = 1
+#: Of sets with samples of different length, which readers of version 1 do not know.
+RAGGED_VERSION: Final = 2
 
 #: Stored image bytes: pixels, one codec for all, 4:2:0 planes, or each file's own bytes.
 Encoding: TypeAlias = Literal["raw", "jpeg", "png", "yuv420", "original"]
 ENCODINGS: Final[tuple[str, ...]] = get_args(Encoding)
+#: How rows of numbers of different length are stored; and all that is stored as it is.
+RAGGED: Final = "ragged"
+PLAIN: Final = ("raw", RAGGED)
 
 #: What a row of ``labels`` is: the number of a name in ``classes``, values, or there is none.
 LABEL_KINDS: Final = ("class", "values", "none")
@@ -152,7 +161,7 @@ _DTYPE: Final = one_of(*NUMBER_DTYPES)
 #: The rules of a description's entry for another field.
 _FIELD_RULES: Final[Rules] = {
     "name": Rule(f"a name like {FIELD_NAME.pattern}", is_field_name),
-    "encoding": one_of("raw", "png"),
+    "encoding": one_of("raw", "png", RAGGED),
     "shape": _SHAPE,
     "channels": _CHANNELS,
     "dtype": _DTYPE,
@@ -160,7 +169,7 @@ _FIELD_RULES: Final[Rules] = {
 
 #: The rules of what a description and a manifest both say of their samples.
 _RULES: Final[Rules] = {
-    "encoding": one_of(*ENCODINGS),
+    "encoding": one_of(*ENCODINGS, RAGGED),
     "shape": _SHAPE,
     "channels": _CHANNELS,
     "label_kind": one_of(*LABEL_KINDS),
@@ -179,7 +188,7 @@ _DEEP: Final = ((1, "raw"), (1, "png"), (1, "original"))
 @dataclass(frozen=True)
 class FieldMeta:
     """Another field: "raw" values or "png" files, (H, W, C) if all have it, C, numpy's dtype; of
-    rows of numbers their shape, and 0."""
+    rows of numbers their shape, and 0; of "ragged" ones the shape of a value."""
 
     name: str
     encoding: str
@@ -199,12 +208,14 @@ def _samples(
     """Entries that describe samples, among them their encoding, shape and channels."""
     entries = text.read(raw, rules, inside)
     shape, pictures = entries["shape"], entries["channels"] > 0
-    if shape is None and entries["encoding"] == "raw":
+    if shape is None and entries["encoding"] in PLAIN:
         raise text.wrong(raw, "shape", "that of raw samples", inside)
     if not pictures:
-        if entries["encoding"] != "raw":
+        if entries["encoding"] not in PLAIN:
             raise text.wrong(raw, "encoding", "'raw', as of all rows of numbers", inside)
         return entries
+    if entries["encoding"] == RAGGED:
+        raise text.wrong(raw, "channels", "0, as of all rows of different length", inside)
     if entries["dtype"] not in FIELD_DTYPES:
         raise text.wrong(raw, "dtype", f"one of {', '.join(FIELD_DTYPES)} of images", inside)
     if shape is None:
@@ -223,7 +234,7 @@ class Described:
     """What a description and a manifest both say of their samples."""
 
     encoding: str
-    #: When every sample has it, else None: (H, W, C) of pictures.
+    #: When every sample has it, else None: (H, W, C) of pictures; that of a value of ragged ones.
     shape: Shape | None
     #: 1 or 3; 0 of rows of numbers that are no pictures.
     channels: int
@@ -239,6 +250,11 @@ class Described:
     #: One of NUMBER_DTYPES; of pictures one of FIELD_DTYPES, and of those that are stored encoded
     #: what they are served as.
     dtype: str = "uint8"
+
+    @property
+    def ragged(self) -> bool:
+        """Whether the samples of a field differ in length."""
+        return RAGGED in (self.encoding, *(one.encoding for one in self.fields))
 
     def facts(self) -> dict[str, Any]:
         """What is written; a set of one field has no entry for fields, one without splits none for
@@ -301,9 +317,11 @@ class Meta(Described):
         return replace(self, **samples, digests=own, fields=())
 
     def sealed(self) -> Meta:
-        """The same with the digest of itself: what a writer stores."""
-        facts = json.loads(self.to_json())
-        return replace(self, digests={**self.digests, META: described_digest(facts)})
+        """The same with the oldest version that reads it, and the digest of itself: what a writer
+        stores."""
+        made = replace(self, version=RAGGED_VERSION if self.ragged else FORMAT_VERSION)
+        facts = json.loads(made.to_json())
+        return replace(made, digests={**self.digests, META: described_digest(facts)})
 
     @classmethod
     def from_json(cls, text: str | bytes, path: str, classes: Sequence[str] | None = None) -> Meta:
@@ -315,7 +333,7 @@ class Meta(Described):
             raw[CLASSES] = classes
         if raw.get("format") != FORMAT_NAME:
             raise FormatError("asyncreader did not write its description", path=path, hint=REPACK)
-        version = source.check_version(raw, FORMAT_VERSION)
+        version = source.check_version(raw, RAGGED_VERSION)
         meta = cls(version=version, **read_samples(raw, _META_RULES, source))
         if raw.get("axes") != meta.axes:
             raise source.wrong(raw, "axes", repr(meta.axes))

@@ -7,7 +7,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from ..array_types import Array, Int64, UInt64
+from ..array_types import Array, Bools, Int64, UInt64
 from ..errors import ParamsError, SampleError
 from ..keyed_random import uniforms
 from .specs import OutputSpec
@@ -45,6 +45,10 @@ class Stretches(NamedTuple):
             drawn = uniforms(np.ascontiguousarray(keys), LENGTH_DRAW) * (room + 1)
             starts = starts + np.minimum(drawn.astype(np.int64), room)
         return cls(starts, np.minimum(lengths, most))
+
+    def pick(self, which: Bools) -> Stretches:
+        """Those of some of the samples."""
+        return Stretches(self.starts[which], self.served[which])
 
     def pieces(self, rows: Int64, most: int) -> Iterator[tuple[Int64, Int64, Int64]]:
         """The values, some at a time, of samples that go to ``rows`` of ``most`` values: how many
@@ -90,12 +94,13 @@ def padding(wanted: OutputSpec, dtype: np.dtype[Any], path: str) -> Array:
             with np.errstate(over="ignore"):
                 made = np.array(value).astype(dtype)
     if made is None or (np.isfinite(value) and not np.isfinite(made)):
+        having = "int64" if float(value).is_integer() and abs(value) < 1 << 62 else "float32"
         raise ParamsError(
             "pad_value is no number of the dtype that is served",
             path=path,
             found=f"pad_value={value!r}",
             expected=f"a number of {dtype}",
-            hint='pass another one, or a dtype that has it, such as dtype="float32"',
+            hint=f'pass another one, or a dtype that has it, such as dtype="{having}"',
         )
     return made
 

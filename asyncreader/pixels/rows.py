@@ -13,7 +13,7 @@ from functools import partial
 from typing import Final, NamedTuple, Protocol, TypeAlias, TypeVar
 
 import numpy as np
-from xxhash import xxh3_64_intdigest
+from xxhash import xxh3_64, xxh3_64_intdigest
 
 from ..array_types import Array, Bools, Int64, UInt8, UInt64
 from ..errors import (
@@ -31,7 +31,7 @@ from .encoded import PLANNED_BYTES, Images, RowView, groups, put_planned, put_vi
 from .fill_tables import LEAST_HASHED, ROW_BYTES
 from .lengths import Stretches, too_long
 from .row_filler import RowFiller
-from .specs import SampleSpec
+from .specs import OutputSpec, SampleSpec
 from .steps import Row
 from .transform import SCRATCH, RowTransform
 
@@ -42,7 +42,7 @@ E = TypeVar("E", bound=AsyncReaderError)
 GROUP_BYTES = 640 << 10
 
 #: The hint of an error about a bad sample (the converters have their own).
-SKIP_HINT: Final = "on_error='skip' leaves such samples out"
+SKIP_HINT: Final = "on_error='skip' serves others in their place"
 
 
 class RowJob(NamedTuple):
@@ -381,39 +381,128 @@ class RowWriter:
         self, origin: Origin, starts: Int64, lengths: Int64, runs: Runs | None = None
     ) -> Iterator[RowWriter]:
         """Cut samples of different length, and fill up their rows: see :class:`Writer`."""
-        fill, job = self.fill, self.job
-        assert fill.values is not None
-        most = self.out.shape[1]
-        if fill.wanted.overlong == "error":
+        wanted, most, writer = self.fill.wanted, self.out.shape[1], self
+        if wanted.overlong == "error" and (lengths > most).any():
             for i in np.flatnonzero(lengths > most).tolist():
-                self.fail(i, too_long(fill.wanted, int(lengths[i])))
+                self.fail(i, too_long(wanted, int(lengths[i])))
             good = lengths <= most
-            job, starts, lengths = job.pick(good), starts[good], lengths[good]
-        found = Stretches.of(fill.wanted, starts, lengths, job.keys)
-        found.pad(self.out, job.rows, fill.pad)
-        if fill.values.mode == "copy" and runs is not None and self._copy(runs, found, job.rows):
+            writer, starts, lengths = self._part(good), starts[good], lengths[good]
+        found = Stretches.of(wanted, starts, lengths, writer.job.keys)
+        found.pad(self.out, writer.job.rows, self.fill.pad)
+        yield from writer._stretches(origin, starts, lengths, found, runs)
+
+    def _stretches(
+        self, origin: Origin, starts: Int64, lengths: Int64, found: Stretches, runs: Runs | None
+    ) -> Iterator[RowWriter]:
+        """The values of ``found``, which is served of samples of ``lengths`` from ``starts`` on."""
+        fill, most, writer = self.fill.values, self.out.shape[1], self
+        check = None if self._check is None or not self._check.any() else self._check
+        assert fill is not None
+        if fill.mode == "copy" and runs is not None and self._copy(runs, found):
+            if check is not None:
+                sums = self._copied_sums(runs, starts, lengths, found)
+                self._compare(np.arange(starts.size), sums)
             return
-        flat = self.out.reshape(-1, *fill.values.row_shape)
+        if check is not None:
+            checked, some = self._part(check), found.pick(check)
+            yield from checked._whole(origin, starts[check], lengths[check], some)
+            writer, found = self._part(~check), found.pick(~check)
         bad: list[RowError] = []
-        for _, records, rows in found.pieces(job.rows, most):
-            one = RowJob(records, rows, records.view(np.uint64))  # numbers draw nothing
-            part = RowWriter(origin, one, fill.values, flat, self.meter, bad, self._first)
-            part._named_from = self._named_from
-            yield part
+        for _, records, rows in found.pieces(writer.job.rows, most):
+            yield self._of_values(origin, records, rows, fill, self._flat(fill), bad)
         # one error for each sample
         each = {one.row // most: RowError(one.row // most, one.error) for one in bad}
         self.errors += each.values()
 
-    def _copy(self, runs: Runs, found: Stretches, rows: Int64) -> bool:
-        """Copy samples of different length to ``rows``, each in one piece. Whether they are in
-        memory."""
+    def _flat(self, fill: RowTransform) -> Array:
+        """The slot's memory, a value a row."""
+        return self.out.reshape(-1, *fill.row_shape)
+
+    def _of_values(
+        self,
+        origin: Origin,
+        records: Int64,
+        rows: Int64,
+        fill: RowTransform,
+        out: Array,
+        bad: list[RowError],
+    ) -> RowWriter:
+        """The writer of values of samples, as if each were a sample."""
+        one = RowJob(records, rows, records.view(np.uint64))  # numbers draw nothing
+        part = RowWriter(origin, one, fill, out, self.meter, bad, self._first)
+        part._named_from = self._named_from
+        return part
+
+    def _whole(
+        self, origin: Origin, starts: Int64, lengths: Int64, found: Stretches
+    ) -> Iterator[RowWriter]:
+        """Write samples whose checksums are compared: all of their values are read, whatever is
+        served, and those that are served are the ones that were hashed."""
+        fill, job, check = self.fill.values, self.job, self._check
+        assert fill is not None
+        assert check is not None
+        stored = RowTransform(fill.stored, OutputSpec(layout="NHWC"), "")
+        states = [xxh3_64() for _ in range(starts.size)]
+        size, most = fill.stored.row_bytes, self.out.shape[1]
+        for counts, records, _ in Stretches(starts, lengths).pieces(job.rows, 0):
+            held = np.empty(stored.allocate_shape(records.size), stored.dtype)
+            lines, bad = np.arange(records.size), list[RowError]()
+            yield self._of_values(origin, records, lines, stored, held, bad)
+            ends = np.cumsum(counts) * size
+            data = held.reshape(-1).view(np.uint8)
+            for i in np.flatnonzero(counts).tolist():
+                states[i].update(data[ends[i] - counts[i] * size : ends[i]].data)
+            of = np.repeat(np.arange(starts.size), counts)
+            for one in bad:
+                i = of[one.row]
+                if check[i]:
+                    self.errors.append(RowError(int(job.rows[i]), one.error))
+                check[i] = False
+            place = records - found.starts[of]
+            served = (place >= 0) & (place < found.served[of]) & check[of]
+            rows = (job.rows[of] * most + place)[served]
+            self._of_values(origin, records[served], rows, fill, self._flat(fill), [])._take(
+                held[served]
+            )
+        sums = np.array([state.intdigest() for state in states], np.uint64)
+        self._compare(np.arange(starts.size), sums)
+
+    def _take(self, values: Array) -> None:
+        """Write all samples of the job from an array of their stored values."""
+        if self.fill.mode == "copy" or not len(values):
+            self.out[self.job.rows] = values
+            return
+        each = values.reshape(len(values), -1).view(np.uint8)
+        lines = np.arange(len(values), dtype=np.int64)
+        self._place(lines, each.ctypes.data + lines * each.shape[1], each)
+
+    def _copied_sums(self, runs: Runs, starts: Int64, lengths: Int64, found: Stretches) -> UInt64:
+        """XXH3-64 of the samples to be checked, once they were copied: what is served is hashed
+        where it was copied to."""
+        store, offsets = runs
+        size, sums = self.fill.stored.row_bytes, np.zeros(starts.size, np.uint64)
+        assert self._check is not None
+        for i in np.flatnonzero(self._check).tolist():
+            state, served = xxh3_64(), int(found.served[i]) * size
+            if lengths[i]:
+                first = int(offsets(starts[i : i + 1])[0])
+                start = first + int(found.starts[i] - starts[i]) * size
+                stop = start + served
+                state.update(store.view(first, start - first).data)
+                state.update(self.memory(i)[:served].data)
+                state.update(store.view(stop, first + int(lengths[i]) * size - stop).data)
+            sums[i] = state.intdigest()
+        return sums
+
+    def _copy(self, runs: Runs, found: Stretches) -> bool:
+        """Copy samples of different length, each in one piece. Whether they are in memory."""
         store, offsets = runs
         full = found.served > 0
         sizes = found.served[full] * self.fill.stored.row_bytes
         where = store.address(int(sizes.sum()))
         if where is None:
             return False
-        targets = rows[full] * self.fill.row_bytes + address_of(self.out)
+        targets = self.job.rows[full] * self.fill.row_bytes + address_of(self.out)
         kernels.copy_runs(offsets(found.starts[full]) + where, sizes, targets)
         return True
 

@@ -14,7 +14,7 @@ from ..errors import FormatError, ParamsError
 from ..pixels.numbers import flat_dtype
 from ..pixels.rows import Writer
 from .base import BaseSource, FieldIndex, SetFacts, Source, default_block, row_size
-from .bytestore import ByteFile, MemoryStore
+from .bytestore import ByteFile
 from .extents import Extents, ExtentSource
 from .fields import SetIndex
 from .patches import ArrayVolumes, StoredVolumes, cut_volumes, of_volumes
@@ -53,7 +53,7 @@ class Rows:
         if file is None and isinstance(data, np.ndarray) and data.flags.c_contiguous:
             size = row_size(data.shape[1:], data.dtype)
             extents = Extents((data.ctypes.data, size), size)
-            return ExtentSource(facts, index, None, MemoryStore(), extents)
+            return ExtentSource(facts, index, None, extents)
         return ArraySource(facts, index, file, data)
 
 
@@ -79,7 +79,7 @@ class ArraySource(BaseSource):
     def __init__(
         self, facts: SetFacts, index: FieldIndex, file: ByteFile | None, array: Indexed
     ) -> None:
-        super().__init__(facts, index, file, MemoryStore())
+        super().__init__(facts, index, file)
         self._array = array
 
     def _row(self, record: int) -> Array:

@@ -12,14 +12,14 @@ import numpy as np
 
 from ..array_types import Array, Int64, UInt64
 from ..errors import FormatError, ParamsError
-from ..formats.packed import FieldMeta, Meta
+from ..formats.packed import RAGGED, FieldMeta, Meta
 from ..pixels.fill_tables import RowsInMemory
 from ..pixels.rows import E, Origin, RowError, RowJob, Writer
 from ..pixels.specs import OutputSpec, SampleSpec
 from ..pixels.transform import RowTransform
 from ..pixels.views import writer_for
 from ..stats import Meter
-from .bytestore import REMOTE, ByteFile, ByteStore, FileRef
+from .bytestore import REMOTE, ByteFile, ByteStore, FileRef, MemoryStore
 from .request import Request, stored_samples
 
 #: Labels up to this size (2 million of 8 bytes) are copied into memory, so that a file that changes
@@ -30,10 +30,22 @@ KEPT_BYTES: Final = 16 << 20
 def packed_rows(meta: Meta, other_field: bool, asked: Request, path: str) -> SampleSpec:
     """What a set packed by asyncreader stores; ``other_field``: in a field after the first.
 
-    ParamsError where ``asked`` names the axes of pictures, whose order is known."""
-    if asked.dims not in (None, (1, 2, 3, 4)) and (meta.channels or asked.dims[0] != 1):
+    ParamsError where ``asked`` names the axes of pictures, whose order is known, or takes samples
+    of different length for others."""
+    ragged = meta.encoding == RAGGED
+    fixed = meta.channels or ragged
+    if asked.dims not in (None, (1, 2, 3, 4)) and (fixed or asked.dims[0] != 1):
         raise ParamsError("the axes of this dataset are known", path=path, found=asked.dims)
     dtype, encoding = np.dtype(meta.dtype), meta.encoding
+    if ragged:
+        if asked.cut is not None or asked.lead > 1 or asked.own_offsets is not None:
+            raise ParamsError(
+                f"asyncreader stored field {asked.data!r} as samples of different length",
+                path=path,
+                found="offsets_field, patch or episodes='axis'",
+                hint="leave that out, and pass max_length",
+            )
+        return SampleSpec(meta.shape, dtype, None, ragged=True)
     if not meta.channels:
         assert meta.shape is not None
         return stored_samples((meta.count, *meta.shape), dtype, asked, path, known=True)[1]
@@ -170,12 +182,17 @@ class BaseSource:
     """The code that sources of one file share: errors name the file and the record."""
 
     def __init__(
-        self, facts: SetFacts, index: FieldIndex, file: ByteFile | None, store: ByteStore
+        self,
+        facts: SetFacts,
+        index: FieldIndex,
+        file: ByteFile | None,
+        store: ByteStore | None = None,
     ) -> None:
+        """``store``: where bytes are read from, unless it is the file's, or memory without one."""
         self.facts = facts
         self.index = index
         self.file = file
-        self.store = store
+        self.store: ByteStore = store or (MemoryStore() if file is None else file.store)
         self.spec = index.spec
         self.checksums = index.checksums
 

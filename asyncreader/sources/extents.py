@@ -12,7 +12,7 @@ from ..array_types import Array, Int64, UInt8
 from ..pixels.fill_tables import RowsInMemory
 from ..pixels.rows import RowWriter, Runs, Writer
 from .base import BaseSource, FieldIndex, SetFacts, Source
-from .bytestore import ByteFile, ByteStore, PreadStore
+from .bytestore import ByteFile, PreadStore
 
 _NO_STARTS: Final = np.empty(0, np.int64)
 
@@ -30,8 +30,7 @@ class Extents:
 
     def serve(self, facts: SetFacts, index: FieldIndex, file: ByteFile | None) -> Source:
         """A source that reads them from ``file``."""
-        assert file is not None
-        return ExtentSource(facts, index, file, file.store, self)
+        return ExtentSource(facts, index, file, self)
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,8 +48,7 @@ class ImageExtents(Extents):
 
     def serve(self, facts: SetFacts, index: FieldIndex, file: ByteFile | None) -> Source:
         """A source that reads them from ``file``."""
-        assert file is not None
-        return RawImages(facts, index, file, file.store, self)
+        return RawImages(facts, index, file, self)
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,7 +62,6 @@ class RunExtents:
 
     def serve(self, facts: SetFacts, index: FieldIndex, file: ByteFile | None) -> Source:
         """A source that reads them from ``file``."""
-        assert file is not None
         return RunSource(facts, index, file, self)
 
 
@@ -72,14 +69,9 @@ class ExtentSource(BaseSource):
     """Reads samples that are byte ranges of one store."""
 
     def __init__(
-        self,
-        facts: SetFacts,
-        index: FieldIndex,
-        file: ByteFile | None,
-        store: ByteStore,
-        extents: Extents,
+        self, facts: SetFacts, index: FieldIndex, file: ByteFile | None, extents: Extents
     ) -> None:
-        super().__init__(facts, index, file, store)
+        super().__init__(facts, index, file)
         # numpy's own numbers: with Python's each operation takes a microsecond longer
         starts = extents.starts
         self._starts = starts if isinstance(starts, np.ndarray) else tuple(map(np.int64, starts))
@@ -95,8 +87,7 @@ class ExtentSource(BaseSource):
         """Byte offsets of records in the store."""
         if isinstance(self._starts, tuple):
             first, stride = self._starts
-            offsets: Int64 = records * stride + first
-            return offsets
+            return records * stride + first
         return self._starts[records]
 
     def prefetch(self, records: Int64) -> None:
@@ -166,16 +157,15 @@ class RunSource(ExtentSource):
     """Reads samples that follow each other in runs."""
 
     def __init__(
-        self, facts: SetFacts, index: FieldIndex, file: ByteFile, runs: RunExtents
+        self, facts: SetFacts, index: FieldIndex, file: ByteFile | None, runs: RunExtents
     ) -> None:
-        super().__init__(facts, index, file, file.store, Extents((0, runs.size), runs.size))
+        super().__init__(facts, index, file, Extents((0, runs.size), runs.size))
         self._runs = runs
 
     def offsets(self, records: Int64) -> Int64:
         runs = self._runs
         which = np.searchsorted(runs.ends, records, side="right")
-        found: Int64 = runs.stops[which] - (runs.ends[which] - records) * runs.size
-        return found
+        return runs.stops[which] - (runs.ends[which] - records) * runs.size
 
     def in_memory(self, size: int) -> tuple[RowsInMemory, ...]:
         return ()  # they are no table
@@ -185,29 +175,23 @@ class RawImages(ExtentSource):
     """Reads raw images of different shapes, or with reversed channels."""
 
     def __init__(
-        self,
-        facts: SetFacts,
-        index: FieldIndex,
-        file: ByteFile | None,
-        store: ByteStore,
-        extents: ImageExtents,
+        self, facts: SetFacts, index: FieldIndex, file: ByteFile | None, extents: ImageExtents
     ) -> None:
-        super().__init__(facts, index, file, store, extents)
-        self.shapes = extents.shapes
-        self.bgr = extents.bgr
-        self._tagged = extents.tagged
+        super().__init__(facts, index, file, extents)
+        self._extents = extents
 
     def values(self, data: UInt8, record: int) -> Array:
         """A sample's pixels in stored axis order, from its bytes."""
-        if self._tagged:
+        if self._extents.tagged:
             tagged = np.zeros(data.size + 1, np.uint8)
             tagged[1:] = data  # the first tag stands before the range
             data = np.ascontiguousarray(tagged.reshape(-1, 5)[:, 1:]).reshape(-1)
         stored = self.spec
-        shape = stored.shape if self.shapes is None else tuple(self.shapes[record].tolist())
+        shapes = self._extents.shapes
+        shape = stored.shape if shapes is None else tuple(shapes[record].tolist())
         assert shape is not None
         pixels: Array = data.view(stored.dtype).reshape(shape)
-        if self.bgr:
+        if self._extents.bgr:
             assert stored.axes is not None
             pixels = np.flip(pixels, stored.axes.index("C"))
         # inside a value numbers may begin anywhere
@@ -228,7 +212,7 @@ class RawImages(ExtentSource):
     def _planes(self) -> int:
         """Channels, where each lies in one piece and a row is all of them in reverse."""
         stored = self.spec
-        if not self.bgr or stored.axes != "CHW" or stored.shape is None:
+        if not self._extents.bgr or stored.axes != "CHW" or stored.shape is None:
             return 0
         return stored.shape[0]
 

@@ -221,6 +221,17 @@ class OpenSet:
         """The record numbers at which the sets of a mix end; () where this is no mix."""
         return tuple(itertools.accumulate(one.facts.count for one in self.sets))
 
+    @property
+    def noun(self) -> str:
+        """What a sample is: a "patch", an "episode", a "window", or else a "sample"."""
+        windows = self.windows
+        if self.patches is not None:
+            return "patch"
+        if windows is None or all(windows.reach(name) is None for name in self.names):
+            return "sample"
+        whole = any(windows.reach(name) == "episode" for name in self.names)
+        return "episode" if whole else "window"
+
     def only(self, name: str) -> OpenSet:
         """The set with one of its fields alone."""
         fields = {name: self.index.fields[name]}

@@ -13,6 +13,7 @@ from xxhash import xxh3_64_intdigest
 from ..array_types import Array, Bools, Int64, UInt8, UInt64
 from ..errors import DecodeError, SampleError
 from ..pixels import codec
+from ..pixels.lengths import TOGETHER
 from ..pixels.rows import SKIP_HINT, Origin, RowJob, RowStore, Runs, Writer, checksum_error
 from ..pixels.specs import SampleSpec
 from ..stats import Meter
@@ -56,9 +57,11 @@ class _OneSample:
 
     def raw(self, i: int, sample: Array, stored: UInt8 | None = None) -> None:
         data = self._checked(sample if stored is None else stored)
-        pixels: Array = np.array(sample)
+        pixels: Array
         if stored is None:  # what was checked: the file may change
             pixels = np.frombuffer(data, sample.dtype).reshape(sample.shape)
+        else:
+            pixels = np.array(sample)
         self._kept.append(_Kept(data, pixels))
 
     def encoded(self, store: RowStore, offsets: Int64, sizes: Int64) -> None:
@@ -75,10 +78,12 @@ class _OneSample:
     def values(
         self, origin: Origin, starts: Int64, lengths: Int64, runs: Runs | None = None
     ) -> Iterator[_Values]:
-        part = _Values(origin, np.arange(starts[0], starts[0] + lengths[0]), self._stored)
-        if lengths[0]:
-            yield part
-        pixels = part.memory.reshape(-1).view(self._stored.dtype)
+        first, count = int(starts[0]), int(lengths[0])
+        memory = np.empty((count, self._stored.row_bytes), np.uint8)
+        for at in range(0, count, TOGETHER):
+            records = np.arange(first + at, first + min(at + TOGETHER, count), dtype=np.int64)
+            yield _Values(origin, records, memory[at : at + TOGETHER])
+        pixels = memory.reshape(-1).view(self._stored.dtype)
         self.raw(0, pixels.reshape(-1, *(self._stored.shape or ())))
 
     def fail(self, i: int, error: SampleError) -> None:
@@ -100,17 +105,17 @@ class _OneSample:
 
 
 class _Values:
-    """A :class:`Writer` that keeps the values of one sample as they are stored: ``memory``, uint8
+    """A :class:`Writer` that keeps values of one sample as they are stored, in ``memory``, uint8
     (n, bytes of a value)."""
 
     stopped: Final = False
     in_place: Final = None
 
-    def __init__(self, origin: Origin, records: Int64, stored: SampleSpec) -> None:
+    def __init__(self, origin: Origin, records: Int64, memory: UInt8) -> None:
         rows = np.arange(records.size)
         self.job = RowJob(records, rows, np.zeros(records.size, np.uint64))
         self.meter = Meter()
-        self.memory = np.empty((records.size, stored.row_bytes), np.uint8)
+        self.memory = memory
         self._origin = origin
 
     def of_file(self, origin: Origin, first: int, positions: Int64, local: Int64) -> Writer:

@@ -166,8 +166,8 @@ class PatchSource(BaseSource):
         facts: SetFacts,
         index: FieldIndex,
         file: ByteFile | None,
-        store: ByteStore,
         stored: StoredVolumes,
+        store: ByteStore | None = None,
     ) -> None:
         super().__init__(replace(facts, count=stored.volumes.places), index, file, store)
         self._stored = stored
@@ -214,8 +214,7 @@ class FlatVolumes:
 
     def serve(self, facts: SetFacts, index: FieldIndex, file: ByteFile | None) -> Source:
         """A source that reads them from ``file``."""
-        assert file is not None
-        return FlatPatches(facts, index, file, file.store, self.stored, self.offset)
+        return FlatPatches(facts, index, file, self)
 
 
 @dataclass(frozen=True, eq=False)
@@ -229,9 +228,9 @@ class ArrayVolumes:
         """A source that reads them."""
         data = self.array
         if isinstance(data, np.ndarray) and data.flags.c_contiguous:
-            at = data.ctypes.data  # the index holds the array
-            return FlatPatches(facts, index, file, MemoryStore(), self.stored, at)
-        return ArrayPatches(facts, index, file, MemoryStore(), self.stored)
+            flat = FlatVolumes(data.ctypes.data, self.stored)  # the index holds the array
+            return FlatPatches(facts, index, file, flat, _MEMORY)
+        return ArrayPatches(facts, index, file, self.stored)
 
 
 class FlatPatches(PatchSource):
@@ -242,14 +241,14 @@ class FlatPatches(PatchSource):
         facts: SetFacts,
         index: FieldIndex,
         file: ByteFile | None,
-        store: ByteStore,
-        stored: StoredVolumes,
-        offset: int,
+        volumes: FlatVolumes,
+        store: ByteStore | None = None,
     ) -> None:
-        super().__init__(facts, index, file, store, stored)
+        stored = volumes.stored
+        super().__init__(facts, index, file, stored, store)
         shape, box, item = stored.shape, stored.box, stored.dtype.itemsize
         behind = [math.prod(shape[axis + 1 :]) for axis in range(len(shape))]
-        self._offset = offset
+        self._offset = volumes.offset
         self._strides = np.array(behind, np.int64) * item
         #: the first axis of those that a run goes along: the ones behind it are whole
         axis = len(shape) - 1

@@ -307,7 +307,9 @@ def _needed(source: OpenSet, given: Mapping[str, int | None]) -> ParamsError:
     values = {name: max(1, given[name] or longest[name]) for name in given}
     value = str(values) if len(values) > 1 else str(*values.values())
     listed = ", ".join(f"{longest[name]:,} of field {name!r}" for name in lacking)
-    rows = any(_among_rows(source.index.fields[name]) for name in lacking)
+    rows = source.facts.meta is None and any(
+        _among_rows(source.index.fields[name]) for name in lacking
+    )
     return ParamsError(
         f"the samples of field {lacking[0]!r} differ in length, and max_length is not given",
         path=source.facts.path,

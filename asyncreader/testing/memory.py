@@ -14,7 +14,7 @@ from ..formats.packed import DATA
 from ..pixels.rows import Writer
 from ..pixels.specs import SampleSpec
 from ..sources.base import BaseSource, FieldIndex, SetFacts
-from ..sources.bytestore import ByteFile, MemoryStore
+from ..sources.bytestore import ByteFile
 from ..sources.fields import OpenSet, SetIndex
 
 
@@ -27,7 +27,7 @@ class _Samples:
 
     def serve(self, facts: SetFacts, index: FieldIndex, file: ByteFile | None) -> _Reading:
         """A source that reads them."""
-        return _Reading(facts, index, None, MemoryStore())
+        return _Reading(facts, index, None)
 
 
 class _Reading(BaseSource):
@@ -86,7 +86,7 @@ class MemorySource(_Reading):
             block=block,
             checked="all" if checksums else "none",
         )
-        super().__init__(facts, index, None, MemoryStore())
+        super().__init__(facts, index, None)
         self._labels = labels
 
     def as_set(self) -> OpenSet:

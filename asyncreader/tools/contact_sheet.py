@@ -71,16 +71,19 @@ def draw_sheet(
     columns = max(1, min(columns, len(tiles)))
     rows = math.ceil(len(tiles) / columns)
     step_y = side + 2 * (_TEXT + 4) + _GAP
-    head = _MARGIN + _TITLE + _TEXT + 24
     across = wide or side
     width = max(2 * _MARGIN + columns * (across + _GAP) - _GAP, 2 * _MARGIN + 320)
-    lines = [line for note in notes for line in _wrapped(note, width - 2 * _MARGIN)]
+    width_left = width - 2 * _MARGIN
+    about = _wrapped(subtitle, width_left, _TEXT)
+    head = _MARGIN + _TITLE + 18 + (_TEXT + 6) * max(1, len(about))
+    lines = [line for note in notes for line in _wrapped(note, width_left)]
     height = head + rows * step_y + len(lines) * (_SMALL + 6) + _MARGIN
     sheet = Image.new("RGB", (width, height), _PAPER)
     draw = ImageDraw.Draw(sheet)
-    width_left = width - 2 * _MARGIN
     _write(draw, (_MARGIN, _MARGIN), title, _TITLE, _INK, width_left)
-    _write(draw, (_MARGIN, _MARGIN + _TITLE + 8), subtitle, _TEXT, _GREY, width_left)
+    for number, line in enumerate(about):
+        top = _MARGIN + _TITLE + 8 + number * (_TEXT + 6)
+        _write(draw, (_MARGIN, top), line, _TEXT, _GREY, width_left)
     for number, tile in enumerate(tiles):
         left = _MARGIN + number % columns * (across + _GAP)
         top = head + number // columns * step_y
@@ -138,11 +141,11 @@ def _cut(text: str, keep: int) -> str:
     return f"{text[:first].rstrip()}...{text[len(text) - (keep - first) :].lstrip()}"
 
 
-def _wrapped(text: str, width_left: int) -> list[str]:
+def _wrapped(text: str, width_left: int, size: int = _SMALL) -> list[str]:
     lines = [""]
     for word in in_words(text).split(" "):
         longer = f"{lines[-1]} {word}".strip()
-        if lines[-1] and _length(longer, _SMALL) > width_left:
+        if lines[-1] and _length(longer, size) > width_left:
             lines.append(word)
         else:
             lines[-1] = longer

@@ -20,8 +20,8 @@ from .label_stats import records_of, row_of
 from .preview_arrays import drawn_as_arrays, preview_arrays
 from .sheet import (
     SIDE,
+    Choice,
     Preview,
-    check_indices,
     facts_of,
     label_words,
     notes_of,
@@ -57,12 +57,13 @@ def preview(
             found="mix",
             hint="--batch shows what training gets of a mix",
         )
+    choice = Choice(count, seed, indices, classes)
     with look_into(params) as ds:
         source, p = ds.source, ds.params
         if drawn_as_arrays(source):
-            return preview_arrays(source, p, count, seed, indices, classes, columns)
+            return preview_arrays(source, p, choice, columns)
         looker = Looker(source.first)
-        records = _choose(source, p, count, seed, indices, classes)
+        records = _choose(source, p, choice)
         scale = scale_for(looker, records, SIDE)
         tiles, bad, masks = [], [], set()
         shapes: list[tuple[int, ...]] = []
@@ -83,9 +84,8 @@ def preview(
             if places:
                 picture = marked(picture, (look.height, look.width), places)
             tiles.append(Tile(picture, words, note))
-        how = "chosen" if indices is not None else f"drawn at random (seed {seed})"
-        if indices is None and len(records) == source.facts.count:
-            how = "all of them"
+        every = indices is None and len(records) == source.facts.count
+        how = "all of them" if every else choice.how
         subtitle = f"{facts_of(source)}; {len(records):,} shown, {how}"
         notes = notes_of(scale, shapes[0][2] if shapes else 3, masks)
         if shapes and source.spec.shape is not None:
@@ -100,34 +100,22 @@ def preview(
 # -- which samples -------------------------------------------------------------------------------
 
 
-def _choose(
-    source: OpenSet,
-    p: ReaderParams,
-    count: int,
-    seed: int,
-    indices: Sequence[int] | None,
-    classes: Sequence[str],
-) -> list[int]:
-    total = source.facts.count
-    if indices is not None:
-        check_indices(indices, total, source.facts.path)
-        return list(indices)
+def _choose(source: OpenSet, p: ReaderParams, choice: Choice) -> list[int]:
+    total, path = source.facts.count, source.facts.path
+    given = choice.given(total, path)
+    if given is not None:
+        return given
     chosen = resolve_subset(p.subset, source)
     pool: Int64 | range = range(total)
     if isinstance(chosen, slice):
         pool = pool[chosen]
     elif chosen is not None:
         pool = chosen
-    if classes:
+    if choice.classes:
         labels = None if source.labels is None else np.asarray(source.labels)
-        of_class = records_of(classes, labels, source.facts.classes)
+        of_class = records_of(choice.classes, labels, source.facts.classes)
         pool = of_class if chosen is None else np.intersect1d(of_class, np.asarray(pool))
-        if not pool.size:
-            raise ParamsError(
-                "no sample to show", path=source.facts.path, found=f"class {', '.join(classes)}"
-            )
-    drawn = np.random.default_rng(seed).choice(len(pool), min(count, len(pool)), replace=False)
-    return sorted(int(pool[index]) for index in drawn.tolist())
+    return choice.drawn(pool, path)
 
 
 def _mask_of(source: OpenSet, p: ReaderParams, record: int) -> Array | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -11,7 +10,7 @@ import numpy as np
 
 from ..array_types import Array, Int64
 from ..dataset import Dataset
-from ..errors import FormatError, ParamsError, SampleError
+from ..errors import FormatError, SampleError
 from ..params import PARAMETERS, ReaderParams
 from ..pixels.specs import SampleSpec
 from ..sources import OpenSet
@@ -20,7 +19,7 @@ from ..text import some, times
 from .contact_sheet import Tile
 from .drawing import HIGH, LINES, FieldDrawing, draw_samples
 from .label_stats import records_of, row_of
-from .sheet import Preview, check_indices, label_words, put_together, title_of
+from .sheet import Choice, Preview, label_words, put_together, title_of
 
 #: What a sheet of stored samples leaves out: the order of training, and how values are changed.
 _LEFT_OUT: Final = (
@@ -60,23 +59,16 @@ def columns_for(tiles: int, high: int, wide: int) -> int:
 
 
 def preview_arrays(
-    source: OpenSet,
-    p: ReaderParams,
-    count: int,
-    seed: int,
-    indices: Sequence[int] | None,
-    classes: Sequence[str],
-    columns: int | None,
+    source: OpenSet, p: ReaderParams, choice: Choice, columns: int | None
 ) -> Preview:
     """A sheet of samples, each with all of its fields below each other.
 
-    ``indices``: numbers of samples; the others are as of :func:`preview`. FormatError where there
-    is nothing to draw.
+    ``choice``: of numbers of samples. FormatError where there is nothing to draw.
     """
     default = {name: PARAMETERS[name].default for name in _LEFT_OUT}
     p = replace(p, **default, layout="NHWC")  # type: ignore[arg-type]
     dataset: Dataset[tuple[Array, ...]] = Dataset.over(p, {}, source)
-    numbers = _chosen(dataset, source, count, seed, indices, classes)
+    numbers = _chosen(dataset, source, choice)
     records = dataset.records(numbers)
     fields = drawings_of(source)
     specs = [part.spec for part in source.parts]
@@ -113,8 +105,7 @@ def preview_arrays(
         tiles[place] = replace(tiles[place], picture=picture)
     high, wide = pictures[0].shape[:2] if pictures else (HIGH, HIGH)
     wide = max(wide, NARROWEST)
-    how = "chosen" if indices is not None else f"drawn at random (seed {seed})"
-    subtitle = f"{_facts(source, len(dataset))}; {len(tiles):,} shown, {how}"
+    subtitle = f"{_facts(source, len(dataset))}; {len(tiles):,} shown, {choice.how}"
     return put_together(
         tiles,
         source.shown(records).tolist(),
@@ -128,30 +119,17 @@ def preview_arrays(
     )
 
 
-def _chosen(
-    dataset: Dataset[tuple[Array, ...]],
-    source: OpenSet,
-    count: int,
-    seed: int,
-    indices: Sequence[int] | None,
-    classes: Sequence[str],
-) -> Int64:
+def _chosen(dataset: Dataset[tuple[Array, ...]], source: OpenSet, choice: Choice) -> Int64:
     """The numbers of the samples on the sheet, in order where they are drawn."""
-    total = len(dataset)
-    if indices is not None:
-        check_indices(indices, total, source.facts.path)
-        return np.array(indices, np.int64)
+    total, path = len(dataset), source.facts.path
+    given = choice.given(total, path)
     pool: Int64 | range = range(total)
-    if classes:
+    if given is None and choice.classes:
         labels = None if source.table is None else np.asarray(source.table)
         rows = source.shown(dataset.records(np.arange(total, dtype=np.int64)))
-        pool = np.flatnonzero(np.isin(rows, records_of(classes, labels, source.facts.classes)))
-    if not len(pool):
-        raise ParamsError(
-            "no sample to show", path=source.facts.path, found=f"class {', '.join(classes)}"
-        )
-    drawn = np.random.default_rng(seed).choice(len(pool), min(count, len(pool)), replace=False)
-    return np.array(sorted(int(pool[i]) for i in drawn.tolist()), np.int64)
+        of_class = records_of(choice.classes, labels, source.facts.classes)
+        pool = np.flatnonzero(np.isin(rows, of_class))
+    return np.array(choice.drawn(pool, path) if given is None else given, np.int64)
 
 
 def _values(sample: object, source: OpenSet) -> tuple[Array, ...]:
@@ -195,5 +173,5 @@ def _facts(source: OpenSet, total: int) -> str:
 
 
 def _stored(spec: SampleSpec) -> str:
-    shape = "of many shapes" if spec.shape is None else times(spec.shape) or "one number"
+    shape = "of many shapes" if spec.shape is None else times(spec.shape)
     return f"{shape}, {'structured' if spec.dtype.names else spec.dtype}, in the file"

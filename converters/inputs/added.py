@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -67,10 +68,12 @@ _MODES: Final = ("L", "RGB", "I;16", "I", "F", "1")
 
 @dataclass(frozen=True)
 class Form:
-    """How the samples of a field are stored. ``way``: as "rows" of numbers, as the "picture" of a
-    sample, which is cut, resized and encoded, or as a "mask" that is cut as that picture is.
+    """How the samples of a field are stored. ``way``: as "rows" of numbers, as "values" (rows of
+    different length), as the "picture" of a sample, which is cut, resized and encoded, or as a
+    "mask" that is cut as that picture is.
 
-    ``dtype``, ``shape``: what all rows must have; of pictures that differ in size: of the first.
+    ``dtype``, ``shape``: what all rows must have; of values: the shape of one; of pictures that
+    differ in size: of the first.
     """
 
     name: str
@@ -79,19 +82,27 @@ class Form:
     shape: tuple[int, ...]
 
     @classmethod
-    def of_rows(cls, name: str, row: Array) -> Form:
-        """The form of rows like this one; ParamsError where that is none."""
-        if row.size == 0 or row.ndim > MOST_AXES:
+    def of_rows(cls, name: str, row: Array, differ: bool = False) -> Form:
+        """The form of rows like this one, or of rows that ``differ`` in length; ParamsError where
+        that is none."""
+        shape = row.shape[1:] if differ else row.shape
+        if 0 in shape or row.ndim > MOST_AXES or (differ and not row.ndim):
             raise ParamsError(
                 f"field {name!r} has rows without a number, or with too many axes",
                 found=f"shape {row.shape}",
+                expected="an axis of different length first" if differ else None,
             )
-        return cls(name, "rows", row.dtype.newbyteorder("="), row.shape)
+        return cls(name, "values" if differ else "rows", row.dtype.newbyteorder("="), shape)
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of a row, or of a value."""
+        return math.prod(self.shape) * self.dtype.itemsize
 
     @property
     def picture(self) -> bool:
         """Whether raw rows are pictures (H, W, C) as ``convert`` packs them."""
-        if len(self.shape) != 3 or self.shape[0] <= _MOST_CHANNELS:
+        if self.way == "values" or len(self.shape) != 3 or self.shape[0] <= _MOST_CHANNELS:
             return False
         deep = self.dtype == np.uint16 and self.shape[2] == 1
         return deep or (self.dtype == np.uint8 and self.shape[2] in (1, 3))
@@ -99,17 +110,24 @@ class Form:
     @property
     def words(self) -> str:
         """For messages."""
-        return f"shape {self.shape}, {self.dtype}"
+        shape = str(("any", *self.shape)).replace("'", "") if self.way == "values" else self.shape
+        return f"shape {shape}, {self.dtype}"
 
     def check(self, row: Array) -> Array:
         """The row, or rows (n, ...), if it has this form; else ParamsError."""
-        if row.dtype.newbyteorder("=") == self.dtype and row.shape == self.shape:
+        shape = row.shape
+        if self.way == "values":
+            shape = shape[1:] if shape else (0,)
+        if row.dtype.newbyteorder("=") == self.dtype and shape == self.shape:
             return row
+        empty = f"np.empty({(0, *self.shape)}, {self.dtype.name!r}) is one without values"
+        differ = f"variable_length={self.name!r} stores rows whose first axis differs"
         raise ParamsError(
             f"field {self.name!r} of a sample differs from the first one's",
             found=f"shape {row.shape}, {row.dtype}",
             expected=self.words,
-            hint="pad or cut it to that shape, cast it with array.astype, or write another dataset",
+            hint="pad or cut it to that shape, cast it with array.astype, or write another dataset"
+            f"; {empty if self.way == 'values' else differ}",
         )
 
 
@@ -163,7 +181,7 @@ class AddedLabels:
         if rows.dtype == np.uint64 and bool((rows > np.uint64(2**63 - 1)).any()):
             raise ParamsError("labels beyond int64 cannot be stored")
         if self._classes is not None:
-            wrong = (rows < 0) | (rows >= len(self._classes))
+            wrong = (rows < -1) | (rows >= len(self._classes))  # -1 is no class
             if wrong.any():
                 raise self._unknown(rows[wrong][0])
         self._rows.extend(rows)
@@ -196,7 +214,16 @@ class AddedLabels:
     def rows(self, numbers: Int64) -> Array:
         """(n, L) of samples, once all were added."""
         table = self._rows.rows()[numbers].reshape(numbers.size, -1)
-        return self.sorted_numbers()[table] if self._text and self._classes is None else table
+        return self.sorted_numbers()[table] if self._renumbered else table
+
+    @property
+    def _renumbered(self) -> bool:
+        """Whether the numbers of names follow from all of them."""
+        return self._text and self._classes is None
+
+    def table(self) -> Array | None:
+        """(N, L) of all samples, once all were added; None where they are not kept so."""
+        return None if self._renumbered else self._rows.rows().reshape(-1, self._width)
 
     def sorted_numbers(self) -> Int64:
         """The class number of each text, in the order in which they came first."""
@@ -251,6 +278,9 @@ class AddedSamples(Samples):
 
     def label_rows(self, numbers: Int64) -> Array | None:
         return None if self.labels is None else self.labels.rows(numbers)
+
+    def label_table(self) -> Array | None:
+        return None if self.labels is None else self.labels.table()
 
     def close(self) -> None:
         if self.labels is not None:

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Final, Protocol, TypeAlias, runtime_checkable
+from typing import TYPE_CHECKING, Any, Final, Protocol, Self, TypeAlias, runtime_checkable
 
 from asyncreader.array_types import Array
 from asyncreader.errors import ParamsError
+from asyncreader.formats.packed import DATA
+
+if TYPE_CHECKING:
+    from asyncreader.dataset import Dataset
 
 #: What is taken of a dict, by the names that others use, too.
 _NAMES: Final = {
@@ -172,3 +176,82 @@ def _row_bytes(column: Any) -> int:
     for side in column.shape[1:]:
         size *= int(side)
     return int(size)
+
+
+# -- a Dataset -------------------------------------------------------------------------------------
+
+#: An image has at most so many channels, and a longer side, where its shape alone says that it is
+#: one (see docs/layouts.md).
+_MOST_CHANNELS: Final = 4
+
+
+class DatasetItems:
+    """The samples of a :class:`asyncreader.Dataset` as dicts, as it serves them: its fields by
+    name, the first as the data, with labels and paths. Images are turned to (H, W, C), as sets
+    store them: a set of them serves the same as ``dataset``."""
+
+    def __init__(self, dataset: Dataset) -> None:
+        from asyncreader.dataset import open
+
+        if isinstance(dataset.labels, tuple):
+            raise ParamsError("several labels are not stored", hint="name one as labels_field")
+        self._names = _field_names(tuple(dataset.fields))
+        paths = dataset.paths
+        self._paths = None if None in paths else paths
+        self._images = _images_of(dataset)
+        self.classes = None if dataset.labels is None else dataset.classes
+        self._samples: Dataset[dict[str, Any]] = open(dataset.given, as_dict=True)
+
+    def __len__(self) -> int:
+        return len(self._samples)
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        for number, sample in enumerate(self._samples):
+            named = {self._name(served): value for served, value in sample.items()}
+            for name in self._images:
+                named[name] = _channels_last(named[name])
+            if self._paths is not None:
+                named["path"] = self._paths[number]
+            yield named
+
+    def _name(self, served: str) -> str:
+        """What an array of a sample is called in a set: of ``left/image.present`` image_present."""
+        if served in self._names:
+            return self._names[served]
+        field, _, fact = served.rpartition(".")
+        return f"{self._names[field]}_{fact}" if field in self._names else served
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._samples.close()
+
+
+def _field_names(served: tuple[str, ...]) -> dict[str, str]:
+    """What the fields are called in a set: the first ``data``, the others by the last part of their
+    names. ParamsError where two would be called alike."""
+    first = DATA if DATA in served else served[0]
+    names = {name: name.rstrip("/").rsplit("/", 1)[-1] for name in served} | {first: DATA}
+    if len(set(names.values())) < len(names):
+        raise ParamsError(
+            "two fields would have one name",
+            found=", ".join(map(repr, served)),
+            hint='name them: data_field={"left": "left/image", "right": "right/image"}',
+        )
+    return names
+
+
+def _images_of(dataset: Dataset) -> tuple[str, ...]:
+    """The names in a set of the fields that are served as images (C, H, W)."""
+    if dataset.params.layout != "NCHW":
+        return ()
+    names = _field_names(tuple(dataset.fields))
+    parts = zip(dataset.fields, dataset.source.parts, strict=True)
+    return tuple(names[n] for n, one in parts if one.spec.encoded or one.spec.axes is not None)
+
+
+def _channels_last(image: Array) -> Array:
+    """(C, H, W) as (H, W, C), unless that could be taken for something else."""
+    plain = image.ndim == 3 and image.shape[0] <= _MOST_CHANNELS < image.shape[1]
+    return image.transpose(1, 2, 0) if plain else image

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from asyncreader.errors import ParamsError
-from asyncreader.formats.packed import Encoding
+from asyncreader.formats.packed import RAGGED, Encoding
 
 from ..options import Options
 from .folder import FolderSamples, class_names
@@ -76,8 +76,8 @@ def _open(options: Options, exclude: str, usual: Encoding | None) -> Samples:
         return PackedSamples(options)
     # named for a source that has it, an encoding would encode its samples again
     samples = PackedSamples(replace(options, encoding=None))
-    if samples.encoding == usual:
-        return samples
+    if samples.encoding == usual or RAGGED in (samples.encoding, usual):
+        return samples  # the others differ from it: that is an error
     samples.close()
     return PackedSamples(replace(options, encoding=usual))
 

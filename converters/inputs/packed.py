@@ -42,7 +42,17 @@ from asyncreader.sources.subset import resolve_subset
 from asyncreader.sources.urls import is_url
 
 from ..check_options import check_encoding
-from ..encode import Hold, Packed, Recipe, Sample, make_recipe, notes, packed, packed_pixels
+from ..encode import (
+    Hold,
+    Packed,
+    Recipe,
+    Sample,
+    make_recipe,
+    notes,
+    packed,
+    packed_pixels,
+    packed_values,
+)
 from ..options import Options
 from ..ordered_pool import RUN
 from ..temp_tables import PathOf, Strings
@@ -106,7 +116,8 @@ class PackedSamples(Samples):
             self._recipe = make_recipe(options, "original", self.channels, bits)
         self._check_decode = options.check_decode and spec.encoded
         if self._rows:
-            self._recipe = None
+            self._recipe, self.channels = None, 0
+            self.encoding = _stored_as(self._source.first)
         self._others = _others(self._source, recipe, same=self._recipe is None)
         self.fields = (fmt.DATA, *(field.name for field in self._others))
         labels = None if options.no_labels else self._source.labels
@@ -150,8 +161,8 @@ class PackedSamples(Samples):
     @property
     def encodings(self) -> tuple[str, ...]:
         plain = super().encodings
-        raw = (False, *(field.rows for field in self._others))
-        return tuple("raw" if rows else one for rows, one in zip(raw, plain, strict=True))
+        rows = (_stored_as(field.part) if field.rows else None for field in self._others)
+        return tuple(own or one for own, one in zip((None, *rows), plain, strict=True))
 
     def _record(self, number: int) -> int:
         """The number of sample ``number`` in the source."""
@@ -187,7 +198,7 @@ class PackedSamples(Samples):
 
     def _picture(self, record: int, hold: Hold) -> Packed:
         if self._rows:
-            return packed_pixels(self._inspector.pixels(record), picture=False)
+            return _numbers(self._source.first, self._inspector.pixels(record))
         if self._axes is not None:
             return self._from_pixels(self._inspector.pixels(record), self._axes, hold)
         data = self._inspector.bytes(record)
@@ -250,7 +261,7 @@ class _Other:
         """Its values of one sample, whose picture has size ``full``."""
         stored, inspector = self.part.spec, Inspector(self.part)
         if self.rows:
-            return packed_pixels(inspector.pixels(record), picture=False)
+            return _numbers(self.part, inspector.pixels(record))
         if self.same:
             data = inspector.bytes(record)
             high, wide, channels = stored.shape or (*inspector.size(record), stored.channels)
@@ -361,16 +372,29 @@ def _are_numbers(part: Source) -> bool:
         isinstance(part.index.storage, SparseRows)
         or spec.encoded
         or spec.shape is None
-        or spec.ragged
         or spec.axes not in (None, "HWC")
     ):
         return False
+    if spec.ragged:
+        return spec.dtype.newbyteorder("=").name in fmt.NUMBER_DTYPES
     deep = _is_deep(spec)
     grey = spec.axes is None and len(spec.shape) == 2 and not ours
     channels = 1 if grey or spec.flat else spec.shape[-1] if spec.axes is not None else 0
     plain = spec.dtype.newbyteorder("=").name
     picture = channels in (1, 3) and (plain == "uint8" or (deep and channels == 1))
     return not picture and plain in fmt.NUMBER_DTYPES
+
+
+def _stored_as(part: Source) -> str:
+    """How rows of numbers are packed."""
+    return fmt.RAGGED if part.spec.ragged else "raw"
+
+
+def _numbers(part: Source, values: Array) -> Packed:
+    """A row of numbers as it is packed."""
+    if part.spec.ragged:
+        return packed_values(values, np.array([len(values)], np.int64))
+    return packed_pixels(values, picture=False)
 
 
 def _is_deep(spec: SampleSpec) -> bool:
@@ -400,12 +424,17 @@ def _pixel_axes(source: Source) -> tuple[int, int, int]:
     if stored.axes is not None and known and stored.image_shape()[2] in (1, 3):
         high, wide, channel = (stored.axes.index(letter) for letter in "HWC")
         return high, wide, channel
+    images = "8-bit grey or RGB images, or 16-bit grey ones"
+    hint = NAME_AXES if stored.axes is None and len(stored.shape or ()) == 3 else None
+    rows = _are_numbers(source)
     raise FormatError(
-        "only datasets of 8-bit grey or RGB, or 16-bit grey images can be converted",
+        "samples of this kind cannot be resized or encoded"
+        if rows
+        else "samples of this kind cannot be converted",
         path=source.facts.path,
         found=f"samples of shape {stored.shape}, {stored.dtype}",
-        hint=NAME_AXES if stored.axes is None and len(stored.shape or ()) == 3 else None,
-        expected="uint8, 1 or 3 channels; or uint16, 1 channel",
+        expected=images if rows else f"{images}; or rows of numbers, all of one shape",
+        hint="without encoding, size and channels they are copied as they are" if rows else hint,
     )
 
 

@@ -46,6 +46,7 @@ class Samples:
 
     count: int
     encoding: str
+    #: Of images 1 or 3; 0 of rows of numbers.
     channels: int
     label_kind: str
     #: Samples that a thread takes at a time.
@@ -93,6 +94,10 @@ class Samples:
     def label_rows(self, numbers: Int64) -> Array | None:
         """Labels of samples: (n, L) int64 or float64; None without labels."""
         raise NotImplementedError
+
+    def label_table(self) -> Array | None:
+        """Those of all samples in their order; None where they must be asked for by number."""
+        return None
 
     def sources(self, numbers: Int64) -> str:
         """Digest of the samples' source files now: it differs when a file was changed. Empty where

@@ -189,6 +189,7 @@ class JoinedSamples(Samples):
         self.count = int(self._ends[-1])
         self.encoding, self.channels = first.encoding, first.channels
         self.label_kind, self.fields = first.label_kind, first.fields
+        self._encodings = first.encodings
         self.run = min(one.run for one in parts)
         self.ahead = min(one.ahead for one in parts)
         self.paths = tuple(map(self._path_of, zip(*(one.paths for one in parts), strict=True)))
@@ -226,6 +227,10 @@ class JoinedSamples(Samples):
             at = np.flatnonzero(which == part)
             found.append((at, of(self._parts[part], numbers[at] - starts[part])))
         return found
+
+    @property
+    def encodings(self) -> tuple[str, ...]:
+        return self._encodings
 
     @property
     def classes(self) -> tuple[str, ...] | None:
@@ -277,7 +282,7 @@ class JoinedSamples(Samples):
 def _check_alike(first: Samples, other: Samples, name: str) -> None:
     for what, found, expected, hint in (
         ("fields", other.fields, first.fields, None),
-        ("encoding", other.encoding, first.encoding, "name one for all (--encoding jpeg)"),
+        ("encoding", other.encodings, first.encodings, "name one for all (--encoding jpeg)"),
         ("channels", other.channels, first.channels, "name them (--channels 3)"),
         ("labels", _labels(other), _labels(first), "leave them out (--no-labels)"),
     ):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 from collections import deque
 from collections.abc import Mapping, Sequence
@@ -15,11 +14,19 @@ import numpy as np
 
 from asyncreader.array_types import Array
 from asyncreader.errors import ParamsError, located
-from asyncreader.formats.packed import DATA
+from asyncreader.formats.packed import DATA, RAGGED
 from asyncreader.system.futures import result_of, submit
 
 from ..check_options import check_encoding
-from ..encode import Packed, Recipe, Sample, make_recipe, packed_many, packed_pixels
+from ..encode import (
+    Packed,
+    Recipe,
+    Sample,
+    make_recipe,
+    packed_many,
+    packed_pixels,
+    packed_values,
+)
 from ..inputs.added import AddedLabels, AddedSamples, Form, as_array, check_names
 from ..inputs.masks import stored_values
 from ..options import Options
@@ -63,19 +70,32 @@ class AddingPlan:
             raise ParamsError("classes are the names of labels, and this sample has none")
         encoding, recipe = options.encoding or "raw", None
         others = {name: as_array(value, f"field {name!r}") for name, value in fields.items()}
-        if encoding == "raw" and options.size is None and not isinstance(data, bytes):
+        image = isinstance(data, bytes) and not options.differ(DATA)
+        if encoding == "raw" and options.size is None and not image:
             array = as_array(data, f"field {DATA!r}")
-            forms = [Form.of_rows(name, row) for name, row in {DATA: array, **others}.items()]
+            arrays = {DATA: array, **others}
+            forms = [Form.of_rows(n, row, options.differ(n)) for n, row in arrays.items()]
             check_encoding(options, encoding, options.channels or 3, options.bits)
         else:
             form, recipe = _picture_form(options, encoding, data)
-            forms = [form, *(_other_form(name, row, form) for name, row in others.items())]
-        plain = encoding == "raw"
-        others_as = ("raw" if plain or form.way == "rows" else "png" for form in forms[1:])
+            forms = [form]
+            for name, row in others.items():
+                differ = options.differ(name)
+                forms.append(
+                    Form.of_rows(name, row, differ) if differ else _other_form(name, row, form)
+                )
+        named = options.variable_length
+        unknown = set() if isinstance(named, bool) else {*named} - {form.name for form in forms}
+        if unknown:
+            raise ParamsError(
+                "variable_length names a field that the first sample does not have",
+                found=repr(min(unknown)),
+                expected=", ".join(form.name for form in forms),
+            )
         return cls(
             options,
             tuple(forms),
-            (encoding, *others_as),
+            tuple(_stored_as(form, encoding) for form in forms),
             recipe,
             label,
             classes,
@@ -93,6 +113,14 @@ class AddingPlan:
     def open(self, path: str, shown: str) -> Adding:
         """The file ``path``, which takes samples; ``shown``: its name in messages."""
         return Blocks(self, path, shown) if self.recipe is None else Pictures(self, path, shown)
+
+
+def _stored_as(form: Form, encoding: str) -> str:
+    """How a field is stored beside pictures of an encoding, or as these."""
+    if form.way == "values":
+        return RAGGED
+    raw = encoding == "raw" or form.way == "rows"
+    return encoding if form.name == DATA else "raw" if raw else "png"
 
 
 def _picture_form(options: Options, encoding: str, data: object) -> tuple[Form, Recipe]:
@@ -210,38 +238,82 @@ class Adding:
         self._samples.close()
 
 
+class _Values:
+    """Samples of different length of one field, until they are written together."""
+
+    def __init__(self, form: Form) -> None:
+        self._dtype, self._rows = form.dtype.newbyteorder("<"), list[Array]()
+        self.bytes = 0
+
+    def put(self, row: Array) -> None:
+        """Take a sample; a large one is written before its owner can change it."""
+        self._rows.append(row if row.nbytes >= TOGETHER else row.astype(self._dtype))
+        self.bytes += row.nbytes
+
+    def take(self) -> Packed:
+        """All that were put."""
+        rows, self._rows, self.bytes = self._rows, [], 0
+        values = rows[0] if len(rows) == 1 else np.concatenate(rows)
+        return packed_values(values, np.array(list(map(len, rows))))
+
+
 class Blocks(Adding):
     """Samples whose fields are all raw: kept until there are enough of them to be written."""
 
     def __init__(self, plan: AddingPlan, path: str, shown: str) -> None:
         super().__init__(plan, path, shown)
-        forms = plan.forms
-        self._row_bytes = sum(form.dtype.itemsize * math.prod(form.shape) for form in forms)
-        self._size = max(1, min(MOST_ROWS, TOGETHER // self._row_bytes))
-        little = {form.name: form.dtype.newbyteorder("<") for form in forms}
-        self._blocks = {f.name: np.empty((self._size, *f.shape), little[f.name]) for f in forms}
+        even = [form for form in plan.forms if form.way != "values"]
+        self._row_bytes = sum(form.row_bytes for form in even)
+        self._size = max(1, min(MOST_ROWS, TOGETHER // max(1, self._row_bytes)))
+        little = {form.name: form.dtype.newbyteorder("<") for form in even}
+        self._blocks = {f.name: np.empty((self._size, *f.shape), little[f.name]) for f in even}
+        self._values = {f.name: _Values(f) for f in plan.forms if f.way == "values"}
         self._held = 0
-        first = forms[0]
-        self._first, self._first_form = self._blocks[DATA], first
-        self._dtype, self._shape = first.dtype, first.shape
+        first = plan.forms[0]
+        self._first, self._first_form = self._blocks.get(DATA), first
+        self._dtype, self._shape = first.dtype, None if self._first is None else first.shape
 
     @property
     def bytes(self) -> int:
-        return super().bytes + self._held * self._row_bytes
+        differ = sum(one.bytes for one in self._values.values())
+        return super().bytes + self._held * self._row_bytes + differ
+
+    @property
+    def even(self) -> bool:
+        """Whether all samples have one shape."""
+        return not self._values
 
     def add(self, data: object, label: object, path: object, fields: Mapping[str, object]) -> None:
-        at = self._held
         # the usual case costs no call
         plain = type(data) is np.ndarray and data.dtype == self._dtype
         if not plain or data.shape != self._shape:  # type: ignore[attr-defined]
             data = self._first_form.check(as_array(data, f"field {DATA!r}"))
         self._tell(label, path, fields)
+        rows = {n: self._forms[n].check(as_array(v, f"field {n!r}")) for n, v in fields.items()}
+        if self._values:
+            self._put({DATA: data, **rows})  # type: ignore[dict-item]
+            return
+        at = self._held
+        assert self._first is not None
         self._first[at] = data
-        for name, value in fields.items():
-            row = as_array(value, f"field {name!r}")
-            self._blocks[name][at] = self._forms[name].check(row)
+        for name, row in rows.items():
+            self._blocks[name][at] = row
         self._held = at + 1
         if self._held == self._size:
+            self._flush()
+
+    def _put(self, rows: Mapping[str, Array]) -> None:
+        """Keep a sample of which some fields differ in length."""
+        if any(rows[name].nbytes >= TOGETHER for name in self._values):
+            self._flush()
+        for name, row in rows.items():
+            if name in self._values:
+                self._values[name].put(row)
+            else:
+                self._blocks[name][self._held] = row
+        self._held += 1
+        most = max(one.bytes for one in self._values.values())
+        if self._held == self._size or most >= TOGETHER:
             self._flush()
 
     def add_many(self, table: Mapping[str, Any], labels: Any, paths: Any) -> None:
@@ -272,7 +344,12 @@ class Blocks(Adding):
             self._pack({name: block[:count] for name, block in self._blocks.items()})
 
     def _pack(self, rows: Mapping[str, Array]) -> None:
-        self._write(tuple(packed_many(rows[n], form.picture) for n, form in self._forms.items()))
+        self._write(
+            tuple(
+                packed_many(rows[n], form.picture) if n in rows else self._values[n].take()
+                for n, form in self._forms.items()
+            )
+        )
 
     def finish(self) -> PackedFile:
         self._flush()
@@ -336,6 +413,8 @@ class Pictures(Adding):
 
     def _stored(self, name: str, row: Array, picture: bytes | Array) -> Packed:
         form = self._forms[name]
+        if form.way == "values":
+            return packed_values(row, np.array([len(row)], np.int64))
         if form.way == "rows" or isinstance(picture, bytes):
             return packed_pixels(row, form.picture)
         return stored_values(name, row, (picture.shape[0], picture.shape[1]), self._recipe)

@@ -90,11 +90,15 @@ class Grown:
         size = options.shard_size
         if size is None and options.shards is None:
             size = max(1, int(self.manifest.sizes.mean()))
+        channels, bits = options.channels, options.bits
+        if common.channels:  # of rows of numbers neither can be asked for
+            channels = channels or (3 if common.channels == 3 else 1)
+            bits = bits or (16 if common.dtype == "uint16" else None)
         return replace(
             options,
             format="hdf5" if common.container == "hdf5" else "lmdb",
-            channels=options.channels or (3 if common.channels == 3 else 1),
-            bits=options.bits or (16 if common.dtype == "uint16" else None),
+            channels=channels,
+            bits=bits,
             no_labels=options.no_labels or common.label_kind == "none",
             compression="gzip" if common.compression else None,
             chunk=common.chunk or 1,
@@ -104,11 +108,15 @@ class Grown:
     def kinds(self) -> tuple[Kind, ...]:
         """What raw samples of each field must be; () of encoded ones."""
         common = self.manifest.common
-        if common.encoding != "raw" or common.shape is None:
+        if common.encoding not in fmt.PLAIN or common.shape is None:
             return ()
-        first = Packed(b"", common.shape, 0, common.dtype)
-        others = (Packed(b"", one.shape, 0, one.dtype) for one in common.fields)
-        return tuple(one.kind(True) for one in (first, *others))
+        fields: Sequence[Common | fmt.FieldMeta] = (common, *common.fields)
+        some = {fmt.RAGGED: np.zeros(1, np.int64)}  # lengths
+        made = (
+            Packed(b"", one.shape, 0, one.dtype, one.channels > 0, some.get(one.encoding))
+            for one in fields
+        )
+        return tuple(one.kind(True) for one in made)
 
     def fit(self, samples: Samples, shown: str) -> None:
         """Number the splits of ``samples`` as the set does, new ones behind its own. ParamsError
@@ -119,7 +127,7 @@ class Grown:
         dtype = "<i8" if rows is None else rows.dtype.newbyteorder("<").str
         fields = [fmt.DATA, *(one.name for one in common.fields)]
         for what, found, expected in (
-            ("channels", samples.channels, common.channels),
+            ("channels", _channels(samples.channels), _channels(common.channels)),
             ("fields", list(samples.fields), fields),
             ("kind of labels", samples.label_kind, common.label_kind),
             ("labels of a sample", width, common.label_width),
@@ -198,6 +206,11 @@ class Grown:
             raise
         sync(self.folder)
         return manifest
+
+
+def _channels(count: int) -> str:
+    """Of images; of rows of numbers 0."""
+    return str(count) if count else "rows of numbers, which are no images"
 
 
 #: What new shards may have otherwise than those of the set.

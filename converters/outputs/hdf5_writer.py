@@ -53,6 +53,9 @@ PENDING_BYTES: Final = 256 << 20
 #: Bytes of a spooled field that are copied at a time.
 PIECE: Final = 8 << 20
 
+#: Bytes of a chunk of samples of different length, at least: one of their values may be a number.
+VALUES_BYTES: Final = 64 << 10
+
 #: HDF5's own limit of a chunk's size.
 MAX_CHUNK: Final = 0xFFFFFFFF
 
@@ -66,7 +69,7 @@ class Hdf5File:
         creation = h5p.create(h5p.FILE_CREATE)
         creation.set_obj_track_times(False)
         h5f.create(self._path, h5f.ACC_EXCL, fcpl=creation, fapl=_access()).close()
-        self.extent = Extent(path, target, START)
+        self.extent = Extent(path, target, START, lasts=True)
         self._h5: Any = None
 
     def open(self, alignment: bool = False) -> Any:
@@ -293,7 +296,8 @@ class ChunkedData(FieldData):
         self._jobs = jobs
         self._pool = ThreadPoolExecutor(jobs, thread_name_prefix="asyncreader-gzip")
         self._pending: deque[tuple[int, Future[bytes]]] = deque()
-        self._held: list[bytes | memoryview] = []
+        self._held: list[bytes] = []
+        self._held_bytes = self._size = 0
         self._begun = 0
         self._written = 0
         self._dataset: Any = None
@@ -304,14 +308,20 @@ class ChunkedData(FieldData):
         if self._dataset is None:
             assert sample.shape is not None
             self._dtype = np.dtype(sample.dtype).newbyteorder("<")
+            if sample.lengths is not None:
+                self._chunk = max(self._chunk, VALUES_BYTES // self._bytes(sample.shape))
             self._create(sample.shape)
-        for data in sample.each():
-            self._held.append(data)
-            if len(self._held) == self._chunk:
+        at, end = 0, len(sample.data)
+        while at < end:
+            part = bytes(sample.data[at : at + self._size - self._held_bytes])
+            self._held.append(part)
+            self._held_bytes += len(part)
+            at += len(part)
+            if self._held_bytes == self._size:
                 self._begin()
 
     def _create(self, row: tuple[int, ...]) -> None:
-        size = self._chunk * self._bytes(row)
+        self._size = size = self._chunk * self._bytes(row)
         if size > MAX_CHUNK:
             raise SourceError(
                 "a chunk would be too large for HDF5",
@@ -334,10 +344,10 @@ class ChunkedData(FieldData):
 
     def _begin(self) -> None:
         """Start compressing a chunk; write the oldest when enough are pending."""
-        samples, self._held = self._held, []
-        self._begun += len(samples)
-        size = self._chunk * self._bytes(self._row)
-        work = partial(_compressed, samples, size)
+        held, self._held = self._held, []
+        self._begun += self._held_bytes // self._bytes(self._row)
+        self._held_bytes = 0
+        work = partial(_compressed, held, self._size)
         self._pending.append((self._begun, submit(self._pool, work)))
         if len(self._pending) > self._depth:
             self._write()
@@ -365,8 +375,8 @@ class ChunkedData(FieldData):
         self._pool.shutdown(cancel_futures=True)
 
 
-def _compressed(samples: list[bytes | memoryview], size: int) -> bytes:
-    return zlib.compress(b"".join(samples).ljust(size, b"\0"), LEVEL)
+def _compressed(held: list[bytes], size: int) -> bytes:
+    return zlib.compress(b"".join(held).ljust(size, b"\0"), LEVEL)
 
 
 def _access(alignment: bool = False) -> Any:

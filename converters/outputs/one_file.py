@@ -146,7 +146,8 @@ class SetFile:
         if kinds == self._kinds:
             return
         where = self._samples.where(number)
-        if kinds[0] != self._kinds[0]:
+        images = all(len(kind) == 4 and kind[1] for kind in (kinds[0], self._kinds[0]))
+        if images and kinds[0][2:] != self._kinds[0][2:]:
             raise FormatError(
                 "images of different sizes cannot be stored as raw pixels",
                 source_path=where,
@@ -161,7 +162,7 @@ class SetFile:
             source_path=where,
             found=_words(found),
             expected=_words(expected),
-            hint="convert all of them to one kind",
+            hint="bring all of them to one shape and dtype",
         )
 
     def _verify(self) -> None:
@@ -305,6 +306,8 @@ def sync_set(path: str, kind: str, shown: str) -> None:
 
 
 def _words(kind: Kind) -> str:
+    if not kind[1]:
+        return f"{kind[0]}, shape {kind[2:]}"
     return f"{kind[0]}, {kind[1]} channel" + "s" * (kind[1] != 1)
 
 

@@ -75,7 +75,8 @@ def make_plan(options: Options, samples: Samples, order: Order, grown: Grown | N
 def _measure(options: Options, samples: Samples, order: Order) -> tuple[tuple[Kind, ...], float]:
     """The kind of each field (of the first good sample), and mean bytes of a stored sample."""
     raw = samples.encoding == "raw"
-    if not raw and len(samples.fields) == 1 and options.shard_size is None:
+    encoded = samples.encoding not in fmt.PLAIN
+    if encoded and len(samples.fields) == 1 and options.shard_size is None:
         return (), 0.0
     all_alike = raw or options.shard_size is None
     evenly = np.linspace(0, samples.count - 1, 1 if all_alike else min(MEASURED, samples.count))
@@ -300,7 +301,7 @@ class _Run:
         options, samples = self._options, self._samples
         common = Common(
             container=options.format,
-            encoding=samples.encoding,
+            encoding=first.encoding,
             shape=first.shape,
             channels=first.channels,
             label_kind=samples.label_kind,

@@ -29,7 +29,7 @@ class Paths:
     longest: int
 
     @classmethod
-    def of(cls, numbers: Int64, path: Callable[[int], bytes]) -> Paths:
+    def of(cls, numbers: Int64 | range, path: Callable[[int], bytes]) -> Paths:
         """Paths of samples ``numbers`` of the source; ``path(number)`` gives one."""
 
         def each() -> Iterator[bytes]:
@@ -48,7 +48,8 @@ class Paths:
 class FieldTables:
     """The tables of one field, on disk, in record order.
 
-    ``offsets``: (N+1,) int64, of the encoded samples in their blob, None for raw; ``checksums``:
+    ``offsets``: (N+1,) int64, of the encoded samples in their blob, or of those of different length
+    in their values, None for raw; ``checksums``:
     (N,) uint64; ``paths``: None where none are known.
     """
 
@@ -63,9 +64,11 @@ class FieldTables:
 
     def data(self) -> tuple[tuple[int, ...], str]:
         """Shape and dtype of all samples as one array: (N, H, W, C) of raw ones, else bytes."""
-        if self.offsets is not None:
+        if self.offsets is not None and self.meta.encoding != fmt.RAGGED:
             return (int(self.offsets[-1]),), "uint8"
         assert self.meta.shape is not None
+        if self.offsets is not None:
+            return (int(self.offsets[-1]), *self.meta.shape), self.meta.dtype
         return (self.checksums.size, *self.meta.shape), self.meta.dtype
 
     def digests(self) -> dict[str, str]:
@@ -107,7 +110,7 @@ class FieldRecords:
         self._checksums = Numbers("Q")
         self._ends = Numbers("q")
         self._ends.append(0)
-        self.bytes = 0
+        self._values = self.bytes = 0
         self._first: Packed | None = None
         self._shape: fmt.Shape | None = None
 
@@ -121,8 +124,11 @@ class FieldRecords:
         if isinstance(sample.checksum, int):
             self._checksums.append(sample.checksum)
             self._ends.append(self.bytes)
-        else:  # raw samples, which need no offsets
+        else:  # raw samples, which need no offsets unless they differ in length
             self._checksums.extend(sample.checksum)
+            if sample.lengths is not None:
+                self._ends.extend(self._values + np.cumsum(sample.lengths))
+                self._values += int(sample.lengths.sum())
 
     def tables(self, channels: int, paths: Paths | None) -> FieldTables:
         """All tables, with these paths; ``channels``: where the samples do not say it."""
@@ -152,7 +158,8 @@ class PackedRecords:
     def __init__(self, samples: Samples) -> None:
         self._samples = samples
         self._fields = list(map(FieldRecords, samples.fields, samples.encodings))
-        self._numbers = Numbers("q")
+        #: None while the records are in the source's order, and none is left out.
+        self._numbers: Numbers | None = None
         self.count = 0
 
     def add(self, number: int, sample: Sample) -> None:
@@ -160,11 +167,22 @@ class PackedRecords:
         for field, values in zip(self._fields, sample, strict=True):
             field.add(values)
         count = sample[0].count
-        if count == 1:
-            self._numbers.append(number)
-        else:
-            self._numbers.extend(np.arange(number, number + count))
+        if self._numbers is None and number != self.count:
+            self._numbers = Numbers("q")
+            for start in range(0, self.count, BLOCK):
+                self._numbers.extend(np.arange(start, min(start + BLOCK, self.count)))
+        if self._numbers is not None:
+            if count == 1:
+                self._numbers.append(number)
+            else:
+                self._numbers.extend(np.arange(number, number + count))
         self.count += count
+
+    def _numbers_of(self, start: int, stop: int) -> Int64:
+        """Numbers in the source of the records start .. stop-1."""
+        if self._numbers is None:
+            return np.arange(start, stop, dtype=np.int64)
+        return self._numbers.rows()[start:stop]
 
     @property
     def bytes(self) -> tuple[int, ...]:
@@ -173,8 +191,8 @@ class PackedRecords:
 
     def tables(self) -> Tables:
         """All tables, and the description with their digests."""
-        samples, numbers = self._samples, self._numbers.rows()
-        labels = self._labels(numbers)
+        samples, labels = self._samples, self._labels()
+        numbers = range(self.count) if self._numbers is None else self._numbers.rows()
         fields = tuple(
             field.tables(samples.channels, None if path is None else Paths.of(numbers, path))
             for field, path in zip(self._fields, samples.paths, strict=True)
@@ -184,7 +202,9 @@ class PackedRecords:
             digests[fmt.LABELS] = fmt.digest(labels)
         if samples.classes is not None:
             digests[fmt.CLASSES] = fmt.names_digest(map(encoded, samples.classes))
-        splits = None if samples.splits is None else samples.splits.of(numbers)
+        splits = samples.splits
+        if splits is not None:
+            splits = splits.of(self._numbers_of(0, self.count))
         if splits is not None:
             digests[fmt.SPLITS] = fmt.digest(splits.rows)
         first, *others = (field.meta for field in fields)
@@ -203,10 +223,14 @@ class PackedRecords:
         )
         return Tables(meta.sealed(), labels, None if splits is None else splits.rows, fields)
 
-    def _labels(self, numbers: Int64) -> Array | None:
+    def _labels(self) -> Array | None:
+        table = self._samples.label_table() if self._numbers is None else None
+        if table is not None:
+            return table
         spool: Numbers | None = None
         for start in range(0, self.count, BLOCK):
-            rows = self._samples.label_rows(numbers[start : start + BLOCK])
+            stop = min(start + BLOCK, self.count)
+            rows = self._samples.label_rows(self._numbers_of(start, stop))
             if rows is None:
                 return None
             if spool is None:
@@ -217,6 +241,7 @@ class PackedRecords:
 
     def close(self) -> None:
         """Close the temporary files."""
-        self._numbers.close()
+        if self._numbers is not None:
+            self._numbers.close()
         for field in self._fields:
             field.close()

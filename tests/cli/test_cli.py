@@ -542,6 +542,80 @@ def test_info_of_a_subset(packed: Path, subset: str, rows: Any, kind: str, tmp_p
     assert words["subset"].startswith(f"{len(labels)} sample")
 
 
+def _hints(*words: Any) -> list[str]:
+    found: list[str] = json.loads(run("info", *words, "--json").stdout)["hints"]
+    return found
+
+
+def test_info_suggests_what_serves_a_set(tmp_path: Path) -> None:
+    """Of volumes, of samples of different length and of values with a table of offsets info says
+    what to pass; passed, it serves them, and nothing more is suggested. Of others it is quiet."""
+    count = np.array([3, 9, 0, 5])
+    sets: dict[str, tuple[dict[str, Any], str]] = {
+        "one volume": ({"raw": np.zeros((40, 36, 48), "u2")}, "one volume of 40 x 36 x 48"),
+        "volumes": ({"raw": np.zeros((3, 2, 16, 36, 80), "f4")}, "patch=16x32x32 serves"),
+        "lengths": ({"x": np.ones((17, 2)), "n": count}, "n may say where samples begin in x"),
+        "starts": ({"x": np.ones(17), "s": np.cumsum([0, *count])}, "s may say"),
+        "found": ({"x": np.ones(17), "x_lengths": count}, "max_length=9 serves all of them whole"),
+    }
+    for name, (fields, says) in sets.items():
+        path = tmp_path / f"{name}.h5"
+        with h5py.File(path, "w") as file:
+            for field, values in fields.items():
+                file[field] = values
+        (hint,) = _hints(path)
+        assert says in hint
+        passed = [word for part in re.findall(r"-p (\S+)", hint) for word in ("-p", part)]
+        assert _hints(path, *passed) == []
+        given = {"data_field": next(iter(fields))}
+        given.update(part.split("=") for part in passed if part != "-p")
+        patch = tuple(map(int, given.pop("patch", "0").split("x")))
+        axis = {"sample_axis": None} if given.pop("sample_axis", "") else {}
+        most = int(given.pop("max_length", "0"))
+        served = {**given, **axis, **({"patch": patch} if any(patch) else {"max_length": most})}
+        with asyncreader.open(path, **served) as ds:  # type: ignore[arg-type]
+            assert ds[0] is not None
+    for name, values in {
+        "digits": np.zeros((600, 16, 16), "u1"),
+        "rows": np.zeros((20, 8)),
+        "maps": np.zeros((9, 64, 7, 7)),
+    }.items():
+        with h5py.File(tmp_path / f"{name}.h5", "w") as file:
+            file["x"], file["y"] = values, np.arange(len(values))
+        assert _hints(tmp_path / f"{name}.h5") == []
+
+
+def test_info_lists_the_columns_of_cells(tmp_path: Path) -> None:
+    """Of AnnData's files info lists the columns of obs, and says how one becomes the labels."""
+    path = tmp_path / "cells.h5ad"
+    with h5py.File(path, "w") as file:
+        file["X"], file["var/g"] = np.zeros((6, 4), "f4"), np.array([b"a", b"b", b"c", b"d"])
+        obs = file.create_group("obs")
+        obs.attrs["_index"], file["var"].attrs["_index"] = "cell", "g"
+        obs["cell"] = np.array([f"c{n}".encode() for n in range(6)])
+        obs["depth"], obs["donor"] = np.arange(6.0), np.array([b"x", b"y"] * 3)
+        kind, age, odd = obs.create_group("kind"), obs.create_group("age"), obs.create_group("odd")
+        for group, name in ((kind, "categorical"), (age, "nullable-integer"), (odd, "interval")):
+            group.attrs["encoding-type"] = name
+        kind["categories"], kind["codes"] = np.array([b"B", b"T"]), np.arange(6, dtype="i1") % 2
+        age["values"], age["mask"] = np.arange(6), np.arange(6) == 0
+    facts = json.loads(run("info", path, "--json").stdout)
+    assert {one["name"]: (one["words"], one["label"]) for one in facts["columns"]} == {
+        "obs/age": ("whole numbers, -1 where missing", True),
+        "obs/depth": ("float64", True),
+        "obs/donor": ("text, classes by name", True),
+        "obs/kind": ("categorical, 2 classes", True),
+        "obs/odd": ("of a kind that is not read", False),
+    }
+    assert facts["hints"] == ["-p labels_field=obs/donor serves a column as labels"]
+    assert table(run("info", path).stdout)["obs/kind"] == "categorical, 2 classes"
+    for one in facts["columns"]:
+        found = run("info", path, "-p", f"labels_field={one['name']}")
+        assert (found.exit_code == 0) == one["label"]
+    with asyncreader.open(path, labels_field="obs/kind") as ds:
+        assert ds.classes == ("B", "T")
+
+
 @pytest.mark.parametrize("subset", ["0:5:0", "train", "900:", "[0,999]", "1:2:3:4", "a:b"])
 def test_info_of_a_subset_that_is_not_there(packed: Path, subset: str) -> None:
     """A subset that selects nothing, or makes no sense, is misuse and said in one line."""
@@ -627,6 +701,23 @@ def test_info_of_a_foreign_set(foreign: Path) -> None:
     for nothing in ("null", "None"):
         words = ("-p", "data_field=images", "-p", f"labels_field={nothing}", "--json")
         assert json.loads(run("info", foreign, *words).stdout)["labels"] is None
+
+
+def test_info_where_no_field_is_named(tmp_path: Path) -> None:
+    """Fields of as many samples are shown together, and values by their offsets; where no number of
+    samples is more frequent than another, none is guessed, and a table of offsets never is."""
+    offsets = np.array([0, 4, 4, 10])
+    with h5py.File(tmp_path / "hits.h5", "w") as file:
+        file["hits"], file["hits_offsets"], file["y"] = np.ones((10, 2)), offsets, np.arange(3)
+    facts = table(run("info", tmp_path / "hits.h5").stdout)
+    assert (facts["count"], facts["field"]) == ("3 samples", "hits")
+    assert facts["length of hits"] == "0 to 6 values, median 4"
+    assert facts["field y"] == "int64, raw"
+    with h5py.File(tmp_path / "tokens.h5", "w") as file:
+        file["tokens"], file["offsets"], file["y"] = np.ones(10), offsets, np.arange(3)
+    result = run("info", tmp_path / "tokens.h5")
+    assert result.exit_code == 2
+    assert "found offsets (4 int64), tokens (10 float64), y (3 int64)" in result.stderr
 
 
 def test_fields_called_by_a_number(tmp_path: Path) -> None:

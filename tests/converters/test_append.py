@@ -8,6 +8,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import h5py
 import numpy as np
 import pytest
 from split_sets import TEXT, contents, pictures, splits_of
@@ -108,11 +109,52 @@ def test_what_does_not_go_with_the_set(
 ) -> None:
     """Is said, and changes nothing."""
     shutil.copytree(made / "hdf5", tmp_path / "set")
-    before = {path.name: path.read_bytes() for path in (tmp_path / "set").iterdir()}
+    before = contents_of(tmp_path / "set")
     split = {} if said.startswith("the dataset has splits") else {"split": TEXT}
     with pytest.raises(error, match=said):
         convert(made / "more", tmp_path / "set", append=True, **split, **given)
-    assert {path.name: path.read_bytes() for path in (tmp_path / "set").iterdir()} == before
+    assert contents_of(tmp_path / "set") == before
+
+
+def test_sets_of_numbers_grow(tmp_path: Path) -> None:
+    """Rows of any dtype and shape, from another program's file, a Writer's or a set of shards, are
+    appended as they are; h5py reads them back. Others are refused with what differs."""
+    rng = np.random.default_rng(0)
+    for number, (dtype, shape) in enumerate(
+        [("f4", (8,)), ("u2", (6, 5, 3)), ("f4", (6, 5, 3)), ("i2", (2, 3, 4, 2))]
+    ):
+        rows, more = (rng.integers(0, 9, (n, *shape)).astype(dtype) for n in (10, 7))
+        target, foreign = tmp_path / f"set{number}", tmp_path / f"{number}.h5"
+        convert((rows, np.arange(10)), target, shards=2)
+        with h5py.File(foreign, "w") as file:
+            file["data"], file["labels"] = more, np.arange(7)
+        convert(foreign, target, append=True, params={"data_field": "data"})
+        convert((more, np.arange(7)), tmp_path / f"own{number}.h5")
+        convert(tmp_path / f"own{number}.h5", target, append=True)
+        assert verify_file(str(target)).problems == ()
+        found = np.concatenate(
+            [h5py.File(one)["data"][:] for one in sorted(target.glob("*.h5"))]  # type: ignore[index]
+        )
+        assert np.array_equal(found, np.concatenate([rows, more, more]))
+    before = contents_of(tmp_path / "set0")
+    for source, said in (
+        ("own3.h5", r"another kind than the first.* int16, shape \(2, 3, 4, 2\); .*float32"),
+        ("own2.h5", r"float32, shape \(6, 5, 3\); expected float32, shape \(8,\)"),
+        ("images.h5", "found 3; expected rows of numbers, which are no images"),
+    ):
+        convert(
+            (np.zeros((4, 6, 5, 3), "u1"), np.arange(4)), tmp_path / "images.h5", overwrite=True
+        )
+        with pytest.raises((FormatError, ParamsError), match=said):
+            convert(tmp_path / source, tmp_path / "set0", append=True)
+    with pytest.raises(FormatError, match="cannot be resized or encoded"):
+        convert(tmp_path / "own0.h5", tmp_path / "x.h5", size=4)
+    assert contents_of(tmp_path / "set0") == before
+
+
+def contents_of(folder: Path) -> dict[str, bytes]:
+    """The files of a folder."""
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
 def test_what_is_no_sharded_set(made: Path, tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import itertools
 import os
 import sys
 import threading
@@ -205,6 +206,54 @@ def test_sources_of_convert(tmp_path: Path) -> None:
     with asyncreader.open(tmp_path / "7.h5") as found:
         assert convert(found, tmp_path / "again.lmdb").count == 9
     assert verify_file(str(tmp_path / "again.lmdb")).ok
+
+
+def test_a_dataset_is_written_as_it_serves_its_samples(tmp_path: Path) -> None:
+    """Fields, labels, classes and paths are kept; images stay images, which can be encoded."""
+    rng = np.random.default_rng(0)
+    source, target = tmp_path / "from.h5", tmp_path / "to.h5"
+    with Writer(source, classes=["low", "high"]) as writer:
+        for n in range(12):
+            image, mask = rng.integers(0, 9, (8, 8, 3), np.uint8), rng.integers(0, 5, (8, 8), "u1")
+            pose = rng.random(4, dtype="f4")
+            writer.add(image, n % 3 - 1, path=f"a/{n}", mask=mask, pose=pose)  # -1: no class
+    fields = ["data", "mask", "pose"]
+    cases: list[dict[str, Any]] = [
+        {"data_field": fields},
+        {"data_field": fields, "subset": slice(3, 9), "labels_field": None},
+        {"data_field": {"mask": "mask", "data": "data"}, "size": (6, 6), "dtype": "float32"},
+        {"data_field": "pose"},
+        {},
+    ]
+    for given, as_dict in itertools.product(cases, (False, True)):
+        with asyncreader.open(source, **given, as_dict=as_dict) as ds:
+            convert(ds, target, overwrite=True)
+            served: Any = asyncreader.open(ds.given, as_dict=True)
+            stored = sorted(ds.fields, key="data".__ne__) if len(ds.fields) > 1 else "data"
+            found: Any = asyncreader.open(target, data_field=stored, as_dict=True)
+            assert found.paths == ds.paths
+            assert found.classes == (None if "labels_field" in given else ds.classes)
+            for one, wanted in zip(found, served, strict=True):
+                if given == {"data_field": "pose"}:
+                    wanted["data"] = wanted.pop("pose")
+                assert one.keys() == wanted.keys()
+                for name, rows in wanted.items():
+                    np.testing.assert_array_equal(one[name], rows)
+    with asyncreader.open(source) as ds:
+        assert convert(ds, tmp_path / "png.h5", encoding="png").encoding == "png"
+        with asyncreader.open(tmp_path / "png.h5") as found:
+            np.testing.assert_array_equal(found[:][0], ds[:][0])
+    with h5py.File(tmp_path / "x.h5", "w") as file:
+        for name in ("a/x", "data", "b/x"):
+            file[name] = np.zeros((3, 5))
+    refused: list[tuple[dict[str, Any], str]] = [
+        ({"data_field": ["a/x", "data", "b/x"], "labels_field": None}, "would have one name"),
+        ({"data_field": "data", "labels_field": ["a/x", "b/x"]}, "several labels.*labels_field"),
+    ]
+    for given, words in refused:
+        ds = asyncreader.open(tmp_path / "x.h5", **given)
+        with pytest.raises(ParamsError, match=words):
+            convert(ds, tmp_path / "y.h5")
 
 
 GOOD = np.zeros((3, 4), "f4")

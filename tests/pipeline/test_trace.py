@@ -8,6 +8,7 @@ import signal
 import sys
 import time
 from collections import defaultdict
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -305,6 +306,8 @@ def test_stats_are_readable(tmp_path: Path) -> None:
         "  bad samples  2: record 7 (cat<b>.jpg is no picture), ...",
         f"  verdict      {shown.verdict}",
     ]
+    again = replace(shown, bad_list=((7, "no picture"), (7, "no picture")))
+    assert "  bad samples  2: record 7 (no picture), 2 times" in repr(again).splitlines()
     page = shown._repr_html_()
     assert "cat&lt;b&gt;.jpg" in page
     assert "<b>" not in page

@@ -448,8 +448,8 @@ def test_other_numbers(tmp_path: Path) -> None:
     assert charge.dtype == np.int16
     np.testing.assert_array_equal(bytes_, [[0, 0.5], [np.nan, np.nan], [0, 0.5]])
     for name, value, says in (
-        ("raw", -1, "uint8"),
-        ("raw", 0.5, "uint8"),
+        ("raw", -1, "uint8.*int64"),
+        ("raw", 0.5, "uint8.*float32"),
         ("hits.q", np.nan, "int16"),
     ):
         with pytest.raises(ParamsError, match=rf"pad_value.*{says}"):
@@ -770,15 +770,19 @@ def test_long_samples_are_read_in_pieces(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_info_and_verify(tmp_path: Path) -> None:
     """``info`` says how long samples are, without max_length; a set without checksums can be
-    verified; it is no picture to be packed."""
+    verified, and copied with checksums."""
     known = offsets(tmp_path, "gzip")
     path = str(known.params["path"])
     result = CliRunner().invoke(cli, ["info", path, "-p", "data_field=in/x"])
     assert result.exit_code == 0, result.output
     assert "0 to 12 values, median 3.5" in result.output
     assert verify_file(path, params={"data_field": "in/x"}).ok
-    with pytest.raises(FormatError, match="can be converted"):
-        convert(path, tmp_path / "out.h5", params={"data_field": "in/x"})
+    target = tmp_path / "out.h5"
+    convert(path, target, params={"data_field": "in/x"}, progress=False)
+    assert verify_file(str(target)).checked == len(WITH_EMPTY)
+    with h5py.File(target) as file:
+        np.testing.assert_array_equal(file["data"][:], joined(known.samples, "x"))
+        np.testing.assert_array_equal(file["offsets"][:], offsets_of(known.samples, "x"))
 
 
 def test_a_row_for_each_episode_has_a_state(tmp_path: Path) -> None:

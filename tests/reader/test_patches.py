@@ -362,13 +362,13 @@ def test_only_the_chunks_that_are_touched(tmp_path: Path, monkeypatch: pytest.Mo
     with h5py.File(tmp_path / "x.h5", "w") as file:
         file.create_dataset("data", data=data, chunks=(8, 8, 8), compression="gzip")
     read: list[int] = []
-    plain = chunk_patches.decoded
+    plain = chunk_patches.decode_into
 
-    def counted(grid: Any, number: int, *more: Any) -> Any:
-        read.append(number)
-        return plain(grid, number, *more)
+    def counted(grid: Any, numbers: Any, *more: Any) -> Any:
+        read.extend(numbers.tolist())
+        return plain(grid, numbers, *more)
 
-    monkeypatch.setattr(chunk_patches, "decoded", counted)
+    monkeypatch.setattr(chunk_patches, "decode_into", counted)
     given: dict[str, Any] = {"path": tmp_path / "x.h5", "sample_axis": None, "labels_field": None}
     with AsyncReader(given, patch=(8, 8, 8), patch_at="center") as reader:
         batch = next(iter(reader))
@@ -666,6 +666,8 @@ def test_mistakes(tmp_path: Path) -> None:
             file["data"][i] = np.zeros(100, np.uint8)
     with pytest.raises((ParamsError, FormatError)):
         AsyncReader(tmp_path / "vlen.h5", patch=(3, 3))
+    with pytest.raises(FormatError, match=r"first one.*sample_axis=None with patch=\(Z, Y, X\)"):
+        AsyncReader(files(tmp_path, "gzip").params["path"], data_field="label", labels_field=None)
 
 
 def test_volumes_beside_are_no_labels(tmp_path: Path) -> None:

@@ -1068,6 +1068,27 @@ def test_verdict(given: dict[str, Any], says: str) -> None:
     assert says in stats(**given).verdict
 
 
+@pytest.mark.parametrize(
+    ("given", "reader", "dataset"),
+    [
+        ({"window": 2}, "10 windows,", "10 windows, 2 episodes of 6 rows"),
+        ({"window": 2, "window_every": "episode"}, "2 windows,", "2 windows"),
+        ({"window": "episode", "max_length": 6}, "2 episodes,", "2 episodes of 6 rows"),
+        ({}, "12 samples,", "12 samples, 2 episodes"),
+        ({"episodes": None, "patch": (2, 2)}, "2 patches,", "2 patches, 2 volumes"),
+        ({"patch": (2, 2), "epoch_samples": 9}, "9 patches an epoch,", "2 patches"),
+        ({"shuffle": "replacement", "epoch_samples": 7}, "7 samples an epoch,", "12 samples"),
+    ],
+)
+def test_repr_calls_samples_what_they_are(given: dict[str, Any], reader: str, dataset: str) -> None:
+    """Windows, episodes and patches are called so, and draws are those of an epoch."""
+    data = np.zeros((2, 6, 4), np.float32)
+    rows = {"data": data, "episodes": "axis"} if "patch" not in given else {"data": data}
+    with AsyncReader({**rows, **given}) as made:
+        assert reader in repr(made)
+        assert f": {dataset}" in repr(made.dataset)
+
+
 def test_repr_shows_live_state(tmp_path: Path) -> None:
     """repr() says what is served, whether it is verified, the place, and who owns the slots."""
     path = write_hdf5(tmp_path / "train.h5", packed(IMAGES))

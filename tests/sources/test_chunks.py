@@ -306,8 +306,11 @@ def test_numbers_of_other_bits(tmp_path: Path, name: str, chunk: Any) -> None:
 # -- the cache -------------------------------------------------------------------------------------
 
 
-def filled(number: int, memory: np.ndarray) -> None:
-    memory[:] = number
+def filled(numbers: list[int], memories: list[np.ndarray]) -> dict[int, DecodeError]:
+    """Chunks of their own numbers; those whose number is 5 modulo 17 are damaged."""
+    for number, memory in zip(numbers, memories, strict=True):
+        memory[:] = 255 if number % 17 == 5 else number
+    return {i: DecodeError("damaged") for i, number in enumerate(numbers) if number % 17 == 5}
 
 
 def got(cache: ChunkCache, number: int, decode: Any = filled, alone: bool = False) -> Chunk:
@@ -365,6 +368,8 @@ def test_memory_of_dropped_chunks_is_used_again(chunk_bytes: int) -> None:
     cache = ChunkCache(limit=2 * chunk_bytes, chunks=100, chunk_bytes=chunk_bytes)
     places = set()
     for number in range(100):
+        if number % 17 == 5:
+            continue
         chunk = got(cache, number)
         assert chunk.pixels.shape == (chunk_bytes,)
         assert (chunk.pixels == number).all()
@@ -378,11 +383,11 @@ def test_a_chunk_that_another_thread_decodes() -> None:
     cache = ChunkCache(limit=1 << 20, chunks=2, chunk_bytes=4096)
     begun, go_on, decoded = threading.Event(), threading.Event(), []
 
-    def slowly(number: int, memory: np.ndarray) -> None:
-        decoded.append(1)
+    def slowly(numbers: list[int], memories: list[np.ndarray]) -> dict[int, DecodeError]:
+        decoded.extend(numbers)
         begun.set()
         assert go_on.wait(HANG)
-        filled(7, memory)
+        return filled([7] * len(numbers), memories)
 
     one = threading.Thread(target=cache.get, args=(1, slowly))
     one.start()
@@ -411,14 +416,48 @@ def test_a_chunk_that_cannot_be_decoded_is_tried_again(alone: bool) -> None:
     cache = ChunkCache(limit=4096, chunks=3, chunk_bytes=4096)
     pinned = [got(cache, 2).entry] if alone else []
 
-    def broken(number: int, memory: np.ndarray) -> None:
-        raise DecodeError("damaged")
+    def broken(numbers: list[int], memories: list[np.ndarray]) -> dict[int, DecodeError]:
+        return {0: DecodeError("damaged")}
 
-    for _ in range(2):
-        with pytest.raises(DecodeError):
-            cache.get(1, broken, alone)
+    def stopped(numbers: list[int], memories: list[np.ndarray]) -> dict[int, DecodeError]:
+        raise KeyboardInterrupt
+
+    for decode, error in ((broken, DecodeError), (stopped, KeyboardInterrupt)) * 2:
+        with pytest.raises(error):
+            cache.get(1, decode, alone)
     cache.unpin(pinned)
-    assert (got(cache, 1, lambda number, memory: filled(3, memory)).pixels == 3).all()
+    assert (got(cache, 1, lambda _, memories: filled([3], memories)).pixels == 3).all()
+
+
+def test_some_chunks_at_once() -> None:
+    """Of chunks that are asked for together, those that are held come as they are, the others are
+    made in one call as far as there are entries, and one that is damaged costs no other."""
+    cache = ChunkCache(limit=4 * 4096, chunks=50, chunk_bytes=4096)
+    held, calls = got(cache, 2), []
+
+    def noted(numbers: list[int], memories: list[np.ndarray]) -> dict[int, DecodeError]:
+        calls.append(numbers)
+        return filled(numbers, memories)
+
+    found = cache.get_some([1, 2, 5, 3, 4], noted)
+    assert calls == [[1, 5, 3]]
+    assert isinstance(found[2], DecodeError)
+    assert found[4] is None
+    chunks = [one for one in found if isinstance(one, Chunk)]
+    assert [set(one.pixels.tolist()) for one in chunks] == [{1}, {2}, {3}]
+    assert chunks[1].entry == held.entry
+    assert cache.get_some([6, 7], noted)[0] is not None  # the entry of the damaged one is free
+    assert calls[1:] == [[6]]
+
+    def stopped(numbers: list[int], memories: list[np.ndarray]) -> dict[int, DecodeError]:
+        raise KeyboardInterrupt
+
+    cache.unpin([one.entry for one in chunks])
+    with pytest.raises(KeyboardInterrupt):
+        cache.get_some([1, 8], stopped)
+    cache.unpin([held.entry])
+    # nothing but what 6 has is pinned now
+    assert [n for n in (9, 10, 11, 12) if cache.get(n, filled) is not None] == [9, 10, 11]
 
 
 @pytest.mark.parametrize("capacity", [1, 3, 40])
@@ -427,12 +466,6 @@ def test_many_threads_over_one_cache(capacity: int) -> None:
     chunk's pixels under a number, and nothing stays pinned."""
     cache = ChunkCache(limit=capacity * 256, chunks=50, chunk_bytes=256)
     wrong: list[int] = []
-
-    def decode(number: int, memory: np.ndarray) -> None:
-        if number % 17 == 5:
-            memory[:] = 255
-            raise DecodeError("damaged")
-        filled(number, memory)
 
     def work(seed: int) -> None:
         rng = np.random.default_rng(seed)
@@ -445,17 +478,16 @@ def test_many_threads_over_one_cache(capacity: int) -> None:
             cache.unpin(entries)
             if not rng.integers(8):
                 cache.release()
-            number = int(numbers[0])
-            try:
-                chunk = cache.get(number, decode, alone=bool(rng.integers(2)))
-            except DecodeError:
-                continue
-            if chunk is None:
-                cache.wait(number)
-                continue
-            if (chunk.pixels != number).any():
-                wrong.append(number)
-            cache.unpin([chunk.entry])
+            some = np.unique(numbers[: rng.integers(1, 4)]).tolist()
+            found = cache.get_some(some, filled, alone=bool(rng.integers(2)))
+            for number, chunk in zip(some, found, strict=True):
+                if isinstance(chunk, Chunk) and (chunk.pixels != number).any():
+                    wrong.append(number)
+                if isinstance(chunk, DecodeError) != (number % 17 == 5 and chunk is not None):
+                    wrong.append(number)
+            cache.unpin([chunk.entry for chunk in found if isinstance(chunk, Chunk)])
+            if None in found:
+                cache.wait(some[found.index(None)])
 
     threads = [threading.Thread(target=work, args=(seed,)) for seed in range(8)]
     for thread in threads:
@@ -608,6 +640,7 @@ def test_waiting_for_another_thread_to_decode_counts_as_decoding(
         waited.set()
         wait(self, number)
 
+    monkeypatch.setattr(chunks, "inflater", lambda: None)
     monkeypatch.setattr(chunks, "decode_chunk", slow)
     monkeypatch.setattr(ChunkCache, "wait", noted)
     fill = RowTransform(source.spec, OutputSpec(layout="NHWC"), source.facts.path)

@@ -276,9 +276,9 @@ def test_compressed_files_share_the_memory_for_chunks(
     caches: list[ChunkCache] = []
     real, made = chunks.ChunkSource._decode, ChunkCache.__init__
 
-    def counted(self: Any, number: int, *rest: Any) -> Any:
-        decoded.append(number)
-        return real(self, number, *rest)
+    def counted(self: Any, numbers: Any, *rest: Any) -> Any:
+        decoded.extend(numbers.tolist())
+        return real(self, numbers, *rest)
 
     def noted(self: ChunkCache, *rest: Any) -> None:
         made(self, *rest)

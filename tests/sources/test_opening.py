@@ -245,7 +245,7 @@ def test_a_description_of_a_newer_version(tmp_path: Path) -> None:
     """A description of a later version is refused, with the advice to update."""
     path = write_hdf5(tmp_path / "a.h5", packed(paint(6, (9, 8, 3))))
     with h5py.File(path, "r+") as file:
-        describe(file, {**described(file), "version": 2})
+        describe(file, {**described(file), "version": 3})
     with pytest.raises(FormatError, match=r"newer asyncreader.*update"):
         AsyncReader(path)
 

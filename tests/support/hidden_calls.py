@@ -43,7 +43,7 @@ MISSING: dict[str, dict[str, str]] = {
 }
 MODULES = {"posix": {"fcntl", "resource", "termios", "pwd", "grp"}}
 #: Functions of the C library, found by ctypes, that Linux alone has.
-OF_LINUX = ("memfd_create", "syscall", "mincore")
+OF_LINUX = ("memfd_create", "syscall", "mincore", "sync_file_range")
 #: Folders of Linux that programs read facts from, or put memory in.
 FOLDERS = ("/proc/", "/sys/", "/dev/shm")
 

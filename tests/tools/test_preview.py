@@ -27,10 +27,16 @@ from asyncreader.tools.thumbnails import Scale, as_mask, fit, scale_of, tinted, 
 NAMES = ("cat", "dog", "eel")
 
 
+def top_of(sheet: Image.Image) -> int:
+    """Where the tiles begin: the first line that is no paper for as long as a tile is wide."""
+    inked = (np.asarray(sheet)[:, 20 : 20 + SIDE] != 255).any(axis=2).all(axis=1)
+    return int(np.argmax(inked))
+
+
 def square(sheet: Image.Image, number: int, columns: int) -> np.ndarray:
     """The square of tile ``number``, (160, 160, 3)."""
     left = 20 + number % columns * (SIDE + 12)
-    top = 76 + number // columns * (SIDE + 48)
+    top = top_of(sheet) + number // columns * (SIDE + 48)
     return np.asarray(sheet)[top : top + SIDE, left : left + SIDE]
 
 
@@ -383,6 +389,17 @@ def test_sheets_of_any_number(tiles: int) -> None:
     assert (np.asarray(sheet) == 9).all(axis=2).sum() >= tiles * 64
 
 
+def test_what_a_sheet_is_of_takes_as_many_lines_as_it_needs() -> None:
+    """Nothing of it is cut out: a sheet of one small tile is as much higher as it has lines."""
+    tile = Tile(np.full((8, 8, 3), 9, np.uint8), "name", "note", None)
+    one, more = (
+        draw_sheet([tile], side=8, columns=1, title="t", subtitle=words)
+        for words in ("6 samples", "60,000 samples, original, 10 classes; the first batch " * 3)
+    )
+    assert one.width == more.width
+    assert more.height - one.height >= 2 * 14  # 14: a line's letters
+
+
 # -- letters -------------------------------------------------------------------------------------
 
 
@@ -649,7 +666,8 @@ def test_several_pictures_of_a_sample_stand_side_by_side(boxed: Path) -> None:
     fields = {"path": boxed, "data_field": ["data", "depth"], "boxes_field": "boxes"}
     made = preview_batch(fields, count=2, columns=1)
     assert made.sheet.size[0] == 40 + max(2 * SIDE + 4, 320)
-    sheet = np.asarray(made.sheet)[76 : 76 + SIDE]
+    top = top_of(made.sheet)
+    sheet = np.asarray(made.sheet)[top : top + SIDE]
     assert frame_of(sheet[:, 20 : 20 + SIDE]) == (20, 40, 80, 140)
     assert not coloured(sheet[:, 20 + SIDE :]).any()
 
@@ -660,6 +678,6 @@ def test_several_pictures_of_a_sample_stand_side_by_side(boxed: Path) -> None:
         made = preview_batch(
             {"path": boxed, "layout": layout, "postprocess": three}, count=2, columns=1
         )
-        sheet = np.asarray(made.sheet)[76 + SIDE // 2]
+        sheet = np.asarray(made.sheet)[top_of(made.sheet) + SIDE // 2]
         levels = [int(sheet[20 + k * (SIDE + 4) + SIDE // 2, 0]) for k in range(3)]
         assert levels == [0, 100, 200]

@@ -7,6 +7,7 @@ from . import (  # noqa: F401
     boxes,
     copying,
     filling,
+    inflating,
     jpeg_parts,
     jpeg_restarts,
     numbers,

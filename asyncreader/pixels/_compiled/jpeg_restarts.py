@@ -304,6 +304,22 @@ def _behind_block(bits: Any, here: Any, t: Any, codes: Any, data: Any) -> Any:
 
 
 @njit
+def _difference(word: Any, t: Any, codes: Any, data: Any) -> Any:
+    """The bits of a DC difference with its code, which begin ``word``, and its value; 0 bits for
+    one that is not in table ``t``."""
+    entry = np.int64(codes[0][np.uint64(t * _ENTRIES) + (word >> np.uint64(64 - _LOOKUP))])
+    if entry == 0:
+        entry = _long_code(word, codes[2][0, t], data)
+    length, category = entry >> 8, entry & 255
+    if category > 11:
+        return np.int64(0), np.int64(0)
+    # T.81, F.2.2.1, without branches: a first bit of 0 means a negative difference
+    value = np.int64(word << np.uint64(length) >> np.uint64(1) >> np.uint64(63 - category))
+    value -= ((value << 1 >> category) ^ 1) * ((1 << category) - 1)
+    return length + category, value
+
+
+@njit
 def _segments(
     data: Any, bits: Any, count: Any, mcus: Any, interval: Any, mcu: Any, codes: Any, extra: Any,
     out: Any, limit: Any,
@@ -314,7 +330,7 @@ def _segments(
     ``mcu``: component, DC and AC table of its blocks, and how many there are. AC bits are copied as
     they are; of the DC values only the first of each component behind a marker is coded anew.
     """
-    single, _, long, symbols = codes
+    symbols = codes[3]
     part_of, dc_of, ac_of, blocks = mcu
     held, in_held = np.uint64(0), np.int64(0)
     before = np.zeros(3, np.int64)
@@ -334,22 +350,10 @@ def _segments(
             due[:] = 1
         left -= 1
         for b in range(blocks):
-            word = peek(bits, here)
             c, t = part_of[b], dc_of[b]
-            index = word >> np.uint64(64 - _LOOKUP)
-            entry = np.int64(single[np.uint64(t * _ENTRIES) + index])
-            if entry == 0:
-                entry = _long_code(word, long[0, t], data)
-                if entry == 0:
-                    return 0
-            length, category = entry >> 8, entry & 255
-            if category > 11:
-                return 0
-            # T.81, F.2.2.1, without branches: a first bit of 0 means a negative difference
-            value = np.int64(word << np.uint64(length) >> np.uint64(1) >> np.uint64(63 - category))
-            value -= ((value << 1 >> category) ^ 1) * ((1 << category) - 1)
+            length, value = _difference(peek(bits, here), t, codes, data)
             before[c] += value
-            if before[c] > 2047 or before[c] < -2047:
+            if length == 0 or before[c] > 2047 or before[c] < -2047:
                 return 0
             if due[c]:
                 # The first block of a component in a segment: its own value, not the difference.
@@ -360,9 +364,9 @@ def _segments(
                 if own == 0:
                     return 0
                 out, held, in_held = put(out, held, in_held, np.uint64(code), own)
-                copied = here + length + category
+                copied = here + length
                 due[c] = 0
-            here = _behind_block(bits, here + length + category, ac_of[b], codes, data)
+            here = _behind_block(bits, here + length, ac_of[b], codes, data)
             if here < 0 or here > count * 8:
                 return 0
     if (here + 7) >> 3 != count or limit - out < (here - copied) // 4 + 64:

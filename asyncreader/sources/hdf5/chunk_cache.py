@@ -9,10 +9,12 @@ from typing import Final, NamedTuple, TypeAlias
 import numpy as np
 
 from ...array_types import Int64, UInt8
+from ...errors import DecodeError
 from ...system.memory import aligned_empty
 
-#: Puts the pixels of a chunk (its number) into memory.
-Decode: TypeAlias = Callable[[int, UInt8], None]
+#: Puts the pixels of chunks (their numbers) into memory, and returns the errors of those that are
+#: damaged, by their places among these.
+Decode: TypeAlias = Callable[[list[int], list[UInt8]], dict[int, DecodeError]]
 
 #: Entries that are sorted by age in one go: sorting each time took 3 % of the time of inflating.
 SORTED: Final = 32
@@ -36,7 +38,7 @@ class ChunkCache:
     def __init__(self, limit: int, chunks: int, chunk_bytes: int) -> None:
         self._limit = limit
         self._chunks = chunks
-        self._chunk_bytes = chunk_bytes
+        self.chunk_bytes = chunk_bytes
         self._lock = threading.Lock()
         #: by chunk: its entry, 0 where it is not held; entry 0 holds nothing
         self._entries = np.zeros(chunks, np.int64)
@@ -55,7 +57,7 @@ class ChunkCache:
     @property
     def capacity(self) -> int:
         """Chunks that are held at most."""
-        return max(1, min(self._limit // self._chunk_bytes, self._chunks))
+        return max(1, min(self._limit // self.chunk_bytes, self._chunks))
 
     def resize(self, limit: int) -> None:
         """Hold as much from now on: nothing is kept. To be called before threads read."""
@@ -92,46 +94,71 @@ class ChunkCache:
                 np.subtract.at(self._pins, entries, 1)
 
     def get(self, number: int, decode: Decode, alone: bool = False) -> Chunk | None:
-        """The chunk, pinned, from memory or as ``decode`` makes it.
+        """:meth:`get_some` of one. DecodeError if it is damaged."""
+        (found,) = self.get_some([number], decode, alone)
+        if isinstance(found, DecodeError):
+            raise found
+        return found
 
-        None where another thread decodes it now, or where all entries are pinned; with ``alone``
-        the latter ends in memory that is not kept.
+    def get_some(
+        self, numbers: list[int], decode: Decode, alone: bool = False
+    ) -> list[Chunk | DecodeError | None]:
+        """Different chunks, each pinned, from memory or as one call of ``decode`` makes them.
+
+        None for one that another thread decodes now, and where all entries are pinned; with
+        ``alone``, where this would be so for all, one ends in memory that is not kept.
         """
-        mine, entry, kept = threading.Lock(), 0, False
+        found: list[Chunk | DecodeError | None] = [None] * len(numbers)
+        mine, places, entries = threading.Lock(), list[int](), list[int]()
+        bad, done = dict[int, DecodeError](), False
+        mine.acquire()
         try:
             with self._lock:
                 memory = self._block()
-                entry = int(self._entries[number])
-                if entry:
-                    self._pins[entry] += 1
-                    self._tick += 1
-                    self._used[entry] = self._tick
-                    return Chunk(entry, memory[entry])
-                if number in self._busy:
-                    return None
-                mine.acquire()
-                entry = self._free_entry()
-                if not entry and not alone:
-                    return None
-                self._busy[number] = mine
-            pixels = memory[entry] if entry else np.empty(self._chunk_bytes, np.uint8)
-            decode(number, pixels)
-            if entry:
-                with self._lock:
-                    self._tick += 1
-                    self._used[entry] = self._tick
-                    self._inside[entry] = number
-                    self._entries[number] = entry
-                    kept = True
-            return Chunk(entry, pixels)
+                self._tick += 1
+                left = []
+                for place, number in enumerate(numbers):
+                    entry = int(self._entries[number])
+                    if entry:
+                        self._pins[entry] += 1
+                        self._used[entry] = self._tick
+                        found[place] = Chunk(entry, memory[entry])
+                    elif number not in self._busy:
+                        left.append(place)
+                for place in left:
+                    entry = self._free_entry()
+                    if not entry and (not alone or places or any(found)):
+                        break
+                    places.append(place)
+                    entries.append(entry)
+                    self._busy[numbers[place]] = mine
+                    if not entry:
+                        break
+            if places:
+                own = [memory[n] if n else np.empty(self.chunk_bytes, np.uint8) for n in entries]
+                bad = decode([numbers[place] for place in places], own)
+                for at, place in enumerate(places):
+                    found[place] = bad.get(at) or Chunk(entries[at], own[at])
+            done = True
+            return found
         finally:
-            if mine.locked():
-                with self._lock:
-                    if not kept:
+            with self._lock:
+                self._tick += 1
+                for at, (place, entry) in enumerate(zip(places, entries, strict=False)):
+                    number = numbers[place]
+                    if not done or at in bad:
                         self._pins[entry] = 0  # no other thread knows this entry
+                    elif entry:
+                        self._used[entry] = self._tick
+                        self._inside[entry] = number
+                        self._entries[number] = entry
                     if self._busy.get(number) is mine:  # Ctrl-C may have come before
                         del self._busy[number]
-                mine.release()
+                if not done:
+                    for one in found:
+                        if isinstance(one, Chunk) and one.entry not in entries:
+                            self._pins[one.entry] -= 1
+            mine.release()
 
     def wait(self, number: int) -> None:
         """Until no other thread decodes this chunk. Nothing may be pinned meanwhile."""
@@ -149,8 +176,8 @@ class ChunkCache:
         self._used = np.zeros(count, np.int64)
         self._pins = np.zeros(count, np.int64)
         # entry 0 has no memory: it is a page that no thread uses
-        self._memory = aligned_empty((count, self._chunk_bytes), np.uint8)
-        self._addresses = self._memory.ctypes.data + np.arange(count) * self._chunk_bytes
+        self._memory = aligned_empty((count, self.chunk_bytes), np.uint8)
+        self._addresses = self._memory.ctypes.data + np.arange(count) * self.chunk_bytes
         self._addresses[0] = 0
         return self._memory
 

@@ -19,7 +19,7 @@ from ..base import FieldIndex, SetFacts, Source
 from ..bytestore import ByteFile
 from ..patches import PatchSource, StoredVolumes
 from .chunk_cache import ChunkCache, Decode
-from .chunks import CACHE_BYTES, ChunkGrid, LibraryChunks, decode_each, decoded
+from .chunks import CACHE_BYTES, ChunkGrid, LibraryChunks, decode_each, decode_into
 
 #: Patches are read together that have so many shares of chunks.
 _SHARES: Final = 1 << 18
@@ -36,8 +36,7 @@ class ChunkVolumes:
     def serve(self, facts: SetFacts, index: FieldIndex, file: ByteFile | None) -> Source:
         """A source that reads them from ``file``."""
         assert file is not None
-        library = None if self.library is None else self.library(file, self.grid)
-        return ChunkPatches(facts, index, file, self, library)
+        return ChunkPatches(facts, index, file, self)
 
 
 class _Shares(NamedTuple):
@@ -74,16 +73,11 @@ class ChunkPatches(PatchSource):
     number of decoded chunks is remembered."""
 
     def __init__(
-        self,
-        facts: SetFacts,
-        index: FieldIndex,
-        file: ByteFile,
-        volumes: ChunkVolumes,
-        library: LibraryChunks | None,
+        self, facts: SetFacts, index: FieldIndex, file: ByteFile, volumes: ChunkVolumes
     ) -> None:
-        super().__init__(facts, index, file, file.store, volumes.stored)
+        super().__init__(facts, index, file, volumes.stored)
         self._grid = grid = volumes.grid
-        self._library = library
+        self._library = None if volumes.library is None else volumes.library(file, grid)
         #: decoded chunks, and the number of the first one of this file there
         self.cache, self._first = _cache([grid]), 0
         sides, item = (grid.chunk, volumes.stored.box), grid.dtype.itemsize
@@ -93,7 +87,7 @@ class ChunkPatches(PatchSource):
             for one in sides
         )
         #: chunks are copied from where they lie
-        self._plain = not grid.filters and library is None and not self.store.remote
+        self._plain = not grid.filters and self._library is None and not self.store.remote
 
     @staticmethod
     def remember(files: Sequence[ChunkPatches]) -> None:
@@ -224,9 +218,10 @@ class ChunkPatches(PatchSource):
         )
 
     def _decoder(self, meter: Meter) -> Decode:
-        def decode(number: int, memory: UInt8) -> None:
-            memory = memory[: self._grid.chunk_bytes]  # that of another file may be larger
-            number -= self._first
-            decoded(self._grid, number, self.store, self._library, meter, memory)
+        def decode(numbers: list[int], memories: list[UInt8]) -> dict[int, DecodeError]:
+            # memory of a chunk of another file may be larger
+            targets = np.array([address_of(memory) for memory in memories])
+            mine = np.array(numbers) - self._first
+            return decode_into(self._grid, mine, self.store, self._library, meter, targets)
 
         return decode

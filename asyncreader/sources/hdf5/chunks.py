@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from ...array_types import Array, Int64, UInt8
 from ...errors import DecodeError
-from ...pixels import kernels
+from ...pixels import kernels, twins
 from ...pixels.rows import RowWriter, Writer
 from ...pixels.transform import SCRATCH
 from ...stats import Meter
@@ -24,7 +24,7 @@ from ...system.memory import address_of
 from ..base import BaseSource, FieldIndex, SetFacts, Source
 from ..bytestore import ByteFile, ByteStore, MemoryStore
 from .chunk_cache import Chunk, ChunkCache, Decode
-from .filters import Filter, decode_chunk
+from .filters import Filter, decode_chunk, inflated_width, inflater
 
 MEMORY: Final = MemoryStore()
 
@@ -61,6 +61,11 @@ class ChunkGrid:
     def chunk_bytes(self) -> int:
         """Bytes of one decoded chunk."""
         return math.prod(self.chunk) * self.dtype.itemsize
+
+    @cached_property
+    def inflated(self) -> int | None:
+        """Where all chunks are of gzip, the width that they are shuffled by; else None."""
+        return None if self.masks.any() else inflated_width(self.filters, self.dtype.itemsize)
 
 
 class Cuts(NamedTuple):
@@ -169,8 +174,7 @@ class Chunks:
     def serve(self, facts: SetFacts, index: FieldIndex, file: ByteFile | None) -> Source:
         """A source that reads them from ``file``."""
         assert file is not None
-        library = None if self.library is None else self.library(file, self.grid)
-        return ChunkSource(facts, index, file, self, library=library)
+        return ChunkSource(facts, index, file, self)
 
 
 @contextmanager
@@ -211,6 +215,36 @@ def decoded(
     return out
 
 
+def decode_into(
+    grid: ChunkGrid,
+    numbers: Int64,
+    store: ByteStore,
+    library: LibraryChunks | None,
+    meter: Meter,
+    targets: Int64,
+) -> dict[int, DecodeError]:
+    """Decode chunks into memory at the addresses ``targets``. The errors of those that are damaged,
+    by their places in ``numbers``."""
+    bad, left = dict[int, DecodeError](), np.arange(numbers.size)
+    functions = None
+    if library is None and grid.inflated is not None and kernels.compiled("inflate_chunks"):
+        functions, sizes = inflater(), grid.sizes[numbers]
+    if functions is not None and (base := store.address(int(sizes.sum()))) is not None:
+        sources, good = grid.offsets[numbers] + base, np.zeros(numbers.size, np.int64)
+        with decoding(meter):
+            kernels.inflate_chunks(
+                functions, sources, sizes, targets, grid.chunk_bytes, grid.inflated, good
+            )
+        left = np.flatnonzero(good == 0)
+    for i in left.tolist():
+        memory = twins.bytes_at(int(targets[i]), grid.chunk_bytes)
+        try:
+            decoded(grid, int(numbers[i]), store, library, meter, memory)
+        except DecodeError as exc:
+            bad[i] = exc
+    return bad
+
+
 def decode_each(
     cache: ChunkCache,
     numbers: Int64,
@@ -239,27 +273,25 @@ def decode_each(
         held.clear()
 
     todo, passed = deque(enumerate(numbers.tolist())), 0
+    # other threads that want one of them wait for all
+    together = max(1, min(TOGETHER, DECODED_AT_ONCE // cache.chunk_bytes))
     try:
         while todo and not writer.stopped:
-            i, number = todo.popleft()
-            try:
-                chunk = cache.get(number, decode, alone=not held)
-            except DecodeError as exc:
-                fail(i, exc)
-                continue
-            if chunk is not None:
-                held.append((i, chunk))
-                passed = 0
-                if chunk.entry == 0 or len(held) == TOGETHER:
-                    hand_on()
-                continue
-            todo.append((i, number))
-            passed += 1
-            if passed >= len(todo):
-                if held:
-                    hand_on()
+            some = [todo.popleft() for _ in range(min(together, len(todo)))]
+            found = cache.get_some([number for _, number in some], decode, alone=not held)
+            for one, (i, number) in zip(found, some, strict=True):
+                if isinstance(one, Chunk):
+                    held.append((i, one))
+                elif one is None:
+                    todo.append((i, number))
+                else:
+                    fail(i, one)
+            passed = passed + len(some) if found.count(None) == len(some) else 0
+            if len(held) >= TOGETHER or (held and (held[-1][1].entry == 0 or passed >= len(todo))):
+                hand_on()
+            if passed and passed >= len(todo):
                 with decoding(writer.meter):  # which another thread does
-                    cache.wait(number)
+                    cache.wait(todo[0][1])
                 passed = 0
         if held:
             hand_on()
@@ -279,16 +311,14 @@ class ChunkSource(BaseSource):
         index: FieldIndex,
         file: ByteFile,
         chunks: Chunks,
-        *,
-        library: LibraryChunks | None = None,
         cached: tuple[ChunkCache, int] | None = None,
     ) -> None:
-        super().__init__(facts, index, file, file.store)
+        super().__init__(facts, index, file)
         grid, axis, lead = chunks.grid, chunks.axis, chunks.lead
         self._grid = grid
         self._axis = axis
         self._lead = lead
-        self._library = library
+        self._library = None if chunks.library is None else chunks.library(file, grid)
         pieces = Pieces.of(grid.shape, grid.chunk, grid.dtype.itemsize, axis, lead)
         self._pieces = pieces
         #: a piece is one chunk
@@ -321,8 +351,7 @@ class ChunkSource(BaseSource):
     def offsets(self, records: Int64) -> Int64:
         """Byte offsets in the file of the (first) chunk that each record lies in."""
         behind = math.prod(self._grid.grid[self._axis + self._lead :])
-        first: Int64 = self._grid.offsets[self._places(records)[0] * behind]
-        return first
+        return self._grid.offsets[self._places(records)[0] * behind]
 
     def close(self) -> None:
         super().close()
@@ -341,20 +370,25 @@ class ChunkSource(BaseSource):
     def release(self) -> None:
         self.cache.release()
 
-    def _decode(self, number: int, meter: Meter, out: UInt8 | None = None) -> UInt8:
-        """A decoded chunk, in memory of its own (or in ``out``)."""
-        return decoded(self._grid, number, self.store, self._library, meter, out)
+    def _decode(self, numbers: Int64, targets: Int64, meter: Meter) -> dict[int, DecodeError]:
+        """Decode chunks to addresses; the errors of those that are damaged, by their places."""
+        return decode_into(self._grid, numbers, self.store, self._library, meter, targets)
 
     def _decoder(self, meter: Meter) -> Decode:
-        """What puts a decoded piece into memory."""
-        size, pieces = self._pieces.nbytes, self._pieces
+        """What puts decoded pieces into memory."""
+        pieces, first = self._pieces, self._number
 
-        def decode(number: int, memory: UInt8) -> None:
-            memory = memory[:size]  # a cache of several data sets has room for the largest piece
-            if pieces.whole and not self._single:
-                self._assemble(number - self._number, memory, meter)
-                return
-            self._decode(number - self._number, meter, memory)
+        def decode(numbers: list[int], memories: list[UInt8]) -> dict[int, DecodeError]:
+            if not pieces.whole or self._single:
+                targets = np.array([address_of(memory) for memory in memories])
+                return self._decode(np.array(numbers) - first, targets, meter)
+            bad = {}
+            for i, (number, memory) in enumerate(zip(numbers, memories, strict=True)):
+                try:
+                    self._assemble(number - first, memory, meter)
+                except DecodeError as exc:
+                    bad[i] = exc
+            return bad
 
         return decode
 
@@ -362,8 +396,7 @@ class ChunkSource(BaseSource):
         """The numbers of all chunks of some pieces."""
         if self._single:
             return pieces
-        every: Int64 = (pieces[:, None] * self._cuts.step + self._cuts.numbers).reshape(-1)
-        return every
+        return (pieces[:, None] * self._cuts.step + self._cuts.numbers).reshape(-1)
 
     @cached_property
     def _sample_shape(self) -> tuple[int, ...]:
@@ -380,18 +413,17 @@ class ChunkSource(BaseSource):
     def _assemble(self, along: int, memory: UInt8, meter: Meter) -> None:
         """Put a piece together of the chunks that its samples are cut over."""
         cuts, size, item = self._cuts, self._grid.chunk_bytes, self._grid.dtype.itemsize
-        numbers = (cuts.numbers + along * cuts.step).tolist()
-        together = min(len(numbers), max(1, DECODED_AT_ONCE // size))
+        numbers = cuts.numbers + along * cuts.step
+        together = min(numbers.size, max(1, DECODED_AT_ONCE // size))
         if together > cuts.beside:
             together -= together % cuts.beside
         scratch = SCRATCH.take("cut chunks", together * size)
-        chunks = [scratch[at : at + size] for at in range(0, together * size, size)]
-        sources, targets = address_of(scratch) + np.arange(together) * size, address_of(memory)
-        for first in range(0, len(numbers), together):
+        sources, target = address_of(scratch) + np.arange(together) * size, address_of(memory)
+        for first in range(0, numbers.size, together):
             some = slice(first, first + together)
-            for number, chunk in zip(numbers[some], chunks, strict=False):
-                self._decode(number, meter, chunk)
-            places, extents = cuts.places[some] + targets, cuts.extents[some]
+            places, extents = cuts.places[some] + target, cuts.extents[some]
+            for error in self._decode(numbers[some], sources[: places.size], meter).values():
+                raise error
             with decoding(meter):
                 kernels.copy_boxes(
                     sources[: places.size], places, extents, cuts.near, cuts.far, item
@@ -493,13 +525,15 @@ class ChunkSource(BaseSource):
         records = self._places(writer.job.records)[0]
         if self.store.remote:
             self.store.will_need(self._grid.offsets[records], self._grid.sizes[records])
-        for i, record in enumerate(records.tolist()):
+        together = max(1, DECODED_AT_ONCE // self._grid.chunk_bytes)
+        for first in range(0, records.size, together):
             if writer.stopped:
                 break
-            target = writer.memory(i)
-            try:
-                self._decode(record, writer.meter, target)
-            except DecodeError as exc:
-                writer.fail(i, exc)
-                continue
-            writer.placed(i)
+            some = range(first, min(first + together, records.size))
+            targets = np.array([address_of(writer.memory(i)) for i in some])
+            bad = self._decode(records[first : first + together], targets, writer.meter)
+            for at, i in enumerate(some):
+                if at in bad:
+                    writer.fail(i, bad[at])
+                else:
+                    writer.placed(i)

@@ -88,7 +88,7 @@ class GroupSource(BaseSource):
     def __init__(
         self, facts: SetFacts, index: FieldIndex, file: ByteFile, members: Members
     ) -> None:
-        super().__init__(facts, index, file, file.store)
+        super().__init__(facts, index, file)
         self._members = members
         self._file = file
         self._starts = np.concatenate((np.zeros(1, np.int64), members.ends[:-1]))
@@ -184,7 +184,7 @@ class GroupSource(BaseSource):
             whole = not self._open and not self._known  # one of them is compared decoded, too
             whole = whole and records is None
             compare_chunks(data, grid, self._file.mapped.view, name, path, decoded=whole)
-        return ChunkSource(facts, index, self._file, Chunks(grid, 0), cached=(self.cache, first))
+        return ChunkSource(facts, index, self._file, Chunks(grid, 0), (self.cache, first))
 
     def reserve(self, samples: int) -> None:
         # of chunks that samples are cut over and that make no piece, enough for one of each

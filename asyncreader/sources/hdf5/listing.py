@@ -130,9 +130,18 @@ def missing(name: str, listed: Sequence[Listed], path: str, found: str = "") -> 
     them."""
     error = no_field(name, [one.words for one in listed], path)
     error.found = f"{found}{error.found}"
-    rows = [one for one in listed if one.served and one.shape]
-    if rows:
-        # beside each other lie fields of as many rows
-        (count, _), *_ = Counter(one.shape[0] for one in rows).most_common(1)
-        error.there = tuple(one.name for one in rows if one.shape[0] in (count, count + 1))
+    rows = [one for one in listed if one.served and one.shape and not _says_where(one.name)]
+    long = {one.name: one.shape[0] for one in listed if one.served and one.shape}
+    for one in rows:  # values of samples of different length are as many samples as these say
+        starts, lengths = long.get(f"{one.name}_offsets"), long.get(f"{one.name}_lengths")
+        long[one.name] = starts - 1 if starts else lengths or long[one.name]
+    (count, most), *others = Counter(long[one.name] for one in rows).most_common(2) or [(0, 0)]
+    if most and not (others and others[0][1] == most):  # as many samples lie beside each other
+        error.there = tuple(one.name for one in rows if long[one.name] in (count, count + 1))
     return error
+
+
+def _says_where(name: str) -> bool:
+    """Whether a data set of this name says where samples begin, so that it holds none itself."""
+    last = name.rpartition("/")[2]
+    return last in ("offsets", "indptr") or last.endswith(("_offsets", "_lengths"))

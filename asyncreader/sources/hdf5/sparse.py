@@ -156,7 +156,7 @@ class SparseSource(BaseSource):
     def __init__(
         self, facts: SetFacts, index: FieldIndex, file: ByteFile, rows: SparseRows
     ) -> None:
-        super().__init__(facts, index, file, file.store)
+        super().__init__(facts, index, file)
         self._rows = rows
         self._parts = tuple(one.open(facts, index, file, rows.count) for one in rows.numbers)
         self._lookup = np.empty(0, np.int64) if rows.lookup is None else rows.lookup

@@ -22,7 +22,15 @@ from ...pixels.numbers import is_number, members_of
 from ...pixels.specs import SampleSpec
 from ...text import times
 from ..arrays import FileRows, Rows
-from ..base import FieldIndex, Storage, check_extents, default_block, packed_rows, row_size
+from ..base import (
+    FieldIndex,
+    Storage,
+    check_extents,
+    default_block,
+    kept,
+    packed_rows,
+    row_size,
+)
 from ..extents import Extents, ImageExtents, RunExtents
 from ..fields import SetIndex
 from ..hdf5.checks import Dataset, chunk_grid, compare_chunks, odd_number, pipeline
@@ -51,6 +59,8 @@ def index_data(found: Hdf5Set) -> SetIndex:
     name, member = found.h5.member_of(found.fields.data)
     data = found.dataset(name, records=True)
     meta = found.meta
+    if meta is not None and meta.encoding == fmt.RAGGED:
+        return _packed_runs(found, data, meta)
     if meta is not None and meta.encoding != "raw":
         return _blob(found, data, meta)
     base = None if is_compound(data) else h5py.check_vlen_dtype(data.dtype)
@@ -64,28 +74,49 @@ def index_data(found: Hdf5Set) -> SetIndex:
     return index_ragged(found, values.first, values.facts.count, offsets, values.facts.layout)
 
 
-# -- encoded images, packed by asyncreader -------------------------------------------------------
+# -- what asyncreader packed with offsets ---------------------------------------------------------
+
+
+def _packed_offsets(found: Hdf5Set, meta: fmt.Meta, rows: int) -> Int64:
+    """Where the samples of asyncreader begin among ``rows`` bytes or values, (N + 1,): checked."""
+    offsets = kept(found.table(fmt.table_of(found.other_field, fmt.OFFSETS)))
+    if offsets.shape != (meta.count + 1,) or offsets.dtype != np.int64:
+        raise FormatError("its offsets have the wrong shape", path=found.path, hint=AGAIN)
+    fmt.check_digest(fmt.OFFSETS, offsets, meta, found.path)
+    if int(offsets[-1]) != rows:
+        raise FormatError(
+            "its offsets do not end where its data do",
+            path=found.path,
+            found=int(offsets[-1]),
+            expected=rows,
+            hint=AGAIN,
+        )
+    check_extents(offsets[:-1], np.diff(offsets), rows, found.path)
+    return offsets
+
+
+def _packed_runs(found: Hdf5Set, data: Dataset, meta: fmt.Meta) -> SetIndex:
+    """Rows of numbers that differ in length."""
+    spec = packed_rows(meta, found.other_field is not None, found.fields, found.path)
+    _check_kind(found, data, stored_dtype(data, found.fields.data, found.path))
+    offsets = _packed_offsets(found, meta, data.shape[0])
+    if data.shape[0]:
+        asked = replace(found.fields, labels=None, places=(found.fields.data,))
+        values = _raw(replace(found, whole=None, fields=asked), data)
+        one, how = values.first, f"asyncreader, {values.facts.layout}"
+    else:  # all samples are empty
+        held = Rows(np.empty(data.shape, spec.dtype))
+        one = FieldIndex(replace(spec, ragged=False), held, found.file.where)
+        how = "asyncreader"
+    return index_ragged(found, one, data.shape[0], offsets, how)
 
 
 def _blob(found: Hdf5Set, data: Dataset, meta: fmt.Meta) -> SetIndex:
     offset = data.id.get_offset()
     if data.ndim != 1 or data.dtype != np.uint8 or offset is None:
         raise FormatError("its data are not the blob it declares", path=found.path, hint=AGAIN)
-    offsets = found.table(fmt.table_of(found.other_field, fmt.OFFSETS))
-    if offsets.shape != (meta.count + 1,) or offsets.dtype != np.int64:
-        raise FormatError("its offsets have the wrong shape", path=found.path, hint=AGAIN)
-    fmt.check_digest(fmt.OFFSETS, offsets, meta, found.path)
-    starts = offsets[:-1]
-    sizes = np.diff(offsets)
-    if int(offsets[-1]) != data.shape[0]:
-        raise FormatError(
-            "its offsets do not end where its data do",
-            path=found.path,
-            found=int(offsets[-1]),
-            expected=data.shape[0],
-            hint=AGAIN,
-        )
-    check_extents(starts, sizes, data.shape[0], found.path)
+    offsets = _packed_offsets(found, meta, data.shape[0])
+    starts, sizes = offsets[:-1], np.diff(offsets)
     found.inside(offset, data.shape[0])
     small = sizes.max(initial=0) < 1 << 32
     return found.index(
@@ -125,20 +156,23 @@ def _raw(
             expected=found.meta.count,
             hint=fmt.REPACK,
         )
-    if found.meta is not None and (dtype, data.shape[1:]) != (
-        np.dtype(found.meta.dtype),
-        found.meta.shape,
-    ):
+    _check_kind(found, data, dtype)
+    if data.chunks is None:
+        return _contiguous(found, data, axis, stored)
+    return _chunked(found, data, axis, stored)
+
+
+def _check_kind(found: Hdf5Set, data: Dataset, dtype: np.dtype[Any]) -> None:
+    """FormatError unless rows of a set of asyncreader are what its description says."""
+    meta = found.meta
+    if meta is not None and (dtype, data.shape[1:]) != (np.dtype(meta.dtype), meta.shape):
         raise FormatError(
             "its data are not what its description says",
             path=found.path,
             found=f"samples of shape {data.shape[1:]}, {data.dtype}",
-            expected=f"{found.meta.shape}, {found.meta.dtype}",
+            expected=f"{meta.shape}, {meta.dtype}",
             hint=fmt.REPACK,
         )
-    if data.chunks is None:
-        return _contiguous(found, data, axis, stored)
-    return _chunked(found, data, axis, stored)
 
 
 def _samples(

@@ -29,6 +29,11 @@ Axes: TypeAlias = tuple[int, int, int, int]
 
 AGAIN: Final = "copy or convert it again"
 _WITHOUT: Final = "labels_field=None serves the data without labels"
+#: Fewer labels than rows: the rows may be values of samples of different length.
+_RAGGED: Final = (
+    f"{_WITHOUT}; where each sample is several of these rows, offsets_field names the dataset with "
+    "their starts or lengths"
+)
 _TEXT_LABELS: Final = f"{TEXT_LABELS}; {_WITHOUT}"
 
 
@@ -325,5 +330,5 @@ def _check_labels(labels: Array | Dataset, count: int, path: str, name: str) -> 
             path=path,
             found=f"shape {labels.shape}",
             expected=f"{count} rows",
-            hint=_WITHOUT,
+            hint=_RAGGED if labels.ndim and 0 < labels.shape[0] < count else _WITHOUT,
         )

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from ...array_types import Array
+from ...array_types import Array, Int64
 from ...errors import FormatError, ParamsError
 from ...formats import packed as fmt
 from ..base import (
@@ -21,9 +21,10 @@ from ..base import (
     packed_rows,
 )
 from ..bytestore import ByteFile, OpenFile
-from ..extents import Extents
+from ..extents import Extents, RunExtents
 from ..fields import SetIndex, index_set
 from ..lmdb.btree import LmdbFile, Tree
+from ..ragged import ragged_field
 from ..request import Request, no_field
 from ..splits import PackedSplits
 
@@ -118,8 +119,8 @@ def _packed(
     tree.check_numbered(data)
     starts, sizes = tree.extents(data)
     check_extents(starts, sizes, file.size, path)
-    encoded = meta.encoding != "raw"
-    if not encoded:
+    spec = packed_rows(meta, other_field is not None, fields, path)
+    if not spec.encoded:
         _check_row_sizes(meta, sizes, path)
     checksums = _table(tree, named, fmt.CHECKSUMS, "<u8", meta, path, other_field)[:, 0]
     labels = None
@@ -140,15 +141,18 @@ def _packed(
         fields=whole.fields,
     )
     paths = named.get(fmt.table_of(other_field, fmt.PATHS).encode())
+    even = not spec.encoded and not spec.ragged
     field = FieldIndex(
-        packed_rows(meta, other_field is not None, fields, path),
-        Extents(starts, sizes if encoded else int(sizes[0])),
+        spec,
+        Extents(starts, int(sizes[0]) if even else sizes),
         file.where,
         checksums,
         PackedNames(paths),
         block=default_block(int(sizes.mean())),
         checked="all",
     )
+    if spec.ragged:
+        field = _runs(field, starts, sizes, meta, path)
     if meta.splits is None:
         return SetIndex(facts, {fields.data: field}, labels)
     rows = _table(tree, named, fmt.SPLITS, "<i8", meta, path)[:, 0]
@@ -156,10 +160,21 @@ def _packed(
     return SetIndex(facts, {fields.data: field}, labels, splits)
 
 
+def _runs(field: FieldIndex, starts: Int64, sizes: Array, meta: fmt.Meta, path: str) -> FieldIndex:
+    """The field whose samples, which differ in length, lie there."""
+    spec, offsets = replace(field.spec, ragged=False), np.zeros(meta.count + 1, np.int64)
+    np.cumsum(sizes // spec.row_bytes, out=offsets[1:])
+    fmt.check_digest(fmt.OFFSETS, offsets, meta, path)
+    runs = RunExtents(starts + sizes, offsets[1:], spec.row_bytes)
+    values = FieldIndex(spec, runs, field.where, block=default_block(spec.row_bytes))
+    one = ragged_field(values, int(offsets[-1]), offsets)
+    return replace(one, checksums=field.checksums, names=field.names, checked="all")
+
+
 def _check_row_sizes(meta: fmt.Meta, sizes: Any, path: str) -> None:
     item = np.dtype(meta.dtype).itemsize
     expected = math.prod(meta.shape) * item if meta.shape is not None else -1
-    wrong = sizes != expected
+    wrong = sizes % expected != 0 if meta.encoding == fmt.RAGGED else sizes != expected
     if wrong.any():
         record = int(np.argmax(wrong))
         raise FormatError(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
@@ -114,13 +114,12 @@ def _join(files: Sequence[OpenSet], own_rows: Int64 | None) -> FieldIndex:
         stored_as=first.stored_as,
         columns=first.columns,
         memory=first.memory,
-        offsets=_joined_offsets(files),
+        offsets=joined_offsets(file.index.first.offsets for file in files),
     )
 
 
-def _joined_offsets(files: Sequence[OpenSet]) -> Int64 | None:
+def joined_offsets(tables: Iterable[Array | None]) -> Int64 | None:
     """Where the values of samples of different length begin among those of all files."""
-    tables = [file.index.first.offsets for file in files]
     there = [table.astype(np.int64) for table in tables if table is not None]
     if not there:
         return None
@@ -199,13 +198,17 @@ def _check_alike(first: OpenSet, file: OpenSet) -> None:
     packed = first.facts.meta is not None or file.facts.meta is not None
     named = (first.facts.classes is None, file.facts.classes is None)
     if not same or named[0] != named[1] or (packed and first.facts.classes != file.facts.classes):
+        hint = "all files of a dataset need the same shape, dtype, encoding and classes: convert "
+        hint += "them so (--classes takes the classes of another dataset)"
+        if not packed and not one.encoded and one.shape != other.shape:
+            hint += "; of volumes, one in each file, sample_axis=None with patch=(Z, Y, X) serves "
+            hint += "parts of one shape"
         raise FormatError(
             "this file does not match the first one",
             path=file.facts.path,
             found=_kind(file),
             expected=_kind(first),
-            hint="all files of a dataset need the same shape, dtype, encoding and classes: convert "
-            "them so (--classes takes the classes of another dataset)",
+            hint=hint,
         )
 
 
@@ -285,6 +288,7 @@ class _PackedFiles:
         self._digests = WholeDigests([*self._tables, *([fmt.LABELS] * (self._labels is not None))])
         self._rows: list[list[int]] = []
         self._shapes = [set[tuple[int, ...] | None]() for _ in file.names]
+        self._offsets: dict[str, list[Array | None]] = {name: [] for name in file.names}
 
     @property
     def count(self) -> int:
@@ -303,6 +307,8 @@ class _PackedFiles:
         self._rows.append([facts.count, facts.size_on_disk, *stated])
         for shapes, part in zip(self._shapes, file.parts, strict=True):
             shapes.add(part.spec.shape)
+        for name, one in file.index.fields.items():  # the file is closed
+            self._offsets[name].append(None if one.offsets is None else one.offsets.copy())
         return True
 
     def joined(self, files: PackedFiles, fields: Request) -> OpenSet:
@@ -332,6 +338,7 @@ class _PackedFiles:
                 where=None,
                 checksums=None,
                 names=None,
+                offsets=joined_offsets(self._offsets[request.data]),
             )
         facts = replace(
             first,
@@ -356,10 +363,10 @@ def _kind_of(file: OpenSet) -> tuple[SetFacts, tuple[object, ...]]:
     facts = file.facts
     assert facts.meta is not None
     fields = tuple(
-        one if one.encoding == "raw" else replace(one, shape=None) for one in facts.fields
+        one if one.encoding in fmt.PLAIN else replace(one, shape=None) for one in facts.fields
     )
-    raw = facts.meta.encoding == "raw"
-    shape = facts.meta.shape if raw else None
+    plain = facts.meta.encoding in fmt.PLAIN
+    shape = facts.meta.shape if plain else None
     meta = replace(facts.meta, count=0, digests={}, shape=shape, fields=fields)
     shared = replace(
         facts, path="", layout="", io="", count=0, size_on_disk=0, meta=meta, fields=fields

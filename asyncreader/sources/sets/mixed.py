@@ -115,7 +115,7 @@ def _in_words(fill: RowTransform, other: RowTransform) -> str:
     """What a sample is as it is served, and in memory where it is served as the other one is."""
     shape, dtype = _served(fill)
     order = f" ({times(fill.row_shape)} in memory)" if _served(other) == (shape, dtype) else ""
-    return f"samples of {times(shape) or 'one number'} {dtype}{order}"
+    return f"samples of {times(shape)} {dtype}{order}"
 
 
 def _cure(fill: RowTransform, first: RowTransform) -> str:

@@ -28,6 +28,7 @@ from ..lmdb.file import open_data_file
 from ..request import Request, no_field
 from .digests import WholeDigests
 from .joined import RESTORE, Files, Joined, JoinedSource
+from .lists import joined_offsets
 from .open_cache import open_limit
 
 #: At most so many shard sizes are checked when a set is opened.
@@ -49,9 +50,11 @@ def sharded(
     path: str,
     io: str,
     limit: int | None = None,
+    lengths: bool = True,
 ) -> OpenSet:
     """The set of ``manifest``. ``path``: its name for messages; ``limit``: shards
-    open at most, by all fields together."""
+    open at most, by all fields together; ``lengths``: where samples differ in length, open each
+    shard for that."""
     common = manifest.common
     packed = [field.name for field in common.fields]
     limit = max(1, (limit or open_limit()) // (1 + len(fields.other_names(packed))))
@@ -72,7 +75,11 @@ def sharded(
     first = _sharded(manifest, facts, shards, replace(fields, others=()), limit)
     others = fields.also(first.spec, packed)
     found = {one.data: _sharded(manifest, facts, shards, one, limit) for one in others}
-    return SetIndex(facts, {fields.data: first, **found}).open()
+    columns = {fields.data: first, **found}
+    for name, one in columns.items():
+        if one.spec.ragged and lengths:
+            columns[name] = _with_offsets(one, shards, len(manifest))
+    return SetIndex(facts, columns).open()
 
 
 def _sharded(
@@ -108,6 +115,24 @@ def _sharded(
     )
 
 
+def _with_offsets(field: FieldIndex, shards: Shards, count: int) -> FieldIndex:
+    """``field`` with where its samples begin, which differ in length: each shard is opened, and
+    says it."""
+    assert isinstance(field.storage, Joined)
+    tables, first = [], field
+    for number in range(count):
+        with contextlib.closing(shards.open(number, field.storage.request)) as one:
+            first = one.index.first
+            tables.append(None if first.offsets is None else first.offsets.astype(np.int64))
+    return replace(
+        field,
+        block=first.block,
+        chunk=first.chunk,
+        memory=first.memory,
+        offsets=joined_offsets(tables),
+    )
+
+
 class EachShard:
     """Goes through a set shard by shard, each opened with all its fields. ``path``: what the set is
     called in messages."""
@@ -117,7 +142,7 @@ class EachShard:
         self.path = shards.path
         self._shards = shards
         self._fields = Request(others=None)
-        self._whole = sharded(manifest, shards, self._fields, path=path, io="auto")
+        self._whole = sharded(manifest, shards, self._fields, path=path, io="auto", lengths=False)
 
     @contextlib.contextmanager
     def open(self, number: int) -> Iterator[OpenSet]:

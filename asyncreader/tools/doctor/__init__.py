@@ -179,29 +179,12 @@ class _Visit:
         here["batch_size"] = measure.batch_that_fits(p.batch_size, fastest, 1 + pairs)
         proposals = advice.propose(facts, p)
         with tempfile.TemporaryDirectory(prefix="asyncreader-doctor-") as folder:
-            forms = [proposal for proposal in proposals if proposal.convert is not None]
-            packed = pack_samples(
-                forms,
-                facts,
-                self._path,
-                self._records,
-                self._read(),
-                folder,
-                self._seconds * _PACK,
-                self._tell,
-            )
+            packed = self._packed(proposals, folder)
             self._tell("measuring readers")
             rates, failures = self._trials(here, proposals, packed)
         now = rates["now"]
         served = self._in_training(now.samples_per_second, self._in_order, tops)
         counts = [rates[name] for name in ("one", "now") if name in rates]
-        in_training = {
-            rate.nthread: [
-                self._in_training(one, self._in_order, tops)
-                for one in (rate.spread[0], rate.samples_per_second, rate.spread[1])
-            ]
-            for rate in counts
-        }
         tried = [
             self._tried(proposal, rates, failures, packed, served, tops) for proposal in proposals
         ]
@@ -209,6 +192,10 @@ class _Visit:
         if consumer_seconds:
             needed = p.batch_size / consumer_seconds
             keeps, words = advice.keeps_up(served, p.batch_size, consumer_seconds)
+
+        def expected(rate: float) -> float:
+            return self._in_training(rate, self._in_order, tops)
+
         copied = self._fill.mode == "copy" and facts.compression is None
         kind, about = advice.limit(facts, p, now, tops, copied)
         threads, unsure = advice.threads(counts)
@@ -220,8 +207,10 @@ class _Visit:
             now=now,
             samples_per_second=served,
             measured=facts.fits,
-            by_nthread={n: median for n, (_, median, _) in in_training.items()},
-            spread={n: (low, high) for n, (low, _, high) in in_training.items()},
+            by_nthread={one.nthread: expected(one.samples_per_second) for one in counts},
+            spread={
+                one.nthread: (expected(min(one.rates)), expected(max(one.rates))) for one in counts
+            },
             ceilings=tops,
             limit=kind,
             words=tuple(about),
@@ -316,6 +305,14 @@ class _Visit:
             disk_in_order=read_ceiling(largest, IN_ORDER, spell, random=False),
         )
         return tops, fastest
+
+    def _packed(
+        self, proposals: Sequence[Proposal], folder: str
+    ) -> dict[str, PackedSample | AsyncReaderError]:
+        """Samples of the set in each form that is proposed."""
+        forms = [proposal for proposal in proposals if proposal.convert is not None]
+        how = self._path, self._records, self._read(), folder, self._seconds * _PACK
+        return pack_samples(forms, self._facts, *how, self._tell)
 
     def _trials(
         self,

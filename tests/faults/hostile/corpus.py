@@ -66,6 +66,8 @@ ATTACKS: dict[str, Attack] = {}
 SET = ("read", "info", "verify", "convert")
 SAMPLE = ("read", "verify", "convert")
 NONE: tuple[str, ...] = ()
+#: Of a file without a known layout ``info`` lists what is in it.
+UNKNOWN = SAMPLE
 
 
 def attack(

@@ -121,11 +121,14 @@ def write(arguments: list[str]) -> None:
     options = vars(parser.parse_args(arguments))
     files = sorted(Path(options.pop("source")).rglob("*.png"))
     try:
-        with Writer(options.pop("target"), **options) as writer:
+        with Writer(options.pop("target"), variable_length="boxes", **options) as writer:
             for number, file in enumerate(files):
                 with Image.open(file) as picture:
                     pixels = np.asarray(picture)
-                writer.add(pixels, number % 2, path=str(number), side=np.arange(9.0) * number)
+                side = np.arange(9.0) * number
+                writer.add(
+                    pixels, number % 2, path=str(number), side=side, boxes=side[: number % 5]
+                )
     except AsyncReaderError as exc:
         print(f"error: {shown(exc)}", file=sys.stderr)
         raise SystemExit(1) from exc

@@ -10,7 +10,7 @@ from typing import Any
 import h5py
 import numpy as np
 
-from ..corpus import NONE, SET, Scratch, Target, attack
+from ..corpus import NONE, SET, UNKNOWN, Scratch, Target, attack
 from .tools import (
     ROWS,
     N,
@@ -116,7 +116,7 @@ def labels_path_device(scratch: Scratch) -> Target:
     return Target(closed(plain(scratch, labels=False)), {"labels_path": "/dev/zero"})
 
 
-@attack(ways=SET, says="no field 'data'")
+@attack(UNKNOWN, ways=SET, says="no field 'data'")
 def sidecar_is_a_pipe(scratch: Scratch) -> Target:
     """PCam's labels lie in a second file: here it is a pipe."""
     os.mkfifo(scratch.folder / "set_y.h5")

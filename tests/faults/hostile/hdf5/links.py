@@ -11,7 +11,7 @@ import h5py
 import numpy as np
 
 from ...damage.reseal import lookup3
-from ..corpus import NONE, SET, Scratch, Target, attack
+from ..corpus import NONE, SET, UNKNOWN, Scratch, Target, attack
 from .tools import (
     ROWS,
     N,
@@ -166,13 +166,13 @@ def soft_link_that_grows(file: Any, scratch: Scratch) -> None:
     file["data"] = h5py.SoftLink("/data/" + "a/" * 2000)
 
 
-@on_plain(says="no field 'data'", data=False)
+@on_plain(UNKNOWN, says="no field 'data'", data=False)
 def soft_link_to_nothing(file: Any, scratch: Scratch) -> None:
     """A soft link that tries a file system's path."""
     file["data"] = h5py.SoftLink("/../../../../etc/passwd")
 
 
-@on_plain(says="no field 'data'", ways=SET, data=False)
+@on_plain(UNKNOWN, says="no field 'data'", ways=SET, data=False)
 def groups_in_circles(file: Any, scratch: Scratch) -> None:
     """A group that holds itself, and the root."""
     group = file.create_group("g")
@@ -206,7 +206,7 @@ def virtual_of_itself(scratch: Scratch) -> Target:
     return done(virtually(scratch, ".", False))
 
 
-@attack(says="no field|virtual", ways=SET)
+@attack(UNKNOWN, says="no field|virtual", ways=SET)
 def virtual_by_known_names(scratch: Scratch) -> Target:
     """Names that are only tried must not be asked for their shape either."""
     file = virtually(scratch, scratch.pipe, True)
@@ -301,7 +301,8 @@ def _lists(table: str, how: str) -> None:
         return forged(scratch, table, _LISTS[how])
 
     make.__doc__ = f"A virtual data set {table} whose list of sources is {how.replace('_', ' ')}."
-    attack(SET, "virtual dataset|no field", SET, f"virtual_{table}_{how}")(make)
+    refused = SET if table in ("data", "labels") else UNKNOWN
+    attack(refused, "virtual dataset|no field", SET, f"virtual_{table}_{how}")(make)
 
 
 for _how in _LISTS:

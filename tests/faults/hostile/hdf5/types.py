@@ -11,7 +11,7 @@ import numpy as np
 
 from asyncreader.formats import packed as fmt
 
-from ..corpus import NONE, SET, Scratch, Target, attack
+from ..corpus import NONE, SET, UNKNOWN, Scratch, Target, attack
 from .tools import (
     ROWS,
     N,
@@ -241,7 +241,7 @@ _odd_description("brackets", _attribute_of(np.bytes_(b"[" * 60_000)), "not JSON"
 ESCAPES = b"\x1b]0;owned\x07\x1b[2J\r\n\x9b31m\x7f"
 
 
-@on_plain(says="no field 'data'", ways=SET, data=False, labels=False)
+@on_plain(UNKNOWN, says="no field 'data'", ways=SET, data=False, labels=False)
 def escapes_in_names(file: Any, scratch: Scratch) -> None:
     """Names that would retitle a terminal and wipe it: listed where data is not found."""
     file[ESCAPES.decode("latin-1")] = np.zeros(ROWS)

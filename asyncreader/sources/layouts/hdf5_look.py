@@ -1,0 +1,141 @@
+"""What else an HDF5 file holds that could be served: columns of cells, tables of offsets."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+
+from ...errors import FormatError
+from ..bytestore import FileRef, LocalFile
+from ..hdf5.file import Hdf5, translated
+from ..hdf5.listing import Listed, list_fields
+from ..ragged import offsets_in
+
+#: Columns that are told, and numbers of a table that are read.
+_COLUMNS: Final = 200
+_NUMBERS: Final = 1 << 20
+
+#: Of columns of ``obs`` that can be labels: what they are in words, by AnnData's encoding.
+_NULLABLE: Final = {
+    "nullable-integer": "whole numbers, -1 where missing",
+    "nullable-boolean": "bool, -1 where missing",
+    "nullable-string-array": "text, classes by name, -1 where missing",
+}
+
+
+class Column(NamedTuple):
+    """A column of ``obs``: its name in the file, what it holds in words, and whether it can be
+    ``labels_field``."""
+
+    name: str
+    words: str
+    label: bool
+
+
+class Divided(NamedTuple):
+    """A data set of ``values`` that may be samples of different length: ``table`` says where they
+    begin, of which the ``longest`` has so many rows."""
+
+    values: str
+    table: str
+    longest: int
+
+
+@contextlib.contextmanager
+def _opened(where: FileRef | None) -> Iterator[Hdf5 | None]:
+    """The file, if it is one of this machine; None for others."""
+    if not isinstance(where, LocalFile):
+        yield None
+        return
+    file = where.open()
+    try:
+        with translated(file.path), Hdf5(file, checked=True) as h5:
+            yield h5
+    finally:
+        file.close()
+
+
+# -- cells -----------------------------------------------------------------------------------------
+
+
+def columns_of_cells(where: FileRef | None) -> list[Column]:
+    """The columns of ``obs`` in AnnData's file ``where``, but its index; [] of other files."""
+    import h5py
+
+    with _opened(where) as h5:
+        obs: Any = None if h5 is None else h5.reach("obs")
+        if h5 is None or not isinstance(obs, h5py.h5g.GroupID):
+            return []
+        index = h5.text("obs", "_index")
+        found: list[Column] = []
+        for raw, item in h5.members(obs):
+            name = raw.decode("utf-8", "surrogateescape")
+            if name not in (index, "__categories") and len(found) < _COLUMNS:
+                found.append(Column(f"obs/{name}", *_kind(h5, f"obs/{name}", item)))
+        return found
+
+
+def _kind(h5: Hdf5, name: str, item: Any) -> tuple[str, bool]:
+    """What a column holds in words, and whether it can be labels."""
+    import h5py
+
+    if isinstance(item, h5py.h5d.DatasetID):
+        code, dtype = item.get_type().get_class(), h5py.Dataset(item).dtype
+        if code == h5py.h5t.STRING:
+            return "text, classes by name", True
+        return (str(dtype), True) if dtype.kind in "biuf" else ("of a kind that is not read", False)
+    encoding = None if item is None else h5.text(name, "encoding-type")
+    if encoding == "categorical":
+        names: Any = h5.reach(f"{name}/categories")
+        names = h5.reach(f"{name}/categories/values") if _is_group(names) else names
+        count = names.shape[0] if isinstance(names, h5py.h5d.DatasetID) and names.shape else 0
+        return f"categorical, {count:,} {'class' if count == 1 else 'classes'}", True
+    words = _NULLABLE.get(encoding or "")
+    return (words, True) if words else ("of a kind that is not read", False)
+
+
+def _is_group(item: object) -> bool:
+    import h5py
+
+    return isinstance(item, h5py.h5g.GroupID)
+
+
+# -- samples of different length -------------------------------------------------------------------
+
+
+def divided_fields(where: FileRef | None) -> list[Divided]:
+    """Data sets of the file whose rows a table beside them divides among samples, by its numbers:
+    starts from 0 to the number of rows, or lengths that are so many together."""
+    with _opened(where) as h5:
+        if h5 is None:
+            return []
+        listed = [one for one in list_fields(h5.members, h5.reach("/")) if one.served and one.shape]
+        found: list[Divided] = []
+        for table in filter(_may_divide, listed):
+            fields = [
+                one
+                for one in listed
+                if one.shape[0] not in (table.shape[0], table.shape[0] - 1)
+                and _folder(one) == _folder(table)
+            ]
+            numbers = h5.table(table.name) if fields else np.empty(0, np.int64)
+            for one in fields:
+                offsets = None
+                with contextlib.suppress(FormatError):  # starts that decrease
+                    offsets = offsets_in(numbers, table.name, one.shape[0], h5.path)
+                if offsets is not None:
+                    longest = int(np.diff(offsets.astype(np.int64)).max())
+                    found.append(Divided(one.name, table.name, longest))
+        return found
+
+
+def _may_divide(one: Listed) -> bool:
+    whole = one.dtype.startswith(("int", "uint"))
+    return len(one.shape) == 1 and 1 < one.shape[0] <= _NUMBERS and whole
+
+
+def _folder(one: Listed) -> str:
+    return one.name.rpartition("/")[0]
