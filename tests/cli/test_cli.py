@@ -419,8 +419,8 @@ def test_convert_hands_on_every_option(monkeypatch: pytest.MonkeyPatch) -> None:
         "restarts": True,
         "format": "lmdb",
     }
-    # variable_length is of samples that a program adds
-    assert set(full) == set(signature.parameters) - {"src", "dst", "progress", "variable_length"}
+    of_python = {"src", "dst", "progress", "variable_length"}  # the last: of samples from a program
+    assert set(full) == set(signature.parameters) - of_python
     assert list(ConvertKeywords.__annotations__) == list(signature.parameters)[2:]
     given = {name for name, value in short.items() if value is not False}
     assert given == {"progress", "size"}
