@@ -600,6 +600,7 @@ def test_info_lists_the_columns_of_cells(tmp_path: Path) -> None:
             group.attrs["encoding-type"] = name
         kind["categories"], kind["codes"] = np.array([b"B", b"T"]), np.arange(6, dtype="i1") % 2
         age["values"], age["mask"] = np.arange(6), np.arange(6) == 0
+        obs.create_group("wrong").attrs["encoding-type"] = np.arange(3)
     facts = json.loads(run("info", path, "--json").stdout)
     assert {one["name"]: (one["words"], one["label"]) for one in facts["columns"]} == {
         "obs/age": ("whole numbers, -1 where missing", True),
@@ -607,6 +608,7 @@ def test_info_lists_the_columns_of_cells(tmp_path: Path) -> None:
         "obs/donor": ("text, classes by name", True),
         "obs/kind": ("categorical, 2 classes", True),
         "obs/odd": ("of a kind that is not read", False),
+        "obs/wrong": ("of a kind that is not read", False),
     }
     assert facts["hints"] == ["-p labels_field=obs/donor serves a column as labels"]
     assert table(run("info", path).stdout)["obs/kind"] == "categorical, 2 classes"
