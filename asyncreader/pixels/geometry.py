@@ -234,7 +234,7 @@ def _round_into(mixed: Pixels, out: Pixels) -> None:
 
 def _blocks(length: float, size: int) -> int:
     """Pixels to average first along an axis: weights have 14 bits, enough for 128 pixels."""
-    return max(1, int(length / size / 32)) if length > 64 * size else 1
+    return max(1, int(length / size / 32)) if length > rectangles.AVERAGED * size else 1
 
 
 def _around(start: float, length: float, by: int, limit: int) -> tuple[slice, float]:

@@ -10,6 +10,9 @@ from typing import Any, Final
 CROPS: Final = ("center", "random", "random-resized", "none")
 RANDOM, RANDOM_RESIZED, NONE = 1, 2, 3
 
+#: Pixels of a side, for one of the result, beyond which they are averaged before a resize.
+AVERAGED: Final = 64
+
 
 @lru_cache(64)
 def crop_shares(

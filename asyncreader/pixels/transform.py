@@ -174,15 +174,7 @@ class RowTransform:
     def _plan_other(self, wanted: OutputSpec, numbers: NumberRows | None) -> None:
         """Data that are no pictures: served as stored, cast or scaled at most."""
         assert numbers is not None
-        asked = [
-            name
-            for name, value in (
-                ("size", wanted.size),
-                ("flip", wanted.flip),
-                ("views", wanted.views),
-            )
-            if value not in (None, False)
-        ]
+        asked = [name for name in ("size", "flip", "views") if getattr(wanted, name)]
         if asked:
             need = "needs" if len(asked) == 1 else "need"
             raise ParamsError(

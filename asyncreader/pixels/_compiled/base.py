@@ -16,7 +16,7 @@ import sys
 from collections.abc import Callable, Sequence
 from functools import wraps
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import numba
 import numpy as np
@@ -236,9 +236,6 @@ def address_in(array: Any) -> Any:
 # as Python runs them
 mixed = njit(inline="always")(keyed_random.mixed)
 choose_rect = njit(rectangles.choose_rect)
-
-#: Pixels of a side, for one of the result, beyond which they are averaged before a resize.
-AVERAGED: Final = 64
 
 
 if sys.platform != "win32":

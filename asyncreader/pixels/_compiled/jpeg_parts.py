@@ -8,8 +8,8 @@ import numpy as np
 from llvmlite import ir
 from numba import carray, njit, types
 
+from ..rectangles import AVERAGED
 from .base import (
-    AVERAGED,
     boxes_type,
     choose_rect,
     draws_type,

@@ -9,8 +9,8 @@ from llvmlite import ir
 from numba import njit, types
 
 from ..planes_twins import HEADER
+from ..rectangles import AVERAGED
 from .base import (
-    AVERAGED,
     address_in,
     boxes_type,
     choose_rect,
