@@ -86,6 +86,7 @@ class PackedSamples(Samples):
             raise
 
     def _prepare(self, options: Options) -> None:
+        self._source.check_rows("a conversion")
         facts, spec = self._source.facts, self._source.spec
         subset = None if options.params is None else options.params.subset
         chosen = resolve_subset(subset, self._source)
