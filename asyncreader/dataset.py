@@ -250,7 +250,9 @@ class Dataset(Generic[S]):
 
     @property
     def paths(self) -> list[str | None]:
-        """The path of the file that each sample was packed from; None where none is recorded."""
+        """The path of the file that each sample was packed from, or that it was added with; None
+        where none is recorded. All are read at each call. To look samples up by their paths:
+        ``{path: number for number, path in enumerate(dataset.paths)}``."""
         opened = self._now()
         looked, records = Inspector(opened.source.first), np.arange(opened.length, dtype=np.int64)
         chosen = opened.records(records).tolist()

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from .array_types import Array, Float64, Int64, UInt64
+from .array_types import Float64, Int64, UInt64
 
 _MASK: Final = (1 << 64) - 1
 
@@ -93,8 +93,7 @@ def scale_rows(draws: UInt64, count: int) -> Int64:
 def uniforms(keys: UInt64, draw: int) -> Float64:
     """The ``draw``-th uniform number in [0, 1) of each key: float64, shape of ``keys``."""
     mixed = mix_rows(draw + 1, keys.view(np.int64))
-    unit: Array = (mixed >> np.uint64(11)).astype(np.float64) * 2.0**-53
-    return unit
+    return (mixed >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
 
 class Draws:

@@ -13,9 +13,8 @@ from typing import Final, TypeAlias
 
 import numpy as np
 import xxhash
-from PIL import Image
 
-from asyncreader.array_types import Array, Int64, UInt8, UInt64
+from asyncreader.array_types import Array, Int64, UInt64
 from asyncreader.checks import MAX_SIDE
 from asyncreader.errors import DecodeError, ParamsError
 from asyncreader.formats.packed import PLAIN
@@ -202,7 +201,7 @@ class Recipe:
         if narrowed:
             pixels = (pixels >> 8).astype(np.uint8)
         if self.bits != 16:
-            pixels = _with_channels(pixels, self.channels)
+            pixels = codec.with_channels(pixels, self.channels)
         elif pixels.dtype.itemsize != 2:
             raise _not_deep("8 bits")
         return replace(self._stored(pixels, plan), narrowed=narrowed)
@@ -425,12 +424,3 @@ def _shorter_side(height: int, width: int, side: int) -> tuple[int, int]:
             expected=f"at most {codec.MAX_PIXELS} pixels",
         )
     return new
-
-
-def _with_channels(pixels: UInt8, channels: int) -> UInt8:
-    if pixels.shape[2] == channels:
-        return pixels
-    if channels == 3:
-        return np.repeat(pixels, 3, axis=2)
-    grey: UInt8 = np.asarray(Image.fromarray(pixels).convert("L"))[:, :, None]
-    return grey

@@ -44,8 +44,8 @@ if TYPE_CHECKING:
     help="Threads, one row of the table each.",
 )
 @click.option("--shuffle/--no-shuffle", default=True, show_default=True, help="In random order.")
-@number("--seconds", 0.001, 2.0, "Measured for each number of threads.")
-@number("--consumer-ms", 0, 0.0, "What training takes for a batch.")
+@number("--seconds", click.FloatRange(0.001), "Measured for each number of threads.", 2.0)
+@number("--consumer-ms", click.FloatRange(0), "What training takes for a batch.", 0.0)
 @reader_option("size", help="Crop and resize to this. [224x224 if sizes differ]")
 @reader_option("dtype", help="Such as float32. [as stored]")
 @click.option("--plot", type=PATH, metavar="FILE", help="Draw a figure too: svg, png or pdf.")

@@ -9,7 +9,7 @@ import click
 
 from ..errors import AsyncReaderError, shown
 from ..text import in_bytes, sides, some, times
-from .options import PATH, described, json_option, quiet_option
+from .options import PATH, described, json_option, number, quiet_option
 from .terminal import (
     INTERRUPTED,
     OK,
@@ -73,12 +73,7 @@ class _Convert(click.Command):
     help="Convert nothing: say what is in folder SRC, what each encoding would take in space and "
     "give in speed here, and the command. DST may be left out.",
 )
-@click.option(
-    "--seconds",
-    type=click.FloatRange(0.1),
-    metavar="N",
-    help="About how long --dry-run takes. [15]",
-)
+@number("--seconds", click.FloatRange(0.1), "About how long --dry-run takes. [15]")
 @json_option
 @quiet_option
 def convert(

@@ -34,20 +34,14 @@ if TYPE_CHECKING:
 @batch_size_option
 @reader_option("nthread", help="Threads. [usable cores]")
 @njob_option
-@click.option(
-    "--consumer-ms",
-    type=click.FloatRange(0, min_open=True),
-    metavar="N",
-    help="Duration of a training step.",
-)
+@number("--consumer-ms", click.FloatRange(0, min_open=True), "Duration of a training step.")
 @reader_option("size", help="Size that training uses. [224x224 if sizes differ]")
-@click.option(
+@number(
     "--memory-gb",
-    type=click.FloatRange(0, min_open=True),
-    metavar="N",
-    help="Memory left to the file in training. [what is free now]",
+    click.FloatRange(0, min_open=True),
+    "Memory left to the file in training. [what is free now]",
 )
-@number("--seconds", 1.0, 12.0, "About how long the measurement takes.")
+@number("--seconds", click.FloatRange(1.0), "About how long the measurement takes.", 12.0)
 @param_option
 @json_option
 @brief_option

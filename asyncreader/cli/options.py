@@ -232,15 +232,17 @@ quiet_option = click.option("--quiet", "-q", is_flag=True, help="No progress and
 brief_option = click.option("--quiet", "-q", is_flag=True, help="No progress, fewer words.")
 batch_size_option = reader_option("batch_size", 128)
 njob_option = reader_option("njob", 4, "Batches in flight.")
-jobs_option = click.option(
-    "--jobs", type=click.IntRange(1, 1024), metavar="N", help="Threads. [usable cores]"
-)
 
 
-def number(name: str, low: float, default: float, text: str) -> Callable[[F], F]:
-    """An option that takes a number of at least ``low``; whole if ``default`` is."""
-    kind: Any = click.IntRange(int(low)) if isinstance(default, int) else click.FloatRange(low)
-    return click.option(name, type=kind, metavar="N", default=default, show_default=True, help=text)
+def number(
+    name: str, kind: click.IntRange | click.FloatRange, text: str, default: float | None = None
+) -> Callable[[F], F]:
+    """An option that takes a number."""
+    usual: dict[str, Any] = {} if default is None else {"default": default, "show_default": True}
+    return click.option(name, type=kind, metavar="N", help=text, **usual)
+
+
+jobs_option = number("--jobs", click.IntRange(1, 1024), "Threads. [usable cores]")
 
 
 def size_for(params: dict[str, Any], quiet: bool = False) -> None:

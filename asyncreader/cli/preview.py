@@ -76,17 +76,8 @@ def suffix_of(*allowed: str) -> Any:
     callback=suffix_of(".png", ".jpg", ".webp"),
     help="The contact sheet. [PATH's name with -preview.png, here]",
 )
-@click.option(
-    "--count",
-    type=click.IntRange(1, 1000),
-    metavar="N",
-    default=24,
-    show_default=True,
-    help="Samples on the sheet.",
-)
-@click.option(
-    "--columns", type=click.IntRange(1, 1000), metavar="N", help="Images in a row. [as fits]"
-)
+@number("--count", click.IntRange(1, 1000), "Samples on the sheet.", 24)
+@number("--columns", click.IntRange(1, 1000), "Images in a row. [as fits]")
 @reader_option("seed", 0, "Seed of the random choice of samples.")
 @click.option(
     "--indices", metavar="N,N-N...", callback=indices_of, help="Show these record numbers."
@@ -101,7 +92,7 @@ def suffix_of(*allowed: str) -> Any:
     callback=suffix_of(".html", ".htm"),
     help="Write one page about the whole dataset instead of a sheet.",
 )
-@number("--limit", 1, 10_000, "Most samples that --html reads.")
+@number("--limit", click.IntRange(1), "Most samples that --html reads.", 10_000)
 @param_option
 @json_option
 @quiet_option

@@ -31,6 +31,7 @@ from collections.abc import Callable, Iterable, Iterator
 from types import ModuleType
 from typing import Any, Final
 
+from ..system.notebooks import tell
 from . import (
     augment_twins,
     box_twins,
@@ -96,6 +97,11 @@ _TWINS: Final[dict[str, Callable[..., None]]] = {
 #: Those whose twins take so much longer that the user is told.
 _SLOW: Final = frozenset({"affine_batches", "affine_batches_half", "affine_row", "affine_row_half"})
 
+#: What is said before kernels are compiled. Seconds: see docs/performance.md, Start-up.
+COMPILING: Final = (
+    "asyncreader: compiling for this processor, once on this machine; it takes 7 to 17 s"
+)
+
 _NOT_INSTALLED: Final = "numba is not installed"
 
 
@@ -115,7 +121,14 @@ class _State:
         #: How many times loading a kernel was begun, and ended. Loading one may compile it.
         self.begun = self.ended = 0
         #: Called before a kernel is compiled, because no cache on disk has it.
-        self.compiling: Callable[[], None] = lambda: None
+        self.compiling: Callable[[], None] = self._announce
+        self.announced = False
+
+    def _announce(self) -> None:
+        """Say once, to who looks on, what the first batch waits for."""
+        if not self.announced:
+            self.announced = True
+            tell(COMPILING)
 
 
 _state: Final = _State()
@@ -271,4 +284,4 @@ def _own_folder() -> str:
 
 def share_of(folder: str | None) -> None:
     """In a worker process: load kernels from that folder too; the parent has told the user."""
-    _state.folder, _state.told = folder, True
+    _state.folder, _state.told, _state.announced = folder, True, True

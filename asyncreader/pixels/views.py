@@ -90,8 +90,7 @@ class ViewWriter(RowWriter):
     @staticmethod
     def _places(samples: Int64, count: int) -> Int64:
         """The numbers of ``count`` views of each sample."""
-        places: Int64 = (samples[:, None] * count + np.arange(count)).reshape(-1)
-        return places
+        return (samples[:, None] * count + np.arange(count)).reshape(-1)
 
     def views(self, i: int) -> tuple[RowView, ...]:
         """See :class:`RowWriter`."""

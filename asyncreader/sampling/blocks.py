@@ -82,8 +82,7 @@ class Blocks(Sampler):
         shifted = np.where(mixed >= edge + tail, mixed - tail, mixed)
         index = np.minimum(shifted // self.block, whole - 1)
         records = order(index) * self.block + shifted % self.block
-        merged: Int64 = np.where(in_tail, whole * self.block + (mixed - edge), records)
-        return merged
+        return np.where(in_tail, whole * self.block + (mixed - edge), records)
 
     @cached_property
     def _recent(self) -> dict[int, FileOrder]:

@@ -110,8 +110,7 @@ class Volumes:
         for axis in range(len(self.patch)):
             place = place * self.room[run, axis] + corners[:, axis]
         inside = (volumes - self.first[run] - self.counts[run]) * self._places[run]
-        found: Int64 = self.ends[run] + inside + place
-        return found
+        return self.ends[run] + inside + place
 
 
 def joined_volumes(parts: list[Volumes]) -> Volumes:
@@ -150,8 +149,7 @@ class Patches:
     @property
     def shares(self) -> Int64:
         """Patches of the volumes of each run, whichever are chosen."""
-        found: Int64 = self._each * self.volumes.counts
-        return found
+        return self._each * self.volumes.counts
 
     @cached_property
     def _ends(self) -> Int64:

@@ -94,5 +94,4 @@ class Within(Renumbered):
         if isinstance(self.subset, slice):
             strided: Int64 = numbers * (self.subset.step or 1) + self.subset.start
             return strided
-        taken: Int64 = self.subset[numbers]
-        return taken
+        return self.subset[numbers]

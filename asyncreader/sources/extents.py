@@ -87,8 +87,7 @@ class ExtentSource(BaseSource):
         """Byte offsets of records in the store."""
         if isinstance(self._starts, tuple):
             first, stride = self._starts
-            offsets: Int64 = records * stride + first
-            return offsets
+            return records * stride + first
         return self._starts[records]
 
     def prefetch(self, records: Int64) -> None:
@@ -166,8 +165,7 @@ class RunSource(ExtentSource):
     def offsets(self, records: Int64) -> Int64:
         runs = self._runs
         which = np.searchsorted(runs.ends, records, side="right")
-        found: Int64 = runs.stops[which] - (runs.ends[which] - records) * runs.size
-        return found
+        return runs.stops[which] - (runs.ends[which] - records) * runs.size
 
     def in_memory(self, size: int) -> tuple[RowsInMemory, ...]:
         return ()  # they are no table

@@ -39,8 +39,7 @@ class EpisodeLabels:
         """Labels of ``rows``, (n, ...); of one number its label."""
         if isinstance(rows, slice):
             rows = np.arange(*rows.indices(len(self)), dtype=np.int64)
-        found: Array = self.table[np.searchsorted(self.ends, rows, side="right")]
-        return found
+        return self.table[np.searchsorted(self.ends, rows, side="right")]
 
 
 def of_each_episode(table: Array, episodes: Episodes) -> Array:

@@ -51,6 +51,7 @@ Paths: TypeAlias = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
 def fields_of(p: ReaderParams) -> Request:
     """Which fields of a set a reader's parameters name; of several, the first and its labels."""
+    table = p.offsets_field
     return Request(
         data=p.data_field if isinstance(p.data_field, str) else _stored(p)[0],
         episodes=p.episodes,
@@ -62,43 +63,42 @@ def fields_of(p: ReaderParams) -> Request:
         channel_order=p.channel_order,
         moved=p.size is not None or p.flip or p.views is not None,
         places=p.places,
-        dtype=_dtypes(p) if isinstance(p.dtype, dict) else p.dtype,
-        columns=_columns(p) if isinstance(p.columns, dict) else p.columns,
-        offsets=_offsets(p) if isinstance(p.offsets_field, dict) else p.offsets_field,
+        dtype=_by_stored(p, p.dtype) if isinstance(p.dtype, dict) else p.dtype,
+        columns=_columns(p, p.columns) if isinstance(p.columns, dict) else p.columns,
+        offsets=_offsets(p, table) if isinstance(table, dict) else table,
         limited=p.max_length is not None,
         cut=None if p.patch is None else Cut(p.patch, p.patch_axes, p.sample_axis),
     )
 
 
-def _dtypes(p: ReaderParams) -> dict[str, str]:
-    """The dtypes of fields by their names in the file; of one under two names, one of them."""
-    assert isinstance(p.dtype, dict)
-    renamed = p.data_field if isinstance(p.data_field, dict) else {}
-    return {renamed.get(name, name): dtype for name, dtype in p.dtype.items()}
+def _renamed(p: ReaderParams) -> dict[str, str]:
+    return p.data_field if isinstance(p.data_field, dict) else {}
 
 
-def _offsets(p: ReaderParams) -> dict[str, str]:
+def _by_stored(p: ReaderParams, values: Mapping[str, str]) -> dict[str, str]:
+    """What is said of fields, by their names in the file; of one under two names, one of them."""
+    renamed = _renamed(p)
+    return {renamed.get(name, name): value for name, value in values.items()}
+
+
+def _offsets(p: ReaderParams, given: Mapping[str, str]) -> dict[str, str]:
     """The offsets of fields by their names in the file."""
-    assert isinstance(p.offsets_field, dict)
-    renamed = p.data_field if isinstance(p.data_field, dict) else {}
-    known = (*renamed, *(p.field_names or _stored(p)))
-    wrong = [name for name in p.offsets_field if name not in known]
+    known = (*_renamed(p), *(p.field_names or _stored(p)))
+    wrong = [name for name in given if name not in known]
     if wrong and p.data is None:
         raise ParamsError(
             "offsets_field names a field that is not read",
             found=repr(wrong[0]),
             expected=" or ".join(map(repr, dict.fromkeys(known))),
         )
-    return {renamed.get(name, name): table for name, table in p.offsets_field.items()}
+    return _by_stored(p, given)
 
 
-def _columns(p: ReaderParams) -> dict[str, Columns]:
+def _columns(p: ReaderParams, given: Mapping[str, Columns]) -> dict[str, Columns]:
     """The columns of fields by their names in the file."""
-    assert isinstance(p.columns, dict)
-    renamed = p.data_field if isinstance(p.data_field, dict) else {}
-    stored = renamed or {name: name for name in p.field_names or _stored(p)}
+    stored = _renamed(p) or {name: name for name in p.field_names or _stored(p)}
     found: dict[str, Columns] = {}
-    for name, columns in p.columns.items():
+    for name, columns in given.items():
         if name not in stored or found.get(stored[name], columns) != columns:
             raise ParamsError(
                 "columns names a field that is not read, or one stored field in two ways",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal, TypeAlias
 
@@ -212,15 +212,20 @@ def _numbers_of_columns(
     if columns is None or len(shape) != 2:
         return None
     numbers = tuple(one for one in columns if isinstance(one, int))
-    wrong = [one for one in numbers if one >= shape[1]]
+    check_columns(numbers, shape[1], path)
+    return numbers or None
+
+
+def check_columns(numbers: Iterable[int], width: int, path: str) -> None:
+    """ParamsError unless these are numbers of columns of rows of ``width``."""
+    wrong = [one for one in numbers if not 0 <= one < width]
     if wrong:
         raise ParamsError(
             "columns names a column that does not exist",
             path=path,
             found=wrong[0],
-            expected=f"0 to {shape[1] - 1}",
+            expected=f"0 to {width - 1}",
         )
-    return numbers or None
 
 
 def grey_rows(shape: tuple[int, ...], dtype: np.dtype[Any], axes: str = "HW") -> SampleSpec:

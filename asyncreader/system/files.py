@@ -147,6 +147,11 @@ def reserve(fd: int, offset: int, length: int) -> bool:
     return True
 
 
+#: Bytes at the end of a file that are read again, and of each request: Linux reads no more of one
+#: than its readahead, by default 128 KiB.
+_END: Final = 16 << 20
+_PIECE: Final = 128 << 10
+
 # -- disks ---------------------------------------------------------------------------------------
 
 
@@ -160,7 +165,8 @@ def free_bytes(path: str) -> int:
 
 
 def sync(path: str, drop: bool = False) -> None:
-    """Make a file, or the names in a folder, durable; ``drop``: see :func:`drop_cached`.
+    """Make a file, or the names in a folder, durable; ``drop``: see :func:`drop_cached`. The end of
+    such a file is asked for again at once: tables lie there, and who checks it begins with them.
 
     Windows cannot open a folder: there its names are left to the file system's journal.
     """
@@ -171,11 +177,14 @@ def sync(path: str, drop: bool = False) -> None:
     else:
         file = os.open(path, os.O_RDONLY | BYTES)
     try:
-        is_folder = stat.S_ISDIR(os.fstat(file).st_mode)
+        facts = os.fstat(file)
+        is_folder = stat.S_ISDIR(facts.st_mode)
         try:
             os.fsync(file)
             if drop and not is_folder:
                 drop_cached(file)
+                for start in range(max(0, facts.st_size - _END), facts.st_size, _PIECE):
+                    will_need(file, start, _PIECE)
         except OSError as exc:
             # Some file systems (CIFS, FUSE) have nothing to do for a folder and say so.
             unable = (errno.EINVAL, errno.EBADF, errno.EOPNOTSUPP)

@@ -77,8 +77,7 @@ def map_file(fd: int, size: int, writable: bool = False) -> UInt8:
     if _libc is None:
         access = mmap.ACCESS_WRITE if writable else mmap.ACCESS_READ
         return np.frombuffer(mmap.mmap(fd, size, access=access), np.uint8)
-    mapped: UInt8 = np.asarray(_Mapping(_libc, fd, size, writable))
-    return mapped
+    return np.asarray(_Mapping(_libc, fd, size, writable))
 
 
 def shared_file(name: str, size: int) -> int:
@@ -169,8 +168,7 @@ def cached_pages(mapped: UInt8) -> UInt8 | None:
     known = ctypes.create_string_buffer(-(-mapped.size // PAGE))
     if _mincore is None or _mincore(mapped.ctypes.data, mapped.size, known) != 0:
         return None
-    held: UInt8 = np.frombuffer(known.raw, np.uint8) & np.uint8(1)
-    return held
+    return np.frombuffer(known.raw, np.uint8) & np.uint8(1)
 
 
 def cached_share(mapped: UInt8) -> float:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import sys
 from collections.abc import Mapping
 from typing import Any
@@ -22,3 +24,15 @@ def show(bundle: Mapping[str, str], key: str = "", update: bool = False) -> None
     transient = {"display_id": key} if key else {}
     publish: Any = sys.modules["IPython"].display.publish_display_data
     publish(dict(bundle), transient=transient, update=update)
+
+
+def tell(text: str) -> None:
+    """Write one line for a person who looks on: in the cell of a notebook that runs, or on the
+    terminal of stderr. Nothing where stderr is a file or a pipe."""
+    if in_notebook():
+        show({"text/plain": text})
+    elif sys.stderr is not None and sys.stderr.isatty():
+        clear = "" if os.environ.get("TERM") == "dumb" else "\r\x1b[K"  # a line of progress
+        with contextlib.suppress(OSError):
+            sys.stderr.write(f"{clear}{text}\n")
+            sys.stderr.flush()

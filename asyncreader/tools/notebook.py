@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from ..array_types import Array
+from ..array_types import Array, Int64
 from ..batch import Batch
 from ..dataset import Dataset
 from ..errors import AsyncReaderError, ParamsError, SampleError
@@ -38,25 +38,24 @@ def set_html(caption: str, facts: Mapping[str, str], ds: Dataset[Any]) -> str:
     if isinstance(source, MixedSet) or source.facts.remote:
         return table
     spread = np.unique(np.linspace(0, len(ds) - 1, MOST).astype(np.int64))
-    records = source.records(ds.records(spread)).tolist()
     with contextlib.suppress(AsyncReaderError):  # no pictures
-        return table + _figures(list(_stored(source, records)))
+        return table + _figures(list(_stored(source, ds.records(spread))))
     return table
 
 
-def _stored(source: OpenSet, records: Sequence[int]) -> Iterator[tuple[Thumb, str]]:
+def _stored(source: OpenSet, rows: Int64) -> Iterator[tuple[Thumb, str]]:
     """Stored pictures and their words, as many as are not too large; FormatError of no pictures."""
     looker, read = Looker(source.first), 0
+    records = source.records(rows).tolist()
     scale = scale_for(looker, records, SIDE)
-    for record in records:
+    for row, record in zip(rows.tolist(), records, strict=True):
         if read > _MOST_READ:
             return
         with contextlib.suppress(SampleError):
             seen = looker.look(record, 2 * SIDE)
             read += seen.size
-            row = row_of(source.labels, record)
-            thumb = thumb_of(record, to_rgb(seen.pixels, scale), SIDE)
-            yield thumb, _words(record, row, source.facts.classes)
+            thumb = thumb_of(row, to_rgb(seen.pixels, scale), SIDE)
+            yield thumb, _words(row, row_of(source.labels, row), source.facts.classes)
 
 
 def show_batch(batch: Batch[Any, Any], count: int) -> None:

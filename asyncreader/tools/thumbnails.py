@@ -125,8 +125,7 @@ def tinted(picture: UInt8, mask: Array) -> UInt8:
         colours[values == 255] = 128
     share = np.where(values == 0, 0, _TINT)[which].reshape(*picture.shape[:2], 1)
     tint = colours[which].reshape(picture.shape)
-    mixed: UInt8 = np.rint((1 - share) * picture + share * tint).astype(np.uint8)
-    return mixed
+    return np.rint((1 - share) * picture + share * tint).astype(np.uint8)
 
 
 def colours_of(values: Array) -> Float64:

@@ -124,8 +124,7 @@ def _classes(samples: Samples) -> Int64:
             "stratify needs one class for each sample",
             found="no labels" if labels is None else f"labels {labels.shape}, {labels.dtype}",
         )
-    numbers: Int64 = labels[:, 0]
-    return numbers
+    return labels[:, 0]
 
 
 def _places(classes: Int64, keys: UInt64) -> tuple[Int64, Int64]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import io
 import math
 import os
 import shutil
@@ -656,6 +657,26 @@ def test_compiling_is_told(package: Path, tmp_path: Path) -> None:
     folder = str(tmp_path / "cache")
     told = [child(code, package, NUMBA_CACHE_DIR=folder).stdout for _ in range(2)]
     assert told == ["compiling\n", ""]
+
+
+class Terminal(io.StringIO):
+    """A terminal in the place of stderr."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def test_who_looks_on_is_told_of_compiling_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a terminal one line says what the first batch waits for, however many kernels it needs;
+    nothing is written to a file."""
+    assert kernels._state.compiling == kernels._state._announce
+    for stderr, lines in ((Terminal(), 1), (io.StringIO(), 0)):
+        monkeypatch.setattr(sys, "stderr", stderr)
+        state = kernels._State()
+        state.compiling()
+        state.compiling()
+        assert stderr.getvalue().count(kernels.COMPILING + "\n") == lines
+        assert stderr.getvalue().count("\n") == lines
 
 
 @pytest.mark.slow

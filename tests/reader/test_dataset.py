@@ -255,6 +255,21 @@ def test_what_a_notebook_shows(tmp_path: Path) -> None:
                 assert not shown_in(page)
 
 
+def test_a_notebook_shows_the_labels_of_rows(tmp_path: Path) -> None:
+    """The pictures of episodes that have one picture more than labels are shown with their own."""
+    with h5py.File(tmp_path / "set.h5", "w") as file:
+        for number in range(3):
+            group = file.create_group(f"episode_{number}")
+            group["cam"], group["act"] = IMAGES[3 * number : 3 * number + 3], np.zeros((2, 1))
+            group["label"] = 10 * number + np.arange(2)
+    fields = ["cam", "act"]
+    with asyncreader.open(tmp_path / "set.h5", data_field=fields, labels_field="label") as ds:
+        page = ds._repr_html_()
+    np.testing.assert_array_equal(shown_in(page), IMAGES[[0, 1, 3, 4, 6, 7]])
+    labels = re.findall(r">label (\d+) #(\d)<", page)
+    assert labels == [("0", "0"), ("1", "1"), ("10", "2"), ("11", "3"), ("20", "4"), ("21", "5")]
+
+
 def test_a_batch_is_shown(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

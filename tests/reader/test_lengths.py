@@ -461,6 +461,31 @@ def test_other_numbers(tmp_path: Path) -> None:
         AsyncReader(params, data_field="hits.q", max_length=3, dtype="bool", shuffle=False)
 
 
+def negated(data: np.ndarray, labels: object) -> np.ndarray:
+    return -data.sum(axis=1)
+
+
+def test_postprocess_gets_rows_that_are_filled_up(tmp_path: Path) -> None:
+    """A postprocess gets (B, max_length), in which pad_value stands as it is given, not cast and
+    normalised; ``lengths`` are those of the samples, whatever it makes of them."""
+    with h5py.File(tmp_path / "set.h5", "w") as file:
+        file["x"], file["x_lengths"] = np.arange(1.0, 7.0), np.array([4, 0, 2])
+    with AsyncReader(
+        tmp_path / "set.h5",
+        data_field="x",
+        max_length=3,
+        pad_value=-9,
+        dtype="float32",
+        scale=10,
+        mean=5,
+        postprocess=negated,
+        batch_size=3,
+    ) as reader:
+        batch = next(iter(reader))
+        assert batch.data.tolist() == [-45, 27, -91]
+        assert batch.lengths.tolist() == [3, 0, 2]
+
+
 def test_windows_of_samples(tmp_path: Path) -> None:
     """Rows of different length have windows: (B, W, max_length), with a length for each row."""
     samples = made(WITH_EMPTY)
@@ -561,6 +586,14 @@ def test_whole_episodes_beside_others(tmp_path: Path) -> None:
         ({"data_field": "x", "overlong": "random"}, "overlong goes with max_length"),
         ({"data_field": "x", "max_length": 3, "overlong": "head"}, "overlong is not valid"),
         ({"data_field": "x", "max_length": 3, "mixup": 0.2}, "not beside samples of different"),
+        (
+            {"data_field": "x", "max_length": 3, "transform": np.negative},
+            "transform works on single",
+        ),
+        (
+            {"data_field": "x", "max_length": 3, "augment": ["random-grayscale"]},
+            "needs images.*no images",
+        ),
         ({"data_field": "x", "max_length": 3, "offsets_field": False}, "goes with whole episodes"),
         ({"data_field": "plain", "max_length": 3}, "goes with whole episodes"),
         ({"data_field": ["x", "plain"], "max_length": {"x": 1, "plain": 1}}, "field 'plain'"),
@@ -767,3 +800,9 @@ def test_files_without_rows_are_empty_episodes(tmp_path: Path) -> None:
         AsyncReader([tmp_path / "bag_0.h5", tmp_path / "bag_3.h5"], **given)
     with pytest.raises(FormatError, match="no samples"):
         AsyncReader([tmp_path / "bag_0.h5", tmp_path / "bag_1.h5"], data_field="x")
+    for wrong in ((2, 3), (4, 0)):  # of one field alone, or rows of nothing
+        with h5py.File(tmp_path / "bag_0.h5", "a") as file:
+            file.pop("y", None)
+            file["y"] = np.zeros(wrong)
+        with pytest.raises(FormatError, match=f"found x 0 x 2, y {wrong[0]} x {wrong[1]}"):
+            AsyncReader(str(tmp_path / "bag_*.h5"), **{**given, "data_field": ["x", "y"]})

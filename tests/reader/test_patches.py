@@ -666,6 +666,8 @@ def test_mistakes(tmp_path: Path) -> None:
             file["data"][i] = np.zeros(100, np.uint8)
     with pytest.raises((ParamsError, FormatError)):
         AsyncReader(tmp_path / "vlen.h5", patch=(3, 3))
+    with pytest.raises(FormatError, match=r"first one.*sample_axis=None with patch=\(Z, Y, X\)"):
+        AsyncReader(files(tmp_path, "gzip").params["path"], data_field="label", labels_field=None)
 
 
 def test_volumes_beside_are_no_labels(tmp_path: Path) -> None:

@@ -509,6 +509,19 @@ def test_labels_are_those_of_the_anchor(tmp_path: Path) -> None:
             assert batch.present.shape == (3, 2)  # one field: no tuple
 
 
+def test_labels_of_rows_beside_values_with_offsets(tmp_path: Path) -> None:
+    """Labels go with rows whose values differ in length, which are another number than rows."""
+    with h5py.File(tmp_path / "set.h5", "w") as file:
+        file["hits"], file["hits_offsets"] = np.arange(7.0), np.array([0, 2, 2, 7])
+        file["labels"], file["grade"], file["ends"] = [5, 6, 7], [8, 9], [1, 3]
+    given: dict[str, Any] = {"data_field": "hits", "offsets_field": "hits_offsets"}
+    given |= {"path": tmp_path / "set.h5", "max_length": 5, "episodes": "ends:ends"}
+    with asyncreader.open(given, window=1, labels_field=["labels", "grade"]) as stored:
+        data, (labels, grades) = stored[:]
+        assert data[:, 0, 0].tolist() == [0, 0, 2]
+        assert (labels.tolist(), grades.tolist()) == ([5, 6, 7], [8, 9, 9])
+
+
 def test_outside_at_most(tmp_path: Path) -> None:
     """With window_outside a window may reach so many rows beyond the ends: Diffusion Policy's
     horizon 8 with pad_before 1 and pad_after 3."""

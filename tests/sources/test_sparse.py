@@ -11,6 +11,7 @@ import h5py
 import numpy as np
 import pytest
 
+import asyncreader
 from asyncreader import AsyncReader, FormatError, ParamsError, SampleError
 from asyncreader.pixels import kernels, sparse_twins
 from asyncreader.sources import open_source
@@ -364,6 +365,21 @@ def test_labels(tmp_path: Path) -> None:
             assert reader.classes == classes
     with pytest.raises(ParamsError, match="cell_type"):
         served(path, labels_field="obs/nothing")
+
+
+def test_labels_of_episodes(tmp_path: Path) -> None:
+    """Sparse rows have episodes, with a label for each row or for each episode."""
+    table = dense()
+    with h5py.File(tmp_path / "x.h5", "w") as file:
+        put(file.create_group("cells"), csr(table), table.shape)
+        file["ends"], file["donor"], file["label"] = [4, 20, N], [7, 8, 9], np.arange(N)
+    given: dict[str, Any] = {"path": tmp_path / "x.h5", "episodes": "ends:ends", "window": 2}
+    with asyncreader.open(given, data_field="cells", labels_field=["label", "donor"]) as stored:
+        data, (labels, donors) = stored[:]
+    starts = np.delete(np.arange(N - 1), [3, 19])
+    np.testing.assert_array_equal(data, np.stack((table[starts], table[starts + 1]), axis=1))
+    np.testing.assert_array_equal(labels, starts)
+    np.testing.assert_array_equal(donors, np.where(starts < 4, 7, np.where(starts < 20, 8, 9)))
 
 
 def test_damaged_labels(tmp_path: Path) -> None:

@@ -267,8 +267,7 @@ def _colours(fill: Fill, channels: int) -> Float32:
 
 @lru_cache(64)
 def _whole_colours(fill: Fill, channels: int) -> UInt8:
-    whole: UInt8 = np.rint(_colours(fill, channels)).astype(np.uint8)
-    return whole
+    return np.rint(_colours(fill, channels)).astype(np.uint8)
 
 
 def _warp(image: UInt8, matrix: Float64, bilinear: bool, fill: Fill) -> None:

@@ -21,6 +21,7 @@ from .decoding import png_pixels as png_pixels
 from .decoding import reduction as reduction
 from .decoding import stored_pixels as stored_pixels
 from .decoding import upright as upright
+from .decoding import with_channels as with_channels
 from .headers import IMAGE_SUFFIXES as IMAGE_SUFFIXES
 from .headers import PILLOW_FORMATS as PILLOW_FORMATS
 from .headers import ImageHeader as ImageHeader

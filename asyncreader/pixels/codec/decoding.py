@@ -79,9 +79,9 @@ def decode(
             _check_cmyk(data)
         return _pillow_pixels(data, channels, header)
     if header.kind == planes.YUV420:
-        return _grey_or_rgb(planes.decode(data, *full, scratch=scratch), channels)
+        return with_channels(planes.decode(data, *full, scratch=scratch), channels)
     if header.kind == "png":
-        return _grey_or_rgb(png_pixels(data), channels)
+        return with_channels(png_pixels(data), channels)
     jpeg = plain_jpeg(data) if header.loose else data
     if scratch is not None and scratch.size < header.height * header.width * 3:
         scratch = None
@@ -108,7 +108,7 @@ def _decode_jpeg(
             min_factor=min_factor if min_size else 1,
             buffer=scratch,
         )
-    return _grey_or_rgb(upright(pixels, orientation), channels)
+    return with_channels(upright(pixels, orientation), channels)
 
 
 class Decoded(NamedTuple):
@@ -164,7 +164,7 @@ def _decode_planes(
     high = min(full[0], part[0] + part[2] + reach[0]) - top
     wide = min(full[1], part[1] + part[3] + reach[1]) - left
     pixels = planes.decode(data, *full, (top, left, high, wide), scratch)
-    return Decoded(_grey_or_rgb(pixels, channels), top, left, full)
+    return Decoded(with_channels(pixels, channels), top, left, full)
 
 
 def _decode_cut(
@@ -327,7 +327,7 @@ def _pillow_pixels(data: Buffer, channels: int, header: ImageHeader) -> UInt8:
             pixels = np.asarray(image.convert(target))
             if pixels.ndim == 2:
                 pixels = pixels[:, :, None]
-    return _grey_or_rgb(upright(pixels, header.orientation), channels)
+    return with_channels(upright(pixels, header.orientation), channels)
 
 
 def _load(image: Any) -> None:
@@ -389,7 +389,8 @@ def _ppm_values(data: Buffer, header: ImageHeader) -> Pixels:
     return pixels.reshape(header.height, header.width, channels)
 
 
-def _grey_or_rgb(pixels: UInt8, channels: int) -> UInt8:
+def with_channels(pixels: UInt8, channels: int) -> UInt8:
+    """Pixels (H, W, 1) or (H, W, 3) as grey or RGB."""
     if pixels.shape[2] == channels:
         return pixels
     if channels == 3:

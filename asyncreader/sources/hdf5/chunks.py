@@ -351,8 +351,7 @@ class ChunkSource(BaseSource):
     def offsets(self, records: Int64) -> Int64:
         """Byte offsets in the file of the (first) chunk that each record lies in."""
         behind = math.prod(self._grid.grid[self._axis + self._lead :])
-        first: Int64 = self._grid.offsets[self._places(records)[0] * behind]
-        return first
+        return self._grid.offsets[self._places(records)[0] * behind]
 
     def close(self) -> None:
         super().close()
@@ -397,8 +396,7 @@ class ChunkSource(BaseSource):
         """The numbers of all chunks of some pieces."""
         if self._single:
             return pieces
-        every: Int64 = (pieces[:, None] * self._cuts.step + self._cuts.numbers).reshape(-1)
-        return every
+        return (pieces[:, None] * self._cuts.step + self._cuts.numbers).reshape(-1)
 
     @cached_property
     def _sample_shape(self) -> tuple[int, ...]:

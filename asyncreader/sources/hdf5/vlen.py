@@ -72,8 +72,7 @@ class _Heaps:
         """Little-endian numbers of ``width`` bytes; those of 8 are negative from 2^63 on."""
         raw = np.zeros((at.size, 8), np.uint8)
         raw[:, :width] = self.data[at[:, None] + np.arange(width)]
-        number: Int64 = raw.view("<i8")[:, 0].astype(np.int64)
-        return number
+        return raw.view("<i8")[:, 0].astype(np.int64)
 
     def extents(self, elements: npt.NDArray[np.void], item: int) -> tuple[Int64, Int64]:
         """Start and size in bytes of each element; (0, 0) of an empty one."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, Final, TypeAlias
 
@@ -10,6 +10,7 @@ import numpy as np
 
 from ...array_types import Array, Int64
 from ...errors import FormatError, ParamsError
+from ...text import times
 from ..episodes import (
     along_axis,
     checked_ends,
@@ -23,7 +24,7 @@ from ..fields import SetIndex
 from ..hdf5.checks import attribute
 from ..hdf5.listing import some_names
 from ..labels import labelled
-from ..request import Request
+from ..request import NoSamplesError, Request
 from .hdf5_groups import GroupedFields, matching_groups, read_masks
 from .hdf5_labels import EpisodeValues, is_single, own_rows, row_each
 from .hdf5_set import Hdf5Set
@@ -69,11 +70,15 @@ def index_episodes(found: Hdf5Set, index_one: IndexOne) -> SetIndex | None:
     alone = values is not None and word == "files" and is_single(found, values.name)
     each = not alone and own_rows(replace(found, fields=asked), asked.lead)
     rows = replace(asked, labels=None, labels_required=False) if alone or each else asked
-    first = index_one(rows)
-    others = asked.also(first.first.spec, [one.name for one in first.facts.fields])
-    fields = {asked.data: first}
-    for one in others:
-        fields[one.data] = index_one(replace(one, lead=_leading(found, one.data, word)))
+    try:
+        first = index_one(rows)
+        others = asked.also(first.first.spec, [one.name for one in first.facts.fields])
+        fields = {asked.data: first}
+        for one in others:
+            fields[one.data] = index_one(replace(one, lead=_leading(found, one.data, word)))
+    except NoSamplesError:
+        _check_empty(found, [asked.data, *(asked.others or ())])
+        raise
     counts = {one: index.facts.count for one, index in fields.items()}
     kept = None
     if word == "axis":
@@ -99,6 +104,20 @@ def index_episodes(found: Hdf5Set, index_one: IndexOne) -> SetIndex | None:
         assert asked.labels is not None
         return labelled(index, *row_each(found, asked.labels, kept, episodes))
     return index
+
+
+def _check_empty(found: Hdf5Set, names: Sequence[str]) -> None:
+    """FormatError where one of the fields has rows, so that an episode is not an empty one."""
+    import h5py
+
+    held = {name: found.h5.reach(found.h5.member_of(name)[0]) for name in names}
+    shapes = {n: data.shape for n, data in held.items() if isinstance(data, h5py.h5d.DatasetID)}
+    if any(shape[:1] > (1,) for shape in shapes.values()):
+        raise FormatError(
+            "some fields of an episode have no rows, and others have",
+            path=found.path,
+            found=", ".join(f"{name} {times(shape)}" for name, shape in shapes.items()),
+        )
 
 
 def _leading(found: Hdf5Set, name: str, word: str) -> int:

@@ -147,23 +147,26 @@ def own_rows(found: Hdf5Set, lead: int) -> bool:
         return False
     held: Any = h5.reach(asked.labels)
     data: Any = h5.reach(h5.member_of(asked.data)[0])
-    both = isinstance(held, h5py.h5d.DatasetID) and isinstance(data, h5py.h5d.DatasetID)
-    if not both or not held.shape:
+    if not isinstance(held, h5py.h5d.DatasetID) or not held.shape:
         return False
-    return bool(held.shape[0] != np.prod(data.shape[:lead]))
+    sparse = not isinstance(data, h5py.h5d.DatasetID)
+    return sparse or bool(held.shape[0] != np.prod(data.shape[:lead]))
 
 
 def row_each(found: Hdf5Set, name: str, kept: Int64, episodes: Episodes) -> Found:
-    """Labels in a data set with a row for each episode, of which those ``kept`` are not empty."""
+    """Labels in a data set with a row for each row, or for each episode, of which those ``kept``
+    are not empty."""
     texts = read_texts(found, name)
     table, classes = (found.table(name), None) if texts is None else numbered(texts)
-    total = episodes.ends.size + episodes.empty
+    total, rows = episodes.ends.size + episodes.empty, int(episodes.ends[-1])
+    if table.shape[:1] == (rows,):
+        return np.asarray(table), classes
     if table.shape[:1] != (total,):
         raise FormatError(
             f"{name!r} has another number of rows than the data, and than there are episodes",
             path=found.path,
             found=f"shape {table.shape}",
-            expected=f"{int(episodes.ends[-1])} rows, or {total} episodes",
+            expected=f"{rows} rows, or {total} episodes",
             hint="labels_field=None serves the data without labels",
         )
     return of_each_episode(np.asarray(table[kept]), episodes), classes

@@ -20,6 +20,7 @@ from ..fields import SetIndex
 from ..hdf5.checks import attribute, check_bomb
 from ..hdf5.chunks import Chunks
 from ..hdf5.sparse import Numbers, SparseRows, made_as
+from ..request import check_columns
 from .hdf5_data import number_storage, read_texts
 from .hdf5_set import Hdf5Set
 
@@ -189,14 +190,7 @@ def chosen_columns(
     chosen: list[int] = []
     if all(isinstance(one, int) for one in asked):
         chosen = [int(one) for one in asked]
-        wrong = [one for one in chosen if not 0 <= one < width]
-        if wrong:
-            raise ParamsError(
-                "columns names a column that does not exist",
-                path=path,
-                found=wrong[0],
-                expected=f"0 to {width - 1}",
-            )
+        check_columns(chosen, width, path)
     else:
         chosen = _by_name([str(one).encode() for one in asked], tables, path)
     twice = len(set(chosen)) < len(chosen)

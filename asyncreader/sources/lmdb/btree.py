@@ -283,8 +283,7 @@ class LmdbFile:
         needed = (_HEADER + sizes + self.page_size - 1) // self.page_size
         if ((pages < 2) | (pages > self._pages) | (needed > self._pages - pages)).any():
             raise self._bad("a value lies outside the file")
-        starts: Int64 = pages * self.page_size + _HEADER
-        return starts
+        return pages * self.page_size + _HEADER
 
     # -- databases -------------------------------------------------------------------------
 

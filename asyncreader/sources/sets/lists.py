@@ -198,13 +198,17 @@ def _check_alike(first: OpenSet, file: OpenSet) -> None:
     packed = first.facts.meta is not None or file.facts.meta is not None
     named = (first.facts.classes is None, file.facts.classes is None)
     if not same or named[0] != named[1] or (packed and first.facts.classes != file.facts.classes):
+        hint = "all files of a dataset need the same shape, dtype, encoding and classes: convert "
+        hint += "them so (--classes takes the classes of another dataset)"
+        if not packed and not one.encoded and one.shape != other.shape:
+            hint += "; of volumes, one in each file, sample_axis=None with patch=(Z, Y, X) serves "
+            hint += "parts of one shape"
         raise FormatError(
             "this file does not match the first one",
             path=file.facts.path,
             found=_kind(file),
             expected=_kind(first),
-            hint="all files of a dataset need the same shape, dtype, encoding and classes: convert "
-            "them so (--classes takes the classes of another dataset)",
+            hint=hint,
         )
 
 

@@ -340,8 +340,7 @@ class _Gathering:
         members = np.arange(lengths.sum()) + np.repeat(starts - begins, lengths)
         mine, first = rows[records[members]], rows[records[np.repeat(starts, lengths)]]
         same = (mine == first) | ((mine != mine) & (first != first))  # NaN is like NaN
-        torn: Bools = np.logical_or.reduceat(~same.all(axis=1), begins)
-        return torn
+        return np.logical_or.reduceat(~same.all(axis=1), begins)
 
     def _thumb(self, record: int) -> Thumb | None:
         with contextlib.suppress(SampleError):
