@@ -301,11 +301,12 @@ def _sums_hold(part: Source, records: Int64) -> bool:
     if runs is None or part.checksums is None:
         return False
     (store, offsets), size = runs, part.spec.row_bytes
-    at = offsets(records)
-    data = store.view(int(at[0]), records.size * size)
+    data = store.view(int(offsets(records[:1])[0]), records.size * size)
+    first = data.ctypes.data
+    at = np.arange(first, first + data.size, size, dtype=np.int64)
     sums = np.empty(records.size, np.uint64)
     scratch = SCRATCH.take("hashed", size).ctypes.data
-    kernels.hash_rows(at + (data.ctypes.data - int(at[0])), size, scratch, sums)
+    kernels.hash_rows(at, size, scratch, sums)
     return np.array_equal(sums, part.checksums[records[0] : records[-1] + 1])
 
 

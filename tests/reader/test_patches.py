@@ -362,13 +362,13 @@ def test_only_the_chunks_that_are_touched(tmp_path: Path, monkeypatch: pytest.Mo
     with h5py.File(tmp_path / "x.h5", "w") as file:
         file.create_dataset("data", data=data, chunks=(8, 8, 8), compression="gzip")
     read: list[int] = []
-    plain = chunk_patches.decoded
+    plain = chunk_patches.decode_into
 
-    def counted(grid: Any, number: int, *more: Any) -> Any:
-        read.append(number)
-        return plain(grid, number, *more)
+    def counted(grid: Any, numbers: Any, *more: Any) -> Any:
+        read.extend(numbers.tolist())
+        return plain(grid, numbers, *more)
 
-    monkeypatch.setattr(chunk_patches, "decoded", counted)
+    monkeypatch.setattr(chunk_patches, "decode_into", counted)
     given: dict[str, Any] = {"path": tmp_path / "x.h5", "sample_axis": None, "labels_field": None}
     with AsyncReader(given, patch=(8, 8, 8), patch_at="center") as reader:
         batch = next(iter(reader))

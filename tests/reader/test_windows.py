@@ -943,12 +943,12 @@ def test_block_windows_decode_a_chunk_once(tmp_path: Path, monkeypatch: pytest.M
         for i in range(20):
             rows = np.full((60, 50), i, np.uint8)
             file.create_dataset(f"demo_{i}/a", data=rows, chunks=(10, 25), compression="gzip")
-    decoded = []
+    decoded: list[int] = []
     really = chunks.ChunkSource._decode
 
-    def note(self: chunks.ChunkSource, number: int, *rest: Any) -> np.ndarray:
-        decoded.append(number)
-        return really(self, number, *rest)
+    def note(self: chunks.ChunkSource, numbers: np.ndarray, *rest: Any) -> Any:
+        decoded.extend(numbers.tolist())
+        return really(self, numbers, *rest)
 
     monkeypatch.setattr(chunks.ChunkSource, "_decode", note)
     with AsyncReader(

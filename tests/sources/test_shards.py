@@ -371,9 +371,9 @@ def test_compressed_chunks_are_decoded_once(tmp_path: Path, monkeypatch: Any) ->
 
     real = chunks.ChunkSource._decode
 
-    def counted(self: Any, number: int, *rest: Any) -> Any:
-        decoded.append(number)
-        return real(self, number, *rest)
+    def counted(self: Any, numbers: Any, *rest: Any) -> Any:
+        decoded.extend(numbers.tolist())
+        return real(self, numbers, *rest)
 
     monkeypatch.setattr(chunks.ChunkSource, "_decode", counted)
     total = sum(-(-size // 5) for size in sizes)
