@@ -26,6 +26,7 @@ from .fill_tables import MIRROR_DRAW
 from .lengths import padding
 from .masks import check_values, decode_values, pick
 from .numbers import NumberRows
+from .rectangles import CROPS
 from .row_filler import RowFiller
 from .specs import OutputSpec, SampleSpec
 from .steps import Erases, ImageShape, Row, after, run
@@ -336,7 +337,7 @@ class RowTransform:
     def _plan_resize(self) -> None:
         wanted, size = self.wanted, self.wanted.size
         self.method = geometry.METHODS.get(wanted.interpolation, twins.AREA)
-        crop = twins.CROPS.index("none" if size is None else wanted.crop)
+        crop = CROPS.index("none" if size is None else wanted.crop)
         height, width = size or self.stored.image_shape()[:2]
         #: as twins.plan_jpegs_numpy takes them
         self.terms = np.array((height, width, crop, codec.MAX_PIXELS, size is None), np.int64)

@@ -433,7 +433,7 @@ def _pixel_axes(source: Source) -> tuple[int, int, int]:
         else "samples of this kind cannot be converted",
         path=source.facts.path,
         found=f"samples of shape {stored.shape}, {stored.dtype}",
-        expected=images if rows else f"{images}; or rows of numbers, all of one shape",
+        expected=images if rows else f"{images}; or rows of numbers",
         hint="without encoding, size and channels they are copied as they are" if rows else hint,
     )
 
