@@ -55,15 +55,19 @@ def key_of(*parts: int) -> int:
     return key
 
 
+def mixed(x: Any) -> Any:
+    """The rounds of the finaliser, of uint64 numbers. numba compiles it, too."""
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return x ^ (x >> np.uint64(31))
+
+
 def mix_rows(key: int, values: Int64) -> UInt64:
     """:func:`mix` of ``key + value`` for each value: uint64, shape of ``values``."""
     with np.errstate(over="ignore"):
-        x: Any = values.astype(np.uint64) * np.uint64(0xD1342543DE82EF95)
-        x = x + np.uint64((key + 0x9E3779B97F4A7C15) & _MASK)
-        x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-        x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-        mixed: UInt64 = x ^ (x >> np.uint64(31))
-    return mixed
+        x = values.astype(np.uint64) * np.uint64(0xD1342543DE82EF95)
+        made: UInt64 = mixed(x + np.uint64((key + 0x9E3779B97F4A7C15) & _MASK))
+    return made
 
 
 def scale_rows(draws: UInt64, count: int) -> Int64:
@@ -92,8 +96,8 @@ def scale_rows(draws: UInt64, count: int) -> Int64:
 
 def uniforms(keys: UInt64, draw: int) -> Float64:
     """The ``draw``-th uniform number in [0, 1) of each key: float64, shape of ``keys``."""
-    mixed = mix_rows(draw + 1, keys.view(np.int64))
-    return (mixed >> np.uint64(11)).astype(np.float64) * 2.0**-53
+    made = mix_rows(draw + 1, keys.view(np.int64))
+    return (made >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
 
 class Draws:

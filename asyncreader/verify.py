@@ -242,7 +242,8 @@ def _verify(path: str, source: OpenSet, how: _How, first: int = 0) -> VerifyRepo
     step = _RUN
     if together:
         step = max(_RUN, _TOGETHER // max(part.spec.row_bytes for part in parts))
-    runs = (range(lo, min(lo + step, facts.count)) for lo in range(0, facts.count, step))
+    rows = max(map(source.rows_of, source.names))
+    runs = (range(lo, min(lo + step, rows)) for lo in range(0, rows, step))
     stop = threading.Event()
     with ThreadPoolExecutor(how.jobs, thread_name_prefix="asyncreader-verify") as pool:
         done = bad = 0
@@ -256,7 +257,7 @@ def _verify(path: str, source: OpenSet, how: _How, first: int = 0) -> VerifyRepo
                 bad += failed
                 problems.extend(found[: max(0, LISTED - len(problems))])
                 if how.progress is not None:
-                    how.progress(done, facts.count)
+                    how.progress(done, rows)
         except BaseException:  # Ctrl-C, say: what runs ends after the sample it is at
             stop.set()
             pool.shutdown(wait=False, cancel_futures=True)
@@ -301,11 +302,12 @@ def _sums_hold(part: Source, records: Int64) -> bool:
     if runs is None or part.checksums is None:
         return False
     (store, offsets), size = runs, part.spec.row_bytes
-    at = offsets(records)
-    data = store.view(int(at[0]), records.size * size)
+    data = store.view(int(offsets(records[:1])[0]), records.size * size)
+    first = data.ctypes.data
+    at = np.arange(first, first + data.size, size, dtype=np.int64)
     sums = np.empty(records.size, np.uint64)
     scratch = SCRATCH.take("hashed", size).ctypes.data
-    kernels.hash_rows(at + (data.ctypes.data - int(at[0])), size, scratch, sums)
+    kernels.hash_rows(at, size, scratch, sums)
     return np.array_equal(sums, part.checksums[records[0] : records[-1] + 1])
 
 
@@ -315,18 +317,20 @@ def _check_run(
     """How many samples of a run are bad, and why."""
     bad, found = 0, list[str]()
     ahead = _ahead(source.first)
-    values = {
-        name: _bad_values(part, run)
+    parts = [
+        (name, part, range(run.start, min(run.stop, source.rows_of(name))))
         for name, part in zip(source.names, source.parts, strict=True)
-        if part.spec.ragged
-    }
+    ]
+    values = {name: _bad_values(part, own) for name, part, own in parts if part.spec.ragged}
     for index in run:
         if stop.is_set():
             break
         if ahead and (index - run.start) % ahead == 0:
             source.prefetch(np.arange(index, min(index + ahead, run.stop), dtype=np.int64))
         before = len(found)
-        for name, part in zip(source.names, source.parts, strict=True):
+        for name, part, own in parts:
+            if index not in own:
+                continue
             try:
                 if name in values:
                     if index in values[name]:

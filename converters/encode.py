@@ -133,7 +133,8 @@ def packed_many(rows: Array, picture: bool) -> Packed:
     sums = np.empty(len(rows), np.uint64)
     size = each.shape[1]
     scratch = SCRATCH.take("hashed", size)
-    at = each.ctypes.data + np.arange(len(rows), dtype=np.int64) * size
+    first = each.ctypes.data
+    at = np.arange(first, first + each.size, size, dtype=np.int64)
     kernels.hash_rows(at, size, scratch.ctypes.data, sums)
     return Packed(each.reshape(-1).data, rows.shape[1:], sums, rows.dtype.name, picture)
 

@@ -47,9 +47,6 @@ def packed_datasource(
     without Ray. A bad sample fails its task, or is left to ``on_error``.
     """
     need("ray.data", "ray")
-    from ray.data import Datasource, ReadTask
-    from ray.data.block import BlockMetadata
-
     given = {"batch_size": 256, "layout": "NHWC", **given_params(params, overrides)}
     own = [name for name in _RAYS_OWN if name in given]
     if own:
@@ -65,6 +62,14 @@ def packed_datasource(
         labels = reader.labels_shape or (block,)
         row_bytes = int(np.prod(shape[1:])) * dtype.itemsize
         row_bytes += 8 * int(np.prod(labels[1:])) + 8
+    return _datasource(given, count, block, row_bytes)
+
+
+def _datasource(given: Mapping[str, object], count: int, block: int, row_bytes: int) -> Datasource:
+    """The datasource of a set that is opened with ``given``: ``count`` rows of ``row_bytes``, in
+    blocks of ``block``."""
+    from ray.data import Datasource, ReadTask
+    from ray.data.block import BlockMetadata
 
     class PackedSet(Datasource):  # type: ignore[misc, unused-ignore]
         """The set; its tasks share it out in runs of whole blocks."""

@@ -9,7 +9,7 @@ from typing import Final, TypeAlias
 import numpy as np
 
 from ..array_types import Array, Float64, Int64
-from . import kernels, twins
+from . import kernels, rectangles, twins
 
 Pixels: TypeAlias = Array
 #: Top, left, height and width of a part of a picture, in pixels and fractions of them.
@@ -77,8 +77,9 @@ def choose_rect(
     6) or "none" (all of it, squeezed). ``draws``: float64 in [0, 1), of this sample; None where the
     mode is not random.
     """
-    number, shares = twins.CROPS.index(crop), twins.crop_shares(ratio, area, aspect)
-    return Rect(*twins.choose_rect(height, width, target, number, shares, draws, padding))
+    number, shares = rectangles.CROPS.index(crop), rectangles.crop_shares(ratio, area, aspect)
+    found = rectangles.choose_rect(height, width, *target, number, shares, draws, padding)
+    return Rect(*found)
 
 
 #: What is put around a picture; compiled code knows it by its number.
@@ -233,7 +234,7 @@ def _round_into(mixed: Pixels, out: Pixels) -> None:
 
 def _blocks(length: float, size: int) -> int:
     """Pixels to average first along an axis: weights have 14 bits, enough for 128 pixels."""
-    return max(1, int(length / size / 32)) if length > 64 * size else 1
+    return max(1, int(length / size / 32)) if length > rectangles.AVERAGED * size else 1
 
 
 def _around(start: float, length: float, by: int, limit: int) -> tuple[slice, float]:

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 
 from ..array_types import Float64
-from . import geometry, twins
+from . import geometry
+from .rectangles import crop_shares
 from .steps import Step
 
 
@@ -127,7 +128,7 @@ class OutputSpec:
     @property
     def shares(self) -> Float64:
         """What choose_rect takes of the ranges, as compiled code takes them."""
-        return np.array(twins.crop_shares(self.crop_ratio, self.crop_area, self.crop_aspect))
+        return np.array(crop_shares(self.crop_ratio, self.crop_area, self.crop_aspect))
 
     def rect(self, height: int, width: int, draws: Float64 | None) -> geometry.Rect:
         """The part of a picture that is served; with ``crop_padding``, of the padded picture."""

@@ -26,6 +26,7 @@ from .fill_tables import MIRROR_DRAW
 from .lengths import padding
 from .masks import check_values, decode_values, pick
 from .numbers import NumberRows
+from .rectangles import CROPS
 from .row_filler import RowFiller
 from .specs import OutputSpec, SampleSpec
 from .steps import Erases, ImageShape, Row, after, run
@@ -173,15 +174,7 @@ class RowTransform:
     def _plan_other(self, wanted: OutputSpec, numbers: NumberRows | None) -> None:
         """Data that are no pictures: served as stored, cast or scaled at most."""
         assert numbers is not None
-        asked = [
-            name
-            for name, value in (
-                ("size", wanted.size),
-                ("flip", wanted.flip),
-                ("views", wanted.views),
-            )
-            if value not in (None, False)
-        ]
+        asked = [name for name in ("size", "flip", "views") if getattr(wanted, name)]
         if asked:
             need = "needs" if len(asked) == 1 else "need"
             raise ParamsError(
@@ -336,7 +329,7 @@ class RowTransform:
     def _plan_resize(self) -> None:
         wanted, size = self.wanted, self.wanted.size
         self.method = geometry.METHODS.get(wanted.interpolation, twins.AREA)
-        crop = twins.CROPS.index("none" if size is None else wanted.crop)
+        crop = CROPS.index("none" if size is None else wanted.crop)
         height, width = size or self.stored.image_shape()[:2]
         #: as twins.plan_jpegs_numpy takes them
         self.terms = np.array((height, width, crop, codec.MAX_PIXELS, size is None), np.int64)

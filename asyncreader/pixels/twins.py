@@ -4,24 +4,21 @@ from __future__ import annotations
 
 import ctypes
 import math
-from collections.abc import Callable, Iterable
-from functools import lru_cache, partial
+from collections.abc import Callable
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
 from xxhash import xxh3_64_intdigest
 
 from ..array_types import Array, Float32, Float64, Int64, UInt8, UInt64
-from ..keyed_random import Draws, key_of, mix_rows, scale_rows, uniforms
+from ..keyed_random import Draws, key_of, mix_rows, mixed, scale_rows, uniforms
 from ..system.files import read_into
 from . import fill_tables as tables
+from .rectangles import choose_rect
 
 #: Methods of resizing: see filter_weights.
 BILINEAR, BICUBIC, AREA = 0, 1, 2
-#: Ways to cut a part out, by their numbers: see geometry.choose_rect.
-CROPS: Final = ("center", "random", "random-resized", "none")
-CENTER, RANDOM, RANDOM_RESIZED, NONE = range(4)
-
 #: Elements that the twin of affine_row takes at a time: they stay in the cache (16,384 was best).
 _TILE: Final = 16_384
 
@@ -38,9 +35,9 @@ def feistel_rows_numpy(
         hi, lo = x[todo] >> shift, x[todo] & rmask
         for r in range(keys.size):
             if r % 2 == 0:
-                hi ^= _round(lo, keys[r]) & lmask
+                hi ^= mixed(lo + keys[r]) & lmask
             else:
-                lo ^= _round(hi, keys[r]) & rmask
+                lo ^= mixed(hi + keys[r]) & rmask
         walked = (hi << shift) | lo
         x[todo] = walked
         todo = todo[walked >= np.uint64(count)]
@@ -51,14 +48,6 @@ def uniform_rows_numpy(keys: UInt64, first: int, out: Float64) -> None:
     """``out[i, k]`` is the draw ``first + k`` of ``keys[i]``: see keyed_random.uniforms."""
     for k in range(out.shape[1]):
         out[:, k] = uniforms(keys, first + k)
-
-
-def _round(half: UInt64, key: np.uint64) -> UInt64:
-    z: Any = half + key
-    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    mixed: UInt64 = z ^ (z >> np.uint64(31))
-    return mixed
 
 
 def permuted_rows_numpy(
@@ -509,66 +498,13 @@ def plan_crops_numpy(
 
     They lie at ``source + offsets``, and are resized to rows of ``out``. ``wanted``: height and
     width of a row, and the crop by its number in CROPS; ``shares`` and ``draws`` (B, 40): see
-    choose_rect. ``plan`` (B, PLAN) and ``boxes`` (B, 4) are written.
+    rectangles.choose_rect. ``plan`` (B, PLAN) and ``boxes`` (B, 4) are written.
     """
-    high, wide, crop = wanted[:3].tolist()
-    size, numbers = high * wide * int(shape[2]), shares.tolist()
+    (height, width, channels), (high, wide, crop) = shape.tolist(), wanted[:3].tolist()
+    size, numbers = high * wide * channels, shares.tolist()
     for i, (offset, row) in enumerate(zip(offsets.tolist(), rows.tolist(), strict=True)):
-        boxes[i] = choose_rect(int(shape[0]), int(shape[1]), (high, wide), crop, numbers, draws[i])
-        plan[i, :5] = source + offset, shape[0], shape[1], flips[i], out + row * size
-
-
-@lru_cache(64)
-def crop_shares(
-    ratio: float, area: tuple[float, float], aspect: tuple[float, float]
-) -> tuple[float, ...]:
-    """What choose_rect takes of a crop: ``ratio``, the least area and how much more there may be,
-    and the middle of the logarithms of the aspects and how far they reach to both sides of it."""
-    # rounded: of 3/4 and 4/3 it is 0
-    middle = round((math.log(aspect[0]) + math.log(aspect[1])) / 2, 15)
-    return ratio, area[0], area[1] - area[0], middle, math.log(aspect[1]) - middle
-
-
-def choose_rect(
-    height: int,
-    width: int,
-    target: tuple[int, int],
-    crop: int,
-    shares: Iterable[float],
-    draws: Float64 | None,
-    padding: int = 0,
-) -> tuple[int, int, int, int]:
-    """Top, left, height and width: see geometry.choose_rect. ``crop``: its number in CROPS;
-    ``shares``: see crop_shares."""
-    if crop == NONE:
-        return 0, 0, height, width
-    ratio, least, more, middle, far = shares
-    if crop == RANDOM_RESIZED and draws is not None:
-        for k in range(0, draws.size, 4):
-            area = height * width * (least + more * draws[k])
-            aspect = math.exp(middle + (2 * draws[k + 1] - 1) * far)
-            columns, rows = round(math.sqrt(area * aspect)), round(math.sqrt(area / aspect))
-            if 0 < rows <= height and 0 < columns <= width:
-                top = int(draws[k + 2] * (height - rows + 1))
-                return top, int(draws[k + 3] * (width - columns + 1)), rows, columns
-    rows, columns = largest_rect(height, width, target, ratio)
-    if crop == RANDOM and draws is not None:
-        top = int(draws[0] * (height + 2 * padding - rows + 1))
-        return top, int(draws[1] * (width + 2 * padding - columns + 1)), rows, columns
-    return (height - rows) // 2, (width - columns) // 2, rows, columns
-
-
-def largest_rect(height: int, width: int, target: tuple[int, int], ratio: float) -> tuple[int, int]:
-    """(height, width) of ``ratio`` times the largest rectangle of ``target``'s shape."""
-    high, wide = target
-    if width * high >= height * wide:
-        rows, columns = float(height), height * wide / high
-    else:
-        rows, columns = width * high / wide, float(width)
-    return (
-        min(height, max(1, round(rows * ratio))),
-        min(width, max(1, round(columns * ratio))),
-    )
+        boxes[i] = choose_rect(height, width, high, wide, crop, numbers, draws[i])
+        plan[i, :5] = source + offset, height, width, flips[i], out + row * size
 
 
 def resize_planned_numpy(

@@ -419,6 +419,19 @@ class OpenSet:
             return self.facts.count
         return field_count(self.windows.episodes, own)
 
+    def check_rows(self, reader: str) -> None:
+        """ParamsError where a field's rows are not numbered as the set's, for a ``reader`` of rows
+        that takes the same numbers of each field."""
+        own = [] if self.windows is None else [*self.windows.episodes.fields]
+        if own:
+            raise ParamsError(
+                f"{reader} takes one row of each field for a sample",
+                path=self.facts.path,
+                found=f"field {own[0]!r}, which has other rows in an episode than "
+                + ", ".join(repr(name) for name in self.names if name not in own),
+                hint="leave the field out",
+            )
+
     def records(self, rows: Int64) -> Int64:
         """The first field's own records in the samples at ``rows``: of a window the first one."""
         if self.windows is None:

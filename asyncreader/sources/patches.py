@@ -20,7 +20,7 @@ from ..pixels.transform import SCRATCH
 from ..sampling.patches import Patches, Volumes
 from ..system.memory import address_of
 from .base import BaseSource, FieldIndex, SetFacts, Source
-from .bytestore import ByteFile, ByteStore, MemoryStore
+from .bytestore import ByteFile, MemoryStore
 from .fields import SetIndex
 from .request import Cut, Request, stored_samples
 
@@ -162,14 +162,9 @@ class PatchSource(BaseSource):
     """Reads patches; what copies them is in the derived classes. A record is a place."""
 
     def __init__(
-        self,
-        facts: SetFacts,
-        index: FieldIndex,
-        file: ByteFile | None,
-        stored: StoredVolumes,
-        store: ByteStore | None = None,
+        self, facts: SetFacts, index: FieldIndex, file: ByteFile | None, stored: StoredVolumes
     ) -> None:
-        super().__init__(replace(facts, count=stored.volumes.places), index, file, store)
+        super().__init__(replace(facts, count=stored.volumes.places), index, file)
         self._stored = stored
 
     def located(self, error: E, record: int) -> E:
@@ -207,10 +202,11 @@ class PatchSource(BaseSource):
 
 @dataclass(frozen=True, eq=False)
 class FlatVolumes:
-    """Volumes that lie in one piece at ``offset`` of a file."""
+    """Volumes that lie in one piece at ``offset`` of a file, or at that address of memory."""
 
     offset: int
     stored: StoredVolumes
+    in_memory: bool = False
 
     def serve(self, facts: SetFacts, index: FieldIndex, file: ByteFile | None) -> Source:
         """A source that reads them from ``file``."""
@@ -228,8 +224,8 @@ class ArrayVolumes:
         """A source that reads them."""
         data = self.array
         if isinstance(data, np.ndarray) and data.flags.c_contiguous:
-            flat = FlatVolumes(data.ctypes.data, self.stored)  # the index holds the array
-            return FlatPatches(facts, index, file, flat, _MEMORY)
+            flat = FlatVolumes(data.ctypes.data, self.stored, in_memory=True)
+            return FlatPatches(facts, index, file, flat)  # the index holds the array
         return ArrayPatches(facts, index, file, self.stored)
 
 
@@ -237,15 +233,12 @@ class FlatPatches(PatchSource):
     """Copies patches out of volumes that lie in one piece: runs along the last axes."""
 
     def __init__(
-        self,
-        facts: SetFacts,
-        index: FieldIndex,
-        file: ByteFile | None,
-        volumes: FlatVolumes,
-        store: ByteStore | None = None,
+        self, facts: SetFacts, index: FieldIndex, file: ByteFile | None, volumes: FlatVolumes
     ) -> None:
         stored = volumes.stored
-        super().__init__(facts, index, file, stored, store)
+        super().__init__(facts, index, file, stored)
+        if volumes.in_memory:
+            self.store = _MEMORY
         shape, box, item = stored.shape, stored.box, stored.dtype.itemsize
         behind = [math.prod(shape[axis + 1 :]) for axis in range(len(shape))]
         self._offset = volumes.offset

@@ -129,11 +129,11 @@ def drop_cached(fd: int) -> None:
         os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
 
 
-def begin_sync(fd: int, offset: int, length: int) -> None:
-    """Have the system begin to write a part of a file to the disk (sync_file_range(2)), so that
-    :func:`sync` waits for less. It makes nothing durable."""
+def begin_sync(fd: int, offset: int) -> None:
+    """Have the system begin to write a file from ``offset`` on to the disk (sync_file_range(2)), so
+    that :func:`sync` waits for less. It makes nothing durable."""
     if _sync_file_range is not None:
-        _sync_file_range(fd, offset, length, 2)  # SYNC_FILE_RANGE_WRITE
+        _sync_file_range(fd, offset, 0, 2)  # SYNC_FILE_RANGE_WRITE
 
 
 def reserve(fd: int, offset: int, length: int) -> bool:

@@ -88,11 +88,9 @@ def preview(
         how = "all of them" if every else choice.how
         subtitle = f"{facts_of(source)}; {len(records):,} shown, {how}"
         notes = notes_of(scale, shapes[0][2] if shapes else 3, masks)
-        if shapes and source.spec.shape is not None:
-            height, width, _ = shapes[0]
-            notes.insert(0, f"all {sides(height, width)}")
-        elif shapes:
-            notes.insert(0, "sizes are height x width")
+        if shapes:
+            alike = source.spec.shape is not None
+            notes.insert(0, f"all {sides(*shapes[0][:2])}" if alike else "sizes are height x width")
         named = source.labels is not None
         return put_together(tiles, records, named, bad, columns, title_of(source), subtitle, notes)
 

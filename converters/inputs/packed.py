@@ -86,6 +86,7 @@ class PackedSamples(Samples):
             raise
 
     def _prepare(self, options: Options) -> None:
+        self._source.check_rows("a conversion")
         facts, spec = self._source.facts, self._source.spec
         subset = None if options.params is None else options.params.subset
         chosen = resolve_subset(subset, self._source)
@@ -433,7 +434,7 @@ def _pixel_axes(source: Source) -> tuple[int, int, int]:
         else "samples of this kind cannot be converted",
         path=source.facts.path,
         found=f"samples of shape {stored.shape}, {stored.dtype}",
-        expected=images if rows else f"{images}; or rows of numbers, all of one shape",
+        expected=images if rows else f"{images}; or rows of numbers",
         hint="without encoding, size and channels they are copied as they are" if rows else hint,
     )
 

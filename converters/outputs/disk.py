@@ -28,9 +28,6 @@ _FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 #: File systems that cannot reserve space: there a full disk is an error of the write.
 _UNABLE: Final = (errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
 
-#: Bytes of a file that lasts from which on the system is asked to write them to the disk.
-_BEGIN: Final = 4 << 20
-
 #: Smaller pieces are written together.
 _BUFFER: Final = 1 << 20
 _SMALL: Final = 1 << 16
@@ -100,17 +97,15 @@ def check_space(target: str, folder: str, needed: int) -> None:
 class Extent:
     """A file that grows at its end: reserved ahead, written in large pieces.
 
-    ``target``: the name for messages; ``start``: where the first byte goes; ``lasts``: it will be
-    made durable, so the disk begins with what there is while more comes.
+    ``target``: the name for messages; ``start``: where the first byte goes.
     """
 
-    def __init__(self, path: str, target: str, start: int, lasts: bool = False) -> None:
+    def __init__(self, path: str, target: str, start: int) -> None:
         self._folder = os.path.dirname(path)
         self._target = target
         self.file = files.open_shared(path, os.O_RDWR)
         self._reserved = 0
         self._at = self._begun = start
-        self._lasts = lasts
         self._buffer = bytearray()
 
     @property
@@ -143,8 +138,11 @@ class Extent:
                 raise self._failed(exc, len(data)) from exc
             self._at += done
             data = data[done:]
-        if self._lasts and self._at - self._begun >= _BEGIN:
-            files.begin_sync(self.file, self._begun, self._at - self._begun)
+
+    def begin_sync(self, least: int) -> None:
+        """Let the disk begin with what came since the last time, if that is ``least`` bytes."""
+        if self._at - self._begun >= least:
+            files.begin_sync(self.file, self._begun)
             self._begun = self._at
 
     def _failed(self, error: OSError, needed: int) -> SourceError:

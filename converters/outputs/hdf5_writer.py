@@ -50,6 +50,9 @@ LEVEL: Final = 4
 #: Bytes of samples whose compression may be pending.
 PENDING_BYTES: Final = 256 << 20
 
+#: Bytes of contiguous data that the disk begins with together.
+BEGUN: Final = 4 << 20
+
 #: Bytes of a spooled field that are copied at a time.
 PIECE: Final = 8 << 20
 
@@ -69,7 +72,7 @@ class Hdf5File:
         creation = h5p.create(h5p.FILE_CREATE)
         creation.set_obj_track_times(False)
         h5f.create(self._path, h5f.ACC_EXCL, fcpl=creation, fapl=_access()).close()
-        self.extent = Extent(path, target, START, lasts=True)
+        self.extent = Extent(path, target, START)
         self._h5: Any = None
 
     def open(self, alignment: bool = False) -> Any:
@@ -226,6 +229,7 @@ class ContiguousData(FieldData):
 
     def append(self, sample: Packed) -> None:
         self._file.extent.append(sample.data)
+        self._file.extent.begin_sync(BEGUN)
 
     def finish(self, shape: tuple[int, ...], dtype: str) -> None:
         # the data set is created around the bytes; HDF5's file is open from here on

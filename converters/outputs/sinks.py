@@ -213,14 +213,15 @@ class LmdbSink:
 
     def _commit(self) -> None:
         """Write what is pending."""
-        pending, self._pending, self._pending_bytes = self._pending, [], 0
+        pending, needed = self._pending, self._pending_bytes
+        self._pending, self._pending_bytes = [], 0
 
         def write() -> None:
             with self._env.begin(write=True) as transaction:
                 for database, key, value in pending:
                     transaction.put(key, value, append=True, db=database)
 
-        self._with_larger_map(write, sum(len(value) for _, _, value in pending))
+        self._with_larger_map(write, needed)
 
     def _with_larger_map(self, action: Callable[[], T], needed: int = 0) -> T:
         """Do ``action``, a whole transaction; when the map is full, enlarge it and do it again."""

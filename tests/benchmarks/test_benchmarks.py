@@ -228,6 +228,21 @@ def test_samples_by_number_in_miniature(tmp_path: Path, monkeypatch: pytest.Monk
     assert found == {"plain": ["| any rows"], "few, shuffle": each}
 
 
+def test_writing_in_miniature(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """writing.py checks what each way has written, and has a line for each."""
+    monkeypatch.syspath_prepend(FOLDER)
+    writing = importlib.import_module("writing")
+    writing.main([str(tmp_path / "made"), "--rounds", "2", "--rows", "300"])
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert [(line[0], line[2]) for line in lines] == [
+        *((str(300), name) for name in ("h5py_blocks", "h5py_synced", "writer_blocks")),
+        *((str(30), name) for name in ("h5py_rows", "writer_rows")),
+    ]
+    assert list((tmp_path / "made").iterdir()) == []
+
+
 @pytest.mark.slow
 def test_fields_in_miniature(
     bench: SimpleNamespace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

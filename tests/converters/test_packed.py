@@ -16,6 +16,7 @@ from converter_corpus import (
 )
 from fakes import data_file
 
+import asyncreader
 from asyncreader import AsyncReader
 from asyncreader.errors import (
     ChecksumError,
@@ -92,8 +93,11 @@ def test_a_packed_set_can_replace_itself(folder: Path, tmp_path: Path, suffix: s
 
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
-def test_a_damaged_sample_of_a_packed_set(folder: Path, tmp_path: Path, suffix: str) -> None:
-    """A flipped byte in a packed source is a ChecksumError, or skipped and listed by its path."""
+def test_a_damaged_sample_of_a_packed_set(
+    folder: Path, tmp_path: Path, suffix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A flipped byte in a packed source is a ChecksumError, or skipped and listed by its path; the
+    others keep their paths and labels."""
     packed = tmp_path / f"a.{suffix}"
     convert(folder, packed, encoding="original")
     victim = names_in(folder)[4]
@@ -106,9 +110,14 @@ def test_a_damaged_sample_of_a_packed_set(folder: Path, tmp_path: Path, suffix: 
         convert(packed, tmp_path / "b.h5")
     assert "--skip-bad" in str(caught.value)
     assert "on_error" not in str(caught.value)
+    monkeypatch.setattr("converters.outputs.tables.BLOCK", 3)
     report = convert(packed, tmp_path / "b.h5", skip_bad=True)
     assert report.count == 22
     assert [path for path, _ in report.skipped] == [os.fsdecode(victim)]
+    with asyncreader.open(packed) as given, asyncreader.open(tmp_path / "b.h5") as kept:
+        good = [n for n in range(23) if n != 4]
+        assert kept.paths == [given.paths[n] for n in good]
+        assert np.array_equal(kept.labels, given.labels[good])
 
 
 def test_a_foreign_hdf5_is_packed(tmp_path: Path) -> None:

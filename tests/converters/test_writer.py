@@ -29,7 +29,11 @@ from asyncreader import (
     convert,
 )
 from asyncreader.cli.main import main
+from asyncreader.system import files
 from asyncreader.verify import verify_file
+from converters import temp_tables
+from converters.outputs import hdf5_writer
+from converters.outputs.hdf5_writer import START
 
 SUFFIXES = (".h5", ".lmdb")
 SHAPES: tuple[tuple[int, ...], ...] = (
@@ -114,6 +118,40 @@ def test_blocks_and_single_rows_make_the_same_file(tmp_path: Path) -> None:
     assert verify_file(str(tmp_path / "array.h5")).ok
     with h5py.File(tmp_path / "array.h5") as file:
         np.testing.assert_array_equal(file["data"][()], rows)
+
+
+@pytest.mark.parametrize("held", [100, 1 << 20])
+def test_tables_in_memory_and_in_files(held: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Numbers and names come back as they were added, whether they are few or many."""
+    monkeypatch.setattr(temp_tables, "HELD", held)
+    numbers, names = temp_tables.Numbers("d", 2), temp_tables.Strings()
+    rows = np.random.default_rng(0).random((50, 2))
+    given = [b"name %d" % n * (n % 3) for n in range(40)]
+    numbers.append(-1.0)
+    numbers.append(-2.0)
+    for start in range(0, 50, 7):
+        numbers.extend(rows[start : start + 7])
+    for name in given:
+        names.append(name)
+    assert np.array_equal(numbers.rows(), [(-1.0, -2.0), *rows])
+    assert list(names.freeze()) == [names[n] for n in range(40)] == given
+    assert isinstance(names[0], bytes)
+    empty = temp_tables.Numbers("q").rows()
+    assert empty.shape == (0,)
+
+
+def test_the_disk_begins_while_samples_are_added(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of contiguous data each few MiB are told to the system once, before the set is complete."""
+    begun: list[int] = []
+    monkeypatch.setattr(files, "begin_sync", lambda _, offset: begun.append(offset))
+    monkeypatch.setattr(hdf5_writer, "BEGUN", 150_000)
+    with Writer(tmp_path / "set.h5") as writer:
+        for _ in range(5):
+            writer.add_many(np.zeros((1000, 100), "u1"))
+        assert begun == [START, START + 200_000]
+    assert verify_file(str(tmp_path / "set.h5")).count == 5000
 
 
 @pytest.mark.parametrize("options", [{}, {"compression": "gzip"}], ids=["lmdb", "gzip"])

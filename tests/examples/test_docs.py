@@ -226,7 +226,7 @@ def test_the_figure_of_speed_has_the_published_numbers() -> None:
     assert max(rates, key=rates.__getitem__) == "ours HDF5"
     published = (ROOT / "docs" / "performance.md").read_text(encoding="utf-8")
     (row,) = re.findall(r"^\| 128, 2 \|.*\| 1\.\d+ \|$", published, re.MULTILINE)
-    h5py = re.findall(r"DataLoader \+ h5py \(128, 2\) reaches ([\d,]+)", published)
+    h5py = re.findall(r"DataLoader with h5py \(batch 128, 2 workers\) reaches ([\d,]+)", published)
     cells = [cell.strip() for cell in row.split("|")]
     columns = {"ours HDF5": cells[2], "FFCV": cells[4], "DataLoader + lmdb": cells[6]}
     columns["DataLoader + h5py"] = h5py[0]

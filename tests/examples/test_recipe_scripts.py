@@ -91,6 +91,15 @@ def test_simclr(digits: Path) -> None:
 
 
 @pytest.mark.slow
+def test_mixed(digits: Path) -> None:
+    """From few images and many grey ones more is learned than from the few alone."""
+    words = ("train.h5", "test.h5", "--every", "70", "--samples", "1280", "--epochs", "12")
+    mixed, alone = figures(digits, RECIPES / "mixed.py", *words)
+    assert mixed > alone > 0.2
+    assert mixed > 0.6
+
+
+@pytest.mark.slow
 def test_distributed(digits: Path) -> None:
     """Two processes that share the evaluation count what one process counts; the script compares
     every count itself."""

@@ -21,6 +21,7 @@ from asyncreader.keyed_random import mix_rows
 from asyncreader.pixels import codec, kernels, twins
 from asyncreader.pixels import rows as rows_module
 from asyncreader.pixels.encoded import Images, RowView, groups, put_planned, put_views
+from asyncreader.pixels.rectangles import crop_shares
 from asyncreader.pixels.rows import RowJob, RowWriter
 from asyncreader.pixels.specs import OutputSpec, SampleSpec
 from asyncreader.pixels.transform import RowTransform
@@ -365,7 +366,7 @@ def test_compiled_rectangles_are_those_of_python() -> None:
         area, aspect = (0.08, 1.0), (3 / 4, 4 / 3)
         if number % 3 == 0:
             area, aspect = sorted(rng.uniform(1e-3, 1, 2)), sorted(np.exp(rng.uniform(-3, 3, 2)))
-        shares = np.array(twins.crop_shares(ratio, tuple(area), tuple(aspect)))
+        shares = np.array(crop_shares(ratio, tuple(area), tuple(aspect)))
         wanted = np.array((high, wide, number % 4, 1), np.int64)
         draws = rng.random((count, 40))
         if number % 7 == 0:
@@ -384,7 +385,7 @@ def test_compiled_rectangles_are_those_of_python() -> None:
 def test_the_usual_ranges_are_numbers_without_rounding() -> None:
     """Crops of 0.08 to 1 of the area, with sides of 3/4 to 4/3, follow from these very numbers:
     others in the last place would serve other rectangles to those who resume."""
-    shares = twins.crop_shares(0.875, (0.08, 1.0), (3 / 4, 4 / 3))
+    shares = crop_shares(0.875, (0.08, 1.0), (3 / 4, 4 / 3))
     assert shares == (0.875, 0.08, 0.92, 0.0, math.log(4 / 3))
 
 

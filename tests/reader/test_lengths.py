@@ -486,6 +486,36 @@ def test_postprocess_gets_rows_that_are_filled_up(tmp_path: Path) -> None:
         assert batch.lengths.tolist() == [3, 0, 2]
 
 
+@pytest.mark.parametrize("shape", [(0,), (0, 2)], ids=str)
+def test_a_file_whose_samples_are_all_empty(tmp_path: Path, shape: tuple[int, ...]) -> None:
+    """Samples that are all empty are served as such, alone, beside another file's, and as rows of
+    an episode; so is their number known."""
+    for name, rows, ends in (("none", 0, [0, 0, 0]), ("some", 3, [0, 1, 3])):
+        with h5py.File(tmp_path / f"{name}.h5", "w") as file:
+            chunks = {} if rows else {"chunks": (2, *shape[1:]), "maxshape": (None, *shape[1:])}
+            file.create_dataset("x", data=np.ones((rows, *shape[1:])), **chunks)
+            file["x_lengths"] = np.diff(ends)
+    given: dict[str, Any] = {"data_field": "x", "max_length": 2, "pad_value": -1, "batch_size": 4}
+    paths = [tmp_path / "none.h5", tmp_path / "some.h5", tmp_path / "none.h5"]
+    with AsyncReader(paths, **given, last_batch="short", shuffle="block") as reader:
+        for batch in reader:
+            expected = np.where(np.isin(batch.indices, (2, 3)), batch.indices - 1, 0)
+            assert batch.lengths.tolist() == expected.tolist()
+            for row, length in zip(batch.data, expected.tolist(), strict=True):
+                assert (row[:length] == 1).all()
+                assert (row[length:] == -1).all()
+        assert reader.count == 6
+    with asyncreader.open(paths[0], data_field="x", max_length=2) as stored:
+        assert stored.statistics()["x"].count == 0
+        assert stored.sample(1).stored["x"] == b""
+    assert verify_file(str(paths[0]), params={"data_field": "x"}).ok
+    more: dict[str, Any] = {"offsets_field": "x_lengths", "episodes": "files", "window": 1}
+    with AsyncReader(paths[:2], **given, **more) as reader:
+        batch = next(iter(reader))
+        assert batch.lengths.tolist() == [[0], [0], [1], [2]]
+        assert batch.episode.tolist() == [0, 0, 1, 1]
+
+
 def test_windows_of_samples(tmp_path: Path) -> None:
     """Rows of different length have windows: (B, W, max_length), with a length for each row."""
     samples = made(WITH_EMPTY)

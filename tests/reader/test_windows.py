@@ -17,6 +17,8 @@ from PIL import Image
 import asyncreader
 from asyncreader import AsyncReader, Batch, FormatError, ParamsError
 from asyncreader.sources.hdf5 import chunks
+from asyncreader.verify import verify_file
+from converters import convert
 
 #: One recording: its fields, (T, ...) each.
 Episode = dict[str, np.ndarray]
@@ -507,6 +509,48 @@ def test_labels_are_those_of_the_anchor(tmp_path: Path) -> None:
         for batch in reader:
             np.testing.assert_array_equal(batch.labels, labels[batch.indices])
             assert batch.present.shape == (3, 2)  # one field: no tuple
+
+
+def test_who_takes_the_same_row_of_each_field(tmp_path: Path) -> None:
+    """A mix and a conversion refuse fields whose rows are not numbered alike, which they would pair
+    wrongly; verify looks at all rows of each."""
+    names = ("a", "b")
+    for name in names:
+        with h5py.File(tmp_path / f"{name}.h5", "w") as file:
+            for number in range(3):
+                group = file.create_group(f"episode_{number}")
+                group["act"], group["goal"] = np.zeros((2, 4)), np.full((1, 3), number)
+                files = encoded(np.full((3, 6, 5, 3), number, np.uint8))
+                group.create_dataset("cam", (3,), h5py.vlen_dtype(np.uint8))[:] = files
+            cut = file["episode_2/cam"][2][:20]
+            group["cam"][2] = cut if name == "b" else files[2]
+    paths = [str(tmp_path / f"{name}.h5") for name in names]
+    ratios = dict.fromkeys(paths, 0.5)
+    for fields in (["cam", "act"], ["act", "goal"]):
+        with pytest.raises(ParamsError, match="a mix takes one row of each field"):
+            AsyncReader(mix=ratios, data_field=fields)
+        with pytest.raises(ParamsError, match="a conversion takes one row of each field"):
+            convert(paths[0], tmp_path / "out.h5", params={"data_field": fields})
+        assert not (tmp_path / "out.h5").exists()
+    given: dict[str, Any] = {"size": (6, 5), "batch_size": 18, "on_error": "zero"}
+    with AsyncReader(mix=ratios, data_field="cam", **given) as reader:
+        assert next(iter(reader)).data.shape == (18, 3, 6, 5)
+    params = {"data_field": ["act", "cam", "goal"]}
+    assert verify_file(paths[0], params=params, decode=True).ok
+    report = verify_file(paths[1], params=params, decode=True)
+    assert report.bad == 1
+    assert "record 8" in report.problems[0]
+
+
+def test_a_mix_of_samples_of_different_length(tmp_path: Path) -> None:
+    """A mix has none, with max_length and without it."""
+    for name in ("a", "b"):
+        with h5py.File(tmp_path / f"{name}.h5", "w") as file:
+            file["x"], file["x_lengths"] = np.arange(6.0), [2, 4]
+    ratios = {str(tmp_path / f"{name}.h5"): 0.5 for name in ("a", "b")}
+    for more in ({}, {"max_length": 3}):
+        with pytest.raises(ParamsError, match="samples of one length"):
+            AsyncReader(mix=ratios, data_field="x", **more)
 
 
 def test_labels_of_rows_beside_values_with_offsets(tmp_path: Path) -> None:

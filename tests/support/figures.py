@@ -1,8 +1,8 @@
 """Draws the figures of the documentation: ``python tests/support/figures.py``. Needs Chromium.
 
-docs/images gets report.png (the page of preview --html), doctor.png (what doctor prints), trace.png
-(workers, slots and the consumer in time) and batch.png (the contact sheet; its command is in
-docs/commands.md), all of the sample pictures. flow.svg is edited by hand.
+docs/images gets report.png (the page of preview --html), trace.png (workers, slots and the consumer
+in time) and batch.png (the contact sheet; its command is in docs/commands.md), all of the sample
+pictures. flow.svg is edited by hand.
 """
 
 from __future__ import annotations
@@ -27,7 +27,6 @@ IMAGES = ROOT / "docs" / "images"
 WIDTH = 1000
 #: Width and height of the window, and whether the whole page is drawn.
 DRAWN = {"report": (WIDTH + 40, 900, False), "trace": (WIDTH + 40, 100, True)}
-DRAWN |= {"doctor": (760, 100, True)}
 #: Colours of what a lane shows; anything else is grey.
 COLOURS = {"fill": "#4c78a8", "wait": "#e45756", "use": "#54a24b", "FREE": "#eeeeee"}
 COLOURS |= {"FILLING": "#4c78a8", "READY": "#f2cf5b", "HELD": "#54a24b"}
@@ -46,15 +45,6 @@ def contact_sheet() -> str:
     page = (ROOT / "docs" / "commands.md").read_text(encoding="utf-8")
     (line,) = re.findall(r"^asyncreader preview .* --output batch\.png$", page, re.MULTILINE)
     return str(line)
-
-
-def doctor_of(folder: Path) -> str:
-    """A terminal with what the doctor says of JPEGs that training cuts to 224x224."""
-    photos = shlex.quote(str(ROOT / "sample_data" / "train"))
-    command(f"asyncreader convert {photos} photos.h5 --encoding jpeg --size 256 -q", folder)
-    asked = "asyncreader doctor photos.h5 --size 224x224 --consumer-ms 10"
-    shown = html.escape(f"$ {asked}\n{command(asked + ' --seconds 6', folder)}")
-    return f'<pre style="background:#1d1f21;color:#e6e6e6;padding:16px;margin:0">{shown}</pre>'
 
 
 def trace_of(packed: Path, target: Path) -> str:
@@ -105,9 +95,8 @@ def main() -> int:
         shutil.copyfile(folder / "batch.png", IMAGES / "batch.png")
         trace = trace_of(folder / "train.h5", folder / "trace.json")
         style = "<style>html{scrollbar-width:none}body{font:14px sans-serif;margin:16px}</style>"
-        for name, body in {"trace": trace, "doctor": doctor_of(folder)}.items():
-            page = f"<!doctype html><meta charset=utf-8>{style}{body}"
-            (folder / f"{name}.html").write_text(page, encoding="utf-8")
+        page = f"<!doctype html><meta charset=utf-8>{style}{trace}"
+        (folder / "trace.html").write_text(page, encoding="utf-8")
         for name, (width, height, whole) in DRAWN.items():
             browser.open(folder / f"{name}.html", width, height)
             browser.screenshot(IMAGES / f"{name}.png", whole=whole)

@@ -140,7 +140,9 @@ def test_a_batch_of_windows(robot: Path, tmp_path: Path) -> None:
         assert made.labels == tuple(f"label 1, {6 + e}" for e in batch.episode.tolist())
         images = np.moveaxis(batch.data[0], 2, -1).copy()
     sheet = np.asarray(made.sheet)
-    strip = sheet[76 : 76 + HIGH, 20 : 20 + 2 * (HIGH + 4)]
+    tiles = (sheet[:, 20 : 20 + HIGH] != 255).any(axis=2).all(axis=1)  # no paper from side to side
+    top = int(np.argmax(tiles))
+    strip = sheet[top : top + HIGH, 20 : 20 + 2 * (HIGH + 4)]
     for place in range(2):
         part = strip[:, place * 100 : place * 100 + HIGH]
         enlarged = images[0, place].repeat(12, axis=0).repeat(12, axis=1)

@@ -28,7 +28,8 @@ from numba.core.runtime import rtsys
 from numba.core.serialize import dumps
 from numba.extending import intrinsic
 
-from .. import fill_tables
+from ... import keyed_random
+from .. import fill_tables, rectangles
 
 #: The kernels by name: the function, and its signature.
 KERNELS: dict[str, tuple[Callable[..., None], Any]] = {}
@@ -66,9 +67,11 @@ def apart(name: str) -> Any:
 
 def _sources(function: Callable[..., None]) -> bytes:
     """Digest of what a kernel's code follows from: its own file, those without a kernel, from
-    which it may take functions, and the numbers of its tables."""
+    which it may take functions, those of functions that Python runs, too, and the numbers of its
+    tables."""
     others = _FILES - {Path(function.__code__.co_filename)}
-    files = sorted({Path(fill_tables.__file__), *Path(__file__).parent.glob("*.py")} - others)
+    shared = (Path(str(module.__file__)) for module in (fill_tables, keyed_random, rectangles))
+    files = sorted({*shared, *Path(__file__).parent.glob("*.py")} - others)
     return hashlib.sha256(b"".join(path.read_bytes() for path in files)).digest()
 
 
@@ -230,12 +233,9 @@ def address_in(array: Any) -> Any:
     return np.int64(array.ctypes.data)  # with other integers its own type would make a float
 
 
-@njit(inline="always")
-def mixed(z: Any) -> Any:
-    """The rounds of SplitMix64's finaliser (keyed_random.mix)."""
-    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return z ^ (z >> np.uint64(31))
+# as Python runs them
+mixed = njit(inline="always")(keyed_random.mixed)
+choose_rect = njit(rectangles.choose_rect)
 
 
 if sys.platform != "win32":

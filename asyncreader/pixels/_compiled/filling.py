@@ -351,7 +351,7 @@ def _move_pixels(come, go, flipped, key, sizes, scratch):  # type: ignore[no-unt
     if padding == 0:
         mirror_row(come, go, height, width, pixel)
         return
-    # see twins.choose_rect: parts have the size of the picture
+    # see rectangles.choose_rect: parts have the size of the picture
     top = np.int64(_uniform(key, 0) * (2 * padding + 1)) - padding
     left = np.int64(_uniform(key, 1) * (2 * padding + 1)) - padding
     if flipped:  # as far on the other side of the mirror image

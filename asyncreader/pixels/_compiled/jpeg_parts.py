@@ -8,8 +8,10 @@ import numpy as np
 from llvmlite import ir
 from numba import carray, njit, types
 
+from ..rectangles import AVERAGED
 from .base import (
     boxes_type,
+    choose_rect,
     draws_type,
     instruction,
     kernel,
@@ -21,7 +23,6 @@ from .base import (
     u8_pointer,
 )
 from .jpeg_bits import peek, symbols_of, u16_at, upright, without_stuffing
-from .rectangles import AVERAGED, choose_rect
 
 _bytes = types.Array(types.uint8, 1, "C", readonly=True)
 
@@ -376,7 +377,7 @@ def _needs(length: Any, size: Any, whole: Any) -> Any:
 def plan_jpegs(  # type: ignore[no-untyped-def]
     addresses, sizes, wanted, shares, draws, flips, out, row_bytes, rows, cuts, plan, boxes
 ):
-    facts, rect = np.empty(12, np.int64), np.empty(4, np.int64)
+    facts = np.empty(12, np.int64)
     part, found = np.empty(5, np.int64), np.empty(5, np.int64)
     high, wide, whole, used = wanted[0], wanted[1], wanted[4] != 0, np.int64(0)
     for i in range(addresses.size):
@@ -391,7 +392,7 @@ def plan_jpegs(  # type: ignore[no-untyped-def]
             continue
         if whole and (height != high or width != wide):
             continue
-        choose_rect(height, width, high, wide, wanted[2], shares, draws[i], rect)
+        rect = choose_rect(height, width, high, wide, wanted[2], shares, draws[i])
         if rect[2] > AVERAGED * high or rect[3] > AVERAGED * wide:
             continue
         low_h, low_w = _needs(rect[2], high, height), _needs(rect[3], wide, width)

@@ -9,9 +9,11 @@ from llvmlite import ir
 from numba import njit, types
 
 from ..planes_twins import HEADER
+from ..rectangles import AVERAGED
 from .base import (
     address_in,
     boxes_type,
+    choose_rect,
     draws_type,
     i8,
     instruction,
@@ -25,7 +27,6 @@ from .base import (
     u8_pointer,
 )
 from .moving import load_i8
-from .rectangles import AVERAGED, choose_rect
 from .vectors import COLUMNS, FAST, called, take
 
 _BYTE, _SHORT, _INT, _LONG = (ir.IntType(bits) for bits in (8, 16, 32, 64))
@@ -202,7 +203,6 @@ def convert_420(source, height, width, top, left, out, high, wide):  # type: ign
 def plan_planes(  # type: ignore[no-untyped-def]
     addresses, sizes, wanted, shares, draws, flips, out, row_bytes, rows, magic, plan, boxes, parts
 ):
-    rect = np.empty(4, np.int64)
     high, wide, whole = wanted[0], wanted[1], wanted[4] != 0
     for i in range(addresses.size):
         plan[i, 6] = 0
@@ -217,7 +217,7 @@ def plan_planes(  # type: ignore[no-untyped-def]
             continue
         if whole and (height != high or width != wide):
             continue
-        choose_rect(height, width, high, wide, wanted[2], shares, draws[i], rect)
+        rect = choose_rect(height, width, high, wide, wanted[2], shares, draws[i])
         if rect[2] > AVERAGED * high or rect[3] > AVERAGED * wide:
             continue
         parts[i, 0], parts[i, 1], parts[i, 2], parts[i, 3] = height, width, rect[0], rect[1]

@@ -10,6 +10,7 @@ from numba import njit, types
 from .base import (
     address_in,
     boxes_type,
+    choose_rect,
     draws_type,
     i8,
     kernel,
@@ -19,7 +20,6 @@ from .base import (
     shares_type,
     u8_pointer,
 )
-from .rectangles import choose_rect
 from .vectors import (
     COLUMNS,
     LINES,
@@ -292,11 +292,10 @@ def resize_planned(  # type: ignore[no-untyped-def]
 def plan_crops(  # type: ignore[no-untyped-def]
     source, offsets, shape, wanted, shares, draws, flips, out, rows, plan, boxes
 ):
-    rect = np.empty(4, np.int64)
     height, width = shape[0], shape[1]
     size = wanted[0] * wanted[1] * shape[2]
     for i in range(offsets.size):
-        choose_rect(height, width, wanted[0], wanted[1], wanted[2], shares, draws[i], rect)
+        rect = choose_rect(height, width, wanted[0], wanted[1], wanted[2], shares, draws[i])
         plan[i, 0], plan[i, 1], plan[i, 2] = source + offsets[i], height, width
         plan[i, 3], plan[i, 4] = flips[i], out + rows[i] * size
         for k in range(4):

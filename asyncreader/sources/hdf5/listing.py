@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from typing import Any, Final, NamedTuple, TypeAlias
@@ -135,8 +136,10 @@ def missing(name: str, listed: Sequence[Listed], path: str, found: str = "") -> 
     for one in rows:  # values of samples of different length are as many samples as these say
         starts, lengths = long.get(f"{one.name}_offsets"), long.get(f"{one.name}_lengths")
         long[one.name] = starts - 1 if starts else lengths or long[one.name]
-    (count, most), *others = Counter(long[one.name] for one in rows).most_common(2) or [(0, 0)]
-    if most and not (others and others[0][1] == most):  # as many samples lie beside each other
+    if rows:  # beside each other lie fields of as many samples; else the data are the largest field
+        often = Counter(long[one.name] for one in rows)
+        first = max(rows, key=lambda one: (often[long[one.name]], math.prod(one.shape)))
+        count = long[first.name]
         error.there = tuple(one.name for one in rows if long[one.name] in (count, count + 1))
     return error
 

@@ -70,7 +70,7 @@ def index_data(found: Hdf5Set) -> SetIndex:
     if offsets is None:
         return _raw(found, data, member)
     asked = replace(found.fields, labels=None, places=(found.fields.data,))
-    values = _raw(replace(found, fields=asked, layout=""), data, member)
+    values = _raw(replace(found, fields=asked, layout=""), data, member, values=True)
     return index_ragged(found, values.first, values.facts.count, offsets, values.facts.layout)
 
 
@@ -131,17 +131,22 @@ def _blob(found: Hdf5Set, data: Dataset, meta: fmt.Meta) -> SetIndex:
 # -- pixels ----------------------------------------------------------------------------------------
 
 
-def _raw(found: Hdf5Set, data: Dataset, member: str | None = None) -> SetIndex:
-    """``member``: of structured rows, the one that is the field."""
+def _raw(
+    found: Hdf5Set, data: Dataset, member: str | None = None, values: bool = False
+) -> SetIndex:
+    """``member``: of structured rows, the one that is the field; ``values``: rows are values of
+    samples, which may all be empty."""
     name = found.fields.data
     dtype = stored_dtype(data, name, found.path)
-    if data.ndim == 0 or data.shape[0] == 0 or 0 in data.shape:
+    if data.ndim == 0 or 0 in data.shape[values:]:
         raise NoSamplesError(
             f"dataset {name!r} has no samples", path=found.path, found=f"shape {data.shape}"
         )
     if found.fields.cut is not None:
         return _volumes(found, data, dtype)
     axis, stored = _samples(found, data, dtype, member)
+    if not data.shape[0]:
+        return found.index(Rows(np.empty(data.shape, stored.dtype)), 0, stored, "contiguous", 1)
     count = _count(found, data, axis)
     if found.meta is not None and count != found.meta.count:
         raise FormatError(

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from ...errors import FormatError
+from ...errors import AsyncReaderError
 from ..bytestore import FileRef, LocalFile
 from ..hdf5.file import Hdf5, translated
 from ..hdf5.listing import Listed, list_fields
@@ -24,6 +24,10 @@ _NULLABLE: Final = {
     "nullable-boolean": "bool, -1 where missing",
     "nullable-string-array": "text, classes by name, -1 where missing",
 }
+
+
+#: Of columns that cannot be labels.
+_NOT_READ: Final = "of a kind that is not read"
 
 
 class Column(NamedTuple):
@@ -65,17 +69,20 @@ def columns_of_cells(where: FileRef | None) -> list[Column]:
     """The columns of ``obs`` in AnnData's file ``where``, but its index; [] of other files."""
     import h5py
 
-    with _opened(where) as h5:
+    found: list[Column] = []
+    with contextlib.suppress(AsyncReaderError), _opened(where) as h5:
         obs: Any = None if h5 is None else h5.reach("obs")
         if h5 is None or not isinstance(obs, h5py.h5g.GroupID):
             return []
         index = h5.text("obs", "_index")
-        found: list[Column] = []
         for raw, item in h5.members(obs):
             name = raw.decode("utf-8", "surrogateescape")
             if name not in (index, "__categories") and len(found) < _COLUMNS:
-                found.append(Column(f"obs/{name}", *_kind(h5, f"obs/{name}", item)))
-        return found
+                words, label = _NOT_READ, False
+                with contextlib.suppress(AsyncReaderError):  # an attribute that is no text
+                    words, label = _kind(h5, f"obs/{name}", item)
+                found.append(Column(f"obs/{name}", words, label))
+    return found
 
 
 def _kind(h5: Hdf5, name: str, item: Any) -> tuple[str, bool]:
@@ -86,7 +93,7 @@ def _kind(h5: Hdf5, name: str, item: Any) -> tuple[str, bool]:
         code, dtype = item.get_type().get_class(), h5py.Dataset(item).dtype
         if code == h5py.h5t.STRING:
             return "text, classes by name", True
-        return (str(dtype), True) if dtype.kind in "biuf" else ("of a kind that is not read", False)
+        return (str(dtype), True) if dtype.kind in "biuf" else (_NOT_READ, False)
     encoding = None if item is None else h5.text(name, "encoding-type")
     if encoding == "categorical":
         names: Any = h5.reach(f"{name}/categories")
@@ -94,7 +101,7 @@ def _kind(h5: Hdf5, name: str, item: Any) -> tuple[str, bool]:
         count = names.shape[0] if isinstance(names, h5py.h5d.DatasetID) and names.shape else 0
         return f"categorical, {count:,} {'class' if count == 1 else 'classes'}", True
     words = _NULLABLE.get(encoding or "")
-    return (words, True) if words else ("of a kind that is not read", False)
+    return (words, True) if words else (_NOT_READ, False)
 
 
 def _is_group(item: object) -> bool:
@@ -109,27 +116,33 @@ def _is_group(item: object) -> bool:
 def divided_fields(where: FileRef | None) -> list[Divided]:
     """Data sets of the file whose rows a table beside them divides among samples, by its numbers:
     starts from 0 to the number of rows, or lengths that are so many together."""
-    with _opened(where) as h5:
+    found: list[Divided] = []
+    with contextlib.suppress(AsyncReaderError), _opened(where) as h5:
         if h5 is None:
             return []
         listed = [one for one in list_fields(h5.members, h5.reach("/")) if one.served and one.shape]
-        found: list[Divided] = []
         for table in filter(_may_divide, listed):
-            fields = [
-                one
-                for one in listed
-                if one.shape[0] not in (table.shape[0], table.shape[0] - 1)
-                and _folder(one) == _folder(table)
-            ]
-            numbers = h5.table(table.name) if fields else np.empty(0, np.int64)
-            for one in fields:
-                offsets = None
-                with contextlib.suppress(FormatError):  # starts that decrease
-                    offsets = offsets_in(numbers, table.name, one.shape[0], h5.path)
-                if offsets is not None:
-                    longest = int(np.diff(offsets.astype(np.int64)).max())
-                    found.append(Divided(one.name, table.name, longest))
-        return found
+            fields = [one for one in listed if _may_be_divided(one, table)]
+            # of a table that cannot be read, or whose starts decrease, nothing is said
+            with contextlib.suppress(AsyncReaderError):
+                found += _divided(h5, table, fields)
+    return found
+
+
+def _divided(h5: Hdf5, table: Listed, fields: Sequence[Listed]) -> Iterator[Divided]:
+    if not fields:
+        return
+    numbers = h5.table(table.name)
+    for one in fields:
+        offsets = offsets_in(numbers, table.name, one.shape[0], h5.path)
+        if offsets is not None:
+            yield Divided(one.name, table.name, int(np.diff(offsets.astype(np.int64)).max()))
+
+
+def _may_be_divided(one: Listed, table: Listed) -> bool:
+    """Whether a data set has other rows than a table in its folder."""
+    rows = (table.shape[0], table.shape[0] - 1)
+    return one.shape[0] not in rows and _folder(one) == _folder(table)
 
 
 def _may_divide(one: Listed) -> bool:

@@ -139,6 +139,15 @@ def mix(sets: Sequence[OpenSet], ratios: Sequence[float], classes: str) -> Mixed
                 found=", ".join(one.names),
                 expected=f"{', '.join(first.names)}, as {first.facts.path}",
             )
+    for one in sets:
+        one.check_rows("a mix")
+        ragged = [n for n, part in zip(one.names, one.parts, strict=True) if part.spec.ragged]
+        if ragged:
+            raise ParamsError(
+                "the datasets of a mix have samples of one length",
+                path=one.facts.path,
+                found=f"field {ragged[0]!r}",
+            )
     ends = np.cumsum(np.array([one.facts.count for one in sets], np.int64))
     labels, names = _joined_labels(sets, classes == "own")
     facts = _joined_facts(sets, ends, names)
