@@ -114,8 +114,8 @@ def cut_volumes(
     axes: Callable[[tuple[int, ...]], tuple[int, int, int, int] | None] | None = None,
 ) -> tuple[StoredVolumes, SampleSpec]:
     """The volumes of an array, and what a patch of them is: what is left of a row decides whether
-    it is a picture; three axes that are cut are none unless the caller names the axes, since the
-    last one is no channels then. ``axes``: those of pictures of a shape, as a layout knows them.
+    it is a picture. Unless the caller names the axes, three that are cut are none, and a last axis
+    that is cut is no channels. ``axes``: those of pictures of a shape, as a layout knows them.
     ParamsError where they cannot be cut as it is asked."""
     assert asked.cut is not None
     if dtype.names is not None:
@@ -129,6 +129,9 @@ def cut_volumes(
     number, spec = stored_samples(left, dtype, asked, path)
     if number:
         raise ParamsError("num_dim of patches is 1: sample_axis numbers the volumes", path=path)
+    last = stored.volumes.axes[-1] == len(shape) - 1
+    if asked.dims is None and last and spec.axes == "HWC" and not spec.flat:
+        return stored, SampleSpec(stored.sample, dtype, None)
     return stored, spec
 
 

@@ -466,6 +466,20 @@ def test_pictures_are_what_is_left(tmp_path: Path) -> None:
         assert mirrored == {False, True}
 
 
+@pytest.mark.parametrize("wide", [1, 2, 3])
+@pytest.mark.parametrize("dtype", ["u1", "i8", "f8"])
+def test_a_narrow_patch_has_no_channels(dtype: str, wide: int) -> None:
+    """Where the last axis is cut, patches of few places along it are served as they are stored."""
+    data = np.random.default_rng(0).integers(0, 256, (4, 10, 20, 30)).astype(dtype)
+    given: dict[str, Any] = {"data": data, "epoch_samples": 12, "batch_size": 4}
+    with AsyncReader(given, patch=(8, wide), layout="NCHW") as reader:
+        assert reader.data_shape == (4, 10, 8, wide)
+        for batch in reader:
+            assert batch.place is not None
+            for patch, n, (y, x) in zip(batch.data, batch.indices, batch.place, strict=True):
+                np.testing.assert_array_equal(patch, data[n, :, y : y + 8, x : x + wide])
+
+
 def test_series_and_axes(tmp_path: Path) -> None:
     """A patch has any number of axes, anywhere: stretches of series, and axes before the others."""
     data = np.random.default_rng(0).normal(size=(5, 6, 40)).astype("f4")
