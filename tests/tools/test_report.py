@@ -86,7 +86,6 @@ def test_episodes_that_have_a_picture_more(tmp_path: Path) -> None:
         assert abs(level - int(one.words.split()[-1])) < 3
 
 
-
 def test_duplicates_and_single_colours_are_found(set_of_pets: Path) -> None:
     """Copies, copies with different labels, and pictures of one colour: each by record number."""
     facts = gather({"path": set_of_pets})
