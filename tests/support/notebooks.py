@@ -27,9 +27,9 @@ Json: TypeAlias = dict[str, Any]
 _ERASED = re.compile(r"[^\n]*\n\x1b\[1A\x1b\[2K")
 _CONTROL = re.compile(r"\x1b\[[\d;?]*[A-Za-z]")
 _IMAGE = re.compile(r"data:image/\w+;base64,[\w+/=]+")
-#: A checksum: decoders of images may differ in a bit between versions.
 #: What is said where no kernel was compiled before.
 _COMPILING = re.compile(r"^asyncreader: compiling.*$", re.MULTILINE)
+#: A checksum: decoders of images may differ in a bit between versions.
 _DIGEST = re.compile(r"\b[0-9a-f]{16,}\b")
 _MEASURED = re.compile(r"\d[\d.,]* ?(?=(?:s|ms|us|min|bytes|kB|MB|GB|/s|samples/s)\b)")
 
