@@ -27,6 +27,8 @@ Json: TypeAlias = dict[str, Any]
 _ERASED = re.compile(r"[^\n]*\n\x1b\[1A\x1b\[2K")
 _CONTROL = re.compile(r"\x1b\[[\d;?]*[A-Za-z]")
 _IMAGE = re.compile(r"data:image/\w+;base64,[\w+/=]+")
+#: What is said where no kernel was compiled before.
+_COMPILING = re.compile(r"^asyncreader: compiling.*$", re.MULTILINE)
 #: A checksum: decoders of images may differ in a bit between versions.
 _DIGEST = re.compile(r"\b[0-9a-f]{16,}\b")
 _MEASURED = re.compile(r"\d[\d.,]* ?(?=(?:s|ms|us|min|bytes|kB|MB|GB|/s|samples/s)\b)")
@@ -118,12 +120,14 @@ def comparable(cell: Json) -> object:
         data = one.get("data", {"text": one.get("text", "")})
         # where there is more than text, that is what a reader sees
         kinds = sorted(set(data) - {"text/plain"}) or ["text/plain"]
-        found.append([one["output_type"], *((kind, _alike(data[kind])) for kind in kinds)])
+        alike = [(kind, _alike(data[kind])) for kind in kinds]
+        if any(text for _, text in alike):
+            found.append([one["output_type"], *alike])
     return found
 
 
 def _alike(part: Any) -> str:
-    text = _text(part)
+    text = _COMPILING.sub("", _text(part))
     text = _DIGEST.sub("digest", _IMAGE.sub("image", text))
     return "".join(_MEASURED.sub("N ", text).split())  # lines may be folded elsewhere
 

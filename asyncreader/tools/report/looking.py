@@ -141,7 +141,12 @@ class _Gathering:
         others = self.sample[~np.isin(self.sample, chosen)]
         others = self.rng.permutation(others)[: max(0, limit - len(self.wanted))]
         self.records = np.union1d(others, np.array(chosen, np.int64))
-        self.scale = scale_for(self.looker, self.records.tolist(), self.side)
+        self.scale = scale_for(self.looker, self._stored(self.records), self.side)
+
+    def _stored(self, records: Sequence[int] | Int64) -> list[int]:
+        """The first field's own records, of which an episode may have one more than of others."""
+        found: list[int] = self.source.records(np.asarray(records, np.int64)).tolist()
+        return found
 
     def _choose_shown(self, most: int) -> list[list[int]]:
         """Records to show of each label, drawn at random, ``most`` in all."""
@@ -196,11 +201,11 @@ class _Gathering:
         self, run: Sequence[int], stop: threading.Event
     ) -> list[_Seen | tuple[int, SampleError]]:
         found: list[_Seen | tuple[int, SampleError]] = []
-        for record in run:
+        for record, stored in zip(run, self._stored(run), strict=True):
             if stop.is_set():
                 break
             try:
-                look = self.looker.look(record, self.side)
+                look = self.looker.look(stored, self.side)
             except SampleError as exc:
                 found.append((record, exc))
                 continue
@@ -344,7 +349,7 @@ class _Gathering:
 
     def _thumb(self, record: int) -> Thumb | None:
         with contextlib.suppress(SampleError):
-            pixels = self.looker.look(record, self.side).pixels
+            pixels = self.looker.look(self._stored([record])[0], self.side).pixels
             return thumb_of(record, to_rgb(pixels, self.scale), self.side)
         return None
 
@@ -361,7 +366,7 @@ class _Gathering:
         return number, class_of(row, self.names) or in_words(row)
 
     def _path(self, record: int) -> str:
-        path = self.inspector.path(record)
+        path = self.inspector.path(self._stored([record])[0])
         return "" if path is None else path.decode("utf-8", "surrogateescape")
 
     def _captioned(self, thumb: Thumb) -> Thumb:
