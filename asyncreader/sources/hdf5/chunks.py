@@ -187,15 +187,15 @@ def decoding(meter: Meter) -> Iterator[None]:
         meter.seconds["decode"] += time.perf_counter() - started
 
 
-def decoded(
+def _decode_one(
     grid: ChunkGrid,
     number: int,
     store: ByteStore,
     library: LibraryChunks | None,
     meter: Meter,
-    out: UInt8 | None = None,
-) -> UInt8:
-    """A decoded chunk, in memory of its own (or in ``out``). DecodeError if it is damaged."""
+    out: UInt8,
+) -> None:
+    """Decode a chunk into ``out``. DecodeError if it is damaged."""
     if library is not None:
         with decoding(meter):  # and reading, which the library does along with it
             pixels = library.read(number)
@@ -207,12 +207,8 @@ def decoded(
             pixels = decode_chunk(stored, grid.filters, mask, size, grid.dtype.itemsize, out)
         finally:
             meter.seconds["decode"] += time.perf_counter() - started
-        if out is None and np.may_share_memory(pixels, stored):
-            return pixels.copy()  # nothing was to be undone
-    if out is None or pixels is out:
-        return pixels
-    out[:] = pixels
-    return out
+    if pixels is not out:
+        out[:] = pixels
 
 
 def decode_into(
@@ -239,7 +235,7 @@ def decode_into(
     for i in left.tolist():
         memory = twins.bytes_at(int(targets[i]), grid.chunk_bytes)
         try:
-            decoded(grid, int(numbers[i]), store, library, meter, memory)
+            _decode_one(grid, int(numbers[i]), store, library, meter, memory)
         except DecodeError as exc:
             bad[i] = exc
     return bad

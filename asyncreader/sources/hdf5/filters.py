@@ -143,12 +143,17 @@ def inflated_width(filters: tuple[Filter, ...], item: int) -> int | None:
     if codes == [DEFLATE]:
         return 1
     if codes == [SHUFFLE, DEFLATE]:
-        return max(1, filters[0].values[0] if filters[0].values else item)
+        return max(1, _width(filters[0], item))
     return None
 
 
+def _width(step: Filter, item: int) -> int:
+    """Bytes of the items that the shuffle filter takes apart."""
+    return step.values[0] if step.values else item
+
+
 def _undo_shuffle(data: UInt8, step: Filter, size: int, item: int) -> UInt8:
-    width = step.values[0] if step.values else item
+    width = _width(step, item)
     if width <= 1:
         return data
     whole = data.size // width * width
