@@ -255,14 +255,15 @@ class Opened:
 
     def _compiled(self, records: Int64) -> Rows | None:
         """Rows that compiled code wrote: it can where they lie in memory."""
-        tables, (fill, *_), count = self._filler.find_tables(), self.fills, records.size
-        if tables is None or not self.source.first.in_memory(fill.sample_bytes * count):
+        tables, count = self._filler.find_tables(), records.size
+        if tables is None or not self.source.in_memory(self._bytes * count):
             return None
-        out, table = np.empty(fill.allocate_shape(count), fill.dtype), self.source.labels
+        outs = [np.empty(part.shape, part.dtype) for part in self._filler.rows(count)]
+        table = self.source.labels
         labels = None if table is None else np.empty((count, *table.shape[1:]), table.dtype)
-        if not tables.filler.fill_records(tables.files, records, out, labels, 0, 0):
+        if not tables.fill(records, outs, labels, 0, 0):
             return None
-        return Rows(self.source, (fill.handed_out(out),), labels, records, self._lengths)
+        return Rows(self.source, self._filler.handed_out(outs), labels, records, self._lengths)
 
     def stored(self, name: str, part: Source, record: int) -> bytes:
         """The stored bytes of a field of a sample; of a window those of its rows in sequence."""
