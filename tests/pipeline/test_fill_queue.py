@@ -61,10 +61,7 @@ class Jobs:
         ]
         table = np.arange(COUNT, dtype=np.int64) * SIZE if starts else np.empty(0, np.int64)
         self.marks = np.full(slots, FILLING)
-        marks = (self.marks[i : i + 1].data for i in range(slots))
-        outs = [
-            ((data,), labels, mark) for (data, labels), mark in zip(self.outs, marks, strict=True)
-        ]
+        outs = [((out,), of, self.marks[i : i + 1].data) for i, (out, of) in enumerate(self.outs)]
         rows = RowsInMemory(COUNT, DATA.ctypes.data, table, 0, 0 if starts else SIZE)
         one = np.ones(1, np.float32)
         filler = RowFiller.of(

@@ -404,6 +404,32 @@ def test_records_are_found_and_checked(
     assert not seen[damaged]
 
 
+@pytest.mark.parametrize("twin", [False, True])
+def test_windows_of_several_fields(twin: bool) -> None:
+    """Fields of other sizes are found in files of their own. The pictures of a window are mirrored
+    alike, by the draw of its position; records below 0 are zeros."""
+    held = [Set((7, 6, 5, 8), size, 0) for size in (300, 5)]
+    picture = {"height": 1, "width": 100, "channels": 3, "item": 1, "mirrored": 1, "window": 3}
+    one, other = (
+        filler("copy_batches", twin, row_bytes=size, out_bytes=size, **more)
+        for size, more in ((300, picture), (5, {"channels": 0}))
+    )
+    rng = np.random.default_rng(2)
+    records = rng.integers(-5, 26, 30), rng.integers(-5, 26, 20)
+    files = [each.files for each in held]
+    tables = RowTables.of([one, other], files, lambda given: (given, records[1]))
+    outs = [np.ones((30, 300), np.uint8), np.ones((20, 5), np.uint8)]
+    assert tables.fill(records[0], outs, None, 9, 77)
+    flips = uniforms(mix_rows(9, np.arange(77, 87)), MIRROR_DRAW) < 0.5
+    assert 2 < flips.sum() < 8
+    for of, rows, found in zip(held, records, outs, strict=True):
+        expected = np.where(rows[:, None] < 0, 0, of.rows[rows])
+        if of is held[0]:
+            images = expected.reshape(10, 3, 100, 3)
+            images[flips] = images[flips][:, :, ::-1].copy()
+        np.testing.assert_array_equal(found, expected)
+
+
 def child(
     code: str, folder: Path | None = None, well: bool = True, **environment: str
 ) -> subprocess.CompletedProcess[str]:
