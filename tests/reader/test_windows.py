@@ -1091,6 +1091,20 @@ def test_the_well(tmp_path: Path, files: int) -> None:
             assert len(second) == out
 
 
+@pytest.mark.parametrize("constant", [True, False])
+def test_the_well_shared(tmp_path: Path, constant: bool) -> None:
+    """A field that The Well marks as one for all trajectories has no axis of them: its axes of time
+    and space are not taken for episodes and time, however long they are."""
+    with h5py.File(tmp_path / "x.hdf5", "w") as file:
+        file["own"], file["shared"] = np.zeros((4, 4, 4, 4)), np.zeros((4, 4, 4))
+        file["shared"].attrs.update({"sample_varying": False, "time_varying": constant})
+    for fields, labels in ((["shared"], None), (["own", "shared"], None), (["own"], "shared")):
+        with pytest.raises(ParamsError, match=r"all episodes.*'shared'.*sample_varying"):
+            AsyncReader(
+                tmp_path / "x.hdf5", data_field=fields, labels_field=labels, episodes="axis"
+            )
+
+
 @pytest.mark.parametrize("stack", [1, 2, 4])
 @pytest.mark.parametrize("length", [1, 3, 10])
 @pytest.mark.parametrize("pads", [(True, True), (True, False), (False, True), (False, False)])
