@@ -37,7 +37,7 @@ import asyncreader
 import asyncreader.tools.demo
 import asyncreader.tools.demo_arrays
 import converters
-from asyncreader import ParamsError
+from asyncreader import AsyncReader, ParamsError
 from asyncreader.cli import main as cli
 from asyncreader.cli import terminal
 from asyncreader.cli.completion import complete_param
@@ -940,13 +940,13 @@ def test_bench_of_pictures_that_differ_in_size(tmp_path: Path) -> None:
 def test_bench_takes_turns(packed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Thread counts alternate and go back and forth, so that none always comes first."""
     order: list[int] = []
-    real = asyncreader.AsyncReader
+    real = AsyncReader.__init__
 
-    def note(*args: Any, **given: Any) -> Any:
+    def note(reader: AsyncReader, params: Any, **given: Any) -> None:
         order.append(given["nthread"])
-        return real(*args, **given)
+        real(reader, params, **given)
 
-    monkeypatch.setattr("asyncreader.tools.bench.AsyncReader", note)
+    monkeypatch.setattr(AsyncReader, "__init__", note)
     seen: list[tuple[int, int]] = []
     run_bench(
         {"path": str(packed), "batch_size": 4},
@@ -956,6 +956,21 @@ def test_bench_takes_turns(packed: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     )
     assert order == [1, 2, 3, 3, 2, 1, 1, 2, 3]
     assert seen == [(n, 9) for n in range(1, 10)]
+
+
+def test_bench_opens_a_set_once(packed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the turns, the structure of the file is read once."""
+    opened: list[object] = []
+    real = asyncreader.pipeline.build.open_set
+
+    def note(params: Any) -> Any:
+        opened.append(params)
+        return real(params)
+
+    monkeypatch.setattr("asyncreader.pipeline.build.open_set", note)
+    result = run("bench", packed, "--nthread", "1,2", "--batch-size", "4", "--seconds", "0.003")
+    assert result.exit_code == 0
+    assert len(opened) == 1
 
 
 def test_bench_waits_little_for_a_fast_loader(packed: Path) -> None:
