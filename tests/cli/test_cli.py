@@ -45,6 +45,8 @@ from asyncreader.cli.options import params_of
 from asyncreader.params import PARAMETERS, PATHS
 from asyncreader.pixels import kernels
 from asyncreader.sources import open_source
+from asyncreader.sources.bytestore import OpenFile
+from asyncreader.sources.hdf5.structure import Structure
 from asyncreader.text import in_bytes
 from asyncreader.tools import demo_sets
 from asyncreader.tools.bench import run_bench
@@ -584,6 +586,31 @@ def test_info_suggests_what_serves_a_set(tmp_path: Path) -> None:
         with h5py.File(tmp_path / f"{name}.h5", "w") as file:
             file["x"], file["y"] = values, np.arange(len(values))
         assert _hints(tmp_path / f"{name}.h5") == []
+
+
+def test_info_opens_a_file_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a foreign file holds besides is looked up in the file that is open: its structure is
+    walked once. Of several files the first one is looked into."""
+    opened: list[str] = []
+    real = OpenFile.__init__
+
+    def note(file: OpenFile, path: str, io: str) -> None:
+        opened.append(path)
+        real(file, path, io)
+
+    walked: list[Structure] = []
+    check = Structure.check
+    monkeypatch.setattr(OpenFile, "__init__", note)
+    monkeypatch.setattr(Structure, "check", lambda one: walked.append(one) or check(one))
+    for name in ("a", "b"):
+        with h5py.File(tmp_path / f"{name}.h5", "w") as file:
+            file["x"], file["n"] = np.ones((17, 2)), np.array([3, 9, 0, 5])
+    (hint,) = _hints(tmp_path / "a.h5", "-p", "data_field=x")
+    assert "n may say where samples begin in x" in hint
+    assert len(opened) == len(walked) == 1
+    (again,) = _hints(tmp_path / "*.h5", "-p", "data_field=x")
+    assert again == hint
+    assert len(opened) == len(walked) == 3
 
 
 def test_info_lists_the_columns_of_cells(tmp_path: Path) -> None:
