@@ -142,12 +142,9 @@ class NoSamplesError(FormatError):
     """A field without a sample, which in a file of its own is an empty episode."""
 
 
-def no_field(name: str, names: Sequence[str], path: str, option: str = "") -> NoFieldError:
+def no_field(name: str, names: Sequence[str], path: str) -> NoFieldError:
     """The error for a field ``name`` that a set lacks; it lists the set's fields, and says which of
-    them has this name in a group.
-
-    ``option``: the command-line option with a space behind it, if it is not a parameter.
-    """
+    them has this name in a group."""
     held = [str(one) for one in names[:_NAMED]]
     more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
     inside = _in_a_group(name, map(str, names))
@@ -156,7 +153,8 @@ def no_field(name: str, names: Sequence[str], path: str, option: str = "") -> No
         f"no field {name!r} in this dataset",
         path=path,
         found=", ".join(held) + more if held else "no fields",
-        hint=f"{meant}name one of them with {option}data_field or {option}labels_field",
+        hint=f"{meant}name one of them with data_field or labels_field "
+        "(on the command line: -p data_field=NAME)",
     )
 
 
