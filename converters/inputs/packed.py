@@ -424,6 +424,10 @@ def _pixel_axes(source: Source) -> tuple[int, int, int]:
         return high, wide, channel
     images = "8-bit grey or RGB images, or 16-bit grey ones"
     hint = NAME_AXES if stored.axes is None and len(stored.shape or ()) == 3 else None
+    if isinstance(source.index.storage, SparseRows):
+        hint = "train from this file; convert(asyncreader.open(path), dst) writes dense rows"
+    elif stored.dtype.names is not None:
+        hint = "convert(asyncreader.open(path, members=[...]), dst) writes plain rows"
     rows = _are_numbers(source)
     raise FormatError(
         "samples of this kind cannot be resized or encoded"
