@@ -14,14 +14,13 @@ import numpy as np
 
 from ...array_types import Array
 from ...errors import FormatError
+from ...late import h5py
 from ...pixels.numbers import DEEPEST, MOST_MEMBERS, Member, is_number, members_of, record_dtype
 from .checks import Dataset, check_numeric, odd_bits, odd_number, read_table
 
 
 def is_compound(data: Dataset) -> bool:
     """Whether the rows of a data set are structured."""
-    import h5py
-
     return bool(data.id.get_type().get_class() == h5py.h5t.COMPOUND)
 
 
@@ -51,8 +50,6 @@ def stored_dtype(data: Dataset, name: str, path: str) -> np.dtype[Any]:
 
 def _members(kind: Any, prefix: str, start: int, depth: int) -> Iterator[Member]:
     """The members of a compound type (h5py.h5t.TypeCompoundID), and those of members inside it."""
-    import h5py
-
     count = kind.get_nmembers()
     if count > MOST_MEMBERS:
         raise ValueError(f"{count} members, where 1 to {MOST_MEMBERS} are read")
@@ -68,8 +65,6 @@ def _members(kind: Any, prefix: str, start: int, depth: int) -> Iterator[Member]
 
 def _numbers(kind: Any) -> tuple[np.dtype[Any], tuple[int, ...]] | None:
     """(dtype, shape) of a member that is a number or an array of numbers; None of any other."""
-    import h5py
-
     t = h5py.h5t
     shape: tuple[int, ...] = ()
     whole = kind.get_size()

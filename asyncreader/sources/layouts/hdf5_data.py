@@ -18,6 +18,7 @@ import numpy.typing as npt
 from ...array_types import Int64, UInt8
 from ...errors import FormatError, ParamsError, located
 from ...formats import packed as fmt
+from ...late import h5py
 from ...pixels.numbers import is_number, members_of
 from ...pixels.specs import SampleSpec
 from ...text import times
@@ -54,8 +55,6 @@ _ROWS_LOOKED_AT: Final = 16
 
 def index_data(found: Hdf5Set) -> SetIndex:
     """The index of the data set that a set's ``fields`` name."""
-    import h5py
-
     name, member = found.h5.member_of(found.fields.data)
     data = found.dataset(name, records=True)
     meta = found.meta
@@ -235,8 +234,6 @@ def _pictures(found: Hdf5Set, data: Dataset, raw: SampleSpec) -> SampleSpec | No
 
 def _rows(found: Hdf5Set, data: Dataset, axis: int, size: int, dtype: np.dtype[Any]) -> Storage:
     """The samples of a contiguous data set, of ``size`` bytes each."""
-    import h5py
-
     if data.id.get_create_plist().get_layout() == h5py.h5d.COMPACT:
         odd = [one.name for one in members_of(dtype) if not is_number(one.dtype)]
         if odd:  # it would be followed to where it leads
@@ -382,8 +379,6 @@ def number_storage(found: Hdf5Set, name: str) -> tuple[Storage, np.dtype[Any]]:
 
 def read_texts(found: Hdf5Set, name: str) -> list[bytes] | None:
     """All texts of a data set of one axis; None where it holds none."""
-    import h5py
-
     data = found.dataset(name)
     if data.ndim != 1 or data.dtype.kind not in "SO" or not h5py.check_string_dtype(data.dtype):
         return None
@@ -533,8 +528,6 @@ def _pixels(
 
 def _elements(found: Hdf5Set, data: Dataset) -> Iterator[UInt8]:
     """The stored elements of a data set of variable length, piece by piece."""
-    import h5py
-
     name, plist = found.fields.data, data.id.get_create_plist()
     if found.h5.file.id.get_create_plist().get_sizes() != (8, 8):
         raise FormatError(

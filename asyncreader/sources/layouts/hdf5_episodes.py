@@ -10,6 +10,7 @@ import numpy as np
 
 from ...array_types import Array, Int64
 from ...errors import FormatError, ParamsError
+from ...late import h5py
 from ...text import times
 from ..episodes import (
     along_axis,
@@ -108,8 +109,6 @@ def index_episodes(found: Hdf5Set, index_one: IndexOne) -> SetIndex | None:
 
 def _check_empty(found: Hdf5Set, names: Sequence[str]) -> None:
     """FormatError where one of the fields has rows, so that an episode is not an empty one."""
-    import h5py
-
     held = {name: found.h5.reach(found.h5.member_of(name)[0]) for name in names}
     shapes = {n: data.shape for n, data in held.items() if isinstance(data, h5py.h5d.DatasetID)}
     if any(shape[:1] > (1,) for shape in shapes.values()):
@@ -134,8 +133,6 @@ def _leading(found: Hdf5Set, name: str, word: str) -> int:
 def _recognised(found: Hdf5Set) -> tuple[str | None, str]:
     """What says where episodes end, and who writes so; None where nothing does, or where data are
     read as rows."""
-    import h5py
-
     asked, h5 = found.fields, found.h5
     if found.whole is not None:
         return None, ""

@@ -13,6 +13,7 @@ import numpy as np
 
 from ...array_types import Array, Int64
 from ...errors import FormatError, ParamsError
+from ...late import h5py
 from ...pixels.specs import SampleSpec
 from ...sampling.episodes import Windows
 from ...text import natural, some
@@ -43,8 +44,6 @@ _ENCODED_BYTES: Final = 64 << 10
 def matching_groups(found: Hdf5Set, pattern: str) -> list[str]:
     """The names of the groups that match, in the order of the number in the last part of the name,
     where there is one, and else by name."""
-    import h5py
-
     names, most = [""], found.file.size // _NAME_BYTES
     for part in filter(None, pattern.split("/")):
         below: list[str] = []
@@ -112,8 +111,6 @@ class GroupedFields:
             self._add(group, number)
 
     def _add(self, group: str, number: int) -> None:
-        import h5py
-
         h5 = self._found.h5
         inside, _, last = group.rpartition("/")
         if inside != self._inside[0]:
@@ -157,8 +154,6 @@ class GroupedFields:
 
     def _first(self, column: _Column, name: str, data: Any) -> None:
         """What a field is, by its data set in the first group."""
-        import h5py
-
         path, asked = self._found.path, self._found.fields
         dataset = check_stored(h5py.Dataset(data), name, path, records=True)
         if dataset.ndim and dataset.shape[0] and _may_be_encoded(data):
@@ -184,8 +179,6 @@ class GroupedFields:
 
     def _note(self, column: _Column, name: str, data: Any) -> None:
         """Where the rows of one data set lie, as h5py says. It must be like the first one."""
-        import h5py
-
         path, plist = self._found.path, data.get_create_plist()
         layout, external = plist.get_layout(), plist.get_external_count()
         if layout == h5py.h5d.VIRTUAL or external:
@@ -317,8 +310,6 @@ def _as_the_library(header: DatasetHeader | None, data: Any) -> DatasetHeader | 
 def _may_be_encoded(data: Any) -> bool:
     """Whether a data set may hold an image file in each row: bytes of variable length, or rows of
     bytes."""
-    import h5py
-
     kind, axes = data.get_type(), len(data.shape)
     base = kind.get_super() if kind.get_class() == h5py.h5t.VLEN else kind
     return axes == (1 if base is not kind else 2) and bool(base.equal(h5py.h5t.STD_U8LE))
@@ -339,8 +330,6 @@ def _dtype(kind: Any) -> str:
 def read_masks(found: Hdf5Set, names: Sequence[str]) -> dict[str, Int64]:
     """robomimic's splits: ``mask/<name>`` lists the episodes of a split by name. They are served
     in the order of the set, as its SequenceDataset does."""
-    import h5py
-
     group = found.h5.reach("mask") if "mask" in found.h5.names else None
     if not isinstance(group, h5py.h5g.GroupID):
         return {}

@@ -7,6 +7,7 @@ from typing import Final
 
 from ...array_types import Array
 from ...errors import FormatError
+from ...late import h5py
 from ..base import FieldIndex, kept
 from ..fields import SetIndex
 from ..hdf5.checks import check_bomb
@@ -61,8 +62,6 @@ def _fitting(
 
 def _may_be_table(found: Hdf5Set, table: str) -> bool:
     """Whether a data set that was not asked for is whole numbers."""
-    import h5py
-
     try:
         data = found.h5.reach(table)
     except FormatError:  # a link out of the file

@@ -12,6 +12,7 @@ import numpy as np
 from ...array_types import Array, Int64
 from ...errors import FormatError, ParamsError
 from ...formats import packed as fmt
+from ...late import h5py
 from ...pixels.specs import SampleSpec
 from ...text import some
 from ..arrays import Rows
@@ -37,8 +38,6 @@ _TURN: Final = (
 
 def is_group(found: Hdf5Set, name: str) -> bool:
     """Whether ``name`` is a group of the file."""
-    import h5py
-
     return isinstance(found.h5.reach(name), h5py.h5g.GroupID)
 
 
@@ -104,8 +103,6 @@ def index_sparse(found: Hdf5Set, names: Sequence[str] = ()) -> SetIndex:
 
 def _shape(found: Hdf5Set, name: str) -> tuple[int, int]:
     """Rows and columns of sparse rows. FormatError where they are columns."""
-    import h5py
-
     path, h5 = found.path, found.h5
     kind = h5.text(name, "encoding-type")
     old = h5.text(name, "h5sparse_format")
