@@ -13,7 +13,7 @@ import numpy as np
 import xxhash
 
 from asyncreader.array_types import Array, Int64
-from asyncreader.errors import FormatError, ParamsError, SourceError, located
+from asyncreader.errors import FormatError, ParamsError, SourceError, closed_on_error, located
 from asyncreader.formats import packed as fmt
 from asyncreader.formats.manifest import manifest_path
 from asyncreader.formats.packed import ENCODINGS, digest, is_field_name
@@ -79,11 +79,8 @@ class PackedSamples(Samples):
         else:
             self._source = open_whole(options.src, None if read is None else fields_of(read))
         self._inspector = Inspector(self._source.first)
-        try:
+        with closed_on_error([self._source]):
             self._prepare(options)
-        except BaseException:
-            self._source.close()
-            raise
 
     def _prepare(self, options: Options) -> None:
         self._source.check_rows("a conversion")

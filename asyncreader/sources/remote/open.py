@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
-from ...errors import FormatError, ParamsError, SourceNotFoundError
+from ...errors import FormatError, ParamsError, SourceNotFoundError, closed_on_error
 from ...formats.manifest import MOST_BYTES, NAME, Manifest
 from ..bytestore import REMOTE
 from ..fields import OpenSet, open_file
@@ -131,11 +131,8 @@ def open_remote(url: str, fields: Request, *, io: str = "auto") -> OpenSet:
     """
     location = location_of(url)
     objects = Objects(location.base)
-    try:
+    with closed_on_error([objects]):
         return _opened_set(objects, location, fields, io)
-    except BaseException:
-        objects.close()
-        raise
 
 
 def _opened_set(objects: Objects, location: Location, fields: Request, io: str) -> OpenSet:
