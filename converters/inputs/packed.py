@@ -6,7 +6,7 @@ import os
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -156,7 +156,7 @@ class PackedSamples(Samples):
         chosen = "" if self._records is None else digest(self._records)
         return f"{fingerprint(self._source)} {chosen}"
 
-    @property
+    @cached_property
     def encodings(self) -> tuple[str, ...]:
         plain = super().encodings
         rows = (_stored_as(field.part) if field.rows else None for field in self._others)
