@@ -163,6 +163,17 @@ def odd_number(kind: Any, dtype: np.dtype[Any]) -> str | None:
     return f"{kind.get_precision()} bits in {kind.get_size()} bytes, as {dtype} in other bits"
 
 
+def unusual_bits(name: str, odd: str, path: str) -> FormatError:
+    """The error for numbers that :func:`odd_number` finds ``odd``."""
+    return FormatError(
+        f"dataset {name!r} stores its numbers in an unusual bit layout",
+        path=path,
+        found=odd,
+        expected="whole integers, or floats of IEEE 754",
+        hint="write it again with a usual dtype, for example through h5py",
+    )
+
+
 def check_numeric(dataset: Dataset, name: str, path: str, hint: str | None = None) -> None:
     """FormatError unless a data set holds plain numbers."""
     if dataset.dtype.kind not in "buif" or dataset.dtype.itemsize > 8:

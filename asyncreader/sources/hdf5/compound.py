@@ -16,7 +16,7 @@ from ...array_types import Array
 from ...errors import FormatError
 from ...late import h5py
 from ...pixels.numbers import DEEPEST, MOST_MEMBERS, Member, is_number, members_of, record_dtype
-from .checks import Dataset, check_numeric, odd_bits, odd_number, read_table
+from .checks import Dataset, check_numeric, odd_bits, odd_number, read_table, unusual_bits
 
 
 def is_compound(data: Dataset) -> bool:
@@ -30,15 +30,9 @@ def stored_dtype(data: Dataset, name: str, path: str) -> np.dtype[Any]:
     if not is_compound(data):
         check_numeric(data, name, path)
         odd = odd_bits(data)
-        if odd is None:
-            return data.dtype
-        raise FormatError(
-            f"dataset {name!r} stores its numbers in an unusual bit layout",
-            path=path,
-            found=odd,
-            expected="whole integers, or floats of IEEE 754",
-            hint="write it again with a usual dtype, for example through h5py",
-        )
+        if odd is not None:
+            raise unusual_bits(name, odd, path)
+        return data.dtype
     kind = data.id.get_type()
     try:
         return record_dtype(_members(kind, "", 0, DEEPEST), kind.get_size())

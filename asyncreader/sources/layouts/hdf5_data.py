@@ -34,7 +34,7 @@ from ..base import (
 )
 from ..extents import Extents, ImageExtents, RunExtents
 from ..fields import SetIndex
-from ..hdf5.checks import Dataset, chunk_grid, compare_chunks, odd_number, pipeline
+from ..hdf5.checks import Dataset, chunk_grid, compare_chunks, odd_number, pipeline, unusual_bits
 from ..hdf5.chunk_patches import ChunkVolumes
 from ..hdf5.chunks import ChunkGrid, Chunks
 from ..hdf5.compound import is_compound, stored_dtype
@@ -476,12 +476,7 @@ def _numbers(
     """Numbers of variable length: those of each sample lie in one piece."""
     odd = odd_number(data.id.get_type().get_super(), base)
     if odd is not None:
-        raise FormatError(
-            f"dataset {found.fields.data!r} stores its numbers in an unusual bit layout",
-            path=found.path,
-            found=odd,
-            hint="write it again with a usual dtype, for example through h5py",
-        )
+        raise unusual_bits(found.fields.data, odd, found.path)
     offsets = np.zeros(sizes.size + 1, np.int64)
     np.cumsum(sizes // base.itemsize, out=offsets[1:])
     runs = RunExtents(starts + sizes, offsets[1:], base.itemsize)

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from ...array_types import Array, Int64
+from ...array_types import Int64
 from ...errors import FormatError, ParamsError
 from ...late import h5py
 from ...pixels.specs import SampleSpec
@@ -340,13 +340,10 @@ def read_masks(found: Hdf5Set, names: Sequence[str]) -> dict[str, Int64]:
         data = found.h5.find(f"mask/{name}")
         if data is None or data.ndim != 1 or data.dtype.kind not in "SO":
             continue
-        listed = [bytes(one).decode("utf-8", "surrogateescape") for one in _texts(found, data)]
+        texts = found.h5.read(data, "mask")
+        listed = [bytes(one).decode("utf-8", "surrogateescape") for one in texts]
         # an empty episode is left out, and so is its name
         chosen = [numbers[one] for one in listed if one in numbers]
         if chosen:
             splits[name] = np.sort(np.array(chosen, np.int64))
     return splits
-
-
-def _texts(found: Hdf5Set, data: Any) -> Array:
-    return found.h5.read(data, "mask")
