@@ -735,18 +735,8 @@ class ReaderParams:
                     own[name] = np.dtype(one) if name == "dtype" else one
         return OutputSpec(
             **values,
+            **{name: getattr(self, name) for name in _OF_ROWS},
             by_field=by_field,
-            layout=self.layout,
-            contiguous=self.contiguous,
-            size=self.size,
-            crop=self.crop,
-            crop_ratio=self.crop_ratio,
-            crop_area=self.crop_area,
-            crop_aspect=self.crop_aspect,
-            crop_padding=self.crop_padding,
-            padding_mode=self.padding_mode,
-            interpolation=self.interpolation,
-            flip=self.flip,
             boxes=self.boxes_field,
             keypoints=self.keypoints_field,
             steps=self.augment or (),
@@ -755,6 +745,12 @@ class ReaderParams:
 
 #: The declarations, by name.
 PARAMETERS: Final[dict[str, Parameter]] = declared(ReaderParams)
+
+#: Parameters that say what rows are wanted, by their names in OutputSpec.
+_OF_ROWS: Final = (
+    *("layout", "contiguous", "size", "crop", "crop_ratio", "crop_area", "crop_aspect"),
+    *("crop_padding", "padding_mode", "interpolation", "flip"),
+)
 
 #: Parameters whose values may have no hash; equal ones of the others have equal hashes.
 _UNHASHED: Final = (
