@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 
 class LateModule:
@@ -18,8 +18,13 @@ class LateModule:
         return value
 
 
-#: h5py takes 0.1 s to import; LMDB, pictures and arrays do without it.
+#: h5py takes 0.1 s to import; LMDB, pictures and arrays do without it. numpy takes as long; Tab
+#: completion and ``--help``, which read what parameters there are, do without it.
 h5py: Any = LateModule("h5py")
+if TYPE_CHECKING:
+    import numpy as numpy
+else:
+    numpy = LateModule("numpy")
 
 
 def late_names(

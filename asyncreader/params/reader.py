@@ -22,6 +22,7 @@ from typing import (
 
 from .. import checks
 from ..checks import one_of, optional, or_auto, whole
+from ..late import numpy as np
 from ..pixels.augment.options import between, span
 from ..pixels.augment.parse import AUGMENT
 from ..sampling import Shuffle
@@ -43,7 +44,6 @@ from .windows import (
 )
 
 if TYPE_CHECKING:
-    import numpy as np
     import numpy.typing as npt
 
     from ..array_types import Float64, Int64
@@ -721,8 +721,6 @@ class ReaderParams:
 
     @property
     def _wanted(self) -> OutputSpec:
-        import numpy as np
-
         from ..pixels.specs import OutputSpec
 
         values: dict[str, Any] = {}
@@ -767,8 +765,6 @@ def _equal(a: object, b: object) -> bool:
         return False
     if isinstance(a, dict) and isinstance(b, dict):
         return list(a) == list(b) and all(_equal(a[name], b[name]) for name in a)
-    import numpy as np
-
     if isinstance(a, np.ndarray) and isinstance(b, np.ndarray):
         alike = a.dtype == b.dtype and a.shape == b.shape
         return alike and bool(np.array_equal(a, b, equal_nan=a.dtype.kind in "fc"))
