@@ -173,6 +173,27 @@ class Writer(Protocol):
         """The samples ``which`` are bad for one reason."""
 
 
+class NumberWriter:
+    """What writers of a data set's numbers share: it lies in one file, and its numbers are neither
+    encoded nor samples of different length."""
+
+    in_place: Final = None
+
+    def of_file(self, origin: Origin, first: int, positions: Int64, local: Int64) -> Writer:
+        raise NotImplementedError
+
+    def raw(self, i: int, sample: Array, stored: UInt8 | None = None) -> None:
+        raise NotImplementedError
+
+    def encoded(self, store: RowStore, offsets: Int64, sizes: Int64) -> None:
+        raise NotImplementedError
+
+    def values(
+        self, origin: Origin, starts: Int64, lengths: Int64, runs: Runs | None = None
+    ) -> Iterator[Writer]:
+        raise NotImplementedError
+
+
 class RowWriter:
     """Writes samples of one field, for one read in one thread.
 

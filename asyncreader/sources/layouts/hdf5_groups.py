@@ -130,7 +130,7 @@ class GroupedFields:
             if within and column.header is not None:
                 header = h5.header(last, parent)
                 if header is not None and header.like(column.header):
-                    self._append(column, name, header.shape, header.chunk, header.address)
+                    self._append(column, name, header)
                     continue
             data = h5.reach(last, parent) if within else None
             if not isinstance(data, h5py.h5d.DatasetID):
@@ -205,37 +205,29 @@ class GroupedFields:
                 hint="write it again: h5repack -l CONTI",
             )
         chunk = plist.get_chunk() if layout == h5py.h5d.CHUNKED else None
-        self._append(column, name, shape, chunk, data.get_offset())
+        self._append(column, name, DatasetHeader(shape, b"", b"", chunk, data.get_offset()))
 
-    def _append(
-        self,
-        column: _Column,
-        name: str,
-        shape: tuple[int, ...],
-        chunk: tuple[int, ...] | None,
-        offset: int | None,
-    ) -> None:
-        """Note rows of the ``shape``, which are like those of the first data set. ``offset``: where
-        contiguous ones begin."""
+    def _append(self, column: _Column, name: str, header: DatasetHeader) -> None:
+        """Note rows that are like those of the first data set."""
         path, spec = self._found.path, column.spec
         assert spec is not None
-        address, pieces, rows = CHUNKED, 0, shape[0]
+        address, pieces, rows = CHUNKED, 0, header.shape[0]
         size = math.prod(column.row) * spec.dtype.itemsize
         if rows and not size and not spec.encoded:
             raise FormatError(f"dataset {name!r} has rows of no bytes", path=path)
         if spec.encoded:
             pass  # each is looked at when it is read
-        elif chunk is not None:
-            found = Pieces.of(shape, chunk, spec.dtype.itemsize)
+        elif header.chunk is not None:
+            found = Pieces.of(header.shape, header.chunk, spec.dtype.itemsize)
             pieces = found.number
             if pieces > self._found.file.size:
                 raise FormatError(f"dataset {name!r} declares more than the file has", path=path)
             column.piece_bytes = max(column.piece_bytes, found.nbytes)
         elif rows:
-            if offset is None:
+            if header.address is None:
                 raise FormatError(f"dataset {name!r} declares rows but stores none", path=path)
-            self._found.inside(offset, rows * size)
-            address = offset
+            self._found.inside(header.address, rows * size)
+            address = header.address
         else:
             address = 0
         column.rows.append(rows)
