@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple, SupportsIndex, TypeGuard
 import numpy as np
 
 from .array_types import Array, Int64
-from .errors import ParamsError
+from .errors import ParamsError, closed_on_error
 from .keyed_random import STREAM_GEOMETRY, key_of, mix_rows
 from .moments import FieldStatistics, Moments
 from .params import PARAMETERS, ReaderParams
@@ -114,7 +114,7 @@ class Opened:
         self._threads = threads
         self.source = source
         self._owned = owned
-        try:
+        with closed_on_error([self]):
             p = _without_training(params)
             #: pictures are served in their own sizes, each by itself
             self.sizes_differ = p.size is None and p.transform is None and _differ(source.spec)
@@ -124,9 +124,6 @@ class Opened:
             self._cut = Cut(p.patch or (), p.patch_axes, p.sample_axis)
             self._schedule: Schedule = _in_order(p, source)
             self._lengths = source.lengths(p.wanted)
-        except BaseException:
-            self.close()
-            raise
         self.length = self._schedule.length
 
     @cached_property

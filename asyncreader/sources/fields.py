@@ -16,7 +16,7 @@ from typing import Any, Generic, Protocol, TypeAlias, TypeVar, runtime_checkable
 import numpy as np
 
 from ..array_types import Array, Int64
-from ..errors import DecodeError, FormatError, ParamsError, SampleError
+from ..errors import DecodeError, FormatError, ParamsError, SampleError, closed_on_error
 from ..pixels.augment.base import along
 from ..pixels.lengths import Stretches, too_long
 from ..pixels.masks import decode_values
@@ -75,13 +75,9 @@ class SetIndex:
         """The set, open. Nothing stays open if a field fails: FormatError if a file was replaced
         or changed."""
         parts: list[Source] = []
-        try:
+        with closed_on_error(parts):
             parts.extend(one.open(self.facts) for one in self.fields.values())
             return OpenSet(self, parts)
-        except BaseException:
-            for part in parts:
-                part.close()
-            raise
 
 
 def joined_fields(fields: Mapping[str, SetIndex]) -> SetIndex:
@@ -121,13 +117,10 @@ def _check_extents(first_name: str, first: SetIndex, name: str, one: SetIndex) -
 
 def open_file(file: File, index: Callable[[File], SetIndex]) -> OpenSet:
     """The set that ``index`` finds in ``file``, which is closed if that fails."""
-    try:
+    with closed_on_error([file]):
         found = index(file)
         fields = found.fields.values()
         return OpenSet(found, [one.storage.serve(found.facts, one, file) for one in fields])
-    except BaseException:
-        file.close()
-        raise
 
 
 def index_set(fields: Request, index: Callable[[Request], SetIndex]) -> SetIndex:

@@ -10,6 +10,7 @@ import numpy as np
 
 from ...array_types import Array, Int64
 from ...errors import FormatError, ParamsError
+from ...late import h5py
 from ...text import times
 from ..episodes import (
     along_axis,
@@ -110,8 +111,6 @@ def index_episodes(found: Hdf5Set, index_one: IndexOne) -> SetIndex | None:
 
 def _check_empty(found: Hdf5Set, names: Sequence[str]) -> None:
     """FormatError where one of the fields has rows, so that an episode is not an empty one."""
-    import h5py
-
     held = {name: found.h5.reach(found.h5.member_of(name)[0]) for name in names}
     shapes = {n: data.shape for n, data in held.items() if isinstance(data, h5py.h5d.DatasetID)}
     if any(shape[:1] > (1,) for shape in shapes.values()):
@@ -133,8 +132,6 @@ def _leading(found: Hdf5Set, name: str, word: str) -> int:
 
 def _check_own(found: Hdf5Set, name: str) -> None:
     """ParamsError where The Well marks a data set as one for all episodes: without their axis."""
-    import h5py
-
     held = found.h5.reach(found.h5.member_of(name)[0])
     if not isinstance(held, h5py.h5d.DatasetID):
         return
@@ -154,8 +151,6 @@ def _check_own(found: Hdf5Set, name: str) -> None:
 def _recognised(found: Hdf5Set) -> tuple[str | None, str]:
     """What says where episodes end, and who writes so; None where nothing does, or where data are
     read as rows."""
-    import h5py
-
     asked, h5 = found.fields, found.h5
     if found.whole is not None:
         return None, ""

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ...array_types import Array, Int64, UInt64
-from ...errors import AsyncReaderError, FormatError
+from ...errors import AsyncReaderError, FormatError, closed_on_error
 from ...formats import packed as fmt
 from ...pixels.fill_tables import RowsInMemory
 from ...pixels.rows import E, Writer
@@ -129,13 +129,9 @@ class Joined:
         if not isinstance(self.files, tuple):
             return JoinedSource(facts, index)
         held: list[OpenSet] = []
-        try:
+        with closed_on_error(held):
             held.extend(one.open() for one in self.files)
             return JoinedSource(facts, index, held)
-        except BaseException:
-            for one in held:
-                one.close()
-            raise
 
 
 class JoinedSource:
@@ -186,11 +182,8 @@ class JoinedSource:
         if file is None:
             with self._numbering(number):
                 file = self._files.open(number, self._request)
-            try:
+            with closed_on_error([file]):
                 self.check(file, number)
-            except BaseException:
-                file.close()
-                raise
             if self._files.stay:
                 self._kept.keep(number, file.index)
         if self._window:
