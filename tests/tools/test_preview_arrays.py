@@ -14,6 +14,7 @@ from fakes import paint
 
 import asyncreader
 from asyncreader import FormatError, ParamsError
+from asyncreader.dataset import look_into
 from asyncreader.tools.drawing import HIGH, FieldDrawing, draw_samples
 from asyncreader.tools.preview import preview
 from asyncreader.tools.preview_batch import preview_batch
@@ -120,6 +121,20 @@ def test_a_set_of_episodes(robot: Path, tmp_path: Path) -> None:
     with asyncreader.open(robot, data_field=["actions"], window=2) as data:
         assert "4 episodes of 6 to 9 rows, median 7.5" in repr(data)
         assert data.preview(count=2).size[0] > 300
+
+
+def test_whole_episodes_without_max_length(robot: Path) -> None:
+    """They are drawn as long as the longest: their rows are written into memory of that size."""
+    for fields in ("actions", ["actions", "rewards", "obs/image"]):
+        given = {"path": robot, "data_field": fields, "window": "episode"}
+        with look_into(given) as ds:
+            rows = ds.source.windows.most  # type: ignore[union-attr]
+            assert set(rows.values()) == {9}
+            data = ds[1]
+            first = data[0] if isinstance(data, tuple) else data
+            np.testing.assert_array_equal(first[:7], np.arange(14.0).reshape(-1, 2))
+            np.testing.assert_array_equal(first[7:], np.zeros((2, 2)))
+        assert preview(given).records == (0, 6, 13, 21)
 
 
 def test_a_batch_of_windows(robot: Path, tmp_path: Path) -> None:
