@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from asyncreader.errors import ParamsError
+from asyncreader.errors import ParamsError, closed_on_error
 from asyncreader.formats.packed import RAGGED, Encoding
 
 from ..options import Options
@@ -27,7 +27,7 @@ def open_samples(
     opened: list[Samples] = []
     if len(options.sources) > 1:
         usual = usual or options.encoding
-    try:
+    with closed_on_error(opened):
         for path in options.sources:
             params = options.params and replace(options.params, path=path)
             opened.append(_open(replace(options, src=path, params=params), exclude, usual))
@@ -44,10 +44,6 @@ def open_samples(
         if samples.splits is not None:
             check_split_names(samples.splits.names)
         return samples
-    except BaseException:
-        for one in opened:
-            one.close()
-        raise
 
 
 def _open(options: Options, exclude: str, usual: Encoding | None) -> Samples:

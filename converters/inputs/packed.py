@@ -6,14 +6,14 @@ import os
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
 import xxhash
 
 from asyncreader.array_types import Array, Int64
-from asyncreader.errors import FormatError, ParamsError, SourceError, located
+from asyncreader.errors import FormatError, ParamsError, SourceError, closed_on_error, located
 from asyncreader.formats import packed as fmt
 from asyncreader.formats.manifest import manifest_path
 from asyncreader.formats.packed import ENCODINGS, digest, is_field_name
@@ -78,11 +78,8 @@ class PackedSamples(Samples):
         else:
             self._source = open_whole(options.src, None if read is None else fields_of(read))
         self._inspector = Inspector(self._source.first)
-        try:
+        with closed_on_error([self._source]):
             self._prepare(options)
-        except BaseException:
-            self._source.close()
-            raise
 
     def _prepare(self, options: Options) -> None:
         self._source.check_rows("a conversion")
@@ -156,7 +153,7 @@ class PackedSamples(Samples):
         chosen = "" if self._records is None else digest(self._records)
         return f"{fingerprint(self._source)} {chosen}"
 
-    @property
+    @cached_property
     def encodings(self) -> tuple[str, ...]:
         plain = super().encodings
         rows = (_stored_as(field.part) if field.rows else None for field in self._others)
@@ -424,6 +421,10 @@ def _pixel_axes(source: Source) -> tuple[int, int, int]:
         return high, wide, channel
     images = "8-bit grey or RGB images, or 16-bit grey ones"
     hint = NAME_AXES if stored.axes is None and len(stored.shape or ()) == 3 else None
+    if isinstance(source.index.storage, SparseRows):
+        hint = "train from this file; convert(asyncreader.open(path), dst) writes dense rows"
+    elif stored.dtype.names is not None:
+        hint = "convert(asyncreader.open(path, members=[...]), dst) writes plain rows"
     rows = _are_numbers(source)
     raise FormatError(
         "samples of this kind cannot be resized or encoded"

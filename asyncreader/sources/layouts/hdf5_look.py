@@ -9,6 +9,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from ...errors import AsyncReaderError
+from ...late import h5py
 from ..base import Source
 from ..bytestore import OpenFile
 from ..hdf5.file import Hdf5, translated
@@ -67,8 +68,6 @@ def _file_of(source: Source) -> Iterator[tuple[Hdf5 | None, str]]:
 
 def columns_of_cells(source: Source) -> list[Column]:
     """The columns of ``obs`` in AnnData's files, but its index; [] of other layouts."""
-    import h5py
-
     found: list[Column] = []
     with contextlib.suppress(AsyncReaderError), _file_of(source) as (h5, layout):
         obs: Any = h5.reach("obs") if h5 is not None and layout.startswith("AnnData") else None
@@ -87,8 +86,6 @@ def columns_of_cells(source: Source) -> list[Column]:
 
 def _kind(h5: Hdf5, name: str, item: Any) -> tuple[str, bool]:
     """What a column holds in words, and whether it can be labels."""
-    import h5py
-
     if isinstance(item, h5py.h5d.DatasetID):
         code, dtype = item.get_type().get_class(), h5py.Dataset(item).dtype
         if code == h5py.h5t.STRING:
@@ -105,8 +102,6 @@ def _kind(h5: Hdf5, name: str, item: Any) -> tuple[str, bool]:
 
 
 def _is_group(item: object) -> bool:
-    import h5py
-
     return isinstance(item, h5py.h5g.GroupID)
 
 
