@@ -21,7 +21,7 @@ from ..sources import Inspector, Source
 from ..sources.request import NAME_AXES
 
 #: Pictures read to find the range of values, where they are not bytes.
-_PROBE: Final = 64
+PROBE: Final = 64
 
 #: What pixels are shown as that are not a number, or infinite.
 NOT_A_NUMBER: Final = (255, 0, 255)
@@ -248,7 +248,7 @@ def scale_for(looker: Looker, records: Sequence[int], side: int) -> Scale:
         return Scale()
 
     def pictures() -> Iterator[Array]:
-        for record in records[:: max(1, len(records) // _PROBE)]:
+        for record in records[:: max(1, len(records) // PROBE)]:
             with contextlib.suppress(SampleError):
                 yield looker.look(record, side).pixels
 
