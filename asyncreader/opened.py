@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple, SupportsIndex, TypeGuard
 import numpy as np
 
 from .array_types import Array, Int64
-from .errors import ParamsError
+from .errors import ParamsError, closed_on_error
 from .keyed_random import STREAM_GEOMETRY, key_of, mix_rows
 from .moments import FieldStatistics, Moments
 from .params import PARAMETERS, ReaderParams
@@ -114,7 +114,7 @@ class Opened:
         self._threads = threads
         self.source = source
         self._owned = owned
-        try:
+        with closed_on_error([self]):
             p = _without_training(params)
             #: pictures are served in their own sizes, each by itself
             self.sizes_differ = p.size is None and p.transform is None and _differ(source.spec)
@@ -124,9 +124,6 @@ class Opened:
             self._cut = Cut(p.patch or (), p.patch_axes, p.sample_axis)
             self._schedule: Schedule = _in_order(p, source)
             self._lengths = source.lengths(p.wanted)
-        except BaseException:
-            self.close()
-            raise
         self.length = self._schedule.length
 
     @cached_property
@@ -255,14 +252,15 @@ class Opened:
 
     def _compiled(self, records: Int64) -> Rows | None:
         """Rows that compiled code wrote: it can where they lie in memory."""
-        tables, (fill, *_), count = self._filler.find_tables(), self.fills, records.size
-        if tables is None or not self.source.first.in_memory(fill.sample_bytes * count):
+        tables, count = self._filler.find_tables(), records.size
+        if tables is None or not self.source.in_memory(self._bytes * count):
             return None
-        out, table = np.empty(fill.allocate_shape(count), fill.dtype), self.source.labels
+        outs = [np.empty(part.shape, part.dtype) for part in self._filler.rows(count)]
+        table = self.source.labels
         labels = None if table is None else np.empty((count, *table.shape[1:]), table.dtype)
-        if not tables.filler.fill_records(tables.files, records, out, labels, 0, 0):
+        if not tables.fill(records, outs, labels, 0, 0):
             return None
-        return Rows(self.source, (fill.handed_out(out),), labels, records, self._lengths)
+        return Rows(self.source, self._filler.handed_out(outs), labels, records, self._lengths)
 
     def stored(self, name: str, part: Source, record: int) -> bytes:
         """The stored bytes of a field of a sample; of a window those of its rows in sequence."""

@@ -66,6 +66,10 @@ def main(path: str, folder: str, kill_at: int, batch: int) -> None:
                 note(place, seen, loader.state_dict())
             here += 1
     loader.close()
+    # A rank that exits right after a collective of gloo may abort: torch leaves the threads of a
+    # group that DistributedDataParallel used running, and they need the interpreter once more
+    # (https://github.com/pytorch/pytorch/pull/179291).
+    dist.barrier()
     dist.destroy_process_group()
 
 

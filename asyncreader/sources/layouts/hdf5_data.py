@@ -18,6 +18,7 @@ import numpy.typing as npt
 from ...array_types import Int64, UInt8
 from ...errors import FormatError, ParamsError, located
 from ...formats import packed as fmt
+from ...late import h5py
 from ...pixels.numbers import is_number, members_of
 from ...pixels.specs import SampleSpec
 from ...text import times
@@ -40,6 +41,7 @@ from ..hdf5.checks import (
     odd_number,
     pipeline,
     stored_at,
+    unusual_bits,
 )
 from ..hdf5.chunk_patches import ChunkVolumes
 from ..hdf5.chunks import ChunkGrid, Chunks
@@ -61,8 +63,6 @@ _ROWS_LOOKED_AT: Final = 16
 
 def index_data(found: Hdf5Set) -> SetIndex:
     """The index of the data set that a set's ``fields`` name."""
-    import h5py
-
     name, member = found.h5.member_of(found.fields.data)
     data = found.dataset(name, records=True)
     meta = found.meta
@@ -242,8 +242,6 @@ def _pictures(found: Hdf5Set, data: Dataset, raw: SampleSpec) -> SampleSpec | No
 
 def _rows(found: Hdf5Set, data: Dataset, axis: int, size: int, dtype: np.dtype[Any]) -> Storage:
     """The samples of a contiguous data set, of ``size`` bytes each."""
-    import h5py
-
     if data.id.get_create_plist().get_layout() == h5py.h5d.COMPACT:
         odd = [one.name for one in members_of(dtype) if not is_number(one.dtype)]
         if odd:  # it would be followed to where it leads
@@ -389,8 +387,6 @@ def number_storage(found: Hdf5Set, name: str) -> tuple[Storage, np.dtype[Any]]:
 
 def read_texts(found: Hdf5Set, name: str) -> list[bytes] | None:
     """All texts of a data set of one axis; None where it holds none."""
-    import h5py
-
     data = found.dataset(name)
     if data.ndim != 1 or data.dtype.kind not in "SO" or not h5py.check_string_dtype(data.dtype):
         return None
@@ -488,12 +484,7 @@ def _numbers(
     """Numbers of variable length: those of each sample lie in one piece."""
     odd = odd_number(data.id.get_type().get_super(), base)
     if odd is not None:
-        raise FormatError(
-            f"dataset {found.fields.data!r} stores its numbers in an unusual bit layout",
-            path=found.path,
-            found=odd,
-            hint="write it again with a usual dtype, for example through h5py",
-        )
+        raise unusual_bits(found.fields.data, odd, found.path)
     offsets = np.zeros(sizes.size + 1, np.int64)
     np.cumsum(sizes // base.itemsize, out=offsets[1:])
     runs = RunExtents(starts + sizes, offsets[1:], base.itemsize)
@@ -540,8 +531,6 @@ def _pixels(
 
 def _elements(found: Hdf5Set, data: Dataset) -> Iterator[UInt8]:
     """The stored elements of a data set of variable length, piece by piece."""
-    import h5py
-
     name, plist = found.fields.data, data.id.get_create_plist()
     if found.h5.file.id.get_create_plist().get_sizes() != (8, 8):
         raise FormatError(
