@@ -366,6 +366,25 @@ def test_statistics(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
             assert np.shape(getattr(found, name)) == wanted.shape
 
 
+@pytest.mark.parametrize("axes", ["NCHW", "HWCN", "CHNW", "NHWC"])
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+def test_statistics_are_of_channels(tmp_path: Path, axes: str, layout: Any) -> None:
+    """Of images stored in any order of axes, of several sizes, too, statistics are of channels."""
+    files = [np.random.default_rng(n).integers(0, 99, (5, 8 + n, 9, 3)) for n in range(2)]
+    paths = [tmp_path / f"{n}.h5" for n in range(2)]
+    for path, images in zip(paths, files, strict=True):
+        with h5py.File(path, "w") as file:
+            file["data"] = np.transpose(images, ["NHWC".index(axis) for axis in axes])
+    names = {"num_dim": "N", "h_dim": "H", "w_dim": "W", "cha_dim": "C"}
+    dims: Any = {name: axes.index(letter) + 1 for name, letter in names.items()}
+    for some in (0, 1):
+        given = {"path": paths[some], "labels_field": None, "layout": layout, **dims}
+        with asyncreader.open(given) as ds:
+            found = ds.statistics()["data"]
+        np.testing.assert_allclose(found.mean, files[some].mean((0, 1, 2)))
+        np.testing.assert_allclose(found.std, files[some].std((0, 1, 2)))
+
+
 def test_statistics_of_encoded_pictures(tmp_path: Path) -> None:
     """Of the decoded pixels, of pictures that differ in size too."""
     images = [*IMAGES[:5], *pictures(4, (13, 30, 3))]

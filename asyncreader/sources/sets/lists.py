@@ -11,7 +11,7 @@ from typing import TypeAlias
 import numpy as np
 
 from ...array_types import Array, Int64
-from ...errors import AsyncReaderError, FormatError
+from ...errors import AsyncReaderError, FormatError, ParamsError
 from ...formats import packed as fmt
 from ...sampling.episodes import FieldRows, Windows, field_count, joined_episodes
 from ...sampling.patches import Patches, joined_volumes
@@ -140,6 +140,8 @@ def _joined_labels(files: Sequence[OpenSet], tables: list[Array | None]) -> Arra
         )
     try:
         return joined_tables(there)
+    except ParamsError:
+        raise
     except ValueError as exc:
         raise FormatError(
             "the files' labels differ in shape",
