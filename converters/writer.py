@@ -134,6 +134,8 @@ class Writer:
         differs in length is a list of n arrays, which are added one by one.
         """
         with self._numbered():
+            for name in {"label", "path"} & fields.keys():
+                raise ParamsError(f"add_many() has no {name}=", hint=f"write {name}s=")
             table = {DATA: _rows(data, DATA)}
             table |= {name: _rows(value, name) for name, value in fields.items()}
             count = len(table[DATA])

@@ -297,4 +297,5 @@ def check_names(names: Sequence[str]) -> None:
                 "not a valid name of a field",
                 found=repr(name),
                 expected="letters, digits, _ and -, and none of data, labels, paths, ...",
+                hint=f"add() takes {name[:-1]}=" if name in ("labels", "paths") else None,
             )
