@@ -20,6 +20,7 @@ from .errors import (
     SourceNotFoundError,
     WorkerError,
 )
+from .late import late_names
 from .version import __version__
 
 if TYPE_CHECKING:
@@ -68,18 +69,4 @@ _LATE = {
     "open": "asyncreader.dataset",
 }
 
-
-def __getattr__(name: str) -> object:
-    if name not in _LATE:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from importlib import import_module
-
-    try:
-        value = globals()[name] = getattr(import_module(_LATE[name]), name)
-    except AttributeError as exc:  # to Python it would say that the name is unknown
-        raise ImportError(f"{_LATE[name]} cannot be loaded: {exc}") from exc
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__ = late_names(globals(), _LATE)

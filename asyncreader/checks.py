@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypeAlias, TypeVar, get_args
 
 from .errors import ParamsError
+from .late import numpy as np
 
 if TYPE_CHECKING:
     from .array_types import Int64
@@ -312,8 +313,6 @@ OFFSETS: Final = Check("text, a dict of texts by field, or False", _offsets)
 
 
 def _size(value: Any) -> tuple[int, int]:
-    import numpy as np
-
     sides = list(value) if isinstance(value, list | tuple) or np.ndim(value) == 1 else []
     if len(sides) != 2:
         side = plain(value)
@@ -331,8 +330,6 @@ def per_channel(divisor: bool = False) -> Check[tuple[float, ...]]:
     """Finite numbers, one for all channels or one for each; a divisor is not 0."""
 
     def take(value: Any) -> tuple[float, ...]:
-        import numpy as np
-
         values = np.atleast_1d(np.asarray(value, np.float64))
         finite = values.ndim == 1 and values.size > 0 and bool(np.isfinite(values).all())
         if not finite or (divisor and bool((values == 0).any())):
@@ -343,8 +340,6 @@ def per_channel(divisor: bool = False) -> Check[tuple[float, ...]]:
 
 
 def _dtype(value: Any) -> str:
-    import numpy as np
-
     dtype = np.dtype(value)
     if dtype.kind not in "buif" or not dtype.isnative or dtype.itemsize > 8:
         raise Wrong('a numeric dtype in native byte order, such as "float32"')
@@ -377,16 +372,12 @@ FILL_MASKED: Final = "say what stands in the place of the masked values: array.f
 
 def check_unmasked(value: object) -> None:
     """Wrong for a masked array, or a list of them."""
-    from numpy.ma import MaskedArray
-
     rows = value if isinstance(value, list | tuple) else (value,)
-    if any(isinstance(one, MaskedArray) for one in rows):
+    if any(isinstance(one, np.ma.MaskedArray) for one in rows):
         raise Wrong("an array without a mask, which would be lost", "masked array", "", FILL_MASKED)
 
 
 def _rows(value: Any) -> Rows:
-    import numpy as np
-
     check_unmasked(value)
     name = (value if isinstance(value, type) else type(value)).__name__
     try:
@@ -406,8 +397,6 @@ def _in_memory(value: Any) -> bool:
     """Whether numpy can look at ``value`` where it lies, such as a tensor of torch: its rows are
     numbered by labels (pandas), or it has a dtype of its own. zarr's arrays, which numpy would read
     as a whole, have numpy's dtypes."""
-    import numpy as np
-
     if isinstance(value, np.ndarray | type) or not hasattr(value, "__array__"):
         return False
     return hasattr(value, "iloc") or not isinstance(getattr(value, "dtype", None), np.dtype)
@@ -452,8 +441,6 @@ DATA: Final = Check("an array", _data, "object")
 
 
 def _subset(value: Any) -> str | slice | Int64:
-    import numpy as np
-
     if isinstance(value, str):
         return value
     if isinstance(value, slice):

@@ -25,7 +25,7 @@ import numpy as np
 
 from .array_types import Bools, Int64
 from .batch import Array
-from .errors import ParamsError, ReaderClosedError
+from .errors import ParamsError, ReaderClosedError, closed_on_error
 from .moments import FieldStatistics
 from .opened import Opened, Rows, is_number, number_of, numbers_of, threads_for
 from .params import PARAMETERS, Given, ReaderKeywords, ReaderParams, given_params, parse_params
@@ -419,11 +419,8 @@ def open(
     p = build.rooted(parse_params(given, {}))
     rooted = {name: getattr(p, name) for name in given}
     made: Dataset[S] = Dataset(p, rooted, as_dict)
-    try:
+    with closed_on_error([made]):
         made._now().check()
-    except BaseException:
-        made.close()
-        raise
     return made
 
 

@@ -19,8 +19,8 @@ AsyncReaderError
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
-from typing import TypedDict, Unpack
+from collections.abc import Callable, Iterable, Iterator
+from typing import Protocol, TypedDict, Unpack
 
 __all__ = [
     "AsyncReaderError",
@@ -221,6 +221,24 @@ def located(
             with contextlib.suppress(AsyncReaderError):  # where the file cannot be read
                 exc.key = key()
         exc.source_path = source_path if exc.source_path is None else exc.source_path
+        raise
+
+
+class Closes(Protocol):
+    """What can be closed."""
+
+    def close(self) -> object:
+        """Close it."""
+
+
+@contextlib.contextmanager
+def closed_on_error(opened: Iterable[Closes]) -> Iterator[None]:
+    """Close all that is in ``opened`` by then, if an error or Ctrl-C passes here."""
+    try:
+        yield
+    except BaseException:
+        for one in opened:
+            one.close()
         raise
 
 

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from asyncreader.late import late_names
+
 if TYPE_CHECKING:
     from .pack import convert
     from .report import ConvertReport
@@ -16,17 +18,10 @@ __all__ = ["ConvertReport", "Writer", "convert"]
 
 #: Names whose modules import the image libraries. They are imported on first use (PEP 562), so that
 #: ``asyncreader convert --help`` starts fast.
-_LATE = {"ConvertReport": "report", "Writer": "writer", "convert": "pack"}
+_LATE = {
+    "ConvertReport": "converters.report",
+    "Writer": "converters.writer",
+    "convert": "converters.pack",
+}
 
-
-def __getattr__(name: str) -> object:
-    if name not in _LATE:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from importlib import import_module
-
-    value = globals()[name] = getattr(import_module(f"{__name__}.{_LATE[name]}"), name)
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__ = late_names(globals(), _LATE)

@@ -75,19 +75,25 @@ def read_of(value: Any) -> ReaderParams | None:
     return reading_params(os.curdir, value)
 
 
+def check_field(name: object) -> None:
+    """ParamsError for a name that no field can have."""
+    from asyncreader.formats.packed import is_field_name
+
+    if not isinstance(name, str) or not is_field_name(name):
+        raise ParamsError(
+            "not a valid name of a field",
+            found=repr(name),
+            expected="letters, digits, _ and -, and none of data, labels, paths, ...",
+        )
+
+
 def fields_of(value: Any) -> tuple[tuple[str, str], ...]:
     """The name and the folder of each field."""
-    from asyncreader.formats.packed import is_field_name
     from asyncreader.sources.urls import absolute, is_url, without_secrets
 
     folders = []
     for name, given in value.items():
-        if not isinstance(name, str) or not is_field_name(name):
-            raise ParamsError(
-                "not a valid name of a field",
-                found=repr(name),
-                expected="letters, digits, _ and -, and none of data, labels, paths, ...",
-            )
+        check_field(name)
         try:
             folder = _path(given)
         except (TypeError, ValueError):

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ..late import late_names
+
 if TYPE_CHECKING:
     from .enqueuer import GeneratorEnqueuer, OrderedEnqueuer, get_batch
     from .hdf5matrix import HDF5Matrix
@@ -29,27 +31,13 @@ __all__ = [
 #: Loaded when first asked for (PEP 562): a spawned worker imports its user's module, and that this
 #: package, but needs none of the parent's side.
 _LATE = {
-    "GeneratorEnqueuer": "enqueuer",
-    "HDF5Matrix": "hdf5matrix",
-    "OrderedEnqueuer": "enqueuer",
-    "ParaLoad": "paraload",
-    "Sequence": "jobs",
-    "get_batch": "enqueuer",
-    "iter_minibatches": "minibatches",
+    "GeneratorEnqueuer": "asyncreader.faces.enqueuer",
+    "HDF5Matrix": "asyncreader.faces.hdf5matrix",
+    "OrderedEnqueuer": "asyncreader.faces.enqueuer",
+    "ParaLoad": "asyncreader.faces.paraload",
+    "Sequence": "asyncreader.faces.jobs",
+    "get_batch": "asyncreader.faces.enqueuer",
+    "iter_minibatches": "asyncreader.faces.minibatches",
 }
 
-
-def __getattr__(name: str) -> object:
-    if name not in _LATE:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from importlib import import_module
-
-    try:
-        value = globals()[name] = getattr(import_module(f"{__name__}.{_LATE[name]}"), name)
-    except AttributeError as exc:  # to Python it would say that the name is unknown
-        raise ImportError(f"{__name__}.{_LATE[name]} cannot be loaded: {exc}") from exc
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__ = late_names(globals(), _LATE)

@@ -14,6 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, Self, TypeAlias, TypeVar, cast
 
 from ..errors import NothingQueuedError, ParamsError
+from ..late import numpy as np
 from ..pipeline.owners import RingSlot
 from ..pipeline.ring import Ring
 from ..system.signals import after_this
@@ -329,8 +330,6 @@ def _epochs(
     sequence: Any, shuffle: bool, seed: int, ring: Ring[RingSlot], processes: WorkerGroup | None
 ) -> Iterator[tuple[int, tuple[int, int | None]]]:
     """(lane, (index, seed of the batch)) of all batches, epoch after epoch."""
-    import numpy as np
-
     from ..keyed_random import STREAM_POSTPROCESS, key_of
     from ..sampling.samplers import Sequential, Shuffled
 

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from ..array_types import Int64
 from ..checks import FILE
-from ..errors import ParamsError, ReaderClosedError
+from ..errors import ParamsError, ReaderClosedError, closed_on_error
 from ..pixels.specs import OutputSpec
 from ..pixels.transform import RowTransform
 from ..sources import Request, Source, absolute, open_source, read_stored
@@ -41,7 +41,7 @@ class HDF5Matrix:
         # axes as stored: nothing here asks which of them are height and width
         fields = Request(data=dataset, labels=None, dims=(1, 2, 3, 4), offsets=False)
         source = open_source(datapath, fields, expect="HDF5")
-        try:
+        with closed_on_error([source]):
             facts, spec = source.facts, source.spec
             if spec.encoded or spec.shape is None or spec.ragged:
                 raise ParamsError(
@@ -59,9 +59,6 @@ class HDF5Matrix:
                     expected=f"something within 0 to {facts.count}",
                 )
             self._fill = RowTransform(spec, OutputSpec(layout=f"N{spec.axes or ''}"), facts.path)
-        except BaseException:
-            source.close()
-            raise
         self._source: Source | None = source.first
         self.normalizer = normalizer
         self._sample = np.asarray(self[0:1])

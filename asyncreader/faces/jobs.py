@@ -15,6 +15,7 @@ from multiprocessing.reduction import ForkingPickler
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeAlias, TypeVar
 
 from ..errors import ParamsError
+from ..late import numpy as np
 from ..system.signals import end_with_parent
 
 if TYPE_CHECKING:
@@ -115,8 +116,6 @@ def _next(iterator: Iterator[Any]) -> Any:
 
 def seed_everything(seed: int) -> None:
     """Seed the global generators of ``random`` and ``numpy.random`` in this process."""
-    import numpy as np
-
     random.seed(seed)
     np.random.seed(seed % (1 << 32))
 

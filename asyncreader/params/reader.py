@@ -22,6 +22,7 @@ from typing import (
 
 from .. import checks
 from ..checks import one_of, optional, or_auto, whole
+from ..late import numpy as np
 from ..pixels.augment.options import between, span
 from ..pixels.augment.parse import AUGMENT
 from ..sampling import Shuffle
@@ -43,7 +44,6 @@ from .windows import (
 )
 
 if TYPE_CHECKING:
-    import numpy as np
     import numpy.typing as npt
 
     from ..array_types import Float64, Int64
@@ -721,8 +721,6 @@ class ReaderParams:
 
     @property
     def _wanted(self) -> OutputSpec:
-        import numpy as np
-
         from ..pixels.specs import OutputSpec
 
         values: dict[str, Any] = {}
@@ -735,18 +733,8 @@ class ReaderParams:
                     own[name] = np.dtype(one) if name == "dtype" else one
         return OutputSpec(
             **values,
+            **{name: getattr(self, name) for name in _OF_ROWS},
             by_field=by_field,
-            layout=self.layout,
-            contiguous=self.contiguous,
-            size=self.size,
-            crop=self.crop,
-            crop_ratio=self.crop_ratio,
-            crop_area=self.crop_area,
-            crop_aspect=self.crop_aspect,
-            crop_padding=self.crop_padding,
-            padding_mode=self.padding_mode,
-            interpolation=self.interpolation,
-            flip=self.flip,
             boxes=self.boxes_field,
             keypoints=self.keypoints_field,
             steps=self.augment or (),
@@ -755,6 +743,12 @@ class ReaderParams:
 
 #: The declarations, by name.
 PARAMETERS: Final[dict[str, Parameter]] = declared(ReaderParams)
+
+#: Parameters that say what rows are wanted, by their names in OutputSpec.
+_OF_ROWS: Final = (
+    *("layout", "contiguous", "size", "crop", "crop_ratio", "crop_area", "crop_aspect"),
+    *("crop_padding", "padding_mode", "interpolation", "flip"),
+)
 
 #: Parameters whose values may have no hash; equal ones of the others have equal hashes.
 _UNHASHED: Final = (
@@ -771,8 +765,6 @@ def _equal(a: object, b: object) -> bool:
         return False
     if isinstance(a, dict) and isinstance(b, dict):
         return list(a) == list(b) and all(_equal(a[name], b[name]) for name in a)
-    import numpy as np
-
     if isinstance(a, np.ndarray) and isinstance(b, np.ndarray):
         alike = a.dtype == b.dtype and a.shape == b.shape
         return alike and bool(np.array_equal(a, b, equal_nan=a.dtype.kind in "fc"))

@@ -7,14 +7,13 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from ..checks import FINITE, PATHS, Check, Wrong, check_unmasked
+from ..late import numpy as np
 
 if TYPE_CHECKING:
     from ..array_types import Float64
 
 
 def _weights(value: Any) -> Literal["balanced"] | Float64:
-    import numpy as np
-
     if isinstance(value, str) and value == "balanced":
         return "balanced"
     check_unmasked(value)

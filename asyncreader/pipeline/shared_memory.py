@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..array_types import Array, UInt8
-from ..errors import ParamsError
+from ..errors import ParamsError, closed_on_error
 from ..system.memory import PAGE, map_file, shared_file
 
 
@@ -33,11 +33,8 @@ class Arena:
                 hint="free some space in memory (/dev/shm) or in the folder of TMPDIR, or "
                 'workers="thread"',
             ) from exc
-        try:
+        with closed_on_error([self]):
             self._map()
-        except BaseException:
-            self.close()
-            raise
         self._used = 0
 
     def _map(self) -> None:

@@ -59,10 +59,14 @@ def groups(sizes: list[int], most: int) -> Iterator[slice]:
         yield slice(first, len(sizes))
 
 
-class _Planned:
-    """Images of which one compiled call plans what is decoded, and what is made of that. Nothing is
-    planned of those that must go by :func:`put_views`. The arguments are those of
-    :func:`put_planned`."""
+class Planned:
+    """Plain JPEGs or 4:2:0 planes, of which one compiled call plans what is decoded, and what is
+    made of that in ``rows`` of ``out``. Nothing is planned of those that must go by
+    :func:`put_views`.
+
+    ``finish``: what is done with pictures that are cropped and resized, where there are steps.
+    ``crops`` and ``flips``: as RowTransform.draws gives them.
+    """
 
     def __init__(
         self,
@@ -72,8 +76,9 @@ class _Planned:
         flips: UInt8 | None,
         out: Array,
         rows: Int64,
-        finish: Finish | None,
+        finish: Finish | None = None,
     ) -> None:
+        started = time.perf_counter()
         assert fill.method is not None
         self._fill, self._images, self._out, self._rows = fill, images, out, rows
         self._finish = finish
@@ -101,6 +106,7 @@ class _Planned:
         self._scratch = SCRATCH.take("decode", 3 * most)
         self._plan[:, 0] = self._place = address_of(self._scratch)
         self._lines = self._plan[:, 1:].tolist()
+        self._seconds = time.perf_counter() - started
 
     def _plan_all(self, *given: object) -> None:
         """Write the lines of the plan: see twins.PLAN."""
@@ -118,8 +124,24 @@ class _Planned:
         elif self._resized is not None:
             self._fill.finish_resized(self._resized, self._out, self._rows[k : k + 1])
 
+    def put_all(self, meter: Meter) -> Iterator[int]:
+        """Fill all rows. Yields in turn the number of each image that must go by
+        :func:`put_views`; ends when the reader is closed."""
+        decode, put, seconds, clock = self.decode, self.put, self._seconds, time.perf_counter
+        for k in range(self._rows.size):
+            if meter.stopped:
+                break
+            started = clock()
+            good = decode(k)
+            seconds += clock() - started
+            if good:
+                put(k)
+            else:
+                yield k
+        meter.seconds["decode"] += seconds
 
-class _Jpegs(_Planned):
+
+class _Jpegs(Planned):
     """Plain JPEGs, but for those that EXIF or XMP may turn. The bytes may change meanwhile: the
     decoder reads the header again, and what it gives is compared with what is planned."""
 
@@ -152,7 +174,7 @@ class _Jpegs(_Planned):
             super().put(k)
 
 
-class _Planes(_Planned):
+class _Planes(Planned):
     """4:2:0 planes: two compiled calls for each, of what is cut out."""
 
     def _plan_all(self, *given: object) -> None:
@@ -170,38 +192,9 @@ class _Planes(_Planned):
         return True
 
 
-def put_planned(
-    fill: RowTransform,
-    images: Images,
-    crops: Float64 | None,
-    flips: UInt8 | None,
-    out: Array,
-    rows: Int64,
-    meter: Meter,
-    finish: Finish | None = None,
-) -> Iterator[int]:
-    """Fill ``rows`` of ``out`` from plain JPEGs or 4:2:0 planes. Yields in turn the number of each
-    image that must go by :func:`put_views`; ends when the reader is closed.
-
-    ``finish``: what is done with pictures that are cropped and resized, where there are steps.
-    ``crops`` and ``flips``: as RowTransform.draws gives them.
-    """
-    clock = time.perf_counter
-    started = clock()
-    kind = _Planes if fill.stored.encoding == planes.YUV420 else _Jpegs
-    planned = kind(fill, images, crops, flips, out, rows, finish)
-    decode, put, seconds = planned.decode, planned.put, clock() - started
-    for k in range(rows.size):
-        if meter.stopped:
-            break
-        started = clock()
-        good = decode(k)
-        seconds += clock() - started
-        if good:
-            put(k)
-        else:
-            yield k
-    meter.seconds["decode"] += seconds
+def planned(fill: RowTransform) -> type[Planned]:
+    """What plans the images of a field."""
+    return _Planes if fill.stored.encoding == planes.YUV420 else _Jpegs
 
 
 class RowView(NamedTuple):

@@ -27,7 +27,7 @@ from ..errors import (
 from ..stats import Meter
 from ..system.memory import address_of
 from . import kernels
-from .encoded import PLANNED_BYTES, Images, RowView, groups, put_planned, put_views
+from .encoded import PLANNED_BYTES, Images, RowView, groups, planned, put_views
 from .fill_tables import LEAST_HASHED, ROW_BYTES
 from .lengths import Stretches, too_long
 from .row_filler import RowFiller
@@ -173,6 +173,27 @@ class Writer(Protocol):
         """The samples ``which`` are bad for one reason."""
 
 
+class NumberWriter:
+    """What writers of a data set's numbers share: it lies in one file, and its numbers are neither
+    encoded nor samples of different length."""
+
+    in_place: Final = None
+
+    def of_file(self, origin: Origin, first: int, positions: Int64, local: Int64) -> Writer:
+        raise NotImplementedError
+
+    def raw(self, i: int, sample: Array, stored: UInt8 | None = None) -> None:
+        raise NotImplementedError
+
+    def encoded(self, store: RowStore, offsets: Int64, sizes: Int64) -> None:
+        raise NotImplementedError
+
+    def values(
+        self, origin: Origin, starts: Int64, lengths: Int64, runs: Runs | None = None
+    ) -> Iterator[Writer]:
+        raise NotImplementedError
+
+
 class RowWriter:
     """Writes samples of one field, for one read in one thread.
 
@@ -276,10 +297,10 @@ class RowWriter:
     def encoded(self, store: RowStore, offsets: Int64, sizes: Int64) -> None:
         """Decode all samples of the job, until the reader is closed: see :class:`Writer`."""
         fill, check = self.fill, self._check
-        planned = fill.method is not None
-        address = store.address(int(sizes.sum())) if planned else 0
-        crops, flips = self._draws() if planned else (None, None)
-        for some in groups(sizes.tolist(), PLANNED_BYTES if planned else 0):
+        together = fill.method is not None
+        address = store.address(int(sizes.sum())) if together else 0
+        crops, flips = self._draws() if together else (None, None)
+        for some in groups(sizes.tolist(), PLANNED_BYTES if together else 0):
             if self.meter.stopped:
                 return
             bad: list[int] = []
@@ -288,13 +309,14 @@ class RowWriter:
             else:
                 images = Images(store.view, address, offsets[some], sizes[some])
             left: Iterable[int] = range(some.stop - some.start)
-            if planned:
+            if together:
                 crop = None if crops is None else crops[some]
                 flip = None if flips is None else flips[some]
                 rows = self.job.rows[some]
                 finish = partial(self._finish, range(some.start, some.stop))
                 stepped = finish if fill.wanted.steps else None
-                left = put_planned(fill, images, crop, flip, self.out, rows, self.meter, stepped)
+                made = planned(fill)(fill, images, crop, flip, self.out, rows, stepped)
+                left = made.put_all(self.meter)
             for k in left:
                 if k not in bad:
                     self._decode(some.start + k, images[k])

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, MutableMapping
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Final, Protocol, TypeAlias, runtime_checkable
 
@@ -26,6 +27,7 @@ ImageShape: TypeAlias = tuple[int, ...]
 _STREAM: Final = 0x5354
 
 
+@dataclass(eq=False, repr=False)
 class Row:
     """The sample that a step works on.
 
@@ -35,21 +37,12 @@ class Row:
     by its name; ``frame``: (H, W) of its picture as it is stored, for boxes and keypoints.
     """
 
-    def __init__(
-        self,
-        record: int,
-        position: int,
-        label: Array | None,
-        key: int,
-        seconds: MutableMapping[str, float],
-        frame: tuple[int, int] | None = None,
-    ) -> None:
-        self.record = record
-        self.position = position
-        self.label = label
-        self.key = key
-        self.seconds = seconds
-        self.frame = frame
+    record: int
+    position: int
+    label: Array | None
+    key: int
+    seconds: MutableMapping[str, float]
+    frame: tuple[int, int] | None = None
 
     @cached_property
     def draws(self) -> Draws:

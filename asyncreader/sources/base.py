@@ -181,18 +181,12 @@ class OneFile(Source, Protocol):
 class BaseSource:
     """The code that sources of one file share: errors name the file and the record."""
 
-    def __init__(
-        self,
-        facts: SetFacts,
-        index: FieldIndex,
-        file: ByteFile | None,
-        store: ByteStore | None = None,
-    ) -> None:
-        """``store``: where bytes are read from, unless it is the file's, or memory without one."""
+    def __init__(self, facts: SetFacts, index: FieldIndex, file: ByteFile | None) -> None:
         self.facts = facts
         self.index = index
         self.file = file
-        self.store: ByteStore = store or (MemoryStore() if file is None else file.store)
+        #: where bytes are read from
+        self.store: ByteStore = MemoryStore() if file is None else file.store
         self.spec = index.spec
         self.checksums = index.checksums
 

@@ -16,7 +16,7 @@ from typing import Any, Generic, Protocol, TypeAlias, TypeVar, runtime_checkable
 import numpy as np
 
 from ..array_types import Array, Int64
-from ..errors import DecodeError, FormatError, ParamsError, SampleError
+from ..errors import DecodeError, FormatError, ParamsError, SampleError, closed_on_error
 from ..pixels.augment.base import along
 from ..pixels.lengths import Stretches, too_long
 from ..pixels.masks import decode_values
@@ -75,13 +75,9 @@ class SetIndex:
         """The set, open. Nothing stays open if a field fails: FormatError if a file was replaced
         or changed."""
         parts: list[Source] = []
-        try:
+        with closed_on_error(parts):
             parts.extend(one.open(self.facts) for one in self.fields.values())
             return OpenSet(self, parts)
-        except BaseException:
-            for part in parts:
-                part.close()
-            raise
 
 
 def joined_fields(fields: Mapping[str, SetIndex]) -> SetIndex:
@@ -121,13 +117,10 @@ def _check_extents(first_name: str, first: SetIndex, name: str, one: SetIndex) -
 
 def open_file(file: File, index: Callable[[File], SetIndex]) -> OpenSet:
     """The set that ``index`` finds in ``file``, which is closed if that fails."""
-    try:
+    with closed_on_error([file]):
         found = index(file)
         fields = found.fields.values()
         return OpenSet(found, [one.storage.serve(found.facts, one, file) for one in fields])
-    except BaseException:
-        file.close()
-        raise
 
 
 def index_set(fields: Request, index: Callable[[Request], SetIndex]) -> SetIndex:
@@ -355,7 +348,7 @@ class OpenSet:
             records = self.windows.stored(name, job.records)[0]
             return read_field(part, job._replace(records=records), fills, outs, meter)
         (out,) = outs  # windows have no views
-        rule = self.windows.reach(name), self.windows.episodes.fields.get(name)
+        rule = self._rule(name)
         if rule not in made:
             made[rule] = self._rows_of_windows(name, job)
         each, zeroed = made[rule]
@@ -369,16 +362,35 @@ class OpenSet:
     def _rows_of_windows(self, name: str, job: RowJob) -> tuple[RowJob, Int64]:
         """The rows of the samples' windows that are read, and those of the slot that are zeros."""
         assert self.windows is not None
-        records = self.windows.stored(name, job.records)[0]
-        count, width = records.shape
+        records, count = self.windows.records(name, job.records), job.records.size
+        width = records.size // count
         rows = (job.rows[:, None] * width + np.arange(width)).reshape(-1)
         each = job.pick(np.repeat(np.arange(count), width))
-        each = each._replace(records=records.reshape(-1), rows=rows)
-        zeroed = self.windows.zeroed(name, job.records)
-        if zeroed is None or not zeroed.any():
-            return each, rows[:0]
-        flat = zeroed.reshape(-1)
-        return each.pick(~flat), rows[flat]
+        each = each._replace(records=records, rows=rows)
+        zeroed = records < 0
+        return (each.pick(~zeroed), rows[zeroed]) if zeroed.any() else (each, rows[:0])
+
+    def _rule(self, name: str) -> _Rule:
+        """What the rows of a field in windows follow from."""
+        assert self.windows is not None
+        return self.windows.reach(name), self.windows.episodes.fields.get(name)
+
+    def own_records(self, records: Int64) -> tuple[Int64, ...]:
+        """The rows that each field has of samples, by its own numbers: (B * W,) of windows, -1 for
+        zeros."""
+        if self.windows is None:
+            return (records,) * len(self.names)
+        made = {self._rule(name): name for name in self.names}
+        found = {rule: self.windows.records(name, records) for rule, name in made.items()}
+        return tuple(found[self._rule(name)] for name in self.names)
+
+    def in_memory(self, size: int) -> bool:
+        """Whether ``size`` bytes of raw rows of all fields can be copied from memory now."""
+        each = -(-size // len(self.parts))
+        for part in self.parts:  # noqa: SIM110 - each batch asks, and all() takes longer
+            if not part.in_memory(each):
+                return False
+        return True
 
     def _read_whole(
         self,

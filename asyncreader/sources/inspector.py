@@ -14,7 +14,15 @@ from ..array_types import Array, Bools, Int64, UInt8, UInt64
 from ..errors import DecodeError, SampleError
 from ..pixels import codec
 from ..pixels.lengths import TOGETHER
-from ..pixels.rows import SKIP_HINT, Origin, RowJob, RowStore, Runs, Writer, checksum_error
+from ..pixels.rows import (
+    SKIP_HINT,
+    NumberWriter,
+    Origin,
+    RowJob,
+    RowStore,
+    Runs,
+    checksum_error,
+)
 from ..pixels.specs import SampleSpec
 from ..stats import Meter
 from ..system.memory import address_of
@@ -104,12 +112,11 @@ class _OneSample:
         return data
 
 
-class _Values:
+class _Values(NumberWriter):
     """A :class:`Writer` that keeps values of one sample as they are stored, in ``memory``, uint8
     (n, bytes of a value)."""
 
     stopped: Final = False
-    in_place: Final = None
 
     def __init__(self, origin: Origin, records: Int64, memory: UInt8) -> None:
         rows = np.arange(records.size)
@@ -118,23 +125,12 @@ class _Values:
         self.memory = memory
         self._origin = origin
 
-    def of_file(self, origin: Origin, first: int, positions: Int64, local: Int64) -> Writer:
-        raise NotImplementedError  # values lie in one file
-
     def raw(self, i: int, sample: Array, stored: UInt8 | None = None) -> None:
         self.memory[i] = np.frombuffer(sample.tobytes(), np.uint8)
-
-    def encoded(self, store: RowStore, offsets: Int64, sizes: Int64) -> None:
-        raise NotImplementedError  # values are numbers
 
     def bulk(self, store: RowStore, offsets: Int64, which: Int64 | Bools | None = None) -> None:
         rows = self.job.rows if which is None else self.job.rows[which]
         store.gather(offsets, self.memory.shape[1], address_of(self.memory), rows)
-
-    def values(
-        self, origin: Origin, starts: Int64, lengths: Int64, runs: Runs | None = None
-    ) -> Iterator[Writer]:
-        raise NotImplementedError  # values are alike
 
     def fail(self, i: int, error: SampleError) -> None:
         error.hint = error.hint or SKIP_HINT

@@ -6,7 +6,7 @@ import contextlib
 import glob
 import os
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, TypeAlias
@@ -21,6 +21,7 @@ from ..errors import (
     ParamsError,
     SourceError,
     SourceNotFoundError,
+    closed_on_error,
 )
 from ..formats import packed as fmt
 from ..formats.manifest import CONTAINERS, Manifest, manifest_path, read_manifest
@@ -173,17 +174,6 @@ def open_whole(path: Paths, fields: Request | None = None, *, io: str = "auto") 
     return _open(path, replace(fields or Request(), others=None), io)
 
 
-@contextlib.contextmanager
-def _all_or_none(opened: Iterable[OpenSet]) -> Iterator[None]:
-    """Close all of them if an error comes in between."""
-    try:
-        yield
-    except BaseException:
-        for one in opened:
-            one.close()
-        raise
-
-
 def _open(path: Paths, fields: Request, io: str, expect: str | None = None) -> OpenSet:
     """Open packed files as one set of the fields that are asked for.
 
@@ -206,7 +196,7 @@ def _open(path: Paths, fields: Request, io: str, expect: str | None = None) -> O
             return many
     files: list[OpenSet] = []
     empty: list[NoSamplesError] = []
-    with _all_or_none(files):
+    with closed_on_error(files):
         try:
             for name in names:
                 try:
@@ -292,11 +282,8 @@ def _open_named(name: str, fields: Request, io: str, expect: str | None) -> Iter
         _expect(expect, remote.facts.container, name)
         return
     found = sniff(name, io)
-    try:
+    with closed_on_error([found]):
         _expect(expect, found.container, name)
-    except BaseException:
-        found.close()
-        raise
     if found.manifest is not None and fields.cut is not None:
         yield from volumes_of_shards(*found.manifest, fields, io=io)
     elif found.manifest is not None:
@@ -361,7 +348,7 @@ def open_reader_source(p: ReaderParams) -> OpenSet:
         return _with_several(p, p.labels_field)
     if p.labels is not None and (p.data is None or p.episodes is not None):
         found = open_reader_source(replace(p, labels=None, labels_field=None))
-        with _all_or_none([found]):
+        with closed_on_error([found]):
             return OpenSet(with_labels(found, p.labels), found.parts)
     names, fields = p.field_names, fields_of(p)
     if p.mix is not None:
@@ -371,7 +358,7 @@ def open_reader_source(p: ReaderParams) -> OpenSet:
             )
         fields = replace(fields, others=() if names is None else names[1:])
         sets: list[OpenSet] = []
-        with _all_or_none(sets):
+        with closed_on_error(sets):
             for path in p.mix:
                 sets.append(_open(path, fields, p.io))
             for opened in sets:
@@ -385,7 +372,7 @@ def open_reader_source(p: ReaderParams) -> OpenSet:
         plain = names is None and p.columns is None and found.windows is None
         if plain and not fields.windowed and not p.episodes and p.patch is None:
             return found
-        with _all_or_none([found]):
+        with closed_on_error([found]):
             return _named(p, found)
     stored = _stored(p) if names is not None else (fmt.DATA,)
     if isinstance(p.data, dict) and p.data_field == fmt.DATA:
@@ -397,7 +384,7 @@ def open_reader_source(p: ReaderParams) -> OpenSet:
         asked = replace(asked, lead=2)
     given: dict[str, Any] = p.data if isinstance(p.data, dict) else {fmt.DATA: p.data}
     arrays: dict[str, OpenSet] = {}
-    with _all_or_none(arrays.values()):
+    with closed_on_error(arrays.values()):
         arrays[stored[0]] = _open_array(p, given, p.labels, asked)
         for one in asked.also(arrays[stored[0]].spec, ()):
             arrays[one.data] = _open_array(p, given, None, one)
@@ -416,7 +403,7 @@ def open_reader_source(p: ReaderParams) -> OpenSet:
 def _with_several(p: ReaderParams, names: tuple[str, ...]) -> OpenSet:
     """The set with several labels: each is found, joined and numbered as it is alone."""
     found = open_reader_source(replace(p, labels_field=names[0]))
-    with _all_or_none([found]):
+    with closed_on_error([found]):
         tables: dict[str, Array] = {}
         for name in names:
             one = found if not tables else open_reader_source(replace(p, labels_field=name))

@@ -13,7 +13,7 @@ from ..errors import FormatError, ParamsError, SampleError
 from ..params import ReaderParams
 from ..pixels.rows import E, Writer
 from .base import BaseSource, FieldIndex, SetFacts, Source
-from .bytestore import ByteFile, MemoryStore
+from .bytestore import ByteFile
 from .extents import ExtentSource, RunExtents
 from .fields import OpenSet
 from .request import no_field
@@ -47,8 +47,7 @@ class RaggedSource(BaseSource):
     def __init__(
         self, facts: SetFacts, index: FieldIndex, file: ByteFile | None, values: Source
     ) -> None:
-        store = MemoryStore() if file is None else file.store
-        super().__init__(facts, index, file, store)
+        super().__init__(facts, index, file)
         assert index.offsets is not None
         self.offsets = index.offsets
         self._values = values

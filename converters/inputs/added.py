@@ -14,7 +14,7 @@ import numpy as np
 from asyncreader.array_types import Array, Int64
 from asyncreader.checks import FILL_MASKED
 from asyncreader.errors import ParamsError
-from asyncreader.formats.packed import DATA, MOST_AXES, NUMBER_DTYPES, is_field_name
+from asyncreader.formats.packed import DATA, MOST_AXES, NUMBER_DTYPES
 
 from ..temp_tables import Numbers, PathOf, Strings
 from .samples import Samples
@@ -243,13 +243,9 @@ class AddedSamples(Samples):
         self.count = 0  # it is not known
         self.encoding, self.channels, self.notes = encoding, 3, ()
         self.fields = tuple(form.name for form in forms)
-        self._encodings = tuple(encodings)
+        self.encodings = tuple(encodings)
         self.labels: AddedLabels | None = None
         self._names: Strings | None = None
-
-    @property
-    def encodings(self) -> tuple[str, ...]:
-        return self._encodings
 
     @property
     def label_kind(self) -> str:  # type: ignore[override]
@@ -287,15 +283,3 @@ class AddedSamples(Samples):
             self.labels.close()
         if self._names is not None:
             self._names.close()
-
-
-def check_names(names: Sequence[str]) -> None:
-    """ParamsError for a name that no field can have."""
-    for name in names:
-        if not is_field_name(name):
-            raise ParamsError(
-                "not a valid name of a field",
-                found=repr(name),
-                expected="letters, digits, _ and -, and none of data, labels, paths, ...",
-                hint=f"add() takes {name[:-1]}=" if name in ("labels", "paths") else None,
-            )

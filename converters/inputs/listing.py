@@ -12,7 +12,13 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from asyncreader.array_types import Array, Int64, UInt64
-from asyncreader.errors import FormatError, SampleError, SourceError, SourceNotFoundError
+from asyncreader.errors import (
+    FormatError,
+    SampleError,
+    SourceError,
+    SourceNotFoundError,
+    closed_on_error,
+)
 from asyncreader.sources.urls import is_url
 
 from ..temp_tables import Numbered, Numbers, Strings
@@ -98,7 +104,7 @@ def scan(
     """
     tree = open_origin(root, follow_links, exclude)
     builder = _Builder(tree, skip_bad, splits_from_folders)
-    try:
+    with closed_on_error([tree, builder.paths, builder.stamps]):
         if labels is not None:
             with text_file(labels) as file:
                 return builder.by_csv(labels, file, classes, columns)
@@ -107,11 +113,6 @@ def scan(
         if splits_from_folders:
             return builder.by_split_folders(classes)
         return builder.by_folder(classes, classes_from_folders)
-    except BaseException:
-        tree.close()
-        builder.paths.close()
-        builder.stamps.close()
-        raise
 
 
 class _Builder:

@@ -23,6 +23,7 @@ from asyncreader.errors import (
     SampleError,
     SourceError,
     SourceNotFoundError,
+    closed_on_error,
     located,
 )
 from asyncreader.formats.packed import FIELD_DTYPES
@@ -66,18 +67,14 @@ class MaskFolder:
         tree = Tree(folder, follow_links)
         paths, extra = Strings(), Counter[str]()
         missing, first = 0, b""
-        try:
+        with closed_on_error([paths]):
             for record in sorted_records(_matched(name, tree, pictures, extra)):
                 paths.append(record[_NUMBER.size :])
                 if len(record) == _NUMBER.size:
                     first = first or pictures[paths.count - 1]
                     missing += 1
-        except BaseException:
-            paths.close()
-            raise
-        if missing and not skip_bad:
-            paths.close()
-            raise _missing(name, tree, first, missing)
+            if missing and not skip_bad:
+                raise _missing(name, tree, first, missing)
         return cls(name, tree, paths.freeze(), extra[name])
 
     def fetch(

@@ -6,14 +6,14 @@ import os
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
 import xxhash
 
 from asyncreader.array_types import Array, Int64
-from asyncreader.errors import FormatError, ParamsError, SourceError, located
+from asyncreader.errors import FormatError, ParamsError, SourceError, closed_on_error, located
 from asyncreader.formats import packed as fmt
 from asyncreader.formats.manifest import manifest_path
 from asyncreader.formats.packed import ENCODINGS, digest, is_field_name
@@ -21,7 +21,6 @@ from asyncreader.pixels.masks import decode_values
 from asyncreader.pixels.planes import YUV420
 from asyncreader.pixels.specs import SampleSpec
 from asyncreader.pixels.transform import decode_sample
-from asyncreader.sampling.within import subset_count
 from asyncreader.sources import (
     Inspector,
     OpenSet,
@@ -37,7 +36,6 @@ from asyncreader.sources.hdf5.sparse import SparseRows
 from asyncreader.sources.lmdb.file import lmdb_data_file
 from asyncreader.sources.request import NAME_AXES
 from asyncreader.sources.sets.joined import Joined
-from asyncreader.sources.splits import split_rows
 from asyncreader.sources.subset import resolve_subset
 from asyncreader.sources.urls import is_url
 
@@ -58,7 +56,8 @@ from ..ordered_pool import RUN
 from ..temp_tables import PathOf, Strings
 from .masks import stored_values
 from .object_store import holds_set
-from .samples import Samples, Splits
+from .samples import Samples
+from .splits import SHARED, kept_splits
 
 
 class _Prefetched(threading.local):
@@ -79,11 +78,8 @@ class PackedSamples(Samples):
         else:
             self._source = open_whole(options.src, None if read is None else fields_of(read))
         self._inspector = Inspector(self._source.first)
-        try:
+        with closed_on_error([self._source]):
             self._prepare(options)
-        except BaseException:
-            self._source.close()
-            raise
 
     def _prepare(self, options: Options) -> None:
         self._source.check_rows("a conversion")
@@ -141,11 +137,9 @@ class PackedSamples(Samples):
         source, count = self._source, self._source.facts.count
         if source.windows is not None or not source.splits:
             return ()
-        rows = split_rows(source.splits, count)
-        sizes = (subset_count(records, count) for records in source.splits.values())
-        if sum(sizes) > np.count_nonzero(rows >= 0):
-            return ("the splits of the source share samples, so they are left out",)
-        splits = Splits(tuple(source.splits), rows)
+        splits = kept_splits(source.splits, count)
+        if splits is None:
+            return (SHARED,)
         self.splits = splits if self._records is None else splits.of(self._records)
         return ()
 
@@ -159,7 +153,7 @@ class PackedSamples(Samples):
         chosen = "" if self._records is None else digest(self._records)
         return f"{fingerprint(self._source)} {chosen}"
 
-    @property
+    @cached_property
     def encodings(self) -> tuple[str, ...]:
         plain = super().encodings
         rows = (_stored_as(field.part) if field.rows else None for field in self._others)
@@ -452,7 +446,7 @@ def _label_table(labels: Any, path: str) -> Any:
             "several labels are not stored",
             path=path,
             found=", ".join(labels.dtype.names),
-            hint="name one as labels_field",
+            hint="name one as labels_field, or convert what asyncreader.open() serves",
         )
     if labels.size == 0 or (labels.ndim > 2 and labels[0].size != 1):  # PCam's are (N, 1, 1, 1)
         raise FormatError(

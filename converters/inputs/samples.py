@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -72,7 +73,7 @@ class Samples:
         self.ignored = {}
         self.skipped = []
 
-    @property
+    @cached_property
     def encodings(self) -> tuple[str, ...]:
         """How each field is stored."""
         return self.encoding, *[field_encoding(self.encoding)] * (len(self.fields) - 1)
@@ -141,14 +142,11 @@ class View(Samples):
         self.paths = tuple(map(self._of_all, samples.paths))
         self.splits = None if samples.splits is None else samples.splits.of(numbers)
         self.groups = None if samples.groups is None else samples.groups[numbers]
+        self.encodings = samples.encodings
 
     @property
     def classes(self) -> tuple[str, ...] | None:
         return self._samples.classes
-
-    @property
-    def encodings(self) -> tuple[str, ...]:
-        return self._samples.encodings
 
     def _of_all(self, path: PathOf | None) -> PathOf | None:
         return None if path is None else lambda number: path(int(self._numbers[number]))

@@ -189,7 +189,7 @@ class JoinedSamples(Samples):
         self.count = int(self._ends[-1])
         self.encoding, self.channels = first.encoding, first.channels
         self.label_kind, self.fields = first.label_kind, first.fields
-        self._encodings = first.encodings
+        self.encodings = first.encodings
         self.run = min(one.run for one in parts)
         self.ahead = min(one.ahead for one in parts)
         self.paths = tuple(map(self._path_of, zip(*(one.paths for one in parts), strict=True)))
@@ -203,9 +203,14 @@ class JoinedSamples(Samples):
         if all(one.groups is not None for one in parts):
             self.groups = np.concatenate([one.groups for one in parts if one.groups is not None])
 
-    def _at(self, number: int) -> tuple[Samples, int]:
+    def _place(self, number: int) -> tuple[int, int]:
+        """The part that a sample lies in, and its number there."""
         part = int(np.searchsorted(self._ends, number, side="right"))
-        return self._parts[part], number - (int(self._ends[part - 1]) if part else 0)
+        return part, number - (int(self._ends[part - 1]) if part else 0)
+
+    def _at(self, number: int) -> tuple[Samples, int]:
+        part, inside = self._place(number)
+        return self._parts[part], inside
 
     def _path_of(self, paths: Sequence[PathOf | None]) -> PathOf | None:
         known = [path for path in paths if path is not None]
@@ -213,8 +218,8 @@ class JoinedSamples(Samples):
             return None
 
         def path(number: int) -> bytes:
-            part = int(np.searchsorted(self._ends, number, side="right"))
-            return known[part](number - (int(self._ends[part - 1]) if part else 0))
+            part, inside = self._place(number)
+            return known[part](inside)
 
         return path
 
@@ -227,10 +232,6 @@ class JoinedSamples(Samples):
             at = np.flatnonzero(which == part)
             found.append((at, of(self._parts[part], numbers[at] - starts[part])))
         return found
-
-    @property
-    def encodings(self) -> tuple[str, ...]:
-        return self._encodings
 
     @property
     def classes(self) -> tuple[str, ...] | None:
@@ -258,9 +259,9 @@ class JoinedSamples(Samples):
         return xxhash.xxh3_128_hexdigest("\0".join(found).encode("ascii")) if any(found) else ""
 
     def name(self, number: int) -> tuple[Any, str]:
-        part, inside = self._at(number)
-        key, name = part.name(inside)
-        return (self._parts.index(part), key), name
+        part, inside = self._place(number)
+        key, name = self._parts[part].name(inside)
+        return (part, key), name
 
     def where(self, number: int) -> str:
         part, inside = self._at(number)

@@ -27,8 +27,10 @@ from ..encode import (
     packed_pixels,
     packed_values,
 )
-from ..inputs.added import AddedLabels, AddedSamples, Form, as_array, check_names
+from ..inputs.added import AddedLabels, AddedSamples, Form, as_array
 from ..inputs.masks import stored_values
+from ..inputs.samples import Splits
+from ..option_values import check_field
 from ..options import Options
 from ..ordered_pool import BYTES_PER_JOB
 from .one_file import PackedFile, SetFile
@@ -65,7 +67,8 @@ class AddingPlan:
         fields: Mapping[str, object],
     ) -> AddingPlan:
         """The plan by the first sample; ParamsError for one that cannot be stored."""
-        check_names(tuple(fields))
+        for name in fields:
+            check_field(name)
         if classes is not None and label is None:
             raise ParamsError("classes are the names of labels, and this sample has none")
         encoding, recipe = options.encoding or "raw", None
@@ -150,11 +153,8 @@ def _pixels(data: object) -> Array:
     array = as_array(data, f"field {DATA!r}")
     pixels = array[:, :, None] if array.ndim == 2 else array
     deep = pixels.dtype == np.uint16
-    if pixels.ndim != 3 or pixels.shape[2] not in ((1,) if deep else (1, 3)) or not pixels.size:
-        good = False
-    else:
-        good = deep or pixels.dtype == np.uint8
-    if not good:
+    good = pixels.ndim == 3 and pixels.shape[2] in ((1,) if deep else (1, 3)) and pixels.size
+    if not good or not (deep or pixels.dtype == np.uint8):
         raise ParamsError(
             "only images can be encoded or resized",
             found=f"shape {array.shape}, {array.dtype}",
@@ -227,6 +227,10 @@ class Adding:
     def _write(self, sample: Sample) -> None:
         self._file.append(self._number, sample)
         self._number += sample[0].count
+
+    def keep_splits(self, splits: Splits) -> None:
+        """Keep the splits of the samples that were taken."""
+        self._samples.splits = splits
 
     def finish(self) -> PackedFile:
         """Write what is left, and finish the file."""

@@ -311,7 +311,7 @@ def jpeg_parts(folder: Path, made: dict[str, str]) -> Iterator[dict[str, Any]]:
     import simplejpeg
 
     from asyncreader.pixels import kernels
-    from asyncreader.pixels.encoded import PLANNED_BYTES, Images, groups, put_planned
+    from asyncreader.pixels.encoded import PLANNED_BYTES, Images, groups, planned
     from asyncreader.pixels.specs import OutputSpec
     from asyncreader.pixels.transform import RowTransform
     from asyncreader.sources import open_source
@@ -361,8 +361,8 @@ def jpeg_parts(folder: Path, made: dict[str, str]) -> Iterator[dict[str, Any]]:
             images = Images(
                 lambda at, size: data[at : at + size], address, starts[some], sizes[some]
             )
-            left = put_planned(fill, images, crops[some], flips[some], out, rows[some], Meter())
-            assert not list(left)
+            put = planned(fill)(fill, images, crops[some], flips[some], out, rows[some])
+            assert not list(put.put_all(Meter()))
 
     try:
         for module, name, _ in kept:

@@ -17,9 +17,9 @@ from project import FILES, PACKAGES, ROOT, module_name, tree_of
 #: under its name; "." is its __init__.py.
 LAYERS = {
     "": (
-        "asyncreader.array_types asyncreader.checks asyncreader.errors asyncreader.system"
-        " asyncreader.text asyncreader.stats asyncreader.moments asyncreader.keyed_random"
-        " asyncreader.version",
+        "asyncreader.array_types asyncreader.checks asyncreader.errors asyncreader.late"
+        " asyncreader.system asyncreader.text asyncreader.stats asyncreader.moments"
+        " asyncreader.keyed_random asyncreader.version",
         "asyncreader.pixels",
         "asyncreader.formats asyncreader.sampling",
         "asyncreader.params",
@@ -200,7 +200,7 @@ def test_loading_the_package_loads_its_errors_alone() -> None:
     ``--help`` answers at once; AsyncReader, Batch and ReaderStats come when they are asked for."""
     tree = tree_of(MODULES["asyncreader"])
     assert [node.module for node in tree.body if isinstance(node, ast.ImportFrom)] == [
-        *("__future__", "typing", "errors", "version")
+        *("__future__", "typing", "errors", "late", "version")
     ]
 
 

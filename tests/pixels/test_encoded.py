@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import math
 from collections import Counter
+from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any
 
@@ -20,7 +21,7 @@ from asyncreader.errors import DecodeError
 from asyncreader.keyed_random import mix_rows
 from asyncreader.pixels import codec, kernels, twins
 from asyncreader.pixels import rows as rows_module
-from asyncreader.pixels.encoded import Images, RowView, groups, put_planned, put_views
+from asyncreader.pixels.encoded import Images, RowView, groups, planned, put_views
 from asyncreader.pixels.rectangles import crop_shares
 from asyncreader.pixels.rows import RowJob, RowWriter
 from asyncreader.pixels.specs import OutputSpec, SampleSpec
@@ -28,6 +29,12 @@ from asyncreader.pixels.transform import RowTransform
 from asyncreader.stats import Meter
 
 STORED = SampleSpec(None, np.dtype("u1"), "HWC", "original")
+
+
+def put_planned(
+    fill: RowTransform, images: Images, crops: Any, flips: Any, out: Any, rows: Any, meter: Meter
+) -> Iterator[int]:
+    return planned(fill)(fill, images, crops, flips, out, rows).put_all(meter)
 
 
 def lying(images: list[bytes]) -> Images:

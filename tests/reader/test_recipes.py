@@ -14,7 +14,7 @@ from fakes import packed, write_hdf5
 
 from asyncreader import AsyncReader, ParamsError
 from asyncreader.keyed_random import Draws, mix
-from asyncreader.pixels import rows
+from asyncreader.pixels.encoded import Planned
 from asyncreader.pixels.transform import RowTransform
 from converters import convert
 
@@ -145,8 +145,8 @@ def test_many_pictures_take_the_steps_as_one_by_one(
     found = []
     for alone in (False, True):
         if alone:
-            none = lambda fill, images, *_: range(images.sizes.size)  # noqa: E731
-            monkeypatch.setattr(rows, "put_planned", none)
+            none = lambda images, _: range(images._rows.size)  # noqa: E731
+            monkeypatch.setattr(Planned, "put_all", none)
             monkeypatch.setattr(RowTransform, "_resizes_compiled", lambda _: encoding != "raw")
         with AsyncReader(copy=True, **params) as reader:
             found.append([batch.data for batch in reader])

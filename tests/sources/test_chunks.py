@@ -24,7 +24,7 @@ from asyncreader.pixels.specs import OutputSpec
 from asyncreader.pixels.transform import RowTransform
 from asyncreader.sources import Request, RowJob, open_source, read_rows
 from asyncreader.sources.hdf5 import checks, chunk_cache, chunks, filters
-from asyncreader.sources.hdf5.chunk_cache import Chunk, ChunkCache
+from asyncreader.sources.hdf5.chunk_cache import Chunk, ChunkCache, Decode
 from asyncreader.stats import Meter
 from converters import convert
 
@@ -308,11 +308,23 @@ def test_numbers_of_other_bits(tmp_path: Path, name: str, chunk: Any) -> None:
 # -- the cache -------------------------------------------------------------------------------------
 
 
-def filled(numbers: list[int], memories: list[np.ndarray]) -> dict[int, DecodeError]:
-    """Chunks of their own numbers; those whose number is 5 modulo 17 are damaged."""
-    for number, memory in zip(numbers, memories, strict=True):
-        memory[:] = 255 if number % 17 == 5 else number
-    return {i: DecodeError("damaged") for i, number in enumerate(numbers) if number % 17 == 5}
+def filling(size: int) -> Decode:
+    """What fills chunks of ``size`` bytes with their own numbers; those whose number is 5 modulo 17
+    are damaged."""
+
+    def fill(numbers: list[int], targets: np.ndarray) -> dict[int, DecodeError]:
+        for number, target in zip(numbers, targets.tolist(), strict=True):
+            twins.bytes_at(target, size)[:] = 255 if number % 17 == 5 else number
+        return {i: DecodeError("damaged") for i, number in enumerate(numbers) if number % 17 == 5}
+
+    return fill
+
+
+filled = filling(4096)
+
+
+def pixels(chunk: Chunk, size: int = 4096) -> np.ndarray:
+    return twins.bytes_at(chunk.address, size)
 
 
 def got(cache: ChunkCache, number: int, decode: Any = filled, alone: bool = False) -> Chunk:
@@ -329,13 +341,13 @@ def test_a_pinned_chunk_stays() -> None:
     entries, addresses = cache.pin(np.array([2, 5, 2, 1]))
     assert (entries != 0).tolist() == [True, False, True, True]
     assert addresses[1] == 0
-    assert addresses[3] == held[0].pixels.ctypes.data
+    assert addresses[3] == held[0].address
     cache.unpin([chunk.entry for chunk in held])
     assert cache.get(3, filled) is None
     lonely = got(cache, 3, alone=True)
     assert lonely.entry == 0
-    assert (lonely.pixels == 3).all()
-    assert [int(chunk.pixels[0]) for chunk in held] == [1, 2]
+    assert (pixels(lonely) == 3).all()
+    assert [int(pixels(chunk)[0]) for chunk in held] == [1, 2]
     cache.unpin(entries)
     assert {got(cache, number).entry for number in (3, 4)} == {chunk.entry for chunk in held}
     assert (cache.pin(np.array([1, 2]))[0] == 0).all()
@@ -350,7 +362,7 @@ def test_memory_is_given_back_unless_it_is_in_use() -> None:
     cache.unpin([chunk.entry, chunk.entry])
     cache.release()
     assert cache.pin(np.array([3]))[0].tolist() == [0]
-    assert (got(cache, 3).pixels == 3).all()
+    assert (pixels(got(cache, 3)) == 3).all()
 
 
 def test_the_chunk_used_longest_ago_goes_first() -> None:
@@ -372,10 +384,9 @@ def test_memory_of_dropped_chunks_is_used_again(chunk_bytes: int) -> None:
     for number in range(100):
         if number % 17 == 5:
             continue
-        chunk = got(cache, number)
-        assert chunk.pixels.shape == (chunk_bytes,)
-        assert (chunk.pixels == number).all()
-        places.add(chunk.pixels.ctypes.data)
+        chunk = got(cache, number, filling(chunk_bytes))
+        assert (pixels(chunk, chunk_bytes) == number).all()
+        places.add(chunk.address)
         cache.unpin([chunk.entry])
     assert len(places) == 2
 
@@ -385,11 +396,11 @@ def test_a_chunk_that_another_thread_decodes() -> None:
     cache = ChunkCache(limit=1 << 20, chunks=2, chunk_bytes=4096)
     begun, go_on, decoded = threading.Event(), threading.Event(), []
 
-    def slowly(numbers: list[int], memories: list[np.ndarray]) -> dict[int, DecodeError]:
+    def slowly(numbers: list[int], targets: np.ndarray) -> dict[int, DecodeError]:
         decoded.extend(numbers)
         begun.set()
         assert go_on.wait(HANG)
-        return filled([7] * len(numbers), memories)
+        return filled([7] * len(numbers), targets)
 
     one = threading.Thread(target=cache.get, args=(1, slowly))
     one.start()
@@ -408,7 +419,7 @@ def test_a_chunk_that_another_thread_decodes() -> None:
     one.join()
     two.join()
     assert decoded == [1]
-    assert (found[0].pixels == 7).all()
+    assert (pixels(found[0]) == 7).all()
 
 
 @pytest.mark.parametrize("alone", [False, True])
@@ -418,17 +429,17 @@ def test_a_chunk_that_cannot_be_decoded_is_tried_again(alone: bool) -> None:
     cache = ChunkCache(limit=4096, chunks=3, chunk_bytes=4096)
     pinned = [got(cache, 2).entry] if alone else []
 
-    def broken(numbers: list[int], memories: list[np.ndarray]) -> dict[int, DecodeError]:
+    def broken(numbers: list[int], targets: np.ndarray) -> dict[int, DecodeError]:
         return {0: DecodeError("damaged")}
 
-    def stopped(numbers: list[int], memories: list[np.ndarray]) -> dict[int, DecodeError]:
+    def stopped(numbers: list[int], targets: np.ndarray) -> dict[int, DecodeError]:
         raise KeyboardInterrupt
 
     for decode, error in ((broken, DecodeError), (stopped, KeyboardInterrupt)) * 2:
         with pytest.raises(error):
             cache.get(1, decode, alone)
     cache.unpin(pinned)
-    assert (got(cache, 1, lambda _, memories: filled([3], memories)).pixels == 3).all()
+    assert (pixels(got(cache, 1, lambda _, targets: filled([3], targets))) == 3).all()
 
 
 def test_some_chunks_at_once() -> None:
@@ -437,21 +448,21 @@ def test_some_chunks_at_once() -> None:
     cache = ChunkCache(limit=4 * 4096, chunks=50, chunk_bytes=4096)
     held, calls = got(cache, 2), []
 
-    def noted(numbers: list[int], memories: list[np.ndarray]) -> dict[int, DecodeError]:
+    def noted(numbers: list[int], targets: np.ndarray) -> dict[int, DecodeError]:
         calls.append(numbers)
-        return filled(numbers, memories)
+        return filled(numbers, targets)
 
     found = cache.get_some([1, 2, 5, 3, 4], noted)
     assert calls == [[1, 5, 3]]
     assert isinstance(found[2], DecodeError)
     assert found[4] is None
     chunks = [one for one in found if isinstance(one, Chunk)]
-    assert [set(one.pixels.tolist()) for one in chunks] == [{1}, {2}, {3}]
+    assert [set(pixels(one).tolist()) for one in chunks] == [{1}, {2}, {3}]
     assert chunks[1].entry == held.entry
     assert cache.get_some([6, 7], noted)[0] is not None  # the entry of the damaged one is free
     assert calls[1:] == [[6]]
 
-    def stopped(numbers: list[int], memories: list[np.ndarray]) -> dict[int, DecodeError]:
+    def stopped(numbers: list[int], targets: np.ndarray) -> dict[int, DecodeError]:
         raise KeyboardInterrupt
 
     cache.unpin([one.entry for one in chunks])
@@ -501,9 +512,9 @@ def test_many_threads_over_one_cache(capacity: int) -> None:
             if not rng.integers(8):
                 cache.release()
             some = np.unique(numbers[: rng.integers(1, 4)]).tolist()
-            found = cache.get_some(some, filled, alone=bool(rng.integers(2)))
+            found = cache.get_some(some, filling(256), alone=bool(rng.integers(2)))
             for number, chunk in zip(some, found, strict=True):
-                if isinstance(chunk, Chunk) and (chunk.pixels != number).any():
+                if isinstance(chunk, Chunk) and (pixels(chunk, 256) != number).any():
                     wrong.append(number)
                 if isinstance(chunk, DecodeError) != (number % 17 == 5 and chunk is not None):
                     wrong.append(number)
@@ -517,7 +528,7 @@ def test_many_threads_over_one_cache(capacity: int) -> None:
     for thread in threads:
         thread.join()
     assert wrong == []
-    places = {got(cache, number).entry for number in range(capacity) if number % 17 != 5}
+    places = {got(cache, n, filling(256)).entry for n in range(capacity) if n % 17 != 5}
     assert len(places - {0}) == len([n for n in range(capacity) if n % 17 != 5])
 
 

@@ -21,7 +21,7 @@ from fakes import Packed, describe, described, packed, paint, write_hdf5, write_
 from PIL import Image
 
 import asyncreader
-from asyncreader import AsyncReader, FormatError
+from asyncreader import AsyncReader, FormatError, late
 from asyncreader.formats import packed as fmt
 from asyncreader.params import parse_params
 from asyncreader.sources import open_reader_source
@@ -157,7 +157,7 @@ def opened(monkeypatch: pytest.MonkeyPatch, path: str, act: Callable[[], Any]) -
 
     with monkeypatch.context() as patched:
         patched.setattr(os, "open", open_file)
-        patched.setattr(h5py, "File", hdf5_file)
+        patched.setattr(late.h5py, "File", hdf5_file)
         act()
     return ours, by_hdf5
 

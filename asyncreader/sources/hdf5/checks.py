@@ -17,6 +17,7 @@ import numpy as np
 
 from ...array_types import Array, Int64, UInt8
 from ...errors import DecodeError, FormatError
+from ...late import h5py
 from ..base import check_extents
 from .chunks import ChunkGrid
 from .filters import LIBRARY, Filter, check_known, decode_chunk, readable
@@ -27,6 +28,8 @@ BOMB_BYTES: Final = 256 << 20
 BOMB_RATIO: Final = 200
 #: The largest attribute that a header holds.
 _ATTRIBUTE: Final = 1 << 16
+#: The smallest user block; others are this by a power of two.
+_USER_BLOCK: Final = 512
 #: Members of a compound type that are looked at.
 _MEMBERS: Final = 64
 #: Chunks that are drawn to be compared with the library's own read, and decoded bytes of them.
@@ -71,8 +74,6 @@ def check_stored(dataset: Dataset, name: str, path: str, records: bool = False) 
 
     Asks for its creation properties first: the shape of a virtual one opens other files.
     """
-    import h5py
-
     plist = dataset.id.get_create_plist()
     if plist.get_layout() == h5py.h5d.VIRTUAL:
         raise virtual_dataset(name, path)
@@ -95,6 +96,20 @@ def check_stored(dataset: Dataset, name: str, path: str, records: bool = False) 
             hint=f'name one of its members: "{name}.MEMBER"' if compound else None,
         )
     return dataset
+
+
+def stored_at(data: Any) -> int | None:
+    """Where in its file the bytes of a contiguous data set (h5py.h5d.DatasetID) begin; None where
+    it has none.
+
+    HDF5 (2.0 too) adds the size of the user block to the address that means "nowhere" as well:
+    it then says that the last byte of the user block is the first of the data set.
+    """
+    offset: int | None = data.get_offset()
+    if offset is None or offset & (offset + 1) or offset < _USER_BLOCK - 1:
+        return offset
+    block = h5py.h5i.get_file_id(data).get_create_plist().get_userblock()
+    return None if offset < block else offset
 
 
 def pipeline(plist: Any) -> tuple[Filter, ...]:
@@ -121,8 +136,6 @@ def odd_type(kind: Any, vlen: bool = False, compound: bool = False) -> str | Non
     types without limit (one of 7,000 levels takes them minutes or kills them), and h5py believes
     the numpy type that an opaque one names.
     """
-    import h5py
-
     t = h5py.h5t
     code = kind.get_class()
     if code in (t.INTEGER, t.FLOAT, t.BITFIELD, t.ENUM, t.REFERENCE):
@@ -154,8 +167,6 @@ def odd_bits(dataset: Dataset) -> str | None:
 
 def odd_number(kind: Any, dtype: np.dtype[Any]) -> str | None:
     """:func:`odd_bits` of a stored type (h5py.h5t.TypeID) for which h5py gives ``dtype``."""
-    import h5py
-
     if kind.get_class() == h5py.h5t.ENUM:
         kind, dtype = kind.get_super(), np.dtype("i1") if dtype == np.bool_ else dtype
     if kind.get_class() == h5py.h5t.BITFIELD:
@@ -166,6 +177,17 @@ def odd_number(kind: Any, dtype: np.dtype[Any]) -> str | None:
     if kind.equal(plain):
         return None
     return f"{kind.get_precision()} bits in {kind.get_size()} bytes, as {dtype} in other bits"
+
+
+def unusual_bits(name: str, odd: str, path: str) -> FormatError:
+    """The error for numbers that :func:`odd_number` finds ``odd``."""
+    return FormatError(
+        f"dataset {name!r} stores its numbers in an unusual bit layout",
+        path=path,
+        found=odd,
+        expected="whole integers, or floats of IEEE 754",
+        hint="write it again with a usual dtype, for example through h5py",
+    )
 
 
 def check_numeric(dataset: Dataset, name: str, path: str, hint: str | None = None) -> None:
@@ -183,8 +205,6 @@ def check_numeric(dataset: Dataset, name: str, path: str, hint: str | None = Non
 def attribute(item: Any, name: str, longest: int = _ATTRIBUTE, compound: bool = False) -> Any:
     """The value of an attribute of a plain type and at most ``longest`` bytes, as h5py gives it;
     None for any other."""
-    import h5py
-
     key = name.encode("utf-8", "surrogateescape")
     if not h5py.h5a.exists(item.id, key):
         return None
@@ -225,8 +245,6 @@ def chunk_grid(
 ) -> ChunkGrid:
     """Where all chunks of ``data`` lie in its file of ``size`` bytes. FormatError unless all are
     there, inside the file and not much larger than what is stored of them."""
-    import h5py
-
     steps = pipeline(data.id.get_create_plist())
     assert data.chunks is not None
     shape, chunk = tuple(data.shape), tuple(data.chunks)
@@ -371,8 +389,6 @@ def read_table(
     ``size``: of the file; ``members``: of a compound one, those that are read. Only for data sets
     that passed :func:`check_stored`.
     """
-    import h5py
-
     stored = data.dtype if members is None else members
     if stored.kind in "iufV":  # h5py may have made wider numbers of them
         stored = np.dtype((np.void, data.id.get_type().get_size()))

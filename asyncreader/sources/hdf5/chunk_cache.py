@@ -10,21 +10,23 @@ import numpy as np
 
 from ...array_types import Int64, UInt8
 from ...errors import DecodeError
-from ...system.memory import aligned_empty
+from ...system.memory import address_of, aligned_empty
 
-#: Puts the pixels of chunks (their numbers) into memory, and returns the errors of those that are
-#: damaged, by their places among these.
-Decode: TypeAlias = Callable[[list[int], list[UInt8]], dict[int, DecodeError]]
+#: Puts the pixels of chunks (their numbers) into memory at addresses, and returns the errors of
+#: those that are damaged, by their places among these.
+Decode: TypeAlias = Callable[[list[int], Int64], dict[int, DecodeError]]
 
 #: Entries that are sorted by age in one go: sorting each time took 3 % of the time of inflating.
 SORTED: Final = 32
 
 
 class Chunk(NamedTuple):
-    """A decoded chunk, good until ``entry`` is unpinned; entry 0 is memory of its own."""
+    """A decoded chunk at ``address``, good until ``entry`` is unpinned; entry 0 is ``memory`` of
+    its own."""
 
     entry: int
-    pixels: UInt8
+    address: int
+    memory: UInt8 | None = None
 
 
 class ChunkCache:
@@ -114,7 +116,7 @@ class ChunkCache:
         mine.acquire()
         try:
             with self._lock:
-                memory = self._block()
+                self._allocate()
                 self._tick += 1
                 left = []
                 for place, number in enumerate(numbers):
@@ -122,7 +124,7 @@ class ChunkCache:
                     if entry:
                         self._pins[entry] += 1
                         self._used[entry] = self._tick
-                        found[place] = Chunk(entry, memory[entry])
+                        found[place] = Chunk(entry, int(self._addresses[entry]))
                     elif number not in self._busy:
                         left.append(place)
                 for place in left:
@@ -135,10 +137,14 @@ class ChunkCache:
                     if not entry:
                         break
             if places:
-                own = [memory[n] if n else np.empty(self.chunk_bytes, np.uint8) for n in entries]
-                bad = decode([numbers[place] for place in places], own)
-                for at, place in enumerate(places):
-                    found[place] = bad.get(at) or Chunk(entries[at], own[at])
+                own, targets = None, self._addresses[entries]
+                if not entries[-1]:
+                    own = np.empty(self.chunk_bytes, np.uint8)
+                    targets[-1] = address_of(own)
+                bad = decode([numbers[place] for place in places], targets)
+                for at, (place, entry) in enumerate(zip(places, entries, strict=True)):
+                    memory = None if entry else own
+                    found[place] = bad.get(at) or Chunk(entry, int(targets[at]), memory)
             done = True
             return found
         finally:
@@ -167,9 +173,9 @@ class ChunkCache:
             with busy:
                 pass
 
-    def _block(self) -> UInt8:
+    def _allocate(self) -> None:
         if self._memory is not None:
-            return self._memory
+            return
         count = self.capacity + 1
         self._oldest = []
         self._inside = [-1] * count
@@ -179,7 +185,6 @@ class ChunkCache:
         self._memory = aligned_empty((count, self.chunk_bytes), np.uint8)
         self._addresses = self._memory.ctypes.data + np.arange(count) * self.chunk_bytes
         self._addresses[0] = 0
-        return self._memory
 
     def _free_entry(self) -> int:
         """An entry, pinned and empty; 0 where all are pinned."""

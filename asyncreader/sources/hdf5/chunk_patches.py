@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from ...array_types import Array, Bools, Int64, UInt8
+from ...array_types import Array, Bools, Int64
 from ...errors import DecodeError
 from ...pixels import kernels
 from ...pixels.rows import Writer
@@ -218,9 +218,7 @@ class ChunkPatches(PatchSource):
         )
 
     def _decoder(self, meter: Meter) -> Decode:
-        def decode(numbers: list[int], memories: list[UInt8]) -> dict[int, DecodeError]:
-            # memory of a chunk of another file may be larger
-            targets = np.array([address_of(memory) for memory in memories])
+        def decode(numbers: list[int], targets: Int64) -> dict[int, DecodeError]:
             mine = np.array(numbers) - self._first
             return decode_into(self._grid, mine, self.store, self._library, meter, targets)
 

@@ -259,9 +259,7 @@ def decode_each(
     held: list[tuple[int, Chunk]] = []
 
     def hand_on() -> None:
-        places = [place for place, _ in held]
-        addresses = [address_of(chunk.pixels) for _, chunk in held]
-        give(np.array(places, np.int64), np.array(addresses, np.int64))
+        give(*np.array([(place, chunk.address) for place, chunk in held], np.int64).T)
         unpin()
 
     def unpin() -> None:
@@ -374,14 +372,13 @@ class ChunkSource(BaseSource):
         """What puts decoded pieces into memory."""
         pieces, first = self._pieces, self._number
 
-        def decode(numbers: list[int], memories: list[UInt8]) -> dict[int, DecodeError]:
+        def decode(numbers: list[int], targets: Int64) -> dict[int, DecodeError]:
             if not pieces.whole or self._single:
-                targets = np.array([address_of(memory) for memory in memories])
                 return self._decode(np.array(numbers) - first, targets, meter)
             bad = {}
-            for i, (number, memory) in enumerate(zip(numbers, memories, strict=True)):
+            for i, (number, target) in enumerate(zip(numbers, targets.tolist(), strict=True)):
                 try:
-                    self._assemble(number - first, memory, meter)
+                    self._assemble(number - first, target, meter)
                 except DecodeError as exc:
                     bad[i] = exc
             return bad
@@ -406,15 +403,15 @@ class ChunkSource(BaseSource):
         shape = grid.shape if axis else (0,) * lead + grid.shape[lead:]
         return Cuts.of(shape, grid.chunk, grid.dtype.itemsize, axis, lead)
 
-    def _assemble(self, along: int, memory: UInt8, meter: Meter) -> None:
-        """Put a piece together of the chunks that its samples are cut over."""
+    def _assemble(self, along: int, target: int, meter: Meter) -> None:
+        """Put a piece together, at an address, of the chunks that its samples are cut over."""
         cuts, size, item = self._cuts, self._grid.chunk_bytes, self._grid.dtype.itemsize
         numbers = cuts.numbers + along * cuts.step
         together = min(numbers.size, max(1, DECODED_AT_ONCE // size))
         if together > cuts.beside:
             together -= together % cuts.beside
         scratch = SCRATCH.take("cut chunks", together * size)
-        sources, target = address_of(scratch) + np.arange(together) * size, address_of(memory)
+        sources = address_of(scratch) + np.arange(together) * size
         for first in range(0, numbers.size, together):
             some = slice(first, first + together)
             places, extents = cuts.places[some] + target, cuts.extents[some]
@@ -437,8 +434,8 @@ class ChunkSource(BaseSource):
                 with decoding(meter):  # which another thread does
                     self.cache.wait(number)
             try:
-                sources, extents = rows + address_of(found.pixels), np.tile(extent, (rows.size, 1))
-                kernels.copy_boxes(sources, targets + place, extents, near, far, size)
+                extents = np.tile(extent, (rows.size, 1))
+                kernels.copy_boxes(rows + found.address, targets + place, extents, near, far, size)
             finally:
                 self.cache.unpin([found.entry])
         return out

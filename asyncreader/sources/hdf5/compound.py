@@ -14,14 +14,13 @@ import numpy as np
 
 from ...array_types import Array
 from ...errors import FormatError
+from ...late import h5py
 from ...pixels.numbers import DEEPEST, MOST_MEMBERS, Member, is_number, members_of, record_dtype
-from .checks import Dataset, check_numeric, odd_bits, odd_number, read_table
+from .checks import Dataset, check_numeric, odd_bits, odd_number, read_table, unusual_bits
 
 
 def is_compound(data: Dataset) -> bool:
     """Whether the rows of a data set are structured."""
-    import h5py
-
     return bool(data.id.get_type().get_class() == h5py.h5t.COMPOUND)
 
 
@@ -31,15 +30,9 @@ def stored_dtype(data: Dataset, name: str, path: str) -> np.dtype[Any]:
     if not is_compound(data):
         check_numeric(data, name, path)
         odd = odd_bits(data)
-        if odd is None:
-            return data.dtype
-        raise FormatError(
-            f"dataset {name!r} stores its numbers in an unusual bit layout",
-            path=path,
-            found=odd,
-            expected="whole integers, or floats of IEEE 754",
-            hint="write it again with a usual dtype, for example through h5py",
-        )
+        if odd is not None:
+            raise unusual_bits(name, odd, path)
+        return data.dtype
     kind = data.id.get_type()
     try:
         return record_dtype(_members(kind, "", 0, DEEPEST), kind.get_size())
@@ -51,8 +44,6 @@ def stored_dtype(data: Dataset, name: str, path: str) -> np.dtype[Any]:
 
 def _members(kind: Any, prefix: str, start: int, depth: int) -> Iterator[Member]:
     """The members of a compound type (h5py.h5t.TypeCompoundID), and those of members inside it."""
-    import h5py
-
     count = kind.get_nmembers()
     if count > MOST_MEMBERS:
         raise ValueError(f"{count} members, where 1 to {MOST_MEMBERS} are read")
@@ -68,8 +59,6 @@ def _members(kind: Any, prefix: str, start: int, depth: int) -> Iterator[Member]
 
 def _numbers(kind: Any) -> tuple[np.dtype[Any], tuple[int, ...]] | None:
     """(dtype, shape) of a member that is a number or an array of numbers; None of any other."""
-    import h5py
-
     t = h5py.h5t
     shape: tuple[int, ...] = ()
     whole = kind.get_size()
@@ -94,10 +83,27 @@ def read_member(data: Dataset, member: str, name: str, path: str, size: int) -> 
     if found is None or not is_number(found.dtype):
         return None
     wanted = np.dtype((found.dtype.newbyteorder("="), found.shape))
-    parts = member.split(".")
+    parts = _way(data.id.get_type(), member)
     for part in reversed(parts):
         wanted = np.dtype([(part, wanted)])
     table = read_table(data, name, path, size, wanted)
     for part in parts:
         table = table[part]
     return np.ascontiguousarray(table)
+
+
+def _way(kind: Any, member: str) -> list[str]:
+    """The names of the compounds around a member of a compound type, and its own: ``member`` is
+    these with dots between them, and names may have dots, too. Empty: there is no such member."""
+    for i in range(kind.get_nmembers()):
+        own, name = (
+            kind.get_member_type(i),
+            kind.get_member_name(i).decode("utf-8", "surrogateescape"),
+        )
+        if name == member:
+            return [name]
+        if own.get_class() == h5py.h5t.COMPOUND and member.startswith(f"{name}."):
+            inside = _way(own, member[len(name) + 1 :])
+            if inside:
+                return [name, *inside]
+    return []

@@ -17,6 +17,7 @@ import numpy as np
 from ...array_types import Array, UInt8
 from ...errors import AsyncReaderError, FormatError, ParamsError, SourceError
 from ...formats import packed as fmt
+from ...late import h5py
 from ...system.signals import after_this
 from ..bytestore import ByteFile, OpenFile, check_descriptors
 from .checks import (
@@ -84,8 +85,6 @@ def open_library(path: str) -> Any:
     open with other flags: a program may look into the set while a reader has it. We need no lock,
     so where that one is refused it goes without.
     """
-    import h5py
-
     refused: OSError | None = None
     for locking in (None, False, True, "best-effort"):
         try:
@@ -113,11 +112,10 @@ class Hdf5:
     """
 
     def __init__(self, file: ByteFile, *, checked: bool = False) -> None:
-        import h5py
-
         self.path = file.path
         self.size = file.size
         self._structure = Structure(file.mapped.bytes, file.path)
+        self.base = self._structure.base
         if checked:
             self._structure.check()
         named = file.handle
@@ -152,8 +150,6 @@ class Hdf5:
 
     @cached_property
     def _root(self) -> Any:
-        import h5py
-
         return h5py.h5g.open(self.file.id, b"/")
 
     def reach(self, name: str, start: object | None = None) -> object | None:
@@ -162,8 +158,6 @@ class Hdf5:
 
         FormatError at a link that leads out of the file, or round in circles.
         """
-        import h5py
-
         here: Any = self._root if start is None else start
         left = deque(name.encode("utf-8", "surrogateescape").split(b"/"))
         followed = 0
@@ -200,8 +194,6 @@ class Hdf5:
     def header(self, name: str, group: Any) -> DatasetHeader | None:
         """What the header of the data set ``name`` of ``group`` says of its rows, in a quarter of
         the time that h5py needs; None where the library has to be asked, or nothing is there."""
-        import h5py
-
         part, links = name.encode("utf-8", "surrogateescape"), group.links
         if not part or b"\0" in part or not links.exists(part):
             return None
@@ -211,8 +203,6 @@ class Hdf5:
     def text(self, name: str, attribute: str) -> str | None:
         """The attribute of an object, one text; None if it has none of that name. FormatError for
         one that is anything else, or lies where it is not looked for."""
-        import h5py
-
         found: Any = self.reach(name)
         if found is None:
             return None
@@ -230,8 +220,6 @@ class Hdf5:
     def find(self, name: str, records: bool = False) -> Dataset | None:
         """A data set by name; None if nothing has that name. Refused if its bytes are in another
         file, and without ``records`` if its rows are structured."""
-        import h5py
-
         found = self.reach(name)
         if found is None:
             return None
@@ -242,8 +230,6 @@ class Hdf5:
     def member_of(self, name: str, start: object | None = None) -> tuple[str, str | None]:
         """(data set, member) that ``name`` means: ``jets.pt`` where ``jets`` are structured rows
         and nothing has the whole name; else (name, None). ``start``: as of :meth:`reach`."""
-        import h5py
-
         if "." in name and self.reach(name, start) is None:
             for at in (i for i, letter in enumerate(name) if letter == "." and i):
                 found = self.reach(name[:at], start)
@@ -269,8 +255,6 @@ class Hdf5:
 
         For detecting layouts: objects that fail a check are skipped.
         """
-        import h5py
-
         part, links = name.encode("utf-8", "surrogateescape"), self._root.links
         link = links.get_info(part) if links.exists(part) else None
         if link is None or link.type != h5py.h5l.TYPE_HARD:
@@ -305,8 +289,6 @@ class Hdf5:
         HDF5 looks for a virtual data set's sources, and believes how many it is told of, when it
         opens it.
         """
-        import h5py
-
         if self._structure.virtual(address):
             return None
         opened: object = h5py.h5o.open(group, part)
@@ -314,8 +296,6 @@ class Hdf5:
 
     def members(self, group: Any) -> Iterator[tuple[bytes, Any]]:
         """Some of a group's data sets and groups, by hard links; None for a virtual data set."""
-        import h5py
-
         for name in some_names(group, _LOOKED_AT):
             link = group.links.get_info(name)
             if link.type == h5py.h5l.TYPE_HARD:
@@ -325,8 +305,6 @@ class Hdf5:
 
 
 def _leads_out(group: Any, part: bytes, kind: int, name: str, path: str) -> FormatError:
-    import h5py
-
     found = f"a link of type {kind}"
     if kind == h5py.h5l.TYPE_EXTERNAL:
         file, _ = group.links.get_val(part)
@@ -409,8 +387,6 @@ class _LibraryReader:
     def read(self, number: int) -> UInt8:
         grid = self._grid
         at = np.unravel_index(number, grid.grid)
-        import h5py
-
         corner = tuple(int(a) * c for a, c in zip(at, grid.chunk, strict=True))
         extent = tuple(
             min(c, n - lo) for lo, c, n in zip(corner, grid.chunk, grid.shape, strict=True)
@@ -447,8 +423,6 @@ def _class_names(h5: Hdf5) -> list[str] | None:
 
 def _has_checksums(h5: Hdf5) -> bool:
     """Whether the file has a table that only asyncreader writes."""
-    import h5py
-
     table = h5.reach(fmt.CHECKSUMS)
     if not isinstance(table, h5py.h5d.DatasetID):
         return False

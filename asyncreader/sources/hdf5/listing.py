@@ -8,6 +8,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from typing import Any, Final, NamedTuple, TypeAlias
 
+from ...late import h5py
 from ...text import times
 from ..request import NoFieldError, no_field
 
@@ -53,8 +54,6 @@ def all_names(group: Any) -> Set[str]:
 def some_names(group: Any, most: int) -> list[bytes]:
     """Names in a group of h5py's: the first ones, but of a large group those that HDF5 comes to
     first, which would sort all of them otherwise."""
-    import h5py
-
     if group.get_num_objs() <= _SORTED:
         return list(itertools.islice(group, most))
     found: list[bytes] = []
@@ -85,8 +84,6 @@ class Listed(NamedTuple):
 
 def list_fields(members: Inside, group: Any, depth: int = DEEPEST) -> list[Listed]:
     """Some data sets of a group, and of the groups in it, by name."""
-    import h5py
-
     found: list[Listed] = []
     groups = deque([(group, b"", 0)])
     for _ in range(_GROUPS):
@@ -110,8 +107,6 @@ def list_fields(members: Inside, group: Any, depth: int = DEEPEST) -> list[Liste
 def _dtype(kind: Any) -> tuple[str, bool]:
     """A stored type in words, and whether its values are served. Members of structured rows are not
     looked at."""
-    import h5py
-
     h5t, code, size = h5py.h5t, kind.get_class(), kind.get_size()
     if code == h5t.INTEGER and size <= 8:
         sign = "u" if kind.get_sign() == h5t.SGN_NONE else ""

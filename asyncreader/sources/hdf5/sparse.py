@@ -16,7 +16,7 @@ import numpy as np
 from ...array_types import Array, Bools, Int64, UInt8
 from ...errors import DecodeError, ParamsError, SampleError
 from ...pixels import kernels, ranges
-from ...pixels.rows import Origin, RowJob, RowStore, Runs, Writer
+from ...pixels.rows import NumberWriter, RowJob, RowStore, Writer
 from ...pixels.specs import SampleSpec
 from ...pixels.transform import SCRATCH
 from ...stats import Meter
@@ -83,11 +83,9 @@ class SparseRows:
         return SparseSource(facts, index, file, self)
 
 
-class _Runs:
+class _Runs(NumberWriter):
     """A :class:`Writer` that copies runs of numbers to memory: run ``i`` of the job goes to
     ``targets[i]`` (addresses) with ``sizes[i]`` bytes. ``failed``: runs that cannot be decoded."""
-
-    in_place: Final = None
 
     def __init__(self, begin: Int64, sizes: Int64, targets: Int64, meter: Meter) -> None:
         self.job = RowJob(begin, begin, begin.view(np.uint64))
@@ -99,15 +97,6 @@ class _Runs:
     @property
     def stopped(self) -> bool:
         return self.meter.stopped
-
-    def of_file(self, origin: Origin, first: int, positions: Int64, local: Int64) -> Writer:
-        raise NotImplementedError  # a data set lies in one file
-
-    def raw(self, i: int, sample: Array, stored: UInt8 | None = None) -> None:
-        raise NotImplementedError  # runs are copied together
-
-    def encoded(self, store: RowStore, offsets: Int64, sizes: Int64) -> None:
-        raise NotImplementedError  # numbers are not encoded
 
     def bulk(self, store: RowStore, offsets: Int64, which: Int64 | Bools | None = None) -> None:
         sizes, targets = self._sizes, self._targets
@@ -122,11 +111,6 @@ class _Runs:
         ):
             view = store.view(at, size)
             kernels.copy_runs(*(np.array([n]) for n in (address_of(view), size, target)))
-
-    def values(
-        self, origin: Origin, starts: Int64, lengths: Int64, runs: Runs | None = None
-    ) -> Iterator[Writer]:
-        raise NotImplementedError  # a number is no sample of different length
 
     def fail(self, i: int, error: SampleError) -> None:
         raise error  # a source of numbers has no other errors than those of its chunks

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
-from ...errors import FormatError
+from ...errors import FormatError, closed_on_error
 from ..bytestore import OpenFile
 from ..fields import Layout, SetIndex, index_of
 from ..lmdb.btree import LmdbFile, Tree
@@ -122,15 +122,12 @@ def pickled_set(path: str) -> PickledSet | None:
     if lmdb_data_file(path) is None:
         return None
     file, tree = open_tree(path)
-    try:
+    with closed_on_error([file]):
         entries = None
         if not tree.named() and tree.main.entries:
             entries = in_order(records(Entries.of(tree, tree.main)))
         if entries is not None and len(entries) and is_pickle(entries):
             return PickledSet(path, file, entries)
-    except BaseException:
-        file.close()
-        raise
     file.close()
     return None
 

@@ -15,6 +15,7 @@ import numpy as np
 
 from ...array_types import Array, Int64
 from ...errors import FormatError
+from ...late import h5py
 from ..hdf5.checks import BOMB_BYTES, Dataset, attribute
 from ..hdf5.file import Hdf5
 
@@ -72,8 +73,6 @@ def read_splits(h5: Hdf5, data: str, labels: str | None, count: int) -> dict[str
 
 
 def _rows(h5: Hdf5, row: Any, most: int) -> slice | Int64:
-    import h5py
-
     name = f"split {_text(row['split'])!r} of {_text(row['source'])!r}"
     reference = row["indices"]
     if reference:

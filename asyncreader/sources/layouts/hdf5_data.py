@@ -18,6 +18,7 @@ import numpy.typing as npt
 from ...array_types import Int64, UInt8
 from ...errors import FormatError, ParamsError, located
 from ...formats import packed as fmt
+from ...late import h5py
 from ...pixels.numbers import is_number, members_of
 from ...pixels.specs import SampleSpec
 from ...text import times
@@ -33,7 +34,15 @@ from ..base import (
 )
 from ..extents import Extents, ImageExtents, RunExtents
 from ..fields import SetIndex
-from ..hdf5.checks import Dataset, chunk_grid, compare_chunks, odd_number, pipeline
+from ..hdf5.checks import (
+    Dataset,
+    chunk_grid,
+    compare_chunks,
+    odd_number,
+    pipeline,
+    stored_at,
+    unusual_bits,
+)
 from ..hdf5.chunk_patches import ChunkVolumes
 from ..hdf5.chunks import ChunkGrid, Chunks
 from ..hdf5.compound import is_compound, stored_dtype
@@ -54,8 +63,6 @@ _ROWS_LOOKED_AT: Final = 16
 
 def index_data(found: Hdf5Set) -> SetIndex:
     """The index of the data set that a set's ``fields`` name."""
-    import h5py
-
     name, member = found.h5.member_of(found.fields.data)
     data = found.dataset(name, records=True)
     meta = found.meta
@@ -235,8 +242,6 @@ def _pictures(found: Hdf5Set, data: Dataset, raw: SampleSpec) -> SampleSpec | No
 
 def _rows(found: Hdf5Set, data: Dataset, axis: int, size: int, dtype: np.dtype[Any]) -> Storage:
     """The samples of a contiguous data set, of ``size`` bytes each."""
-    import h5py
-
     if data.id.get_create_plist().get_layout() == h5py.h5d.COMPACT:
         odd = [one.name for one in members_of(dtype) if not is_number(one.dtype)]
         if odd:  # it would be followed to where it leads
@@ -252,7 +257,7 @@ def _rows(found: Hdf5Set, data: Dataset, axis: int, size: int, dtype: np.dtype[A
         if found.fields.lead > 1:
             held = held.reshape(-1, *held.shape[found.fields.lead :])
         return Rows(np.moveaxis(held, axis, 0))
-    offset = data.id.get_offset()
+    offset = stored_at(data.id)
     if offset is None:
         raise FormatError(
             f"dataset {found.fields.data!r} declares samples but stores none",
@@ -382,8 +387,6 @@ def number_storage(found: Hdf5Set, name: str) -> tuple[Storage, np.dtype[Any]]:
 
 def read_texts(found: Hdf5Set, name: str) -> list[bytes] | None:
     """All texts of a data set of one axis; None where it holds none."""
-    import h5py
-
     data = found.dataset(name)
     if data.ndim != 1 or data.dtype.kind not in "SO" or not h5py.check_string_dtype(data.dtype):
         return None
@@ -481,12 +484,7 @@ def _numbers(
     """Numbers of variable length: those of each sample lie in one piece."""
     odd = odd_number(data.id.get_type().get_super(), base)
     if odd is not None:
-        raise FormatError(
-            f"dataset {found.fields.data!r} stores its numbers in an unusual bit layout",
-            path=found.path,
-            found=odd,
-            hint="write it again with a usual dtype, for example through h5py",
-        )
+        raise unusual_bits(found.fields.data, odd, found.path)
     offsets = np.zeros(sizes.size + 1, np.int64)
     np.cumsum(sizes // base.itemsize, out=offsets[1:])
     runs = RunExtents(starts + sizes, offsets[1:], base.itemsize)
@@ -533,8 +531,6 @@ def _pixels(
 
 def _elements(found: Hdf5Set, data: Dataset) -> Iterator[UInt8]:
     """The stored elements of a data set of variable length, piece by piece."""
-    import h5py
-
     name, plist = found.fields.data, data.id.get_create_plist()
     if found.h5.file.id.get_create_plist().get_sizes() != (8, 8):
         raise FormatError(
@@ -558,13 +554,13 @@ def _elements(found: Hdf5Set, data: Dataset) -> Iterator[UInt8]:
             inside = min(grid.chunk[0], grid.shape[0] - number * grid.chunk[0])
             yield part[: inside * ELEMENT.itemsize]
         return
-    offset = data.id.get_offset()
-    if plist.get_layout() != h5py.h5d.CONTIGUOUS or offset is None:
+    start = stored_at(data.id)
+    if plist.get_layout() != h5py.h5d.CONTIGUOUS or start is None:
         raise FormatError(
             f"dataset {name!r} of variable length is not stored contiguous or chunked",
             path=found.path,
             found=f"shape {data.shape}",
             hint="it may never have been written; else h5repack it",
         )
-    found.inside(offset, data.shape[0] * ELEMENT.itemsize)
-    yield found.file.mapped.view(offset, data.shape[0] * ELEMENT.itemsize)
+    found.inside(start, data.shape[0] * ELEMENT.itemsize)
+    yield found.file.mapped.view(start, data.shape[0] * ELEMENT.itemsize)

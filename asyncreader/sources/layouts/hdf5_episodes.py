@@ -10,6 +10,7 @@ import numpy as np
 
 from ...array_types import Array, Int64
 from ...errors import FormatError, ParamsError
+from ...late import h5py
 from ...text import times
 from ..episodes import (
     along_axis,
@@ -66,6 +67,8 @@ def index_episodes(found: Hdf5Set, index_one: IndexOne) -> SetIndex | None:
         grouped = GroupedFields(named, groups, values)
         return grouped.index(kind, lambda names: read_masks(found, names))
     asked = replace(asked, lead=_leading(found, asked.data, word))
+    if word == "axis" and asked.labels is not None and asked.labels_path is None:
+        _check_own(found, asked.labels)
     # labels with a row for each episode are read when it is known where these end
     alone = values is not None and word == "files" and is_single(found, values.name)
     each = not alone and own_rows(replace(found, fields=asked), asked.lead)
@@ -108,8 +111,6 @@ def index_episodes(found: Hdf5Set, index_one: IndexOne) -> SetIndex | None:
 
 def _check_empty(found: Hdf5Set, names: Sequence[str]) -> None:
     """FormatError where one of the fields has rows, so that an episode is not an empty one."""
-    import h5py
-
     held = {name: found.h5.reach(found.h5.member_of(name)[0]) for name in names}
     shapes = {n: data.shape for n, data in held.items() if isinstance(data, h5py.h5d.DatasetID)}
     if any(shape[:1] > (1,) for shape in shapes.values()):
@@ -125,7 +126,23 @@ def _leading(found: Hdf5Set, name: str, word: str) -> int:
     alone of what The Well marks as constant in time (``t0_fields/...``)."""
     if word != "axis":
         return 1
+    _check_own(found, name)
     return 1 if attribute(found.rows(name), "time_varying") == np.False_ else 2
+
+
+def _check_own(found: Hdf5Set, name: str) -> None:
+    """ParamsError where The Well marks a data set as one for all episodes: without their axis."""
+    held = found.h5.reach(found.h5.member_of(name)[0])
+    if not isinstance(held, h5py.h5d.DatasetID):
+        return
+    rows = h5py.Dataset(held)
+    if attribute(rows, "sample_varying") == np.False_:
+        raise ParamsError(
+            "a dataset that is one for all episodes cannot be served with them",
+            path=found.path,
+            found=f"{name!r} of shape {times(rows.shape)}, marked sample_varying = False",
+            expected="datasets of (episode, ...); read this one by itself, with h5py",
+        )
 
 
 # -- what is recognised --------------------------------------------------------------------------
@@ -134,8 +151,6 @@ def _leading(found: Hdf5Set, name: str, word: str) -> int:
 def _recognised(found: Hdf5Set) -> tuple[str | None, str]:
     """What says where episodes end, and who writes so; None where nothing does, or where data are
     read as rows."""
-    import h5py
-
     asked, h5 = found.fields, found.h5
     if found.whole is not None:
         return None, ""

@@ -11,8 +11,9 @@ from typing import Any, Final
 
 import numpy as np
 
-from ...array_types import Array, Int64
+from ...array_types import Int64
 from ...errors import FormatError, ParamsError
+from ...late import h5py
 from ...pixels.specs import SampleSpec
 from ...sampling.episodes import Windows
 from ...text import natural, some
@@ -20,7 +21,7 @@ from ..base import FieldIndex, SetFacts, default_block
 from ..bytestore import ByteFile
 from ..episodes import episodes_of
 from ..fields import SetIndex
-from ..hdf5.checks import check_bomb, check_stored, pipeline
+from ..hdf5.checks import check_bomb, check_stored, pipeline, stored_at
 from ..hdf5.chunks import Pieces
 from ..hdf5.compound import stored_dtype
 from ..hdf5.file import Hdf5
@@ -43,8 +44,6 @@ _ENCODED_BYTES: Final = 64 << 10
 def matching_groups(found: Hdf5Set, pattern: str) -> list[str]:
     """The names of the groups that match, in the order of the number in the last part of the name,
     where there is one, and else by name."""
-    import h5py
-
     names, most = [""], found.file.size // _NAME_BYTES
     for part in filter(None, pattern.split("/")):
         below: list[str] = []
@@ -112,8 +111,6 @@ class GroupedFields:
             self._add(group, number)
 
     def _add(self, group: str, number: int) -> None:
-        import h5py
-
         h5 = self._found.h5
         inside, _, last = group.rpartition("/")
         if inside != self._inside[0]:
@@ -133,7 +130,7 @@ class GroupedFields:
             if within and column.header is not None:
                 header = h5.header(last, parent)
                 if header is not None and header.like(column.header):
-                    self._append(column, name, header.shape, header.chunk, header.address)
+                    self._append(column, name, header)
                     continue
             data = h5.reach(last, parent) if within else None
             if not isinstance(data, h5py.h5d.DatasetID):
@@ -157,8 +154,6 @@ class GroupedFields:
 
     def _first(self, column: _Column, name: str, data: Any) -> None:
         """What a field is, by its data set in the first group."""
-        import h5py
-
         path, asked = self._found.path, self._found.fields
         dataset = check_stored(h5py.Dataset(data), name, path, records=True)
         if dataset.ndim and dataset.shape[0] and _may_be_encoded(data):
@@ -184,8 +179,6 @@ class GroupedFields:
 
     def _note(self, column: _Column, name: str, data: Any) -> None:
         """Where the rows of one data set lie, as h5py says. It must be like the first one."""
-        import h5py
-
         path, plist = self._found.path, data.get_create_plist()
         layout, external = plist.get_layout(), plist.get_external_count()
         if layout == h5py.h5d.VIRTUAL or external:
@@ -212,37 +205,29 @@ class GroupedFields:
                 hint="write it again: h5repack -l CONTI",
             )
         chunk = plist.get_chunk() if layout == h5py.h5d.CHUNKED else None
-        self._append(column, name, shape, chunk, data.get_offset())
+        self._append(column, name, DatasetHeader(shape, b"", b"", chunk, stored_at(data)))
 
-    def _append(
-        self,
-        column: _Column,
-        name: str,
-        shape: tuple[int, ...],
-        chunk: tuple[int, ...] | None,
-        offset: int | None,
-    ) -> None:
-        """Note rows of the ``shape``, which are like those of the first data set. ``offset``: where
-        contiguous ones begin."""
+    def _append(self, column: _Column, name: str, header: DatasetHeader) -> None:
+        """Note rows that are like those of the first data set."""
         path, spec = self._found.path, column.spec
         assert spec is not None
-        address, pieces, rows = CHUNKED, 0, shape[0]
+        address, pieces, rows = CHUNKED, 0, header.shape[0]
         size = math.prod(column.row) * spec.dtype.itemsize
         if rows and not size and not spec.encoded:
             raise FormatError(f"dataset {name!r} has rows of no bytes", path=path)
         if spec.encoded:
             pass  # each is looked at when it is read
-        elif chunk is not None:
-            found = Pieces.of(shape, chunk, spec.dtype.itemsize)
+        elif header.chunk is not None:
+            found = Pieces.of(header.shape, header.chunk, spec.dtype.itemsize)
             pieces = found.number
             if pieces > self._found.file.size:
                 raise FormatError(f"dataset {name!r} declares more than the file has", path=path)
             column.piece_bytes = max(column.piece_bytes, found.nbytes)
         elif rows:
-            if offset is None:
+            if header.address is None:
                 raise FormatError(f"dataset {name!r} declares rows but stores none", path=path)
-            self._found.inside(offset, rows * size)
-            address = offset
+            self._found.inside(header.address, rows * size)
+            address = header.address
         else:
             address = 0
         column.rows.append(rows)
@@ -308,7 +293,7 @@ class GroupedFields:
 
 def _as_the_library(header: DatasetHeader | None, data: Any) -> DatasetHeader | None:
     """The header of a data set, if h5py says the same of it."""
-    if header is None or header.shape != data.shape or header.address != data.get_offset():
+    if header is None or header.shape != data.shape or header.address != stored_at(data):
         return None
     chunked = header.chunk is not None
     return header if not chunked or header.chunk == data.get_create_plist().get_chunk() else None
@@ -317,8 +302,6 @@ def _as_the_library(header: DatasetHeader | None, data: Any) -> DatasetHeader | 
 def _may_be_encoded(data: Any) -> bool:
     """Whether a data set may hold an image file in each row: bytes of variable length, or rows of
     bytes."""
-    import h5py
-
     kind, axes = data.get_type(), len(data.shape)
     base = kind.get_super() if kind.get_class() == h5py.h5t.VLEN else kind
     return axes == (1 if base is not kind else 2) and bool(base.equal(h5py.h5t.STD_U8LE))
@@ -339,8 +322,6 @@ def _dtype(kind: Any) -> str:
 def read_masks(found: Hdf5Set, names: Sequence[str]) -> dict[str, Int64]:
     """robomimic's splits: ``mask/<name>`` lists the episodes of a split by name. They are served
     in the order of the set, as its SequenceDataset does."""
-    import h5py
-
     group = found.h5.reach("mask") if "mask" in found.h5.names else None
     if not isinstance(group, h5py.h5g.GroupID):
         return {}
@@ -351,13 +332,10 @@ def read_masks(found: Hdf5Set, names: Sequence[str]) -> dict[str, Int64]:
         data = found.h5.find(f"mask/{name}")
         if data is None or data.ndim != 1 or data.dtype.kind not in "SO":
             continue
-        listed = [bytes(one).decode("utf-8", "surrogateescape") for one in _texts(found, data)]
+        texts = found.h5.read(data, "mask")
+        listed = [bytes(one).decode("utf-8", "surrogateescape") for one in texts]
         # an empty episode is left out, and so is its name
         chosen = [numbers[one] for one in listed if one in numbers]
         if chosen:
             splits[name] = np.sort(np.array(chosen, np.int64))
     return splits
-
-
-def _texts(found: Hdf5Set, data: Any) -> Array:
-    return found.h5.read(data, "mask")

@@ -10,6 +10,7 @@ import numpy as np
 
 from ...array_types import Array, Int64
 from ...errors import FormatError, ParamsError
+from ...late import h5py
 from ...sampling.episodes import Episodes
 from ..hdf5.checks import attribute, check_numeric, check_stored
 from ..labels import numbered, of_each_episode
@@ -41,8 +42,6 @@ class EpisodeValues:
         self._values.append(value)
 
     def _attribute(self, group: Any, where: str) -> Any:
-        import h5py
-
         if not self.name.startswith(ATTRIBUTE):
             return None
         name, path, item = self.name[1:], self._found.path, h5py.Group(group)
@@ -61,8 +60,6 @@ class EpisodeValues:
         return bytes(value) if isinstance(value, bytes | np.bytes_) else np.asarray(value)
 
     def _dataset(self, group: Any, where: str) -> Any:
-        import h5py
-
         h5, path = self._found.h5, self._found.path
         held = h5.reach(self.name, group)
         name = f"{where}/{self.name}" if where else self.name
@@ -123,16 +120,12 @@ class EpisodeValues:
 
 def _names(group: Any) -> list[bytes]:
     """Names of some attributes."""
-    import h5py
-
     item = h5py.Group(group)
     return [name.encode("utf-8", "surrogateescape") for name in islice(item.attrs, _LISTED)]
 
 
 def is_single(found: Hdf5Set, name: str) -> bool:
     """Whether labels of this name are one value in the file: an attribute, or a single number."""
-    import h5py
-
     held = found.h5.reach(name)
     return name.startswith(ATTRIBUTE) or (isinstance(held, h5py.h5d.DatasetID) and not held.shape)
 
@@ -140,8 +133,6 @@ def is_single(found: Hdf5Set, name: str) -> bool:
 def own_rows(found: Hdf5Set, lead: int) -> bool:
     """Whether the labels that are asked for have another number of rows than the data, as those of
     episodes have. ``lead``: so many first axes number the rows together."""
-    import h5py
-
     asked, h5 = found.fields, found.h5
     if asked.labels is None or asked.labels_path is not None:
         return False

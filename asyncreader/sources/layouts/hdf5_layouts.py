@@ -9,6 +9,7 @@ from typing import Final
 
 from ...errors import FormatError, ParamsError
 from ...formats import packed as fmt
+from ...late import h5py
 from ..bytestore import ByteFile
 from ..fields import Layout, SetIndex, index_of, index_set
 from ..hdf5.file import Hdf5, read_meta, translated
@@ -88,8 +89,6 @@ def _index_fuel(found: Hdf5Set) -> SetIndex:
 
 def _encoded(found: Hdf5Set) -> str | None:
     """The data set of variable length that goes by a usual name."""
-    import h5py
-
     for name in _ENCODED if found.unnamed else ():
         data = found.samples(name)
         if data is not None and h5py.check_vlen_dtype(data.dtype) is not None:

@@ -9,7 +9,9 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from ...errors import AsyncReaderError
-from ..bytestore import FileRef, LocalFile
+from ...late import h5py
+from ..base import Source
+from ..bytestore import OpenFile
 from ..hdf5.file import Hdf5, translated
 from ..hdf5.listing import Listed, list_fields
 from ..ragged import offsets_in
@@ -49,29 +51,26 @@ class Divided(NamedTuple):
 
 
 @contextlib.contextmanager
-def _opened(where: FileRef | None) -> Iterator[Hdf5 | None]:
-    """The file, if it is one of this machine; None for others."""
-    if not isinstance(where, LocalFile):
-        yield None
-        return
-    file = where.open()
-    try:
-        with translated(file.path), Hdf5(file, checked=True) as h5:
-            yield h5
-    finally:
-        file.close()
+def _file_of(source: Source) -> Iterator[tuple[Hdf5 | None, str]]:
+    """The open file of a set, of several the first, if it is one of this machine, and its layout.
+    Its structure was checked when it was opened."""
+    with source.holding(0) as (one, _):
+        if not isinstance(one.file, OpenFile):
+            yield None, one.facts.layout
+            return
+        with translated(one.file.path), Hdf5(one.file) as h5:
+            one.file.check_same()
+            yield h5, one.facts.layout
 
 
 # -- cells -----------------------------------------------------------------------------------------
 
 
-def columns_of_cells(where: FileRef | None) -> list[Column]:
-    """The columns of ``obs`` in AnnData's file ``where``, but its index; [] of other files."""
-    import h5py
-
+def columns_of_cells(source: Source) -> list[Column]:
+    """The columns of ``obs`` in AnnData's files, but its index; [] of other layouts."""
     found: list[Column] = []
-    with contextlib.suppress(AsyncReaderError), _opened(where) as h5:
-        obs: Any = None if h5 is None else h5.reach("obs")
+    with contextlib.suppress(AsyncReaderError), _file_of(source) as (h5, layout):
+        obs: Any = h5.reach("obs") if h5 is not None and layout.startswith("AnnData") else None
         if h5 is None or not isinstance(obs, h5py.h5g.GroupID):
             return []
         index = h5.text("obs", "_index")
@@ -87,8 +86,6 @@ def columns_of_cells(where: FileRef | None) -> list[Column]:
 
 def _kind(h5: Hdf5, name: str, item: Any) -> tuple[str, bool]:
     """What a column holds in words, and whether it can be labels."""
-    import h5py
-
     if isinstance(item, h5py.h5d.DatasetID):
         code, dtype = item.get_type().get_class(), h5py.Dataset(item).dtype
         if code == h5py.h5t.STRING:
@@ -105,19 +102,17 @@ def _kind(h5: Hdf5, name: str, item: Any) -> tuple[str, bool]:
 
 
 def _is_group(item: object) -> bool:
-    import h5py
-
     return isinstance(item, h5py.h5g.GroupID)
 
 
 # -- samples of different length -------------------------------------------------------------------
 
 
-def divided_fields(where: FileRef | None) -> list[Divided]:
-    """Data sets of the file whose rows a table beside them divides among samples, by its numbers:
-    starts from 0 to the number of rows, or lengths that are so many together."""
+def divided_fields(source: Source) -> list[Divided]:
+    """Data sets of an HDF5 file whose rows a table beside them divides among samples, by its
+    numbers: starts from 0 to the number of rows, or lengths that are so many together."""
     found: list[Divided] = []
-    with contextlib.suppress(AsyncReaderError), _opened(where) as h5:
+    with contextlib.suppress(AsyncReaderError), _file_of(source) as (h5, _):
         if h5 is None:
             return []
         listed = [one for one in list_fields(h5.members, h5.reach("/")) if one.served and one.shape]

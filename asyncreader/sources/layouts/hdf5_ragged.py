@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Final
 
 from ...array_types import Array
 from ...errors import FormatError
+from ...late import h5py
 from ..base import FieldIndex, kept
 from ..fields import SetIndex
 from ..hdf5.checks import check_bomb
@@ -61,8 +61,6 @@ def _fitting(
 
 def _may_be_table(found: Hdf5Set, table: str) -> bool:
     """Whether a data set that was not asked for is whole numbers."""
-    import h5py
-
     try:
         data = found.h5.reach(table)
     except FormatError:  # a link out of the file
@@ -76,15 +74,5 @@ def index_ragged(
     found: Hdf5Set, values: FieldIndex, count: int, offsets: Array, how: str
 ) -> SetIndex:
     """The index of the samples whose ``count`` values are those of ``values``."""
-    one = ragged_field(values, count, offsets)
-    index = found.index(
-        one.storage,
-        offsets.size - 1,
-        one.spec,
-        f"{how}, rows of different length",
-        one.block,
-        chunk=one.chunk,
-        compression=one.compression,
-    )
-    own = replace(index.first, stored_as=one.stored_as, memory=one.memory, offsets=one.offsets)
-    return replace(index, fields={found.fields.data: own})
+    field = ragged_field(values, count, offsets)
+    return found.index_field(field, offsets.size - 1, f"{how}, rows of different length")

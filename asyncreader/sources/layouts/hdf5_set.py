@@ -142,6 +142,13 @@ class Hdf5Set:
         check_numeric(dataset, name, self.path, hint)
         offset = dataset.id.get_offset()
         size = dataset.size * dataset.dtype.itemsize
+        if size and offset is not None and offset < self.h5.base:  # see stored_at()
+            raise FormatError(
+                f"dataset {name!r} declares values but stores none",
+                path=self.path,
+                found=f"shape {dataset.shape}",
+                hint=AGAIN,
+            )
         if (
             offset is not None
             and dataset.chunks is None
@@ -264,12 +271,17 @@ class Hdf5Set:
         chunk: int | None = None,
         compression: str | None = None,
     ) -> SetIndex:
-        """The index of ``rows`` samples in ``storage``, with labels and all that goes with them.
-        ``how`` they are stored, in words; ``block`` of them together."""
+        """:meth:`index_field` of samples in ``storage``; ``block`` of them lie together."""
+        field = FieldIndex(stored, storage, block=block, chunk=chunk, compression=compression)
+        return self.index_field(field, rows, how)
+
+    def index_field(self, field: FieldIndex, rows: int, how: str) -> SetIndex:
+        """The index of the ``rows`` samples of a field, with labels and all that goes with them.
+        ``how`` they are stored, in words."""
         labels = self._labels(rows)
         if labels is not None:
             in_file = self.fields.labels_path is None
-            check_labels(labels.shape, stored, self.fields, self.path, in_file=in_file)
+            check_labels(labels.shape, field.spec, self.fields, self.path, in_file=in_file)
         facts = SetFacts(
             path=self.path,
             container="HDF5",
@@ -281,15 +293,11 @@ class Hdf5Set:
             classes=self._class_names(labels),
             fields=() if self.whole is None else self.whole.fields,
         )
-        field = FieldIndex(
-            stored,
-            storage,
-            self.file.where,
-            self._checksums(facts.count),
-            self._paths(facts.count),
-            block=block,
-            chunk=chunk,
-            compression=compression,
+        field = replace(
+            field,
+            where=self.file.where,
+            checksums=self._checksums(facts.count),
+            names=self._paths(facts.count),
             checked="none" if self.meta is None else "all",
         )
         splits: Mapping[str, slice | Int64] = {}

@@ -12,10 +12,11 @@ import numpy as np
 from ...array_types import Array, Int64
 from ...errors import FormatError, ParamsError
 from ...formats import packed as fmt
+from ...late import h5py
 from ...pixels.specs import SampleSpec
 from ...text import some
 from ..arrays import Rows
-from ..base import KEPT_BYTES, default_block, kept
+from ..base import KEPT_BYTES, FieldIndex, default_block, kept
 from ..fields import SetIndex
 from ..hdf5.checks import attribute, check_bomb
 from ..hdf5.chunks import Chunks
@@ -37,8 +38,6 @@ _TURN: Final = (
 
 def is_group(found: Hdf5Set, name: str) -> bool:
     """Whether ``name`` is a group of the file."""
-    import h5py
-
     return isinstance(found.h5.reach(name), h5py.h5g.GroupID)
 
 
@@ -75,37 +74,27 @@ def index_sparse(found: Hdf5Set, names: Sequence[str] = ()) -> SetIndex:
         lookup = np.full(width, -1, np.int64)
         lookup[chosen] = np.arange(chosen.size)
     served = width if chosen is None else chosen.size
-    storage = SparseRows(indptr, pair, count, width, lookup)
     mean, items = count / rows, sum(one.dtype.itemsize for one in pair)
     chunked = [one.chunk for one in pair if one.chunk < count]
     block = default_block(int(mean * items))
     if chunked:
         block = max(1, int(pair[0].chunk / max(mean, 1)))
-    index = found.index(
-        storage,
-        rows,
+    how = f"sparse rows, {count / (rows * width):.2%} full"
+    field = FieldIndex(
         SampleSpec((served,), made, None),
-        f"sparse rows, {count / (rows * width):.2%} full"
-        + (f", chunks of {chunked[0]}" if chunked else ""),
-        min(block, rows),
+        SparseRows(indptr, pair, count, width, lookup),
+        block=min(block, rows),
         chunk=block if chunked else None,
-    )
-    (field,) = index.fields.values()
-    # a block also touches the chunks in which the blocks beside it begin and end
-    memory = int(mean * items * 2) if chunked else 0
-    field = replace(
-        field,
         stored_as=f"sparse {width} {pair[1].dtype.str[1:]}",
         columns=digest,
-        memory=max(1, memory),
+        # a block also touches the chunks in which the blocks beside it begin and end
+        memory=max(1, int(mean * items * 2) if chunked else 0),
     )
-    return replace(index, fields={name: field})
+    return found.index_field(field, rows, how + (f", chunks of {chunked[0]}" if chunked else ""))
 
 
 def _shape(found: Hdf5Set, name: str) -> tuple[int, int]:
     """Rows and columns of sparse rows. FormatError where they are columns."""
-    import h5py
-
     path, h5 = found.path, found.h5
     kind = h5.text(name, "encoding-type")
     old = h5.text(name, "h5sparse_format")

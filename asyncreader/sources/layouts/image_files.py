@@ -44,14 +44,19 @@ def stated_count(value: bytes, key: str, path: str) -> int:
 def check_count(stated: int, held: int, path: str, key: str) -> None:
     """FormatError unless the set has the stated number of samples."""
     if stated != held:
-        raise FormatError(
-            "the number of samples is not what the dataset says",
-            path=path,
-            key=key,
-            found=f"{held} samples",
-            expected=f"{stated}",
-            hint="it was not written to its end, or over an older one: write it again",
-        )
+        raise _other_count(path, None, key, f"{held} samples", f"{stated}")
+
+
+def _other_count(path: str, index: int | None, key: str, found: str, expected: str) -> FormatError:
+    return FormatError(
+        "the number of samples is not what the dataset says",
+        path=path,
+        index=index,
+        key=key,
+        found=found,
+        expected=expected,
+        hint="it was not written to its end, or over an older one: write it again",
+    )
 
 
 def text_labels(
@@ -119,15 +124,9 @@ def _numbered(entries: Entries, prefix: bytes, count: int, path: str) -> Entries
             hint=AGAIN,
         )
     if which.size != count or not count:
-        raise FormatError(
-            "the number of samples is not what the dataset says",
-            path=path,
-            index=min(which.size, count),
-            key=f"{name}{min(which.size, count) + 1:09d}",
-            found=f"{which.size} entries {name}*",
-            expected=f"{count}, by num-samples",
-            hint="it was not written to its end, or over an older one: write it again",
-        )
+        first = min(which.size, count)
+        key, there = f"{name}{first + 1:09d}", f"{which.size} entries {name}*"
+        raise _other_count(path, first, key, there, f"{count}, by num-samples")
     return entries.pick(which)
 
 
@@ -253,15 +252,8 @@ def index_stylegan(found: ForeignSet) -> SetIndex:
     gaps = np.flatnonzero(numbers[which] != np.arange(which.size))
     if gaps.size or which.size != count or not count:
         first = int(gaps[0]) if gaps.size else min(which.size, count)
-        raise FormatError(
-            "the number of samples is not what the dataset says",
-            path=path,
-            index=first,
-            key=f"{side}-{first:05d}",
-            found=f"{which.size} images of size {side}",
-            expected=f"0 to {count - 1}, by length",
-            hint="it was not written to its end, or over an older one: write it again",
-        )
+        key, there = f"{side}-{first:05d}", f"{which.size} images of size {side}"
+        raise _other_count(path, first, key, there, f"0 to {count - 1}, by length")
     entries = entries.pick(which)
     others = ", ".join(str(size) for size in sizes if size != side)
     words = f"StyleGAN2, {side} x {side}" + (f" (data_field: also {others})" if others else "")

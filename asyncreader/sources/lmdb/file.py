@@ -6,7 +6,7 @@ import os
 from typing import Final
 
 from ...array_types import UInt8
-from ...errors import SourceNotFoundError
+from ...errors import SourceNotFoundError, closed_on_error
 from ..bytestore import OpenFile, check_descriptors
 from .btree import LmdbFile
 
@@ -50,8 +50,5 @@ def open_data_file(path: str, io: str) -> OpenFile:
 def open_tree(path: str) -> tuple[OpenFile, LmdbFile]:
     """The data file of an environment, and its tree, through a mapping."""
     file = open_data_file(path, "mmap")
-    try:
+    with closed_on_error([file]):
         return file, LmdbFile(file.mapped.bytes, path)
-    except BaseException:
-        file.close()
-        raise

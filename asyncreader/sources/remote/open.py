@@ -6,9 +6,10 @@ import os
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Final
 
-from ...errors import FormatError, ParamsError, SourceNotFoundError
+from ...errors import FormatError, ParamsError, SourceNotFoundError, closed_on_error
 from ...formats.manifest import MOST_BYTES, NAME, Manifest
 from ..bytestore import REMOTE
 from ..fields import OpenSet, open_file
@@ -28,34 +29,27 @@ _TRIES: Final = 3
 _FILES: Final = (".h5", ".hdf5")
 
 
+@dataclass(eq=False)
 class RemoteShards:
     """Opens the shards of a manifest in a store, by ranges or through the cache."""
 
+    objects: Objects
+    location: Location
+    manifest: Manifest
+    cache: ShardCache | None
     #: a shard that the cache dropped must not stay mapped
     stay = False
 
-    def __init__(
-        self,
-        objects: Objects,
-        location: Location,
-        manifest: Manifest,
-        cache: ShardCache | None,
-    ) -> None:
-        self._objects = objects
-        self._location = location
-        self._manifest = manifest
-        self._cache = cache
-
     def open(self, number: int, fields: Request) -> OpenSet:
         """Open a shard."""
-        row = self._manifest.shard(number)
-        location = self._location.sibling(row.name)
-        if self._cache is None:
-            return _opened(RemoteFile(self._objects, location, row.bytes), fields)
-        container = self._manifest.common.container
+        row = self.manifest.shard(number)
+        location = self.location.sibling(row.name)
+        if self.cache is None:
+            return _opened(RemoteFile(self.objects, location, row.bytes), fields)
+        container = self.manifest.common.container
         suffix = "lmdb" if container == "lmdb" else "h5"
         for left in reversed(range(_TRIES)):
-            with self._cache.hold(self._objects, location, row, suffix) as path:
+            with self.cache.hold(self.objects, location, row, suffix) as path:
                 try:
                     # mapped: an open shard stays readable after the cache removes its file
                     return open_shard(path, container, fields, "mmap")
@@ -66,15 +60,15 @@ class RemoteShards:
 
     def close(self) -> None:
         """Close the requests to the store."""
-        self._objects.close()
+        self.objects.close()
 
     def __reduce__(self) -> tuple[object, ...]:
         # another process makes its own requests, and uses the same folder as its cache
-        return _shards_again, (self._location, self._manifest, self._cache is not None)
+        return _shards_again, (self.location, self.manifest, self.cache is not None)
 
     def path(self, number: int) -> str:
         """A shard's name for messages."""
-        return self._location.sibling(self._manifest.name(number)).shown
+        return self.location.sibling(self.manifest.name(number)).shown
 
 
 def _shards_again(location: Location, manifest: Manifest, cached: bool) -> RemoteShards:
@@ -131,11 +125,8 @@ def open_remote(url: str, fields: Request, *, io: str = "auto") -> OpenSet:
     """
     location = location_of(url)
     objects = Objects(location.base)
-    try:
+    with closed_on_error([objects]):
         return _opened_set(objects, location, fields, io)
-    except BaseException:
-        objects.close()
-        raise
 
 
 def _opened_set(objects: Objects, location: Location, fields: Request, io: str) -> OpenSet:

@@ -13,7 +13,7 @@ from typing import Any, Final
 import numpy as np
 
 from ...array_types import Array, Int64, UInt8
-from ...errors import FormatError
+from ...errors import FormatError, closed_on_error
 from ...pixels import twins
 from ..bytestore import REMOTE, ByteStore
 from ..urls import Location
@@ -201,7 +201,7 @@ class RemoteRef:
     def open(self) -> RemoteFile:
         """The same object. FormatError if it was replaced since."""
         objects = Objects(self.location.base)
-        try:
+        with closed_on_error([objects]):
             file = RemoteFile(objects, self.location, owner=True)
             if not file.version.same(self.version):
                 raise FormatError(
@@ -209,9 +209,6 @@ class RemoteRef:
                     path=self.location.shown,
                     hint="open the reader again",
                 )
-        except BaseException:
-            objects.close()
-            raise
         return file
 
 

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ...array_types import Array, Int64, UInt64
-from ...errors import AsyncReaderError, FormatError
+from ...errors import AsyncReaderError, FormatError, closed_on_error
 from ...formats import packed as fmt
 from ...pixels.fill_tables import RowsInMemory
 from ...pixels.rows import E, Writer
@@ -129,13 +129,9 @@ class Joined:
         if not isinstance(self.files, tuple):
             return JoinedSource(facts, index)
         held: list[OpenSet] = []
-        try:
+        with closed_on_error(held):
             held.extend(one.open() for one in self.files)
             return JoinedSource(facts, index, held)
-        except BaseException:
-            for one in held:
-                one.close()
-            raise
 
 
 class JoinedSource:
@@ -186,11 +182,8 @@ class JoinedSource:
         if file is None:
             with self._numbering(number):
                 file = self._files.open(number, self._request)
-            try:
+            with closed_on_error([file]):
                 self.check(file, number)
-            except BaseException:
-                file.close()
-                raise
             if self._files.stay:
                 self._kept.keep(number, file.index)
         if self._window:
@@ -346,7 +339,9 @@ class JoinedSource:
             if possible:
                 self._all_open = self._held or self.open_files.keep_all(self._ends.size)
                 rows = [file.first.in_memory(0) for file in self._all_open]
-                self._in_memory = tuple(chain(*rows)) if all(rows) else ()
+                counts = [sum(one.samples for one in own) for own in rows]
+                whole = counts == np.diff(self._ends, prepend=0).tolist()
+                self._in_memory = tuple(chain(*rows)) if all(rows) and whole else ()
         if size == 0 or not self._in_memory:
             return self._in_memory
         # one file a call, with the bytes of a whole batch: each is asked for its share of them

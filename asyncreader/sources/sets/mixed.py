@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from ...array_types import Array, Int64
-from ...errors import ParamsError
+from ...errors import ParamsError, closed_on_error
 from ...pixels.specs import OutputSpec, SampleSpec
 from ...pixels.transform import RowTransform
 from ...pixels.views import by_field
@@ -38,13 +38,9 @@ class MixedIndex(SetIndex):
     def open(self) -> MixedSet:
         """See :class:`SetIndex`."""
         opened: list[OpenSet] = []
-        try:
+        with closed_on_error(opened):
             opened.extend(one.open() for one in self.sets)
             return MixedSet(self, opened)
-        except BaseException:
-            for one in opened:
-                one.close()
-            raise
 
 
 class MixedSet(OpenSet):
