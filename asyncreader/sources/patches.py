@@ -53,8 +53,8 @@ class StoredVolumes:
                 found=f"shape {shape}, patch {cut.patch} of axes {cut.axes or axes}, volumes along "
                 f"{'no axis' if number is None else f'axis {number}'}",
                 expected="different axes in ascending order, and another one for the volumes",
-                hint="patch_axes names the axes that are cut; sample_axis=None: the dataset is "
-                "one volume",
+                hint="sample_axis=None if the dataset is one volume; patch_axes names the axes "
+                "that are cut",
             )
         extent = tuple(shape[axis] for axis in axes)
         if any(n > of for n, of in zip(cut.patch, extent, strict=True)):

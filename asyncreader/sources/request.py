@@ -175,7 +175,7 @@ _MOST_CHANNELS: Final = 4
 #: What a caller passes where nothing says which axis is which.
 NAME_AXES: Final = (
     "say which axis is which: num_dim=1, cha_dim=2, h_dim=3, w_dim=4 for NCHW, "
-    "or num_dim=1, h_dim=2, w_dim=3, cha_dim=4 for NHWC"
+    "or num_dim=1, h_dim=2, w_dim=3, cha_dim=4 for NHWC (on the command line each with -p)"
 )
 
 
