@@ -252,14 +252,15 @@ class Opened:
 
     def _compiled(self, records: Int64) -> Rows | None:
         """Rows that compiled code wrote: it can where they lie in memory."""
-        tables, (fill, *_), count = self._filler.find_tables(), self.fills, records.size
-        if tables is None or not self.source.first.in_memory(fill.sample_bytes * count):
+        tables, count = self._filler.find_tables(), records.size
+        if tables is None or not self.source.in_memory(self._bytes * count):
             return None
-        out, table = np.empty(fill.allocate_shape(count), fill.dtype), self.source.labels
+        outs = [np.empty(part.shape, part.dtype) for part in self._filler.rows(count)]
+        table = self.source.labels
         labels = None if table is None else np.empty((count, *table.shape[1:]), table.dtype)
-        if not tables.filler.fill_records(tables.files, records, out, labels, 0, 0):
+        if not tables.fill(records, outs, labels, 0, 0):
             return None
-        return Rows(self.source, (fill.handed_out(out),), labels, records, self._lengths)
+        return Rows(self.source, self._filler.handed_out(outs), labels, records, self._lengths)
 
     def stored(self, name: str, part: Source, record: int) -> bytes:
         """The stored bytes of a field of a sample; of a window those of its rows in sequence."""
@@ -287,7 +288,7 @@ class Opened:
         spec = part.spec
         step = max(1, _MEASURED // max(1, 1 if spec.shape is None else spec.row_bytes))
         if spec.ragged:
-            yield from self._values(part, self.source.rows_of(name))
+            yield from self._values(name, part, self.source.rows_of(name))
             return
         whole = self.source.windows is not None  # a row may be in many windows, or in none
         count = self.source.rows_of(name) if whole else self.length
@@ -298,7 +299,7 @@ class Opened:
                 for record in records.tolist():
                     yield self._pixels(part, record)
                 continue
-            out = self._good(part, records)
+            out = self._good(part, records, self._plain(name, part))
             yield out.reshape(-1, out.shape[-1]) if spec.axes or out.ndim == 2 else out.reshape(-1)
 
     def _good(self, part: Source, records: Int64, fill: RowTransform | None = None) -> Array:
@@ -308,7 +309,14 @@ class Opened:
             raise self.source.told(bad.error)
         return out
 
-    def _values(self, part: Source, rows: int) -> Iterator[Array]:
+    def _plain(self, name: str, part: Source, most: int | None = None) -> RowTransform:
+        """How the stored values of a field are measured: of structured rows those of the members
+        that are asked for; ``most``: the length of samples, where these differ."""
+        members = self._params.wanted.for_field(name).members
+        wanted = OutputSpec(layout="NHWC", members=members, max_length=most)
+        return RowTransform(part.spec, wanted, part.facts.path)
+
+    def _values(self, name: str, part: Source, rows: int) -> Iterator[Array]:
         """The values of samples of different length, each by itself."""
         offsets, whole = part.index.offsets, self.source.windows is not None
         assert offsets is not None
@@ -316,8 +324,7 @@ class Opened:
         for record in (every if whole else self.records(every)).tolist():
             most = int(offsets[record + 1]) - int(offsets[record])
             if most:
-                fill = RowTransform(part.spec, OutputSpec(max_length=most), part.facts.path)
-                out = self._good(part, np.array([record]), fill)
+                out = self._good(part, np.array([record]), self._plain(name, part, most))
                 yield out[0] if out.ndim == 3 else out.reshape(-1)
 
     def _tiles(self, part: Source) -> Iterator[Array]:

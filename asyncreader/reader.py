@@ -69,7 +69,7 @@ class AsyncReader(Generic[D, L]):
         self._rank, world_size = rank_and_world(p)
         self._nthread, self._cores = worker_count(p), usable_cores()
         device = None if p.cuda is False else open_device(p.cuda)
-        source = build.open_set(p)
+        source = self._open_set(p)
         self._source: OpenSet | None = source
         self._dataset: Dataset | None = None
         self._facts_of_set = source.facts
@@ -121,6 +121,9 @@ class AsyncReader(Generic[D, L]):
             if arena is not None:
                 arena.close()
             raise
+
+    def _open_set(self, p: ReaderParams) -> OpenSet:
+        return build.open_set(p)
 
     def _make_workers(
         self, recipe: Recipe | None, source: OpenSet

@@ -6,6 +6,7 @@ import contextlib
 import os
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, Unpack
 
 from asyncreader.errors import AsyncReaderError, SourceError
@@ -23,7 +24,7 @@ from .outputs.publish import Target
 from .outputs.shards import pack_shards
 from .progress import Progress, shown
 from .report import ConvertReport
-from .writer import Writer
+from .writer import Writer, keep
 
 
 @documented(OPTIONS)
@@ -41,8 +42,9 @@ def convert(
     ``src`` may also be samples: an array (n, ...), a tuple of arrays (data, labels), a dict of
     arrays, or an iterable or map-style dataset of arrays, of tuples (data, label) or of dicts with
     "data" (or "image"), "label", "path" and other fields. They are given to a :class:`Writer`. So
-    are those of an :class:`asyncreader.Dataset`: as it serves them, with labels, classes and paths,
-    its first field as ``data`` and the others by their names.
+    are those of an :class:`asyncreader.Dataset`: as it serves them, with labels, classes, paths and
+    splits, its first field as ``data`` and the others by their names. Of several labels those
+    behind the first become fields, which one HDF5 file serves as labels.
 
     The target appears under its name when it is complete, verified and on the disk; on any error
     it is as it was (finished shards are kept next to it, for ``resume``). Raises
@@ -111,12 +113,15 @@ def _give_all(
     src: Items, dst: PathLike, options: dict[str, Any], progress: Progress | None
 ) -> ConvertReport:
     count = count_of(src)
+    notes = src.notes if isinstance(src, DatasetItems) else ()
     with Writer(dst, **options) as writer:
+        if isinstance(src, DatasetItems):
+            keep(writer, src)
         for done in give(src, writer):
             if progress is not None:
                 progress(done, done if count is None else count)
     assert writer.report is not None
-    return writer.report
+    return replace(writer.report, notes=(*writer.report.notes, *notes))
 
 
 def _pack_one(options: Options, samples: Samples, target: Target, begun: float) -> ConvertReport:

@@ -19,10 +19,12 @@ from asyncreader.version import __version__
 
 from .check_options import check_writer
 from .inputs.added import as_array
+from .inputs.items import DatasetItems
 from .inputs.packed import PackedSamples
+from .inputs.samples import Splits
 from .options import PathLike, WriterKeywords
 from .outputs.adding import Adding, AddingPlan, Blocks
-from .outputs.one_file import data_file
+from .outputs.one_file import PackedFile, data_file
 from .outputs.pieces import PIECE, Pieces
 from .outputs.publish import Target
 from .outputs.shards import pack_shards
@@ -83,6 +85,9 @@ class Writer:
         # one that is lost without close() leaves no lock, file or thread
         self._lost = weakref.finalize(self, _abandon, os.getpid(), self._stack)
         self._set: Adding | None = None
+        #: the splits of all samples, and the numbers of those that the open file has
+        self._splits: Splits | None = None
+        self._numbers: list[int] = []
         self._plan: AddingPlan | None = None
         # shards are made of files that are copied when all samples are there
         self._pieces: Pieces | None = None
@@ -169,6 +174,8 @@ class Writer:
         try:
             if path is None or self._pieces is None or path not in self:
                 adding.add(data, label, path, fields)
+                if self._splits is not None:
+                    self._numbers.append(self._count)
             if self._options.resume and adding.bytes >= PIECE:
                 self._finish_piece(adding)
         except BaseException as exc:
@@ -210,10 +217,16 @@ class Writer:
     def _finish_piece(self, adding: Adding) -> None:
         """Finish a file of the shards; the next sample begins another."""
         assert self._pieces is not None
-        adding.finish()
+        self._finish_file(adding)
         adding.close()
         self._pieces.finish()
         self._set, self._target.keep = None, self._options.resume
+
+    def _finish_file(self, adding: Adding) -> PackedFile:
+        if self._splits is not None:
+            adding.keep_splits(self._splits.of(np.array(self._numbers, np.int64)))
+            self._numbers = []
+        return adding.finish()
 
     @contextlib.contextmanager
     def _numbered(self) -> Any:
@@ -267,7 +280,7 @@ class Writer:
                 self.report = pack_shards(copied, samples, self._target, self._begun, None)
             return
         assert adding is not None
-        packed = adding.finish()
+        packed = self._finish_file(adding)
         assert packed.meta is not None
         self._target.publish()
         self.report = ConvertReport(
@@ -306,6 +319,21 @@ class Writer:
             self.close()
         else:
             self._end(error)
+
+
+def keep(writer: Writer, items: DatasetItems) -> None:
+    """Have a Writer keep what a Dataset says of its samples, before the first is added: their
+    splits. ParamsError for a target that cannot serve several labels."""
+    options = writer._options
+    if items.labels and (options.sharded or options.format != "hdf5"):
+        raise ParamsError(
+            "several labels can be stored in one HDF5 file only",
+            path=options.dst,
+            found="shards" if options.sharded else "LMDB",
+            hint="write one HDF5 file; name one label as labels_field; or serve the others as "
+            "fields: data_field=[...]",
+        )
+    writer._splits = items.splits
 
 
 def _abandon(process: int, stack: contextlib.ExitStack) -> None:

@@ -78,7 +78,7 @@ def bench(
         check_plot(plot)
     given = {name: value for name, value in options.items() if value is not None}
     given |= set_of(path, params)
-    size_for(given, quiet)
+    index = size_for(given, quiet)
     with Progress("measuring", quiet or as_json, plain=False) as progress:
         report = run_bench(
             given,
@@ -86,6 +86,7 @@ def bench(
             seconds=seconds,
             consumer_seconds=consumer_ms / 1000,
             progress=progress,
+            index=index,
         )
     drawn = ""
     if plot is not None:

@@ -210,9 +210,9 @@ def _print_pictures(survey: Survey) -> None:
 
 def _print_forms(survey: Survey) -> None:
     """What each encoding would take and give."""
-    cut = "" if survey.cut == "center" else ", cut at random"
+    cut = "" if survey.cut == "center" else ", random crops"
     click.echo(
-        f"\nWhat each form takes, by {some(survey.tried, 'image')}, and serves of "
+        f"\nSpace and speed of each encoding, from {some(survey.tried, 'image')}; served as "
         f"{times(survey.served)}{cut}, from memory ({in_bytes(survey.memory)} are free)"
     )
     print_table(
@@ -225,7 +225,7 @@ def _print_forms(survey: Survey) -> None:
             )
             for form in survey.forms
         ),
-        ("form", "options", "space", "samples/s"),
+        ("encoding", "options", "space", "samples/s"),
     )
     for form in survey.forms:
         if form.failure is not None:

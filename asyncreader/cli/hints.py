@@ -54,7 +54,7 @@ def _of_lengths(ds: Dataset) -> list[str]:
         f"{shown(one.table)} may say where samples begin in {shown(one.values)}: "
         f"-p data_field={shown(one.values)} -p offsets_field={shown(one.table)} "
         f"-p max_length={one.longest} serves them"
-        for one in divided_fields(index.first.where)
+        for one in divided_fields(ds.source.first)
     ]
 
 

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from ..sampling.patches import Patches
     from ..sources import OpenSet, SetIndex, Source
     from ..sources.base import FieldIndex
-    from ..sources.layouts.hdf5_look import Column
 
 #: Classes that are shown one by one; --json has them all.
 CLASSES_SHOWN: Final = 20
@@ -56,11 +55,12 @@ def info(path: str | None, params: dict[str, Any], as_json: bool) -> None:
 
 def _describe(ds: Dataset) -> dict[str, Any]:
     """Facts of the set; with a subset its labels are shown."""
+    from ..sources.layouts.hdf5_look import columns_of_cells
     from ..sources.subset import split_counts
 
     source, whole = ds.source, ds.params.subset is None
     facts, spec = source.facts, source.spec
-    columns = _columns_of_cells(source)
+    columns = columns_of_cells(source.first)
     return {
         "path": facts.path,
         "container": facts.container,
@@ -93,18 +93,6 @@ def _describe(ds: Dataset) -> dict[str, Any]:
         "bytes_a_sample": _bytes_each(source.index),
         "hints": hints_for(ds, columns),
     }
-
-
-def _columns_of_cells(source: OpenSet) -> list[Column]:
-    """The columns of ``obs``; of several files those of the first. [] of other layouts."""
-    from ..sources.layouts.hdf5_look import columns_of_cells
-    from ..sources.sets.joined import Joined
-
-    index = source.index
-    while isinstance(index.first.storage, Joined) and isinstance(index.first.storage.files, tuple):
-        index = index.first.storage.files[0]
-    cells = index.facts.layout.startswith("AnnData")
-    return columns_of_cells(index.first.where) if cells else []
 
 
 def _describe_sets(source: OpenSet) -> list[dict[str, Any]] | None:

@@ -19,6 +19,8 @@ from .terminal import say
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
+    from ..sources import SetIndex
+
 #: What is made of pictures that differ in size: (H, W) that most ImageNet training uses.
 USUAL_SIZE: Final = (224, 224)
 
@@ -245,15 +247,17 @@ def number(
 jobs_option = number("--jobs", click.IntRange(1, 1024), "Threads. [usable cores]")
 
 
-def size_for(params: dict[str, Any], quiet: bool = False) -> None:
+def size_for(params: dict[str, Any], quiet: bool = False) -> SetIndex | None:
     """Give ``params`` of a reader a size, and say so, where they have none and the set's pictures
-    differ in size."""
-    from ..dataset import look_into
+    differ in size. The index of the set, if it was opened and is what such a reader opens."""
+    from ..tools.bench import index_of
 
     if "size" in params:
-        return
-    with look_into(params) as ds:
-        if ds.source.spec.shape is None:
-            params["size"] = USUAL_SIZE
-            if not quiet:
-                say("the images differ in size: cut to {}x{}; see --size".format(*USUAL_SIZE))
+        return None
+    index = index_of(params)
+    if index.first.spec.shape is not None:
+        return index
+    params["size"] = USUAL_SIZE
+    if not quiet:
+        say("the images differ in size: cut to {}x{}; see --size".format(*USUAL_SIZE))
+    return None

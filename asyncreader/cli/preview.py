@@ -12,7 +12,7 @@ import click
 from click.core import ParameterSource
 
 from ..errors import SourceError, shown
-from ..text import in_bytes, sides, some
+from ..text import in_bytes, some, times
 from .options import (
     PATH,
     json_option,
@@ -135,8 +135,8 @@ def preview(
         if not as_json and not quiet:
             wide, high = made.sheet.size
             click.echo(
-                f"{some(len(made.records), 'sample')} in {shown(target)} "
-                f"({sides(high, wide)}, {in_bytes(size)})"
+                f"{some(len(made.records), 'sample')} in {shown(target)}: "
+                f"{times((high, wide))} pixels (height x width), {in_bytes(size)}"
             )
     if html is not None:
         _refuse(options, "batch", "indices", "classes", "size", instead="--html shows all")

@@ -20,7 +20,7 @@ from ..pixels.fill_tables import (
     RowsInMemory,
     file_table,
 )
-from ..pixels.row_filler import RowFiller
+from ..pixels.row_filler import RowFiller, RowTables
 from ..pixels.transform import RowTransform
 from ..pixels.user_transform import LabelSpec
 from ..sampling.schedule import BatchPlan, Schedule
@@ -28,7 +28,7 @@ from ..sources import OpenSet, RowError, RowJob
 from ..sources.sets.joined import JoinedLabels
 from ..stats import BadRow, Meter
 from ..system.memory import address_of
-from .fill_queue import FillQueue, RowTables
+from .fill_queue import FillQueue
 from .slots import Allocate, Part, Slot
 from .stages import Stage
 from .together import Together
@@ -40,6 +40,8 @@ ATTEMPTS: Final = 16
 #: Samples whose checks are remembered, a byte each (1 GiB). In a larger set every sample is checked
 #: each time it is read; most are read once in a training.
 MOST_MARKED: Final = 1 << 30
+
+_NO_STARTS: Final = np.empty(0, np.int64)
 
 
 class BatchFiller:
@@ -92,8 +94,6 @@ class BatchFiller:
         self.seen: UInt8 | None = None
         if self._verify == "first":
             self.seen = allocate((source.facts.count,), np.dtype(np.uint8))
-        #: what fills the first field in compiled code, where that is all there is to a row
-        self._filler = fills[0].filler(fills[0].row_bytes * schedule.batch)
         self._tables: RowTables | None = None
 
     def handed_out(
@@ -128,31 +128,57 @@ class BatchFiller:
     def find_tables(self) -> RowTables | None:
         """How compiled code fills batches. None if it cannot, or not yet: rows of shards are in
         memory when all of them were read."""
-        one = self._filler is not None and len(self.fills) == 1 and self.source.windows is None
-        if self._tables is None and one:
-            assert self._filler is not None
-            files = self.source.first.in_memory(0)
+        if self._tables is None and self._fillers and self.source.in_memory(0):
             mode = {"never": NEVER, "first": UNSEEN, "always": ALWAYS}[self._verify]
-            hashed = mode == NEVER or self.fills[0].stored.row_bytes >= LEAST_HASHED
-            if files and hashed and kernels.compiled(self._filler.kernel):
-                self._tables = self._tables_of(files, self._filler, mode)
+            least = min(fill.stored.row_bytes for fill in self.fills)
+            # a sample of several fields is seen when all of them are
+            hashed = mode == NEVER or (
+                least >= LEAST_HASHED and (mode == ALWAYS or len(self._fillers) == 1)
+            )
+            if hashed and kernels.compiled(self._fillers[0].kernel):
+                self._tables = self._make_tables(mode)
         return self._tables
 
-    def _tables_of(
-        self, files: Sequence[RowsInMemory], filler: RowFiller, mode: int
-    ) -> RowTables | None:
-        labels, tables = self.source.labels, list[Array]()
+    @cached_property
+    def _fillers(self) -> tuple[RowFiller, ...]:
+        """What fills each field in compiled code, where that is all there is to a row."""
+        source, windows, batch = self.source, self.source.windows, self.schedule.batch
+        if self.together is not None or len(self.fills) != len(source.names):
+            return ()
+        if windows is not None and any(windows.reach(n) == "episode" for n in source.names):
+            return ()
+        each = zip(self.fills, self._widths, strict=True)
+        made = [fill.filler(fill.row_bytes * (w or 1) * batch) for fill, w in each]
+        found = tuple(one for one in made if one is not None)
+        plain = len(made) == 1 or all(one.kernel == "copy_batches" for one in found)
+        return found if plain and len(found) == len(made) else ()
+
+    def _make_tables(self, mode: int) -> RowTables | None:
+        source, labels, tables = self.source, self.source.labels, list[Array]()
         if labels is not None:
             tables = labels.tables() if isinstance(labels, JoinedLabels) else [labels]
         if not all(one.flags.c_contiguous and one.nbytes > 0 for one in tables):
             return None
-        sizes = {"check": mode, "label_bytes": 0, "seen": 0}
-        if tables:
-            sizes["label_bytes"] = tables[0].nbytes // tables[0].shape[0]
-        if self.seen is not None:
-            sizes["seen"] = address_of(self.seen)
-        table = file_table(files, tables)
-        return RowTables(filler.having(**sizes), table, (files, tables, self.seen, filler.paint))
+        size = tables[0].nbytes // tables[0].shape[0] if tables else 0
+        seen = 0 if self.seen is None else address_of(self.seen)
+        held = [part.in_memory(0) for part in source.parts]
+        alive = held, tables, self.seen
+        if len(held) == 1 and source.windows is None:
+            filler = self._fillers[0].having(check=mode, seen=seen, label_bytes=size)
+            return RowTables.of([filler], [file_table(held[0], tables)], alive=alive)
+        widths = (width or 1 for width in self._widths)
+        each = zip(self._fillers, widths, strict=True)
+        fillers = [one.having(check=mode, window=width) for one, width in each]
+        files = [file_table(one, ()) for one in held]
+        if not tables:
+            return RowTables.of(fillers, files, source.own_records, alive)
+        # labels are a field of their own: samples have other numbers than rows
+        rows = [RowsInMemory(len(t), t.ctypes.data, _NO_STARTS, 0, size) for t in tables]
+        none = np.zeros(1, np.float32)
+        fillers.append(RowFiller.of("copy_batches", none, none, row_bytes=size, out_bytes=size))
+        files.append(file_table(rows, ()))
+        own = source.own_records
+        return RowTables.of(fillers, files, lambda records: (*own(records), records), alive)
 
     def let_go(self) -> None:
         """Own files no longer: the set is closed."""
@@ -163,12 +189,12 @@ class BatchFiller:
         tables = None if self.stages or not FillQueue.available() else self.find_tables()
         if tables is None:
             return None
-        outs = [(slot.rows[0], slot.labels, slot.mark) for slot in slots]
+        outs = [(slot.rows, slot.labels, slot.mark) for slot in slots]
         return FillQueue(outs, tables, servers, self._traced)
 
     def only_compiled(self, plan: BatchPlan) -> bool:
         """Whether compiled code can fill a batch now: no padding, and all rows are in memory."""
-        return not plan.padded and bool(self.source.first.in_memory(self.slot_bytes))
+        return not plan.padded and self.source.in_memory(self.slot_bytes)
 
     # -- rows ------------------------------------------------------------------------------
 
@@ -190,10 +216,8 @@ class BatchFiller:
         tables = self._tables
         if tables is not None and self.only_compiled(plan):
             labels = None if slot.labels is None else slot.labels[lo:hi]
-            key, position = plan.signed_key, plan.start + lo
-            if tables.filler.fill_records(
-                tables.files, plan.indices[lo:hi], slot.rows[0][lo:hi], labels, key, position
-            ):
+            outs, key = [array[lo:hi] for array in slot.rows], plan.signed_key
+            if tables.fill(plan.indices[lo:hi], outs, labels, key, plan.start + lo):
                 return
         records = plan.indices[lo:hi]
         rows = self._rows[lo:hi]

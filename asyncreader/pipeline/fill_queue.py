@@ -19,7 +19,7 @@ import platform
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import Final, NamedTuple, Protocol
+from typing import Final, Protocol
 
 import numpy as np
 
@@ -40,7 +40,7 @@ from ..pixels.fill_tables import (
     WHOLE,
 )
 from ..pixels.fill_tables import REFUSED as REFUSED_MARK
-from ..pixels.row_filler import RowFiller
+from ..pixels.row_filler import RowTables
 from ..sampling.schedule import BatchPlan
 from ..stats import Meter
 from ..system.memory import address_of
@@ -56,20 +56,8 @@ HURRIED: Final = 50e-6
 _ORDERED: Final = platform.machine() in ("x86_64", "AMD64")
 
 
-class RowTables(NamedTuple):
-    """How compiled code fills batches of a set: see fill_tables.py.
-
-    ``filler``: what is done with a row; ``files``: where all rows lie; ``alive``: owns the memory
-    that the tables name.
-    """
-
-    filler: RowFiller
-    files: Int64
-    alive: object
-
-
 class FilledSlot(Protocol):
-    """What the queue asks of a slot: ``rows`` of one field, ``labels``, and whose they are."""
+    """What the queue asks of a slot: ``rows`` of each field, ``labels``, and whose they are."""
 
     number: int
     rows: tuple[Array, ...]
@@ -80,10 +68,10 @@ class FilledSlot(Protocol):
 class FillQueue:
     """Batches of the slots of one ring that compiled code fills.
 
-    ``outs``: the rows of each slot, its labels (None without any) and its mark, where READY is
-    written when it is whole (see owners.py); ``tables``: what is written there; ``servers``:
-    workers that serve the queue at a time; ``traced``: notes in their meters when batches were
-    filled, see trace.py.
+    ``outs``: the rows of each slot, of each field, its labels (None without any) and its mark,
+    where READY is written when it is whole (see owners.py); ``tables``: what is written there;
+    ``servers``: workers that serve the queue at a time; ``traced``: notes in their meters when
+    batches were filled, see trace.py.
 
     Only the ring writes here, under its lock; compiled code claims and marks. ``control``,
     ``jobs``: see fill_tables.py; ``queue``: slot numbers as they were published.
@@ -91,7 +79,7 @@ class FillQueue:
 
     def __init__(
         self,
-        outs: Sequence[tuple[Array, Array | None, memoryview[int]]],
+        outs: Sequence[tuple[Sequence[Array], Array | None, memoryview[int]]],
         tables: RowTables,
         servers: int,
         traced: bool = False,
@@ -103,8 +91,9 @@ class FillQueue:
         self._hurried = False  # the consumer comes back sooner than a worker wakes up
         self._serving = 0  # workers that serve the queue
         control, queue = np.zeros(3, np.int64), np.zeros(len(outs), np.int64)
-        jobs = np.zeros((len(outs), JOB_ITEMS), np.int64)
-        for job, (_, _, mark) in zip(jobs, outs, strict=True):
+        self._each = each = len(tables.filler.sizes)  # jobs of a batch
+        jobs = np.zeros((len(outs) * each, JOB_ITEMS), np.int64)
+        for job, (_, _, mark) in zip(jobs[::each], outs, strict=True):
             job[MARK], job[WHOLE] = address_of(np.asarray(mark)), READY
             job[REFUSED_MARK] = REFUSED
         self._fill = getattr(kernels, tables.filler.kernel)
@@ -114,15 +103,19 @@ class FillQueue:
         # memoryviews: items are read and written without a call
         self.control, self.queue, self.jobs = control.data, queue.data, jobs.data
         # their addresses are in the tables: they must stay alive
-        self._alive: object = [mark for *_, mark in outs], tables.alive
+        self._alive: tuple[RowTables, object] | None = tables, [mark for *_, mark in outs]
         #: what each slot had when it was published last
         self._memory: list[object] = [None] * len(outs)
-        for number, (data, labels, _) in enumerate(outs):
-            self._use(number, data, labels)
+        #: the records of each field
+        self._own: list[Sequence[Int64]] = [()] * len(outs)
+        for number, (rows, labels, _) in enumerate(outs):
+            self._use(number, rows, labels)
         self._published = self.control[PUBLISHED : PUBLISHED + 1]
 
-    def _use(self, number: int, data: Array, labels: Array | None) -> None:
-        self.jobs[number, OUT], self.jobs[number, LABELS] = address_of(data), address_of(labels)
+    def _use(self, number: int, rows: Sequence[Array], labels: Array | None) -> None:
+        first = number * self._each
+        for job, out in zip(range(first, first + self._each), (*rows, labels), strict=False):
+            self.jobs[job, OUT], self.jobs[job, LABELS] = address_of(out), address_of(labels)
 
     @staticmethod
     def available() -> bool:
@@ -137,14 +130,16 @@ class FillQueue:
 
     def prepare(self, slot: FilledSlot, plan: BatchPlan) -> memoryview[int]:
         """Write down the batch of a slot. One more of what is returned publishes it."""
-        jobs, published, records = self.jobs, self.control[PUBLISHED], plan.indices
-        number = slot.number
+        jobs, published, number = self.jobs, self.control[PUBLISHED], slot.number
         if self._memory[number] is not slot.memory:  # with copy=True it has other memory now
-            self._use(number, slot.rows[0], slot.labels)
+            self._use(number, slot.rows, slot.labels)
             self._memory[number] = slot.memory
-        jobs[number, COUNT], jobs[number, RECORDS] = records.size, address_of(records)
-        if self._draws:
-            jobs[number, KEY], jobs[number, POSITION] = plan.signed_key, plan.start
+        assert self._alive is not None
+        self._own[number] = own = self._alive[0].records(plan.indices)
+        for job, records in enumerate(own, number * self._each):
+            jobs[job, COUNT], jobs[job, RECORDS] = records.size, address_of(records)
+            if self._draws:
+                jobs[job, KEY], jobs[job, POSITION] = plan.signed_key, plan.start
         self.queue[published % len(self.queue)] = number
         return self._published
 
@@ -226,4 +221,4 @@ class FillQueue:
 
     def look(self, number: int) -> None:
         """Wait some microseconds for the batch in slot ``number`` to be whole."""
-        kernels.await_batch(self.jobs[number, MARK], FILLING, LOOKS)
+        kernels.await_batch(self.jobs[number * self._each, MARK], FILLING, LOOKS)

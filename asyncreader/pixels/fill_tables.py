@@ -22,9 +22,10 @@ CLAIMED, PUBLISHED, STOPPED = range(3)
 #: address of their row numbers in OUT, 0 for 0, 1, 2 ...; OUT, LABELS: addresses that are written
 #: to. MARK: address of an int64 that becomes WHOLE behind the last row, or REFUSED if a checksum
 #: differs; 0 for none. KEYS: address of a uint64 for each row, which its draws follow from; or
-#: KEY, POSITION: that of row i is mix_rows(KEY, POSITION + i). WANTED: address of a byte for each
-#: row, whether it is hashed, and FOUND: of uint64, where its XXH3-64 goes; 0 for both: the
-#: checksums of the files are compared.
+#: KEY, POSITION: that of row i is mix_rows(KEY, POSITION + i // WINDOW). WANTED: address of a byte
+#: for each row, whether it is hashed, and FOUND: of uint64, where its XXH3-64 goes; 0 for both: the
+#: checksums of the files are compared. A row of a record below 0 is zeros.
+#: A batch of several fields has a job for each, side by side; MARK is that of the first.
 COUNT, RECORDS, OFFSETS, TARGETS, OUT, LABELS, MARK, WHOLE, REFUSED = range(9)
 KEY, POSITION, KEYS, WANTED, FOUND = range(9, 14)
 JOB_ITEMS: Final = 14
@@ -39,7 +40,8 @@ FILE_ITEMS: Final = 8
 #: What all rows have in common. ROW_BYTES, OUT_BYTES: of a stored and of a written row; HEIGHT,
 #: WIDTH, CHANNELS, ITEM: of a picture, ITEM bytes each value; PLANAR: it is written (C, H, W);
 #: STREAM: rows are written past the caches; CHECK: see NEVER; SEEN: address of a byte for each
-#: record of the set, 1 if its checksum has passed; LABEL_BYTES: of one sample.
+#: record of the set, 1 if its checksum has passed; LABEL_BYTES: of one sample. FIRST to LAST - 1:
+#: the files that hold the rows; WINDOW: rows of a sample.
 #: What follows from a row's key: MIRRORED: draw MIRROR_DRAW below 0.5 mirrors it. PADDING: with so
 #: many pixels around it, draws 0 and 1 say which part of its own size is served; AROUND: what the
 #: pixels are, by its number in geometry.PADDINGS. CHANCE to BROAD: float64, the items of an
@@ -47,7 +49,8 @@ FILE_ITEMS: Final = 8
 ROW_BYTES, OUT_BYTES, HEIGHT, WIDTH, CHANNELS, ITEM, PLANAR = range(7)
 STREAM, CHECK, SEEN, LABEL_BYTES = range(7, 11)
 MIRRORED, PADDING, AROUND, CHANCE, LEAST, MOST, NARROW, BROAD, PAINT = range(11, 20)
-SIZE_ITEMS: Final = 20
+FIRST, LAST, WINDOW = range(20, 23)
+SIZE_ITEMS: Final = 23
 
 #: Whether checksums are compared: never, those not SEEN, always.
 NEVER, UNSEEN, ALWAYS = range(3)
@@ -86,6 +89,7 @@ class Descriptor(Protocol):
 class RowsInMemory(NamedTuple):
     """Where ``samples`` rows lie: at ``address + starts[r]``, or ``address + first + r * stride``.
 
+    ``ends``: they lie in runs, and end in sequence there; ``starts`` has the first row of each.
     ``checksums``: their XXH3-64, None for none; ``file``: what they are read from, ``address`` is
     an offset in it then; None where they lie in memory. ``owner``: keeps that memory.
     """
@@ -98,6 +102,7 @@ class RowsInMemory(NamedTuple):
     checksums: UInt64 | None = None
     file: Descriptor | None = None
     owner: object = None
+    ends: Int64 | None = None
 
 
 def file_table(files: Sequence[RowsInMemory], labels: Sequence[Array]) -> Int64:
@@ -106,20 +111,26 @@ def file_table(files: Sequence[RowsInMemory], labels: Sequence[Array]) -> Int64:
     ``labels``: of all samples in sequence, (n, ...) each, C-contiguous; none without labels. Each
     is of one file or of several.
     """
-    table = np.zeros((len(files), FILE_ITEMS), np.int64)
+    parts = [np.zeros((1 if f.ends is None else f.ends.size, FILE_ITEMS), np.int64) for f in files]
     end, taken, left = 0, 0, list(labels)
-    for line, one in zip(table, files, strict=True):
-        line[START], end = end, end + one.samples
-        line[END], line[BASE], line[STRIDE] = end, one.address, one.stride
-        if one.starts.size:
-            line[STARTS] = one.starts.ctypes.data
+    for lines, one in zip(parts, files, strict=True):
+        ends = np.array([one.samples]) if one.ends is None else one.ends
+        before = np.concatenate((np.zeros(1, np.int64), ends[:-1]))
+        lines[:, START], lines[:, END], end = end + before, end + ends, end + one.samples
+        lines[:, BASE], lines[:, STRIDE] = one.address, one.stride
+        if one.ends is not None:
+            lines[:, BASE] += one.starts
+        elif one.starts.size:
+            lines[:, STARTS] = one.starts.ctypes.data
         else:
-            line[BASE] += one.first
-        line[READ] = -1 if one.file is None else one.file.fd
-        line[SUMS] = 0 if one.checksums is None else one.checksums.ctypes.data
+            lines[:, BASE] += one.first
+        lines[:, READ] = -1 if one.file is None else one.file.fd
+        if one.checksums is not None:
+            lines[:, SUMS] = one.checksums.ctypes.data + before * 8
         if left:
-            line[LABEL_TABLE] = left[0].ctypes.data + taken * left[0].strides[0]
+            size = left[0].strides[0]
+            lines[:, LABEL_TABLE] = left[0].ctypes.data + (taken + before) * size
             taken += one.samples
             if taken == left[0].shape[0]:
                 taken, left = 0, left[1:]
-    return table
+    return np.concatenate(parts)

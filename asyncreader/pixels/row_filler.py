@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Final
 
 import numpy as np
@@ -72,10 +74,10 @@ class RowFiller:
         other.sizes[CHANCE:PAINT].view(np.float64)[:] = erasure
         return replace(other, paint=paint)
 
-    @property
+    @cached_property
     def draws(self) -> bool:
         """Whether anything follows from the rows' keys."""
-        return bool(self.sizes[MIRRORED] or self.sizes[PADDING] or self.sizes[CHANCE])
+        return bool(self.sizes[..., [MIRRORED, PADDING, CHANCE]].any())
 
     @property
     def copies(self) -> bool:
@@ -85,7 +87,8 @@ class RowFiller:
     def run(self, tables: tuple[Int64, ...], most: int = 1, looks: int = 0) -> None:
         """Fill at most ``most`` batches of ``tables`` (control, queue, jobs, files); return when
         it was looked ``looks`` times in vain for one. The GIL is released."""
-        getattr(kernels, self.kernel)(*tables, self.sizes, self.scale, self.shift, most, looks)
+        sizes = self.sizes.reshape(-1, SIZE_ITEMS)
+        getattr(kernels, self.kernel)(*tables, sizes, self.scale, self.shift, most, looks)
 
     def fill(
         self,
@@ -114,24 +117,48 @@ class RowFiller:
         self.run((np.array((0, 1, 0)), np.zeros(1, np.int64), job, _NO_FILES))
         return found
 
-    def fill_records(
-        self,
-        files: Int64,
-        records: Int64,
-        out: Array,
-        labels: Array | None,
-        key: int,
-        position: int,
+
+@dataclass(frozen=True, eq=False)
+class RowTables:
+    """How compiled code fills batches of a set: see fill_tables.py.
+
+    ``filler``: what is done with a row; its ``sizes`` (fields, SIZE_ITEMS) are those of each field;
+    ``files``: where all rows lie; ``records``: the records of each field in the samples of some
+    records; ``alive``: owns the memory that the tables name.
+    """
+
+    filler: RowFiller
+    files: Int64
+    records: Callable[[Int64], Sequence[Int64]]
+    alive: object
+
+    @classmethod
+    def of(
+        cls,
+        fillers: Sequence[RowFiller],
+        files: Sequence[Int64],
+        records: Callable[[Int64], Sequence[Int64]] = lambda records: (records,),
+        alive: object = None,
+    ) -> RowTables:
+        """The tables of fields: their ``fillers``, of one kernel, and the ``files`` of each."""
+        ends = np.cumsum([len(one) for one in files]).tolist()
+        each = zip(fillers, files, ends, strict=True)
+        sizes = [one.having(first=end - len(own), last=end).sizes for one, own, end in each]
+        filler = replace(fillers[0], sizes=np.array(sizes))
+        return cls(filler, np.concatenate(files), records, (alive, fillers))
+
+    def fill(
+        self, records: Int64, outs: Sequence[Array], labels: Array | None, key: int, position: int
     ) -> bool:
-        """Fill the rows of ``out`` with records of a set, and their labels: see fill_tables.py.
+        """Fill the rows of ``outs``, of each field, with samples, and their labels.
 
         Returns whether all checksums are the recorded ones; what was written is not defined else.
         """
-        job, mark = np.zeros((1, JOB_ITEMS), np.int64), np.zeros(1, np.int64)
-        one = job[0].data
-        one[COUNT], one[RECORDS] = records.size, address_of(records)
-        one[OUT], one[LABELS] = address_of(out), address_of(labels)
-        one[KEY], one[POSITION] = key, position
-        one[MARK], one[WHOLE], one[REFUSED] = address_of(mark), 1, 2
-        self.run((np.array((0, 1, 0)), np.zeros(1, np.int64), job, files))
+        own, mark = self.records(records), np.zeros(1, np.int64)
+        jobs = np.zeros((len(own), JOB_ITEMS), np.int64)
+        for job, out, one in zip(jobs, (*outs, labels), own, strict=False):
+            job[COUNT], job[RECORDS], job[OUT] = one.size, address_of(one), address_of(out)
+            job[LABELS], job[KEY], job[POSITION] = address_of(labels), key, position
+            job[MARK], job[WHOLE], job[REFUSED] = address_of(mark), 1, 2
+        self.filler.run((np.array((0, 1, 0)), np.zeros(1, np.int64), jobs, self.files))
         return bool(mark[0] == 1)

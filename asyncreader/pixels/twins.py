@@ -193,12 +193,15 @@ def _fill_batches(
     may serve one queue; these twins are for one.
     """
     while most > 0 and control[0] < control[1] and not control[2]:
-        job = jobs[queue[control[0] % queue.size]].tolist()
+        at = queue[control[0] % queue.size] * len(sizes)
+        batch, bad = jobs[at : at + len(sizes)].tolist(), 0
         control[0] += 1
-        bad = sum(not _fill_row(put, i, job, files, sizes, scale, shift) for i in range(job[0]))
-        if job[tables.MARK]:
-            mark = job[tables.REFUSED if bad else tables.WHOLE]
-            bytes_at(job[tables.MARK], 8).view(np.int64)[0] = mark
+        for job, own in zip(batch, sizes, strict=True):
+            held = files[own[tables.FIRST] : own[tables.LAST]]
+            bad += sum(not _fill_row(put, i, job, held, own, scale, shift) for i in range(job[0]))
+        if batch[0][tables.MARK]:
+            mark = batch[0][tables.REFUSED if bad else tables.WHOLE]
+            bytes_at(batch[0][tables.MARK], 8).view(np.int64)[0] = mark
         most -= 1
 
 
@@ -222,8 +225,12 @@ def _fill_row(
         come = number(tables.OFFSETS)
     else:
         record = number(tables.RECORDS)
-        come, local, file = _found(files, record)
+        come, local, file = _found(files, max(record, 0))
     row = number(tables.TARGETS) if job[tables.TARGETS] else i
+    if record < 0:
+        size = int(sizes[tables.OUT_BYTES])
+        bytes_at(job[tables.OUT] + row * size, size)[:] = 0
+        return True
     size, mode = int(sizes[tables.ROW_BYTES]), sizes[tables.CHECK]
     if file is not None and file[tables.READ] >= 0:
         stored = np.empty(size, np.uint8)
@@ -249,7 +256,8 @@ def _fill_row(
     if job[tables.KEYS]:
         keys = np.array([number(tables.KEYS, np.uint64)], np.uint64)
     else:
-        keys = mix_rows(job[tables.KEY], np.array([job[tables.POSITION] + i]))
+        sample = job[tables.POSITION] + i // max(1, int(sizes[tables.WINDOW]))
+        keys = mix_rows(job[tables.KEY], np.array([sample]))
     go = job[tables.OUT] + row * int(sizes[tables.OUT_BYTES])
     put(_moved(stored, keys, sizes), go, sizes, scale, shift)
     _erase(go, int(keys[0]), sizes)

@@ -298,6 +298,14 @@ class Windows:
         outside: Bools = ~inside & np.where(before, *(edge == "zero" for edge in self.edges))
         return outside
 
+    def records(self, name: str, rows: Int64) -> Int64:
+        """The field's own rows in the samples at ``rows`` (B,) of the set, one sample after the
+        other: int64 (B * W,) or (B,), -1 for zeros."""
+        found, zeroed = self.stored(name, rows)[0], self.zeroed(name, rows)
+        if zeroed is not None:
+            found[zeroed] = -1
+        return found.reshape(-1)
+
     def present(self, name: str, rows: Int64, mask: Bools) -> Bools | None:
         """Which rows of the windows are the episode's own: bool (B, W), False for the samples that
         ``mask`` leaves out; None without an axis for the window."""

@@ -90,14 +90,23 @@ class ArraySource(BaseSource):
                 index=record,
                 hint=FILL_MASKED,
             )
-        return np.asarray(row)
+        row, stored = np.asarray(row), self.spec
+        same = row.dtype.newbyteorder("=") == stored.dtype.newbyteorder("=")
+        if row.shape != stored.shape or not (same or stored.dtype.names):
+            raise ParamsError(
+                "a row of an array is another than its shape and dtype say",
+                index=record,
+                found=f"{row.dtype} of shape {row.shape}",
+                expected=f"{stored.dtype} of shape {stored.shape}",
+            )
+        # a single number, taken out of an array, is one of the machine's byte order
+        return row if stored.dtype.names else row.astype(stored.dtype, copy=False)
 
     def read_into(self, writer: Writer) -> None:
-        records, shape = writer.job.records, self.spec.shape
-        assert shape is not None
+        records = writer.job.records
         # ascending: storage behind the array reads forwards
         for i in np.argsort(records, kind="stable").tolist():
-            writer.raw(i, self._row(int(records[i])).reshape(shape))
+            writer.raw(i, self._row(int(records[i])))
 
 
 def index_arrays(data: Any, labels: Any, asked: Request, member: str | None = None) -> SetIndex:

@@ -348,7 +348,7 @@ class OpenSet:
             records = self.windows.stored(name, job.records)[0]
             return read_field(part, job._replace(records=records), fills, outs, meter)
         (out,) = outs  # windows have no views
-        rule = self.windows.reach(name), self.windows.episodes.fields.get(name)
+        rule = self._rule(name)
         if rule not in made:
             made[rule] = self._rows_of_windows(name, job)
         each, zeroed = made[rule]
@@ -362,16 +362,35 @@ class OpenSet:
     def _rows_of_windows(self, name: str, job: RowJob) -> tuple[RowJob, Int64]:
         """The rows of the samples' windows that are read, and those of the slot that are zeros."""
         assert self.windows is not None
-        records = self.windows.stored(name, job.records)[0]
-        count, width = records.shape
+        records, count = self.windows.records(name, job.records), job.records.size
+        width = records.size // count
         rows = (job.rows[:, None] * width + np.arange(width)).reshape(-1)
         each = job.pick(np.repeat(np.arange(count), width))
-        each = each._replace(records=records.reshape(-1), rows=rows)
-        zeroed = self.windows.zeroed(name, job.records)
-        if zeroed is None or not zeroed.any():
-            return each, rows[:0]
-        flat = zeroed.reshape(-1)
-        return each.pick(~flat), rows[flat]
+        each = each._replace(records=records, rows=rows)
+        zeroed = records < 0
+        return (each.pick(~zeroed), rows[zeroed]) if zeroed.any() else (each, rows[:0])
+
+    def _rule(self, name: str) -> _Rule:
+        """What the rows of a field in windows follow from."""
+        assert self.windows is not None
+        return self.windows.reach(name), self.windows.episodes.fields.get(name)
+
+    def own_records(self, records: Int64) -> tuple[Int64, ...]:
+        """The rows that each field has of samples, by its own numbers: (B * W,) of windows, -1 for
+        zeros."""
+        if self.windows is None:
+            return (records,) * len(self.names)
+        made = {self._rule(name): name for name in self.names}
+        found = {rule: self.windows.records(name, records) for rule, name in made.items()}
+        return tuple(found[self._rule(name)] for name in self.names)
+
+    def in_memory(self, size: int) -> bool:
+        """Whether ``size`` bytes of raw rows of all fields can be copied from memory now."""
+        each = -(-size // len(self.parts))
+        for part in self.parts:  # noqa: SIM110 - each batch asks, and all() takes longer
+            if not part.in_memory(each):
+                return False
+        return True
 
     def _read_whole(
         self,

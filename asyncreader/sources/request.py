@@ -142,19 +142,32 @@ class NoSamplesError(FormatError):
     """A field without a sample, which in a file of its own is an empty episode."""
 
 
-def no_field(name: str, names: Sequence[str], path: str, option: str = "") -> NoFieldError:
-    """The error for a field ``name`` that a set lacks; it lists the set's fields.
-
-    ``option``: the command-line option with a space behind it, if it is not a parameter.
-    """
+def no_field(name: str, names: Sequence[str], path: str) -> NoFieldError:
+    """The error for a field ``name`` that a set lacks; it lists the set's fields, and says which of
+    them has this name in a group."""
     held = [str(one) for one in names[:_NAMED]]
     more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    inside = _in_a_group(name, map(str, names))
+    meant = f"did you mean {' or '.join(map(repr, inside))}? " if inside else ""
     return NoFieldError(
         f"no field {name!r} in this dataset",
         path=path,
         found=", ".join(held) + more if held else "no fields",
-        hint=f"name one of them with {option}data_field or {option}labels_field",
+        hint=f"{meant}name one of them with data_field or labels_field "
+        "(on the command line: -p data_field=NAME)",
     )
+
+
+def _in_a_group(name: str, names: Iterable[str]) -> list[str]:
+    """Paths of a field or group ``name`` inside a group, in the order of ``names``, which may have
+    a shape in brackets behind them; [] where there are more than three."""
+    found: dict[str, None] = {}
+    for one in names:
+        path = one.rpartition(" (")[0] or one
+        before, met, _ = f"/{path}/".partition(f"/{name}/")
+        if before and met:
+            found[f"{before}/{name}".lstrip("/")] = None
+    return list(found) if len(found) <= 3 else []
 
 
 #: Axes of at most so many numbers may be channels, or coordinates; longer ones may be sides.

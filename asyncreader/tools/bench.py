@@ -6,6 +6,7 @@ of them alike. The figures of each are medians over its turns.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import statistics
 import time
@@ -15,9 +16,11 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from ..errors import ParamsError
-from ..params import given_params
+from ..params import ReaderParams, given_params, parse_params
+from ..pipeline import build
 from ..pipeline.slots import arrays_of
 from ..reader import AsyncReader
+from ..sources import OpenSet, SetIndex
 
 #: Turns of each thread count: with three, the median ignores one that was disturbed.
 ROUNDS = 3
@@ -95,25 +98,27 @@ def run_bench(
     seconds: float = 2.0,
     consumer_seconds: float = 0.0,
     progress: Callable[[int, int], None] | None = None,
+    index: SetIndex | None = None,
 ) -> BenchReport:
     """Measure ``params`` (as for AsyncReader) with each number of threads in ``nthreads``.
 
     Each is measured for ``seconds`` in all, in ROUNDS turns of at least one batch, each after a
-    warm-up in which every slot is filled once. Each turn opens the set anew, so with
-    ``verify="first"`` it checks checksums as a first epoch does. ``last_batch`` is "wrap" unless
-    given, so that small sets do too. ``progress(done, total)`` counts turns. Raises what
-    AsyncReader raises.
+    warm-up in which every slot is filled once. Each turn is a new reader, so with
+    ``verify="first"`` it checks checksums as a first epoch does; ``index``: of the set, which is
+    otherwise opened for all of them. ``last_batch`` is "wrap" unless given, so that small sets do
+    too. ``progress(done, total)`` counts turns. Raises what AsyncReader raises.
     """
     if not nthreads or not seconds > 0 or not consumer_seconds >= 0:
         raise ParamsError("nothing to measure", found=f"nthreads {nthreads}, {seconds} s")
     params = {"last_batch": "wrap", "world_size": 1, **given_params(params, {})}
+    index = index or index_of(params)
     chosen = tuple(dict.fromkeys(nthreads))
     turns: dict[int, list[Turn]] = {nthread: [] for nthread in chosen}
     spent: dict[int, Counter[str]] = {nthread: Counter() for nthread in chosen}
     facts: dict[str, Any] = {}
     for number in range(ROUNDS):
         for nthread in chosen if number % 2 == 0 else reversed(chosen):
-            with AsyncReader(params, nthread=nthread) as reader:
+            with _Reader(index, params, nthread) as reader:
                 # each turn another epoch: the samples of the turn before are in memory now
                 reader.seek(epoch=sum(map(len, turns.values())))
                 _touch_slots(reader, seconds / ROUNDS)
@@ -129,6 +134,23 @@ def run_bench(
         consumer_seconds=consumer_seconds,
         rows=tuple(_row(nthread, found, spent[nthread]) for nthread, found in turns.items()),
     )
+
+
+def index_of(params: Mapping[str, Any]) -> SetIndex:
+    """The index of the set that a reader of ``params`` opens. Raises what that raises."""
+    with contextlib.closing(build.open_set(build.rooted(parse_params(params, {})))) as source:
+        return source.index
+
+
+class _Reader(AsyncReader):
+    """A reader of a set that was opened before: it opens the files and parses nothing."""
+
+    def __init__(self, index: SetIndex, params: Mapping[str, Any], nthread: int) -> None:
+        self._index = index
+        super().__init__(params, nthread=nthread)
+
+    def _open_set(self, p: ReaderParams) -> OpenSet:
+        return self._index.open()
 
 
 def serve(

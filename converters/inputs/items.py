@@ -6,9 +6,14 @@ import os
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final, Protocol, Self, TypeAlias, runtime_checkable
 
+import numpy as np
+
 from asyncreader.array_types import Array
 from asyncreader.errors import ParamsError
 from asyncreader.formats.packed import DATA
+
+from .samples import Splits
+from .splits import SHARED, check_split_names, kept_splits
 
 if TYPE_CHECKING:
     from asyncreader.dataset import Dataset
@@ -188,18 +193,26 @@ _MOST_CHANNELS: Final = 4
 class DatasetItems:
     """The samples of a :class:`asyncreader.Dataset` as dicts, as it serves them: its fields by
     name, the first as the data, with labels and paths. Images are turned to (H, W, C), as sets
-    store them: a set of them serves the same as ``dataset``."""
+    store them: a set of them serves the same as ``dataset``.
+
+    ``splits``: those of its samples; ``labels``: the names of its labels behind the first, which
+    are fields of a sample here; ``notes``: what a user may not expect.
+    """
 
     def __init__(self, dataset: Dataset) -> None:
         from asyncreader.dataset import open
 
-        if isinstance(dataset.labels, tuple):
-            raise ParamsError("several labels are not stored", hint="name one as labels_field")
+        named = dataset.params.labels_field
+        self.labels = _last_parts(named[1:]) if isinstance(named, tuple) else ()
         self._names = _field_names(tuple(dataset.fields))
         paths = dataset.paths
         self._paths = None if None in paths else paths
         self._images = _images_of(dataset)
         self.classes = None if dataset.labels is None else dataset.classes
+        self.splits, self.notes = _splits_of(dataset)
+        if self.labels:
+            again = ["labels", *self.labels]
+            self.notes += (f"labels_field={again} serves the labels of this file as they were",)
         self._samples: Dataset[dict[str, Any]] = open(dataset.given, as_dict=True)
 
     def __len__(self) -> int:
@@ -210,6 +223,9 @@ class DatasetItems:
             named = {self._name(served): value for served, value in sample.items()}
             for name in self._images:
                 named[name] = _channels_last(named[name])
+            if self.labels:
+                named["label"], *others = named["label"]
+                named = _with_labels(named, dict(zip(self.labels, others, strict=True)))
             if self._paths is not None:
                 named["path"] = self._paths[number]
             yield named
@@ -232,7 +248,7 @@ def _field_names(served: tuple[str, ...]) -> dict[str, str]:
     """What the fields are called in a set: the first ``data``, the others by the last part of their
     names. ParamsError where two would be called alike."""
     first = DATA if DATA in served else served[0]
-    names = {name: name.rstrip("/").rsplit("/", 1)[-1] for name in served} | {first: DATA}
+    names = dict(zip(served, _last_parts(served), strict=True)) | {first: DATA}
     if len(set(names.values())) < len(names):
         raise ParamsError(
             "two fields would have one name",
@@ -240,6 +256,44 @@ def _field_names(served: tuple[str, ...]) -> dict[str, str]:
             hint='name them: data_field={"left": "left/image", "right": "right/image"}',
         )
     return names
+
+
+def _last_parts(names: Iterable[str]) -> tuple[str, ...]:
+    """What fields, or labels, of these names are called in a set."""
+    return tuple(name.rstrip("/").rsplit("/", 1)[-1].lstrip("@") for name in names)
+
+
+def _with_labels(sample: dict[str, Any], labels: Mapping[str, Any]) -> dict[str, Any]:
+    """A sample with other labels as fields. ParamsError where it has a field of such a name."""
+    if taken := sample.keys() & labels.keys():
+        raise ParamsError(
+            "a label and a field would have one name",
+            found=repr(min(taken)),
+            hint='give the field another name: data_field={"image": "label", ...}, or name one '
+            "label as labels_field",
+        )
+    return {**sample, **labels}
+
+
+def _splits_of(dataset: Dataset) -> tuple[Splits | None, tuple[str, ...]]:
+    """The splits that the samples of a dataset are in, and what is to be said of them: of a window
+    that of its anchor, or of its episode, and of a patch that of its volume."""
+    source, records = dataset.source, dataset.records(np.arange(len(dataset), dtype=np.int64))
+    splits, count = source.splits, source.facts.count
+    if source.patches is not None:
+        records = source.patches.volumes.of(records)[0]
+    if source.windows is not None and not splits:
+        episodes = source.windows.episodes
+        splits, count, records = episodes.splits, episodes.ends.size, episodes.of(records)
+    if not splits:
+        return None, ()
+    found = kept_splits(splits, count)
+    if found is None:
+        return None, (SHARED,)
+    found = found.of(records).present()
+    if found is not None:
+        check_split_names(found.names)
+    return found, ()
 
 
 def _images_of(dataset: Dataset) -> tuple[str, ...]:

@@ -15,10 +15,7 @@ from .folder import FolderSamples, class_names
 from .packed import PackedSamples, may_be_packed
 from .samples import Samples
 from .selected import JoinedSamples, Selected, select
-from .splits import drawn, shared_out
-
-#: Letters of the names of all splits, which stand in a description of at most 64 KiB (HDF5).
-MOST_NAMES = 10_000
+from .splits import check_split_names, drawn, shared_out
 
 
 def open_samples(
@@ -44,13 +41,8 @@ def open_samples(
             samples.splits = samples.splits.present()
         if options.split:
             samples.splits = shared_out(options, samples)
-        names = () if samples.splits is None else samples.splits.names
-        if len("".join(names)) > MOST_NAMES:
-            raise ParamsError(
-                "too many splits, or too long names of them",
-                found=f"{len(names):,}, such as {names[0][:80]!r}",
-                expected=f"names of {MOST_NAMES:,} letters together",
-            )
+        if samples.splits is not None:
+            check_split_names(samples.splits.names)
         return samples
 
 

@@ -21,7 +21,6 @@ from asyncreader.pixels.masks import decode_values
 from asyncreader.pixels.planes import YUV420
 from asyncreader.pixels.specs import SampleSpec
 from asyncreader.pixels.transform import decode_sample
-from asyncreader.sampling.within import subset_count
 from asyncreader.sources import (
     Inspector,
     OpenSet,
@@ -37,7 +36,6 @@ from asyncreader.sources.hdf5.sparse import SparseRows
 from asyncreader.sources.lmdb.file import lmdb_data_file
 from asyncreader.sources.request import NAME_AXES
 from asyncreader.sources.sets.joined import Joined
-from asyncreader.sources.splits import split_rows
 from asyncreader.sources.subset import resolve_subset
 from asyncreader.sources.urls import is_url
 
@@ -58,7 +56,8 @@ from ..ordered_pool import RUN
 from ..temp_tables import PathOf, Strings
 from .masks import stored_values
 from .object_store import holds_set
-from .samples import Samples, Splits
+from .samples import Samples
+from .splits import SHARED, kept_splits
 
 
 class _Prefetched(threading.local):
@@ -138,11 +137,9 @@ class PackedSamples(Samples):
         source, count = self._source, self._source.facts.count
         if source.windows is not None or not source.splits:
             return ()
-        rows = split_rows(source.splits, count)
-        sizes = (subset_count(records, count) for records in source.splits.values())
-        if sum(sizes) > np.count_nonzero(rows >= 0):
-            return ("the splits of the source share samples, so they are left out",)
-        splits = Splits(tuple(source.splits), rows)
+        splits = kept_splits(source.splits, count)
+        if splits is None:
+            return (SHARED,)
         self.splits = splits if self._records is None else splits.of(self._records)
         return ()
 
@@ -424,6 +421,10 @@ def _pixel_axes(source: Source) -> tuple[int, int, int]:
         return high, wide, channel
     images = "8-bit grey or RGB images, or 16-bit grey ones"
     hint = NAME_AXES if stored.axes is None and len(stored.shape or ()) == 3 else None
+    if isinstance(source.index.storage, SparseRows):
+        hint = "train from this file; convert(asyncreader.open(path), dst) writes dense rows"
+    elif stored.dtype.names is not None:
+        hint = "convert(asyncreader.open(path, members=[...]), dst) writes plain rows"
     rows = _are_numbers(source)
     raise FormatError(
         "samples of this kind cannot be resized or encoded"
@@ -445,7 +446,7 @@ def _label_table(labels: Any, path: str) -> Any:
             "several labels are not stored",
             path=path,
             found=", ".join(labels.dtype.names),
-            hint="name one as labels_field",
+            hint="name one as labels_field, or convert what asyncreader.open() serves",
         )
     if labels.size == 0 or (labels.ndim > 2 and labels[0].size != 1):  # PCam's are (N, 1, 1, 1)
         raise FormatError(

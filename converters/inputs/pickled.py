@@ -139,7 +139,7 @@ class PickledSamples(Samples):
             labels = None
         for name in (data, labels):
             if name is not None and name not in by_name:
-                raise no_field(name, list(by_name), found.path, "-p ")
+                raise no_field(name, list(by_name), found.path)
         return by_name[data], None if labels is None else by_name[labels]
 
     def _point(self, number: int) -> Any:

@@ -8,7 +8,7 @@ alone: it stays there when samples are added, in another container and on anothe
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 import numpy as np
@@ -16,12 +16,38 @@ from xxhash import xxh3_64_intdigest
 
 from asyncreader.array_types import Float64, Int64, UInt64
 from asyncreader.errors import ParamsError
+from asyncreader.sampling.within import subset_count
+from asyncreader.sources.splits import split_rows
 
 from ..options import Options
 from .samples import Samples, Splits
 
 #: The seed of the hash that draws a sample: what is drawn does not follow from what it is split by.
 _DRAW: Final = 1
+
+
+#: Letters of the names of all splits, which stand in a description of at most 64 KiB (HDF5).
+MOST_NAMES: Final = 10_000
+
+#: What is said of a set with a sample that is in several splits: of each, a file has one.
+SHARED: Final = "the splits of the source share samples, so they are left out"
+
+
+def check_split_names(names: tuple[str, ...]) -> None:
+    """ParamsError where a file cannot have all of these splits."""
+    if len("".join(names)) > MOST_NAMES:
+        raise ParamsError(
+            "too many splits, or too long names of them",
+            found=f"{len(names):,}, such as {names[0][:80]!r}",
+            expected=f"names of {MOST_NAMES:,} letters together",
+        )
+
+
+def kept_splits(splits: Mapping[str, slice | Int64], count: int) -> Splits | None:
+    """The splits of a set of ``count`` samples as a table; None where they share samples."""
+    rows = split_rows(splits, count)
+    sizes = (subset_count(records, count) for records in splits.values())
+    return None if sum(sizes) > np.count_nonzero(rows >= 0) else Splits(tuple(splits), rows)
 
 
 def shared_out(options: Options, samples: Samples) -> Splits:

@@ -29,6 +29,7 @@ from ..encode import (
 )
 from ..inputs.added import AddedLabels, AddedSamples, Form, as_array
 from ..inputs.masks import stored_values
+from ..inputs.samples import Splits
 from ..option_values import check_field
 from ..options import Options
 from ..ordered_pool import BYTES_PER_JOB
@@ -226,6 +227,10 @@ class Adding:
     def _write(self, sample: Sample) -> None:
         self._file.append(self._number, sample)
         self._number += sample[0].count
+
+    def keep_splits(self, splits: Splits) -> None:
+        """Keep the splits of the samples that were taken."""
+        self._samples.splits = splits
 
     def finish(self) -> PackedFile:
         """Write what is left, and finish the file."""

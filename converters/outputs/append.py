@@ -72,6 +72,11 @@ class Grown:
         return self.manifest.common.classes or _NO_NAMES
 
     @property
+    def shard_size(self) -> int:
+        """Bytes of a shard, on average."""
+        return max(1, int(self.manifest.sizes.mean()))
+
+    @property
     def encoding(self) -> fmt.Encoding:
         """How its samples are stored."""
         return cast(fmt.Encoding, self.manifest.common.encoding)
@@ -87,9 +92,6 @@ class Grown:
                 expected=repr(common.encoding),
                 hint="leave encoding out (--encoding)",
             )
-        size = options.shard_size
-        if size is None and options.shards is None:
-            size = max(1, int(self.manifest.sizes.mean()))
         channels, bits = options.channels, options.bits
         if common.channels:  # of rows of numbers neither can be asked for
             channels = channels or (3 if common.channels == 3 else 1)
@@ -102,7 +104,6 @@ class Grown:
             no_labels=options.no_labels or common.label_kind == "none",
             compression="gzip" if common.compression else None,
             chunk=common.chunk or 1,
-            shard_size=size,
         )
 
     def kinds(self) -> tuple[Kind, ...]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
+import math
 import os
 import time
 from dataclasses import replace
@@ -57,11 +58,11 @@ def make_plan(options: Options, samples: Samples, order: Order, grown: Grown | N
     if options.shards is not None:
         shards = options.shards
     else:
-        assert options.shard_size is not None
-        shards = max(1, round(samples.count * mean / options.shard_size))
+        shards = _shards_for(options, samples.count, mean, grown)
     if shards > samples.count:
         raise ParamsError(
             "more shards than there are samples",
+            path=options.dst,
             found=f"{shards} shards",
             expected=f"at most {samples.count}",
         )
@@ -72,13 +73,30 @@ def make_plan(options: Options, samples: Samples, order: Order, grown: Grown | N
     return Plan(source, samples.count, shards, kinds, size, before)
 
 
+def _shards_for(options: Options, count: int, mean: float, grown: Grown | None) -> int:
+    """Shards of the size that is asked for, or of that of the set's own."""
+    if options.shard_size is None:
+        assert grown is not None
+        return min(count, max(1, round(count * mean / grown.shard_size)))
+    shards = max(1, round(count * mean / options.shard_size))
+    if shards > count:
+        raise ParamsError(
+            "shard_size is less than one sample takes",
+            path=options.dst,
+            found=f"{options.shard_size:,} bytes; a sample takes {math.ceil(mean):,} on average",
+            expected=f"at least {math.ceil(mean):,}: a sample to a shard",
+            hint="raise shard_size (--shard-size), or say how many shards: shards (--shards)",
+        )
+    return shards
+
+
 def _measure(options: Options, samples: Samples, order: Order) -> tuple[tuple[Kind, ...], float]:
     """The kind of each field (of the first good sample), and mean bytes of a stored sample."""
     raw = samples.encoding == "raw"
     encoded = samples.encoding not in fmt.PLAIN
-    if encoded and len(samples.fields) == 1 and options.shard_size is None:
+    if encoded and len(samples.fields) == 1 and options.shards is not None:
         return (), 0.0
-    all_alike = raw or options.shard_size is None
+    all_alike = raw or options.shards is not None
     evenly = np.linspace(0, samples.count - 1, 1 if all_alike else min(MEASURED, samples.count))
     positions = dict.fromkeys(evenly.astype(np.int64).tolist())
     others = (position for position in range(samples.count) if position not in positions)

@@ -37,7 +37,7 @@ import asyncreader
 import asyncreader.tools.demo
 import asyncreader.tools.demo_arrays
 import converters
-from asyncreader import ParamsError
+from asyncreader import AsyncReader, ParamsError
 from asyncreader.cli import main as cli
 from asyncreader.cli import terminal
 from asyncreader.cli.completion import complete_param
@@ -45,6 +45,8 @@ from asyncreader.cli.options import params_of
 from asyncreader.params import PARAMETERS, PATHS
 from asyncreader.pixels import kernels
 from asyncreader.sources import open_source
+from asyncreader.sources.bytestore import OpenFile
+from asyncreader.sources.hdf5.structure import Structure
 from asyncreader.text import in_bytes
 from asyncreader.tools import demo_sets
 from asyncreader.tools.bench import run_bench
@@ -586,6 +588,31 @@ def test_info_suggests_what_serves_a_set(tmp_path: Path) -> None:
         assert _hints(tmp_path / f"{name}.h5") == []
 
 
+def test_info_opens_a_file_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a foreign file holds besides is looked up in the file that is open: its structure is
+    walked once. Of several files the first one is looked into."""
+    opened: list[str] = []
+    real = OpenFile.__init__
+
+    def note(file: OpenFile, path: str, io: str) -> None:
+        opened.append(path)
+        real(file, path, io)
+
+    walked: list[Structure] = []
+    check = Structure.check
+    monkeypatch.setattr(OpenFile, "__init__", note)
+    monkeypatch.setattr(Structure, "check", lambda one: walked.append(one) or check(one))
+    for name in ("a", "b"):
+        with h5py.File(tmp_path / f"{name}.h5", "w") as file:
+            file["x"], file["n"] = np.ones((17, 2)), np.array([3, 9, 0, 5])
+    (hint,) = _hints(tmp_path / "a.h5", "-p", "data_field=x")
+    assert "n may say where samples begin in x" in hint
+    assert len(opened) == len(walked) == 1
+    (again,) = _hints(tmp_path / "*.h5", "-p", "data_field=x")
+    assert again == hint
+    assert len(opened) == len(walked) == 3
+
+
 def test_info_lists_the_columns_of_cells(tmp_path: Path) -> None:
     """Of AnnData's files info lists the columns of obs, and says how one becomes the labels."""
     path = tmp_path / "cells.h5ad"
@@ -940,13 +967,13 @@ def test_bench_of_pictures_that_differ_in_size(tmp_path: Path) -> None:
 def test_bench_takes_turns(packed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Thread counts alternate and go back and forth, so that none always comes first."""
     order: list[int] = []
-    real = asyncreader.AsyncReader
+    real = AsyncReader.__init__
 
-    def note(*args: Any, **given: Any) -> Any:
+    def note(reader: AsyncReader, params: Any, **given: Any) -> None:
         order.append(given["nthread"])
-        return real(*args, **given)
+        real(reader, params, **given)
 
-    monkeypatch.setattr("asyncreader.tools.bench.AsyncReader", note)
+    monkeypatch.setattr(AsyncReader, "__init__", note)
     seen: list[tuple[int, int]] = []
     run_bench(
         {"path": str(packed), "batch_size": 4},
@@ -956,6 +983,21 @@ def test_bench_takes_turns(packed: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     )
     assert order == [1, 2, 3, 3, 2, 1, 1, 2, 3]
     assert seen == [(n, 9) for n in range(1, 10)]
+
+
+def test_bench_opens_a_set_once(packed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the turns, the structure of the file is read once."""
+    opened: list[object] = []
+    real = asyncreader.pipeline.build.open_set
+
+    def note(params: Any) -> Any:
+        opened.append(params)
+        return real(params)
+
+    monkeypatch.setattr("asyncreader.pipeline.build.open_set", note)
+    result = run("bench", packed, "--nthread", "1,2", "--batch-size", "4", "--seconds", "0.003")
+    assert result.exit_code == 0
+    assert len(opened) == 1
 
 
 def test_bench_waits_little_for_a_fast_loader(packed: Path) -> None:

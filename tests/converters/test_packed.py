@@ -143,6 +143,27 @@ def test_a_foreign_hdf5_is_packed(tmp_path: Path) -> None:
         convert(tmp_path / "floats.h5", tmp_path / "y.h5", size=8)
 
 
+def test_sparse_and_structured_rows_are_converted_from_an_open_set(tmp_path: Path) -> None:
+    """convert() of the file refuses both, and says what writes them: what a reader of it serves."""
+    dense = np.diag(np.arange(1, 6, dtype=np.float32))
+    rows = np.array([(1, 2.5), (3, 4.5)], np.dtype([("n", "i4"), ("x", "f4")]))
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        group = file.create_group("X")
+        group.attrs["shape"] = dense.shape
+        group["data"], group["indices"], group["indptr"] = dense.diagonal(), np.arange(5), range(6)
+        file["rows"] = rows
+    for field, more, expected in (
+        ("X", {}, dense),
+        ("rows", {"members": ["n", "x"]}, np.array([(1, 2.5), (3, 4.5)])),
+    ):
+        with pytest.raises(FormatError, match=r"cannot be converted.*asyncreader\.open"):
+            convert(tmp_path / "a.h5", tmp_path / f"{field}.h5", params={"data_field": field})
+        with asyncreader.open(tmp_path / "a.h5", data_field=field, **more) as ds:
+            convert(ds, tmp_path / f"{field}.h5")
+        with asyncreader.open(tmp_path / f"{field}.h5") as ds:
+            assert np.array_equal(ds[:], expected)
+
+
 def test_other_sources_are_refused(tmp_path: Path) -> None:
     """A text file, nothing, and a FIFO as source are errors at once."""
     (tmp_path / "a.txt").write_text("no set")

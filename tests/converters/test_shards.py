@@ -135,6 +135,22 @@ def test_shard_size(photos: Path, tmp_path: Path, size: Any, shards: int | None)
     assert convert(photos, tmp_path / "set", shard_size=size).shards == shards
 
 
+def test_shard_size_below_a_sample(photos: Path, tmp_path: Path) -> None:
+    """It is told with both sizes and the target, of samples of different length, too; samples that
+    are larger than the shards of a set that grows get a shard each."""
+    says = r"shard_size is less than one sample takes.*set.*700 bytes.*1,800 on average.*--shards"
+    with pytest.raises(ParamsError, match=says):
+        convert(photos, tmp_path / "set", shard_size=700)
+    rows = [np.arange(n, dtype="f4") for n in (100, 2000, 300)]
+    given: Any = {"format": "hdf5", "variable_length": True}
+    with pytest.raises(ParamsError, match=r"500 bytes; a sample takes 3,200 on average"):
+        convert(rows, tmp_path / "rows", shard_size=500, **given)
+    assert listed(tmp_path) == []
+    assert convert(rows, tmp_path / "rows", shard_size=3000, **given).shards == 3
+    convert([np.zeros(99_000, "f4")] * 2, tmp_path / "large.h5", variable_length=True)
+    assert convert(tmp_path / "large.h5", tmp_path / "rows", append=True).shards == 2
+
+
 def test_shard_size_of_encoded_pictures(photos: Path, tmp_path: Path) -> None:
     """Where pictures differ in size the number of shards follows from some of them."""
     report = convert(photos, tmp_path / "set", encoding="png", shard_size=5000)

@@ -286,12 +286,122 @@ def test_a_dataset_is_written_as_it_serves_its_samples(tmp_path: Path) -> None:
             file[name] = np.zeros((3, 5))
     refused: list[tuple[dict[str, Any], str]] = [
         ({"data_field": ["a/x", "data", "b/x"], "labels_field": None}, "would have one name"),
-        ({"data_field": "data", "labels_field": ["a/x", "b/x"]}, "several labels.*labels_field"),
     ]
     for given, words in refused:
         ds = asyncreader.open(tmp_path / "x.h5", **given)
         with pytest.raises(ParamsError, match=words):
             convert(ds, tmp_path / "y.h5")
+
+
+@pytest.mark.parametrize("compression", [None, "gzip"])
+def test_a_dataset_keeps_several_labels(tmp_path: Path, compression: Any) -> None:
+    """One HDF5 file has the first as its labels and the others as fields of their names, which
+    labels_field serves again as they were; other targets are told that they cannot."""
+    with h5py.File(tmp_path / "x.h5", "w") as file:
+        file["data"], file["obs/kind"] = np.random.default_rng(0).random((7, 5)), np.arange(7) % 3
+        file["obs/depth"], file["obs/pose"] = np.arange(7, dtype="f4"), np.ones((7, 2), "u1")
+    named = ["obs/kind", "obs/depth", "obs/pose"]
+    with asyncreader.open(tmp_path / "x.h5", labels_field=named) as ds:
+        for target, options in (("y", {"shards": 2, "format": "hdf5"}), ("y.lmdb", {})):
+            with pytest.raises(ParamsError, match=r"several labels.*one HDF5 file.*labels_field"):
+                convert(ds, tmp_path / target, **options)  # type: ignore[arg-type]
+        (note,) = convert(ds, tmp_path / "y.h5", compression=compression).notes
+        assert note.startswith("labels_field=['labels', 'depth', 'pose'] serves")
+        again: Any = ["labels", "depth", "pose"]
+        with asyncreader.open(tmp_path / "y.h5", labels_field=again, subset=slice(1, 6)) as found:
+            for (data, labels), (wanted, expected) in zip(found, list(ds)[1:6], strict=True):
+                np.testing.assert_array_equal(data, wanted)
+                for one, other in zip(labels, expected, strict=True):
+                    np.testing.assert_array_equal(np.asarray(one).ravel(), np.ravel(other))
+            assert [one.dtype.name for one in found.labels] == ["int64", "float32", "uint8"]
+    assert verify_file(str(tmp_path / "y.h5")).ok
+    ds = asyncreader.open(tmp_path / "x.h5", labels_field=["obs/kind", "data"])
+    with ds, pytest.raises(ParamsError, match="a label and a field would have one name"):
+        convert(ds, tmp_path / "z.h5")
+    assert not (tmp_path / "z.h5").exists()
+
+
+def test_a_dataset_keeps_its_splits(tmp_path: Path) -> None:
+    """Those of the samples that are written, in each format and with a subset, whatever a sample
+    is: an image, a window (the split of its anchor, or of its episode), a patch of a volume."""
+    known = {"rows": _with_splits(tmp_path / "rows", (4,)), "maps": {}, "robot.h5": {}}
+    known["maps"] = _with_splits(tmp_path / "maps", (6, 8))
+    known["robot.h5"] = {0: "train", 2: "train", 3: "valid"}
+    with h5py.File(tmp_path / "robot.h5", "w") as file:
+        for n in range(4):
+            file[f"data/demo_{n}/actions"] = np.full((5, 2), n, "f4")
+        file["mask/train"], file["mask/valid"] = [b"demo_2", b"demo_0"], [b"demo_3"]
+    robot: dict[str, Any] = {"data_field": "actions", "window": 2}
+    cases: list[tuple[str, dict[str, Any]]] = [
+        *(("rows", {}), ("rows", {"subset": [7, 2, 2, 9, 0]}), ("rows", {"subset": "val"})),
+        *(("robot.h5", robot), ("robot.h5", {**robot, "subset": "train"})),
+        ("robot.h5", {**robot, "window": "episode", "max_length": 5}),
+        ("maps", {"patch": (3, 3), "patch_at": "grid", "subset": slice(2, 9)}),
+    ]
+    targets: list[tuple[str, dict[str, Any]]] = [
+        *(("x.h5", {}), ("x.lmdb", {}), ("s", {"shards": 1, "format": "lmdb"})),
+    ]
+    for (source, given), (target, options) in itertools.product(cases, targets):
+        with asyncreader.open(tmp_path / source, **given) as ds:
+            report = convert(ds, tmp_path / target, overwrite=True, **options)
+            served = [np.asarray(row) for row in ds]
+        with asyncreader.open(tmp_path / target) as found:
+            splits = {int(n): name for name, rows in found.splits.items() for n in rows}
+            for number, (row, wanted) in enumerate(zip(found, served, strict=True)):
+                np.testing.assert_array_equal(np.asarray(row), wanted)
+                assert splits.get(number) == known[source].get(int(wanted.flat[0]))
+            assert splits
+            assert report.notes == ()
+        assert verify_file(str(tmp_path / target)).ok
+
+
+def _with_splits(path: Path, shape: tuple[int, ...] = (4,)) -> dict[int, str]:
+    """Ten samples with paths in three splits, as shards: each is filled with its number. Returns
+    the split of each."""
+    rows = np.zeros((10, *shape)) + np.arange(10).reshape(10, *[1] * len(shape))
+    with Writer(path.with_suffix(".h5")) as writer:
+        writer.add_many(rows, paths=[f"a/{n}" for n in range(10)])
+    split = {"train": 0.5, "val": 0.2, "test": 0.3}
+    convert(path.with_suffix(".h5"), path, shards=3, format="hdf5", split=split)
+    with asyncreader.open(path) as ds:
+        return {int(n): name for name, rows in ds.splits.items() for n in rows}
+
+
+def test_splits_of_a_run_that_is_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each sample has its split, in whatever order the samples come again."""
+    _with_splits(tmp_path / "from")
+    monkeypatch.setattr("converters.writer.PIECE", 64)
+
+    def stop(done: int, _: int) -> None:
+        if done == 5:
+            raise KeyboardInterrupt
+
+    options: Any = {"shards": 2, "format": "hdf5", "resume": True}
+    with asyncreader.open(tmp_path / "from") as ds, pytest.raises(KeyboardInterrupt):
+        convert(ds, tmp_path / "to", progress=stop, **options)
+    with asyncreader.open(tmp_path / "from", subset=slice(None, None, -1)) as ds:
+        assert convert(ds, tmp_path / "to", **options).count == 10
+
+    def splits_of(path: Path) -> dict[str, set[str | None]]:
+        with asyncreader.open(path) as ds:
+            return {name: {ds.paths[n] for n in rows} for name, rows in ds.splits.items()}
+
+    with asyncreader.open(tmp_path / "to") as ds:
+        assert ds.paths != [f"a/{n}" for n in range(9, -1, -1)]
+    assert splits_of(tmp_path / "to") == splits_of(tmp_path / "from")
+
+
+def test_splits_that_share_samples_are_left_out(tmp_path: Path) -> None:
+    """A file has one split for each sample, so the report says that they are not kept."""
+    with h5py.File(tmp_path / "robot.h5", "w") as file:
+        for n in range(2):
+            file[f"data/demo_{n}/actions"] = np.full((5, 2), n, "f4")
+        file["mask/train"], file["mask/half"] = [b"demo_0", b"demo_1"], [b"demo_1"]
+    with asyncreader.open(tmp_path / "robot.h5", data_field="actions", window=2) as ds:
+        report = convert(ds, tmp_path / "x.h5")
+    assert report.notes == ("the splits of the source share samples, so they are left out",)
+    with asyncreader.open(tmp_path / "x.h5") as found:
+        assert found.splits == {}
 
 
 GOOD = np.zeros((3, 4), "f4")

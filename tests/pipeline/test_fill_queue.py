@@ -14,7 +14,7 @@ import pytest
 from observed import HANG, until, waits
 
 from asyncreader import AsyncReader, ChecksumError, SourceError
-from asyncreader.pipeline.fill_queue import FillQueue, RowTables
+from asyncreader.pipeline.fill_queue import FillQueue
 from asyncreader.pipeline.owners import FILLING, READY, REFUSED, SlotState
 from asyncreader.pixels.fill_tables import (
     CLAIMED,
@@ -29,7 +29,7 @@ from asyncreader.pixels.fill_tables import (
 from asyncreader.pixels.fill_tables import (
     COUNT as ROW_COUNT,
 )
-from asyncreader.pixels.row_filler import RowFiller
+from asyncreader.pixels.row_filler import RowFiller, RowTables
 from asyncreader.pixels.specs import OutputSpec, SampleSpec
 from asyncreader.pixels.transform import RowTransform
 from asyncreader.sources import bytestore, open_source
@@ -61,14 +61,14 @@ class Jobs:
         ]
         table = np.arange(COUNT, dtype=np.int64) * SIZE if starts else np.empty(0, np.int64)
         self.marks = np.full(slots, FILLING)
-        outs = [(*out, self.marks[i : i + 1].data) for i, out in enumerate(self.outs)]
+        outs = [((out,), of, self.marks[i : i + 1].data) for i, (out, of) in enumerate(self.outs)]
         rows = RowsInMemory(COUNT, DATA.ctypes.data, table, 0, 0 if starts else SIZE)
         one = np.ones(1, np.float32)
         filler = RowFiller.of(
             "copy_batches", one, one, row_bytes=SIZE, out_bytes=SIZE, label_bytes=4 * width
         )
         files = file_table([rows], [] if self.labels is None else [self.labels])
-        self.queue = FillQueue(outs, RowTables(filler, files, table), 1)
+        self.queue = FillQueue(outs, RowTables.of([filler], [files], alive=table), 1)
         self.numbers = [np.zeros(ROWS, np.int64) for _ in range(slots)]
 
     def publish(self, slot: int, numbers: np.ndarray, generation: int) -> None:

@@ -28,13 +28,14 @@ from asyncreader.pixels.fill_tables import (
     LEAST_HASHED,
     MIRROR_DRAW,
     NEVER,
+    SIZE_ITEMS,
     STEP_DRAWS,
     UNSEEN,
     Erasure,
     RowsInMemory,
     file_table,
 )
-from asyncreader.pixels.row_filler import RowFiller
+from asyncreader.pixels.row_filler import RowFiller, RowTables
 from asyncreader.system.memory import aligned_empty
 
 sides = st.integers(1, 40)
@@ -140,7 +141,8 @@ class Twin(RowFiller):
     def run(self, tables: tuple[np.ndarray, ...], most: int = 1, looks: int = 0) -> None:
         """See RowFiller."""
         function = getattr(twins, f"{self.kernel}_numpy")
-        function(*tables, self.sizes, self.scale, self.shift, most, looks)
+        sizes = self.sizes.reshape(-1, SIZE_ITEMS)
+        function(*tables, sizes, self.scale, self.shift, most, looks)
 
 
 #: What each kernel makes of a picture (H, W, C) of bytes; scale and shift for those that cast.
@@ -331,8 +333,8 @@ def test_affine_does_not_depend_on_where_a_row_lies() -> None:
 
 
 class Set:
-    """Rows in several files, some found by a table and some by a stride, with labels and
-    checksums of some of them."""
+    """Rows in several files, some found by a table, some by a stride and some in runs, with labels
+    and checksums of some of them."""
 
     def __init__(self, counts: tuple[int, ...], size: int, label_bytes: int) -> None:
         rng = np.random.default_rng(size)
@@ -347,8 +349,11 @@ class Set:
                 np.arange(count, dtype=np.int64) * size if number % 2 else np.empty(0, np.int64)
             )
             sums = None if number % 3 == 2 else self.sums[first : first + count]
-            stride = 0 if number % 2 else size
-            files.append(RowsInMemory(count, at - 8, starts + 8, 8, stride, sums))
+            stride, ends = 0 if number % 2 else size, None
+            if number % 4 == 3:  # two rows each
+                ends, stride = np.append(np.arange(2, count, 2), count), size
+                starts = (ends - np.diff(ends, prepend=0)) * size
+            files.append(RowsInMemory(count, at - 8, starts + 8, 8, stride, sums, ends=ends))
             first += count
         self.alive = files
         self.ends = np.cumsum(counts)
@@ -373,10 +378,11 @@ def test_records_are_found_and_checked(
         "copy_batches", twin, row_bytes=size, out_bytes=size, height=1, width=wide, channels=3,
         item=1, mirrored=True, check=mode, seen=address(seen), label_bytes=label_bytes,
     )  # fmt: skip
+    tables = RowTables.of([one], [held.files])
     rng = np.random.default_rng(1)
     records, position, key = rng.integers(0, count, 30), 77, -(1 << 62)
     out, labels = np.zeros((30, size), np.uint8), np.zeros((30, max(1, label_bytes)), np.uint8)
-    assert one.fill_records(held.files, records, out, labels, key, position)
+    assert tables.fill(records, [out], labels, key, position)
     keys = mix_rows(key & ((1 << 64) - 1), np.arange(position, position + 30))
     flips = uniforms(keys, MIRROR_DRAW) < 0.5
     assert 5 < flips.sum() < 25
@@ -390,12 +396,38 @@ def test_records_are_found_and_checked(
     np.testing.assert_array_equal(seen, checked)
     damaged = records[np.flatnonzero(has_sums[records])[0]]
     held.rows[damaged, 13] ^= 1
-    good = one.fill_records(held.files, records, out, labels, key, position)
+    good = tables.fill(records, [out], labels, key, position)
     assert good == (mode != ALWAYS)  # it was seen
     seen[:] = 0
-    good = one.fill_records(held.files, records, out, labels, key, position)
+    good = tables.fill(records, [out], labels, key, position)
     assert good == (mode == NEVER)
     assert not seen[damaged]
+
+
+@pytest.mark.parametrize("twin", [False, True])
+def test_windows_of_several_fields(twin: bool) -> None:
+    """Fields of other sizes are found in files of their own. The pictures of a window are mirrored
+    alike, by the draw of its position; records below 0 are zeros."""
+    held = [Set((7, 6, 5, 8), size, 0) for size in (300, 5)]
+    picture = {"height": 1, "width": 100, "channels": 3, "item": 1, "mirrored": 1, "window": 3}
+    one, other = (
+        filler("copy_batches", twin, row_bytes=size, out_bytes=size, **more)
+        for size, more in ((300, picture), (5, {"channels": 0}))
+    )
+    rng = np.random.default_rng(2)
+    records = rng.integers(-5, 26, 30), rng.integers(-5, 26, 20)
+    files = [each.files for each in held]
+    tables = RowTables.of([one, other], files, lambda given: (given, records[1]))
+    outs = [np.ones((30, 300), np.uint8), np.ones((20, 5), np.uint8)]
+    assert tables.fill(records[0], outs, None, 9, 77)
+    flips = uniforms(mix_rows(9, np.arange(77, 87)), MIRROR_DRAW) < 0.5
+    assert 2 < flips.sum() < 8
+    for of, rows, found in zip(held, records, outs, strict=True):
+        expected = np.where(rows[:, None] < 0, 0, of.rows[rows])
+        if of is held[0]:
+            images = expected.reshape(10, 3, 100, 3)
+            images[flips] = images[flips][:, :, ::-1].copy()
+        np.testing.assert_array_equal(found, expected)
 
 
 def child(

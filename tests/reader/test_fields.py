@@ -812,6 +812,17 @@ def test_fields_that_are_not_there(tmp_path: Path) -> None:
     path = write_plain(tmp_path / "set.h5")
     with pytest.raises(ParamsError, match=r"no field 'masks'.*found .*mask"):
         AsyncReader(path=path, data_field=["data", "masks"])
+    with h5py.File(tmp_path / "groups.h5", "w") as file:
+        file["obs/image"], file["next/obs/kind"] = IMAGES, np.arange(len(IMAGES))
+        file["obs/kind/codes"] = np.arange(len(IMAGES))
+    for name, meant in (
+        ("image", "found .*did you mean 'obs/image'[?] name one of them"),
+        ("kind", "found .*did you mean 'next/obs/kind' or 'obs/kind'[?]"),
+        ("imag", r"found [^?]*$"),
+        ("obs/imag", r"found [^?]*$"),
+    ):
+        with pytest.raises(ParamsError, match=meant):
+            AsyncReader(path=tmp_path / "groups.h5", data_field=name)
     with h5py.File(path, "a") as file:
         file["short"] = MASKS[:5]
     with pytest.raises(FormatError, match=r"'short' has another number of samples.*5.*22"):

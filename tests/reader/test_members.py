@@ -216,6 +216,26 @@ def test_labels_that_are_a_member(stored: Path, label: str) -> None:
             assert batch.labels.dtype.isnative
 
 
+def test_names_of_members_with_dots(tmp_path: Path) -> None:
+    """A member's own name may have dots, as may that of the compound around it: as a field, as
+    labels and as ids of episodes it is the one that is stored, and statistics are of it."""
+    rows = np.zeros(6, [("x.y", ">u8"), ("b.c", [("f4", "f4"), ("d.e", ">i2")])])
+    rows["x.y"], rows["b.c"]["f4"], rows["b.c"]["d.e"] = np.arange(6) + 7, 0.5, np.arange(6) // 2
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["t"] = rows
+    params = {"path": tmp_path / "a.h5", "data_field": "t", "members": ["x.y", "b.c.d.e"]}
+    for labels, wanted in (("x.y", rows["x.y"]), ("b.c.d.e", rows["b.c"]["d.e"])):
+        given = {**params, "labels_field": f"t.{labels}", "batch_size": 6}
+        with AsyncReader(given) as reader:
+            batch = next(iter(reader))
+            assert np.array_equal(batch.data, np.stack([rows["x.y"], rows["b.c"]["d.e"]], -1))
+            assert np.array_equal(batch.labels, wanted)
+            assert reader.dataset.statistics()["t"].mean.tolist() == [9.5, 1]
+    ids = {"labels_field": None, "episodes": "ids:t.b.c.d.e", "window": 2, "batch_size": 3}
+    with AsyncReader({**params, **ids}) as reader:
+        assert next(iter(reader)).indices.tolist() == [0, 2, 4]
+
+
 @pytest.mark.parametrize("shuffle", [True, "block"])
 def test_ranks_subset_and_resume(stored: Path, shuffle: Any) -> None:
     """Batches of ranks joined are those of one process; a state resumes at every batch, also with

@@ -938,6 +938,5 @@ def test_large_rows_go_past_the_caches(monkeypatch: pytest.MonkeyPatch) -> None:
     with AsyncReader(data=images, batch_size=8, shuffle=True, layout="NHWC", nthread=2) as reader:
         for batch in reader:
             assert (batch.data == images[batch.indices]).all()
-        filler = reader._filler._filler
-        assert filler is not None
+        (filler,) = reader._filler._fillers
         assert filler.sizes[STREAM]

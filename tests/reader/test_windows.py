@@ -16,6 +16,8 @@ from PIL import Image
 
 import asyncreader
 from asyncreader import AsyncReader, Batch, FormatError, ParamsError
+from asyncreader.pipeline.fill_batch import BatchFiller
+from asyncreader.pipeline.fill_queue import FillQueue
 from asyncreader.sources.hdf5 import chunks
 from asyncreader.verify import verify_file
 from converters import convert
@@ -230,7 +232,9 @@ def copies(reader: AsyncReader) -> Iterator[tuple[Any, ...]]:
     for batch in reader:
         parts = [one.tobytes() for one in batch.data]
         shown = [None if one is None else one.tobytes() for one in batch.present]
-        yield (batch.indices.tolist(), batch.mask.tolist(), batch.episode.tolist(), parts, shown)
+        labels = None if batch.labels is None else batch.labels.tobytes()
+        where = batch.indices.tolist(), batch.mask.tolist(), batch.episode.tolist()
+        yield (*where, parts, shown, labels)
 
 
 class TestEverySet:
@@ -355,6 +359,30 @@ def anchors_of(reader: AsyncReader) -> list[tuple[int, int]]:
             batch.episode[batch.mask].tolist(), batch.indices[batch.mask].tolist(), strict=True
         )
     return found
+
+
+@pytest.mark.parametrize("kind", [groups, minari, files, ends, axis], ids=lambda one: one.__name__)
+def test_compiled_code_fills_windows(
+    tmp_path: Path, kind: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Windows of contiguous rows are filled by compiled code: the same batches as without it,
+    mirrored alike, from any step on, and with memory of their own."""
+    known = kind(tmp_path, "contiguous")
+    more: dict[str, Any] = {"window_edge": ("repeat", "zero"), "flip": True, "shuffle": True}
+    if kind is ends:
+        more["labels_field"] = "at"
+    with monkeypatch.context() as patched:
+        patched.setattr(BatchFiller, "find_tables", lambda _: None)
+        with opened(known, **more) as reader:
+            assert reader._ring.fills is None
+            expected = list(copies(reader))
+    assert (expected[0][-1] is None) == (kind is not ends)
+    for copied in (False, True):
+        with opened(known, nthread=2, njob=3, copy=copied, **more) as reader:
+            assert (reader._ring.fills is not None) == FillQueue.available()
+            assert list(copies(reader)) == expected
+            reader.seek(0, len(expected) - 2)
+            assert list(copies(reader)) == expected[-2:]
 
 
 def test_every_nth_anchor(tmp_path: Path) -> None:
@@ -1061,6 +1089,20 @@ def test_the_well(tmp_path: Path, files: int) -> None:
             np.testing.assert_array_equal(np.concatenate((first, second)), rows)
             np.testing.assert_array_equal(mask, still)
             assert len(second) == out
+
+
+@pytest.mark.parametrize("constant", [True, False])
+def test_the_well_shared(tmp_path: Path, constant: bool) -> None:
+    """A field that The Well marks as one for all trajectories has no axis of them: its axes of time
+    and space are not taken for episodes and time, however long they are."""
+    with h5py.File(tmp_path / "x.hdf5", "w") as file:
+        file["own"], file["shared"] = np.zeros((4, 4, 4, 4)), np.zeros((4, 4, 4))
+        file["shared"].attrs.update({"sample_varying": False, "time_varying": constant})
+    for fields, labels in ((["shared"], None), (["own", "shared"], None), (["own"], "shared")):
+        with pytest.raises(ParamsError, match=r"all episodes.*'shared'.*sample_varying"):
+            AsyncReader(
+                tmp_path / "x.hdf5", data_field=fields, labels_field=labels, episodes="axis"
+            )
 
 
 @pytest.mark.parametrize("stack", [1, 2, 4])

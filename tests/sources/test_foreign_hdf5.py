@@ -650,6 +650,25 @@ def test_the_structure_is_walked_once(tmp_path: Path, monkeypatch: pytest.Monkey
     assert len(walked) == len(set(walked)) == 3  # the root and both data sets
 
 
+@pytest.mark.parametrize("block", [0, 512, 4096])
+def test_rows_that_were_never_written(tmp_path: Path, block: int) -> None:
+    """Contiguous rows without storage are refused, in files with a user block, too, where the
+    library says that they begin at its last byte."""
+    path = tmp_path / "a.h5"
+    with h5py.File(path, "w", userblock_size=block) as file:
+        file["x"], file["y"] = np.arange(40, dtype=np.int8), np.arange(40)
+        file.create_dataset("never", (40,), "i1")
+        file.create_dataset("demo_0/never", (40,), "i1")
+        file["demo_0/x"] = np.arange(40)
+    for params in (
+        {"data_field": "never", "labels_field": None},
+        {"data_field": "x", "labels_field": "never"},
+        {"data_field": "never", "labels_field": None, "episodes": "groups:demo_*"},
+    ):
+        with pytest.raises(FormatError, match="stores none"):
+            AsyncReader(params, path=path)
+
+
 @pytest.mark.parametrize("block", [0, 512])
 def test_headers_say_what_h5py_says(tmp_path: Path, block: int) -> None:
     """What is read of a data set's header is what h5py says of it; nothing is said of one that

@@ -1018,6 +1018,35 @@ def test_rows_that_are_masked_are_refused() -> None:
         next(iter(reader))
 
 
+@pytest.mark.parametrize("dtype", [None, "int64", "float32"])
+def test_single_numbers_of_the_other_byte_order(tmp_path: Path, dtype: str | None) -> None:
+    """Big-endian numbers, one a sample, have their values: in an array with gaps, in one that
+    gives its rows by number, and inside the header of an HDF5 file."""
+    rows = np.arange(300, 310).astype(">i2")
+    plain = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+    plain.set_layout(h5py.h5d.COMPACT)
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        kind, space = h5py.h5t.STD_I16BE, h5py.h5s.create_simple(rows.shape)
+        h5py.h5d.create(file.id, b"x", kind, space, plain).write(h5py.h5s.ALL, h5py.h5s.ALL, rows)
+    in_file = {"path": tmp_path / "a.h5", "data_field": "x", "labels_field": None}
+    for given in ({"data": np.repeat(rows, 2)[::2]}, {"data": Indexed(rows)}, in_file):
+        with AsyncReader(given, batch_size=10, dtype=dtype) as reader:
+            np.testing.assert_array_equal(next(iter(reader)).data, rows)
+
+
+def test_rows_that_are_not_what_their_array_says() -> None:
+    """A row of another dtype or shape than the array says is an error that names the record."""
+    for rows in (np.ones((4, 3), "f8"), np.ones((4, 4), "f4"), np.ones(4, "f4")):
+        array = Indexed(rows)
+        array.shape, array.dtype = (4, 3), np.dtype("f4")
+        for dtype in (None, "float64"):
+            with (
+                AsyncReader(data=array, batch_size=4, dtype=dtype) as reader,
+                pytest.raises(ParamsError, match=r"another than its shape and dtype say.*record 0"),
+            ):
+                next(iter(reader))
+
+
 def test_lists_are_arrays() -> None:
     """A plain list serves as data and labels."""
     with AsyncReader(data=[[1, 2], [3, 4], [5, 6]], labels=[7, 8, 9], batch_size=3) as reader:

@@ -23,6 +23,7 @@ from ..fill_tables import (
     COUNT,
     END,
     ERASURE_TRIES,
+    FIRST,
     FOUND,
     HEIGHT,
     ITEM,
@@ -31,6 +32,7 @@ from ..fill_tables import (
     LABEL_BYTES,
     LABEL_TABLE,
     LABELS,
+    LAST,
     LEAST,
     MARK,
     MIRROR_DRAW,
@@ -62,6 +64,7 @@ from ..fill_tables import (
     WANTED,
     WHOLE,
     WIDTH,
+    WINDOW,
 )
 from .base import apart, i8, kernel, memcpy, mixed, pread
 from .converting import (
@@ -93,7 +96,7 @@ from .moving import (
 _ROW_AHEAD = 512
 
 _table, _numbers, _f4 = types.int64[:, ::1], types.int64[::1], types.float32[::1]
-_ARGUMENTS = (_numbers, _numbers, _table, _table, _numbers, _f4, _f4, i8, i8)
+_ARGUMENTS = (_numbers, _numbers, _table, _table, _table, _f4, _f4, i8, i8)
 
 
 @njit(inline="always")
@@ -225,6 +228,7 @@ def _fill(name: str, put: Any, plain: bool) -> Any:
         seen, label_bytes = np.uintp(sizes[SEEN]), sizes[LABEL_BYTES]
         count, offsets, targets = job[COUNT], job[OFFSETS], job[TARGETS]
         keys, wanted, found_at = job[KEYS], job[WANTED], job[FOUND]
+        window = max(1, sizes[WINDOW])
         mirrored, cut = sizes[MIRRORED] != 0, sizes[PADDING] != 0
         erased = sizes[CHANCE] != 0  # its bits: not 0.0
         drawn = mirrored or cut or erased
@@ -244,8 +248,8 @@ def _fill(name: str, put: Any, plain: bool) -> Any:
                     coming = np.uintp(load_i8(np.uintp(offsets + 8 * i + 8)))
                 else:
                     next_record = load_i8(np.uintp(job[RECORDS] + 8 * i + 8))
-                    near = _file_of(files, next_record, near)
-                    local = next_record - files[near, START]
+                    near = _file_of(files, max(next_record, 0), near)
+                    local = max(next_record, 0) - files[near, START]
                     coming, next_fd = _place_in(files, near, local), files[near, READ]
                     next_sum, next_label = (
                         np.int64(0),
@@ -259,11 +263,15 @@ def _fill(name: str, put: Any, plain: bool) -> Any:
                 continue
             row = load_i8(np.uintp(targets + 8 * i)) if targets else i
             go = out + np.uintp(row * sizes[OUT_BYTES])
+            if record < 0:
+                for k in range(sizes[OUT_BYTES]):
+                    store_byte(go + np.uintp(k), 0)
+                continue
             if drawn:
                 if keys:
                     key = np.uint64(load_i8(np.uintp(keys + 8 * i)))
                 else:
-                    key = _mixed_with(shared_key, job[POSITION] + i)
+                    key = _mixed_with(shared_key, job[POSITION] + i // window)
             flipped = mirrored and _uniform(key, MIRROR_DRAW) < 0.5
             straight = plain and not flipped and not cut
             if wanted:
@@ -317,10 +325,12 @@ def _enter_filler(name: str, put: Any, plain: bool = False, casts: bool = False)
         claimed_at = np.uintp(control.ctypes.data)
         published_at = claimed_at + np.uintp(8 * PUBLISHED)
         stopped_at = claimed_at + np.uintp(8 * STOPPED)
-        wide = sizes[WIDTH] if casts else 0
+        fields, used = sizes.shape[0], 1
+        wide = sizes[0, WIDTH] if casts else 0
         a, b = _of_line(scale, wide), _of_line(shift, wide)
-        drawn = sizes[MIRRORED] != 0 or sizes[PADDING] != 0
-        used = sizes[ROW_BYTES] + 64 if drawn or not plain else 1
+        for k in range(fields):
+            if sizes[k, MIRRORED] != 0 or sizes[k, PADDING] != 0 or not plain:
+                used = max(used, sizes[k, ROW_BYTES] + 64)
         scratch, planes = np.empty((4, used), np.uint8), np.empty((3, TILE), np.uint8)
         tile = np.empty(TILE, np.float32)
         sums = np.empty(8, np.uint64)
@@ -335,10 +345,14 @@ def _enter_filler(name: str, put: Any, plain: bool = False, casts: bool = False)
             slot = queue[claimed % queue.size]
             if not swap_if(claimed_at, claimed, claimed + 1):
                 continue
-            bad = fill(jobs[slot], files, sizes, a, b, scratch, planes, tile, sums)
-            if jobs[slot, MARK]:
-                mark = jobs[slot, REFUSED] if bad else jobs[slot, WHOLE]
-                store_release(np.uintp(jobs[slot, MARK]), mark)
+            bad, first = 0, jobs[slot * fields]
+            for k in range(fields):
+                own, job = sizes[k], jobs[slot * fields + k]
+                held = files[own[FIRST] : own[LAST]]
+                bad += fill(job, held, own, a, b, scratch, planes, tile, sums)
+            if first[MARK]:
+                mark = first[REFUSED] if bad else first[WHOLE]
+                store_release(np.uintp(first[MARK]), mark)
             done += 1
             looked = 0
 

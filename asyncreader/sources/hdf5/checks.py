@@ -28,6 +28,8 @@ BOMB_BYTES: Final = 256 << 20
 BOMB_RATIO: Final = 200
 #: The largest attribute that a header holds.
 _ATTRIBUTE: Final = 1 << 16
+#: The smallest user block; others are this by a power of two.
+_USER_BLOCK: Final = 512
 #: Members of a compound type that are looked at.
 _MEMBERS: Final = 64
 #: Chunks that are drawn to be compared with the library's own read, and decoded bytes of them.
@@ -94,6 +96,20 @@ def check_stored(dataset: Dataset, name: str, path: str, records: bool = False) 
             hint=f'name one of its members: "{name}.MEMBER"' if compound else None,
         )
     return dataset
+
+
+def stored_at(data: Any) -> int | None:
+    """Where in its file the bytes of a contiguous data set (h5py.h5d.DatasetID) begin; None where
+    it has none.
+
+    HDF5 (2.0 too) adds the size of the user block to the address that means "nowhere" as well:
+    it then says that the last byte of the user block is the first of the data set.
+    """
+    offset: int | None = data.get_offset()
+    if offset is None or offset & (offset + 1) or offset < _USER_BLOCK - 1:
+        return offset
+    block = h5py.h5i.get_file_id(data).get_create_plist().get_userblock()
+    return None if offset < block else offset
 
 
 def pipeline(plist: Any) -> tuple[Filter, ...]:

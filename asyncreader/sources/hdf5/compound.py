@@ -83,10 +83,27 @@ def read_member(data: Dataset, member: str, name: str, path: str, size: int) -> 
     if found is None or not is_number(found.dtype):
         return None
     wanted = np.dtype((found.dtype.newbyteorder("="), found.shape))
-    parts = member.split(".")
+    parts = _way(data.id.get_type(), member)
     for part in reversed(parts):
         wanted = np.dtype([(part, wanted)])
     table = read_table(data, name, path, size, wanted)
     for part in parts:
         table = table[part]
     return np.ascontiguousarray(table)
+
+
+def _way(kind: Any, member: str) -> list[str]:
+    """The names of the compounds around a member of a compound type, and its own: ``member`` is
+    these with dots between them, and names may have dots, too. Empty: there is no such member."""
+    for i in range(kind.get_nmembers()):
+        own, name = (
+            kind.get_member_type(i),
+            kind.get_member_name(i).decode("utf-8", "surrogateescape"),
+        )
+        if name == member:
+            return [name]
+        if own.get_class() == h5py.h5t.COMPOUND and member.startswith(f"{name}."):
+            inside = _way(own, member[len(name) + 1 :])
+            if inside:
+                return [name, *inside]
+    return []

@@ -115,6 +115,7 @@ class Hdf5:
         self.path = file.path
         self.size = file.size
         self._structure = Structure(file.mapped.bytes, file.path)
+        self.base = self._structure.base
         if checked:
             self._structure.check()
         named = file.handle

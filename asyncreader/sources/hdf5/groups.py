@@ -10,12 +10,14 @@ import itertools
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Final
 
 import numpy as np
 
 from ...array_types import Int64
 from ...errors import AsyncReaderError, FormatError
+from ...pixels.fill_tables import RowsInMemory
 from ...pixels.rows import Writer
 from ..base import BaseSource, FieldIndex, SetFacts, Source
 from ..bytestore import ByteFile
@@ -100,6 +102,19 @@ class GroupSource(BaseSource):
         #: open data sets in chunks by number, the one used last at the end
         self._open: dict[int, Source] = {}
         self._known = 0
+
+    @cached_property
+    def _in_memory(self) -> tuple[RowsInMemory, ...]:
+        """The runs of rows of contiguous data sets."""
+        where, members, size = self.store.address(0), self._members, self.spec.row_bytes
+        if where is None or (members.addresses == CHUNKED).any():
+            return ()
+        sums, owner = self.checksums, (self.store, self.index)
+        rows = self.facts.count, where, members.addresses, 0, size, sums, None, owner, members.ends
+        return (RowsInMemory(*rows),)
+
+    def in_memory(self, size: int) -> tuple[RowsInMemory, ...]:
+        return () if self._closed or self.store.address(size) is None else self._in_memory
 
     def read_into(self, writer: Writer) -> None:
         records = writer.job.records
@@ -201,6 +216,7 @@ class GroupSource(BaseSource):
         with self._lock:
             self._closed = True
             self._open.clear()
+            self.__dict__.pop("_in_memory", None)  # it owns the file
             if self._library is not None:
                 self._library.close()
                 self._library = None

@@ -103,7 +103,8 @@ class Structure:
     def __init__(self, data: Bytes, path: str) -> None:
         self._data = data.data
         self._size = data.size
-        self._base = signature_at(data) or 0
+        #: the size of the user block: addresses count from its end
+        self.base = signature_at(data) or 0
         self._path = path
         self._width = self._length = 8
         self._root: int | None = None
@@ -139,7 +140,7 @@ class Structure:
         HDF5 (2.0 too) reads a virtual layout's list of sources when the object is opened and
         believes its counts: a forged one kills the process. So it must be known before.
         """
-        at = address + self._base
+        at = address + self.base
         if at not in self._walked:
             if len(self._walked) > _REMEMBERED:
                 for one in (self._walked, self._virtual, self._trees):
@@ -157,7 +158,7 @@ class Structure:
         HDF5 may hang on a damaged text of variable length, so its bytes are found here.
         """
         with contextlib.suppress(_Odd):
-            for message in self._messages(address + self._base, (_ATTRIBUTE,)):
+            for message in self._messages(address + self.base, (_ATTRIBUTE,)):
                 with contextlib.suppress(_Odd):
                     found = self._text(message.body, name)
                     if found is not None:
@@ -181,7 +182,7 @@ class Structure:
         if self._int(kind, 1) & 15 != _VLEN or self._int(kind + 1, 1) & 15 != 1 or length != 16:
             return None
         element = np.frombuffer(self._bytes(value, length), np.uint8).copy()
-        heap = int(element.view(ELEMENT)["address"][0]) + self._base
+        heap = int(element.view(ELEMENT)["address"][0]) + self.base
         data = np.frombuffer(self._bytes(heap, self._int(heap + 8, 8)), np.uint8)
         element.view(ELEMENT)["address"] = 0
         starts, lengths = heap_extents([element], 1, data, 0, 1, self._path, name.decode())
@@ -195,7 +196,7 @@ class Structure:
         later ones have checksums, which the library compares.
         """
         with contextlib.suppress(_Odd):
-            at = address + self._base
+            at = address + self.base
             if self._int(at, 1) == 1:
                 found: dict[int, _Message] = {}
                 for message in self._header(at, _ROWS):
@@ -254,7 +255,7 @@ class Structure:
         """The file offset that the address at ``at`` means; None if it is not in the file."""
         if at < 0 or at + self._width > self._size:
             raise _Odd
-        here = int.from_bytes(self._data[at : at + self._width], "little") + self._base
+        here = int.from_bytes(self._data[at : at + self._width], "little") + self.base
         return here if here + 8 <= self._size else None
 
     def _refuse(self, what: str, at: int) -> FormatError:
@@ -268,7 +269,7 @@ class Structure:
     # -- from the superblock to every object ---------------------------------------------------
 
     def _superblock(self) -> int:
-        base = self._base
+        base = self.base
         version = self._int(base + 8, 1)
         sizes = {0: 13, 1: 13, 2: 9, 3: 9}.get(version)
         if sizes is None:
@@ -437,7 +438,7 @@ class Structure:
             self._leaves(level)
 
     def _children(self, at: int, used: int, key: int) -> list[int]:
-        width, base, size = self._width, self._base, self._size
+        width, base, size = self._width, self.base, self._size
         step = key + width
         body = self._bytes(at + 8 + 2 * width, used * step)
         ends = range(step, used * step + 1, step)

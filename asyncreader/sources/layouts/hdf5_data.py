@@ -34,7 +34,15 @@ from ..base import (
 )
 from ..extents import Extents, ImageExtents, RunExtents
 from ..fields import SetIndex
-from ..hdf5.checks import Dataset, chunk_grid, compare_chunks, odd_number, pipeline, unusual_bits
+from ..hdf5.checks import (
+    Dataset,
+    chunk_grid,
+    compare_chunks,
+    odd_number,
+    pipeline,
+    stored_at,
+    unusual_bits,
+)
 from ..hdf5.chunk_patches import ChunkVolumes
 from ..hdf5.chunks import ChunkGrid, Chunks
 from ..hdf5.compound import is_compound, stored_dtype
@@ -249,7 +257,7 @@ def _rows(found: Hdf5Set, data: Dataset, axis: int, size: int, dtype: np.dtype[A
         if found.fields.lead > 1:
             held = held.reshape(-1, *held.shape[found.fields.lead :])
         return Rows(np.moveaxis(held, axis, 0))
-    offset = data.id.get_offset()
+    offset = stored_at(data.id)
     if offset is None:
         raise FormatError(
             f"dataset {found.fields.data!r} declares samples but stores none",
@@ -546,13 +554,13 @@ def _elements(found: Hdf5Set, data: Dataset) -> Iterator[UInt8]:
             inside = min(grid.chunk[0], grid.shape[0] - number * grid.chunk[0])
             yield part[: inside * ELEMENT.itemsize]
         return
-    offset = data.id.get_offset()
-    if plist.get_layout() != h5py.h5d.CONTIGUOUS or offset is None:
+    start = stored_at(data.id)
+    if plist.get_layout() != h5py.h5d.CONTIGUOUS or start is None:
         raise FormatError(
             f"dataset {name!r} of variable length is not stored contiguous or chunked",
             path=found.path,
             found=f"shape {data.shape}",
             hint="it may never have been written; else h5repack it",
         )
-    found.inside(offset, data.shape[0] * ELEMENT.itemsize)
-    yield found.file.mapped.view(offset, data.shape[0] * ELEMENT.itemsize)
+    found.inside(start, data.shape[0] * ELEMENT.itemsize)
+    yield found.file.mapped.view(start, data.shape[0] * ELEMENT.itemsize)

@@ -67,6 +67,8 @@ def index_episodes(found: Hdf5Set, index_one: IndexOne) -> SetIndex | None:
         grouped = GroupedFields(named, groups, values)
         return grouped.index(kind, lambda names: read_masks(found, names))
     asked = replace(asked, lead=_leading(found, asked.data, word))
+    if word == "axis" and asked.labels is not None and asked.labels_path is None:
+        _check_own(found, asked.labels)
     # labels with a row for each episode are read when it is known where these end
     alone = values is not None and word == "files" and is_single(found, values.name)
     each = not alone and own_rows(replace(found, fields=asked), asked.lead)
@@ -124,7 +126,23 @@ def _leading(found: Hdf5Set, name: str, word: str) -> int:
     alone of what The Well marks as constant in time (``t0_fields/...``)."""
     if word != "axis":
         return 1
+    _check_own(found, name)
     return 1 if attribute(found.rows(name), "time_varying") == np.False_ else 2
+
+
+def _check_own(found: Hdf5Set, name: str) -> None:
+    """ParamsError where The Well marks a data set as one for all episodes: without their axis."""
+    held = found.h5.reach(found.h5.member_of(name)[0])
+    if not isinstance(held, h5py.h5d.DatasetID):
+        return
+    rows = h5py.Dataset(held)
+    if attribute(rows, "sample_varying") == np.False_:
+        raise ParamsError(
+            "a dataset that is one for all episodes cannot be served with them",
+            path=found.path,
+            found=f"{name!r} of shape {times(rows.shape)}, marked sample_varying = False",
+            expected="datasets of (episode, ...); read this one by itself, with h5py",
+        )
 
 
 # -- what is recognised --------------------------------------------------------------------------

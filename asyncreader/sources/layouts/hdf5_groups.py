@@ -21,7 +21,7 @@ from ..base import FieldIndex, SetFacts, default_block
 from ..bytestore import ByteFile
 from ..episodes import episodes_of
 from ..fields import SetIndex
-from ..hdf5.checks import check_bomb, check_stored, pipeline
+from ..hdf5.checks import check_bomb, check_stored, pipeline, stored_at
 from ..hdf5.chunks import Pieces
 from ..hdf5.compound import stored_dtype
 from ..hdf5.file import Hdf5
@@ -205,7 +205,7 @@ class GroupedFields:
                 hint="write it again: h5repack -l CONTI",
             )
         chunk = plist.get_chunk() if layout == h5py.h5d.CHUNKED else None
-        self._append(column, name, DatasetHeader(shape, b"", b"", chunk, data.get_offset()))
+        self._append(column, name, DatasetHeader(shape, b"", b"", chunk, stored_at(data)))
 
     def _append(self, column: _Column, name: str, header: DatasetHeader) -> None:
         """Note rows that are like those of the first data set."""
@@ -293,7 +293,7 @@ class GroupedFields:
 
 def _as_the_library(header: DatasetHeader | None, data: Any) -> DatasetHeader | None:
     """The header of a data set, if h5py says the same of it."""
-    if header is None or header.shape != data.shape or header.address != data.get_offset():
+    if header is None or header.shape != data.shape or header.address != stored_at(data):
         return None
     chunked = header.chunk is not None
     return header if not chunked or header.chunk == data.get_create_plist().get_chunk() else None

@@ -10,7 +10,8 @@ import numpy as np
 
 from ...errors import AsyncReaderError
 from ...late import h5py
-from ..bytestore import FileRef, LocalFile
+from ..base import Source
+from ..bytestore import OpenFile
 from ..hdf5.file import Hdf5, translated
 from ..hdf5.listing import Listed, list_fields
 from ..ragged import offsets_in
@@ -50,27 +51,26 @@ class Divided(NamedTuple):
 
 
 @contextlib.contextmanager
-def _opened(where: FileRef | None) -> Iterator[Hdf5 | None]:
-    """The file, if it is one of this machine; None for others."""
-    if not isinstance(where, LocalFile):
-        yield None
-        return
-    file = where.open()
-    try:
-        with translated(file.path), Hdf5(file, checked=True) as h5:
-            yield h5
-    finally:
-        file.close()
+def _file_of(source: Source) -> Iterator[tuple[Hdf5 | None, str]]:
+    """The open file of a set, of several the first, if it is one of this machine, and its layout.
+    Its structure was checked when it was opened."""
+    with source.holding(0) as (one, _):
+        if not isinstance(one.file, OpenFile):
+            yield None, one.facts.layout
+            return
+        with translated(one.file.path), Hdf5(one.file) as h5:
+            one.file.check_same()
+            yield h5, one.facts.layout
 
 
 # -- cells -----------------------------------------------------------------------------------------
 
 
-def columns_of_cells(where: FileRef | None) -> list[Column]:
-    """The columns of ``obs`` in AnnData's file ``where``, but its index; [] of other files."""
+def columns_of_cells(source: Source) -> list[Column]:
+    """The columns of ``obs`` in AnnData's files, but its index; [] of other layouts."""
     found: list[Column] = []
-    with contextlib.suppress(AsyncReaderError), _opened(where) as h5:
-        obs: Any = None if h5 is None else h5.reach("obs")
+    with contextlib.suppress(AsyncReaderError), _file_of(source) as (h5, layout):
+        obs: Any = h5.reach("obs") if h5 is not None and layout.startswith("AnnData") else None
         if h5 is None or not isinstance(obs, h5py.h5g.GroupID):
             return []
         index = h5.text("obs", "_index")
@@ -108,11 +108,11 @@ def _is_group(item: object) -> bool:
 # -- samples of different length -------------------------------------------------------------------
 
 
-def divided_fields(where: FileRef | None) -> list[Divided]:
-    """Data sets of the file whose rows a table beside them divides among samples, by its numbers:
-    starts from 0 to the number of rows, or lengths that are so many together."""
+def divided_fields(source: Source) -> list[Divided]:
+    """Data sets of an HDF5 file whose rows a table beside them divides among samples, by its
+    numbers: starts from 0 to the number of rows, or lengths that are so many together."""
     found: list[Divided] = []
-    with contextlib.suppress(AsyncReaderError), _opened(where) as h5:
+    with contextlib.suppress(AsyncReaderError), _file_of(source) as (h5, _):
         if h5 is None:
             return []
         listed = [one for one in list_fields(h5.members, h5.reach("/")) if one.served and one.shape]

@@ -142,6 +142,13 @@ class Hdf5Set:
         check_numeric(dataset, name, self.path, hint)
         offset = dataset.id.get_offset()
         size = dataset.size * dataset.dtype.itemsize
+        if size and offset is not None and offset < self.h5.base:  # see stored_at()
+            raise FormatError(
+                f"dataset {name!r} declares values but stores none",
+                path=self.path,
+                found=f"shape {dataset.shape}",
+                hint=AGAIN,
+            )
         if (
             offset is not None
             and dataset.chunks is None

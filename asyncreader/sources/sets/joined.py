@@ -336,7 +336,9 @@ class JoinedSource:
             if possible:
                 self._all_open = self._held or self.open_files.keep_all(self._ends.size)
                 rows = [file.first.in_memory(0) for file in self._all_open]
-                self._in_memory = tuple(chain(*rows)) if all(rows) else ()
+                counts = [sum(one.samples for one in own) for own in rows]
+                whole = counts == np.diff(self._ends, prepend=0).tolist()
+                self._in_memory = tuple(chain(*rows)) if all(rows) and whole else ()
         if size == 0 or not self._in_memory:
             return self._in_memory
         # one file a call, with the bytes of a whole batch: each is asked for its share of them
