@@ -75,6 +75,18 @@ class SetFacts:
     ends: Int64 | None = field(default=None, compare=False)
     earlier: tuple[tuple[int, Mapping[str, str]], ...] = ()
 
+    @classmethod
+    def of(cls, file: ByteFile, container: str, layout: str, count: int) -> SetFacts:
+        """Those of a set that is one file."""
+        return cls(
+            path=file.path,
+            container=container,
+            layout=layout,
+            count=count,
+            io=file.io,
+            size_on_disk=file.size,
+        )
+
     @property
     def remote(self) -> bool:
         """Whether each read is a round trip over a network."""

@@ -11,7 +11,7 @@ from typing import Any
 import xxhash
 
 from asyncreader.array_types import Array, Int64
-from asyncreader.errors import FormatError, located
+from asyncreader.errors import FormatError, closed_on_error, located
 from asyncreader.formats.manifest import manifest_path
 from asyncreader.formats.packed import DATA
 from asyncreader.pixels import codec
@@ -111,15 +111,12 @@ class FolderSamples(Samples):
         self.ahead = self._listing.tree.ahead
         self._masks = list(masks)
         self.fields = (DATA, *(name for name, _ in options.fields))
-        try:
+        with closed_on_error([self]):
             for name, folder in options.fields[len(masks) :]:
                 match = (name, folder, self._listing.paths, options.follow_links, options.skip_bad)
                 self._masks.append(MaskFolder.match(*match))
                 if self._masks[-1].extra:
                     self.ignored[f"{name} without an image"] = self._masks[-1].extra
-        except BaseException:
-            self.close()
-            raise
         self._paths = (self._listing.paths, *(field.paths for field in self._masks))
         self.paths: tuple[PathOf | None, ...] = tuple(paths.__getitem__ for paths in self._paths)
 

@@ -481,14 +481,11 @@ def _paths(source: OpenSet, name: str) -> Strings | None:
     if not recorded and inspector.path(0) is None:
         return None
     paths = Strings()
-    try:
+    with closed_on_error([paths]):
         for path in inspector.paths():
             if path is None:
                 raise SourceError("some of its paths are missing", path=source.facts.path)
             paths.append(path)
-    except BaseException:
-        paths.close()
-        raise
     return paths.freeze()
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Final
 
@@ -102,15 +102,8 @@ class ForeignSet:
         origin: Callable[[bytes], bytes | None] | None = None,
     ) -> SetIndex:
         """The index of samples that lie in the values of ``entries``."""
-        facts = SetFacts(
-            path=self.path,
-            container="LMDB",
-            layout=layout,
-            count=len(entries),
-            io=self.file.io,
-            size_on_disk=self.file.size,
-            classes=classes,
-        )
+        facts = SetFacts.of(self.file, "LMDB", layout, len(entries))
+        facts = replace(facts, path=self.path, classes=classes)
         field = FieldIndex(
             stored,
             extents,

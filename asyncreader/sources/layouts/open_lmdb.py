@@ -134,17 +134,8 @@ def _packed(
     if file.io == "pread":  # copy the tables that are used later out of the mapping
         checksums = checksums.copy()
         labels = None if labels is None else labels.copy()
-    facts = SetFacts(
-        path=path,
-        container="LMDB",
-        layout="asyncreader, one value a sample",
-        count=whole.count,
-        io=file.io,
-        size_on_disk=file.size,
-        meta=whole,
-        classes=whole.classes,
-        fields=whole.fields,
-    )
+    facts = SetFacts.of(file, "LMDB", "asyncreader, one value a sample", whole.count)
+    facts = replace(facts, path=path, meta=whole, classes=whole.classes, fields=whole.fields)
     paths = named.get(fmt.table_of(other_field, fmt.PATHS).encode())
     even = not spec.encoded and not spec.ragged
     field = FieldIndex(
