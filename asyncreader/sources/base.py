@@ -94,16 +94,20 @@ class SetFacts:
 
 
 class Names(Protocol):
-    """What a file says of its samples' keys and origins: frozen and picklable."""
+    """What a file says of its samples' keys and origins: frozen and picklable. Without more than
+    this it says nothing."""
 
     def key(self, file: ByteFile, index: int) -> str | None:
         """The key of a sample, for messages."""
+        return None
 
     def path(self, file: ByteFile, index: int) -> bytes | None:
         """The recorded path of the file that a sample was packed from."""
+        return None
 
     def paths(self, file: ByteFile, count: int) -> Iterator[bytes | None]:
         """The paths of all ``count`` samples, in order."""
+        return (self.path(file, index) for index in range(count))
 
 
 class Storage(Protocol):

@@ -144,10 +144,6 @@ class PackedSamples(Samples):
         return ()
 
     @property
-    def classes(self) -> tuple[str, ...] | None:
-        return self._classes
-
-    @property
     def identity(self) -> str:
         """The packed set's fingerprint, and a digest of the chosen records."""
         chosen = "" if self._records is None else digest(self._records)
