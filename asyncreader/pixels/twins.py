@@ -235,10 +235,9 @@ def _fill_row(
     if file is not None and file[tables.READ] >= 0:
         stored = np.empty(size, np.uint8)
         try:
-            good = read_into(int(file[tables.READ]), stored.data, come) == size
+            if read_into(int(file[tables.READ]), stored.data, come) != size:
+                return False
         except OSError:
-            good = False
-        if not good:
             return False
     else:
         stored = bytes_at(come, size).copy()  # what is hashed is what is written
