@@ -9,7 +9,7 @@ import numpy as np
 
 from ..array_types import Array, Float64, UInt8
 from ..text import times
-from .thumbnails import Scale, colours_of, fit, scale_of, to_rgb
+from .thumbnails import Scale, beside, colours_of, fit, scale_of, to_rgb
 
 #: The height of a field's picture, the gap between pictures, the most of them in a strip, and how
 #: wide lines are drawn at least: in pixels.
@@ -114,7 +114,10 @@ class FieldDrawing:
         if not self._picture:  # as other numbers are shown: a label of 1 is not black
             deep = [[p.astype(np.int16) if p.dtype == np.uint8 else p for p in o] for o in deep]
         scale = self._scale = self._scale or scale_of(p for pictures in deep for p in pictures)
-        made = [_beside([fit(to_rgb(p, scale), HIGH) for p in pictures]) for pictures in deep]
+        made = [
+            beside([fit(to_rgb(p, scale), HIGH) for p in pictures], HIGH, _GAP, _MOUNT)
+            for pictures in deep
+        ]
         words = filter(None, [self._words, *scale.notes])
         return made, [f"{self.name}: {note}" for note in words]
 
@@ -168,16 +171,6 @@ def _chart(lines: Float64, low: float, high: float, wide: int) -> UInt8:
                 draw.ellipse((left - 3, top - 3, left + 3, top + 3), fill=ink)
             run = []
     return np.asarray(image.resize((wide, HIGH), Image.Resampling.BOX))
-
-
-def _beside(pictures: Sequence[UInt8]) -> UInt8:
-    count = max(1, len(pictures))
-    sheet = np.full((HIGH, count * (HIGH + _GAP) - _GAP, 3), _MOUNT, np.uint8)
-    for number, picture in enumerate(pictures):
-        high, wide = picture.shape[:2]
-        top, left = (HIGH - high) // 2, number * (HIGH + _GAP) + (HIGH - wide) // 2
-        sheet[top : top + high, left : left + wide] = picture
-    return sheet
 
 
 def _below(rows: Sequence[UInt8]) -> UInt8:
