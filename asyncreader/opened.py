@@ -313,7 +313,12 @@ class Opened:
         """How the stored values of a field are measured: of structured rows those of the members
         that are asked for; ``most``: the length of samples, where these differ."""
         members = self._params.wanted.for_field(name).members
-        wanted = OutputSpec(layout="NHWC", members=members, max_length=most)
+        wanted = OutputSpec(
+            layout="NHWC",
+            contiguous=True,  # the channels are the last axis in memory
+            members=members,
+            max_length=most,
+        )
         return RowTransform(part.spec, wanted, part.facts.path)
 
     def _values(self, name: str, part: Source, rows: int) -> Iterator[Array]:
@@ -350,7 +355,8 @@ class Opened:
 
     def _pixels(self, part: Source, record: int) -> Array:
         """The stored values of one sample, in its own size: (H x W, C)."""
-        wanted = OutputSpec(layout="NHWC", size=Inspector(part).size(record), crop="none")
+        size = Inspector(part).size(record)
+        wanted = OutputSpec(layout="NHWC", contiguous=True, size=size, crop="none")
         name = self.source.names[self.source.parts.index(part)]
         whole = self.source if len(self.source.parts) == 1 else self.source.only(name)
         out = self._good(part, np.array([record]), whole.fills(wanted)[0])

@@ -55,11 +55,36 @@ def joined_tables(tables: Sequence[Array]) -> Array:
     """Labels of several files in sequence."""
     each = [one for one in cast(Sequence[object], tables) if isinstance(one, EpisodeLabels)]
     if len(each) < len(tables):
-        return np.concatenate(tables)
+        return in_sequence([np.asarray(one) for one in tables])
     starts = np.cumsum([0, *(len(one) for one in each)])
     ends = [one.ends + start for one, start in zip(each, starts.tolist(), strict=False)]
-    table = np.concatenate([one.table for one in each])
+    table = in_sequence([one.table for one in each])
     return cast(Array, EpisodeLabels(table, np.concatenate(ends)))
+
+
+def in_sequence(tables: Sequence[Array]) -> Array:
+    """Tables of labels, one behind the other, in the dtype that numpy finds for all of them; whole
+    numbers stay such. ParamsError where that dtype would round one, ValueError for other shapes."""
+    names = tables[0].dtype.names
+    if names is not None:
+        return together({name: in_sequence([one[name] for one in tables]) for name in names})
+    made = np.concatenate(tables)
+    if made.dtype.kind != "f" or len({one.dtype for one in tables}) == 1:
+        return made
+    exact = 1 << (np.finfo(made.dtype).nmant + 1)
+    whole = [one for one in tables if one.dtype.kind in "iu"]
+    largest = max((max(-int(one.min()), int(one.max())) for one in whole if one.size), default=0)
+    if len(whole) == len(tables) and largest <= np.iinfo(np.int64).max:
+        return np.concatenate([one.astype(np.int64) for one in tables])
+    if largest > exact:
+        kinds = ", ".join(dict.fromkeys(str(one.dtype) for one in tables))
+        raise ParamsError(
+            "labels of several dtypes have no dtype that holds all of them",
+            found=f"{kinds}, and a number as large as {largest}",
+            expected=f"at most {exact}, which {made.dtype} holds",
+            hint="write labels of one dtype, or pass labels_field=None to read without labels",
+        )
+    return made
 
 
 def renumbered(labels: Array, numbers: Int64) -> Array:

@@ -16,9 +16,8 @@ from ..errors import FormatError, ParamsError
 from ..params import ReaderParams
 from ..pixels.rows import E, Writer
 from ..pixels.specs import SampleSpec
-from ..pixels.transform import SCRATCH
 from ..sampling.patches import Patches, Volumes
-from ..system.memory import address_of
+from ..system.memory import SCRATCH, address_of
 from .base import BaseSource, FieldIndex, SetFacts, Source
 from .bytestore import ByteFile, MemoryStore
 from .fields import SetIndex

@@ -87,16 +87,12 @@ class Request:
     @property
     def own_offsets(self) -> str | Literal[False] | None:
         """Those of this field."""
-        if isinstance(self.offsets, Mapping):
-            return self.offsets.get(self.data)
-        return self.offsets
+        return self.offsets.get(self.data) if isinstance(self.offsets, Mapping) else self.offsets
 
     @property
     def own_columns(self) -> Columns | None:
         """Those of this field; None: all."""
-        if isinstance(self.columns, Mapping):
-            return self.columns.get(self.data)
-        return self.columns
+        return self.columns.get(self.data) if isinstance(self.columns, Mapping) else self.columns
 
     @property
     def own_dtype(self) -> str | None:

@@ -272,3 +272,42 @@ def test_labels_along_an_axis(tmp_path: Path) -> None:
             np.testing.assert_array_equal(next(iter(one)).labels, labels)
     with AsyncReader(data=np.arange(90.0).reshape(5, 6, 3), labels=rows, **given) as one:
         np.testing.assert_array_equal(next(iter(one)).labels, of_row)
+
+
+@pytest.mark.parametrize("kind", ["files", "mix", "groups", "rows of groups", "two"])
+def test_labels_of_several_dtypes(tmp_path: Path, kind: str) -> None:
+    """Labels of one dtype in one part of a set and of another in the next are the stored numbers:
+    whole ones stay whole, and where no dtype holds all of them that is an error."""
+    large, labels = 2**53 + 1, ["two", "label"] if kind == "two" else "label"
+    paths = [tmp_path / f"{i}.h5" for i in range(2)]
+    for first, second, right in (
+        (np.array([large, 3], np.uint64), np.array([-1, large], np.int64), np.int64),
+        (np.array([3, 1 << 53], np.int64), np.array([0.5, 1.5]), np.float64),
+        (np.array([large, 3], np.int64), np.array([0.5, 1.5]), None),
+        (np.array([1 << 63, 3], np.uint64), np.array([-1, 2], np.int8), None),
+    ):
+        parts, params = (first, second), {"path": paths}
+        for path, part in zip(paths, parts, strict=True):
+            with h5py.File(path, "w") as file:
+                file["data"], file["label"], file["two"] = np.zeros((2, 3)), part, part
+        if kind == "mix":
+            params = {"mix": {str(path): 0.5 for path in paths}}
+        elif kind.endswith("groups"):
+            with h5py.File(tmp_path / "groups.h5", "w") as file:
+                for i, part in enumerate(parts):
+                    file[f"demo_{i}/data"] = np.zeros((2, 3))
+                    file[f"demo_{i}/label"] = part if kind != "groups" else part[0]
+            params = {"path": tmp_path / "groups.h5", "episodes": "groups:demo_*"}
+        params |= {"data_field": "data", "labels_field": labels}
+        stored = [*first, *second] if kind != "groups" else [first[0]] * 2 + [second[0]] * 2
+        refused = right is None or (kind == "mix" and right is np.float64)
+        if refused:
+            with pytest.raises(ParamsError, match=r"no dtype that holds all|different kinds"):
+                AsyncReader(params)
+            continue
+        with AsyncReader(params, batch_size=4) as reader:
+            batch = next(iter(reader))
+            for found in batch.labels if isinstance(batch.labels, tuple) else (batch.labels,):
+                assert found.dtype == right
+                wanted = [stored[i] for i in batch.indices]
+                assert [int(2 * n) for n in found] == [int(2 * n.item()) for n in wanted]

@@ -13,7 +13,7 @@ from ...errors import FormatError, ParamsError
 from ...late import h5py
 from ...sampling.episodes import Episodes
 from ..hdf5.checks import attribute, check_numeric, check_stored
-from ..labels import numbered, of_each_episode
+from ..labels import in_sequence, numbered, of_each_episode
 from .hdf5_data import read_texts
 from .hdf5_set import Hdf5Set
 
@@ -93,7 +93,7 @@ class EpisodeValues:
             single = [one if attributes or one.ndim == 0 else one[0] for one in values]
             if len({one.shape for one in single}) > 1:
                 raise self._differ(values)
-            return of_each_episode(np.stack(single), episodes), None
+            return of_each_episode(in_sequence([one[None] for one in single]), episodes), None
         if len({one.shape[1:] for one in values}) > 1:
             raise self._differ(values)
         lengths = episodes.lengths
@@ -105,7 +105,7 @@ class EpisodeValues:
                 found=f"{rows[wrong]} rows, {int(lengths[wrong])} in episode {wrong}",
                 hint="name them as a field: data_field takes those of one row more, too",
             )
-        return np.concatenate([np.atleast_1d(one) for one in values]), None
+        return in_sequence([np.atleast_1d(one) for one in values]), None
 
     def _differ(self, values: Sequence[Any]) -> FormatError:
         kinds = [

@@ -11,7 +11,7 @@ from typing import TypeAlias
 import numpy as np
 
 from ...array_types import Array, Int64
-from ...errors import AsyncReaderError, FormatError
+from ...errors import AsyncReaderError, FormatError, ParamsError
 from ...formats import packed as fmt
 from ...sampling.episodes import FieldRows, Windows, field_count, joined_episodes
 from ...sampling.patches import Patches, joined_volumes
@@ -100,20 +100,17 @@ def _join(files: Sequence[OpenSet], own_rows: Int64 | None) -> FieldIndex:
     """One field of all files; ``own_rows``: see :func:`_own_rows`."""
     first = files[0].index.first
     checked = {file.index.first.checked for file in files}
-    return FieldIndex(
-        replace(
-            first.spec,
-            shape=first.spec.shape if len({file.spec.shape for file in files}) == 1 else None,
-            narrow=all(file.spec.narrow for file in files),
-        ),
-        Joined(tuple(file.index for file in files), ends=own_rows),
-        block=first.block,
-        chunk=first.chunk,
-        compression=first.compression,
+    alike = len({file.spec.shape for file in files}) == 1
+    shape, narrow = first.spec.shape if alike else None, all(file.spec.narrow for file in files)
+    return replace(
+        first,
+        spec=replace(first.spec, shape=shape, narrow=narrow),
+        storage=Joined(tuple(file.index for file in files), ends=own_rows),
+        where=None,
+        checksums=None,
+        names=None,
+        path=None,
         checked=checked.pop() if len(checked) == 1 else "some",
-        stored_as=first.stored_as,
-        columns=first.columns,
-        memory=first.memory,
         offsets=joined_offsets(file.index.first.offsets for file in files),
     )
 
@@ -140,6 +137,8 @@ def _joined_labels(files: Sequence[OpenSet], tables: list[Array | None]) -> Arra
         )
     try:
         return joined_tables(there)
+    except ParamsError:
+        raise
     except ValueError as exc:
         raise FormatError(
             "the files' labels differ in shape",

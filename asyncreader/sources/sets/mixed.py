@@ -22,6 +22,7 @@ from ...text import times
 from ..base import FieldIndex, SetFacts
 from ..bytestore import REMOTE
 from ..fields import OpenSet, SetIndex
+from ..labels import in_sequence
 from .joined import Joined, JoinedSource
 from .lists import joined_splits
 
@@ -251,14 +252,14 @@ def _joined_labels(
             )
     every = _all_or_none(names)
     if every is None or all(known == names[0] for known in names):
-        return np.concatenate(tables), names[0]
+        return in_sequence(tables), names[0]
     every = tuple(sorted(set(every)))
     number = {name: i for i, name in enumerate(every)}
     for i, known in enumerate(names):
         assert known is not None
         _check_numbers(sets[i], tables[i], len(known))
         tables[i] = np.array([number[name] for name in known], np.int64)[tables[i]]
-    return np.concatenate(tables), every
+    return in_sequence(tables), every
 
 
 def _apart(sets: Sequence[OpenSet], tables: Sequence[Array]) -> list[Array]:
