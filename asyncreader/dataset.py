@@ -430,8 +430,12 @@ def look_into(params: Mapping[str, object], whole: bool = False) -> Dataset:
     that can be read together; ``whole``: all that asyncreader packed."""
     p = parse_params(params, {})
     p, source = (p, open_whole(p.given_path)) if whole else open_there(p)
-    if p.max_length is None:
-        p = replace(p, max_length=longest_of(source))
+    longest = longest_of(source) if p.max_length is None else None
+    if longest is not None:
+        p = replace(p, max_length=longest)
+        if source.windows is not None:  # of which the rows of a batch follow
+            windows = replace(source.windows, most=dict(longest))
+            source = OpenSet(replace(source.index, windows=windows), source.parts)
     return Dataset.over(p, params, source, owned=True)
 
 

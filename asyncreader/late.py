@@ -18,9 +18,11 @@ class LateModule:
         return value
 
 
-#: h5py takes 0.1 s to import; LMDB, pictures and arrays do without it. numpy takes as long; Tab
-#: completion and ``--help``, which read what parameters there are, do without it.
+#: h5py takes 0.1 s to import; LMDB, pictures and arrays do without it. obstore is an extra, for
+#: stores. numpy takes as long as h5py; Tab completion and ``--help``, which read what parameters
+#: there are, do without it.
 h5py: Any = LateModule("h5py")
+obstore: Any = LateModule("obstore")
 if TYPE_CHECKING:
     import numpy as numpy
 else:

@@ -28,7 +28,7 @@ from .formats.manifest import CONTAINERS, file_digest, manifest_path, read_manif
 from .params import READ_BY, reading_params
 from .pixels import kernels
 from .pixels.specs import OutputSpec
-from .pixels.transform import SCRATCH, RowTransform, decode_sample
+from .pixels.transform import RowTransform, decode_sample
 from .sources import (
     Inspector,
     OpenSet,
@@ -44,6 +44,7 @@ from .sources.subset import split_counts
 from .sources.urls import is_url
 from .system.futures import in_order
 from .system.limits import usable_cores
+from .system.memory import SCRATCH
 
 #: Samples of a run that are bad, and a line for each problem.
 Found: TypeAlias = tuple[int, list[str]]

@@ -21,7 +21,7 @@ from asyncreader.formats.packed import PLAIN
 from asyncreader.pixels import codec, kernels
 from asyncreader.pixels.geometry import nearest_pixels, resize_into
 from asyncreader.pixels.masks import decode_values, encode_values
-from asyncreader.pixels.transform import SCRATCH
+from asyncreader.system.memory import SCRATCH
 from asyncreader.text import sides
 
 from .options import QUALITY, Options

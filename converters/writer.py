@@ -139,6 +139,8 @@ class Writer:
         differs in length is a list of n arrays, which are added one by one.
         """
         with self._numbered():
+            for name in {"label", "path"} & fields.keys():
+                raise ParamsError(f"add_many() has no {name}=", hint=f"write {name}s=")
             table = {DATA: _rows(data, DATA)}
             table |= {name: _rows(value, name) for name, value in fields.items()}
             count = len(table[DATA])
@@ -200,6 +202,8 @@ class Writer:
         self, data: object, label: object, path: object, fields: Mapping[str, object]
     ) -> AddingPlan:
         options = self._options
+        for name in {"labels", "paths"} & fields.keys():
+            raise ParamsError(f"add() has no {name}=", hint=f"write {name[:-1]}=")
         if options.resume and (path is None or (isinstance(label, str) and not self._classes)):
             raise ParamsError(
                 "resume needs the path of each sample, and with labels of text classes",

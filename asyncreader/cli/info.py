@@ -367,14 +367,21 @@ def _sparsity(stored: float | None) -> str | None:
     return None if stored is None else f"{stored:.2%} of all (sparse rows)"
 
 
-def _print_facts(facts: dict[str, Any]) -> None:
-    labels, count, each = facts["labels"], facts["count"], facts["bytes_a_sample"]
-    several = labels if isinstance(labels, list) else [] if labels is None else [labels]
-    chosen = facts["subset"]
-    words = {"labels": "read without labels"} if labels is None else {}
-    for number, one in enumerate(several):
+def _each_label(facts: dict[str, Any]) -> list[dict[str, Any]]:
+    labels = facts["labels"]
+    return labels if isinstance(labels, list) else [] if labels is None else [labels]
+
+
+def _label_rows(facts: dict[str, Any]) -> dict[str, str]:
+    words = {"labels": "read without labels"} if facts["labels"] is None else {}
+    for number, one in enumerate(_each_label(facts)):
         name = f"labels {shown(one['name'])}" if "name" in one else "labels"
         words[name] = _labels_in_words(one, facts["classes"] if number == 0 else None)
+    return words
+
+
+def _print_facts(facts: dict[str, Any]) -> None:
+    count, each, chosen = facts["count"], facts["bytes_a_sample"], facts["subset"]
     shape = "differs" if facts["shape"] is None else times(facts["shape"])
     if facts["shape"] is not None and facts["axes"]:
         shape += f" ({', '.join(facts['axes'])})"
@@ -412,7 +419,7 @@ def _print_facts(facts: dict[str, Any]) -> None:
             )
             for field in facts["fields"]
         },
-        **words,
+        **_label_rows(facts),
         **{shown(one["name"]): one["words"] for one in facts["columns"]},
         "splits": shown(counts_in_words(facts["splits"])),
         "restart markers": _restarts_in_words(facts["restarts"]),
@@ -426,6 +433,7 @@ def _print_facts(facts: dict[str, Any]) -> None:
         "hint": "\n".join(facts["hints"]),
     }
     print_table((name, value) for name, value in rows.items() if value)
+    several = _each_label(facts)
     if several and several[0]["counts"]:
         click.echo()
         _print_counts(several[0]["counts"], bool(facts["classes"]))

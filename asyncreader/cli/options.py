@@ -248,16 +248,25 @@ jobs_option = number("--jobs", click.IntRange(1, 1024), "Threads. [usable cores]
 
 
 def size_for(params: dict[str, Any], quiet: bool = False) -> SetIndex | None:
-    """Give ``params`` of a reader a size, and say so, where they have none and the set's pictures
-    differ in size. The index of the set, if it was opened and is what such a reader opens."""
-    from ..tools.bench import index_of
+    """Give ``params`` of a reader what they lack, and say so: a size where the set's pictures
+    differ in size, and max_length where samples differ in length. The index of the set, where a
+    reader of ``params`` opens the same."""
+    from ..sources.ragged import longest_of
+    from ..tools.bench import open_set
 
-    if "size" in params:
-        return None
-    index = index_of(params)
-    if index.first.spec.shape is not None:
-        return index
-    params["size"] = USUAL_SIZE
-    if not quiet:
-        say("the images differ in size: cut to {}x{}; see --size".format(*USUAL_SIZE))
-    return None
+    said = []
+    with open_set(params) as source:
+        if "size" not in params and source.spec.shape is None:
+            params["size"] = USUAL_SIZE
+            said.append("the images differ in size: cut to {}x{}; see --size".format(*USUAL_SIZE))
+        most = None if params.get("max_length") else longest_of(source)
+        if most is not None:
+            params["max_length"] = max(most.values())
+            said.append(
+                f"the samples differ in length: filled up to {params['max_length']}, the longest; "
+                "see -p max_length"
+            )
+        for line in said:
+            if not quiet:
+                say(line)
+        return None if said else source.index

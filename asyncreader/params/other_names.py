@@ -26,6 +26,14 @@ _BY_RNG: Final = (
     "postprocess=f for a function f(data, labels, rng) that does it to a whole batch "
     "(docs/augmentation.md shows one)"
 )
+_AFFINE: Final = (
+    'augment=[("random-affine", {{"degrees": 10}})], with translate, scale or shear '
+    "(docs/augmentation.md)"
+)
+_JITTER: Final = (
+    'augment=[("color-jitter", {{"brightness": 0.4}})], with contrast, saturation or hue '
+    "(docs/augmentation.md)"
+)
 _ONE_HOT: Final = "num_classes= of labels as rows of probabilities, (B, classes) float32"
 _CLASSES: Final = (
     "nothing instead: labels are class numbers, and reader.classes has the names where the "
@@ -36,6 +44,11 @@ _OFTEN: Final = (
     "(docs/splits-and-balance.md)"
 )
 _GREY: Final = "nothing instead: asyncreader convert --channels 1 packs grey images"
+_PADDED: Final = (
+    'crop="random", crop_padding={} for images; max_length=, pad_value= for samples that differ in '
+    "length (docs/arrays.md)"
+)
+_LENGTHS: Final = "max_length=, pad_value= for samples that differ in length (docs/arrays.md)"
 _WINDOW: Final = 'window={} of rows of one episode; episodes="files" where each file is one'
 _PROCESSES: Final = 'workers="process" if processes are needed, else leave it out'
 _WINDOWED: Final = 'shuffle="block", shuffle_window={}'
@@ -62,17 +75,37 @@ OTHER_NAMES: Final[dict[str, str]] = _answers(
     ("transforms augmentation augmentations pipelines pipeline tfms", _OWN_CODE),
     ("preprocessingfunction preprocess imagetransform itemtfms preprocessing", _OWN_CODE),
     ("map mapfn batchtransform batchtfms", "postprocess=f for a function f(data, labels)"),
+    (
+        "labelsdtype labeldtype targetdtype targetsdtype",
+        "nothing instead: cast labels in the loop, or with postprocess=f (docs/labels-from-csv.md)",
+    ),
     ("targettransform", "postprocess=f for a function f(data, labels) that changes the labels"),
     ("collatefn collate", "postprocess=f for a function f(data, labels) of joined batches"),
-    ("rotate rotation rotationrange randomrotation degrees affine randomaffine shear", _BY_RNG),
-    ("shearrange zoom zoomrange randomzoom translate perspective randomperspective", _BY_RNG),
-    ("widthshiftrange heightshiftrange brightnessrange channelshiftrange elastic", _BY_RNG),
-    ("vflip verticalflip randomverticalflip flipud colorjitter colourjitter color", _BY_RNG),
-    ("brightness contrast saturation hue sharpness jitter noise gaussianblur blur", _BY_RNG),
-    ("randomgrayscale randomerasing erasing cutout randaugment autoaugment augmix", _BY_RNG),
-    ("trivialaugment trivialaugmentwide posterize solarize equalize invert autocontrast", _BY_RNG),
-    ("lighting pca cropping clip clamp", _BY_RNG),
-    ("padding pad randompad", 'crop="random", crop_padding={}'),
+    (
+        "rotate rotation rotationrange randomrotation degrees",
+        'augment=[("random-rotation", {{"degrees": {}}})]',
+    ),
+    ("affine randomaffine shear shearrange zoom zoomrange randomzoom translate", _AFFINE),
+    ("widthshiftrange heightshiftrange", _AFFINE),
+    ("perspective randomperspective", 'augment="random-perspective"'),
+    ("vflip verticalflip randomverticalflip flipud", 'augment="random-vertical-flip"'),
+    ("colorjitter colourjitter color jitter brightness brightnessrange", _JITTER),
+    ("contrast saturation hue", _JITTER),
+    ("sharpness", 'augment=[("random-sharpness", {{"sharpness_factor": 2}})]'),
+    ("gaussianblur blur", 'augment=[("gaussian-blur", {{"kernel_size": 9}})]'),
+    ("randomgrayscale", 'augment="random-grayscale"'),
+    ("randomerasing erasing cutout", 'augment="random-erasing"'),
+    ("randaugment", 'augment="rand-augment"'),
+    ("autoaugment", 'augment="auto-augment"'),
+    ("trivialaugment trivialaugmentwide", 'augment="trivial-augment-wide"'),
+    ("posterize", 'augment=[("random-posterize", {{"bits": 4}})]'),
+    ("solarize", 'augment=[("random-solarize", {{"threshold": 128}})]'),
+    ("equalize", 'augment="random-equalize"'),
+    ("autocontrast", 'augment="random-autocontrast"'),
+    ("channelshiftrange elastic noise augmix invert lighting pca cropping clip clamp", _BY_RNG),
+    ("randompad", 'crop="random", crop_padding={}'),
+    ("padding pad", _PADDED),
+    ("maxlen sequencemaxlength truncation paddingvalue padtokenid padidx", _LENGTHS),
     ("numviews nviews multicrop multicrops twocrops ncrops numcrops", "views={}"),
     ("mixupalpha", "mixup={}"),
     ("cutmixalpha", "cutmix={}"),

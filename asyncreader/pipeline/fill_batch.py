@@ -157,7 +157,8 @@ class BatchFiller:
         source, labels, tables = self.source, self.source.labels, list[Array]()
         if labels is not None:
             tables = labels.tables() if isinstance(labels, JoinedLabels) else [labels]
-        if not all(one.flags.c_contiguous and one.nbytes > 0 for one in tables):
+        kept = [one for one in tables if isinstance(one, np.ndarray)]  # not those of episodes
+        if len(kept) < len(tables) or not all(t.flags.c_contiguous and t.nbytes for t in kept):
             return None
         size = tables[0].nbytes // tables[0].shape[0] if tables else 0
         seen = 0 if self.seen is None else address_of(self.seen)

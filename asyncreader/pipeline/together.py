@@ -14,10 +14,11 @@ from ..errors import ParamsError, WorkerError
 from ..keyed_random import key_of
 from ..pixels.specs import OutputSpec, SampleSpec
 from ..pixels.steps import Row
-from ..pixels.transform import SCRATCH, RowTransform
+from ..pixels.transform import RowTransform
 from ..pixels.user_transform import Field, Transform
 from ..sources import OpenSet, RowError, RowJob
 from ..stats import Meter
+from ..system.memory import SCRATCH
 
 #: Samples are read and changed in groups of about this many bytes.
 _GROUP_BYTES: Final = 4 << 20

@@ -17,11 +17,11 @@ import numpy as np
 from ..array_types import Array, Float64, Int64, UInt8
 from ..errors import DecodeError
 from ..stats import Meter
-from ..system.memory import address_of
+from ..system.memory import SCRATCH, address_of
 from ..text import sides
 from . import codec, geometry, jpeg_cut, kernels, planes, twins
 from .steps import Row
-from .transform import SCRATCH, RowTransform, decode_sample
+from .transform import RowTransform, decode_sample
 
 #: JPEGs are planned together up to this many bytes: what is cut out of them stays in a core's cache
 #: until it is decoded.

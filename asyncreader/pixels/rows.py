@@ -25,7 +25,7 @@ from ..errors import (
     WorkerError,
 )
 from ..stats import Meter
-from ..system.memory import address_of
+from ..system.memory import SCRATCH, address_of
 from . import kernels
 from .encoded import PLANNED_BYTES, Images, RowView, groups, planned, put_views
 from .fill_tables import LEAST_HASHED, ROW_BYTES
@@ -33,7 +33,7 @@ from .lengths import Stretches, too_long
 from .row_filler import RowFiller
 from .specs import OutputSpec, SampleSpec
 from .steps import Row
-from .transform import SCRATCH, RowTransform
+from .transform import RowTransform
 
 E = TypeVar("E", bound=AsyncReaderError)
 

@@ -9,18 +9,17 @@ from __future__ import annotations
 
 import contextlib
 import math
-import threading
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cached_property
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
 from ..array_types import Array, Float64, Int64, UInt8, UInt64
 from ..errors import ParamsError
 from ..system.limits import last_level_cache
-from ..system.memory import address_of
+from ..system.memory import SCRATCH, address_of
 from . import codec, geometry, kernels, planes, ranges, twins
 from .fill_tables import MIRROR_DRAW
 from .lengths import padding
@@ -45,26 +44,6 @@ def streams(row_bytes: int, batch_bytes: int) -> bool:
 
 #: Pictures are resized and then cast in groups of about this many bytes.
 RESIZED_BYTES: Final = 320 << 10
-
-
-class _Scratch(threading.local):
-    """Byte buffers of the calling thread, by name; they grow and are reused."""
-
-    def __init__(self) -> None:
-        self._buffers: dict[str, UInt8] = {}
-
-    def take(self, name: str, size: int) -> UInt8:
-        held = self._buffers.get(name)
-        if held is None or held.size < size:
-            held = self._buffers[name] = np.empty(size, np.uint8)
-        return held[:size]
-
-    def array(self, name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
-        size = math.prod(shape) * dtype.itemsize
-        return self.take(name, size).view(dtype).reshape(shape)
-
-
-SCRATCH: Final = _Scratch()
 
 
 def decode_sample(

@@ -235,10 +235,9 @@ def _fill_row(
     if file is not None and file[tables.READ] >= 0:
         stored = np.empty(size, np.uint8)
         try:
-            good = read_into(int(file[tables.READ]), stored.data, come) == size
+            if read_into(int(file[tables.READ]), stored.data, come) != size:
+                return False
         except OSError:
-            good = False
-        if not good:
             return False
     else:
         stored = bytes_at(come, size).copy()  # what is hashed is what is written
@@ -415,6 +414,13 @@ def _quantised(weights: Float64) -> Int64:
     return whole
 
 
+def _weighted(values: Array, axis: int, first: Int64, weights: Array) -> Any:
+    """Sums of ``values`` along an axis, from ``first`` on, times their ``weights``."""
+    shape = [-1 if i == axis else 1 for i in range(3)]
+    steps = enumerate(weights.T)
+    return sum(values.take(first + k, axis=axis) * one.reshape(shape) for k, one in steps)
+
+
 def resize_u8_numpy(
     source: int,
     stride: int,
@@ -445,13 +451,8 @@ def resize_u8_numpy(
     picture = np.lib.stride_tricks.as_strided(flat, (rows, columns, channels), strides)
     values = picture.astype(np.int64)
     for axis, (first, weights) in ((1, across), (0, down)):
-        whole = _quantised(weights)
-        shape = [1, 1, 1]
-        shape[axis] = -1
-        total: Any = 1 << 13
-        for k in range(weights.shape[1]):
-            total = total + values.take(first + k, axis=axis) * whole[:, k].reshape(shape)
-        values = np.clip(total >> 14, 0, 255)
+        total = _weighted(values, axis, first, _quantised(weights))
+        values = np.clip((total + (1 << 13)) >> 14, 0, 255)
     result = bytes_at(out, high * wide * channels).reshape(high, wide, channels)
     np.copyto(result, values[:, ::-1] if flip else values, casting="unsafe")
 
@@ -472,13 +473,7 @@ def resize_f4_numpy(
     down, across = _both_weights(inside, box, method, (high, wide), (taps_y, taps_x))
     values = pixels.reshape(len(pixels), -1, channels)
     for axis, (first, weights) in ((0, down), (1, across)):
-        total: Any = 0
-        shape = [1, 1, 1]
-        shape[axis] = -1
-        for k in range(weights.shape[1]):
-            weight = weights[:, k].astype(pixels.dtype).reshape(shape)
-            total = total + values.take(first + k, axis=axis) * weight
-        values = total
+        values = _weighted(values, axis, first, weights.astype(pixels.dtype))
     out[:] = values[:, ::-1] if flip else values
 
 

@@ -75,6 +75,18 @@ class SetFacts:
     ends: Int64 | None = field(default=None, compare=False)
     earlier: tuple[tuple[int, Mapping[str, str]], ...] = ()
 
+    @classmethod
+    def of(cls, file: ByteFile, container: str, layout: str, count: int) -> SetFacts:
+        """Those of a set that is one file."""
+        return cls(
+            path=file.path,
+            container=container,
+            layout=layout,
+            count=count,
+            io=file.io,
+            size_on_disk=file.size,
+        )
+
     @property
     def remote(self) -> bool:
         """Whether each read is a round trip over a network."""
@@ -82,16 +94,20 @@ class SetFacts:
 
 
 class Names(Protocol):
-    """What a file says of its samples' keys and origins: frozen and picklable."""
+    """What a file says of its samples' keys and origins: frozen and picklable. Without more than
+    this it says nothing."""
 
     def key(self, file: ByteFile, index: int) -> str | None:
         """The key of a sample, for messages."""
+        return None
 
     def path(self, file: ByteFile, index: int) -> bytes | None:
         """The recorded path of the file that a sample was packed from."""
+        return None
 
     def paths(self, file: ByteFile, count: int) -> Iterator[bytes | None]:
         """The paths of all ``count`` samples, in order."""
+        return (self.path(file, index) for index in range(count))
 
 
 class Storage(Protocol):

@@ -19,7 +19,6 @@ from ..array_types import Array, Int64, UInt8
 from ..errors import FormatError, SourceError, SourceNotFoundError
 from ..pixels import kernels, twins
 from ..pixels.rows import RowStore
-from ..pixels.transform import SCRATCH
 from ..system.files import (
     BYTES,
     NETWORK_FILE_SYSTEMS,
@@ -28,7 +27,7 @@ from ..system.files import (
     read_into,
     will_need,
 )
-from ..system.memory import cached_share, map_file
+from ..system.memory import SCRATCH, cached_share, map_file
 from ..system.signals import after_this
 
 #: The ``io`` of a file that is read by ranges over a network.

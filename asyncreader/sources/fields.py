@@ -406,6 +406,7 @@ class OpenSet:
         assert self.windows is not None
         starts, lengths, base = self.windows.whole(name, job.records)
         found, most = Stretches.of(fill.wanted, starts, lengths, job.keys, base), out.shape[1]
+        assert most == self.windows.width(name)  # else rows would be written behind the array
         bad: dict[int, RowError] = {}
         if fill.wanted.overlong == "error":
             for i in np.flatnonzero(lengths > most).tolist():

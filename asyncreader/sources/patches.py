@@ -16,9 +16,8 @@ from ..errors import FormatError, ParamsError
 from ..params import ReaderParams
 from ..pixels.rows import E, Writer
 from ..pixels.specs import SampleSpec
-from ..pixels.transform import SCRATCH
 from ..sampling.patches import Patches, Volumes
-from ..system.memory import address_of
+from ..system.memory import SCRATCH, address_of
 from .base import BaseSource, FieldIndex, SetFacts, Source
 from .bytestore import ByteFile, MemoryStore
 from .fields import SetIndex
@@ -53,8 +52,8 @@ class StoredVolumes:
                 found=f"shape {shape}, patch {cut.patch} of axes {cut.axes or axes}, volumes along "
                 f"{'no axis' if number is None else f'axis {number}'}",
                 expected="different axes in ascending order, and another one for the volumes",
-                hint="patch_axes names the axes that are cut; sample_axis=None: the dataset is "
-                "one volume",
+                hint="sample_axis=None if the dataset is one volume; patch_axes names the axes "
+                "that are cut",
             )
         extent = tuple(shape[axis] for axis in axes)
         if any(n > of for n, of in zip(cut.patch, extent, strict=True)):

@@ -87,16 +87,12 @@ class Request:
     @property
     def own_offsets(self) -> str | Literal[False] | None:
         """Those of this field."""
-        if isinstance(self.offsets, Mapping):
-            return self.offsets.get(self.data)
-        return self.offsets
+        return self.offsets.get(self.data) if isinstance(self.offsets, Mapping) else self.offsets
 
     @property
     def own_columns(self) -> Columns | None:
         """Those of this field; None: all."""
-        if isinstance(self.columns, Mapping):
-            return self.columns.get(self.data)
-        return self.columns
+        return self.columns.get(self.data) if isinstance(self.columns, Mapping) else self.columns
 
     @property
     def own_dtype(self) -> str | None:
@@ -175,7 +171,7 @@ _MOST_CHANNELS: Final = 4
 #: What a caller passes where nothing says which axis is which.
 NAME_AXES: Final = (
     "say which axis is which: num_dim=1, cha_dim=2, h_dim=3, w_dim=4 for NCHW, "
-    "or num_dim=1, h_dim=2, w_dim=3, cha_dim=4 for NHWC"
+    "or num_dim=1, h_dim=2, w_dim=3, cha_dim=4 for NHWC (on the command line each with -p)"
 )
 
 

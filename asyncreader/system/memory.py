@@ -13,6 +13,7 @@ import math
 import mmap
 import os
 import tempfile
+import threading
 from typing import Any, Final
 
 import numpy as np
@@ -196,3 +197,23 @@ def address_of(array: Array | None) -> int:
     """
     buffer: Any = array  # arrays are buffers to type checkers from Python 3.12 on
     return 0 if array is None else ctypes.addressof(ctypes.c_char.from_buffer(buffer))
+
+
+class _Scratch(threading.local):
+    """Byte buffers of the calling thread, by name; they grow and are reused."""
+
+    def __init__(self) -> None:
+        self._buffers: dict[str, UInt8] = {}
+
+    def take(self, name: str, size: int) -> UInt8:
+        held = self._buffers.get(name)
+        if held is None or held.size < size:
+            held = self._buffers[name] = np.empty(size, np.uint8)
+        return held[:size]
+
+    def array(self, name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+        size = math.prod(shape) * dtype.itemsize
+        return self.take(name, size).view(dtype).reshape(shape)
+
+
+SCRATCH: Final = _Scratch()

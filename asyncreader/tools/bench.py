@@ -111,7 +111,9 @@ def run_bench(
     if not nthreads or not seconds > 0 or not consumer_seconds >= 0:
         raise ParamsError("nothing to measure", found=f"nthreads {nthreads}, {seconds} s")
     params = {"last_batch": "wrap", "world_size": 1, **given_params(params, {})}
-    index = index or index_of(params)
+    if index is None:
+        with open_set(params) as source:
+            index = source.index
     chosen = tuple(dict.fromkeys(nthreads))
     turns: dict[int, list[Turn]] = {nthread: [] for nthread in chosen}
     spent: dict[int, Counter[str]] = {nthread: Counter() for nthread in chosen}
@@ -136,10 +138,9 @@ def run_bench(
     )
 
 
-def index_of(params: Mapping[str, Any]) -> SetIndex:
-    """The index of the set that a reader of ``params`` opens. Raises what that raises."""
-    with contextlib.closing(build.open_set(build.rooted(parse_params(params, {})))) as source:
-        return source.index
+def open_set(params: Mapping[str, Any]) -> contextlib.closing[OpenSet]:
+    """The set that a reader of ``params`` opens. Raises what that raises."""
+    return contextlib.closing(build.open_set(build.rooted(parse_params(params, {}))))
 
 
 class _Reader(AsyncReader):

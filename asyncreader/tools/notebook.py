@@ -9,15 +9,17 @@ from typing import Any, Final
 
 import numpy as np
 
-from ..array_types import Array, Int64
+from ..array_types import Array, Int64, UInt8
 from ..batch import Batch
 from ..dataset import Dataset
 from ..errors import AsyncReaderError, ParamsError, SampleError
 from ..sources import MixedSet, OpenSet
 from ..stats import html_table
 from ..system.notebooks import in_notebook, show
+from .drawing import FieldDrawing, draw_samples
 from .label_stats import class_of, in_words, row_of
 from .pictures import Thumb, thumb_of
+from .preview_arrays import ArrayDrawing
 from .thumbnails import Looker, scale_for, scale_of, to_rgb
 
 #: Pictures that are shown, and their longest side in pixels.
@@ -29,10 +31,10 @@ _MOST_READ: Final = 32 << 20
 
 
 def set_html(caption: str, facts: Mapping[str, str], ds: Dataset[Any]) -> str:
-    """A table of ``facts``, and below it stored pictures of some samples, spread over the set.
+    """A table of ``facts``, and below it stored pictures of some samples, spread over the set, or
+    drawings of those that are none.
 
-    No pictures of a mix, of a set in a store, and of samples that are none. A bad sample is left
-    out.
+    Nothing of a mix, of a set in a store, and of single numbers. A bad sample is left out.
     """
     table, source = html_table(caption, list(facts.items())), ds.source
     if isinstance(source, MixedSet) or source.facts.remote:
@@ -40,6 +42,8 @@ def set_html(caption: str, facts: Mapping[str, str], ds: Dataset[Any]) -> str:
     spread = np.unique(np.linspace(0, len(ds) - 1, MOST).astype(np.int64))
     with contextlib.suppress(AsyncReaderError):  # no pictures
         return table + _figures(list(_stored(source, ds.records(spread))))
+    with contextlib.suppress(AsyncReaderError):  # single numbers
+        return table + _figures(_drawn(ds, spread))
     return table
 
 
@@ -56,6 +60,26 @@ def _stored(source: OpenSet, rows: Int64) -> Iterator[tuple[Thumb, str]]:
             read += seen.size
             thumb = thumb_of(row, to_rgb(seen.pixels, scale), SIDE)
             yield thumb, _words(row, row_of(source.labels, row), source.facts.classes)
+
+
+def _drawn(ds: Dataset[Any], numbers: Int64) -> list[tuple[Thumb, str]]:
+    """Drawings of samples that are no pictures, as many as are not too large."""
+    drawing, labels, classes = ArrayDrawing(ds.source, ds.params), ds.source.labels, ds.classes
+    rows, read = list[int](), 0
+    for number, row in zip(numbers.tolist(), ds.records(numbers).tolist(), strict=True):
+        with contextlib.suppress(SampleError):
+            values = drawing.values(number)
+            drawing.add(values)
+            rows.append(row)
+            read += sum(value.nbytes for value in values)
+        if read > _MOST_READ:
+            break
+    words = [_words(row, row_of(labels, row), classes) for row in rows]
+    return list(zip(map(_as_drawn, rows, drawing.draw()[0]), words, strict=True))
+
+
+def _as_drawn(record: int, picture: UInt8) -> Thumb:
+    return thumb_of(record, picture, max(picture.shape[:2]))
 
 
 def show_batch(batch: Batch[Any, Any], count: int) -> None:
@@ -89,24 +113,53 @@ def _batch_facts(batch: Batch[Any, Any]) -> tuple[str, list[tuple[str, str]]]:
 def batch_html(batch: Batch[Any, Any], count: int = MOST) -> str:
     """A table of a batch's arrays, and below it its first ``count`` pictures as they are handed
     out, those of a window side by side: values that are no bytes are stretched from the least to
-    the greatest."""
+    the greatest. Other rows are drawn as lines and slices, those of different length as long as
+    they are."""
     table = html_table(*_batch_facts(batch))
     fields = batch.data if isinstance(batch.data, tuple) else (batch.data,)
-    found = (_pictures_in(_on_host(one[:count])) for one in fields)
+    rows = [_on_host(one[:count]) for one in fields]
+    lengths = _lengths_of(batch, len(rows))
+    even = (one for one, own in zip(rows, lengths, strict=True) if own is None)
+    found = (_pictures_in(one) for one in even)
     pictures = next((one for one in found if one is not None and one.size), None)
+    records = batch.indices[:count].tolist()
     if pictures is None:
-        return table
-    scale = scale_of(pictures)
+        drawn, notes = _lines_of(rows, lengths)
+        thumbs = list(map(_as_drawn, records, drawn))
+    else:
+        scale = scale_of(pictures)
+        notes = scale.notes
+        drawn = [to_rgb(one, scale) for one in pictures]
+        thumbs = [thumb_of(*one, SIDE) for one in zip(records, drawn, strict=False)]
     labels = batch.labels[0] if isinstance(batch.labels, tuple) else batch.labels
-    labels = None if labels is None else _on_host(labels[:count])
-    shown = []
-    for row, picture in enumerate(pictures):
-        record = int(batch.indices[row])
-        label = None if labels is None else labels[row]
-        thumb = thumb_of(record, to_rgb(picture, scale), SIDE)
-        shown.append((thumb, _words(record, label, None)))
-    notes = "".join(f"<div>{html.escape(note)}</div>" for note in scale.notes)
-    return table + _figures(shown) + notes
+    labels = [None] * count if labels is None else _on_host(labels[:count])
+    words = [
+        _words(thumb.record, label, None) for thumb, label in zip(thumbs, labels, strict=False)
+    ]
+    shown = _figures(list(zip(thumbs, words, strict=True)))
+    return table + shown + "".join(f"<div>{html.escape(note)}</div>" for note in notes)
+
+
+def _lengths_of(batch: Batch[Any, Any], fields: int) -> list[Int64 | None]:
+    """The lengths of the samples of each field, int64 (B,), where they differ."""
+    given = batch.lengths if isinstance(batch.lengths, tuple) else (batch.lengths,)
+    if len(given) != fields:  # a postprocess made others
+        return [None] * fields
+    return [None if one is None or one.ndim > 1 else one for one in given]
+
+
+def _lines_of(
+    fields: Sequence[Array], lengths: Sequence[Int64 | None]
+) -> tuple[list[UInt8], list[str]]:
+    """Drawings of the rows of a batch that are no pictures, each as long as it is, and notes."""
+    several, drawings = len(fields) > 1, []
+    for number, (rows, own) in enumerate(zip(fields, lengths, strict=True)):
+        if rows.dtype.kind in "buif" and rows.ndim > 1:
+            name = f"data[{number}]" if several else "data"
+            drawings.append(FieldDrawing(name, False, False, own is not None))
+            for row, value in enumerate(rows):
+                drawings[-1].add(value if own is None else value[: int(own[row])])
+    return draw_samples(drawings)
 
 
 def _on_host(array: Any) -> Array:
@@ -150,7 +203,7 @@ def _figures(pictures: Sequence[tuple[Thumb, str]]) -> str:
     for thumb, words in pictures:
         grown = SIDE // max(thumb.width, thumb.height) or 1
         cells.append(
-            f'<figure style="margin:0;max-width:{SIDE}px">'
+            f'<figure style="margin:0;max-width:{max(SIDE, thumb.width)}px">'
             f'<img src="{thumb.uri}" width="{thumb.width * grown}" height="{thumb.height * grown}" '
             f'alt="{html.escape(words)}" style="image-rendering:pixelated">'
             f'<figcaption style="font-size:smaller">{html.escape(words)}</figcaption></figure>'

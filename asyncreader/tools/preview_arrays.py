@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
 import numpy as np
 
-from ..array_types import Array, Int64
+from ..array_types import Array, Int64, UInt8
 from ..dataset import Dataset
 from ..errors import FormatError, SampleError
 from ..params import PARAMETERS, ReaderParams
 from ..pixels.specs import SampleSpec
+from ..sampling.lengths import Lengths
 from ..sources import OpenSet
 from ..sources.request import NAME_AXES
 from ..text import some, times
@@ -40,17 +42,84 @@ def drawn_as_arrays(source: OpenSet) -> bool:
     return several or (spec.axes is None and not grey)
 
 
-def drawings_of(source: OpenSet) -> list[FieldDrawing]:
-    """What draws each field of a set's samples."""
-    windows = source.windows
-    return [
-        FieldDrawing(
-            name,
-            part.spec.axes is not None,
-            windows is not None and windows.width(name) is not None,
-        )
-        for name, part in zip(source.names, source.parts, strict=True)
-    ]
+def drawings_of(source: OpenSet, lengths: Sequence[object]) -> list[FieldDrawing]:
+    """What draws each field of a set's samples; ``lengths``: None of a field whose samples are all
+    as long."""
+    windows, found = source.windows, []
+    for name, part, differ in zip(source.names, source.parts, lengths, strict=True):
+        shape = part.spec.shape or ()
+        images = part.spec.ragged and len(shape) == 3 and shape[2] in (1, 3)
+        windowed = windows is not None and windows.width(name) is not None
+        picture = part.spec.axes is not None or images
+        found.append(FieldDrawing(name, picture, windowed, differ is not None))
+    return found
+
+
+class ArrayDrawing:
+    """Draws samples of an open set by number, each with all of its fields below each other. Those
+    that differ in length have their own."""
+
+    def __init__(self, source: OpenSet, p: ReaderParams) -> None:
+        default = {name: PARAMETERS[name].default for name in _LEFT_OUT}
+        p = replace(p, **default, layout="NHWC")  # type: ignore[arg-type]
+        self.source = source
+        self.dataset: Dataset[tuple[Array, ...]] = Dataset.over(p, {}, source)
+        self._lengths = source.lengths(p.wanted)
+        self._fields = drawings_of(source, self._lengths)
+        self.words: list[str] = []
+        """Of each sample that was added its single numbers and lengths."""
+
+    @property
+    def differ(self) -> bool:
+        """Whether the samples of the first field differ in length."""
+        return self._lengths[0] is not None
+
+    def values(self, number: int) -> tuple[Array, ...]:
+        """The fields of a sample, without its label; SampleError if it is bad."""
+        sample = self.dataset[number]
+        data: object = sample[0] if self.source.labels is not None else sample
+        fields = data if isinstance(data, tuple) else (np.asarray(data),)
+        record = self.dataset.records(np.array([number], np.int64))
+        every = zip(fields, self._lengths, self.source.parts, strict=True)
+        return tuple(_own(field, lengths, record, part.spec) for field, lengths, part in every)
+
+    def add(self, values: tuple[Array, ...]) -> None:
+        """One more sample."""
+        words = []
+        for field, value, lengths in zip(self._fields, values, self._lengths, strict=True):
+            field.add(value)
+            words += [f"{field.name} {value.item():.4g}"] if value.ndim == 0 else []
+            if lengths is not None:
+                words.append(f"{field.name}: " * (len(values) > 1) + some(len(value), "row"))
+        self.words.append(", ".join(words))
+
+    def draw(self) -> tuple[list[UInt8], list[str]]:
+        """Pictures of those that were added since the last call, and notes: see draw_samples().
+        FormatError where there is nothing to draw."""
+        pictures, notes = draw_samples(self._fields)
+        if self.words and not pictures:
+            raise FormatError(
+                "there is nothing to draw: samples are single numbers",
+                path=self.source.facts.path,
+                found=", ".join(self.source.names),
+                hint="'asyncreader info' describes any dataset; -p data_field=NAME names another "
+                "field",
+            )
+        self.words = []
+        return pictures, notes
+
+
+def _own(value: Array, lengths: Lengths | None, record: Int64, spec: SampleSpec) -> Array:
+    """A field of a sample as it is drawn: without what fills it up, images (..., H, W, C) or
+    (..., H, W)."""
+    own = None if lengths is None else lengths.served(record, np.ones(1, np.bool_))
+    if own is not None and own.ndim == 1:  # of each row of a window it is another
+        value = value[: int(own[0])]
+    if spec.axes is None or not spec.as_stored:
+        return value
+    inner = value.ndim - 3
+    turned = [inner + spec.axes.index(axis) for axis in "HWC"]
+    return value.transpose([*range(inner), *turned])
 
 
 def columns_for(tiles: int, high: int, wide: int) -> int:
@@ -65,41 +134,33 @@ def preview_arrays(
 
     ``choice``: of numbers of samples. FormatError where there is nothing to draw.
     """
-    default = {name: PARAMETERS[name].default for name in _LEFT_OUT}
-    p = replace(p, **default, layout="NHWC")  # type: ignore[arg-type]
-    dataset: Dataset[tuple[Array, ...]] = Dataset.over(p, {}, source)
+    drawing = ArrayDrawing(source, p)
+    dataset = drawing.dataset
     numbers = _chosen(dataset, source, choice)
     records = dataset.records(numbers)
-    fields = drawings_of(source)
-    specs = [part.spec for part in source.parts]
     tiles, bad, shown = [], [], []
     for number, record in zip(numbers.tolist(), records.tolist(), strict=True):
         words, note = _words(source, record)
         try:
-            values = _values(dataset[number], source)
+            drawing.add(drawing.values(number))
         except SampleError as exc:
             bad.append((int(source.shown(np.array([record]))[0]), str(exc)))
             tiles.append(Tile(None, words, note, exc.what))
             continue
-        single = []
-        for field, spec, value in zip(fields, specs, values, strict=True):
-            field.add(_upright(value, spec))
-            single += [f"{field.name} {value.item():.4g}"] if value.ndim == 0 else []
         shown.append(len(tiles))
-        tiles.append(Tile(None, words, ", ".join([note, *single])))
-    pictures, notes = draw_samples(fields)
-    if shown and not pictures:
-        raise FormatError(
-            "there is nothing to draw: samples are single numbers",
-            path=source.facts.path,
-            found=", ".join(source.names),
-            hint="'asyncreader info' describes any dataset; -p data_field=NAME names another field",
-        )
+        tiles.append(Tile(None, words, ", ".join(filter(None, [note, drawing.words[-1]]))))
+    pictures, notes = drawing.draw()
     notes += [
         f"{name}: {_stored(part.spec)}"
         for name, part in zip(source.names, source.parts, strict=True)
     ]
-    if source.windows is None and p.patch is None and len(source.spec.shape or ()) == 3:
+    spec = source.spec
+    if (
+        source.windows is None
+        and p.patch is None
+        and len(spec.shape or ()) == 3
+        and not spec.ragged
+    ):
         notes.append(f"if these are images, {NAME_AXES}")
     for place, picture in zip(shown, pictures, strict=True):
         tiles[place] = replace(tiles[place], picture=picture)
@@ -130,21 +191,6 @@ def _chosen(dataset: Dataset[tuple[Array, ...]], source: OpenSet, choice: Choice
         of_class = records_of(choice.classes, labels, source.facts.classes)
         pool = np.flatnonzero(np.isin(rows, of_class))
     return np.array(choice.drawn(pool, path) if given is None else given, np.int64)
-
-
-def _values(sample: object, source: OpenSet) -> tuple[Array, ...]:
-    """The fields of a sample, without its label."""
-    data = sample[0] if source.labels is not None else sample  # type: ignore[index]
-    return data if isinstance(data, tuple) else (np.asarray(data),)
-
-
-def _upright(value: Array, spec: SampleSpec) -> Array:
-    """Pictures as (..., H, W, C), or (..., H, W)."""
-    if spec.axes is None or not spec.as_stored:
-        return value
-    inner = value.ndim - 3
-    turned = [inner + spec.axes.index(axis) for axis in "HWC"]
-    return value.transpose([*range(inner), *turned])
 
 
 def _words(source: OpenSet, record: int) -> tuple[str, str]:

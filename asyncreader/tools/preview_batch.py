@@ -92,7 +92,8 @@ def _arrays_batch(
 ) -> Preview:
     """The sheet of a batch whose samples are no single pictures."""
     source = ds.source
-    names, drawings = source.facts.classes, drawings_of(source)
+    names = source.facts.classes
+    drawings = drawings_of(source, source.lengths(ds.params.wanted))
     pictures = [part.spec.axes is not None and not part.spec.as_stored for part in source.parts]
     first: dict[str, object] = {"batch_size": min(count, len(ds)), "world_size": 1}
     if source.patches is not None and ds.params.patch_at == "random":

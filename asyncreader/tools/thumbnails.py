@@ -21,7 +21,7 @@ from ..sources import Inspector, Source
 from ..sources.request import NAME_AXES
 
 #: Pictures read to find the range of values, where they are not bytes.
-_PROBE: Final = 64
+PROBE: Final = 64
 
 #: What pixels are shown as that are not a number, or infinite.
 NOT_A_NUMBER: Final = (255, 0, 255)
@@ -159,9 +159,12 @@ def marked(picture: UInt8, size: tuple[int, int], places: Mapping[str, Array]) -
     return np.asarray(image)
 
 
-def beside(pictures: Sequence[UInt8], side: int, gap: int) -> UInt8:
-    """Pictures (h, w, 3), each in the middle of a square of ``side``, side by side."""
-    sheet = np.full((side, len(pictures) * (side + gap) - gap, 3), 255, np.uint8)
+def beside(
+    pictures: Sequence[UInt8], side: int, gap: int, paper: tuple[int, int, int] = (255, 255, 255)
+) -> UInt8:
+    """Pictures (h, w, 3), each in the middle of a square of ``side``, side by side on ``paper``;
+    of none an empty square."""
+    sheet = np.full((side, max(1, len(pictures)) * (side + gap) - gap, 3), paper, np.uint8)
     for number, picture in enumerate(pictures):
         high, wide = picture.shape[:2]
         top, left = (side - high) // 2, number * (side + gap) + (side - wide) // 2
@@ -248,7 +251,7 @@ def scale_for(looker: Looker, records: Sequence[int], side: int) -> Scale:
         return Scale()
 
     def pictures() -> Iterator[Array]:
-        for record in records[:: max(1, len(records) // _PROBE)]:
+        for record in records[:: max(1, len(records) // PROBE)]:
             with contextlib.suppress(SampleError):
                 yield looker.look(record, side).pixels
 

@@ -11,7 +11,7 @@ from typing import Any
 import xxhash
 
 from asyncreader.array_types import Array, Int64
-from asyncreader.errors import FormatError, located
+from asyncreader.errors import FormatError, closed_on_error, located
 from asyncreader.formats.manifest import manifest_path
 from asyncreader.formats.packed import DATA
 from asyncreader.pixels import codec
@@ -24,7 +24,6 @@ from ..encode import Hold, Sample, make_recipe, notes
 from ..options import Options
 from ..ordered_pool import RUN
 from ..temp_tables import Numbers, PathOf, Strings
-from .labels_csv import Columns
 from .listing import Listing, read_class_names, scan
 from .local_tree import Tree, sort_key
 from .masks import MaskFolder
@@ -86,18 +85,10 @@ class FolderSamples(Samples):
         self.channels: int = options.channels or (1 if options.bits == 16 else 3)
         check_encoding(options, self.encoding, self.channels, options.bits)
         self._recipe = make_recipe(options, self.encoding, self.channels, options.bits)
-        self._listing: Listing = listing or scan(
-            options.src,
-            labels=options.labels,
-            columns=Columns(options.split_column, options.group_by),
-            no_labels=options.no_labels,
-            classes=None if options.classes is None else class_names(options.classes),
-            follow_links=options.follow_links,
-            skip_bad=options.skip_bad,
-            exclude=exclude,
-            classes_from_folders=options.classes_from_folders,
-            splits_from_folders=options.splits_from_folders,
-        )
+        if listing is None:
+            names = None if options.classes is None else class_names(options.classes)
+            listing = scan(options, exclude, names)
+        self._listing = listing
         self.count = self._listing.count
         self.label_kind = self._listing.label_kind
         self.ignored = self._listing.ignored
@@ -111,15 +102,12 @@ class FolderSamples(Samples):
         self.ahead = self._listing.tree.ahead
         self._masks = list(masks)
         self.fields = (DATA, *(name for name, _ in options.fields))
-        try:
+        with closed_on_error([self]):
             for name, folder in options.fields[len(masks) :]:
                 match = (name, folder, self._listing.paths, options.follow_links, options.skip_bad)
                 self._masks.append(MaskFolder.match(*match))
                 if self._masks[-1].extra:
                     self.ignored[f"{name} without an image"] = self._masks[-1].extra
-        except BaseException:
-            self.close()
-            raise
         self._paths = (self._listing.paths, *(field.paths for field in self._masks))
         self.paths: tuple[PathOf | None, ...] = tuple(paths.__getitem__ for paths in self._paths)
 

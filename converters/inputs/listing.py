@@ -21,9 +21,10 @@ from asyncreader.errors import (
 )
 from asyncreader.sources.urls import is_url
 
+from ..options import Options
 from ..temp_tables import Numbered, Numbers, Strings
 from .class_folders import ClassFolders, is_part
-from .labels_csv import NO_COLUMNS, Columns, Labels, Row, check_regular, read_labels
+from .labels_csv import Columns, Labels, Row, check_regular, read_labels
 from .local_tree import NOT_LISTED, Found, has_image_suffix, ignored_in_words, sort_key
 from .origin import Origin, open_origin, text_file
 from .samples import Splits
@@ -80,39 +81,29 @@ class Listing:
 
 
 def scan(
-    root: str,
-    *,
-    labels: str | None = None,
-    columns: Columns = NO_COLUMNS,
-    no_labels: bool = False,
-    classes: tuple[str, ...] | None = None,
-    follow_links: bool = False,
-    skip_bad: bool = False,
-    exclude: str | None = None,
-    classes_from_folders: bool = False,
-    splits_from_folders: bool = False,
+    options: Options, exclude: str | None = None, classes: tuple[str, ...] | None = None
 ) -> Listing:
-    """List the pictures under ``root``, a folder or a URL, and their labels.
+    """List the pictures under ``options.src``, a folder or a URL, and their labels.
 
-    ``labels``: a CSV that names the set; ``no_labels``: there are none; neither: the class is the
-    first folder level, also (``classes_from_folders``) where the folders are called train and val
-    or have folders inside. ``classes`` fixes names and numbers. ``splits_from_folders``: the first
-    level are splits, and the second one classes. ``columns``: those of the CSV that are no labels.
-    ``exclude``: see :class:`local_tree.Tree`.
+    These are in the CSV ``labels``; or there are none (``no_labels``); or the class is the first
+    folder level, also (``classes_from_folders``) where the folders are called train and val or have
+    folders inside; with ``splits_from_folders`` the second one. ``classes`` fixes names and
+    numbers; ``exclude``: see :class:`local_tree.Tree`.
     Raises SampleError (with ``source_path``) for the first picture that must not be
     opened, unless ``skip_bad``; SourceError for errors of the whole set.
     """
-    tree = open_origin(root, follow_links, exclude)
-    builder = _Builder(tree, skip_bad, splits_from_folders)
+    tree = open_origin(options.src, options.follow_links, exclude)
+    builder = _Builder(tree, options.skip_bad, options.splits_from_folders)
     with closed_on_error([tree, builder.paths, builder.stamps]):
-        if labels is not None:
-            with text_file(labels) as file:
-                return builder.by_csv(labels, file, classes, columns)
-        if no_labels:
+        if options.labels is not None:
+            columns = Columns(options.split_column, options.group_by)
+            with text_file(options.labels) as file:
+                return builder.by_csv(options.labels, file, classes, columns)
+        if options.no_labels:
             return builder.unlabelled()
-        if splits_from_folders:
+        if options.splits_from_folders:
             return builder.by_split_folders(classes)
-        return builder.by_folder(classes, classes_from_folders)
+        return builder.by_folder(classes, options.classes_from_folders)
 
 
 class _Builder:

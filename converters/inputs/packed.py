@@ -144,10 +144,6 @@ class PackedSamples(Samples):
         return ()
 
     @property
-    def classes(self) -> tuple[str, ...] | None:
-        return self._classes
-
-    @property
     def identity(self) -> str:
         """The packed set's fingerprint, and a digest of the chosen records."""
         chosen = "" if self._records is None else digest(self._records)
@@ -481,14 +477,11 @@ def _paths(source: OpenSet, name: str) -> Strings | None:
     if not recorded and inspector.path(0) is None:
         return None
     paths = Strings()
-    try:
+    with closed_on_error([paths]):
         for path in inspector.paths():
             if path is None:
                 raise SourceError("some of its paths are missing", path=source.facts.path)
             paths.append(path)
-    except BaseException:
-        paths.close()
-        raise
     return paths.freeze()
 
 

@@ -17,7 +17,7 @@ import numpy as np
 from numpy._core import multiarray
 
 from asyncreader.array_types import Array, Int64, UInt8
-from asyncreader.errors import DecodeError, ParamsError, SampleError, located
+from asyncreader.errors import DecodeError, ParamsError, SampleError, closed_on_error, located
 from asyncreader.pixels import codec
 from asyncreader.sources.layouts.detect import PickledSet, pickled_set
 from asyncreader.sources.request import no_field
@@ -78,11 +78,8 @@ def open_pickled(options: Options) -> PickledSamples | None:
     found = pickled_set(options.src)
     if found is None:
         return None
-    try:
+    with closed_on_error([found.file]):
         return PickledSamples(options, found)
-    except BaseException:
-        found.file.close()
-        raise
 
 
 class PickledSamples(Samples):

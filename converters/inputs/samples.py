@@ -69,6 +69,8 @@ class Samples:
     #: Bad ones found before any was fetched: sort key, name, and why.
     skipped: list[tuple[Any, str, SampleError]]
 
+    _classes: tuple[str, ...] | None = None
+
     def __init__(self) -> None:
         self.ignored = {}
         self.skipped = []
@@ -81,7 +83,7 @@ class Samples:
     @property
     def classes(self) -> tuple[str, ...] | None:
         """Class names by number; complete when all samples were fetched."""
-        raise NotImplementedError
+        return self._classes
 
     @property
     def identity(self) -> str:

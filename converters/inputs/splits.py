@@ -111,7 +111,8 @@ def _hashes(
     else:
         raise ParamsError(
             f"{needed_by} goes by the paths of the images, and this dataset has none",
-            hint="convert the images themselves, or select a slice (--select 0:1000)",
+            hint="convert the images themselves, give Writer the path of each sample, or select a "
+            "slice (--select 0:1000)",
         )
     hashes = (xxh3_64_intdigest(text, seed) for text in texts)
     return np.fromiter(hashes, np.uint64, samples.count)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from converter_trees import labels_of, make_bad, paths_of, tree, write
+from converter_trees import labels_of, make_bad, paths_of, scan, tree, write
 
 from asyncreader.errors import (
     FormatError,
@@ -17,7 +17,6 @@ from asyncreader.errors import (
     SourceNotFoundError,
 )
 from converters.inputs.labels_csv import read_labels
-from converters.inputs.listing import scan
 from converters.inputs.local_tree import Tree, sort_key
 
 

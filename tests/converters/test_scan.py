@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from converter_trees import PNG, labels_of, make_bad, paths_of, tree, write
+from converter_trees import PNG, labels_of, make_bad, paths_of, scan, tree, write
 
 from asyncreader.errors import (
     FormatError,
@@ -15,7 +15,7 @@ from asyncreader.errors import (
     SourceError,
     SourceNotFoundError,
 )
-from converters.inputs.listing import read_class_names, scan
+from converters.inputs.listing import read_class_names
 from converters.inputs.local_tree import Tree
 from converters.temp_tables import Numbers, Strings, sorted_records
 

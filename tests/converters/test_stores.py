@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 from converter_corpus import listed
+from converter_trees import scan
 from fake_ray import FakeRay
 from fakes import encoded, pictures, s3_environment
 from PIL import Image
@@ -32,7 +33,6 @@ from asyncreader import (
 from asyncreader.sources.remote.client import Version
 from converters import convert
 from converters.check_options import check
-from converters.inputs.listing import scan
 from converters.inputs.object_store import StoreFolder
 from converters.outputs.ray import tasks_of
 from converters.outputs.workspace import Plan

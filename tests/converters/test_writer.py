@@ -514,6 +514,11 @@ def test_options_and_samples_that_do_not_fit(tmp_path: Path) -> None:
         convert([(1, 2, 3)], tmp_path / "x.h5")
     with pytest.raises(ParamsError, match="which part is the data"):
         convert([{"x": GOOD}], tmp_path / "x.h5")
+    rows = np.zeros((2, *GOOD.shape), GOOD.dtype)
+    with pytest.raises(ParamsError, match="write labels="), Writer(tmp_path / "x.h5") as writer:
+        writer.add_many(rows, label=[0, 1])
+    with pytest.raises(ParamsError, match="write label="):
+        Writer(tmp_path / "x.h5").add(GOOD, labels=0)
     some = ["a", "b"]
     refused = pytest.raises(ParamsError, match="one of the classes")
     with refused, Writer(tmp_path / "x.h5", classes=some) as writer:

@@ -17,8 +17,9 @@ from asyncreader.pixels import codec, twins
 from asyncreader.pixels.encoded import RowView, put_views
 from asyncreader.pixels.fill_tables import MIRROR_DRAW
 from asyncreader.pixels.specs import OutputSpec, SampleSpec
-from asyncreader.pixels.transform import SCRATCH, RowTransform
+from asyncreader.pixels.transform import RowTransform
 from asyncreader.stats import Meter
+from asyncreader.system.memory import SCRATCH
 from asyncreader.testing.contract import MODES, expected, sized
 
 U8, F4 = np.dtype("uint8"), np.dtype("float32")

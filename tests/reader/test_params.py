@@ -593,15 +593,19 @@ def test_unknown_name_without_a_near_one(name: str) -> None:
         ("repeat", 2, "epochs=2"),
         ("to_tensor", True, 'dtype="float32", scale=1/255'),
         ("image_shape", (3, 32, 32), "size=(H, W)"),
-        ("rotate", 10, "postprocess=f"),
-        ("random_erasing", True, "postprocess=f"),
+        ("rotate", 10, 'augment=[("random-rotation", {"degrees": 10})]'),
+        ("random_erasing", True, 'augment="random-erasing"'),
+        ("elastic", True, "postprocess=f"),
+        ("labels_dtype", "float32", "cast labels in the loop"),
         ("nclasses", 10, "reader.classes"),
         ("grayscale", True, "--channels 1"),
-        ("vflip", True, "postprocess=f"),
+        ("vflip", True, 'augment="random-vertical-flip"'),
         ("crop_scale", (0.2, 1), 'crop="random-resized"'),
         ("repeat", True, "epochs=... to end"),
         ("smoothing", 0.1, "label_smoothing=0.1"),
         ("padding", 4, "crop_padding=4"),
+        ("padding", True, "max_length=, pad_value= for samples that differ in length"),
+        ("maxlen", 64, "max_length=, pad_value= for samples that differ in length"),
         ("mixupAlpha", 0.2, "mixup=0.2"),
         ("sample_weights", [1, 2], "docs/splits-and-balance.md"),
         ("numWorkers", 0, "nthread=1"),
@@ -609,7 +613,7 @@ def test_unknown_name_without_a_near_one(name: str) -> None:
         ("bs", "many", "batch_size=..."),
         ("clip", 1.0, "postprocess=f"),
         ("drop", True, 'last_batch="drop"'),
-        ("RandAugment", True, "postprocess=f"),
+        ("RandAugment", True, 'augment="rand-augment"'),
         ("seq_length", 8, "window=8"),
         ("class_names", ["a"], "reader.classes"),
         ("proportions", [1, 2], "mix={path: ratio}"),
@@ -631,6 +635,8 @@ def test_lines_of_habits_are_right() -> None:
             assert written in DEFAULTS, line
             if value:
                 PARAMETERS[written].check(written, ast.literal_eval(value))
+        for operations in re.findall(r"augment=(\[.*\])", line.format(10)):
+            PARAMETERS["augment"].check("augment", ast.literal_eval(operations))
 
 
 def test_what_answers_to_habits_say_is_so(tmp_path: Path) -> None:
@@ -638,10 +644,8 @@ def test_what_answers_to_habits_say_is_so(tmp_path: Path) -> None:
     images = paint(8)
     file = write_hdf5(tmp_path / "a.h5", packed(images))
 
-    def upside_down(data: Any, labels: Any) -> None:
-        data[:] = data[:, :, ::-1].copy()
-
-    with AsyncReader(path=file, batch_size=8, postprocess=upside_down, contiguous=True) as reader:
+    always = [("random-vertical-flip", {"p": 1})]
+    with AsyncReader(path=file, batch_size=8, augment=always, contiguous=True) as reader:
         batch = next(iter(reader))
         np.testing.assert_array_equal(batch.data, images[:, ::-1].transpose(0, 3, 1, 2))
         assert reader.classes == tuple(CLASSES)

@@ -13,7 +13,9 @@ from command_sets import run
 from fakes import paint
 
 import asyncreader
+import converters
 from asyncreader import FormatError, ParamsError
+from asyncreader.dataset import look_into
 from asyncreader.tools.drawing import HIGH, FieldDrawing, draw_samples
 from asyncreader.tools.preview import preview
 from asyncreader.tools.preview_batch import preview_batch
@@ -122,6 +124,20 @@ def test_a_set_of_episodes(robot: Path, tmp_path: Path) -> None:
         assert data.preview(count=2).size[0] > 300
 
 
+def test_whole_episodes_without_max_length(robot: Path) -> None:
+    """They are drawn as long as the longest: their rows are written into memory of that size."""
+    for fields in ("actions", ["actions", "rewards", "obs/image"]):
+        given = {"path": robot, "data_field": fields, "window": "episode"}
+        with look_into(given) as ds:
+            rows = ds.source.windows.most  # type: ignore[union-attr]
+            assert set(rows.values()) == {9}
+            data = ds[1]
+            first = data[0] if isinstance(data, tuple) else data
+            np.testing.assert_array_equal(first[:7], np.arange(14.0).reshape(-1, 2))
+            np.testing.assert_array_equal(first[7:], np.zeros((2, 2)))
+        assert preview(given).records == (0, 6, 13, 21)
+
+
 def test_a_batch_of_windows(robot: Path, tmp_path: Path) -> None:
     """--batch draws the windows of the reader's first batch: strips of its pictures as they are,
     and labels, of several each."""
@@ -150,6 +166,42 @@ def test_a_batch_of_windows(robot: Path, tmp_path: Path) -> None:
     assert any("window" in note or "seed=5" in note for note in made.notes)
     few = preview_batch({"path": robot, "data_field": "actions", "window": 9}, count=30)
     assert len(few.records) == 1
+
+
+def test_samples_of_different_length(tmp_path: Path) -> None:
+    """Each is drawn as long as it is: lines, and strips of images; empty ones are blank, and the
+    words say how long they are. --batch fills them up to the longest and says so."""
+    rng = np.random.default_rng(0)
+    counts = (3, 0, 8)
+    images = [rng.integers(0, 255, (n, 8, 8, 3), np.uint8) for n in counts]
+    with converters.Writer(tmp_path / "x.h5", variable_length=True) as writer:
+        for rows in images:
+            writer.add(rows, len(rows), lines=np.full((len(rows), 2), 9.0), wide=np.ones((3, 30)))
+    given: dict[str, Any] = {"path": tmp_path / "x.h5", "data_field": ["data", "lines", "wide"]}
+    made = preview(given, count=3, columns=1)
+    assert made.notes[:2] == (
+        "from above: data, lines, wide",
+        "data: up to 6 rows of each, evenly spread",
+    )
+    sheet = np.asarray(made.sheet)
+    strip = 6 * 100 - 4
+    part = sheet[:, 20 : 20 + strip]
+    rows = np.flatnonzero((part != 255).any(axis=2).all(axis=1))  # no paper from side to side
+    tops = rows[np.flatnonzero(np.diff(rows, prepend=-9) > 1)]
+    tops = tops[[(part[top : top + HIGH] != 255).any(axis=2).all() for top in tops]]
+    first, empty, last = (part[top : top + HIGH] for top in tops)
+    enlarged = images[0][1].repeat(12, axis=0).repeat(12, axis=1)
+    np.testing.assert_array_equal(first[:, 100:196], enlarged)
+    np.testing.assert_array_equal(last[:, 500:], images[2][7].repeat(12, axis=0).repeat(12, axis=1))
+    assert len(np.unique(empty.reshape(-1, 3), axis=0)) == 1
+    words = ["preview", given["path"], "--batch", "--output", tmp_path / "b.png"]
+    result = run(*words)
+    assert result.stderr == (
+        "the samples differ in length: filled up to 8, the longest; see -p max_length\n"
+    )
+    assert run(*words, "-p", "max_length=2").stderr == ""
+    with asyncreader.open(given, max_length=4) as ds:
+        assert ds.preview(count=3).size[0] > strip
 
 
 def test_labels_and_bad_samples(tmp_path: Path) -> None:

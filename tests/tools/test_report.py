@@ -17,7 +17,7 @@ import h5py
 import numpy as np
 import pytest
 from command_sets import HOSTILE, damaged, grainy, pets, run
-from fakes import paint
+from fakes import damage, paint
 from PIL import Image
 
 import converters
@@ -289,14 +289,68 @@ def test_empty_and_uneven_classes_want_a_look(tmp_path: Path) -> None:
         assert states(gather({"path": path}))["Classes"] == state
 
 
-def test_what_is_no_picture_is_refused(tmp_path: Path) -> None:
-    """Vectors have no page; nor has a part of a set."""
+def test_single_numbers_are_refused(tmp_path: Path) -> None:
+    """They have no page; nor has a part of a set."""
     with h5py.File(tmp_path / "f.h5", "w") as file:
-        file["data"] = np.zeros((4, 7))
-    with pytest.raises(FormatError, match="not images"):
+        file["data"] = np.zeros(4)
+    with pytest.raises(FormatError, match="single numbers"):
         gather({"path": tmp_path / "f.h5"})
     with pytest.raises(ParamsError, match="whole dataset"):
         gather({"path": tmp_path / "f.h5", "subset": slice(2)})
+
+
+def test_samples_of_different_length(tmp_path: Path) -> None:
+    """They are drawn as lines on one scale, with their lengths; equal, empty and damaged ones are
+    found, and a page shows all that."""
+    rows = [np.arange(n, dtype="f4") for n in (5, 0, 9, 9, 700_000, 3)]
+    rows[5] -= 77_777
+    path = tmp_path / "rows.h5"
+    with converters.Writer(path, variable_length=True) as writer:
+        for number, row in enumerate(rows):
+            writer.add(row, number % 2, path=f"r/{number}")
+    damage(path, rows[5].tobytes())
+    facts = gather({"path": path})
+    assert (facts.shape, facts.lengths.tolist()) == ("any length", [5, 0, 9, 9, 700_000])
+    assert facts.bytes_each.tolist() == [20, 0, 36, 36, 2_800_000]
+    assert [copies.rows[0].record for copies in facts.copies] == [2]
+    assert [(row.record, row.path) for row in facts.bad] == [(5, "r/5")]
+    assert facts.notes == ("data: lines from 0 to 7e+05",)
+    assert set(states(facts)) == {*("Structure", "Checksums", "Samples", "Duplicates", "Classes")}
+    assert [len(group.thumbs) for group in facts.groups] == [3, 2]
+    text = page(facts)
+    assert "any length" in "".join(Parsed(text).text)
+    assert json.dumps(facts.to_dict()["lengths"]) == (
+        '{"min": 0, "median": 9.0, "max": 700000, "mean": 140004.6}'
+    )
+
+
+@pytest.mark.parametrize(
+    ("params", "count", "shape", "lengths"),
+    [
+        ({"data_field": "actions"}, 15, "3", []),
+        ({"data_field": "actions", "window": 2}, 12, "2 x 3", []),
+        ({"data_field": ["actions", "done"], "window": "episode"}, 3, "any length x 3", [4, 5, 6]),
+        ({"data_field": "scan", "episodes": "none", "patch": (2, 4, 4)}, 2, "2 x 4 x 4", []),
+    ],
+)
+def test_samples_that_are_no_images(
+    tmp_path: Path, params: dict[str, Any], count: int, shape: str, lengths: list[int]
+) -> None:
+    """A page shows rows, windows, whole episodes and patches as a sheet does, with their labels."""
+    with h5py.File(tmp_path / "set.h5", "w") as file:
+        for number in range(3):
+            rows = np.full((4 + number, 3), number, "f4")
+            file[f"data/demo_{number}/actions"] = rows + np.arange(4 + number)[:, None]
+            file[f"data/demo_{number}/done"] = np.arange(4 + number) % 2
+        file["scan"] = np.random.default_rng(0).random((2, 4, 8, 8))
+    given = {name: value for name, value in params.items() if value != "none"}
+    labels = "done" if given["data_field"] == "actions" else None
+    facts = gather({"path": tmp_path / "set.h5", "labels_field": labels, **given})
+    assert (facts.count, facts.shape, facts.lengths.tolist()) == (count, shape, lengths)
+    assert sum(len(group.thumbs) for group in facts.groups) == count
+    assert facts.classed == (labels is not None)
+    assert facts.heights.size == 0
+    assert "Image size" not in page(facts)
 
 
 # -- charts --------------------------------------------------------------------------------------

@@ -14,8 +14,8 @@ from typing import Final, TypeAlias
 import numpy as np
 
 from ...array_types import Float32, Float64, UInt8
+from ...system.memory import SCRATCH
 from .. import kernels
-from ..transform import SCRATCH
 
 #: What is painted where a picture has no pixels: one number, or one for each channel; None: zeros.
 Fill: TypeAlias = float | tuple[float, ...] | None

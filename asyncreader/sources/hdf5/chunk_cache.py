@@ -21,8 +21,8 @@ SORTED: Final = 32
 
 
 class Chunk(NamedTuple):
-    """A decoded chunk at ``address``, good until ``entry`` is unpinned; entry 0 is ``memory`` of
-    its own."""
+    """A decoded chunk at ``address``, good until ``entry`` is unpinned; with entry 0 that is
+    ``memory`` of its own."""
 
     entry: int
     address: int
@@ -129,7 +129,7 @@ class ChunkCache:
                         left.append(place)
                 for place in left:
                     entry = self._free_entry()
-                    if not entry and (not alone or places or any(found)):
+                    if not entry and (not alone or places or any(found)):  # 0 comes by itself
                         break
                     places.append(place)
                     entries.append(entry)
@@ -137,14 +137,11 @@ class ChunkCache:
                     if not entry:
                         break
             if places:
-                own, targets = None, self._addresses[entries]
-                if not entries[-1]:
-                    own = np.empty(self.chunk_bytes, np.uint8)
-                    targets[-1] = address_of(own)
+                own = np.empty(0 if entries[0] else self.chunk_bytes, np.uint8)
+                targets = self._addresses[entries] if entries[0] else np.array([address_of(own)])
                 bad = decode([numbers[place] for place in places], targets)
-                for at, (place, entry) in enumerate(zip(places, entries, strict=True)):
-                    memory = None if entry else own
-                    found[place] = bad.get(at) or Chunk(entry, int(targets[at]), memory)
+                for at, place in enumerate(places):
+                    found[place] = bad.get(at) or Chunk(entries[at], int(targets[at]), own)
             done = True
             return found
         finally:

@@ -18,9 +18,8 @@ from ...array_types import Array, Int64, UInt8
 from ...errors import DecodeError
 from ...pixels import kernels, twins
 from ...pixels.rows import RowWriter, Writer
-from ...pixels.transform import SCRATCH
 from ...stats import Meter
-from ...system.memory import address_of
+from ...system.memory import SCRATCH, address_of
 from ..base import BaseSource, FieldIndex, SetFacts, Source
 from ..bytestore import ByteFile, ByteStore, MemoryStore
 from .chunk_cache import Chunk, ChunkCache, Decode

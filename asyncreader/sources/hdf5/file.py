@@ -19,6 +19,7 @@ from ...errors import AsyncReaderError, FormatError, ParamsError, SourceError
 from ...formats import packed as fmt
 from ...late import h5py
 from ...system.signals import after_this
+from ..base import Names
 from ..bytestore import ByteFile, OpenFile, check_descriptors
 from .checks import (
     Dataset,
@@ -318,15 +319,11 @@ def _leads_out(group: Any, part: bytes, kind: int, name: str, path: str) -> Form
 
 
 @dataclass(frozen=True)
-class TablePaths:
+class TablePaths(Names):
     """Source paths in the data set ``name``, one for each of ``count`` samples; None: missing."""
 
     name: str | None
     count: int
-
-    def key(self, file: ByteFile, index: int) -> str | None:
-        """HDF5 numbers its samples and has no keys."""
-        return None
 
     def path(self, file: ByteFile, index: int) -> bytes | None:
         """The path of one sample; None also where the file is damaged."""

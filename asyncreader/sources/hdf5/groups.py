@@ -6,9 +6,8 @@ the set is open; the chunks of another are looked up when its first row is read.
 
 from __future__ import annotations
 
-import itertools
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Final
@@ -19,7 +18,7 @@ from ...array_types import Int64
 from ...errors import AsyncReaderError, FormatError
 from ...pixels.fill_tables import RowsInMemory
 from ...pixels.rows import Writer
-from ..base import BaseSource, FieldIndex, SetFacts, Source
+from ..base import BaseSource, FieldIndex, Names, SetFacts, Source
 from ..bytestore import ByteFile
 from ..fields import SetIndex
 from .checks import chunk_grid, compare_chunks, pipeline
@@ -39,7 +38,7 @@ _ENCODED_OPEN: Final = 16
 
 
 @dataclass(frozen=True)
-class GroupNames:
+class GroupNames(Names):
     """The names of groups, and of the data set in each: keys for messages. ``ends``: see
     :class:`Members`."""
 
@@ -51,14 +50,6 @@ class GroupNames:
         """The data set that a row lies in."""
         number = int(np.searchsorted(self.ends, index, side="right"))
         return f"{self.groups[number]}/{self.field}" if number < len(self.groups) else None
-
-    def path(self, file: ByteFile, index: int) -> bytes | None:
-        """No paths are recorded."""
-        return None
-
-    def paths(self, file: ByteFile, count: int) -> Iterator[bytes | None]:
-        """No paths are recorded."""
-        return itertools.repeat(None, count)
 
 
 @dataclass(frozen=True, eq=False)

@@ -18,9 +18,8 @@ from ...errors import DecodeError, ParamsError, SampleError
 from ...pixels import kernels, ranges
 from ...pixels.rows import NumberWriter, RowJob, RowStore, Writer
 from ...pixels.specs import SampleSpec
-from ...pixels.transform import SCRATCH
 from ...stats import Meter
-from ...system.memory import address_of
+from ...system.memory import SCRATCH, address_of
 from ..base import BaseSource, FieldIndex, SetFacts, Source, Storage
 from ..bytestore import ByteFile
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Final
 
@@ -13,7 +13,7 @@ import numpy.typing as npt
 from ...array_types import Array, Int64
 from ...errors import FormatError, ParamsError, SourceError
 from ...pixels.specs import SampleSpec
-from ..base import FieldIndex, SetFacts, default_block
+from ..base import FieldIndex, Names, SetFacts, default_block
 from ..bytestore import ByteFile, OpenFile
 from ..extents import Extents
 from ..fields import SetIndex
@@ -102,15 +102,8 @@ class ForeignSet:
         origin: Callable[[bytes], bytes | None] | None = None,
     ) -> SetIndex:
         """The index of samples that lie in the values of ``entries``."""
-        facts = SetFacts(
-            path=self.path,
-            container="LMDB",
-            layout=layout,
-            count=len(entries),
-            io=self.file.io,
-            size_on_disk=self.file.size,
-            classes=classes,
-        )
+        facts = SetFacts.of(self.file, "LMDB", layout, len(entries))
+        facts = replace(facts, path=self.path, classes=classes)
         field = FieldIndex(
             stored,
             extents,
@@ -122,7 +115,7 @@ class ForeignSet:
 
 
 @dataclass(frozen=True, eq=False)
-class EntryNames:
+class EntryNames(Names):
     """Keys of LMDB entries: where each lies in the file, and how long it is.
 
     ``origin``: the source path of a sample by its key, if that holds it.
@@ -148,10 +141,6 @@ class EntryNames:
         """A sample's source path, if its key holds it."""
         key = None if self.origin is None else self._key(file, index)
         return None if key is None or self.origin is None else self.origin(key)
-
-    def paths(self, file: ByteFile, count: int) -> Iterator[bytes | None]:
-        """All source paths."""
-        return (self.path(file, index) for index in range(count))
 
 
 def records(entries: Entries) -> Entries:

@@ -11,6 +11,7 @@ import numpy as np
 from ...array_types import Array, Int64
 from ...errors import FormatError, ParamsError
 from ...late import h5py
+from ...sampling.episodes import Episodes
 from ...text import times
 from ..episodes import (
     along_axis,
@@ -82,23 +83,8 @@ def index_episodes(found: Hdf5Set, index_one: IndexOne) -> SetIndex | None:
     except NoSamplesError:
         _check_empty(found, [asked.data, *(asked.others or ())])
         raise
-    counts = {one: index.facts.count for one, index in fields.items()}
-    kept = None
-    if word == "axis":
-        shapes = {}
-        for name in counts:
-            lead = _leading(found, name, word)
-            shapes[name] = (*found.rows(name).shape[:lead], 1)[:2]
-        episodes = along_axis(shapes, found.path)
-    elif word == "files":
-        one_each = {one: np.array([count]) for one, count in counts.items()}
-        episodes, _ = episodes_of(one_each, kind, found.path)
-    else:
-        ends = _ends(found, word, name, max(counts.values()))
-        episodes = flat_episodes(ends, counts, kind, found.path)
-        kept = np.flatnonzero(np.diff(ends, prepend=0))
+    episodes, kept = _episodes(found, kind, {one: i.facts.count for one, i in fields.items()})
     index = of_episodes(fields, episodes)
-    kept = np.arange(episodes.ends.size) if kept is None else kept
     if alone:
         assert values is not None
         values.add(found.h5.reach(""), "")
@@ -107,6 +93,23 @@ def index_episodes(found: Hdf5Set, index_one: IndexOne) -> SetIndex | None:
         assert asked.labels is not None
         return labelled(index, *row_each(found, asked.labels, kept, episodes))
     return index
+
+
+def _episodes(found: Hdf5Set, kind: str, counts: dict[str, int]) -> tuple[Episodes, Int64]:
+    """The episodes of fields of so many rows, and the numbers of those that are not empty."""
+    word, _, name = kind.partition(":")
+    if word not in ("axis", "files"):
+        ends = _ends(found, word, name, max(counts.values()))
+        kept = np.flatnonzero(np.diff(ends, prepend=0))
+        return flat_episodes(ends, counts, kind, found.path), kept
+    if word == "axis":
+        leading = {one: _leading(found, one, word) for one in counts}
+        shapes = {n: (*found.rows(n).shape[:lead], 1)[:2] for n, lead in leading.items()}
+        episodes = along_axis(shapes, found.path)
+    else:
+        one_each = {one: np.array([count]) for one, count in counts.items()}
+        episodes, _ = episodes_of(one_each, kind, found.path)
+    return episodes, np.arange(episodes.ends.size)
 
 
 def _check_empty(found: Hdf5Set, names: Sequence[str]) -> None:

@@ -260,6 +260,11 @@ class Hdf5Set:
 
     # -- what was found --------------------------------------------------------------------
 
+    def facts(self, count: int, how: str) -> SetFacts:
+        """Facts of the file; ``how`` its samples are stored, in words."""
+        layout = f"{self.layout}, {how}" if self.layout else how
+        return SetFacts.of(self.file, "HDF5", layout, count)
+
     def index(
         self,
         storage: Storage,
@@ -282,13 +287,8 @@ class Hdf5Set:
         if labels is not None:
             in_file = self.fields.labels_path is None
             check_labels(labels.shape, field.spec, self.fields, self.path, in_file=in_file)
-        facts = SetFacts(
-            path=self.path,
-            container="HDF5",
-            layout=f"{self.layout}, {how}" if self.layout else how,
-            count=self.count(rows),
-            io=self.file.io,
-            size_on_disk=self.file.size,
+        facts = replace(
+            self.facts(self.count(rows), how),
             meta=None if self.meta is None else self.whole,
             classes=self._class_names(labels),
             fields=() if self.whole is None else self.whole.fields,

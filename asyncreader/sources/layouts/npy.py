@@ -51,16 +51,8 @@ def index_npy(file: OpenFile, fields: Request) -> SetIndex:
         storage, block = FileRows(start, shape, dtype, axis), default_block(size)
         if axis == 0:
             storage = Extents((start, size), size)
-    facts = SetFacts(
-        path=file.path,
-        container="NPY",
-        layout=NAME,
-        count=count,
-        io=file.io,
-        size_on_disk=file.size,
-    )
     field = FieldIndex(stored, storage, file.where, block=block)
-    index = SetIndex(facts, {fields.data: field})
+    index = SetIndex(SetFacts.of(file, "NPY", NAME, count), {fields.data: field})
     return index if volumes is None else of_volumes(index, volumes)
 
 

@@ -95,15 +95,20 @@ def _check_fields(path: str, fields: Request, meta: fmt.Meta) -> None:
             raise no_field(name, (*data, fmt.LABELS), path)
 
 
-def _packed(
-    path: str, file: OpenFile, tree: LmdbFile, named: dict[bytes, Tree], fields: Request
-) -> SetIndex:
+def _description(path: str, tree: LmdbFile, named: dict[bytes, Tree]) -> fmt.Meta:
     raw_meta = tree.find(named[fmt.META.encode()], fmt.META_KEY)
     if raw_meta is None:
         raise FormatError("its description is missing", path=path, hint=fmt.REPACK)
     whole = fmt.Meta.from_json(raw_meta.tobytes(), path)
     if tree.short():  # asyncreader writes sets to their last page
         raise tree.truncated()
+    return whole
+
+
+def _packed(
+    path: str, file: OpenFile, tree: LmdbFile, named: dict[bytes, Tree], fields: Request
+) -> SetIndex:
+    whole = _description(path, tree, named)
     _check_fields(path, fields, whole)
     other_field = None if fields.data == fmt.DATA else fields.data
     meta = whole if other_field is None else whole.field(other_field) or whole
@@ -129,17 +134,8 @@ def _packed(
     if file.io == "pread":  # copy the tables that are used later out of the mapping
         checksums = checksums.copy()
         labels = None if labels is None else labels.copy()
-    facts = SetFacts(
-        path=path,
-        container="LMDB",
-        layout="asyncreader, one value a sample",
-        count=whole.count,
-        io=file.io,
-        size_on_disk=file.size,
-        meta=whole,
-        classes=whole.classes,
-        fields=whole.fields,
-    )
+    facts = SetFacts.of(file, "LMDB", "asyncreader, one value a sample", whole.count)
+    facts = replace(facts, path=path, meta=whole, classes=whole.classes, fields=whole.fields)
     paths = named.get(fmt.table_of(other_field, fmt.PATHS).encode())
     even = not spec.encoded and not spec.ragged
     field = FieldIndex(
@@ -153,11 +149,11 @@ def _packed(
     )
     if spec.ragged:
         field = _runs(field, starts, sizes, meta, path)
+    found = SetIndex(facts, {fields.data: field}, labels)
     if meta.splits is None:
-        return SetIndex(facts, {fields.data: field}, labels)
+        return found
     rows = _table(tree, named, fmt.SPLITS, "<i8", meta, path)[:, 0]
-    splits = PackedSplits(meta.splits, kept(rows))
-    return SetIndex(facts, {fields.data: field}, labels, splits)
+    return replace(found, splits=PackedSplits(meta.splits, kept(rows)))
 
 
 def _runs(field: FieldIndex, starts: Int64, sizes: Array, meta: fmt.Meta, path: str) -> FieldIndex:

@@ -24,6 +24,7 @@ import numpy as np
 
 from ...array_types import Int64
 from ...errors import FormatError, ParamsError, SourceError, SourceNotFoundError, shown
+from ...late import obstore
 from ...system.futures import result_of
 from ...system.signals import after_this
 from ..urls import Location, without_secrets
@@ -119,9 +120,8 @@ class _Loop:
             self.loop.stop()
 
         asyncio.run_coroutine_threadsafe(end(), self.loop)
-        if (
-            thread is not threading.current_thread()
-        ):  # garbage collected in that thread: it ends after this
+        # garbage collected in that thread it ends after this
+        if thread is not threading.current_thread():
             thread.join(2.0)
             self._thread = None if not thread.is_alive() else thread
 
@@ -228,8 +228,6 @@ class Objects:
 
         async def page() -> Any:
             nonlocal stream
-            import obstore
-
             if stream is None:
                 if not ordered:
                     raise SourceError(
@@ -272,8 +270,6 @@ class Objects:
         return self._wait(all_of_them(), folder)
 
     async def _version(self, location: Location) -> Version:
-        import obstore
-
         return Version.of(await self._ask(lambda: obstore.head_async(self._store, location.key)))
 
     def begin_whole(self, location: Location) -> Callable[[], tuple[memoryview, Version]]:
@@ -282,8 +278,6 @@ class Objects:
         return self._begin(self._whole(location), location)
 
     async def _whole(self, location: Location) -> tuple[memoryview, Version]:
-        import obstore
-
         async def ask() -> tuple[memoryview, Version]:
             answer = await obstore.get_async(self._store, location.key)
             version = Version.of(answer.meta)
@@ -317,8 +311,6 @@ class Objects:
         return list(await asyncio.gather(*(self._range(location, *each) for each in ranges)))
 
     async def _range(self, location: Location, start: int, stop: int) -> memoryview:
-        import obstore
-
         got = memoryview(
             await self._ask(
                 lambda: obstore.get_range_async(self._store, location.key, start=start, end=stop)

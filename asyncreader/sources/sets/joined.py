@@ -150,11 +150,9 @@ class JoinedSource:
         self.spec = index.spec
         assert facts.ends is not None
         self._ends = facts.ends
+        self._joined = joined
         self._files = None if isinstance(joined.files, tuple) else joined.files
-        self._request = joined.request
         self._held = tuple(held)
-        self._stated = joined.stated
-        self._own_numbers = joined.own_numbers
         self._window = 0
         self._in_memory: tuple[RowsInMemory, ...] = ()
         self._all_open: tuple[OpenSet, ...] = ()
@@ -167,8 +165,7 @@ class JoinedSource:
         self._patches = [one for one in (f.first for f in held) if isinstance(one, ChunkPatches)]
         if self._patches:
             ChunkPatches.remember(self._patches)
-        in_files = joined.labels
-        self.labels: Any = None if in_files is None else JoinedLabels(self, *in_files)
+        self.labels: Any = None if joined.labels is None else JoinedLabels(self, *joined.labels)
         self.splits: Mapping[str, Int64] = {}
         if self._files is not None and facts.meta is not None and facts.meta.splits:
             self.splits = PackedSplits(facts.meta.splits, JoinedSplitRows(self))
@@ -181,7 +178,7 @@ class JoinedSource:
         file = self._kept.open(number)
         if file is None:
             with self._numbering(number):
-                file = self._files.open(number, self._request)
+                file = self._files.open(number, self._joined.request)
             with closed_on_error([file]):
                 self.check(file, number)
             if self._files.stay:
@@ -202,7 +199,7 @@ class JoinedSource:
         try:
             yield
         except AsyncReaderError as exc:
-            exc.shift_record(0 if self._own_numbers else self._start(number))
+            exc.shift_record(0 if self._joined.own_numbers else self._start(number))
             raise
 
     def open_each(self) -> None:
@@ -223,7 +220,7 @@ class JoinedSource:
                     digests.get(table),
                     None if of is None else f"{of[number]:016x}",
                 )
-                for table, of in self._stated.items()
+                for table, of in self._joined.stated.items()
             ),
             ("list of class names", *_beginning(facts.classes, self.facts.classes)),
             ("list of splits", *_beginning(_splits_of(facts), _splits_of(self.facts))),
@@ -294,7 +291,7 @@ class JoinedSource:
         number = int(np.searchsorted(self._ends, record, side="right"))
         with self.file(number) as file:
             located = file.first.located(error, record - self._start(number))
-        if not self._own_numbers:
+        if not self._joined.own_numbers:
             located.index = record
         return located
 

@@ -100,20 +100,17 @@ def _join(files: Sequence[OpenSet], own_rows: Int64 | None) -> FieldIndex:
     """One field of all files; ``own_rows``: see :func:`_own_rows`."""
     first = files[0].index.first
     checked = {file.index.first.checked for file in files}
-    return FieldIndex(
-        replace(
-            first.spec,
-            shape=first.spec.shape if len({file.spec.shape for file in files}) == 1 else None,
-            narrow=all(file.spec.narrow for file in files),
-        ),
-        Joined(tuple(file.index for file in files), ends=own_rows),
-        block=first.block,
-        chunk=first.chunk,
-        compression=first.compression,
+    alike = len({file.spec.shape for file in files}) == 1
+    shape, narrow = first.spec.shape if alike else None, all(file.spec.narrow for file in files)
+    return replace(
+        first,
+        spec=replace(first.spec, shape=shape, narrow=narrow),
+        storage=Joined(tuple(file.index for file in files), ends=own_rows),
+        where=None,
+        checksums=None,
+        names=None,
+        path=None,
         checked=checked.pop() if len(checked) == 1 else "some",
-        stored_as=first.stored_as,
-        columns=first.columns,
-        memory=first.memory,
         offsets=joined_offsets(file.index.first.offsets for file in files),
     )
 

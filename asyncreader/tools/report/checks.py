@@ -40,12 +40,14 @@ def checks_of(
         found.append(Check("ok", "Checksums", f"{part} match their checksums{rest}"))
     if facts.bad_count:
         words = f"{facts.bad_count:,} of {among} cannot be shown"
-        found.append(Check("bad", "Images", words, "bad"))
+        found.append(Check("bad", "Samples" if facts.shape else "Images", words, "bad"))
     else:
         words = "decoded" if source.spec.encoded else "read"
-        found.append(Check("ok", "Images", f"{part} {words}"))
+        found.append(Check("ok", "Samples" if facts.shape else "Images", f"{part} {words}"))
     found.append(_copies(facts))
-    if facts.flat_count:
+    if facts.shape:  # numbers have no colours
+        pass
+    elif facts.flat_count:
         words = f"{facts.flat_count:,} of {among} show (almost) one colour only"
         found.append(Check("look", "Content", words, "flat"))
     elif not good:

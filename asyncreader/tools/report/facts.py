@@ -97,6 +97,10 @@ class Facts:
     bad_count: int
     notes: tuple[str, ...]
     checks: tuple[Check, ...] = field(default=())
+    shape: str = ""
+    """The shape of samples that are no images."""
+    lengths: Int64 = field(default_factory=lambda: np.empty(0, np.int64))
+    """The rows of each good sample that was looked at, where samples differ in length."""
 
     @property
     def sizes(self) -> list[tuple[tuple[int, int], int]]:
@@ -133,6 +137,7 @@ class Facts:
             "sizes": [
                 {"height": h, "width": w, "samples": samples} for (h, w), samples in self.sizes
             ],
+            "lengths": _spread(self.lengths),
             "bytes": _spread(self.bytes_each),
             "compared": self.compared,
             "extra_copies": self.extra_copies,

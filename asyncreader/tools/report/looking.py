@@ -7,6 +7,7 @@ samples that are looked at, which are all of them up to the limit, else a random
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -19,7 +20,7 @@ import numpy as np
 
 from ...array_types import Array, Bools, Int64, UInt8, UInt64
 from ...dataset import Dataset, look_into
-from ...errors import ChecksumError, ParamsError, SampleError
+from ...errors import ChecksumError, FormatError, ParamsError, SampleError
 from ...params import parse_params
 from ...sources import Inspector
 from ...sources.subset import split_counts
@@ -29,7 +30,8 @@ from ...text import counts_in_words
 from ...verify import check_paths
 from ..label_stats import LabelCount, class_of, count_labels, in_words, single
 from ..pictures import Thumb, thumb_of
-from ..thumbnails import Looker, scale_for, to_rgb
+from ..preview_arrays import ArrayDrawing
+from ..thumbnails import PROBE, Look, Looker, Scale, scale_for, to_rgb
 from .checks import checks_of
 from .facts import LISTED, MEMBERS, Copies, Facts, Group, Row
 
@@ -37,6 +39,9 @@ from .facts import LISTED, MEMBERS, Copies, Facts, Group, Row
 THUMBS: Final = 1000
 OF_A_CLASS: Final = 12
 WITHOUT_CLASSES: Final = 60
+
+#: The longest side of a drawing of numbers, in pixels.
+WIDEST: Final = 600
 
 #: Above this many samples, labels are grouped and checksums compared for a random part only.
 IN_FULL: Final = 10_000_000
@@ -62,8 +67,9 @@ def gather(
     """Find out what the page says of the set that ``params`` (as for AsyncReader) name.
 
     At most ``limit`` samples are looked at, those whose thumbnails are shown included; which, is
-    drawn by ``seed``. Bad samples are facts, not errors. Raises ParamsError, SourceNotFoundError,
-    or FormatError where the set cannot be opened or holds no pictures.
+    drawn by ``seed``. Bad samples are facts, not errors. Samples that are no pictures are drawn as
+    on a sheet: see preview_arrays.py. Raises ParamsError, SourceNotFoundError, or FormatError where
+    the set cannot be opened or its samples are single numbers.
     """
     p = parse_params(params, {})
     path = p.given_path
@@ -110,30 +116,61 @@ class _Equal(NamedTuple):
     """Groups with several labels."""
 
 
+class _ArrayLooker(ArrayDrawing):
+    """Looks at samples of a dataset by number, and draws each as what it is; in one thread."""
+
+    def settle(self, numbers: Int64) -> list[str]:
+        """Find the scale of all drawings, by at most 64 samples; what is to be said of them."""
+        for number in numbers[:: max(1, len(numbers) // PROBE)].tolist():
+            with contextlib.suppress(SampleError):
+                self.add(self.values(number))
+        return self.draw()[1]
+
+    def look(self, number: int, side: int) -> Look:
+        """Sample ``number``, drawn; its height is its length. SampleError if it is bad."""
+        values = self.values(number)
+        self.add(values)
+        (picture,), _ = self.draw()
+        stored = b"".join(value.tobytes() for value in values)
+        length = len(values[0]) if values[0].ndim else 1
+        return Look(number, picture, length, 1, len(stored), stored)
+
+
 class _Gathering:
     def __init__(self, ds: Dataset, limit: int, seed: int) -> None:
         self.dataset, self.source = ds, ds.source
         source = self.source
         self.inspector = Inspector(source.first)
-        self.looker = Looker(source.first)
+        self.looker: Looker | _ArrayLooker
+        try:
+            self.looker = Looker(source.first)
+        except FormatError:  # no images
+            self.looker = _ArrayLooker(source, ds.params)
+        self.arrays = isinstance(self.looker, _ArrayLooker)
+        self.checked = bool(source.checked)
         self.rng = np.random.default_rng(seed)
         facts = source.facts
         self.count, self.names = facts.count, facts.classes
+        # of shards they are read now, all of them
+        labels: Any = ds.labels if self.arrays else source.labels
+        if self.arrays and (source.windows is not None or source.patches is not None):
+            self.count, self.checked = len(ds), False  # several samples have bytes in common
+        if isinstance(labels, tuple):  # the first of several
+            labels = labels[0]
+        self.labels = None if labels is None else np.asarray(labels)
+        if self.labels is not None and self.labels.dtype.names is not None:
+            self.labels = self.labels[self.labels.dtype.names[0]]
         self.sample = np.arange(self.count)
         if self.count > limit:
             self.sample = np.sort(self.rng.choice(self.count, limit, replace=False))
-        # of shards they are read now, all of them
-        self.labels = None if source.labels is None else np.asarray(source.labels)
-        if self.labels is not None and self.labels.dtype.names is not None:  # the first of several
-            self.labels = self.labels[self.labels.dtype.names[0]]
         self.counts = count_labels(self.labels, self.names)
         # half of what may be looked at stays drawn from all samples alike
         most = THUMBS if self.count <= limit else min(THUMBS, max(1, limit // 2))
         self.shown = self._choose_shown(most)
         chosen = [record for records in self.shown for record in records]
-        self.side = 128 if len(chosen) <= 300 else 96
+        self.side = WIDEST if self.arrays else 128 if len(chosen) <= 300 else 96
         self.equal: _Equal | None = None  # without recorded checksums known after the pass
-        if source.checked and self.count <= IN_FULL:
+        if self.checked and self.count <= IN_FULL:
             self.equal = self._find_equal(np.arange(self.count), self._recorded())
             firsts = [int(group[0]) for group in self.equal.listed]
             chosen += firsts[: max(0, limit - len(chosen)) // 2]
@@ -141,11 +178,18 @@ class _Gathering:
         others = self.sample[~np.isin(self.sample, chosen)]
         others = self.rng.permutation(others)[: max(0, limit - len(self.wanted))]
         self.records = np.union1d(others, np.array(chosen, np.int64))
-        self.scale = scale_for(self.looker, self._stored(self.records), self.side)
+        self.scale, self.notes = Scale(), list[str]()
+        if isinstance(self.looker, Looker):
+            self.scale = scale_for(self.looker, self._stored(self.records), self.side)
+            self.notes = self.scale.notes
+        else:
+            self.notes = self.looker.settle(self.records)
 
     def _stored(self, records: Sequence[int] | Int64) -> list[int]:
         """The first field's own records, of which an episode may have one more than of others."""
-        found: list[int] = self.source.records(np.asarray(records, np.int64)).tolist()
+        rows = np.asarray(records, np.int64)
+        rows = self.dataset.records(rows) if self.arrays else rows
+        found: list[int] = self.source.records(rows).tolist()
         return found
 
     def _choose_shown(self, most: int) -> list[list[int]]:
@@ -176,6 +220,7 @@ class _Gathering:
         records = self.records.tolist()
         runs = [records[at : at + _RUN] for at in range(0, len(records), _RUN)]
         stop = threading.Event()
+        jobs = 1 if self.arrays else jobs  # of which the time is Python's
         with ThreadPoolExecutor(jobs, thread_name_prefix="asyncreader-report") as pool:
             try:
                 look = partial(self._look_at, stop=stop)
@@ -205,17 +250,22 @@ class _Gathering:
             if stop.is_set():
                 break
             try:
-                look = self.looker.look(stored, self.side)
+                look = self.looker.look(record if self.arrays else stored, self.side)
             except SampleError as exc:
                 found.append((record, exc))
                 continue
             pixels = to_rgb(look.pixels, self.scale)
-            spread = spread_of(pixels)
+            spread = math.inf if self.arrays else spread_of(pixels)
             needed = record in self.wanted or spread < FLAT
-            thumb = thumb_of(record, pixels, self.side) if needed else None
-            checksum = 0 if self.source.checked else look.checksum
+            thumb = self._thumb_of(record, pixels) if needed else None
+            checksum = 0 if self.checked else look.checksum
             found.append(_Seen(record, look.height, look.width, look.size, spread, checksum, thumb))
         return found
+
+    def _thumb_of(self, record: int, pixels: UInt8) -> Thumb:
+        """A drawing of numbers keeps its size."""
+        side = min(self.side, max(pixels.shape[:2])) if self.arrays else self.side
+        return thumb_of(record, pixels, side)
 
     def _facts(self, seen: list[_Seen], bad: list[Row], bad_count: int, wrong_bytes: int) -> Facts:
         source, of_set, spec = self.source, self.source.facts, self.source.spec
@@ -228,8 +278,9 @@ class _Gathering:
             groups.append(Group(count, tuple(map(self._captioned, found))))
         flat = [entry for entry in seen if entry.spread < FLAT]
         equal = self.equal or self._equal_of(seen)
-        channels = spec.image_shape()[2] if spec.axes is not None else 1
-        notes = list(self.scale.notes)
+        images = not self.arrays and spec.axes is not None
+        channels = spec.image_shape()[2] if images else 1
+        notes = list(self.notes)
         if channels == 2 or channels > 3:
             notes.append(f"of {channels} channels the first {1 if channels == 2 else 3} are shown")
         if source.splits:
@@ -251,8 +302,9 @@ class _Gathering:
             groups=tuple(groups),
             classed=self.counts is not None,
             label_values=self._label_values(),
-            heights=np.array([entry.height for entry in seen], np.int64),
-            widths=np.array([entry.width for entry in seen], np.int64),
+            heights=np.array([entry.height for entry in seen if not self.arrays], np.int64),
+            widths=np.array([entry.width for entry in seen if not self.arrays], np.int64),
+            **self._of_arrays(seen),
             bytes_each=np.array([entry.size for entry in seen], np.int64),
             copies=tuple(self._copies(group, thumbs) for group in equal.listed),
             extra_copies=equal.extra,
@@ -271,6 +323,16 @@ class _Gathering:
         paths = check_paths(source, source.names[0]) if whole else None
         checks = checks_of(facts, source, wrong_bytes, paths)
         return replace(facts, checks=checks)
+
+    def _of_arrays(self, seen: list[_Seen]) -> dict[str, Any]:
+        """The shape of samples that are no images, and their lengths, where these differ."""
+        if isinstance(self.looker, Looker):
+            return {}
+        shape: Sequence[object] = next(iter(self.looker.dataset.fields.values())).shape or ()
+        lengths = [entry.height for entry in seen] if self.looker.differ else []
+        shape = ("any length", *shape[1:]) if self.looker.differ else shape
+        words = " x ".join(map(str, shape)) or "one number"
+        return {"shape": words, "lengths": np.array(lengths, np.int64)}
 
     # -- its parts -------------------------------------------------------------------------
 
@@ -301,7 +363,7 @@ class _Gathering:
         """Equal samples among those that were looked at."""
         records = np.array([entry.record for entry in seen], np.int64)
         sums = np.array([entry.checksum for entry in seen], np.uint64)
-        if self.source.checked:
+        if self.checked:
             rows = [self.inspector.checksums(n, n + 1) for n in records.tolist()]
             sums = np.concatenate([sums[:0], *(row for row in rows if row is not None)])
         return self._find_equal(records, sums)
@@ -349,8 +411,8 @@ class _Gathering:
 
     def _thumb(self, record: int) -> Thumb | None:
         with contextlib.suppress(SampleError):
-            pixels = self.looker.look(self._stored([record])[0], self.side).pixels
-            return thumb_of(record, to_rgb(pixels, self.scale), self.side)
+            look = self.looker.look(record if self.arrays else self._stored([record])[0], self.side)
+            return self._thumb_of(record, to_rgb(look.pixels, self.scale))
         return None
 
     def _row(self, record: int, why: str, thumb: Thumb | None = None) -> Row:

@@ -54,7 +54,8 @@ def page(facts: Facts) -> str:
             tiles=_tiles(facts),
             classes=[(g.tally.samples, g.tally.label, g.tally) for g in facts.groups[:CLASS_ROWS]],
             labels=[(name, histogram(v, "value", sizes=False)) for name, v in facts.label_values],
-            few=sum(bool(group.thumbs) for group in facts.groups) > 1
+            few=not facts.shape
+            and sum(bool(group.thumbs) for group in facts.groups) > 1
             and max(len(group.thumbs) for group in facts.groups) <= 2,
             without=sum(not group.thumbs and group.tally.samples > 0 for group in facts.groups),
             charts=_charts(facts),
@@ -101,7 +102,7 @@ def _tiles(facts: Facts) -> list[tuple[str, str]]:
     return [
         ("Samples", f"{facts.count:,}"),
         ("Classes", f"{len(facts.groups):,}" if facts.classed else "none"),
-        ("Image size", size),
+        ("Shape", facts.shape) if facts.shape else ("Image size", size),
         ("Bytes a sample", in_bytes(each)),
         ("On disk", in_bytes(facts.size_on_disk)),
     ]
@@ -113,6 +114,8 @@ def _charts(facts: Facts) -> list[tuple[str, Histogram]]:
         shorter = np.minimum(facts.widths, facts.heights)
         charts.append(("Shorter side", histogram(shorter, "pixels")))
         charts.append(("Longer side", histogram(np.maximum(facts.widths, facts.heights), "pixels")))
+    if facts.lengths.size:
+        charts.append(("Length", histogram(facts.lengths, "rows")))
     if np.unique(facts.bytes_each).size > 1:
         charts.append(("Bytes a sample", histogram(facts.bytes_each, "bytes")))
     return charts

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from converter_corpus import image, saved
 
+from converters.inputs import listing
 from converters.inputs.listing import Listing
+from converters.options import Options
 
 PNG = saved(image(6, 6), "PNG")
 
@@ -59,3 +62,13 @@ def make_bad(root: Path, outside: Path) -> dict[str, str]:
         "c/up": "a link loop",
         "outside": "a link out of the folder",
     }
+
+
+def scan(
+    root: str,
+    exclude: str | None = None,
+    classes: tuple[str, ...] | None = None,
+    **options: Any,
+) -> Listing:
+    """What a folder is listed as, with such options of ``convert``."""
+    return listing.scan(Options(root, "", (root,), **options), exclude, classes)
