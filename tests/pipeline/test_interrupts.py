@@ -12,12 +12,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import h5py
 import numpy as np
 import pytest
 from ctrl_c import elsewhere, moments
 from observed import HANG, until, waits
 from project import FILES, tree_of
 
+import asyncreader
 from asyncreader.faces import GeneratorEnqueuer, OrderedEnqueuer, ParaLoad
 from asyncreader.pipeline.ring import SlotState
 from asyncreader.pipeline.slots import Slot, SlotLayout, SlotRing
@@ -212,6 +214,29 @@ def test_paraload_at_every_moment(what: str) -> None:
 def making_conditions() -> list[Path]:
     """The files that make a Condition."""
     return [path for path in FILES if "Condition(" in path.read_text(encoding="utf-8")]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("chunk", [(4, 10), (4, 5)])
+def test_chunks_at_every_moment(chunk: tuple[int, int], tmp_path: Path) -> None:
+    """Ctrl-C at any moment of a read of a dataset: no chunk stays pinned, and none is waited for
+    that nobody decodes."""
+    with h5py.File(tmp_path / "x.h5", "w") as file:
+        rows = np.arange(240.0).reshape(24, 10)
+        file.create_dataset("x", data=rows, chunks=chunk, compression="gzip")
+    with asyncreader.open(tmp_path / "x.h5", data_field="x", nthread=1) as ds:
+        cache = ds.source.first.cache  # type: ignore[attr-defined]
+        asked = [0, 5, 9, 1, 22]
+
+        def case() -> Iterator[Callable[[], Any]]:
+            cache.release()
+            _ = ds[[1]]  # of the chunks one is there
+            yield lambda: ds[asked]
+            assert not cache._pins[1:].any()
+            assert not cache._busy
+            np.testing.assert_array_equal(elsewhere(lambda: ds[asked]), rows[asked])
+
+        moments(case)
 
 
 def test_conditions_have_locks_that_ctrl_c_leaves_whole() -> None:

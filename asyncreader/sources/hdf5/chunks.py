@@ -20,6 +20,7 @@ from ...pixels import kernels, twins
 from ...pixels.rows import RowWriter, Writer
 from ...stats import Meter
 from ...system.memory import SCRATCH, address_of
+from ...system.signals import after_this
 from ..base import BaseSource, FieldIndex, SetFacts, Source
 from ..bytestore import ByteFile, ByteStore, MemoryStore
 from .chunk_cache import Chunk, ChunkCache, Decode
@@ -270,24 +271,24 @@ def decode_each(
     together = max(1, min(TOGETHER, DECODED_AT_ONCE // cache.chunk_bytes))
     try:
         while todo and not writer.stopped:
-            some = [todo.popleft() for _ in range(min(together, len(todo)))]
-            found = cache.get_some([number for _, number in some], decode, alone=not held)
-            pairs = list(zip(some, found, strict=True))
-            # all that is pinned first: fail() may raise
-            held += [(i, one) for (i, _), one in pairs if isinstance(one, Chunk)]
-            todo += [pair for pair, one in pairs if one is None]
-            for (i, _), one in pairs:
-                if isinstance(one, DecodeError):
-                    fail(i, one)
-            passed = passed + len(some) if found.count(None) == len(some) else 0
-            if len(held) >= TOGETHER or (held and (held[-1][1].entry == 0 or passed >= len(todo))):
-                hand_on()
+            with after_this():  # else Ctrl-C could leave chunks pinned, or being decoded, for good
+                some = [todo.popleft() for _ in range(min(together, len(todo)))]
+                found = cache.get_some([number for _, number in some], decode, alone=not held)
+                pairs = list(zip(some, found, strict=True))
+                # all that is pinned first: fail() may raise
+                held += [(i, one) for (i, _), one in pairs if isinstance(one, Chunk)]
+                todo += [pair for pair, one in pairs if one is None]
+                for (i, _), one in pairs:
+                    if isinstance(one, DecodeError):
+                        fail(i, one)
+                passed = passed + len(some) if found.count(None) == len(some) else 0
+                last = len(held) >= TOGETHER or passed >= len(todo)
+                if held and (last or held[-1][1].entry == 0):
+                    hand_on()
             if passed and passed >= len(todo):
                 with decoding(writer.meter):  # which another thread does
                     cache.wait(todo[0][1])
                 passed = 0
-        if held:
-            hand_on()
     finally:
         unpin()
 
@@ -429,15 +430,27 @@ class ChunkSource(BaseSource):
         targets = address_of(out) + np.arange(inside.size) * cuts.far[0]
         rows, near, far = inside * cuts.near[0], cuts.near[1:], cuts.far[1:]
         for number, place, extent in zip(numbers, cuts.places, cuts.extents[:, 1:], strict=True):
-            while (found := self.cache.get(number, decode, alone=True)) is None:
+            extents = np.tile(extent, (rows.size, 1))
+
+            def copy(address: int, places: Int64 = targets + place, box: Int64 = extents) -> None:
+                kernels.copy_boxes(rows + address, places, box, near, far, size)
+
+            while not self._handed(number, decode, copy):
                 with decoding(meter):  # which another thread does
                     self.cache.wait(number)
+        return out
+
+    def _handed(self, number: int, decode: Decode, copy: Callable[[int], None]) -> bool:
+        """Whether ``copy`` got the address of a chunk; not while another thread decodes it."""
+        with after_this():
+            found = self.cache.get(number, decode, alone=True)
+            if found is None:
+                return False
             try:
-                extents = np.tile(extent, (rows.size, 1))
-                kernels.copy_boxes(rows + found.address, targets + place, extents, near, far, size)
+                copy(found.address)
             finally:
                 self.cache.unpin([found.entry])
-        return out
+        return True
 
     def read_into(self, writer: Writer) -> None:
         in_place = writer.in_place
@@ -450,15 +463,19 @@ class ChunkSource(BaseSource):
         chunks, inside = self._places(writer.job.records)
         size = self._pieces.nbytes // self._pieces.rows
         chunks, inside = chunks + self._number, inside * size
-        entries, addresses = self.cache.pin(chunks)
-        there = entries != 0
-        try:
-            if there.all():
-                self._give(writer, addresses + inside)
-                return
-            self._give(writer, (addresses + inside)[there], np.flatnonzero(there))
-        finally:
-            self.cache.unpin(entries)
+        with after_this():
+            entries, addresses = self.cache.pin(chunks)
+            there = entries != 0
+            every = bool(there.all())
+            try:
+                if every:
+                    self._give(writer, addresses + inside)
+                else:
+                    self._give(writer, (addresses + inside)[there], np.flatnonzero(there))
+            finally:
+                self.cache.unpin(entries)
+        if every:
+            return
         self._read_missing(chunks, inside, np.flatnonzero(~there), writer)
 
     def _give(self, writer: Writer, addresses: Int64, places: Int64 | None = None) -> None:
