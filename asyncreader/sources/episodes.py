@@ -111,7 +111,10 @@ def ends_of_flags(flags: list[Array], rows: int) -> Int64:
     for begin in range(0, rows, _AT_ONCE):
         true = np.zeros(min(_AT_ONCE, rows - begin), np.bool_)
         for flag in flags:
-            true |= np.asarray(flag[begin : begin + _AT_ONCE]) != 0
+            part = np.asarray(flag[begin : begin + _AT_ONCE])
+            if part.dtype.kind == "f" and np.isnan(part).any():
+                raise FormatError("a flag of an episode is not a number", found="nan")
+            true |= part != 0
         found.append(np.flatnonzero(true) + begin + 1)
     ends: Int64 = np.concatenate(found).astype(np.int64)
     return ends if ends.size and ends[-1] == rows else np.append(ends, rows)

@@ -844,6 +844,19 @@ def _unwritten(file: h5py.File) -> None:
     file.create_dataset("data/demo_2/b", (4, 3), "f4")
 
 
+@pytest.mark.parametrize("kind", ["ids", "flags"])
+def test_ids_and_flags_that_are_not_a_number(tmp_path: Path, kind: str) -> None:
+    """An id or a flag that is NaN says nothing of an episode: an error, in files and arrays."""
+    given = {"x": np.arange(6), "t": np.array([0, 0, np.nan, 0, 0, 1], np.float32)}
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        for name, values in given.items():
+            file[name] = values
+    rest = {"data_field": ["x"], "episodes": f"{kind}:t", "window": 2}
+    for params in ({"path": tmp_path / "a.h5", "labels_field": None}, {"data": given}):
+        with pytest.raises(FormatError, match="is not a number; found nan"):
+            AsyncReader(params, **rest)
+
+
 @pytest.mark.parametrize(
     ("change", "says"),
     [
