@@ -106,8 +106,8 @@ def run_bench(
     Each is measured for ``seconds`` in all, in ROUNDS turns of at least one batch, each after a
     warm-up in which every slot is filled once. Each turn is a new reader, so with
     ``verify="first"`` it checks checksums as a first epoch does; ``index``: of the set, which is
-    otherwise opened here, see :func:`index_again`. ``last_batch`` is "wrap" unless given, so that small sets do
-    too. ``progress(done, total)`` counts turns. Raises what AsyncReader raises.
+    otherwise opened here, see :func:`index_again`. ``last_batch`` is "wrap" unless given, so that
+    small sets do too. ``progress(done, total)`` counts turns. Raises what AsyncReader raises.
     """
     if not nthreads or not seconds > 0 or not consumer_seconds >= 0:
         raise ParamsError("nothing to measure", found=f"nthreads {nthreads}, {seconds} s")
