@@ -1031,7 +1031,7 @@ def test_bench_refuses_what_cannot_be(packed: Path) -> None:
         (["bench", "--threads", "4"], None),
         (["bench", "--nthreads", "4"], "Did you mean '--nthread'?"),
         (["convert", "--qualit", "4"], "Did you mean '--quality'?"),
-        (["bench", "-p", "rotate=10"], "write postprocess=f"),
+        (["bench", "-p", "rotate=10"], "write augment=[("),
         (["bench", "-p", "mode=eval"], "write path="),
         (["info", "-p", "xyzzy=1"], "docs/parameters.md"),
     ],
