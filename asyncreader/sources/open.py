@@ -284,7 +284,7 @@ def _open_named(name: str, fields: Request, io: str, expect: str | None) -> Iter
     found = sniff(name, io)
     if expect not in (None, found.container):
         found.close()
-    _expect(expect, found.container, name)
+        _expect(expect, found.container, name)
     if found.manifest is not None and fields.cut is not None:
         yield from volumes_of_shards(*found.manifest, fields, io=io)
     elif found.manifest is not None:
