@@ -351,7 +351,7 @@ def _labels_in_words(labels: dict[str, Any], classes: list[str] | None) -> str:
     words += "some not finite" if None in ends else f"{ends[0]:.6g} to {ends[1]:.6g}"
     if classes:
         return f"{words}, {some(len(classes), 'class')}"
-    return words if counts is None else f"{words}, {len(counts):,} different"
+    return words if counts is None else f"{words}, {some(len(counts), 'different value')}"
 
 
 def _restarts_in_words(found: dict[str, int] | None) -> str | None:

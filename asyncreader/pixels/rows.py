@@ -222,6 +222,9 @@ class RowWriter:
         self.meter = meter
         self.errors: list[RowError] = [] if errors is None else errors
         self._first = self._named_from = first
+        #: of values the samples that they belong to, and those samples that are known to be bad
+        self._samples: Int64 | None = None
+        self._bad: set[int] = set()
         self._drawn = False
         self._crops: Array | None = None
         self._flips: UInt8 | None = None
@@ -258,7 +261,12 @@ class RowWriter:
         self.errors.append(RowError(int(self.job.rows[i]), error))
 
     def fail_all(self, which: Int64, error: DecodeError) -> None:
-        """The samples ``which`` are bad for one reason; each gets an error of its own."""
+        """The samples ``which`` are bad for one reason; each gets an error of its own, but of the
+        values of one sample the first: to name it may take opening the file."""
+        if self._samples is not None:
+            of, first = np.unique(self._samples[which], return_index=True)
+            which = which[first[[one not in self._bad for one in of.tolist()]]]
+            self._bad.update(of.tolist())
         for i in which.tolist():
             own = DecodeError(error.what, **error.fields())
             own.__cause__ = error.__cause__
@@ -431,7 +439,9 @@ class RowWriter:
             writer, found = self._part(~check), found.pick(~check)
         bad: list[RowError] = []
         for _, records, rows in found.pieces(writer.job.rows, most):
-            yield self._of_values(origin, records, rows, fill, self._flat(fill), bad)
+            part = self._of_values(origin, records, rows, fill, self._flat(fill), bad)
+            part._samples = rows // most
+            yield part
         # one error for each sample
         each = {one.row // most: RowError(one.row // most, one.error) for one in bad}
         self.errors += each.values()
@@ -469,12 +479,14 @@ class RowWriter:
         for counts, records, _ in Stretches(starts, lengths).pieces(job.rows, 0):
             held = np.empty(stored.allocate_shape(records.size), stored.dtype)
             lines, bad = np.arange(records.size), list[RowError]()
-            yield self._of_values(origin, records, lines, stored, held, bad)
+            of = np.repeat(np.arange(starts.size), counts)
+            part = self._of_values(origin, records, lines, stored, held, bad)
+            part._samples = of
+            yield part
             ends = np.cumsum(counts) * size
             data = held.reshape(-1).view(np.uint8)
             for i in np.flatnonzero(counts).tolist():
                 states[i].update(data[ends[i] - counts[i] * size : ends[i]].data)
-            of = np.repeat(np.arange(starts.size), counts)
             for one in bad:
                 i = of[one.row]
                 if check[i]:

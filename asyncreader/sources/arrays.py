@@ -92,14 +92,17 @@ class ArraySource(BaseSource):
             )
         row, stored = np.asarray(row), self.spec
         same = row.dtype.newbyteorder("=") == stored.dtype.newbyteorder("=")
-        if row.shape != stored.shape or not (same or stored.dtype.names):
+        if row.shape != tuple(self._array.shape[1:]) or not (same or stored.dtype.names):
             raise ParamsError(
                 "a row of an array is another than its shape and dtype say",
                 index=record,
                 found=f"{row.dtype} of shape {row.shape}",
-                expected=f"{stored.dtype} of shape {stored.shape}",
+                expected=f"{stored.dtype} of shape {tuple(self._array.shape[1:])}",
             )
-        # a single number, taken out of an array, is one of the machine's byte order
+        # a single number, taken out of an array, is one of the machine's byte order; an image
+        # without an axis of channels is stored as one of one channel
+        assert stored.shape is not None
+        row = row.reshape(stored.shape)
         return row if stored.dtype.names else row.astype(stored.dtype, copy=False)
 
     def read_into(self, writer: Writer) -> None:

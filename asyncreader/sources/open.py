@@ -282,8 +282,9 @@ def _open_named(name: str, fields: Request, io: str, expect: str | None) -> Iter
         _expect(expect, remote.facts.container, name)
         return
     found = sniff(name, io)
-    with closed_on_error([found]):
-        _expect(expect, found.container, name)
+    if expect not in (None, found.container):
+        found.close()
+    _expect(expect, found.container, name)
     if found.manifest is not None and fields.cut is not None:
         yield from volumes_of_shards(*found.manifest, fields, io=io)
     elif found.manifest is not None:
@@ -307,10 +308,10 @@ def _expect(expect: str | None, found: str, path: str) -> None:
 
 def _open_sniffed(found: Sniffed, file: OpenFile, fields: Request) -> OpenSet:
     if found.container == "LMDB":
-        return open_file(file, lambda file: index_lmdb(found.path, file, fields))
+        return open_file(file, partial(index_lmdb, found.path, fields=fields))
     if found.container == "NPY":
-        return open_file(file, lambda file: index_npy(file, fields))
-    return open_file(file, lambda file: index_hdf5(file, fields))
+        return open_file(file, partial(index_npy, fields=fields))
+    return open_file(file, partial(index_hdf5, fields=fields))
 
 
 def _check_family(names: Sequence[str]) -> None:

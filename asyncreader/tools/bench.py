@@ -21,6 +21,7 @@ from ..pipeline import build
 from ..pipeline.slots import arrays_of
 from ..reader import AsyncReader
 from ..sources import OpenSet, SetIndex
+from ..sources.urls import is_url
 
 #: Turns of each thread count: with three, the median ignores one that was disturbed.
 ROUNDS = 3
@@ -105,15 +106,15 @@ def run_bench(
     Each is measured for ``seconds`` in all, in ROUNDS turns of at least one batch, each after a
     warm-up in which every slot is filled once. Each turn is a new reader, so with
     ``verify="first"`` it checks checksums as a first epoch does; ``index``: of the set, which is
-    otherwise opened for all of them. ``last_batch`` is "wrap" unless given, so that small sets do
-    too. ``progress(done, total)`` counts turns. Raises what AsyncReader raises.
+    otherwise opened here, see :func:`index_again`. ``last_batch`` is "wrap" unless given, so that
+    small sets do too. ``progress(done, total)`` counts turns. Raises what AsyncReader raises.
     """
     if not nthreads or not seconds > 0 or not consumer_seconds >= 0:
         raise ParamsError("nothing to measure", found=f"nthreads {nthreads}, {seconds} s")
     params = {"last_batch": "wrap", "world_size": 1, **given_params(params, {})}
     if index is None:
         with open_set(params) as source:
-            index = source.index
+            index = index_again(source)
     chosen = tuple(dict.fromkeys(nthreads))
     turns: dict[int, list[Turn]] = {nthread: [] for nthread in chosen}
     spent: dict[int, Counter[str]] = {nthread: Counter() for nthread in chosen}
@@ -143,15 +144,23 @@ def open_set(params: Mapping[str, Any]) -> contextlib.closing[OpenSet]:
     return contextlib.closing(build.open_set(build.rooted(parse_params(params, {}))))
 
 
-class _Reader(AsyncReader):
-    """A reader of a set that was opened before: it opens the files and parses nothing."""
+def index_again(source: OpenSet) -> SetIndex | None:
+    """The index of a set, if readers may open it when ``source`` is closed: not of remote files,
+    whose connections it names, nor of a mix, which is more than its fields."""
+    again = type(source) is OpenSet and not is_url(source.facts.path)
+    return source.index if again else None
 
-    def __init__(self, index: SetIndex, params: Mapping[str, Any], nthread: int) -> None:
+
+class _Reader(AsyncReader):
+    """A reader of a set that was opened before, if there is an ``index``: it opens the files and
+    parses nothing."""
+
+    def __init__(self, index: SetIndex | None, params: Mapping[str, Any], nthread: int) -> None:
         self._index = index
         super().__init__(params, nthread=nthread)
 
     def _open_set(self, p: ReaderParams) -> OpenSet:
-        return self._index.open()
+        return super()._open_set(p) if self._index is None else self._index.open()
 
 
 def serve(

@@ -721,7 +721,7 @@ def test_info_of_a_foreign_set(foreign: Path) -> None:
     result = run("info", foreign, "-p", "data_field=images", "-p", "labels_field=y")
     facts = table(result.stdout)
     assert facts["checksums"] == "not recorded: served unverified"
-    assert facts["labels"] == "30 int64, -1 to 1, 3 different"
+    assert facts["labels"] == "30 int64, -1 to 1, 3 different values"
     rows = [line.split() for line in result.stdout.split("\n\n")[1].splitlines()]
     assert rows == [["label", "samples"], ["-1", "10"], ["0", "10"], ["1", "10"]]
     facts = table(
@@ -1031,7 +1031,7 @@ def test_bench_refuses_what_cannot_be(packed: Path) -> None:
         (["bench", "--threads", "4"], None),
         (["bench", "--nthreads", "4"], "Did you mean '--nthread'?"),
         (["convert", "--qualit", "4"], "Did you mean '--quality'?"),
-        (["bench", "-p", "rotate=10"], "write postprocess=f"),
+        (["bench", "-p", "rotate=10"], "write augment=[("),
         (["bench", "-p", "mode=eval"], "write path="),
         (["info", "-p", "xyzzy=1"], "docs/parameters.md"),
     ],

@@ -26,6 +26,7 @@ from asyncreader import (
 )
 from asyncreader.cli.main import cli
 from asyncreader.formats.packed import described_digest, digest
+from asyncreader.sources.hdf5.file import TablePaths
 from asyncreader.verify import verify_file
 
 #: Ways to store a set: suffix of its name, and options.
@@ -216,6 +217,40 @@ def test_damage_is_found_wherever_it_lies_in_a_row(tmp_path: Path, way: str) -> 
                 if way != "gzip":
                     assert isinstance(caught.value, ChecksumError)
                     assert (caught.value.index, caught.value.source_path) == (2, "k2")
+
+
+@pytest.mark.parametrize("verify", ["always", "never"])
+def test_a_damaged_chunk_is_named_once_for_each_sample(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, verify: str
+) -> None:
+    """To say where a sample comes from opens the file, so that is not done for each of its values:
+    7,000 of them would take ten seconds."""
+    target, asked = tmp_path / "set.h5", list[int]()
+    with Writer(target, variable_length=True, compression="gzip") as writer:
+        for number, length in enumerate((3000, 0, 4000)):
+            row = np.random.default_rng(number).integers(0, 99, length)
+            writer.add(row, path=f"k{number}")
+    with h5py.File(target) as file:
+        chunks = [
+            file["data"].id.get_chunk_info(n) for n in range(file["data"].id.get_num_chunks())
+        ]
+    content = bytearray(target.read_bytes())
+    for chunk in chunks:
+        content[chunk.byte_offset + 60] ^= 1
+    target.write_bytes(content)
+    real = TablePaths.path
+
+    def note(paths: TablePaths, file: Any, index: int) -> bytes | None:
+        asked.append(index)
+        return real(paths, file, index)
+
+    monkeypatch.setattr(TablePaths, "path", note)
+    options: Any = {"max_length": 4000, "verify": verify, "on_error": "zero"}
+    with AsyncReader(target, batch_size=3, **options) as reader:
+        assert next(iter(reader)).mask.tolist() == [False, True, False]
+        assert reader.stats().bad_samples == 2
+    assert set(asked) == {0, 2}
+    assert len(asked) <= 2 * len(chunks)
 
 
 def reseal(file: h5py.File, **changed: Any) -> None:

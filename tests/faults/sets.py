@@ -1,10 +1,11 @@
-"""Small packed sets whose every record is known: painted pictures, converted by our converter."""
+"""Small packed sets whose every record is known: painted pictures, converted by our converter, and
+rows of different length, written by our Writer."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -48,10 +49,13 @@ class KnownSet:
     container: str
     """"HDF5" or "LMDB"."""
     expected: str
-    """Folder with ``data.npy`` and, of the other set, ``others.npy`` (N, H, W, 3) uint8, and
-    ``labels.npy``, which are those of both."""
+    """Folder with ``data.npy`` and, of the other set, ``others.npy``, (N, H, W, 3) uint8 or, of
+    rows, (N, longest, 4) int32 with zeros behind; ``labels.npy``, which are those of both; and
+    ``lengths.npy``, those of rows."""
     classes: tuple[str, ...] | None
     other: str
+    params: dict[str, Any] = field(default_factory=dict)
+    """What a reader of it needs besides its path."""
 
     @property
     def file(self) -> Path:
@@ -72,12 +76,19 @@ class KnownSet:
 
 @dataclass(frozen=True)
 class Recipe:
-    """How a set is packed. ``floats``: two float64 labels a record instead of a class."""
+    """How a set is packed. ``floats``: two float64 labels a record instead of a class; ``longest``:
+    of rows of different length, which are then in the place of pictures."""
 
     count: int
     height: int = 32
     floats: bool = False
     options: tuple[tuple[str, Any], ...] = ()
+    longest: int = 0
+
+    @property
+    def params(self) -> dict[str, Any]:
+        """What a reader needs."""
+        return {"max_length": self.longest} if self.longest else {}
 
 
 #: The formats of the table, each with its sets; trials go round them.
@@ -100,6 +111,14 @@ FORMATS: dict[str, tuple[tuple[str, Recipe], ...]] = {
         ("jpeg.lmdb", Recipe(64, 48, options=(("encoding", "jpeg"),))),
         ("jpeg_small.lmdb", Recipe(200, 16, options=(("encoding", "jpeg"), ("quality", 70)))),
     ),
+    "HDF5 ragged": (
+        ("ragged.h5", Recipe(96, longest=40)),
+        ("ragged_gzip.h5", Recipe(64, longest=300, options=(("compression", "gzip"),))),
+    ),
+    "LMDB ragged": (
+        ("ragged.lmdb", Recipe(96, longest=40)),
+        ("ragged_long.lmdb", Recipe(24, longest=3000)),
+    ),
 }
 
 
@@ -116,29 +135,53 @@ def _build(name: str, recipe: Recipe, folder: Path) -> KnownSet:
     done = folder / f"{name}.json"
     if done.exists():
         return KnownSet.from_json(done.read_text(encoding="utf-8"))
-    other = folder / f"other_{name}"
-    _pack(folder / f"photos_other_{name}", other, recipe, seed=2)
-    target = folder / name
-    pixels = _pack(folder / f"photos_{name}", target, recipe, seed=1)
+    other, target = folder / f"other_{name}", folder / name
+    pack = _write_rows if recipe.longest else _pack
+    pack(folder / f"photos_other_{name}", other, recipe, seed=2)
+    packed = pack(folder / f"photos_{name}", target, recipe, seed=1)
     container = "LMDB" if name.endswith(".lmdb") else "HDF5"
     known = folder / f"expected_{name}"
     known.mkdir()
     options = dict(recipe.options)
-    data, labels = _read(target)
+    data, labels, lengths = _read(target, recipe.params)
     if options.get("encoding") in ("jpeg", "yuv420"):
         assert [number_in(image) for image in data] == list(range(recipe.count))
-        assert np.abs(data.astype(int) - pixels).mean() < 40
+        assert np.abs(data.astype(int) - packed).mean() < 40
     else:
-        assert np.array_equal(data, pixels)
+        assert np.array_equal(data, packed)
     assert np.array_equal(labels, _labels(recipe))
     np.save(known / "data.npy", data)
     np.save(known / "labels.npy", labels)
-    np.save(known / "others.npy", _read(other)[0])
-    made = KnownSet(
-        str(target), container, str(known), None if recipe.floats else CLASSES, str(other)
-    )
+    np.save(known / "others.npy", _read(other, recipe.params)[0])
+    if lengths is not None:
+        assert np.array_equal(lengths, _lengths(recipe, seed=1))
+        np.save(known / "lengths.npy", lengths)
+    classes = None if recipe.floats else CLASSES
+    made = KnownSet(str(target), container, str(known), classes, str(other), recipe.params)
     done.write_text(made.to_json(), encoding="utf-8")
     return made
+
+
+def _lengths(recipe: Recipe, seed: int) -> npt.NDArray[np.int64]:
+    """The lengths of rows: an empty one first, and the longest last."""
+    found = np.random.default_rng(seed).integers(0, recipe.longest + 1, recipe.count)
+    found[0], found[-1] = 0, recipe.longest
+    return found
+
+
+def _write_rows(_: Path, target: Path, recipe: Recipe, seed: int) -> npt.NDArray[np.int32]:
+    """Rows of different length, as a reader fills them up."""
+    from converters import Writer
+
+    rng, labels = np.random.default_rng((seed, 3)), _labels(recipe)
+    filled = np.zeros((recipe.count, recipe.longest, 4), np.int32)
+    options: dict[str, Any] = dict(recipe.options)
+    with Writer(target, variable_length=True, classes=CLASSES, **options) as writer:
+        for number, length in enumerate(_lengths(recipe, seed).tolist()):
+            row = rng.integers(-(2**31), 2**31, (length, 4), np.int32)
+            filled[number, :length] = row
+            writer.add(row, int(labels[number, 0]), path=f"{number:04d}")
+    return filled
 
 
 def _labels(recipe: Recipe) -> npt.NDArray[Any]:
@@ -168,14 +211,13 @@ def _pack(photos: Path, target: Path, recipe: Recipe, seed: int) -> UInt8:
     return pixels
 
 
-def _read(path: Path) -> tuple[UInt8, npt.NDArray[Any]]:
-    """All records of a sound set, in order."""
+def _read(path: Path, params: dict[str, Any]) -> tuple[Any, Any, Any]:
+    """Data, labels and lengths (None of pictures) of all records of a sound set, in order."""
     from asyncreader import AsyncReader
 
-    with AsyncReader(
-        path=str(path), batch_size=16, last_batch="short", verify="always", layout="NHWC", copy=True
-    ) as reader:
+    given: dict[str, Any] = {"path": str(path), "verify": "always", **params}
+    with AsyncReader(given, batch_size=16, last_batch="short", layout="NHWC", copy=True) as reader:
         batches = list(reader)
     assert np.concatenate([b.indices for b in batches]).tolist() == list(range(reader.count))
-    data, labels = ([getattr(b, name) for b in batches] for name in ("data", "labels"))
-    return np.concatenate(data), np.concatenate(labels)
+    columns = [[getattr(b, name) for b in batches] for name in ("data", "labels", "lengths")]
+    return tuple(None if one[0] is None else np.concatenate(one) for one in columns)  # type: ignore

@@ -491,7 +491,7 @@ def test_the_command_says_where(packed: Path, tmp_path: Path, monkeypatch: Any) 
     result = run("preview", packed, "--count", "6", "--columns", "2")
     assert result.exit_code == 0, result.stderr
     assert re.fullmatch(
-        r"6 samples in pets-preview\.png \(\d+ x \d+ \(height x width\), [\d.]+ kB\)\n",
+        r"6 samples in pets-preview\.png: \d+ x \d+ pixels \(height x width\), [\d.]+ kB\n",
         result.stdout,
     )
     assert [path.name for path in tmp_path.iterdir()] == ["pets-preview.png"]

@@ -17,7 +17,7 @@ from ...late import h5py
 from ...pixels.specs import SampleSpec
 from ...sampling.episodes import Windows
 from ...text import natural, some
-from ..base import FieldIndex, default_block
+from ..base import FieldIndex, SetFacts, default_block
 from ..bytestore import ByteFile
 from ..episodes import episodes_of
 from ..fields import SetIndex
@@ -278,7 +278,9 @@ class GroupedFields:
             labels, classes = self._labels.made(kept, episodes)
         short = tuple(name.rpartition("/")[2] for name in names)
         episodes = replace(episodes, names=short, splits=splits(short))
-        facts = replace(found.facts(int(episodes.ends[-1]), kind), classes=classes)
+        how = f"{found.layout}, {kind}" if found.layout else kind
+        facts = SetFacts.of(found.file, "HDF5", how, int(episodes.ends[-1]))
+        facts = replace(facts, classes=classes)
         windows = Windows(episodes, dict.fromkeys(fields))
         return SetIndex(facts, fields, labels, windows=windows)
 

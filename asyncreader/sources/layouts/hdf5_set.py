@@ -260,11 +260,6 @@ class Hdf5Set:
 
     # -- what was found --------------------------------------------------------------------
 
-    def facts(self, count: int, how: str) -> SetFacts:
-        """Facts of the file; ``how`` its samples are stored, in words."""
-        layout = f"{self.layout}, {how}" if self.layout else how
-        return SetFacts.of(self.file, "HDF5", layout, count)
-
     def index(
         self,
         storage: Storage,
@@ -287,8 +282,9 @@ class Hdf5Set:
         if labels is not None:
             in_file = self.fields.labels_path is None
             check_labels(labels.shape, field.spec, self.fields, self.path, in_file=in_file)
+        how = f"{self.layout}, {how}" if self.layout else how
         facts = replace(
-            self.facts(self.count(rows), how),
+            SetFacts.of(self.file, "HDF5", how, self.count(rows)),
             meta=None if self.meta is None else self.whole,
             classes=self._class_names(labels),
             fields=() if self.whole is None else self.whole.fields,

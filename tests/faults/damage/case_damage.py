@@ -12,7 +12,10 @@ from faults.case import Case, Figures, Outcome, tally
 from faults.damage.trials import Job
 from faults.sets import build
 
-FORMATS = ("HDF5 raw", "HDF5 gzip", "HDF5 jpeg", "HDF5 yuv420", "LMDB raw", "LMDB jpeg")
+FORMATS = (
+    *("HDF5 raw", "HDF5 gzip", "HDF5 jpeg", "HDF5 yuv420", "HDF5 ragged"),
+    *("LMDB raw", "LMDB jpeg", "LMDB ragged"),
+)
 
 #: Verdicts that break the promise.
 BROKEN = ("silent wrong", "short", "untyped", "signal", "hang", "slow", "not at open")

@@ -40,12 +40,16 @@ class Expected:
     labels: npt.NDArray[Any] = field(init=False)
     #: Pixels of the set that splices are taken from; its labels are the same.
     others: npt.NDArray[Any] = field(init=False)
+    #: Of rows of different length.
+    lengths: npt.NDArray[Any] | None = field(init=False)
 
     def __post_init__(self) -> None:
         folder = Path(self.known.expected)
         self.data, self.labels, self.others = (
             np.load(folder / f"{name}.npy") for name in ("data", "labels", "others")
         )
+        known = folder / "lengths.npy"
+        self.lengths = np.load(known) if known.exists() else None
 
     def of_other(self, batch: Any) -> bool:
         """Whether a batch is as the other set has it."""
@@ -70,6 +74,8 @@ class Expected:
             if not np.array_equal(found, want):
                 rows = (found != want).reshape(len(at), -1).any(axis=1)
                 return f"{name} of {at[rows].tolist()} differ"
+        if self.lengths is not None and not np.array_equal(batch.lengths, self.lengths[at]):
+            return f"lengths of {at.tolist()} are {batch.lengths}"
         if not batch.mask.all():
             return "a row masked out"
         return None
@@ -121,6 +127,7 @@ def _read(
         nthread=2,
         verify=verify,
         io=io,
+        **known.params,
     ) as reader:
         if reader.count != len(expected.data):
             return Outcome("silent wrong", f"{reader.count} records")
