@@ -311,3 +311,22 @@ def test_labels_of_several_dtypes(tmp_path: Path, kind: str) -> None:
                 assert found.dtype == right
                 wanted = [stored[i] for i in batch.indices]
                 assert [int(2 * n) for n in found] == [int(2 * n.item()) for n in wanted]
+
+
+@pytest.mark.parametrize("names", [["goal", "x"], ["x", "goal"]])
+@pytest.mark.parametrize("labels", ["of_row", "of_episode", ["of_row", "of_episode"]])
+def test_labels_beside_a_field_with_a_row_for_each_episode(
+    tmp_path: Path, names: list[str], labels: Any
+) -> None:
+    """Labels of rows and of episodes are the same whichever field is named first."""
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["x"], file["goal"], file["ends"] = np.arange(TOTAL), np.arange(4), ENDS
+        file["of_row"], file["of_episode"] = np.arange(TOTAL) + 100, np.arange(4) + 10
+    params = {"data_field": names, "labels_field": labels, "episodes": "ends:ends"}
+    with AsyncReader(params, path=tmp_path / "a.h5", window={"x": 2}, batch_size=6) as reader:
+        for batch in reader:
+            right = {"of_row": batch.indices + 100, "of_episode": batch.episode + 10}
+            found = batch.labels if isinstance(labels, list) else (batch.labels,)
+            for name, one in zip(np.atleast_1d(labels), found, strict=True):
+                assert np.array_equal(one, right[name])
+            assert np.array_equal(batch.data[names.index("goal")], batch.episode)

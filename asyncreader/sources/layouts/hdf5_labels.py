@@ -137,11 +137,15 @@ def own_rows(found: Hdf5Set, lead: int) -> bool:
     if asked.labels is None or asked.labels_path is not None:
         return False
     held: Any = h5.reach(asked.labels)
-    data: Any = h5.reach(h5.member_of(asked.data)[0])
     if not isinstance(held, h5py.h5d.DatasetID) or not held.shape:
         return False
-    sparse = not isinstance(data, h5py.h5d.DatasetID)
-    return sparse or bool(held.shape[0] != np.prod(data.shape[:lead]))
+    # fields with one row for each episode may stand before those that have all rows
+    names = (asked.data, *(asked.others or ())) if lead == 1 else (asked.data,)
+    data: list[Any] = [h5.reach(h5.member_of(name)[0]) for name in names]
+    if not all(isinstance(one, h5py.h5d.DatasetID) for one in data):
+        return True  # sparse rows
+    rows = [int(np.prod(one.shape[:lead])) for one in data]
+    return bool(held.shape[0] != rows[0]) or rows[0] < max(rows)
 
 
 def row_each(found: Hdf5Set, name: str, kept: Int64, episodes: Episodes) -> Found:
