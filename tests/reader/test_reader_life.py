@@ -609,7 +609,7 @@ def test_exit_without_close(end: str, tmp_path: Path) -> None:
 
 
 STUCK = """
-import os, signal, threading
+import os, signal, threading, time
 import numpy as np
 from asyncreader import AsyncReader
 entered, gate, calls = threading.Event(), threading.Event(), []
@@ -624,6 +624,8 @@ def interrupt():
     entered.wait()
     while not reader._ring._waiting:
         os.sched_yield()
+    # Python's locks do not see a signal that comes between the release of the GIL and the wait
+    time.sleep(0.1)
     os.kill(os.getpid(), signal.SIGINT)
 threading.Thread(target=interrupt, daemon=True).start()
 """
