@@ -6,7 +6,6 @@ import contextlib
 import copy
 import itertools
 import json
-import os
 import pickle
 import subprocess
 import sys
@@ -17,6 +16,7 @@ from typing import Any
 import h5py
 import numpy as np
 import pytest
+from child_processes import for_torchrun
 from fake_device import FakeDevice
 from fakes import packed, write_hdf5
 from frameworks import (
@@ -746,17 +746,17 @@ def test_lightning(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["accelerate", "lightning"])
-def test_two_ranks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+def test_two_ranks(tmp_path: Path, name: str) -> None:
     """On two ranks each has a reader of its own: joined, their batches are those of one process
     with twice the batch size, in both epochs."""
     pytest.importorskip(name, reason=f"{name} is not installed")
     here = Path(__file__).resolve().parent
-    monkeypatch.setenv("PYTHONPATH", str(here.parent / "support"), prepend=os.pathsep)
     launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
     ended = subprocess.run(
         [sys.executable, *launch, str(here / "rank_scenarios.py"), str(tmp_path), name],
         capture_output=True,
         text=True,
+        env=for_torchrun(here.parent / "support"),
     )
     assert ended.returncode == 0, ended.stderr
     ranks = [json.loads((tmp_path / f"{rank}.json").read_text())[name] for rank in (0, 1)]

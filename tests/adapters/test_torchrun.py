@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from child_processes import run
+from child_processes import for_torchrun, run
 from project import ROOT
 
 from asyncreader import AsyncReader
@@ -29,7 +29,8 @@ pytestmark = [
 def launched(ranks: int, script: Path, *words: Any) -> subprocess.CompletedProcess[str]:
     """A script that torchrun has run."""
     launch = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    done = run([*launch, f"--nproc_per_node={ranks}", script, *words])
+    words = [*launch, f"--nproc_per_node={ranks}", script, *words]
+    done = run(words, env=for_torchrun())
     assert done.returncode in (0, 1), done.stderr[-3000:]
     return done
 

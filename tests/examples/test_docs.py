@@ -26,6 +26,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tables
+from child_processes import for_torchrun
 from fakes import pictures
 from foreign_sets import caffe, pyxis_sample, write_lmdb, write_pyxis
 from PIL import Image, ImageOps
@@ -156,7 +157,7 @@ def run_line(line: str, files: dict[str, ast.AST]) -> None:
     elif not missing(files[script]):
         assert words[0] in ("python", "torchrun"), line
         words[:1] = [sys.executable, *(["-m", "torch.distributed.run"] * (words[0] == "torchrun"))]
-        subprocess.run(words, check=True, timeout=900)
+        subprocess.run(words, check=True, timeout=900, env=for_torchrun())
 
 
 # -- the blocks ----------------------------------------------------------------------------------

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import importlib.util
 import json
-import os
 import re
 import subprocess
 import sys
@@ -13,14 +12,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from child_processes import child, ended
+from child_processes import child, ended, for_torchrun
 from project import ROOT
 
 from asyncreader import Writer
 
 RECIPES = ROOT / "tests" / "examples" / "recipes"
 #: One thread for each library: where a machine is busy, their pools are ten times slower.
-ALONE = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+ALONE = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 
 
 def needs(*modules: str) -> None:
@@ -41,7 +40,8 @@ def figures(folder: Path, script: Path, *words: str, launcher: tuple[str, ...] =
     """The numbers of the last line that a script prints."""
     line = [sys.executable, *launcher, script, *words]
     pipe = subprocess.PIPE
-    with child(line, cwd=folder, env={**os.environ, **ALONE}, stdout=pipe, text=True) as process:
+    env = {**for_torchrun(ROOT), **ALONE}
+    with child(line, cwd=folder, env=env, stdout=pipe, text=True) as process:
         out = ended(process)[0]
     assert process.returncode == 0, out
     return [float(number) for number in re.findall(r"\d+\.\d+", out.splitlines()[-1])]

@@ -69,6 +69,18 @@ def run(
     return subprocess.CompletedProcess(process.args, process.returncode, out, err)
 
 
+def for_torchrun(*paths: str | os.PathLike[str]) -> dict[str, str]:
+    """The environment for torchrun: each rank waits a moment as it exits. ``paths``: where Python
+    looks for modules, too.
+
+    A thread of gloo lets go of the tensors of the last collective after the caller has them, and
+    needs the GIL for it. Where Python has begun to end by then, the rank aborts (torch 2.13;
+    https://github.com/pytorch/pytorch/pull/179291).
+    """
+    found = [ROOT / "tests" / "support" / "ranks", *paths, os.environ.get("PYTHONPATH", "")]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(str(path) for path in found if path)}
+
+
 # -- many trials in one process ------------------------------------------------------------------
 
 
