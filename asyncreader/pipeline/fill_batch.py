@@ -95,6 +95,8 @@ class BatchFiller:
         if self._verify == "first":
             self.seen = allocate((source.facts.count,), np.dtype(np.uint8))
         self._tables: RowTables | None = None
+        # each batch asks: of one field that field
+        self._in_memory = source.in_memory if len(source.parts) > 1 else source.first.in_memory
 
     def handed_out(
         self, rows: Sequence[Array], fills: Sequence[RowTransform] | None = None
@@ -195,7 +197,7 @@ class BatchFiller:
 
     def only_compiled(self, plan: BatchPlan) -> bool:
         """Whether compiled code can fill a batch now: no padding, and all rows are in memory."""
-        return not plan.padded and self.source.in_memory(self.slot_bytes)
+        return not plan.padded and bool(self._in_memory(self.slot_bytes))
 
     # -- rows ------------------------------------------------------------------------------
 

@@ -113,9 +113,12 @@ class FillQueue:
         self._published = self.control[PUBLISHED : PUBLISHED + 1]
 
     def _use(self, number: int, rows: Sequence[Array], labels: Array | None) -> None:
-        first = number * self._each
-        for job, out in zip(range(first, first + self._each), (*rows, labels), strict=False):
-            self.jobs[job, OUT], self.jobs[job, LABELS] = address_of(out), address_of(labels)
+        jobs, job, place = self.jobs, number * self._each, address_of(labels)
+        for out in rows:
+            jobs[job, OUT], jobs[job, LABELS] = address_of(out), place
+            job += 1
+        if self._each > len(rows):  # labels as a field of their own
+            jobs[job, OUT] = place
 
     @staticmethod
     def available() -> bool:
@@ -135,7 +138,8 @@ class FillQueue:
             self._use(number, slot.rows, slot.labels)
             self._memory[number] = slot.memory
         assert self._alive is not None
-        self._own[number] = own = self._alive[0].records(plan.indices)
+        found = self._alive[0].records
+        self._own[number] = own = (plan.indices,) if found is None else found(plan.indices)
         for job, records in enumerate(own, number * self._each):
             jobs[job, COUNT], jobs[job, RECORDS] = records.size, address_of(records)
             if self._draws:

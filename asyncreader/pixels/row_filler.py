@@ -79,6 +79,11 @@ class RowFiller:
         """Whether anything follows from the rows' keys."""
         return bool(self.sizes[..., [MIRRORED, PADDING, CHANCE]].any())
 
+    @cached_property
+    def _each(self) -> Int64:
+        """The sizes of each field: (fields, SIZE_ITEMS)."""
+        return self.sizes.reshape(-1, SIZE_ITEMS)
+
     @property
     def copies(self) -> bool:
         """Whether each row is written as it is stored."""
@@ -87,8 +92,7 @@ class RowFiller:
     def run(self, tables: tuple[Int64, ...], most: int = 1, looks: int = 0) -> None:
         """Fill at most ``most`` batches of ``tables`` (control, queue, jobs, files); return when
         it was looked ``looks`` times in vain for one. The GIL is released."""
-        sizes = self.sizes.reshape(-1, SIZE_ITEMS)
-        getattr(kernels, self.kernel)(*tables, sizes, self.scale, self.shift, most, looks)
+        getattr(kernels, self.kernel)(*tables, self._each, self.scale, self.shift, most, looks)
 
     def fill(
         self,
@@ -124,12 +128,13 @@ class RowTables:
 
     ``filler``: what is done with a row; its ``sizes`` (fields, SIZE_ITEMS) are those of each field;
     ``files``: where all rows lie; ``records``: the records of each field in the samples of some
-    records; ``alive``: owns the memory that the tables name.
+    records, None where these are the records of the one field; ``alive``: owns the memory that the
+    tables name.
     """
 
     filler: RowFiller
     files: Int64
-    records: Callable[[Int64], Sequence[Int64]]
+    records: Callable[[Int64], Sequence[Int64]] | None
     alive: object
 
     @classmethod
@@ -137,7 +142,7 @@ class RowTables:
         cls,
         fillers: Sequence[RowFiller],
         files: Sequence[Int64],
-        records: Callable[[Int64], Sequence[Int64]] = lambda records: (records,),
+        records: Callable[[Int64], Sequence[Int64]] | None = None,
         alive: object = None,
     ) -> RowTables:
         """The tables of fields: their ``fillers``, of one kernel, and the ``files`` of each."""
@@ -154,11 +159,13 @@ class RowTables:
 
         Returns whether all checksums are the recorded ones; what was written is not defined else.
         """
-        own, mark = self.records(records), np.zeros(1, np.int64)
-        jobs = np.zeros((len(own), JOB_ITEMS), np.int64)
-        for job, out, one in zip(jobs, (*outs, labels), own, strict=False):
-            job[COUNT], job[RECORDS], job[OUT] = one.size, address_of(one), address_of(out)
-            job[LABELS], job[KEY], job[POSITION] = address_of(labels), key, position
-            job[MARK], job[WHOLE], job[REFUSED] = address_of(mark), 1, 2
+        own = (records,) if self.records is None else self.records(records)
+        mark, jobs = np.zeros(1, np.int64), np.zeros((len(own), JOB_ITEMS), np.int64)
+        items, places = jobs.data, (address_of(labels), address_of(mark))
+        for job, (out, one) in enumerate(zip((*outs, labels), own, strict=False)):
+            items[job, COUNT], items[job, RECORDS] = one.size, address_of(one)
+            items[job, OUT], items[job, LABELS] = address_of(out), places[0]
+            items[job, KEY], items[job, POSITION] = key, position
+            items[job, MARK], items[job, WHOLE], items[job, REFUSED] = places[1], 1, 2
         self.filler.run((np.array((0, 1, 0)), np.zeros(1, np.int64), jobs, self.files))
         return bool(mark[0] == 1)
