@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING
 
 from .errors import (
@@ -22,6 +23,9 @@ from .errors import (
 )
 from .late import late_names
 from .version import __version__
+
+if sys.platform == "win32":
+    raise ImportError("asyncreader runs on Linux and macOS; on Windows it runs in WSL")
 
 if TYPE_CHECKING:
     from converters import Writer, convert

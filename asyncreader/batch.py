@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import html
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeAlias, TypeVar, cast
 
@@ -93,12 +93,14 @@ class Taken:
     @property
     def present(self) -> Present | tuple[Present, ...]:
         """Which rows of each window are the episode's own: bool (B, W), False where a row was
-        repeated or zeroed, and in rows that ``mask`` leaves out. With several fields a tuple; None
-        for a field without a window."""
+        repeated or zeroed, and in rows that ``mask`` leaves out. With several fields a tuple, with
+        None for those without a window; None where no field has one."""
         windows = self._layout.windows
         if windows is None:
-            return (None,) * len(self._layout.rows) if self._several else None
+            return None
         found = tuple(windows.present(name, self.indices, self.mask) for name in windows.fields)
+        if all(one is None for one in found):
+            return None
         return found if self._several else found[0]
 
     @property
@@ -245,3 +247,20 @@ def taken(batch: Batch) -> Taken:
     for name in Taken.__slots__:
         setattr(found, name, getattr(batch, name))
     return found
+
+
+def of_each(data: Any, make: Callable[[Any], Any]) -> Any:
+    """``make`` of a batch's data; of several fields a tuple of what it makes of each."""
+    return tuple(map(make, data)) if isinstance(data, tuple) else make(data)
+
+
+def flat_labels(labels: Any) -> Any:
+    """(B, 1) integers as (B,), what losses over class numbers take; all else as it is. Of several
+    labels each."""
+    return of_each(labels, _flat)
+
+
+def _flat(labels: Array | None) -> Array | None:
+    if labels is None or labels.shape[1:] != (1,) or labels.dtype.kind not in "iu":
+        return labels
+    return labels[:, 0]

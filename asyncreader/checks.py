@@ -1,6 +1,6 @@
 """Checks of values: what a parameter takes, what is kept of it, and what is expected instead.
 
-Tab completion and ``--help`` read them: nothing here loads numpy before a check needs it.
+``--help`` reads them: nothing here loads numpy before a check needs it.
 """
 
 from __future__ import annotations

@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import os
 import threading
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib import import_module
@@ -24,11 +25,11 @@ from typing import (
 import numpy as np
 
 from .array_types import Bools, Int64
-from .batch import Array
+from .batch import Array, flat_labels
 from .errors import ParamsError, ReaderClosedError, closed_on_error
 from .moments import FieldStatistics
 from .opened import Opened, Rows, is_number, number_of, numbers_of, threads_for
-from .params import PARAMETERS, Given, ReaderKeywords, ReaderParams, given_params, parse_params
+from .params import PARAMETERS, Given, ReaderKeywords, ReaderParams, apart_from, parse_params
 from .params.declare import documented
 from .pipeline import build
 from .sources import Inspector, OpenSet, fingerprint, open_there, open_whole
@@ -56,17 +57,18 @@ class Field(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Sample(Generic[S]):
+class Sample:
     """All that a set holds of a sample.
 
-    ``served``: what ``dataset[i]`` gives; ``record``: its number in the file; ``label``: as stored,
-    None without; ``class_name``; ``path``: of the file that it was packed from, and ``key``: in
-    LMDB, None where the set does not say them; ``stored``: the bytes of each field by name.
+    ``data``: as ``dataset[i]`` gives it, with several fields a tuple; ``label``: so too, None
+    without; ``record``: its number in the file; ``class_name``: of its stored label; ``path``: of
+    the file that it was packed from, and ``key``: in LMDB, None where the set does not say them;
+    ``stored``: the bytes of each field by name.
     """
 
-    served: S
-    record: int
+    data: Array
     label: Array | None
+    record: int
     class_name: str | None
     path: str | None
     key: str | None
@@ -166,60 +168,64 @@ class Dataset(Generic[S]):
         return self._shaped(opened.read(numbers))
 
     def __getitems__(self, indices: Sequence[int]) -> list[S]:
-        """Samples of a list of numbers, read in one go: what torch's DataLoader calls."""
-        opened = self._now()
-        if opened.sizes_differ:
-            return [self[index] for index in indices]
-        if isinstance(indices, tuple):  # what numpy takes for the axes of one sample
-            indices = list(indices)
-        rows = opened.read(numbers_of(indices, opened.length))
-        return [self._shaped(rows, row) for row in range(len(indices))]
+        """Samples of a list of numbers, read in one go: what torch's DataLoader calls. A label that
+        is one whole number is a number, not a row of one: a batch of them is what losses take."""
+        return self._samples(indices, flat_labels)
 
     def __iter__(self) -> Iterator[S]:
         """All samples in order, read some at a time."""
         opened = self._now()
         for at in range(0, opened.length, opened.together):
-            yield from self.__getitems__(range(at, min(at + opened.together, opened.length)))
+            yield from self._samples(range(at, min(at + opened.together, opened.length)))
 
-    def _shaped(self, rows: Rows, row: int | None = None) -> S:
-        """Rows, or one of them, as samples are handed out."""
+    def _samples(
+        self, indices: Sequence[int], of_labels: Callable[[Any], Any] | None = None
+    ) -> list[S]:
+        """Samples of some numbers, their labels as ``of_labels`` makes them."""
+        opened = self._now()
+        if isinstance(indices, tuple):  # what numpy takes for the axes of one sample
+            indices = list(indices)
+        numbers = numbers_of(indices, opened.length)
+        if opened.sizes_differ:
+            return [self._shaped(opened.read(n), 0, of_labels) for n in numbers[:, None]]
+        rows = opened.read(numbers)
+        return [self._shaped(rows, row, of_labels) for row in range(len(numbers))]
 
-        def one(array: Any) -> Any:
-            return array if row is None else array[row]
-
-        def of_label(labels: Any) -> Any:
-            several = apart(labels)
-            return tuple(map(one, several)) if isinstance(several, tuple) else one(several)
-
-        made: Any
+    def _shaped(
+        self, rows: Rows, row: int | None = None, of_labels: Callable[[Any], Any] | None = None
+    ) -> S:
+        """Rows, or one of them, as samples are handed out, their labels as ``of_labels`` makes
+        them."""
+        labels, made = apart(rows.labels), cast(Any, None)
+        if labels is not None and of_labels is not None:
+            labels = of_labels(labels)
         if self._as_dict:
-            made = {name: of_label(array) for name, array in rows.named().items()}
+            named = rows.named() | ({} if labels is None else {"label": labels})
+            made = {name: _one_of(array, row) for name, array in named.items()}
         else:
-            made = tuple(one(array) for array in rows.data) if rows.several else one(rows.data[0])
-            made = made if rows.labels is None else (made, of_label(rows.labels))
+            made = _one_of(rows.data if rows.several else rows.data[0], row)
+            made = made if labels is None else (made, _one_of(labels, row))
         shaped: S = made
         return shaped
 
-    def sample(self, index: int) -> Sample[S]:
+    def sample(self, index: int) -> Sample:
         """All that the set holds of a sample: see :class:`Sample`."""
         opened = self._now()
-        (record,) = opened.records(number_of(index, opened.length)).tolist()
+        rows = opened.read(number_of(index, opened.length))
+        (record,) = rows.records.tolist()
         looked = Inspector(opened.source.first)
-        (own,) = opened.source.records(np.array([record], np.int64)).tolist()
-        path, label = looked.path(own), cast(Any, None)
-        if opened.source.labels is not None:
-            rows = apart(np.asarray(opened.source.labels[np.array([record], np.int64)]))
-            label = tuple(one[0] for one in rows) if isinstance(rows, tuple) else rows[0]
-        classes, name = self.classes, None
-        first = label[0] if isinstance(label, tuple) else label
-        if classes and first is not None and first.size == 1:
-            number = int(first.reshape(-1)[0])
+        (own,) = opened.source.records(rows.records).tolist()
+        path, classes, name = looked.path(own), self.classes, None
+        if classes and opened.source.labels is not None:
+            stored: Any = _one_of(np.asarray(opened.source.labels[rows.records]), 0)
+            first = stored[0] if isinstance(stored, tuple) else stored
+            number = int(first.reshape(-1)[0]) if first.size == 1 else -1
             name = classes[number] if 0 <= number < len(classes) else None
         parts = zip(opened.source.names, opened.source.parts, strict=True)
         return Sample(
-            served=self[index],
-            record=int(opened.source.shown(np.array([record]))[0]),
-            label=label,
+            data=_one_of(rows.data if rows.several else rows.data[0], 0),
+            label=None if rows.labels is None else _one_of(rows.labels, 0),
+            record=int(opened.source.shown(rows.records)[0]),
             class_name=name,
             path=None if path is None else os.fsdecode(path),
             key=looked.key(own),
@@ -254,13 +260,17 @@ class Dataset(Generic[S]):
         where none is recorded. All are read at each call. To look samples up by their paths:
         ``{path: number for number, path in enumerate(dataset.paths)}``."""
         opened = self._now()
-        looked, records = Inspector(opened.source.first), np.arange(opened.length, dtype=np.int64)
-        chosen = opened.records(records).tolist()
-        if opened.source.patches is not None:  # the number of a patch is that of its place
-            named = {place: looked.path(place) for place in set(chosen)}
-            return [None if named[i] is None else os.fsdecode(named[i] or b"") for i in chosen]
-        found = list(looked.paths())
-        return [None if found[i] is None else os.fsdecode(found[i]) for i in chosen]
+        looked, source = Inspector(opened.source.first), opened.source
+        samples = source.records(opened.records(np.arange(opened.length, dtype=np.int64)))
+        if source.patches is None:
+            found, rows = list(looked.paths()), samples
+        else:  # a patch of each volume stands for all of them
+            _, first, rows = np.unique(
+                source.shown(samples), return_index=True, return_inverse=True
+            )
+            found = [looked.path(place) for place in samples[first].tolist()]
+        names = [None if path is None else os.fsdecode(path) for path in found]
+        return [names[row] for row in rows.tolist()]
 
     @property
     def classes(self) -> tuple[str, ...] | None:
@@ -295,10 +305,15 @@ class Dataset(Generic[S]):
 
     @property
     def splits(self) -> dict[str, Int64]:
-        """Record numbers of each split that the set names."""
+        """Record numbers of each split that the set names, as ``subset`` takes them: those of a
+        split of episodes are its rows, or numbers of episodes where a sample is one of each."""
         source = self._now().source
         every = np.arange(source.facts.count, dtype=np.int64)
-        return {name: every[rows] for name, rows in source.splits.items()}
+        found = {name: every[rows] for name, rows in source.splits.items()}
+        windows = source.windows
+        if windows is None:
+            return found
+        return {**({} if windows.by_episode else found), **windows.splits}
 
     @property
     def fields(self) -> dict[str, Field]:
@@ -327,7 +342,8 @@ class Dataset(Generic[S]):
     def statistics(self) -> dict[str, FieldStatistics]:
         """Count, mean, standard deviation, least and greatest value of each field and channel, of
         the stored values: one pass over all samples, some of them at a time. Of a set of episodes
-        all rows count once, whatever the windows.
+        the rows that ``subset`` and ``episodes_subset`` select count, each once, whatever the
+        windows.
 
         SampleError for a bad sample.
         """
@@ -415,13 +431,30 @@ def open(
     different length with ``lengths`` (of several fields ``<name>.present``, ``<name>.lengths``; see
     Batch), and of patches with ``place``. Raises ParamsError, SourceNotFoundError or FormatError.
     """
-    given = given_params(params, overrides)
+    given, flags = apart_from(params, overrides, as_dict=as_dict)
     p = build.rooted(parse_params(given, {}))
     rooted = {name: getattr(p, name) for name in given}
-    made: Dataset[S] = Dataset(p, rooted, as_dict)
+    made: Dataset[S] = Dataset(p, rooted, flags["as_dict"])
     with closed_on_error([made]):
-        made._now().check()
+        opened = made._now()
+        opened.check()
+        for warning in filter(
+            None, (_left_out(p), build.warning_of_others(p, opened.source, opened.fills))
+        ):
+            warnings.warn(warning, stacklevel=2)
     return made
+
+
+def _left_out(p: ReaderParams) -> str | None:
+    """The warning if samples by number are served without something random that is asked for."""
+    asked = {"flip": p.flip, "augment": p.augment, f"crop={p.crop!r}": p.crop.startswith("random")}
+    names = [name for name, one in asked.items() if one]
+    if not names:
+        return None
+    return (
+        f"samples by number have no {' and no '.join(names)}, which differ from epoch to epoch: an "
+        "AsyncReader, such as dataset.reader(batch_size=32), serves them"
+    )
 
 
 def look_into(params: Mapping[str, object], whole: bool = False) -> Dataset:
@@ -439,5 +472,16 @@ def look_into(params: Mapping[str, object], whole: bool = False) -> Dataset:
     return Dataset.over(p, params, source, owned=True)
 
 
+def _one_of(arrays: Any, row: int | None) -> Any:
+    """Row ``row`` of an array, or of each of several, which labels in one array are too; None: all
+    rows."""
+    several = apart(arrays) if isinstance(arrays, np.ndarray) else arrays
+    if isinstance(several, tuple):
+        return tuple(_one_of(one, row) for one in several)
+    return several if row is None else several[row]
+
+
 def _open_again(given: dict[str, Any], as_dict: bool) -> Dataset:
-    return open(given, as_dict=as_dict)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # it said them where it was opened first
+        return open(given, as_dict=as_dict)

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable, Iterator
-from typing import Protocol, TypedDict, Unpack
+from typing import Any, Protocol, TypedDict, Unpack, cast
 
 __all__ = [
     "AsyncReaderError",
@@ -82,39 +82,26 @@ class AsyncReaderError(Exception):
     attributes and survive pickling; ``str(error)`` joins those that are set into one line.
     """
 
-    def __init__(
-        self,
-        what: str,
-        *,
-        path: str | None = None,
-        index: int | None = None,
-        key: str | None = None,
-        source_path: str | None = None,
-        found: object = None,
-        expected: object = None,
-        hint: str | None = None,
-    ) -> None:
+    path: str | None = None
+    index: int | None = None
+    key: str | None = None
+    source_path: str | None = None
+    found: object = None
+    expected: object = None
+    hint: str | None = None
+
+    def __init__(self, what: str, **fields: Unpack[ErrorFields]) -> None:
+        unknown = fields.keys() - ErrorFields.__annotations__
+        if unknown:
+            raise TypeError(f"an error has no {', '.join(sorted(unknown))}")
         super().__init__(what)
         self.what = what
-        self.path = path
-        self.index = index
-        self.key = key
-        self.source_path = source_path
-        self.found = found
-        self.expected = expected
-        self.hint = hint
+        vars(self).update(fields)
 
     def fields(self) -> ErrorFields:
         """The keyword fields, as given (what pickling carries)."""
-        return {
-            "path": self.path,
-            "index": self.index,
-            "key": self.key,
-            "source_path": self.source_path,
-            "found": self.found,
-            "expected": self.expected,
-            "hint": self.hint,
-        }
+        fields: Any = {name: getattr(self, name) for name in ErrorFields.__annotations__}
+        return cast(ErrorFields, fields)
 
     def shift_record(self, first: int) -> None:
         """Name the record by its number in a set, of a part that begins with record ``first``."""

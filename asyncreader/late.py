@@ -19,8 +19,8 @@ class LateModule:
 
 
 #: h5py takes 0.1 s to import; LMDB, pictures and arrays do without it. obstore is an extra, for
-#: stores. numpy takes as long as h5py; Tab completion and ``--help``, which read what parameters
-#: there are, do without it.
+#: stores. numpy takes as long as h5py; ``--help``, which reads what parameters
+#: there are, does without it.
 h5py: Any = LateModule("h5py")
 obstore: Any = LateModule("obstore")
 if TYPE_CHECKING:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import operator
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -33,7 +34,7 @@ from .sampling.schedule import Schedule
 from .sources import Inspector, OpenSet
 from .sources.base import Source, read_stored
 from .sources.request import Cut
-from .sources.subset import resolve_rule
+from .sources.subset import resolve_rule, selected_rows
 from .stats import Meter
 from .system.futures import result_of, submit
 from .text import times
@@ -288,13 +289,9 @@ class Opened:
         spec = part.spec
         step = max(1, _MEASURED // max(1, 1 if spec.shape is None else spec.row_bytes))
         if spec.ragged:
-            yield from self._values(name, part, self.source.rows_of(name))
+            yield from self._values(name, part)
             return
-        whole = self.source.windows is not None  # a row may be in many windows, or in none
-        count = self.source.rows_of(name) if whole else self.length
-        for at in range(0, count, step):
-            records = np.arange(at, min(at + step, count), dtype=np.int64)
-            records = records if whole else self.records(records)
+        for records in self._counted(name, step):
             if spec.encoded or spec.shape is None:
                 for record in records.tolist():
                     yield self._pixels(part, record)
@@ -321,16 +318,33 @@ class Opened:
         )
         return RowTransform(part.spec, wanted, part.facts.path)
 
-    def _values(self, name: str, part: Source, rows: int) -> Iterator[Array]:
+    def _values(self, name: str, part: Source) -> Iterator[Array]:
         """The values of samples of different length, each by itself."""
-        offsets, whole = part.index.offsets, self.source.windows is not None
+        offsets = part.index.offsets
         assert offsets is not None
-        every = np.arange(rows if whole else self.length, dtype=np.int64)
-        for record in (every if whole else self.records(every)).tolist():
+        for record in itertools.chain.from_iterable(self._counted(name, _MEASURED)):
             most = int(offsets[record + 1]) - int(offsets[record])
             if most:
                 out = self._good(part, np.array([record]), self._plain(name, part, most))
                 yield out[0] if out.ndim == 3 else out.reshape(-1)
+
+    def _counted(self, name: str, together: int) -> Iterator[Int64]:
+        """The field's own rows whose values count, from so many at a time: those of all samples; of
+        episodes, where a row may be in many windows or in none, those that are selected."""
+        source = self.source
+        if source.windows is None:
+            for at in range(0, self.length, together):
+                yield self.records(np.arange(at, min(at + together, self.length)))
+            return
+        windows, rows = selected_rows(self._params.subset, source, source.windows)
+        if isinstance(rows, np.ndarray):
+            rows = np.sort(rows)
+        count = source.rows_of(name)
+        for at in range(0, count, together):
+            records = np.arange(at, min(at + together, count))
+            records = records[windows.selects(name, records, rows)]
+            if records.size:
+                yield records
 
     def _tiles(self, part: Source) -> Iterator[Array]:
         """The stored values of all volumes, each once: (n, C) of pictures, else (n,)."""

@@ -37,7 +37,7 @@ from .pipeline.shared_memory import Arena
 from .pipeline.slots import SlotRing
 from .pipeline.threads import ThreadWorkers
 from .pipeline.trace import Trace
-from .sampling.schedule import Cursor, PlanAhead
+from .sampling.schedule import BatchPlan, Cursor, PlanAhead
 from .sampling.state import State, cursor_in, state_at
 from .sources import OpenSet, earlier_fingerprints, fingerprint
 from .sources.labels import apart
@@ -100,7 +100,6 @@ class AsyncReader(Generic[D, L]):
             recipe = None if arena is None else Recipe(p, layout, arena, build.build_worker)
             self._workers = self._make_workers(recipe, source)
             self._plans = PlanAhead(self._schedule)
-            self._start = self._schedule.next_batch_at(Cursor())
             self._totals = Totals()
             self._still_held = 0
             self._fetching, self._copying = threading.RLock(), threading.RLock()
@@ -309,21 +308,22 @@ class AsyncReader(Generic[D, L]):
     def _go(self, cursor: Cursor) -> None:
         # meanwhile no other thread fetches or copies what is dropped here
         with self._fetching, self._copying:
-            before, self._start = self._start, self._schedule.next_batch_at(cursor)
-            try:
-                self._batches_from.drop_queued()
-            except BaseException:
-                self._start = before
-                raise
+            self._batches_from.drop_queued(self._schedule.next_batch_at(cursor))
 
     # The cursor is read from the ring, which changes it together with the queue: nothing, not even
     # Ctrl-C, can come between the two.
 
     @property
+    def _left(self) -> BatchPlan | Cursor:
+        """The batch that left the queue last, or where a seek since then led."""
+        left: BatchPlan | Cursor | None = self._ring.left
+        return left or Cursor()
+
+    @property
     def _delivered(self) -> Cursor:
         """The cursor of the next batch to be handed out."""
-        left = self._ring.left
-        return self._start if left is None else left.after
+        left = self._left
+        return left.after if isinstance(left, BatchPlan) else left
 
     @property
     def cursor(self) -> Cursor:
@@ -331,8 +331,8 @@ class AsyncReader(Generic[D, L]):
 
         For ``go_to()``. It is not a state: it does not name the data set or the order.
         """
-        left = self._ring.left
-        return self._start if left is None else self._schedule.behind(left)
+        left = self._left
+        return self._schedule.behind(left) if isinstance(left, BatchPlan) else left
 
     def go_to(self, cursor: Cursor) -> None:
         """Drop what is queued and go on at ``cursor``; an epoch's end means the next one's start.

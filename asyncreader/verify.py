@@ -40,7 +40,7 @@ from .sources.base import read_stored
 from .sources.extents import ExtentSource
 from .sources.sets.digests import WholeDigests
 from .sources.sets.shards import EachShard, LocalShards
-from .sources.subset import split_counts
+from .sources.splits import split_counts
 from .sources.urls import is_url
 from .system.futures import in_order
 from .system.limits import usable_cores
@@ -271,7 +271,7 @@ def _verify(path: str, source: OpenSet, how: _How, first: int = 0) -> VerifyRepo
         decoded=facts.count * encoded,
         bad=bad,
         problems=tuple(problems),
-        splits=split_counts(source),
+        splits=split_counts(source.splits, source.facts.count),
     )
 
 
@@ -307,8 +307,8 @@ def _sums_hold(part: Source, records: Int64) -> bool:
     first = data.ctypes.data
     at = np.arange(first, first + data.size, size, dtype=np.int64)
     sums = np.empty(records.size, np.uint64)
-    scratch = SCRATCH.take("hashed", size).ctypes.data
-    kernels.hash_rows(at, size, scratch, sums)
+    scratch = SCRATCH.take("hashed", size)
+    kernels.hash_rows(at, size, scratch.ctypes.data, sums)
     return np.array_equal(sums, part.checksums[records[0] : records[-1] + 1])
 
 

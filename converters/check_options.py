@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Final, Unpack
+from typing import Any, Final, Never, Unpack
+
+import numpy as np
 
 from asyncreader.errors import ParamsError
 from asyncreader.formats.packed import DATA
 from asyncreader.params import READ_BY, snake_case
+from asyncreader.pixels.points import check_places
+from asyncreader.pixels.specs import SampleSpec
+from asyncreader.sources.fields import named_field
 from asyncreader.system.limits import usable_cores
 from asyncreader.text import plain_name, slip
 
@@ -105,6 +111,10 @@ def _checked(sources: tuple[str, ...], dst: PathLike, given: Mapping[str, object
         jobs=options.jobs or (_JOBS_OF_RAY if options.engine == "ray" else usable_cores()),
         fields=options.fields or (),
         split=options.split or (),
+        label_columns=options.label_columns or (),
+        boxes_field=options.boxes_field or (),
+        keypoints_field=options.keypoints_field or (),
+        numbers_field=options.numbers_field or (),
         select=options.select or (),
         params=options.params and replace(options.params, path=options.src),
     )
@@ -115,11 +125,11 @@ def _checked(sources: tuple[str, ...], dst: PathLike, given: Mapping[str, object
 def _format(options: Options) -> Format:
     suffix = os.path.splitext(options.dst.rstrip(os.sep))[1].lower()
     if options.sharded and suffix in _SUFFIXES:
+        hint = f"pass {os.path.splitext(options.dst)[0]!r} and format {_SUFFIXES[suffix]!r}"
         raise ParamsError(
             "the target of shards is a folder, and this name is that of one file",
             found=repr(options.dst),
-            hint=f"pass {os.path.splitext(options.dst)[0]!r} and format {_SUFFIXES[suffix]!r} "
-            "(--format)",
+            hint=how_to_append(options.dst) if options.append else f"{hint} (--format)",
         )
     if options.format is not None or options.sharded:
         return options.format or "hdf5"
@@ -133,6 +143,16 @@ def _format(options: Options) -> Format:
     return _SUFFIXES[suffix]
 
 
+def how_to_append(path: str) -> str:
+    """What to do where ``path`` is no sharded dataset: a single file is copied to one."""
+    if not os.path.exists(path):
+        return "write the first shards without append (--shards N)"
+    folder, suffix = os.path.splitext(path.rstrip(os.sep))
+    folder = f"{folder}-shards" if not suffix or os.path.lexists(folder) else folder
+    command = f"asyncreader convert {shlex.quote(path)} {shlex.quote(folder)} --shards 1"
+    return f"{command} copies the samples of one file to a folder of shards, which can grow"
+
+
 #: Options that cannot both be given.
 _CONTRARY: Final = (
     *(("shards", "shard_size"), ("no_labels", "labels"), ("no_labels", "classes")),
@@ -143,7 +163,8 @@ _CONTRARY: Final = (
 )
 #: Options that need one of others.
 _NEEDED: Final = (
-    *(("split_column", ("labels",)), ("group_by", ("split",)), ("stratify", ("split", "sample"))),
+    *(("split_column", ("labels",)), ("label_columns", ("labels",))),
+    *(("group_by", ("split",)), ("stratify", ("split", "sample"))),
     ("resume", ("shards", "shard_size", "append")),
 )
 
@@ -157,11 +178,6 @@ def _check_together(options: Options) -> None:
     for one, others in _NEEDED:
         if getattr(options, one) and not any(getattr(options, other) for other in others):
             raise ParamsError(f"{one} goes with {' or '.join(others)}", hint="give that, too")
-    if options.allow_pickle and (len(options.sources) > 1 or options.split or options.select):
-        raise ParamsError(
-            "a dataset of pickles is converted by itself, and as a whole",
-            hint="convert it first, and then what that gives",
-        )
     ray = options.engine == "ray"
     if not options.sharded and ray:
         raise ParamsError(
@@ -170,11 +186,6 @@ def _check_together(options: Options) -> None:
         )
     if options.address is not None and not ray:
         raise ParamsError("address goes with engine 'ray'")
-    if options.sharded and options.allow_pickle:
-        raise ParamsError(
-            "a dataset of pickles cannot be converted to shards: its classes are known at its end",
-            hint="convert it to one file, and that to shards",
-        )
     if options.follow_links and is_url(options.src):
         raise ParamsError("follow_links is for folders on a disk", found=options.src)
     size = options.size
@@ -194,6 +205,12 @@ def _check_together(options: Options) -> None:
             "images that are encoded or resized are not samples of different length",
             found=f"encoding {options.encoding!r}, size {size}",
             hint="variable_length names the fields that differ in length, without 'data'",
+        )
+    named = (*options.boxes_field, *options.keypoints_field, *options.numbers_field)
+    if len(options.kinds) < len(named):
+        raise ParamsError(
+            "a field is named twice, among boxes_field, keypoints_field and numbers_field",
+            found=", ".join(map(repr, named)),
         )
     if options.compression is not None and options.format == "lmdb":
         raise ParamsError(
@@ -215,6 +232,62 @@ def _check_fields(options: Options) -> None:
                 path=inside,
                 hint="move it out of that folder, or name the images by a CSV (labels, --labels)",
             )
+
+
+def check_named(options: Options, names: Sequence[str]) -> None:
+    """ParamsError where an option says of a field what it holds, and the samples have no such
+    field. ``names``: those of the fields, the picture's first."""
+    for name in options.kinds.keys() - set(names[1:]):
+        raise ParamsError(
+            "boxes_field, keypoints_field or numbers_field names a field that the samples do not "
+            "have beside their images",
+            path=options.src or None,
+            found=repr(name),
+            expected=", ".join(map(repr, names[1:])) or None,
+        )
+
+
+def kind_of(
+    options: Options,
+    name: str,
+    shape: tuple[int | None, ...],
+    dtype: np.dtype[Any],
+    size: tuple[int | None, int | None] | None,
+) -> str:
+    """What a field of numbers is to an image that is resized: "boxes" or "keypoints", which move
+    with it, a "map", which is resized as it is, or "numbers", which stay. ``shape``: of a sample,
+    None where samples differ; ``size``: (H, W) of the image, of the first one where they differ.
+
+    ParamsError where the field does not hold what it is said to hold, and where it may hold places
+    in the image, and nothing says so.
+    """
+    kind = options.kinds.get(name)
+    if kind in ("boxes", "keypoints"):
+        with named_field(name):
+            known = tuple(side for side in shape if side is not None)
+            check_places(SampleSpec(known, dtype, None), kind, options.src)
+    elif kind is None and options.size is not None:
+        if shape[:2] == size:
+            return "map"
+        few = shape == (4,) or (len(shape) > 1 and shape[-1] in (2, 3, 4))
+        if few and dtype.kind in "iuf" and (len(shape) == 2 or dtype != np.uint8):
+            _unclear_places(options, name, shape, dtype)
+    return kind or "numbers"
+
+
+def _unclear_places(
+    options: Options, name: str, shape: tuple[int | None, ...], dtype: np.dtype[Any]
+) -> Never:
+    what = "boxes" if shape[-1] == 4 else "keypoints"
+    shown = str(shape).replace("None", "any")
+    raise ParamsError(
+        f"field {name!r} may hold {what}, which have to move when the image is resized, and "
+        "nothing says what it holds",
+        path=options.src or None,
+        found=f"samples of shape {shown}, {dtype}; size {options.size}",
+        hint=f"{what}_field={name!r} (--{what}-field {name}) moves them with the image; "
+        f"numbers_field={name!r} (--numbers-field {name}) keeps other numbers as they are",
+    )
 
 
 def check_encoding(options: Options, encoding: str, channels: int, bits: int | None) -> None:
@@ -251,15 +324,6 @@ def check_encoding(options: Options, encoding: str, channels: int, bits: int | N
             f"{encoding!r}",
             hint="choose encoding 'jpeg' (--encoding jpeg), or leave restarts out",
         )
-    if options.restarts:
-        from asyncreader.pixels import kernels
-
-        if not kernels.compiled("add_restarts"):
-            raise ParamsError(
-                "restarts needs numba, which does not work here",
-                found=kernels.reason(),
-                hint="install numba (pip install numba), or leave restarts out",
-            )
     if options.compression is not None and encoding != "raw":
         raise ParamsError(
             f"compression is for raw pixels; encoding {encoding!r} is compressed already",

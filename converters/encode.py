@@ -14,13 +14,14 @@ from typing import Final, TypeAlias
 import numpy as np
 import xxhash
 
-from asyncreader.array_types import Array, Int64, UInt64
+from asyncreader.array_types import Array, Float64, Int64, UInt64
 from asyncreader.checks import MAX_SIDE
 from asyncreader.errors import DecodeError, ParamsError
 from asyncreader.formats.packed import PLAIN
 from asyncreader.pixels import codec, kernels
 from asyncreader.pixels.geometry import nearest_pixels, resize_into
 from asyncreader.pixels.masks import decode_values, encode_values
+from asyncreader.pixels.points import move
 from asyncreader.system.memory import SCRATCH
 from asyncreader.text import sides
 
@@ -217,6 +218,19 @@ class Recipe:
         shape = values.shape[0], values.shape[1], values.shape[2]
         return packed(encode_values(values), shape, values.dtype.name)
 
+    def moved(self, kind: str, values: Array, full: tuple[int, int]) -> Array:
+        """Numbers that go with a picture of size ``full``, as they go with what becomes of it:
+        "boxes" and "keypoints" in its pixels, as float32, a "map" (H, W, ...) cut and resized as
+        it is, by nearest neighbour; others as they are."""
+        if self.size is None or kind == "numbers":
+            return values
+        plan = _plan(full, self.size, self.resize)
+        if kind == "map":
+            return plan.picked(values)
+        places = values.reshape(-1, values.shape[-1]).astype(np.float64)
+        move(places, kind, [plan.matrix], plan.outer)
+        return places.reshape(values.shape).astype(np.float32)
+
     def _narrows(self, header: codec.ImageHeader) -> bool:
         """Whether the picture has 16 bits and becomes one of 8. ParamsError where it is grey, and
         nothing says so; DecodeError where 16 bits are kept, and it has none."""
@@ -291,7 +305,7 @@ def _marked(data: bytes, new: bytes | None, shape: tuple[int, int, int]) -> Pack
 
 
 def with_restarts(data: bytes) -> bytes | None:
-    """A JPEG with restart markers, of the same pixels (see ``twins.add_restarts_numpy``); None
+    """A JPEG with restart markers, of the same pixels (see the kernel ``add_restarts``); None
     where it cannot get any."""
     size = len(data)
     longest = size + size // 4 + 8192
@@ -307,7 +321,7 @@ def make_recipe(options: Options, encoding: str, channels: int, bits: int | None
     """What is done to each picture."""
     restarts = options.restarts
     if restarts is None:
-        restarts = encoding == "jpeg" and kernels.compiled("add_restarts")
+        restarts = encoding == "jpeg"
     return Recipe(
         encoding=encoding,
         channels=channels,
@@ -320,12 +334,12 @@ def make_recipe(options: Options, encoding: str, channels: int, bits: int | None
     )
 
 
-def notes(options: Options, recipe: Recipe | None) -> tuple[str, ...]:
-    """What a user may not expect of the pictures that ``recipe`` makes (None: they are copied)."""
-    plain = recipe is None or recipe.encoding != "jpeg" or recipe.restarts
-    if plain or options.restarts is False:
-        return ()
-    return (f"no restart markers in the JPEGs: numba does not work here ({kernels.reason()})",)
+def size_of_picture(picture: bytes | Array) -> tuple[int, int]:
+    """(H, W) of pixels, or of an image file's bytes: upright, as they are decoded."""
+    if isinstance(picture, bytes):
+        header = codec.read_header(picture)
+        return header.height, header.width
+    return picture.shape[0], picture.shape[1]
 
 
 def decoding_bytes(header: codec.ImageHeader) -> int:
@@ -379,11 +393,25 @@ class Plan:
         """``new`` in the middle of a canvas of zeros, where that is larger."""
         if self.inner == self.outer:
             return new
-        canvas = np.zeros((*self.outer, new.shape[2]), new.dtype)
-        y = round((self.outer[0] - self.inner[0]) * 0.5)
-        x = round((self.outer[1] - self.inner[1]) * 0.5)
+        canvas = np.zeros((*self.outer, *new.shape[2:]), new.dtype)
+        y, x = self._margins
         canvas[y : y + self.inner[0], x : x + self.inner[1]] = new
         return canvas
+
+    @property
+    def _margins(self) -> tuple[int, int]:
+        """Rows above and columns left of the picture on its canvas."""
+        y, x = (round((b - a) * 0.5) for a, b in zip(self.inner, self.outer, strict=True))
+        return y, x
+
+    @property
+    def matrix(self) -> Float64:
+        """The matrix (3, 3) that takes a place (x, y, 1) in the full picture to its new place."""
+        left, top, right, bottom = self.box
+        by_y, by_x = self.inner[0] / (bottom - top), self.inner[1] / (right - left)
+        y, x = self._margins
+        first = by_x, 0.0, x - left * by_x
+        return np.array((first, (0.0, by_y, y - top * by_y), (0.0, 0.0, 1.0)))
 
 
 def _plan(full: tuple[int, int], size: tuple[int, int] | int, resize: str) -> Plan:

@@ -115,6 +115,15 @@ def names_of(value: Any) -> tuple[str, ...] | bool:
     return tuple(map(checks.TEXT.take, [value] if isinstance(value, str) else value))
 
 
+def columns_of(value: Any) -> tuple[str, ...]:
+    """Names of columns: "age,weight", or several."""
+    names = value.split(",") if isinstance(value, str) else value
+    found = tuple(checks.TEXT.take(name).strip() for name in names)
+    if not all(found) or len(set(found)) < len(found):
+        raise Wrong("each name once", value)
+    return found
+
+
 def split_of(value: Any) -> tuple[tuple[str, float], ...]:
     """Names and shares: "train=0.8,val=0.2", or {"train": 0.8, "val": 0.2}."""
     if isinstance(value, str):

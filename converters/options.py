@@ -21,6 +21,7 @@ from .option_values import (
     SRC,
     Condition,
     bytes_of,
+    columns_of,
     fields_of,
     names_of,
     read_of,
@@ -49,6 +50,9 @@ Engine: TypeAlias = Literal["local", "ray"]
 #: Shards of a set: a manifest of that many is 100 MB.
 MOST_SHARDS: Final = 1_000_000
 
+#: The check of what names fields.
+_FIELDS: Final = Check("names of fields, such as 'boxes' or 'boxes,faces'", columns_of, "text")
+
 #: Of JPEGs, where the caller says nothing.
 QUALITY: Final = 90
 
@@ -68,7 +72,7 @@ class ConvertKeywords(TypedDict, total=False):
     shuffle: int | None
     compression: Compression | None
     chunk: int | None
-    classes: PathLike | None
+    classes: PathLike | Sequence[str] | None
     classes_from_folders: bool
     follow_links: bool
     jobs: int | None
@@ -81,19 +85,22 @@ class ConvertKeywords(TypedDict, total=False):
     shard_size: int | str | None
     resume: bool
     variable_length: bool | str | Sequence[str]
+    boxes_field: str | Sequence[str] | None
+    keypoints_field: str | Sequence[str] | None
+    numbers_field: str | Sequence[str] | None
     append: bool
     split: str | Mapping[str, float] | None
     stratify: bool
     group_by: str | None
     splits_from_folders: bool
     split_column: str | None
+    label_columns: str | Sequence[str] | None
     select: Select | None
     sample: int | None
     engine: Engine
     address: str | None
     progress: Callable[[int, int], object] | bool | None
     params: Mapping[str, object] | None
-    allow_pickle: bool
 
 
 class WriterKeywords(TypedDict, total=False):
@@ -116,6 +123,9 @@ class WriterKeywords(TypedDict, total=False):
     shard_size: int | str | None
     resume: bool
     variable_length: bool | str | Sequence[str]
+    boxes_field: str | Sequence[str] | None
+    keypoints_field: str | Sequence[str] | None
+    numbers_field: str | Sequence[str] | None
 
 
 @dataclass(frozen=True)
@@ -259,6 +269,27 @@ class Options:
         "sample to sample; True: all of them. The values of all samples are stored one after the "
         "other, with where each sample begins",
     )
+    boxes_field: tuple[str, ...] = worked_out(
+        _FIELDS,
+        "fields of boxes (..., 4): x1, y1, x2, y2 in pixels of the image. With `size` they move "
+        "with it, and are stored as float32",
+        shown="none",
+        metavar="FIELD,...",
+    )
+    keypoints_field: tuple[str, ...] = worked_out(
+        _FIELDS,
+        "fields of keypoints (..., 2), or (..., 3) with their visibility: x, y. With `size` they "
+        "move with the image, and are stored as float32",
+        shown="none",
+        metavar="FIELD,...",
+    )
+    numbers_field: tuple[str, ...] = worked_out(
+        _FIELDS,
+        "fields that look like boxes or keypoints, such as (M, 3), and are other numbers: `size` "
+        "leaves them as they are",
+        shown="none",
+        metavar="FIELD,...",
+    )
     append: bool = parameter(
         False,
         checks.FLAG,
@@ -298,6 +329,13 @@ class Options:
         "the column of the labels CSV, by its name in the first line, that names each sample's "
         "split; an empty cell is none",
         metavar="COLUMN",
+    )
+    label_columns: tuple[str, ...] = worked_out(
+        Check("names of columns, such as 'age,weight'", columns_of, "text"),
+        "the columns of the labels CSV that are the labels, by their names in the first line, in "
+        "this order",
+        shown="all columns but the path, `split_column` and that of `group_by`",
+        metavar="COLUMN,...",
     )
     select: tuple[Condition, ...] = worked_out(
         Check("split=NAME, classes=NAME,NAME, a slice such as 0:100, or a CSV", select_of, "texts"),
@@ -339,21 +377,29 @@ class Options:
         + ", ".join(f"`{name}`" for name in READ_BY),
         shown="as it is",
     )
-    allow_pickle: bool = parameter(
-        False,
-        checks.FLAG,
-        "unpickle SRC, only if you trust who wrote it: a pickle can run any program",
-    )
 
     @property
     def sharded(self) -> bool:
         """Whether the target is a folder of shards."""
         return self.append or self.shards is not None or self.shard_size is not None
 
+    @property
+    def selective(self) -> bool:
+        """Whether only some samples of the sources are converted."""
+        return bool(self.select) or self.sample is not None
+
     def differ(self, field: str) -> bool:
         """Whether samples that a program adds differ in length in this field."""
         named = self.variable_length
         return named if isinstance(named, bool) else field in named
+
+    @property
+    def kinds(self) -> dict[str, str]:
+        """What fields are said to hold, by name: "boxes", "keypoints" or other "numbers"."""
+        said = (self.boxes_field, "boxes"), (self.keypoints_field, "keypoints")
+        return {
+            name: kind for names, kind in (*said, (self.numbers_field, "numbers")) for name in names
+        }
 
     @property
     def kind(self) -> str:

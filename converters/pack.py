@@ -13,9 +13,11 @@ from asyncreader.errors import AsyncReaderError, SourceError
 from asyncreader.params.declare import documented
 
 from .check_options import check
+from .inputs.folder import class_names
 from .inputs.items import DatasetItems, Items, count_of, give, is_paths
 from .inputs.opening import open_samples
 from .inputs.samples import Samples
+from .option_values import SRC
 from .options import OPTIONS, ConvertKeywords, Options, PathLike
 from .outputs.append import Grown
 from .outputs.disk import is_full, no_temporary_space
@@ -102,10 +104,12 @@ def _convert_items(src: Items, dst: PathLike, keywords: ConvertKeywords) -> Conv
 
     options: dict[str, Any] = dict(keywords)
     progress = options.pop("progress")
+    if isinstance(options.get("classes"), str | os.PathLike):
+        options["classes"] = class_names(SRC("classes", options["classes"]))
     with contextlib.ExitStack() as opened:
         if isinstance(src, Dataset):
-            src = opened.enter_context(DatasetItems(src))
-            options.setdefault("classes", src.classes)
+            src = opened.enter_context(DatasetItems(src, options.get("classes")))
+            options = {**src.places, **options, "classes": src.classes}
         return _give_all(src, dst, options, progress)
 
 

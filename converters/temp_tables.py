@@ -7,7 +7,6 @@ thread may read it.
 
 from __future__ import annotations
 
-import contextlib
 import heapq
 import itertools
 import mmap
@@ -27,57 +26,65 @@ PathOf: TypeAlias = Callable[[int], bytes]
 #: Records sorted in memory at a time (about 20 MB of short names).
 RUN: Final = 200_000
 
-#: Bytes of a table that stay in memory: a million numbers.
+#: Bytes of a table that stay in memory, or are written to its file together: a million numbers.
 HELD: Final = 8 << 20
-
-_BUFFER: Final = 1 << 20
 
 
 def _temporary() -> IO[bytes]:
-    return tempfile.TemporaryFile("w+b", buffering=_BUFFER, prefix="asyncreader-")
+    return tempfile.TemporaryFile(buffering=0, prefix="asyncreader-")
 
 
 class _Bytes:
     """The bytes of a table: in memory, or in a file when there are more than ``HELD``.
 
     The memory is asked for at once, which takes none before it is written to: what grows is copied
-    again and again.
+    again and again. The file has no buffer of Python: a forked child that ends would write what is
+    in its copy to the same file.
     """
 
     _file: IO[bytes] | None = None
 
     def __init__(self) -> None:
         self._room: memoryview | None = None
+        self._used = 0
         self.size = 0
 
     def write(self, data: bytes | memoryview) -> None:
         """Add some at the end."""
-        start, self.size = self.size, self.size + len(data)
-        if self._file is None:
-            if self._room is None:
-                self._room = aligned_empty((HELD,), np.uint8).data
-            if self.size <= HELD:
-                self._room[start : self.size] = data
-                return
-            self._file = _temporary()
-            self._file.write(self._room[:start])
-            self._room = None
-        self._file.write(data)
+        if self._room is None:
+            self._room = aligned_empty((HELD,), np.uint8).data
+        if self._used + len(data) > HELD:
+            self._file = self._file or _temporary()
+            self._write_file(self._file, self._room[: self._used])
+            self._used = 0
+        self.size += len(data)
+        if len(data) > HELD:
+            assert self._file is not None
+            self._write_file(self._file, memoryview(data))
+            return
+        start, self._used = self._used, self._used + len(data)
+        self._room[start : self._used] = data
+
+    @staticmethod
+    def _write_file(file: IO[bytes], data: memoryview) -> None:
+        while data:
+            data = data[file.write(data) :]
 
     def mapped(self) -> mmap.mmap | memoryview:
         """All of them, which stay as they are: a mapping keeps the unlinked file."""
+        rest = memoryview(b"") if self._room is None else self._room[: self._used]
         if self._file is None:
-            return memoryview(b"") if self._room is None else self._room[: self.size].toreadonly()
+            return rest.toreadonly()
         with self._file as file:
-            file.flush()
+            self._write_file(file, rest)
+            self._room = None
             return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
 
     def close(self) -> None:
-        """Close the file, and ignore a full disk: the table is not needed any more."""
+        """Close the file: the table is not needed any more."""
         self._room = None
         if self._file is not None:
-            with contextlib.suppress(OSError):
-                self._file.close()
+            self._file.close()
 
     def __del__(self) -> None:
         self.close()  # if an error kept it from being closed
@@ -192,16 +199,17 @@ class Strings:
 
 
 class Numbered:
-    """Names as they come, and the number of each. ``fixed``: the only names, in their order."""
+    """Names as they come, and the number of each. ``fixed``: the only names, in their order, or
+    with ``more`` the first ones."""
 
-    def __init__(self, fixed: Sequence[str] | None = None) -> None:
+    def __init__(self, fixed: Sequence[str] | None = None, more: bool = False) -> None:
         self.names = {name: number for number, name in enumerate(fixed or ())}
-        self._fixed = fixed is not None
+        self._fixed, self._more = fixed is not None, fixed is None or more
         self._rows = array("q")
 
     def add(self, name: str) -> bool:
         """Note the next one, "" for none; False for a name that is not among the fixed ones."""
-        if name and self._fixed and name not in self.names:
+        if name and not self._more and name not in self.names:
             return False
         self._rows.append(self.names.setdefault(name, len(self.names)) if name else -1)
         return True

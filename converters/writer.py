@@ -53,11 +53,12 @@ class Writer:
     axis differs from sample to sample. The other options are those of
     :func:`convert`, where they apply to samples that are no files; ``encoding`` is "raw" unless
     said otherwise. A block that ends with an error, a process that ends, and a Writer that is lost
-    without ``close()`` leave the target as it was. Memory is bounded. Not for several threads at
-    once.
+    without ``close()`` leave the target as it was; with ``resume`` they leave what was finished,
+    for the next run. Memory is bounded. Not for several threads at once, nor for a forked child.
 
     Raises ParamsError for options and samples, SourceError where the target cannot be written,
-    ReaderClosedError after ``close()``. ``report``: what was written, once it is published.
+    ReaderClosedError after ``close()`` and in a forked child. ``report``: what was written, once
+    it is published.
     """
 
     def __init__(
@@ -73,27 +74,35 @@ class Writer:
         self.report: ConvertReport | None = None
         self._count = 0
         self._closed = self._refused = False
-        self._stack = contextlib.ExitStack()
-        self._target = self._stack.enter_context(
-            Target(
-                self._options.dst,
-                self._options.kind,
-                self._options.overwrite,
-                self._options.resume,
-            )
+        self._target = Target(
+            self._options.dst,
+            self._options.kind,
+            self._options.overwrite,
+            self._options.resume,
+            keep=self._options.resume,
         )
+        self._process, self._stack = os.getpid(), contextlib.ExitStack()
         # one that is lost without close() leaves no lock, file or thread
-        self._lost = weakref.finalize(self, _abandon, os.getpid(), self._stack)
+        weakref.finalize(self, _abandon, self._process, self._stack)
         self._set: Adding | None = None
-        #: the splits of all samples, and the numbers of those that the open file has
+        self._files = contextlib.ExitStack()  # closes what self._set has open
+        #: of all samples the splits, and the names of their labels
         self._splits: Splits | None = None
+        self._label_names: tuple[str, ...] = ()
+        #: the numbers of the samples that the open file has
         self._numbers: list[int] = []
         self._plan: AddingPlan | None = None
         # shards are made of files that are copied when all samples are there
         self._pieces: Pieces | None = None
-        if self._options.sharded:
-            self._pieces = Pieces(self._target.workspace, self._options.resume)
-            self._target.keep = self._pieces.count > 0
+        try:
+            self._stack.push(self._target)  # first: Ctrl-C may come when it is entered
+            self._target.__enter__()
+            self._stack.enter_context(self._files)
+            if self._options.sharded:
+                self._pieces = Pieces(self._target.workspace, self._options.resume)
+        except BaseException as exc:
+            self._end(exc)
+            raise
 
     @property
     def count(self) -> int:
@@ -171,7 +180,7 @@ class Writer:
         self, data: object, label: object, path: PathLike | None, fields: Mapping[str, object]
     ) -> None:
         adding = self._set
-        if adding is None or self._refused:
+        if adding is None or self._refused or os.getpid() != self._process:
             adding = self._begin(data, label, path, fields)
         try:
             if path is None or self._pieces is None or path not in self:
@@ -195,7 +204,7 @@ class Writer:
                     self._plan = self._planned(data, label, path, fields)
                 work = self._target.work if self._pieces is None else self._pieces.path
                 self._set = self._plan.open(work, self._target.shown)
-                self._stack.callback(self._set.close)
+                self._files.callback(self._set.close)
             return self._set
 
     def _planned(
@@ -222,19 +231,21 @@ class Writer:
         """Finish a file of the shards; the next sample begins another."""
         assert self._pieces is not None
         self._finish_file(adding)
-        adding.close()
+        self._files.close()
         self._pieces.finish()
-        self._set, self._target.keep = None, self._options.resume
+        self._set = None
 
     def _finish_file(self, adding: Adding) -> PackedFile:
-        if self._splits is not None:
-            adding.keep_splits(self._splits.of(np.array(self._numbers, np.int64)))
-            self._numbers = []
+        splits = self._splits
+        if splits is not None:
+            splits, self._numbers = splits.of(np.array(self._numbers, np.int64)), []
+        adding.keep(splits, self._label_names)
         return adding.finish()
 
     @contextlib.contextmanager
     def _numbered(self) -> Any:
         """An error inside names the next sample, and is the end of this set."""
+        self._check_process()
         if self._closed:
             raise ReaderClosedError("this Writer was closed")
         if self._refused:
@@ -248,6 +259,14 @@ class Writer:
         except BaseException as exc:
             self._refuse(exc)
             raise
+
+    def _check_process(self) -> None:
+        if os.getpid() != self._process:
+            raise ReaderClosedError(
+                "this Writer belongs to the process that this one was forked from",
+                found=f"opened in process {self._process}, called in {os.getpid()}",
+                hint="add samples in that process",
+            )
 
     def _refuse(self, error: BaseException) -> None:
         self._refused = True
@@ -302,14 +321,14 @@ class Writer:
         )
 
     def abandon(self) -> None:
-        """End without a set: the target is as it was. Idempotent; nothing after ``close()``."""
+        """End without a set: the target is as it was, and what was finished stays for a run with
+        ``resume``. Idempotent; nothing after ``close()``."""
         self._end(None)
 
     def _end(self, error: BaseException | None) -> None:
+        if os.getpid() != self._process:
+            return  # the files are those of the process that opened them
         self._closed, self._set = True, None
-        self._lost.detach()
-        if error is not None and self._pieces is not None:
-            self._target.keep = self._options.resume and self._pieces.count > 0
         if error is None:
             self._stack.close()
         else:
@@ -326,8 +345,8 @@ class Writer:
 
 
 def keep(writer: Writer, items: DatasetItems) -> None:
-    """Have a Writer keep what a Dataset says of its samples, before the first is added: their
-    splits. ParamsError for a target that cannot serve several labels."""
+    """Have a Writer keep the splits of a Dataset's samples, and the names of their labels, before
+    the first is added. ParamsError for a target that cannot serve several labels."""
     options = writer._options
     if items.labels and (options.sharded or options.format != "hdf5"):
         raise ParamsError(
@@ -337,7 +356,7 @@ def keep(writer: Writer, items: DatasetItems) -> None:
             hint="write one HDF5 file; name one label as labels_field; or serve the others as "
             "fields: data_field=[...]",
         )
-    writer._splits = items.splits
+    writer._splits, writer._label_names = items.splits, items.label_names
 
 
 def _abandon(process: int, stack: contextlib.ExitStack) -> None:

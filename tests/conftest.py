@@ -5,21 +5,25 @@ from __future__ import annotations
 import contextlib
 import gc
 import os
+import re
 import sys
 from collections import Counter
 from collections.abc import Generator
 from pathlib import Path
+from typing import Any
 
 import hidden_calls  # first: it hides calls where HIDE_CALLS is set
 import pytest
 from observed import take_ctrl_c
 
-from asyncreader.errors import ParamsError
 from asyncreader.pixels import kernels
 from asyncreader.sources.remote import client
 from asyncreader.system.limits import usable_cores
 
 take_ctrl_c()
+
+# Programs that measure: tests/test_benchmarks.py tries them.
+collect_ignore = ["benchmarks"]
 
 # Tests start hundreds of processes, each of which would compile asyncreader's modules again: 0.4 s.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
@@ -32,9 +36,25 @@ for _name in ("SLURM_PROCID", "SLURM_NTASKS"):
     os.environ.pop(_name, None)
 
 
+#: What the reason of a skip must not say (a regular expression): a stage of .ci/run exists for the
+#: tests of some libraries, and fails where these did not run.
+REQUIRE = os.environ.get("REQUIRE", "")
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     """``--long``: whole products of cases, of which the usual run takes a part."""
     parser.addoption("--long", action="store_true", help="whole products of cases, not a part")
+    parser.addoption("--figures", action="store_true", help="fault cases: write rows of a page")
+
+
+#: What `pytest` leaves out where it is not told which tests to run: tiers of their own.
+TIERS = "not slow and not faults"
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Without paths and -m only the fast tests run; a file that is named runs whole."""
+    if config.args_source != pytest.Config.ArgsSource.ARGS and not config.option.markexpr:
+        config.option.markexpr = TIERS
 
 
 @pytest.fixture(scope="session")
@@ -54,7 +74,7 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
 def pytest_xdist_setupnodes() -> None:
     """Kernels are compiled before any test: two processes would compile each of them twice, and a
     worker that compiles one when its reader is closed would be reported as one that hangs."""
-    with contextlib.suppress(RuntimeError):  # without numba there is nothing to compile
+    with contextlib.suppress(RuntimeError):  # they cannot be kept on this disk
         kernels.compile_all()
 
 
@@ -73,14 +93,17 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_call() -> Generator[None]:
-    """Where the calls that start worker processes are hidden, tests that need them are skipped."""
-    try:
-        yield
-    except ParamsError as exc:
-        if not hidden_calls.ACTIVE or "system cannot start worker processes" not in exc.what:
-            raise
-        pytest.skip(str(exc))
+def pytest_runtest_makereport() -> Generator[None, Any, Any]:
+    """A skip for a reason that REQUIRE names is a failure: of a test, a part of one, or a file."""
+    report = yield
+    if REQUIRE and report.skipped and isinstance(report.longrepr, tuple):
+        reason = report.longrepr[2]
+        if re.search(REQUIRE, reason):
+            report.outcome, report.longrepr = "failed", f"REQUIRE={REQUIRE}: {reason}"
+    return report
+
+
+pytest_make_collect_report = pytest_runtest_makereport
 
 
 @pytest.fixture(scope="module", autouse=True)

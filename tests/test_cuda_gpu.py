@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
-import numpy as np
 import pytest
 from frameworks import LABELS, SMALL, STEPS, check, is_whole_epoch
 
@@ -52,10 +50,12 @@ def test_slots_are_pinned_and_tensors_on_the_device() -> None:
     with AsyncReader(SMALL, cuda="cuda:0") as reader:
         slots = reader._ring.slots
         assert all(torch.from_numpy(slot.out[0]).is_pinned() for slot in slots)
-        batches = list(reader)
-        assert {batch.data.device for batch in batches} == {torch.device("cuda", 0)}
-        assert len({batch.data.data_ptr() for batch in batches}) == 2
-        assert batches[0].data.is_contiguous(memory_format=torch.channels_last)
+        addresses = set()
+        for batch in reader:
+            assert batch.data.device == torch.device("cuda", 0)
+            assert batch.data.is_contiguous(memory_format=torch.channels_last)
+            addresses.add(batch.data.data_ptr())
+        assert len(addresses) == 2
     assert not any(torch.from_numpy(slot.out[0]).is_pinned() for slot in slots)
 
 
@@ -82,47 +82,3 @@ def test_padded_rows_have_no_class(dtype: str, zero_copy: bool) -> None:
     assert labels.tolist() == [*range(42), -100, -100]
     assert mask.tolist() == [True] * 42 + [False] * 2
     assert indices.tolist() == [*range(42), -1, -1]
-
-
-def test_speed() -> None:
-    """Batches reach the device at half the rate of a bare pinned copy or better; it is printed."""
-    rows, side = 2048, 224
-    images = np.random.default_rng(0).integers(0, 256, (rows, side, side, 3), np.uint8)
-    params = {"data": images, "batch_size": 256, "nthread": 8, "njob": 3, "cuda": True}
-    pinned = torch.empty(256 * side * side * 3, dtype=torch.uint8, pin_memory=True)
-    target = torch.empty_like(pinned, device="cuda")
-    target.copy_(pinned, non_blocking=True)
-    torch.cuda.synchronize()
-    started = time.perf_counter()
-    for _ in range(40):
-        target.copy_(pinned, non_blocking=True)
-    torch.cuda.synchronize()
-    bare = 40 * pinned.nbytes / (time.perf_counter() - started)
-    weights = torch.randn(4096, 4096, device="cuda")
-    rates, seconds = {}, {}
-    for name, work in (("copy", 0), ("work", 20)):
-        with AsyncReader(params) as reader:
-            for _ in reader:  # the first epoch faults pages in
-                pass
-            torch.cuda.synchronize()
-            started = time.perf_counter()
-            for _ in range(5):
-                for batch in reader:
-                    batch.data.sum()
-                    for _ in range(work):
-                        weights @ weights
-            torch.cuda.synchronize()
-            seconds[name] = time.perf_counter() - started
-            rates[name] = 5 * len(reader) * pinned.nbytes / seconds[name]
-    started = time.perf_counter()
-    for _ in range(5 * len(images) // 256 * 20):
-        weights @ weights
-    torch.cuda.synchronize()
-    alone = time.perf_counter() - started
-    print(f"bare pinned copy {bare / 1e9:.1f} GB/s, batches {rates['copy'] / 1e9:.1f} GB/s")
-    print(
-        f"work alone {alone:.3f} s, batches alone {seconds['copy']:.3f} s, "
-        f"both {seconds['work']:.3f} s"
-    )
-    assert rates["copy"] > 0.5 * bare
-    assert seconds["work"] < alone + 0.7 * seconds["copy"]

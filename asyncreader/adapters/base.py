@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Final, Generic, Self, TypeVar
+from collections.abc import Iterator, Mapping
+from typing import Any, ClassVar, Final, Generic, Self, TypeVar
 
 import numpy as np
 
 from ..array_types import Bools
-from ..batch import Array, Batch, Taken, taken
+from ..batch import Array, Batch, Taken, of_each, taken
 from ..errors import NothingQueuedError, ParamsError
-from ..params import Given, ReaderKeywords, ReaderParams
+from ..params import Given, ReaderParams, apart_from
 from ..reader import AsyncReader
 from ..sampling.schedule import Cursor
 from ..sampling.state import State, cursor_of
@@ -31,23 +31,6 @@ def need(module: str, extra: str) -> Any:
         raise ImportError(
             f"this adapter needs {module}: pip install -e '.[{extra}]' in asyncreader's checkout"
         ) from exc
-
-
-def of_each(data: Any, make: Callable[[Any], Any]) -> Any:
-    """``make`` of a batch's data; of several fields a tuple of what it makes of each."""
-    return tuple(map(make, data)) if isinstance(data, tuple) else make(data)
-
-
-def flat_labels(labels: Any) -> Any:
-    """(B, 1) integers as (B,), what losses over class numbers take; all else as it is. Of several
-    labels each."""
-    return of_each(labels, _flat)
-
-
-def _flat(labels: Array | None) -> Array | None:
-    if labels is None or labels.shape[1:] != (1,) or labels.dtype.kind not in "iu":
-        return labels
-    return labels[:, 0]
 
 
 def can_be_invalid(p: ReaderParams) -> bool:
@@ -88,25 +71,26 @@ def check_signed(wrapped: bool) -> None:
 class Loader(Generic[Item]):
     """An AsyncReader as a framework sees it: a loop over it serves the current epoch to its end.
 
-    ``params``, ``overrides``: as AsyncReader takes them, and with its errors. ``with_mask`` and
-    ``with_indices``: what a step gives beside data and labels. ``reader`` is the
-    AsyncReader behind; taking batches from it directly makes the cursor wrong. ``last``: what the
-    batch handed out last was made of, None before the first. Pickles and copies as its parameters
-    and its cursor.
+    ``params``, ``overrides``: as AsyncReader takes them, and with its errors. ``flags``: keywords
+    of the adapter itself, which ``params`` may hold, too: ``with_mask`` and ``with_indices`` say
+    what a step gives beside data and labels, ``zero_copy`` that batches are no private copies.
+    ``reader`` is the AsyncReader behind; taking batches from it directly makes the cursor wrong.
+    ``last``: what the batch handed out last was made of, None before the first. Pickles and copies
+    as its parameters and its cursor.
     """
 
     #: whether this adapter takes numpy arrays, and so no ``cuda``
     _host = True
+    #: parameters that have another default here
+    _usual: ClassVar[Mapping[str, object]] = {}
 
     def __init__(
-        self,
-        params: Given | None,
-        overrides: ReaderKeywords,
-        with_mask: bool = False,
-        with_indices: bool = False,
+        self, params: Given | None, overrides: Mapping[str, object], **flags: bool
     ) -> None:
-        self.reader = AsyncReader(params, **overrides)
-        self._beside = {"with_mask": with_mask, "with_indices": with_indices}
+        given, self._flags = apart_from(params, overrides, **flags)
+        if self._flags.get("zero_copy") is False:
+            given["copy"] = True
+        self.reader = AsyncReader({**self._usual, **given})
         self._invalid = can_be_invalid(self.reader.params)
         if self._host and self.reader.params.cuda is not False:
             self.reader.close()
@@ -121,7 +105,7 @@ class Loader(Generic[Item]):
 
     def _options(self) -> dict[str, Any]:
         """Keywords of the adapter itself, for pickling."""
-        return {}
+        return self._flags
 
     # -- loops -----------------------------------------------------------------------------
 
@@ -157,8 +141,8 @@ class Loader(Generic[Item]):
 
     def _more(self, batch: Batch) -> list[Any]:
         """What was asked for beside data and labels: the mask, the indices, or both; copies."""
-        both = zip((batch.mask, batch.indices), self._beside.values(), strict=True)
-        return [array.copy() for array, asked in both if asked]
+        both = {"with_mask": batch.mask, "with_indices": batch.indices}
+        return [array.copy() for name, array in both.items() if self._flags[name]]
 
     def _check_loop(self, loop: int) -> None:
         if self._loop != loop:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TypeAlias, Unpack
 
 from ..batch import Array
-from ..params import Given, ReaderKeywords
+from ..params import Given, ReaderKeywords, apart_from
 from ..reader import AsyncReader
 from .base import can_be_invalid, marked
 
@@ -29,9 +29,10 @@ def endless(
     (``last_batch="pad"``, ``on_error="zero"``), integer labels of rows that are not valid are -100,
     and unsigned labels come as int64; other labels are 0 there.
     """
-    if not zero_copy:
-        overrides["copy"] = True
-    return _endless(AsyncReader(params, **overrides))
+    given, flags = apart_from(params, overrides, zero_copy=zero_copy)
+    if not flags["zero_copy"]:
+        given["copy"] = True
+    return _endless(AsyncReader(given))
 
 
 def _endless(reader: AsyncReader[Array | tuple[Array, ...], Array | None]) -> Iterator[Step]:

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypeAlias, TypeV
 
 import numpy as np
 
-from ..batch import Array, Batch, Taken, taken
+from ..batch import Array, Batch, Taken, flat_labels, of_each, taken
 from ..errors import ParamsError
 from ..params import Given, ReaderKeywords
 from ..sampling.schedule import Cursor
-from .base import Loader, flat_labels, marked, need, of_each
+from .base import Loader, marked, need
 
 if TYPE_CHECKING:
     import jax
@@ -116,10 +116,10 @@ class JaxReader(Loader[S], Generic[D, L, S]):
                 "sharding is one for both, or a pair for (data, labels)", found=repr(sharding)
             )
         self._sent: Any = None
-        super().__init__(params, overrides, with_mask, with_indices)
+        super().__init__(params, overrides, with_mask=with_mask, with_indices=with_indices)
 
     def _options(self) -> dict[str, Any]:
-        return {"sharding": self._sharding, **self._beside}
+        return {"sharding": self._sharding, **self._flags}
 
     # -- loops -----------------------------------------------------------------------------
 

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, TypeAlias, Unpack
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, ClassVar, Final, TypeAlias, Unpack
 
 import numpy as np
 
-from ..batch import Array, Batch, taken
+from ..batch import Array, Batch, flat_labels, taken
 from ..errors import FinishedError
-from ..params import Given, ReaderKeywords, given_params
+from ..params import Given, ReaderKeywords
 from ..sampling.schedule import Cursor
-from .base import Loader, flat_labels, need
+from .base import Loader, need
 
 if TYPE_CHECKING:
     from keras.utils import PyDataset
@@ -43,6 +44,7 @@ class ReaderDataset(Loader[Step], PyDataset):
     with jax anywhere). Raises what AsyncReader raises.
     """
 
+    _usual: ClassVar[Mapping[str, object]] = {"layout": "NHWC"}
     _inside: bool
 
     def __init__(
@@ -56,17 +58,12 @@ class ReaderDataset(Loader[Step], PyDataset):
         # One worker and no processes: Keras then draws batches itself, one after the other. The
         # reader has its own threads.
         PyDataset.__init__(self, workers=1, use_multiprocessing=False)
-        self._zero_copy = zero_copy
-        if not zero_copy:
-            overrides["copy"] = True
-        if "layout" not in given_params(params, overrides):
-            overrides["layout"] = "NHWC"
-        Loader.__init__(self, params, overrides)
+        Loader.__init__(self, params, overrides, zero_copy=zero_copy)
         self._steps: int | None = None  # batches in the first epoch of this fit, 0: none ended yet
         self._count_from_here()
 
     def _options(self) -> dict[str, object]:
-        return {"zero_copy": self._zero_copy, "layout": self.reader.params.layout}
+        return {**self._flags, "layout": self.reader.params.layout}
 
     def _convert(self, batch: Batch) -> Step:
         labels = flat_labels(batch.labels)

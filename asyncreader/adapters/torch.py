@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, Unpack, overload
 
-from ..batch import Batch
+from ..batch import Batch, of_each
 from ..errors import ParamsError
 from ..params import Given, ReaderKeywords
-from .base import IGNORED, Loader, check_signed, need, of_each
+from .base import IGNORED, Loader, check_signed, need
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -113,16 +113,11 @@ class TorchReader(Loader[S], Generic[D, L, S]):
         **overrides: Unpack[ReaderKeywords],
     ) -> None:
         self._torch = torch = need("torch", "torch")
-        if not zero_copy:
-            overrides["copy"] = True
-        super().__init__(params, overrides, with_mask, with_indices)
-        self._zero_copy = zero_copy
+        flags = {"with_mask": with_mask, "with_indices": with_indices, "zero_copy": zero_copy}
+        super().__init__(params, overrides, **flags)
         # DataLoader(reader, batch_size=None), as Accelerate wants it, must see an iterable set;
         # inheriting would need torch where this module is imported
         torch.utils.data.IterableDataset.register(type(self))
-
-    def _options(self) -> dict[str, Any]:
-        return {"zero_copy": self._zero_copy, **self._beside}
 
     def __iter__(self) -> Iterator[S]:
         worker = self._torch.utils.data.get_worker_info()

@@ -9,7 +9,6 @@ import click
 from ..errors import shown
 from ..text import in_bytes, some, times
 from .options import (
-    PATH,
     batch_size_option,
     brief_option,
     counts_of,
@@ -29,8 +28,7 @@ if TYPE_CHECKING:
 
 
 @click.command(
-    epilog="\b\nExamples:\n  asyncreader bench train.h5 --batch-size 256 --nthread 1,2,4,8\n"
-    "  asyncreader bench train.h5 --plot speed.svg"
+    epilog="\b\nExample:\n  asyncreader bench train.h5 --batch-size 256 --nthread 1,2,4,8"
 )
 @set_argument
 @batch_size_option
@@ -48,7 +46,6 @@ if TYPE_CHECKING:
 @number("--consumer-ms", click.FloatRange(0), "What training takes for a batch.", 0.0)
 @reader_option("size", help="Crop and resize to this. [224x224 if sizes differ]")
 @reader_option("dtype", help="Such as float32. [as stored]")
-@click.option("--plot", type=PATH, metavar="FILE", help="Draw a figure too: svg, png or pdf.")
 @param_option
 @json_option
 @brief_option
@@ -57,7 +54,6 @@ def bench(
     nthread: tuple[int, ...],
     seconds: float,
     consumer_ms: float,
-    plot: str | None,
     params: dict[str, Any],
     as_json: bool,
     quiet: bool,
@@ -68,14 +64,9 @@ def bench(
 
     The threads take turns, three each; figures are medians. "wait" is the share of time that the
     consumer waits for batches; without --consumer-ms there is nothing else for it to do.
-    --plot also draws what bare threads reach: copying, decoding, reading the disk.
     """
     from ..tools.bench import run_bench
 
-    if plot is not None:
-        from ..tools.bench_plot import above_disk, bench_ceilings, check_plot, draw_bench
-
-        check_plot(plot)
     given = {name: value for name, value in options.items() if value is not None}
     given |= set_of(path, params)
     index = size_for(given, quiet)
@@ -88,22 +79,10 @@ def bench(
             progress=progress,
             index=index,
         )
-    drawn = ""
-    if plot is not None:
-        tops = bench_ceilings(given, nthread, report.batch_bytes)
-        draw_bench(report, tops, plot)
-        drawn = f"figure in {shown(plot)}"
-        if (why := above_disk(report, tops)) is not None:
-            drawn += (
-                f"\nits disk line, {tops.disk:,.0f} samples/s at random, lies below the curve: "
-                f"the dataset came\n{why}"
-            )
     if as_json:
-        print_json({**report.to_dict(), "plot": plot})
+        print_json(report.to_dict())
         return
     _print_bench(report)
-    if drawn and not quiet:
-        click.echo(drawn)
 
 
 def _print_bench(report: BenchReport) -> None:

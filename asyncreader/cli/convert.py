@@ -107,7 +107,7 @@ def convert(
 
     from ..pixels import kernels
 
-    given = {name: value for name, value in options.items() if value not in (None, {}, ())}
+    given = _given(options)
     try:
         with (
             Progress("converting", quiet, resumed=bool(given.get("resume"))) as progress,
@@ -121,6 +121,11 @@ def convert(
         raise
     _print_report(report, as_json, quiet)
     return SOME_SKIPPED if report.skipped else OK
+
+
+def _given(options: dict[str, Any]) -> dict[str, Any]:
+    """The options that stand in the command."""
+    return {name: value for name, value in options.items() if value not in (None, {}, ())}
 
 
 def _print_report(report: ConvertReport, as_json: bool, quiet: bool) -> None:
@@ -158,7 +163,7 @@ def _dry_run(
     """Say what packing the folder would make."""
     from ..tools.doctor.folder import survey
 
-    given = {name: value for name, value in options.items() if value not in (None, False, {}, ())}
+    given = _given(options)
     with Status(quiet or as_json) as status:
         found = survey(src, dst, seconds=seconds or 15.0, progress=status, **given)
     if as_json:

@@ -55,7 +55,7 @@ def doctor(
     quiet: bool,
     **options: Any,
 ) -> None:
-    """Measure what limits training on PATH, or on the datasets of -p mix={...}, and suggest a cure.
+    """Measure what limits training on PATH, and suggest a cure.
 
     Give training's parameters with -p, such as -p shuffle=false; the default is full shuffling. A
     few hundred samples are converted to other encodings in a temporary folder, and each is read as

@@ -72,7 +72,11 @@ def _of_volumes(ds: Dataset) -> list[str]:
         ]
     if len(shape) in (3, 4) and _is_volume(shape[-3:]):
         patch = times(min(_PATCH, side) for side in shape[-3:]).replace(" ", "")
-        return [f"if samples are volumes: -p patch={patch} serves patches of them"]
+        whole = ""
+        if len(shape) == 3:
+            channels = times((count, *shape))
+            whole = f"; if it is one volume of {channels}, with -p sample_axis=null"
+        return [f"if samples are volumes: -p patch={patch} serves patches of them{whole}"]
     return []
 
 

@@ -55,8 +55,9 @@ def info(path: str | None, params: dict[str, Any], as_json: bool) -> None:
 
 def _describe(ds: Dataset) -> dict[str, Any]:
     """Facts of the set; with a subset its labels are shown."""
+    from ..sources.labels import label_names
     from ..sources.layouts.hdf5_look import columns_of_cells
-    from ..sources.subset import split_counts
+    from ..sources.splits import split_counts
 
     source, whole = ds.source, ds.params.subset is None
     facts, spec = source.facts, source.spec
@@ -81,8 +82,9 @@ def _describe(ds: Dataset) -> dict[str, Any]:
         "fields": _describe_fields(source),
         "columns": [one._asdict() for one in columns],
         "labels": _describe_labels(ds),
+        "label_names": list(label_names(source, ds.params.labels_field)) or None,
         "classes": None if facts.classes is None else list(facts.classes),
-        "splits": split_counts(source),
+        "splits": split_counts(source.splits, source.facts.count),
         "episodes": _describe_episodes(source),
         "patches": _describe_patches(ds),
         "lengths": _describe_lengths(source),
@@ -420,6 +422,7 @@ def _print_facts(facts: dict[str, Any]) -> None:
             for field in facts["fields"]
         },
         **_label_rows(facts),
+        "label names": facts["label_names"] and shown(", ".join(facts["label_names"])),
         **{shown(one["name"]): one["words"] for one in facts["columns"]},
         "splits": shown(counts_in_words(facts["splits"])),
         "restart markers": _restarts_in_words(facts["restarts"]),

@@ -6,7 +6,6 @@ imported at once: each command imports what it needs, so that ``--help`` answers
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterable
 from pathlib import Path
@@ -86,8 +85,6 @@ for command in (convert, info, preview, verify, bench, doctor, demo):
 def main(argv: list[str] | None = None) -> NoReturn:
     """Run the command with ``argv`` (this process's arguments) and exit with its code."""
     open_standard_streams()  # before any file is opened
-    if "_ASYNCREADER_COMPLETE" in os.environ:
-        from . import completion  # noqa: F401 - makes bash's known to click
     cli.main(args=argv, prog_name="asyncreader")
 
 

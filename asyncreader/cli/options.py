@@ -17,8 +17,6 @@ from ..params.declare import Parameter
 from .terminal import say
 
 if TYPE_CHECKING:
-    from click.shell_completion import CompletionItem
-
     from ..sources import SetIndex
 
 #: What is made of pictures that differ in size: (H, W) that most ImageNet training uses.
@@ -154,14 +152,6 @@ def set_of(path: str | None, params: dict[str, Any]) -> dict[str, Any]:
     return params
 
 
-def _complete_param(
-    context: click.Context, option: click.Parameter, typed: str
-) -> list[CompletionItem[str]]:
-    from .completion import complete_param
-
-    return complete_param(context, option, typed)
-
-
 #: Limits above this are not shown by --help; the parameter's check knows them.
 _LONG: Final = 1 << 20
 
@@ -172,7 +162,6 @@ _PARAMS_SETTINGS: Final[dict[str, Any]] = {
     "multiple": True,
     "metavar": "NAME=VALUE",
     "callback": params_of,
-    "shell_complete": _complete_param,
 }
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from types import ModuleType
 from typing import Self, TypeAlias
 
@@ -63,6 +65,15 @@ class DataIterator:
         return arrays[0] if len(arrays) == 1 else tuple(arrays)
 
 
+@dataclass
+class _Pass:
+    """The sample numbers in the order of this pass, and how many of them are left of it."""
+
+    order: Int64
+    left: int = 0
+    begun: bool = False
+
+
 class SimpleBatch(DataIterator):
     """Each sample once a pass; ``shuffle``: in another order every pass.
 
@@ -87,17 +98,26 @@ class SimpleBatch(DataIterator):
         self.gen = self.batch()
 
     def batch(self) -> Iterator[Arrays]:
-        """The batches as they are stored."""
-        indices = self.db.indices
-        while True:
+        """The batches as they are stored. After an error the next one comes."""
+        # no generator: Ctrl-C and errors would end it
+        return map(self._next_of, itertools.repeat(_Pass(self.db.indices)))
+
+    def _next_of(self, now: _Pass) -> Arrays:
+        if now.left == 0:
+            if now.begun and not self.endless:
+                raise StopIteration
             if self.shuffle:
-                self.rng.shuffle(indices)
-            for start in range(0, indices.size, self.batch_size):
-                part = self._batch(indices[start : start + self.batch_size])
-                self.end_of_dataset = start + self.batch_size >= indices.size
-                yield part
-            if not self.endless:
-                return
+                self.rng.shuffle(now.order)
+            now.left, now.begun = now.order.size, True
+        left = max(0, now.left - self.batch_size)
+        try:
+            part = self._batch(now.order[now.order.size - now.left :][: self.batch_size])
+        except Exception:
+            now.left = left
+            raise
+        self.end_of_dataset = left == 0
+        now.left = left
+        return part
 
 
 class SequentialBatch(SimpleBatch):
@@ -121,11 +141,13 @@ class StochasticBatch(DataIterator):
 
     def batch(self) -> Iterator[Arrays]:
         """The batches as they are stored."""
-        indices = self.db.indices
+        # no generator: Ctrl-C and errors would end it
+        return map(self._drawn_from, itertools.repeat(self.db.indices))
+
+    def _drawn_from(self, indices: Int64) -> Arrays:
         draw = self.rng.integers if hasattr(self.rng, "integers") else self.rng.randint
-        while True:
-            drawn = draw(indices.size, size=self.batch_size, dtype=np.uint64)
-            yield self._batch(indices[drawn.astype(np.int64)])
+        drawn = draw(indices.size, size=self.batch_size, dtype=np.uint64)
+        return self._batch(indices[drawn.astype(np.int64)])
 
 
 #: Every iterator can be shared by threads.

@@ -81,6 +81,7 @@ PATHS: Final = "paths"
 CLASSES: Final = "classes"
 CHECKSUMS: Final = "checksums"
 SPLITS: Final = "splits"
+LABEL_NAMES: Final = "label_names"
 META: Final = "meta"
 
 #: LMDB: the key of the one array in ``labels`` and in ``checksums``, and of the JSON in ``meta``.
@@ -289,6 +290,9 @@ class Meta(Described):
 
     count: int
     digests: Mapping[str, str] = field(default_factory=dict)
+    #: Of the columns of ``labels``, where they have names. They are beside the facts that DESCRIBED
+    #: lists, which older versions compare with their digest.
+    label_names: tuple[str, ...] | None = field(default=None, compare=False)
     format: str = FORMAT_NAME
     version: int = FORMAT_VERSION
 
@@ -298,7 +302,10 @@ class Meta(Described):
         return "NHWC" if self.channels else "N"
 
     def facts(self) -> dict[str, Any]:
-        return {**super().facts(), "axes": self.axes}
+        facts = {**super().facts(), "axes": self.axes}
+        if not self.label_names:
+            del facts[LABEL_NAMES]
+        return facts
 
     def to_json(self) -> str:
         """One line of JSON with sorted keys, so that equal sets are equal bytes."""
@@ -347,6 +354,7 @@ class Meta(Described):
 _META_RULES: Final[Rules] = {
     "count": whole(1 << 62),
     "digests": DIGESTS,
+    LABEL_NAMES: optional(NAMES),
 }
 
 #: A description with a million class names is half as long.
@@ -356,21 +364,22 @@ REPACK: Final = "the file is damaged or was not written to its end: convert it a
 
 
 def _check_tables(meta: Meta, path: str) -> None:
-    """That classes, labels and splits are there if, and only if, they were packed; and the classes'
-    names.
+    """That classes, labels, splits and the names of labels are there if, and only if, they were
+    packed; and the names of classes and labels.
 
     ``offsets`` and ``checksums`` cannot be read without; ``paths`` are for messages.
     """
     there = {CLASSES: meta.classes is not None, LABELS: meta.label_kind != "none"}
-    there[SPLITS] = bool(meta.splits)
+    there |= {SPLITS: bool(meta.splits), LABEL_NAMES: bool(meta.label_names)}
     for name, is_there in there.items():
         if is_there != (name in meta.digests):
             raise FormatError(
                 f"its description and its {name} contradict each other", path=path, hint=REPACK
             )
-    if meta.classes is not None:
-        names = [name.encode("utf-8", "surrogateescape") for name in meta.classes]
-        check_named_digest(CLASSES, names_digest(names), meta, path)
+    for table, names in ((CLASSES, meta.classes), (LABEL_NAMES, meta.label_names)):
+        if table in meta.digests:
+            encoded = [name.encode("utf-8", "surrogateescape") for name in names or ()]
+            check_named_digest(table, names_digest(encoded), meta, path)
 
 
 def check_digest(name: str, table: Array | bytes, meta: Meta, path: str) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .parse import given_params, parse_params, reading_params, snake_case
+from .parse import apart_from, given_params, parse_params, reading_params, snake_case
 from .reader import PARAMETERS, PATHS, READ_BY, Given, Paths, ReaderKeywords, ReaderParams
 
 __all__ = [
@@ -13,6 +13,7 @@ __all__ = [
     "Paths",
     "ReaderKeywords",
     "ReaderParams",
+    "apart_from",
     "given_params",
     "parse_params",
     "reading_params",

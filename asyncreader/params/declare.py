@@ -37,12 +37,6 @@ class Parameter:
         text = re.split(r"[.;] ", re.sub(r"[`\"]", "", self.help))[0].removesuffix(".")
         return f"{text[0].upper()}{text[1:]}."
 
-    @property
-    def words(self) -> list[str]:
-        """Values that Tab offers, as a command line writes them."""
-        offered = [word for word in self.check.words if word is not None or self.default]
-        return [str(word).lower() if isinstance(word, bool) else str(word) for word in offered]
-
 
 def parameter(default: T, check: Check[T], help: str, *, shown: str = "", metavar: str = "") -> T:
     """The declaration of a parameter, as a field of a dataclass."""

@@ -49,7 +49,10 @@ _PADDED: Final = (
     "length (docs/arrays.md)"
 )
 _LENGTHS: Final = "max_length=, pad_value= for samples that differ in length (docs/arrays.md)"
-_WINDOW: Final = 'window={} of rows of one episode; episodes="files" where each file is one'
+_WINDOW: Final = (
+    'window={} of rows of one episode; episodes="files" where each file is one, "whole" where all '
+    "rows are"
+)
 _PROCESSES: Final = 'workers="process" if processes are needed, else leave it out'
 _WINDOWED: Final = 'shuffle="block", shuffle_window={}'
 _LAST: Final = 'last_batch="drop" for True; "short", "pad" or "wrap" for False'

@@ -6,7 +6,7 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 
-from ..checks import written
+from ..checks import FLAG, written
 from ..errors import ParamsError
 from ..sampling import draws, takes_classes, takes_weights, takes_window
 from .other_names import instead
@@ -50,6 +50,20 @@ def given_params(params: Given | None, overrides: Mapping[str, object]) -> dict[
     ParamsError for names that no parameter has.
     """
     return {**_collect(params), **_collect(overrides)}
+
+
+def apart_from(
+    params: Given | None, overrides: Mapping[str, object], **flags: bool
+) -> tuple[dict[str, object], dict[str, bool]]:
+    """What the caller passed, as by :func:`given_params`, apart from ``flags``: keywords of the
+    caller's own, which a dict may hold like any parameter. One that is True wins over the dict."""
+    if isinstance(params, Mapping):
+        names = {raw: snake_case(raw) for raw in params if isinstance(raw, str)}
+        own = {raw: name for raw, name in names.items() if name in flags}
+        for raw, name in own.items():
+            flags[name] |= FLAG(name, params[raw])
+        params = {raw: value for raw, value in params.items() if raw not in own}
+    return given_params(params, overrides), flags
 
 
 def _collect(params: Given | None) -> dict[str, object]:
@@ -267,7 +281,7 @@ def _check_windows(p: ReaderParams) -> None:
                 hint='window_edge="repeat" or "zero" goes with it',
             )
     if asked:
-        _check_single(p, "not on windows")
+        _check_single(p, "not on windows", "boxes_field", "keypoints_field")
 
 
 def _check_lengths(p: ReaderParams) -> None:
@@ -281,9 +295,10 @@ def _check_lengths(p: ReaderParams) -> None:
     _check_single(p, "not beside samples of different length")
 
 
-def _check_single(p: ReaderParams, words: str) -> None:
-    """ParamsError where something is asked for that works on pictures one by one."""
-    for name in ("transform", "mixup", "cutmix", "views", "boxes_field", "keypoints_field"):
+def _check_single(p: ReaderParams, words: str, *others: str) -> None:
+    """ParamsError where something is asked for that works on images one by one, or one of
+    ``others``."""
+    for name in ("transform", "mixup", "cutmix", "views", *others):
         if getattr(p, name) is not None:
             raise ParamsError(
                 f"{name} works on single images, {words}",

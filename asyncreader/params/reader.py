@@ -309,7 +309,8 @@ class ReaderParams:
         None,
         optional(checks.SUBSET),
         "a slice, an array of record numbers (repeats allowed) or the name of a split; "
-        "`indices` stay record numbers",
+        "`indices` stay record numbers. Where a sample is an episode, or one of each, it takes "
+        "numbers of episodes",
     )
     episodes: str | None = parameter(
         None,
@@ -318,7 +319,7 @@ class ReaderParams:
         '`"groups:data/demo_*"`: each such group of an HDF5 file is one, its datasets the fields; '
         '`"files"`: each file; `"ends:NAME"`: a dataset of cumulative ends; `"ids:NAME"`: an id '
         'for each row; `"flags:NAME,NAME"`: a row where one is true is the last; `"axis"`: stored '
-        "as (episode, time, ...); see [arrays](arrays.md)",
+        'as (episode, time, ...); `"whole"`: the dataset is one recording; see [arrays](arrays.md)',
         shown="as recognised",
     )
     episodes_subset: slice | Int64 | tuple[str, ...] | None = parameter(
@@ -441,7 +442,8 @@ class ReaderParams:
         optional(WEIGHTS),
         "independent draws: how often each sample comes, relative to the others. One number for "
         'each sample (of the `subset`, in its order), or `"balanced"`: each class as often as the '
-        "others. Samples of weight 0 never come",
+        "others, and none of label -1, which is no class unless all labels are -1 and 1. Samples "
+        "of weight 0 never come",
     )
     epoch_samples: int | None = parameter(
         None,
@@ -738,6 +740,7 @@ class ReaderParams:
             boxes=self.boxes_field,
             keypoints=self.keypoints_field,
             steps=self.augment or (),
+            transformed_later=self.transform is not None,
         )
 
 

@@ -27,14 +27,14 @@ FARTHEST: Final = 1 << 31
 
 
 def _episodes(value: Any) -> str:
-    kind = re.fullmatch(r"files|axis|(groups|ends|ids):(?s:.+)|flags:[^,]+(,[^,]+)*", value)
+    kind = re.fullmatch(r"files|axis|whole|(groups|ends|ids):(?s:.+)|flags:[^,]+(,[^,]+)*", value)
     if kind is None:
         raise ValueError
     return str(value)
 
 
 EPISODES: Final = Check(
-    '"groups:PATTERN", "files", "ends:NAME", "ids:NAME", "flags:NAME,NAME" or "axis"',
+    '"groups:PATTERN", "files", "ends:NAME", "ids:NAME", "flags:NAME,NAME", "axis" or "whole"',
     _episodes,
     "text",
 )

@@ -6,6 +6,7 @@ The reader connects them. Each worker process builds its own.
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, Final
@@ -39,6 +40,7 @@ from ..sources.subset import classes_of, resolve_rule, resolve_weights
 from ..stats import Meter
 from ..system.limits import physical_memory
 from ..system.memory import aligned_empty
+from ..text import some
 from .fill_batch import BatchFiller
 from .shared_memory import Arena, pages
 from .slots import Allocate, BatchArrays, Part, Slot, SlotLayout
@@ -86,7 +88,7 @@ def make_schedule(p: ReaderParams, source: OpenSet, rank: int, world_size: int) 
     storage = replace(
         _storage(source, p),
         weights=resolve_weights(p.weights, source, subset, patches),
-        classes=classes_of(source, subset, f"shuffle={p.shuffle!r}", patches)
+        classes=classes_of(source, subset, f"shuffle={p.shuffle!r}", patches)[1]
         if takes_classes(p.shuffle)
         else None,
         epoch_samples=p.epoch_samples,
@@ -161,7 +163,7 @@ def _with(wanted: OutputSpec, transform: Transform) -> OutputSpec:
     """``wanted`` with the user's transform: behind the operations, before those that are last."""
     steps = [step for step in wanted.steps if not step.last]
     steps += [transform, *(step for step in wanted.steps if step.last)]
-    return replace(wanted, steps=tuple(steps))
+    return replace(wanted, steps=tuple(steps), transformed_later=transform.made is None)
 
 
 def _tried(p: ReaderParams, source: OpenSet, sampler: Sampler, wanted: OutputSpec) -> Made:
@@ -208,13 +210,14 @@ def _tried(p: ReaderParams, source: OpenSet, sampler: Sampler, wanted: OutputSpe
 
 
 def check_values(p: ReaderParams, filler: BatchFiller) -> None:
-    """Warn of what the set makes of the order and of mean and std, and check ``dtype``.
+    """Warn of what is left out or not done, and check ``dtype``.
 
     ParamsError if ``dtype`` cannot hold a value of some samples. None is read if it can hold all
     values that the stored dtype has. A value that this does not find fails its batch later.
     """
     source, sampler = filler.source, filler.schedule.sampler
-    warned = [sampler.warning(_storage(source, p))]
+    warned = [sampler.warning(_storage(source, p)), _warning_of_dropped(filler.schedule, source)]
+    warned.append(warning_of_others(p, source, filler.fills))
     for name, fills in zip(source.names, by_field(filler.fills, filler.fills), strict=True):
         warned.append(_warning_of_scale(p, fills[0], name, name == source.names[0]))
     for warning in filter(None, warned):
@@ -231,6 +234,44 @@ def check_values(p: ReaderParams, filler: BatchFiller) -> None:
             source.read_fields(job, filler.fills, outs, Meter())
         except ParamsError as exc:
             raise source.told(exc) from exc.__cause__
+
+
+def _warning_of_dropped(schedule: Schedule, source: OpenSet) -> str | None:
+    """The warning if ``last_batch="drop"`` leaves out the same samples in each epoch."""
+    left = schedule.length - schedule.steps * schedule.global_batch
+    same = schedule.sampler.kind is False and not source.sets  # whose next passes go on from there
+    if not same or not left or schedule.last_batch != "drop" or schedule.rank:
+        return None
+    return (
+        f'last_batch="drop" leaves out {some(left, source.noun)} of {schedule.length:,} in each '
+        "epoch, with shuffle=False always the last ones: "
+        + ('"short"' if schedule.world_size == 1 else '"pad"')
+        + " serves all"
+    )
+
+
+def warning_of_others(
+    p: ReaderParams, source: OpenSet, fills: Sequence[RowTransform]
+) -> str | None:
+    """The warning if ``dtype``, ``scale``, ``mean`` or ``std`` are of the first field alone, and
+    other fields are floating-point numbers as it is."""
+    given = {name: getattr(p, name) for name in ("dtype", "scale", "mean", "std")}
+    given = {n: one for n, one in given.items() if one is not None and not isinstance(one, dict)}
+    fields = dict(zip(source.names, by_field(fills, fills), strict=True))
+    floats = [name for name, (fill, *_) in fields.items() if fill.stored.dtype.kind == "f"]
+    first, same = source.names[0], given.keys() == {"dtype"}
+    others = [
+        name
+        for name in floats
+        if name not in (first, *p.places) and not (same and fields[name][0].dtype == p.dtype)
+    ]
+    if not given or not others or first not in floats:
+        return None
+    return (
+        f"{' and '.join(given)} {'are' if len(given) > 1 else 'is'} of the first field, {first!r}, "
+        f"alone, and {' and '.join(map(repr, others))} served as stored: a dict by field, such as "
+        f"{next(iter(given))}={{{first!r}: ..., {others[0]!r}: ...}}, says what each of them gets"
+    )
 
 
 def _warning_of_scale(p: ReaderParams, fill: RowTransform, field: str, first: bool) -> str | None:

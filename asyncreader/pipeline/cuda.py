@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -23,6 +22,7 @@ import numpy as np
 
 from ..array_types import Array
 from ..errors import ParamsError, QueueFullError
+from .owners import HELD, READY
 from .slots import POISON, Slot, SlotRing
 
 #: Device buffers of one batch: the one that is used, and the one that is copied to.
@@ -177,13 +177,27 @@ def open_device(cuda: bool | str) -> Device:
 # -- the two slots -------------------------------------------------------------------------------
 
 
-@dataclass
+@dataclass(eq=False)
 class DeviceSlot:
-    """Tensors of one batch, and the events of its last copy and its last use."""
+    """Tensors of one batch.
+
+    ``batch``: the host slot, and its generation, that they are a copy of; ``copied``: the event of
+    the end of that copy; ``used``: the consumer's stream may have used them since ``passed``, the
+    event of its last use.
+    """
 
     tensors: tuple[Any, ...]
+    batch: tuple[Slot, int] | None = None
     copied: Any = None
+    used: bool = False
     passed: Any = None
+
+    def holds(self, *states: int) -> bool:
+        """Whether they hold a batch whose host slot is in one of these states."""
+        if self.batch is None:
+            return False
+        slot, generation = self.batch
+        return slot.generation == generation and slot.mark[0] in states
 
 
 class DeviceRing:
@@ -191,9 +205,11 @@ class DeviceRing:
 
     Has that ring's ``take``, ``hand_out``, ``release``, ``keep`` and ``drop_queued``. A batch goes
     to the device as soon as it is filled and the oldest in flight, and one of the two device slots
-    is not in the consumer's hands: from the worker that filled it, else from ``take()``. ``_lock``
-    guards all fields below it; a worker never waits for it. It is re-entrant, since a collected
-    reader is closed by whatever thread collects it.
+    is not in the consumer's hands: from the worker that filled it, else from ``take()``. Which
+    device slots are free follows from the states of the host slots that they are copies of, so
+    that nothing here has to change together with the ring. ``_lock`` guards all fields below it; a
+    worker never waits for it. It is re-entrant, since a collected reader is closed by whatever
+    thread collects it.
     """
 
     def __init__(self, ring: SlotRing, device: Device, debug: bool = False) -> None:
@@ -202,9 +218,8 @@ class DeviceRing:
         self._debug = debug
         self._pinned: list[Array] = []
         self._lock = threading.RLock()
-        self._held: tuple[Slot, int, DeviceSlot] | None = None
-        self._ahead: tuple[Slot, DeviceSlot] | None = None
-        self._free: deque[DeviceSlot] = deque()
+        #: the one that was copied to last is the last
+        self._slots: list[DeviceSlot] = []
         try:
             for slot in ring.slots:
                 for array in _handed_out(slot):
@@ -212,7 +227,7 @@ class DeviceRing:
                     self._pinned.append(array)
             for _ in range(DEVICE_SLOTS):
                 like = _handed_out(ring.slots[0])
-                self._free.append(DeviceSlot(tuple(device.empty(array) for array in like)))
+                self._slots.append(DeviceSlot(tuple(device.empty(array) for array in like)))
         except BaseException:
             self._unpin()
             raise
@@ -227,22 +242,14 @@ class DeviceRing:
         is queued on it now.
         """
         with self._lock:
-            if self._held is not None:
-                # the ring gives that host slot back as soon as it has the next one
-                self._device.wait(self._held[2].copied)
+            # the ring gives that host slot back as soon as it has the next one
+            self._await_copies(HELD)
             slot, error = self._ring.take(timeout)
-            if error is not None:
-                self._upload_ahead()
-                return slot, error
-            self._give_up_held()
-            if self._ahead is None:
+            self._give_up()
+            if error is None and not self._copies_of(slot):
                 self._upload(slot)
-            assert self._ahead is not None
-            assert self._ahead[0] is slot
-            self._held = (slot, slot.generation, self._ahead[1])
-            self._ahead = None
             self._upload_ahead()
-            return slot, None
+            return slot, error
 
     def hand_out(self, slot: Slot, copy: bool) -> tuple[Any, Any]:
         """Data and labels of the batch just taken: device tensors, cut to its rows.
@@ -251,9 +258,9 @@ class DeviceRing:
         sees them filled; with ``copy`` they are private.
         """
         with self._lock:
-            assert self._held is not None
+            (held,) = self._copies_of(slot)
             assert slot.plan is not None
-            held = self._held[2]
+            held.used = True
             self._device.follow(held.copied, held.tensors)
             # slicing makes an object of its own: what the consumer sets on it stays with it
             made = [tensor[: slot.plan.indices.size] for tensor in held.tensors]
@@ -265,12 +272,10 @@ class DeviceRing:
     def release(self, slot: Slot, generation: int) -> None:
         """Give the held batch back; nothing happens if it was given back before."""
         with self._lock:
-            if self._held is None or self._held[:2] != (slot, generation):
-                return
-            self._device.wait(self._held[2].copied)
-            self._give_up_held()
-            self._ring.release(slot, generation)
-            self._upload_ahead()
+            self._await_copies(HELD)
+            if self._ring.release(slot, generation):
+                self._give_up()
+                self._upload_ahead()
 
     def keep(self, slot: Slot, generation: int) -> None:
         """Always QueueFullError: the next two batches need the two device slots."""
@@ -280,14 +285,11 @@ class DeviceRing:
             hint="clone() its tensors, or open the reader with copy=True",
         )
 
-    def drop_queued(self) -> None:
+    def drop_queued(self, left: Any = None) -> None:
         """As SlotRing's: forget the batches in flight, also one that is on the device already."""
         with self._lock:
-            if self._ahead is not None:
-                self._device.wait(self._ahead[1].copied)
-                self._free.appendleft(self._ahead[1])
-                self._ahead = None
-            self._ring.drop_queued()
+            self._await_copies(READY)
+            self._ring.drop_queued(left)
 
     def close(self) -> None:
         """Wait for the copies and unlock the memory. The ring is closed; tensors stay valid."""
@@ -309,27 +311,42 @@ class DeviceRing:
         finally:
             self._lock.release()
 
+    def _copies_of(self, slot: Slot) -> list[DeviceSlot]:
+        """The device slot with the batch that is in ``slot`` now; none where it is not there."""
+        return [one for one in self._slots if one.batch == (slot, slot.generation)]
+
+    def _await_copies(self, state: int) -> None:
+        """Let the host wait for the copies from slots in ``state``, which are given back next."""
+        for one in self._slots:
+            if one.holds(state):
+                self._device.wait(one.copied)
+
     def _upload_ahead(self) -> None:
-        if self._ahead is None and self._free:
-            slot = self._ring.head()
-            if slot is not None:
-                self._upload(slot)
+        slot = self._ring.head()
+        if slot is not None and not self._copies_of(slot) and self._free():
+            self._upload(slot)
+
+    def _free(self) -> list[DeviceSlot]:
+        """The device slots that may be copied to, the one that was copied to first is the first."""
+        return [one for one in self._slots if not one.used and not one.holds(READY, HELD)]
 
     def _upload(self, slot: Slot) -> None:
-        target = self._free[0]
+        target = self._free()[0]
         pairs = list(zip(_handed_out(slot), target.tensors, strict=True))
-        target.copied = self._device.upload(pairs, target.passed)
-        self._ahead = (slot, self._free.popleft())
+        copied = self._device.upload(pairs, target.passed)
+        others = [one for one in self._slots if one is not target]
+        # no call from here on: Ctrl-C comes before, and the batch is copied again, or behind
+        target.batch, target.copied = (slot, slot.generation), copied
+        self._slots = [*others, target]
 
-    def _give_up_held(self) -> None:
-        if self._held is None:
-            return
-        slot = self._held[2]
-        slot.passed = self._device.passed()
-        if self._debug:
-            slot.passed = self._device.fill(slot.tensors, slot.passed, POISON)
-        self._held = None
-        self._free.append(slot)
+    def _give_up(self) -> None:
+        """Note the last use of device slots whose batches the consumer gave back."""
+        for one in self._slots:
+            if one.used and not one.holds(HELD):
+                one.passed = self._device.passed()
+                if self._debug:
+                    one.passed = self._device.fill(one.tensors, one.passed, POISON)
+                one.used = False
 
     def _unpin(self) -> None:
         for array in self._pinned:

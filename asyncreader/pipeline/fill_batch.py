@@ -16,6 +16,7 @@ from ..pixels.fill_tables import (
     ALWAYS,
     LEAST_HASHED,
     NEVER,
+    NO_STARTS,
     UNSEEN,
     RowsInMemory,
     file_table,
@@ -40,8 +41,6 @@ ATTEMPTS: Final = 16
 #: Samples whose checks are remembered, a byte each (1 GiB). In a larger set every sample is checked
 #: each time it is read; most are read once in a training.
 MOST_MARKED: Final = 1 << 30
-
-_NO_STARTS: Final = np.empty(0, np.int64)
 
 
 class BatchFiller:
@@ -176,7 +175,7 @@ class BatchFiller:
         if not tables:
             return RowTables.of(fillers, files, source.own_records, alive)
         # labels are a field of their own: samples have other numbers than rows
-        rows = [RowsInMemory(len(t), t.ctypes.data, _NO_STARTS, 0, size) for t in tables]
+        rows = [RowsInMemory(len(t), t.ctypes.data, NO_STARTS, 0, size) for t in tables]
         none = np.zeros(1, np.float32)
         fillers.append(RowFiller.of("copy_batches", none, none, row_bytes=size, out_bytes=size))
         files.append(file_table(rows, ()))

@@ -225,4 +225,7 @@ class FillQueue:
 
     def look(self, number: int) -> None:
         """Wait some microseconds for the batch in slot ``number`` to be whole."""
-        kernels.await_batch(self.jobs[number * self._each, MARK], FILLING, LOOKS)
+        alive = self._alive
+        if alive is not None:  # else the mark may be gone
+            kernels.await_batch(self.jobs[number * self._each, MARK], FILLING, LOOKS)
+        del alive

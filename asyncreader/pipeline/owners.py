@@ -124,7 +124,7 @@ class Owners(Generic[S]):
         self.queue: deque[S] = deque()
         self.held: tuple[S, ...] = ()
         self.kept: tuple[S, ...] = ()
-        #: plan of the slot that left the queue last, whole or failed
+        #: see Ring.left
         self.left: Any = None
         self._begun = 0
         self._holds, self._in_flight = holds, in_flight
@@ -165,7 +165,7 @@ class Owners(Generic[S]):
             self._observer.changed(slot)
 
     def again(self, lane: deque[Task[S]], slot: S, tasks: Sequence[Task[S]]) -> None:
-        """A slot in flight that was refused is the workers'."""
+        """The workers have more to do for a slot in flight."""
         slot.mark[0] = FILLING
         lane += tasks
 

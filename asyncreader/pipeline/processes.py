@@ -52,7 +52,7 @@ class Recipe:
 _GIVEN: Final = ("transform", "postprocess", "data", "labels")
 
 #: (slot number, cursor, lo, hi, whole, bad): fill rows; whole: and finish the batch.
-#: lo = hi = -1: only finish it; ``bad``: its bad samples, which were found by several workers.
+#: lo = hi: only finish it; ``bad``: its bad samples, which were found by several workers.
 _Task: TypeAlias = tuple[int, Cursor, int, int, bool, list[BadRow]]
 
 
@@ -103,7 +103,8 @@ class ProcessWorkers(ProcessGroup):
     """``count`` spawned processes over one ring, with the methods of ThreadWorkers.
 
     Two threads of the parent move messages: one takes tasks from the ring and sends each to the
-    worker with the fewest, the other waits on all pipes and sentinels.
+    worker with the fewest, the other waits on all pipes and sentinels. The other never sends: a
+    worker that is sending reads nothing until what it sends is read.
     """
 
     kernels = ("feistel_rows", "pread_rows")
@@ -164,17 +165,13 @@ class ProcessWorkers(ProcessGroup):
             if task is None:
                 return
             slot, lo, hi = task
-            self._give(slot, lo, hi, slot.parts == 1)
-
-    def _give(self, slot: Slot, lo: int, hi: int, whole: bool) -> None:
-        plan = slot.plan
-        assert plan is not None
-        cursor = Cursor(plan.epoch, plan.start - self._offset, plan.step)
-        number = self._least_busy()
-        # a dead or closed worker is the receiver's business
-        with contextlib.suppress(OSError, ValueError):
-            bad = slot.bad if lo < 0 else []
-            self._pipes[number].send((slot.number, cursor, lo, hi, whole, bad))
+            plan = slot.plan
+            assert plan is not None
+            cursor = Cursor(plan.epoch, plan.start - self._offset, plan.step)
+            whole, bad = slot.parts == 1 or lo == hi, slot.bad if lo == hi else []
+            # a dead or closed worker is the receiver's business
+            with contextlib.suppress(OSError, ValueError):
+                self._pipes[self._least_busy()].send((slot.number, cursor, lo, hi, whole, bad))
 
     def _hear(self, pipe: Connection) -> tuple[Any, ...]:
         return receive_error(pipe)
@@ -200,12 +197,14 @@ class ProcessWorkers(ProcessGroup):
             note(mine, meter.spans)
         slot = self._ring.slots[slot_number]
         slot.bad.extend(bad)
-        if whole or lo < 0:
+        if whole:
             slot.error = slot.error or error
         elif not self._ring.part_done(slot, lo, error):
             return
         elif slot.error is None and self._recipe.layout.made:
-            self._give(slot, -1, -1, True)
+            assert slot.plan is not None
+            rows = slot.plan.indices.size
+            self._ring.add_part(slot, rows, rows)
             return
         self._ring.ready(slot)
 
@@ -251,7 +250,7 @@ def _one(
     filler: BatchFiller, slot: Slot, lo: int, hi: int, whole: bool, meter: Meter
 ) -> AsyncReaderError | None:
     try:
-        if lo >= 0:
+        if lo < hi:
             filler.fill_part(slot, lo, hi, meter)
         if whole:
             filler.finish(slot, meter)

@@ -177,6 +177,14 @@ class Ring(Generic[S]):
             slot.parts_left -= 1
             return slot.parts_left == 0
 
+    def add_part(self, slot: S, lo: int, hi: int) -> None:
+        """One more task of a slot whose other parts are done."""
+        with self._lock:
+            lane = self._lanes[0]
+            slot.parts_left = 1
+            self._wake_workers(lane, 1)
+            self._owners.again(lane.tasks, slot, [(slot, lo, hi)])
+
     def ready(self, slot: S, error: BaseException | None = None) -> None:
         """A worker is through with the slot: it may be taken, and so may its error."""
         with self._lock:
@@ -284,8 +292,11 @@ class Ring(Generic[S]):
                 )
             self._owners.keep(slot)
 
-    def drop_queued(self) -> None:
-        """Forget the slots in flight; waits until no worker writes to them any more."""
+    def drop_queued(self, left: Any = None) -> None:
+        """Forget the slots in flight; waits until no worker writes to them any more.
+
+        ``left``: what :attr:`left` is afterwards. Ctrl-C comes before that change or after it.
+        """
         with self._lock:
             self.check_open()
             for lane in self._lanes:
@@ -300,7 +311,7 @@ class Ring(Generic[S]):
                 self._cond.notify_all()
             while self._owners.queue:
                 self._owners.forget()
-            self._owners.left = None
+            self._owners.left = left
         if self._owners.used:
             self._clean_used()
 
@@ -337,7 +348,8 @@ class Ring(Generic[S]):
 
     @property
     def left(self) -> Any:
-        """The plan of the slot that left the queue last, whole or failed; None after a drop."""
+        """The plan of the slot that left the queue last, whole or failed, or what drop_queued() was
+        given since; None at first."""
         return self._owners.left
 
     @property

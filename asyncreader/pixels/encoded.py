@@ -19,7 +19,8 @@ from ..errors import DecodeError
 from ..stats import Meter
 from ..system.memory import SCRATCH, address_of
 from ..text import sides
-from . import codec, geometry, jpeg_cut, kernels, planes, twins
+from . import codec, geometry, jpeg_cut, kernels, planes
+from .fill_tables import PLAN, PLANES_HEADER
 from .steps import Row
 from .transform import RowTransform, decode_sample
 
@@ -89,7 +90,7 @@ class Planned:
         self._to = 3, fill.method, high, wide
         self._resize, self._whole = kernels.resize_planned, self._resized is None and finish is None
         count = images.sizes.size
-        self._plan, self._boxes = np.empty((count, twins.PLAN), np.int64), np.empty((count, 4))
+        self._plan, self._boxes = np.empty((count, PLAN), np.int64), np.empty((count, 4))
         self._plan_all(
             images.addresses,
             images.sizes,
@@ -109,7 +110,7 @@ class Planned:
         self._seconds = time.perf_counter() - started
 
     def _plan_all(self, *given: object) -> None:
-        """Write the lines of the plan: see twins.PLAN."""
+        """Write the lines of the plan: see PLAN."""
         raise NotImplementedError
 
     def decode(self, k: int) -> bool:
@@ -187,7 +188,7 @@ class _Planes(Planned):
         tall, broad, _, _, at, size, *_ = self._lines[k]
         if not size:
             return False
-        kernels.convert_420(at + planes.HEADER, *self._parts[k], self._place, tall, broad)
+        kernels.convert_420(at + PLANES_HEADER, *self._parts[k], self._place, tall, broad)
         self._resize(self._plan, self._boxes, k, k + 1, *self._to)
         return True
 
@@ -259,7 +260,7 @@ def _decoded(
     """The pixels that ``views`` show, of which each is the part ``rects`` of a picture."""
     stored = views[0].fill.stored
     if stored.values:
-        values = decode_sample(data, stored)
+        values = decode_sample(data, stored, header)
         return codec.Decoded(values, 0, 0, (header.height, header.width))
     if not stored.narrow:
         codec.check_depth(header)

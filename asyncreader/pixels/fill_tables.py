@@ -80,10 +80,34 @@ STEP_DRAWS: Final = 0x4452
 LEAST_HASHED: Final = 241
 
 
+#: Columns of a table of numbers, a line for each run of them in an element of a row. OFFSET: bytes
+#: from the element's start; SIZE, KIND: bytes of a number, and numpy's letter of its kind;
+#: SWAPPED: whether its bytes are in the other order; COUNT: numbers that follow each other;
+#: COPIED: they are served as they are.
+RUN_OFFSET, RUN_SIZE, RUN_KIND, RUN_SWAPPED, RUN_COUNT, RUN_COPIED = range(6)
+RUN_ITEMS: Final = 6
+
+#: Numbers that are planned of a picture: the address of its first pixel, its height and width, 1
+#: to mirror it, the address of its row. Of a JPEG also the address of its bytes, or -1 less where
+#: they begin in the memory for what is cut out; how many they are, 0 where nothing is planned; and
+#: the least height and width to be asked of the decoder, 0 where it decodes in full size.
+PLAN: Final = 9
+
+#: Numbers that jpeg_header says.
+JPEG_FACTS: Final = 12
+
+#: Bytes before the planes of a picture that is stored as 4:2:0 planes.
+PLANES_HEADER: Final = 16
+
+
 class Descriptor(Protocol):
     """A file that is open as long as this object lives."""
 
     fd: int
+
+
+#: Of rows that lie at even distances.
+NO_STARTS: Final = np.empty(0, np.int64)
 
 
 class RowsInMemory(NamedTuple):

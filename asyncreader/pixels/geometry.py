@@ -9,7 +9,8 @@ from typing import Final, TypeAlias
 import numpy as np
 
 from ..array_types import Array, Float64, Int64
-from . import kernels, rectangles, twins
+from . import kernels, rectangles
+from .fill_tables import PLAN
 
 Pixels: TypeAlias = Array
 #: Top, left, height and width of a part of a picture, in pixels and fractions of them.
@@ -101,11 +102,8 @@ def pad_into(pixels: Pixels, out: Pixels, mode: str) -> None:
 #: "area" takes the mean of what a pixel covers, as OpenCV's INTER_AREA.
 INTERPOLATIONS: Final = ("bilinear", "bicubic", "area", "nearest")
 #: Those that a kernel computes, by the number that it knows them by.
-METHODS: Final = {
-    "bilinear": twins.BILINEAR,
-    "bicubic": twins.BICUBIC,
-    "area": twins.AREA,
-}
+BILINEAR, BICUBIC, AREA = 0, 1, 2
+METHODS: Final = {"bilinear": BILINEAR, "bicubic": BICUBIC, "area": AREA}
 
 
 def resize_into(
@@ -126,6 +124,9 @@ def resize_into(
     """
     high, wide = out.shape[:2]
     box = box or (0, 0, *pixels.shape[:2])
+    inside = box[0] < pixels.shape[0] and box[1] < pixels.shape[1]
+    if not inside or pixels.shape[2] != out.shape[2]:  # compiled code would not see it
+        raise ValueError(f"part {box} of pixels {pixels.shape} for pixels {out.shape}")
     if box[0] % 1 == 0 == box[1] % 1 and box[2:] == (high, wide):  # nothing to resize
         part = pixels[int(box[0]) :, int(box[1]) :][:high, :wide]
         copy_into(part, out, flip)
@@ -145,14 +146,16 @@ def resize_into(
 def copy_into(pixels: Pixels, out: Pixels, flip: bool) -> None:
     """Copy ``pixels`` (H, W, C) into ``out`` (C-contiguous, the same shape), mirrored left to right
     with ``flip``; numpy copies mirrored pixels byte by byte."""
+    if pixels.shape != out.shape:
+        raise ValueError(f"pixels of shape {pixels.shape} for {out.shape}")
     small = pixels.dtype == np.uint8 == out.dtype and pixels.shape[2] <= 4 and out.size
     if not flip or not small or not pixels.flags.c_contiguous:
         np.copyto(out, pixels[:, ::-1] if flip else pixels, casting="unsafe")
         return
     high, wide, channels = pixels.shape
-    plan, box = np.zeros((1, twins.PLAN), np.int64), np.array([[0.0, 0.0, high, wide]])
+    plan, box = np.zeros((1, PLAN), np.int64), np.array([[0.0, 0.0, high, wide]])
     plan[0, :5] = pixels.ctypes.data, high, wide, True, out.ctypes.data
-    kernels.resize_planned(plan, box, 0, 1, channels, twins.AREA, high, wide)
+    kernels.resize_planned(plan, box, 0, 1, channels, AREA, high, wide)
 
 
 def reach(length: float, size: int) -> int:
@@ -196,16 +199,16 @@ def _resample(
         pixels = pixels[first_row:, first_column:]
         top, left = top - first_row, left - first_column
     inside: list[int] = []
-    taps: list[int] = []
+    most: list[int] = []
     for side, start, length, size in (
         (pixels.shape[0], top, tall, out.shape[0]),
         (pixels.shape[1], left, broad, out.shape[1]),
     ):
         high = side if outside else max(1, min(side, math.ceil(start + length)))
         inside += [0, high]
-        taps.append(twins.taps(length / size, method, high))
+        most.append(taps(length / size, method, high))
     limits, part_box = np.array(inside), np.array((top, left, tall, broad), np.float64)
-    weights = limits, part_box, method, taps[0], taps[1], flip
+    weights = limits, part_box, method, most[0], most[1], flip
     if pixels.dtype == np.uint8 == out.dtype:
         if pixels.strides[2] != 1 or pixels.strides[1] != channels or pixels.strides[0] < 0:
             pixels = np.ascontiguousarray(pixels)
@@ -216,10 +219,18 @@ def _resample(
     work = np.float32 if single else np.float64
     lines = np.ascontiguousarray(pixels, work).reshape(len(pixels), -1)
     mixed = out if out.dtype == work else np.empty(out.shape, work)
-    resize = kernels.resize_f4 if single else twins.resize_f4_numpy
+    resize = kernels.resize_f4 if single else kernels.resize_f8
     resize(lines, channels, *weights, mixed)
     if mixed is not out:
         _round_into(mixed, out)
+
+
+def taps(scale: float, method: int, limit: int) -> int:
+    """The most pixels, of ``limit`` that exist, that one of the result is mixed of, where it stands
+    for ``scale``."""
+    if method == AREA:
+        return min(limit, math.ceil(scale) + 1)
+    return min(limit, math.ceil((2 if method == BILINEAR else 4) * max(scale, 1.0)))
 
 
 def _round_into(mixed: Pixels, out: Pixels) -> None:

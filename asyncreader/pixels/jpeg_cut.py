@@ -8,7 +8,7 @@ decoder is an ordinary one.
 Only plain files are cut: baseline, one scan, with a restart interval that divides the MCUs of a
 row or is a number of whole rows. The markers of the whole scan are counted first, and their numbers
 compared; what is not as it should be is left to the decoder, which sees the whole file and says
-what is wrong. Headers and parts are the work of compiled kernels: without numba nothing is cut.
+what is wrong. Headers and parts are the work of compiled kernels.
 """
 
 from __future__ import annotations
@@ -18,18 +18,19 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from ..array_types import Int64, UInt8
-from . import kernels, twins
+from . import kernels
+from .fill_tables import JPEG_FACTS
 
 #: First row, first column, end row and end column of a part of the stored picture, in pixels.
 Part: TypeAlias = tuple[int, int, int, int]
 
 
 def read_facts(data: Any) -> Int64 | None:
-    """What the header of a plain JPEG says (see ``twins.jpeg_header_numpy``), in 2 us; None for
+    """What the header of a plain JPEG says (see the kernel ``jpeg_header``), in 2 us; None for
     one that is not plain or not as it should be."""
     if not len(data):
         return None
-    facts = np.empty(twins.JPEG_FACTS, np.int64)
+    facts = np.empty(JPEG_FACTS, np.int64)
     kernels.jpeg_header(np.frombuffer(data, np.uint8), facts)
     return facts if facts[0] else None
 

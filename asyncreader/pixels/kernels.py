@@ -1,13 +1,11 @@
 """The hot loops: one call, and one release of the GIL, for a whole batch.
 
-Each kernel has a plain numpy twin in ``twins.py`` or another file of twins, which is the oracle of
-its test, and a function in ``_compiled/`` that numba compiles. A kernel is loaded or compiled when
-its name is first read (``kernels.gather_rows``); from then on the name is an ordinary global, so
-that a call costs nothing more. Therefore write ``kernels.gather_rows(...)``: ``from .kernels import
-gather_rows`` would load numba with the module. Without numba the twins do the work.
+Each kernel is a function in ``_compiled/``, which says what its arguments are and which numba
+compiles. It is loaded or compiled when its name is first read (``kernels.gather_rows``); from then
+on the name is an ordinary global, so that a call costs nothing more. Therefore write
+``kernels.gather_rows(...)``: ``from .kernels import gather_rows`` would load numba with the module.
 
-A new kernel is a function under ``@kernel`` in ``_compiled/``, its twin and a line of annotation
-here.
+A new kernel is a function under ``@kernel`` in ``_compiled/`` and a line of annotation here.
 
 Compiled code is kept on disk: in ``NUMBA_CACHE_DIR``, in ``_compiled/__pycache__`` or in
 the user's cache folder, whichever can be written. Worker processes get what cannot be kept from a
@@ -26,21 +24,12 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-import warnings
 from collections.abc import Callable, Iterable, Iterator
 from types import ModuleType
 from typing import Any, Final
 
+from ..errors import AsyncReaderError
 from ..system.notebooks import tell
-from . import (
-    augment_twins,
-    box_twins,
-    inflate_twins,
-    numbers_twins,
-    planes_twins,
-    sparse_twins,
-    twins,
-)
 
 feistel_rows: Callable[..., None]
 permuted_rows: Callable[..., None]
@@ -58,11 +47,13 @@ affine_row_half: Callable[..., None]
 await_batch: Callable[..., None]
 resize_u8: Callable[..., None]
 resize_f4: Callable[..., None]
+resize_f8: Callable[..., None]
 convert_420: Callable[..., None]
 make_420: Callable[..., None]
 resize_planned: Callable[..., None]
 plan_crops: Callable[..., None]
 plan_jpegs: Callable[..., None]
+plan_planes: Callable[..., None]
 jpeg_header: Callable[..., None]
 cut_jpeg: Callable[..., None]
 add_restarts: Callable[..., None]
@@ -84,25 +75,13 @@ add_rows_f4: Callable[..., None]
 add_rows_f8: Callable[..., None]
 add_rows_i8: Callable[..., None]
 
-_TWINS: Final[dict[str, Callable[..., None]]] = {
-    name.removesuffix("_numpy"): twin
-    for module in (
-        *(twins, planes_twins, augment_twins, numbers_twins),
-        *(sparse_twins, box_twins, inflate_twins),
-    )
-    for name, twin in vars(module).items()
-    if name.endswith("_numpy")
-}
-
-#: Those whose twins take so much longer that the user is told.
-_SLOW: Final = frozenset({"affine_batches", "affine_batches_half", "affine_row", "affine_row_half"})
+#: Their names are those annotated above.
+_NAMES: Final = frozenset(__annotations__)
 
 #: What is said before kernels are compiled. Seconds: see docs/performance.md, Start-up.
 COMPILING: Final = (
     "asyncreader: compiling for this processor, once on this machine; it takes 7 to 17 s"
 )
-
-_NOT_INSTALLED: Final = "numba is not installed"
 
 
 class _State:
@@ -110,14 +89,8 @@ class _State:
 
     def __init__(self) -> None:
         self.lock = threading.RLock()
-        #: _compiled, once it has been tried; None where numba does not serve, and why.
-        self.module: ModuleType | None = None
-        self.reason: str | None = None
-        self.tried = False
         #: A folder of the process that started this one, or of this one for those it starts.
         self.folder: str | None = None
-        #: Whether the user has been told that twins do the work.
-        self.told = False
         #: How many times loading a kernel was begun, and ended. Loading one may compile it.
         self.begun = self.ended = 0
         #: Called before a kernel is compiled, because no cache on disk has it.
@@ -135,15 +108,8 @@ _state: Final = _State()
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _TWINS:
+    if name not in _NAMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    kernel = _loaded(name)
-    if kernel is _TWINS[name]:
-        _tell(name)
-    return kernel
-
-
-def _loaded(name: str) -> Callable[..., None]:
     with _state.lock:
         if name not in globals():
             _state.begun += 1
@@ -151,54 +117,39 @@ def _loaded(name: str) -> Callable[..., None]:
                 globals()[name] = _load(name)
             finally:
                 _state.ended += 1
-        kernel: Callable[..., None] = globals()[name]
-        return kernel
+        return globals()[name]
 
 
 def _load(name: str) -> Callable[..., None]:
-    module = _module()
-    if module is not None:
-        try:
-            kernel: Callable[..., None] = module.load(name, _state.folder, _state.compiling)
-            return kernel
-        except Exception as exc:
-            _state.reason = f"numba cannot compile {name} ({type(exc).__name__}: {exc})"
-    return _TWINS[name]
+    try:
+        with _jit_enabled():
+            kernel: Callable[..., None] = _module().load(name, _state.folder, _state.compiling)
+    except Exception as exc:
+        raise AsyncReaderError(
+            f"numba does not compile {name} here",
+            found=f"{type(exc).__name__}: {exc}",
+            hint="reinstall it: pip install --force-reinstall numba",
+        ) from exc
+    return kernel
 
 
-def _module() -> ModuleType | None:
-    """numba's side of the kernels, or None where numba does not serve."""
-    with _state.lock:
-        if not _state.tried:
-            try:
-                from numba import config
-
-                if config.DISABLE_JIT:
-                    _state.reason = "NUMBA_DISABLE_JIT is set"
-                else:
-                    from . import _compiled
-
-                    _state.module = _compiled
-            except ModuleNotFoundError as exc:
-                absent = exc.name == "numba"
-                _state.reason = _NOT_INSTALLED if absent else f"numba cannot be imported ({exc})"
-            except Exception as exc:
-                _state.reason = f"numba cannot be imported ({type(exc).__name__}: {exc})"
-            _state.tried = True
-        return _state.module
+def _module() -> ModuleType:
+    """The kernels as numba compiles them."""
+    with _jit_enabled():
+        from . import _compiled
+    return _compiled
 
 
-def _tell(name: str) -> None:
-    """Say once that the work is done without numba, where that is a surprise or slow."""
-    if _state.told or (_state.reason == _NOT_INSTALLED and name not in _SLOW):
-        return
-    _state.told = True
-    warnings.warn(
-        f"{_state.reason}: numpy does the work of the compiled kernels, with the same results; "
-        "float output takes about three times as long",
-        RuntimeWarning,
-        stacklevel=3,
-    )
+@contextlib.contextmanager
+def _jit_enabled() -> Iterator[None]:
+    """Inside, NUMBA_DISABLE_JIT counts for nothing: it is for functions that users write."""
+    from numba import config
+
+    before, config.DISABLE_JIT = config.DISABLE_JIT, 0
+    try:
+        yield
+    finally:
+        config.DISABLE_JIT = before
 
 
 @contextlib.contextmanager
@@ -217,28 +168,14 @@ def loads() -> tuple[int, int]:
 
 
 def compiled(name: str | None = None) -> bool:
-    """Whether compiled kernels are in use (imports numba), the kernel ``name`` among them."""
-    if name is None:
-        return _module() is not None
-    return _loaded(name) is not _TWINS[name]
-
-
-def reason() -> str | None:
-    """Why numpy does the work of a compiled kernel; None where that is not known to happen."""
-    return _state.reason
+    """Whether compiled kernels are in use."""
+    return True
 
 
 def compile_all() -> None:
     """Compile every kernel and keep the code on disk; RuntimeError where that cannot be done."""
     module = _module()
-    if module is None:
-        raise RuntimeError(f"nothing to compile with: {_state.reason}")
-    kernels = {name: __getattr__(name) for name in module.KERNELS}
-    lost = [
-        name
-        for name, kernel in kernels.items()
-        if kernel is _TWINS[name] or not module.is_kept(kernel)
-    ]
+    lost = [name for name in module.KERNELS if not module.is_kept(__getattr__(name))]
     if lost:
         raise RuntimeError(
             f"not kept on disk: {', '.join(lost)}; set NUMBA_CACHE_DIR to a folder that can be "
@@ -255,14 +192,13 @@ def share(names: Iterable[str] = ()) -> str | None:
     for name in names:
         __getattr__(name)
     with _state.lock:
-        module, found = _state.module, globals()
-        loaded = [found[name] for name in _TWINS if found.get(name, _TWINS[name]) != _TWINS[name]]
-        lost = [kernel for kernel in loaded if module is not None and not module.is_kept(kernel)]
-        if lost and module is not None:
+        loaded = [globals()[name] for name in _NAMES if name in globals()]
+        lost = [kernel for kernel in loaded if not _module().is_kept(kernel)]
+        if lost:
             with contextlib.suppress(Exception):  # they compile it themselves, then
                 _state.folder = _state.folder or _own_folder()
                 for kernel in lost:
-                    module.keep_in(_state.folder, kernel)
+                    _module().keep_in(_state.folder, kernel)
         return _state.folder
 
 
@@ -284,4 +220,4 @@ def _own_folder() -> str:
 
 def share_of(folder: str | None) -> None:
     """In a worker process: load kernels from that folder too; the parent has told the user."""
-    _state.folder, _state.told, _state.announced = folder, True, True
+    _state.folder, _state.announced = folder, True

@@ -15,12 +15,11 @@ import numpy as np
 
 from ..array_types import Array, Float64, Int64
 from ..errors import ParamsError
-from ..system.memory import address_of
+from ..system.memory import address_of, bytes_at
 from ..text import times
+from . import fill_tables as tables
 from . import kernels, ranges
-from .numbers_twins import COLUMNS, COPIED, COUNT, KIND, OFFSET, SIZE, SWAPPED
 from .specs import OutputSpec, SampleSpec
-from .twins import bytes_at
 
 #: The most members of a structured row, and compounds inside each other.
 MOST_MEMBERS: Final = 4096
@@ -142,12 +141,16 @@ class NumberRows:
         half = "e" in [kind.char for kind in kinds] or (wanted.affine and self.dtype.itemsize < 4)
         self._by_numpy = long and self.compiled and not self.narrows and not half
         self._scale, self._shift = self._coefficients(wanted)
-        self._table = np.zeros((len(self._members), COLUMNS), np.int64)
+        self._table = np.zeros((len(self._members), tables.RUN_ITEMS), np.int64)
         for line, one in zip(self._table, self._members, strict=True):
             kind = one.dtype
-            line[OFFSET], line[SIZE], line[KIND] = one.offset, kind.itemsize, ord(kind.kind)
-            line[SWAPPED], line[COUNT] = not kind.isnative, one.numbers
-            line[COPIED] = kind.newbyteorder("=") == self.dtype and not wanted.affine
+            line[tables.RUN_OFFSET], line[tables.RUN_SIZE], line[tables.RUN_KIND] = (
+                one.offset,
+                kind.itemsize,
+                ord(kind.kind),
+            )
+            line[tables.RUN_SWAPPED], line[tables.RUN_COUNT] = not kind.isnative, one.numbers
+            line[tables.RUN_COPIED] = kind.newbyteorder("=") == self.dtype and not wanted.affine
 
     def _chosen(
         self, members: list[Member], asked: str | tuple[str, ...] | None, stored: SampleSpec

@@ -17,8 +17,7 @@ from ..array_types import UInt8
 from ..errors import DecodeError, ParamsError
 from ..system.memory import address_of
 from . import kernels
-from .planes_twins import HEADER as HEADER
-from .planes_twins import planes_bytes as planes_bytes
+from .fill_tables import PLANES_HEADER
 
 #: The encoding, and the kind of an image.
 YUV420: Final = "yuv420"
@@ -26,12 +25,23 @@ MAGIC: Final = b"yuv420\0\0"
 _SIZE: Final = struct.Struct("<II")
 
 
+def halves(height: int, width: int) -> tuple[int, int]:
+    """(H, W) of a chroma plane of a picture."""
+    return (height + 1) // 2, (width + 1) // 2
+
+
+def planes_bytes(height: int, width: int) -> int:
+    """Bytes of a picture's planes."""
+    high, wide = halves(height, width)
+    return height * width + 2 * high * wide
+
+
 def read_size(data: Any) -> tuple[int, int]:
     """(H, W) that the first bytes of ``data`` state; DecodeError where its length is another."""
-    if len(data) < HEADER:
+    if len(data) < PLANES_HEADER:
         raise DecodeError("truncated yuv420", found=f"{len(data)} bytes")
     width, height = _SIZE.unpack_from(data, len(MAGIC))
-    expected = HEADER + planes_bytes(height, width)
+    expected = PLANES_HEADER + planes_bytes(height, width)
     if len(data) != expected:
         raise DecodeError(
             f"not the length of yuv420 planes of {height} x {width} pixels (height x width)",
@@ -45,9 +55,9 @@ def encode(pixels: UInt8) -> bytes:
     """Pixels (H, W, 3) uint8 as a stored picture."""
     rgb = np.ascontiguousarray(pixels)
     height, width, _ = rgb.shape
-    stored = np.empty(HEADER + planes_bytes(height, width), np.uint8)
-    stored[:HEADER] = np.frombuffer(MAGIC + _SIZE.pack(width, height), np.uint8)
-    kernels.make_420(rgb.ctypes.data, height, width, stored.ctypes.data + HEADER)
+    stored = np.empty(PLANES_HEADER + planes_bytes(height, width), np.uint8)
+    stored[:PLANES_HEADER] = np.frombuffer(MAGIC + _SIZE.pack(width, height), np.uint8)
+    kernels.make_420(rgb.ctypes.data, height, width, stored.ctypes.data + PLANES_HEADER)
     return stored.tobytes()
 
 
@@ -74,7 +84,7 @@ def check_served(encoding: str, asked: Mapping[str, bool], path: str) -> None:
 
 def stored_planes(data: Any) -> UInt8:
     """The planes of a stored picture, one after the other."""
-    return np.frombuffer(data, np.uint8)[HEADER:]
+    return np.frombuffer(data, np.uint8)[PLANES_HEADER:]
 
 
 def decode(

@@ -137,11 +137,13 @@ def check_places(stored: SampleSpec, what: str, path: str) -> None:
 def moved_fill(
     stored: SampleSpec,
     what: str,
+    wanted: OutputSpec,
     picture: RowTransform,
     frame: tuple[int, int] | None,
     path: str,
 ) -> RowTransform:
-    """How "boxes" or "keypoints" of a field become rows: float32, moved with their ``picture``.
+    """How "boxes" or "keypoints" of a field become rows: float32, moved with their ``picture``, and
+    where samples differ in number cut and filled up as is ``wanted`` of the field.
 
     ``frame``: stored (H, W) of the pictures, None where they differ. ParamsError if the field
     cannot hold what it is said to hold.
@@ -155,4 +157,11 @@ def moved_fill(
         )
     check_places(stored, what, path)
     step = Moved(what, picture, frame)
-    return RowTransform(stored, OutputSpec(dtype=np.dtype(np.float32), steps=(step,)), path)
+    plain = OutputSpec(
+        dtype=np.dtype(np.float32),
+        steps=(step,),
+        max_length=wanted.max_length,
+        overlong=wanted.overlong,
+        pad_value=wanted.pad_value,
+    )
+    return RowTransform(stored, plain, path)

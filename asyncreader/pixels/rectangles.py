@@ -6,6 +6,9 @@ import math
 from functools import lru_cache
 from typing import Any, Final
 
+from ..keyed_random import Draws
+from .fill_tables import ERASURE_TRIES, Erasure
+
 #: Ways to cut a part out, by their numbers: see geometry.choose_rect.
 CROPS: Final = ("center", "random", "random-resized", "none")
 RANDOM, RANDOM_RESIZED, NONE = 1, 2, 3
@@ -59,3 +62,18 @@ def choose_rect(
         top = int(draws[0] * (height + 2 * padding - rows + 1))
         return top, int(draws[1] * (width + 2 * padding - columns + 1)), rows, columns
     return (height - rows) // 2, (width - columns) // 2, rows, columns
+
+
+def erased_part(
+    draws: Draws, erasure: Erasure, height: int, width: int
+) -> tuple[int, int, int, int] | None:
+    """The part of a picture that is painted over: top, left, height and width; None for none."""
+    if not draws.uniform() < erasure.chance:
+        return None
+    for _ in range(ERASURE_TRIES):
+        area = height * width * draws.uniform(erasure.least, erasure.most)
+        aspect = math.exp(draws.uniform(erasure.narrow, erasure.broad))
+        rows, columns = round(math.sqrt(area * aspect)), round(math.sqrt(area / aspect))
+        if rows < height and columns < width:
+            return draws.below(height - rows + 1), draws.below(width - columns + 1), rows, columns
+    return None

@@ -11,33 +11,11 @@ import numpy as np
 
 from ..array_types import Array, Bools, Float32, Int64, UInt64
 from ..system.memory import address_of
-from . import fill_tables, kernels
-from .fill_tables import (
-    CHANCE,
-    COUNT,
-    FILE_ITEMS,
-    FOUND,
-    JOB_ITEMS,
-    KEY,
-    KEYS,
-    LABELS,
-    MARK,
-    MIRRORED,
-    OFFSETS,
-    OUT,
-    PADDING,
-    PAINT,
-    POSITION,
-    RECORDS,
-    REFUSED,
-    SIZE_ITEMS,
-    TARGETS,
-    WANTED,
-    WHOLE,
-    Erasure,
-)
+from . import fill_tables as tables
+from . import kernels
+from .fill_tables import Erasure
 
-_NO_FILES: Final = np.zeros((0, FILE_ITEMS), np.int64)
+_NO_FILES: Final = np.zeros((0, tables.FILE_ITEMS), np.int64)
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,9 +33,9 @@ class RowFiller:
     @classmethod
     def of(cls, kernel: str, scale: Float32, shift: Float32, **sizes: int) -> RowFiller:
         """A filler of rows with ``sizes``, by their names in lower case."""
-        numbers = np.zeros(SIZE_ITEMS, np.int64)
+        numbers = np.zeros(tables.SIZE_ITEMS, np.int64)
         for name, size in sizes.items():
-            numbers[getattr(fill_tables, name.upper())] = size
+            numbers[getattr(tables, name.upper())] = size
         getattr(kernels, kernel)  # loaded now, and not by a worker during the first batch
         return cls(kernel, numbers, scale, shift)
 
@@ -65,34 +43,34 @@ class RowFiller:
         """The same filler with other sizes."""
         other = self.sizes.copy()
         for name, size in sizes.items():
-            other[getattr(fill_tables, name.upper())] = size
+            other[getattr(tables, name.upper())] = size
         return replace(self, sizes=other)
 
     def erasing(self, erasure: Erasure, paint: Array) -> RowFiller:
         """The same filler, which then paints a rectangle over with ``paint``, a pixel (C,)."""
         other = self.having(paint=address_of(paint))
-        other.sizes[CHANCE:PAINT].view(np.float64)[:] = erasure
+        other.sizes[tables.CHANCE : tables.PAINT].view(np.float64)[:] = erasure
         return replace(other, paint=paint)
 
     @cached_property
     def draws(self) -> bool:
         """Whether anything follows from the rows' keys."""
-        return bool(self.sizes[..., [MIRRORED, PADDING, CHANCE]].any())
+        return bool(self.sizes[..., [tables.MIRRORED, tables.PADDING, tables.CHANCE]].any())
 
     @cached_property
     def _each(self) -> Int64:
         """The sizes of each field: (fields, SIZE_ITEMS)."""
-        return self.sizes.reshape(-1, SIZE_ITEMS)
+        return self.sizes.reshape(-1, tables.SIZE_ITEMS)
 
     @property
     def copies(self) -> bool:
         """Whether each row is written as it is stored."""
         return self.kernel == "copy_batches" and not self.draws
 
-    def run(self, tables: tuple[Int64, ...], most: int = 1, looks: int = 0) -> None:
-        """Fill at most ``most`` batches of ``tables`` (control, queue, jobs, files); return when
+    def run(self, arrays: tuple[Int64, ...], most: int = 1, looks: int = 0) -> None:
+        """Fill at most ``most`` batches of ``arrays`` (control, queue, jobs, files); return when
         it was looked ``looks`` times in vain for one. The GIL is released."""
-        getattr(kernels, self.kernel)(*tables, self._each, self.scale, self.shift, most, looks)
+        getattr(kernels, self.kernel)(*arrays, self._each, self.scale, self.shift, most, looks)
 
     def fill(
         self,
@@ -108,16 +86,16 @@ class RowFiller:
         that were hashed. None without ``wanted``.
         """
         assert keys is not None or not self.draws
-        job = np.zeros((1, JOB_ITEMS), np.int64)
+        job = np.zeros((1, tables.JOB_ITEMS), np.int64)
         one = job[0].data
-        one[COUNT], one[OFFSETS], one[TARGETS] = rows.size, address_of(addresses), address_of(rows)
-        one[OUT] = address_of(out)
+        one[tables.COUNT], one[tables.OFFSETS] = rows.size, address_of(addresses)
+        one[tables.TARGETS], one[tables.OUT] = address_of(rows), address_of(out)
         if keys is not None:
-            one[KEYS] = address_of(keys)
+            one[tables.KEYS] = address_of(keys)
         found = None
         if wanted is not None:
             found = np.zeros(rows.size, np.uint64)
-            one[WANTED], one[FOUND] = address_of(wanted), address_of(found)
+            one[tables.WANTED], one[tables.FOUND] = address_of(wanted), address_of(found)
         self.run((np.array((0, 1, 0)), np.zeros(1, np.int64), job, _NO_FILES))
         return found
 
@@ -160,12 +138,13 @@ class RowTables:
         Returns whether all checksums are the recorded ones; what was written is not defined else.
         """
         own = (records,) if self.records is None else self.records(records)
-        mark, jobs = np.zeros(1, np.int64), np.zeros((len(own), JOB_ITEMS), np.int64)
+        mark, jobs = np.zeros(1, np.int64), np.zeros((len(own), tables.JOB_ITEMS), np.int64)
         items, places = jobs.data, (address_of(labels), address_of(mark))
         for job, (out, one) in enumerate(zip((*outs, labels), own, strict=False)):
-            items[job, COUNT], items[job, RECORDS] = one.size, address_of(one)
-            items[job, OUT], items[job, LABELS] = address_of(out), places[0]
-            items[job, KEY], items[job, POSITION] = key, position
-            items[job, MARK], items[job, WHOLE], items[job, REFUSED] = places[1], 1, 2
+            items[job, tables.COUNT], items[job, tables.RECORDS] = one.size, address_of(one)
+            items[job, tables.OUT], items[job, tables.LABELS] = address_of(out), places[0]
+            items[job, tables.KEY], items[job, tables.POSITION] = key, position
+            items[job, tables.MARK] = places[1]
+            items[job, tables.WHOLE], items[job, tables.REFUSED] = 1, 2
         self.filler.run((np.array((0, 1, 0)), np.zeros(1, np.int64), jobs, self.files))
         return bool(mark[0] == 1)

@@ -304,30 +304,35 @@ class RowWriter:
 
     def encoded(self, store: RowStore, offsets: Int64, sizes: Int64) -> None:
         """Decode all samples of the job, until the reader is closed: see :class:`Writer`."""
-        fill, check = self.fill, self._check
-        together = fill.method is not None
+        together = self.fill.method is not None
         address = store.address(int(sizes.sum())) if together else 0
-        crops, flips = self._draws() if together else (None, None)
         for some in groups(sizes.tolist(), PLANNED_BYTES if together else 0):
             if self.meter.stopped:
                 return
-            bad: list[int] = []
-            if address is None or (check is not None and check[some].any()):
-                images = self._copied(some.start, store, offsets[some], sizes[some], bad)
-            else:
-                images = Images(store.view, address, offsets[some], sizes[some])
-            left: Iterable[int] = range(some.stop - some.start)
-            if together:
-                crop = None if crops is None else crops[some]
-                flip = None if flips is None else flips[some]
-                rows = self.job.rows[some]
-                finish = partial(self._finish, range(some.start, some.stop))
-                stepped = finish if fill.wanted.steps else None
-                made = planned(fill)(fill, images, crop, flip, self.out, rows, stepped)
-                left = made.put_all(self.meter)
-            for k in left:
-                if k not in bad:
-                    self._decode(some.start + k, images[k])
+            self._decode_some(some, store, address, offsets[some], sizes[some])
+
+    def _decode_some(
+        self, some: slice, store: RowStore, address: int | None, offsets: Int64, sizes: Int64
+    ) -> None:
+        """Decode a group of samples. ``address``: of the store, where that is known."""
+        fill, check, bad = self.fill, self._check, list[int]()
+        if address is None or (check is not None and check[some].any()):
+            images = self._copied(some.start, store, offsets, sizes, bad)
+        else:
+            images = Images(store.view, address, offsets, sizes)
+        left: Iterable[int] = range(some.stop - some.start)
+        if fill.method is not None:
+            crops, flips = self._draws()
+            crop = None if crops is None else crops[some]
+            flip = None if flips is None else flips[some]
+            finish = partial(self._finish, range(some.start, some.stop))
+            stepped = finish if fill.wanted.steps else None
+            rows = self.job.rows[some]
+            made = planned(fill)(fill, images, crop, flip, self.out, rows, stepped)
+            left = made.put_all(self.meter)
+        for k in left:
+            if k not in bad:
+                self._decode(some.start + k, images[k])
 
     def _finish(self, which: Sequence[int], k: int, pixels: Array) -> None:
         """Take sample ``which[k]``, cropped, resized and mirrored, through the steps."""
@@ -420,6 +425,13 @@ class RowWriter:
         found = Stretches.of(wanted, starts, lengths, writer.job.keys)
         found.pad(self.out, writer.job.rows, self.fill.pad)
         yield from writer._stretches(origin, starts, lengths, found, runs)
+        if wanted.steps and not writer.stopped:
+            writer._finish_values(found)
+
+    def _finish_values(self, found: Stretches) -> None:
+        """Take the values that were written of each sample through the steps."""
+        for i, (row, served) in enumerate(zip(self.job.rows, found.served, strict=True)):
+            self.fill.finish_steps(self.out[row, :served], self._row(i))
 
     def _stretches(
         self, origin: Origin, starts: Int64, lengths: Int64, found: Stretches, runs: Runs | None
@@ -667,10 +679,10 @@ def _fill(
         if wanted is None:
             return None
     else:
-        address = SCRATCH.take("fetched rows", offsets.size * size).ctypes.data
+        fetched = SCRATCH.take("fetched rows", offsets.size * size)
         lines = np.arange(offsets.size, dtype=np.int64)
-        at = lines * size + address
-        store.gather(offsets, size, address, lines)
+        at = lines * size + fetched.ctypes.data
+        store.gather(offsets, size, fetched.ctypes.data, lines)
     if not short:
         return filler.fill(at, rows, out, keys, wanted)
     if not filler.copies:

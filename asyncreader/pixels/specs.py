@@ -90,6 +90,9 @@ class OutputSpec:
     keypoints: str | None = None
     #: What is done with each image between its crop and its row, and after it (steps.py).
     steps: tuple[Step, ...] = ()
+    #: Whether a function of the user's is still to come: it may leave other channels, and mean and
+    #: std are of these.
+    transformed_later: bool = False
     #: Views of a sample in a row (B, views, ...); 0: a row is the sample itself, (B, ...).
     views: int = 0
     #: The number of the first of these among all views of a sample.

@@ -20,8 +20,8 @@ from ..array_types import Array, Float64, Int64, UInt8, UInt64
 from ..errors import ParamsError
 from ..system.limits import last_level_cache
 from ..system.memory import SCRATCH, address_of
-from . import codec, geometry, kernels, planes, ranges, twins
-from .fill_tables import MIRROR_DRAW
+from . import codec, geometry, kernels, planes, ranges
+from .fill_tables import MIRROR_DRAW, PLAN
 from .lengths import padding
 from .masks import check_values, decode_values, pick
 from .numbers import NumberRows
@@ -54,9 +54,10 @@ def decode_sample(
 ) -> Array:
     """Upright pixels (H, W, C) of an encoded sample, with the dtype that its set declares. With
     ``min_size``: see :func:`codec.decode`. DecodeError."""
-    if stored.values:
-        return check_values(decode_values(data), stored.channels, stored.dtype)
     header = header or codec.read_header(data)
+    if stored.values:
+        values = codec.check_size(decode_values(data), header)
+        return check_values(values, stored.channels, stored.dtype)
     if not stored.narrow:
         codec.check_depth(header)
     return codec.decode(data, stored.channels, header=header, min_size=min_size)
@@ -84,6 +85,8 @@ class RowTransform:
         path: str,
         frame: tuple[int, int] | None = None,
     ) -> None:
+        if wanted.transformed_later:
+            wanted = replace(wanted, mean=(0.0,), std=(1.0,))
         self.stored = stored
         self.wanted = wanted
         self.members: Mapping[int, RowTransform] = {}
@@ -181,7 +184,8 @@ class RowTransform:
                 path=self._path,
                 hint="pass max_length",
             )
-        self.values = RowTransform(replace(self.stored, ragged=False), wanted, self._path)
+        plain = replace(wanted, steps=())  # steps work on a whole sample
+        self.values = RowTransform(replace(self.stored, ragged=False), plain, self._path)
         self.row_shape = (wanted.max_length, *self.row_shape)
         self.view_axes = tuple(range(len(self.row_shape) + 1))
         self.mode = "ragged"
@@ -220,14 +224,6 @@ class RowTransform:
     def _plan_image(self, stored: SampleSpec, wanted: OutputSpec, path: str) -> None:
         assert stored.axes is not None
         height, width, channels = stored.image_shape()
-        self._channels = channels
-        for name, values in (("mean", wanted.mean), ("std", wanted.std)):
-            if len(values) not in (1, channels):
-                raise ParamsError(
-                    f"{name} has one value, or one per channel",
-                    found=f"{len(values)} values",
-                    expected=f"1 or {channels}",
-                )
         # the whole of a raw sample that has the size already: nothing to cut, nothing to resize
         whole = wanted.crop == "none" or (
             wanted.crop_ratio == 1.0 and wanted.crop != "random-resized" and not wanted.crop_padding
@@ -250,7 +246,17 @@ class RowTransform:
             memory = "HWC"
         else:
             memory = stored.axes
-        sizes = dict(zip("HWC", after(wanted.steps, (height, width, channels)), strict=True))
+        #: (H, W, C) of a row
+        self._hwc = after(wanted.steps, (height, width, channels))
+        self._channels = self._hwc[2]
+        for name, values in (("mean", wanted.mean), ("std", wanted.std)):
+            if len(values) not in (1, self._channels):
+                raise ParamsError(
+                    f"{name} has one value, or one per channel",
+                    found=f"{len(values)} values",
+                    expected="1" if self._channels == 1 else f"1 or {self._channels}",
+                )
+        sizes = dict(zip("HWC", self._hwc, strict=True))
         self.row_shape = tuple(sizes[axis] for axis in memory)
         self.view_axes = (0, *(memory.index(axis) + 1 for axis in goal))
         #: stored row -> HWC, and slot row -> HWC
@@ -260,8 +266,7 @@ class RowTransform:
         same = self.dtype == stored.dtype and not wanted.affine
         self.direct = same and not wanted.steps and memory == "HWC"
         #: steps work in the row itself
-        keeps = after(wanted.steps, (height, width, channels)) == (height, width, channels)
-        self.in_row = same and memory == "HWC" and keeps
+        self.in_row = same and memory == "HWC" and self._hwc == (height, width, channels)
         if self._resizes_compiled():
             self._plan_resize()
         self.mode = self._image_mode(same)
@@ -307,10 +312,10 @@ class RowTransform:
 
     def _plan_resize(self) -> None:
         wanted, size = self.wanted, self.wanted.size
-        self.method = geometry.METHODS.get(wanted.interpolation, twins.AREA)
+        self.method = geometry.METHODS.get(wanted.interpolation, geometry.AREA)
         crop = CROPS.index("none" if size is None else wanted.crop)
         height, width = size or self.stored.image_shape()[:2]
-        #: as twins.plan_jpegs_numpy takes them
+        #: as the kernel plan_jpegs takes them
         self.terms = np.array((height, width, crop, codec.MAX_PIXELS, size is None), np.int64)
 
     def _pads_compiled(self) -> bool:
@@ -458,7 +463,7 @@ class RowTransform:
         each, where there are steps: it gets its number and its pixels."""
         assert self.stored.shape is not None
         assert self.wanted.size is not None
-        count, size, channels = addresses.size, self.wanted.size, self._channels
+        count, size, channels = addresses.size, self.wanted.size, self.stored.image_shape()[2]
         resized, at, together = out, rows, count
         if not self.direct:  # some at a time: they stay in a core's cache until they are cast
             together = max(1, min(count, RESIZED_BYTES // (math.prod(size) * channels)))
@@ -481,7 +486,7 @@ class RowTransform:
     ) -> Callable[[int, int], None]:
         """What crops and resizes samples ``first`` to ``end`` into ``rows`` of ``out``."""
         count = addresses.size
-        plan, boxes = np.empty((count, twins.PLAN), np.int64), np.empty((count, 4))
+        plan, boxes = np.empty((count, PLAN), np.int64), np.empty((count, 4))
         kernels.plan_crops(
             0,
             addresses,
@@ -495,7 +500,7 @@ class RowTransform:
             plan,
             boxes,
         )
-        more = self._channels, self.method, *self.terms[:2].tolist()
+        more = self.stored.image_shape()[2], self.method, *self.terms[:2].tolist()
         return lambda first, end: kernels.resize_planned(plan, boxes, first, end, *more)
 
     def finish_resized(self, resized: Array, out: Array, rows: Int64) -> None:
@@ -669,6 +674,8 @@ class RowTransform:
 
     def finish(self, hwc: Array, flip: bool, out: Array) -> None:
         """Flip, cast, normalise and reorder (H, W, C) pixels into a slot row."""
+        if hwc.shape != self._hwc:  # compiled code would take its size from either
+            raise ValueError(f"pixels of shape {hwc.shape} for a row of shape {self._hwc}")
         if self._affine_row is not None and hwc.flags.c_contiguous:
             self._affine_row(
                 hwc.ctypes.data,

@@ -107,7 +107,7 @@ def _mixed(
         own = sampler_of(
             shuffle, key_of(seed, STREAM_SET, i), int(window * ratio) or 1, one, inside
         )
-        samplers.append(Within(slice(first, end, 1), own))
+        samplers.append(Within(range(first, end), own))
         first = end
     return Mixed.of(
         tuple(samplers), seed, storage.ratios, storage.epoch_samples, storage.until_first, subset

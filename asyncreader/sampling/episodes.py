@@ -18,7 +18,7 @@ from ..errors import ParamsError
 from ..keyed_random import STREAM_ANCHOR, key_of, mix_rows
 from ..text import some
 from .samplers import Sampler, Storage, Subset, digest
-from .within import Renumbered
+from .within import Renumbered, numbers_below, subset_numbers
 
 #: The rows of one field in a window, relative to the anchor; the episode's last row; all of its
 #: rows; or None: the anchor's row itself, without an axis for the window.
@@ -210,6 +210,16 @@ class Windows:
     def _whole(self) -> bool:
         return any(self.reach(name) == "episode" for name in self.fields)
 
+    @property
+    def splits(self) -> dict[str, Int64]:
+        """What ``subset`` takes for each split of the episodes: its rows, int64, or the numbers of
+        its episodes where samples are episodes."""
+        episodes = self.episodes
+        if self.by_episode:
+            return dict(episodes.splits)
+        each = np.repeat(np.arange(episodes.ends.size), episodes.lengths)
+        return {n: np.flatnonzero(np.isin(each, some)) for n, some in episodes.splits.items()}
+
     def width(self, name: str) -> int | None:
         """Rows of a field in a sample; None where it has no axis for them."""
         reach = self.reach(name)
@@ -236,17 +246,20 @@ class Windows:
         """The first row of an episode that may be an anchor, and how many rows it must be before
         the last one."""
         first = behind = 0
-        rooms = [0 if e == "drop" else o for e, o in zip(self.edges, self.outside, strict=True)]
+        limits = zip(self.edges, self.outside, strict=True)
+        before, after = (0 if edge == "drop" else outside for edge, outside in limits)
         for name in self.fields:
             reach = self.reach(name)
             if not isinstance(reach, tuple):
                 continue
             rows = self.episodes.fields.get(name)
             extra = 0 if rows is None else rows.extra or 0
-            if rooms[0] is not None:
-                first = max(first, -min(reach) - rooms[0])
-            if rooms[1] is not None:
-                behind = max(behind, max(reach) - extra - rooms[1])
+            # the first row, and the last one, that must lie in the episode
+            near = sorted(reach)
+            if before is not None and before < len(near):
+                first = max(first, -near[before])
+            if after is not None and after < len(near):
+                behind = max(behind, near[-1 - after] - extra)
         return first, behind
 
     @cached_property
@@ -373,27 +386,47 @@ class Windows:
         anchors, or of episodes."""
         return (Windowed if self.every else OneOfEach)(self, numbers)
 
-    def choose(self, episodes: Int64) -> Windows:
-        """The same rule for some of the episodes, by their numbers, in that order."""
+    def selects(self, name: str, records: Int64, rows: Subset | None) -> Bools:
+        """Which of a field's own rows are of the chosen episodes: bool, one for each of
+        ``records``. ``rows``: the only rows of the set that are selected, an array of them sorted;
+        None for all. An episode's extra row goes with its last one, and a row that is one for the
+        whole episode with any of its rows."""
+        episodes, own = self.episodes, self.episodes.fields.get(name)
+        starts, extra = (episodes.starts, 0) if own is None else (own.starts, own.extra)
+        which = np.searchsorted(starts, records, side="right") - 1
+        first, end, inside = episodes.starts[which], episodes.ends[which], records - starts[which]
+        if extra is None:
+            found: Bools = inside == 0
+        else:
+            found = inside < end - first + extra
+            first = np.minimum(first + inside, end - 1)
+            end = first + 1
         if self.chosen is not None:
-            episodes = self.chosen[np.isin(self.chosen, episodes)]
+            found &= np.isin(which, self.chosen)
+        if rows is not None:
+            found &= numbers_below(rows, end) > numbers_below(rows, first)
+        return found
+
+    def choose(self, episodes: Int64) -> Windows:
+        """The same rule for some of the episodes, by their numbers, in that order and as often as
+        they are named; for those among the episodes that are chosen already."""
+        if self.chosen is not None:
+            episodes = episodes[np.isin(episodes, self.chosen)]
         return replace(self, chosen=episodes)
 
     def numbers(self, subset: Subset) -> Subset:
         """The numbers of the anchors at the rows that ``subset`` selects."""
         anchors = self.anchors
-        if not isinstance(subset, slice):
-            return anchors.numbers(subset, self.episodes)
-        begin, end, step = subset.indices(int(self.episodes.ends[-1]))
-        if step != 1 or self.chosen is not None:
-            rows = np.arange(begin, end, step, dtype=np.int64)
+        if not isinstance(subset, range) or subset.step != 1 or self.chosen is not None:
+            rows = subset_numbers(subset, int(self.episodes.ends[-1]))
             return anchors.numbers(rows, self.episodes)
-        which = np.searchsorted(self.episodes.ends, (begin, end), side="right")
+        bounds = np.array((subset.start, subset.stop))
+        which = np.searchsorted(self.episodes.ends, bounds, side="right")
         which = np.minimum(which, self.episodes.ends.size - 1)
-        number = -(-(np.array((begin, end)) - anchors.shifts[which]) // self.every)
+        number = -(-(bounds - anchors.shifts[which]) // self.every)
         last = anchors.ends[which]
         low, high = np.clip(number, last - anchors.counts[which], last).tolist()
-        return slice(low, high, 1)
+        return range(low, high)
 
 
 class Windowed(Renumbered):

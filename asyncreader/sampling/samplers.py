@@ -20,8 +20,9 @@ from ..keyed_random import (
 )
 from .feistel import permutation
 
-#: Some records of a set: a slice whose bounds are theirs, or record numbers.
-Subset: TypeAlias = slice | Int64
+#: Some records of a set: a range of them, or record numbers. No slice: what its bounds mean depends
+#: on the number of records that it is applied to.
+Subset: TypeAlias = range | Int64
 
 
 def digest(data: bytes) -> str:

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, Final, TypeAlias
 
+import numpy as np
+
 from ..errors import ParamsError
 from .schedule import Cursor, Schedule
 from .within import subset_count, subset_digest, subset_inside
@@ -104,7 +106,7 @@ def _of_before(
     then = subset_inside(subset, 0, count)
     if subset is not None and then is not None:
         same = subset_count(then, count) == schedule.sampler.population
-        every = subset_digest(slice(0, count, 1))
+        every = subset_digest(range(count))
         if same and (chosen or every) == subset_digest(then):
             return ("fingerprint",)
     if chosen != ("" if then is None else subset_digest(then)):
@@ -114,7 +116,8 @@ def _of_before(
         # as many draws as there were samples
         usual = state.get("epoch_samples") == subset_count(then, count)
         return (*follow, "epoch_samples") if usual else follow
-    if schedule.sampler.kind is False:
+    before_new = subset is None or then is None or np.array_equal(subset[: len(then)], then)
+    if schedule.sampler.kind is False and before_new:
         return ("fingerprint",)
     raise ParamsError(
         "the dataset has grown since the state was saved, and its samples are in another order now",

@@ -81,6 +81,7 @@ class ArraySource(BaseSource):
     ) -> None:
         super().__init__(facts, index, file)
         self._array = array
+        self._shape = tuple(array.shape[1:])
 
     def _row(self, record: int) -> Array:
         row = self._array[record]
@@ -91,13 +92,14 @@ class ArraySource(BaseSource):
                 hint=FILL_MASKED,
             )
         row, stored = np.asarray(row), self.spec
-        same = row.dtype.newbyteorder("=") == stored.dtype.newbyteorder("=")
-        if row.shape != tuple(self._array.shape[1:]) or not (same or stored.dtype.names):
+        same = row.dtype == stored.dtype  # of most: each row comes by here
+        same = same or row.dtype.newbyteorder("=") == stored.dtype.newbyteorder("=")
+        if row.shape != self._shape or not (same or stored.dtype.names):
             raise ParamsError(
                 "a row of an array is another than its shape and dtype say",
                 index=record,
                 found=f"{row.dtype} of shape {row.shape}",
-                expected=f"{stored.dtype} of shape {tuple(self._array.shape[1:])}",
+                expected=f"{stored.dtype} of shape {self._shape}",
             )
         # a single number, taken out of an array, is one of the machine's byte order; an image
         # without an axis of channels is stored as one of one channel

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, Protocol
@@ -128,7 +128,8 @@ class FieldIndex:
     set has several. ``stored_as``: what is stored, where ``spec`` follows from what the caller asks
     for; ``columns``: a digest of the names of the columns that are served, where they have any;
     ``memory``: bytes that a sample takes of decoded chunks, where not those of its values;
-    ``offsets``: whole numbers (N + 1,), where the values of samples of different length begin.
+    ``offsets``: whole numbers (N + 1,), where the values of samples of different length begin;
+    ``table``: the name of the table beside the values that says it.
     """
 
     spec: SampleSpec
@@ -145,6 +146,7 @@ class FieldIndex:
     columns: str | None = None
     memory: int | None = None
     offsets: Array | None = None
+    table: str | None = None
 
     def open(self, facts: SetFacts) -> Source:
         """Its source, of a file that is opened anew. FormatError if it was replaced or changed."""
@@ -165,8 +167,9 @@ class Source(Origin, Protocol):
         """Give the samples of ``writer.job`` to the writer, in any order."""
 
     def holding(self, record: int) -> AbstractContextManager[tuple[OneFile, int]]:
-        """The open file that holds a sample, and the sample's number in it. An error inside names
-        the record in the set."""
+        """The open file that holds a sample, and the sample's number in it, of a patch that of its
+        volume: by this number the file's tables know it. An error inside names the record in the
+        set."""
 
     def prefetch(self, records: Int64) -> None:
         """Prefetch: the calling thread reads these samples next."""
@@ -286,18 +289,24 @@ def default_block(row_bytes: int) -> int:
     return max(1, (1 << 20) // max(1, row_bytes))
 
 
-def check_extents(starts: Int64, sizes: Array, size: int, path: str) -> None:
-    """FormatError unless every extent lies inside a file of ``size`` bytes."""
-    if starts.size == 0:
-        return
+def check_extents(
+    starts: Int64,
+    sizes: Array,
+    size: int,
+    path: str,
+    named: Callable[[int], str] | None = None,
+) -> None:
+    """FormatError unless every extent lies inside a file of ``size`` bytes. ``named``: what an
+    extent is, by its number; None: a sample, whose record number that is."""
     bad = (starts < 0) | (sizes < 0) | (starts > size) | (sizes.astype(np.int64) > size - starts)
     if bad.any():
-        record = int(np.argmax(bad))
+        number = int(np.argmax(bad))
         raise FormatError(
-            "a sample lies outside the file: it is truncated or damaged",
+            f"{'a sample' if named is None else named(number)} lies outside the file: it is "
+            "truncated or damaged",
             path=path,
-            index=record,
-            found=f"bytes {int(starts[record])} to {int(starts[record]) + int(sizes[record])}",
+            index=number if named is None else None,
+            found=f"bytes {int(starts[number])} to {int(starts[number]) + int(sizes[number])}",
             expected=f"within the {size} bytes of the file",
             hint="copy or convert it again",
         )

@@ -17,7 +17,7 @@ import numpy as np
 
 from ..array_types import Array, Int64, UInt8
 from ..errors import FormatError, SourceError, SourceNotFoundError
-from ..pixels import kernels, twins
+from ..pixels import kernels
 from ..pixels.rows import RowStore
 from ..system.files import (
     BYTES,
@@ -27,7 +27,7 @@ from ..system.files import (
     read_into,
     will_need,
 )
-from ..system.memory import SCRATCH, cached_share, map_file
+from ..system.memory import SCRATCH, bytes_at, cached_share, map_file
 from ..system.signals import after_this
 
 #: The ``io`` of a file that is read by ranges over a network.
@@ -164,7 +164,7 @@ class MemoryStore:
         return 0
 
     def view(self, offset: int, length: int) -> UInt8:
-        return twins.bytes_at(offset, length)
+        return bytes_at(offset, length)
 
     def will_need(self, offsets: Int64, lengths: Array) -> None:
         pass
@@ -225,7 +225,7 @@ class PreadStore:
         file, done = self._opened(), np.zeros(1, np.int64)
         kernels.pread_rows(file.fd, offsets, row_bytes, out, rows, order, done)
         for i in order[done[0] :].tolist():  # one was cut short: read again, or an error
-            self._read(int(offsets[i]), twins.bytes_at(out + int(rows[i]) * row_bytes, row_bytes))
+            self._read(int(offsets[i]), bytes_at(out + int(rows[i]) * row_bytes, row_bytes))
 
     def address(self, size: int) -> int | None:
         return None

@@ -191,12 +191,14 @@ def array_episodes(
     ``shapes``: their first two extents, of "axis"."""
     if kind == "axis":
         return along_axis(shapes, "data")
+    if kind == "whole":
+        return episodes_of({name: np.array([n]) for name, n in counts.items()}, kind, "data")[0]
     word, rows = kind.partition(":")[0], max(counts.values())
     if word not in ("ends", "ids", "flags"):
         raise ParamsError(
             "the episodes of arrays are given by other arrays",
             found=f"episodes={kind!r}",
-            expected='"ends:NAME", "ids:NAME", "flags:NAME,NAME" or "axis"',
+            expected='"ends:NAME", "ids:NAME", "flags:NAME,NAME", "axis" or "whole"',
         )
     found = []
     for name in tables_of(kind):
@@ -232,8 +234,9 @@ def windows_of(p: ReaderParams, index: SetIndex) -> Windows | None:
                 "nothing says where the episodes of this dataset end",
                 path=index.facts.path,
                 found=index.facts.layout,
-                hint='episodes="ends:NAME", "ids:NAME" or "flags:NAME" names a dataset that '
-                'says it, "files": each file is one',
+                hint='episodes="whole": all rows are one recording; "ends:NAME", "ids:NAME" or '
+                '"flags:NAME" names a dataset that says it'
+                + ("" if index.facts.container == "arrays" else '; "files": each file is one'),
             )
         return None
     names = tuple(index.fields)

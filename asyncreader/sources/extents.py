@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final
 
 import numpy as np
 
 from ..array_types import Array, Int64, UInt8
-from ..pixels.fill_tables import RowsInMemory
+from ..pixels.fill_tables import NO_STARTS, RowsInMemory
 from ..pixels.rows import RowWriter, Runs, Writer
 from .base import BaseSource, FieldIndex, SetFacts, Source
 from .bytestore import ByteFile, PreadStore
-
-_NO_STARTS: Final = np.empty(0, np.int64)
 
 
 @dataclass(frozen=True, eq=False)
@@ -124,7 +121,7 @@ class ExtentSource(BaseSource):
         if self.spec.encoded or (where is None and file is None):
             return ()
         self._rows_of_file = file is not None
-        starts, first, stride = _NO_STARTS, 0, 0
+        starts, first, stride = NO_STARTS, 0, 0
         if isinstance(self._starts, tuple):
             first, stride = map(int, self._starts)
         else:

@@ -126,12 +126,18 @@ def open_file(file: File, index: Callable[[File], SetIndex]) -> OpenSet:
         raise
 
 
-def index_set(fields: Request, index: Callable[[Request], SetIndex]) -> SetIndex:
-    """The index of the fields that are asked for. ``index``: finds one of them in a file that is
-    open."""
+def index_each(fields: Request, index: Callable[[Request], SetIndex]) -> dict[str, SetIndex]:
+    """The index of each of the fields that are asked for, by name: where the caller names none,
+    the one that the layout has for it. ``index``: finds one of them in a file that is open."""
     first = index(fields)
+    name = next(iter(first.fields)) if fields.name is None else fields.name
     others = fields.also(first.first.spec, [one.name for one in first.facts.fields])
-    return joined_fields({fields.data: first, **{one.data: index(one) for one in others}})
+    return {name: first, **{one.own_name: index(one) for one in others}}
+
+
+def index_set(fields: Request, index: Callable[[Request], SetIndex]) -> SetIndex:
+    """The index of the fields that are asked for, as one: see :func:`index_each`."""
+    return joined_fields(index_each(fields, index))
 
 
 @dataclass(frozen=True)
@@ -232,6 +238,17 @@ class OpenSet:
         """The set with one of its fields alone."""
         fields = {name: self.index.fields[name]}
         return OpenSet(replace(self.index, fields=fields), [self.part(name)])
+
+    def renamed(self, names: Mapping[str, str]) -> OpenSet:
+        """The set with its fields under other names: by name what each is called here."""
+        windows = self.windows
+        if windows is not None:
+            own = windows.episodes.fields
+            own = {name: own[of] for name, of in names.items() if of in own}
+            windows = Windows(replace(windows.episodes, fields=own), dict.fromkeys(names))
+        fields = {name: self.index.fields[of] for name, of in names.items()}
+        index = replace(self.index, fields=fields, windows=windows)
+        return OpenSet(index, [self.part(of) for of in names.values()])
 
     def part(self, name: str) -> Source:
         """The source of a field."""
@@ -532,9 +549,10 @@ def _fills(
     """How another field becomes rows, of all arrays that are made of it. Boxes and keypoints move
     with the ``picture`` of ``frame``."""
     if name in (wanted.boxes, wanted.keypoints):
-        with _named(name):
+        with named_field(name):
             what = "boxes" if name == wanted.boxes else "keypoints"
-            return [moved_fill(part.spec, what, picture, frame, part.facts.path)]
+            own = wanted.for_field(name)
+            return [moved_fill(part.spec, what, own, picture, frame, part.facts.path)]
     stored = _values_of(part) if part.spec.encoded else part.spec
     if stored.axes is None:  # of numbers there are no views
         arrays: tuple[OutputSpec, ...] = (replace(wanted, views=0, others=()),)
@@ -556,12 +574,12 @@ def _fill(
         plain = replace(plain, layout="NCHW")
     if stored.axes is None:  # numbers of unknown meaning, such as boxes
         plain = replace(plain, size=None, flip=False, steps=())
-    with _named(name):
+    with named_field(name):
         return RowTransform(stored, plain, path, frame if _size(stored) is not None else None)
 
 
 @contextlib.contextmanager
-def _named(name: str) -> Iterator[None]:
+def named_field(name: str) -> Iterator[None]:
     """A ParamsError that passes names the field."""
     try:
         yield

@@ -50,7 +50,8 @@ def _fingerprint(source: OpenSet, name: str, facts: SetFacts) -> str:
     """The fingerprint of one field; the first one's has that of the labels.
 
     Packed by asyncreader: count and the digests of checksums and labels. Others: count, shape,
-    dtype and a hash of 64 fixed samples.
+    dtype and a hash of 64 fixed samples. Their numbers are hashed in little-endian order, since
+    pickle gives arrays back in the machine's order.
     """
     count, meta, part = facts.count, facts.meta, source.part(name)
     digests: Mapping[str, str] | None = None if meta is None else meta.digests
@@ -61,8 +62,9 @@ def _fingerprint(source: OpenSet, name: str, facts: SetFacts) -> str:
         labels = digests.get(fmt.LABELS, "-") if part is source.first else "-"
         return f"{count}:{digests[table]}:{labels}"
     spec = part.spec
-    dtype = spec.dtype.str if spec.dtype.names is None else str(spec.dtype)
-    kind = part.index.stored_as or f"{spec.shape} {dtype}"
+    little = spec.dtype.newbyteorder("<")
+    dtype = little.str if little.names is None else str(little)
+    kind = part.index.stored_as or f"{'ragged ' * spec.ragged}{spec.shape} {dtype}"
     state = hashlib.sha256(f"{count} {kind} {spec.encoding}".encode())
     inspector, offsets, rows = Inspector(part), part.index.offsets, source.rows_of(name)
     if source.patches is not None:
@@ -74,7 +76,10 @@ def _fingerprint(source: OpenSet, name: str, facts: SetFacts) -> str:
             if not 0 <= size * spec.row_bytes <= _HASHED:
                 continue
         try:
-            state.update(inspector.bytes(index))
+            stored = inspector.bytes(index)
+            if little != spec.dtype:
+                stored = np.frombuffer(stored, spec.dtype).astype(little).tobytes()
+            state.update(stored)
         except SampleError:  # with on_error a set with bad samples can be resumed, too
             state.update(b"bad")
     return f"{count}:{state.hexdigest()[:32]}"

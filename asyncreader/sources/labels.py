@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from ..array_types import Array, Int64
 from ..errors import ParamsError
+from ..formats import packed as fmt
 from ..sampling.episodes import Episodes
 from .arrays import label_array
 from .fields import OpenSet, SetIndex
@@ -87,12 +88,23 @@ def in_sequence(tables: Sequence[Array]) -> Array:
     return made
 
 
-def renumbered(labels: Array, numbers: Int64) -> Array:
-    """Labels ``numbers[label]`` in place of each."""
-    each: object = labels
-    if isinstance(each, EpisodeLabels):
-        return cast(Array, EpisodeLabels(numbers[each.table], each.ends))
-    return numbers[labels]
+def united(
+    tables: Sequence[Array | None], named: Sequence[tuple[str, ...] | None]
+) -> tuple[list[Array | None], tuple[str, ...]]:
+    """Labels of several sets, each numbered by the sorted names of the classes of all, and these.
+    ``named``: the classes of each set. A label that is missing is -1, and stays so."""
+    every = sorted({name for names in named for name in names or ()})
+    number = {name: i for i, name in enumerate(every)}
+    found = list(tables)
+    for i, (table, names) in enumerate(zip(tables, named, strict=True)):
+        if table is not None and names is not None:
+            numbers = np.array([*(number[name] for name in names), -1], np.int64)
+            each: object = table
+            if isinstance(each, EpisodeLabels):
+                found[i] = cast(Array, EpisodeLabels(numbers[each.table], each.ends))
+            else:
+                found[i] = numbers[table]
+    return found, tuple(every)
 
 
 def numbered(texts: Sequence[bytes]) -> tuple[Array, tuple[str, ...]]:
@@ -125,6 +137,16 @@ def apart(labels: Any) -> Any:
     """Labels as they are handed out: of several a tuple of views."""
     names = None if labels is None else labels.dtype.names
     return labels if names is None else tuple(labels[name] for name in names)
+
+
+def label_names(found: OpenSet, field: str | tuple[str, ...] | None) -> tuple[str, ...]:
+    """The names of the columns of the labels ``field``, where asyncreader packed those; of several
+    files those of the first."""
+    if field != fmt.LABELS or found.labels is None or found.facts.meta is None:
+        return ()
+    with found.first.holding(0) as (file, _):  # no manifest has them
+        meta = file.facts.meta
+    return () if meta is None else meta.label_names or ()
 
 
 def with_labels(found: OpenSet, labels: Any) -> SetIndex:

@@ -29,9 +29,11 @@ from ..params import ReaderParams
 from ..sampling.episodes import Episodes, Windows
 from ..text import natural
 from .arrays import index_arrays, label_array
+from .base import FieldIndex
 from .bytestore import OpenFile
 from .episodes import array_episodes, of_episodes, tables_of, windows_of
 from .fields import OpenSet, SetIndex, joined_fields, open_file
+from .hdf5.sparse import made_as
 from .labels import together, with_labels
 from .layouts.hdf5_layouts import index_hdf5
 from .layouts.npy import index_npy
@@ -51,10 +53,22 @@ Paths: TypeAlias = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
 
 def fields_of(p: ReaderParams) -> Request:
-    """Which fields of a set a reader's parameters name; of several, the first and its labels."""
-    table = p.offsets_field
+    """Which fields of a set a reader's parameters name, and what is asked of them."""
+    stored = _stored(p)
+    opened = _opened_as(p, stored)
+    first, *others = dict.fromkeys(opened.values())
+    by_field: dict[str, Any] = {
+        "dtype": p.dtype,
+        "columns": p.columns,
+        "offsets": p.offsets_field,
+    }
+    for option, given in by_field.items():
+        if isinstance(given, dict):  # without the names that are those of another field
+            by_field[option] = {n: one for n, one in given.items() if opened.get(n, n) == n}
     return Request(
-        data=p.data_field if isinstance(p.data_field, str) else _stored(p)[0],
+        data=stored[first],
+        name=None if isinstance(p.data_field, str) else first,
+        others={name: stored[name] for name in others},
         episodes=p.episodes,
         windowed=p.window is not None or p.episodes_subset is not None,
         labels=None if isinstance(p.labels_field, tuple) else p.labels_field,
@@ -64,81 +78,95 @@ def fields_of(p: ReaderParams) -> Request:
         channel_order=p.channel_order,
         moved=p.size is not None or p.flip or p.views is not None,
         places=p.places,
-        dtype=_by_stored(p, p.dtype) if isinstance(p.dtype, dict) else p.dtype,
-        columns=_columns(p, p.columns) if isinstance(p.columns, dict) else p.columns,
-        offsets=_offsets(p, table) if isinstance(table, dict) else table,
         limited=p.max_length is not None,
         cut=None if p.patch is None else Cut(p.patch, p.patch_axes, p.sample_axis),
+        **by_field,
     )
 
 
-def _renamed(p: ReaderParams) -> dict[str, str]:
-    return p.data_field if isinstance(p.data_field, dict) else {}
+def _stored(p: ReaderParams) -> dict[str, str]:
+    """The names in the file of the fields that are served, by the names that they are served
+    under."""
+    field = p.data_field
+    if isinstance(p.data, dict) and field == fmt.DATA:
+        tables = {*tables_of(p.episodes), *_tables_of_lengths(p, p.data)}
+        field = tuple(name for name in p.data if name not in tables and name not in p.places)
+    elif p.data is not None and p.field_names is None:
+        field = fmt.DATA
+    if isinstance(field, str):
+        field = (field,)
+    named = field if isinstance(field, dict) else dict(zip(field, field, strict=True))
+    places = p.places
+    return {**named, **dict(zip(places, places, strict=True))}
 
 
-def _by_stored(p: ReaderParams, values: Mapping[str, str]) -> dict[str, str]:
-    """What is said of fields, by their names in the file; of one under two names, one of them."""
-    renamed = _renamed(p)
-    return {renamed.get(name, name): value for name, value in values.items()}
-
-
-def _offsets(p: ReaderParams, given: Mapping[str, str]) -> dict[str, str]:
-    """The offsets of fields by their names in the file."""
-    known = (*_renamed(p), *(p.field_names or _stored(p)))
-    wrong = [name for name in given if name not in known]
-    if wrong and p.data is None:
-        raise ParamsError(
-            "offsets_field names a field that is not read",
-            found=repr(wrong[0]),
-            expected=" or ".join(map(repr, dict.fromkeys(known))),
+def _opened_as(p: ReaderParams, stored: Mapping[str, str]) -> dict[str, str]:
+    """The names of fields in the open set by the names that they are served under: a ``stored``
+    field is opened once for all names that ask the same of it."""
+    if len(set(stored.values())) == len(stored):
+        return dict(zip(stored, stored, strict=True))
+    opened: dict[tuple[object, ...], str] = {}
+    found: dict[str, str] = {}
+    for name, held in stored.items():
+        asked: list[Any] = [p.columns, p.offsets_field, p.dtype]
+        columns, offsets, dtype = (
+            given.get(name) if isinstance(given, dict) else given for given in asked
         )
-    return _by_stored(p, given)
-
-
-def _columns(p: ReaderParams, given: Mapping[str, Columns]) -> dict[str, Columns]:
-    """The columns of fields by their names in the file."""
-    stored = _renamed(p) or {name: name for name in p.field_names or _stored(p)}
-    found: dict[str, Columns] = {}
-    for name, columns in given.items():
-        if name not in stored or found.get(stored[name], columns) != columns:
-            raise ParamsError(
-                "columns names a field that is not read, or one stored field in two ways",
-                found=repr(name),
-                expected=" or ".join(map(repr, stored)),
-            )
-        found[stored[name]] = columns
+        if found and not isinstance(p.dtype, dict):  # it is said of the first field alone
+            dtype = None
+        made = made_as(np.dtype(np.int64), None if dtype is None else np.dtype(dtype))
+        found[name] = opened.setdefault((held, columns, offsets, made), name)
     return found
 
 
-def _check_columns(asked: Request, index: SetIndex) -> None:
-    """ParamsError where columns are asked for of what has none to choose from."""
-    for name, field in index.fields.items():
-        ragged, chosen = field.spec.ragged, field.spec.columns is not None
-        chosen |= field.stored_as is not None and not ragged  # sparse rows
-        columns = replace(asked, data=name).own_columns
-        if columns is not None and not chosen:
-            named = isinstance(columns[0], str) and len(field.spec.shape or ()) == 1 and not ragged
+def _check_by_field(asked: Request, index: SetIndex) -> None:
+    """ParamsError where columns or offsets are asked for of what has none."""
+    names, path = index.fields, index.facts.path
+    for option, given in (("columns", asked.columns), ("offsets_field", asked.offsets)):
+        wrong = [name for name in given if name not in names] if isinstance(given, Mapping) else []
+        if wrong:
             raise ParamsError(
-                f"the columns of field {name!r} have no names"
-                if named
-                else f"columns choose among the numbers of a row, and field {name!r} has none",
-                path=index.facts.path,
-                found=f"{'values' if ragged else 'samples'} of shape {field.spec.shape}"
-                + (", samples differ in length" if ragged else ""),
-                hint="give their numbers"
-                if named
-                else "serve it whole, and choose from it in postprocess; with several fields: "
-                "columns={field: [...]}",
+                f"{option} names a field that is not read",
+                path=path,
+                found=repr(wrong[0]),
+                expected=" or ".join(map(repr, names)),
             )
+    requests = {name: replace(asked, name=name) for name in names}
+    for name, one in requests.items():
+        if one.own_columns is not None:
+            _check_columns(one.own_columns, name, names[name], path)
+    unused = [n for n, r in requests.items() if r.own_offsets and r.own_offsets != names[n].table]
+    if unused and (isinstance(asked.offsets, Mapping) or len(unused) == len(names)):
+        whose = "no field has such"
+        if isinstance(asked.offsets, Mapping):
+            whose = f"field {unused[0]!r} has none"
+        raise ParamsError(
+            f"offsets_field names where samples begin among values, and {whose}",
+            path=path,
+            found=f"offsets_field={requests[unused[0]].own_offsets!r}, {index.facts.layout}",
+            expected="arrays of values, in HDF5 or in memory",
+            hint="leave offsets_field out: HDF5's variable length needs none",
+        )
 
 
-def _stored(p: ReaderParams) -> tuple[str, ...]:
-    """The fields that are read, each once, by their names in the file."""
-    field = p.data_field
-    if isinstance(field, str):
-        return field, *p.places
-    pictures = tuple(field.values()) if isinstance(field, dict) else field
-    return *dict.fromkeys(pictures), *p.places
+def _check_columns(columns: Columns, name: str, field: FieldIndex, path: str) -> None:
+    """ParamsError unless a field has such columns to choose from."""
+    ragged, chosen = field.spec.ragged, field.spec.columns is not None
+    if chosen or (field.stored_as is not None and not ragged):  # sparse rows
+        return
+    named = isinstance(columns[0], str) and len(field.spec.shape or ()) == 1 and not ragged
+    raise ParamsError(
+        f"the columns of field {name!r} have no names"
+        if named
+        else f"columns choose among the numbers of a row, and field {name!r} has none",
+        path=path,
+        found=f"{'values' if ragged else 'samples'} of shape {field.spec.shape}"
+        + (", samples differ in length" if ragged else ""),
+        hint="give their numbers"
+        if named
+        else "serve it whole, and choose from it in postprocess; with several fields: "
+        "columns={field: [...]}",
+    )
 
 
 def expand_paths(path: Paths) -> list[str]:
@@ -180,6 +208,17 @@ def _open(path: Paths, fields: Request, io: str, expect: str | None = None) -> O
     ``expect``: "HDF5" or "LMDB" where only that will do. Raises SourceNotFoundError, FormatError
     or ParamsError; nothing stays open then.
     """
+    found = _open_files(path, fields, io, expect)
+    if fields.episodes == "whole":
+        found = _as_episode(found, fields)
+    if fields.columns is not None or fields.offsets:
+        with closed_on_error([found]):
+            _check_by_field(fields, found.index)
+    return found
+
+
+def _open_files(path: Paths, fields: Request, io: str, expect: str | None) -> OpenSet:
+    """The files of a path as one set."""
     names = expand_paths(path)
     if fields.windowed or fields.episodes is not None:
         if isinstance(path, str | os.PathLike):
@@ -215,8 +254,19 @@ def _open(path: Paths, fields: Request, io: str, expect: str | None = None) -> O
             raise empty[0]
         if not files:
             raise SourceNotFoundError("no files were named", path=str(path))
-        whole = files[0] if len(files) == 1 else join(files)
+        whole = files[0] if len(files) == 1 else join(_under_one_name(files))
         return _with_empty(whole, len(empty)) if empty else whole
+
+
+def _under_one_name(sets: Sequence[OpenSet]) -> list[OpenSet]:
+    """The sets, each of the field that its layout has where the caller names none, with that field
+    under its name in the first of them."""
+    name, *others = sets[0].names
+    found = []
+    for one in sets:
+        differs = not others and len(one.names) == 1 and one.names[0] != name
+        found.append(one.renamed({name: one.names[0]}) if differs else one)
+    return found
 
 
 def _open_many(
@@ -357,48 +407,43 @@ def open_reader_source(p: ReaderParams) -> OpenSet:
             raise ParamsError(
                 "the datasets of a mix are read by rows, not by episodes or renamed fields"
             )
-        fields = replace(fields, others=() if names is None else names[1:])
         sets: list[OpenSet] = []
         with closed_on_error(sets):
             for path in p.mix:
                 sets.append(_open(path, fields, p.io))
-            for opened in sets:
-                _check_columns(fields, opened.index)
+            sets = _under_one_name(sets)
             whole = mix(sets, tuple(p.mix.values()), p.classes)
         return whole if names is None else MixedSet(replace(whole.index, named=True), sets)
     if p.data is None:
         expect = "HDF5" if p.hdf5_path is not None else "LMDB" if p.lmdb_path is not None else None
-        fields = replace(fields, others=() if names is None else _stored(p)[1:])
         found = _open(p.given_path, fields, p.io, expect)
-        plain = names is None and p.columns is None and found.windows is None
+        plain = names is None and found.windows is None
         if plain and not fields.windowed and not p.episodes and p.patch is None:
             return found
         with closed_on_error([found]):
             return _named(p, found)
-    stored = _stored(p) if names is not None else (fmt.DATA,)
-    if isinstance(p.data, dict) and p.data_field == fmt.DATA:
-        tables = [*tables_of(p.episodes), *_tables_of_lengths(p, p.data)]
-        pictures = (name for name in p.data if name not in tables and name not in p.places)
-        stored = *pictures, *p.places
-    asked = replace(fields, data=stored[0], others=stored[1:], episodes=None, windowed=False)
+    asked = replace(fields, episodes=None, windowed=False)
     if p.episodes == "axis":
         asked = replace(asked, lead=2)
     given: dict[str, Any] = p.data if isinstance(p.data, dict) else {fmt.DATA: p.data}
     arrays: dict[str, OpenSet] = {}
     with closed_on_error(arrays.values()):
-        arrays[stored[0]] = _open_array(p, given, p.labels, asked)
-        for one in asked.also(arrays[stored[0]].spec, ()):
-            arrays[one.data] = _open_array(p, given, None, one)
+        arrays[asked.own_name] = first = _open_array(p, given, p.labels, asked)
+        requests = [asked, *asked.also(first.spec, ())]
+        for one in requests[1:]:
+            arrays[one.own_name] = _open_array(p, given, None, one)
         indexes = {name: one.index for name, one in arrays.items()}
         parts = [one.first for one in arrays.values()]
         if p.episodes is None:
-            return _named(p, OpenSet(joined_fields(indexes), parts))
-        counts = {name: one.facts.count for name, one in arrays.items()}
-        lead = stored if asked.lead > 1 else ()
-        held = {one: next(name for name in _shorter(one) if name in given) for one in lead}
-        shapes = {name: tuple(given[of].shape[:2]) for name, of in held.items()}
-        episodes = array_episodes(p.episodes, given, counts, shapes)
-        return _named(p, OpenSet(of_episodes(indexes, episodes), parts))
+            index = joined_fields(indexes)
+        else:
+            counts = {name: one.facts.count for name, one in arrays.items()}
+            lead = requests if asked.lead > 1 else ()
+            held = {one.own_name: next(n for n in _shorter(one.data) if n in given) for one in lead}
+            shapes = {name: tuple(given[of].shape[:2]) for name, of in held.items()}
+            index = of_episodes(indexes, array_episodes(p.episodes, given, counts, shapes))
+        _check_by_field(fields, index)
+        return _named(p, OpenSet(index, parts))
 
 
 def _with_several(p: ReaderParams, names: tuple[str, ...]) -> OpenSet:
@@ -409,9 +454,9 @@ def _with_several(p: ReaderParams, names: tuple[str, ...]) -> OpenSet:
         for name in names:
             one = found if not tables else open_reader_source(replace(p, labels_field=name))
             with contextlib.nullcontext() if one is found else contextlib.closing(one):
-                if one.labels is None:
+                if one.table is None:
                     raise ParamsError(f"no labels {name!r} in this dataset", path=found.facts.path)
-                tables[name] = one.labels
+                tables[name] = one.table
         return OpenSet(replace(found.index, labels=together(tables)), found.parts)
 
 
@@ -434,36 +479,27 @@ def open_there(p: ReaderParams) -> tuple[ReaderParams, OpenSet]:
             raise exc from None  # which lists all of them
 
 
-def _ragged(values: SetIndex, labels: Any, offsets: Array) -> SetIndex:
-    """The set of the samples of different length whose values these are."""
+def _ragged(values: SetIndex, labels: Any, table: str, offsets: Array) -> SetIndex:
+    """The set of the samples of different length whose values these are; ``table``: the array that
+    says where they begin."""
     count = offsets.size - 1
     (name,) = values.fields
-    one = ragged_field(values.first, values.facts.count, offsets)
-    table = None if labels is None else label_array(labels, count)
+    one = ragged_field(values.first, values.facts.count, offsets, table)
+    rows = None if labels is None else label_array(labels, count)
     layout = f"{values.facts.layout}, rows of different length"
     facts = replace(values.facts, count=count, layout=layout)
-    return replace(values, facts=facts, fields={name: one}, labels=table)
+    return replace(values, facts=facts, fields={name: one}, labels=rows)
 
 
 def _named(p: ReaderParams, found: OpenSet) -> OpenSet:
     """The set with its fields under the caller's names, and the windows that are asked for."""
-    names, index = p.field_names, found.index
-    if p.columns is not None:
-        _check_columns(fields_of(p), index)
-    if names is not None:
+    if p.field_names is not None:
+        names = dict(zip(found.names, found.names, strict=True))
         if isinstance(p.data_field, dict):
-            stored = {**p.data_field, **{name: name for name in p.places}}
-        else:
-            stored = {name: name for name in found.names}
-        windows = index.windows
-        if windows is not None:
-            own = windows.episodes.fields
-            own = {name: own[of] for name, of in stored.items() if of in own}
-            windows = Windows(replace(windows.episodes, fields=own), dict.fromkeys(stored))
-        fields = {name: index.fields[of] for name, of in stored.items()}
-        parts = [found.part(of) for of in stored.values()]
-        index = replace(index, fields=fields, named=True, windows=windows)
-        found = OpenSet(index, parts)
+            names = _opened_as(p, _stored(p))
+        found = found.renamed(names)
+        found = OpenSet(replace(found.index, named=True), found.parts)
+    index = found.index
     if p.patch is not None:
         return OpenSet(replace(index, patches=patches_of(p, index)), found.parts)
     if index.windows is None:
@@ -473,9 +509,9 @@ def _named(p: ReaderParams, found: OpenSet) -> OpenSet:
 
 
 def _episode_each(fields: Request) -> bool:
-    """Whether each file is an episode, where nothing in it says otherwise."""
+    """Whether each file is an episode, or a part of one, where nothing in it says otherwise."""
     several = fields.several and fields.windowed and fields.episodes is None
-    return fields.episodes == "files" or several
+    return fields.episodes in ("files", "whole") or several
 
 
 def _with_empty(found: OpenSet, empty: int) -> OpenSet:
@@ -488,10 +524,10 @@ def _with_empty(found: OpenSet, empty: int) -> OpenSet:
 
 
 def _as_episode(found: OpenSet, fields: Request) -> OpenSet:
-    """A file that is one episode, where each is; HDF5 files know that already."""
+    """A file that is one episode, or a part of one, where each is; HDF5 files know that already."""
     if not _episode_each(fields) or found.windows is not None:
         return found
-    episodes = Episodes("files", np.array([found.facts.count]))
+    episodes = Episodes(fields.episodes or "files", np.array([found.facts.count]))
     windows = Windows(episodes, dict.fromkeys(found.index.fields))
     return OpenSet(replace(found.index, windows=windows), found.parts)
 
@@ -508,17 +544,23 @@ def _tables_of_lengths(p: ReaderParams, given: Mapping[str, Any]) -> set[str]:
     found = set()
     for name, array in given.items():
         shape = getattr(array, "shape", ())
-        offsets = _array_offsets(p, name, shape, given)
+        asked = p.offsets_field
+        asked = asked.get(name) if isinstance(asked, dict) else asked
+        offsets = _array_offsets(p, name, shape, given, asked)
         if offsets is not None:
             found.add(offsets[0])
     return found
 
 
 def _array_offsets(
-    p: ReaderParams, name: str, shape: tuple[int, ...], given: Mapping[str, Any]
+    p: ReaderParams,
+    name: str,
+    shape: tuple[int, ...],
+    given: Mapping[str, Any],
+    asked: str | bool | None,
 ) -> tuple[str, Array] | None:
-    """Where the samples of an array begin among its rows, and which array says it."""
-    asked = replace(fields_of(p), data=name).own_offsets
+    """Where the samples of an array begin among its rows, and which array says it: ``asked``, where
+    the caller names one."""
     episodes = p.episodes is not None or p.window is not None
     if not shape or p.episodes == "axis" or (asked is None and episodes):
         return None
@@ -531,14 +573,14 @@ def _open_array(p: ReaderParams, given: Mapping[str, Any], labels: Any, asked: R
     name = next(name for name in _shorter(asked.data) if name in given)
     array, member = given[name], asked.data[len(name) + 1 :] or None
     if not isinstance(array, DatasetPath):
-        offsets = _array_offsets(p, name, tuple(array.shape), given)
+        offsets = _array_offsets(p, name, tuple(array.shape), given, asked.own_offsets)
         if offsets is None:
             return index_arrays(array, labels, asked, member).open()
         values = replace(asked, places=(asked.data,))
-        return _ragged(index_arrays(array, None, values, member), labels, offsets[1]).open()
+        return _ragged(index_arrays(array, None, values, member), labels, *offsets).open()
     inside = array.name if member is None else f"{array.name}.{member}"
     places = (inside,) if asked.data in asked.places else ()
-    named = replace(asked, data=inside, labels=None, others=(), places=places)
+    named = replace(asked, data=inside, labels=None, others={}, places=places)
 
     def index(file: OpenFile) -> SetIndex:
         found = index_hdf5(file, named)

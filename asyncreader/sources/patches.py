@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Final
@@ -18,7 +19,7 @@ from ..pixels.rows import E, Writer
 from ..pixels.specs import SampleSpec
 from ..sampling.patches import Patches, Volumes
 from ..system.memory import SCRATCH, address_of
-from .base import BaseSource, FieldIndex, SetFacts, Source
+from .base import BaseSource, FieldIndex, OneFile, SetFacts, Source
 from .bytestore import ByteFile, MemoryStore
 from .fields import SetIndex
 from .request import Cut, Request, stored_samples
@@ -169,10 +170,15 @@ class PatchSource(BaseSource):
         super().__init__(replace(facts, count=stored.volumes.places), index, file)
         self._stored = stored
 
+    def holding(self, record: int) -> AbstractContextManager[tuple[OneFile, int]]:
+        return nullcontext((self, self._volume(record)))
+
     def located(self, error: E, record: int) -> E:
-        volume = int(self._stored.volumes.of(np.array([record]))[0][0])
-        super().located(error, volume).index = record
+        super().located(error, self._volume(record)).index = record
         return error
+
+    def _volume(self, record: int) -> int:
+        return int(self._stored.volumes.of(np.array([record]))[0][0])
 
     def read_into(self, writer: Writer) -> None:
         straight, size = writer.in_place, self.spec.row_bytes

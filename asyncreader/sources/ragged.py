@@ -101,11 +101,13 @@ class _ByValue:
 # -- offsets ---------------------------------------------------------------------------------------
 
 
-def ragged_field(field: FieldIndex, count: int, offsets: Array) -> FieldIndex:
-    """The field whose samples are runs of the ``count`` values of ``field``."""
+def ragged_field(
+    field: FieldIndex, count: int, offsets: Array, table: str | None = None
+) -> FieldIndex:
+    """The field whose samples are runs of the ``count`` values of ``field``; ``table``: the name of
+    what says where they begin, where that is a table beside them."""
     samples = offsets.size - 1
     mean, spec = count / samples, field.spec
-    dtype = spec.dtype.str if spec.dtype.names is None else str(spec.dtype)
     chunk = None if field.chunk is None else max(1, int(field.chunk / max(mean, 1)))
     return replace(
         field,
@@ -113,10 +115,10 @@ def ragged_field(field: FieldIndex, count: int, offsets: Array) -> FieldIndex:
         storage=Ragged(field, count),
         block=min(samples, max(1, int(field.block / max(mean, 1)))),
         chunk=chunk,
-        stored_as=f"ragged {spec.shape} {dtype}",
         # a block also touches the chunks in which the blocks beside it begin and end
         memory=max(1, int(mean * spec.row_bytes * (1 if chunk is None else 2))),
         offsets=offsets,
+        table=table,
     )
 
 
@@ -279,13 +281,6 @@ def rule_of_lengths(p: ReaderParams, source: OpenSet) -> str | None:
         )
     if any(one.max_length is None for one in rules.values()):
         raise _needed(source, {name: one.max_length for name, one in rules.items()})
-    if p.offsets_field and not ragged:
-        raise ParamsError(
-            "offsets_field names where samples begin among values, and no field has such",
-            path=path,
-            found=f"offsets_field={p.offsets_field!r}",
-            expected="arrays of values, in HDF5 or in memory",
-        )
     if not cut:
         return None
     return str(sorted((name, one.max_length, one.overlong) for name, one in rules.items()))

@@ -6,7 +6,7 @@ import itertools
 import json
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal, TypeAlias
 
 import numpy as np
@@ -43,8 +43,13 @@ class Cut:
 
 @dataclass(frozen=True)
 class Request:
-    """Names of a set's fields, as the caller gives them; most options apply to HDF5 only."""
+    """Names of a set's fields, as the caller gives them; most options apply to HDF5 only.
 
+    What is asked for by field goes by the names that fields have in the open set: ``name``, and the
+    names of ``others``.
+    """
+
+    #: The name of the first field in the file.
     data: str = fmt.DATA
     labels: str | None = fmt.LABELS
     labels_path: str | None = None
@@ -60,8 +65,9 @@ class Request:
     image_size: tuple[int | None, int | None] | None = None
     #: ``size``, ``crop`` or ``flip`` is asked for: what has no known height and width is an error.
     moved: bool = False
-    #: More fields of the same samples; None: all that asyncreader packed.
-    others: tuple[str, ...] | None = ()
+    #: More fields of the same samples, by name: what each is called in the file. None: all that
+    #: asyncreader packed.
+    others: Mapping[str, str] | None = field(default_factory=dict)
     #: Fields that hold boxes or keypoints: numbers, whatever their shape.
     places: tuple[str, ...] = ()
     #: What says where episodes end (the parameter ``episodes``); None: what is recognised.
@@ -74,7 +80,7 @@ class Request:
     lead: int = 1
     #: Samples are patches of stored volumes.
     cut: Cut | None = None
-    #: The dtype that is asked for of the first field, or of fields by name; None: none.
+    #: The dtype that is asked for of the first field, or by field; None: none.
     dtype: str | Mapping[str, str] | None = None
     #: Columns of sparse rows to be served, by number or name; of all fields, or by field.
     columns: Columns | Mapping[str, Columns] | None = None
@@ -83,43 +89,54 @@ class Request:
     offsets: str | Literal[False] | Mapping[str, str] | None = None
     #: ``max_length`` is given: bytes of variable length that are no pictures are numbers.
     limited: bool = False
+    #: What the first field is called in the open set; None: as in the file.
+    name: str | None = None
+
+    @property
+    def own_name(self) -> str:
+        """What this field is called in the open set."""
+        return self.data if self.name is None else self.name
 
     @property
     def own_offsets(self) -> str | Literal[False] | None:
         """Those of this field."""
-        return self.offsets.get(self.data) if isinstance(self.offsets, Mapping) else self.offsets
+        given = self.offsets
+        return given.get(self.own_name) if isinstance(given, Mapping) else given
 
     @property
     def own_columns(self) -> Columns | None:
         """Those of this field; None: all."""
-        return self.columns.get(self.data) if isinstance(self.columns, Mapping) else self.columns
+        given = self.columns
+        return given.get(self.own_name) if isinstance(given, Mapping) else given
 
     @property
     def own_dtype(self) -> str | None:
         """The dtype that is asked for of this field."""
-        return self.dtype.get(self.data) if isinstance(self.dtype, Mapping) else self.dtype
+        return self.dtype.get(self.own_name) if isinstance(self.dtype, Mapping) else self.dtype
 
-    def other_names(self, packed: Sequence[str]) -> tuple[str, ...]:
-        """Names of the ``others``. ``packed``: the set's other fields, if asyncreader packed it."""
+    def other_names(self, packed: Sequence[str]) -> Mapping[str, str]:
+        """The ``others``. ``packed``: the set's other fields, if asyncreader packed it."""
         if self.others is not None:
             return self.others
-        return tuple(packed) if self.data == fmt.DATA else ()
+        return {name: name for name in packed} if self.data == fmt.DATA else {}
 
     def also(self, stored: SampleSpec, packed: Sequence[str]) -> list[Request]:
         """Each of the ``others`` for itself. ``stored``: the first field's samples; ``packed``: as
         for :meth:`other_names`."""
-        return [self.other(name, stored) for name in self.other_names(packed)]
+        return [self.other(*names, stored) for names in self.other_names(packed).items()]
 
-    def other(self, name: str, stored: SampleSpec) -> Request:
-        """The field ``name`` of the set whose first field's samples are ``stored``."""
+    def other(self, name: str, data: str, stored: SampleSpec) -> Request:
+        """The field ``data`` of the file, which is called ``name`` in the set whose first field's
+        samples are ``stored``."""
         return replace(
             self,
-            data=name,
+            name=name,
+            data=data,
             labels=None,
             labels_path=None,
             labels_required=False,
             image_size=None if stored.axes is None else stored.image_shape()[:2],
-            others=(),
+            others={},
             dtype=self.dtype if isinstance(self.dtype, Mapping) else None,
         )
 
@@ -268,6 +285,9 @@ def _letters(
     if asked.data != fmt.DATA:
         what = f"field {asked.data!r}: {what}"
     hint = NAME_AXES
+    if not asked.moved and asked.cut is None:
+        hint += "; if it holds volumes, patch=(Z, Y, X) serves patches of them, and with "
+        hint += "sample_axis=None of one volume (C, Z, Y, X)"
     if asked.image_size is not None:
         hint += "; or give it a reader of its own: with the same seed it has the same order"
     raise ParamsError(what, path=path, found=f"shape {shape}", hint=hint)
@@ -308,7 +328,7 @@ def check_labels(
     size = stored.image_shape()[:2]
     if not _has_size(f"labels {name!r}", shape, size, path):
         return
-    fields = list(dict.fromkeys([asked.data, *(asked.others or ()), name]))
+    fields = list(dict.fromkeys([asked.data, *(asked.others or {}).values(), name]))
     listed = f"data_field=[{', '.join(json.dumps(field) for field in fields)}]"
     if in_file:  # where a layout found the labels, they would be found again
         listed += ", labels_field=None"

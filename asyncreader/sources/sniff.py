@@ -15,12 +15,16 @@ from typing import Final
 from ..errors import FormatError, SourceNotFoundError
 from ..formats.manifest import CONTAINERS, Manifest, manifest_path, read_manifest
 from ..formats.manifest import NAME as MANIFEST
+from ..pixels.codec import IMAGE_SUFFIXES
 from .bytestore import OpenFile
 from .hdf5.structure import signature_at
 from .images import image_kind
 from .layouts import npy
 from .layouts.hdf5_list import is_list, listed_files
 from .lmdb.file import bears_magic, data_file_in
+
+#: Folders and files in which an image is looked for.
+_LOOKED_AT: Final = 10_000
 
 #: Names of shards as convert gives them: the number, and how many there are.
 FAMILY: Final = re.compile(r"-(\d{5,})-of-(\d{5,})(?=\.)")
@@ -118,6 +122,18 @@ _OTHERS: Final[tuple[tuple[bytes, int, str, str, str], ...]] = (
         *(b"MATLAB 5.0", 0, "", "a MAT-file of version 5"),
         "data=scipy.io.loadmat({name})[VARIABLE], or save it with '-v7.3', which is HDF5",
     ),
+    *(
+        (
+            *(b"CDF" + version, 0, "", "a netCDF-3 file"),
+            "nccopy -k netCDF-4 {path} out.nc, which makes it HDF5, or "
+            "data=scipy.io.netcdf_file({name}).variables[VARIABLE].data",
+        )
+        for version in (b"\1", b"\2", b"\5")
+    ),
+    (
+        *(b"\x0e\x03\x13\x01", 0, "", "an HDF4 file"),
+        "h4toh5convert {path} out.h5, which makes it HDF5",
+    ),
     (
         *(b"", 0, ".tfrecord .tfrecords", "a TFRecord file"),
         "save its images as files, in a folder for each class, with tf.data.TFRecordDataset, and "
@@ -157,7 +173,7 @@ def _no_set(path: str, head: bytes) -> FormatError:
             if head[at:].startswith(magic) if magic else suffix in suffixes.split():
                 what, hint = name, write
                 break
-    if hint.startswith(("data=", "asyncreader ")):
+    if hint.startswith(("data=", "asyncreader ", "nccopy ", "h4toh5convert ")):
         hint = "write " + hint
     folder = shlex.quote(os.path.dirname(path) or os.curdir)
     for word, text in (("{path}", shlex.quote(path)), ("{name}", repr(path)), ("{folder}", folder)):
@@ -192,10 +208,33 @@ def _no_set_in(path: str) -> FormatError:
             path=path,
             hint="copy it again, or convert again (--resume goes on with a run that was cut)",
         )
-    hint = f"convert a folder of images with: asyncreader convert {shlex.quote(path)} out.h5"
+    convert = f"asyncreader convert {shlex.quote(path)}"
+    hint = f"convert a folder of images with: {convert} out.h5"
     if any(os.path.lexists(os.path.join(path, name)) for name in (".zarray", "zarr.json")):
         hint = f"write data=zarr.open({path!r}, mode='r')"
     elif files := glob.glob("*.h5", root_dir=path) or glob.glob("*.hdf5", root_dir=path):
         pattern = os.path.join(path, "*" + os.path.splitext(files[0])[1])
         hint = f"write path={pattern!r} for all of its files as one dataset"
+    elif (image := _image_in(path)) is not None:
+        return FormatError(
+            "a folder of images, and no dataset yet",
+            path=path,
+            found=f"such as {image!r}",
+            hint=f"make one: {convert} out.h5; {convert} --dry-run says what is in the folder",
+        )
     return FormatError("a folder without an LMDB data file in it", path=path, hint=hint)
+
+
+def _image_in(path: str) -> str | None:
+    """The name of an image file in a folder, by its suffix; None where the first entries that are
+    looked at have none."""
+    left = _LOOKED_AT
+    for folder, inside, names in os.walk(path):
+        inside.sort()
+        for name in sorted(names)[:left]:
+            if os.path.splitext(name)[1].lower() in IMAGE_SUFFIXES:
+                return os.path.relpath(os.path.join(folder, name), path)
+        left -= 1 + len(names)
+        if left <= 0:
+            break
+    return None

@@ -48,3 +48,10 @@ def split_rows(splits: Mapping[str, slice | Int64], count: int) -> Int64:
     for number, records in enumerate(splits.values()):
         rows[records] = number
     return rows
+
+
+def split_counts(splits: Mapping[str, slice | Int64], count: int) -> dict[str, int]:
+    """Samples of each split of a set of ``count``."""
+    every = range(count)
+    sizes = (len(every[one] if isinstance(one, slice) else one) for one in splits.values())
+    return dict(zip(splits, sizes, strict=True))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from dataclasses import replace
 from typing import Any
 
@@ -12,14 +13,15 @@ from ..array_types import Float64, Int64
 from ..errors import ParamsError
 from ..sampling.episodes import Windows
 from ..sampling.patches import PatchAt, Patches
-from ..sampling.within import subset_count
+from ..sampling.samplers import Subset
+from ..sampling.within import subset_count, subset_numbers
 from ..text import some
 from .fields import OpenSet
 
 
-def resolve_subset(subset: Any, source: OpenSet, total: int | None = None) -> slice | Int64 | None:
-    """``subset`` checked against the set: a slice of integers, an int64 array, or None for all.
-    ``total``: what it selects from, where that is not the set's records.
+def resolve_subset(subset: Any, source: OpenSet, total: int | None = None) -> Subset | None:
+    """``subset`` checked against the set: a range, an int64 array, or None for all.
+    ``total``: the number of episodes, where it selects among them.
 
     ParamsError if it selects nothing or names records that do not exist.
     """
@@ -27,42 +29,53 @@ def resolve_subset(subset: Any, source: OpenSet, total: int | None = None) -> sl
         subset = _named(subset, source)
     if subset is None:
         return None
-    total = source.facts.count if total is None else total
+    what, hint = "record", None
+    if total is None:
+        total = source.facts.count
+    else:
+        what, hint = "episode", "a sample is one of each episode: subset takes their numbers"
     if isinstance(subset, slice):
-        start, stop, step = subset.indices(total)
-        if not range(start, stop, step):
-            raise ParamsError("subset selects nothing", found=f"{subset} of {total} samples")
-        # below 0 a stop of range() is not one of slice()
-        return slice(start, None if stop < 0 else stop, step)
+        rows = range(*subset.indices(total))
+        if not rows:
+            found = f"{subset} of {some(total, what)}"
+            raise ParamsError("subset selects nothing", found=found, hint=hint)
+        return rows
     chosen: Int64 = subset
     if not chosen.size:
-        raise ParamsError("subset selects nothing", found=f"no record of {total} samples")
+        raise ParamsError("subset selects nothing", found=f"none of {some(total, what)}", hint=hint)
     low, high = int(chosen.min()), int(chosen.max())
     if low < 0 or high >= total:
         raise ParamsError(
-            "subset names a record that does not exist",
+            f"subset names {'an' if hint else 'a'} {what} that does not exist",
             found=f"{low if low < 0 else high}",
             expected=f"0 to {total - 1}",
+            hint=hint,
         )
     return chosen
 
 
-def resolve_windows(subset: Any, source: OpenSet) -> tuple[Windows | None, slice | Int64 | None]:
+def selected_rows(subset: Any, source: OpenSet, windows: Windows) -> tuple[Windows, Subset | None]:
+    """The rule of a set of episodes for those that ``subset`` selects, and the rows of the set that
+    it selects; None for all rows of these episodes."""
+    episodes = windows.episodes
+    if isinstance(subset, str) and subset in episodes.splits:
+        return windows.choose(episodes.splits[subset]), None
+    if not windows.by_episode:
+        return windows, resolve_subset(subset, source)
+    numbers = resolve_subset(subset, source, episodes.ends.size)
+    if numbers is None:
+        return windows, None
+    return windows.choose(subset_numbers(numbers, episodes.ends.size)), None
+
+
+def resolve_windows(subset: Any, source: OpenSet) -> tuple[Windows | None, Subset | None]:
     """The rule of a set of episodes for the samples that ``subset`` selects, and the numbers of
     these among its anchors; of another set None and the records. ParamsError if it selects none."""
     windows = source.windows
     if windows is None:
         return None, resolve_subset(subset, source)
-    numbers, episodes = None, windows.episodes
-    if isinstance(subset, str) and subset in episodes.splits:
-        windows = windows.choose(episodes.splits[subset])
-    elif windows.by_episode:
-        some_of_all = resolve_subset(subset, source, episodes.ends.size)
-        if some_of_all is not None:
-            windows = windows.choose(_numbers(some_of_all, episodes.ends.size))
-    else:
-        rows = resolve_subset(subset, source)
-        numbers = None if rows is None else windows.numbers(rows)
+    windows, rows = selected_rows(subset, source, windows)
+    numbers = None if rows is None else windows.numbers(rows)
     count = windows.population
     if count == 0 or (numbers is not None and subset_count(numbers, count) == 0):
         longest = int(windows.episodes.lengths.max())
@@ -79,7 +92,7 @@ def resolve_windows(subset: Any, source: OpenSet) -> tuple[Windows | None, slice
 
 def resolve_rule(
     subset: Any, at: PatchAt, source: OpenSet
-) -> tuple[Windows | Patches | None, slice | Int64 | None]:
+) -> tuple[Windows | Patches | None, Subset | None]:
     """The rule of a set whose samples are windows or patches for those that ``subset`` selects, and
     their numbers: see :func:`resolve_windows`. Of volumes the rule has those selected, and patches
     are ``at`` these places."""
@@ -87,15 +100,18 @@ def resolve_rule(
         return resolve_windows(subset, source)
     chosen, patches = resolve_subset(subset, source), replace(source.patches, at=at)
     if chosen is not None:
-        patches = replace(patches, chosen=_numbers(chosen, source.facts.count))
+        patches = replace(patches, chosen=subset_numbers(chosen, source.facts.count))
     return patches, None
 
 
 def _named(name: str, source: OpenSet) -> slice | Int64:
-    splits = source.splits
-    of_episodes = () if source.windows is None else source.windows.episodes.splits
+    windows, splits = source.windows, source.splits
+    of_episodes = () if windows is None else windows.episodes.splits
+    if windows is not None and windows.by_episode:
+        splits = {}  # of rows, which are no samples then
     if name not in splits:
-        also = "; labels_field=None also reads splits that have no labels" if splits else ""
+        fuel = source.facts.layout.startswith("Fuel") and source.labels is not None
+        also = "; labels_field=None also reads splits that have no labels" if fuel else ""
         raise ParamsError(
             f"no split {name!r} in the dataset",
             path=source.facts.path,
@@ -107,20 +123,15 @@ def _named(name: str, source: OpenSet) -> slice | Int64:
     return splits[name]
 
 
-def split_counts(source: OpenSet) -> dict[str, int]:
-    """Samples of each split of a set."""
-    count = source.facts.count
-    return {name: subset_count(rows, count) for name, rows in source.splits.items()}
-
-
 def classes_of(
     source: OpenSet,
-    subset: slice | Int64 | None,
+    subset: Subset | None,
     needed_by: str,
     patches: Patches | None = None,
-) -> Int64:
-    """The class of each sample of the subset, int64, as numbers 0 .. K-1 of the K classes that have
-    samples there. ParamsError if samples have no label, several, or one that is no whole number."""
+) -> tuple[Int64, Int64]:
+    """The classes that have samples in the subset, as K sorted label numbers, and of each sample
+    the number of its class among these, 0 .. K-1. ParamsError if samples have no label, several, or
+    one that is no whole number."""
     labels = source.labels
     found = "no labels" if labels is None else f"labels {labels.shape}, {labels.dtype}"
     if labels is None or labels.dtype.kind not in "bui" or math.prod(labels.shape[1:]) != 1:
@@ -136,33 +147,37 @@ def classes_of(
             f'{needed_by} needs samples with a label; window_every="episode" draws them'
         )
     if windows is not None:  # a subset has the numbers of anchors
-        subset = windows.anchors.rows(_numbers(subset, windows.population))
+        subset = windows.anchors.rows(subset_numbers(subset, windows.population))
     if patches is not None:
-        subset = patches.records(_numbers(None, patches.population))
-    chosen = labels[:] if subset is None else labels[subset]
-    _, classes = np.unique(np.asarray(chosen).reshape(-1), return_inverse=True)
-    return classes.astype(np.int64, copy=False)
-
-
-def _numbers(subset: slice | Int64 | None, count: int) -> Int64:
-    """The numbers that a subset selects of 0 .. count-1."""
-    every = np.arange(count, dtype=np.int64)
-    return every if subset is None else every[subset]
+        subset = patches.records(subset_numbers(None, patches.population))
+    chosen = labels[:] if subset is None else labels[subset_numbers(subset, len(labels))]
+    numbers, classes = np.unique(np.asarray(chosen).reshape(-1), return_inverse=True)
+    return numbers.astype(np.int64, copy=False), classes.astype(np.int64, copy=False)
 
 
 def resolve_weights(
     weights: Any,
     source: OpenSet,
-    subset: slice | Int64 | None,
+    subset: Subset | None,
     patches: Patches | None = None,
 ) -> Float64 | None:
     """``weights`` of each sample of the subset, float64; None where there are none. "balanced": the
-    inverse of its class's number of samples. ParamsError for another number of weights."""
+    inverse of its class's number of samples, and 0 with a warning for label -1, which is no class
+    where there are others than -1 and 1. ParamsError for another number of weights."""
     if weights is None:
         return None
     if isinstance(weights, str):
-        classes = classes_of(source, subset, 'weights="balanced"', patches)
-        return (1.0 / np.bincount(classes))[classes]
+        numbers, classes = classes_of(source, subset, 'weights="balanced"', patches)
+        counts = np.bincount(classes)
+        shares = 1.0 / counts
+        if numbers[0] == -1 and set(numbers.tolist()) > {-1} and numbers.tolist() != [-1, 1]:
+            shares[0] = 0
+            warnings.warn(
+                f'weights="balanced" never draws the {some(int(counts[0]), "sample")} of label -1, '
+                "which is no class; weights= with a number for each sample draws them, too",
+                stacklevel=4,
+            )
+        return shares[classes]
     given: Float64 = weights
     rule = source.windows or patches
     total = source.facts.count if rule is None else rule.population

@@ -4,14 +4,12 @@ open files."""
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import glob
-import importlib
 import math
 import os
+import resource
 from collections.abc import Iterator
 from functools import lru_cache
-from typing import Any
 
 
 def usable_cores(proc: str = "/proc", mounted: str = "/sys/fs/cgroup") -> int:
@@ -48,23 +46,13 @@ def available_memory(proc: str = "/proc", mounted: str = "/sys/fs/cgroup") -> in
 
 def physical_memory() -> int:
     """Bytes of memory that the machine has."""
-    if hasattr(os, "sysconf"):
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    # Windows: MEMORYSTATUSEX, 64 bytes, begins with its size; ullTotalPhys is at byte 8
-    system: Any = ctypes
-    status = (ctypes.c_uint64 * 8)(64)
-    system.WinDLL("kernel32").GlobalMemoryStatusEx(status)
-    return status[1]
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 def open_files() -> int | None:
     """How many files this process may have open; None for any number."""
-    try:
-        resource: Any = importlib.import_module("resource")
-    except ImportError:
-        return 8192  # Windows: of the C runtime (documentation of _setmaxstdio)
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return None if soft == resource.RLIM_INFINITY else int(soft)
+    return None if soft == resource.RLIM_INFINITY else soft
 
 
 @lru_cache(maxsize=1)

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import errno
 import math
 import mmap
 import os
+import sys
 import tempfile
 import threading
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -26,16 +27,13 @@ PAGE: Final = mmap.PAGESIZE
 _PIECE: Final = 1 << 20
 
 
-def _system_calls() -> ctypes.CDLL | None:
-    """The C library of this process with the calls that Python lacks; None on Windows."""
-    try:
-        libc = ctypes.CDLL(None, use_errno=True)
-        sizes = (ctypes.c_void_p, ctypes.c_size_t)
-        numbers = (ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_int64)
-        libc.mmap.restype, libc.mmap.argtypes = ctypes.c_void_p, (*sizes, *numbers)
-        libc.munmap.argtypes = sizes
-    except (AttributeError, OSError, TypeError):
-        return None
+def _system_calls() -> ctypes.CDLL:
+    """The C library of this process with the calls that Python lacks."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    sizes = (ctypes.c_void_p, ctypes.c_size_t)
+    numbers = (ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_int64)
+    libc.mmap.restype, libc.mmap.argtypes = ctypes.c_void_p, (*sizes, *numbers)
+    libc.munmap.argtypes = sizes
     with contextlib.suppress(AttributeError):
         libc.mincore.argtypes = (*sizes, ctypes.c_char_p)
     return libc
@@ -49,13 +47,13 @@ _MFD_CLOEXEC: Final = 1  # of the kernel; Pythons without memfd_create lack the 
 class _Mapping:
     """Owns one mapping; numpy keeps it alive as the base of every array that looks into it."""
 
-    def __init__(self, libc: ctypes.CDLL, fd: int, size: int, writable: bool) -> None:
+    def __init__(self, fd: int, size: int, writable: bool) -> None:
         protection = mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0)
-        address = libc.mmap(None, size, protection, mmap.MAP_SHARED, fd, 0)
+        address = _libc.mmap(None, size, protection, mmap.MAP_SHARED, fd, 0)
         if address == _FAILED:
             error = ctypes.get_errno()
             raise OSError(error, os.strerror(error))
-        self._unmap = libc.munmap  # still there when modules are torn down
+        self._unmap = _libc.munmap  # still there when modules are torn down
         self._address, self._size = address, size
         self.__array_interface__ = {
             "version": 3,
@@ -73,12 +71,9 @@ def map_file(fd: int, size: int, writable: bool = False) -> UInt8:
     """The first ``size`` bytes of an open file, shared with it, as a 1-D uint8 array.
 
     ``fd`` may be closed at once. Unmapped when the last array that looks into it is gone; raises
-    OSError where the system cannot map it. On Windows the mapping holds a descriptor of its own.
+    OSError where the system cannot map it.
     """
-    if _libc is None:
-        access = mmap.ACCESS_WRITE if writable else mmap.ACCESS_READ
-        return np.frombuffer(mmap.mmap(fd, size, access=access), np.uint8)
-    return np.asarray(_Mapping(_libc, fd, size, writable))
+    return np.asarray(_Mapping(fd, size, writable))
 
 
 def shared_file(name: str, size: int) -> int:
@@ -103,8 +98,6 @@ def shared_file(name: str, size: int) -> int:
 def _memfd(name: str) -> int:
     if hasattr(os, "memfd_create"):
         return os.memfd_create(name, os.MFD_CLOEXEC)
-    if _libc is None:
-        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
     file: int = _libc.memfd_create(name.encode(), _MFD_CLOEXEC)
     if file < 0:
         error = ctypes.get_errno()
@@ -144,10 +137,7 @@ def aligned_empty(shape: tuple[int, ...], dtype: npt.DTypeLike) -> Array:
     """Zeroed C-ordered array whose first byte is on a page boundary, private to this process."""
     kind = np.dtype(dtype)
     size = math.prod(shape) * kind.itemsize
-    if hasattr(mmap, "MAP_PRIVATE"):
-        pages = mmap.mmap(-1, max(size, 1), mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    else:  # Windows: no process shares what has no name
-        pages = mmap.mmap(-1, max(size, 1))
+    pages = mmap.mmap(-1, max(size, 1), mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     if size >= 4 << 20 and hasattr(mmap, "MADV_HUGEPAGE"):
         with contextlib.suppress(OSError):  # a kernel without transparent huge pages
             pages.madvise(mmap.MADV_HUGEPAGE)  # fewer TLB misses while rows are copied in
@@ -199,17 +189,42 @@ def address_of(array: Array | None) -> int:
     return 0 if array is None else ctypes.addressof(ctypes.c_char.from_buffer(buffer))
 
 
+def bytes_at(address: int, length: int) -> UInt8:
+    """The ``length`` bytes at ``address`` as an array that does not own them."""
+    return np.ctypeslib.as_array((ctypes.c_uint8 * length).from_address(address))
+
+
+def _counted(arrays: Sequence[UInt8]) -> Iterator[tuple[UInt8, int]]:
+    """Arrays, and how many references each has."""
+    return zip(arrays, map(sys.getrefcount, arrays), strict=True)
+
+
+#: The references of an array that has its own memory, and that no other array looks into.
+_ALONE: Final = next(_counted([np.empty(1, np.uint8)]))[1]
+
+
 class _Scratch(threading.local):
-    """Byte buffers of the calling thread, by name; they grow and are reused."""
+    """Byte buffers of the calling thread, by name; they grow and are reused.
+
+    What was taken is the taker's as long as an array looks into it: who takes the same meanwhile,
+    such as a read in a signal handler or in a function of the user, gets other memory. So keep the
+    array, not its address alone.
+    """
 
     def __init__(self) -> None:
-        self._buffers: dict[str, UInt8] = {}
+        self._buffers: dict[str, list[UInt8]] = {}
 
     def take(self, name: str, size: int) -> UInt8:
-        held = self._buffers.get(name)
-        if held is None or held.size < size:
-            held = self._buffers[name] = np.empty(size, np.uint8)
-        return held[:size]
+        """Memory of ``size`` bytes."""
+        used: list[UInt8] = []
+        for one, references in _counted(self._buffers.get(name, ())):
+            if references > _ALONE:
+                used.append(one)
+            elif one.size >= size:
+                return one[:size]
+        made = np.empty(size, np.uint8)
+        self._buffers[name] = [*used, made]
+        return made[:]
 
     def array(self, name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
         size = math.prod(shape) * dtype.itemsize

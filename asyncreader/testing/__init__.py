@@ -9,7 +9,13 @@ from ..sources import open_source
 if "pytest" in sys.modules:  # a test that fails shows the values that were compared
     sys.modules["pytest"].register_assert_rewrite(f"{__name__}.contract")
 
-from .contract import KnownSet, SourceContract
+from .contract import CheckedSourceContract, KnownSet, SourceContract
 from .memory import MemorySource
 
-__all__ = ["KnownSet", "MemorySource", "SourceContract", "open_source"]
+__all__ = [
+    "CheckedSourceContract",
+    "KnownSet",
+    "MemorySource",
+    "SourceContract",
+    "open_source",
+]

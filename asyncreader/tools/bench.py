@@ -105,16 +105,13 @@ def run_bench(
 
     Each is measured for ``seconds`` in all, in ROUNDS turns of at least one batch, each after a
     warm-up in which every slot is filled once. Each turn is a new reader, so with
-    ``verify="first"`` it checks checksums as a first epoch does; ``index``: of the set, which is
-    otherwise opened here, see :func:`index_again`. ``last_batch`` is "wrap" unless given, so that
-    small sets do too. ``progress(done, total)`` counts turns. Raises what AsyncReader raises.
+    ``verify="first"`` it checks checksums as a first epoch does; ``index``: of the set, which the
+    first reader finds otherwise, see :func:`index_again`. ``last_batch`` is "wrap" unless given, so
+    that small sets do too. ``progress(done, total)`` counts turns. Raises what AsyncReader raises.
     """
     if not nthreads or not seconds > 0 or not consumer_seconds >= 0:
         raise ParamsError("nothing to measure", found=f"nthreads {nthreads}, {seconds} s")
     params = {"last_batch": "wrap", "world_size": 1, **given_params(params, {})}
-    if index is None:
-        with open_set(params) as source:
-            index = index_again(source)
     chosen = tuple(dict.fromkeys(nthreads))
     turns: dict[int, list[Turn]] = {nthread: [] for nthread in chosen}
     spent: dict[int, Counter[str]] = {nthread: Counter() for nthread in chosen}
@@ -127,7 +124,7 @@ def run_bench(
                 _touch_slots(reader, seconds / ROUNDS)
                 turns[nthread].append(serve(reader, seconds / ROUNDS, consumer_seconds))
                 spent[nthread].update(reader.stats().seconds)
-                facts = facts or _facts(reader)
+                facts, index = facts or _facts(reader), reader.index
             if progress is not None:
                 progress(sum(map(len, turns.values())), ROUNDS * len(chosen))
     return BenchReport(
@@ -152,15 +149,19 @@ def index_again(source: OpenSet) -> SetIndex | None:
 
 
 class _Reader(AsyncReader):
-    """A reader of a set that was opened before, if there is an ``index``: it opens the files and
-    parses nothing."""
+    """A reader that opens a set by its ``index``, if there is one: it opens the files and parses
+    nothing. Otherwise it finds the index for the next reader."""
 
     def __init__(self, index: SetIndex | None, params: Mapping[str, Any], nthread: int) -> None:
-        self._index = index
+        self.index = index
         super().__init__(params, nthread=nthread)
 
     def _open_set(self, p: ReaderParams) -> OpenSet:
-        return super()._open_set(p) if self._index is None else self._index.open()
+        if self.index is not None:
+            return self.index.open()
+        source = super()._open_set(p)
+        self.index = index_again(source)
+        return source
 
 
 def serve(

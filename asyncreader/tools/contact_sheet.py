@@ -196,12 +196,6 @@ def _lacking(letter: str) -> str:
     return f"{first if first == 'CJK' else first.capitalize()} letters"
 
 
-def font_files(text: str) -> list[str]:
-    """Paths of the fonts that draw what Pillow's own lacks of ``text``, as in_words() made it."""
-    names = {name for letter in text if (name := _font_of(letter))}
-    return sorted(_font(name, _TEXT).path for name in names)
-
-
 def _length(text: str, size: int) -> float:
     return float(sum(font.getlength(run) for font, run in _runs(text, size)))
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ..array_types import Array, Int64
+from ..array_types import Array
 from ..dataset import look_into
 from ..errors import ParamsError, SampleError
 from ..params import ReaderParams, parse_params
@@ -104,11 +104,7 @@ def _choose(source: OpenSet, p: ReaderParams, choice: Choice) -> list[int]:
     if given is not None:
         return given
     chosen = resolve_subset(p.subset, source)
-    pool: Int64 | range = range(total)
-    if isinstance(chosen, slice):
-        pool = pool[chosen]
-    elif chosen is not None:
-        pool = chosen
+    pool = range(total) if chosen is None else chosen
     if choice.classes:
         labels = None if source.labels is None else np.asarray(source.labels)
         of_class = records_of(choice.classes, labels, source.facts.classes)

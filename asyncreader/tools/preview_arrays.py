@@ -22,6 +22,7 @@ from .contact_sheet import Tile
 from .drawing import HIGH, LINES, FieldDrawing, draw_samples
 from .label_stats import records_of, row_of
 from .sheet import Choice, Preview, label_words, put_together, title_of
+from .thumbnails import is_grey
 
 #: What a sheet of stored samples leaves out: the order of training, and how values are changed.
 _LEFT_OUT: Final = (
@@ -37,7 +38,7 @@ def drawn_as_arrays(source: OpenSet) -> bool:
     """Whether the samples of a set are no single pictures (H, W) or (H, W, C), or parts of such."""
     spec = source.spec
     shape = spec.shape or ()
-    grey = len(shape) == 2 and (spec.dtype == np.uint8 or min(shape) > LINES)
+    grey = is_grey(spec) and (spec.dtype == np.uint8 or min(shape) > LINES)
     several = source.windows is not None or source.patches is not None
     return several or (spec.axes is None and not grey)
 

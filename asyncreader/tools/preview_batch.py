@@ -59,7 +59,8 @@ def preview_batch(
     soft = p.postprocess is None and bool(p.mixup or p.cutmix or p.label_smoothing or p.num_classes)
     if p.mixup is not None or p.cutmix is not None:
         rows = max(2, rows - rows % 2)
-    first = {"batch_size": rows, "world_size": 1, **given_params(params, {})}
+    first: dict[str, object] = {"batch_size": rows, "last_batch": "wrap", "world_size": 1}
+    first |= given_params(params, {})
     with AsyncReader(first) as reader:
         reader.fetchData()
         batch = reader.getNextBatch()
@@ -95,7 +96,8 @@ def _arrays_batch(
     names = source.facts.classes
     drawings = drawings_of(source, source.lengths(ds.params.wanted))
     pictures = [part.spec.axes is not None and not part.spec.as_stored for part in source.parts]
-    first: dict[str, object] = {"batch_size": min(count, len(ds)), "world_size": 1}
+    first: dict[str, object] = {"batch_size": min(count, len(ds)), "last_batch": "wrap"}
+    first["world_size"] = 1
     if source.patches is not None and ds.params.patch_at == "random":
         total = ds.params.epoch_samples or count
         first |= {"batch_size": min(count, total), "epoch_samples": total}

@@ -12,7 +12,7 @@ import numpy as np
 from ..array_types import Array, Int64, UInt8
 from ..errors import ParamsError
 from ..sources import OpenSet
-from ..sources.subset import split_counts
+from ..sources.splits import split_counts
 from ..text import counts_in_words, some
 from .contact_sheet import Tile, draw_sheet, undrawn
 from .label_stats import class_of, in_words
@@ -89,7 +89,9 @@ def facts_of(source: OpenSet) -> str:
         words += f", {some(len(facts.classes), 'class')}"
     elif source.labels is None:
         words += ", no labels"
-    return f"{words}; {counts_in_words(split_counts(source))}" if source.splits else words
+    if source.splits:
+        words += f"; {counts_in_words(split_counts(source.splits, facts.count))}"
+    return words
 
 
 def notes_of(scale: Scale, channels: int, masks: set[int]) -> list[str]:

@@ -16,6 +16,7 @@ from ..errors import FormatError, SampleError, located
 from ..pixels import codec
 from ..pixels.masks import decode_values
 from ..pixels.points import real
+from ..pixels.specs import SampleSpec
 from ..pixels.transform import decode_sample
 from ..sources import Inspector, Source
 from ..sources.request import NAME_AXES
@@ -190,6 +191,12 @@ def stored_mask(part: Source, record: int) -> Array | None:
     return as_mask(pixels)
 
 
+def is_grey(stored: SampleSpec) -> bool:
+    """Whether samples are numbers (H, W) without known axes, which can be drawn as grey images."""
+    plain = not stored.ragged and stored.dtype.names is None
+    return plain and stored.axes is None and len(stored.shape or ()) == 2
+
+
 @dataclass(frozen=True)
 class Look:
     """One stored sample, looked at.
@@ -225,7 +232,7 @@ class Looker:
         self._axes: tuple[int, ...] | None = None
         if stored.axes is not None:
             self._axes = tuple(stored.axes.index(axis) for axis in "HWC")
-        elif stored.shape is None or len(stored.shape) != 2 or stored.ragged:
+        elif not is_grey(stored):
             raise not_pictures(source.facts.path, stored.shape or ())
 
     def look(self, record: int, side: int) -> Look:

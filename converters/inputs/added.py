@@ -73,13 +73,15 @@ class Form:
     "mask" that is cut as that picture is.
 
     ``dtype``, ``shape``: what all rows must have; of values: the shape of one; of pictures that
-    differ in size: of the first.
+    differ in size: of the first. ``kind``: what numbers are to a picture that is resized (see
+    ``kind_of``).
     """
 
     name: str
     way: str
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
+    kind: str = "numbers"
 
     @classmethod
     def of_rows(cls, name: str, row: Array, differ: bool = False) -> Form:
@@ -93,6 +95,11 @@ class Form:
                 expected="an axis of different length first" if differ else None,
             )
         return cls(name, "values" if differ else "rows", row.dtype.newbyteorder("="), shape)
+
+    @property
+    def sample_shape(self) -> tuple[int | None, ...]:
+        """The shape of a sample, None where samples differ."""
+        return (None, *self.shape) if self.way == "values" else self.shape
 
     @property
     def row_bytes(self) -> int:
@@ -110,8 +117,7 @@ class Form:
     @property
     def words(self) -> str:
         """For messages."""
-        shape = str(("any", *self.shape)).replace("'", "") if self.way == "values" else self.shape
-        return f"shape {shape}, {self.dtype}"
+        return f"shape {str(self.sample_shape).replace('None', 'any')}, {self.dtype}"
 
     def check(self, row: Array) -> Array:
         """The row, or rows (n, ...), if it has this form; else ParamsError."""
@@ -150,6 +156,13 @@ class AddedLabels:
                 hint=_AS_FIELD,
             )
         self._width, real = row.size, row.dtype.kind == "f"
+        if real and classes is not None:
+            raise ParamsError(
+                "classes are given, and a label is no whole number",
+                found=f"{row.reshape(-1)[0]}, {row.dtype}",
+                expected=f"0 to {len(classes) - 1}, -1 for no class, or a name",
+                hint="cast labels that are numbers of classes: label.astype(int)",
+            )
         self._dtype: np.dtype[Any] = np.dtype(np.float64 if real else np.int64)
         self._rows = Numbers("d" if real else "q", self._width)
         self.kind = "class" if self._text or classes is not None else "values"

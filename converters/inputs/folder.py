@@ -20,7 +20,7 @@ from asyncreader.sources.hdf5.file import is_hdf5
 from asyncreader.sources.urls import is_url
 
 from ..check_options import check_encoding
-from ..encode import Hold, Sample, make_recipe, notes
+from ..encode import Hold, Sample, make_recipe
 from ..options import Options
 from ..ordered_pool import RUN
 from ..temp_tables import Numbers, PathOf, Strings
@@ -44,6 +44,7 @@ class FolderPart:
     labels: Array | None
     label_kind: str
     classes: tuple[str, ...] | None
+    label_names: tuple[str, ...]
 
     def open(self, options: Options) -> FolderSamples:
         """These pictures as samples."""
@@ -62,6 +63,7 @@ class FolderPart:
             self.label_kind,
             self.classes,
             {},
+            label_names=self.label_names,
         )
         masks = [
             MaskFolder(name, Tree(folder, options.follow_links), paths, 0)
@@ -90,10 +92,10 @@ class FolderSamples(Samples):
             listing = scan(options, exclude, names)
         self._listing = listing
         self.count = self._listing.count
-        self.label_kind = self._listing.label_kind
+        self.label_kind, self.label_names = listing.label_kind, listing.label_names
         self.ignored = self._listing.ignored
         self.splits, self.groups = self._listing.splits, self._listing.groups
-        self.notes = self._listing.notes + notes(options, self._recipe)
+        self.notes = self._listing.notes
         self.skipped = [
             (sort_key(path), os.fsdecode(path), problem) for path, problem in self._listing.skipped
         ]
@@ -162,7 +164,7 @@ class FolderSamples(Samples):
         return FolderPart(
             tuple(tuple(paths[number] for number in wanted) for paths in self._paths),
             tuple(self._listing.stamps[number] for number in wanted),
-            *(self.label_rows(numbers), self.label_kind, self.classes),
+            *(self.label_rows(numbers), self.label_kind, self.classes, self.label_names),
         )
 
     def give_up(self) -> None:

@@ -11,8 +11,10 @@ import numpy as np
 from asyncreader.array_types import Array
 from asyncreader.errors import ParamsError
 from asyncreader.formats.packed import DATA
+from asyncreader.sources.labels import label_names
 
 from .samples import Splits
+from .selected import Renumbering
 from .splits import SHARED, check_split_names, kept_splits
 
 if TYPE_CHECKING:
@@ -195,11 +197,14 @@ class DatasetItems:
     name, the first as the data, with labels and paths. Images are turned to (H, W, C), as sets
     store them: a set of them serves the same as ``dataset``.
 
-    ``splits``: those of its samples; ``labels``: the names of its labels behind the first, which
-    are fields of a sample here; ``notes``: what a user may not expect.
+    ``splits``: those of its samples; ``label_names``: of the columns of its labels; ``labels``: the
+    names of its labels behind the first, which are fields of a sample here; ``notes``: what a user
+    may not expect. ``classes``: names that its classes get the numbers of, and that name its labels
+    where it has no classes; None: its own. ``places``: the options that say which fields are boxes
+    and keypoints.
     """
 
-    def __init__(self, dataset: Dataset) -> None:
+    def __init__(self, dataset: Dataset, classes: tuple[str, ...] | None) -> None:
         from asyncreader.dataset import open
 
         named = dataset.params.labels_field
@@ -208,8 +213,16 @@ class DatasetItems:
         paths = dataset.paths
         self._paths = None if None in paths else paths
         self._images = _images_of(dataset)
-        self.classes = None if dataset.labels is None else dataset.classes
+        read = dataset.params
+        said = {"boxes_field": read.boxes_field, "keypoints_field": read.keypoints_field}
+        self.places = {what: self._names[one] for what, one in said.items() if one is not None}
+        names = None if dataset.labels is None else dataset.classes
+        self.classes = names if classes is None else classes
+        self._renumbering = None
+        if names is not None and classes is not None:
+            self._renumbering = Renumbering(names, classes)
         self.splits, self.notes = _splits_of(dataset)
+        self.label_names = label_names(dataset.source, dataset.params.labels_field)
         if self.labels:
             again = ["labels", *self.labels]
             self.notes += (f"labels_field={again} serves the labels of this file as they were",)
@@ -226,6 +239,8 @@ class DatasetItems:
             if self.labels:
                 named["label"], *others = named["label"]
                 named = _with_labels(named, dict(zip(self.labels, others, strict=True)))
+            if self._renumbering is not None:
+                named["label"] = self._renumbering.of(named["label"])
             if self._paths is not None:
                 named["path"] = self._paths[number]
             yield named

@@ -17,7 +17,7 @@ import re
 import stat
 import struct
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, NoReturn
 
@@ -31,6 +31,8 @@ from .origin import Origin
 
 _INTEGER: Final = re.compile(r"[+-]?\d+")
 _REAL: Final = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
+#: Numbers with a decimal comma, or several in a cell.
+_SEVERAL: Final = re.compile(rf"{_REAL.pattern}(\s*[,;]\s*{_REAL.pattern})+")
 _NOT_FINITE: Final = re.compile(r"[+-]?(nan|inf|infinity)", re.IGNORECASE)
 _INT64: Final = range(-(1 << 63), 1 << 63)
 
@@ -40,11 +42,13 @@ _ROW_AND_LINE: Final = struct.Struct(">QQ")
 
 @dataclass(frozen=True)
 class Columns:
-    """Columns that the header names, and that are no labels: the split of each picture, and the
-    group that it goes to a split with. ``group`` may be no column, but a pattern of paths."""
+    """Columns that the header names: the split of each picture, the group that it goes to a split
+    with, and the labels, empty for all others. ``group`` may be no column, but a pattern of paths.
+    """
 
     split: str | None = None
     group: str | None = None
+    labels: tuple[str, ...] = ()
 
 
 NO_COLUMNS: Final = Columns()
@@ -73,6 +77,8 @@ class Labels:
     #: By row: the name of its split, "" for none, and the hash of its group; None without.
     splits: Strings | None = None
     groups: Numbers | None = None
+    #: Of the labels of a row; empty where the CSV does not say them.
+    names: tuple[str, ...] = ()
 
     def close(self) -> None:
         """Close the temporary files."""
@@ -96,8 +102,10 @@ def read_labels(
     classes: tuple[str, ...] | None,
     file: str | None = None,
     columns: Columns = NO_COLUMNS,
+    more_classes: bool = False,
 ) -> Labels:
-    """Read ``path``, which names ``pictures``; ``classes`` fixes names and numbers.
+    """Read ``path``, which names ``pictures``; ``classes`` fixes names and numbers, with
+    ``more_classes`` those of the first ones.
 
     ``file``: where it is on this machine, if not at ``path``.
     Raises SourceError for an unreadable file and FormatError, naming the line, for a wrong one.
@@ -106,7 +114,7 @@ def read_labels(
     check_regular(file, "the labels CSV")
     table = _Table(path, file, pictures, columns)
     kinds = _kinds(table, classes)
-    names, notes = _names(table, kinds, classes)
+    names, notes = _names(table, kinds, classes, more_classes)
     cells = _Cells(path, kinds, names)
     labels = Numbers(cells.kind, len(kinds))
     splits = None if columns.split is None else Strings()
@@ -114,7 +122,8 @@ def read_labels(
     # Lazy: the first row comes when all of them are on disk and sorted.
     rows = _unique(path, sorted_records(_spooled(table, cells, labels, splits, groups)))
     named = names is not None and len({kind == "text" for kind in kinds}) == 1
-    return Labels(rows, labels, "class" if named else "values", names, notes, splits, groups)
+    kind, columns_named = "class" if named else "values", table.label_names(len(kinds))
+    return Labels(rows, labels, kind, names, notes, splits, groups, columns_named)
 
 
 def check_regular(path: str, what: str) -> None:
@@ -138,28 +147,51 @@ class _Table:
         self._relative = pictures.relative
         self._exists = pictures.exists
         self.named = columns
-        #: Columns that are no labels: name and place.
-        self.columns = self._places(columns)
+        first = next(self._rows(), (0, [""]))[1]
+        #: The cells of the first line; empty where that is no header.
+        self.header = [cell.strip() for cell in first]
+        groups = [columns.group] if columns.group in self.header[1:] else []
+        split = [] if columns.split is None else [columns.split]
+        #: Name and place of columns that are no labels; and of the labels, where they are named.
+        self.columns = self._places([*split, *filter(None, groups)])
+        self._chosen = self._places(columns.labels)
+        self._labels = tuple(self._chosen.values())
+        if not (self.columns or self._chosen or self._is_header(first)):
+            self.header = []
 
-    def _places(self, columns: Columns) -> dict[str, int]:
-        """Where the named columns are; ParamsError for a split that no column of the header is."""
-        if columns == NO_COLUMNS:
-            return {}
-        head = [cell.strip() for cell in next(self._rows(), (0, [""]))[1]]
-        if columns.split is not None and columns.split not in head[1:]:
-            raise ParamsError(
-                f"the labels CSV has no column {columns.split!r}",
-                path=self.path,
-                found=f"a first line of {', '.join(map(repr, head[:20]))}",
-                expected="a header with the names of the columns",
-            )
-        named = (columns.split, columns.group)
-        return {name: head.index(name, 1) for name in named if name in head[1:]}
+    def _places(self, names: Sequence[str]) -> dict[str, int]:
+        """Where the columns of these names are; ParamsError for one that the header does not have
+        once."""
+        for name in names:
+            times = self.header[1:].count(name)
+            if times != 1:
+                raise ParamsError(
+                    f"the labels CSV has {times or 'no'} column{'s' * (times > 1)} {name!r}",
+                    path=self.path,
+                    found=f"a first line of {', '.join(map(repr, self.header[:20]))}",
+                    expected="a header with the names of the columns",
+                )
+        return {name: self.header.index(name, 1) for name in names}
+
+    def labels(self, width: int) -> Sequence[int]:
+        """The places of the labels in rows of so many cells."""
+        others = self.columns.values()
+        return self._labels or [place for place in range(1, width) if place not in others]
+
+    def label_names(self, count: int) -> tuple[str, ...]:
+        """The names of so many labels; empty where the header does not name all."""
+        names = tuple(self.header[place] for place in self.labels(len(self.header)))
+        return names if len(names) == count and all(names) else ()
+
+    def column(self, label: int) -> str:
+        """The column of a label, for messages."""
+        place = self.labels(label + len(self.columns) + 2)[label]
+        return f"column {place + 1}" + (f" ({self.header[place]!r})" if self.header[place:] else "")
 
     def lines(self) -> Iterator[_Line]:
         """All lines but the header."""
         for line, (number, cells) in enumerate(self._rows()):
-            if line or not (self.columns or self._is_header(cells)):
+            if line or not self.header:
                 yield self._line(number, cells)
 
     def _rows(self) -> Iterator[tuple[int, list[str]]]:
@@ -198,21 +230,29 @@ class _Table:
             hint = "an index that pandas wrote? to_csv(..., index=False) leaves it out"
             _wrong(self.path, number, "a row without a path", repr(cells[0]), hint=hint)
         if len(cells) < 2:
-            marks = [mark for mark in ";\t|" if mark in cells[0]]
-            repair = f"its cells look separated by {marks[0]!r}: write commas" if marks else None
+            repair = hint_of_marks(cells[:1])
             _wrong(self.path, number, "a row without a label", repr(cells[0]), "path,label", repair)
         path = self._relative(raw)
         if path.startswith((b"/", b"../")) or path in (b"..", b"."):
             _wrong(self.path, number, "a path out of the folder", repr(cells[0]))
-        kept = [cell.strip() for cell in cells[1:]]
-        named = {}
-        for name, at in sorted(self.columns.items(), key=lambda item: -item[1]):
-            if at > len(kept):
+        kept = [cell.strip() for cell in cells]
+        for name, place in {**self._chosen, **self.columns}.items():
+            if place >= len(kept):
                 _wrong(self.path, number, f"a row without a cell for {name!r}", repr(cells[0]))
-            named[name] = kept.pop(at - 1)
-        if not kept:
+        named = {name: kept[place] for name, place in self.columns.items()}
+        labels = [kept[place] for place in self.labels(len(kept))]
+        if not labels:
             _wrong(self.path, number, "a row without a label", repr(cells[0]), "path,label")
-        return _Line(number, path, kept, named)
+        return _Line(number, path, labels, named)
+
+
+def hint_of_marks(cells: Sequence[str]) -> str | None:
+    """What to do where all of these cells have a mark in them that other programs write between
+    cells; None where they have none."""
+    for mark in ";\t|":
+        if all(mark in cell for cell in cells):
+            return f"its cells look separated by {mark!r}: write commas, and decimal points"
+    return None
 
 
 def _is_number(text: str) -> bool:
@@ -222,7 +262,7 @@ def _is_number(text: str) -> bool:
 def _kinds(table: _Table, classes: tuple[str, ...] | None) -> list[str]:
     """The kind of each column: "integer", "real", or "text", where most cells are text, or some are
     and class names are given that look like numbers. FormatError, naming the line, for rows that do
-    not fit, and for text in a column of numbers."""
+    not fit, for text in a column of numbers, and for text that is numbers."""
     columns: list[Counter[str]] = []
     texts: dict[int, tuple[int, str]] = {}  # of each column the first text: its line and cell
     for line in table.lines():
@@ -242,17 +282,28 @@ def _kinds(table: _Table, classes: tuple[str, ...] | None) -> list[str]:
             columns[n][kind] += 1
             if kind == "text":
                 texts.setdefault(n, (line.number, cell))
+                columns[n]["several"] += bool(_SEVERAL.fullmatch(cell))
     if not columns:
         raise FormatError("the labels CSV has no rows", path=table.path)
     text_wins = classes is not None and any(map(_is_number, classes))
     for n, (number, cell) in sorted(texts.items()):
-        text, numbers = columns[n]["text"], columns[n].total() - columns[n]["text"]
+        text, numbers = columns[n]["text"], columns[n]["integer"] + columns[n]["real"]
+        if classes is None and text == columns[n]["several"]:
+            _wrong(
+                table.path,
+                number,
+                "text that may be a number with a decimal comma, or several numbers",
+                f"{cell[:80]!r}, {table.column(n)}",
+                "a number with a decimal point, or a name",
+                "write a point, and a column each for several numbers; if these are names of "
+                "classes, list them in a file, one a line (classes, --classes FILE)",
+            )
         if text <= numbers and not text_wins:
             _wrong(
                 table.path,
                 number,
                 "text in a column of numbers",
-                f"{cell[:80]!r}, column {2 + n} (numbers: {numbers:,}, text: {text:,})",
+                f"{cell[:80]!r}, {table.column(n)} (numbers: {numbers:,}, text: {text:,})",
                 "a number",
                 "correct the cell; if all of them are names of classes, list those in a file, "
                 "one a line (classes, --classes FILE)",
@@ -264,9 +315,10 @@ def _kinds(table: _Table, classes: tuple[str, ...] | None) -> list[str]:
 
 
 def _names(
-    table: _Table, kinds: list[str], classes: tuple[str, ...] | None
+    table: _Table, kinds: list[str], classes: tuple[str, ...] | None, more_classes: bool
 ) -> tuple[tuple[str, ...] | None, tuple[str, ...]]:
     """The class names, None where the labels are plain values; and notes about them.
+    ``more_classes``: other names may follow those of ``classes``.
 
     All text columns share them, so that each name has one number.
     """
@@ -274,7 +326,7 @@ def _names(
         raise ParamsError(
             "classes are given, and the labels in the CSV are fractions", path=table.path
         )
-    if classes is not None or "text" not in kinds:
+    if (classes is not None and not more_classes) or "text" not in kinds:
         return classes, ()
     # Only now, where they are names: a million regression targets would fill the memory.
     found: dict[int, set[str]] = {n: set() for n, kind in enumerate(kinds) if kind == "text"}
@@ -283,9 +335,11 @@ def _names(
             names.add(line.cells[n])
     union = set().union(*found.values())
     ordered = tuple(sorted(union, key=lambda name: name.encode("utf-8", "surrogateescape")))
+    if classes is not None:
+        return (*classes, *(name for name in ordered if name not in classes)), ()
     if all(names == union for names in found.values()):
         return ordered, ()
-    columns = " and ".join(str(2 + n) for n in found)
+    columns = " and ".join(table.column(n).removeprefix("column ") for n in found)
     note = (
         f"the text columns of the labels CSV (columns {columns}) share one list of "
         f"{len(union):,} names: a label is the number of its name in it"

@@ -20,17 +20,20 @@ from asyncreader.errors import (
     closed_on_error,
 )
 from asyncreader.sources.urls import is_url
+from asyncreader.text import some
 
 from ..options import Options
 from ..temp_tables import Numbered, Numbers, Strings
 from .class_folders import ClassFolders, is_part
-from .labels_csv import Columns, Labels, Row, check_regular, read_labels
+from .labels_csv import Columns, Labels, Row, check_regular, hint_of_marks, read_labels
 from .local_tree import NOT_LISTED, Found, has_image_suffix, ignored_in_words, sort_key
 from .origin import Origin, open_origin, text_file
 from .samples import Splits
 
 #: Missing files of a CSV that an error names.
 _NAMED = 5
+#: Splits that a note names.
+_SPLITS = 10
 #: Rows of a CSV that are looked up together where the pictures cannot be listed.
 _LOOKED_UP = 4096
 
@@ -52,6 +55,8 @@ class Listing:
     label_kind: str
     classes: tuple[str, ...] | None
     ignored: dict[str, int]
+    #: Of the labels of a sample; empty where they have none.
+    label_names: tuple[str, ...] = ()
     splits: Splits | None = None
     #: Of each the hash of its group, uint64; None where no column has groups.
     groups: UInt64 | None = None
@@ -88,15 +93,16 @@ def scan(
     These are in the CSV ``labels``; or there are none (``no_labels``); or the class is the first
     folder level, also (``classes_from_folders``) where the folders are called train and val or have
     folders inside; with ``splits_from_folders`` the second one. ``classes`` fixes names and
-    numbers; ``exclude``: see :class:`local_tree.Tree`.
+    numbers; where only some samples are converted, other names follow these. ``exclude``: see
+    :class:`local_tree.Tree`.
     Raises SampleError (with ``source_path``) for the first picture that must not be
     opened, unless ``skip_bad``; SourceError for errors of the whole set.
     """
     tree = open_origin(options.src, options.follow_links, exclude)
-    builder = _Builder(tree, options.skip_bad, options.splits_from_folders)
+    builder = _Builder(tree, options)
     with closed_on_error([tree, builder.paths, builder.stamps]):
         if options.labels is not None:
-            columns = Columns(options.split_column, options.group_by)
+            columns = Columns(options.split_column, options.group_by, options.label_columns or ())
             with text_file(options.labels) as file:
                 return builder.by_csv(options.labels, file, classes, columns)
         if options.no_labels:
@@ -107,14 +113,17 @@ def scan(
 
 
 class _Builder:
-    def __init__(self, tree: Origin, skip_bad: bool, in_splits: bool) -> None:
+    def __init__(self, tree: Origin, options: Options) -> None:
         self.tree = tree
         self.paths = Strings()
         self.stamps = Strings()
-        self._skip_bad = skip_bad
+        self._skip_bad = options.skip_bad
+        #: classes that are not among the given ones are accepted: their samples may be left out
+        self._more_classes = options.selective
         self._skipped: list[tuple[bytes, SampleError]] = []
         self._unlisted = 0
-        self._splits = Numbered() if in_splits else None
+        self._split_folders = options.splits_from_folders
+        self._splits = Numbered() if self._split_folders else None
 
     def unlabelled(self) -> Listing:
         for found in self.tree:
@@ -127,7 +136,7 @@ class _Builder:
     def by_split_folders(self, classes: tuple[str, ...] | None) -> Listing:
         """The pictures of folders such as train/ and val/, each with the classes inside."""
         assert self._splits is not None
-        names = Numbered(classes)
+        names = Numbered(classes, self._more_classes)
         for found in self.tree:
             if self._good(found):
                 split, name = self._levels(found.path, 3)[:2]
@@ -173,6 +182,8 @@ class _Builder:
             if not meant:
                 folders.check()
             classes = tuple(map(_name, self.tree.folders))
+        elif fixed is not None:
+            classes = tuple(fixed)
         listing = self._listing(numbers, "class", classes)
         listing.notes = folders.notes(deep=not meant)
         return listing
@@ -184,7 +195,7 @@ class _Builder:
     def by_csv(
         self, csv: str, file: str, classes: tuple[str, ...] | None, columns: Columns
     ) -> Listing:
-        table = read_labels(csv, self.tree, classes, file, columns)
+        table = read_labels(csv, self.tree, classes, file, columns, self._more_classes)
         groups = array("Q")
         numbers = Numbers("d" if table.labels.dtype.kind == "f" else "q", table.labels.width)
         missing: list[Row] = []
@@ -206,7 +217,7 @@ class _Builder:
             raise _missing(csv, self.tree.name, missing, absent)
         listing = self._listing(numbers, table.kind, table.classes)
         listing.ignored[NOT_LISTED] = self._unlisted
-        listing.notes = table.notes
+        listing.notes, listing.label_names = table.notes, table.names
         if table.groups is not None:
             listing.groups = np.array(groups, np.uint64)
         return listing
@@ -260,7 +271,9 @@ class _Builder:
         if name not in fixed:
             if not meant and is_part(top):
                 raise folders.refusal()
-            raise self._unknown(path, name, len(fixed))
+            if not self._more_classes:
+                raise self._unknown(path, name, len(fixed))
+            fixed[name] = len(fixed)
         return fixed[name]
 
     def _unknown(self, path: bytes, name: str, known: int) -> FormatError:
@@ -283,7 +296,7 @@ class _Builder:
         if labels is not None:
             labels.rows()
         splits = None if self._splits is None else Splits(*self._splits.sorted())
-        return Listing(
+        listing = Listing(
             self.tree,
             self.paths.freeze(),
             self.stamps.freeze(),
@@ -291,9 +304,28 @@ class _Builder:
             kind,
             classes,
             dict(self.tree.ignored),
-            splits,
+            splits=splits,
             skipped=self._skipped,
         )
+        if self._split_folders and splits is not None:
+            listing.notes = (self._which_splits(listing, splits),)
+        return listing
+
+    def _which_splits(self, listing: Listing, splits: Splits) -> str:
+        """What became of each first-level folder."""
+        classes = listing.label_rows(np.arange(listing.count))
+        said = []
+        for number, name in enumerate(splits.names[:_SPLITS]):
+            chosen = splits.rows == number
+            words = some(int(chosen.sum()), "image")
+            if classes is not None:
+                words += f" in {some(np.unique(classes[chosen]).size, 'class')}"
+            said.append(f"{name!r} ({words})")
+        if len(splits.names) > _SPLITS:
+            said.append(f"... ({len(splits.names):,} in all)")
+        empty = [name for name in map(_name, self.tree.folders) if name not in splits.names]
+        others = f"; no images in {', '.join(map(repr, empty[:_SPLITS]))}" if empty else ""
+        return f"splits are the first-level folders: {', '.join(said)}{others}"
 
 
 SKIP_HINT = "repair or remove it, or pass skip_bad (--skip-bad)"
@@ -304,12 +336,14 @@ def _name(folder: bytes) -> str:
 
 
 def _missing(csv: str, root: str, rows: list[Row], count: int) -> SourceNotFoundError:
-    named = ", ".join(f"{os.fsdecode(row.path)!r} (line {row.line})" for row in rows)
+    paths = [os.fsdecode(row.path) for row in rows]
+    named = ", ".join(f"{path!r} (line {row.line})" for path, row in zip(paths, rows, strict=True))
+    path = f"a row begins with a path below {root!r}, suffix included: correct the CSV"
     return SourceNotFoundError(
         f"{count} of the files that the labels CSV names are not there",
         path=csv,
         found=named + (", ..." if count > len(rows) else ""),
-        hint=f"a row begins with a path below {root!r}, suffix included: correct the CSV",
+        hint=hint_of_marks(paths) or path,
     )
 
 

@@ -219,7 +219,7 @@ class Tree:
         elif stat.S_ISDIR(target.st_mode):
             if (target.st_dev, target.st_ino) in above:
                 return Found(path, SampleError(_LOOP, found="a link to a folder that it lies in"))
-            outside = self._outside(path)
+            outside = self._outside(os.path.realpath(self.full(path)))
             if outside is None and not self._again((target.st_dev, target.st_ino)):
                 return Found(path, SampleError(_MANY, found="links to folders full of such links"))
             return Found(path, outside) if outside else not self._excluded(path)
@@ -303,10 +303,11 @@ class Tree:
         except OSError as exc:
             if exc.errno != errno.ELOOP:
                 raise
-        outside = self._outside(path)
+        real = os.path.realpath(full)  # once: what is opened is what was checked
+        outside = self._outside(real)
         if outside is not None:
             raise outside
-        return open_itself(os.path.realpath(full), flags)
+        return open_itself(real, flags)
 
     def _target(self, path: bytes) -> os.stat_result | SampleError:
         """What ``path`` is, links followed, or why they lead nowhere."""
@@ -319,14 +320,11 @@ class Tree:
     def _problem(self, path: bytes, target: os.stat_result) -> SampleError | None:
         if not stat.S_ISREG(target.st_mode):
             return _not_regular(target)
-        return self._outside(path)
+        return self._outside(os.path.realpath(self.full(path)))
 
-    def _outside(self, path: bytes) -> SampleError | None:
-        """Why a path through links must not be read; None if it may be."""
-        if self.follow_links:
-            return None
-        real = os.path.realpath(self.full(path))
-        if real.startswith(os.path.join(self.real, b"")):
+    def _outside(self, real: bytes) -> SampleError | None:
+        """Why a file must not be read that links lead to; None if it may be."""
+        if self.follow_links or real.startswith(os.path.join(self.real, b"")):
             return None
         return SampleError(
             "a link out of the folder",

@@ -144,13 +144,18 @@ def _missing(name: str, tree: Tree, picture: bytes, count: int) -> SampleError:
 
 def stored_values(name: str, values: Array, full: tuple[int, int], recipe: Recipe) -> Packed:
     """Values (H, W, C) of field ``name`` of a picture of size ``full``, as they are stored."""
+    check_size(name, values, full)
+    return recipe.from_values(as_stored(name, values), full)
+
+
+def check_size(name: str, values: Array, full: tuple[int, int]) -> None:
+    """SampleError where a field of a picture of size ``full`` has another height or width."""
     if values.shape[:2] != full:
         raise SampleError(
             f"field {name!r} and its image differ in size",
             found="{} x {} (height x width)".format(*values.shape),
             expected="{} x {}, as the upright image".format(*full),
         )
-    return recipe.from_values(as_stored(name, values), full)
 
 
 def as_stored(name: str, values: Array) -> Array:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Final
 
 import numpy as np
 
@@ -16,6 +18,9 @@ from .packed import PackedSamples, may_be_packed
 from .samples import Samples
 from .selected import JoinedSamples, Selected, select
 from .splits import check_split_names, drawn, shared_out
+
+#: Letters of the names in a description, which has at most 64 KiB in HDF5.
+MOST_LETTERS: Final = 60_000
 
 
 def open_samples(
@@ -31,18 +36,25 @@ def open_samples(
         for path in options.sources:
             params = options.params and replace(options.params, path=path)
             opened.append(_open(replace(options, src=path, params=params), exclude, usual))
-        whole = _renamed(options, opened, known)
+        given = None if options.classes is None else class_names(options.classes)
+        whole = _renamed(opened, known if given is None else given)
         samples = whole[0] if len(whole) == 1 else JoinedSamples(whole, options.sources)
         if options.select:
             samples = Selected(samples, select(samples, options.select))
         if options.sample is not None:
             samples = Selected(samples, drawn(options, samples))
+        if given is not None and (samples.classes != given or samples.label_kind != "class"):
+            samples = Selected(samples, np.arange(samples.count, dtype=np.int64), given)
         if samples.splits is not None:
             samples.splits = samples.splits.present()
         if options.split:
             samples.splits = shared_out(options, samples)
         if samples.splits is not None:
             check_split_names(samples.splits.names)
+        splits = () if samples.splits is None else samples.splits.names
+        if len(json.dumps([*splits, *samples.label_names])) > MOST_LETTERS:
+            samples.label_names = ()
+            samples.notes = (*samples.notes, "the names of the labels are too long to be kept")
         return samples
 
 
@@ -52,14 +64,16 @@ def _open(options: Options, exclude: str, usual: Encoding | None) -> Samples:
             raise ParamsError(
                 "params say how a dataset is read", path=options.src, found="a folder"
             )
+        if options.kinds:
+            raise ParamsError(
+                "boxes_field, keypoints_field and numbers_field say what the fields of a dataset "
+                "hold, or of samples that a program adds",
+                path=options.src,
+                found="a folder, which has images alone",
+            )
         return FolderSamples(replace(options, encoding=options.encoding or usual), exclude)
     if options.fields:
         raise ParamsError("fields are for folders of images", found="a dataset")
-    if options.allow_pickle:
-        from .pickled import open_pickled
-
-        if (pickled := open_pickled(options)) is not None:
-            return pickled
     if usual is None:
         return PackedSamples(options)
     # named for a source that has it, an encoding would encode its samples again
@@ -70,24 +84,14 @@ def _open(options: Options, exclude: str, usual: Encoding | None) -> Samples:
     return PackedSamples(replace(options, encoding=usual))
 
 
-def _renamed(
-    options: Options, opened: Sequence[Samples], known: tuple[str, ...]
-) -> Sequence[Samples]:
-    """The sources with one list of classes: as ``options.classes`` names them, or those of all."""
-    given = options.classes
-    if given is not None and all(isinstance(one, FolderSamples) for one in opened):
-        return opened  # numbered by it
-    if given is None and ((len(opened) == 1 and not known) or opened[0].label_kind != "class"):
+def _renamed(opened: Sequence[Samples], known: tuple[str, ...]) -> Sequence[Samples]:
+    """The sources with one list of classes: ``known`` ones, and behind them the others of all."""
+    names = [one.classes for one in opened]
+    if opened[0].label_kind != "class" or (not known and all(one == names[0] for one in names)):
         return opened
-    if given is not None:
-        every = class_names(given)
-    else:
-        names = [one.classes for one in opened]
-        if not known and all(one == names[0] for one in names):
-            return opened
-        new = {name for one in names for name in one or ()} - set(known)
-        ordered = sorted(new, key=lambda name: name.encode("utf-8", "surrogateescape"))
-        every = (*known, *ordered)
+    new = {name for one in names for name in one or ()} - set(known)
+    ordered = sorted(new, key=lambda name: name.encode("utf-8", "surrogateescape"))
+    every = (*known, *ordered)
     return [
         one
         if one.classes == every or one.label_kind != "class"

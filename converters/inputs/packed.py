@@ -21,6 +21,7 @@ from asyncreader.pixels.masks import decode_values
 from asyncreader.pixels.planes import YUV420
 from asyncreader.pixels.specs import SampleSpec
 from asyncreader.pixels.transform import decode_sample
+from asyncreader.sampling.within import subset_numbers
 from asyncreader.sources import (
     Inspector,
     OpenSet,
@@ -33,20 +34,20 @@ from asyncreader.sources import (
 )
 from asyncreader.sources.bytestore import FileRef, LocalFile
 from asyncreader.sources.hdf5.sparse import SparseRows
+from asyncreader.sources.labels import label_names
 from asyncreader.sources.lmdb.file import lmdb_data_file
 from asyncreader.sources.request import NAME_AXES
 from asyncreader.sources.sets.joined import Joined
 from asyncreader.sources.subset import resolve_subset
 from asyncreader.sources.urls import is_url
 
-from ..check_options import check_encoding
+from ..check_options import check_encoding, check_named, kind_of
 from ..encode import (
     Hold,
     Packed,
     Recipe,
     Sample,
     make_recipe,
-    notes,
     packed,
     packed_pixels,
     packed_values,
@@ -86,7 +87,7 @@ class PackedSamples(Samples):
         facts, spec = self._source.facts, self._source.spec
         subset = None if options.params is None else options.params.subset
         chosen = resolve_subset(subset, self._source)
-        self._records = None if chosen is None else np.arange(facts.count, dtype=np.int64)[chosen]
+        self._records = None if chosen is None else subset_numbers(chosen, facts.count)
         self.count = facts.count if self._records is None else self._records.size
         stored = spec.encoding if spec.encoding in ENCODINGS else "original"
         self._rows = _is_rows(options, self._source.first)
@@ -115,14 +116,18 @@ class PackedSamples(Samples):
         if self._rows:
             self._recipe, self.channels = None, 0
             self.encoding = _stored_as(self._source.first)
-        self._others = _others(self._source, recipe, same=self._recipe is None)
+        self._others = _others(self._source, options, recipe, same=self._recipe is None)
         self.fields = (fmt.DATA, *(field.name for field in self._others))
+        check_named(options, self.fields)
         labels = None if options.no_labels else self._source.labels
         self._labels = None if labels is None else _label_table(labels, options.src)
         self._classes = None if labels is None else facts.classes
         check_class_names(self._classes, options.src)
         self.label_kind = _label_kind(self._source, labels is not None)
-        self.notes = notes(options, self._recipe) + self._take_splits()
+        if labels is not None:
+            named = fmt.LABELS if options.params is None else options.params.labels_field
+            self.label_names = label_names(self._source, named)
+        self.notes = self._take_splits()
         self._paths = [_paths(self._source, name) for name in self._source.names]
         self.paths = tuple(map(self._path_of, self._paths))
         # a run of remote samples is one request; in random order there are no runs
@@ -240,19 +245,23 @@ class PackedSamples(Samples):
 @dataclass(frozen=True)
 class _Other:
     """One of the other fields of a packed set. ``recipe``: what is done to each picture; ``same``:
-    the stored bytes are packed as they are; ``rows``: they are rows of numbers."""
+    the stored bytes are packed as they are; ``rows``: they are rows of numbers, of this ``kind``
+    (see ``kind_of``)."""
 
     name: str
     part: Source
     recipe: Recipe
     same: bool
     rows: bool
+    kind: str
 
     def fetch(self, record: int, full: tuple[int, int]) -> Packed:
         """Its values of one sample, whose picture has size ``full``."""
         stored, inspector = self.part.spec, Inspector(self.part)
         if self.rows:
-            return _numbers(self.part, inspector.pixels(record))
+            values = inspector.pixels(record)
+            values = values[..., 0] if stored.flat else values
+            return _numbers(self.part, self.recipe.moved(self.kind, values, full))
         if self.same:
             data = inspector.bytes(record)
             high, wide, channels = stored.shape or (*inspector.size(record), stored.channels)
@@ -274,16 +283,19 @@ def _bits_of(source: OpenSet) -> int | None:
     return None if spec.encoded and not spec.narrow else 8
 
 
-def _others(source: OpenSet, recipe: Recipe, same: bool) -> tuple[_Other, ...]:
-    """The other fields of ``source``; FormatError where one holds no pictures. ``same``: the
-    pictures are packed as they are, and values that asyncreader packed, too."""
+def _others(source: OpenSet, options: Options, recipe: Recipe, same: bool) -> tuple[_Other, ...]:
+    """The other fields of ``source``; FormatError where one holds no pictures, ParamsError where
+    one may hold places in pictures that are resized. ``same``: the pictures are packed as they are,
+    and values that asyncreader packed, too."""
     found: list[_Other] = []
     for name, part in zip(source.names[1:], source.parts[1:], strict=True):
         own = name.rstrip("/").rsplit("/", 1)[-1]
         ours = part.facts.meta is not None
         # masks of another program become uint16, as those of a folder do
         mask = part.spec.axes is not None and part.spec.dtype.kind in "iu" and not ours
-        rows = _are_numbers(part) and not mask
+        named = options.kinds.get(own)
+        rows = _are_numbers(part) and (not mask or named is not None)
+        rows = rows or (same and ours and part.spec.flat)
         if part.spec.axes is None and not rows:
             raise FormatError(
                 f"field {name!r} holds no images, and only those can be stored as a field",
@@ -293,8 +305,20 @@ def _others(source: OpenSet, recipe: Recipe, same: bool) -> tuple[_Other, ...]:
         if not is_field_name(own) or own in (field.name for field in found):
             raise ParamsError("a field cannot have this name in a dataset", found=repr(own))
         ours = ours and part.index.checked == "all"
-        found.append(_Other(own, part, recipe, same and ours, rows))
+        kind = _kind(options, own, source, part) if rows else "mask"
+        found.append(_Other(own, part, recipe, same and ours, rows, kind))
     return tuple(found)
+
+
+def _kind(options: Options, name: str, source: OpenSet, part: Source) -> str:
+    """What rows of numbers are to the pictures of ``source``."""
+    stored, first = part.spec, source.spec
+    size: tuple[int | None, int | None] = first.image_shape()[:2]
+    if first.axes is None and first.shape is not None and len(first.shape) == 2:
+        size = first.shape[0], first.shape[1]
+    assert stored.shape is not None
+    shape: tuple[int | None, ...] = stored.shape[:-1] if stored.flat else stored.shape
+    return kind_of(options, name, (None, *shape) if stored.ragged else shape, stored.dtype, size)
 
 
 def may_be_packed(path: str) -> bool:

@@ -1,4 +1,4 @@
-"""Samples to be packed, by number: of a folder (folder.py), a packed set (packed.py), pickles."""
+"""Samples to be packed, by number: of a folder (folder.py), a packed set (packed.py)."""
 
 from __future__ import annotations
 
@@ -58,6 +58,8 @@ class Samples:
     fields: tuple[str, ...] = (DATA,)
     #: Paths of each field's files; None where they are not known.
     paths: tuple[PathOf | None, ...] = (None,)
+    #: Of the labels of a sample; empty where they have none.
+    label_names: tuple[str, ...] = ()
     #: The splits of the source; None where it has none.
     splits: Splits | None = None
     #: Of each sample a hash of the group that a CSV puts it in; None where none does.
@@ -139,7 +141,8 @@ class View(Samples):
         self._numbers = numbers
         self.count = int(numbers.size)
         self.encoding, self.channels = samples.encoding, samples.channels
-        self.label_kind, self.run = samples.label_kind, samples.run
+        self.label_kind, self.label_names = samples.label_kind, samples.label_names
+        self.run = samples.run
         self.fields, self.ahead = samples.fields, samples.ahead
         self.paths = tuple(map(self._of_all, samples.paths))
         self.splits = None if samples.splits is None else samples.splits.of(numbers)

@@ -21,13 +21,16 @@ from ..temp_tables import PathOf
 from .labels_csv import check_regular
 from .samples import Part, Samples, Splits, View
 
-#: Paths that an error names.
+#: Paths or classes that an error names.
 _NAMED = 5
+#: In place of the number of a class that has none.
+_UNKNOWN = -2
 
 
 class Selected(View):
     """Samples ``numbers`` of a source, which is closed with them. ``classes``: the names that their
-    labels number, which are all of the source's names and others, None for those of the source."""
+    labels number, among them those of all of these samples; None for those of the source. They name
+    the labels of a source that has no names. ParamsError and FormatError: see Renumbering."""
 
     def __init__(
         self, samples: Samples, numbers: Int64, classes: tuple[str, ...] | None = None
@@ -36,9 +39,14 @@ class Selected(View):
         self.notes, self.ignored = samples.notes, samples.ignored
         self.skipped = samples.skipped
         self._classes = samples.classes if classes is None else classes
-        self._renumbered: Int64 | None = None
-        if classes is not None and classes != samples.classes:
-            self._renumbered = _renumbered(samples, classes)
+        self._renumbering: Renumbering | None = None
+        if classes is not None:
+            if samples.label_kind == "none":
+                raise ParamsError("classes are the names of labels, and the samples have none")
+            names = samples.classes if samples.label_kind == "class" else None
+            self._renumbering = Renumbering(names or classes, classes)
+            self.label_rows(np.arange(self.count, dtype=np.int64))  # raises for wrong ones
+            self.label_kind = "class"
 
     @property
     def classes(self) -> tuple[str, ...] | None:
@@ -50,35 +58,47 @@ class Selected(View):
 
     def label_rows(self, numbers: Int64) -> Array | None:
         rows = super().label_rows(numbers)
-        return rows if rows is None or self._renumbered is None else self._renumbered[rows]
+        return rows if rows is None or self._renumbering is None else self._renumbering.of(rows)
 
     def name(self, number: int) -> tuple[Any, str]:
         return self._samples.name(int(self._numbers[number]))
 
     def part(self, numbers: Int64) -> Part | None:
-        here = self._renumbered is None  # else the labels are those of the source
+        here = self._renumbering is None  # else the labels are those of the source
         return self._samples.part(self._numbers[numbers]) if here else None
 
     def close(self) -> None:
         self._samples.close()
 
 
-def _renumbered(samples: Samples, classes: tuple[str, ...]) -> Int64:
-    """The new number of each class of a source; -1, which is no class, stays."""
-    if samples.label_kind != "class" or samples.classes is None:
-        raise ParamsError(
-            "the samples have no classes to be numbered",
-            found="no labels" if samples.label_kind == "none" else "labels without names",
-        )
-    number = {name: n for n, name in enumerate(classes)}
-    unknown = [name for name in samples.classes if name not in number]
-    if unknown:
-        raise FormatError(
-            "an unknown class",
-            found=", ".join(map(repr, unknown[:_NAMED])),
-            expected=f"some of the {len(classes)} names given by classes",
-        )
-    return np.array([*map(number.__getitem__, samples.classes), -1], np.int64)
+class Renumbering:
+    """From the numbers of ``names`` to those that the same names have in ``classes``; -1, which is
+    no class, stays."""
+
+    def __init__(self, names: tuple[str, ...], classes: tuple[str, ...]) -> None:
+        place = {name: number for number, name in enumerate(classes)}
+        self._names, self._known = names, len(classes)
+        self._numbers = np.array([*(place.get(name, _UNKNOWN) for name in names), -1], np.int64)
+
+    def of(self, labels: Array) -> Int64:
+        """The new numbers. ParamsError for labels that number no names, FormatError for those of a
+        name that ``classes`` lacks."""
+        top = len(self._names)
+        if labels.dtype.kind not in "iu" or bool(((labels < -1) | (labels >= top)).any()):
+            raise ParamsError(
+                "the labels are no numbers of the classes",
+                found=f"{labels.dtype}, from {labels.min()} to {labels.max()}",
+                expected=f"whole numbers from 0 to {top - 1}, or -1 for no class",
+            )
+        numbers: Int64 = self._numbers[labels]
+        unknown = np.unique(labels[numbers == _UNKNOWN]).tolist()
+        if unknown:
+            raise FormatError(
+                "an unknown class",
+                found=", ".join(repr(self._names[number]) for number in unknown[:_NAMED]),
+                expected=f"one of the {self._known} names given by classes",
+            )
+        return numbers
 
 
 def select(samples: Samples, conditions: Sequence[Condition]) -> Int64:
@@ -189,6 +209,8 @@ class JoinedSamples(Samples):
         self.count = int(self._ends[-1])
         self.encoding, self.channels = first.encoding, first.channels
         self.label_kind, self.fields = first.label_kind, first.fields
+        if all(one.label_names for one in parts):
+            self.label_names = first.label_names
         self.encodings = first.encodings
         self.run = min(one.run for one in parts)
         self.ahead = min(one.ahead for one in parts)
@@ -281,11 +303,13 @@ class JoinedSamples(Samples):
 
 
 def _check_alike(first: Samples, other: Samples, name: str) -> None:
+    named = other.label_names
     for what, found, expected, hint in (
         ("fields", other.fields, first.fields, None),
         ("encoding", other.encodings, first.encodings, "name one for all (--encoding jpeg)"),
         ("channels", other.channels, first.channels, "name them (--channels 3)"),
         ("labels", _labels(other), _labels(first), "leave them out (--no-labels)"),
+        ("label names", named, named and (first.label_names or named), "give them one order"),
     ):
         if found != expected:
             raise ParamsError(

@@ -16,8 +16,7 @@ from xxhash import xxh3_64_intdigest
 
 from asyncreader.array_types import Float64, Int64, UInt64
 from asyncreader.errors import ParamsError
-from asyncreader.sampling.within import subset_count
-from asyncreader.sources.splits import split_rows
+from asyncreader.sources.splits import split_counts, split_rows
 
 from ..options import Options
 from .samples import Samples, Splits
@@ -46,8 +45,8 @@ def check_split_names(names: tuple[str, ...]) -> None:
 def kept_splits(splits: Mapping[str, slice | Int64], count: int) -> Splits | None:
     """The splits of a set of ``count`` samples as a table; None where they share samples."""
     rows = split_rows(splits, count)
-    sizes = (subset_count(records, count) for records in splits.values())
-    return None if sum(sizes) > np.count_nonzero(rows >= 0) else Splits(tuple(splits), rows)
+    samples = sum(split_counts(splits, count).values())
+    return None if samples > np.count_nonzero(rows >= 0) else Splits(tuple(splits), rows)
 
 
 def shared_out(options: Options, samples: Samples) -> Splits:
@@ -60,8 +59,11 @@ def shared_out(options: Options, samples: Samples) -> Splits:
         keys = _hashes(samples, "split", group=group)
     ends = np.cumsum(shares)
     if not options.stratify:
-        bounds = np.array([round(end * 2**64) for end in ends[:-1].tolist()], np.uint64)
-        return Splits(names, np.searchsorted(bounds, keys, side="right").astype(np.int64))
+        # shares that add up to a little more than 1 end at the last hash
+        bounds = [min(round(end * 2**64), 2**64 - 1) for end in ends[:-1].tolist()]
+        return Splits(
+            names, np.searchsorted(np.array(bounds, np.uint64), keys, side="right").astype(np.int64)
+        )
     classes = _classes(samples)
     if options.group_by is None:
         place, sizes = _places(classes, keys)

@@ -17,7 +17,7 @@ from asyncreader.errors import ParamsError, located
 from asyncreader.formats.packed import DATA, RAGGED
 from asyncreader.system.futures import result_of, submit
 
-from ..check_options import check_encoding
+from ..check_options import check_encoding, check_named, kind_of
 from ..encode import (
     Packed,
     Recipe,
@@ -26,9 +26,10 @@ from ..encode import (
     packed_many,
     packed_pixels,
     packed_values,
+    size_of_picture,
 )
 from ..inputs.added import AddedLabels, AddedSamples, Form, as_array
-from ..inputs.masks import stored_values
+from ..inputs.masks import check_size, stored_values
 from ..inputs.samples import Splits
 from ..option_values import check_field
 from ..options import Options
@@ -75,18 +76,15 @@ class AddingPlan:
         others = {name: as_array(value, f"field {name!r}") for name, value in fields.items()}
         image = isinstance(data, bytes) and not options.differ(DATA)
         if encoding == "raw" and options.size is None and not image:
-            array = as_array(data, f"field {DATA!r}")
-            arrays = {DATA: array, **others}
-            forms = [Form.of_rows(n, row, options.differ(n)) for n, row in arrays.items()]
+            first, size = as_array(data, f"field {DATA!r}"), None
+            form = Form.of_rows(DATA, first, options.differ(DATA))
             check_encoding(options, encoding, options.channels or 3, options.bits)
         else:
             form, recipe = _picture_form(options, encoding, data)
-            forms = [form]
-            for name, row in others.items():
-                differ = options.differ(name)
-                forms.append(
-                    Form.of_rows(name, row, differ) if differ else _other_form(name, row, form)
-                )
+            with located(index=0, source_path=_shown(path)):
+                size = size_of_picture(data if isinstance(data, bytes) else _pixels(data))
+        forms = [form, *(_other_form(options, n, row, size) for n, row in others.items())]
+        check_named(options, [form.name for form in forms])
         named = options.variable_length
         unknown = set() if isinstance(named, bool) else {*named} - {form.name for form in forms}
         if unknown:
@@ -164,12 +162,19 @@ def _pixels(data: object) -> Array:
     return pixels
 
 
-def _other_form(name: str, row: Array, picture: Form) -> Form:
-    """A field of pictures: whole numbers of their height and width are a mask, cut as they are."""
-    form = Form.of_rows(name, row)
-    sized = picture.shape and row.shape[:2] == picture.shape[:2]
-    mask = sized and row.dtype in (np.uint8, np.uint16) and row.shape[2:] in ((), (1,), (3,))
-    return replace(form, way="mask") if mask else form
+def _other_form(options: Options, name: str, row: Array, size: tuple[int, int] | None) -> Form:
+    """Of another field: beside a picture of ``size`` that is encoded or resized, whole numbers of
+    its height and width are a mask, cut as it is. ParamsError where numbers may be places in it."""
+    form = Form.of_rows(name, row, options.differ(name))
+    sized = form.way == "rows" and row.shape[:2] == size and name not in options.kinds
+    if sized and row.dtype in (np.uint8, np.uint16) and row.shape[2:] in ((), (1,), (3,)):
+        return replace(form, way="mask")
+    return replace(form, kind=kind_of(options, name, form.sample_shape, form.dtype, size))
+
+
+def _shown(path: Any) -> str | None:
+    """A sample's path in messages."""
+    return None if path is None else os.fsdecode(os.fspath(path))
 
 
 class Adding:
@@ -228,9 +233,9 @@ class Adding:
         self._file.append(self._number, sample)
         self._number += sample[0].count
 
-    def keep_splits(self, splits: Splits) -> None:
-        """Keep the splits of the samples that were taken."""
-        self._samples.splits = splits
+    def keep(self, splits: Splits | None, label_names: tuple[str, ...]) -> None:
+        """Keep the splits of the samples that were taken, and the names of their labels."""
+        self._samples.splits, self._samples.label_names = splits, label_names
 
     def finish(self) -> PackedFile:
         """Write what is left, and finish the file."""
@@ -380,8 +385,7 @@ class Pictures(Adding):
         others = {name: self._kept(name, value) for name, value in fields.items()}
         size = len(picture) if isinstance(picture, bytes) else picture.nbytes
         size += sum(row.nbytes for row in others.values())
-        shown = None if path is None else os.fsdecode(os.fspath(path))  # type: ignore[call-overload]
-        work = partial(self._encoded, self._added, shown, picture, others)
+        work = partial(self._encoded, self._added, _shown(path), picture, others)
         self._pending.append((size, submit(self._pool, work)))
         self._added += 1
         self._bytes += size
@@ -397,6 +401,8 @@ class Pictures(Adding):
     def _kept(self, name: str, value: object) -> Array:
         """A copy of a field, which is compared with the first one's."""
         row, form = as_array(value, f"field {name!r}"), self._forms[name]
+        if form.kind == "map" and row.dtype == form.dtype and row.shape[2:] == form.shape[2:]:
+            return row.copy()  # of any height and width, as its picture
         if form.way == "mask":
             row = row[:, :, None] if row.ndim == 2 else row
             if row.ndim != 3 or row.dtype != form.dtype:
@@ -413,15 +419,20 @@ class Pictures(Adding):
                 first = self._recipe.from_file(picture, lambda _: None)
             else:
                 first = self._recipe.from_pixels(picture)
-            return (first, *(self._stored(name, row, picture) for name, row in others.items()))
+            size = size_of_picture(picture) if others else (0, 0)
+            return (first, *(self._stored(name, row, size) for name, row in others.items()))
 
-    def _stored(self, name: str, row: Array, picture: bytes | Array) -> Packed:
+    def _stored(self, name: str, row: Array, size: tuple[int, int]) -> Packed:
+        """A field of a sample whose picture has ``size`` (H, W)."""
         form = self._forms[name]
+        if form.way == "mask":
+            return stored_values(name, row, size, self._recipe)
+        if form.kind == "map":
+            check_size(name, row, size)
+        row = self._recipe.moved(form.kind, row, size)
         if form.way == "values":
             return packed_values(row, np.array([len(row)], np.int64))
-        if form.way == "rows" or isinstance(picture, bytes):
-            return packed_pixels(row, form.picture)
-        return stored_values(name, row, (picture.shape[0], picture.shape[1]), self._recipe)
+        return packed_pixels(row, form.picture)
 
     def _take(self) -> None:
         size, future = self._pending.popleft()

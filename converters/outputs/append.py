@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Final, cast
 
 import numpy as np
+from xxhash import xxh3_64_intdigest
 
 from asyncreader.errors import FormatError, ParamsError, SourceNotFoundError
 from asyncreader.formats import packed as fmt
@@ -25,14 +26,16 @@ from asyncreader.formats.manifest import (
     manifest_path,
     read_manifest,
 )
+from asyncreader.sources import Inspector, OpenSet, open_whole
+from asyncreader.sources.labels import label_names
 from asyncreader.sources.sets.shards import whole_digests
-from asyncreader.system.files import rename
 
+from ..check_options import how_to_append
 from ..encode import Kind, Packed
 from ..inputs.samples import Samples, Splits
 from ..options import MOST_SHARDS, Options
 from .disk import sync
-from .publish import ADDED
+from .publish import Target
 from .workspace import Workspace
 
 #: Of a set without splits, or classes.
@@ -48,22 +51,18 @@ class Grown:
 
     @classmethod
     def open(cls, folder: str, shown: str) -> Grown:
-        """The set in ``folder``, without what an append that was cut left there."""
+        """The set in ``folder``."""
         found = manifest_path(folder)
         if found is None or not os.path.isdir(folder):
             raise SourceNotFoundError(
                 "there is no sharded dataset to append to",
                 path=shown,
                 expected="a folder of shards",
-                hint="write the first shards without append (--shards N)",
+                hint=how_to_append(folder),
             )
         manifest = read_manifest(found)
         if len(manifest.earlier) >= MOST_ADDED or not manifest.digests:
             raise ParamsError("this dataset cannot grow", path=shown, hint="convert it again")
-        listed = {manifest.name(number) for number in range(len(manifest))}
-        for name in os.listdir(folder):
-            if name.startswith(ADDED) and name not in listed:
-                os.unlink(os.path.join(folder, name))
         return cls(folder, manifest)
 
     @property
@@ -120,25 +119,32 @@ class Grown:
         return tuple(one.kind(True) for one in made)
 
     def fit(self, samples: Samples, shown: str) -> None:
-        """Number the splits of ``samples`` as the set does, new ones behind its own. ParamsError
-        where they are not like those of the set."""
+        """Number the splits of ``samples`` as the set does, new ones behind its own; and note how
+        many of their paths the set has. ParamsError where they are not like those of the set."""
         common = self.manifest.common
         rows = samples.label_rows(np.zeros(1, np.int64))
         width = 1 if rows is None else rows.shape[1]
         dtype = "<i8" if rows is None else rows.dtype.newbyteorder("<").str
         fields = [fmt.DATA, *(one.name for one in common.fields)]
-        for what, found, expected in (
+        classes = () if samples.classes is None else samples.classes[: len(self.classes)]
+        named = samples.label_names
+        with contextlib.closing(open_whole(self.folder)) as found:
+            names = label_names(found, fmt.LABELS)
+            known = _known_paths(found, samples)
+        for what, given, expected in (
             ("channels", _channels(samples.channels), _channels(common.channels)),
             ("fields", list(samples.fields), fields),
             ("kind of labels", samples.label_kind, common.label_kind),
             ("labels of a sample", width, common.label_width),
             ("dtype of labels", dtype, common.label_dtype),
+            ("the first classes", classes, self.classes),
+            ("label names", named, named and (names or named)),
         ):
-            if found != expected:
+            if given != expected:
                 raise ParamsError(
                     f"the samples do not go with the dataset: {what}",
                     path=shown,
-                    found=str(found),
+                    found=str(given),
                     expected=str(expected),
                 )
         own = common.splits or _NO_NAMES
@@ -154,6 +160,9 @@ class Grown:
             names = (*own, *(name for name in samples.splits.names if name not in own))
             place = [*map(names.index, samples.splits.names), -1]
             samples.splits = Splits(names, np.array(place, np.int64)[samples.splits.rows])
+        if known:
+            words = f"{known:,} of the {samples.count:,} new paths were in the dataset already"
+            samples.notes = (*samples.notes, words)
 
     def with_shards(self, new: Manifest) -> Manifest:
         """The manifest with the shards of ``new`` behind its own; without digests of the whole."""
@@ -185,28 +194,29 @@ class Grown:
         earlier = (*self.manifest.earlier, (self.manifest.count, self.manifest.digests))
         return replace(Manifest.of(common, shards), earlier=earlier)
 
-    def publish(self, workspace: Workspace, new: Manifest) -> Manifest:
-        """Add the shards of ``new`` that are in ``workspace``; on an error the set is as it was."""
-        names: Sequence[str] = [new.name(number) for number in range(len(new))]
-        moved = []
-        try:
-            for name in names:
-                ways = (os.path.join(at, name) for at in (workspace.set, self.folder))
-                os.rename(*ways)
-                moved.append(name)
-            sync(self.folder)
-            manifest = self.with_shards(new)
-            manifest = replace(manifest, digests=whole_digests(self.folder, manifest))
-            workspace.seal(manifest)
-            rename(os.path.join(workspace.set, NAME), os.path.join(self.folder, NAME))
-        except BaseException:  # Ctrl-C too, which may come when the manifest has its name already
-            old = len(read_manifest(os.path.join(self.folder, NAME))) == len(self.manifest)
-            for name in moved if old else ():
-                with contextlib.suppress(OSError):
-                    os.rename(os.path.join(self.folder, name), os.path.join(workspace.set, name))
-            raise
+    def publish(self, target: Target, workspace: Workspace, new: Manifest) -> Manifest:
+        """Add the shards of ``new`` that are in ``workspace``; on an error the set is as it was,
+        once ``target`` is left."""
+        for number in range(len(new)):
+            name = new.name(number)
+            os.rename(os.path.join(workspace.set, name), os.path.join(self.folder, name))
         sync(self.folder)
+        manifest = self.with_shards(new)
+        manifest = replace(manifest, digests=whole_digests(self.folder, manifest))
+        workspace.seal(manifest)
+        target.replace(os.path.join(workspace.set, NAME), os.path.join(self.folder, NAME))
         return manifest
+
+
+def _known_paths(found: OpenSet, samples: Samples) -> int:
+    """How many of the samples have the path of one in the set."""
+    looked, path = Inspector(found.first), samples.paths[0]
+    if path is None or looked.path(0) is None:
+        return 0
+    # hashes, which take 8 bytes each
+    old = np.fromiter((xxh3_64_intdigest(one or b"") for one in looked.paths()), np.uint64)
+    new = np.fromiter((xxh3_64_intdigest(path(n)) for n in range(samples.count)), np.uint64)
+    return int(np.isin(new, old).sum())
 
 
 def _channels(count: int) -> str:

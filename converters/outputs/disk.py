@@ -103,7 +103,7 @@ class Extent:
     def __init__(self, path: str, target: str, start: int) -> None:
         self._folder = os.path.dirname(path)
         self._target = target
-        self.file = files.open_shared(path, os.O_RDWR)
+        self.file = files.open_itself(path, os.O_RDWR)
         self._reserved = 0
         self._at = self._begun = start
         self._buffer = bytearray()
@@ -133,7 +133,7 @@ class Extent:
         self.reserve(self._at + len(data))
         while data:
             try:
-                done = files.write_at(self.file, data, self._at)
+                done = os.pwrite(self.file, data, self._at)
             except OSError as exc:
                 raise self._failed(exc, len(data)) from exc
             self._at += done
@@ -172,7 +172,7 @@ class Extent:
 
     def read(self, start: int, size: int) -> bytes:
         """Bytes that were written (and flushed)."""
-        return files.read_at(self.file, size, start)
+        return os.pread(self.file, size, start)
 
     def truncate(self, size: int) -> None:
         """Cut the file, and what was reserved of it."""

@@ -13,7 +13,7 @@ import numpy as np
 from xxhash import xxh3_64_intdigest
 
 from asyncreader.array_types import UInt64
-from asyncreader.errors import ParamsError, SourceError
+from asyncreader.errors import FormatError, ParamsError, SourceError
 from asyncreader.sources import Inspector, open_whole
 
 from .disk import sync
@@ -40,14 +40,14 @@ class Pieces:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(self.path)
         os.makedirs(self._folder, exist_ok=True)
-        self.count = 0
+        self.count = self._next = 0
         self._kind = ""
         self._keys: UInt64 = np.empty(0, np.uint64)
         for name in sorted(os.listdir(self._folder)):
             found = _NAME.fullmatch(name)
             if found is not None:
-                self._kind = found[1]
-                self._take(os.path.join(self._folder, name))
+                self._kind, self._next = found[1], int(found[2]) + 1
+                self._take_kept(os.path.join(self._folder, name))
         self._kept = self._keys
 
     def check_kind(self, kind: str) -> None:
@@ -68,9 +68,23 @@ class Pieces:
     def finish(self) -> None:
         """Give the file at ``path``, which is whole and on the disk, its name."""
         self._take(self.path)
-        name = f"{self._kind}-{self.count - 1:06d}.h5"
+        name = f"{self._kind}-{self._next:06d}.h5"
+        self._next += 1
         os.rename(self.path, os.path.join(self._folder, name))
         sync(self._folder)
+
+    def _take_kept(self, path: str) -> None:
+        """Add the keys of a file that an interrupted run has finished. SourceError for one that
+        cannot be read."""
+        try:
+            self._take(path)
+        except (SourceError, FormatError) as exc:
+            raise SourceError(
+                "a file of samples that an interrupted run has finished cannot be read",
+                path=path,
+                found=str(exc),
+                hint="remove that file to add its samples again",
+            ) from exc
 
     def _take(self, path: str) -> None:
         """Add a file's keys. ParamsError for one that another sample has."""

@@ -14,19 +14,21 @@ import os
 import re
 import shutil
 import stat
+import weakref
 from typing import Final
 
-from asyncreader.errors import AsyncReaderError, SourceError, SourceNotFoundError
+from asyncreader.errors import AsyncReaderError, FormatError, SourceError, SourceNotFoundError
 from asyncreader.formats import manifest
 from asyncreader.sources.hdf5.file import is_hdf5
 from asyncreader.sources.lmdb.file import lmdb_data_file
-from asyncreader.system.files import lock, open_shared, rename
+from asyncreader.system.files import close_locked, lock, open_itself
+from asyncreader.system.signals import after_this
 
 from .disk import ENTRY, NOTHING_LEFT, full_error, is_full, sync
 
 SUFFIX: Final = ".asyncreader-tmp"
 _LOCK: Final = "lock"
-_SHARD: Final = re.compile(r"(\d+)-of-(\d+)\.")
+_SHARD: Final = re.compile(r"\d+-of-\d+\.")
 #: What the names of shards begin with that are added to a set; those of its first ones do not.
 ADDED: Final = "shards-after-"
 
@@ -45,28 +47,39 @@ class Target:
     """Where a set will be; a context manager around the writing of it.
 
     ``kind``: "hdf5" (a file), "lmdb" (a folder with data.mdb) or "shards" (a folder with a
-    manifest). ``work``: the path to write to; ``resume``: what
-    an interrupted run left there is not cleared; ``append``: a set is there already, and stays.
-    With ``keep`` set it stays there on an error.
-    Raises SourceError when the path is taken, or cannot be used.
+    manifest). ``work``: the path to write to; ``resume``: what an interrupted run left there is
+    not cleared; ``append``: a set is there already, and stays; ``keep``: finished shards stay in
+    the workspace where the run ends before the set has its name.
+    Raises SourceError when the path is taken, or cannot be used. A forked child that leaves it
+    changes nothing.
     """
 
     def __init__(
-        self, path: str, kind: str, overwrite: bool, resume: bool = False, append: bool = False
+        self,
+        path: str,
+        kind: str,
+        overwrite: bool,
+        resume: bool = False,
+        append: bool = False,
+        keep: bool = True,
     ) -> None:
         # A link to a set is replaced where it leads.
         self.path = os.path.realpath(path)
         self.shown = path
         self.kind = kind
-        self.keep = False
         self._overwrite = overwrite
         self._resume = resume
         self._append = append
+        self._keep = keep
+        self._published = False
         self._folder, name = os.path.split(self.path)
         #: The folder next to the target, for unfinished work.
         self.workspace = os.path.join(self._folder, f".{name}{SUFFIX}")
         self.work = os.path.join(self.workspace, _WORK[kind])
-        self._lock = -1
+        self._process = os.getpid()
+        #: The open and locked file, from __enter__() on.
+        self._locked: list[int] = []
+        weakref.finalize(self, _unlock, self._process, self._locked)
         if not os.path.isdir(self._folder):
             raise SourceNotFoundError("the target's folder does not exist", path=path)
         self._check()
@@ -106,30 +119,47 @@ class Target:
             while not self._acquire():
                 pass
             self._put_back()
-            if self._resume:
-                self.keep = bool(self._finished())
-            else:
+            self._check()
+            if not self._resume:
                 self._check_finished()
                 _clear(self.workspace)
         except BaseException as exc:  # Ctrl-C too: the lock lives as long as the process
-            self.keep = bool(self._finished())  # of another run: nothing was written yet
-            self._release()
+            self._leave(bool(self._finished()))  # of another run: nothing was written yet
             if isinstance(exc, SourceError) or not isinstance(exc, OSError):
                 raise
             raise self._problem("the target's folder cannot be written to", exc) from exc
         return self
 
     def _put_back(self) -> None:
-        """Restore the old set, if a run was killed after it had moved it away; remove it, if that
-        run had put the new one in its place."""
+        """Undo what a run has renamed that ended before the last rename of publishing."""
         old = os.path.join(self.workspace, _OLD)
-        if not os.path.isdir(old):
+        if self._append:
+            self._take_back_added()
+        elif not os.path.isdir(old):
             return
-        if os.path.lexists(self.path):
+        elif not os.path.lexists(self.path):
+            os.rename(old, self.path)
+        elif not os.path.lexists(self.work):  # the new set has its name
             shutil.rmtree(old)
         else:
-            os.rename(old, self.path)
-            self._check()
+            raise SourceError(
+                "the target was taken away to be replaced, and its name is taken by something else",
+                path=self.shown,
+                found=f"the old dataset is {old!r}",
+                hint="move one of them to another name",
+            )
+
+    def _take_back_added(self) -> None:
+        """Move shards that the manifest does not list from the set to the workspace."""
+        found = manifest.manifest_path(self.path)
+        if found is None:
+            return  # append.py says so
+        listed = manifest.read_manifest(found)
+        known = {listed.name(number) for number in range(len(listed))}
+        for name in os.listdir(self.path):
+            if name.startswith(ADDED) and name not in known:
+                os.makedirs(self.work, exist_ok=True)
+                os.rename(os.path.join(self.path, name), os.path.join(self.work, name))
 
     def _check_finished(self) -> None:
         """SourceError rather than delete the shards that an interrupted run has finished."""
@@ -159,7 +189,7 @@ class Target:
                 ) from None
         path = os.path.join(self.workspace, _LOCK)
         try:
-            file = open_shared(path, os.O_RDWR | os.O_CREAT)
+            self._locked.append(open_itself(path, os.O_RDWR | os.O_CREAT))
         except FileNotFoundError:
             return False
         except OSError:
@@ -167,107 +197,135 @@ class Target:
                 os.rmdir(self.workspace)
             raise
         try:
-            _lock(file)
-            if not os.path.samestat(os.fstat(file), os.lstat(path)):
-                return False
-            self._lock, file = file, -1
-            return True
+            _lock(self._locked[0])
+            if os.path.samestat(os.fstat(self._locked[0]), os.lstat(path)):
+                return True
         except FileNotFoundError:
-            return False
+            pass
         except BlockingIOError as exc:
+            _unlock(self._process, self._locked)
             raise SourceError(
                 "another run is writing this target",
                 path=self.shown,
                 found=f"{self.workspace} is locked",
                 hint="wait for it to end",
             ) from exc
-        finally:
-            if file >= 0:
-                os.close(file)
+        _unlock(self._process, self._locked)
+        return False
 
     def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
-        self.keep = self.keep and error is not None
-        if error is not None and self.kind == "shards":
-            self._say_what_is_kept(error)
-        self._release()
+        keep = True
+        try:
+            if not self._locked or os.getpid() != self._process:
+                return
+            self._put_back()
+            keep = self._keep and not self._published and bool(self._finished())
+            if error is not None and self.kind == "shards":
+                self._say_what_is_kept(error, keep)
+        except (OSError, FormatError):
+            pass  # the next run puts it back; what went wrong before matters more
+        finally:
+            self._leave(keep)
 
-    def _say_what_is_kept(self, error: BaseException) -> None:
+    def _say_what_is_kept(self, error: BaseException, keep: bool) -> None:
         """Add it to the hint of our error types, or to another exception as a note."""
-        names = [found for found in map(_SHARD.search, self._finished()) if found is not None]
-        numbers = sorted(int(found[1]) for found in names)
-        words = "no shard was finished, nothing is kept"
-        if self.keep and not numbers:
-            words = f"what was added is kept in {self.workspace!r}: resume goes on with it"
-        if self.keep and numbers:
+        shards = sum(_SHARD.search(name) is not None for name in self._finished())
+        if self._published:
+            words = "the dataset is complete and has its name"
+        elif keep and shards:
             words = (
-                f"finished shards are kept ({len(numbers):,}): resume (--resume) goes on with "
-                f"them, {_ranges(numbers)} of {int(names[0][2]):,} in {self.workspace!r}; "
-                "with other options remove that folder first"
+                f"finished shards are kept ({shards:,}): resume (--resume) goes on with them, in "
+                f"{self.workspace!r}; with other options remove that folder first"
             )
+        elif keep:
+            words = f"what was added is kept in {self.workspace!r}: resume goes on with it"
         elif isinstance(error, AsyncReaderError):
             return  # its own hint says that nothing is left
+        else:
+            words = "no shard was finished, nothing is kept"
         if isinstance(error, AsyncReaderError):
             hint = (error.hint or "").removesuffix(NOTHING_LEFT).removesuffix("; ")
             error.hint = f"{hint}; {words}" if hint else words
         else:
             error.add_note(words)
 
-    def _release(self) -> None:
-        if self._lock < 0:
+    def _leave(self, keep: bool) -> None:
+        """Give the lock back. ``keep``: the workspace stays."""
+        if not self._locked:
             return
         try:
-            if self.keep:
-                return
-            _clear(self.workspace)
-            os.unlink(os.path.join(self.workspace, _LOCK))
-            os.rmdir(self.workspace)
+            if not keep:
+                _clear(self.workspace)
+                os.unlink(os.path.join(self.workspace, _LOCK))
+                os.rmdir(self.workspace)
         except OSError:
             pass  # the next run clears it; what went wrong before matters more
         finally:
-            os.close(self._lock)
-            self._lock = -1
+            _unlock(self._process, self._locked)
 
     # -- publishing --------------------------------------------------------------------------
 
     def publish(self) -> None:
-        """Rename the set to its target, durably. On an error the old target is as it was."""
+        """Rename the set to its target, durably. On an error the old target is as it was, once the
+        workspace is left."""
         self._check()
         new, path = self.work, self.path
-        undo: list[tuple[str, str]] = []
         try:
             if self.kind == "shards" and os.path.isdir(path):
                 # A folder cannot be renamed onto a full one, so for a moment there is none. If
-                # the run is killed then, the next run puts the old one back.
-                old = os.path.join(self.workspace, _OLD)
-                os.rename(path, old)
-                undo.append((old, path))
+                # the run ends then, it or the next one puts the old one back.
+                os.rename(path, os.path.join(self.workspace, _OLD))
             elif self.kind == "lmdb" and os.path.isdir(path):
                 # Readers map the old lock.mdb by its inode and go on; new ones must not see its
                 # table, whose transaction numbers are those of the old file.
                 with contextlib.suppress(FileNotFoundError):
                     os.unlink(os.path.join(path, "lock.mdb"))
                 new, path = (os.path.join(folder, "data.mdb") for folder in (new, path))
-            replaced = os.path.lexists(path)
+            self.replace(new, path)
+        except OSError as exc:
+            raise self._problem("the finished dataset cannot be given its name", exc) from exc
+
+    def replace(self, new: str, path: str) -> None:
+        """Rename ``new`` to ``path``, durably: with that the set is published. On an OSError
+        ``path`` is as it was; Ctrl-C leaves it as it was, or renamed."""
+        link = os.path.join(self.workspace, _LINK)
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(link)  # of a run that was killed
+        replaced = os.path.lexists(path)
+        try:
             if replaced:
-                link = os.path.join(self.workspace, _LINK)
                 with contextlib.suppress(OSError):  # there are file systems without hard links
                     os.link(path, link)
-                    undo.append((link, path))
-            rename(new, path)
-            if not replaced:
-                undo.append((path, new))
-            if path != self.path:
-                sync(self.path)
-            sync(self._folder)
-        except OSError as exc:
-            for there, back in reversed(undo):
-                rename(there, back)
-            raise self._problem("the finished dataset cannot be given its name", exc) from exc
+            os.rename(new, path)
+            for folder in dict.fromkeys((os.path.dirname(path), self._folder)):
+                sync(folder)
+        except OSError:
+            if os.path.lexists(link):
+                os.rename(link, path)
+            elif not replaced and not os.path.lexists(new):
+                os.rename(path, new)
+            raise
+        except BaseException:
+            self._published = not os.path.lexists(new)
+            raise
+        self._published = True
 
     def _problem(self, what: str, error: OSError) -> SourceError:
         if is_full(error):
             return full_error(self.shown, self._folder, ENTRY, error)
         return SourceError(what, path=self.shown, found=error.strerror)
+
+
+def _unlock(process: int, locked: list[int]) -> None:
+    """Close the locked file, if there is one, and give the lock back, which a forked child shares
+    with ``process``."""
+    with after_this():
+        while locked:
+            file = locked.pop()
+            if os.getpid() == process:
+                close_locked(file)
+            else:
+                os.close(file)
 
 
 def _lock(file: int) -> None:
@@ -311,18 +369,6 @@ def _other_kind(path: str, kind: str) -> str | None:
 
 def _is_empty(path: str) -> bool:
     return os.path.isfile(path) and os.path.getsize(path) == 0
-
-
-def _ranges(numbers: list[int]) -> str:
-    """ "0 to 3, 7" of sorted numbers."""
-    words: list[str] = []
-    start = 0
-    for end in range(1, len(numbers) + 1):
-        if end == len(numbers) or numbers[end] != numbers[end - 1] + 1:
-            first, last = numbers[start], numbers[end - 1]
-            words.append(f"{first}" if first == last else f"{first} to {last}")
-            start = end
-    return ", ".join(words)
 
 
 def _clear(folder: str) -> None:

@@ -129,7 +129,7 @@ def _source_digest(options: Options, samples: Samples) -> str:
         name: getattr(options, name)
         for name in (
             *("format", "size", "resize", "quality", "shuffle", "compression", "chunk"),
-            *("follow_links", "skip_bad", "check_decode", "restarts", "bits"),
+            *("follow_links", "skip_bad", "check_decode", "restarts", "bits", "kinds"),
         )
     }
     head = [__version__, samples.identity, samples.encoding, samples.channels, samples.label_kind]
@@ -185,7 +185,6 @@ class _Run:
 
     def run(self) -> ConvertReport:
         target, workspace = self._target, self._workspace
-        target.keep = workspace.plan() is not None  # an error from here on loses nothing
         plan = self._plan()
         self._check_space(plan)
         with full_disk_reported(target.shown, workspace.root):
@@ -193,7 +192,6 @@ class _Run:
             workspace.keep_plan(plan)
         records = self._kept(plan)
         kept = [record.shard.count for record in records.values() if record.shard is not None]
-        target.keep = bool(kept)
         if self._options.resume:
             told(self._options, self._samples)(sum(len(plan.span(number)) for number in records))
         try:
@@ -272,7 +270,6 @@ class _Run:
             if number not in records:
                 samples, done = self._view(plan, number), told(options, self._samples, before)
                 records[number] = pack_shard(options, plan, number, samples, self._workspace, done)
-                self._target.keep |= records[number].shard is not None
                 before += samples.count
 
     def _pack_on_ray(self, plan: Plan, records: dict[int, ShardRecord]) -> None:
@@ -284,7 +281,6 @@ class _Run:
         def done(number: int, record: ShardRecord) -> None:
             nonlocal kept
             records[number] = record
-            self._target.keep |= record.shard is not None
             kept += len(plan.span(number))
             progress(kept)
 
@@ -341,7 +337,7 @@ class _Run:
         """Give the set its name, or add the shards to the set that is there; notes about that."""
         with full_disk_reported(self._target.shown, self._workspace.root):
             if self._grown is not None:
-                whole = self._grown.publish(self._workspace, manifest)
+                whole = self._grown.publish(self._target, self._workspace, manifest)
                 return (f"the dataset has {whole.count:,} samples in {len(whole):,} shards now",)
             digests = whole_digests(self._workspace.set, manifest)
             self._workspace.seal(replace(manifest, digests=digests))

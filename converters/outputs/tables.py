@@ -202,6 +202,11 @@ class PackedRecords:
             digests[fmt.LABELS] = fmt.digest(labels)
         if samples.classes is not None:
             digests[fmt.CLASSES] = fmt.names_digest(map(encoded, samples.classes))
+        # what a Dataset serves may have other labels than its file
+        names = samples.label_names
+        names = names if labels is not None and len(names) == labels.shape[1] else ()
+        if names:
+            digests[fmt.LABEL_NAMES] = fmt.names_digest(map(encoded, names))
         splits = samples.splits
         if splits is not None:
             splits = splits.of(self._numbers_of(0, self.count))
@@ -220,6 +225,7 @@ class PackedRecords:
             fields=tuple(others),
             dtype=first.dtype,
             digests=digests,
+            label_names=names or None,
         )
         return Tables(meta.sealed(), labels, None if splits is None else splits.rows, fields)
 

@@ -17,7 +17,6 @@ from typing import Any
 
 from asyncreader.formats.manifest import NAME, Manifest, Shard, file_digest
 from asyncreader.formats.packed import FieldMeta
-from asyncreader.system.files import rename
 
 from ..encode import Kind
 from .disk import sync
@@ -139,7 +138,7 @@ class Workspace:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())
-        rename(part, self._path(name))
+        os.rename(part, self._path(name))
         sync(os.path.dirname(self._path(name)))
 
     def attempt(self, number: int) -> str:
@@ -150,7 +149,7 @@ class Workspace:
     def finish(self, number: int, attempt: str, record: ShardRecord) -> None:
         """Rename a packed shard, then write its record. Twice is harmless: the same bytes."""
         if record.shard is not None:
-            rename(data_file(attempt, self.kind), os.path.join(self.set, record.shard.name))
+            os.rename(data_file(attempt, self.kind), os.path.join(self.set, record.shard.name))
             sync(self.set)
         self._write(os.path.join("records", f"{number:05d}.json"), record.to_json())
 

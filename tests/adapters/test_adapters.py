@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from frameworks import LABELS, SMALL, STEPS, check, is_whole_epoch
 
+import asyncreader
 from asyncreader import AsyncReader, ParamsError
 from asyncreader.adapters.base import Loader
 from asyncreader.adapters.generator import endless
@@ -55,6 +56,15 @@ def test_endless_holds_twelve() -> None:
     assert is_whole_epoch(seen(held, STEPS))
     places = [data.ctypes.data for data, _ in itertools.islice(endless(SMALL, zero_copy=True), 12)]
     assert len(set(places)) <= 2
+
+
+def test_a_dict_may_hold_the_keywords_of_the_generator_and_of_open(tmp_path: Path) -> None:
+    """zero_copy counts in the dict of endless(), and as_dict in that of open()."""
+    given = {**SMALL, "zero_copy": True}
+    places = [data.ctypes.data for data, _ in itertools.islice(endless(given), 12)]
+    assert len(set(places)) <= 2
+    with asyncreader.open({"data": np.zeros((3, 2)), "as_dict": True}) as ds:
+        assert ds[0].keys() == {"data"}
 
 
 def test_endless_ends_with_epochs() -> None:
@@ -124,6 +134,7 @@ def test_missing_keras(monkeypatch: pytest.MonkeyPatch) -> None:
         import_module("asyncreader.adapters.keras")
 
 
+@pytest.mark.slow
 def test_frameworks_are_not_loaded() -> None:
     """Opening and using a reader loads neither torch nor jax nor keras."""
     code = (

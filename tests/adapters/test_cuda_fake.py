@@ -28,6 +28,7 @@ from asyncreader import (
     ReaderTimeoutError,
 )
 from asyncreader.pipeline.cuda import DEVICE_SLOTS
+from asyncreader.pipeline.owners import HELD
 from asyncreader.pipeline.slots import POISON
 
 Opener = Callable[..., AsyncReader]
@@ -124,14 +125,14 @@ def test_a_slot_is_not_refilled_before_its_copy(on: Opener) -> None:
         reader.getNextBatch()
         reader.fetchData()
         until(lambda: device.uploads == 2)
-        held = reader._batches_from._held
-        assert held is not None
-        assert not held[2].copied.done
+        ring = reader._batches_from
+        held, ahead = ring._slots
+        assert held.holds(HELD)
+        assert not held.copied.done
         reader.getNextBatch()
-        assert held[2].copied.done
-        ahead = reader._batches_from._held
-        assert ahead is not None
-        assert not ahead[2].copied.done
+        assert held.copied.done
+        assert ahead.holds(HELD)
+        assert not ahead.copied.done
 
 
 def test_two_device_slots(on: Opener) -> None:

@@ -59,7 +59,7 @@ def test_cuda_with_the_real_torch() -> None:
     """The CPU build of torch is told apart from a machine with a GPU."""
     torch = pytest.importorskip("torch", reason="torch is not installed")
     if torch.cuda.is_available():
-        pytest.skip("torch sees a GPU")
+        pytest.skip("this machine has a GPU")
     with pytest.raises(ParamsError, match="torch sees no GPU"):
         AsyncReader(SMALL, cuda=True)
 

@@ -179,7 +179,7 @@ def test_padded_rows_have_no_class(labels: np.ndarray, dtype: str) -> None:
 
 def test_mask_and_indices() -> None:
     """with_mask and with_indices append both to the tuple, and where labels go they go; a pickled
-    loader gives them too."""
+    loader gives them too. A dict may hold both."""
     second = jax.devices()[1]
     with JaxReader(PADDED, sharding=(None, second), with_mask=True, with_indices=True) as loader:
         steps = list(loader)
@@ -192,7 +192,7 @@ def test_mask_and_indices() -> None:
         for _, given, mask in loader:
             assert given.sharding == both
             assert {shard.data.shape for shard in mask.addressable_shards} == {(2,)}
-    with JaxReader(PADDED, with_indices=True) as loader, copy.copy(loader) as twin:
+    with JaxReader({**PADDED, "with_indices": True}) as loader, copy.copy(loader) as twin:
         assert [len(step) for step in twin] == [3] * 11
 
 

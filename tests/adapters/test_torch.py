@@ -313,6 +313,23 @@ def test_mask_and_indices(zero_copy: bool) -> None:
             assert {step[2].dtype for step in loader if len(step) == 3} == {dtype}
 
 
+@pytest.mark.parametrize("camel", [False, True])
+def test_a_dict_may_hold_the_keywords_of_the_loader(camel: bool) -> None:
+    """with_mask, with_indices and zero_copy count in the dict as they do as keywords, under both
+    spellings; a value that is no bool is a ParamsError."""
+    names = ("withMask", "withIndices") if camel else ("with_mask", "with_indices")
+    with TorchReader({**PADDED, **dict.fromkeys(names, True)}) as loader:
+        with pickle.loads(pickle.dumps(loader)) as twin:
+            steps = [*loader, *twin]
+        assert {len(step) for step in steps} == {4}
+        assert loader.reader.params.copy
+    with TorchReader({**PADDED, "zero_copy": True}, with_mask=True) as loader:
+        assert {len(step) for step in loader} == {3}
+        assert not loader.reader.params.copy
+    with pytest.raises(ParamsError, match="with_mask is not valid"):
+        TorchReader({**PADDED, "with_mask": "yes"})
+
+
 def test_padded_rows_on_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
     """With cuda, labels of padded rows are -100 and the mask is where the data are."""
     monkeypatch.setattr("asyncreader.reader.open_device", lambda _: FakeDevice("eager"))
@@ -796,5 +813,5 @@ def test_a_dataset_in_a_data_loader(start: str | None, tmp_path: Path) -> None:
         np.testing.assert_array_equal(
             images, IMAGES.transpose(0, 3, 1, 2)[order] * np.float32(1 / 255)
         )
-        np.testing.assert_array_equal(labels, LABELS[order])
+        np.testing.assert_array_equal(labels, LABELS[order, 0])  # as cross_entropy takes them
         assert len(list(loader)) == len(found)

@@ -20,9 +20,7 @@ from converters import convert
 
 pytestmark = [
     pytest.mark.machines,
-    pytest.mark.skipif(
-        importlib.util.find_spec("torch") is None, reason="PyTorch is not installed"
-    ),
+    pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed"),
 ]
 
 

@@ -12,21 +12,20 @@ machine that does other work, ratios wander.
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import shlex
 import statistics
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import h5py
-import inputs
 import numpy as np
+from inputs import RAW, Input, Place, crops, write_converted
 from PIL import Image
 
 #: How far the factor reached may be from the factor named.
@@ -38,85 +37,41 @@ WORTH = 1.25
 #: Memory (bytes) of a process that reads the set "huge", of 0.9 GB, with the pages it has read.
 HUGE_MEMORY = 450 << 20
 
-#: Photographs of 12 megapixels.
-PHOTOS = 60
+
+def write_huge(path: Path, rows: str, times: int) -> None:
+    """Plain pixels, twice as large as the memory of the process that reads them."""
+    pixels = np.load(rows, mmap_mode="r")
+    with h5py.File(path, "w") as file:
+        data = file.create_dataset("data", (times * len(pixels), *pixels.shape[1:]), "u1")
+        for start in range(0, len(data), len(pixels)):
+            data[start : start + len(pixels)] = pixels
+        file["labels"] = np.arange(len(data)) % 10
+    os.sync()  # what is not on the disk yet cannot be dropped from memory
 
 
-def gzip64(folder: Path) -> Path:
-    """32 x 32, 64 samples compressed together."""
-    return compressed(folder, "gzip64", inputs.RAW32, 32, 64)
+def write_photos(path: Path, count: int) -> None:
+    """JPEGs of 4000 x 3000 as cameras write them."""
+    rng = np.random.default_rng(0)
+    for number, piece in enumerate(crops(count, 750, 1000, seed=5)):
+        into = path / f"class{number % 4}"
+        into.mkdir(parents=True, exist_ok=True)
+        large = Image.fromarray(piece).resize((4000, 3000), Image.Resampling.BICUBIC)
+        grain = rng.integers(-4, 5, (3000, 4000, 1), np.int16)
+        pixels = np.clip(np.asarray(large).astype(np.int16) + grain, 0, 255).astype(np.uint8)
+        Image.fromarray(pixels).save(into / f"{number:03}.jpg", "JPEG", quality=92)
 
 
-def gzip1(folder: Path) -> Path:
-    """224 x 224, each sample compressed."""
-    return compressed(folder, "gzip1", inputs.RAW224, 224, 1)
-
-
-def compressed(folder: Path, name: str, count: int, side: int, chunk: int) -> Path:
-    """A foreign HDF5 set of raw pictures, gzip level 4."""
-
-    def make(path: Path) -> None:
-        pixels = np.load(inputs.raw_array(folder, f"raw{side}", count, side), mmap_mode="r")
-        with h5py.File(path, "w") as file:
-            shape = (chunk, side, side, 3)
-            file.create_dataset("data", data=pixels, chunks=shape, compression="gzip")
-            file["labels"] = np.arange(count) % 10
-
-    return inputs.once(folder / f"{name}.h5", make)
-
-
-def huge(folder: Path) -> Path:
-    """32 x 32 as plain pixels, twice as large as the memory of the process that reads it."""
-
-    def make(path: Path) -> None:
-        source = inputs.raw_array(folder, "raw32", inputs.RAW32, 32)
-        pixels = np.load(source, mmap_mode="r")
-        with h5py.File(path, "w") as file:
-            data = file.create_dataset("data", (6 * len(pixels), 32, 32, 3), "u1")
-            for start in range(0, len(data), len(pixels)):
-                data[start : start + len(pixels)] = pixels
-            file["labels"] = np.arange(len(data)) % 10
-        os.sync()  # what is not on the disk yet cannot be dropped from memory
-
-    return inputs.once(folder / "huge.h5", make)
-
-
-def tiny(folder: Path) -> Path:
-    """32 x 32 in an LMDB of ours."""
-
-    def make(path: Path) -> None:
-        run("convert", gzip64(folder), path, "--format", "lmdb", "--quiet")
-
-    return inputs.once(folder / "tiny.lmdb", make)
-
-
-def photos(folder: Path) -> Path:
-    """JPEGs of 4000 x 3000 as cameras write them, unchanged."""
-
-    def make(path: Path) -> None:
-        pictures = folder / "photos"
-        rng = np.random.default_rng(0)
-        for number, piece in enumerate(inputs.crops(PHOTOS, 750, 1000, seed=5)):
-            into = pictures / f"class{number % 4}"
-            into.mkdir(parents=True, exist_ok=True)
-            large = Image.fromarray(piece).resize((4000, 3000), Image.Resampling.BICUBIC)
-            grain = rng.integers(-4, 5, (3000, 4000, 1), np.int16)
-            pixels = np.clip(np.asarray(large).astype(np.int16) + grain, 0, 255).astype(np.uint8)
-            held = io.BytesIO()
-            Image.fromarray(pixels).save(held, "JPEG", quality=92)
-            (into / f"{number:03}.jpg").write_bytes(held.getvalue())
-        run("convert", pictures, path, "--encoding", "original", "--format", "hdf5", "--quiet")
-
-    return inputs.once(folder / "photos.h5", make)
-
-
-#: Set, its builder, and the parameters of training on it.
-CASES: dict[str, tuple[Callable[[Path], Path], list[str]]] = {
-    "gzip64": (gzip64, []),
-    "gzip1": (gzip1, []),
-    "huge": (huge, []),
-    "tiny": (tiny, []),
-    "photos": (photos, ["--size", "224x224", "--batch-size", "64"]),
+PHOTOS = Input("photos", write_photos, count=60)
+#: The set, and the parameters of training on it.
+CASES: dict[str, tuple[Input, list[str]]] = {
+    "gzip64": (RAW["raw32.gz"], []),
+    "gzip1": (RAW["raw224.gz"], []),
+    "huge": (Input("huge.h5", write_huge, rows=RAW["raw32"], times=6), []),
+    "tiny": (RAW["raw32.lmdb"], []),
+    "photos": (
+        Input("photos.h5", write_converted, source=PHOTOS, encoding="original", format="hdf5"),
+        ["--size", "224x224", "--batch-size", "64"],
+    ),
 }
 
 
@@ -227,11 +182,10 @@ def visit(name: str, path: Path, words: list[str], group: Path | None) -> int:
 
 def main(folder: Path, chosen: list[str]) -> int:
     """Exit code: 1 if advice was wrong."""
-    folder.mkdir(parents=True, exist_ok=True)
-    wrong = 0
+    place, wrong = Place(folder), 0
     for name in chosen or CASES:
-        build, words = CASES[name]
-        path = build(folder)
+        wanted, words = CASES[name]
+        path = place.path(wanted)
         if name != "huge":
             wrong += visit(name, path, words, None)
             continue

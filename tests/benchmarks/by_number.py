@@ -1,86 +1,74 @@
-"""Samples by number, ``Dataset`` beside the same calls of h5py: rows of a batch, in milliseconds.
+"""Samples by number, ``Dataset`` beside the same calls of h5py: milliseconds for 128 rows.
 
-    python tests/benchmarks/by_number.py /tmp/by-number             # --case f4 --rounds 9
-
-h5py is asked in the two ways that its users have: row by row, ``[d[i] for i in numbers]``, and with
-one sorted list, ``d[sorted]``. Compressed rows are read cold: h5py opens the file anew, and the
-chunks that asyncreader remembers are dropped, before each call; the last column is of chunks that
-are remembered. The best of ROUNDS, which alternate.
+``python tests/benchmarks/by_number.py DIR`` asks h5py in the two ways that its users have: row by
+row, ``[d[i] for i in numbers]``, and with one sorted list, ``d[sorted]``. Compressed rows are read
+cold: h5py opens the file anew, and the chunks that asyncreader remembers are dropped, before each
+call. "ours, remembered" has its chunks decoded already. All must give the same bytes.
 """
 
 from __future__ import annotations
 
-import argparse
+import hashlib
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
-import h5py
+import harness
 import numpy as np
-
-if str(Path(__file__).resolve().parent) not in sys.path:
-    sys.path.insert(0, str(Path(__file__).resolve().parent))
-
-from inputs import crops
-
-import asyncreader
-from asyncreader import Dataset
+from harness import Case, Contender, Goal, Unit
+from inputs import RAW, Input, Value, write_rows
+from player import Result, Spec, timed
 
 ROWS = 128
+MILLISECONDS = Unit("ms for 128 rows", ROWS * 1e3)
+ROW_BY_ROW, ONE_LIST = "h5py, row by row", "h5py, one list"
+COLD, REMEMBERED = "ours", "ours, remembered"
 
 
-def _pictures(count: int, side: int) -> np.ndarray:
-    return np.stack(list(crops(count, side, side, seed=1)))
-
-
-def _features(count: int, length: int) -> np.ndarray:
+def write_walks(path: Path, count: int, length: int, **options: Any) -> None:
+    """Random walks, float32, with two decimal places."""
     walks = np.random.default_rng(0).normal(size=(count, length)).cumsum(1)
-    return np.round(walks, 2).astype(np.float32)
+    write_rows(path, np.round(walks, 2).astype(np.float32), **options)
 
 
-#: By name: rows in a chunk (None: contiguous), filters, and what makes the rows.
-CASES: dict[str, tuple[int | None, dict[str, bool], Callable[[], np.ndarray]]] = {
-    "u8 32x32x3, contiguous": (None, {}, lambda: _pictures(25_600, 32)),
-    "u8 224x224x3, contiguous": (None, {}, lambda: _pictures(1_600, 224)),
-    "f4 512, contiguous": (None, {}, lambda: _features(64_000, 512)),
-    "u8 32x32x3, 64 a chunk": (64, {}, lambda: _pictures(25_600, 32)),
-    "u8 32x32x3, 1 a chunk": (1, {}, lambda: _pictures(25_600, 32)),
-    "u8 224x224x3, 8 a chunk": (8, {}, lambda: _pictures(1_600, 224)),
-    "u8 224x224x3, 1 a chunk": (1, {}, lambda: _pictures(1_600, 224)),
-    "f4 512, 64 a chunk": (64, {}, lambda: _features(64_000, 512)),
-    "f4 512, shuffle, 64 a chunk": (64, {"shuffle": True}, lambda: _features(64_000, 512)),
+def walks(name: str, **options: Any) -> Input:
+    return Input(name, write_walks, count=Value(64_000, 4096), length=512, **options)
+
+
+def images(name: str, chunk: int) -> Input:
+    return Input(f"{name}_{chunk}.h5", write_rows, rows=RAW[name], chunk=chunk)
+
+
+#: By name: the file, and the rows in a chunk (0: contiguous).
+SETS: dict[str, tuple[Input, int]] = {
+    "u8 32x32x3, contiguous": (RAW["raw32.h5"], 0),
+    "u8 224x224x3, contiguous": (RAW["raw224.h5"], 0),
+    "f4 512, contiguous": (walks("walks.h5"), 0),
+    "u8 32x32x3, 64 a chunk": (RAW["raw32.gz"], 64),
+    "u8 32x32x3, 1 a chunk": (images("raw32", 1), 1),
+    "u8 224x224x3, 8 a chunk": (images("raw224", 8), 8),
+    "u8 224x224x3, 1 a chunk": (RAW["raw224.gz"], 1),
+    "f4 512, 64 a chunk": (walks("walks_64.h5", chunk=64), 64),
+    "f4 512, shuffle, 64 a chunk": (walks("walks_shuffle_64.h5", chunk=64, shuffle=True), 64),
 }
 
 
-def written(folder: Path, name: str) -> Path:
-    """The file of a case, made once."""
-    chunk, filters, made = CASES[name]
-    path = folder / f"{name.replace(', ', '-').replace(' ', '_')}.h5"
-    if not path.exists():
-        rows = made()
-        how = {} if chunk is None else {"chunks": (chunk, *rows.shape[1:]), "compression": "gzip"}
-        with h5py.File(folder / "part", "w") as file:
-            file.create_dataset("data", data=rows, **how, **filters)
-        (folder / "part").rename(path)
-    return path
-
-
-def asked(chunk: int | None, count: int, rng: np.random.Generator) -> Iterator[tuple[str, list]]:
-    """Numbers of rows, by how they fall into chunks."""
-    if chunk is None:
-        yield "any rows", rng.choice(count, ROWS, False).tolist()
-        return
-    for each in sorted({1, min(2, chunk), max(1, chunk // 2)}):
-        first = rng.choice(count // chunk, ROWS // each, False) * chunk
-        inside = np.concatenate([at + rng.choice(chunk, each, False) for at in first])
-        yield f"{each} of a chunk", rng.permutation(inside).tolist()
-    if chunk > 1:
+def numbers_of(spec: Spec, rng: np.random.Generator, count: int) -> list[int]:
+    """Numbers of rows: any, so many of each chunk, or one after the other."""
+    chunk, each = spec["chunk"], spec["each"]
+    if not chunk:
+        return rng.choice(count, ROWS, False).tolist()
+    if not each:
         start = int(rng.integers(count // chunk - ROWS // chunk)) * chunk
-        yield "in sequence", list(range(start, start + ROWS))
+        return list(range(start, start + ROWS))
+    chunks = count // chunk
+    firsts = rng.choice(chunks, min(ROWS // each, chunks), False) * chunk
+    rows = np.concatenate([first + rng.choice(chunk, each, False) for first in firsts])
+    return rng.permutation(rows).tolist()
 
 
-def drop(ds: Dataset) -> None:
+def drop(ds: Any) -> None:
     """Forget the chunks that are remembered, but keep the memory: in training it is there."""
     cache = getattr(ds.source.first, "cache", None)
     if cache is not None:
@@ -89,57 +77,59 @@ def drop(ds: Dataset) -> None:
         cache._inside = [-1] * len(cache._inside)
 
 
-def measure(path: Path, chunk: int | None, rounds: int, nthread: int | None) -> Iterator[str]:
-    """A line of a table for each way to ask."""
-    given = {} if nthread is None else {"nthread": nthread}
-    best: dict[str, dict[str, float]] = {}
-    with asyncreader.open(path, layout="NHWC", **given) as ds:
-        rng = np.random.default_rng(0)
-        for number in range(rounds + 1):
-            for how, numbers in asked(chunk, len(ds), rng):
-                times, found = {}, {}
-                for what in ("row by row", "one list", "ours", "remembered"):
-                    with h5py.File(path) as file:
-                        rows = file["data"]
-                        if what == "ours":
-                            drop(ds)
-                        begun = time.perf_counter()
-                        if what == "row by row":
-                            found[what] = [rows[i] for i in numbers]
-                        elif what == "one list":
-                            found[what] = rows[sorted(numbers)]
-                        else:
-                            found[what] = ds.__getitems__(numbers)
-                        times[what] = (time.perf_counter() - begun) * 1e3
-                for row, mine in zip(found["row by row"], found["ours"], strict=True):
-                    np.testing.assert_array_equal(row, mine)
-                if number:  # the first round brings the file into memory
-                    least = best.setdefault(how, times)
-                    best[how] = {what: min(least[what], ms) for what, ms in times.items()}
-    for how, ms in best.items():
-        ours, ratios = ms["ours"], (ms["row by row"] / ms["ours"], ms["one list"] / ms["ours"])
-        yield (
-            f"| {how} | {ms['row by row']:.2f} | {ms['one list']:.2f} | {ours:.2f} | "
-            f"{ratios[0]:.1f}, {ratios[1]:.1f} | {ms['remembered']:.2f} |"
-        )
+def rows_of(spec: Spec) -> Callable[[], Result]:
+    """A call for 128 rows, and the digest of what it returned."""
+    import h5py
+
+    import asyncreader
+
+    options = {"layout": "NHWC", "labels_field": None, "nthread": spec["workers"]}
+    ds, rng, way = asyncreader.open(spec["path"], **options), np.random.default_rng(0), spec["way"]
+
+    def job() -> Result:
+        numbers = numbers_of(spec, rng, len(ds))
+        drop(ds)
+        if way == REMEMBERED:
+            ds.__getitems__(numbers)
+        with h5py.File(spec["path"]) as file:
+            data = file["data"]
+            with timed(len(numbers)) as result:
+                if way == ROW_BY_ROW:
+                    rows: Any = [data[i] for i in numbers]
+                elif way == ONE_LIST:
+                    rows = data[sorted(numbers)]
+                else:
+                    rows = ds.__getitems__(numbers)
+        if way == ONE_LIST:
+            rows = rows[np.argsort(np.argsort(numbers))]
+        digest = hashlib.sha256(b"".join(np.asarray(row).tobytes() for row in rows))
+        return {**result, "digest": digest.hexdigest()}
+
+    return job
 
 
-def main() -> None:
-    """Measure all cases, or some."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--case", default="", help="part of its name")
-    parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--nthread", type=int)
-    given = parser.parse_args()
-    given.folder.mkdir(parents=True, exist_ok=True)
-    print("| rows | asked for | h5py, row by row | one list | ours | times as fast | remembered |")
-    print("|---|---|--:|--:|--:|--:|--:|")
-    for name, (chunk, _, _) in CASES.items():
-        if given.case in name:
-            for line in measure(written(given.folder, name), chunk, given.rounds, given.nthread):
-                print(f"| {name} {line}", flush=True)
+def case(name: str, asked: str, each: int) -> Case:
+    path, chunk = SETS[name]
+    ways = [ROW_BY_ROW, ONE_LIST, COLD, *([REMEMBERED] if chunk else [])]
+    contenders = [
+        Contender(way, "by_number.rows_of", ours=way.startswith("ours"), spec={
+            "path": path, "chunk": chunk, "each": each, "way": way})
+        for way in ways
+    ]  # fmt: skip
+    goals = [Goal(COLD, way) for way in (ROW_BY_ROW, ONE_LIST)]
+    return Case(f"{name}, {asked}", "rows", contenders, goals, unit=MILLISECONDS, rounds=7)
 
+
+def cases(name: str) -> list[Case]:
+    """A case for each way in which the rows fall into chunks."""
+    chunk = SETS[name][1]
+    if not chunk:
+        return [case(name, "any rows", 0)]
+    ways = {f"{each} of a chunk": each for each in sorted({1, min(2, chunk), max(1, chunk // 2)})}
+    return [case(name, *way) for way in (ways | ({"in sequence": 0} if chunk > 1 else {})).items()]
+
+
+CASES = [case for name in SETS for case in cases(name)]
 
 if __name__ == "__main__":
-    main()
+    sys.exit(harness.main("by_number", __doc__, CASES))

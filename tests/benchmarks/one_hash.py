@@ -16,12 +16,13 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-import inputs
 import numpy as np
+from inputs import Input, Place, write_pictures
 
 from asyncreader import AsyncReader
 from converters import convert
 
+PHOTOS = Input("jpeg{count}x{times}", write_pictures, count=1000, times=1)
 WAYS = {
     "raw": ({"size": (224, 224)}, {}),
     "original": (
@@ -47,7 +48,7 @@ def main() -> int:
     """Print a line for each encoding; 1 if two ways differ."""
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(sys.argv[1] if len(sys.argv) > 1 else scratch)
-        photos = inputs.jpeg_folder(folder)
+        photos = Place(folder).path(PHOTOS)
         differ = False
         for name, (packing, reading) in WAYS.items():
             found = set()

@@ -1,50 +1,32 @@
 """Benchmarks by others' rules: DLIO, the data-loader survey, packing, and an epoch of training.
 
-``python tests/benchmarks/others.py dlio|survey|packing|epoch FOLDER`` prints a Markdown table;
-docs/others-benchmarks.md says what each measures and what to install. Each contender is a process
-of its own and takes turns with the others. FFCV needs another Python (``--ffcv-python``).
+``python tests/benchmarks/others.py DIR --only survey`` (dlio, packing, epoch) prints a table;
+docs/others-benchmarks.md says what each measures and what to install. FFCV needs another Python
+(``--ffcv-python``).
 """
 
 from __future__ import annotations
 
-import argparse
-import contextlib
 import functools
 import json
 import os
-import resource
 import shutil
 import statistics
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import harness
 import numpy as np
+from harness import Case, Contender, Setting
+from inputs import JPEG, Input, Value
+from ours import files_of
+from player import Result, Spec, timed
+from rivals import beside
 
-HERE = Path(__file__).resolve().parent
-Spec = dict[str, Any]
-Result = dict[str, float]
-
-
-@contextlib.contextmanager
-def clock(samples: int) -> Iterator[Result]:
-    """Fills what it yields with the samples, and the wall and CPU seconds of this block.
-
-    CPU seconds are those of this process and of children that ended within the block.
-    """
-    found: Result = {"samples": samples}
-    cpu, wall = _cpu(), time.perf_counter()
-    yield found
-    found["seconds"], found["cpu"] = time.perf_counter() - wall, _cpu() - cpu
-
-
-def _cpu() -> float:
-    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-    return sum(one.ru_utime + one.ru_stime for one in used)
-
+Job = Callable[[], Result]
 
 # -- the survey's RANDOM set ----------------------------------------------------------------------
 # Ofeidis et al., 2022: JPEGs of 256 x 256 random pixels as Pillow writes them, 20 classes; batches
@@ -53,19 +35,15 @@ def _cpu() -> float:
 SIDE, CLASSES, BATCH, MEAN, STD = 256, 20, 64, 0.5, 0.2
 
 
-def random_pictures(spec: Spec) -> Path:
-    from inputs import once
+def write_random(path: Path, count: int) -> None:
     from PIL import Image
 
-    def make(path: Path) -> None:
-        rng = np.random.default_rng(0)
-        for i in range(spec["count"]):
-            into = path / f"class{i % CLASSES:02d}"
-            into.mkdir(parents=True, exist_ok=True)
-            pixels = rng.integers(0, 255, (SIDE, SIDE, 3), np.uint8)
-            Image.fromarray(pixels).save(into / f"{i:06d}.jpg")
-
-    return once(Path(spec["folder"]) / f"random{spec['count']}", make)
+    rng = np.random.default_rng(0)
+    for i in range(count):
+        into = path / f"class{i % CLASSES:02d}"
+        into.mkdir(parents=True, exist_ok=True)
+        pixels = rng.integers(0, 255, (SIDE, SIDE, 3), np.uint8)
+        Image.fromarray(pixels).save(into / f"{i:06d}.jpg")
 
 
 def _normalised(image: Any) -> np.ndarray:
@@ -76,47 +54,47 @@ def _normalised(image: Any) -> np.ndarray:
     return ((pixels - MEAN) / STD).transpose(2, 0, 1).astype(np.float32)
 
 
-def _second_epoch(loader: Any, spec: Spec, take: Callable[[Any], Any] = lambda b: b[0]) -> Result:
-    """The first epoch starts workers, compiles and fills the page cache; the second counts."""
-    for _ in loader:
-        pass
-    with clock(0) as found:
-        for batch in loader:
-            found["samples"] += len(take(batch))
-    return found
+def epochs(loader: Any, take: Callable[[Any], Any] = lambda batch: batch[0]) -> Job:
+    """Whole epochs. The first one, which is not counted, starts workers and compiles."""
+
+    def job() -> Result:
+        with timed(0) as result:
+            for batch in loader:
+                result["samples"] += len(take(batch))
+        return {**result, "wall s": result["seconds"]}
+
+    return job
 
 
-def survey_torch(spec: Spec) -> Result:
+def survey_torch(spec: Spec) -> Job:
     import torch
     import torchvision
 
-    pictures = torchvision.datasets.ImageFolder(random_pictures(spec), _normalised)
-    loader = torch.utils.data.DataLoader(
-        pictures, BATCH, shuffle=True, num_workers=spec["workers"], drop_last=True
+    pictures = torchvision.datasets.ImageFolder(spec["images"], _normalised)
+    return epochs(
+        torch.utils.data.DataLoader(
+            pictures, BATCH, shuffle=True, num_workers=spec["workers"], drop_last=True
+        )
     )
-    return _second_epoch(loader, spec)
 
 
-def survey_webdataset(spec: Spec) -> Result:
+def survey_webdataset(spec: Spec) -> Job:
     import webdataset as wds
 
-    def make(path: Path) -> None:
-        path.mkdir(exist_ok=True)
-        files = sorted(random_pictures(spec).rglob("*.jpg"), key=lambda file: file.name)
-        with wds.ShardWriter(str(path / "%06d.tar"), maxcount=1000, verbose=0) as sink:
-            for i, file in enumerate(files):
-                name = f"sample{i:06d}"
-                sink.write({"__key__": name, "jpg": file.read_bytes(), "cls": i % CLASSES})
+    def write(target: str) -> None:
+        os.mkdir(target)
+        with wds.ShardWriter(f"{target}/%06d.tar", maxcount=1000, verbose=0) as sink:
+            for i, file in enumerate(sorted(files_of(spec["images"]), key=os.path.basename)):
+                sample = {"jpg": Path(file).read_bytes(), "cls": i % CLASSES}
+                sink.write({"__key__": f"sample{i:06d}", **sample})
 
-    from inputs import once
-
-    tars = sorted(map(str, once(random_pictures(spec).with_suffix(".tars"), make).iterdir()))
+    tars = sorted(map(str, Path(beside(spec["images"], ".tars", write)).iterdir()))
     pictures = wds.WebDataset(tars, shardshuffle=False).decode("pil").to_tuple("jpg", "cls")
     batches = pictures.map_tuple(_normalised, int).batched(BATCH, partial=False)
-    return _second_epoch(wds.WebLoader(batches, batch_size=None, num_workers=spec["workers"]), spec)
+    return epochs(wds.WebLoader(batches, batch_size=None, num_workers=spec["workers"]))
 
 
-def survey_ffcv(spec: Spec) -> Result:
+def survey_ffcv(spec: Spec) -> Job:
     import torch
     import torchvision
     from ffcv.fields import IntField, RGBImageField
@@ -124,146 +102,144 @@ def survey_ffcv(spec: Spec) -> Result:
     from ffcv.loader import Loader, OrderOption
     from ffcv.transforms import Convert, RandomHorizontalFlip, ToTensor, ToTorchImage
     from ffcv.writer import DatasetWriter
-    from inputs import once
 
-    def make(path: Path) -> None:
+    def write(target: str) -> None:
         fields = {"image": RGBImageField(write_mode="jpg"), "label": IntField()}
-        pictures = torchvision.datasets.ImageFolder(random_pictures(spec))
-        DatasetWriter(str(path), fields, num_workers=2).from_indexed_dataset(pictures)
+        pictures = torchvision.datasets.ImageFolder(spec["images"])
+        DatasetWriter(target, fields, num_workers=2).from_indexed_dataset(pictures)
 
     image = [
         SimpleRGBImageDecoder(), RandomHorizontalFlip(), ToTensor(), ToTorchImage(),
         Convert(torch.float32), torchvision.transforms.Normalize([127.5] * 3, [51.0] * 3),
     ]  # fmt: skip
-    loader = Loader(
-        str(once(random_pictures(spec).with_suffix(".beton"), make)), batch_size=BATCH,
+    return epochs(Loader(
+        beside(spec["images"], ".beton", write), batch_size=BATCH,
         num_workers=spec["workers"], order=OrderOption.RANDOM, drop_last=True,
         pipelines={"image": image, "label": [IntDecoder(), ToTensor()]},
-    )  # fmt: skip
-    return _second_epoch(loader, spec)
+    ))  # fmt: skip
 
 
-def survey_ours(spec: Spec) -> Result:
-    from inputs import once
-
+def survey_ours(spec: Spec) -> Job:
     from asyncreader import AsyncReader
-    from converters import convert
-
-    def make(path: Path) -> None:
-        convert(random_pictures(spec), path, encoding="original", format="hdf5")
 
     params = {
-        "path": once(random_pictures(spec).with_suffix(".h5"), make), "batch_size": BATCH,
-        "shuffle": True, "nthread": spec["workers"], "njob": 2, "flip": True, "dtype": "float32",
-        "scale": 1 / 255, "mean": MEAN, "std": STD, "contiguous": True,
+        "path": packed(spec["images"], ".h5"), "batch_size": BATCH, "shuffle": True,
+        "nthread": spec["workers"], "njob": 2, "flip": True, "dtype": "float32", "scale": 1 / 255,
+        "mean": MEAN, "std": STD, "contiguous": True,
     }  # fmt: skip
-    with AsyncReader(params) as reader:
-        return _second_epoch(reader, spec, lambda batch: batch.data)
+    return epochs(AsyncReader(params), lambda batch: batch.data)
 
 
 # -- packing --------------------------------------------------------------------------------------
 # 10,000 JPEGs of 500 x 375, either byte for byte or as JPEGs of quality 90 whose shorter side is
-# 256. The window ends when the kernel has written everything (sync).
+# 256. The turn ends when the kernel has written everything (sync).
 
 
-def pictures_of(spec: Spec) -> Path:
-    from inputs import JPEGS, TIMES, jpeg_folder
+def conversion(resize: bool) -> dict[str, Any]:
+    """Options of ``convert``."""
+    return (
+        {"encoding": "jpeg", "size": 256, "quality": 90} if resize else {"encoding": "original"}
+    )  # fmt: skip
 
-    return jpeg_folder(Path(spec["folder"]), JPEGS, TIMES)
+
+def packed(images: str, suffix: str, resize: bool = False) -> str:
+    """The HDF5 file of a folder, written once."""
+    from converters import convert
+
+    def write(target: str) -> None:
+        convert(images, target, format="hdf5", **conversion(resize))
+
+    return beside(images, suffix, write)
 
 
-def _packed(spec: Spec, pack: Callable[[Path, list[Path]], None]) -> Result:
-    files = sorted(pictures_of(spec).rglob("*.jpg"))[: spec["count"]]
-    target = Path(spec["folder"]) / "packing"
-    shutil.rmtree(target, ignore_errors=True)
-    target.mkdir()
-    os.sync()
-    with clock(len(files)) as found:
-        pack(target, files)
+def packing(spec: Spec, pack: Callable[[Path, list[str]], None]) -> Job:
+    """The files packed into an empty folder by ``pack(folder, files)``."""
+    files, target = files_of(spec["images"]), Path(spec["folder"]) / f"packing-{os.getpid()}"
+
+    def job() -> Result:
+        target.mkdir()
         os.sync()
-    found["MB"] = sum(file.stat().st_size for file in target.rglob("*") if file.is_file()) / 1e6
-    shutil.rmtree(target)
-    return found
+        with timed(len(files)) as result:
+            pack(target, files)
+            os.sync()
+        size = sum(file.stat().st_size for file in target.rglob("*") if file.is_file())
+        shutil.rmtree(target)
+        return {**result, "wall s": result["seconds"], "MB": size / 1e6}
+
+    return job
 
 
-def _resized(file: Path) -> Any:
-    """The picture with its shorter side 256."""
+def _resized(file: str) -> bytes:
+    """The picture with its shorter side 256, as a JPEG."""
+    import io
+
     from PIL import Image
 
+    encoded = io.BytesIO()
     with Image.open(file) as image:
         factor = 256 / min(image.size)
         size = [round(side * factor) for side in image.size]
         # as asyncreader convert resizes; FFCV's writer uses OpenCV's INTER_AREA
-        return image.convert("RGB").resize(size, Image.Resampling.BICUBIC)
+        resized = image.convert("RGB").resize(size, Image.Resampling.BICUBIC)  # type: ignore[arg-type]
+        resized.save(encoded, "JPEG", quality=90)
+    return encoded.getvalue()
 
 
-def _jpeg(file: Path) -> bytes:
-    import io
-
-    held = io.BytesIO()
-    _resized(file).save(held, "JPEG", quality=90)
-    return held.getvalue()
+def class_of(file: str) -> int:
+    return int(Path(file).parent.name.removeprefix("class"))
 
 
-def pack_ours(spec: Spec) -> Result:
+def pack_ours(spec: Spec) -> Job:
     from converters import convert
 
-    def pack(target: Path, files: list[Path]) -> None:
-        options: dict[str, Any] = {"encoding": "original"}
-        if spec["resize"]:
-            options = {"encoding": "jpeg", "size": 256, "quality": 90}
-        convert(pictures_of(spec), target / "set", format=spec["format"], **options)
-
-    return _packed(spec, pack)
+    options = {"format": spec["format"], **conversion(spec["resize"])}
+    return packing(spec, lambda target, _: convert(spec["images"], target / "set", **options))
 
 
-def pack_webdataset(spec: Spec) -> Result:
+def pack_webdataset(spec: Spec) -> Job:
     import webdataset as wds
 
-    def pack(target: Path, files: list[Path]) -> None:
+    def pack(target: Path, files: list[str]) -> None:
         with wds.TarWriter(str(target / "set.tar")) as sink:
             for i, file in enumerate(files):
-                stored = _jpeg(file) if spec["resize"] else file.read_bytes()
-                sink.write({"__key__": f"{i:06d}", "jpg": stored, "cls": int(file.parent.name[5:])})
+                stored = _resized(file) if spec["resize"] else Path(file).read_bytes()
+                sink.write({"__key__": f"{i:06d}", "jpg": stored, "cls": class_of(file)})
 
-    return _packed(spec, pack)
+    return packing(spec, pack)
 
 
-def _litdata_sample(resize: bool, file: Path) -> dict[str, Any]:
+def _litdata_sample(resize: bool, file: str) -> dict[str, Any]:
     """A sample as LitData packs it. Its workers import this function by name."""
     from PIL import Image
 
-    return {
-        "image": _jpeg(file) if resize else Image.open(file),
-        "class": int(file.parent.name[5:]),
-    }
+    return {"image": _resized(file) if resize else Image.open(file), "class": class_of(file)}
 
 
-def pack_litdata(spec: Spec) -> Result:
+def pack_litdata(spec: Spec) -> Job:
     import litdata
 
-    def pack(target: Path, files: list[Path]) -> None:
-        options = {"chunk_bytes": "64MB", "num_workers": spec["workers"]}
+    def pack(target: Path, files: list[str]) -> None:
         one = functools.partial(_litdata_sample, spec["resize"])
+        options = {"chunk_bytes": "64MB", "num_workers": spec["workers"]}
         litdata.optimize(one, files, str(target / "set"), **options)
 
-    return _packed(spec, pack)
+    return packing(spec, pack)
 
 
-def pack_ffcv(spec: Spec) -> Result:
+def pack_ffcv(spec: Spec) -> Job:
     import torchvision
     from ffcv.fields import IntField, RGBImageField
     from ffcv.writer import DatasetWriter
 
-    def pack(target: Path, files: list[Path]) -> None:
+    def pack(target: Path, files: list[str]) -> None:
         # 342: the longer side of 500 x 375 whose shorter side is 256
         image = RGBImageField(write_mode="jpg", max_resolution=342, jpeg_quality=90)
         fields = {"image": image, "label": IntField()}
-        pictures = torchvision.datasets.ImageFolder(pictures_of(spec))
+        pictures = torchvision.datasets.ImageFolder(spec["images"])
         writer = DatasetWriter(str(target / "set.beton"), fields, num_workers=spec["workers"])
         writer.from_indexed_dataset(pictures)
 
-    return _packed(spec, pack)
+    return packing(spec, pack)
 
 
 # -- an epoch of training -------------------------------------------------------------------------
@@ -273,32 +249,34 @@ def pack_ffcv(spec: Spec) -> Result:
 CHANNEL_MEAN, CHANNEL_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
-def _train(spec: Spec, batches: Callable[[], Iterator[tuple[Any, Any]]]) -> Result:
+def training(batches: Callable[[], Iterator[tuple[Any, Any]]]) -> Job:
     import torch
     from torch import nn
 
-    torch.manual_seed(0)
-    model = nn.Sequential(
-        nn.Conv2d(3, 16, 7, 4), nn.ReLU(), nn.Conv2d(16, 32, 3, 2), nn.ReLU(),
-        nn.Conv2d(32, 64, 3, 2), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(),
-        nn.Linear(64, 10),
-    )  # fmt: skip
-    model = model.to(memory_format=torch.channels_last)
-    steps = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
-    losses = []
-    with clock(0) as found:
-        for images, labels in batches():
-            steps.zero_grad()
-            loss = nn.functional.cross_entropy(model(images), labels)
-            loss.backward()
-            steps.step()
-            losses.append(loss.item())
-            found["samples"] += len(labels)
-    found["loss"] = statistics.fmean(losses[-20:])
-    return found
+    def job() -> Result:
+        torch.manual_seed(0)
+        model = nn.Sequential(
+            nn.Conv2d(3, 16, 7, 4), nn.ReLU(), nn.Conv2d(16, 32, 3, 2), nn.ReLU(),
+            nn.Conv2d(32, 64, 3, 2), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(),
+            nn.Linear(64, 10),
+        ).to(memory_format=torch.channels_last)  # fmt: skip
+        steps = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+        losses = []
+        with timed(0) as result:
+            for images, labels in batches():
+                steps.zero_grad()
+                loss = nn.functional.cross_entropy(model(images), labels)
+                loss.backward()
+                steps.step()
+                losses.append(loss.item())
+                result["samples"] += len(labels)
+        more = {"wall s": result["seconds"], "loss": statistics.fmean(losses[-20:])}
+        return {**result, **more}
+
+    return job
 
 
-def epoch_torch(spec: Spec) -> Result:
+def epoch_torch(spec: Spec) -> Job:
     from torch.utils.data import DataLoader, Subset
     from torchvision import datasets, transforms
 
@@ -306,40 +284,31 @@ def epoch_torch(spec: Spec) -> Result:
         transforms.RandomResizedCrop(224), transforms.RandomHorizontalFlip(),
         transforms.ToTensor(), transforms.Normalize(CHANNEL_MEAN, CHANNEL_STD),
     ])  # fmt: skip
-    pictures = datasets.ImageFolder(pictures_of(spec), transform)
-    chosen = Subset(pictures, _chosen(spec, len(pictures)))
+    pictures = datasets.ImageFolder(spec["images"], transform)
+    some = Subset(pictures, _some(spec).tolist())
     options: Spec = {"num_workers": spec["workers"], "drop_last": True}
-    return _train(spec, lambda: iter(DataLoader(chosen, BATCH, shuffle=True, **options)))
+    return training(lambda: iter(DataLoader(some, BATCH, shuffle=True, **options)))
 
 
-def epoch_none(spec: Spec) -> Result:
+def epoch_none(spec: Spec) -> Job:
     """The same steps on one batch that is there already: what training alone takes."""
     import torch
 
     images, labels = torch.randn(BATCH, 3, 224, 224), torch.arange(BATCH) % 10
-    return _train(spec, lambda: iter([(images, labels)] * (spec["count"] // BATCH)))
+    return training(lambda: iter([(images, labels)] * (spec["count"] // BATCH)))
 
 
-def epoch_ours(spec: Spec) -> Result:
+def epoch_ours(spec: Spec) -> Job:
     import torch
-    from inputs import once
 
     from asyncreader import AsyncReader
-    from converters import convert
-
-    def make(path: Path) -> None:
-        options: dict[str, Any] = {"encoding": "original"}
-        if spec["resize"]:
-            options = {"encoding": "jpeg", "size": 256, "quality": 90}
-        convert(pictures_of(spec), path, format="hdf5", **options)
 
     suffix = ".256.h5" if spec["resize"] else ".h5"
-    path = once(pictures_of(spec).with_suffix(suffix), make)
     params = {
-        "path": path, "batch_size": BATCH, "shuffle": True, "nthread": spec["workers"], "njob": 2,
-        "size": (224, 224), "crop": "random-resized", "flip": True, "dtype": "float32",
-        "scale": 1 / 255, "mean": CHANNEL_MEAN, "std": CHANNEL_STD,
-        "subset": _chosen(spec, 10_000),
+        "path": packed(spec["images"], suffix, spec["resize"]), "batch_size": BATCH,
+        "shuffle": True, "nthread": spec["workers"], "njob": 2, "size": (224, 224),
+        "crop": "random-resized", "flip": True, "dtype": "float32", "scale": 1 / 255,
+        "mean": CHANNEL_MEAN, "std": CHANNEL_STD, "subset": _some(spec),
     }  # fmt: skip
 
     def batches() -> Iterator[tuple[Any, Any]]:
@@ -347,18 +316,18 @@ def epoch_ours(spec: Spec) -> Result:
             for batch in reader:
                 yield torch.from_numpy(batch.data), torch.from_numpy(batch.labels[:, 0])
 
-    return _train(spec, batches)
+    return training(batches)
 
 
-def _chosen(spec: Spec, total: int) -> np.ndarray:
-    return np.random.default_rng(0).permutation(total)[: spec["count"]]
+def _some(spec: Spec) -> np.ndarray:
+    return np.random.default_rng(0).permutation(len(files_of(spec["images"])))[: spec["count"]]
 
 
 # -- DLIO -----------------------------------------------------------------------------------------
 
 
-def dlio(spec: Spec) -> Result:
-    """Samples per second, as DLIO tells them: the median of its epochs."""
+def dlio(spec: Spec) -> Job:
+    """Samples per second, as DLIO says them: the median of its epochs."""
     folder = Path(spec["folder"]) / "dlio"
     # DLIO trims the files to a multiple of samples in a file x batch size: 8 x 32.
     options = {
@@ -372,7 +341,7 @@ def dlio(spec: Spec) -> Result:
         "reader.read_threads": spec["workers"], "reader.sample_shuffle": "seed",
     }  # fmt: skip
     program = [str(Path(sys.executable).with_name("dlio_benchmark")), f"hydra.run.dir={folder}"]
-    path = f"{HERE}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
+    path = f"{harness.HERE}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
 
     def call(more: Spec) -> None:
         given = [f"++workload.{name}={value}" for name, value in {**options, **more}.items()]
@@ -380,98 +349,68 @@ def dlio(spec: Spec) -> Result:
             program + given, check=True, capture_output=True, env={**os.environ, "PYTHONPATH": path}
         )
 
-    if not (folder / "data").exists():
-        call({"workflow.generate_data": True, "workflow.train": False})
-    call(spec["reader"])
-    told = json.loads((folder / "results/summary.json").read_text())["metric"]
-    rate = statistics.median(told["train_throughput_samples_per_second"])
-    return {"samples": 2048, "seconds": 2048 / rate}
+    def job() -> Result:
+        if not (folder / "data").exists():
+            call({"workflow.generate_data": True, "workflow.train": False})
+        call(spec["reader"])
+        summary = json.loads((folder / "results/summary.json").read_text())["metric"]
+        rate = statistics.median(summary["train_throughput_samples_per_second"])
+        return {"samples": 2048, "seconds": 2048 / rate}
+
+    return job
 
 
 # -- who takes part -------------------------------------------------------------------------------
 
-PLUGIN = "dlio_plugins."
-Row = tuple[str, Callable[[Spec], Result], Spec]
-TASKS: dict[str, list[Row]] = {
-    "dlio": [
-        ("AsyncReader", dlio, {
-            "epochs": 20, "reader": {
-                "reader.data_loader_classname": PLUGIN + "AsyncReaderLoader",
-                "reader.data_loader_sampler": "index",
-            },
-        }),
-        ("DLIO's PyTorch loader", dlio, {"epochs": 1, "reader": {}}),
-        ("DLIO's PyTorch loader, debug formatting off", dlio, {
-            "epochs": 2, "reader": {"reader.reader_classname": PLUGIN + "QuietHDF5Reader"},
-        }),
-    ],
-    "survey": [
-        ("AsyncReader", survey_ours, {}), ("FFCV", survey_ffcv, {}),
-        ("PyTorch DataLoader", survey_torch, {}), ("WebDataset", survey_webdataset, {}),
-    ],
-    "packing": [
-        ("AsyncReader, HDF5, as it is", pack_ours, {"format": "hdf5", "resize": False}),
-        ("AsyncReader, LMDB, as it is", pack_ours, {"format": "lmdb", "resize": False}),
-        ("AsyncReader, HDF5, 256", pack_ours, {"format": "hdf5", "resize": True}),
-        ("WebDataset TarWriter, as it is", pack_webdataset, {"resize": False}),
-        ("WebDataset TarWriter, 256", pack_webdataset, {"resize": True}),
-        ("LitData optimize, as it is", pack_litdata, {"resize": False}),
-        ("LitData optimize, 256", pack_litdata, {"resize": True}),
-        ("FFCV DatasetWriter, 256", pack_ffcv, {}),
-    ],
-    "epoch": [
-        ("training alone", epoch_none, {}),
-        ("AsyncReader, files as they are", epoch_ours, {"resize": False}),
-        ("AsyncReader, packed with size 256", epoch_ours, {"resize": True}),
-        ("torchvision + DataLoader", epoch_torch, {}),
-    ],
-}  # fmt: skip
+RANDOM = Input("random{count}", write_random, count=Value(4500, 64, "count"))
+PLUGIN, LOADER = "dlio_plugins.", "reader.data_loader_classname"
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("task", choices=TASKS)
-    parser.add_argument("folder", help="inputs are built here once, and found again")
-    parser.add_argument("--count", type=int, help="pictures (survey 4,500; epoch 10,000)")
-    parser.add_argument("--workers", type=int, default=2, help="threads, or processes (2)")
-    parser.add_argument("--rounds", type=int, default=3, help="each row is a median (3)")
-    parser.add_argument("--ffcv-python", help="a Python with FFCV and torchvision")
-    parser.add_argument("--only", default="", help="rows whose name holds this text")
-    parser.add_argument("--row", type=int, help=argparse.SUPPRESS)
-    given = parser.parse_args()
-    count = given.count or {"survey": 4500}.get(given.task, 10_000)
-    spec = {"folder": given.folder, "count": count, "workers": given.workers}
-    rows = TASKS[given.task]
-    if given.row is not None:  # a contender's own process
-        _, run, more = rows[given.row]
-        print("\n" + json.dumps(run({**spec, **more})), flush=True)
-        os._exit(0)  # loaders of some contenders do not end
-    Path(given.folder).mkdir(parents=True, exist_ok=True)
-    results: dict[int, list[Result]] = {}
-    for turn in range(given.rounds):
-        for row in range(len(rows))[:: 1 if turn % 2 == 0 else -1]:
-            if given.only not in rows[row][0]:
-                continue
-            ffcv = rows[row][0].startswith("FFCV")
-            python = given.ffcv_python if ffcv else sys.executable
-            if python:
-                results.setdefault(row, []).append(_child(python, row))
-                print(f"{rows[row][0]}: {results[row][-1]}", file=sys.stderr, flush=True)
-    print("| | samples/s | wall s | CPU s | |\n|---|--:|--:|--:|---|")
-    for row in sorted(results):
-        told = {key: statistics.median(one[key] for one in results[row]) for key in results[row][0]}
-        rate = statistics.median(one["samples"] / one["seconds"] for one in results[row])
-        more = ", ".join(f"{key} {told[key]:.4g}" for key in ("MB", "loss") if key in told)
-        cpu = f"{told['cpu']:.1f}" if "cpu" in told else "-"
-        print(f"| {rows[row][0]} | {rate:,.0f} | {told['seconds']:.1f} | {cpu} | {more} |")
+def group(name: str, rows: dict[str, tuple[Callable[[Spec], Job], Spec]], **more: Any) -> Case:
+    contenders = [
+        Contender(
+            title, f"others.{function.__name__}", spec, "ffcv" if "FFCV" in title else "",
+            ours=title.startswith("AsyncReader"),
+        )
+        for title, (function, spec) in rows.items()
+    ]  # fmt: skip
+    return Case(name, name, contenders, (), Setting(batch=BATCH), rounds=3, **more)
 
 
-def _child(python: str, row: int) -> Result:
-    command = [python, __file__, *sys.argv[1:], "--row", str(row)]
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
-    found: Result = json.loads(done.stdout.splitlines()[-1])
-    return found
-
+HDF5, LMDB = ({"images": JPEG, "format": name} for name in ("hdf5", "lmdb"))
+AS_IT_IS, AT_256 = ({"images": JPEG, "resize": resize} for resize in (False, True))
+COUNT = {"count": Value(10_000, 128, "count")}
+CASES = [
+    group("dlio", {
+        "AsyncReader": (dlio, {"epochs": 20, "reader": {
+            LOADER: PLUGIN + "AsyncReaderLoader", "reader.data_loader_sampler": "index"}}),
+        "DLIO's PyTorch loader": (dlio, {"epochs": 1, "reader": {}}),
+        "DLIO's PyTorch loader, debug formatting off": (dlio, {"epochs": 2, "reader": {
+            "reader.reader_classname": PLUGIN + "QuietHDF5Reader"}}),
+    }, warm=False),
+    group("survey", {
+        "AsyncReader": (survey_ours, {"images": RANDOM}),
+        "FFCV": (survey_ffcv, {"images": RANDOM}),
+        "PyTorch DataLoader": (survey_torch, {"images": RANDOM}),
+        "WebDataset": (survey_webdataset, {"images": RANDOM}),
+    }),
+    group("packing", {
+        "AsyncReader, HDF5, as it is": (pack_ours, {**HDF5, "resize": False}),
+        "AsyncReader, LMDB, as it is": (pack_ours, {**LMDB, "resize": False}),
+        "AsyncReader, HDF5, 256": (pack_ours, {**HDF5, "resize": True}),
+        "WebDataset TarWriter, as it is": (pack_webdataset, AS_IT_IS),
+        "WebDataset TarWriter, 256": (pack_webdataset, AT_256),
+        "LitData optimize, as it is": (pack_litdata, AS_IT_IS),
+        "LitData optimize, 256": (pack_litdata, AT_256),
+        "FFCV DatasetWriter, 256": (pack_ffcv, AT_256),
+    }, warm=False),
+    group("epoch", {
+        "training alone": (epoch_none, COUNT),
+        "AsyncReader, files as they are": (epoch_ours, {**AS_IT_IS, **COUNT}),
+        "AsyncReader, packed with size 256": (epoch_ours, {**AT_256, **COUNT}),
+        "torchvision + DataLoader": (epoch_torch, {**AS_IT_IS, **COUNT}),
+    }, warm=False),
+]  # fmt: skip
 
 if __name__ == "__main__":
-    main()
+    sys.exit(harness.main("others", __doc__, CASES))

@@ -1,19 +1,19 @@
-"""The rivals, each as an iterable of batches: the loaders that people would pick instead of ours.
+"""The rivals, each as batches: the loaders that people would pick instead of ours.
 
-Imports stay inside the contenders: each needs only its own packages. ``players.py`` says what they
-are given; in the mode "epochs" they loop as their users do, else as ``FASTEST`` says.
+In the mode "epochs" they loop as their users do, else as ``run.FASTEST_WAYS`` says.
 """
 
 from __future__ import annotations
 
+import functools
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
+from ours import files_of
+from player import AHEAD, Batches, Spec
 
-#: Batches that each may have ready (each worker of a DataLoader).
-AHEAD = 4
 SIDE = 224
 CROP_RATIO = 0.875
 #: How often a recipe erases a rectangle.
@@ -21,48 +21,12 @@ ERASED = 0.1
 #: Epochs in one index array of FFCV.
 LONG = 100
 
-#: What each kind does in its fastest mode.
-FASTEST = {
-    "ours": "fetchData and getNextBatch, without end",
-    "ffcv": f"one index array of {LONG} epochs",
-    "torch_h5py": "a sampler without end; whole batches, written into shared memory",
-    "torch_lmdb": "a sampler without end; whole batches, written into shared memory",
-    "torch_folder": "a sampler without end; torchvision.io decodes instead of Pillow",
-    "torch_recipe": "a sampler without end; whole batches, written into shared memory",
-    "tfdata": "repeat() before shuffle, without order, fast IDCT",
-    "grain": "repeat()",
-    "dali": "pipe.run() without end",
-}
-
-#: Packages whose versions are told, by kind.
-USED = {
-    "ours": ("numpy", "numba", "simplejpeg", "imagecodecs"), "ffcv": ("ffcv", "numba"),
-    "torch_h5py": ("torch", "h5py"), "torch_h5py_block": ("torch", "h5py"),
-    "torch_lmdb": ("torch", "lmdb", "simplejpeg", "opencv-python-headless"),
-    "torch_folder": ("torch", "torchvision", "pillow"),
-    "torch_recipe": ("torch", "torchvision", "pillow", "h5py"),
-    "grain": ("grain", "simplejpeg", "opencv-python-headless"),
-    "tfdata": ("tensorflow-cpu",), "dali": ("nvidia-dali-cuda120",),
-}  # fmt: skip
-
-Batches = Iterator[Any]
-
-
-def files_of(folder: str) -> list[str]:
-    """A folder's JPEGs, sorted."""
-    return sorted(
-        os.path.join(at, name)
-        for at, _, names in os.walk(folder)
-        for name in names
-        if name.endswith(".jpg")
-    )
-
 
 class EndInsideError(RuntimeError):
     """An order ended inside a window."""
 
 
-# -- JPEGs as Python code treats them ------------------------------------------------------------
+# -- JPEGs as Python code treats them --------------------------------------------------------------
 
 
 def random_box(height: int, width: int, rng: Any) -> tuple[int, int, int, int]:
@@ -96,16 +60,16 @@ def decode_into(data: Any, out: np.ndarray, rng: Any) -> None:
         out[:] = out[:, ::-1].copy()
 
 
-# -- torch DataLoader ----------------------------------------------------------------------------
+# -- torch DataLoader ------------------------------------------------------------------------------
 
 
-def torch_batches(spec: dict[str, Any], dataset: Any) -> Batches:
-    """A data set that has ``dataset[i]`` and, for whole batches, ``dataset.rows(numbers, out)``."""
+def torch_batches(spec: Spec, dataset: Any) -> Batches:
+    """Batches of a dataset of :class:`Rows`, by worker processes that are kept."""
     import torch
     from torch.utils.data import DataLoader
 
     torch.set_num_threads(1)
-    batch, count = spec["batch"], spec["count"]
+    batch = spec["batch"]
     keep = {"num_workers": spec["workers"], "prefetch_factor": AHEAD, "persistent_workers": True}
     if spec["mode"] == "epochs":
         loader = DataLoader(dataset, batch_size=batch, shuffle=True, drop_last=True, **keep)
@@ -117,8 +81,8 @@ def torch_batches(spec: dict[str, Any], dataset: Any) -> Batches:
         def __iter__(self) -> Iterator[list[int]]:
             rng = np.random.default_rng(0)
             while True:
-                order = rng.permutation(count)
-                for low in range(0, count - batch + 1, batch):
+                order = rng.permutation(len(dataset))
+                for low in range(0, len(order) - batch + 1, batch):
                     yield order[low : low + batch].tolist()
 
     class Whole:
@@ -137,25 +101,47 @@ def torch_batches(spec: dict[str, Any], dataset: Any) -> Batches:
         yield data
 
 
-class H5Rows:
-    """Rows through h5py, the file opened in each worker: the usual recipe."""
+class Rows:
+    """Samples by number, one by one, or whole batches of them written into ``out``.
 
-    def __init__(self, spec: dict[str, Any]) -> None:
-        self.path, self.shape, self.file = spec["path"], tuple(spec["shape"]), None
+    Files are opened in each worker, when the first sample is asked for: the usual recipe.
+    """
 
-    def _open(self) -> None:
-        if self.file is None:
-            import h5py
+    def __init__(self, spec: Spec) -> None:
+        self.spec, self.count, self.shape = spec, spec["count"], tuple(spec["shape"])
 
-            self.file = h5py.File(self.path, "r")
-            self.data, self.labels = self.file["data"], self.file["labels"][:, 0]
+    def __len__(self) -> int:
+        return int(self.count)
+
+    def __getitem__(self, index: int) -> Any:
+        raise NotImplementedError
+
+    def rows(self, numbers: list[int], out: np.ndarray) -> np.ndarray:
+        """Write these samples, and return their labels."""
+        labels = np.empty(len(numbers), np.int64)
+        for row, number in enumerate(numbers):
+            out[row], labels[row] = self[number]
+        return labels
+
+
+class H5Rows(Rows):
+    """Rows through h5py."""
+
+    @functools.cached_property
+    def data(self) -> Any:
+        import h5py
+
+        return h5py.File(self.spec["path"], "r")["data"]
+
+    @functools.cached_property
+    def labels(self) -> np.ndarray:
+        labels: np.ndarray = self.data.file["labels"][:, 0]
+        return labels
 
     def __getitem__(self, index: int) -> tuple[np.ndarray, int]:
-        self._open()
         return self.data[index], int(self.labels[index])
 
     def rows(self, numbers: list[int], out: np.ndarray) -> np.ndarray:
-        self._open()
         if out[0].nbytes < 32 << 10:  # one call of h5py costs more than such a row
             order = np.argsort(numbers)
             out[order] = self.data[np.asarray(numbers)[order]]
@@ -165,157 +151,124 @@ class H5Rows:
         return self.labels[numbers]
 
 
-class LmdbRows:
+class LmdbRows(Rows):
     """Raw rows, or JPEGs cropped and resized with OpenCV, out of an LMDB."""
 
-    def __init__(self, spec: dict[str, Any]) -> None:
+    @functools.cached_property
+    def env(self) -> Any:
         import cv2
+        import lmdb
 
         cv2.setNumThreads(0)
-        self.path, self.env, self.crop = spec["path"], None, spec.get("crop")
-        self.shape = tuple(spec["shape"])
-
-    def _open(self) -> None:
-        if self.env is None:
-            import lmdb
-
-            self.env = lmdb.open(self.path, readonly=True, lock=False, readahead=False, max_dbs=8)
-            self.db = self.env.open_db(b"data", create=False)
-            self.rng = np.random.default_rng() if self.crop == "random" else None
+        crop = self.spec.get("crop")
+        self.decoded, self.rng = crop is not None, None
+        if crop == "random":
+            self.rng = np.random.default_rng()
+        env = lmdb.open(self.spec["path"], readonly=True, lock=False, readahead=False, max_dbs=8)
+        self.db = env.open_db(b"data", create=False)
+        return env
 
     def _row(self, txn: Any, number: int, out: np.ndarray) -> None:
         value = txn.get(b"%010d" % number, db=self.db)
-        if self.crop is None:
-            out[:] = np.frombuffer(value, np.uint8).reshape(self.shape)
-        else:
+        if self.decoded:
             decode_into(value, out, self.rng)
+        else:
+            out[:] = np.frombuffer(value, np.uint8).reshape(self.shape)
 
     def __getitem__(self, index: int) -> tuple[np.ndarray, int]:
-        self._open()
-        out = np.empty(self.shape, np.uint8)
-        with self.env.begin(buffers=True) as txn:
-            self._row(txn, index, out)
-        return out, 0
+        out = np.empty((1, *self.shape), np.uint8)
+        self.rows([index], out)
+        return out[0], 0
 
     def rows(self, numbers: list[int], out: np.ndarray) -> np.ndarray:
-        self._open()
         with self.env.begin(buffers=True) as txn:
             for row, number in zip(out, numbers, strict=True):
                 self._row(txn, number, row)
         return np.zeros(len(numbers), np.int64)
 
 
-class Pictures:
+class Pictures(Rows):
     """torchvision's ImageFolder and transforms; whole batches with torchvision's own decoder."""
 
-    shape = (3, SIDE, SIDE)
-
-    def __init__(self, spec: dict[str, Any]) -> None:
+    def __init__(self, spec: Spec) -> None:
         from torchvision import transforms
         from torchvision.datasets import ImageFolder
         from torchvision.transforms import v2
 
+        super().__init__(spec)
         if spec["crop"] == "random":
             crop = [v2.RandomResizedCrop(SIDE), v2.RandomHorizontalFlip()]
         else:
             crop = [v2.Resize(int(SIDE / CROP_RATIO)), v2.CenterCrop(SIDE)]
         self.cropped = v2.Compose(crop)
         recipe = transforms.Compose([*crop, transforms.PILToTensor()])
-        self.folder = ImageFolder(spec["folder"], recipe)
-
-    def __len__(self) -> int:
-        return len(self.folder)
+        self.images = ImageFolder(spec["images"], recipe)
 
     def __getitem__(self, index: int) -> Any:
-        return self.folder[index]
+        return self.images[index]
 
     def rows(self, numbers: list[int], out: np.ndarray) -> np.ndarray:
         from torchvision.io import ImageReadMode, decode_image
 
         labels = np.empty(len(numbers), np.int64)
         for row, number in enumerate(numbers):
-            path, labels[row] = self.folder.samples[number]
+            path, labels[row] = self.images.samples[number]
             out[row] = self.cropped(decode_image(path, ImageReadMode.RGB)).numpy()
         return labels
 
 
-def torch_h5py(spec: dict[str, Any]) -> Batches:
-    return torch_batches(spec, _Sized(H5Rows(spec), spec))
-
-
-def torch_lmdb(spec: dict[str, Any]) -> Batches:
-    return torch_batches(spec, _Sized(LmdbRows(spec), spec))
-
-
-def torch_folder(spec: dict[str, Any]) -> Batches:
-    return torch_batches(spec, Pictures(spec))
-
-
-class Recipe:
+class Recipe(Rows):
     """torchvision's v2 transforms of JPEGs in a folder, or of raw rows of an HDF5 file.
 
-    ``decoder``: "tensor" (torchvision.io, the transforms work on uint8 tensors) or "pillow".
+    ``decoder``: "tensor" (torchvision.io; transforms of uint8 tensors), "pillow" or "h5py".
     """
 
-    shape = (3, SIDE, SIDE)
-
-    def __init__(self, spec: dict[str, Any]) -> None:
+    def __init__(self, spec: Spec) -> None:
         import torch
         from torchvision.datasets import ImageFolder
         from torchvision.transforms import v2
 
-        self.rows_of = None if spec["decoder"] != "h5py" else H5Rows(spec)
-        self.samples = [] if self.rows_of else ImageFolder(spec["folder"]).samples
-        self.count, self.pillow = spec["count"], spec["decoder"] == "pillow"
+        super().__init__(spec)
+        self.shape, self.decoder = (3, SIDE, SIDE), spec["decoder"]
+        self.stored: Any = (
+            H5Rows(spec) if self.decoder == "h5py" else ImageFolder(spec["images"]).samples
+        )
         steps = [v2.RandomResizedCrop(SIDE), v2.RandomHorizontalFlip(), v2.TrivialAugmentWide()]
-        steps += [v2.PILToTensor()] if self.pillow else []
+        steps += [v2.PILToTensor()] if self.decoder == "pillow" else []
         self.recipe = v2.Compose([*steps, v2.RandomErasing(p=ERASED)])
         torch.set_num_threads(1)
-
-    def __len__(self) -> int:
-        return int(self.count)
 
     def __getitem__(self, index: int) -> Any:
         import torch
         from PIL import Image
         from torchvision.io import ImageReadMode, decode_image
 
-        if self.rows_of is not None:
-            pixels, label = self.rows_of[index]
-            return self.recipe(torch.from_numpy(pixels).permute(2, 0, 1)), label
-        path, label = self.samples[index]
-        if self.pillow:
-            with Image.open(path) as image:
+        stored, label = self.stored[index]
+        if self.decoder == "h5py":
+            return self.recipe(torch.from_numpy(stored).permute(2, 0, 1)), label
+        if self.decoder == "pillow":
+            with Image.open(stored) as image:
                 return self.recipe(image.convert("RGB")), label
-        return self.recipe(decode_image(path, ImageReadMode.RGB)), label
-
-    def rows(self, numbers: list[int], out: np.ndarray) -> np.ndarray:
-        labels = np.empty(len(numbers), np.int64)
-        for row, number in enumerate(numbers):
-            image, labels[row] = self[number]
-            out[row] = image.numpy()
-        return labels
+        return self.recipe(decode_image(stored, ImageReadMode.RGB)), label
 
 
-def torch_recipe(spec: dict[str, Any]) -> Batches:
+def torch_h5py(spec: Spec) -> Batches:
+    return torch_batches(spec, H5Rows(spec))
+
+
+def torch_lmdb(spec: Spec) -> Batches:
+    return torch_batches(spec, LmdbRows(spec))
+
+
+def torch_folder(spec: Spec) -> Batches:
+    return torch_batches(spec, Pictures({**spec, "shape": (3, SIDE, SIDE)}))
+
+
+def torch_recipe(spec: Spec) -> Batches:
     return torch_batches(spec, Recipe(spec))
 
 
-class _Sized:
-    """A data set with the length that DataLoader's own sampler asks for."""
-
-    def __init__(self, rows: Any, spec: dict[str, Any]) -> None:
-        self.inner, self.count, self.shape = rows, spec["count"], rows.shape
-        self.rows = rows.rows
-
-    def __len__(self) -> int:
-        return int(self.count)
-
-    def __getitem__(self, index: int) -> Any:
-        return self.inner[index]
-
-
-def torch_h5py_block(spec: dict[str, Any]) -> Batches:
+def torch_h5py_block(spec: Spec) -> Batches:
     """Whole chunks in random order, eight batches mixed: what a user writes for a gzip set."""
     import torch
     from torch.utils.data import DataLoader, IterableDataset
@@ -348,16 +301,16 @@ def torch_h5py_block(spec: dict[str, Any]) -> Batches:
         yield data
 
 
-# -- FFCV ----------------------------------------------------------------------------------------
+# -- FFCV ------------------------------------------------------------------------------------------
 
 
 class Ffcv:
     """FFCV's Loader, built once; each epoch, or each long index array, is a new iteration of it."""
 
-    def __init__(self, spec: dict[str, Any]) -> None:
+    def __init__(self, spec: Spec) -> None:
         # it asks numba for as many threads as it has workers, and numba has as many as cores
-        most = max(spec["workers"], len(os.sched_getaffinity(0)))
-        os.environ.setdefault("NUMBA_NUM_THREADS", str(most))
+        threads = max(spec["workers"], len(os.sched_getaffinity(0)))
+        os.environ.setdefault("NUMBA_NUM_THREADS", str(threads))
         from ffcv.fields.basics import IntDecoder
         from ffcv.fields.rgb_image import (
             CenterCropRGBImageDecoder,
@@ -367,14 +320,12 @@ class Ffcv:
         from ffcv.loader import Loader, OrderOption
         from ffcv.transforms import RandomHorizontalFlip
 
-        _make_beton(spec)
-        crop = spec.get("crop")
-        if crop is None:
-            image = [SimpleRGBImageDecoder()]
-        elif crop == "center":
-            image = [CenterCropRGBImageDecoder((SIDE, SIDE), ratio=CROP_RATIO)]
-        else:
-            image = [RandomResizedCropRGBImageDecoder((SIDE, SIDE)), RandomHorizontalFlip()]
+        size = (SIDE, SIDE)
+        image = {
+            None: lambda: [SimpleRGBImageDecoder()],
+            "center": lambda: [CenterCropRGBImageDecoder(size, ratio=CROP_RATIO)],
+            "random": lambda: [RandomResizedCropRGBImageDecoder(size), RandomHorizontalFlip()],
+        }[spec.get("crop")]()
         self.long = spec["mode"] != "epochs"
         order: dict[str, Any] = {"order": OrderOption.RANDOM}
         if self.long:
@@ -385,7 +336,7 @@ class Ffcv:
                 "indices": np.concatenate(epochs).astype(np.uint64),
             }
         self.loader = Loader(
-            spec["beton"], batch_size=spec["batch"], num_workers=spec["workers"], os_cache=True,
+            ffcv_file(spec), batch_size=spec["batch"], num_workers=spec["workers"], os_cache=True,
             drop_last=True, batches_ahead=AHEAD, **order,
             pipelines={"image": image, "label": [IntDecoder()]},
         )  # fmt: skip
@@ -410,77 +361,79 @@ class Ffcv:
         raise EndInsideError("the index array ended inside a window: make LONG larger")
 
 
-def _make_beton(spec: dict[str, Any]) -> None:
+def beside(path: str, suffix: str, write: Callable[[str], None]) -> str:
+    """A set in a format of another library beside ours, written once."""
+    target = path.rstrip("/") + suffix
+    if not os.path.exists(target):
+        write(target + ".part")
+        os.rename(target + ".part", target)
+    return target
+
+
+def ffcv_file(spec: Spec) -> str:
     """The set in FFCV's own format; its writer encodes JPEGs itself, at the originals' quality."""
-    from ffcv.fields import IntField, RGBImageField
+    from ffcv.fields import RGBImageField
+    from PIL import Image
+
+    if "images" not in spec:
+        pixels = np.load(spec["npy"], mmap_mode="r")
+        samples: list[Any] = [(lambda i=i: np.array(pixels[i])) for i in range(len(pixels))]
+        return write_ffcv(spec["npy"], samples, RGBImageField(write_mode="raw"))
+    samples = [functools.partial(Image.open, file) for file in files_of(spec["images"])]
+    field = RGBImageField(write_mode="jpg", jpeg_quality=spec["quality"])
+    return write_ffcv(spec["images"], samples, field)
+
+
+def write_ffcv(path: str, samples: Sequence[Callable[[], Any]], field: Any) -> str:
+    """Images and their numbers in FFCV's format."""
+    from ffcv.fields import IntField
     from ffcv.writer import DatasetWriter
 
-    if os.path.exists(spec["beton"]):
-        return
-    if spec.get("folder"):
-        from PIL import Image
+    class Data:
+        def __len__(self) -> int:
+            return len(samples)
 
-        files = files_of(spec["folder"])
+        def __getitem__(self, index: int) -> Any:
+            return samples[index](), index
 
-        class Data:
-            def __len__(self) -> int:
-                return len(files)
+    def write(target: str) -> None:
+        fields = {"image": field, "label": IntField()}
+        DatasetWriter(target, fields, num_workers=1).from_indexed_dataset(Data())
 
-            def __getitem__(self, index: int) -> Any:
-                return Image.open(files[index]), index
-
-        field = RGBImageField(write_mode="jpg", jpeg_quality=spec["quality"])
-    else:
-        pixels = np.load(spec["npy"], mmap_mode="r")
-
-        class Data:  # type: ignore[no-redef]
-            def __len__(self) -> int:
-                return len(pixels)
-
-            def __getitem__(self, index: int) -> Any:
-                return np.array(pixels[index]), index
-
-        field = RGBImageField(write_mode="raw")
-    writer = DatasetWriter(
-        spec["beton"] + ".part", {"image": field, "label": IntField()}, num_workers=1
-    )
-    writer.from_indexed_dataset(Data())
-    os.rename(spec["beton"] + ".part", spec["beton"])
+    return beside(path, ".beton", write)
 
 
-# -- other systems -------------------------------------------------------------------------------
+# -- other systems ---------------------------------------------------------------------------------
 
 
-def grain(spec: dict[str, Any]) -> Batches:
+def each_file(folder: str, write: Callable[[bytes], None]) -> None:
+    for name in files_of(folder):
+        with open(name, "rb") as file:
+            write(file.read())
+
+
+def grain(spec: Spec) -> Batches:
     """Grain over an ArrayRecord file of JPEGs, read with threads."""
     import cv2
     import grain.python as pygrain
     from array_record.python.array_record_module import ArrayRecordWriter
 
     cv2.setNumThreads(0)
-    path = spec["folder"].rstrip("/") + ".arrayrecord"
-    if not os.path.exists(path):
-        writer = ArrayRecordWriter(path + ".part", "group_size:1")
-        for name in files_of(spec["folder"]):
-            with open(name, "rb") as file:
-                writer.write(file.read())
+
+    def write(target: str) -> None:
+        writer = ArrayRecordWriter(target, "group_size:1")
+        each_file(spec["images"], writer.write)
         writer.close()
-        os.rename(path + ".part", path)
 
-    def centered(data: Any) -> np.ndarray:
-        out = np.empty((SIDE, SIDE, 3), np.uint8)
-        decode_into(data, out, None)
-        return out
-
-    def at_random(data: Any, rng: Any) -> np.ndarray:
+    def decoded(data: Any, rng: Any = None) -> np.ndarray:
         out = np.empty((SIDE, SIDE, 3), np.uint8)
         decode_into(data, out, rng)
         return out
 
+    path = beside(spec["images"], ".arrayrecord", write)
     rows = pygrain.MapDataset.source(pygrain.ArrayRecordDataSource(path)).seed(0).shuffle()
-    endless = spec["mode"] != "epochs"
-    rows = rows.repeat() if endless else rows
-    rows = rows.map(centered) if spec["crop"] == "center" else rows.random_map(at_random)
+    rows = rows if spec["mode"] == "epochs" else rows.repeat()
+    rows = rows.map(decoded) if spec["crop"] == "center" else rows.random_map(decoded)
     options = pygrain.ReadOptions(
         num_threads=spec["workers"], prefetch_buffer_size=AHEAD * spec["batch"]
     )
@@ -489,17 +442,14 @@ def grain(spec: dict[str, Any]) -> Batches:
         yield from loader
 
 
-def tfdata(spec: dict[str, Any]) -> Batches:
+def tfdata(spec: Spec) -> Batches:
     """tf.data over a TFRecord file of JPEGs, all records in its shuffle buffer."""
     import tensorflow as tf
 
-    path = spec["folder"].rstrip("/") + ".tfrecord"
-    if not os.path.exists(path):
-        with tf.io.TFRecordWriter(path + ".part") as writer:
-            for name in files_of(spec["folder"]):
-                with open(name, "rb") as file:
-                    writer.write(file.read())
-        os.rename(path + ".part", path)
+    def write(target: str) -> None:
+        with tf.io.TFRecordWriter(target) as writer:
+            each_file(spec["images"], writer.write)
+
     endless = spec["mode"] != "epochs"
     method = "INTEGER_FAST" if endless else ""
 
@@ -521,7 +471,7 @@ def tfdata(spec: dict[str, Any]) -> Batches:
         image = tf.cast(tf.image.resize(image, (SIDE, SIDE)), tf.uint8)
         return tf.image.random_flip_left_right(image) if spec["crop"] == "random" else image
 
-    records = tf.data.TFRecordDataset(path)
+    records = tf.data.TFRecordDataset(beside(spec["images"], ".tfrecord", write))
     records = records.repeat() if endless else records
     loader = (
         records.shuffle(spec["count"]).map(parse, num_parallel_calls=spec["workers"])
@@ -535,7 +485,7 @@ def tfdata(spec: dict[str, Any]) -> Batches:
         yield from loader
 
 
-def dali(spec: dict[str, Any]) -> Batches:
+def dali(spec: Spec) -> Batches:
     """DALI's CPU pipeline over the folder; its reader goes round by itself, so it has one mode."""
     from nvidia.dali import fn, pipeline_def, types
 
@@ -545,7 +495,7 @@ def dali(spec: dict[str, Any]) -> Batches:
     )  # fmt: skip
     def pipe() -> Any:
         files, labels = fn.readers.file(
-            file_root=spec["folder"], random_shuffle=True, initial_fill=spec["count"]
+            file_root=spec["images"], random_shuffle=True, initial_fill=spec["count"]
         )
         size = (SIDE, SIDE)
         if spec["crop"] == "random":

@@ -1,433 +1,418 @@
 """Ours against what people would pick: side by side in one run, alternating.
 
 ``python tests/benchmarks/run.py DIR`` builds its inputs in DIR (once, about 5 GB with the rivals'
-own files), runs every contender that is installed, and writes DIR/results.json, DIR/results.md and
-DIR/results.svg. ``--ffcv-python``, ``--torch-python`` (torch, torchvision) and ``--peers-python``
-(Grain, TensorFlow, DALI) name interpreters that have the rivals.
+own files), runs every contender that is installed, and writes DIR/results.json and DIR/results.md.
+``--ffcv-python``, ``--torch-python`` (torch, torchvision) and ``--peers-python`` (Grain,
+TensorFlow, DALI) name interpreters that have the rivals. harness.py says how it is measured.
 
-How it is measured:
-
-* Each contender is a process of its own, which is built, compiled and warm before its first window.
-  While another has its window it is stopped (SIGSTOP).
-* Two modes each: epoch after epoch, as users loop, with all time counted; and the fastest mode that
-  the system has (rivals.FASTEST). The better one counts, both are told.
-* A window ends after 20 epochs and a fifth of ``--seconds``, or after ``--seconds``, whichever is
-  first. What was ready before it is thrown away. Contenders alternate, in turned order each round.
-* Told are medians and best windows of ``--rounds``, and ratios as medians over rounds.
-
-``python tests/benchmarks/run.py DIR --matrix`` measures ours alone: each path of raw pixels as a
-share of plain copying, and what checks cost on each, in the first epoch and in the second.
-
-``python tests/benchmarks/run.py DIR --recipes`` measures augmentation against torchvision's v2
-transforms in a DataLoader with as many workers, and orders that are drawn against plain ones.
-
-``python tests/benchmarks/run.py DIR --against REV`` measures this tree against another revision
-instead, in a temporary git worktree, both alternating, and exits with 1 where a ratio is below
-0.95. Run it before each commit that touches the hot path: ``--against main``.
+``--matrix`` measures ours alone: each path of raw pixels as a share of plain copying, and what
+checks cost on each, in the first epoch and in the second. ``--recipes`` measures augmentation
+against torchvision's v2 transforms in a DataLoader with as many workers, and orders that are drawn
+against plain ones. ``--against REV`` compares every hot path with another revision: run it before
+each commit that touches one, ``--against main``.
 """
 
 from __future__ import annotations
 
-import argparse
-import contextlib
-import json
-import os
-import platform
-import select
-import signal
-import statistics
-import subprocess
 import sys
-import tempfile
-from collections.abc import Iterator
-from datetime import date
-from pathlib import Path
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
-import cases
-import inputs
-import numpy as np
-import rivals
-from cases import EPOCHS, FASTEST, Case, Contender, Goal
+import harness
+from harness import BOTH, EPOCHS, FASTEST, Contender, Goal, Setting, ours
+from inputs import (
+    AT_256,
+    CHUNKS,
+    COUNTS,
+    EPOCH_OF_JPEGS,
+    JPEG,
+    JPEG_H5,
+    JPEG_LMDB,
+    JPEG_RESTARTS,
+    QUALITY,
+    RAW,
+    SIDES,
+    Input,
+)  # fmt: skip
+from rivals import ERASED, LONG
 
-HERE = Path(__file__).resolve().parent
-ROOT = HERE.parents[1]
+Case = partial(harness.Case, seconds=5.0)
+ONE = (FASTEST,)
+OURS = ("ours HDF5", "ours LMDB")
+H5PY, LMDB = "DataLoader + h5py", "DataLoader + lmdb"
 
-#: Seconds after which a contender that says nothing is given up (FFCV writes its file first).
-PATIENCE = 600
-
-#: A window need not be longer than so many epochs.
-EPOCHS_A_WINDOW = 20
-
-
-class Player:
-    """A contender's process, in one of its modes, while the case runs."""
-
-    def __init__(self, contender: Contender, case: Case, mode: str) -> None:
-        self.contender, self.mode = contender, mode
-        # a file: a pipe that nobody reads would fill up and stop the contender
-        self.errors = tempfile.TemporaryFile("w+")  # noqa: SIM115 (lives as long as the player)
-        setting = case.setting
-        spec = {
-            "mode": mode, "batch": setting.batch, "workers": setting.workers,
-            "consumer": setting.consumer, **contender.spec,
-        }  # fmt: skip
-        environment = dict(os.environ)
-        if contender.kind in cases.OUR_KINDS:
-            environment["PYTHONPATH"] = spec.setdefault("tree", str(ROOT))
-        self.process = subprocess.Popen(
-            [contender.python, str(HERE / "players.py"), contender.kind, json.dumps(spec)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self.errors,
-            text=True,
-            start_new_session=True,
-            env=environment,
-        )
-
-    def _line(self) -> str:
-        assert self.process.stdout is not None
-        while True:
-            if not select.select([self.process.stdout], [], [], PATIENCE)[0]:
-                raise RuntimeError(f"nothing heard for {PATIENCE} s")
-            line = self.process.stdout.readline()
-            if not line:
-                self.errors.seek(0)
-                tail = self.errors.read().strip().splitlines()[-1:]
-                raise RuntimeError(tail[0] if tail else "it ended")
-            if line.startswith(("ready", "{")):
-                return line
-
-    def wait_ready(self) -> None:
-        self.contender.versions = json.loads(self._line().removeprefix("ready"))
-
-    def _signal(self, number: int) -> None:
-        """To the contender and the processes it has started."""
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self.process.pid, number)
-
-    def rest(self) -> None:
-        """Stand still while others have their turn: workers that fetch ahead would slow them."""
-        self._signal(signal.SIGSTOP)
-
-    def turn(self, seconds: float, samples: int) -> float:
-        """Samples per second of one window."""
-        assert self.process.stdin is not None
-        self._signal(signal.SIGCONT)
-        try:
-            self.process.stdin.write(f"go {seconds} {samples}\n")
-            self.process.stdin.flush()
-        except BrokenPipeError:
-            pass  # it ended: its last words are read below
-        result = json.loads(self._line())
-        return float(result["samples"]) / float(result["seconds"])
-
-    def stop(self) -> None:
-        self._signal(signal.SIGKILL)
-        self.process.communicate()
-        self.errors.close()
+WHOLE = "whole batches, written into shared memory"
+#: What each rival does in its fastest mode.
+FASTEST_WAYS = {
+    "rivals.Ffcv": f"one index array of {LONG} epochs",
+    "rivals.torch_h5py": f"a sampler without end; {WHOLE}",
+    "rivals.torch_lmdb": f"a sampler without end; {WHOLE}",
+    "rivals.torch_folder": "a sampler without end; torchvision.io decodes instead of Pillow",
+    "rivals.tfdata": "repeat() before shuffle, without order, fast IDCT",
+    "rivals.grain": "repeat()",
+    "rivals.dali": "pipe.run() without end",
+}
 
 
-def warm(spec: dict[str, Any]) -> None:
-    """Read every file that a contender is given, so that all find theirs in the page cache."""
-    for key, value in spec.items():
-        if isinstance(value, dict):
-            warm(value)
-        elif key == "tree":
-            continue
-        elif isinstance(value, str) and value.startswith("/"):
-            path = Path(value)
-            for file in [path] if path.is_file() else sorted(path.rglob("*")):
-                if file.is_file():
-                    with open(file, "rb") as held:
-                        while held.read(1 << 24):
-                            pass
+def rival(name: str, kind: str, spec: dict[str, Any], about: str = "", **more: Any) -> Contender:
+    """A loader of rivals.py, in the interpreter that has it."""
+    python = {"Ffcv": "ffcv", "torch": "torch"}.get(kind.split("_")[0], "peers")
+    ways = "; ".join(filter(None, (FASTEST_WAYS.get(f"rivals.{kind}"), about)))
+    return Contender(name, f"rivals.{kind}", spec, python, about=ways, **more)
 
 
-def run_case(case: Case, rounds: int, seconds: float) -> None:
-    """Start all players, then let them take turns; one warm-up turn each is not counted."""
-    samples = EPOCHS_A_WINDOW * case.count
-    running: list[Player] = []
-
-    def one_turn(player: Player, window: float) -> float | None:
-        """Its rate; None if it failed, and then it is out."""
-        try:
-            return player.turn(window, samples)
-        except RuntimeError as exc:
-            player.contender.failures[player.mode] = str(exc)
-            player.contender.rates.pop(player.mode, None)
-            running.remove(player)
-            player.stop()
-            return None
-        finally:
-            player.rest()
-
-    for contender in case.contenders:
-        warm(contender.spec)
-    try:
-        for contender in case.contenders:
-            for mode in contender.modes:
-                player = Player(contender, case, mode)
-                running.append(player)
-                try:
-                    player.wait_ready()
-                except RuntimeError as exc:
-                    contender.failures[mode] = str(exc)
-                    running.remove(player)
-                    player.stop()
-                    continue
-                one_turn(player, seconds / 2)
-        for number in range(rounds):
-            for player in running[:: 1 if number % 2 == 0 else -1]:
-                rate = one_turn(player, seconds)
-                if rate is not None:
-                    player.contender.rates.setdefault(player.mode, []).append(rate)
-    finally:
-        for player in running:
-            player.stop()
+def limit(name: str, kind: str, about: str = "", **spec: Any) -> Contender:
+    """The bare work in as many threads, which no loader is asked to pass."""
+    return Contender(name, f"ours.{kind}", spec, modes=ONE, about=about)
 
 
-def ratio(case: Case, goal: Goal) -> float | None:
-    """Median over rounds of ours / other in the same round; None if one of them did not run."""
-    found = []
-    for name in (goal.ours, goal.other):
-        (contender,) = [one for one in case.contenders if one.name == name]
-        rates = contender.rates
-        mode = goal.mode or (contender.best if rates else "")
-        if mode not in rates:
-            return None
-        found.append(rates[mode])
-    return statistics.median(a / b for a, b in zip(*found, strict=True))
+def first_epochs(name: str, epoch: int = 0, **params: Any) -> Contender:
+    spec = {"params": params, "epoch": epoch}
+    return Contender(name, "ours.FirstEpochs", spec, modes=ONE, ours=True)
 
 
-# -- telling -------------------------------------------------------------------------------------
-
-
-def told(case: Case) -> dict[str, Any]:
-    """A case's outcome as plain values."""
-    rows = []
-    for contender in case.contenders:
-        row: dict[str, Any] = {"name": contender.name, "kind": contender.kind}
-        row |= {"about": contender.about, "versions": contender.versions, "modes": {}}
-        for mode, rates in contender.rates.items():
-            row["modes"][mode] = {
-                "median": statistics.median(rates), "best": max(rates), "rates": rates,
-            }  # fmt: skip
-        if contender.rates:
-            row["counts"] = contender.best
-            row |= {key: row["modes"][contender.best][key] for key in ("median", "best")}
-        row["failures"] = contender.failures
-        rows.append(row)
-    goals = []
-    for goal in case.goals:
-        reached = ratio(case, goal)
-        if reached is not None:
-            mode = "epoch after epoch" if goal.mode else "the better"
-            found = {"ours": goal.ours, "other": goal.other, "mode": mode}
-            goals.append({**found, "ratio": reached, "bar": goal.bar})
-    setting = case.setting
-    return {
-        "case": case.name, "batch": setting.batch, "workers": setting.workers,
-        "consumer": setting.consumer, "contenders": rows, "goals": goals,
-    }  # fmt: skip
-
-
-def markdown(case: dict[str, Any]) -> str:
-    """A case's outcome as tables."""
-    consumer = "each batch read once" if case["consumer"] == "sum" else "batches not read"
-    lines = [f"### {case['case']}", ""]
-    lines += [f"Samples/s; batch {case['batch']}, {case['workers']} worker(s), {consumer}.", ""]
-    lines += ["| contender | median | best window | epoch after epoch | fastest mode | notes |"]
-    lines += ["|---|---|---|---|---|---|"]
-    for row in case["contenders"]:
-        if "median" not in row:
-            failure = "; ".join(dict.fromkeys(row["failures"].values())).replace("|", "/")
-            lines.append(f"| {row['name']} | - | - | - | - | not run: {failure} |")
-            continue
-        notes = [rivals.FASTEST[row["kind"]]] if row["kind"] in rivals.FASTEST else []
-        notes += [f"{mode} failed: {why}" for mode, why in row["failures"].items()]
-        notes += [row["about"]] if row["about"] else []
-        modes = [
-            f"{row['modes'][mode]['median']:,.0f}" if mode in row["modes"] else "-"
-            for mode in (EPOCHS, FASTEST)
-        ]
-        figures = [f"{row['median']:,.0f}", f"{row['best']:,.0f}", *modes]
-        lines.append(f"| {row['name']} | {' | '.join(figures)} | {'; '.join(notes)} |")
-    if case["goals"]:
-        lines += ["", "| ratio | modes | reached | asked |", "|---|---|---|---|"]
-    for goal in case["goals"]:
-        asked = "" if goal["bar"] is None else f"{goal['bar']:g}"
-        if goal["bar"] is not None and goal["ratio"] < goal["bar"]:
-            asked += " NOT REACHED"
-        lines.append(
-            f"| {goal['ours']} / {goal['other']} | {goal['mode']} | {goal['ratio']:.2f} | {asked} |"
-        )
-    return "\n".join(lines) + "\n"
-
-
-def facts(options: argparse.Namespace, made: dict[str, str]) -> dict[str, Any]:
-    """Of the machine, the run and the inputs."""
-    cpu = platform.processor()
-    with contextlib.suppress(OSError), open("/proc/cpuinfo", encoding="utf-8") as lines:
-        cpu = next((line.split(":")[1].strip() for line in lines if "model name" in line), cpu)
-    return {
-        "date": date.today().isoformat(),
-        "python": platform.python_version(),
-        "cpu": cpu,
-        "cores": len(os.sched_getaffinity(0)),
-        "load": os.getloadavg()[0],
-        "rounds": options.rounds,
-        "seconds": options.seconds,
-        "inputs": {
-            "raw224": f"{inputs.RAW224:,} pictures of 224 x 224 x 3",
-            "raw32": f"{inputs.RAW32:,} pictures of 32 x 32 x 3",
-            "JPEG": f"{inputs.JPEGS:,} of 500 x 375 at quality {inputs.QUALITY}, 4:2:0, "
-            f"{inputs.jpeg_bytes(Path(made['jpeg'])) / 1000:.0f} kB in the mean, each "
-            f"{inputs.TIMES} times; FFCV's writer encodes them again at that quality",
-        },
-    }
-
-
-def write(folder: Path, name: str, about: dict[str, Any], outcome: list[dict[str, Any]]) -> None:
-    """The JSON and Markdown files of a run."""
-    (folder / f"{name}.json").write_text(json.dumps({**about, "cases": outcome}, indent=1))
-    head = [
-        f"{about['date']}, {about['cpu']}, {about['cores']} cores, Python {about['python']}, load "
-        f"{about['load']:.1f} at the start; {about['rounds']} rounds of {about['seconds']:g} s.",
-        *(f"{key}: {value}." for key, value in about["inputs"].items()),
-    ]
-    versions: dict[str, str] = {}
-    for case in outcome:
-        for row in case["contenders"]:
-            versions |= row["versions"]
-    head.append(", ".join(f"{key} {value}" for key, value in sorted(versions.items())) + ".")
-    tables = [markdown(case) for case in outcome]
-    (folder / f"{name}.md").write_text("\n\n".join(head) + "\n\n" + "\n".join(tables))
-
-
-def draw(outcome: list[dict[str, Any]], path: Path) -> None:
-    """One figure: a panel of bars for each case with the usual setting."""
-    import matplotlib
-
-    matplotlib.use("svg")
-    from matplotlib import pyplot
-
-    matplotlib.rcParams["svg.hashsalt"] = "asyncreader"
-    matplotlib.rcParams["svg.fonttype"] = "none"  # text stays text
-    usual = vars(cases.Setting())
-    shown = []
-    for case in outcome:
-        rows = [row for row in case["contenders"] if "median" in row]
-        if rows and all(case[key] == value for key, value in usual.items()):
-            shown.append((case["case"], rows[::-1]))
-    if not shown:
-        return
-    figure, axes = pyplot.subplots(len(shown), 1, figsize=(8, 1.0 + 2.1 * len(shown)))
-    for axis, (name, rows) in zip(np.atleast_1d(axes), shown, strict=True):
-        rates = [row["median"] for row in rows]
-        colours = [
-            "#2f6fb0" if row["kind"] in cases.OUR_KINDS
-            else "#d08a4a" if row["kind"] in rivals.USED else "#b8b8b8"
-            for row in rows
-        ]  # fmt: skip
-        bars = axis.barh([row["name"] for row in rows], rates, color=colours)
-        axis.bar_label(bars, [f" {rate:,.0f}" for rate in rates], fontsize=8)
-        axis.set_title(f"{name} (samples/s)", fontsize=9, loc="left")
-        axis.tick_params(labelsize=8)
-        axis.xaxis.set_major_formatter("{x:,.0f}")
-        axis.set_xlim(right=max(rates) * 1.18)
-        axis.spines[["top", "right"]].set_visible(False)
-    figure.tight_layout()
-    figure.savefig(path, metadata={"Date": None})
-    pyplot.close(figure)
-
-
-# -- the two commands ----------------------------------------------------------------------------
-
-
-@contextlib.contextmanager
-def worktree(revision: str) -> Iterator[str]:
-    """Another revision of this repository in a temporary folder; CalledProcessError if unknown."""
-    git = ["git", "-C", str(ROOT)]
-    with tempfile.TemporaryDirectory(prefix="asyncreader-against-") as folder:
-        tree = str(Path(folder) / "tree")
-        subprocess.run([*git, "worktree", "add", "--quiet", "--detach", tree, revision], check=True)
-        try:
-            yield tree
-        finally:
-            subprocess.run([*git, "worktree", "remove", "--force", tree], check=True)
-
-
-def chosen(found: list[Case], names: list[str] | None) -> list[Case]:
-    """Cases of these names; a name that none has chooses those that contain it."""
-    if not names:
-        return found
-    exact = {case.name for case in found}
+def otherwise(
+    case: harness.Case, settings: dict[str, Setting], names: Sequence[str], goals: Sequence[Goal]
+) -> list[harness.Case]:
+    """The case with other settings and some of its contenders."""
+    contenders = [one for one in case.contenders if one.name in names]
+    some = replace(case, group="settings", contenders=contenders, goals=goals)
     return [
-        case
-        for case in found
-        if any(name == case.name if name in exact else name in case.name for name in names)
+        replace(some, name=f"{case.name}, {suffix}", setting=setting)
+        for suffix, setting in settings.items()
     ]
 
 
-def measure(found: list[Case], rounds: int, seconds: float) -> Iterator[dict[str, Any]]:
-    """Run cases one after the other, each printed when it is done."""
-    for case in found:
-        run_case(case, rounds, seconds)
-        outcome = told(case)
-        print(markdown(case=outcome), flush=True)
-        yield outcome
+READ = {"each batch summed": Setting(consumer="sum")}
+BATCHES = {"batch 32": Setting(batch=32), "batch 512": Setting(batch=512)}
+WORKERS = {"1 worker": Setting(workers=1), "4 workers": Setting(workers=4)}
+
+# -- raw pixels ------------------------------------------------------------------------------------
 
 
-def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--seconds", type=float, default=5.0, help="the longest window")
-    parser.add_argument("--case", action="append", help="this one, or all whose name contains it")
-    parser.add_argument("--matrix", action="store_true", help="every path of raw pixels, no rival")
-    parser.add_argument("--recipes", action="store_true", help="augmentation, and drawn orders")
-    parser.add_argument("--list", action="store_true", help="print the names of the cases")
-    parser.add_argument("--name", help="of the files written (results, or against)")
-    parser.add_argument("--against", metavar="REV", help="measure this tree against a revision")
-    parser.add_argument("--ffcv-python", default=sys.executable)
-    parser.add_argument("--torch-python", default=sys.executable)
-    parser.add_argument("--peers-python", default=sys.executable)
-    options = parser.parse_args(arguments)
-    options.folder = options.folder.resolve()
-    options.folder.mkdir(parents=True, exist_ok=True)
-    made = inputs.build(options.folder)
-    pythons = cases.Pythons(options.ffcv_python, options.torch_python, options.peers_python)
-    if options.recipes:
-        found = cases.recipes(made, pythons)
-    else:
-        found = cases.matrix(made) if options.matrix else cases.all_cases(made, pythons)
-    if options.list:
-        print("\n".join(case.name for case in found))
-        return 0
-    about = facts(options, made)
-    if options.against is None:
-        found = chosen(found, options.case)
-        outcome = list(measure(found, options.rounds, options.seconds))
-        write(options.folder, options.name or "results", about, outcome)
-        draw(outcome, options.folder / f"{options.name or 'results'}.svg")
-        return 0
-    with worktree(options.against) as tree:
-        pairs = [
-            cases.of_two_trees(case, str(ROOT), tree, options.against)
-            for case in chosen(found, options.case or list(cases.GUARD))
+def raw(name: str) -> harness.Case:
+    """Stored pixels, in random order."""
+    side, big = SIDES[name], name == "raw224"
+    rows = {"count": COUNTS[name], "shape": [side, side, 3]}
+    goals = []
+    for mine, of_memcpy in zip(OURS, (0.6, 0.5) if big else (0.4, 0.4), strict=True):
+        goals += [
+            Goal(mine, "FFCV", 1.4 if big else 2.0),
+            Goal(mine, "FFCV", 2.0 if big else None, EPOCHS),
+            Goal(mine, "memcpy", of_memcpy),
+            Goal(mine, H5PY, 10.0 if big else 30.0),
+            Goal(mine, LMDB),
         ]
-        outcome = list(measure(pairs, options.rounds, options.seconds))
-    write(options.folder, options.name or "against", about, outcome)
-    goals = [goal for case in outcome for goal in case["goals"]]
-    missing = sum(len(pair.goals) for pair in pairs) - len(goals)
-    slower = [goal for goal in goals if goal["ratio"] < goal["bar"]]
-    for goal in slower:
-        print(f"slower: {goal['ours']}: {goal['ratio']:.2f} of {options.against}")
-    if missing:
-        print(f"{missing} comparison(s) could not be made: see above")
-    return int(bool(slower) or missing > 0)
+    contenders = [
+        ours(OURS[0], RAW[f"{name}.h5"]),
+        ours(OURS[1], RAW[f"{name}.lmdb"], verify="never"),
+        limit("memcpy", "memcpy", row_bytes=side * side * 3),
+        rival("FFCV", "Ffcv", {**rows, "npy": RAW[name]}),
+        rival(H5PY, "torch_h5py", {**rows, "path": RAW[f"{name}.h5"]}),
+        rival(LMDB, "torch_lmdb", {**rows, "path": RAW[f"{name}.lmdb"]}),
+    ]
+    return Case(name, "raw", contenders, goals, modes=BOTH, count=COUNTS[name])
 
+
+def raw_otherwise(case: harness.Case) -> list[harness.Case]:
+    """The same with a consumer that reads, other batch sizes, and other numbers of workers."""
+    cases = []
+    for settings, others in (
+        (READ, ["FFCV", LMDB]),
+        (BATCHES | WORKERS, ["FFCV", LMDB, "memcpy"]),
+    ):
+        goals = [Goal(mine, other) for mine in OURS for other in others]
+        goals += [Goal(mine, "FFCV", mode=EPOCHS) for mine in OURS]
+        cases += otherwise(case, settings, [*OURS, *others], goals)
+    return cases
+
+
+def gzip(name: str) -> harness.Case:
+    """Compressed HDF5: each sample by itself, or 64 small ones together."""
+    big, side, path = name == "raw224", SIDES[name], RAW[f"{name}.gz"]
+    spec = {"path": path, "count": COUNTS[name], "shape": [side, side, 3], "chunk": CHUNKS[name]}
+    random, whole = f"{H5PY}, random order", f"{H5PY}, whole chunks"
+    return Case(
+        f"{name} gzip, {CHUNKS[name]} a chunk",
+        "gzip",
+        [
+            ours("ours HDF5", path, shuffle=True if big else "block"),
+            limit("bare inflate", "inflate", path=path),
+            rival(random, "torch_h5py", spec),
+            rival(whole, "torch_h5py_block", spec, modes=ONE),
+        ],
+        [
+            Goal("ours HDF5", "bare inflate", 0.95 if big else 0.85),
+            Goal("ours HDF5", random, 4.0 if big else 150.0),
+            Goal("ours HDF5", whole, 1.0),
+        ],
+        modes=BOTH,
+        count=COUNTS[name],
+    )
+
+
+# -- JPEGs -----------------------------------------------------------------------------------------
+
+CROPS: dict[str, dict[str, Any]] = {
+    "center": {"crop_ratio": 0.875},
+    "random": {"crop": "random-resized", "flip": True},
+}
+#: Ratios asked of ours, and of ours with restart markers.
+ASKED: dict[str, dict[str, float]] = {
+    "center": {"FFCV": 1.4, "Grain": 1.2, LMDB: 2.5, "bare decode": 0.95},
+    "random": {},
+}
+RESTARTS = {
+    "center": {"ours HDF5": 1.15, "FFCV": 1.5},
+    "random": {"ours HDF5": 1.45, "FFCV": 2.1, "DALI, CPU": 2.0, "tf.data": 2.0},
+}
+TURBO, PLAIN = "libjpeg-turbo", "bilinear without antialiasing"
+MINE = f"simplejpeg ({TURBO}); the reader's default resize"
+
+
+def jpeg(crop: str) -> harness.Case:
+    """JPEGs decoded, cropped and resized to 224 x 224."""
+    params = {"size": [224, 224], "verify": "never", **CROPS[crop]}
+    spec = {"images": JPEG, "count": EPOCH_OF_JPEGS, "shape": [224, 224, 3], "crop": crop}
+    part = "only the crop decoded"
+    dali = f"nvImageCodec ({TURBO}){', ' + part if crop == 'random' else ''}; linear, antialiased"
+    contenders = [
+        ours("ours LMDB", JPEG_LMDB, MINE, **params),
+        ours("ours HDF5", JPEG_H5, MINE, **params),
+        limit(
+            "bare decode", "decode", f"simplejpeg ({TURBO}), whole pictures, no resize", images=JPEG
+        ),
+        rival(
+            "FFCV", "Ffcv", {**spec, "quality": QUALITY}, f"{TURBO}, fast IDCT; OpenCV INTER_AREA"
+        ),
+        rival("DALI, CPU", "dali", spec, dali, modes=ONE),
+        rival("tf.data", "tfdata", spec, f"{TURBO}, {part}; {PLAIN}"),
+        rival("Grain", "grain", spec, f"simplejpeg; OpenCV {PLAIN}"),
+        rival(LMDB, "torch_lmdb", {**spec, "path": JPEG_LMDB}, f"simplejpeg; OpenCV {PLAIN}"),
+        rival("DataLoader + folder", "torch_folder", spec, "Pillow; bilinear, antialiased"),
+    ]
+    goals = [
+        Goal(mine, other.name, ASKED[crop].get(other.name))
+        for mine in ("ours LMDB", "ours HDF5")
+        for other in contenders[2:]
+    ]
+    title = "center crop" if crop == "center" else "random-resized crop, flip"
+    return Case(f"JPEG, {title}", "jpeg", contenders, goals, modes=BOTH, count=EPOCH_OF_JPEGS)
+
+
+def jpeg_otherwise(case: harness.Case) -> list[harness.Case]:
+    """The same with a consumer that reads, and other numbers of workers."""
+    others = ["bare decode", "FFCV", "DALI, CPU", "tf.data", LMDB]
+    goals = [Goal("ours LMDB", other) for other in others]
+    return otherwise(case, READ | WORKERS, ["ours LMDB", *others], goals)
+
+
+def restarts(case: harness.Case, crop: str) -> harness.Case:
+    """The same JPEGs with restart markers, of which only the part is decoded that is wanted."""
+    marked, params = "ours HDF5, restart markers", {"size": [224, 224], "verify": "never"}
+    mine = ours(marked, JPEG_RESTARTS, f"{MINE}; only the part decoded", **params, **CROPS[crop])
+    goals = [Goal(marked, other, bar) for other, bar in RESTARTS[crop].items()]
+    names = ["ours HDF5", "FFCV", "DALI, CPU", "tf.data"]
+    (some,) = otherwise(case, {"restart markers": case.setting}, names, goals)
+    return replace(some, group="jpeg", contenders=[mine, *some.contenders])
+
+
+# -- ours alone ------------------------------------------------------------------------------------
+
+
+def floats() -> harness.Case:
+    """Cast and normalised while a slot is filled."""
+    given = {"dtype": "float32", "scale": 1 / 255, "mean": [0.485, 0.456, 0.406],
+             "std": [0.229, 0.224, 0.225], "verify": "never"}  # fmt: skip
+    path, bare = RAW["raw224.h5"], "bare float32 fill"
+    view, packed = "ours, NCHW view of NHWC", "ours, contiguous NCHW"
+    half = {**given, "dtype": "float16", "flip": True, "contiguous": True}
+    contenders = [
+        ours(view, path, **given),
+        ours(packed, path, contiguous=True, **given),
+        ours(f"{packed}, float16, flip", path, **half),
+        limit(bare, "fill", row_values=224 * 224 * 3),
+    ]
+    goals = [Goal(view, bare, 0.6), Goal(packed, bare, 0.6)]
+    name = "raw224 to normalised float32"
+    return Case(name, "alone", contenders, goals, modes=BOTH, count=COUNTS["raw224"])
+
+
+def verifying() -> harness.Case:
+    """What checksums cost in an epoch that checks all samples, and in later ones."""
+    path = RAW["raw224.lmdb"]
+    contenders = [
+        *(first_epochs(f"first epoch, {verify}", path=path, verify=verify)
+          for verify in ("never", "first", "always")),
+        *(ours(f"later epochs, {verify}", path, verify=verify) for verify in ("never", "first")),
+    ]  # fmt: skip
+    goals = [
+        Goal("first epoch, first", "first epoch, never", 0.75),
+        Goal("first epoch, always", "first epoch, never", 0.7),
+        Goal("later epochs, first", "later epochs, never", 0.97),
+    ]
+    name = "cost of verify, raw224 LMDB"
+    return Case(name, "alone", contenders, goals, modes=BOTH, count=COUNTS["raw224"])
+
+
+#: What users do besides plain copying from one file: parameters, and the shares of plain copying
+#: that are asked for, at 224 x 224 and at 32 x 32.
+Path = tuple[dict[str, Any], float | None, float | None]
+PATHS: dict[str, Path] = {
+    "flip": ({"flip": True}, 0.8, 0.5),
+    "NCHW, contiguous": ({"contiguous": True}, 0.85, 0.6),
+    "float32": ({"dtype": "float32", "scale": 1 / 255}, None, None),
+    "float16": ({"dtype": "float16", "scale": 1 / 255}, None, None),
+    "postprocess that does nothing": ({"postprocess": "nothing"}, None, 0.6),
+    "copy=True": ({"copy": True}, 0.7, 0.8),
+    'io="pread"': ({"io": "pread"}, 0.6, 0.3),
+    "process workers": ({"workers": "process"}, None, 0.4),
+}
+
+
+def paths(name: str) -> harness.Case:
+    """What each path costs that is not plain copying from one file: all from one run."""
+    column = 1 if name == "raw224" else 2
+    contenders = [
+        ours("plain", RAW[f"{name}.h5"]),
+        ours("8 shards", RAW[f"{name}.shards"], verify="never"),
+        ours("list of 2 files", [RAW[f"{name}.half{half}"] for half in (0, 1)]),
+        *(ours(path, RAW[f"{name}.h5"], **row[0]) for path, row in PATHS.items()),
+    ]
+    bars = {path: row[column] for path, row in PATHS.items()} | {"8 shards": (0, 0.9, 0.8)[column]}
+    goals = [Goal(one.name, "plain", bars.get(one.name)) for one in contenders[1:]]
+    for dtype in ("float32", "float16"):
+        bare = f"bare loop to {dtype}"
+        contenders.append(limit(bare, "cast", npy=RAW[name], dtype=dtype))
+        goals.append(Goal(dtype, bare, 0.85))
+    return Case(f"paths, {name}", "matrix", contenders, goals, count=COUNTS[name])
+
+
+#: What checksums are compared on, and the share of the same path without them that is asked for
+#: with "always", which the first epoch has to reach, too.
+CHECKED: dict[str, tuple[dict[str, Any], float]] = {
+    "copy": ({}, 0.85),
+    "flip": (PATHS["flip"][0], 0.7),
+    "NCHW, contiguous": (PATHS["NCHW, contiguous"][0], 0.7),
+    "float32": (PATHS["float32"][0], 0.7),
+    "flip, float32": ({"flip": True, **PATHS["float32"][0]}, 0.7),
+    "center crop": ({"crop": "center", "size": [192, 192]}, 0.7),
+    "random crop": ({"crop": "random", "size": [192, 192]}, 0.7),
+    "random-resized crop": ({"crop": "random-resized", "size": [224, 224]}, 0.9),
+}
+
+
+def checked(name: str, path: str) -> harness.Case:
+    """What checksums cost on one path, in the first epoch, the second, and with "always"."""
+    params, bar = CHECKED[path]
+    given = {"path": RAW[f"{name}.lmdb"], **params}
+    contenders = [
+        first_epochs("first epoch, never", 0, verify="never", **given),
+        first_epochs("first epoch", 0, verify="first", **given),
+        first_epochs("second epoch, never", 1, verify="never", **given),
+        first_epochs("second epoch", 1, verify="first", **given),
+        first_epochs("always", 1, verify="always", **given),
+    ]
+    goals = [
+        Goal("first epoch", "first epoch, never", bar),
+        Goal("second epoch", "second epoch, never", 0.97),
+        Goal("always", "second epoch, never", bar),
+    ]
+    return Case(f"checks, {name}, {path}", "matrix", contenders, goals, count=COUNTS[name])
+
+
+CROPPED: dict[str, Any] = {"size": [224, 224], "crop": "random-resized", "flip": True}
+
+
+def encodings() -> harness.Case:
+    """Pictures of 256 x 256 as pixels, 4:2:0 planes and JPEGs with restart markers, trained on as
+    ImageNet is: random-resized crops of 224 x 224, mirrored at random."""
+    names = {"pixels": "raw", "yuv420": "yuv420", "JPEG": "jpeg"}
+    contenders = [ours(name, AT_256[key], **CROPPED) for name, key in names.items()]
+    goals = [Goal("yuv420", "JPEG", 3.0), Goal("yuv420", "pixels", 0.7)]
+    name = "encodings at 256"
+    return Case(name, "matrix", contenders, goals, modes=BOTH, count=EPOCH_OF_JPEGS)
+
+
+# -- augmentation ----------------------------------------------------------------------------------
+
+AUGMENTED = ["trivial-augment-wide", ["random-erasing", {"p": ERASED}]]
+NORMALISED: dict[str, Any] = {
+    "dtype": "float32", "scale": 1 / 255, "mean": [0.49, 0.48, 0.45], "std": [0.2, 0.2, 0.2],
+}  # fmt: skip
+PADDED: dict[str, Any] = {"size": [32, 32], "crop": "random", "crop_padding": 4, "flip": True}
+CUTOUT = {"augment": [["random-erasing", {"scale": [0.25, 0.25], "ratio": [1, 1], "p": 1}]]}
+
+
+def augmented(source: str, path: Input, decoders: dict[str, str], bar: float) -> harness.Case:
+    """Random-resized crop, flip, trivial-augment-wide and erasing, from JPEGs or from pixels."""
+    mine, plain = "ours", "ours, crop and flip alone"
+    contenders = [ours(mine, path, augment=AUGMENTED, **CROPPED), ours(plain, path, **CROPPED)]
+    spec = {"images": JPEG, "path": path, "count": EPOCH_OF_JPEGS, "shape": [256, 256, 3]}
+    for decoder, about in decoders.items():
+        name = f"DataLoader, v2 of {decoder}"
+        one = {**spec, "decoder": decoder.split()[0]}
+        contenders.append(rival(name, "torch_recipe", one, about))
+    goals = [Goal(mine, other.name, bar) for other in contenders[2:]]
+    goals.append(Goal(mine, plain, 0.6 if source == "JPEG" else None))
+    return Case(f"augmented, {source}", "recipes", contenders, goals, count=EPOCH_OF_JPEGS)
+
+
+def cifar() -> harness.Case:
+    """Padded crop and flip of 32 x 32, with and without cutout, as shares of plain copying."""
+    path, plain = RAW["raw32.h5"], "plain"
+    contenders = [ours(plain, path)]
+    for dtype, given in (("uint8", {}), ("float32", NORMALISED)):
+        contenders.append(ours(f"padded, {dtype}", path, **PADDED, **given))
+        contenders.append(ours(f"padded, cutout, {dtype}", path, **PADDED, **CUTOUT, **given))
+    goals = [Goal(one.name, plain, 0.3) for one in contenders[1:]]
+    return Case("augmented, raw32", "recipes", contenders, goals, count=COUNTS["raw32"])
+
+
+def drawn() -> harness.Case:
+    """What it costs to draw records by weights, in balanced classes, or from two sets by ratio."""
+    path, plain = RAW["raw32.h5"], "plain"
+    contenders = [
+        ours(plain, path),
+        ours("weights", path, weights="balanced"),
+        ours("balanced permutation", path, shuffle="balanced-permutation"),
+        ours("mix", mix={RAW["raw32.half0"]: 0.9, RAW["raw32.half1"]: 0.1}),
+    ]
+    goals = [Goal("weights", plain, 0.95), Goal("mix", plain, 0.95),
+             Goal("balanced permutation", plain)]  # fmt: skip
+    return Case("orders, raw32", "recipes", contenders, goals, count=COUNTS["raw32"])
+
+
+PLAIN_CASES = [raw(name) for name in SIDES]
+JPEG_CASES = {crop: jpeg(crop) for crop in CROPS}
+CASES: list[harness.Case] = [
+    *PLAIN_CASES,
+    *(gzip(name) for name in SIDES),
+    *JPEG_CASES.values(),
+    *(restarts(case, crop) for crop, case in JPEG_CASES.items()),
+    floats(),
+    verifying(),
+    *(other for case in PLAIN_CASES for other in raw_otherwise(case)),
+    *jpeg_otherwise(JPEG_CASES["random"]),
+    *(paths(name) for name in SIDES),
+    *(checked("raw224", path) for path in CHECKED),
+    *(checked("raw32", path) for path in ("copy", "flip", "flip, float32")),
+    encodings(),
+    augmented("JPEG", JPEG_RESTARTS, {
+        "tensor": "decoded by torchvision.io", "pillow": "decoded by Pillow"}, 4.0),
+    augmented("raw 256", AT_256["raw"], {"h5py rows": ""}, 10.0),
+    cifar(),
+    drawn(),
+]  # fmt: skip
+
+#: Cases that ``--against`` runs if none is chosen: every hot path once.
+GUARD = (
+    "raw224", "raw32", "raw32, batch 32", "raw224 gzip, 1 a chunk", "raw32 gzip, 64 a chunk",
+    "JPEG, center crop", "JPEG, random-resized crop, flip", "raw224 to normalised float32",
+    "paths, raw224", "paths, raw32",
+)  # fmt: skip
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(harness.main("results", __doc__, CASES, asked=("recipes",), guard=GUARD))

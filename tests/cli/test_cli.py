@@ -40,9 +40,7 @@ import converters
 from asyncreader import AsyncReader, ParamsError
 from asyncreader.cli import main as cli
 from asyncreader.cli import terminal
-from asyncreader.cli.completion import complete_param
 from asyncreader.cli.options import params_of
-from asyncreader.params import PARAMETERS, PATHS
 from asyncreader.pixels import kernels
 from asyncreader.sources import open_source
 from asyncreader.sources.bytestore import OpenFile
@@ -238,13 +236,12 @@ def test_convert_says_that_it_compiles(
     the seconds that the report gives."""
     clock = [0.0]
 
-    def slow(name: str) -> bool:
+    def slow(*arguments: object) -> None:
         kernels._state.compiling()
         kernels._state.compiling()
-        clock[0] += 80
-        return True
+        clock[0] = 80
 
-    monkeypatch.setattr("converters.encode.kernels.compiled", slow)
+    monkeypatch.setattr("converters.encode.kernels.add_restarts", slow)
     monkeypatch.setattr("converters.pack.time.perf_counter", lambda: clock[0])
     monkeypatch.setattr(terminal, "_LINES_APART", (1000.0, 1000.0))
     result = run("convert", photos, tmp_path / "a.h5", "--encoding", "jpeg")
@@ -373,10 +370,11 @@ def test_convert_hands_on_every_option(monkeypatch: pytest.MonkeyPatch) -> None:
         "--no-labels --channels 1 --bits 8 --shuffle 7 --compression gzip --chunk 16 "
         "--classes c.txt --follow-links "
         "--classes-from-folders "
-        "--jobs 3 --skip-bad --overwrite --check-decode --format lmdb --allow-pickle "
+        "--jobs 3 --skip-bad --overwrite --check-decode --format lmdb "
         "--shards 3 --shard-size 1GB --resume --engine ray --address auto "
         "--append --split a=0.5,b=0.5 --stratify --group-by who --splits-from-folders "
-        "--split-column part --select 0:5 --select b --sample 4 "
+        "--split-column part --label-columns age,weight --boxes-field boxes,faces "
+        "--keypoints-field joints --numbers-field pose --select 0:5 --select b --sample 4 "
         "-p data_field=x --param num_dim=1 --field mask=m --field depth=d/e"
     )
     assert run("convert", "a", "b", *words.split()).exit_code == 0
@@ -399,7 +397,6 @@ def test_convert_hands_on_every_option(monkeypatch: pytest.MonkeyPatch) -> None:
         "follow_links": True,
         "classes_from_folders": True,
         "params": {"data_field": "x", "num_dim": 1},
-        "allow_pickle": True,
         "fields": {"mask": "m", "depth": "d/e"},
         "shards": 3,
         "shard_size": "1GB",
@@ -412,6 +409,10 @@ def test_convert_hands_on_every_option(monkeypatch: pytest.MonkeyPatch) -> None:
         "group_by": "who",
         "splits_from_folders": True,
         "split_column": "part",
+        "label_columns": "age,weight",
+        "boxes_field": "boxes,faces",
+        "keypoints_field": "joints",
+        "numbers_field": "pose",
         "select": ("0:5", "b"),
         "sample": 4,
         "jobs": 3,
@@ -429,6 +430,7 @@ def test_convert_hands_on_every_option(monkeypatch: pytest.MonkeyPatch) -> None:
     assert short["size"] == (20, 30)
 
 
+@pytest.mark.slow
 def test_python_m_converters_is_convert(photos: Path, tmp_path: Path) -> None:
     """``python -m converters`` does what ``asyncreader convert`` does."""
     words = [sys.executable, "-m", "converters", photos, tmp_path / "out.h5", "--quiet"]
@@ -557,6 +559,7 @@ def test_info_suggests_what_serves_a_set(tmp_path: Path) -> None:
     sets: dict[str, tuple[dict[str, Any], str]] = {
         "one volume": ({"raw": np.zeros((40, 36, 48), "u2")}, "one volume of 40 x 36 x 48"),
         "volumes": ({"raw": np.zeros((3, 2, 16, 36, 80), "f4")}, "patch=16x32x32 serves"),
+        "channels": ({"raw": np.zeros((2, 30, 40, 50), "u1")}, "one volume of 2 x 30 x 40 x 50"),
         "lengths": ({"x": np.ones((17, 2)), "n": count}, "n may say where samples begin in x"),
         "starts": ({"x": np.ones(17), "s": np.cumsum([0, *count])}, "s may say"),
         "found": ({"x": np.ones(17), "x_lengths": count}, "max_length=9 serves all of them whole"),
@@ -1173,6 +1176,7 @@ def test_traceback_on_demand(words: str) -> None:
     assert lines[-1].startswith("error: no such file")
 
 
+@pytest.mark.slow
 def test_names_are_made_fit_to_print(photos: Path, tmp_path: Path) -> None:
     """Newlines, escapes and bytes that are no UTF-8 in a name neither break a line nor fail."""
     name = os.fsdecode(b"n\xffw\n\x1b[31m.jpg")
@@ -1223,6 +1227,7 @@ def test_a_closed_pipe_is_no_error(words: str, packed: Path) -> None:
     assert (done.returncode, lines) == (141, [])
 
 
+@pytest.mark.slow
 def test_a_closed_stderr_stops_no_conversion(photos: Path, tmp_path: Path) -> None:
     """Packing goes on when nobody reads its progress any more."""
     reading, writing = os.pipe()
@@ -1323,6 +1328,7 @@ def test_no_room_for_the_report(photos: Path, tmp_path: Path) -> None:
             assert run("verify", target).exit_code == 0
 
 
+@pytest.mark.slow
 def test_ctrl_c_while_packing(photos: Path, tmp_path: Path) -> None:
     """Ctrl-C ends a conversion with 130 and one line, and leaves nothing behind."""
     patch = (
@@ -1397,6 +1403,7 @@ def test_progress_on_a_terminal(photos: Path, tmp_path: Path, environment: dict[
     assert all(len(bar) <= 80 for bar in bars)
 
 
+@pytest.mark.slow
 def test_long_lines_are_broken_between_words() -> None:
     """An error wider than the terminal keeps its words whole; its further lines are indented."""
     assert on_terminal("info", "/nowhere", code=1) == "error: no such file or folder [/nowhere]\r\n"
@@ -1424,9 +1431,11 @@ def test_output_elsewhere_is_plain(packed: Path, monkeypatch: pytest.MonkeyPatch
 def completed(line: str, folder: Path) -> list[str]:
     """What bash itself makes of a Tab at the end of ``line``, in ``folder``."""
     script = """
-    compopt() { [[ $2 == default ]] && COMPREPLY+=($(compgen -f -- "$CUR")); true; }
+    compopt() { [[ $2 == default ]] && COMPREPLY+=($(compgen -f -- "${COMP_WORDS[-1]}")); true; }
     eval "$(_ASYNCREADER_COMPLETE=bash_source "$PYTHON" -m asyncreader)"
-    COMP_LINE=$1 COMP_POINT=${#1} CUR=${1##*[ =]} COMPREPLY=()
+    COMP_WORDS=($1) COMPREPLY=()
+    [[ $1 == *" " ]] && COMP_WORDS+=("")
+    COMP_CWORD=$((${#COMP_WORDS[@]} - 1))
     _asyncreader_completion asyncreader
     printf '%s\\n' "${COMPREPLY[@]}"
     """
@@ -1449,35 +1458,16 @@ def completed(line: str, folder: Path) -> list[str]:
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("bash") is None, reason="no bash")
 def test_tab_completes_in_bash(tmp_path: Path) -> None:
-    """bash completes commands, options and their values, files, parameters and their values."""
+    """bash completes commands, options and their values, and files."""
     (tmp_path / "train.h5").write_text("")
     for line, found in {
         "asyncreader ": COMMANDS,
         "asyncreader ver": ["verify"],
         "asyncreader convert a b --enc": ["--encoding"],
         "asyncreader convert a b --encoding j": ["jpeg"],
-        "asyncreader convert a b --encoding=j": ["jpeg"],
         "asyncreader info tr": ["train.h5"],
-        "asyncreader bench x.h5 -p shuffle": ["shuffle=", "shuffle_window="],
-        "asyncreader bench x.h5 -p shuffle=b": ["block", "balanced-permutation"],
-        "asyncreader bench x.h5 -p weights=": ["balanced"],
-        "asyncreader bench x.h5 --param crop=random": ["random", "random-resized"],
-        "asyncreader bench x.h5 -p labels_path=tr": ["train.h5"],
-        "asyncreader bench x.h5 -p nonsense=": [],
     }.items():
         assert completed(line, tmp_path) == found, line
-
-
-def test_completion_knows_the_parameters() -> None:
-    """Tab offers every parameter that a command line can give, and only values they may have."""
-    offered = [item.value.removesuffix("=") for item in complete_param(None, None, "")]
-    assert offered == sorted(PARAMETERS.keys() - {*PATHS, "data", "labels"})
-    words = [item.value for name in offered for item in complete_param(None, None, f"{name}=")]
-    assert {"shuffle=block", "flip=true", "h_dim=4", "labels_field=None"} <= set(words)
-    assert len(words) > 50
-    for word in words:
-        for name, value in params_of(None, None, [word] if "=" in word else []).items():  # type: ignore[arg-type]
-            PARAMETERS[name].check(name, value)
 
 
 def test_text_that_looks_like_a_number() -> None:
@@ -1552,7 +1542,8 @@ def test_tab_where_a_converters_of_the_user_comes_first(
     """Tab prints no traceback where another ``converters`` hides ours: it offers the options that
     all commands have."""
     monkeypatch.setenv("_ASYNCREADER_COMPLETE", "bash_complete")
-    monkeypatch.setenv("COMP_LINE", "asyncreader convert a b --")
+    monkeypatch.setenv("COMP_WORDS", "asyncreader convert a b --")
+    monkeypatch.setenv("COMP_CWORD", "4")
     done = beside(tmp_path, "-m", "asyncreader", path=str(tmp_path))
     assert done.stderr == ""
     assert "--json" in done.stdout

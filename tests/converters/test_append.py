@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from split_sets import TEXT, contents, pictures, splits_of
 
 import asyncreader
 from asyncreader import AsyncReader, FormatError, ParamsError, SourceError, SourceNotFoundError
+from asyncreader.cli.main import main
 from asyncreader.formats.manifest import read_manifest
 from asyncreader.verify import verify_file
 from converters import convert
@@ -36,6 +38,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("made")
     pictures(root / "first", [f"{'ac'[n % 2]}/{n:02}.png" for n in range(40)])
     pictures(root / "more", [f"{'acb'[n % 3]}/m{n:02}.png" for n in range(9)])
+    convert(root / "more", root / "shards", shards=1)
     for kind in KINDS:
         convert(root / "first", root / kind, shards=3, format=kind, split=TEXT)
     return root
@@ -47,6 +50,7 @@ def grown(made: Path, tmp_path: Path, request: pytest.FixtureRequest) -> Path:
     return Path(shutil.copytree(made / request.param, tmp_path / "set"))
 
 
+@pytest.mark.slow
 def test_a_set_grows(made: Path, grown: Path) -> None:
     """Records, classes and splits stay what they are; new ones go behind; the shards that were
     there do not change, and a reader that is open serves what it served."""
@@ -79,6 +83,7 @@ def test_a_set_grows(made: Path, grown: Path) -> None:
         assert one.class_counts == sharded.class_counts
 
 
+@pytest.mark.slow
 def test_the_encoding_is_that_of_the_set(tmp_path: Path) -> None:
     """Files are stored as the set's are, and packed ones of that encoding are copied."""
     pictures(tmp_path / "in", ["a/1.jpg", "a/2.jpg", "b/3.jpg"])
@@ -101,6 +106,7 @@ def test_the_encoding_is_that_of_the_set(tmp_path: Path) -> None:
         ({"size": (3, 3)}, "images of different sizes", FormatError),
         ({"no_labels": True}, "do not go with the dataset: kind of labels", ParamsError),
         ({"channels": 1}, "do not go with the dataset: channels", ParamsError),
+        ({"classes": "names.txt"}, "do not go with the dataset: the first classes", ParamsError),
         ({"overwrite": True}, "contradict each other", ParamsError),
     ],
 )
@@ -110,12 +116,16 @@ def test_what_does_not_go_with_the_set(
     """Is said, and changes nothing."""
     shutil.copytree(made / "hdf5", tmp_path / "set")
     before = contents_of(tmp_path / "set")
+    if "classes" in given:
+        given = {"classes": tmp_path / "names.txt"}
+        given["classes"].write_text("b\nc\na\n")
     split = {} if said.startswith("the dataset has splits") else {"split": TEXT}
     with pytest.raises(error, match=said):
         convert(made / "more", tmp_path / "set", append=True, **split, **given)
     assert contents_of(tmp_path / "set") == before
 
 
+@pytest.mark.slow
 def test_sets_of_numbers_grow(tmp_path: Path) -> None:
     """Rows of any dtype and shape, from another program's file, a Writer's or a set of shards, are
     appended as they are; h5py reads them back. Others are refused with what differs."""
@@ -166,6 +176,46 @@ def test_what_is_no_sharded_set(made: Path, tmp_path: Path) -> None:
         convert(made / "more", tmp_path / "one.h5", append=True)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("taken", [False, True])
+@pytest.mark.parametrize("name", ["one.h5", "one.lmdb", "one"])
+def test_a_single_file_grows_as_the_error_advises(
+    made: Path, tmp_path: Path, name: str, taken: bool
+) -> None:
+    """The command that the error names makes shards of the file, and those can be added to."""
+    kind: Any = "lmdb" if name.endswith("b") else "hdf5"
+    convert(made / "first", tmp_path / name, format=kind)
+    if taken and name != "one":
+        (tmp_path / "one").mkdir()
+    with pytest.raises((ParamsError, SourceNotFoundError)) as refused:
+        convert(made / "more", tmp_path / name, append=True)
+    found = re.search(r"asyncreader (convert (\S+) (\S+) --shards 1)", str(refused.value))
+    assert found is not None, refused.value
+    with pytest.raises(SystemExit) as ended:
+        main(found[1].split())
+    assert ended.value.code == 0
+    assert found[2] == str(tmp_path / name)
+    convert(made / "more", found[3], append=True)
+    assert contents(Path(found[3])) == contents(tmp_path / name) | contents(made / "shards")
+    with pytest.raises(ParamsError, match="without append"):
+        convert(made / "more", tmp_path / "new.h5", append=True)
+
+
+@pytest.mark.parametrize("written", ["from a folder", "from arrays"])
+def test_paths_that_are_there_already_are_counted(tmp_path: Path, written: str) -> None:
+    """An append says how many of its paths the set has; it adds them all the same."""
+    first, more = (pictures(tmp_path / n, [f"a/{n}", "a/1.png"]) for n in ("0.png", "2.png"))
+    convert(first, tmp_path / "set", shards=1)
+    src: Any = more
+    if written == "from arrays":
+        convert(more, tmp_path / "more.h5")
+        src = tmp_path / "more.h5"
+    for known in (1, 2):
+        said = f"{known} of the 2 new paths were in the dataset already"
+        assert said in convert(src, tmp_path / "set", append=True).notes
+    assert verify_file(str(tmp_path / "set")).count == 6
+
+
 def test_what_a_cut_run_left(made: Path, grown: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An error before the manifest is replaced leaves the old set; finished shards are kept for
     resume, and shards that a killed run moved are removed by the next one."""
@@ -196,7 +246,7 @@ def test_tasks_of_a_cluster_append_the_same(made: Path, grown: Path) -> None:
     source = grown.with_name("more.h5")
     given: dict[str, Any] = {"append": True, "shards": 2, "select": "1:", "params": {}}
     options = check(source, grown, **given)
-    with Target(options.dst, "shards", False, append=True) as target:
+    with Target(options.dst, "shards", False, append=True, keep=False) as target:
         of = Grown.open(target.path, target.shown)
         options = of.options(options)
         samples = open_samples(options, target.path, of.classes, of.encoding)
@@ -257,6 +307,7 @@ def states(path: Path, **params: Any) -> tuple[dict[str, Any], dict[str, Any]]:
         return dict(middle), dict(reader.state_dict())
 
 
+@pytest.mark.slow
 def test_states_go_on_where_the_order_allows_it(made: Path, grown: Path) -> None:
     """In file order, at an epoch's start, and with the samples of before; else the refusal says
     why."""
@@ -288,3 +339,29 @@ def test_states_go_on_where_the_order_allows_it(made: Path, grown: Path) -> None
         rest_of(grown, saved[1][0], shuffle=True, subset=slice(0, 39))
     with pytest.raises(ParamsError, match="seed differs"):
         rest_of(grown, {**saved[0][0], "seed": 4})
+
+
+def test_states_of_slices_go_on(made: Path, grown: Path) -> None:
+    """A slice of any step resumes with the samples of before where they still come first; one that
+    runs backwards begins with the new samples, so that a state inside an epoch is refused."""
+    forwards, backwards = slice(1, None, 3), slice(None, None, -3)
+    saved = {subset.step: states(grown, subset=subset) for subset in (forwards, backwards)}
+    convert(made / "more", grown, append=True, split=TEXT)
+    chosen = {subset.step: np.arange(49)[subset].tolist() for subset in (forwards, backwards)}
+    (middle, end), (inside, behind) = saved[3], saved[-3]
+    assert rest_of(grown, middle, subset=forwards) == chosen[3][8:16]
+    assert rest_of(grown, end, subset=forwards) == chosen[3][:16]
+    assert rest_of(grown, behind, subset=slice(48, None, -3)) == chosen[-3][:16]
+    with pytest.raises(ParamsError, match="the dataset has grown since the state was saved"):
+        rest_of(grown, inside, subset=slice(48, None, -3))
+
+
+def test_a_state_of_an_array_that_new_records_come_before(made: Path, grown: Path) -> None:
+    """A state inside an epoch of some records is refused where new records now come before them."""
+    before = [30, 2, 7, 9, 11, 12, 13, 14, 15, 16, 17, 18]
+    middle, end = states(grown, subset=before)
+    convert(made / "more", grown, append=True, split=TEXT)
+    assert rest_of(grown, middle, subset=[*before, 44]) == before[8:]
+    assert rest_of(grown, end, subset=[44, *before]) == [44, *before[:11]]
+    with pytest.raises(ParamsError, match="the dataset has grown since the state was saved"):
+        rest_of(grown, middle, subset=[44, *before])

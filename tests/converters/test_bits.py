@@ -280,6 +280,7 @@ def test_resized_16_bits_are_pillows(tmp_path: Path, size: str, resize: Any) -> 
         assert np.abs(one - np.clip(wanted.astype(np.float64), 0, 65_535)).max() <= 0.51
 
 
+@pytest.mark.slow
 def test_masks_keep_their_numbers(tmp_path: Path) -> None:
     """Masks keep their numbers with any ``bits``: of 8 and 16 bits, grey with alpha, PGM whose
     largest value is neither 255 nor 65535, and colours of 16 bits in PPM."""
@@ -320,6 +321,7 @@ def test_masks_keep_their_numbers(tmp_path: Path) -> None:
 # -- from packed sets ----------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("encoding", ["raw", "png", "original"])
 def test_from_one_packed_set_to_another(tmp_path: Path, encoding: str) -> None:
     """A packed set of 16 bits stays one, with its bytes or encoded again; bits 8 drops the lower

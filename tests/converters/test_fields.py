@@ -17,7 +17,8 @@ from click.testing import CliRunner
 from foreign_sets import pyxis_sample, write_pyxis
 from PIL import Image
 
-from asyncreader import AsyncReader, DecodeError, FormatError, ParamsError, SampleError
+import asyncreader
+from asyncreader import AsyncReader, DecodeError, FormatError, ParamsError, SampleError, Writer
 from asyncreader.cli.main import cli
 from asyncreader.errors import SourceNotFoundError
 from asyncreader.pixels.masks import decode_values
@@ -522,3 +523,243 @@ def test_the_command(folders: tuple[Path, Path], tmp_path: Path) -> None:
         assert run("convert", pictures, path, "--field", wrong).exit_code == 2
     twice = ("--field", "mask=a", "--field", "mask=b")
     assert run("convert", pictures, path, *twice).exit_code == 2
+
+
+@pytest.mark.parametrize("target", ["copy.h5", "copy.lmdb", "copy"])
+@pytest.mark.parametrize("dtype", ["u1", "u2", "i4", "f4"])
+def test_a_copied_field_keeps_its_shape(tmp_path: Path, dtype: str, target: str) -> None:
+    """Rows (H, W) beside images (H, W, 3) stay so in a copy, and in shards of a Writer."""
+    rng = np.random.default_rng(0)
+    images = rng.integers(0, 256, (6, 6, 10, 3), np.uint8)
+    maps = rng.integers(0, 200, (6, 6, 10)).astype(dtype)
+    for name, more in (("one.h5", {}), ("shards", {"shards": 2})):
+        with Writer(tmp_path / name, **more) as writer:
+            for image, rows in zip(images, maps, strict=True):
+                writer.add(image, 0, depth=rows)
+    convert(tmp_path / "one.h5", tmp_path / target, shards=None if "." in target else 2)
+    for name in ("one.h5", "shards", target):
+        with asyncreader.open(tmp_path / name, data_field=["data", "depth"]) as ds:
+            found, depth = ds[:][0]
+            np.testing.assert_array_equal(found, images.transpose(0, 3, 1, 2))
+            np.testing.assert_array_equal(depth, maps)
+
+
+# -- boxes, keypoints and other numbers beside images that are resized -----------------------------
+
+#: Sizes that images are resized to, and how.
+RESIZED: dict[str, dict[str, Any]] = {
+    "cut": {"size": (48, 36)},
+    "squeezed": {"size": (45, 90), "resize": "squeeze"},
+    "padded": {"size": (70, 61), "resize": "pad"},
+    "shorter side": {"size": 30, "encoding": "png"},
+}
+#: The sides of the images (height, width), and of the white rectangle in each of them.
+SIDES = [(60, 80)] * 3 + [(90, 50)] * 3
+
+
+def white(number: int) -> tuple[np.ndarray, np.ndarray]:
+    """A black image with a white rectangle, and the box that is around it."""
+    rng = np.random.default_rng(number)
+    high, wide = SIDES[number]
+    left, top = rng.integers(8, wide - 32), rng.integers(8, high - 36)
+    box = np.array((left, top, left + rng.integers(12, 22), top + rng.integers(14, 26)))
+    image = np.zeros((high, wide, 3), np.uint8)
+    image[box[1] : box[3], box[0] : box[2]] = 255
+    return image, box
+
+
+def moved_as_pillow(places: np.ndarray, number: int, size: Any, resize: str = "crop") -> np.ndarray:
+    """Places (n, 2) where Pillow's ImageOps.fit and pad, or a plain resize, take them."""
+    high, wide = SIDES[number]
+    if isinstance(size, int):
+        scale = size / min(high, wide)
+        return places * (round(wide * scale) / wide, round(high * scale) / high)
+    by_y, by_x = size[0] / high, size[1] / wide
+    if resize == "squeeze":
+        return places * (by_x, by_y)
+    if resize == "pad":
+        scale = min(by_x, by_y)
+        inner = np.array((round(wide * scale), round(high * scale)))
+        return places * inner / (wide, high) + np.round((np.array(size[::-1]) - inner) / 2)
+    scale = max(by_x, by_y)
+    return (places - np.array((wide, high)) / 2) * scale + np.array(size[::-1]) / 2
+
+
+def seen(image: np.ndarray) -> np.ndarray:
+    """The box around what is white."""
+    rows, columns = np.nonzero(image[..., 0] > 127)
+    return np.array((columns.min(), rows.min(), columns.max() + 1, rows.max() + 1))
+
+
+def samples_with_boxes(alike: bool = False) -> Iterator[dict[str, Any]]:
+    """Images of two sizes, or ``alike``, with boxes whose number differs, keypoints, a map of
+    floats of their size, and other numbers."""
+    for number in range(3 if alike else 6):
+        image, box = white(number)
+        around = np.array([[0, 0, *image.shape[1::-1]]])
+        yield {
+            "image": image,
+            "boxes": np.concatenate([box[None], around, np.zeros((number % 2, 4), int)]),
+            "points": np.array([[*box[:2], 2], [*box[2:], 1], [0, 0, 0]], np.float64),
+            "depth": (image[..., 0] / 255).astype(np.float32),
+            "pose": np.arange(12).reshape(3, 4) + number,
+        }
+
+
+KNOWN: dict[str, Any] = {
+    "boxes_field": "boxes", "keypoints_field": ["points"], "numbers_field": "pose",
+}  # fmt: skip
+
+
+def check_moved(path: Path, how: dict[str, Any], count: int = 6) -> None:
+    """What a dataset serves as stored is where its images show it, and where Pillow takes it."""
+    fields = ["data", "boxes", "points", "depth", "pose"]
+    plain = {name: value for name, value in how.items() if name != "encoding"}
+    with asyncreader.open(path, data_field=fields, max_length={"boxes": 4}, layout="NHWC") as ds:
+        assert len(ds) == count
+        for number in range(count):
+            image, boxes, points, depth, pose = ds[number]
+            before, box = white(number)
+            if number == 0 or SIDES[number] == SIDES[0]:
+                assert seen(image).tolist() == pytest.approx(boxes[0], abs=1.6)
+            expected = moved_as_pillow(box.reshape(2, 2), number, **plain)
+            high, wide = image.shape[:2]
+            cut = expected.clip(0, (wide, high)).reshape(-1)
+            np.testing.assert_allclose(boxes[0], cut, atol=1e-3)
+            whole = np.array(((0, 0), before.shape[1::-1]))
+            around = moved_as_pillow(whole, number, **plain).clip(0, (wide, high)).reshape(-1)
+            np.testing.assert_allclose(boxes[1], around, atol=1e-3)
+            assert not boxes[2:].any()
+            assert boxes.dtype == points.dtype == np.float32
+            np.testing.assert_allclose(points[:2, :2], expected, atol=1e-3)
+            assert points[:, 2].tolist() == [2, 1, 0]
+            assert not points[2].any()
+            assert depth.shape == (high, wide)
+            assert np.mean((depth > 0.5) == (image[..., 0] > 127)) > 0.97
+            np.testing.assert_array_equal(pose, np.arange(12).reshape(3, 4) + number)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", RESIZED)
+def test_boxes_and_keypoints_are_resized_with_their_images(tmp_path: Path, how: str) -> None:
+    """Writer(size=), convert(samples, size=), convert(dataset, size=) of HDF5, LMDB and shards, and
+    of a Dataset: boxes and keypoints are where Pillow's arithmetic takes them, and around what the
+    image shows; floats of the image's size are resized as it is; other numbers stay."""
+    options = RESIZED[how]
+    alike = how == "shorter side"
+    count = 3 if alike else 6
+    varied: dict[str, Any] = {"variable_length": "boxes"}
+
+    def samples(data: str = "image") -> Iterator[dict[str, Any]]:
+        for one in samples_with_boxes(alike):
+            yield {data: one.pop("image"), **one}
+
+    with Writer(tmp_path / "a.h5", **options, **varied, **KNOWN) as writer:
+        for one in samples("data"):
+            writer.add(**one)
+    check_moved(tmp_path / "a.h5", options, count)
+    convert(samples(), tmp_path / "b", shards=2, **options, **varied, **KNOWN)
+    check_moved(tmp_path / "b", options, count)
+    if how == "cut":  # images of two sizes with maps of theirs cannot be stored as they are
+        files = [{**one, "image": io.BytesIO()} for one in samples()]
+        for one, original in zip(files, samples(), strict=True):
+            Image.fromarray(original["image"]).save(one["image"], "PNG")
+            one["image"] = one["image"].getvalue()
+        convert(files, tmp_path / "bytes.h5", **options, **varied, **KNOWN)
+        check_moved(tmp_path / "bytes.h5", options, count)
+    stored = list(samples_with_boxes(alike=True))
+    for name, more in (("c.h5", {}), ("c.lmdb", {"encoding": "png"}), ("c", {"shards": 2})):
+        convert(stored, tmp_path / name, **varied, **more)
+        small = {**options, **KNOWN, "encoding": options.get("encoding")}
+        convert(tmp_path / name, tmp_path / f"small-{name}.h5", **small)
+        check_moved(tmp_path / f"small-{name}.h5", options, 3)
+    fields = ["data", "points", "depth", "pose"]
+    known = {name: value for name, value in KNOWN.items() if name != "boxes_field"}
+    given = asyncreader.open(
+        tmp_path / "c.h5", data_field=fields, boxes_field="boxes", max_length={"boxes": 4}
+    )
+    convert(given, tmp_path / "d.h5", **options, **known, variable_length="boxes")
+    check_moved(tmp_path / "d.h5", options, 3)
+
+
+def test_boxes_of_foreign_sets_and_the_command(tmp_path: Path) -> None:
+    """--size of a file of h5py with boxes: its line is the one that the refusal gives, and boxes in
+    the table for all, int64, are those that Pillow's arithmetic gives."""
+    images, boxes = zip(*(white(number) for number in range(3)), strict=True)
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["images"], file["boxes"] = np.stack(images), np.stack(boxes)[:, None]
+        file["one"], file["names"] = np.stack(boxes), np.arange(15).reshape(3, 5)
+    line = ["convert", str(tmp_path / "a.h5"), str(tmp_path / "b.h5"), "--size", "30x30"]
+    line += ["-p", 'data_field=["images", "boxes", "one", "names"]']
+    refused = CliRunner().invoke(cli, line)
+    assert refused.exit_code == 2
+    assert "--boxes-field boxes" in refused.output
+    refused = CliRunner().invoke(cli, [*line, "--boxes-field", "boxes"])
+    assert "'one'" in refused.output
+    assert not (tmp_path / "b.h5").exists()
+    done = CliRunner().invoke(cli, [*line, "--boxes-field", "boxes,one"])
+    assert done.exit_code == 0, done.output
+    with h5py.File(tmp_path / "b.h5") as file:
+        for number, box in enumerate(boxes):
+            expected = moved_as_pillow(box.reshape(2, 2), number, (30, 30)).clip(0, 30)
+            np.testing.assert_allclose(file["boxes"][number, 0], expected.reshape(-1), atol=1e-3)
+            np.testing.assert_allclose(file["one"][number], expected.reshape(-1), atol=1e-3)
+        np.testing.assert_array_equal(file["names"], np.arange(15).reshape(3, 5))
+
+
+@pytest.mark.parametrize(
+    ("fields", "options", "said"),
+    [
+        ({"a": np.zeros((3, 4))}, {}, "'a' may hold boxes.*boxes_field='a'.*numbers_field='a'"),
+        ({"a": np.zeros((5, 2))}, {}, "'a' may hold keypoints.*keypoints_field='a'"),
+        ({"a": np.zeros((5, 3), np.int16)}, {}, "'a' may hold keypoints"),
+        ({"a": np.zeros(4)}, {}, "'a' may hold boxes"),
+        ({"a": np.zeros((2, 4))}, {"variable_length": "a"}, r"(?s)'a' may hold boxes.*\(any, 4\)"),
+        ({"a": np.zeros((2, 3))}, {"boxes_field": "a"}, "(?s)'a': the field holds no boxes"),
+        ({"a": np.zeros(6)}, {"boxes_field": "b"}, "(?s)names a field that.*'b'.*a"),
+        ({}, {"boxes_field": "data"}, "names a field that"),
+        ({"a": np.zeros(4)}, {"boxes_field": "a", "numbers_field": ["a"]}, "named twice"),
+        ({"a": np.zeros((3, 4), bool)}, {"boxes_field": "a"}, "boxes are numbers"),
+    ],
+)
+def test_numbers_that_may_be_places_are_asked_about(
+    tmp_path: Path, fields: dict[str, Any], options: dict[str, Any], said: str
+) -> None:
+    """A field of the shape of boxes or keypoints is not left in the old pixels: with size= it is a
+    ParamsError with the lines that say what it is, and so is a field that is said to hold what it
+    cannot; nothing is written."""
+    with (
+        pytest.raises(ParamsError, match=said),
+        Writer(tmp_path / "a.h5", size=(20, 20), **options) as writer,
+    ):
+        writer.add(white(0)[0], **fields)
+    assert not list(tmp_path.iterdir())
+    if "may hold" in said:
+        for plain in ({"size": None}, {"numbers_field": "a"}):
+            given = {"size": (20, 20), "overwrite": True, **options, **plain}
+            convert([{"image": white(0)[0], **fields}], tmp_path / "a.h5", **given)
+        with h5py.File(tmp_path / "a.h5") as file:
+            assert not file["a"][:].any()
+            assert file["a"].dtype == fields["a"].dtype
+
+
+def test_masks_beside_the_bytes_of_images_are_resized(tmp_path: Path) -> None:
+    """A mask that is added with an image file's bytes is cut as the upright image is."""
+    file = io.BytesIO()
+    lying = np.rot90(picture(0))
+    Image.fromarray(lying).save(file, "PNG", exif=exif(TURNED))
+    for options in ({"size": (20, 28)}, {"encoding": "jpeg", "size": (20, 28)}):
+        given = {"image": file.getvalue(), "mask": classes(0)}
+        convert([given], tmp_path / "a.h5", overwrite=True, **options)
+        convert([{**given, "image": picture(0)}], tmp_path / "b.h5", overwrite=True, **options)
+        found = all_of(tmp_path / "a.h5")[1]
+        assert found.shape == (1, 20, 28, 1)
+        np.testing.assert_array_equal(found, all_of(tmp_path / "b.h5")[1])
+    with pytest.raises(SampleError, match="differ in size"):
+        convert([given, {**given, "mask": classes(0, 30, 30)}], tmp_path / "c.h5", size=(20, 28))
+
+
+def test_a_folder_has_no_boxes(tmp_path: Path, folders: tuple[Path, Path]) -> None:
+    """boxes_field of a folder of images is a ParamsError, which says what has fields."""
+    with pytest.raises(ParamsError, match=r"(?s)fields of a dataset.*a folder"):
+        convert(folders[0], tmp_path / "a.h5", size=(8, 8), boxes_field="boxes")

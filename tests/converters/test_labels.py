@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
+import shutil
 from pathlib import Path
+from typing import Any
 
+import h5py
 import numpy as np
 import pytest
+import split_sets
+from click.testing import CliRunner
 from converter_trees import labels_of, make_bad, paths_of, scan, tree, write
 
+import asyncreader
+from asyncreader.cli.info import _describe as describe
+from asyncreader.cli.main import cli
+from asyncreader.dataset import look_into
 from asyncreader.errors import (
     FormatError,
     ParamsError,
@@ -16,6 +27,9 @@ from asyncreader.errors import (
     SourceError,
     SourceNotFoundError,
 )
+from asyncreader.formats import packed
+from asyncreader.verify import verify_file
+from converters import convert
 from converters.inputs.labels_csv import read_labels
 from converters.inputs.local_tree import Tree, sort_key
 
@@ -114,6 +128,87 @@ def test_a_stray_text_renumbers_no_column(
     """Text in a column of numbers is an error with its line, and the numbers stay what they are."""
     with pytest.raises(FormatError, match=said):
         scan(str(pictures), labels=write(tmp_path / "l.csv", rows))
+
+
+@pytest.mark.parametrize(
+    ("rows", "said"),
+    [
+        ('a/1.png,"32,6"\nb/2.png,"7,25"\n3.png,"-1,5"\n', r"line 1.*'32,6', column 2.*point"),
+        ('path,age,t\na/1.png,3,"32,6"\nb/2.png,4,7\n', r"line 2.*'32,6', column 3 \('t'\)"),
+        ("a/1.png,x,1;2\nb/2.png,y,7;8;9\n", r"line 1.*'1;2', column 3.*a column each"),
+    ],
+)
+def test_numbers_in_text_are_asked_about(
+    pictures: Path, tmp_path: Path, rows: str, said: str
+) -> None:
+    """Cells such as 32,6 and 1;2 are no names of classes, unless they are given as such."""
+    csv = write(tmp_path / "l.csv", rows)
+    with pytest.raises(FormatError, match=said):
+        scan(str(pictures), labels=csv)
+    csv = write(tmp_path / "l.csv", 'a/1.png,"32,6"\nb/2.png,"7,25"\n')
+    assert labels_of(scan(str(pictures), labels=csv, classes=("7,25", "32,6"))) == [[1], [0]]
+
+
+def test_a_decimal_comma_beside_semicolons(pictures: Path, tmp_path: Path) -> None:
+    """Cells that ";" separates are named as such, also where a decimal comma divides them."""
+    csv = write(tmp_path / "l.csv", "path;age\na/1.png;32,6\nb/2.png;7,25\n")
+    with pytest.raises(SourceNotFoundError, match=r"'a/1.png;32' \(line 2\).*separated by ';'"):
+        scan(str(pictures), labels=csv)
+
+
+TABLE = "path,age,part,species,weight\na/1.png,31,x,cat,0.5\nb/2.png,7,y,ant,1.5\n"
+
+
+@pytest.mark.parametrize(
+    ("given", "names", "expected"),
+    [
+        ({}, ("age", "part", "species", "weight"), [[31, 2, 1, 0.5], [7, 3, 0, 1.5]]),
+        ({"label_columns": ("age",)}, ("age",), [[31], [7]]),
+        ({"label_columns": ("weight", "age")}, ("weight", "age"), [[0.5, 31], [1.5, 7]]),
+        ({"label_columns": ("species",)}, ("species",), [[1], [0]]),
+        (
+            {"label_columns": ("species",), "split_column": "part", "group_by": "age"},
+            ("species",),
+            [[1], [0]],
+        ),
+        ({"split_column": "part", "group_by": "species"}, ("age", "weight"), [[31, 0.5], [7, 1.5]]),
+    ],
+)
+def test_label_columns(
+    pictures: Path, tmp_path: Path, given: dict[str, Any], names: tuple[str, ...], expected: Any
+) -> None:
+    """The columns that are named are the labels, in that order; else all that mean nothing else.
+    Their names are kept."""
+    listing = scan(str(pictures), labels=write(tmp_path / "l.csv", TABLE), **given)
+    assert (listing.label_names, labels_of(listing)) == (names, expected)
+    assert listing.classes == (
+        ("ant", "cat", "x", "y") if not given else ("ant", "cat") if "species" in names else None
+    )
+    assert listing.label_kind == ("class" if names == ("species",) else "values")
+
+
+@pytest.mark.parametrize(
+    ("text", "named", "said"),
+    [
+        (TABLE, ("weigth",), r"no column 'weigth'.*'path', 'age'.*'weight'.*header"),
+        (TABLE, ("path",), "no column 'path'"),
+        ("a/1.png,3\n", ("3.0",), "no column '3.0'"),
+        ("path,a,b\na/1.png,3\n", ("b",), "line 2.*without a cell for 'b'"),
+        ("path,a,a\na/1.png,3,4\n", ("a",), "2 columns 'a'"),
+    ],
+)
+def test_label_columns_that_are_not_there(
+    pictures: Path, tmp_path: Path, text: str, named: tuple[str, ...], said: str
+) -> None:
+    """A name that the header lacks, or has twice, and a row that is too short."""
+    with pytest.raises((ParamsError, FormatError), match=said):
+        scan(str(pictures), labels=write(tmp_path / "l.csv", text), label_columns=named)
+
+
+@pytest.mark.parametrize("text", ["a/1.png,3\n", "path,\na/1.png,3\n", "path\na/1.png,3\n"])
+def test_columns_without_names(pictures: Path, tmp_path: Path, text: str) -> None:
+    """Without a header that names all of them, no names are kept."""
+    assert scan(str(pictures), labels=write(tmp_path / "l.csv", text)).label_names == ()
 
 
 def test_classes_say_that_numbers_are_names(pictures: Path, tmp_path: Path) -> None:
@@ -258,3 +353,95 @@ def test_a_long_csv_is_sorted_on_disk(tmp_path: Path) -> None:
     )
     values = labels.labels.rows()
     assert all(row.path.endswith(b"/%d.png" % values[row.number]) for row in rows)
+
+
+# -- the names of columns in a set ---------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def named(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Four images with the labels (age, weight), in a set of each kind, and the CSV."""
+    root = tmp_path_factory.mktemp("named")
+    split_sets.pictures(root / "in", [f"a/{n}.png" for n in range(4)])
+    rows = "".join(f"a/{n}.png,{n},x,{n / 2}\n" for n in range(4))
+    write(root / "l.csv", f"path,age,part,weight\n{rows}")
+    given: Any = {"labels": root / "l.csv", "split_column": "part"}
+    convert(root / "in", root / "one.h5", **given)
+    convert(root / "in", root / "one.lmdb", **given)
+    convert(root / "in", root / "shards", shards=2, **given)
+    return root
+
+
+def names_of(path: Path) -> list[str] | None:
+    """The names that ``info`` tells."""
+    with look_into({"path": path}) as ds:
+        names: list[str] | None = describe(ds)["label_names"]
+        return names
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["one.h5", "one.lmdb", "shards"])
+def test_names_of_labels_are_kept(named: Path, tmp_path: Path, kind: str) -> None:
+    """A set keeps the names of the columns of its labels: as a file and as shards, copied, chosen
+    from, encoded anew, joined, written as a Dataset serves it; info shows them."""
+    source, names = named / kind, ["age", "weight"]
+    assert names_of(source) == names
+    again: list[tuple[Any, dict[str, Any]]] = [
+        *((source, {}), (source, {"select": "1:3"}), (source, {"size": 3})),
+        *((source, {"shards": 2}), (asyncreader.open(source), {"shards": 2})),
+        *(([source, named / "one.h5"], {}), (asyncreader.open(source), {})),
+    ]
+    for number, (src, given) in enumerate(again):
+        target = tmp_path / (f"{number}" if "shards" in given else f"{number}.h5")
+        convert(src, target, **given)
+        assert names_of(target) == names, (src, given)
+        assert verify_file(str(target)).ok
+    result = CliRunner().invoke(cli, ["info", str(source)])
+    assert re.search(r"^label names +age, weight$", result.output, re.MULTILINE), result.output
+    with asyncreader.open([source, named / "one.h5"]) as both:
+        assert both.count == 8
+    for given in ({"no_labels": True}, {"params": {"labels_field": None}}):
+        convert(source, tmp_path / "none.h5", overwrite=True, **given)
+        assert names_of(tmp_path / "none.h5") is None
+
+
+def test_names_of_labels_in_the_file(named: Path) -> None:
+    """They stand in the description, which older versions read: its digest is that of the rest."""
+    with h5py.File(named / "one.h5") as file:
+        facts = json.loads(file.attrs["description"])
+    assert facts["label_names"] == ["age", "weight"]
+    old = {name: value for name, value in facts.items() if name != "label_names"}
+    assert packed.described_digest(old) == facts["digests"]["meta"]
+    text = json.dumps({**facts, "label_names": ["weight", "age"]})
+    with pytest.raises(FormatError, match="label_names do not match their digest"):
+        packed.Meta.from_json(text, "x")
+
+
+def test_labels_of_other_names_are_not_joined(named: Path, tmp_path: Path) -> None:
+    """Columns in another order are other labels: sources of both are refused, and an append; a
+    source without names goes with any."""
+    text = (named / "l.csv").read_text()
+    write(tmp_path / "l.csv", text.replace("age,part,weight", "weight,part,age"))
+    given: Any = {"labels": tmp_path / "l.csv", "split_column": "part"}
+    convert(named / "in", tmp_path / "other.h5", **given)
+    with pytest.raises(ParamsError, match=r"other label names.*'weight', 'age'.*'age', 'weight'"):
+        convert([named / "one.h5", tmp_path / "other.h5"], tmp_path / "no.h5")
+    shutil.copytree(named / "shards", tmp_path / "set")
+    with pytest.raises(ParamsError, match=r"do not go with the dataset: label names"):
+        convert(tmp_path / "other.h5", tmp_path / "set", append=True)
+    convert(named / "one.h5", tmp_path / "set", append=True)
+    write(tmp_path / "l.csv", text.partition("\n")[2].replace(",x,", ","))
+    convert(named / "in", tmp_path / "plain.h5", labels=tmp_path / "l.csv")
+    convert([named / "one.h5", tmp_path / "plain.h5"], tmp_path / "both.h5")
+    assert names_of(tmp_path / "set") == ["age", "weight"]
+    assert names_of(tmp_path / "both.h5") is None
+
+
+def test_names_that_are_too_long_are_left_out(tmp_path: Path) -> None:
+    """The report says so."""
+    split_sets.pictures(tmp_path / "in", ["a/0.png"])
+    header, row = ",".join(f"n{n:099}" for n in range(700)), ",".join(["1"] * 700)
+    write(tmp_path / "l.csv", f"path,{header}\na/0.png,{row}\n")
+    report = convert(tmp_path / "in", tmp_path / "a.h5", labels=tmp_path / "l.csv")
+    assert report.notes == ("the names of the labels are too long to be kept",)
+    assert names_of(tmp_path / "a.h5") is None

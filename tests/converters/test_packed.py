@@ -44,6 +44,7 @@ def test_there_and_back(folder: Path, tmp_path: Path, encoding: str) -> None:
     assert hash_of(tmp_path / "b.lmdb") == hash_of(tmp_path / "d.lmdb")
 
 
+@pytest.mark.slow
 def test_a_packed_set_is_processed_when_asked(folder: Path, tmp_path: Path) -> None:
     """Encoding, size and channels of a packed set can be changed, with the folder's result."""
     sets = [tmp_path / f"{e}.{suffix}" for suffix in SUFFIXES for e in ("raw", "png", "original")]

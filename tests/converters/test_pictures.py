@@ -58,6 +58,7 @@ def samples_of(target: Path) -> dict[bytes, bytes]:
     return dict(zip(names, values, strict=True))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("suffix", ["h5", "lmdb"])
 @pytest.mark.parametrize("channels", [3, 1])
 def test_png_holds_the_exact_pixels_of_every_kind(
@@ -95,6 +96,7 @@ def test_raw_holds_the_exact_pixels(
         assert near(found, fit), name
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("suffix", ["h5", "lmdb"])
 def test_jpeg_holds_nearly_the_same_pixels(
     corpus: tuple[Path, dict[bytes, bytes]], tmp_path: Path, suffix: str
@@ -264,6 +266,7 @@ def test_small_jpegs_are_decoded_in_full() -> None:
     assert near(np.frombuffer(found.data, np.uint8).reshape(32, 32, 3), fit)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("channels", [3, 1])
 def test_packing_resizes_as_reading(
     corpus: tuple[Path, dict[bytes, bytes]], tmp_path: Path, channels: Literal[1, 3]

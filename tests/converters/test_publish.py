@@ -5,31 +5,43 @@ from __future__ import annotations
 import errno
 import fcntl
 import hashlib
+import itertools
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import child_processes
 import lmdb
+import numpy as np
 import pytest
 from converter_corpus import (
+    files,
     hash_of,
     listed,
 )
+from ctrl_c import interrupted, killed, moments
 from fakes import data_file
 
+import asyncreader
 import converters.outputs.disk
 import converters.outputs.one_file
 import converters.outputs.sinks
+from asyncreader import Writer
 from asyncreader.errors import SourceError, SourceNotFoundError
+from asyncreader.formats.manifest import NAME, Manifest, read_manifest
 from asyncreader.formats.packed import record_key
 from asyncreader.verify import verify_file
 from converters import convert
+from converters.outputs.append import Grown
+from converters.outputs.publish import Target
+from converters.outputs.workspace import Workspace
 
 SUFFIXES = ["h5", "lmdb"]
 
@@ -277,6 +289,7 @@ def test_a_killed_run_leaves_nothing_under_the_name(
 # -- no space ------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.calls
 @pytest.mark.parametrize("call", ["pwrite", "posix_fallocate"])
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO])
@@ -362,16 +375,17 @@ def test_a_full_disk(folder: Path, small_disk: Any, suffix: str, encoding: str) 
 
 
 @pytest.mark.calls
-@pytest.mark.parametrize("suffix", SUFFIXES)
+@pytest.mark.parametrize("suffix", [*SUFFIXES, "shards"])
 @pytest.mark.parametrize("old", [False, True])
 def test_a_name_that_is_not_durable_is_taken_back(
     folder: Path, tmp_path: Path, suffix: str, old: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where the target's folder cannot be synced, the target is what it was: old, or absent."""
     target = tmp_path / f"out.{suffix}"
+    options: dict[str, Any] = {"shards": 2} if suffix == "shards" else {}
     if old:
-        convert(folder, target)
-    before = hash_of(target) if old else None
+        convert(folder, target, **options)
+    before = bytes_of(target)
     real = os.fsync
 
     def failing(file: int) -> None:
@@ -381,6 +395,260 @@ def test_a_name_that_is_not_durable_is_taken_back(
 
     monkeypatch.setattr(os, "fsync", failing)
     with pytest.raises(SourceError, match="cannot be given its name"):
-        convert(folder, target, encoding="png", overwrite=old)
-    assert listed(tmp_path) == ([target.name] if old else [])
-    assert (hash_of(target) if old else None) == before
+        convert(folder, target, encoding="png", overwrite=old, **options)
+    monkeypatch.undo()
+    assert bytes_of(target) == before
+    if options:
+        assert convert(folder, target, encoding="png", overwrite=old, resume=True, shards=2).kept
+    assert listed(tmp_path) == ([target.name] if old or options else [])
+
+
+@pytest.mark.calls
+def test_added_shards_that_are_not_durable_are_taken_back(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the rename of a new manifest does not reach the disk, the set is the old one, and the
+    shards wait for a run that resumes."""
+    target = tmp_path / "set"
+    convert(folder, target, shards=2)
+    before = files(target)
+    real = os.fsync
+
+    def failing(file: int) -> None:
+        there = os.readlink(f"/proc/self/fd/{file}") == str(target)
+        if there and len(read_manifest(str(target / NAME))) > 2:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        real(file)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", failing)
+        with pytest.raises(SourceError, match=r"Input/output error.*finished shards are kept"):
+            convert(folder, target, append=True, shards=3)
+    assert files(target) == before
+    assert convert(folder, target, append=True, shards=3, resume=True).kept == 3
+    assert listed(tmp_path) == ["set"]
+
+
+@pytest.mark.slow
+def test_a_name_that_was_taken_meanwhile(folder: Path, tmp_path: Path) -> None:
+    """Killed between taking the old set away and naming the new one, after which something else
+    took the name: neither is removed, and the error names both."""
+    target, work = tmp_path / "set", tmp_path / ".set.asyncreader-tmp"
+    for name in ("set", "old", "new", "again"):
+        convert(folder, tmp_path / name, shards=2)
+    work.mkdir()
+    (tmp_path / "old").rename(work / "old")
+    (tmp_path / "new").rename(work / "set")
+    before = files(target)
+    for resume in (False, True):
+        with pytest.raises(SourceError, match=r"taken by something else.*tmp/old") as caught:
+            convert(folder, target, shards=2, overwrite=True, resume=resume)
+        assert caught.value.path == str(target)
+    assert files(target) == files(work / "old") == before
+    (work / "old").rename(tmp_path / "saved")
+    convert(folder, target, shards=2, overwrite=True, resume=True)
+    assert listed(tmp_path) == ["again", "saved", "set"]
+
+
+@pytest.mark.calls
+def test_a_file_system_without_locks(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A set is written there, without a lock, and no file stays open."""
+
+    def flock(*_: object) -> None:
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    convert(folder, tmp_path / "set.h5")
+    assert listed(tmp_path) == ["set.h5"]
+    opened = [os.readlink(entry) for entry in Path("/proc/self/fd").iterdir() if entry.is_symlink()]
+    assert not [path for path in opened if ".asyncreader-tmp" in path]
+
+
+# -- Ctrl-C and kill -9 between any two calls of publishing ---------------------------------------
+
+
+#: Calls of the system that change folders, or wait for the disk.
+CHANGES = {"rename", "link", "unlink", "mkdir", "rmdir", "fsync"}
+
+
+def changes_of_publish() -> Callable[[Any, str, Any], bool]:
+    """Counts as moments the begin of publish(), and each such call that has returned since."""
+    begun = False
+
+    def counts(frame: Any, event: str, argument: Any) -> bool:
+        nonlocal begun
+        if not begun:
+            begun = event == "call" and frame.f_code.co_name == "publish"
+            return begun
+        return event == "c_return" and argument.__name__ in CHANGES
+
+    return counts
+
+
+ROWS = np.arange(60, dtype="u1").reshape(20, 3)
+
+
+NAMES = {"hdf5": "set.h5", "lmdb": "set.lmdb", "shards": "set", "append": "set"}
+
+
+Files = dict[str, bytes]
+
+
+@dataclass
+class Pair:
+    """A set, the one that replaces it, and what of that is in the workspace before publishing."""
+
+    kind: str
+    old: Path
+    new: Path
+    work: Path
+    added: Manifest | None = None
+
+    def run(self, target: Path, overwrite: bool, resume: bool) -> tuple[Files, Files]:
+        """What a run does when all has been written. Returns what it found: target, workspace."""
+        append = self.kind == "append"
+        kind = "shards" if append else self.kind
+        with Target(str(target), kind, overwrite, resume, append) as run:
+            found = bytes_of(target), bytes_of(Path(run.work))
+            if found[0] == bytes_of(self.new):
+                return found
+            copy(self.work, Path(run.work))
+            if self.added is None:
+                run.publish()
+            else:
+                workspace = Workspace(run.workspace, "hdf5")
+                workspace.prepare()
+                Grown.open(run.path, run.path).publish(run, workspace, self.added)
+        return found
+
+
+def copy(source: Path, target: Path) -> None:
+    """Copy a set; of a folder what the target does not have."""
+    if source.is_file():
+        shutil.copy(source, target)
+        return
+    target.mkdir(exist_ok=True)
+    for file in source.iterdir():
+        if not (target / file.name).exists():
+            shutil.copy(file, target)
+
+
+def bytes_of(path: Path) -> Files:
+    """The files of a set, without shards that its manifest does not list; {} where it is not."""
+    if path.is_file():
+        return {"": path.read_bytes()}
+    found = {file.name: file.read_bytes() for file in path.glob("*")}
+    if NAME in found:
+        manifest = read_manifest(str(path / NAME))
+        listed = {NAME, *map(manifest.name, range(len(manifest)))}
+        found = {name: data for name, data in found.items() if name in listed}
+    return found
+
+
+@pytest.fixture(scope="module", params=NAMES)
+def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Pair:
+    """The two sets of a kind; of "append" the new one has shards that were added to the old one."""
+    root, kind = tmp_path_factory.mktemp("pair"), request.param
+    old, new = (root / part / NAMES[kind] for part in ("old", "new"))
+    old.parent.mkdir()
+    new.parent.mkdir()
+    shards: dict[str, Any] = {} if "." in NAMES[kind] else {"shards": 2}
+    convert(ROWS[::-1], old, **shards)
+    if kind != "append":
+        convert(ROWS, new, **shards)
+        return Pair(kind, old, new, new)
+    shutil.copytree(old, new)
+    convert(ROWS, root / "more.h5")
+    pair = Pair(kind, old, new, root / "work")
+    publish = Grown.publish
+
+    def noted(self: Grown, target: Target, workspace: Workspace, added: Manifest) -> Manifest:
+        pair.added = added
+        shutil.copytree(workspace.set, pair.work)
+        return publish(self, target, workspace, added)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Grown, "publish", noted)
+        convert(root / "more.h5", new, append=True, **shards)
+    return pair
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("stop", [interrupted, killed])
+@pytest.mark.parametrize("replaces", [True, False])
+def test_publishing_is_stopped_at_every_change(
+    tmp_path: Path, pair: Pair, replaces: bool, stop: Callable[..., bool]
+) -> None:
+    """Ctrl-C, or kill -9, after any call that changes folders: the old set is there or the new one,
+    of a killed run once the next one has begun; that one has all that was finished, and ends with
+    the new set and nothing beside it."""
+    if pair.kind == "append" and not replaces:
+        pytest.skip("there is a set to append to")
+    old, new = bytes_of(pair.old) if replaces else {}, bytes_of(pair.new)
+    target, resumes = tmp_path / NAMES[pair.kind], pair.kind in ("shards", "append")
+    seen = set()
+
+    def case() -> Iterator[Callable[[], Any]]:
+        shutil.rmtree(tmp_path)
+        tmp_path.mkdir()
+        if replaces:
+            copy(pair.old, target)
+        yield lambda: pair.run(target, replaces, False)
+        assert stop is killed or bytes_of(target) in (old, new)
+        begun, finished = pair.run(target, True, resumes)
+        assert begun in (old, new)
+        assert begun == new or not resumes or bytes_of(pair.work).items() <= finished.items()
+        seen.add(begun == new)
+        assert bytes_of(target) == new
+        assert listed(tmp_path) == [target.name]
+
+    moments(case, lambda moment, act: stop(moment, act, changes_of_publish()))
+    assert seen == {True, False}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "old", "resume"),
+    [("set.h5", True, False), ("set", True, False), ("set", True, True), ("set", False, True)],
+)
+def test_a_writer_that_is_interrupted_while_it_publishes(
+    tmp_path: Path, name: str, old: bool, resume: bool
+) -> None:
+    """Ctrl-C after any call that changes folders: the old set is served or the new one; a run that
+    resumes has every sample, and the next run leaves nothing beside the new set."""
+    options: dict[str, Any] = {"overwrite": old, "resume": resume}
+    if name == "set":
+        options["shards"] = 2
+    target = tmp_path / name
+    counted = itertools.count()
+
+    def rows_of() -> Any:
+        with asyncreader.open(target) as found:
+            return found[:]
+
+    def case() -> Iterator[Callable[[], Any]]:
+        shutil.rmtree(tmp_path)
+        tmp_path.mkdir()
+        if old:
+            convert(ROWS[::-1], target, **{**options, "resume": False})
+        writers = [Writer(target, **options)]
+        for number, row in enumerate(ROWS):
+            writers[0].add(row, path=f"{number}")
+        yield lambda: writers.pop().close()
+        served = rows_of() if target.exists() else None
+        assert (served is None) != old or np.array_equal(served, ROWS)
+        assert served is None or old or np.array_equal(served, ROWS)
+        again = Writer(target, **{**options, "overwrite": True})
+        known = [f"{number}" in again for number in range(20)]
+        assert all(known) or not resume or np.array_equal(served, ROWS)
+        with again:
+            for number, row in enumerate(ROWS):
+                again.add(row, path=f"{number}")
+        assert np.array_equal(rows_of(), ROWS)
+        assert listed(tmp_path) == [name]
+        next(counted)
+
+    moments(case, lambda moment, act: interrupted(moment, act, changes_of_publish()))
+    assert next(counted) > 4

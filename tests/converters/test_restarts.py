@@ -17,7 +17,7 @@ from PIL import Image
 
 from asyncreader import AsyncReader
 from asyncreader.errors import ParamsError
-from asyncreader.pixels import codec, kernels
+from asyncreader.pixels import codec
 from asyncreader.sources import Inspector, open_whole
 from converters import convert
 from converters.encode import with_restarts
@@ -266,42 +266,3 @@ def test_restarts_are_for_jpegs(tmp_path: Path) -> None:
     folder.mkdir()
     (folder / "a.png").write_bytes(saved(image(150, 320), "PNG"))
     convert(folder, tmp_path / "a.h5", encoding="png", restarts=False, no_labels=True)
-
-
-@pytest.mark.parametrize("missing", ["numba", "the kernel"])
-@pytest.mark.parametrize("source", ["folder", "set"])
-def test_restarts_without_the_kernel(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, missing: str, source: str
-) -> None:
-    """Where numba is missing, or cannot compile this kernel, restarts are refused; encoding jpeg,
-    which has them by default, is packed without them, and a note says so."""
-    folder = tmp_path / "pictures"
-    folder.mkdir()
-    (folder / "a.jpg").write_bytes(saved(image(150, 320), "JPEG"))
-    src = folder
-    more: Any = {"no_labels": True}
-    if source == "set":
-        src = tmp_path / "set.h5"
-        convert(folder, src, encoding="original", no_labels=True)
-    state = kernels._state
-    if missing == "numba":
-        monkeypatch.setattr(state, "module", None)
-        monkeypatch.setattr(state, "tried", True)
-    else:
-
-        def fails(*_: object) -> None:
-            raise RuntimeError("no compiler")
-
-        monkeypatch.setattr(kernels._module(), "load", fails)
-    monkeypatch.setattr(state, "reason", "numba is not installed")
-    monkeypatch.setattr(state, "told", True)
-    monkeypatch.delitem(vars(kernels), "add_restarts", raising=False)
-    for encoding in ("original", "jpeg"):
-        with pytest.raises(ParamsError, match=r"restarts needs numba.*"):
-            convert(src, tmp_path / "a.h5", encoding=encoding, restarts=True, **more)
-    report = convert(src, tmp_path / "a.h5", encoding="jpeg", **more)
-    assert report.rewritten is None
-    assert any("no restart markers" in note for note in report.notes)
-    quiet = convert(src, tmp_path / "b.h5", encoding="jpeg", restarts=False, **more)
-    assert quiet.notes == convert(src, tmp_path / "c.h5", encoding="original", **more).notes == ()
-    monkeypatch.delitem(vars(kernels), "add_restarts", raising=False)

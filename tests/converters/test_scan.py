@@ -167,6 +167,7 @@ def test_the_target_inside_the_folder_is_not_a_class(tmp_path: Path) -> None:
     assert listing.classes == ("a",)
 
 
+@pytest.mark.slow
 def test_a_deep_tree_is_no_recursion(tmp_path: Path) -> None:
     """A thousand levels of folders, up to the limit of a path, are walked."""
     deep = os.path.join(os.fsencode(tmp_path), b"c")
@@ -253,6 +254,31 @@ def test_what_changed_since_the_walk_is_noticed(tmp_path: Path) -> None:
     assert caught.value.source_path == str(tmp_path / "in" / "c" / "3.png")
 
 
+@pytest.mark.calls
+def test_a_link_that_changes_when_it_was_checked_is_not_followed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is opened is the file that was checked: not what a link leads to a moment later."""
+    tree(tmp_path / "in", "c/1.png")
+    (tmp_path / "secret.png").write_bytes(b"secret")
+    link = tmp_path / "in" / "c" / "link.png"
+    link.symlink_to("1.png")
+    found = scan(str(tmp_path / "in")).tree
+    real = os.path.realpath
+
+    def meddling(path: bytes) -> bytes:
+        leads_to = real(path)
+        link.unlink()
+        link.symlink_to(tmp_path / "secret.png")
+        return leads_to
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os.path, "realpath", meddling)
+        assert found.read(b"c/link.png", lambda size: None) == PNG
+    with pytest.raises(SampleError, match="out of the folder"):
+        found.read(b"c/link.png", lambda size: None)
+
+
 @pytest.mark.parametrize("change", ["longer", "shorter", "touched"])
 def test_a_file_that_changes_while_it_is_read_is_noticed(tmp_path: Path, change: str) -> None:
     """Growth, loss and rewriting between opening and closing are errors, not mixed pictures."""
@@ -319,6 +345,7 @@ def test_sorting_in_runs_is_sorting(run: int) -> None:
     assert list(sorted_records(records, run)) == sorted(records)
 
 
+@pytest.mark.slow
 def test_many_files_are_listed_without_an_object_each(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

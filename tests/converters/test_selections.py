@@ -6,12 +6,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import h5py
 import numpy as np
 import pytest
 from split_sets import TEXT, contents, pictures, splits_of
 
 import asyncreader
-from asyncreader import ParamsError
+from asyncreader import FormatError, ParamsError
 from converters import convert
 
 
@@ -80,6 +81,7 @@ def test_drawn_samples(jpegs: Path, tmp_path: Path) -> None:
         convert(jpegs / "all.h5", tmp_path / "no.h5", sample=31)
 
 
+@pytest.mark.slow
 def test_sources_become_one_set(jpegs: Path, tmp_path: Path) -> None:
     """A packed set, shards and a folder with other classes: bytes are copied, names are numbered
     anew, splits of one name are one."""
@@ -111,6 +113,65 @@ def test_given_classes_number_a_packed_set(jpegs: Path, tmp_path: Path) -> None:
     (tmp_path / "names.txt").write_text("c\nb\n")
     with pytest.raises(Exception, match="unknown class"):
         convert(jpegs / "all.h5", tmp_path / "no.h5", classes=tmp_path / "names.txt")
+
+
+@pytest.mark.parametrize("kind", ["packed", "folder", "csv", "splits", "joined"])
+@pytest.mark.parametrize("chosen", ["select", "sample"])
+def test_classes_need_not_name_what_is_left_out(
+    jpegs: Path, tmp_path: Path, kind: str, chosen: str
+) -> None:
+    """Given classes name those of the samples that are chosen; one of another class is an error
+    that names it, and so it is where all samples are converted."""
+    names, csv = tmp_path / "names.txt", tmp_path / "labels.csv"
+    files = [f"{'abc'[n % 3]}/{n:02}.jpg" for n in range(30)]
+    csv.write_text("".join(f"{name},{name[0]}\n" for name in files))
+    src: Any = jpegs / ("all.h5" if kind == "packed" else "in")
+    given: dict[str, Any] = {"classes": names, "encoding": "original"}
+    if kind == "csv":
+        given["labels"] = csv
+    elif kind == "splits":
+        src = pictures(tmp_path / "parts", [f"{n % 2}/{name}" for n, name in enumerate(files)])
+        given["splits_from_folders"] = True
+    elif kind == "joined":
+        src = [jpegs / "all.h5", pictures(tmp_path / "more", ["b/m1.jpg", "c/m2.jpg"])]
+    names.write_text("c\nz\nb\n")
+    with pytest.raises(FormatError, match=r"an unknown class.*'a'"):
+        convert(src, tmp_path / "no.h5", **given)
+    given |= {"select": "classes=b,c"} if chosen == "select" else {"sample": 1}
+    if chosen == "sample":
+        names.write_text("c\nz\nb\na\nq\n")
+        convert(src, tmp_path / "one.h5", **given)
+        (kept,) = {one for _, one in contents(tmp_path / "one.h5").values()}
+        names.write_text(f"z\n{kept}\n")
+    convert(src, tmp_path / "some.h5", **given)
+    found = contents(tmp_path / "some.h5")
+    assert {path[-8] for path in found} == {str(one) for _, one in found.values()}
+    with asyncreader.open(tmp_path / "some.h5") as some:
+        assert some.classes == tuple(names.read_text().split())
+    names.write_text("z\ny\n")
+    with pytest.raises(FormatError, match="an unknown class"):
+        convert(src, tmp_path / "no.h5", **given)
+
+
+def test_given_classes_name_plain_numbers(tmp_path: Path) -> None:
+    """Whole numbers of a set without names become the classes that are given, -1 none; ParamsError
+    for labels that are no numbers of these, and for a set without labels."""
+    (tmp_path / "names.txt").write_text("c\na\n")
+    images = np.zeros((3, 6, 6, 3), np.uint8)
+    for labels in ([1, -1, 0], [1, 2, 0], [0.5, 1, 0], None):
+        with h5py.File(tmp_path / "in.h5", "w") as file:
+            file["data"] = images
+            if labels is not None:
+                file["labels"] = labels
+        given = {"classes": tmp_path / "names.txt", "overwrite": True}
+        if labels == [1, -1, 0]:
+            convert(tmp_path / "in.h5", tmp_path / "out.h5", **given)
+            with asyncreader.open(tmp_path / "out.h5") as found:
+                assert found.classes == ("c", "a")
+                assert found.labels[:, 0].tolist() == labels
+        else:
+            with pytest.raises(ParamsError, match=r"no numbers of the classes|have none"):
+                convert(tmp_path / "in.h5", tmp_path / "out.h5", **given)
 
 
 def test_what_does_not_go_together(jpegs: Path, tmp_path: Path) -> None:

@@ -39,6 +39,7 @@ def packed(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return target
 
 
+@pytest.mark.slow
 def test_a_split_is_a_function_of_the_path(folder: Path, packed: Path, tmp_path: Path) -> None:
     """By the documented hash, from a folder, its packed set, its shards and its LMDB alike; the
     shares are those that were asked for, within five standard deviations."""
@@ -110,6 +111,7 @@ def test_no_group_is_in_two_splits(folder: Path, tmp_path: Path, stratify: bool)
         assert [len(found[name]) for name in SHARES] == [480, 60, 60]
 
 
+@pytest.mark.slow
 def test_groups_and_splits_of_a_csv(folder: Path, tmp_path: Path) -> None:
     """Columns that the header names; an empty cell is in no split; other columns stay labels."""
     paths = sorted(str(file.relative_to(folder)) for file in folder.rglob("*.png"))
@@ -155,6 +157,37 @@ def test_splits_from_folders(tmp_path: Path) -> None:
     pictures(photos, ["val/3.png"])
     with pytest.raises(FormatError, match="lies in no class"):
         convert(photos, tmp_path / "no.h5", splits_from_folders=True)
+
+
+@pytest.mark.slow
+def test_a_share_beside_the_whole_is_empty(folder: Path, tmp_path: Path) -> None:
+    """Shares may add up to a little more than 1: a split that begins where all hashes end has no
+    samples."""
+    for number, text in enumerate(("train=1,val=1e-9", "train=0.5,val=0.5,test=1e-20")):
+        convert(folder, tmp_path / f"{number}.h5", split=text)
+        *splits, last = splits_of(tmp_path / f"{number}.h5").values()
+        assert sum(map(len, splits)) == 600
+        assert not last
+
+
+def test_the_report_says_which_folder_is_which_split(tmp_path: Path) -> None:
+    """A note names each split with its images and classes, and the folders without images."""
+    sharded: dict[str, Any] = {"shards": 2}
+    names = ["train/dog/1.png", "train/cat/1.png", "train/cat/2.png", "masks/dog/1.png"]
+    photos = pictures(tmp_path / "in", names)
+    (photos / "extra").mkdir()
+    words = "splits are the first-level folders: 'masks' (1 image in 1 class), 'train' (3 images"
+    for target, shards in (("one.h5", {}), ("many", sharded)):
+        report = convert(photos, tmp_path / target, splits_from_folders=True, **shards)
+        assert report.notes == (f"{words} in 2 classes); no images in 'extra'",)
+    report = convert(photos, tmp_path / "un.lmdb", splits_from_folders=True, no_labels=True)
+    assert report.notes == (f"{words}); no images in 'extra'".replace(" in 1 class)", ")"),)
+    words = ["convert", str(photos), str(tmp_path / "told.h5"), "--splits-from-folders"]
+    done = CliRunner().invoke(cli, words)
+    assert f"note: {report.notes[0][:36]}" in done.stderr
+    pictures(photos, [f"part{number:02}/dog/1.png" for number in range(20)])
+    (note,) = convert(photos, tmp_path / "x.h5", splits_from_folders=True).notes
+    assert "'part08' (1 image in 1 class), ... (22 in all); no images" in note
 
 
 def test_splits_are_served_and_shown(packed: Path, tmp_path: Path) -> None:

@@ -126,6 +126,7 @@ def write_csv(photos: Path, *more: str) -> Path:
     return path
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scheme", ["s3", "http"])
 @pytest.mark.parametrize("bucket", [{"errors": 0.1, "cuts": 0.1}], indirect=True)
 def test_labels_by_csv(photos: Path, bucket: str, tmp_path: Path, scheme: str) -> None:
@@ -157,6 +158,7 @@ def test_a_web_server_cannot_list(bucket: str, tmp_path: Path) -> None:
         convert(f"{bucket}/b/photos", tmp_path / "out.h5")
 
 
+@pytest.mark.slow
 def test_classes_at_a_url(photos: Path, bucket: str, tmp_path: Path) -> None:
     """Names of classes come from a packed set or a text file in a store."""
     names = ("notes", "eel", "dög 1%", "cat-2", "cat")
@@ -170,6 +172,7 @@ def test_classes_at_a_url(photos: Path, bucket: str, tmp_path: Path) -> None:
     assert contents(tmp_path / "a.h5") == contents(tmp_path / "b.h5")
 
 
+@pytest.mark.slow
 def test_bad_pictures(photos: Path, bucket: str, tmp_path: Path) -> None:
     """A bad one is named by its URL; skipped, the files are those from disk."""
     bad = photos / "dög 1%" / "10.jpg"
@@ -184,6 +187,7 @@ def test_bad_pictures(photos: Path, bucket: str, tmp_path: Path) -> None:
     assert contents(tmp_path / "store") == contents(tmp_path / "disk")
 
 
+@pytest.mark.slow
 def test_masks_beside_a_store(photos: Path, bucket: str, tmp_path: Path) -> None:
     """Pictures in a bucket and their masks in a folder go together; an edited mask counts, too."""
     for picture in photos.rglob("*.jpg"):
@@ -253,6 +257,7 @@ def test_a_flat_bucket_and_an_empty_one(photos: Path, bucket: str, tmp_path: Pat
     assert not list(tmp_path.glob("*out*"))
 
 
+@pytest.mark.slow
 def test_parts_of_a_set_in_a_bucket(photos: Path, bucket: str, tmp_path: Path) -> None:
     """train and val in a bucket are refused as on a disk; what folders lose is in the report."""
     report = convert("s3://b/photos", tmp_path / "all.h5", size=(8, 8))
@@ -395,6 +400,7 @@ def test_cut_and_resumed(
     assert contents(tmp_path / "again") == contents(tmp_path / "same")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["raw", "original", "lmdb"])
 def test_a_packed_set_at_a_url(
     photos: Path, bucket: str, tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
@@ -422,6 +428,7 @@ def test_a_packed_set_at_a_url(
         convert("s3://b/other.lmdb", tmp_path / "e.h5")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bucket", [{"latency": 0.01}], indirect=True)
 def test_a_packed_set_is_asked_for_in_runs(photos: Path, bucket: str, tmp_path: Path) -> None:
     """Samples of a packed set at a URL come many to a request, not one by one."""
@@ -460,7 +467,6 @@ def test_a_task_opens_its_own_store(photos: Path, bucket: str, tmp_path: Path) -
             "overwrite",
             "check_decode",
             "resume",
-            "allow_pickle",
         ),
         False,
     )

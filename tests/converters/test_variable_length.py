@@ -95,6 +95,7 @@ def check_served(path: Any, samples: Samples, most: int = 7, **params: Any) -> N
             assert epoch == batch.epoch
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", WAYS)
 def test_what_was_added_is_what_is_stored_and_served(tmp_path: Path, way: str) -> None:
     """Lengths 0, 1 and many, of several dtypes and shapes of a value: each stored checksum is
@@ -128,6 +129,7 @@ def test_what_was_added_is_what_is_stored_and_served(tmp_path: Path, way: str) -
             check_served(target, samples, **params)
 
 
+@pytest.mark.slow
 def test_all_samples_may_be_empty(tmp_path: Path) -> None:
     """A set, or one of its shards, without a value is read like any other."""
     for way, (suffix, options) in WAYS.items():
@@ -137,6 +139,7 @@ def test_all_samples_may_be_empty(tmp_path: Path) -> None:
         check_served(target, samples)
 
 
+@pytest.mark.slow
 def test_a_row_that_is_larger_than_all_blocks(tmp_path: Path) -> None:
     """Rows beyond what is kept and read together, beside short ones, equal to the byte however
     they are added."""
@@ -177,6 +180,7 @@ def test_a_set_without_such_fields_is_what_it_was(tmp_path: Path) -> None:
 # -- damage ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", ["hdf5", "gzip", "lmdb", "shards"])
 def test_damage_is_found_wherever_it_lies_in_a_row(tmp_path: Path, way: str) -> None:
     """A changed value is a ChecksumError with the record, also where that value is not served;
@@ -293,6 +297,7 @@ def test_a_false_description_is_a_format_error(
 # -- copies ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_copies_selections_and_joined_sets(tmp_path: Path) -> None:
     """From one container to another and back, some samples, several sets in one, splits, lists of
     sets, and shards added to shards: the values are copied, and what is served stays the same."""
@@ -341,6 +346,7 @@ def test_copies_selections_and_joined_sets(tmp_path: Path) -> None:
     assert not (tmp_path / "x.h5").exists()
 
 
+@pytest.mark.slow
 def test_resume_by_key(tmp_path: Path) -> None:
     """A run that was interrupted goes on where its finished files end."""
     samples = made([7, 0, 3, 2, 9])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import io
 import itertools
 import os
@@ -13,6 +14,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import child_processes
 import h5py
 import numpy as np
 import pytest
@@ -21,6 +23,7 @@ from PIL import Image
 import asyncreader
 from asyncreader import (
     AsyncReader,
+    FormatError,
     ParamsError,
     ReaderClosedError,
     SampleError,
@@ -33,6 +36,7 @@ from asyncreader.system import files
 from asyncreader.verify import verify_file
 from converters import temp_tables
 from converters.outputs import hdf5_writer
+from converters.outputs.adding import Blocks
 from converters.outputs.hdf5_writer import START
 
 SUFFIXES = (".h5", ".lmdb")
@@ -54,6 +58,7 @@ def served(row: Any) -> Any:
     return row.transpose(2, 0, 1) if picture else row
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("suffix", SUFFIXES)
 def test_rows_of_any_dtype_and_shape(tmp_path: Path, suffix: str) -> None:
     """Each dtype and shape, with a field, labels and paths: verified, and served by a Dataset and
@@ -97,6 +102,7 @@ def test_h5py_reads_what_was_written(tmp_path: Path) -> None:
         assert file["data"].dtype == np.dtype("<f4")
 
 
+@pytest.mark.slow
 def test_blocks_and_single_rows_make_the_same_file(tmp_path: Path) -> None:
     """Bytes do not depend on how samples are added: one by one, many at once, or both."""
     rows = np.random.default_rng(2).integers(0, 60_000, (5000, 17)).astype("u2")
@@ -246,6 +252,7 @@ def test_sources_of_convert(tmp_path: Path) -> None:
     assert verify_file(str(tmp_path / "again.lmdb")).ok
 
 
+@pytest.mark.slow
 def test_a_dataset_is_written_as_it_serves_its_samples(tmp_path: Path) -> None:
     """Fields, labels, classes and paths are kept; images stay images, which can be encoded."""
     rng = np.random.default_rng(0)
@@ -293,6 +300,34 @@ def test_a_dataset_is_written_as_it_serves_its_samples(tmp_path: Path) -> None:
             convert(ds, tmp_path / "y.h5")
 
 
+@pytest.mark.parametrize("of", ["a list", "a file", "a set"])
+def test_classes_renumber_a_dataset_as_they_do_its_file(tmp_path: Path, of: str) -> None:
+    """The classes that are given number the names of a dataset's labels, as those of its file; -1
+    stays, and a name that they lack is an error."""
+    numbers, names = [0, 2, 1, -1, 2], ["cat", "dog", "eel"]
+    convert({"data": np.zeros((5, 4)), "label": numbers}, tmp_path / "in.h5", classes=names)
+    wanted = ["eel", "owl", "cat", "dog"]
+    (tmp_path / "names.txt").write_text("\n".join(wanted))
+    convert((([1.0], name) for name in wanted), tmp_path / "names.h5", classes=wanted)
+    given: Any = {
+        "a list": wanted,
+        "a file": tmp_path / "names.txt",
+        "a set": tmp_path / "names.h5",
+    }
+    with asyncreader.open(tmp_path / "in.h5") as ds:
+        convert(ds, tmp_path / "out.h5", classes=given[of])
+        with pytest.raises(FormatError, match=r"an unknown class.*'eel'"):
+            convert(ds, tmp_path / "no.h5", classes=["cat", "dog"])
+    convert(tmp_path / "in.h5", tmp_path / "of_file.h5", classes=tmp_path / "names.txt")
+    for path in ("out.h5", "of_file.h5"):
+        with h5py.File(tmp_path / path) as file:
+            found, kept = file["labels"][:, 0], file["classes"].asstr()[:].tolist()
+        assert kept == wanted
+        assert [n if n < 0 else kept[n] for n in found] == [
+            n if n < 0 else names[n] for n in numbers
+        ]
+
+
 @pytest.mark.parametrize("compression", [None, "gzip"])
 def test_a_dataset_keeps_several_labels(tmp_path: Path, compression: Any) -> None:
     """One HDF5 file has the first as its labels and the others as fields of their names, which
@@ -321,6 +356,7 @@ def test_a_dataset_keeps_several_labels(tmp_path: Path, compression: Any) -> Non
     assert not (tmp_path / "z.h5").exists()
 
 
+@pytest.mark.slow
 def test_a_dataset_keeps_its_splits(tmp_path: Path) -> None:
     """Those of the samples that are written, in each format and with a subset, whatever a sample
     is: an image, a window (the split of its anchor, or of its episode), a patch of a volume."""
@@ -367,6 +403,7 @@ def _with_splits(path: Path, shape: tuple[int, ...] = (4,)) -> dict[int, str]:
         return {int(n): name for name, rows in ds.splits.items() for n in rows}
 
 
+@pytest.mark.slow
 def test_splits_of_a_run_that_is_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each sample has its split, in whatever order the samples come again."""
     _with_splits(tmp_path / "from")
@@ -492,6 +529,34 @@ def test_what_has_no_samples(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == ["self.h5"]
 
 
+@pytest.mark.parametrize("label", [0.5, float("nan"), 1.0, np.float16(1), np.array([0.0, 1.0])])
+@pytest.mark.parametrize("number", [0, 3])
+def test_class_numbers_are_whole(tmp_path: Path, label: Any, number: int) -> None:
+    """Where classes are given, a label that is no whole number is refused, whichever sample has
+    it: one by one, of many, of arrays and of a Dataset."""
+    rows, labels = np.zeros((5, *GOOD.shape), "f4"), [0, 1, -1, 0, 1]
+
+    def add(target: Path) -> None:
+        with Writer(target, classes=["a", "b"]) as writer:
+            for n, row in enumerate(rows):
+                writer.add(row, label if n == number else labels[n])
+
+    words = "no whole number" if number == 0 else "differs from the first"
+    with pytest.raises(ParamsError, match=words) as caught:
+        add(tmp_path / "x.h5")
+    assert caught.value.index == number
+    if np.ndim(label) == 0:
+        real = np.array([*labels[:number], label, *labels[number + 1 :]], "f8")
+        with h5py.File(tmp_path / "theirs.h5", "w") as file:
+            file["data"], file["labels"] = rows, real
+        with asyncreader.open(tmp_path / "theirs.h5") as ds:
+            for source in ((rows, real), ds):
+                with pytest.raises(ParamsError, match="no whole number"):
+                    convert(source, tmp_path / "x.h5", classes=["a", "b"])
+        (tmp_path / "theirs.h5").unlink()
+    assert os.listdir(tmp_path) == []
+
+
 def _png(number: int) -> bytes:
     file = io.BytesIO()
     Image.fromarray(np.full((8, 8, 3), number, np.uint8)).save(file, "PNG")
@@ -526,6 +591,7 @@ def test_options_and_samples_that_do_not_fit(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float32", "uint16"])
 def test_commands_show_what_was_written(
     tmp_path: Path, dtype: str, capsys: pytest.CaptureFixture[str]
@@ -555,6 +621,7 @@ def test_shards_of_numbers(tmp_path: Path) -> None:
             np.testing.assert_array_equal(next(iter(reader)).data, rows)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["u1", ">u2", "f8"])
 def test_shards_of_any_shape(tmp_path: Path, dtype: str) -> None:
     """Numbers, and rows with the shape of a grey picture, keep their shapes in shards, and so do
@@ -594,6 +661,7 @@ def test_columns_may_be_lists(tmp_path: Path) -> None:
             convert(wrong, tmp_path / "wrong.h5")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("encoding", ["raw", "png"])
 def test_shards(tmp_path: Path, encoding: Any) -> None:
     """A folder of shards holds the same samples as one file, and has the same identity."""
@@ -635,6 +703,7 @@ def test_rows_of_numbers_are_copied_from_set_to_set(tmp_path: Path) -> None:
         np.testing.assert_array_equal(found[:][0], rows)
 
 
+@pytest.mark.slow
 def test_an_interrupted_run_goes_on_by_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With resume what was finished is kept and not made again; the result is the same set."""
     monkeypatch.setattr("converters.writer.PIECE", 2000)
@@ -671,6 +740,146 @@ def test_an_interrupted_run_goes_on_by_key(tmp_path: Path, monkeypatch: pytest.M
     with pytest.raises(ParamsError, match="resume needs the path"):
         convert([np.arange(3)], tmp_path / "none", shards=1, resume=True)
     assert sorted(n for n in os.listdir(tmp_path) if "twice" not in n) == ["set", "whole"]
+
+
+@pytest.fixture
+def resumable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], Writer]:
+    """Opens a Writer that resumes; a file of its shards is finished after 10 samples of row()."""
+    monkeypatch.setattr("converters.writer.PIECE", 400)
+    return lambda: Writer(tmp_path / "set", shards=2, resume=True)
+
+
+def row(number: int) -> dict[str, Any]:
+    """A sample of 40 bytes, with its key."""
+    return {"data": np.full(10, number, "f4"), "path": f"{number}"}
+
+
+#: A program that ends without closing its Writer.
+ENDS = """
+import sys, numpy, converters.writer
+converters.writer.PIECE = 400
+writer = converters.writer.Writer(sys.argv[1], shards=2, resume=True)
+for number in range(25):
+    writer.add(numpy.full(10, number, "f4"), path=f"{number}")
+"""
+
+
+def known(writer: Writer) -> int:
+    """How many samples an interrupted run has finished."""
+    return sum(f"{number}" in writer for number in range(100))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("end", ["lost", "abandoned", "process", "unreadable"])
+def test_what_was_finished_outlives_its_writer(
+    tmp_path: Path, resumable: Callable[[], Writer], end: str
+) -> None:
+    """However a Writer with resume ends, with or without a block around it, the next one has what
+    was finished, and there is no lock."""
+    if end == "process":
+        child_processes.run([sys.executable, "-c", ENDS, tmp_path / "set"]).check_returncode()
+    else:
+        writer = resumable()
+        for number in range(25):
+            writer.add(**row(number))
+        if end != "lost":
+            writer.abandon()
+        del writer
+    pieces = tmp_path / ".set.asyncreader-tmp" / "pieces"
+    first = pieces / min(os.listdir(pieces))
+    if end == "unreadable":
+        whole = first.read_bytes()
+        first.write_bytes(whole[:500])
+        with pytest.raises(SourceError, match=r"cannot be read.*remove that file") as caught:
+            resumable()
+        assert caught.value.path == str(first)
+        first.write_bytes(whole)
+    with resumable() as again:
+        assert known(again) == 20
+        for number in range(30):
+            again.add(**row(number))
+    with asyncreader.open(tmp_path / "set") as found:
+        assert sorted(found.paths) == sorted(f"{number}" for number in range(30))
+    assert os.listdir(tmp_path) == ["set"]
+
+
+def test_a_finished_file_that_was_removed_takes_no_other_with_it(
+    tmp_path: Path, resumable: Callable[[], Writer]
+) -> None:
+    """Its samples are added again, to a file whose name no other has."""
+    writer = resumable()
+    for number in range(40):
+        writer.add(**row(number))
+    writer.abandon()
+    pieces = tmp_path / ".set.asyncreader-tmp" / "pieces"
+    (pieces / sorted(os.listdir(pieces))[1]).unlink()
+    with resumable() as again:
+        assert known(again) == 30
+        for number in range(50):
+            again.add(**row(number))
+    with asyncreader.open(tmp_path / "set") as found:
+        assert sorted(found.paths) == sorted(f"{number}" for number in range(50))
+
+
+def test_memory_does_not_grow_with_the_finished_files(
+    resumable: Callable[[], Writer],
+) -> None:
+    """Nothing of a file of samples stays in memory when it is finished."""
+    with resumable() as writer:
+        for number in range(85):
+            writer.add(**row(number))
+        gc.collect()
+        assert sum(isinstance(one, Blocks) for one in gc.get_objects()) == 1
+
+
+@pytest.mark.parametrize("name", ["set", "set.h5", "set.lmdb"])
+def test_a_forked_child_has_no_part_in_a_writer(
+    tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It cannot add samples, leaves the target, the workspace and the tables on disk alone however
+    it ends, and keeps no lock when its parent has published."""
+    monkeypatch.setattr(temp_tables, "HELD", 10)
+    options: dict[str, Any] = {"shards": 2} if name == "set" else {}
+    writer = Writer(tmp_path / name, **options)
+    for number in range(15):
+        writer.add(**row(number))
+    (ready, is_ready), (begin, end) = os.pipe(), os.pipe()
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            os.close(end)
+            for act in (lambda: writer.add(**row(15)), writer.close, writer.__enter__().close):
+                with pytest.raises(ReaderClosedError, match="forked from"):
+                    act()
+            with contextlib.suppress(ZeroDivisionError), writer:
+                raise ZeroDivisionError
+            writer.abandon()
+            del act, writer
+            gc.collect()
+            os.close(is_ready)
+            os.read(begin, 1)  # until the parent is done
+            code = 0
+        finally:
+            os._exit(code)
+    os.close(begin)
+    os.close(is_ready)
+    os.read(ready, 1)  # until the child is done
+    os.close(ready)
+    try:
+        for number in range(15, 20):
+            writer.add(**row(number))
+        writer.close()
+        with asyncreader.open(tmp_path / name) as found:
+            np.testing.assert_array_equal(found[:][:, 0], np.arange(20))
+            assert found.paths == [f"{number}" for number in range(20)]
+        with Writer(tmp_path / name, overwrite=True, **options) as again:
+            again.add(**row(0))
+            again.add(**row(1))
+    finally:
+        os.close(end)
+        assert os.waitpid(child, 0)[1] == 0
+    assert os.listdir(tmp_path) == [name]
 
 
 class Terminal(io.StringIO):

@@ -47,6 +47,8 @@ PAGES = [
 OPTIONAL = {"torch", "jax", "keras", "ray", "lightning", "accelerate", "matplotlib", "msgpack"}
 OPTIONAL |= {"zarr", "obstore", "torchvision", "albumentations", "webdataset", "tensorflow"}
 OPTIONAL |= {"robomimic", "anndata"}
+VISION = {"torchvision", "albumentations"}
+FRAMEWORKS = {"torch", "jax", "keras", "lightning", "accelerate"}
 
 _BLOCK = re.compile(
     r"(?:^<!-- not run: ([^\n]+) -->\n)?^( *)```(\w*)\n(.*?)^\2```$", re.MULTILINE | re.DOTALL
@@ -73,8 +75,8 @@ def blocks(page: str) -> list[Block]:
     return found
 
 
-def missing(code: ast.AST) -> set[str]:
-    """The optional modules that code imports, adapters included, and that are not installed."""
+def optional(code: ast.AST) -> set[str]:
+    """The optional modules that code imports, adapters included."""
     named = set()
     for node in ast.walk(code):
         if isinstance(node, ast.Import):
@@ -82,7 +84,21 @@ def missing(code: ast.AST) -> set[str]:
         elif isinstance(node, ast.ImportFrom) and node.module:
             named |= {node.module.split(".")[0], node.module.split(".")[-1]}
             named |= {"msgpack"} & {"msgpack" for name in node.names if name.name == "pyxis"}
-    return {name for name in named & OPTIONAL if importlib.util.find_spec(name) is None}
+    return named & OPTIONAL
+
+
+def missing(code: ast.AST) -> set[str]:
+    """The optional modules that code imports and that are not installed."""
+    return {name for name in optional(code) if importlib.util.find_spec(name) is None}
+
+
+def with_tier(page: str) -> Any:
+    """A page as a parameter, with the marker of the stage that has what its blocks import."""
+    code = [block.text for block in blocks(page) if block.language == "python"]
+    modules = set().union(*(optional(ast.parse(text)) for text in code))
+    marks = [pytest.mark.frameworks] * (page == "README.md" or bool(modules & FRAMEWORKS))
+    marks += [pytest.mark.vision] * any(name in text for text in code for name in VISION)
+    return pytest.param(page, marks=marks)
 
 
 def names(code: ast.AST, context: type[ast.expr_context]) -> set[str]:
@@ -135,60 +151,74 @@ def run(words: list[str]) -> int:
     return int(code or 0)
 
 
-def run_line(line: str, files: dict[str, ast.AST]) -> None:
-    """A line of a block of commands, as a person would run it, but in a short time."""
+def run_line(line: str, files: dict[str, ast.AST]) -> set[str]:
+    """Run a line of a block of commands as a person would, but in a short time. Returns the modules
+    for want of which it was left out."""
     words = shlex.split(line, comments=True)
     others = {"pip", "pytest", "ruff", "mypy", "mkdocs", "export"}  # no command of ours
     if not words or words[0] in others or words[1:3] == ["-m", "venv"]:
-        return
+        return set()
     if words[0] == "asyncreader":
         if words[1] == "convert" and "--append" not in words and Path(words[3]).exists():
             words.append("--overwrite")
         short = {"bench": ["--seconds", "0.05", "--nthread", "1,2", "--batch-size", "32"]}
         short["doctor"] = ["--seconds", "1", "--batch-size", "32"]
         short["convert"] = ["--seconds", "0.5"] if "--dry-run" in words else []
-        if "--plot" in words and importlib.util.find_spec("matplotlib") is None:
-            return
         assert run(words + short.get(words[1], [])) == 0, line
-        return
+        return set()
     (script,) = [word for word in words if word.endswith(".py")]
     if script.startswith("tests/"):
         assert (ROOT / script).is_file(), line
-    elif not missing(files[script]):
+        return set()
+    absent = missing(files[script])
+    if not absent:
         assert words[0] in ("python", "torchrun"), line
         words[:1] = [sys.executable, *(["-m", "torch.distributed.run"] * (words[0] == "torchrun"))]
         subprocess.run(words, check=True, timeout=900, env=for_torchrun())
+    return absent
 
 
 # -- the blocks ----------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
+@pytest.mark.pages
 @pytest.mark.filterwarnings("ignore:The function AnnLoader is deprecated:FutureWarning")
-@pytest.mark.parametrize("page", PAGES)
-def test_blocks_run(page: str, beside_photos: Path) -> None:
-    """Every block of commands and of Python on a page runs, one after the other."""
+@pytest.mark.parametrize("page", [with_tier(page) for page in PAGES])
+def test_blocks_run(page: str, beside_photos: Path, subtests: pytest.Subtests) -> None:
+    """Every block of commands and of Python on a page runs, one after the other; one that needs a
+    module that is not installed, or what such a block makes, is a skip that names the module."""
 
     def train(data: Any, labels: Any) -> None:
         assert len(labels) == len(data) > 0
 
     namespace: dict[str, Any] = {"train": train, "__name__": "page"}
     files: dict[str, ast.AST] = {}
-    lost: set[str] = set()
+    lost: dict[str, set[str]] = {}
+
+    def leave_out(text: str, absent: set[str]) -> None:
+        with subtests.test(text.splitlines()[0]):
+            pytest.skip(f"not installed: {', '.join(sorted(absent))}")
+
     for block in blocks(page):
         if block.excuse or block.language == "text":
             continue
         if block.language in ("", "bash", "sh"):
             for line in block.text.replace("\\\n", " ").splitlines():
-                run_line(line, files)
+                if absent := run_line(line, files):
+                    leave_out(line, absent)
             continue
         assert block.language == "python", f"{page}: {block.language}"
         code = ast.parse(block.text)
         if script := re.match(r"# (\w+\.py)$", block.text.splitlines()[0]):
             Path(script[1]).write_text(block.text, encoding="utf-8")
             files[script[1]] = code
-        elif missing(code) or names(code, ast.Load) & lost - set(namespace):
-            lost |= names(code, ast.Store)
+            continue
+        used = names(code, ast.Load) & lost.keys() - namespace.keys()
+        absent = missing(code).union(*map(lost.__getitem__, used))
+        if absent:
+            lost |= dict.fromkeys(names(code, ast.Store), absent)
+            leave_out(block.text, absent)
         else:
             if "torchvision" in block.text:
                 load_torchvision()

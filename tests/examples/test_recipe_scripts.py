@@ -153,9 +153,13 @@ def test_cifar10_beside_torchvision(tmp_path: Path) -> None:
             for image in range(20):
                 pixels = rng.integers(0, 256, (32, 32, 3), dtype=np.uint8)
                 Image.fromarray(pixels).save(folder / f"{image}.png")
-    script = ROOT / "tests" / "benchmarks" / "cifar10.py"
-    figures(tmp_path, script, "images", "--epochs", "1", "--seeds", "2", "--json", "runs.json")
-    report = json.loads((tmp_path / "runs.json").read_text(encoding="utf-8"))
-    turns = [(run["seed"], run["loader"]) for run in report["runs"]]
-    assert turns == [(0, "asyncreader"), (0, "torchvision"), (1, "torchvision"), (1, "asyncreader")]
-    assert all(run["seconds"] > run["waited"] >= 0 for run in report["runs"])
+    script = ROOT / "tests" / "benchmarks" / "training.py"
+    given = ("--give", "cifar=images", "--give", "epochs=1", "--rounds", "2")
+    figures(tmp_path, script, "--cifar10", *given, "--json", "runs.json")
+    (case,) = json.loads((tmp_path / "runs.json").read_text(encoding="utf-8"))["cases"]
+    runs = {row["name"]: row["modes"]["fastest"]["results"] for row in case["contenders"]}
+    turns = {name: [run["turn"] for run in results] for name, results in runs.items()}
+    assert turns == {"asyncreader": [1, 4], "torchvision": [2, 3]}
+    assert all(
+        run["seconds"] > run["waited s"] >= 0 for results in runs.values() for run in results
+    )

@@ -136,7 +136,7 @@ PROVOKED: dict[str, Callable[[], object]] = {
     "no such file or folder [...]": opened("missing.h5"),
     "nothing matches this pattern [...]": opened("missing*.h5"),
     "neither HDF5 nor LMDB by its content [...]": opened("page.h5"),
-    "a folder without an LMDB data file in it [...]": opened("photos"),
+    "a folder of images, and no dataset yet [...]; found ...": opened("photos"),
     "no field '...' in this dataset [...]; found ...": opened("foreign.h5"),
     "'...' has another number of rows than the data [...]": opened(
         "foreign.h5", data_field="images", labels_field="few"

@@ -24,7 +24,7 @@ import numpy as np
 import pytest
 from child_processes import run
 from face_sources import Odd
-from observed import HANG, until, waits
+from observed import HANG, in_threads, until, waits
 
 from asyncreader import (
     AsyncReader,
@@ -162,6 +162,7 @@ def test_K4_seed_per_worker() -> None:
     assert len(set(unseeded)) == 4
 
 
+@pytest.mark.slow
 def test_K5_ordered_parallel_loading_by_index() -> None:
     """Batches are made in parallel and come in index order, with any number of workers."""
 
@@ -218,6 +219,7 @@ def test_K6_hook_runs_between_the_epochs() -> None:
         assert log[start + 4] == "end"
 
 
+@pytest.mark.slow
 def test_K7_shuffle_per_epoch() -> None:
     """Each epoch has another order of the same batches: the same for any workers and run."""
     orders = []
@@ -290,6 +292,7 @@ def test_K9_an_error_belongs_to_its_batch(processes: bool) -> None:
         assert list(itertools.islice(enqueuer.get(), 4)) == [4, 5, 0, 1]
 
 
+@pytest.mark.slow
 def test_K9_errors_that_cannot_be_pickled() -> None:
     """An error, or an item, that cannot cross the pipe says so, with the worker's trace."""
     for source, kind, text in (
@@ -403,6 +406,7 @@ def test_K13_spawn_from_a_script(tmp_path: Path) -> None:
     assert ended.stdout.split("\n")[:2] == ["[0, 2, 4, 6, 8, 0]", "[0, 1, 2, 3, 4, 5]"]
 
 
+@pytest.mark.slow
 def test_K13_a_script_without_a_guard_is_told(tmp_path: Path) -> None:
     """Without the main guard, or from standard input, the error says what to do."""
     script = tmp_path / "train.py"
@@ -524,6 +528,7 @@ def test_recipe_shares_the_data_out(processes: bool) -> None:
     assert sorted(n for numbers, _ in batches for n in numbers) == list(range(13))
 
 
+@pytest.mark.slow
 def test_recipe_single_samples() -> None:
     """A function of single samples: independent random ones in each process, seeded there."""
     batches = list(itertools.islice(get_batch(2, made.random_sample, 3, random_seed=5), 4))
@@ -586,6 +591,7 @@ def test_bug_generators_and_processes() -> None:
         enqueuer.start()
 
 
+@pytest.mark.slow
 def test_bug_a_dead_worker_is_an_error() -> None:
     """A process that dies is a WorkerError that says how: never None for ever."""
     with GeneratorEnqueuer(partial(made.dies_after, 2), True) as enqueuer:
@@ -595,6 +601,7 @@ def test_bug_a_dead_worker_is_an_error() -> None:
         assert not enqueuer.is_running()
 
 
+@pytest.mark.slow
 def test_bug_a_maker_that_fails() -> None:
     """An error of the callable itself is raised, then it is over."""
     for processes in (False, True):
@@ -683,6 +690,7 @@ def test_bug_stuck_threads_are_left_behind() -> None:
     gate.set()
 
 
+@pytest.mark.slow
 def test_bug_stuck_processes_are_killed() -> None:
     """stop() kills a process that is stuck in user code; the prefetched items are dropped."""
     enqueuer = GeneratorEnqueuer(made.stays_for_ever, True)
@@ -732,16 +740,11 @@ def test_bug_several_consumers() -> None:
     """Threads with a get() each share the items, and each sees the end."""
     with GeneratorEnqueuer(made.count_to(500)) as enqueuer:
         enqueuer.start()
-        found: list[list[int]] = [[] for _ in range(4)]
-        consumers = [threading.Thread(target=lambda f=f: f.extend(enqueuer.get())) for f in found]
-        for consumer in consumers:
-            consumer.start()
-        for consumer in consumers:
-            consumer.join(HANG)
-            assert not consumer.is_alive()
+        found = in_threads(4, enqueuer.get)
     assert sorted(n for part in found for n in part) == list(range(500))
 
 
+@pytest.mark.slow
 def test_large_items_cross_the_pipe() -> None:
     """Arrays come from processes whole, and may be written to."""
     items = everything(GeneratorEnqueuer(partial(made.arrays, 5), True), 1, depth=2)

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from child_processes import run
 from face_sources import Odd
-from observed import HANG, until, waits
+from observed import HANG, in_threads, until, waits
 
 from asyncreader import NothingQueuedError, ParamsError, ReaderClosedError
 from asyncreader.faces import ParaLoad
@@ -197,15 +197,9 @@ def test_P8_end_comes_after_all_good_batches(workers: int) -> None:
 
 def test_P9_several_consumers() -> None:
     """Consumers share the ring: each batch goes to one of them, and all see the end."""
-    found: list[list[int]] = [[] for _ in range(4)]
     with ParaLoad(buffer(6), Numbers(400)) as loader:
         loader.start_loaders(3)
-        threads = [threading.Thread(target=lambda f=f: f.extend(drain(loader))) for f in found]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(HANG)
-            assert not thread.is_alive()
+        found = in_threads(4, lambda: drain(loader))
     assert sorted(n for part in found for n in part) == list(range(400))
 
 
@@ -297,6 +291,7 @@ def test_bug_2_a_forgotten_loader_is_collected() -> None:
     until(lambda: len(loaders()) == before)
 
 
+@pytest.mark.slow
 def test_bug_2_the_interpreter_ends() -> None:
     """A program that never stops its loaders ends all the same."""
     code = (
@@ -368,6 +363,7 @@ def test_bug_4_only_false_is_the_end(result: Any) -> None:
         assert loader.get_available_data_index() == -1
 
 
+@pytest.mark.slow
 def test_bugs_5_and_6_no_c_library() -> None:
     """It runs on this Python as it is: no compiler, no library of its own, no ctypes types."""
     code = (

@@ -15,10 +15,11 @@ from pathlib import Path
 from typing import Any
 
 import face_sources as made
+import foreign_sets as foreign
 import lmdb
 import numpy as np
 import pytest
-from observed import HANG
+from observed import HANG, in_threads
 
 from asyncreader import (
     AsyncReaderError,
@@ -51,13 +52,7 @@ SAMPLE = (
 
 def write_raw(path: Path, data: dict[bytes, bytes], meta: dict[bytes, bytes]) -> str:
     """An ml-pyxis file made of given bytes, with plain lmdb."""
-    with lmdb.open(str(path), map_size=64 << 20, max_dbs=2) as env:
-        for name, entries in ((b"data_db", data), (b"meta_db", meta)):
-            database = env.open_db(name)
-            with env.begin(write=True, db=database) as transaction:
-                for key, value in entries.items():
-                    transaction.put(key, value)
-    return str(path)
+    return foreign.write_named(path, {b"data_db": data, b"meta_db": meta})
 
 
 def read_raw(path: str) -> dict[bytes, dict[bytes, bytes]]:
@@ -312,26 +307,11 @@ def test_X10_explicit_generator(reader: Any) -> None:
 def test_X11_thread_safe_iterators(reader: Any, kind: str) -> None:
     """Threads share an iterator: each sample of a pass goes to one of them."""
     gen = getattr(px, f"{kind}ThreadSafe")(reader, "target", 1, endless=False)
-    found: list[list[int]] = [[] for _ in range(6)]
-
-    def take(mine: list[int]) -> None:
-        mine.extend(int(batch[0]) for batch in gen)
-
-    threads = [threading.Thread(target=take, args=(mine,)) for mine in found]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(HANG)
-        assert not thread.is_alive()
+    found = in_threads(6, lambda: (int(batch[0]) for batch in gen))
     assert sorted(n for mine in found for n in mine) == list(range(COUNT))
     endless = px.StochasticBatchThreadSafe(reader, "target", 4)
-    threads = [
-        threading.Thread(target=lambda: list(itertools.islice(endless, 20))) for _ in range(4)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(HANG)
+    found = in_threads(4, lambda: itertools.islice(endless, 20))
+    assert [len(batches) for batches in found] == [20] * 4
 
 
 def test_X12_context_managers(path: str) -> None:
@@ -405,6 +385,7 @@ def test_X16_with_torch_itself(shared: str) -> None:
     assert found == [TARGET[i : i + 5].tolist() for i in range(0, COUNT, 5)]
 
 
+@pytest.mark.slow
 def test_X17_prefetched_by_processes(reader: Any) -> None:
     """Batches are read ahead by spawned processes, in order: the reader goes with the sequence."""
     with OrderedEnqueuer(made.PyxisBatches(reader), use_multiprocessing=True) as enqueuer:
@@ -738,6 +719,7 @@ def test_damaged_samples(tmp_path: Path, value: bytes) -> None:
     assert "0000000000" in caught.value.key
 
 
+@pytest.mark.slow
 def test_damaged_files(tmp_path: Path, shared: str) -> None:
     """Bytes flipped or cut off anywhere: the right samples, or an error of ours; never a crash."""
     whole = (Path(shared) / "data.mdb").read_bytes()

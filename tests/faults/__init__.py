@@ -1,6 +1,6 @@
 """Faults on purpose: asyncreader meets what breaks a loader, and every outcome is counted.
 
-``python tests/faults/run.py`` runs a short form of every case, ``--long`` the one whose figures
+test_cases.py runs a short form of every case, and with ``--long`` the one whose figures
 docs/reliability.md shows. A case is in a file ``case_<name>.py`` (see case.py): of hostile files
 here, of damaged ones in damage/, of programs that end, are killed or run for long in programs/.
 """

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import zlib
 from collections.abc import Iterator
-from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -104,8 +103,7 @@ class Attacks:
                 if kind == "stores" and find_spec("obstore") is None:
                     yield Figures(kind, 0, {"obstore is not installed": 1})
                     continue
-                made = tally(kind, _outcomes(runner, chosen, rounds))
-                yield replace(made, note=f"{len(chosen)} attacks")
+                yield tally(kind, _outcomes(runner, chosen, rounds))
 
 
 def _outcomes(runner: AttackRunner, attacks: list[Attack], rounds: int) -> Iterator[Outcome]:

@@ -1,6 +1,6 @@
 """The hostile corpus, an attack a test, each in its first way; and proof that harm is noticed.
 
-All ways: ``python tests/faults/run.py --long --only attacks``.
+All ways: ``pytest tests/faults/test_cases.py --long -k attacks``.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def runner(corpus: Corpus) -> Iterator[AttackRunner]:
         yield runner
 
 
-@pytest.mark.slow
+@pytest.mark.faults
 @pytest.mark.parametrize("name", ATTACKS)
 def test_attack(runner: AttackRunner, name: str) -> None:
     """An attack ends in a typed error or in harmless data: no signal, no hang, no other file's
@@ -91,7 +91,7 @@ def test_change_is_noticed(runner: AttackRunner, corpus: Corpus) -> None:
     assert next(results).outcome == "files changed"
 
 
-@pytest.mark.slow
+@pytest.mark.faults
 def test_death_is_noticed(runner: AttackRunner) -> None:
     """A child process that dies is reported with its signal, and replaced."""
     odd = Attack(
@@ -166,6 +166,7 @@ def test_hostile_states(corpus: Corpus) -> None:
         assert next(iter(reader)).indices.tolist() == first
 
 
+@pytest.mark.slow
 def test_no_listening_socket(corpus: Corpus) -> None:
     """Worker processes are fed by pipes: neither they nor their parent listen on a socket."""
     params = {"path": corpus.base("raw.h5"), "batch_size": 2, "workers": "process"}

@@ -121,9 +121,6 @@ ALLOWED = {
     ("asyncreader.pixels._compiled.base", "pickle"),
     # reads back what it has pickled itself, as another process would
     ("asyncreader.testing.contract", "pickle"),
-    # convert --allow-pickle, for owners who trust whoever wrote the set
-    ("converters.inputs.pickled", "pickle"),
-    ("converters.pack", "allow_pickle"),
     # a store that failed is asked again a little later, on the thread that waits for answers
     ("asyncreader.sources.remote.client", "sleep"),
     # bench plays a consumer that takes its time
@@ -224,7 +221,7 @@ def test_docstrings() -> None:
         assert ast.get_docstring(tree), path
         for node in tree.body:
             if path.parent.name == "_compiled":
-                continue  # the twins in twins.py say what each does
+                continue  # test_kernels.py: each kernel says what it does
             if isinstance(node, kinds) and not node.name.startswith("_") and node.name != "main":
                 assert ast.get_docstring(node), f"{path}: {node.name}"
 

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import subprocess
+import sys
 import textwrap
 import tomllib
 from pathlib import Path
@@ -100,7 +101,7 @@ def test_a_release_has_the_version_of_its_tag(
     """The step of the release workflow that compares them ends it where the tag is another version,
     or the changelog does not say the day."""
     workflow = (ROOT / ".github" / "workflows" / "release.yml").read_text(encoding="utf-8")
-    (script,) = re.findall(r"^        run: \|\n((?: {10}.*\n)+)", workflow, re.MULTILINE)
+    script, _ = re.findall(r"^        run: \|\n((?: {10}.*\n)+)", workflow, re.MULTILINE)
     (tmp_path / "asyncreader").mkdir()
     (tmp_path / "asyncreader" / "version.py").write_text('"""A file."""\n\n__version__ = "7.8.9"\n')
     (tmp_path / "CHANGELOG.md").write_text(f"# Changelog\n\n{heading}\n")
@@ -114,6 +115,39 @@ def test_a_release_has_the_version_of_its_tag(
     )
     assert (ended.returncode == 0) == (not says)
     assert says in ended.stderr
+
+
+def test_a_change_is_tested_by_every_stage() -> None:
+    """The workflow of pushes and pull requests runs all stages of the gate."""
+    workflow = (ROOT / ".github" / "workflows" / "ci.yml").read_text(encoding="utf-8")
+    (matrix,) = re.findall(r"^        stage: \[(.+)\]$", workflow, re.MULTILINE)
+    gate = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
+    assert matrix.split(", ") == re.findall(r"^stage_(\w+)\(\) \{$", gate, re.MULTILINE)
+
+
+def test_every_stage_says_what_it_requires() -> None:
+    """Each stage sets REQUIRE for the tests that it runs, and these exist."""
+    gate = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
+    stages = re.findall(r"^stage_\w+\(\) \{\n.*?^\}$", gate, re.MULTILINE | re.DOTALL)
+    assert len(stages) == 10
+    assert [stage for stage in stages if "REQUIRE=" not in stage] == []
+    paths = re.findall(r"tests/[\w./*]+", gate)
+    assert len(paths) > 20
+    assert [path for path in paths if not list(ROOT.glob(path))] == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("skipped", ["test_cuda_gpu.py", "faults/test_cases.py"])
+def test_a_skip_for_what_is_required_is_a_failure(skipped: str) -> None:
+    """A file and tests that are skipped for a reason in which REQUIRE is found are errors; reasons
+    are listed either way."""
+    line = [sys.executable, "-m", "pytest", "-n", "0", "-m", "long", f"tests/{skipped}"]
+    reason = "torch (is not|sees no)" if "cuda" in skipped else "the long form"
+    for required, codes in (("", (0, 5)), ("another reason", (0, 5)), (reason, (1, 2))):
+        env = {**os.environ, "REQUIRE": required, "CUDA_VISIBLE_DEVICES": ""}
+        done = subprocess.run(line, cwd=ROOT, env=env, capture_output=True, text=True, check=False)
+        assert done.returncode in codes, done.stdout
+        assert re.search(reason, done.stdout)
 
 
 def test_agents_find_what_their_page_names() -> None:

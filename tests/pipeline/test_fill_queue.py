@@ -16,6 +16,7 @@ from observed import HANG, until, waits
 from asyncreader import AsyncReader, ChecksumError, SourceError
 from asyncreader.pipeline.fill_queue import FillQueue
 from asyncreader.pipeline.owners import FILLING, READY, REFUSED, SlotState
+from asyncreader.pixels import kernels
 from asyncreader.pixels.fill_tables import (
     CLAIMED,
     PUBLISHED,
@@ -37,7 +38,10 @@ from asyncreader.stats import Meter
 from asyncreader.system.limits import last_level_cache
 from asyncreader.system.memory import address_of
 
-pytestmark = pytest.mark.skipif(not FillQueue.available(), reason="needs numba on an x86 processor")
+pytestmark = pytest.mark.skipif(
+    not FillQueue.available(),
+    reason="no x86-64 processor" if kernels.compiled() else "numba does not compile",
+)
 
 COUNT, ROWS, SIZE = 1000, 16, 48
 DATA = np.random.default_rng(0).integers(0, 256, (COUNT, SIZE), dtype=np.uint8)
@@ -132,6 +136,7 @@ def test_a_stopped_queue_begins_nothing() -> None:
     assert (jobs.queue.control[CLAIMED], jobs.marks[0]) == (0, FILLING)
 
 
+@pytest.mark.slow
 def test_each_batch_is_copied_once_by_one_of_several_threads() -> None:
     """Three threads serve one queue, a fourth publishes and helps: each job is done once."""
     jobs, meter = Jobs(4, 1, False), Meter()

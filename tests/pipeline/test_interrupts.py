@@ -6,6 +6,7 @@ The random moments are in tests/faults (cases ctrl-c and interrupts).
 from __future__ import annotations
 
 import ast
+import contextlib
 import re
 import threading
 from collections.abc import Callable, Iterator
@@ -16,10 +17,13 @@ import h5py
 import numpy as np
 import pytest
 from ctrl_c import elsewhere, moments
+from fake_device import FakeDevice
+from fakes import MemorySource, open_fake, paint
 from observed import HANG, until, waits
 from project import FILES, tree_of
 
 import asyncreader
+from asyncreader import AsyncReader, Batch, QueueFullError
 from asyncreader.faces import GeneratorEnqueuer, OrderedEnqueuer, ParaLoad
 from asyncreader.pipeline.ring import SlotState
 from asyncreader.pipeline.slots import Slot, SlotLayout, SlotRing
@@ -110,6 +114,120 @@ def test_the_error_of_a_batch_outlives_ctrl_c() -> None:
         assert seen
         left = [seen[0]] if not ring.in_flight_now() else [seen[0], ring.take(HANG)]
         assert [found for taken, found in left if taken is slot] in ([], [error])
+
+    moments(case)
+
+
+# -- a reader ------------------------------------------------------------------------------------
+
+#: 14 samples, in batches of 2: 7 steps an epoch.
+IMAGES, LABELS = paint(14), np.arange(14)[:, None]
+PARAMS: dict[str, Any] = {"batch_size": 2, "njob": 2, "shuffle": True, "layout": "NHWC"}
+#: Batches that are served before Ctrl-C, behind a seek() to step 1.
+SERVED = 2
+
+
+def opened(device: FakeDevice | None, **params: Any) -> AsyncReader:
+    """A reader of the samples, on a device or not."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("asyncreader.reader.open_device", lambda _: device)
+        cuda = {} if device is None else {"cuda": True}
+        return open_fake(patch, MemorySource(IMAGES, LABELS), **PARAMS, **cuda, **params)
+
+
+def whole_order() -> list[list[int]]:
+    """The record numbers of the batches of three epochs."""
+    with opened(None) as reader:
+        return [batch.indices.tolist() for _ in range(3) for batch in reader]
+
+
+def pixels_of(batch: Any, device: FakeDevice | None) -> np.ndarray:
+    """What the consumer sees of a batch when the device is done."""
+    if device is None:
+        return np.array(batch.data)
+    seen: list[np.ndarray] = []
+    device.compute(lambda: seen.append(np.array(batch.data)))
+    device.finish()
+    return seen[0]
+
+
+def in_flight(reader: AsyncReader) -> None:
+    """Queue all that may be queued, and wait until it is filled."""
+    with contextlib.suppress(QueueFullError):
+        while True:
+            reader.fetchData()
+    until(lambda: reader._ring.counts()["ready"] == reader._ring.in_flight_now())
+
+
+def take(reader: AsyncReader) -> Batch:
+    """The next batch."""
+    in_flight(reader)
+    return reader.getNextBatch()
+
+
+def kept(batch: Batch) -> None:
+    """Keep a batch; on a device none can be kept."""
+    with contextlib.suppress(QueueFullError):
+        batch.keep()
+
+
+def acts(reader: AsyncReader) -> dict[str, tuple[Callable[[], Any], set[int]]]:
+    """Calls of a reader, and the batches of the whole order that it may stand at afterwards."""
+    at = 1 + SERVED
+    state, cursor = reader.state_dict(), reader.cursor
+    batch = reader.getNextBatch()
+    loop = iter(reader)
+    return {
+        "fetchData": (reader.fetchData, {at + 1}),
+        "getNextBatch": (reader.getNextBatch, {at + 1, at + 2}),
+        "loop": (lambda: next(loop), {at + 1, at + 2}),
+        "seek": (lambda: reader.seek(1, 2), {at + 1, 9}),
+        "go_to": (lambda: reader.go_to(cursor), {at + 1, at}),
+        "load_state_dict": (lambda: reader.load_state_dict(state), {at + 1, at}),
+        "keep": (lambda: kept(batch), {at + 1}),
+        "release": (batch.release, {at + 1}),
+        "close": (reader.close, {at + 1}),
+    }
+
+
+@pytest.mark.parametrize("kind", ["plain", "debug", "copy", "late", "eager"])
+@pytest.mark.parametrize(
+    "what",
+    [
+        *("fetchData", "getNextBatch", "loop", "seek", "go_to", "load_state_dict"),
+        *("keep", "release", "close"),
+    ],
+)
+def test_reader_at_every_moment(what: str, kind: str) -> None:
+    """Ctrl-C at any moment of a call that moves a reader: it stands at the old place or at the new
+    one, its state says which, the batches from there on have their own pixels, and all slots go
+    round."""
+    order = whole_order()
+
+    def case() -> Iterator[Callable[[], Any]]:
+        device = FakeDevice(kind) if kind in ("late", "eager") else None
+        options = {kind: True} if kind in ("debug", "copy") else {}
+        with opened(device, **options) as reader:
+            reader.seek(0, 1)
+            for _ in range(SERVED):
+                take(reader)
+            in_flight(reader)
+            act, places = acts(reader)[what]
+            if what == "fetchData":
+                until(lambda: reader._ring.counts()["ready"] == 1)
+            elif what != "loop" or device is None:
+                in_flight(reader)
+            yield act
+            if reader._ring.closed:
+                return
+            state = elsewhere(reader.state_dict)
+            at = 7 * state["epoch"] + state["steps"]
+            assert at in places
+            for number in range(at, at + 6):
+                in_flight(reader)
+                batch = elsewhere(reader.getNextBatch)
+                assert batch.indices.tolist() == order[number]
+                np.testing.assert_array_equal(pixels_of(batch, device), IMAGES[order[number]])
 
     moments(case)
 
@@ -211,6 +329,26 @@ def test_paraload_at_every_moment(what: str) -> None:
     moments(case)
 
 
+@pytest.mark.parametrize("kind", ["SimpleBatch", "StochasticBatch"])
+def test_pyxis_at_every_moment(kind: str, tmp_path: Path) -> None:
+    """Ctrl-C at any moment of next(): the lock is free and the endless batches go on, at most the
+    one that was being handed over is gone."""
+    pyxis = pytest.importorskip("asyncreader.faces.pyxis")
+    with pyxis.Writer(tmp_path / "set") as writer:
+        writer.put_samples("x", np.arange(8))
+    with pyxis.Reader(tmp_path / "set") as reader:
+
+        def case() -> Iterator[Callable[[], Any]]:
+            batches = getattr(pyxis, kind)(reader, "x", 2)
+            assert len(next(batches)) == 2
+            yield lambda: next(batches)
+            first = [int(elsewhere(lambda: next(batches))[0]) for _ in range(5)]
+            if kind == "SimpleBatch":
+                assert first in ([2, 4, 6, 0, 2], [4, 6, 0, 2, 4])
+
+        moments(case)
+
+
 def making_conditions() -> list[Path]:
     """The files that make a Condition."""
     return [path for path in FILES if "Condition(" in path.read_text(encoding="utf-8")]
@@ -257,6 +395,7 @@ def test_conditions_have_locks_that_ctrl_c_leaves_whole() -> None:
                 assert not given or given[0] in locks, f"{path}:{node.lineno}"
 
 
+@pytest.mark.slow
 def test_futures_are_waited_for_by_one_module() -> None:
     """No other file calls a Future's result() or a pool's submit(): Ctrl-C in them can leave a lock
     held, and then the program never ends."""
@@ -270,6 +409,7 @@ def test_futures_are_waited_for_by_one_module() -> None:
                     )
 
 
+@pytest.mark.slow
 def test_no_condition_is_entered() -> None:
     """No file enters a Condition by ``with`` or acquire(): its lock is entered by itself, since a
     Condition's ``__enter__`` and ``__exit__`` are Python, and Ctrl-C in them leaves it held."""

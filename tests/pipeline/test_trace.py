@@ -21,6 +21,7 @@ from project import ROOT
 from asyncreader import AsyncReader, NothingQueuedError, ParamsError, WorkerError
 from asyncreader.pipeline.fill_queue import FillQueue
 from asyncreader.pipeline.trace import Trace, note
+from asyncreader.pixels import kernels
 from asyncreader.sources import OpenSet
 from asyncreader.stats import Meter
 
@@ -125,7 +126,11 @@ def test_lanes(small: str, tmp_path: Path, workers: str) -> None:
     assert all(e["dur"] >= 5000 for e in work if e["name"] == "postprocess")
 
 
-@pytest.mark.skipif(not FillQueue.available(), reason="needs numba and x86-64")
+@pytest.mark.slow
+@pytest.mark.skipif(
+    not FillQueue.available(),
+    reason="no x86-64 processor" if kernels.compiled() else "numba does not compile",
+)
 def test_a_trace_shows_what_is_measured_without_it(small: str, tmp_path: Path) -> None:
     """Small batches go through the queue of compiled copies with a trace as without: the copies are
     shown, by whom they were made, and every batch passes through all states."""
@@ -171,6 +176,7 @@ def test_written_after_errors(small: str, tmp_path: Path) -> None:
     assert os.listdir(path.parent) == ["trace.json"]
 
 
+@pytest.mark.slow
 def test_written_when_training_is_interrupted(small: str, tmp_path: Path) -> None:
     """Ctrl-C in a program that closes nothing: the file is there, whole, when the program ends."""
     path = tmp_path / "trace.json"

@@ -1,18 +1,15 @@
-"""The kernel that copies boxes, and its twin, against numpy's slices."""
+"""The kernel that copies boxes against numpy's slices."""
 
 from __future__ import annotations
 
 import numpy as np
-import pytest
 
-from asyncreader.pixels import box_twins, kernels
+from asyncreader.pixels import kernels
 
 
-@pytest.mark.parametrize("twin", [False, True])
-def test_boxes_are_copied(twin: bool) -> None:
+def test_boxes_are_copied() -> None:
     """Boxes of any rank, size of elements and order of axes go where they belong, and nothing else
     is written; those of one byte that lie in threes are woven, with 16 in a line and with fewer."""
-    copy = box_twins.copy_boxes_numpy if twin else kernels.copy_boxes
     rng = np.random.default_rng(3)
     for trial in range(300):
         rank, item = int(rng.integers(1, 5)), int(rng.choice([1, 1, 2, 3, 4, 8, 16]))
@@ -31,7 +28,7 @@ def test_boxes_are_copied(twin: bool) -> None:
         targets = outs[0].ctypes.data + np.arange(count) * steps
         sources = stored.ctypes.data + np.arange(count) * stored.strides[0]
         near = np.array(stored.strides[1:-1])[np.argsort(order)]
-        copy(sources, targets, extents, near, np.array(outs[0].strides[1:-1]), item)
+        kernels.copy_boxes(sources, targets, extents, near, np.array(outs[0].strides[1:-1]), item)
         for i in range(count):
             part = tuple(map(slice, extents[i]))
             values = stored[i].transpose(*np.argsort(order), rank)[part]

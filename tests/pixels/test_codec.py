@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from converter_corpus import png_chunk, saved
+from converter_corpus import png_chunk, png_file, saved
 from fakes import encoded, pictures
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -309,6 +309,7 @@ def shown_by_pillow(data: bytes) -> np.ndarray | None:
         return None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("channels", [1, 2, 3])
 def test_every_sampling(channels: int) -> None:
     """Each choice of sampling factors 1 to 4 gives the pixels that Pillow gives, or (where they do
@@ -493,6 +494,16 @@ def test_sloppy_chunks_of_a_png_are_decoded_in_silence(
     assert capfd.readouterr() == ("", "")
 
 
+def test_damaged_pngs_do_not_end_the_process() -> None:
+    """A damaged PNG takes no reference to None from the process: after 8,000 Python would abort."""
+    pytest.importorskip("imagecodecs")
+    before = sys.getrefcount(None)
+    for k in range(500):
+        with pytest.raises(DecodeError):
+            decode_values(KINDS["png"][: 60 + k % 100])
+    assert sys.getrefcount(None) > before - 100
+
+
 def test_pngs_without_imagecodecs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without imagecodecs PNGs have the same pixels, and what is damaged is refused; 16 bits of
     colours, which Pillow would halve, are an error that names the extra."""
@@ -521,17 +532,6 @@ def test_pngs_without_imagecodecs(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 # -- damage --------------------------------------------------------------------------------------
-
-
-def png_file(height: int, width: int, depth: int, colour: int, rows: bytes) -> bytes:
-    """A PNG of one IDAT chunk."""
-    head = struct.pack(">IIBBBBB", width, height, depth, colour, 0, 0, 0)
-    return (
-        b"\x89PNG\r\n\x1a\n"
-        + png_chunk(b"IHDR", head)
-        + png_chunk(b"IDAT", zlib.compress(rows))
-        + png_chunk(b"IEND", b"")
-    )
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -629,6 +629,7 @@ def test_bombs() -> None:
             codec.decode(data, 3)
 
 
+@pytest.mark.slow
 def test_compressed_bomb_in_a_chunk() -> None:
     """A PNG whose data inflate to more than its pixels need is bounded by its header."""
     data = png_file(4, 4, 8, 2, b"\0" * (50 << 20))

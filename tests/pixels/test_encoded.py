@@ -11,6 +11,7 @@ from typing import Any
 
 import cut_jpegs
 import numpy as np
+import oracles
 import pytest
 import simplejpeg
 from fakes import encoded
@@ -19,9 +20,10 @@ from xxhash import xxh3_64_intdigest
 
 from asyncreader.errors import DecodeError
 from asyncreader.keyed_random import mix_rows
-from asyncreader.pixels import codec, kernels, twins
+from asyncreader.pixels import codec, kernels
 from asyncreader.pixels import rows as rows_module
 from asyncreader.pixels.encoded import Images, RowView, groups, planned, put_views
+from asyncreader.pixels.fill_tables import PLAN
 from asyncreader.pixels.rectangles import crop_shares
 from asyncreader.pixels.rows import RowJob, RowWriter
 from asyncreader.pixels.specs import OutputSpec, SampleSpec
@@ -188,6 +190,7 @@ def test_what_is_cut_is_planned() -> None:
     assert all(high * wide < 400 * 400 / 3 for high, wide in sizes), sizes
 
 
+@pytest.mark.slow
 def test_a_turned_picture_is_not_planned() -> None:
     """JPEGs whose EXIF says that they are upright are planned, and none that EXIF or XMP turns,
     whatever is damaged in these."""
@@ -244,6 +247,26 @@ def test_a_file_that_changes_between_header_and_decoding() -> None:
     assert left(lambda data, *a: decode(large, *a)) == [0, 1, 2]
 
 
+@pytest.mark.parametrize("size", [None, (8, 8), (5, 7)])
+@pytest.mark.parametrize(("kind", "values"), [("PNG", True), ("PNG", False), ("JPEG", False)])
+def test_pixels_of_another_size_than_the_header(
+    kind: str, values: bool, size: tuple[int, int] | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where another program writes an image anew between a look at its header and decoding it, that
+    is a DecodeError, and nothing is written beside its row."""
+    rng = np.random.default_rng(3)
+    small, large = (encoded(cut_jpegs.picture(rng, side, side), kind) for side in (8, 256))
+    stored = SampleSpec((8, 8, 3), np.dtype("u1"), "HWC", "original", values=values)
+    fill = RowTransform(stored, OutputSpec(size=size, nearest=values), "")
+    out = np.full((3, *fill.allocate_shape(1)[1:]), 7, fill.dtype)
+    header = codec.read_header(small)
+    monkeypatch.setattr(codec, "read_header", lambda data: header)
+    monkeypatch.setattr(codec, "read_plain_header", lambda data: None)
+    with pytest.raises(DecodeError, match=r"another size than its header|too small"):
+        put_views((RowView(fill, None, False, out[1]),), large, Meter())
+    assert (out == 7).all()
+
+
 def test_a_reader_that_is_closed_plans_no_more() -> None:
     """Where the reader is being closed, no picture is decoded."""
     pytest.importorskip("numba")
@@ -257,21 +280,6 @@ def test_a_reader_that_is_closed_plans_no_more() -> None:
     assert not list(put_planned(fill, lying([image] * 2), None, None, out, rows, meter))
     assert out.all()
     assert meter.seconds["decode"] > 0
-
-
-def test_without_compiled_code_nothing_is_planned(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without numba all images go one by one, and give the same bytes."""
-    rng = np.random.default_rng(5)
-    images = [any_image(rng) for _ in range(20)]
-    fill = RowTransform(STORED, OutputSpec(size=(30, 20), crop="random-resized", flip=True), "")
-    keys = mix_rows(1, np.arange(20))
-    with_numba, errors, _ = both_ways(fill, images, keys)
-    for name in ("plan_jpegs", "resize_planned", "resize_u8", "uniform_rows"):
-        monkeypatch.setattr(kernels, name, getattr(twins, name + "_numpy"))
-    without, same_errors, planned = both_ways(fill, images, keys)
-    assert planned == 0
-    np.testing.assert_array_equal(with_numba, without)
-    assert errors == same_errors
 
 
 class _Store:
@@ -359,11 +367,12 @@ def test_groups() -> None:
             assert sum(sizes[one]) + sizes[two.start] > most
 
 
+@pytest.mark.slow
 def test_compiled_rectangles_are_those_of_python() -> None:
     """Compiled code chooses the rectangle that choose_rect does, of any picture, target, crop,
     ratio, area and aspect, to the pixel."""
     rng = np.random.default_rng(6)
-    count, shape = 200, (twins.PLAN,)
+    count, shape = 200, (PLAN,)
     offsets, rows = rng.integers(0, 1 << 40, count), rng.permutation(count)
     flips = rng.integers(0, 2, count).astype(np.uint8)
     for number in range(400):
@@ -381,7 +390,7 @@ def test_compiled_rectangles_are_those_of_python() -> None:
         plans = [np.zeros((count, *shape), np.int64) for _ in range(2)]
         boxes = [np.zeros((count, 4)) for _ in range(2)]
         for plan, box, kernel in zip(
-            plans, boxes, (kernels.plan_crops, twins.plan_crops_numpy), strict=True
+            plans, boxes, (kernels.plan_crops, oracles.plan_crops_numpy), strict=True
         ):
             picture = np.array((*sizes, 3), np.int64)
             kernel(5, offsets, picture, wanted, shares, draws, flips, 99, rows, plan, box)
@@ -402,18 +411,19 @@ def test_compiled_draws_are_those_of_python() -> None:
     for first, count in ((0, 40), (63, 1), (7, 2)):
         found, twin = np.empty((500, count)), np.empty((500, count))
         kernels.uniform_rows(keys, first, found)
-        twins.uniform_rows_numpy(keys, first, twin)
+        oracles.uniform_rows_numpy(keys, first, twin)
         np.testing.assert_array_equal(found, twin)
 
 
-def test_planned_resizes_are_those_of_the_twin() -> None:
-    """resize_planned gives the bytes of its twin: of any box in a picture, mirrored or not, of any
-    number of channels, and where nothing is to be resized."""
+@pytest.mark.slow
+def test_planned_resizes_are_those_of_numpy() -> None:
+    """resize_planned gives the bytes of plain numpy: of any box in a picture, mirrored or not, of
+    any number of channels, and where nothing is to be resized."""
     rng = np.random.default_rng(8)
     for number in range(150):
         channels, method = int(rng.integers(1, 5)), number % 3
         high, wide = (int(side) for side in rng.integers(1, 40, 2))
-        plan, boxes = np.zeros((3, twins.PLAN), np.int64), np.empty((3, 4))
+        plan, boxes = np.zeros((3, PLAN), np.int64), np.empty((3, 4))
         kept = []
         outs = [np.zeros((3, high, wide, channels), np.uint8) for _ in range(2)]
         for i in range(3):
@@ -426,7 +436,7 @@ def test_planned_resizes_are_those_of_the_twin() -> None:
             if i < 2:
                 boxes[i, :2] = np.floor(boxes[i, :2])
         for out, resize in zip(
-            outs, (kernels.resize_planned, twins.resize_planned_numpy), strict=True
+            outs, (kernels.resize_planned, oracles.resize_planned_numpy), strict=True
         ):
             plan[:, 4] = out.ctypes.data + np.arange(3) * out[0].nbytes
             resize(plan, boxes, 0, 2, channels, method, high, wide)

@@ -13,10 +13,11 @@ import pytest
 from fakes import encoded, pictures
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from oracles import resize_u8_numpy
 from PIL import Image, ImageOps
 from skimage.data import astronaut
 
-from asyncreader.pixels import geometry, kernels, twins
+from asyncreader.pixels import geometry, kernels
 from asyncreader.pixels.encoded import RowView, put_views
 from asyncreader.pixels.specs import OutputSpec, SampleSpec
 from asyncreader.pixels.transform import RowTransform
@@ -99,7 +100,7 @@ def test_noise_of_black_and_white_is_resized_along_the_lines_first(
     a level ("bicubic": two) of Pillow's pass along the lines, rounded and clipped to bytes, and its
     pass down after that. The other order is about 30 levels off."""
     if not compiled:
-        monkeypatch.setattr(kernels, "resize_u8", twins.resize_u8_numpy)
+        monkeypatch.setattr(kernels, "resize_u8", resize_u8_numpy)
     rng, swapped = np.random.default_rng(18), 0
     for tall, broad, high, wide in itertools.product((40, 97), (31, 120), (23, 64), (52, 150)):
         noise = (rng.random((tall, broad, 3)) < 0.5).astype(np.uint8) * 255
@@ -173,6 +174,7 @@ def test_flat_stays_flat() -> None:
 draws40 = st.lists(st.floats(0, 1, exclude_max=True), min_size=40, max_size=40)
 
 
+@pytest.mark.slow
 @settings(max_examples=300, deadline=None)
 @given(
     height=st.integers(1, 400),
@@ -193,6 +195,7 @@ def test_rectangles_lie_inside(
     assert rect.width >= 1
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(
     stored=st.tuples(st.integers(8, 700), st.integers(8, 700)),

@@ -1,4 +1,4 @@
-"""The kernel that inflates chunks, with either library and as its twin, against zlib and numpy."""
+"""The kernel that inflates chunks, with either library, against zlib and numpy."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import zlib
 import numpy as np
 import pytest
 
-from asyncreader.pixels import inflate_twins, kernels
+from asyncreader.pixels import kernels
 from asyncreader.sources.hdf5 import filters
 
-KINDS = ("libdeflate", "zlib", "twin")
+KINDS = ("libdeflate", "zlib")
 
 
 def functions_of(kind: str, monkeypatch: pytest.MonkeyPatch) -> np.ndarray:
@@ -32,7 +32,6 @@ def test_chunks_are_inflated(kind: str, width: int, monkeypatch: pytest.MonkeyPa
     """Whole streams give the bytes that were packed, in the order of before the shuffle filter;
     those that are cut, damaged, too short or too long are told, and no byte outside is written."""
     functions = functions_of(kind, monkeypatch)
-    inflate = inflate_twins.inflate_chunks_numpy if kind == "twin" else kernels.inflate_chunks
     rng, room = np.random.default_rng(width), 5003
     plain = rng.integers(0, 9, (8, room), np.uint8)
     items = plain[:, : room // width * width].reshape(8, -1, width)
@@ -51,7 +50,7 @@ def test_chunks_are_inflated(kind: str, width: int, monkeypatch: pytest.MonkeyPa
     held = [np.frombuffer(stream + b"\0", np.uint8) for stream in streams]
     out = np.full((8, room + 16), 77, np.uint8)
     good = np.full(8, 9)
-    inflate(
+    kernels.inflate_chunks(
         functions,
         np.array([one.ctypes.data for one in held]),
         np.array([len(stream) for stream in streams]),

@@ -35,6 +35,7 @@ def header_of(data: bytes) -> codec.ImageHeader:
     return codec.read_plain_header(data) or codec.read_header(data)
 
 
+@pytest.mark.slow
 def test_parts_of_pictures() -> None:
     """A part of a JPEG with restart markers has the pixels of the whole: of every sampling, turn,
     size and interval, decoded in full size or smaller. ``python tests/support/cut_jpegs.py``
@@ -43,6 +44,7 @@ def test_parts_of_pictures() -> None:
     assert counts["cut"] > 150, counts
 
 
+@pytest.mark.slow
 def test_parts_of_damaged_files() -> None:
     """What a damaged file gives for a part is an error, or the pixels of the whole file; where that
     is an error, those of the undamaged picture."""
@@ -50,6 +52,7 @@ def test_parts_of_damaged_files() -> None:
     assert min(counts["error"], counts["both"], counts["elsewhere"]) > 20, counts
 
 
+@pytest.mark.slow
 def test_parts_of_files_with_several_damages() -> None:
     """Of a file with several damages, which decoding the whole file reports, a part that is decoded
     alone shows what a decoder makes of it that goes on: damage that is an error of neither."""
@@ -236,6 +239,21 @@ def test_the_last_segment_is_read_to_its_last_byte() -> None:
     ):
         assert jpeg_cut.cut(MARKED, facts, part, 8, out) is not None
         assert jpeg_cut.cut(changed, facts, part, 8, out) is None
+
+
+def test_a_part_stays_within_its_memory() -> None:
+    """Where the last segment of a part is longer than all that was left out before it, nothing is
+    written behind the memory of the part."""
+    pixels = np.full((256, 4096, 3), 255, np.uint8)  # a white sky above
+    pixels[-16:] = np.random.default_rng(0).integers(0, 256, (16, 4096, 3))
+    data = cut_jpegs.marked(pixels, "4:2:0", 256)
+    facts = jpeg_cut.read_facts(data)
+    assert facts is not None
+    memory = np.full(4 * len(data), 7, np.uint8)
+    size = jpeg_cut.most(data)
+    for top in (20, 230):
+        jpeg_cut.cut(data, facts, (top, 0, 256, 4096), 8, memory[:size])
+        assert (memory[size:] == 7).all()
 
 
 def test_a_wrong_grid_is_not_cut() -> None:

@@ -1,4 +1,4 @@
-"""The compiled kernels against their plain numpy twins."""
+"""The compiled kernels against plain numpy."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import oracles
 import pytest
 from child_processes import run
 from hypothesis import given, settings
@@ -22,7 +23,7 @@ from project import tree_of
 from xxhash import xxh3_64_intdigest
 
 from asyncreader.keyed_random import Draws, key_of, mix_rows, uniforms
-from asyncreader.pixels import kernels, twins
+from asyncreader.pixels import geometry, kernels
 from asyncreader.pixels.fill_tables import (
     ALWAYS,
     LEAST_HASHED,
@@ -35,6 +36,7 @@ from asyncreader.pixels.fill_tables import (
     RowsInMemory,
     file_table,
 )
+from asyncreader.pixels.rectangles import erased_part
 from asyncreader.pixels.row_filler import RowFiller, RowTables
 from asyncreader.system.memory import aligned_empty
 
@@ -80,28 +82,22 @@ def test_gather(size: int, data: st.DataObject) -> None:
     source = np.random.default_rng(size).integers(0, 256, (5, size), np.uint8)
     offsets, rows = picks(data, 5, size, 7)
     found = np.full((7, size), 9, np.uint8)
-    twin = found.copy()
     kernels.gather_rows(address(source), offsets, size, address(found), rows)
-    twins.gather_rows_numpy(address(source), offsets, size, address(twin), rows)
-    np.testing.assert_array_equal(found, twin)
     np.testing.assert_array_equal(found[rows], source[offsets // size])
     assert (np.delete(found, rows, axis=0) == 9).all()
 
 
 def test_rows_are_hashed_as_xxhash_does() -> None:
-    """hash_rows gives XXH3-64 for each way that its specification has by length, and its twin."""
+    """hash_rows gives XXH3-64 for each way that its specification has by length."""
     rng = np.random.default_rng(11)
-    for size in (*range(1, 260), 511, 512, 513, 1024, 1025, 3072, 5000):
-        rows, scratch = rng.integers(0, 256, (3, size), np.uint8), np.empty(size, np.uint8)
-        at, found = address(rows) + np.arange(3) * size, np.empty((2, 3), np.uint64)
-        kernels.hash_rows(at, size, address(scratch), found[0])
-        twins.hash_rows_numpy(at, size, 0, found[1])
-        expected = [xxh3_64_intdigest(row.tobytes()) for row in rows]
-        assert found.tolist() == [expected, expected], size
+    for size in (*range(260), 511, 512, 513, 1024, 1025, 3072, 5000):
+        rows, scratch = rng.integers(0, 256, (3, size), np.uint8), np.empty(size + 1, np.uint8)
+        at, found = rows.ctypes.data + np.arange(3) * size, np.empty(3, np.uint64)
+        kernels.hash_rows(at, size, address(scratch), found)
+        assert found.tolist() == [xxh3_64_intdigest(row.tobytes()) for row in rows], size
 
 
-@pytest.mark.parametrize("function", [kernels.pread_rows, twins.pread_rows_numpy])
-def test_pread_rows(function: Any, tmp_path: Path) -> None:
+def test_pread_rows(tmp_path: Path) -> None:
     """pread_rows reads each row to its place, neighbours or not, and ends before one that the file
     does not have, and at a descriptor that cannot be read."""
     stored = np.random.default_rng(3).integers(0, 256, (50, 100), dtype=np.uint8)
@@ -110,17 +106,17 @@ def test_pread_rows(function: Any, tmp_path: Path) -> None:
     offsets, order, done = numbers * 100, np.argsort(numbers), np.zeros(1, np.int64)
     out = np.zeros((8, 100), np.uint8)
     with open(tmp_path / "file", "rb") as file:
-        function(file.fileno(), offsets, 100, address(out), rows, order, done)
+        kernels.pread_rows(file.fileno(), offsets, 100, address(out), rows, order, done)
         assert done[0] == 7
         np.testing.assert_array_equal(out[rows], stored[numbers])
         assert not out[7].any()
         out[:] = 0
-        function(file.fileno(), offsets + 30, 100, address(out), rows, order, done)
+        kernels.pread_rows(file.fileno(), offsets + 30, 100, address(out), rows, order, done)
         assert done[0] == 6  # the last one ends behind the file
         shifted = stored.reshape(-1)[30:-70].reshape(49, 100)
         np.testing.assert_array_equal(out[rows[:6]], shifted[numbers[:6]])
     with open(tmp_path / "file", "ab") as file:
-        function(file.fileno(), offsets, 100, address(out), rows, order, done)
+        kernels.pread_rows(file.fileno(), offsets, 100, address(out), rows, order, done)
         assert done[0] == 0
 
 
@@ -140,7 +136,7 @@ class Twin(RowFiller):
 
     def run(self, tables: tuple[np.ndarray, ...], most: int = 1, looks: int = 0) -> None:
         """See RowFiller."""
-        function = getattr(twins, f"{self.kernel}_numpy")
+        function = getattr(oracles, f"{self.kernel}_numpy")
         sizes = self.sizes.reshape(-1, SIZE_ITEMS)
         function(*tables, sizes, self.scale, self.shift, most, looks)
 
@@ -157,6 +153,7 @@ MADE["affine_batches_half"] = MADE["affine_batches"]
 DTYPES = {"affine_batches": np.float32, "affine_batches_half": np.float16}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MADE)
 @settings(max_examples=100, deadline=None)
 @given(
@@ -232,7 +229,7 @@ def test_rows_are_filled(
             made = made.transpose(2, 0, 1)
         made = made.copy()
         draws = Draws(key_of(int(keys[i]), STEP_DRAWS))
-        erased = twins.erased_part(draws, erasure, height, width) if erasure.chance else None
+        erased = erased_part(draws, erasure, height, width) if erasure.chance else None
         if erased is not None:
             top, left, high, wide = erased
             hwc = made.transpose(1, 2, 0) if planar else made
@@ -309,7 +306,7 @@ def test_affine_row(
         np.array([FLIPPED if flip else UPRIGHT], np.uint64),
     )
     name = "affine_row_half" if half else "affine_row"
-    for function in (getattr(kernels, name), getattr(twins, f"{name}_numpy")):
+    for function in (getattr(kernels, name), getattr(oracles, f"{name}_numpy")):
         found = np.zeros(size, kind)
         function(
             *(address(source), height * width, many.scale, many.shift, width, flip, planar, found)
@@ -439,47 +436,18 @@ def child(
     return done
 
 
-@pytest.mark.slow
-def test_reader_without_numba() -> None:
-    """Where numba cannot be imported the twins do the work, with the same order and pixels."""
-    code = """
-import sys
-sys.modules["numba"] = None
-import hashlib
-import numpy as np
-from asyncreader import AsyncReader
-from asyncreader.pixels import kernels, twins
-assert not kernels.compiled()
-data = np.random.default_rng(0).integers(0, 256, (50, 9, 8, 3), dtype=np.uint8)
-digest = hashlib.sha256()
-for extra in ({}, {"contiguous": True}, {"flip": True, "layout": "NHWC"}):
-    with AsyncReader({"data": data, "batchSize": 8, "shuffle": True, **extra}) as reader:
-        for batch in reader:
-            digest.update(batch.data.tobytes() + batch.indices.tobytes())
-print(digest.hexdigest())
-"""
-    plain = code.replace('sys.modules["numba"] = None', "").replace(
-        "assert not kernels.compiled()", "assert kernels.compiled()"
-    )
-    pytest.importorskip("numba")
-    both = [run([sys.executable, "-W", "error", "-c", source]) for source in (code, plain)]
-    assert both[0].stdout == both[1].stdout != "", both
-
-
-def test_every_kernel_has_its_twin() -> None:
-    """The table of compiled kernels and the table of their twins name the same kernels."""
-    pytest.importorskip("numba")
+def test_every_kernel_has_a_name_and_says_what_it_does() -> None:
+    """kernels.py names the compiled kernels, and each has a docstring."""
     from asyncreader.pixels import _compiled
 
-    half = {"affine_batches_half", "affine_row_half"}
-    assert set(_compiled.KERNELS) | half == set(kernels._TWINS)
+    assert set(_compiled.KERNELS) == kernels._NAMES
+    assert all(function.__doc__ for function, _ in _compiled.KERNELS.values())
     with pytest.raises(AttributeError, match="nonsense"):
         _ = kernels.nonsense
 
 
 def test_kernels_have_names_of_their_own() -> None:
     """No two functions of compiled code have one name: kept code would run as one of them."""
-    pytest.importorskip("numba")
     from numba.core.dispatcher import Dispatcher
 
     from asyncreader.pixels import _compiled
@@ -519,19 +487,18 @@ for given, made in (
 @pytest.mark.slow
 def test_kernels_kept_by_several_processes_are_not_mixed_up(tmp_path: Path) -> None:
     """Kernels that were compiled in one process each run as themselves in one that loads all."""
-    pytest.importorskip("numba")
     folder = {"NUMBA_CACHE_DIR": str(tmp_path)}
     for name in ("affine_batches_half", "affine_batches", "copy_batches", "transpose_batches"):
         child(f"from asyncreader.pixels import kernels\nkernels.{name}", **folder)
     child(FILLS, **folder)
 
 
+@pytest.mark.slow
 def test_a_kernel_is_compiled_when_it_is_first_used() -> None:
     """Opening kernels.py loads no numba; using one loads that one, once for many threads."""
-    pytest.importorskip("numba")
     found = child("""
 import sys, threading
-from asyncreader.pixels import kernels, twins
+from asyncreader.pixels import kernels
 assert "numba" not in sys.modules and "gather_rows" not in vars(kernels)
 start, found = threading.Barrier(8), []
 def use():
@@ -541,7 +508,7 @@ threads = [threading.Thread(target=use) for _ in range(8)]
 [thread.start() for thread in threads]
 [thread.join() for thread in threads]
 assert len(set(map(id, found))) == 1 and vars(kernels)["gather_rows"] is found[0]
-print(sorted(set(kernels._TWINS) & set(vars(kernels))))
+print(sorted(kernels._NAMES & set(vars(kernels))))
 """)
     assert found.stdout == "['gather_rows']\n"
 
@@ -550,7 +517,7 @@ print(sorted(set(kernels._TWINS) & set(vars(kernels))))
 GATHER = """
 import sys
 import numpy as np
-from asyncreader.pixels import kernels, twins
+from asyncreader.pixels import kernels
 source, out = np.arange(12, dtype=np.uint8), np.zeros(12, np.uint8)
 rows = np.arange(3, dtype=np.int64)
 kernels.gather_rows(source.ctypes.data, rows * 4, 4, out.ctypes.data, rows)
@@ -590,7 +557,6 @@ def hits(package: Path, folder: Path, *acts: str) -> list[int]:
 @pytest.fixture
 def package(tmp_path: Path) -> Path:
     """A copy of the package that has no compiled code, in a folder of its own."""
-    pytest.importorskip("numba")
     own = Path(kernels.__file__).parents[1]
     skip = shutil.ignore_patterns("__pycache__")
     shutil.copytree(own, tmp_path / "package" / "asyncreader", ignore=skip)
@@ -631,7 +597,6 @@ def test_kept_code_is_of_the_sources(package: Path, tmp_path: Path) -> None:
 
 def test_kernels_take_functions_from_files_without_kernels() -> None:
     """A file with kernels imports from no other one: kept code would not see a change there."""
-    pytest.importorskip("numba")
     from asyncreader.pixels import _compiled
 
     files = {Path(function.__code__.co_filename) for function, _ in _compiled.KERNELS.values()}
@@ -725,7 +690,7 @@ def test_compiled_code_is_read_where_it_cannot_be_written(package: Path) -> None
     """compile_all() in an image warms it: without a writable folder the code is loaded all the
     same, and where there is none compile_all says so."""
     warm = """
-from asyncreader.pixels import _compiled, kernels, twins
+from asyncreader.pixels import _compiled, kernels
 for name in set(_compiled.KERNELS) - {"gather_rows"}:
     del _compiled.KERNELS[name]  # compiling all of them takes seconds
 kernels.compile_all()
@@ -787,28 +752,27 @@ print(digest.hexdigest())
 
 
 @pytest.mark.slow
-def test_without_compiling_one_line_says_so() -> None:
-    """NUMBA_DISABLE_JIT, a numba that fails, and for floats none at all: the same batches to the
-    last bit, and one line."""
-    pytest.importorskip("numba")
-    plain = child(SERVE)
-    assert plain.stderr == ""
+def test_disabled_jit_is_not_for_kernels() -> None:
+    """NUMBA_DISABLE_JIT, by which users debug functions of their own, changes no batch and says
+    nothing."""
+    plain, disabled = child(SERVE), child(SERVE, NUMBA_DISABLE_JIT="1")
+    assert (disabled.stdout, disabled.stderr) == (plain.stdout, plain.stderr)
+    own = "import numba\ndef own():\n    pass\nassert numba.njit(own) is own\n"
+    child(own + SERVE + own, NUMBA_DISABLE_JIT="1")
+
+
+@pytest.mark.slow
+def test_a_numba_that_fails_is_one_error() -> None:
+    """Where numba cannot be imported, or compiles nothing, an error says so, and what to do."""
     broken = "import sys, types\nsys.modules['numba'] = types.ModuleType('numba')\n"
-    absent = "import sys\nsys.modules['numba'] = None\n"
-    for code, environment, reason in (
-        (SERVE, {"NUMBA_DISABLE_JIT": "1"}, "NUMBA_DISABLE_JIT is set"),
-        (broken + SERVE, {}, "numba cannot be imported"),
-        (absent + SERVE, {}, "numba is not installed"),
-    ):
-        found = child(code, **environment)
-        assert found.stdout == plain.stdout
-        assert found.stderr.count(reason) == found.stderr.count("RuntimeWarning") == 1
+    found = child(broken + SERVE, well=False).stderr
+    assert "AsyncReaderError: numba does not compile" in found
+    assert "pip install --force-reinstall numba" in found
 
 
 @pytest.mark.slow
 def test_code_for_any_processor(tmp_path: Path) -> None:
     """NUMBA_CPU_NAME=generic, for an image that runs anywhere, serves the same batches."""
-    pytest.importorskip("numba")
     half = """
 scale = np.float32([0.3, 2, 1])
 out = np.zeros((1, 12), np.uint16)
@@ -822,7 +786,6 @@ print(out)
 @pytest.mark.slow
 def test_numba_serves_its_user_as_well() -> None:
     """Kernels load without what numba needs to compile; a user's own function still finds it."""
-    pytest.importorskip("numba")
     child(
         GATHER
         + """
@@ -837,7 +800,6 @@ assert total(np.arange(5.0)) == 10.0
 
 def test_kernels_release_the_gil() -> None:
     """A kernel lets other threads run: it is compiled without holding the GIL."""
-    pytest.importorskip("numba")
     from asyncreader.pixels import _compiled
 
     for name in _compiled.KERNELS:
@@ -856,15 +818,16 @@ def resize_settings(
         data.draw(st.floats(0.25, side - start)) for side, start in zip(stored, starts, strict=True)
     ]
     box = np.array([*starts, *sides])
-    method = data.draw(st.sampled_from([twins.BILINEAR, twins.BICUBIC, twins.AREA]))
+    method = data.draw(st.sampled_from([geometry.BILINEAR, geometry.BICUBIC, geometry.AREA]))
     inside, taps = [], []
     for side, start, length, count in zip(stored, starts, sides, size, strict=True):
         low, high = math.floor(start), min(side, math.ceil(start + length))
         inside += [low, high]
-        taps.append(twins.taps(length / count, method, high - low))
+        taps.append(geometry.taps(length / count, method, high - low))
     return stored, size, (np.array(inside), box, method, *taps, data.draw(st.booleans()))
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(channels=st.integers(1, 4), pad=st.integers(0, 9), data=st.data())
 def test_resize(channels: int, pad: int, data: st.DataObject) -> None:
@@ -877,7 +840,7 @@ def test_resize(channels: int, pad: int, data: st.DataObject) -> None:
     twin, other = found.copy(), found.copy()
     arguments = (lines.shape[1], channels, *rest)
     kernels.resize_u8(address(lines), *arguments, address(found) + 8, *size)
-    twins.resize_u8_numpy(address(lines), *arguments, address(twin) + 8, *size)
+    oracles.resize_u8_numpy(address(lines), *arguments, address(twin) + 8, *size)
     np.testing.assert_array_equal(found, twin)
     top, bottom, left, right = rest[0]
     changed = 255 - lines
@@ -890,39 +853,45 @@ def test_resize(channels: int, pad: int, data: st.DataObject) -> None:
 @pytest.mark.slow
 def test_resize_for_any_processor(tmp_path: Path) -> None:
     """Without the instructions of one processor (NUMBA_CPU_NAME=generic) resizing gives the same
-    bytes as its twin: any number of channels and method, shrunk and enlarged, mirrored."""
-    pytest.importorskip("numba")
-    child(
-        """
+    bytes: any number of channels and method, shrunk and enlarged, mirrored."""
+    code = """
+import hashlib, os
 import numpy as np
-from asyncreader.pixels import _compiled, kernels, twins
-resize = _compiled.load("resize_u8")
-assert not any(".avx2." in code for code in resize.inspect_llvm().values())
+from asyncreader.pixels import geometry, kernels
+resize, digest = kernels.resize_u8, hashlib.sha256()
+if "NUMBA_CPU_NAME" in os.environ:
+    from asyncreader.pixels import _compiled
+    resize = _compiled.load("resize_u8")
+    assert not any(".avx2." in code for code in resize.inspect_llvm().values())
 for channels in (1, 2, 3, 4):
     lines = np.random.default_rng(channels).integers(0, 256, (61, 47 * channels), np.uint8)
-    for method in (twins.BILINEAR, twins.BICUBIC, twins.AREA):
+    for method in (geometry.BILINEAR, geometry.BICUBIC, geometry.AREA):
         for size in ((9, 11), (80, 70)):
             box = np.array([3.5, 2.25, 50.5, 44.0])
             inside = np.array([3, 54, 2, 47])
-            taps = [twins.taps(box[2 + k] / size[k], method, 45) for k in (0, 1)]
+            taps = [geometry.taps(box[2 + k] / size[k], method, 45) for k in (0, 1)]
             arguments = (lines.strides[0], channels, inside, box, method, *taps, channels == 3)
-            both = [np.empty(size[0] * size[1] * channels, np.uint8) for _ in range(2)]
-            for function, out in zip((resize, twins.resize_u8_numpy), both):
-                function(lines.ctypes.data, *arguments, out.ctypes.data, *size)
-            np.testing.assert_array_equal(*both)
-""",
-        NUMBA_CPU_NAME="generic",
-        NUMBA_CACHE_DIR=str(tmp_path),
-    )
+            out = np.empty(size[0] * size[1] * channels, np.uint8)
+            resize(lines.ctypes.data, *arguments, out.ctypes.data, *size)
+            digest.update(out.tobytes())
+print(digest.hexdigest())
+"""
+    generic = child(code, NUMBA_CPU_NAME="generic", NUMBA_CACHE_DIR=str(tmp_path))
+    assert generic.stdout == child(code).stdout
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", [np.float32, np.float64])
 @settings(max_examples=100, deadline=None)
 @given(channels=st.integers(1, 6), data=st.data())
-def test_resize_floats(channels: int, data: st.DataObject) -> None:
-    """resize_f4 and its twin agree to the last bits of float32."""
+def test_resize_floats(kind: Any, channels: int, data: st.DataObject) -> None:
+    """resize_f4 and resize_f8 agree with plain numpy to the last bits."""
     (high, wide), size, rest = resize_settings(data)
-    pixels = np.random.default_rng(high).normal(0, 9, (high, wide * channels)).astype(np.float32)
-    found, twin = np.empty((*size, channels), np.float32), np.empty((*size, channels), np.float32)
-    kernels.resize_f4(pixels, channels, *rest, found)
-    twins.resize_f4_numpy(pixels, channels, *rest, twin)
-    np.testing.assert_allclose(found, twin, rtol=1e-5, atol=1e-4)
+    pixels = np.random.default_rng(high).normal(0, 9, (high, wide * channels)).astype(kind)
+    found, twin = np.empty((*size, channels), kind), np.empty((*size, channels), kind)
+    single = kind is np.float32
+    resize = kernels.resize_f4 if single else kernels.resize_f8
+    resize(pixels, channels, *rest, found)
+    oracles.resize_f4_numpy(pixels, channels, *rest, twin)
+    rtol, atol = (1e-5, 1e-4) if single else (1e-13, 1e-12)
+    np.testing.assert_allclose(found, twin, rtol=rtol, atol=atol)

@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from oracles import cast_numbers_numpy
 
 from asyncreader.errors import ParamsError
-from asyncreader.pixels import kernels, numbers_twins
+from asyncreader.pixels import kernels
 from asyncreader.pixels.numbers import LONG, MOST_MEMBERS, NumberRows, flat_dtype, listed
 from asyncreader.pixels.specs import OutputSpec, SampleSpec
 
@@ -27,7 +28,7 @@ EDGES: dict[str, list[Any]] = {
     "b": [False, True],
 }  # fmt: skip
 
-TWINS: list[Callable[..., None]] = [kernels.cast_numbers, numbers_twins.cast_numbers_numpy]
+TWINS: list[Callable[..., None]] = [kernels.cast_numbers, cast_numbers_numpy]
 
 
 def edges(dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
@@ -98,6 +99,7 @@ def test_scaled_numbers_are_numpys(stored: str, made: str, function: Callable[..
     assert np.array_equal(out, right, equal_nan=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("function", TWINS)
 def test_every_half_is_read_and_rounded_as_numpy_does(function: Callable[..., None]) -> None:
     """All 65,536 numbers of float16 become the float64 that they are; float64 halfway between two,
@@ -114,6 +116,7 @@ def test_every_half_is_read_and_rounded_as_numpy_does(function: Callable[..., No
     assert np.array_equal(out, near.astype("f2"))
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(data=st.data(), twin=st.booleans())
 def test_members_of_rows_are_numpys(data: st.DataObject, twin: bool) -> None:

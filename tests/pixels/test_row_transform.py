@@ -13,13 +13,13 @@ from PIL import Image
 
 from asyncreader import DecodeError, ParamsError
 from asyncreader.keyed_random import mix_rows, uniforms
-from asyncreader.pixels import codec, twins
+from asyncreader.pixels import codec
 from asyncreader.pixels.encoded import RowView, put_views
 from asyncreader.pixels.fill_tables import MIRROR_DRAW
 from asyncreader.pixels.specs import OutputSpec, SampleSpec
 from asyncreader.pixels.transform import RowTransform
 from asyncreader.stats import Meter
-from asyncreader.system.memory import SCRATCH
+from asyncreader.system.memory import SCRATCH, bytes_at
 from asyncreader.testing.contract import MODES, expected, sized
 
 U8, F4 = np.dtype("uint8"), np.dtype("float32")
@@ -339,16 +339,23 @@ def _exif(turn: int) -> Any:
 
 
 def test_scratch_belongs_to_a_thread() -> None:
-    """Scratch memory is reused by its thread and never shared with another."""
+    """Scratch memory is reused by its thread as soon as no array looks into it, and never shared
+    with another."""
     from concurrent.futures import ThreadPoolExecutor
 
+    first = SCRATCH.take("test", 100).ctypes.data
+    mine = SCRATCH.take("test", 50).reshape(5, 10)
+    assert mine.ctypes.data == first
+    mine[:] = 1
+    inner = SCRATCH.take("test", 200)  # of a signal handler that comes now
+    inner[:] = 2
+    assert (mine == 1).all()
     mine = SCRATCH.take("test", 100)
-    assert SCRATCH.take("test", 50).ctypes.data == mine.ctypes.data
     with ThreadPoolExecutor(1) as pool:
         other = pool.submit(lambda: SCRATCH.take("test", 100).ctypes.data).result()
         assert other != mine.ctypes.data
     assert SCRATCH.array("test", (2, 3), F4).shape == (2, 3)
-    assert twins.bytes_at(mine.ctypes.data, 100).tobytes() == mine.tobytes()
+    assert bytes_at(mine.ctypes.data, 100).tobytes() == mine.tobytes()
 
 
 @pytest.mark.parametrize("crop", ["center", "random", "none"])

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import process_functions
 import pytest
-from fakes import packed, write_hdf5
+from fakes import error_of_batch, packed, write_hdf5
 from torchvision_pixels import need_torchvision
 
 from asyncreader import AsyncReader, ParamsError, WorkerError
@@ -62,6 +62,41 @@ def test_what_it_may_take_and_return() -> None:
     np.testing.assert_array_equal(data[:, 1:], DATA[:, 1:])
 
 
+@pytest.mark.parametrize("encoding", ["raw", "png"])
+@pytest.mark.parametrize("channels", [1, 2, 4])
+@pytest.mark.parametrize("layout", ["NHWC", "NCHW"])
+def test_another_number_of_channels(
+    layout: str, channels: int, encoding: str, tmp_path: Path
+) -> None:
+    """What the function leaves of the channels is cast and normalised, with mean and std of these
+    channels; rows stay within their memory."""
+
+    def changed(image):  # type: ignore[no-untyped-def]
+        return np.concatenate([image, image], axis=2)[:, :, :channels]
+
+    path = write_hdf5(tmp_path / "set.h5", packed(list(DATA), encoding))
+    mean = [float(n) for n in range(channels)]
+    for more in ({}, {"size": (6, 5)}):
+        given = {"path": path, "data": None, "labels": None, "layout": layout, "contiguous": True}
+        plain, _, _ = epoch(**{**given, "layout": "NHWC"}, **more)
+        expected = np.concatenate([plain, plain], axis=3)[..., :channels].astype(np.float64)
+        for dtype, scale, means in (
+            ("float32", 0.5, mean),
+            ("float16", 1 / 256, [0.25]),
+            ("float64", 2.0, mean),
+            ("uint8", 1.0, [0.0]),
+        ):
+            served = {"dtype": dtype}
+            if dtype != "uint8":
+                served |= {"scale": scale, "mean": means}
+            data, _, _ = epoch(transform=changed, **given, **more, **served)
+            wanted = expected * scale - means
+            if layout == "NCHW":
+                wanted = wanted.transpose(0, 3, 1, 2)
+            assert data.dtype == dtype
+            np.testing.assert_allclose(data, wanted, rtol=2e-3, atol=2e-3)
+
+
 def test_its_place() -> None:
     """It gets (H, W, C) uint8 after crop and flip, whatever is served; cast, normalising and the
     axes come behind it, erasing last."""
@@ -87,6 +122,7 @@ def test_it_may_make_labels() -> None:
     np.testing.assert_array_equal(data, DATA)
 
 
+@pytest.mark.slow
 def test_bytes_do_not_depend_on_workers(tmp_path: Path) -> None:
     """Threads, processes and ranks give the same pictures and labels."""
     path = write_hdf5(tmp_path / "a.h5", packed(list(DATA), "png"))
@@ -103,6 +139,7 @@ def test_bytes_do_not_depend_on_workers(tmp_path: Path) -> None:
         np.testing.assert_array_equal(np.concatenate(parts, axis=1).reshape(one.shape), one)
 
 
+@pytest.mark.slow
 def test_global_generators_in_processes() -> None:
     """In worker processes the global generators are seeded for each sample: the same numbers with
     any number of processes."""
@@ -135,15 +172,10 @@ def test_a_failure_names_its_record(how: Any, said: str, encoding: str, tmp_path
     """What it raises, or returns wrongly, is a WorkerError of that record's batch alone."""
     path = write_hdf5(tmp_path / "a.h5", packed(list(DATA), encoding))
     with AsyncReader(path=path, batch_size=4, transform=_numbered(how)) as opened:
-        for step in range(6):
-            opened.fetchData()
-            if step == 3:
-                with pytest.raises(WorkerError, match=said) as caught:
-                    opened.getNextBatch()
-                assert caught.value.index == 13
-                assert caught.value.path == path
-            else:
-                assert opened.getNextBatch().indices[0] == 4 * step
+        error = error_of_batch(opened, 3)
+    assert isinstance(error, WorkerError)
+    assert said in str(error)
+    assert (error.index, error.path) == (13, path)
 
 
 def _numbered(how: Any) -> Any:
@@ -155,6 +187,7 @@ def _numbered(how: Any) -> Any:
     return function
 
 
+@pytest.mark.slow
 def test_the_trial_call_fails() -> None:
     """A function that fails at once is an error at construction."""
 

@@ -6,7 +6,6 @@ there. So a box that is cut, resized or turned otherwise than its picture shows.
 
 from __future__ import annotations
 
-import hashlib
 import io
 from pathlib import Path
 from typing import Any
@@ -17,8 +16,9 @@ import pytest
 from fakes import packed, write_hdf5
 from foreign_sets import pyxis_sample, write_pyxis
 from PIL import Image
+from reader_contract import ReaderContract, Served
 
-from asyncreader import AsyncReader, DecodeError, FormatError, ParamsError
+from asyncreader import AsyncReader, DecodeError, FormatError, ParamsError, Writer
 
 COUNT, HIGH, WIDE = 24, 60, 80
 RNG = np.random.default_rng(0)
@@ -163,44 +163,18 @@ def foreign(path: Path, kind: str) -> str:
     return str(path)
 
 
-def test_all_boxes_of_an_epoch_are_the_same_however_they_are_served(tmp_path: Path) -> None:
-    """One hash of pictures, label maps, boxes and keypoints over two epochs: with threads, with
-    processes, of two ranks joined, and resumed in the middle."""
-    path = foreign(tmp_path / "a.h5", "png")
-    params: dict[str, Any] = {
-        "data_field": ["image", "mask"], "labels_field": None, "shuffle": True, "seed": 5,
-        "size": (40, 48), "crop": "random-resized", "flip": True, "copy": True, "epochs": 2,
-        "augment": ["rand-augment", ("random-perspective", {"p": 0.5}), "random-vertical-flip"],
-    }  # fmt: skip
+class TestBoxes(ReaderContract):
+    """Images, label maps, boxes and keypoints are the same in every way of reading."""
 
-    def digest(batches: list[tuple[np.ndarray, ...]]) -> str:
-        return hashlib.sha256(
-            b"".join(part.tobytes() for batch in batches for part in batch)
-        ).hexdigest()
-
-    def served(**more: Any) -> list[tuple[np.ndarray, ...]]:
-        with reader(path, **{**params, **more}) as opened:
-            return [batch.data for _ in range(2) for batch in opened]
-
-    plain = served()
-    assert {part.shape[0] for part in plain[0]} == {8}
-    assert any(batch[2].any() for batch in plain)
-    expected = digest(plain)
-    assert digest(served(nthread=3, njob=2)) == expected
-    assert digest(served(nthread=2, workers="process")) == expected
-    ranks = [served(batch_size=4, rank=rank, world_size=2) for rank in (0, 1)]
-    joined = [
-        tuple(np.concatenate(parts) for parts in zip(*both, strict=True))
-        for both in zip(*ranks, strict=True)
-    ]
-    assert digest(joined) == expected
-    with reader(path, **params) as opened:
-        first = [next(iter(opened)).data for _ in range(1)]
-        state = opened.state_dict()
-    with reader(path, **params) as opened:
-        opened.load_state_dict(state)
-        rest = [batch.data for _ in range(2) for batch in opened]
-    assert digest(first + rest) == expected
+    @pytest.fixture
+    def served(self, tmp_path: Path) -> Served:
+        given: dict[str, Any] = {
+            "path": foreign(tmp_path / "a.h5", "png"), "data_field": ["image", "mask"],
+            "boxes_field": "boxes", "keypoints_field": "points", "labels_field": None,
+            "size": (40, 48), "crop": "random-resized", "flip": True,
+            "augment": ["rand-augment", ("random-perspective", {"p": 0.5}), "random-vertical-flip"],
+        }  # fmt: skip
+        return Served(given, lambda batch: None, COUNT)
 
 
 def test_where_boxes_may_be_stored(tmp_path: Path) -> None:
@@ -222,6 +196,73 @@ def test_where_boxes_may_be_stored(tmp_path: Path) -> None:
             assert opened.data_shape == ((4, 3, HIGH, WIDE), (4, 3, 4))
             for batch in opened:
                 np.testing.assert_array_equal(batch.data[1][:, 0], expected[batch.indices])
+
+
+#: How the numbers of boxes and of keypoints of each sample differ: 0 to 3 of those above.
+NUMBERS = np.arange(COUNT) * 7 % 4
+
+
+def of_different_number(where: str, folder: Path) -> Any:
+    """Images, and of each so many of its boxes and keypoints as NUMBERS says, from what serves
+    them: a Writer's datasets, HDF5 of others, or arrays."""
+    boxes = [BOXES[i, :n].astype(np.int32) for i, n in enumerate(NUMBERS)]
+    points = [POINTS[i, : 3 - n] for i, n in enumerate(NUMBERS)]
+    offsets = np.concatenate([[0], np.cumsum(NUMBERS)])
+    if where == "arrays":
+        return {
+            "image": IMAGES, "boxes": np.concatenate(boxes), "boxes_offsets": offsets,
+            "points": np.concatenate(points), "points_lengths": 3 - NUMBERS,
+        }  # fmt: skip
+    if where == "h5py":
+        with h5py.File(folder / "a.h5", "w") as file:
+            file["image"] = IMAGES
+            file["boxes"], file["boxes_offsets"] = np.concatenate(boxes), offsets
+            file["points"], file["points_lengths"] = np.concatenate(points), 3 - NUMBERS
+        return str(folder / "a.h5")
+    suffix, options = {
+        "raw": (".h5", {}), "png": (".h5", {"encoding": "png"}), "lmdb": (".lmdb", {}),
+        "shards": ("", {"shards": 3, "encoding": "png"}),
+    }[where]  # fmt: skip
+    target = folder / f"a{suffix}"
+    with Writer(target, variable_length=["boxes", "points"], **options) as writer:
+        for image, some, places in zip(IMAGES, boxes, points, strict=True):
+            writer.add(image, boxes=some, points=places)
+    return str(target)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("where", ["raw", "png", "lmdb", "shards", "h5py", "arrays"])
+def test_boxes_of_different_number_move_as_those_of_one_number(where: str, tmp_path: Path) -> None:
+    """Boxes and keypoints whose number differs from sample to sample are to the bit those of a
+    table with room for all, however images are cropped, mirrored and turned, and what fills up
+    their rows is not moved; ``lengths`` say how many there are, and ``max_length`` cuts them."""
+    given = of_different_number(where, tmp_path)
+    name = "data" if where in ("raw", "png", "lmdb", "shards") else "image"
+    params: dict[str, Any] = {
+        "shuffle": True, "seed": 3, "size": (48, 44), "crop": "random-resized", "flip": True,
+        "augment": [("random-rotation", {"degrees": 30})], "labels_field": None, "layout": "NHWC",
+    }  # fmt: skip
+    whole = {"boxes": 3, "points": 3}
+    ways: list[dict[str, Any]] = [{}, {"verify": "always"}, {"nthread": 2, "workers": "process"}]
+    if where in ("h5py", "arrays"):
+        ways = ways[:1]
+    for way in [{"max_length": whole}, {"max_length": {"boxes": 2, "points": 1}}, *ways]:
+        way = {"max_length": whole, "pad_value": {"points": 7}, **way}
+        most = [way["max_length"][one] for one in ("boxes", "points")]
+        opened, plain = reader(given, data_field=[name], **way, **params), reader(**params)
+        with opened, plain:
+            for batch, other in zip(opened, plain, strict=True):
+                np.testing.assert_array_equal(batch.indices, other.indices)
+                np.testing.assert_array_equal(batch.data[0], other.data[0])
+                numbers = NUMBERS[batch.indices], 3 - NUMBERS[batch.indices]
+                for k, (each, limit) in enumerate(zip(numbers, most, strict=True)):
+                    served = np.minimum(each, limit)
+                    np.testing.assert_array_equal(batch.lengths[k + 1], served)
+                    assert batch.data[k + 1].shape[:2] == (8, limit)
+                    for row, n in enumerate(served):
+                        head = other.data[k + 2][row, :n]  # behind the mask
+                        np.testing.assert_array_equal(batch.data[k + 1][row, :n], head)
+                        assert (batch.data[k + 1][row, n:] == (7 if k else 0)).all()
 
 
 def test_keypoints_of_several_figures(tmp_path: Path) -> None:

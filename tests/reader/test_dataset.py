@@ -8,6 +8,7 @@ import pickle
 import re
 import sys
 import threading
+import warnings
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
@@ -123,6 +124,7 @@ def test_a_sample_is_the_callers_own(tmp_path: Path) -> None:
         np.testing.assert_array_equal(ds[0][0], kept)
 
 
+@pytest.mark.filterwarnings("ignore:samples by number have no")
 def test_what_belongs_to_training_is_left_out(tmp_path: Path) -> None:
     """Random crops are centred; flips, augmentation, mixed rows and orders are left out. A
     transform works on each sample, alike in each call."""
@@ -148,6 +150,20 @@ def test_what_belongs_to_training_is_left_out(tmp_path: Path) -> None:
     with asyncreader.open(given, transform=process_functions.dims) as ds:
         np.testing.assert_array_equal(ds[4][0], ds[4][0])
         assert (ds[4][0] != IMAGES[4].transpose(2, 0, 1)).any()
+
+
+def test_what_is_random_is_left_out_with_a_warning() -> None:
+    """Samples by number have no flip, no random crop and no augment: open() says so once, and a
+    reader of the dataset, which has them, or a pickled copy does not."""
+    given: dict[str, Any] = {"data": np.zeros((6, 9, 8, 3), np.uint8), "size": (4, 4)}
+    wanted = r"no flip and no augment and no crop='random', .* AsyncReader"
+    with pytest.warns(UserWarning, match=wanted):
+        ds = asyncreader.open(given, flip=True, crop="random", augment="trivial-augment-wide")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with ds, ds.reader(batch_size=2) as reader, pickle.loads(pickle.dumps(ds)) as copy:
+            assert len(reader.dataset) == len(copy) == 6
+        asyncreader.open(given, crop_ratio=0.5).close()
 
 
 def test_fields_by_name(tmp_path: Path) -> None:
@@ -207,13 +223,37 @@ def test_what_a_set_says(tmp_path: Path) -> None:
         assert (one.record, one.path, one.key) == (2, content.paths[2].decode(), None)
         assert one.class_name == CLASSES[int(content.labels[2, 0])]
         assert one.stored == {"data": IMAGES[2].tobytes()}
-        np.testing.assert_array_equal(one.served[0], IMAGES[2].transpose(2, 0, 1))
+        np.testing.assert_array_equal(one.data, IMAGES[2].transpose(2, 0, 1))
         assert "3 samples" in repr(ds)
         assert ds.preview(count=2).size > ds.preview(count=1).size
     with asyncreader.open(arrays(tmp_path)) as plain:
         assert (plain.labels, plain.classes, plain.class_to_idx) == (None, None, {})
         with pytest.raises(ParamsError, match="no class to count"):
             _ = plain.class_counts
+
+
+def test_data_and_label_of_a_sample(tmp_path: Path) -> None:
+    """A sample's data and label are those of ``dataset[i]``: with several fields a tuple, with a
+    transform what it returns, and of a dataset of dicts the arrays of a batch."""
+    labels = np.arange(COUNT * 2).reshape(COUNT, 2)
+    with asyncreader.open(data=IMAGES, labels=labels, subset=[5, 3]) as ds:
+        data, label = ds[1]
+        np.testing.assert_array_equal(ds.sample(1).data, data)
+        np.testing.assert_array_equal(ds.sample(1).label, label)
+        assert ds.sample(1).label.tolist() == [6, 7]
+    given: Any = {"data": {"a": IMAGES, "b": labels}, "labels": labels[:, 0]}
+    with asyncreader.open(given, as_dict=True) as ds:
+        first, second = ds.sample(4).data
+        np.testing.assert_array_equal(first, IMAGES[4].transpose(2, 0, 1))
+        np.testing.assert_array_equal(second, labels[4])
+        assert ds.sample(4).label == 8
+
+    def turned(image: np.ndarray, label: Any) -> tuple[np.ndarray, Any]:
+        return image[:2, :2], label * 10
+
+    with asyncreader.open(data=IMAGES, labels=labels, transform=turned, layout="NHWC") as ds:
+        np.testing.assert_array_equal(ds.sample(6).data, IMAGES[6, :2, :2])
+        assert ds.sample(6).label.tolist() == ds[6][1].tolist() == [120, 130]
 
 
 def shown_in(page: str) -> list[np.ndarray]:
@@ -396,6 +436,86 @@ def test_statistics_of_encoded_pictures(tmp_path: Path) -> None:
     assert found.count == len(pixels)
 
 
+#: What is selected of a set of episodes of EPISODES rows, and which episodes and rows these are.
+EPISODES = (30, 50, 20, 40)
+SELECTED: dict[str, tuple[dict[str, Any], list[int], Any]] = {
+    "all": ({}, [0, 1, 2, 3], slice(None)),
+    "rows": ({"subset": slice(20, 90)}, [0, 1, 2, 3], slice(20, 90)),
+    "rows backwards": ({"subset": slice(139, None, -3)}, [0, 1, 2, 3], slice(139, None, -3)),
+    "row numbers": ({"subset": [3, 100, 3, 29]}, [0, 1, 2, 3], [3, 100, 3, 29]),
+    "split": ({"subset": "train"}, [1, 3], slice(None)),
+    "episodes": ({"episodes_subset": [2, 0]}, [0, 2], slice(None)),
+    "rows of episodes": (
+        {"episodes_subset": [2, 0], "subset": slice(25, 95)},
+        [0, 2],
+        slice(25, 95),
+    ),
+    "whole": ({"window": "episode", "max_length": 60, "subset": [1, 1]}, [1], slice(None)),
+    "one of each": (
+        {"window": 2, "window_every": "episode", "subset": slice(1, 3)},
+        [1, 2],
+        slice(None),
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", SELECTED)
+def test_statistics_of_what_is_selected(
+    tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a set of episodes the rows that are selected count, each once: no row of validation is in
+    the mean of training. A row more goes with an episode's last one, one row with any."""
+    monkeypatch.setattr("asyncreader.opened._MEASURED", 200)
+    params, episodes, rows = SELECTED[kind]
+    rng = np.random.default_rng(0)
+    act = [rng.normal(number * 10, 1, (n, 3)) for number, n in enumerate(EPISODES)]
+    obs = [rng.normal(number * 10, 1, n + 1) for number, n in enumerate(EPISODES)]
+    with h5py.File(tmp_path / "set.h5", "w") as file:
+        for number in range(len(EPISODES)):
+            group = file.create_group(f"data/demo_{number}")
+            group["act"], group["obs"] = act[number], obs[number]
+            group["goal"] = np.full((1, 2), float(number))
+        file["mask/train"] = np.array([b"demo_1", b"demo_3"])
+    of, every = np.repeat(range(len(EPISODES)), EPISODES), np.arange(sum(EPISODES))
+    chosen = np.isin(every, every[rows]) & np.isin(of, episodes)
+    expected = {
+        "act": np.concatenate(act)[chosen],
+        "obs": np.concatenate(
+            [
+                values[np.append(chosen[of == number], chosen[of == number][-1])]
+                for number, values in enumerate(obs)
+            ]
+        ),
+        "goal": np.repeat(np.unique(of[chosen]).astype(float)[:, None], 2, axis=1),
+    }
+    with asyncreader.open(
+        {"path": tmp_path / "set.h5", "data_field": [*expected], "labels_field": None, **params}
+    ) as ds:
+        found = ds.statistics()
+    for name, values in expected.items():
+        assert found[name].count == len(values)
+        np.testing.assert_allclose(found[name].mean, values.mean(0), err_msg=name)
+        np.testing.assert_allclose(found[name].std, values.std(0), atol=1e-9)
+        np.testing.assert_array_equal(found[name].max, values.max(0))
+
+
+def test_statistics_of_episodes_of_different_length() -> None:
+    """Values of rows that are not selected do not count where rows differ in length, too."""
+    given = {
+        "hits": np.arange(12.0),
+        "hits_lengths": np.array([3, 0, 4, 5]),
+        "ends": np.array([2, 4]),
+    }
+    with asyncreader.open(
+        {"data": given, "data_field": ["hits"], "offsets_field": "hits_lengths", "max_length": 5},
+        episodes="ends:ends",
+        window=1,
+        subset=slice(1, 3),
+    ) as ds:
+        found = ds.statistics()["hits"]
+    assert (found.count, float(found.mean)) == (4, 4.5)
+
+
 @pytest.fixture
 def chunked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, list[int]]:
     """A file of 40 gzip chunks of 32 rows, for which threads are started however fast they are
@@ -409,6 +529,7 @@ def chunked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, list
     return tmp_path / "a.h5", rng.permutation(np.arange(0, 1280, 11)).tolist()
 
 
+@pytest.mark.slow
 def test_threads_decode_what_one_call_asks_for(
     chunked: tuple[Path, list[int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:

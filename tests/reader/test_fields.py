@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import hashlib
 import io
-import json
 import os
 import pickle
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -23,8 +23,9 @@ import pytest
 from fakes import Packed, damage, describe, described, packed, write_hdf5, write_lmdb
 from foreign_sets import pyxis_sample, write_pyxis
 from PIL import Image
-from process_functions import negative
+from reader_contract import ReaderContract, Served
 
+import asyncreader
 from asyncreader import (
     AsyncReader,
     ChecksumError,
@@ -226,24 +227,13 @@ def test_image_and_mask_agree(container: tuple[str, Any], mode: str) -> None:
         assert len(seen) == 20
 
 
-@pytest.mark.parametrize("mode", ["flip", "random-resized"])
-def test_threads_and_jobs_change_nothing(container: tuple[str, Any], mode: str) -> None:
-    """Any number of threads and jobs, and either way of reading, gives the same bytes."""
-    _, path = container
-    params = {"path": path, "data_field": ALL, "batch_size": 6, **MODES[mode]}
-    first = digest(everything(params, 1))
-    for other in ({"nthread": 3, "njob": 3}, {"io": "pread", "verify": "never"}):
-        assert digest(everything({**params, **other}, 1)) == first
+class TestFields(ReaderContract):
+    """All fields of a sample are the same in every way of reading."""
 
-
-@pytest.mark.slow
-def test_processes_change_nothing(tmp_path: Path) -> None:
-    """Worker processes fill the slots of all fields as threads do, postprocess included."""
-    path = write_hdf5(tmp_path / "set.h5", ours("jpeg"))
-    params = {"path": path, "data_field": ALL, "batch_size": 6, **MODES["random-resized"]}
-    params["postprocess"] = negative
-    with_processes = everything({**params, "workers": "process", "nthread": 2, "njob": 2}, 2)
-    assert digest(with_processes) == digest(everything(params, 2))
+    @pytest.fixture
+    def served(self, container: tuple[str, Any]) -> Served:
+        given = {"path": container[1], "data_field": ALL, **MODES["random-resized"]}
+        return Served(given, lambda _: None, N)
 
 
 # -- the first field is as it would be alone -----------------------------------------------------
@@ -739,19 +729,12 @@ def test_more_rows_than_samples_stay(tmp_path: Path) -> None:
 # -- state ---------------------------------------------------------------------------------------
 
 
-def test_resume(tmp_path: Path) -> None:
-    """A state goes on with byte-identical batches of all fields, and not with other fields."""
+def test_a_state_is_of_its_fields(tmp_path: Path) -> None:
+    """A state is refused with other fields, and in another order of them."""
     path = write_hdf5(tmp_path / "set.h5", ours())
     params = {"path": path, "data_field": ALL, "batch_size": 4, **MODES["random"]}
-    whole = everything(params, 2)
     with AsyncReader(params) as reader:
-        for _ in zip(range(3), reader, strict=False):
-            pass
-        state = json.loads(json.dumps(reader.state_dict()))
-    with AsyncReader({**params, "njob": 3, "nthread": 2}, copy=True) as reader:
-        reader.load_state_dict(state)
-        rest = [(*b.data, b.labels, b.indices, b.mask) for b in reader]
-    assert digest(rest) == digest(whole[3:5])
+        state = reader.state_dict()
     for other in ("data", FIELDS, ["data", "ids", "mask"]):
         with (
             AsyncReader({**params, "data_field": other}) as reader,
@@ -760,16 +743,6 @@ def test_resume(tmp_path: Path) -> None:
             reader.load_state_dict(state)
     with AsyncReader({**params, "data_field": ["data"]}) as one, AsyncReader(path=path) as plain:
         assert one.state_dict()["fingerprint"] == plain.state_dict()["fingerprint"]
-
-
-def test_pickling(tmp_path: Path) -> None:
-    """A reader of several fields pickles as its parameters and place."""
-    path = write_plain(tmp_path / "set.h5")
-    with AsyncReader(path=path, data_field=FIELDS, batch_size=4) as reader:
-        next(iter(reader))
-        other = pickle.loads(pickle.dumps(reader))
-    with other:
-        assert next(iter(other)).indices.tolist() == [4, 5, 6, 7]
 
 
 # -- opening -------------------------------------------------------------------------------------
@@ -976,3 +949,166 @@ def test_values_that_cannot_be_had(data: bytes) -> None:
     """Damage, floats and numbers beyond uint16 are a DecodeError."""
     with pytest.raises(DecodeError):
         decode_values(data)
+
+
+# -- one stored field under several names --------------------------------------------------------
+
+
+def same_field(folder: Path, kind: str) -> dict[str, Any]:
+    """Parameters of a set of rows ``x`` (24, 5): in one file, two files, arrays or episodes."""
+    x = np.arange(120.0).reshape(24, 5)
+    if kind == "arrays":
+        return {"data": {"x": x, "ends": np.array([9, 24])}, "batch_size": 24}
+    parts = [x[:10], x[10:]] if kind == "files" else [x]
+    for number, rows in enumerate(parts):
+        with h5py.File(folder / f"{number}.h5", "w") as file:
+            if kind == "groups":
+                file["demo_0/x"], file["demo_1/x"] = rows[:9], rows[9:]
+            else:
+                file.create_dataset("x", data=rows, chunks=(7, 5), compression="gzip")
+                file["ends"] = np.array([9, 24])
+    more = {"groups": {"episodes": "groups:demo_*"}, "ends": {"episodes": "ends:ends"}}
+    paths = sorted(folder.glob("*.h5"))
+    return {"path": paths, "batch_size": 24, "labels_field": None, **more.get(kind, {})}
+
+
+@pytest.mark.parametrize("kind", ["file", "files", "arrays", "ends", "groups"])
+@pytest.mark.parametrize("names", [("all", "some", "other"), ("some", "other", "all")])
+def test_columns_by_name(tmp_path: Path, kind: str, names: tuple[str, ...]) -> None:
+    """Each name of a stored field has the columns that are given for it, in any order of names."""
+    x = np.arange(120.0).reshape(24, 5)
+    expected = {"all": x, "some": x[:, [0]], "other": x[:, [4, 1]]}
+    with AsyncReader(
+        same_field(tmp_path, kind),
+        data_field=dict.fromkeys(names, "x"),
+        columns={"some": [0], "other": [4, 1]},
+    ) as reader:
+        batch = next(iter(reader))
+        for name, served in zip(names, batch.data, strict=True):
+            np.testing.assert_array_equal(served, expected[name])
+
+
+@pytest.mark.parametrize("kind", ["file", "arrays"])
+@pytest.mark.parametrize("names", [("a", "b"), ("b", "a")])
+def test_offsets_by_name(tmp_path: Path, kind: str, names: tuple[str, ...]) -> None:
+    """Each name of a stored field has the samples of its own offsets, and their lengths."""
+    values = np.arange(12.0)
+    lengths = {"a": np.array([5, 0, 3, 4]), "b": np.array([1, 1, 8, 2])}
+    given: dict[str, Any] = {"v": values, "na": lengths["a"], "nb": lengths["b"]}
+    with h5py.File(tmp_path / "set.h5", "w") as file:
+        for name, table in given.items():
+            file[name] = table
+    with AsyncReader(
+        {"data": given} if kind == "arrays" else {"path": tmp_path / "set.h5"},
+        data_field=dict.fromkeys(names, "v"),
+        offsets_field={"a": "na", "b": "nb"},
+        max_length=8,
+        batch_size=4,
+    ) as reader:
+        batch = next(iter(reader))
+        for name, served, told in zip(names, batch.data, batch.lengths, strict=True):
+            assert told.tolist() == lengths[name].tolist()
+            ends = np.cumsum(lengths[name])
+            for row, end, length in zip(served, ends, lengths[name], strict=True):
+                np.testing.assert_array_equal(row[:length], values[end - length : end])
+                assert not row[length:].any()
+
+
+@pytest.mark.parametrize("names", [("low", "high"), ("high", "low")])
+def test_dtype_of_sparse_rows_by_name(tmp_path: Path, names: tuple[str, ...]) -> None:
+    """Sparse float64 under two names is float32 where no dtype is given, and exact where float64
+    is."""
+    with h5py.File(tmp_path / "set.h5", "w") as file:
+        group = file.create_group("m")
+        group["data"], group["indices"] = np.array([1 / 3, 2 / 3, 1e-9]), np.array([0, 2, 1])
+        group["indptr"], group["shape"] = np.array([0, 2, 3]), np.array([2, 3])
+    exact = np.array([[1 / 3, 0, 2 / 3], [0, 1e-9, 0]])
+    with AsyncReader(
+        path=tmp_path / "set.h5",
+        data_field=dict.fromkeys(names, "m"),
+        dtype={"high": "float64"},
+        batch_size=2,
+    ) as reader:
+        batch = next(iter(reader))
+        for name, served in zip(names, batch.data, strict=True):
+            expected = exact if name == "high" else exact.astype(np.float32)
+            assert served.dtype == expected.dtype
+            np.testing.assert_array_equal(served, expected)
+
+
+def test_names_of_one_field_share_its_chunks(tmp_path: Path) -> None:
+    """Names that ask the same of a stored field are one source: its chunks are decoded once."""
+    given = same_field(tmp_path, "file")
+    with AsyncReader(
+        given,
+        data_field={"a": "x", "b": "x", "c": "x"},
+        columns={"c": [1]},
+        dtype={"a": "float32"},
+    ) as reader:
+        first, second, third = reader.dataset.source.parts
+        assert first is second
+        assert third is not first
+
+
+@pytest.mark.parametrize("kind", ["variable length", "sparse", "packed", "rows", "groups", "mix"])
+def test_offsets_that_nothing_uses(tmp_path: Path, kind: str) -> None:
+    """offsets_field is an error where it says nothing of the fields that are read."""
+    given: dict[str, Any] = {"path": tmp_path / "set.h5", "data_field": "x", "max_length": 9}
+    given |= {"labels_field": None}
+    with h5py.File(tmp_path / "set.h5", "w") as file:
+        file["table"] = np.array([1, 2])
+        if kind == "variable length":
+            rows = file.create_dataset("x", (2,), h5py.vlen_dtype("f4"))
+            rows[:] = [np.ones(2, "f4"), np.ones(3, "f4")]
+        elif kind == "sparse":
+            file["x/data"], file["x/indices"] = np.ones(2), np.array([0, 1])
+            file["x/indptr"], file["x/shape"] = np.array([0, 1, 2]), np.array([2, 2])
+        elif kind == "rows":
+            file["x"] = np.zeros((2, 3))
+        elif kind == "groups":
+            file["e/demo_0/x"] = np.zeros((4, 3))
+            given |= {"episodes": "groups:e/demo_*", "window": "episode"}
+        elif kind == "mix":
+            file["x"] = np.zeros((2, 3))
+    if kind == "packed":
+        path = write_hdf5(tmp_path / "packed.h5", packed(pixels(), "png"))
+        given |= {"path": path, "data_field": "data"}
+    if kind == "mix":
+        given |= {"mix": {given.pop("path"): 1.0}}
+    if kind in ("sparse", "packed", "rows", "mix"):
+        del given["max_length"]
+    name = "nowhere" if kind in ("variable length", "sparse", "packed", "groups") else "table"
+    with pytest.raises(ParamsError, match=f"offsets_field.*'{name}'"):
+        AsyncReader(given, offsets_field=name)
+    if kind != "mix":
+        with pytest.raises(ParamsError, match="offsets_field"):
+            AsyncReader(given, offsets_field={given["data_field"]: name})
+
+
+@pytest.mark.parametrize("opens", [AsyncReader, asyncreader.open], ids=["reader", "dataset"])
+@pytest.mark.parametrize(
+    ("params", "says"),
+    [
+        ({"dtype": "float32"}, "dtype is of the first field, 'a', alone, and 'b' served"),
+        ({"dtype": "float64"}, None),
+        ({"mean": 0.5, "std": 2.0}, "mean and std are of the first field, 'a', alone, and 'b' and"),
+        ({"scale": {"a": 2.0}}, None),
+        ({"dtype": "float32", "data_field": ["i", "b"]}, None),
+        ({"dtype": "float32", "data_field": ["a", "i"]}, None),
+        ({"dtype": "float32", "data_field": ["a"]}, None),
+    ],
+    ids=str,
+)
+def test_values_of_the_first_field_alone(opens: Any, params: dict[str, Any], says: Any) -> None:
+    """Where several fields are floating-point numbers, dtype, scale, mean or std without a dict are
+    said to be of the first alone, if they would change the others."""
+    rows = np.arange(12.0).reshape(6, 2)
+    given = {"a": rows, "b": rows, "c": rows.astype(np.float32), "i": rows.astype(np.int32)}
+    if "dtype" in params:
+        del given["c"]
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        opens({"data": given, "data_field": [*given], **params}).close()
+    told = [str(one.message) for one in caught if "first field" in str(one.message)]
+    assert len(told) == (says is not None)
+    assert says is None or says in told[0]

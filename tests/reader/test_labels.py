@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from command_sets import run
 from fakes import paint
+from reader_contract import ReaderContract, Served
 
 import asyncreader
 from asyncreader import AsyncReader, FormatError, ParamsError
@@ -144,16 +145,19 @@ def test_a_postprocess_returns_other_labels(robot: Path) -> None:
     }
 
 
-@pytest.mark.slow
-def test_several_labels_in_processes(robot: Path) -> None:
-    """Worker processes serve the same."""
-    given: dict[str, Any] = {"path": robot, "data_field": "x", "labels_field": ["reward", "@task"]}
-    found = [
-        dict(rows_of(AsyncReader(given, batch_size=4, last_batch="pad", workers=way, window=2)))
-        for way in ("thread", "process")
-    ]
-    assert found[0] == found[1]
-    assert len(found[0]) == TOTAL - 4
+class TestSeveralLabels(ReaderContract):
+    """Several labels are the same in every way of reading."""
+
+    @pytest.fixture
+    def served(self, robot: Path) -> Served:
+        def expected(batch: Any) -> None:
+            records = batch.indices[batch.mask]
+            reward, task = (one[batch.mask] for one in batch.labels)
+            assert np.array_equal(reward, records * 10)
+            assert np.array_equal(task, np.array(WAYS["@task"])[OF_ROW[records]])
+
+        given = {"path": robot, "data_field": "x", "labels_field": ["reward", "@task"]}
+        return Served(given | {"window": 2, "last_batch": "pad"}, expected, TOTAL - 4)
 
 
 def test_labels_of_flat_episodes_and_files(tmp_path: Path) -> None:
@@ -190,6 +194,30 @@ def test_labels_of_flat_episodes_and_files(tmp_path: Path) -> None:
         assert reader.classes == ("a", "b")
     with AsyncReader(flat, labels_field="word", window_every="episode", window=2) as reader:
         assert (reader.classes, reader.count) == (("", "a", "b", "c"), 4)
+
+
+@pytest.mark.parametrize("window", [None, 2])
+@pytest.mark.parametrize("kind", ["groups", "files"])
+@pytest.mark.parametrize("single", [True, False])
+def test_the_usual_name_of_labels_is_read_in_episodes(
+    tmp_path: Path, kind: str, single: bool, window: int | None
+) -> None:
+    """``labels`` beside the data of each episode are its labels, named by the caller or not."""
+    for i, steps in enumerate(LENGTHS):
+        with h5py.File(tmp_path / ("set.h5" if kind == "groups" else f"{i}.h5"), "a") as file:
+            group = file.require_group(f"data/demo_{i}") if kind == "groups" else file
+            group["x"] = np.zeros(steps)
+            group["labels"] = i if single else np.full(steps, i)
+    path: Any = tmp_path / "set.h5"
+    if kind == "files":
+        path = [tmp_path / f"{i}.h5" for i in range(4)]
+    given = {"path": path, "data_field": "x", "window": window, "batch_size": 3}
+    given["episodes"] = "files" if kind == "files" else "groups:data/demo_*"
+    for named in ({}, {"labels_field": "labels"}):
+        found = dict(rows_of(AsyncReader({**given, **named}, last_batch="pad")))
+        assert found == {row: OF_ROW[row] for row in found}
+    with AsyncReader(given, labels_field=None) as reader:
+        assert reader.labels is None
 
 
 def test_labels_of_the_callers(robot: Path, tmp_path: Path) -> None:

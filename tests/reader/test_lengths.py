@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ import h5py
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from reader_contract import ReaderContract, Served
 
 import asyncreader
 from asyncreader import AsyncReader, Batch, FormatError, ParamsError, SampleError
@@ -163,7 +164,8 @@ KINDS = {
 EPISODES = ("whole", "groups", "bags")
 
 
-def opened(known: Written, **more: Any) -> AsyncReader:
+def asked(known: Written, **more: Any) -> dict[str, Any]:
+    """The parameters of a reader of samples of different length."""
     params: dict[str, Any] = {
         **known.params,
         "labels_field": None,
@@ -174,7 +176,11 @@ def opened(known: Written, **more: Any) -> AsyncReader:
     }
     if "data" not in params:
         params.setdefault("data_field", known.names)
-    return AsyncReader(params)
+    return params
+
+
+def opened(known: Written, **more: Any) -> AsyncReader:
+    return AsyncReader(asked(known, **more))
 
 
 def numbers_of(batch: Batch) -> list[int]:
@@ -220,19 +226,26 @@ def gzipped(request: pytest.FixtureRequest, tmp_path: Path) -> Written:
     return KINDS[request.param](tmp_path, "gzip")
 
 
-def as_rows(data: np.ndarray) -> np.ndarray:
-    return data.astype(float).reshape(len(data), -1)
-
-
-def copies(reader: AsyncReader) -> Iterator[tuple[Any, ...]]:
-    """All that a batch is, as bytes."""
-    for batch in reader:
-        parts = [one.tobytes() for one in (*batch.data, *batch.lengths)]
-        yield batch.indices.tolist(), batch.mask.tolist(), parts
-
-
-class TestEverySet:
+class TestEverySet(ReaderContract):
     """What holds of every kind of set."""
+
+    @pytest.fixture(params=["cut", "random"])
+    def served(self, request: pytest.FixtureRequest, gzipped: Written) -> Served:
+        given = asked(gzipped, last_batch="pad", overlong=request.param)
+        cut = request.param == "cut"  # test_random_stretches has the others
+        expected = (lambda batch: check(batch, gzipped)) if cut else lambda batch: None
+        return Served(given, expected, len(gzipped.samples))
+
+    def test_a_state_is_of_its_lengths(self, gzipped: Written) -> None:
+        """A state is refused with another max_length or overlong."""
+        with opened(gzipped) as reader:
+            state = reader.state_dict()
+        for other in ({"max_length": 5}, {"overlong": "random"}):
+            with (
+                opened(gzipped, **other) as reader,
+                pytest.raises(ParamsError, match="lengths differs"),
+            ):
+                reader.load_state_dict(state)
 
     def test_samples_are_slices(self, known: Written) -> None:
         """In each order each sample comes once: its head, filled up, with its length."""
@@ -270,62 +283,6 @@ class TestEverySet:
                             drawn.setdefault(number, set()).add(begin)
         for number, begins in drawn.items():
             assert begins == set(range(len(gzipped.samples[number]["y"]) - 6 + 1))
-
-    @pytest.mark.slow
-    def test_processes(self, tmp_path: Path) -> None:
-        """Worker processes fill the same batches as threads."""
-        for kind in ("variable", "groups"):
-            (tmp_path / kind).mkdir()
-            known = KINDS[kind](tmp_path / kind, "gzip")
-            more: dict[str, Any] = {"shuffle": True, "overlong": "random", "nthread": 2}
-            with opened(known, **more) as reader:
-                expected = list(copies(reader))
-            with opened(known, workers="process", njob=2, **more) as reader:
-                assert list(copies(reader)) == expected
-
-    def test_ranks(self, gzipped: Written) -> None:
-        """The batches of two ranks, joined, are that of one process."""
-        for shuffle in (True, "block"):
-            more: dict[str, Any] = {"shuffle": shuffle, "overlong": "random"}
-            with opened(gzipped, batch_size=6, **more) as reader:
-                whole = [[*map(np.copy, (*b.data, *b.lengths))] for b in reader]
-            parts = []
-            for rank in range(2):
-                with opened(gzipped, batch_size=3, rank=rank, world_size=2, **more) as reader:
-                    parts.append([[*map(np.copy, (*b.data, *b.lengths))] for b in reader])
-            for one, *halves in zip(whole, *parts, strict=True):
-                for expected, *found in zip(one, *halves, strict=True):
-                    np.testing.assert_array_equal(np.concatenate(found), expected)
-
-    def test_resume_at_every_batch(self, gzipped: Written) -> None:
-        """A state taken behind any batch goes on with the next one; with another max_length or
-        overlong it is refused."""
-        for shuffle in (True, "block"):
-            more: dict[str, Any] = {"shuffle": shuffle, "overlong": "random"}
-            with opened(gzipped, **more) as reader:
-                batches, states = [], [reader.state_dict()]
-                for batch in copies(reader):
-                    batches.append(batch)
-                    states.append(reader.state_dict())
-            with opened(gzipped, **more) as reader:
-                for done, state in enumerate(states[:-1]):
-                    reader.load_state_dict(state)
-                    assert list(copies(reader)) == batches[done:]
-        with opened(gzipped, batch_size=3, rank=0, world_size=1, **more) as reader:
-            reader.load_state_dict(states[1])  # the order goes on in other batches
-            batch = next(iter(reader))
-            first = np.hstack([as_rows(one)[:3] for one in batch.data])
-        with opened(gzipped, **more) as reader:
-            reader.load_state_dict(states[1])
-            batch = next(iter(reader))
-            again = np.hstack([as_rows(one)[:3] for one in batch.data])
-        np.testing.assert_array_equal(first, again)
-        for other in ({"max_length": 5}, {"overlong": "cut"}):
-            with (
-                opened(gzipped, **{**more, **other}) as reader,
-                pytest.raises(ParamsError, match="lengths differs"),
-            ):
-                reader.load_state_dict(states[1])
 
     def test_samples_by_number(self, gzipped: Written) -> None:
         """A dataset serves heads; it says their lengths, their stored bytes, and the statistics of
@@ -409,7 +366,7 @@ def test_fields_and_labels_of_samples(tmp_path: Path) -> None:
         assert batch.labels.tolist() == [2, 2, 2, 1]
         assert batch.lengths[0] is None
         assert batch.lengths[1].tolist() == [0, 3, 3, 4]
-        assert batch.present == (None, None)
+        assert batch.present is None
     with AsyncReader(tmp_path / "set.h5", data_field="one", labels_field=None) as reader:
         assert next(iter(reader)).lengths is None
     with AsyncReader(

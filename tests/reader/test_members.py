@@ -10,6 +10,7 @@ from typing import Any
 import h5py
 import numpy as np
 import pytest
+from reader_contract import ReaderContract, Served
 
 from asyncreader import AsyncReader, FormatError, ParamsError
 from asyncreader.pixels.numbers import MOST_MEMBERS
@@ -236,30 +237,31 @@ def test_names_of_members_with_dots(tmp_path: Path) -> None:
         assert next(iter(reader)).indices.tolist() == [0, 2, 4]
 
 
-@pytest.mark.parametrize("shuffle", [True, "block"])
-def test_ranks_subset_and_resume(stored: Path, shuffle: Any) -> None:
-    """Batches of ranks joined are those of one process; a state resumes at every batch, also with
-    other members and another dtype."""
-    params: dict[str, Any] = {"path": stored, "data_field": "tracks", "shuffle": shuffle,
-                              "subset": slice(3, 99), "members": MEMBERS}  # fmt: skip
-    with AsyncReader(params, batch_size=12) as reader:
-        whole, states = [], []
-        for batch in reader:
-            whole.append((batch.data.copy(), batch.indices.copy()))
-            states.append(reader.state_dict())
-    ranks = [AsyncReader(params, batch_size=4, rank=rank, world_size=3) for rank in range(3)]
-    for (data, records), *parts in zip(whole, *ranks, strict=True):
-        assert np.array_equal(data, right(TRACK)[records])
-        assert np.array_equal(data, np.concatenate([part.data for part in parts]))
-    for reader in ranks:
-        reader.close()
-    other = {**params, "members": ["pt", "n"], "dtype": "float32"}
-    for step, state in enumerate(states[:-1]):
-        with AsyncReader(other, batch_size=12) as reader:
-            reader.load_state_dict(state)
-            batch = next(iter(reader))
-            assert np.array_equal(batch.indices, whole[step + 1][1])
-            assert np.array_equal(batch.data, right(TRACK, ["pt", "n"], "f4")[batch.indices])
+class TestMembers(ReaderContract):
+    """Members of structured rows are the same in every way of reading."""
+
+    @pytest.fixture
+    def served(self, stored: Path) -> Served:
+        def expected(batch: Any) -> None:
+            records = batch.indices[batch.mask]
+            assert np.array_equal(batch.data[batch.mask], right(TRACK)[records])
+
+        given = {"path": stored, "data_field": "tracks", "subset": slice(3, 40), "members": MEMBERS}
+        return Served(given, expected, 37, (12, 3, 4))
+
+
+def test_a_state_is_of_the_stored_rows(stored: Path) -> None:
+    """A state resumes with other members and another dtype."""
+    params: dict[str, Any] = {"path": stored, "data_field": "tracks", "shuffle": True}
+    with AsyncReader(params, batch_size=12, members=MEMBERS) as reader:
+        batches = iter(reader)
+        next(batches)
+        state, records = reader.state_dict(), next(batches).indices.copy()
+    with AsyncReader(params, batch_size=12, members=["pt", "n"], dtype="float32") as reader:
+        reader.load_state_dict(state)
+        batch = next(iter(reader))
+        assert np.array_equal(batch.indices, records)
+        assert np.array_equal(batch.data, right(TRACK, ["pt", "n"], "f4")[records])
 
 
 def test_lists_of_files(tmp_path: Path) -> None:
@@ -342,15 +344,6 @@ def test_the_leading_axis_of_episodes(tmp_path: Path) -> None:
     data, _ = served(path=path, data_field="tracks", members=MEMBERS, episodes="axis", batch_size=8,
                      labels_field=None)  # fmt: skip
     assert np.array_equal(data, right(TRACK).reshape(-1, len(MEMBERS)))
-
-
-@pytest.mark.slow
-def test_worker_processes(tmp_path: Path) -> None:
-    """Processes serve what threads do."""
-    path = write(tmp_path / "set.h5", "cut")
-    data, records = served(path=path, data_field="tracks", members=MEMBERS, shuffle=True,
-                           batch_size=16, workers="process", nthread=2)  # fmt: skip
-    assert np.array_equal(data, right(TRACK)[records])
 
 
 # -- what is refused -----------------------------------------------------------------------------

@@ -14,6 +14,7 @@ import h5py
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from reader_contract import ReaderContract, Served
 
 import asyncreader
 from asyncreader import AsyncReader, Batch, DecodeError, FormatError, ParamsError, Writer
@@ -97,11 +98,21 @@ def arrays(folder: Path, stored: str) -> Written:
 KINDS = {one.__name__: one for one in (rows, one, files, arrays)}
 
 
-def opened(known: Written, **more: Any) -> AsyncReader:
-    given = {"data_field": ["raw", "label"], "patch": PATCH, "batch_size": 4, "labels_field": None}
+def asked(known: Written, **more: Any) -> dict[str, Any]:
+    """The parameters of a reader of patches."""
+    given: dict[str, Any] = {
+        "data_field": ["raw", "label"],
+        "patch": PATCH,
+        "batch_size": 4,
+        "labels_field": None,
+    }
     if more.get("patch_at", "random") == "random":
         given["epoch_samples"] = 13
-    return AsyncReader({**known.params, **given, **more})
+    return {**known.params, **given, **more}
+
+
+def opened(known: Written, **more: Any) -> AsyncReader:
+    return AsyncReader(asked(known, **more))
 
 
 def check(batch: Batch[Any, Any], known: Written) -> None:
@@ -138,14 +149,6 @@ def places(reader: AsyncReader) -> Iterator[tuple[int, ...]]:
         yield from map(tuple, some.tolist())
 
 
-def copies(reader: AsyncReader) -> Iterator[tuple[Any, ...]]:
-    """All that a batch is, as bytes."""
-    for batch in reader:
-        assert batch.place is not None
-        parts = [one.tobytes() for one in batch.data]
-        yield batch.indices.tolist(), batch.place.tolist(), batch.mask.tolist(), parts
-
-
 @pytest.fixture(params=[(kind, stored) for kind in KINDS for stored in STORED], ids="-".join)
 def known(request: pytest.FixtureRequest, tmp_path: Path) -> Written:
     kind, stored = request.param
@@ -157,8 +160,15 @@ def gzipped(request: pytest.FixtureRequest, tmp_path: Path) -> Written:
     return KINDS[request.param](tmp_path, "gzip")
 
 
-class TestEverySet:
+class TestEverySet(ReaderContract):
     """What holds of every kind of set."""
+
+    @pytest.fixture(params=["random", "grid"])
+    def served(self, request: pytest.FixtureRequest, gzipped: Written) -> Served:
+        given = asked(gzipped, patch_at=request.param, shuffle=True, last_batch="pad")
+        count = sum(len(grid(one.shape)) for one in gzipped.label)
+        count = 13 if request.param == "random" else count
+        return Served(given, lambda batch: check(batch, gzipped), count)
 
     def test_patches_are_slices(self, known: Written) -> None:
         """In every order a patch is the slice at its place; a grid has each of its places once."""
@@ -190,46 +200,11 @@ class TestEverySet:
                 np.testing.assert_allclose(batch.data[0], (other.data[0] * 0.5 - 10) / 4, rtol=1e-6)
                 np.testing.assert_array_equal(batch.data[1], other.data[1])
 
-    @pytest.mark.parametrize("at", ["random", "grid"])
-    def test_resume_ranks_and_other_batches(self, gzipped: Written, at: Any) -> None:
-        """A state taken behind any batch goes on with the next one; two ranks, joined, give what
-        one process gives, and so do batches of another size."""
-        more: dict[str, Any] = {"patch_at": at, "shuffle": True, "epochs": 2}
-        with opened(gzipped, **more) as reader:
-            batches, states = [], [reader.state_dict()]
-            for _ in range(2):
-                for batch in copies(reader):
-                    batches.append(batch)
-                    states.append(reader.state_dict())
-        with opened(gzipped, nthread=3, njob=2, **more) as reader:
-            for done, state in enumerate(states[:-1]):
-                reader.load_state_dict(state)
-                assert next(copies(reader)) == batches[done]
-        whole = [place for batch in batches[: len(batches) // 2] for place in batch[1]]
-        halves = []
-        for rank in range(2):
-            with opened(gzipped, batch_size=2, rank=rank, world_size=2, **more) as reader:
-                halves.append([batch[1] for batch in copies(reader)])
-        assert [p for pair in zip(*halves, strict=True) for half in pair for p in half] == whole
-        with opened(gzipped, batch_size=2, **more) as reader:
-            reader.load_state_dict(states[1])
-            found = [place for batch in copies(reader) for place in batch[1]]
-        assert found[: len(whole) - 4] == whole[4:]
-
-    @pytest.mark.slow
-    def test_processes(self, gzipped: Written) -> None:
-        """Worker processes fill the same batches as threads."""
-        for at in ("random", "grid"):
-            more: dict[str, Any] = {"shuffle": True, "patch_at": at, "nthread": 2}
-            with opened(gzipped, **more) as reader:
-                expected = list(copies(reader))
-            with opened(gzipped, workers="process", **more) as reader:
-                assert list(copies(reader)) == expected
-
 
 # -- orders --------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_random_places_are_uniform_and_keyed(tmp_path: Path) -> None:
     """Every place of every volume comes about equally often; the places follow from the seed, the
     epoch and the position, and each volume comes once in a pass."""
@@ -329,6 +304,7 @@ def test_subset_weights_and_classes(tmp_path: Path) -> None:
         assert reader.count == 8
 
 
+@pytest.mark.slow
 def test_states_hold_the_patch(tmp_path: Path) -> None:
     """A state is refused with another patch, other places or other volumes."""
     known = files(tmp_path, "contiguous")
@@ -533,6 +509,35 @@ def test_dataset(tmp_path: Path) -> None:
         np.testing.assert_array_equal(reader[1][1], known.label[1][3:6, 3:9, 3:7])
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("shards", [None, 2])
+@pytest.mark.parametrize("compression", [None, "gzip"])
+def test_paths_are_of_the_volumes(tmp_path: Path, compression: Any, shards: int | None) -> None:
+    """The path and the label of a patch are those of its volume, in one file, in shards and in a
+    list of files, of a grid and of centres."""
+    values = np.random.default_rng(0).integers(0, 99, (5, 9, 13), np.uint8)
+    names = [f"scan {number}.png" for number in range(len(values))]
+    target = tmp_path / ("set" if shards else "set.h5")
+    with Writer(target, compression=compression, format="hdf5", shards=shards) as writer:
+        for number, volume in enumerate(values):
+            writer.add(volume, label=number, path=names[number])
+    for path in (target, sorted(target.glob("*.h5")) if shards else [target]):
+        with asyncreader.open(path, patch=(4, 5), patch_at="grid") as grids:
+            each = len(grids) // len(values)
+            assert each > 1
+            assert grids.paths == [name for name in names for _ in range(each)]
+            for number in range(len(grids)):
+                sample = grids.sample(number)
+                assert (sample.record, sample.path) == (number // each, names[number // each])
+                assert sample.label == [number // each]
+        with asyncreader.open(path, patch=(4, 5), subset=[3, 1]) as centres:
+            assert centres.paths == [names[3], names[1]]
+            assert [centres.sample(i).path for i in range(2)] == [names[3], names[1]]
+        with AsyncReader(path, patch=(4, 5), batch_size=5) as reader:
+            assert reader.paths == names
+
+
+@pytest.mark.slow
 def test_info_and_preview(tmp_path: Path) -> None:
     """info says how many volumes, patches and chunks of a patch; a sheet has slices of patches."""
     known = files(tmp_path, "gzip")
@@ -690,3 +695,21 @@ def test_volumes_beside_are_no_labels(tmp_path: Path) -> None:
     with AsyncReader(known.params, data_field="raw", patch=PATCH) as reader:
         assert reader.labels_shape is None
         assert next(iter(reader)).data.shape == (1, 2, *PATCH)
+
+
+def test_labels_of_volumes(tmp_path: Path) -> None:
+    """Several labels of volumes are a tuple; labels are no volumes because there are as many of
+    them as there are places along the axis that is cut."""
+    with h5py.File(tmp_path / "set.h5", "w") as file:
+        file["raw"] = np.zeros((5, 8, 5), np.float32)
+        file["labels"], file["depth"] = np.arange(5), np.arange(10.0).reshape(5, 2)
+    given = {"path": tmp_path / "set.h5", "data_field": "raw", "patch": (4,), "batch_size": 5}
+    for at in ("random", "grid", "center"):
+        with AsyncReader(given, patch_at=at, labels_field=["labels", "depth"]) as reader:
+            for batch in reader:
+                labels, depth = batch.labels
+                np.testing.assert_array_equal(labels, batch.indices)
+                np.testing.assert_array_equal(depth[:, 0], 2.0 * batch.indices)
+        for field in ("labels", "depth"):
+            with AsyncReader(given, patch_at=at, labels_field=field) as reader:
+                assert reader.labels_shape == ((5,) if field == "labels" else (5, 2))

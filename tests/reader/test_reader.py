@@ -7,6 +7,7 @@ import itertools
 import json
 import sys
 import threading
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,9 +15,10 @@ from typing import Any
 import h5py
 import numpy as np
 import pytest
-from fakes import MemorySource, digest, open_fake, packed, paint, pictures, write_hdf5, write_lmdb
+from fakes import MemorySource, digest, open_fake, packed, pictures, write_hdf5, write_lmdb
 from observed import HANG, slot_states, until
 from painted import COUNT, IMAGES, LABELS, open_reader
+from reader_contract import ReaderContract, Served
 
 from asyncreader import (
     AsyncReader,
@@ -775,63 +777,30 @@ def test_state_at_the_end_of_an_epoch() -> None:
         assert (state["epoch"], state["samples"], state["steps"]) == (1, 0, 0)
 
 
-@pytest.mark.parametrize("last_batch", ["drop", "pad", "wrap", "short"])
-@pytest.mark.parametrize("shuffle", [True, "block", "replacement"])
-def test_resume_from_every_boundary(last_batch: str, shuffle: bool | str) -> None:
-    """From each batch boundary, with other nthread and njob, all further batches are the same."""
+class TestPlain(ReaderContract):
+    """Images in memory are the same in every way of reading."""
 
-    def rest(reader: AsyncReader, epochs: int) -> list[tuple[Any, ...]]:
-        return [
-            (b.epoch, b.step, b.indices.tolist(), b.mask.tolist(), b.data.tobytes())
-            for _ in range(epochs)
-            for b in reader
-        ]
+    @pytest.fixture(
+        params=itertools.product(["drop", "pad", "wrap", "short"], [True, "replacement"])
+    )
+    def served(self, request: pytest.FixtureRequest) -> Served:
+        def expected(batch: Batch) -> None:
+            images = IMAGES[batch.indices[batch.mask]]
+            left = (batch.data[batch.mask] == images).all(axis=(1, 2, 3))
+            right = (batch.data[batch.mask] == images[:, :, ::-1]).all(axis=(1, 2, 3))
+            assert (left | right).all()
 
-    params = {"shuffle": shuffle, "last_batch": last_batch, "seed": 5, "flip": True}
-    with open_reader(**params) as reader:
-        whole = rest(reader, 2)
-    with open_reader(**params, nthread=3, njob=2) as reader:
-        for boundary in range(len(reader) + 1):
-            with open_reader(**params, njob=3) as saved:
-                for _ in range(boundary):
-                    saved.fetchData()
-                    saved.getNextBatch()
-                saved.fetchData()  # in flight: it is not delivered
-                state = json.loads(json.dumps(saved.state_dict()))
-            reader.load_state_dict(state)
-            assert rest(reader, 2 if boundary < len(reader) else 1) == whole[boundary:]
+        last, shuffle = request.param
+        given = {"data": IMAGES, "labels": LABELS, "layout": "NHWC", "seed": 5, "flip": True}
+        return Served({**given, "last_batch": last, "shuffle": shuffle}, expected, COUNT)
 
 
-@pytest.mark.parametrize(("world", "batch"), [(2, 4), (3, 5), (1, 3), (8, 1)])
-@pytest.mark.parametrize("last_batch", ["drop", "pad"])
-def test_resume_with_other_ranks(world: int, batch: int, last_batch: str) -> None:
-    """From each boundary of (1, 8), another world x batch serves exactly the remaining samples."""
-    images = paint(61, (6, 2, 3))
-    params = {"data": images, "shuffle": True, "seed": 3, "last_batch": last_batch}
-    with AsyncReader(params, batch_size=61) as reader:
+def test_a_batch_in_flight_is_not_delivered() -> None:
+    """A state does not count what is queued."""
+    with open_reader(njob=3) as reader:
+        before = reader.state_dict()
         reader.fetchData()
-        order = reader.getNextBatch().indices.tolist()
-    with AsyncReader(params, batch_size=8, epochs=1) as one:
-        for boundary in range(len(one)):
-            one.seek(0, boundary)
-            state = one.state_dict()
-            served: dict[int, list[int]] = {}
-            steps = set()
-            for rank in range(world):
-                with AsyncReader(
-                    params, batch_size=batch, rank=rank, world_size=world, epochs=1
-                ) as part:
-                    part.load_state_dict(state)
-                    taken = [b.indices[b.mask].tolist() for b in part]
-                    steps.add(len(taken))
-                    for step, found in enumerate(taken):
-                        served.setdefault(step, []).extend(found)
-            assert len(steps) == 1
-            found = [index for step in sorted(served) for index in served[step]]
-            left = order[boundary * 8 :]
-            if last_batch == "drop":
-                left = left[: len(left) // (world * batch) * world * batch]
-            assert found == left
+        assert reader.state_dict() == before
 
 
 CHANGES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
@@ -983,21 +952,6 @@ def test_same_bytes_whatever_the_machinery(sweep: str, formats: dict[str, list[s
     assert other not in hashes
 
 
-def test_ranks_joined_are_one_process() -> None:
-    """All ranks' batches of a step, joined, are one process's: random crops and flips too."""
-    params = {"shuffle": True, "seed": 4, "last_batch": "wrap", "flip": True, "size": (4, 4)}
-    params |= {"crop": "random", "crop_ratio": 0.8}
-    with open_reader(**params, batch_size=6, epochs=2) as one:
-        whole = [(b.data.copy(), b.indices) for _ in range(2) for b in one]
-    parts = []
-    for rank in range(3):
-        with open_reader(**params, batch_size=2, rank=rank, world_size=3, epochs=2) as reader:
-            parts.append([(b.data.copy(), b.indices) for _ in range(2) for b in reader])
-    for step, (data, indices) in enumerate(whole):
-        np.testing.assert_array_equal(np.concatenate([p[step][1] for p in parts]), indices)
-        np.testing.assert_array_equal(np.concatenate([p[step][0] for p in parts]), data)
-
-
 def test_subset_keeps_record_numbers() -> None:
     """indices are the file's record numbers, also of a subset, reversed or with repeats."""
     for subset in (slice(3, 15, 2), slice(None, None, -1), [5, 5, 9, 1], np.array([21, 0])):
@@ -1146,3 +1100,22 @@ def test_go_to_a_place_that_is_not_there(cursor: Cursor) -> None:
         with pytest.raises(ParamsError, match="cursor"):
             reader.go_to(cursor)
         assert reader.cursor == Cursor()
+
+
+@pytest.mark.filterwarnings("default:last_batch")
+def test_samples_that_no_epoch_serves() -> None:
+    """Without shuffle, last_batch="drop" leaves the same samples out of each epoch: a warning says
+    how many, and what serves them. Where none or others are left out each time, there is none."""
+    given: dict[str, Any] = {"data": np.arange(22.0), "batch_size": 4}
+    with pytest.warns(UserWarning, match='leaves out 2 samples of 22 .*"short" serves all'):
+        AsyncReader(given).close()
+    with pytest.warns(UserWarning, match='leaves out 6 samples of 22 .*"pad" serves all'):
+        AsyncReader(given, world_size=2, rank=0).close()
+    others: list[dict[str, Any]] = [
+        *({"shuffle": True}, {"last_batch": "short"}, {"batch_size": 11}, {"subset": slice(0, 8)}),
+        *({"shuffle": "replacement"}, {"weights": np.ones(22)}, {"world_size": 2, "rank": 1}),
+    ]
+    for more in others:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            AsyncReader({**given, **more}).close()

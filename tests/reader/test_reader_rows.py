@@ -247,7 +247,7 @@ def test_mean_and_std_of_another_scale(given: dict[str, Any], cure: str) -> None
     names the file that calls AsyncReader."""
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
-        with open_reader(dtype="float32", **given) as reader:
+        with open_reader(dtype="float32", last_batch="short", **given) as reader:
             list(reader)
     (warning,) = said
     assert cure in str(warning.message)

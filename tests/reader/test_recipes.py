@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import itertools
-import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import process_functions
 import pytest
-from fakes import packed, write_hdf5
+from fakes import error_of_batch, packed, write_hdf5
+from reader_contract import ReaderContract, Served
 
 from asyncreader import AsyncReader, ParamsError
 from asyncreader.keyed_random import Draws, mix
@@ -73,22 +72,6 @@ def test_ranges_of_a_random_resized_crop(interpolation: str) -> None:
             wide, high = (np.ptp(data[..., c], axis=(1, 2)) + 1 for c in (0, 1))
             assert ((wide / high > 1.8) & (wide / high < 2.7)).all()
             assert ((wide * high / 4096 > 0.17) & (wide * high / 4096 < 0.33)).all()
-
-
-@pytest.mark.parametrize(
-    "params",
-    [
-        {"crop_padding": 4},
-        {"crop_padding": 4, "size": (16, 12), "crop": "random-resized"},
-        {"crop_area": (0.5, 1), "size": (16, 12), "crop": "random"},
-        {"crop_aspect": (1, 1), "size": (16, 12)},
-        {"padding_mode": "edge", "size": (16, 12), "crop": "random"},
-    ],
-)
-def test_crops_that_do_not_go_together(params: dict[str, Any]) -> None:
-    """A parameter of another crop is a ParamsError that names it."""
-    with pytest.raises(ParamsError, match=next(iter(params)) + " goes with"):
-        AsyncReader(data=DATA, **params)
 
 
 @pytest.mark.parametrize("flip", [False, True])
@@ -240,6 +223,7 @@ def test_both_are_drawn() -> None:
     assert 0 < cut.sum() < COUNT
 
 
+@pytest.mark.slow
 def test_rows_without_a_partner(tmp_path: Path) -> None:
     """A row whose partner is padded, bad or without a class stays as it is, with its own label;
     a padded row has a label of zeros."""
@@ -272,36 +256,14 @@ def test_rows_without_a_partner(tmp_path: Path) -> None:
     np.testing.assert_array_equal(labels[7], rows[some[7]])
 
 
-@pytest.mark.parametrize(
-    ("params", "said"),
-    [
-        ({"mixup": 0.2, "batch_size": 7}, "even batch_size"),
-        ({"mixup": 0.2, "labels": None}, "needs a class number"),
-        ({"cutmix": 0.2, "labels": LABELS * 0.5}, "needs a class number"),
-        ({"mixup": 0.2, "labels": np.zeros((COUNT, 2), np.int64)}, "needs a class number"),
-        ({"label_smoothing": 0.1, "num_classes": None}, "needs the number of classes"),
-        ({"cutmix": 0.2, "data": DATA[:, 0, 0]}, "works on images"),
-        ({"mixup": 0.2, "data": {"a": DATA, "b": DATA}, "data_field": ["a", "b"]}, "one field"),
-    ],
-)
-def test_what_cannot_be_mixed(params: dict[str, Any], said: str) -> None:
-    """What mixing needs and does not get is a ParamsError at construction."""
-    with pytest.raises(ParamsError, match=said):
-        AsyncReader({**PARAMS, **params})
-
-
 def test_a_label_of_no_class() -> None:
     """A label that is no class number is an error of its batch, which names the record."""
     labels = np.where(np.arange(COUNT) == 13, 5, LABELS[:, 0])
     with AsyncReader({**PARAMS, "labels": labels}) as reader:
-        for step in range(4):
-            reader.fetchData()
-            if step == 1:
-                with pytest.raises(ParamsError, match="no class number") as caught:
-                    reader.getNextBatch()
-                assert caught.value.index == 13
-            else:
-                reader.getNextBatch()
+        error = error_of_batch(reader, 1)
+    assert isinstance(error, ParamsError)
+    assert "no class number" in str(error)
+    assert error.index == 13
 
 
 def test_an_odd_place_is_refused() -> None:
@@ -366,8 +328,6 @@ for _name in ("augment", "mixing", "crop"):
 TOGETHER |= {"size": (16, 16), "transform": process_functions.dims}
 
 
-#: A row as it is served: its bytes, its label's and its record number's.
-Served = list[tuple[bytes, ...]]
 #: What is served: a way of reading, and what is switched on.
 CASES = [
     *((kind, name) for kind in ("jpeg", "raw") for name in [*ALONE, "together"]),
@@ -388,106 +348,27 @@ def sets(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 def params_of(sets: dict[str, str], kind: str, name: str) -> dict[str, Any]:
     """The parameters of a case: 31 samples, so that the last one has no partner to mix with."""
     on = {"together": TOGETHER, "nothing": {}}.get(name) or ALONE.get(name, {})
-    given: dict[str, Any] = {"batch_size": 8, "last_batch": "pad", "epochs": 3, **on}
+    given: dict[str, Any] = {"last_batch": "pad", **on}
     if kind == "mix":
         mix = {sets["jpeg"]: 0.75, sets["raw"]: 0.25}
         return {**given, "mix": mix, "epoch_samples": COUNT - 1, "shuffle": True}
     if kind == "weights":
         weights = np.linspace(1, 2, COUNT)
-        return {**given, "path": sets["jpeg"], "weights": weights, "epoch_samples": COUNT - 1}
+        return {
+            **given,
+            "path": sets["jpeg"],
+            "weights": weights,
+            "epoch_samples": COUNT - 1,
+            "shuffle": False,
+        }
     return {**given, "path": sets[kind], "subset": slice(1, None), "shuffle": True}
 
 
-def served(reader: AsyncReader[Any, Any], epochs: int = 3) -> list[Served]:
-    """The rows of each batch of some epochs, without padding."""
-    found = []
-    for batch in (batch for _ in range(epochs) for batch in reader):
-        data = batch.data if isinstance(batch.data, tuple) else (batch.data,)
-        columns = [np.ascontiguousarray(c) for c in (*data, batch.labels, batch.indices)]
-        rows = zip(*([row.tobytes() for row in column] for column in columns), strict=True)
-        found.append([row for row, valid in zip(rows, batch.mask, strict=True) if valid])
-    return found
+@pytest.fixture(params=CASES, ids="-".join)
+def served(request: pytest.FixtureRequest, sets: dict[str, str]) -> Served:
+    """A case, with even batches. The tests above say what each of its parts makes of pixels."""
+    return Served(params_of(sets, *request.param), lambda _: None, COUNT - 1, (8, 2, 4))
 
 
-def ranks_joined(params: dict[str, Any], world: int, state: Any = None, **more: Any) -> Served:
-    """The rows of three epochs, from ``state`` on, of all ranks in their global order."""
-    batch = more.pop("batch_size", params["batch_size"] // world)
-    parts = []
-    for rank in range(world):
-        ours = {**params, "batch_size": batch, "world_size": world, "rank": rank, **more}
-        with AsyncReader(ours) as reader:
-            if state is not None:
-                reader.load_state_dict(state)
-            parts.append(served(reader))
-    return [row for steps in zip(*parts, strict=True) for step in steps for row in step]
-
-
-@pytest.mark.parametrize(("kind", "name"), CASES)
-def test_one_hash(kind: str, name: str, sets: dict[str, str]) -> None:
-    """Three epochs are the same bytes with more threads and with two ranks joined."""
-    params = params_of(sets, kind, name)
-    expected = ranks_joined(params, 1)
-    assert len(expected) == 3 * (COUNT - 1)
-    changing = {row[0] for row in expected}
-    assert len(changing) > (COUNT * 1.5 if name not in ("nothing", "mixing") else COUNT / 2)
-    for world, more in ((1, {"nthread": 2, "njob": 3}), (2, {"nthread": 4}), (1, {"nthread": 8})):
-        assert ranks_joined(params, world, **more) == expected, (world, more)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("kind", "world"), [("weights", 1), ("mix", 2)])
-def test_one_hash_in_all_ways(kind: str, world: int, sets: dict[str, str], long: bool) -> None:
-    """With all of it switched on three epochs are the same bytes with several numbers of threads or
-    processes, and of two ranks joined."""
-    params = params_of(sets, kind, "together")
-    expected = ranks_joined(params, 1)
-    ways = [("thread", 1), ("thread", 4), ("thread", 8), ("process", 4 // world)]
-    if long:
-        ways = list(itertools.product(("thread", "process"), (1, 2, 4, 8)))
-    for workers, nthread in ways:
-        found = ranks_joined(params, world, workers=workers, nthread=nthread)
-        assert found == expected, (workers, nthread)
-
-
-@pytest.mark.parametrize(
-    ("kind", "name"),
-    [
-        pytest.param(*one, marks=() if one == ("jpeg", "together") else pytest.mark.slow)
-        for one in CASES
-        if one[0] == "jpeg"
-    ],
-)
-def test_one_hash_in_processes(kind: str, name: str, sets: dict[str, str]) -> None:
-    """A worker process serves what a thread does. Weights and mixes: the test above."""
-    params = params_of(sets, kind, name)
-    assert ranks_joined(params, 1, workers="process", nthread=1) == ranks_joined(params, 1)
-
-
-@pytest.mark.parametrize(("kind", "name"), CASES)
-def test_resumed_anywhere(kind: str, name: str, sets: dict[str, str]) -> None:
-    """From the state at each batch boundary of three epochs the rest is the same bytes."""
-    params = params_of(sets, kind, name)
-    with AsyncReader(params) as reader, AsyncReader(params, nthread=3) as other:
-        whole = served(reader)
-        steps = len(reader)
-        for boundary in range(len(whole)):
-            reader.seek(*divmod(boundary, steps))
-            other.load_state_dict(json.loads(json.dumps(reader.state_dict())))
-            assert served(other) == whole[boundary:]
-
-
-@pytest.mark.parametrize(("batch", "world"), [(4, 1), (2, 2), (2, 5), (16, 2)])
-@pytest.mark.parametrize(("kind", "name"), [one for one in CASES if one[1] == "together"])
-def test_resumed_with_other_ranks(
-    kind: str, name: str, batch: int, world: int, sets: dict[str, str]
-) -> None:
-    """With other ranks and batch sizes the rest of an epoch is the same bytes in the same global
-    order, from each batch boundary, pairs that are mixed included."""
-    params = {**params_of(sets, kind, name), "epochs": 1}
-    whole = ranks_joined(params, 1)
-    with AsyncReader(params) as reader:
-        for step in range(len(reader)):
-            reader.seek(0, step)
-            state = reader.state_dict()
-            found = ranks_joined(params, world, state, batch_size=batch)
-            assert found == whole[8 * step :], step
+class TestAllTogether(ReaderContract):
+    """Random pixels are the same in every way of reading."""

@@ -11,6 +11,7 @@ import h5py
 import numpy as np
 import process_functions
 import pytest
+from fakes import error_of_batch
 from PIL import Image
 from torchvision_pixels import need_torchvision
 
@@ -135,6 +136,7 @@ def encoded(path: Path) -> str:
     return str(path)
 
 
+@pytest.mark.slow
 def test_bytes_do_not_depend_on_workers(tmp_path: Path) -> None:
     """Threads, processes, ranks and resuming give the same fields and labels, erasing included."""
     params: dict[str, Any] = {
@@ -184,15 +186,10 @@ def test_a_failure_names_its_record(how: Any, said: str, tmp_path: Path) -> None
     with AsyncReader(
         path=path, batch_size=4, data_field=["image", "mask"], transform=function
     ) as opened:
-        for step in range(6):
-            opened.fetchData()
-            if step == 3:
-                with pytest.raises(WorkerError, match=said) as caught:
-                    opened.getNextBatch()
-                assert caught.value.index == 13
-                assert caught.value.path == path
-            else:
-                assert opened.getNextBatch().indices[0] == 4 * step
+        error = error_of_batch(opened, 3)
+    assert isinstance(error, WorkerError)
+    assert said in str(error)
+    assert (error.index, error.path) == (13, path)
 
 
 def test_bad_samples_and_padding(tmp_path: Path) -> None:
@@ -243,6 +240,7 @@ def test_a_mix_of_sets(tmp_path: Path) -> None:
             np.testing.assert_array_equal(batch.data[1][row], BOXES[record] + 1)
 
 
+@pytest.mark.slow
 def test_what_it_cannot_be_given() -> None:
     """Data without pictures, and boxes for albumentations, are refused when a reader is opened."""
     with pytest.raises(ParamsError, match="works on images"):

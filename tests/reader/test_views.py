@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import math
-import pickle
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -14,11 +13,12 @@ import cut_jpegs
 import numpy as np
 import process_functions
 import pytest
-from fakes import digest, packed, write_hdf5
+from fakes import packed, write_hdf5
 from PIL import Image
+from reader_contract import ReaderContract, Served
 from torchvision_pixels import need_torchvision
 
-from asyncreader import AsyncReader, Batch, ParamsError, WorkerError
+from asyncreader import AsyncReader, ParamsError, WorkerError
 from asyncreader.keyed_random import STREAM_VIEW, key_of, mix_rows, uniforms
 from asyncreader.pixels import codec, encoded
 from asyncreader.pixels.fill_tables import MIRROR_DRAW
@@ -291,7 +291,7 @@ def test_pictures_of_one_channel() -> None:
 ALL: dict[str, Any] = {
     "crop": "random-resized", "flip": True, "dtype": "float32", "scale": 1 / 255,
     "augment": ["trivial-augment-wide", "random-erasing"], "views": DINO, "shuffle": True,
-    "transform": process_functions.dims, "batch_size": 4,
+    "transform": process_functions.dims,
 }  # fmt: skip
 
 
@@ -301,57 +301,13 @@ def path(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return write_hdf5(tmp_path / "train.h5", packed(list(SMALL), request.param))
 
 
-def test_one_hash_for_all_workers(path: str) -> None:
-    """Threads, processes, batches in flight and private copies serve the same bytes."""
-    found = set()
-    for workers in (
-        *({"nthread": n} for n in (1, 2, 4)),
-        {"nthread": 4, "njob": 3, "copy": True},
-        {"nthread": 2, "workers": "process", "verify": "always"},
-    ):
-        with AsyncReader(ALL, path=path, **workers) as reader:
-            found.add(digest(reader, 3))
-    assert len(found) == 1
+@pytest.fixture
+def served(path: str) -> Served:
+    return Served({**ALL, "path": path}, lambda _: None, len(SMALL))
 
 
-def test_ranks_joined(path: str) -> None:
-    """What two ranks serve, joined, is what one process serves."""
-    params = {**ALL, "path": path}
-    with AsyncReader(params, copy=True, epochs=2) as reader:
-        whole = [batch for _ in range(2) for batch in reader]
-    ranks = []
-    for rank in (0, 1):
-        with AsyncReader(
-            params, batch_size=2, rank=rank, world_size=2, copy=True, epochs=2
-        ) as reader:
-            ranks.append([batch for _ in range(2) for batch in reader])
-    for one, *parts in zip(whole, *ranks, strict=True):
-        for number, array in enumerate(one.data):
-            joined = np.concatenate([part.data[number] for part in parts])
-            np.testing.assert_array_equal(joined, array)
-
-
-def test_resumed_from_every_batch(path: str) -> None:
-    """A reader that goes on from a state serves the batches that would have come."""
-    params = {**ALL, "path": path}
-    with AsyncReader(params, copy=True, epochs=2) as reader:
-        states, batches = [reader.state_dict()], list[Batch]()
-        for _ in range(2):
-            for batch in reader:
-                batches.append(batch)
-                states.append(reader.state_dict())
-    for start in range(len(batches)):
-        with AsyncReader(params, epochs=2) as reader:
-            reader.load_state_dict(states[start])
-            reader.fetchData()
-            batch = reader.getNextBatch()
-            for found, wanted in zip(batch.data, batches[start].data, strict=True):
-                np.testing.assert_array_equal(found, wanted)
-    with AsyncReader(params) as reader:
-        again = pickle.loads(pickle.dumps(reader))
-        assert digest(again) == digest(reader)
-        assert again.params == reader.params
-        again.close()
+class TestAllViews(ReaderContract):
+    """Views are the same in every way of reading."""
 
 
 def test_views_do_not_change_the_order(path: str) -> None:

@@ -13,6 +13,7 @@ import pytest
 from converter_corpus import saved
 from fakes import Packed, digest, first, packed, write_hdf5, write_lmdb
 from PIL import Image
+from reader_contract import ReaderContract, Served
 
 from asyncreader import AsyncReader, DecodeError, FormatError, ParamsError
 from asyncreader.pixels import codec
@@ -89,6 +90,7 @@ def test_values(tmp_path: Path, suffix: str) -> None:
     assert verify_file(str(target), decode=True).ok
 
 
+@pytest.mark.slow
 def test_there_and_back(sets: Path, tmp_path: Path) -> None:
     """Between containers and shards the stored bytes stay; naming the encoding again, or its size,
     changes nothing that it need not; as pixels and PNG they are the pixels that are served."""
@@ -172,6 +174,7 @@ def test_served_as_any_picture(sets: Path, name: str, way: str) -> None:
         np.testing.assert_array_equal(ours, other)
 
 
+@pytest.mark.slow
 def test_shrunk_beyond_the_weights(tmp_path: Path) -> None:
     """Also where pixels are averaged before they are resized (shrunk more than 64 times)."""
     convert(written(tmp_path, [(700, 900)] * 2), tmp_path / "a.h5", encoding="yuv420")
@@ -181,16 +184,14 @@ def test_shrunk_beyond_the_weights(tmp_path: Path) -> None:
     assert found[0] == found[1]
 
 
-@pytest.mark.parametrize(
-    "workers",
-    [{"nthread": 2}, pytest.param({"workers": "process", "nthread": 2}, marks=pytest.mark.slow)],
-)
-def test_same_bytes_by_any_workers(sets: Path, workers: dict[str, Any]) -> None:
-    """One thread, two threads and processes serve the same bytes."""
-    params: dict[str, Any] = {"batch_size": 4, "shuffle": True, **SERVED["random-resized"]}
-    params["data_field"] = "data"
-    one = digest(AsyncReader(str(sets / "yuv.h5"), **params), 2)
-    assert digest(AsyncReader(str(sets / "yuv.h5"), **params, **workers), 2) == one
+@pytest.fixture
+def served(sets: Path) -> Served:
+    given = {"path": str(sets / "yuv.h5"), "data_field": "data", **SERVED["random-resized"]}
+    return Served(given, lambda _: None, COUNT)
+
+
+class TestYuv420(ReaderContract):
+    """Images of this encoding are the same in every way of reading."""
 
 
 # -- planes as they are --------------------------------------------------------------------------

@@ -81,6 +81,7 @@ def digest(path: str | Path, epochs: int = 1, **params: Any) -> str:
         return fakes.digest(reader, epochs)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [name for name in KINDS if name != "lmdb"])
 def test_ranges_give_the_same_bytes(root: Path, kind: str) -> None:
     """Byte ranges of shards in a store are served as the shards on disk are, block order too."""
@@ -140,6 +141,25 @@ def test_patches_of_volumes(tmp_path: Path) -> None:
                     np.testing.assert_array_equal(part[k], expected)
 
 
+@pytest.mark.slow
+def test_chunks_that_are_not_in_the_store(tmp_path: Path) -> None:
+    """Chunks that were never written are served as the file's fill value, and not asked for; also
+    where a batch has no others."""
+    with h5py.File(tmp_path / "x.h5", "w") as file:
+        data = file.create_dataset(
+            "data", (40, 6), "f4", chunks=(4, 6), compression="gzip", fillvalue=7
+        )
+        data[20:32] = np.arange(72).reshape(12, 6)
+    with h5py.File(tmp_path / "x.h5") as file:
+        expected = file["data"][()]
+    with serving(tmp_path) as url, AsyncReader(f"{url}/x.h5", batch_size=10) as reader:
+        np.testing.assert_array_equal(np.concatenate([b.data.copy() for b in reader]), expected)
+    given: dict[str, Any] = {"sample_axis": None, "patch": (4, 6), "patch_at": "grid"}
+    with serving(tmp_path) as url, AsyncReader(f"{url}/x.h5", batch_size=2, **given) as reader:
+        found = np.concatenate([batch.data.copy() for batch in reader])
+        np.testing.assert_array_equal(found.reshape(40, 6), expected)
+
+
 def test_a_set_of_variable_length(tmp_path: Path) -> None:
     """HDF5 data of variable length are not read from a store, and the error says so."""
     with h5py.File(tmp_path / "vlen.h5", "w") as file:
@@ -148,6 +168,23 @@ def test_a_set_of_variable_length(tmp_path: Path) -> None:
         ]
     with serving(tmp_path) as url, pytest.raises(FormatError, match="not read from a store"):
         AsyncReader(f"{url}/vlen.h5", size=(8, 8))
+
+
+def test_masks_in_a_store(tmp_path: Path) -> None:
+    """robomimic's splits are read from a store, but for those of text of variable length: a warning
+    names these, and the rest is served."""
+    with h5py.File(tmp_path / "demos.h5", "w") as file:
+        for number in range(3):
+            file[f"data/demo_{number}/actions"] = np.full((4, 2), number, "f4")
+        file["mask/train"] = np.array([b"demo_0", b"demo_2"])
+        file["mask/varied"] = ["demo_1"]
+    given: dict[str, Any] = {"data_field": "actions", "batch_size": 8}
+    with (
+        serving(tmp_path) as url,
+        pytest.warns(UserWarning, match="split 'varied' is left out"),
+        AsyncReader(f"{url}/demos.h5", subset="train", **given) as reader,
+    ):
+        assert next(iter(reader)).data[:, 0].tolist() == [0] * 4 + [2] * 4
 
 
 def test_file_urls(root: Path) -> None:
@@ -207,6 +244,7 @@ def held(cache: Path) -> int:
         os.close(folder)
 
 
+@pytest.mark.slow
 def test_the_cache_keeps_its_bound(
     root: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -227,6 +265,7 @@ def test_the_cache_keeps_its_bound(
     assert 0 < most <= limit
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["raw", "lmdb"])
 def test_more_threads_than_shards_fit(
     root: Path, cache: Path, monkeypatch: pytest.MonkeyPatch, kind: str
@@ -454,6 +493,7 @@ def test_a_cache_that_is_too_small(
         AsyncReader(path=f"{url}/raw")
 
 
+@pytest.mark.slow
 def test_what_a_killed_process_left(root: Path, cache: Path) -> None:
     """A part that nobody fetches any more is removed, and a cut shard fetched again."""
     cache.mkdir()
@@ -508,6 +548,7 @@ def test_two_threads_find_one_truncated_shard(
     assert path.exists() == fetched
 
 
+@pytest.mark.slow
 def test_a_forked_process_keeps_no_lock(tmp_path: Path) -> None:
     """A process that is forked while a shard is opened does not keep others from removing it."""
     program = (
@@ -659,6 +700,7 @@ def requesting() -> int:
     return sum(thread.name == "asyncreader-requests" for thread in threading.enumerate())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["raw", "one.h5"])
 def test_no_thread_is_left(name: str, root: Path) -> None:
     """One thread waits for the answers to all readers, and ends with the last of them; the next one

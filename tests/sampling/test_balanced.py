@@ -11,11 +11,11 @@ import pytest
 from fakes import MemorySource, open_fake
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from oracles import permuted_rows_numpy
 from painted import COUNT, IMAGES, open_reader
 
 from asyncreader import AsyncReader, ParamsError
 from asyncreader.keyed_random import mix_rows
-from asyncreader.pixels.twins import permuted_rows_numpy
 from asyncreader.sampling.balanced import Balanced
 from asyncreader.sampling.feistel import SWAPS, permuted
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -11,6 +10,7 @@ import numpy as np
 import pytest
 from fakes import MemorySource, open_fake
 from painted import COUNT, IMAGES, LABELS, open_reader
+from reader_contract import ReaderContract, Served
 
 from asyncreader import AsyncReader, ParamsError
 from asyncreader.sampling.samplers import Sampler, Storage, Subset
@@ -81,30 +81,19 @@ def test_served(last: str) -> None:
 
 
 @pytest.mark.usefixtures("twice")
-@pytest.mark.parametrize("last", LAST[:3])
-def test_ranks_joined(last: str) -> None:
-    """Three ranks' batches of a step, joined, are the batch of one process."""
-    with open_reader(last_batch=last, batch_size=15) as reader:
-        whole = rest(reader)
-    parts = []
-    for rank in range(3):
-        with open_reader(last_batch=last, batch_size=5, rank=rank, world_size=3) as reader:
-            parts.append(rest(reader))
-    joined = [(*a, *b[2:], *c[2:]) for a, b, c in zip(*parts, strict=True)]
-    assert joined == whole
+class TestTwice(ReaderContract):
+    """Its order is the same in every way of reading."""
 
+    #: A worker process would not have the sampler: it is no part of the package.
+    test_processes = None  # type: ignore[assignment]
 
-@pytest.mark.usefixtures("twice")
-def test_resumed() -> None:
-    """From the state of each batch boundary the rest of the epoch is the same."""
-    with open_reader(njob=2) as reader:
-        whole = rest(reader)
-        for boundary in range(len(whole)):
-            reader.seek(0, boundary)
-            state = json.loads(json.dumps(reader.state_dict()))
-            with open_reader(nthread=2) as other:
-                other.load_state_dict(state)
-                assert rest(other) == whole[boundary:]
+    @pytest.fixture(params=LAST)
+    def served(self, request: pytest.FixtureRequest) -> Served:
+        def expected(batch: Any) -> None:
+            np.testing.assert_array_equal(batch.data[batch.mask], IMAGES[batch.indices[batch.mask]])
+
+        given = {"data": IMAGES, "labels": LABELS, "layout": "NHWC", "last_batch": request.param}
+        return Served(given, expected, 2 * COUNT)
 
 
 def test_its_states_are_its_own(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -64,6 +64,7 @@ def test_blocks_stay_in_their_shard() -> None:
         assert places[-1] - places[0] < 2 * 8 + 8
 
 
+@pytest.mark.slow
 def test_few_shards_at_a_time() -> None:
     """A window of positions visits the shards of two groups at most, however many there are."""
     counts = np.random.default_rng(0).integers(900, 1100, 400).tolist()
@@ -124,6 +125,7 @@ def step(ranks: list[Schedule], cursor: Cursor) -> tuple[list[int], Cursor]:
     return rows, ranks[0].advance(cursor)
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(
     counts_of,

@@ -14,7 +14,7 @@ from asyncreader.sampling.samplers import Storage
 from asyncreader.sampling.schedule import Cursor, Schedule
 from asyncreader.sampling.state import cursor_in, state_at
 
-SOME = slice(3, 15, 1)
+SOME = range(3, 15)
 NONE = {"window": None, "block": None, "files": None}
 BLOCKS = {"shuffle": "block", "window": 4, "block": 2}
 #: Shuffle, whether of several files, subset; and what a state says of them.

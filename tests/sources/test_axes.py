@@ -87,8 +87,6 @@ def test_the_table_is_what_is_served(
     line = next(line for line in tables.shape_table().splitlines() if f"| {row.example} |" in line)
     *_, plain, cropped, _ = (cell.strip() for cell in line.split("|"))
     data = values(*row.shape, dtype=row.dtype)
-    if row.dims and row.dims[0] != 1 and source is _lmdb:
-        pytest.skip("records of an LMDB are the samples")
     axes = dict(zip(("num_dim", "h_dim", "w_dim", "cha_dim"), row.dims or (), strict=False))
     params = {**source(tmp_path, data), **axes}
     for more, said in (({}, plain), ({"size": tables.SIZE}, cropped), ({"flip": True}, cropped)):

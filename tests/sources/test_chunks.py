@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 import warnings
+import weakref
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -15,10 +16,11 @@ import imagecodecs
 import numpy as np
 import pytest
 import sweep_chunks
+from fakes import encoded, paint
 from observed import HANG
 
+import asyncreader
 from asyncreader import AsyncReader, DecodeError, FormatError, WorkerError
-from asyncreader.pixels import twins
 from asyncreader.pixels.rows import Writer
 from asyncreader.pixels.specs import OutputSpec
 from asyncreader.pixels.transform import RowTransform
@@ -26,6 +28,7 @@ from asyncreader.sources import Request, RowJob, open_source, read_rows
 from asyncreader.sources.hdf5 import checks, chunk_cache, chunks, filters
 from asyncreader.sources.hdf5.chunk_cache import Chunk, ChunkCache, Decode
 from asyncreader.stats import Meter
+from asyncreader.system.memory import bytes_at
 from converters import convert
 
 PIXELS = np.random.default_rng(0).integers(0, 40, (37, 12, 9, 3)).astype(np.uint8)
@@ -96,6 +99,28 @@ def test_damaged_chunks_of_users(tmp_path: Path, name: str) -> None:
             assert batch.mask[others].all()
             if not batch.mask[3]:
                 assert not batch.data[3].any()
+
+
+@pytest.mark.parametrize("width", [2, 3, 7, 160, 161, 324, (1 << 32) - 1])
+@pytest.mark.parametrize("code", [0, 1], ids=["gzip", "stored"])
+def test_an_item_size_of_the_file(tmp_path: Path, width: int, code: int) -> None:
+    """The shuffle filter's item size is a number of the file: chunks are what h5py reads, and
+    nothing is undone of a chunk that is shorter than two items."""
+    path = tmp_path / "set.h5"
+    with h5py.File(path, "w") as file:
+        made = file.create_dataset(
+            "data", data=PIXELS, chunks=(1, *PIXELS.shape[1:]), shuffle=True, compression="gzip"
+        )
+        for number in range(len(PIXELS) if code else 0):  # without gzip
+            made.id.write_direct_chunk((number, 0, 0, 0), PIXELS[number].tobytes(), 2)
+    raw, before = path.read_bytes(), b"shuffle\0" + (1).to_bytes(4, "little")
+    assert raw.count(before) == 1
+    path.write_bytes(raw.replace(before, b"shuffle\0" + width.to_bytes(4, "little")))
+    with h5py.File(path) as file:
+        expected = file["data"][()]
+    assert (expected == PIXELS).all() == (width > 162)
+    with AsyncReader(path=path, batch_size=37, layout="NHWC") as reader:
+        np.testing.assert_array_equal(next(iter(reader)).data, expected)
 
 
 class Lacking:
@@ -269,6 +294,23 @@ def test_a_list_of_chunks_outside_the_shape(
             open_source(path)
 
 
+def test_a_chunk_outside_the_file(tmp_path: Path) -> None:
+    """A chunk that lies outside the file is not named as a record: it holds several, and in a list
+    of files that number would be another's."""
+    for name in ("a.h5", "b.h5"):
+        with h5py.File(tmp_path / name, "w") as file:
+            made = file.create_dataset(
+                "data", data=PIXELS, chunks=(5, 12, 9, 3), compression="gzip"
+            )
+            at = made.id.get_chunk_info(3).byte_offset
+    raw, place = (tmp_path / "b.h5").read_bytes(), at.to_bytes(8, "little")
+    assert raw.count(place) == 1
+    (tmp_path / "b.h5").write_bytes(raw.replace(place, (1 << 40).to_bytes(8, "little")))
+    with pytest.raises(FormatError, match="a chunk of dataset 'data' lies outside") as caught:
+        AsyncReader(path=[tmp_path / "a.h5", tmp_path / "b.h5"])
+    assert caught.value.index is None
+
+
 def odd_type(name: str) -> Any:
     """A number of other bits than numpy's."""
     kind = {"bfloat16": h5py.h5t.IEEE_F32LE, "10 bits": h5py.h5t.STD_I16LE}.get(
@@ -314,7 +356,7 @@ def filling(size: int) -> Decode:
 
     def fill(numbers: list[int], targets: np.ndarray) -> dict[int, DecodeError]:
         for number, target in zip(numbers, targets.tolist(), strict=True):
-            twins.bytes_at(target, size)[:] = 255 if number % 17 == 5 else number
+            bytes_at(target, size)[:] = 255 if number % 17 == 5 else number
         return {i: DecodeError("damaged") for i, number in enumerate(numbers) if number % 17 == 5}
 
     return fill
@@ -324,7 +366,7 @@ filled = filling(4096)
 
 
 def pixels(chunk: Chunk, size: int = 4096) -> np.ndarray:
-    return twins.bytes_at(chunk.address, size)
+    return bytes_at(chunk.address, size)
 
 
 def got(cache: ChunkCache, number: int, decode: Any = filled, alone: bool = False) -> Chunk:
@@ -506,7 +548,7 @@ def test_many_threads_over_one_cache(capacity: int) -> None:
             numbers = rng.integers(0, 50, 4)
             entries, addresses = cache.pin(numbers)
             for number, address in zip(numbers.tolist(), addresses.tolist(), strict=True):
-                if address and (twins.bytes_at(address, 256) != number).any():
+                if address and (bytes_at(address, 256) != number).any():
                     wrong.append(number)
             cache.unpin(entries)
             if not rng.integers(8):
@@ -544,6 +586,164 @@ def shared(path: Path, samples: int = 2048, **filters: Any) -> np.ndarray:
 BLOCKS: dict[str, Any] = {"shuffle": "block", "shuffle_window": 1024, "layout": "NHWC"}
 
 
+def some_chunks(group: h5py.Group, name: str, values: np.ndarray, **storage: Any) -> None:
+    """A data set of which the first and each third chunk is never written."""
+    data = group.create_dataset(name, values.shape, values.dtype, **storage)
+    for number, where in enumerate(data.iter_chunks()):
+        if number % 3:
+            data[where] = values[where]
+
+
+def no_chunks(group: h5py.Group, name: str, values: np.ndarray, **storage: Any) -> None:
+    group.create_dataset(name, values.shape, values.dtype, **storage)
+
+
+def whole_chunks(group: h5py.Group, name: str, values: np.ndarray, **storage: Any) -> None:
+    group.create_dataset(name, data=values, **storage)
+
+
+def every_source(folder: Path, kind: str, write: Any = whole_chunks, **more: Any) -> dict[str, Any]:
+    """What opens a set of chunks, of every kind of source that decodes them."""
+    given, packed = {"path": folder / "set.h5", "labels_field": None}, {"compression": "gzip"}
+    packed |= more
+    files = [np.frombuffer(encoded(one, "PNG"), np.uint8) for one in paint(8, (9, 7, 3))]
+    padded = np.zeros((8, max(one.size for one in files)), np.uint8)
+    for row, one in zip(padded, files, strict=True):
+        row[: one.size] = one
+    with h5py.File(given["path"], "w") as file:
+        if kind in ("rows", "cut", "patches", "values"):
+            data = PIXELS[..., 0] if kind == "patches" else PIXELS
+            size = (4, 5 if kind == "cut" else 12, *data.shape[2:])
+            write(file, "data", data, chunks=size, **packed)
+        if kind == "values":
+            file["data_lengths"] = np.array([30, 7])
+            return {**given, "max_length": 4}
+        if kind == "sparse":
+            for name, values in (("data", np.ones(8, "f4")), ("indices", np.arange(8) % 4)):
+                write(file, f"m/{name}", values, chunks=(2,), **packed)
+            file["m/indptr"], file["m"].attrs["shape"] = np.arange(0, 9, 2), (4, 4)
+            return {**given, "data_field": "m"}
+        for number in range(3 if kind.startswith("groups") else 0):
+            rows = padded if kind == "groups of images" else PIXELS
+            chunks = (4, *rows.shape[1:])
+            write(file, f"data/demo_{number}/x", rows, chunks=chunks, **packed)
+            given |= {"data_field": "x"}
+    if kind == "patches":
+        return {**given, "patch": (4, 4), "patch_at": "grid"}
+    return given
+
+
+@pytest.mark.parametrize(
+    "kind", ["rows", "cut", "patches", "values", "sparse", "groups", "groups of images"]
+)
+def test_release_gives_back_every_cache(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """``release()`` of any source gives back the memory of all decoded chunks, also those of other
+    sources that it holds."""
+    taken: list[weakref.ref[np.ndarray]] = []
+    take = chunk_cache.aligned_empty
+
+    def noted(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+        memory = take(shape, dtype)
+        taken.append(weakref.ref(memory))
+        return memory
+
+    monkeypatch.setattr(chunk_cache, "aligned_empty", noted)
+    with asyncreader.open(**every_source(tmp_path, kind)) as dataset:
+        before = dataset[:]
+        assert any(memory() is not None for memory in taken)
+        dataset.source.release()
+        assert all(memory() is None for memory in taken)
+        np.testing.assert_equal(dataset[:], before)
+
+
+def written_whole(path: Path) -> Path:
+    """A file with the same data sets, each written to its end with what h5py reads."""
+    whole = path.with_name("whole.h5")
+    with h5py.File(path) as file, h5py.File(whole, "w") as copy:
+
+        def add(name: str, item: Any) -> None:
+            if isinstance(item, h5py.Dataset):
+                copy.create_dataset(name, data=item[()], chunks=item.chunks)
+            else:
+                copy.require_group(name).attrs.update(item.attrs)
+
+        file.visititems(add)
+    return whole
+
+
+@pytest.mark.parametrize("filters", [{}, {"compression": "gzip"}, {"compression": "lzf"}], ids=str)
+@pytest.mark.parametrize("kind", ["rows", "cut", "patches", "values", "sparse", "groups"])
+@pytest.mark.parametrize("write", [some_chunks, no_chunks])
+def test_chunks_that_were_never_written(
+    tmp_path: Path, kind: str, filters: dict[str, Any], write: Any
+) -> None:
+    """Where the writer of a file set a fill value, chunks that were never written hold it, in every
+    kind of source: what is served is what h5py reads."""
+    more = {"compression": None, "fillvalue": 1, **filters}
+    params = every_source(tmp_path, kind, write, **more)
+    with (
+        asyncreader.open(**params) as part,
+        asyncreader.open(**{**params, "path": written_whole(params["path"])}) as whole,
+    ):
+        assert len(part) == len(whole)
+        np.testing.assert_equal(part[:], whole[:])
+        np.testing.assert_equal(part[len(part) - 1], whole[len(part) - 1])
+
+
+@pytest.mark.parametrize("dtype", ["<u2", ">i4", "<f4", ">f8", "?", "structured"])
+def test_a_fill_value_of_any_type(tmp_path: Path, dtype: str) -> None:
+    """Fill values are served as h5py reads them: of numbers of any kind and byte order, NaN, and
+    structured rows; of data and of labels."""
+    pair = np.dtype([("x", "<f4"), ("y", ">i2", (2,))])
+    fill: Any = {"<f4": np.nan, ">f8": -np.inf, "?": True}.get(dtype, 300)
+    rows = np.zeros((9, 4), dtype) if dtype != "structured" else np.zeros(9, pair)
+    more: dict[str, Any] = {"labels_field": "labels"}
+    if dtype == "structured":
+        fill, more["members"] = np.array((2.5, [7, -8]), pair), ["x"]
+    with h5py.File(tmp_path / "set.h5", "w") as file:
+        some_chunks(file, "data", rows, chunks=(2, *rows.shape[1:]), fillvalue=fill)
+        some_chunks(file, "labels", np.arange(9), chunks=(2,), fillvalue=-1)
+    with h5py.File(tmp_path / "set.h5") as file:
+        data, labels = file["data"][()], file["labels"][()]
+    with AsyncReader(path=tmp_path / "set.h5", batch_size=9, **more) as reader:
+        batch = next(iter(reader))
+        expected = data["x"][:, None] if dtype == "structured" else data
+        np.testing.assert_array_equal(batch.data, expected)
+        np.testing.assert_array_equal(batch.labels, labels)
+
+
+@pytest.mark.parametrize("kind", ["rows", "cut", "patches", "values", "sparse", "groups"])
+def test_chunks_without_a_fill_value(tmp_path: Path, kind: str) -> None:
+    """Where no one set a fill value, or the file says that none is to be used, what was never
+    written is an error: it says how many chunks that are, and that the file may be unfinished."""
+    never = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+    never.set_fill_time(h5py.h5d.FILL_TIME_NEVER)
+    for more in ({}, {"fillvalue": 1, "dcpl": never}):
+        params = every_source(tmp_path, kind, some_chunks, **more)
+        with (
+            pytest.raises(FormatError, match=r"lacks some.*found \d+ of \d+ chunks.*unfinished"),
+            asyncreader.open(**params) as dataset,
+        ):
+            dataset[:]
+
+
+@pytest.mark.parametrize("name", ["labels", "mask/train"])
+def test_tables_without_a_fill_value(tmp_path: Path, name: str) -> None:
+    """A table that is read whole is refused in the same way; so is text of variable length, whose
+    fill value would lie in a heap."""
+    params = every_source(tmp_path, "groups" if name == "mask/train" else "rows")
+    with h5py.File(params["path"], "a") as file:
+        if name == "labels":
+            some_chunks(file, name, np.arange(37), chunks=(4,))
+        else:
+            text = h5py.string_dtype()
+            some_chunks(file, name, np.array(["demo_0"] * 9, text), chunks=(2,), fillvalue="demo_1")
+    with pytest.raises(FormatError, match=r"lacks some.*found \d+ of \d+ chunks"):
+        AsyncReader(params, labels_field="labels" if name == "labels" else None)
+
+
 def test_windows_take_memory_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Window after window is decoded into the same memory: none is taken after the first batch,
     and each chunk is decoded once an epoch."""
@@ -569,6 +769,7 @@ def test_windows_take_memory_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert taken[0] <= 40 * 32 * 3072
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("batch", [16, 1024])
 def test_a_cache_smaller_than_a_batch(
     tmp_path: Path, batch: int, monkeypatch: pytest.MonkeyPatch
@@ -584,6 +785,7 @@ def test_a_cache_smaller_than_a_batch(
                 np.testing.assert_array_equal(data, pixels[labels[:, 0]])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("more", [{}, {"dtype": "float32", "scale": 0.5}], ids=["copy", "affine"])
 def test_many_threads_over_shared_chunks(tmp_path: Path, more: dict[str, Any]) -> None:
     """In block order eight threads over shared chunks serve every sample once an epoch, with its
@@ -600,6 +802,7 @@ def test_many_threads_over_shared_chunks(tmp_path: Path, more: dict[str, Any]) -
             np.testing.assert_array_equal(np.sort(np.concatenate(seen)), np.arange(2048))
 
 
+@pytest.mark.slow
 def test_a_damaged_chunk_fails_its_batches_only(tmp_path: Path) -> None:
     """Of shared chunks one is damaged: a batch fails if and only if it wants one of its samples,
     whoever tried to decode it, and the others hold their own pixels."""

@@ -11,13 +11,13 @@ import pytest
 from click.testing import CliRunner
 from foreign_cases import CASES, COUNT
 from project import ROOT
-from source_contract import Built, Case, SourceContract
+from source_contract import Built, Case
 
 from asyncreader import AsyncReader, FormatError
 from asyncreader.cli import main as cli
 from asyncreader.pixels.specs import OutputSpec
 from asyncreader.sources import Inspector, Request, open_source
-from asyncreader.testing.contract import fill_rows
+from asyncreader.testing.contract import SourceContract, fill_rows
 from converters import convert
 
 #: What info says of each layout, by the first word of its cases.
@@ -61,12 +61,6 @@ def case(request: pytest.FixtureRequest) -> Case:
 def built_once(case: Case, tmp_path_factory: pytest.TempPathFactory) -> Built:
     """The set, built once for all tests that only read it."""
     return case.build(tmp_path_factory.mktemp("set"))
-
-
-@pytest.fixture
-def fresh(case: Case, tmp_path: Path) -> Built:
-    """The set, built for this test alone."""
-    return case.build(tmp_path)
 
 
 #: Kinds of sets whose rows are sparse.

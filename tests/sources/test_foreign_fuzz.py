@@ -74,6 +74,7 @@ def test_truncations(tmp_path: Path) -> None:
                 open_source(path)
 
 
+@pytest.mark.slow
 def test_in_a_process_of_its_own(tmp_path: Path) -> None:
     """A hostile set cannot take much memory: claims are checked before anything is allocated."""
     sample = foreign.pyxis_sample({"input": IMAGES[0], "target": np.arange(3)})

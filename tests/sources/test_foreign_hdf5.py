@@ -12,8 +12,10 @@ import foreign_sets as foreign
 import h5py
 import numpy as np
 import pytest
+from click.testing import CliRunner
 from fakes import encoded, packed, paint, pictures, write_hdf5
 
+import asyncreader
 from asyncreader import (
     AsyncReader,
     AsyncReaderError,
@@ -22,11 +24,13 @@ from asyncreader import (
     ParamsError,
     SourceNotFoundError,
 )
+from asyncreader.cli.main import cli
 from asyncreader.pixels.geometry import choose_rect, resize_into
 from asyncreader.sources import Inspector, Request, fields_of, open_source
 from asyncreader.sources.bytestore import OpenFile
-from asyncreader.sources.hdf5 import structure
+from asyncreader.sources.hdf5 import structure, vlen
 from asyncreader.sources.hdf5.file import Hdf5
+from asyncreader.sources.request import NoFieldError
 from asyncreader.verify import verify_file
 from converters import convert
 
@@ -105,6 +109,21 @@ def test_fuel_splits(tmp_path: Path) -> None:
     assert sorted(labels[:, 0].tolist()) == [1, 3, 7, 11]
 
 
+def test_fuel_splits_without_indices(tmp_path: Path) -> None:
+    """A table of splits from before Fuel had ``indices`` is read as one with empty ones."""
+    with h5py.File(tmp_path / "x.hdf5", "w") as file:
+        file["features"], file["targets"] = IMAGES.transpose(0, 3, 1, 2), LABELS
+        table = foreign.fuel_split(file, both("train", 0, 9) + both("test", 9, COUNT))
+        kept = [name for name in table.dtype.names or () if name != "indices"]
+        old = np.zeros(table.shape, [(name, table.dtype[name]) for name in kept])
+        for name in kept:
+            old[name] = table[name]
+        file.attrs["split"] = old
+    source = open_source(tmp_path / "x.hdf5")
+    assert source.facts.layout.startswith("Fuel (features, labels from targets)")
+    assert source.splits == {"train": slice(0, 9), "test": slice(9, COUNT)}
+
+
 def test_fuel_splits_without_labels(tmp_path: Path) -> None:
     """Samples without labels stand behind the others: served by labels_field=None only."""
     rows = [
@@ -133,24 +152,23 @@ def test_fuel_of_several_files(tmp_path: Path) -> None:
         AsyncReader(path=[a, b], subset="test")
 
 
-def test_fuel_of_2015(tmp_path: Path) -> None:
-    """One root attribute (start, stop) for each split, as Fuel first had it."""
-    with h5py.File(tmp_path / "old.hdf5", "w") as file:
-        file["data"], file["labels"] = IMAGES, LABELS
+@pytest.mark.parametrize("names", [("data", "labels"), ("features", "targets")])
+def test_no_attribute_is_a_split_by_its_looks(tmp_path: Path, names: tuple[str, str]) -> None:
+    """Root attributes of two whole numbers are no splits, whatever the data are called: nothing
+    says what they mean. ``subset``, ``splits``, ``info`` and ``convert`` know none."""
+    path = tmp_path / "set.h5"
+    with h5py.File(path, "w") as file:
+        file[names[0]], file[names[1]] = IMAGES, LABELS
+        file.attrs["value_range"], file.attrs["version"] = np.array([0, 9]), np.array([0, 2])
         file.attrs["train"], file.attrs["test"] = np.array([0, 9]), np.array([9, 12])
-        file.attrs["size"], file.attrs["far"] = np.array([7, 7]), np.array([0, 99])
-        file.attrs["name"] = "text"
-    source = open_source(tmp_path / "old.hdf5")
-    assert source.splits == {"train": slice(0, 9), "test": slice(9, 12)}
-    assert served(str(tmp_path / "old.hdf5"), subset="test")[2] == [9, 10, 11]
-    with h5py.File(tmp_path / "mnist.hdf5", "w") as file:
-        file["features"], file["targets"] = IMAGES.transpose(0, 3, 1, 2), LABELS
-        file.attrs["train"], file.attrs["test"] = [0, 9], [9, 12]
-    source = open_source(tmp_path / "mnist.hdf5")
-    assert source.facts.layout.startswith("Fuel (features, labels from targets)")
-    data, labels, indices = served(str(tmp_path / "mnist.hdf5"), subset="test")
-    np.testing.assert_array_equal(data, IMAGES[indices])
-    np.testing.assert_array_equal(labels, LABELS[indices])
+    params = {"data_field": names[0], "labels_field": names[1]}
+    with asyncreader.open(path, **params) as dataset:
+        assert dataset.splits == {}
+    with pytest.raises(ParamsError, match="no split 'train'"):
+        AsyncReader(path=path, subset="train", **params)
+    assert "splits" not in CliRunner().invoke(cli, ["info", str(path)]).output
+    convert(path, tmp_path / "out.h5", params=params)
+    assert open_source(tmp_path / "out.h5").splits == {}
 
 
 @pytest.mark.parametrize(
@@ -330,8 +348,12 @@ OF_A_HEAP = ("signature", "heap size", "heap size 0", "object size", "object siz
         ("object size wraps", "its heap is damaged"),
     ],
 )
-def test_damaged_heap(tmp_path: Path, what: str, match: str) -> None:
+@pytest.mark.parametrize("few", [0, vlen.FEW], ids=["together", "one by one"])
+def test_damaged_heap(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str, match: str, few: int
+) -> None:
     """Whatever an element or its heap claims is held against the file; the record is named."""
+    monkeypatch.setattr(vlen, "FEW", few)
     path = write_vlen(tmp_path / "set.h5")
     raw = bytearray(Path(path).read_bytes())
     poke(what, raw, path)
@@ -383,8 +405,10 @@ def test_vlen_never_written(tmp_path: Path) -> None:
         open_source(tmp_path / "set.h5", Request("more"))
 
 
-def test_many_objects_in_a_heap(tmp_path: Path) -> None:
+@pytest.mark.parametrize("few", [0, 1, vlen.FEW])
+def test_many_objects_in_a_heap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, few: int) -> None:
     """Small elements share heaps; rewritten ones leave holes; all are found."""
+    monkeypatch.setattr(vlen, "FEW", few)
     small = foreign.files(paint(300, (2, 2, 3)))
     with h5py.File(tmp_path / "set.h5", "w") as file:
         data = foreign.vlen(file, "images", small)
@@ -437,6 +461,91 @@ def test_fields_far_inside_are_listed(tmp_path: Path) -> None:
         file["611645479/again"] = file["611645479"]
     with pytest.raises(ParamsError, match=r"no field 'data'.*found 6.*/patch_0/before"):
         open_source(tmp_path / "x.h5")
+
+
+@pytest.mark.parametrize("names", ["a/b/c/d/e/f/g/h/x", "episodes/{}/steps/obs/x"])
+def test_fields_many_groups_deep_are_found(tmp_path: Path, names: str) -> None:
+    """However many groups deep data sets lie, and in however many groups, the error lists them, and
+    info describes them."""
+    with h5py.File(tmp_path / "x.h5", "w") as file:
+        for number in range(300 if "{" in names else 1):
+            file[names.format(number)] = np.zeros((5, 3))
+    with pytest.raises(ParamsError, match=r"no field 'data'.*found [a-z0-9/]*/x \(5 x 3 float64\)"):
+        open_source(tmp_path / "x.h5")
+    assert "5 samples" in CliRunner().invoke(cli, ["info", str(tmp_path / "x.h5")]).output
+
+
+def test_fuel_sequences_of_variable_shape(tmp_path: Path) -> None:
+    """Numbers whose shapes are no images' are refused with the parameter that serves them."""
+    rows = [np.arange(3 * n, dtype="f4") for n in (1, 3, 2)]
+    with h5py.File(tmp_path / "x.hdf5", "w") as file:
+        data = foreign.vlen(file, "features", rows)
+        foreign.shapes(file, data, [(1, 3), (3, 3), (2, 3)])
+        foreign.fuel_split(file, [("train", "features", 0, 3, None, True)])
+    with pytest.raises(FormatError, match="max_length=N serves their numbers in one row"):
+        AsyncReader(path=tmp_path / "x.hdf5")
+    with asyncreader.open(tmp_path / "x.hdf5", max_length=9) as dataset:
+        for number, row in enumerate(rows):
+            np.testing.assert_array_equal(dataset[number][: row.size], row)
+
+
+def test_groups_that_go_by_a_usual_name(tmp_path: Path) -> None:
+    """A group named "data" is no field, and the error lists what is in it; one named "labels" that
+    nobody named is no labels."""
+    with h5py.File(tmp_path / "x.h5", "w") as file:
+        file["data/x"], file["y"], file["labels/z"] = IMAGES, IMAGES, LABELS
+    for given in ({}, {"data_field": "y", "labels_field": "data"}):
+        with pytest.raises(ParamsError, match=r"no field '\w+'.*found data/x.*labels/z"):
+            AsyncReader(path=tmp_path / "x.h5", **given)
+    with asyncreader.open(tmp_path / "x.h5", data_field="y") as dataset:
+        assert dataset.labels is None
+    elsewhere = {"data_field": "y", "labels_path": tmp_path / "x.h5"}
+    with pytest.raises(ParamsError, match="no field 'labels'"):
+        asyncreader.open(tmp_path / "x.h5", **elsewhere)
+
+
+def matlab(file: h5py.File, name: str, values: Any, kind: str, **said: int) -> None:
+    """A variable as MATLAB's -v7.3 writes it: axes reversed, its class beside it."""
+    file[name] = values
+    file[name].attrs["MATLAB_class"] = np.bytes_(kind)
+    for word, number in said.items():
+        file[name].attrs[word] = np.uint8(number)
+
+
+def test_what_matlab_stores_for_other_things_than_numbers(tmp_path: Path) -> None:
+    """Of a MAT-file of version 7.3 numbers are served; the size that stands for an empty matrix,
+    the codes of text, and references to cells are refused with what they are, and not listed as
+    fields: as data, as labels, and in groups."""
+    path = tmp_path / "x.mat"
+    with h5py.File(path, "w") as file:
+        matlab(file, "X", np.arange(6.0).reshape(2, 3), "double")
+        matlab(file, "none", np.array([10, 0], "u8"), "double", MATLAB_empty=1)
+        matlab(file, "words", np.array([[97, 98], [99, 100]], "u2"), "char", MATLAB_int_decode=2)
+        matlab(file, "flags", np.array([[0, 1]], "u1").T, "logical", MATLAB_int_decode=1)
+        cells = np.array([file["X"].ref] * 2, h5py.ref_dtype)
+        matlab(file, "cells", cells, "cell")
+        for number in range(2):
+            matlab(file, f"g/demo_{number}/none", np.array([3, 0], "u8"), "double", MATLAB_empty=1)
+            file[f"g/demo_{number}/x"] = np.zeros((2, 3))
+    for name, what in {
+        "none": "the size of an array that is empty in MATLAB",
+        "words": "text as character codes",
+        "cells": "references to other arrays",
+    }.items():
+        for given in ({"data_field": name}, {"data_field": "X", "labels_field": name}):
+            with pytest.raises(FormatError, match=f"'{name}' holds no samples.*found {what}"):
+                AsyncReader(path=path, **given)
+    groups = {"episodes": "groups:g/demo_*", "labels_field": None}
+    with pytest.raises(FormatError, match=r"holds no samples.*empty in MATLAB"):
+        asyncreader.open(path, data_field="none", **groups)
+    with pytest.raises(FormatError, match=r"holds no samples.*empty in MATLAB"):
+        asyncreader.open(path, data_field="x", episodes="groups:g/demo_*", labels_field="none")
+    with asyncreader.open(path, data_field=["X", "flags"]) as dataset:
+        np.testing.assert_array_equal(dataset[:][0], np.arange(6.0).reshape(2, 3))
+        np.testing.assert_array_equal(dataset[:][1], [[0], [1]])
+    with pytest.raises(NoFieldError, match=r"words \(2 x 2 text as character codes") as caught:
+        AsyncReader(path=path)
+    assert set(caught.value.there) == {"X", "flags", "g/demo_0/x", "g/demo_1/x"}
 
 
 def test_pcam_by_name(tmp_path: Path) -> None:

@@ -179,6 +179,7 @@ def others(content: Packed) -> Iterator[tuple[str, Packed]]:
     yield "pixels", packed(paint(COUNT), "png")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [0, 1])
 def test_files_that_do_not_go_together(tmp_path: Path, few: None, number: int) -> None:
     """Many of them are refused as few are, and the error says in what they differ."""
@@ -238,6 +239,7 @@ def test_under_a_low_limit_of_open_files(tmp_path: Path) -> None:
     one.close()
 
 
+@pytest.mark.slow
 def test_too_many_foreign_files(tmp_path: Path) -> None:
     """What others packed is all held open: where that cannot be, the error says what to do."""
     import h5py
@@ -258,6 +260,7 @@ def test_too_many_foreign_files(tmp_path: Path) -> None:
     assert "ulimit -n" in done.stdout.decode()
 
 
+@pytest.mark.slow
 @pytest.mark.calls
 def test_compressed_files_share_the_memory_for_chunks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

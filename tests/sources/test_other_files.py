@@ -179,6 +179,10 @@ OTHERS: dict[str, tuple[bytes, str]] = {
     "a.csv": (b"path,label\na.png,1\n", "write asyncreader convert FOLDER out.h5 --labels {}"),
     "a.parquet": (b"PAR1" + bytes(90), "write data=pandas.read_parquet({!r}).to_numpy()"),
     "a.mat": (b"MATLAB 5.0 MAT-file" + bytes(200), "write data=scipy.io.loadmat({!r})[VARIABLE]"),
+    "a.nc": (b"CDF\1" + bytes(90), "write nccopy -k netCDF-4 {} out.nc, which makes it HDF5"),
+    "b.nc": (b"CDF\2" + bytes(90), "data=scipy.io.netcdf_file({!r}).variables[VARIABLE].data"),
+    "c.nc": (b"CDF\5" + bytes(90), "found a netCDF-3 file"),
+    "a.hdf": (b"\x0e\x03\x13\x01" + bytes(90), "write h4toh5convert {} out.h5"),
     "a.tfrecord": (bytes(90), "tf.data.TFRecordDataset"),
     "a.tfrecord-00000-of-00010": (bytes(90), "tf.data.TFRecordDataset"),
     "a.pkl": (pickle.dumps({}), "write data=pickle.load(open({!r}, 'rb')), if you trust"),
@@ -217,12 +221,17 @@ def test_folders_that_are_no_set(tmp_path: Path) -> None:
     folder = tmp_path / "my pictures"
     folder.mkdir()
 
-    def hint() -> str:
-        with pytest.raises(FormatError) as caught:
+    def hint(what: str = "without an LMDB data file") -> str:
+        with pytest.raises(FormatError, match=what) as caught:
             AsyncReader(path=folder)
         return str(caught.value.hint)
 
     assert f"asyncreader convert '{folder}' out.h5" in hint()
+    (folder / "a" / "b").mkdir(parents=True)
+    (folder / "a" / "b" / "1.JPG").touch()
+    said = hint(r"a folder of images, and no dataset yet.*such as 'a/b/1\.JPG'")
+    assert f"asyncreader convert '{folder}' out.h5" in said
+    assert f"asyncreader convert '{folder}' --dry-run" in said
     write_hdf5(folder / "0.h5", packed(paint(8)))
     assert hint() == f"write path={str(folder / '*.h5')!r} for all of its files as one dataset"
     (folder / "zarr.json").touch()

@@ -26,7 +26,7 @@ from asyncreader import (
 from asyncreader.pixels.rows import Writer
 from asyncreader.pixels.specs import OutputSpec
 from asyncreader.sources import Inspector, open_source
-from asyncreader.testing import KnownSet, MemorySource, SourceContract
+from asyncreader.testing import CheckedSourceContract, KnownSet, MemorySource
 from asyncreader.testing.contract import fill_rows
 
 IMAGES = paint(20, (8, 7, 3))
@@ -113,6 +113,7 @@ def test_a_package_adds_a_layout(
         assert source.facts.layout.startswith(("tiny", "HDF5 frames", "frames"))
 
 
+@pytest.mark.slow
 def test_known_sets_do_not_load_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Sets that asyncreader knows by content, or by the names in them, look at no entry points."""
     install(tmp_path, monkeypatch, "tiny = no_such_module:TINY")
@@ -194,13 +195,15 @@ def test_samples_of_another_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert caught.value.index == 0
 
 
-class TestMemorySource(SourceContract):
+class TestMemorySource(CheckedSourceContract):
     """The set in memory that asyncreader.testing ships keeps the contract of all sources."""
 
     @pytest.fixture
     def built(self) -> KnownSet:
         stored = [image.tobytes() for image in IMAGES]
-        return KnownSet(lambda: MemorySource(IMAGES, LABELS).as_set(), IMAGES, stored, LABELS)
+        return KnownSet(
+            lambda: MemorySource(IMAGES, LABELS).as_set(), IMAGES, stored, LABELS, checked=True
+        )
 
 
 def test_a_bad_sample_in_memory() -> None:

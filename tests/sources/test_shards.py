@@ -20,7 +20,7 @@ import pytest
 from fakes import damage, first, packed, paint, pictures, write_hdf5
 from observed import HANG
 from shard_sets import SIZES, edit, write_set
-from source_contract import Built, Case, SourceContract
+from source_contract import Built, Case
 
 from asyncreader import (
     AsyncReader,
@@ -39,7 +39,7 @@ from asyncreader.sources.layouts.hdf5_list import listed_files
 from asyncreader.sources.sets import shards
 from asyncreader.sources.sets.open_cache import KeptIndices, OpenFileCache
 from asyncreader.sources.sets.shards import open_shards
-from asyncreader.testing.contract import fill_rows
+from asyncreader.testing.contract import CheckedSourceContract, fill_rows
 from asyncreader.tools.doctor.advice import _about_decoding
 from asyncreader.tools.doctor.facts import look
 from asyncreader.verify import verify_file
@@ -60,6 +60,7 @@ def case(name: str, encoding: str = "raw", io: str = "auto", **options: Any) -> 
             labels=content.labels,
             paths=content.paths,
             tolerance=40 if encoding == "jpeg" else 0,
+            checked=True,
         )
 
     return Case(name, build)
@@ -81,14 +82,8 @@ def built(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     return found
 
 
-@pytest.fixture
-def fresh(built: Built) -> Built:
-    """Not damaged here: where damage is named differs, and is tested below."""
-    return built
-
-
-class TestShards(SourceContract):
-    """What every source must do; but labels lie in the shards, and go with them."""
+class TestShards(CheckedSourceContract):
+    """What every source with checksums must do; but labels lie in the shards, and go with them."""
 
     def test_close(self, built: Built) -> None:
         """close() may be called twice, and pixels handed out before stay readable."""
@@ -227,6 +222,7 @@ def some_steps(path: Any, **params: Any) -> tuple[dict[str, Any], list[list[int]
         return state, [batch.indices.tolist() for batch in reader]
 
 
+@pytest.mark.slow
 def test_a_state_moves_between_one_file_and_shards(folder: Path, tmp_path: Path) -> None:
     """Full shuffle: one file, shards, another cut, a list of files; block shuffle: the same cut."""
     one = write_hdf5(tmp_path / "one.h5", packed(pictures(COUNT)))
@@ -268,6 +264,7 @@ def test_verify_knows_the_digests_of_all(folder: Path) -> None:
 # -- few open ------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.calls
 def test_open_files_are_bounded(tmp_path: Path) -> None:
     """However many shards there are, no more than the limit are open, whoever reads."""
@@ -362,6 +359,7 @@ def test_two_threads_open_a_shard_once() -> None:
     assert len(open_files) == 1
 
 
+@pytest.mark.slow
 def test_compressed_chunks_are_decoded_once(tmp_path: Path, monkeypatch: Any) -> None:
     """With block shuffle each chunk of each shard is decoded once an epoch, on each rank."""
     sizes = [30, 50, 8, 41, 60, 3] * 4

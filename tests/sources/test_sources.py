@@ -30,7 +30,7 @@ from fakes import (
 )
 from PIL import Image
 from shard_sets import write_set
-from source_contract import Built, Case, SourceContract
+from source_contract import Built, Case, PackedContract, each_of
 
 from asyncreader import (
     AsyncReader,
@@ -54,7 +54,7 @@ from asyncreader.sources.bytestore import (
     file_system,
 )
 from asyncreader.sources.lmdb.btree import LmdbFile
-from asyncreader.testing.contract import fill_rows
+from asyncreader.testing.contract import CheckedSourceContract, SourceContract, fill_rows
 
 COUNT = 23
 LABELS = (np.arange(COUNT, dtype=np.int64) % 5)[:, None]
@@ -131,7 +131,8 @@ def ours(
             content.samples,
             content.labels,
             content.paths,
-            file=None if storage else path,
+            file=path,
+            checked=True,
             # two JPEG decoders differ by their rounding
             tolerance=3 if encoding == "jpeg" else 0,
         )
@@ -189,7 +190,7 @@ def several(folder: Path) -> Built:
         stored += content.samples
         names += content.paths
         paths.append(write_hdf5(folder / f"part{number}.h5", content))
-    return Built(lambda: open_source(paths), images, stored, labels, names)
+    return Built(lambda: open_source(paths), images, stored, labels, names, checked=True)
 
 
 def separate_labels(folder: Path) -> Built:
@@ -231,7 +232,8 @@ AVAILABLE = {
     )
 }
 
-CASES = [
+#: Sets without checksums.
+FOREIGN = [
     Case("hdf5 contiguous", foreign()),
     Case("hdf5 contiguous pread", foreign(io="pread")),
     Case("hdf5 without labels", foreign(labels=None)),
@@ -316,20 +318,6 @@ CASES = [
     Case("hdf5 numbers gzip", foreign("int32", shape=(), chunks=(5,), compression="gzip")),
     Case("hdf5 planes big-endian", foreign("int32", shape=(4, 6), stored_dtype=">i4")),
     Case("hdf5 five dimensions", foreign("uint16", shape=(2, 3, 4, 3), chunks=(4, 2, 3, 4, 3))),
-    Case("ours hdf5 raw", ours("raw", "HDF5")),
-    Case("ours hdf5 raw pread", ours("raw", "HDF5", io="pread")),
-    Case("ours hdf5 raw gzip", ours("raw", "HDF5", chunks=(4, 20, 23, 3), compression="gzip")),
-    Case("ours hdf5 raw chunks", ours("raw", "HDF5", chunks=(1, 20, 23, 3))),
-    Case("ours hdf5 png", ours("png", "HDF5")),
-    Case("ours hdf5 jpeg", ours("jpeg", "HDF5")),
-    Case("ours hdf5 jpeg pread", ours("jpeg", "HDF5", io="pread")),
-    # LMDB: values on the leaf (below half a page) and on pages of their own
-    Case("ours lmdb raw small", ours("raw", "LMDB", side=9)),
-    Case("ours lmdb raw large", ours("raw", "LMDB", side=60)),
-    Case("ours lmdb raw pread", ours("raw", "LMDB", side=60, io="pread")),
-    Case("ours lmdb jpeg small", ours("jpeg", "LMDB")),
-    Case("ours lmdb jpeg large", ours("jpeg", "LMDB", side=150)),
-    Case("ours lmdb png pread", ours("png", "LMDB", io="pread")),
     Case("array", arrays(lambda images, _: images)),
     Case("array big-endian", arrays(lambda images, _: images.astype(">f4"), "float32")),
     Case("array strided", arrays(lambda images, _: np.repeat(images, 2, axis=0)[::2])),
@@ -342,19 +330,34 @@ CASES = [
     Case("any array", arrays(lambda images, _: Indexed(images))),
     Case("zarr", arrays(lambda images, _: zarr.array(images))),
     Case("h5py dataset", h5py_dataset),
-    Case("several files", several),
     Case("separate labels file", separate_labels),
 ]
 
+#: Files of ours that hold the samples' bytes as they are.
+PACKED = [
+    Case("ours hdf5 raw", ours("raw", "HDF5")),
+    Case("ours hdf5 raw pread", ours("raw", "HDF5", io="pread")),
+    Case("ours hdf5 png", ours("png", "HDF5")),
+    Case("ours hdf5 jpeg", ours("jpeg", "HDF5")),
+    Case("ours hdf5 jpeg pread", ours("jpeg", "HDF5", io="pread")),
+    # LMDB: values on the leaf (below half a page) and on pages of their own
+    Case("ours lmdb raw small", ours("raw", "LMDB", side=9)),
+    Case("ours lmdb raw large", ours("raw", "LMDB", side=60)),
+    Case("ours lmdb raw pread", ours("raw", "LMDB", side=60, io="pread")),
+    Case("ours lmdb jpeg small", ours("jpeg", "LMDB")),
+    Case("ours lmdb jpeg large", ours("jpeg", "LMDB", side=150)),
+    Case("ours lmdb png pread", ours("png", "LMDB", io="pread")),
+]
 
-@pytest.fixture(scope="module", params=CASES, ids=lambda case: case.name.replace(" ", "-"))
-def case(request: pytest.FixtureRequest) -> Case:
-    """One kind of set."""
-    found: Case = request.param
-    return found
+#: Sets of ours whose samples lie in chunks, or in several files.
+PIECES = [
+    Case("ours hdf5 raw gzip", ours("raw", "HDF5", chunks=(4, 20, 23, 3), compression="gzip")),
+    Case("ours hdf5 raw chunks", ours("raw", "HDF5", chunks=(1, 20, 23, 3))),
+    Case("several files", several),
+]
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="class")
 def built(case: Case, tmp_path_factory: pytest.TempPathFactory) -> Built:
     """The set, built once for all tests that only read it."""
     return case.build(tmp_path_factory.mktemp("set"))
@@ -366,8 +369,22 @@ def fresh(case: Case, tmp_path: Path) -> Built:
     return case.build(tmp_path)
 
 
-class TestSources(SourceContract):
-    """Every case above."""
+class TestForeign(SourceContract):
+    """Sets without checksums: HDF5 of others, and arrays."""
+
+    case = each_of(FOREIGN)
+
+
+class TestPacked(PackedContract):
+    """Our own files."""
+
+    case = each_of(PACKED)
+
+
+class TestPackedInPieces(CheckedSourceContract):
+    """Our own files whose samples cannot be found in them as they are."""
+
+    case = each_of(PIECES)
 
 
 # -- HDF5 alone ----------------------------------------------------------------------------------

@@ -4,16 +4,21 @@ their specifications, and compared with dense numpy arrays."""
 from __future__ import annotations
 
 import contextlib
+import json
 from pathlib import Path
 from typing import Any
 
 import h5py
 import numpy as np
 import pytest
+from click.testing import CliRunner
+from oracles import add_rows_f4_numpy
+from reader_contract import ReaderContract, Served
 
 import asyncreader
 from asyncreader import AsyncReader, FormatError, ParamsError, SampleError
-from asyncreader.pixels import kernels, sparse_twins
+from asyncreader.cli.main import cli
+from asyncreader.pixels import kernels
 from asyncreader.sources import open_source
 from asyncreader.sources.hdf5.sparse import LONGEST
 
@@ -177,43 +182,20 @@ def test_duplicates_are_summed(tmp_path: Path) -> None:
     assert np.array_equal(scaled, expected * 2)
 
 
-def test_ranks_subset_and_resume(tmp_path: Path) -> None:
-    """Ranks joined give one process's batches; a subset its rows; a resumed reader the rest."""
-    table = dense()
-    path = write(tmp_path / "x.h5ad", table, chunks=(50,), compression="gzip")
-    for shuffle in (True, "block"):
-        kwargs: dict[str, Any] = {"shuffle": shuffle, "last_batch": "drop"}
-        one = served(path, batch_size=8, **kwargs)[0]
-        ranks = [served(path, batch_size=4, rank=r, world_size=2, **kwargs)[0] for r in (0, 1)]
-        joined = np.stack([r.reshape(-1, 4, WIDTH) for r in ranks], 1).reshape(-1, WIDTH)
-        assert np.array_equal(joined, one)
-        chosen = np.array([40, 3, 3, 17, 60, 22, 5, 9])
-        data, found, _ = served(path, subset=chosen, **kwargs)
-        assert np.array_equal(data, table[found])
-        assert sorted(found) == sorted(chosen)
-        with AsyncReader(path=path, batch_size=8, **kwargs) as reader:
-            for step, batch in enumerate(reader):
-                assert np.array_equal(batch.data, one[step * 8 : step * 8 + 8])
-                if step == len(reader) - 1:
-                    break  # what comes then is the next epoch
-                with AsyncReader(path=path, batch_size=8, nthread=2, **kwargs) as again:
-                    again.load_state_dict(reader.state_dict())
-                    rest = [np.array(b.data) for b in again]
-                assert np.array_equal(np.concatenate(rest), one[step * 8 + 8 :])
+class TestSparse(ReaderContract):
+    """Sparse rows are the same in every way of reading."""
 
+    @pytest.fixture
+    def served(self, tmp_path: Path) -> Served:
+        table, chosen = dense(), np.array([40, 3, 3, 17, 60, 22, 5, 9, 31, 50, 0])
 
-@pytest.mark.slow
-def test_worker_processes(tmp_path: Path) -> None:
-    """Worker processes serve the same rows, and the same columns of them."""
-    table = dense()
-    path = write(tmp_path / "x.h5ad", table, chunks=(50,), compression="gzip")
-    kwargs: dict[str, Any] = {"shuffle": True, "postprocess": doubled, "nthread": 2}
-    data, records, _ = served(path, workers="process", columns=[5, 0, 31], **kwargs)
-    assert np.array_equal(data, table[records][:, [5, 0, 31]] * 2)
+        def expected(batch: Any) -> None:
+            rows = table[batch.indices[batch.mask]]
+            np.testing.assert_array_equal(batch.data[batch.mask], rows[:, [5, 0, 31]])
 
-
-def doubled(data: np.ndarray, labels: object) -> None:
-    data *= 2
+        path = write(tmp_path / "x.h5ad", table, chunks=(50,), compression="gzip")
+        given = {"path": path, "subset": chosen, "columns": [5, 0, 31]}
+        return Served(given, expected, len(chosen))
 
 
 def test_columns(tmp_path: Path) -> None:
@@ -299,6 +281,36 @@ def test_columns_of_dense_rows(tmp_path: Path) -> None:
         data={"x": table, "ends": [20, N]}, episodes="ends:ends", window=3, columns=chosen
     ) as reader:
         assert (next(iter(reader)).data[0][0] == table[:3, chosen]).all()
+
+
+def test_a_field_goes_by_its_name_in_the_file(tmp_path: Path) -> None:
+    """The field that a layout chooses has its name in the file, for parameters by field, too; what
+    they name otherwise is an error."""
+    table = dense("float64")
+    path = write(tmp_path / "x.h5ad", table)
+    for given in ({"path": path}, {"path": [path, path]}, {"mix": {path: 1.0}}):
+        with asyncreader.open(given, columns={"X": [4, 2]}, dtype={"X": "float64"}) as ds:
+            assert list(ds.fields) == list(ds.statistics()) == ["X"]
+            assert ds.fields["X"] == ((2,), np.dtype("float64"))
+            assert np.array_equal(ds[:N], table[:, [4, 2]])
+    for wrong in ({"columns": {"data": [1]}}, {"dtype": {"data": "float64"}}):
+        with pytest.raises(ParamsError, match=r"data'.*X"):
+            asyncreader.open(path, **wrong)
+    with h5py.File(tmp_path / "images.h5", "w") as file:
+        file["imgs"] = np.zeros((6, 3, 9, 8), np.uint8)
+    with h5py.File(tmp_path / "data.h5", "w") as file:
+        file["data"] = np.ones((6, 9, 8, 3), np.uint8)
+    with h5py.File(tmp_path / "more.h5", "w") as file:
+        file["imgs"] = np.full((6, 9, 8, 3), 2, np.uint8)
+    images, data, more = (str(tmp_path / f"{name}.h5") for name in ("images", "data", "more"))
+    with asyncreader.open(images) as ds:
+        assert list(ds.fields) == ["imgs"]
+    mixed = {"mix": {images: 0.5, data: 0.5}, "contiguous": True}
+    together: list[dict[str, Any]] = [mixed, {"path": [more, data]}]
+    for given, first in zip(together, (0, 2), strict=True):
+        with asyncreader.open(given) as ds:
+            assert (len(ds), list(ds.fields)) == (12, ["imgs"])
+            assert [int(ds[i].max()) for i in (0, 11)] == [first, 1]
 
 
 def test_columns_that_are_not_there(tmp_path: Path) -> None:
@@ -401,6 +413,7 @@ def test_damaged_labels(tmp_path: Path) -> None:
 # -- several files ---------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_files_as_one_set(tmp_path: Path) -> None:
     """Categories of several files are joined by name, and what is missing stays -1; files of other
     genes go together where columns names the same ones."""
@@ -418,6 +431,14 @@ def test_files_as_one_set(tmp_path: Path) -> None:
         expected = np.concatenate(([-1, 1, 2], [-1, 2, 0]))  # of a, x, y
         assert labels is not None
         assert np.array_equal(labels, expected[(records >= N) * 3 + codes[records % N] + 1])
+    given: dict[str, Any] = {"mix": {one: 0.5, two: 0.5}, "labels_field": "obs/kind"}
+    kinds = np.array([[-1, 1, 2], [-1, 2, 0]]), np.array([[-1, 0, 1], [-1, 2, 3]])
+    for classes, known in zip(("joined", "own"), kinds, strict=True):  # as a list of the files
+        with asyncreader.open(given, classes=classes) as mixed:
+            assert np.array_equal(mixed.labels, np.concatenate(known[:, codes + 1]))
+            assert mixed.classes == (
+                ("a", "x", "y") if classes == "joined" else ("x", "y", "y", "a")
+            )
     with pytest.raises(FormatError, match="other columns"):
         served([one, turned])
     data, _, _ = served([one, turned], columns=["gene3", "gene30"])
@@ -499,6 +520,50 @@ def test_tenx(tmp_path: Path) -> None:
     assert np.array_equal(served(path)[0], table)
     for columns in (["ENSG7", "ENSG2"], ["gene7", "gene2"], [7, 2]):
         assert np.array_equal(served(path, columns=columns)[0], table[:, [7, 2]])
+
+
+@pytest.mark.parametrize("genomes", [1, 2])
+def test_sparse_rows_in_a_group_of_any_name_are_listed_as_one_field(
+    tmp_path: Path, genomes: int
+) -> None:
+    """The groups of 10x Genomics' second version have the genome's name: errors and info name them,
+    and not the arrays that the sparse rows are made of."""
+    table, path = dense("int32"), str(tmp_path / "x.h5")
+    with h5py.File(path, "w") as file:
+        for name in ("GRCh38", "mm10")[:genomes]:
+            group = file.create_group(name)
+            for part, values in zip(("data", "indices", "indptr"), csr(table), strict=True):
+                group[part] = values
+            group["shape"] = np.array([WIDTH, N], np.int32)
+            group["barcodes"] = np.array([f"AC{i}-1" for i in range(N)], "S18")
+            group["genes"] = np.array([f"ENSG{i}" for i in range(WIDTH)], "S15")
+    with pytest.raises(ParamsError, match=rf"found GRCh38 \({N} sparse vectors\)") as caught:
+        served(path)
+    assert "indptr" not in str(caught.value)
+    assert "GRCh38/data" not in str(caught.value)
+    found = json.loads(CliRunner().invoke(cli, ["info", path, "--json"]).stdout)
+    assert (found["field"], found["count"], found["shape"]) == ("GRCh38", N, [WIDTH])
+    assert (len(found["fields"]), found["hints"]) == (genomes - 1, [])
+    assert np.array_equal(served(path, data_field="GRCh38", columns=["ENSG7"])[0], table[:, [7]])
+
+
+@pytest.mark.parametrize("sparse", [True, False])
+def test_an_index_of_genes_that_is_no_text(tmp_path: Path, sparse: bool) -> None:
+    """An index of ``var`` that is no text, but numbers or codes of categories, is asked for only
+    where columns are named."""
+    path, table = str(tmp_path / "x.h5ad"), dense()
+    write(Path(path), table)
+    for number, kind in enumerate(("numbers", "group")):
+        with h5py.File(path, "a") as file:
+            del file["var/names"]
+            file["var/names" if kind == "numbers" else "var/names/codes"] = np.arange(WIDTH)
+            if not sparse and not number:
+                del file["X"]
+                file["X"] = table
+        assert np.array_equal(served(path)[0], table)
+        assert np.array_equal(served(path, columns=[3, 1])[0], table[:, [3, 1]])
+        with pytest.raises(FormatError, match="'var/names' does not have one name for each column"):
+            served(path, columns=["gene3"])
 
 
 def test_what_must_be_rewritten(tmp_path: Path) -> None:
@@ -657,8 +722,8 @@ ADDED = {"add_rows_f4": "f4", "add_rows_f8": "f8", "add_rows_i8": "i8"}
 
 @pytest.mark.parametrize("name", ADDED)
 @pytest.mark.parametrize("chosen", [False, True])
-def test_kernels_equal_their_twins(name: str, chosen: bool) -> None:
-    """The compiled kernel and its twin make the same rows and find the same faults."""
+def test_kernels_equal_plain_numpy(name: str, chosen: bool) -> None:
+    """The compiled kernel and plain numpy make the same rows and find the same faults."""
     rng = np.random.default_rng(4)
     width = 9
     columns = rng.integers(0, 20, 400)
@@ -676,7 +741,7 @@ def test_kernels_equal_their_twins(name: str, chosen: bool) -> None:
     width, lookup = (width, lookup) if chosen else (20, np.empty(0, np.int64))
     rows = rng.permutation(12)
     made = []
-    for add in (getattr(kernels, name), sparse_twins.add_rows_f4_numpy):
+    for add in (getattr(kernels, name), add_rows_f4_numpy):
         out, bad = np.ones(12 * width, values.dtype), np.zeros(12, np.int64)
         add(columns, values, ends, first, lookup, rows, width, 20, out, bad)
         made.append((out.reshape(12, width)[rows[bad == 0]], bad))

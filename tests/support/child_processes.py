@@ -209,7 +209,7 @@ class Watched:
         process.stdout.close()
         with self._errors:
             self._errors.seek(0)
-            said = self._errors.read()[-2000:]
+            said = self._errors.read()[-4000:]
         return code, Ended("hang" if stuck else how_ended(code), said)
 
 

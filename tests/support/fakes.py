@@ -24,7 +24,7 @@ import xxhash
 from observed import HANG
 from PIL import Image
 
-from asyncreader import AsyncReader, Batch, testing
+from asyncreader import AsyncReader, AsyncReaderError, Batch, testing
 from asyncreader.formats import packed as fmt
 from asyncreader.pixels.rows import RowWriter, Writer
 
@@ -338,3 +338,15 @@ def s3_environment(patch: pytest.MonkeyPatch, url: str) -> None:
     patch.setenv("AWS_DEFAULT_REGION", "us-east-1")
     patch.setenv("AWS_ENDPOINT_URL", url)
     patch.setenv("AWS_ALLOW_HTTP", "true")
+
+
+def error_of_batch(reader: AsyncReader[Any, Any], bad: int) -> AsyncReaderError:
+    """The error of one batch of an epoch in file order; all other batches are served."""
+    for step in range(len(reader)):
+        reader.fetchData()
+        if step == bad:
+            with pytest.raises(AsyncReaderError) as caught:
+                reader.getNextBatch()
+        else:
+            assert reader.getNextBatch().indices[0] == reader.params.batch_size * step
+    return caught.value

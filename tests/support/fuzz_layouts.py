@@ -77,14 +77,6 @@ def fuel(folder: Path) -> str:
     return str(folder / "set.h5")
 
 
-def fuel_2015(folder: Path) -> str:
-    """Fuel's first splits."""
-    with h5py.File(folder / "set.h5", "w") as file:
-        file["features"], file["targets"] = IMAGES.transpose(0, 3, 1, 2), np.arange(COUNT)
-        file.attrs["train"], file.attrs["test"] = [0, 5], [5, COUNT]
-    return str(folder / "set.h5")
-
-
 def any_names(folder: Path) -> str:
     """The names of Torch's reader, labels of two columns, in a file of h5py's newest format."""
     with h5py.File(folder / "set.h5", "w", libver="latest") as file:
@@ -105,7 +97,7 @@ OTHERS = (
 )
 LAYOUTS: dict[str, Callable[[Path], str]] = {
     **{case.replace(" ", "-"): written(case) for case in OTHERS},
-    **{make.__name__: make for make in (tensorpack, pickles, fuel, fuel_2015, any_names)},
+    **{make.__name__: make for make in (tensorpack, pickles, fuel, any_names)},
 }
 
 

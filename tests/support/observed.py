@@ -12,9 +12,9 @@ import signal
 import sys
 import threading
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 #: Seconds after which a wait counts as a hang. No test measures time by it: a loaded machine can
 #: stop a process for a minute.
@@ -32,6 +32,18 @@ def until(condition: Callable[[], bool]) -> None:
     """Wait for other threads to make it true (a hang ends in faulthandler's timeout)."""
     while not condition():
         os.sched_yield()
+
+
+def in_threads(count: int, take: Callable[[], Iterable[Any]]) -> list[list[Any]]:
+    """What each of so many threads took, all at once; they end."""
+    taken: list[list[Any]] = [[] for _ in range(count)]
+    threads = [threading.Thread(target=lambda mine=mine: mine.extend(take())) for mine in taken]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(HANG)
+        assert not thread.is_alive()
+    return taken
 
 
 def waits(thread: threading.Thread) -> bool:

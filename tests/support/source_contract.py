@@ -1,10 +1,11 @@
-"""The contract of all sources (asyncreader/testing) with what sets of our own must do besides."""
+"""Cases of the contract of all sources (asyncreader/testing), and what packed files do besides."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,8 +21,8 @@ from asyncreader.testing.contract import MODES, assert_same, expected, fill_rows
 class Built(testing.KnownSet):
     """A set that a test may damage."""
 
-    #: The packed set to damage; None where there are no checksums.
-    file: str | None = field(default=None, kw_only=True)
+    #: The packed file, which holds each sample's bytes as they are: a test may damage them.
+    file: str = field(default="", kw_only=True)
     #: What a user names to open a foreign set.
     path: str = field(default="", kw_only=True)
 
@@ -34,13 +35,23 @@ class Case:
     build: Callable[[Path], Built]
 
 
-class SourceContract(testing.SourceContract):
+def each_of(cases: Sequence[Case]) -> Any:
+    """The fixture ``case`` of a class: its tests run for each of these."""
+
+    @pytest.fixture(scope="class", params=cases, ids=lambda case: case.name.replace(" ", "-"))
+    @classmethod
+    def case(cls: type, request: pytest.FixtureRequest) -> Case:
+        found: Case = request.param
+        return found
+
+    return case
+
+
+class PackedContract(testing.CheckedSourceContract):
     """Needs fixtures ``built`` (shared by a case's tests) and ``fresh`` (of this test alone)."""
 
     def test_damage_is_named(self, fresh: Built) -> None:
         """A flipped byte is a ChecksumError that says where; all other rows are filled."""
-        if fresh.file is None:
-            return
         damage(fresh.file, fresh.stored[5])
         source = fresh.opened()
         records = np.arange(10)

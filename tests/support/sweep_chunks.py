@@ -15,6 +15,7 @@ import itertools
 import sys
 import tempfile
 import warnings
+import zlib
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -53,7 +54,9 @@ SHAPES: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...] = (
 #: What may grow, an axis a letter: "n" without limit, "m" to a limit above the shape, "." not.
 GROWS = "nm."
 #: How a set came to its shape.
-HISTORIES = ("written", "grown", "shrunk", "allocated early")
+HISTORIES = ("written", "grown", "shrunk", "allocated early", "written in part")
+#: Of a set that is written in part: what stands for the rest.
+FILL = 117
 
 
 @dataclass(frozen=True)
@@ -96,8 +99,14 @@ class Layout:
             chunks=self.chunk,
             maxshape=self.most(),
             dcpl=plist_,
+            fillvalue=FILL if self.history == "written in part" else None,
             **filled,
         )
+        if self.history == "written in part":
+            for where in data.iter_chunks():
+                if zlib.crc32(repr((self, where)).encode()) % 3 == 0:
+                    data[where] = values[where]
+            return
         first = tuple(slice(0, min(a, b)) for a, b in zip(begun, self.shape, strict=True))
         if self.history == "shrunk":
             data[...] = 1
@@ -145,6 +154,8 @@ def differs(layout: Layout, path: Path) -> str:
         layout.write(file, "data", values)
     with h5py.File(path) as file:
         judged = file["data"][()]
+    if layout.history == "written in part":
+        values = np.where(judged == FILL, judged, values)
     if not np.array_equal(judged, values):
         return "h5py itself reads other values"
     for dims in dims_of(layout.shape):

@@ -288,30 +288,12 @@ def test_draws_are_advised_as_they_were_asked(chunked: Path) -> None:
     assert found.suited["shuffle"] == "balanced-permutation"
 
 
-def test_a_mix_is_diagnosed(chunked: Path, tmp_path: Path) -> None:
-    """A mix is measured as a whole, by its files together and a usual sample of it; it is not
-    packed anew."""
-    other = tmp_path / "b.h5"
-    with h5py.File(other, "w") as file:
-        file["x"] = np.zeros((100, 32, 16, 3), np.uint8)
-        file["y"] = np.arange(100) % 10
-    mix = {str(chunked): 0.75, str(other): 0.25}
-    params = {"data_field": "x", "labels_field": "y", "batch_size": 8, "size": (16, 16)}
-    found = diagnose({"mix": mix, **params, "augment": "random-equalize"}, seconds=0.3)
-    assert found.samples_per_second > 0
-    assert found.facts.count == 2100
-    assert found.facts.files == (str(chunked), str(other))
-    assert found.facts.size == chunked.stat().st_size + other.stat().st_size
-    assert found.facts.sample_bytes == 0.75 * 768 + 0.25 * 1536
-    assert {one.name for one in found.tried} == {"block"}
-    assert found.suited["shuffle"] is True
-    assert any("a mix was measured as a whole" in note for note in found.notes)
-    words = ["doctor", "--seconds", "1", "-p", f"mix={json.dumps(mix)}", "--size", "16x16"]
-    for name in ("data_field=x", "labels_field=y", 'augment=["color-jitter", {"hue": 0.1}]'):
-        words += ["-p", name]
+def test_a_mix_is_refused(chunked: Path) -> None:
+    """The doctor is for one dataset, as it says."""
+    words = ["doctor", "-p", f"mix={json.dumps({str(chunked): 1.0})}", "-p", "data_field=x"]
     result = CliRunner().invoke(cli.cli, words)
-    assert result.exit_code == 0, result.output
-    assert re.search(r"\na sample takes +[^\n]*color-jitter", result.stdout)
+    assert result.exit_code == 2
+    assert "run it on each dataset of the mix" in result.stderr
 
 
 @pytest.mark.parametrize(

@@ -135,6 +135,15 @@ def test_the_command(photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPat
         assert why in done.stderr
 
 
+def test_a_seed_of_zero_is_a_seed(photos: Path) -> None:
+    """``--shuffle 0`` stands in the command that ``--dry-run`` prints for a folder of shards."""
+    words = ["convert", str(photos), "set", "--dry-run", "--encoding", "original"]
+    words += ["--shards", "2", "--seconds", "0.2", "--shuffle", "0"]
+    done = CliRunner().invoke(cli.cli, words)
+    assert done.exit_code == 0, done.output
+    assert "--shuffle 0 " in done.stdout
+
+
 def test_what_cannot_be_surveyed(photos: Path, tmp_path: Path) -> None:
     """A packed set, wrong options, and folders that convert refuses, too, in its own words."""
     path = write_hdf5(tmp_path / "a.h5", packed(pictures(3, (8, 8, 3))))

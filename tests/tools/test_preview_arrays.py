@@ -204,6 +204,31 @@ def test_samples_of_different_length(tmp_path: Path) -> None:
         assert ds.preview(count=3).size[0] > strip
 
 
+@pytest.mark.parametrize("kind", ["structured", "ragged"])
+def test_rows_in_the_shape_of_images_that_are_none(tmp_path: Path, kind: str) -> None:
+    """Structured rows, and values of samples of different length, whose shape is that of a grey
+    image are drawn as what they are: on a sheet, in a notebook and in a report."""
+    path, rng = tmp_path / "x.h5", np.random.default_rng(0)
+    table = rng.random((9, 40, 30), np.float32)
+    given: dict[str, Any] = {"path": path, "data_field": "x", "labels_field": None}
+    with h5py.File(path, "w") as file:
+        if kind == "structured":
+            rows = np.zeros((9, 40, 30), [("a", "f4"), ("b", "i2")])
+            rows["a"] = table
+            file["x"] = rows
+            given["members"] = ["a", "b"]
+        else:
+            file["x"], file["x_lengths"] = table, np.array([4, 2, 3])
+            given["max_length"] = 4
+    assert len(preview(given).records) == (9 if kind == "structured" else 3)
+    with asyncreader.open(**given) as dataset:
+        assert "<img" in dataset._repr_html_()
+    del given["path"]
+    words = [f"{name}={json.dumps(value)}" for name, value in given.items()]
+    passed = [word for one in words for word in ("-p", one)]
+    assert run("preview", path, "--html", tmp_path / "r.html", *passed).exit_code == 0
+
+
 def test_labels_and_bad_samples(tmp_path: Path) -> None:
     """Series with labels: classes choose, and words say which; what is one number cannot be
     drawn, and members that are not named are listed."""

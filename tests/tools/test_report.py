@@ -7,6 +7,7 @@ import hashlib
 import io
 import json
 import re
+import tracemalloc
 from collections.abc import Iterator
 from dataclasses import replace
 from html.parser import HTMLParser
@@ -220,6 +221,22 @@ def test_only_so_many_are_looked_at(limit: int, set_of_pets: Path, monkeypatch: 
     read.clear()
     gather({"path": set_of_pets}, limit=limit)
     assert read == first
+
+
+def test_a_set_that_is_larger_than_memory(tmp_path: Path) -> None:
+    """What is drawn of 200 million samples takes no table of them."""
+    with h5py.File(tmp_path / "f.h5", "w") as file:
+        plan = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+        plan.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)  # its place in a sparse file
+        plan.set_fill_time(h5py.h5d.FILL_TIME_NEVER)
+        space = h5py.h5s.create_simple((200_000_000, 2))
+        h5py.h5d.create(file.id, b"data", h5py.h5t.STD_U8LE, space, plan)
+    tracemalloc.start()
+    facts = gather({"path": tmp_path / "f.h5"}, limit=5)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert (facts.count, facts.looked) == (200_000_000, 5)
+    assert peak < 100_000_000
 
 
 def test_duplicates_of_a_large_set_are_shown(tmp_path: Path) -> None:

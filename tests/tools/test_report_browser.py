@@ -144,6 +144,7 @@ def test_it_fits_a_phone(browser: chromium.Page, report: Path) -> None:
     )  # WCAG 2.2, target size (minimum)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dark", [False, True])
 def test_light_and_dark_can_be_read(browser: chromium.Page, report: Path, dark: bool) -> None:
     """The page follows the system's scheme, and its words stand out from the ground by 4.5."""

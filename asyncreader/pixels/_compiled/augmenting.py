@@ -6,7 +6,6 @@ Numbers are worked out as torchvision's v2 functions work them out, in float32 w
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 from llvmlite import ir
@@ -24,7 +23,7 @@ _BITS = 32
 
 
 @njit
-def _stretch(image, pixels, channels, c):  # type: ignore[no-untyped-def]
+def _stretch(image, pixels, channels, c):
     """Stretch channel ``c``; ``channels`` is a number that LLVM knows: it makes vector code."""
     data, least, most = u8_pointer(image), np.uint8(255), np.uint8(0)
     for p in range(pixels):
@@ -39,7 +38,8 @@ def _stretch(image, pixels, channels, c):  # type: ignore[no-untyped-def]
 
 
 @kernel(_u8, i8, i8)
-def autocontrast(image, pixels, channels):  # type: ignore[no-untyped-def]
+def autocontrast(image, pixels, channels):
+    """Stretch each channel to the whole range of levels."""
     if channels == 3:
         for c in range(3):
             _stretch(image, pixels, 3, c)
@@ -48,7 +48,8 @@ def autocontrast(image, pixels, channels):  # type: ignore[no-untyped-def]
 
 
 @kernel(_u8, i8, i8)
-def equalize(image, pixels, channels):  # type: ignore[no-untyped-def]
+def equalize(image, pixels, channels):
+    """Spread the levels of each channel evenly, as Pillow's ``ImageOps.equalize``."""
     data = u8_pointer(image)
     # neighbours are often equal: a processor waits for the count that it has just written
     counts = np.zeros((4, channels, 256), np.int32)
@@ -80,13 +81,14 @@ def equalize(image, pixels, channels):  # type: ignore[no-untyped-def]
 
 
 @njit
-def _grey(red, green, blue):  # type: ignore[no-untyped-def]
+def _grey(red, green, blue):
     mixed = np.float32(red) * _RED + np.float32(green) * _GREEN + np.float32(blue) * _BLUE
     return np.int32(mixed)
 
 
 @kernel(_u8, i8, types.int64[::1])
-def sum_of_grey(image, pixels, total):  # type: ignore[no-untyped-def]
+def sum_of_grey(image, pixels, total):
+    """The sum of the grey levels of an RGB picture, into ``total[0]``."""
     data, found = u8_pointer(image), 0
     for p in range(pixels):
         found += _grey(data[3 * p], data[3 * p + 1], data[3 * p + 2])
@@ -94,21 +96,23 @@ def sum_of_grey(image, pixels, total):  # type: ignore[no-untyped-def]
 
 
 @njit
-def _blended(value, other, ratio):  # type: ignore[no-untyped-def]
+def _blended(value, other, ratio):
     """``value * ratio + other * (1 - ratio)``, cut to a byte; ``other`` is weighted already."""
     mixed = np.float32(value) * ratio + other
     return np.uint8(np.int32(min(max(mixed, np.float32(0)), np.float32(255))))
 
 
 @kernel(_u8, i8, _f4, _f4)
-def blend_level(image, size, ratio, level):  # type: ignore[no-untyped-def]
+def blend_level(image, size, ratio, level):
+    """``ratio`` times each byte, plus ``level``, cut to a byte."""
     data = u8_pointer(image)
     for k in range(size):
         data[k] = _blended(data[k], level, ratio)
 
 
 @kernel(_u8, i8, _f4)
-def saturate(image, pixels, ratio):  # type: ignore[no-untyped-def]
+def saturate(image, pixels, ratio):
+    """Blend an RGB picture with its grey levels, whose part is ``1 - ratio``."""
     data, rest = u8_pointer(image), np.float32(1) - ratio
     for p in range(pixels):
         red, green, blue = data[3 * p], data[3 * p + 1], data[3 * p + 2]
@@ -123,7 +127,7 @@ _HUES = 256
 
 
 @njit
-def _turned(planes, count, by):  # type: ignore[no-untyped-def]
+def _turned(planes, count, by):
     """Turn the hues of ``planes``, red, green and blue as float32 (3, _HUES)."""
     reds, greens, blues = planes[0], planes[1], planes[2]
     two, four, six = np.float32(2), np.float32(4), np.float32(6)
@@ -160,7 +164,8 @@ def _turned(planes, count, by):  # type: ignore[no-untyped-def]
 
 
 @kernel(_u8, i8, _f4)
-def turn_hue(image, pixels, by):  # type: ignore[no-untyped-def]
+def turn_hue(image, pixels, by):
+    """Turn the hues of an RGB picture by a part of the circle, -0.5 to 0.5."""
     planes = np.empty((3, _HUES), np.float32)
     reds, greens, blues = planes[0], planes[1], planes[2]
     for first in range(0, pixels, _HUES):
@@ -177,7 +182,8 @@ def turn_hue(image, pixels, by):  # type: ignore[no-untyped-def]
 
 
 @kernel(_u8, _u8, i8, i8, i8, _f4)
-def sharpen(source, out, height, width, channels, factor):  # type: ignore[no-untyped-def]
+def sharpen(source, out, height, width, channels, factor):
+    """Blend all but the outermost pixels with the mean of the pixels around them."""
     line, rest = width * channels, np.float32(1) - factor
     for y in range(1, height - 1):
         above = u8_pointer(source + np.uintp((y - 1) * line))
@@ -197,7 +203,8 @@ def sharpen(source, out, height, width, channels, factor):  # type: ignore[no-un
 
 
 @kernel(_u8, i8, i8, i8, types.float32[::1], types.float32[::1])
-def blur(image, height, width, channels, across, down):  # type: ignore[no-untyped-def]
+def blur(image, height, width, channels, across, down):
+    """Convolve a picture with odd numbers of weights along each axis, reflected at its edges."""
     line, data = width * channels, u8_pointer(image)
     reach_x, reach_y = across.size // 2, down.size // 2
     whole = np.empty((height, line), np.float32)
@@ -236,19 +243,19 @@ def blur(image, height, width, channels, across, down):  # type: ignore[no-untyp
 
 
 @instruction(types.int32(types.uintp))
-def _load_i4(builder: Any, address: Any) -> Any:
+def _load_i4(builder, address):
     """The four bytes at ``address``."""
     return load_any(builder, address, ir.IntType(32))
 
 
 @instruction(types.void(types.uintp, types.int32))
-def _store_i4(builder: Any, address: Any, value: Any) -> None:
+def _store_i4(builder, address, value):
     """Write four bytes to ``address``."""
     store_any(builder, value, address)
 
 
 @njit
-def _inside(start, step, limit, count):  # type: ignore[no-untyped-def]
+def _inside(start, step, limit, count):
     """The numbers j of 0 .. count-1 for which ``0 <= start + j * step < limit``: first and end."""
     if step < 0:
         start, step = limit - 1 - start, -step
@@ -264,9 +271,9 @@ _FAR = 2.0**29
 
 
 @kernel(_u8, _u8, i8, i8, i8, i8, i8, types.float64[::1], types.uint8[::1])
-def affine_nearest(  # type: ignore[no-untyped-def]
-    source, out, height, width, high, wide, channels, matrix, fill
-):
+def affine_nearest(source, out, height, width, high, wide, channels, matrix, fill):
+    """The kernel ``warp`` of an affine ``matrix`` (6,) by nearest neighbour: in fixed point, 32
+    bits after the point, but for places and steps of 2**29 pixels or more. ``fill``: (C,)."""
     one = np.float64(1 << _BITS)
     steps = abs(matrix[0]) < _FAR and abs(matrix[3]) < _FAR
     step_x = np.int64(round(matrix[0] * one)) if steps else np.int64(0)
@@ -326,28 +333,26 @@ def affine_nearest(  # type: ignore[no-untyped-def]
 
 
 @instruction(types.void(types.uintp, types.uintp, _f4, _f4, _f4, types.uintp, types.uintp))
-def _mix_rgb(
-    builder: Any, above: Any, line: Any, right: Any, low: Any, share: Any, fill: Any, out: Any
-) -> None:
+def _mix_rgb(builder, above, line, right, low, share, fill, out):
     """Write the pixel of three bytes that lies between ``above``, the next one, and those a
     ``line`` of bytes later; a byte more is read and written. ``share``: the part of it, besides
     which there is the colour at ``fill`` (4 float32); 1 and zeros for none."""
     kind = ir.VectorType(ir.FloatType(), 4)
 
-    def splat(value: Any) -> Any:
+    def splat(value):
         one = builder.insert_element(ir.Constant(kind, None), value, ir.IntType(32)(0))
         lanes = ir.Constant(ir.VectorType(ir.IntType(32), 4), [0] * 4)
         return builder.shuffle_vector(one, one, lanes)
 
-    def pixel(address: Any) -> Any:
+    def pixel(address):
         loaded = load_any(builder, address, ir.VectorType(ir.IntType(8), 4))
         return builder.uitofp(loaded, kind)
 
-    def mixed(first: Any, second: Any, part: Any) -> Any:
+    def mixed(first, second, part):
         rest = splat(builder.fsub(ir.Constant(ir.FloatType(), 1.0), part))
         return builder.fadd(builder.fmul(rest, first), builder.fmul(splat(part), second))
 
-    def along(address: Any) -> Any:
+    def along(address):
         beside = builder.add(address, ir.Constant(address.type, 3))
         return mixed(pixel(address), pixel(beside), right)
 
@@ -359,7 +364,7 @@ def _mix_rgb(
 
 
 @njit(inline="always")
-def _between(at, count, step):  # type: ignore[no-untyped-def]
+def _between(at, count, step):
     """Of the pixels on both sides of a place along an axis of ``count``, ``step`` bytes apart: the
     number of the first, the weights of both, 0 outside, and how far behind it the second lies."""
     first = np.int64(math.floor(at))
@@ -375,9 +380,12 @@ def _between(at, count, step):  # type: ignore[no-untyped-def]
 
 
 @kernel(_u8, _u8, i8, i8, i8, i8, i8, types.float64[::1], types.boolean, _f4[::1])
-def warp(  # type: ignore[no-untyped-def]
-    source, out, height, width, high, wide, channels, matrix, bilinear, fill
-):
+def warp(source, out, height, width, high, wide, channels, matrix, bilinear, fill):
+    """Write a picture (high, wide) whose pixels lie in the source where ``matrix`` (9,) says.
+
+    ``matrix``: from (x, y, 1) to (x, y, 1), both from the middles of the pictures. ``fill``: (C,)
+    outside of the source, none for zeros.
+    """
     come, go = u8_pointer(source), u8_pointer(out)
     filled, colour = fill.size > 0, np.zeros(4, np.float32)
     colour[: min(4, fill.size)] = fill[:4]

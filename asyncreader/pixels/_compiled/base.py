@@ -11,10 +11,11 @@ import contextlib
 import hashlib
 import os
 import pickle
+import re
 import secrets
 import sys
 from collections.abc import Callable, Sequence
-from functools import wraps
+from functools import cache, wraps
 from pathlib import Path
 from typing import Any
 
@@ -29,20 +30,19 @@ from numba.core.serialize import dumps
 from numba.extending import intrinsic
 
 from ... import keyed_random
-from .. import fill_tables, rectangles
+from .. import rectangles
 
 #: The kernels by name: the function, and its signature.
 KERNELS: dict[str, tuple[Callable[..., None], Any]] = {}
-#: The files that they are in.
-_FILES: set[Path] = set()
+#: An import of this package: the dots, the module, and the names that are taken from it.
+_IMPORT = re.compile(rb"^ *from (\.+)([\w.]*) import (\([^)]*\)|.*)", re.MULTILINE)
 
 
 def kernel(*arguments: Any, name: str | None = None) -> Any:
     """Enter a function into the table, by its own name or another."""
 
-    def decorate(function: Any) -> Any:
+    def decorate(function):
         KERNELS[name or function.__name__] = (function, types.void(*arguments))
-        _FILES.add(Path(function.__code__.co_filename))
         return function
 
     return decorate
@@ -55,7 +55,7 @@ def apart(name: str) -> Any:
     compiled it. Two functions of one name, from two processes, would run as one of them.
     """
 
-    def decorate(function: Any) -> Any:
+    def decorate(function):
         function.__name__ = function.__qualname__ = f"{function.__name__}_{name}"
         return function
 
@@ -65,14 +65,30 @@ def apart(name: str) -> Any:
 # -- compiling and keeping -----------------------------------------------------------------------
 
 
-def _sources(function: Callable[..., None]) -> bytes:
-    """Digest of what a kernel's code follows from: its own file, those without a kernel, from
-    which it may take functions, those of functions that Python runs, too, and the numbers of its
-    tables."""
-    others = _FILES - {Path(function.__code__.co_filename)}
-    shared = (Path(str(module.__file__)) for module in (fill_tables, keyed_random, rectangles))
-    files = sorted({*shared, *Path(__file__).parent.glob("*.py")} - others)
-    return hashlib.sha256(b"".join(path.read_bytes() for path in files)).digest()
+@cache
+def _sources(path: Path) -> bytes:
+    """Digest of what a kernel's code follows from: its file, ``path``, and all that this imports
+    of this package, for functions and numbers are compiled into it."""
+    found, todo = set[Path](), {path}
+    while todo:
+        found |= todo
+        todo = {one for path in todo for one in _read(path)[1]} - found
+    return hashlib.sha256(b"".join(_read(path)[0] for path in sorted(found))).digest()
+
+
+@cache
+def _read(path: Path) -> tuple[bytes, list[Path]]:
+    """A file of this package, and those that it imports."""
+    source, imported = path.read_bytes(), list[Path]()
+    for dots, module, names in _IMPORT.findall(source):
+        folder = path.parents[len(dots) - 1].joinpath(*module.decode().split("."))
+        if folder.with_suffix(".py").exists():
+            imported.append(folder.with_suffix(".py"))
+            continue
+        for name in re.findall(rb"\w+", names):  # modules of a package, or what is in its own file
+            of_name = folder / f"{name.decode()}.py"
+            imported.append(of_name if of_name.exists() else folder / "__init__.py")
+    return source, imported
 
 
 class Cache:
@@ -95,7 +111,7 @@ class Cache:
         #: Whether the code lies in one of the folders.
         self.kept = False
 
-    def load_overload(self, signature: Any, target: Any) -> Any:
+    def load_overload(self, signature, target):
         """The compiled function, or None: numba compiles it then, and ``missing`` is called before.
 
         What is damaged, or of other sources, is as if it were not there."""
@@ -110,7 +126,7 @@ class Cache:
         self._missing()
         return None
 
-    def save_overload(self, signature: Any, compiled: Any) -> None:
+    def save_overload(self, signature, compiled):
         """Keep a compiled function in the first folder that takes it, if any does."""
         self.keep(compiled, self._folders)
 
@@ -161,13 +177,14 @@ def load(name: str, folder: str | None = None, missing: Callable[[], None] = lam
     made_by = sys.version_info[:2], getattr(sys, "abiflags", ""), numba.__version__, machine
     file = f"{name}-{hashlib.sha256(repr(made_by).encode()).hexdigest()[:16]}.nbc"
     folders = [*_folders(), *([folder] if folder else ())]
-    dispatcher._cache = Cache(file, _sources(function), folders, missing)
+    sources = _sources(Path(function.__code__.co_filename))
+    dispatcher._cache = Cache(file, sources, folders, missing)
     dispatcher.compile(signature)
     dispatcher.disable_compile()
     return dispatcher
 
 
-def is_kept(kernel: Any) -> bool:
+def is_kept(kernel) -> bool:
     """Whether another process finds this kernel on disk."""
     return bool(kernel._cache.kept)
 
@@ -181,14 +198,14 @@ def keep_in(folder: str, kernel: Any) -> None:
 # -- what the kernels are made of ----------------------------------------------------------------
 
 
-def instruction(signature: Any) -> Any:
+def instruction(signature):
     """Make a function of a numba builder and LLVM's values, which writes the code, a function of
     this signature that kernels call (numba's ``intrinsic``)."""
 
-    def decorate(write: Any) -> Any:
+    def decorate(write):
         @wraps(write)  # its arguments, too
-        def typed(typingctx: Any, *_: Any) -> Any:
-            def generate(context: Any, builder: Any, _: Any, arguments: Any) -> Any:
+        def typed(typingctx, *_):
+            def generate(context, builder, _, arguments):
                 found = write(builder, *arguments)
                 return context.get_dummy_value() if found is None else found
 
@@ -200,25 +217,25 @@ def instruction(signature: Any) -> Any:
 
 
 @instruction(types.void(types.uintp, types.uintp, types.uintp))
-def memcpy(builder: Any, out: Any, source: Any, size: Any) -> None:
+def memcpy(builder, out, source, size):
     to, come = (builder.inttoptr(address, cgutils.voidptr_t) for address in (out, source))
     cgutils.raw_memcpy(builder, to, come, size, 1)
 
 
 i8 = types.int64
 offsets_type = types.int64[::1]
-#: What is planned of pictures, a line each: numbers (see twins.PLAN), and boxes.
+#: What is planned of pictures, a line each: numbers (see fill_tables.PLAN), and boxes.
 plans_type = types.int64[:, ::1]
 boxes_type = types.float64[:, ::1]
 draws_type = types.Array(types.float64, 2, "C", readonly=True)
 shares_type = types.Array(types.float64, 1, "C", readonly=True)
 
 
-def pointer_to(number: Any, bits: Any) -> Any:
+def pointer_to(number, bits):
     """A function that makes a pointer to ``number``, which is ``bits`` in LLVM, of an address."""
 
     @instruction(types.CPointer(number)(types.uintp))
-    def pointer(builder: Any, address: Any) -> Any:
+    def pointer(builder, address):
         return builder.inttoptr(address, bits.as_pointer())
 
     return pointer
@@ -228,7 +245,7 @@ u8_pointer = pointer_to(types.uint8, ir.IntType(8))
 
 
 @njit(inline="always")
-def address_in(array: Any) -> Any:
+def address_in(array):
     """The address of an array, which must stay in use by its name: numba frees it after that."""
     return np.int64(array.ctypes.data)  # with other integers its own type would make a float
 
@@ -238,25 +255,18 @@ mixed = njit(inline="always")(keyed_random.mixed)
 choose_rect = njit(rectangles.choose_rect)
 
 
-if sys.platform != "win32":
-    #: The system's own: bytes read, or -1.
-    pread = types.ExternalFunction(
-        "pread", types.int64(types.int32, types.uintp, types.uintp, types.int64)
-    )
-else:
-
-    @njit
-    def pread(fd, to, size, at):  # type: ignore[no-untyped-def]
-        """-1, as of an error: Windows has none, and Python reads the row."""
-        return np.int64(-1)
+#: The system's own: bytes read, or -1.
+pread = types.ExternalFunction(
+    "pread", types.int64(types.int32, types.uintp, types.uintp, types.int64)
+)
 
 
-def load_any(builder: Any, address: Any, kind: Any) -> Any:
+def load_any(builder, address, kind):
     """A load that need not be aligned."""
     found = builder.load(builder.inttoptr(address, kind.as_pointer()))
     found.align = 1
     return found
 
 
-def store_any(builder: Any, value: Any, address: Any) -> None:
+def store_any(builder, value, address):
     builder.store(value, builder.inttoptr(address, value.type.as_pointer())).align = 1

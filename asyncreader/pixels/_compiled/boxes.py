@@ -16,7 +16,7 @@ _WOVEN = 16
 
 
 @instruction(types.void(types.uintp, types.uintp, types.uintp, types.uintp))
-def _weave(builder: Any, out: Any, first: Any, second: Any, third: Any) -> None:
+def _weave(builder, out, first, second, third):
     """Write 16 times a byte of each of three addresses, in turn."""
     vector, number = ir.VectorType(ir.IntType(8), _WOVEN), ir.IntType(32)
 
@@ -34,10 +34,10 @@ def _weave(builder: Any, out: Any, first: Any, second: Any, third: Any) -> None:
 
 
 @intrinsic
-def _move(typingctx: Any, out: Any, source: Any, like: Any) -> Any:
+def _move(typingctx, out, source, like):
     """Copy a number of the type of ``like``."""
 
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+    def generate(context, builder, signature, arguments):
         kind = ir.IntType(like.bitwidth)
         store_any(builder, load_any(builder, arguments[1], kind), arguments[0])
         return context.get_dummy_value()
@@ -46,14 +46,14 @@ def _move(typingctx: Any, out: Any, source: Any, like: Any) -> Any:
 
 
 @njit(inline="always")
-def _steps(go, come, count, far, near, like):  # type: ignore[no-untyped-def]
+def _steps(go, come, count, far, near, like):
     for _ in range(count):
         _move(go, come, like)
         go, come = go + far, come + near
 
 
 @njit
-def _line(go, come, count, far, near, run):  # type: ignore[no-untyped-def]
+def _line(go, come, count, far, near, run):
     """Copy ``run`` bytes ``count`` times, ``far`` and ``near`` apart."""
     if run == 1:
         _steps(go, come, count, far, near, np.uint8(0))
@@ -70,7 +70,7 @@ def _line(go, come, count, far, near, run):  # type: ignore[no-untyped-def]
 
 
 @njit
-def _three_lines(go, one, two, three, count):  # type: ignore[no-untyped-def]
+def _three_lines(go, one, two, three, count):
     """Copy ``count`` bytes of each of three lines, in turn."""
     k = 0
     while k < count:
@@ -88,7 +88,7 @@ def _three_lines(go, one, two, three, count):  # type: ignore[no-untyped-def]
 
 
 @njit
-def _together(sources, targets, extents, i):  # type: ignore[no-untyped-def]
+def _together(sources, targets, extents, i):
     """Whether the boxes ``i``, ``i + 1`` and ``i + 2`` are one byte apart, and as large."""
     if i + 2 >= sources.size:
         return False
@@ -102,7 +102,10 @@ def _together(sources, targets, extents, i):  # type: ignore[no-untyped-def]
 
 
 @kernel(offsets_type, offsets_type, types.int64[:, ::1], offsets_type, offsets_type, types.int64)
-def copy_boxes(sources, targets, extents, near, far, item):  # type: ignore[no-untyped-def]
+def copy_boxes(sources, targets, extents, near, far, item):
+    """Copy boxes of elements of ``item`` bytes. Box ``i`` has ``extents[i]`` (n, rank) elements,
+    which lie ``near`` (rank,) bytes apart from ``sources[i]`` on, and go ``far`` bytes apart from
+    ``targets[i]`` on."""
     at = np.zeros(extents.shape[1], np.int64)
     i = 0
     while i < sources.size:

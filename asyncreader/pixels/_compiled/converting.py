@@ -19,20 +19,63 @@ _f4_pointer = pointer_to(types.float32, ir.FloatType())
 _u2_pointer = pointer_to(types.uint16, ir.IntType(16))
 
 
+#: The exponent of the least normal float16, and the bits of its infinity.
+_LEAST_HALF, HALF_INF = -14, 0x7C00
+
+
+@instruction(types.float64(types.uint64))
+def double_of(builder, bits):
+    """The float64 of these bits."""
+    return builder.bitcast(bits, ir.DoubleType())
+
+
 @intrinsic
-def _like(typingctx: Any, row: Any, value: Any) -> Any:
-    """``value`` (float32) as an element of ``row``: itself, or its float16 bits for uint16."""
+def bits_of(typingctx, value):
+    """The bits of a float32 or a float64."""
+    wide = value == types.float64
 
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        if signature.return_type == types.float32:
-            return arguments[1]
-        half = builder.fptrunc(arguments[1], ir.HalfType())
-        return builder.bitcast(half, ir.IntType(16))
+    def generate(context, builder, signature, arguments):
+        found = builder.bitcast(arguments[0], ir.IntType(64 if wide else 32))
+        return found if wide else builder.zext(found, ir.IntType(64))
 
-    return row.dtype(row, types.float32), generate
+    return types.uint64(types.float64 if wide else types.float32), generate
 
 
-def has_half() -> bool:
+@njit
+def half_bits(value):
+    """The bits of a float64 as float16, rounded to the nearest, half to even."""
+    bits = bits_of(value)
+    sign = (bits >> np.uint64(48)) & np.uint64(0x8000)
+    exponent = (np.int64(bits >> np.uint64(52)) & 2047) - 1023
+    if value != value:
+        return sign | np.uint64(0x7E00)
+    if exponent > 15:
+        return sign | np.uint64(HALF_INF)
+    exponent = max(exponent, np.int64(_LEAST_HALF))
+    # in units of the last place: 2 ** (10 - exponent), by its bits
+    unit = double_of(np.uint64(1033 - exponent) << np.uint64(52))
+    steps = np.uint64(np.rint(abs(value) * unit))
+    return sign | ((np.uint64(exponent - _LEAST_HALF) << np.uint64(10)) + steps)
+
+
+@instruction(types.uint16(types.float32))
+def _rounded_half(builder, value):
+    """The bits of a float32 as float16, by the processor."""
+    return builder.bitcast(builder.fptrunc(value, ir.HalfType()), ir.IntType(16))
+
+
+@njit(inline="always")
+def _worked_out_half(value):
+    """The bits of a float32 as float16, without the processor's own instruction."""
+    return np.uint16(half_bits(np.float64(value)))
+
+
+@njit(inline="always")
+def _single(value):
+    return value
+
+
+def _has_half() -> bool:
     """Whether the processor compiled for converts to float16 itself.
 
     Otherwise LLVM calls a function that is missing, and ends the process. The processor is not
@@ -49,7 +92,7 @@ TILE = 1024
 
 
 @instruction(types.void(types.uintp, types.uintp))
-def _reversed_pixels(builder: Any, come: Any, go: Any) -> None:
+def _reversed_pixels(builder, come, go):
     """Write five pixels of three bytes backwards, and a byte that means nothing behind them; a byte
     before them is read."""
     before = builder.sub(come, ir.Constant(come.type, 1))
@@ -60,7 +103,7 @@ def _reversed_pixels(builder: Any, come: Any, go: Any) -> None:
 
 
 @njit
-def mirror_row(come, go, height, width, pixel):  # type: ignore[no-untyped-def]
+def mirror_row(come, go, height, width, pixel):
     """Copy a picture of ``pixel``-byte pixels, each line backwards."""
     line = width * pixel
     src, dst = u8_pointer(come), u8_pointer(go)
@@ -88,7 +131,7 @@ def mirror_row(come, go, height, width, pixel):  # type: ignore[no-untyped-def]
 
 
 @njit
-def _pixel_at(place, limit, around):  # type: ignore[no-untyped-def]
+def _pixel_at(place, limit, around):
     """The pixel that stands at ``place``; -1 for none. ``around``: as of padded_row."""
     if 0 <= place < limit:
         return place
@@ -103,7 +146,7 @@ def _pixel_at(place, limit, around):  # type: ignore[no-untyped-def]
 
 
 @njit
-def padded_row(come, go, height, width, pixel, top, left, around):  # type: ignore[no-untyped-def]
+def padded_row(come, go, height, width, pixel, top, left, around):
     """Copy the part of a picture that has its own size and begins at (top, left), which may lie
     outside: there are zeros (``around`` 0), the outermost pixels (1) or the mirror image (2)."""
     line = width * pixel
@@ -142,7 +185,7 @@ def padded_row(come, go, height, width, pixel, top, left, around):  # type: igno
 
 
 @njit
-def paint_part(go, top, left, rows, columns, width, pixel, colour):  # type: ignore[no-untyped-def]
+def paint_part(go, top, left, rows, columns, width, pixel, colour):
     """Write the ``pixel`` bytes at ``colour`` to a part of a picture at ``go``."""
     if rows == 0:
         return
@@ -156,7 +199,7 @@ def paint_part(go, top, left, rows, columns, width, pixel, colour):  # type: ign
 
 
 @njit(inline="always")
-def _split(src, base, count, planes):  # type: ignore[no-untyped-def]
+def _split(src, base, count, planes):
     """Take ``count`` RGB pixels apart into ``planes``, uint8 (3, TILE), which stay in cache."""
     # LLVM turns a stride of 3 into vector shuffles where it sees the 3
     p0, p1, p2 = planes[0], planes[1], planes[2]
@@ -167,7 +210,7 @@ def _split(src, base, count, planes):  # type: ignore[no-untyped-def]
 
 
 @njit
-def transpose_row(come, go, pixels, channels, item, stream, planes):  # type: ignore[no-untyped-def]
+def transpose_row(come, go, pixels, channels, item, stream, planes):
     """(pixels, channels) values of ``item`` bytes -> (channels, pixels).
 
     ``stream``: past the caches; ``planes``: see _split.
@@ -194,32 +237,30 @@ def transpose_row(come, go, pixels, channels, item, stream, planes):  # type: ig
                 dst[(c * pixels + p) * item + k] = src[(p * channels + c) * item + k]
 
 
-def _affine_row(name: str, pointer: Any, size: int) -> Any:
+def _affine_row(name: str, pointer: Any, size: int, element: Any) -> Any:
     """A function that casts a row to the elements of ``pointer``, ``size`` bytes each: float32, or
-    bits of float16."""
+    bits of float16, which ``element`` makes of a float32."""
 
     @njit(inline="always")
     @apart(name)
-    def scaled(come, go, count, a, b, a_step, stream, tile):  # type: ignore[no-untyped-def]
+    def scaled(come, go, count, a, b, a_step, stream, tile):
         """``count`` (at most TILE) values times a[0], a[a_step] ... plus b."""
         src = u8_pointer(come)
         to = np.uintp(tile.ctypes.data) if stream else go
         out = carray(pointer(to), (count,))
         if a_step:
             for k in range(count):
-                out[k] = _like(out, np.float32(src[k]) * a[k] + b[k])
+                out[k] = element(np.float32(src[k]) * a[k] + b[k])
         else:
             scale, shift = a[0], b[0]
             for k in range(count):
-                out[k] = _like(out, np.float32(src[k]) * scale + shift)
+                out[k] = element(np.float32(src[k]) * scale + shift)
         if stream:
             stream_row(to, go, size * count)
 
     @njit
     @apart(name)
-    def affine_row(  # type: ignore[no-untyped-def]
-        come, go, height, width, planar, a, b, stream, planes, tile
-    ):
+    def affine_row(come, go, height, width, planar, a, b, stream, planes, tile):
         """uint8 (H, W, C) -> ``x * a + b``, (H, W, C), or (C, H, W) where ``planar``.
 
         ``a``, ``b``: float32 (W * C,), the coefficients of a whole line; ``stream``: past the
@@ -255,7 +296,7 @@ def _affine_row(name: str, pointer: Any, size: int) -> Any:
     return affine_row
 
 
-affine_row, affine_row_half = (
-    _affine_row("f4", _f4_pointer, 4),
-    _affine_row("f2", _u2_pointer, 2),
+affine_row = _affine_row("f4", _f4_pointer, 4, _single)
+affine_row_half = _affine_row(
+    "f2", _u2_pointer, 2, _rounded_half if _has_half() else _worked_out_half
 )

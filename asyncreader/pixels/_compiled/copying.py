@@ -11,7 +11,8 @@ from .hashing import copy_hashed, hashed_short
 
 
 @kernel(types.uintp, offsets_type, i8, types.uintp, offsets_type)
-def gather_rows(source, offsets, row_bytes, out, rows):  # type: ignore[no-untyped-def]
+def gather_rows(source, offsets, row_bytes, out, rows):
+    """Copy ``row_bytes`` bytes at ``source + offsets[i]`` to row ``rows[i]`` of ``out``."""
     for i in range(offsets.size):
         memcpy(
             out + np.uintp(rows[i] * row_bytes),
@@ -21,7 +22,12 @@ def gather_rows(source, offsets, row_bytes, out, rows):  # type: ignore[no-untyp
 
 
 @kernel(i8, offsets_type, i8, types.uintp, offsets_type, offsets_type, offsets_type)
-def pread_rows(fd, offsets, row_bytes, out, rows, order, done):  # type: ignore[no-untyped-def]
+def pread_rows(fd, offsets, row_bytes, out, rows, order, done):
+    """Read the row at ``offsets[i]`` of a file to row ``rows[i]`` of ``out``, in ``order``.
+
+    What is adjacent both in the file and in ``out`` is one call when it is compiled. ``done[0]``:
+    how many were read whole, before the first that was not.
+    """
     done[0] = 0
     i = 0
     while i < order.size:
@@ -42,7 +48,8 @@ def pread_rows(fd, offsets, row_bytes, out, rows, order, done):  # type: ignore[
 
 
 @kernel(offsets_type, i8, types.uintp, types.uint64[::1])
-def hash_rows(addresses, row_bytes, scratch, hashes):  # type: ignore[no-untyped-def]
+def hash_rows(addresses, row_bytes, scratch, hashes):
+    """XXH3-64 of the ``row_bytes`` bytes at each address; ``scratch``: so many bytes of memory."""
     sums = np.empty(8, np.uint64)
     for i in range(addresses.size):
         if row_bytes < LEAST_HASHED:

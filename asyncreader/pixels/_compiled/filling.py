@@ -12,66 +12,12 @@ from typing import Any
 import numpy as np
 from numba import njit, types
 
-from ..fill_tables import (
-    ALWAYS,
-    AROUND,
-    BASE,
-    BROAD,
-    CHANCE,
-    CHANNELS,
-    CHECK,
-    COUNT,
-    END,
-    ERASURE_TRIES,
-    FIRST,
-    FOUND,
-    HEIGHT,
-    ITEM,
-    KEY,
-    KEYS,
-    LABEL_BYTES,
-    LABEL_TABLE,
-    LABELS,
-    LAST,
-    LEAST,
-    MARK,
-    MIRROR_DRAW,
-    MIRRORED,
-    MOST,
-    NARROW,
-    NEVER,
-    OFFSETS,
-    OUT,
-    OUT_BYTES,
-    PADDING,
-    PAINT,
-    PLANAR,
-    POSITION,
-    PUBLISHED,
-    READ,
-    RECORDS,
-    REFUSED,
-    ROW_BYTES,
-    SEEN,
-    START,
-    STARTS,
-    STEP_DRAWS,
-    STOPPED,
-    STREAM,
-    STRIDE,
-    SUMS,
-    TARGETS,
-    WANTED,
-    WHOLE,
-    WIDTH,
-    WINDOW,
-)
+from .. import fill_tables as tables
 from .base import apart, i8, kernel, memcpy, mixed, pread
 from .converting import (
     TILE,
     affine_row,
     affine_row_half,
-    has_half,
     mirror_row,
     padded_row,
     paint_part,
@@ -100,7 +46,7 @@ _ARGUMENTS = (_numbers, _numbers, _table, _table, _table, _f4, _f4, i8, i8)
 
 
 @njit(inline="always")
-def _mixed_with(key, value):  # type: ignore[no-untyped-def]
+def _mixed_with(key, value):
     """keyed_random.mix_rows of one value."""
     return mixed(
         np.uint64(value) * np.uint64(0xD1342543DE82EF95) + key + np.uint64(0x9E3779B97F4A7C15)
@@ -108,26 +54,26 @@ def _mixed_with(key, value):  # type: ignore[no-untyped-def]
 
 
 @njit(inline="always")
-def _unit(drawn):  # type: ignore[no-untyped-def]
+def _unit(drawn):
     """64 random bits as a number in [0, 1)."""
     return np.float64(drawn >> np.uint64(11)) * 2.0**-53
 
 
 @njit(inline="always")
-def _uniform(key, draw):  # type: ignore[no-untyped-def]
+def _uniform(key, draw):
     """keyed_random.uniforms of one key."""
     return _unit(_mixed_with(np.uint64(draw + 1), key))
 
 
 @njit(inline="always")
-def _next(state):  # type: ignore[no-untyped-def]
+def _next(state):
     """keyed_random.Draws: 64 bits, and the state behind them."""
     state = state + np.uint64(0x9E3779B97F4A7C15)
     return mixed(state), state
 
 
 @njit(inline="always")
-def _below(drawn, count):  # type: ignore[no-untyped-def]
+def _below(drawn, count):
     """keyed_random.Draws.below of 64 bits, for a count below 2**31."""
     high, low = drawn >> np.uint64(32), drawn & np.uint64(0xFFFFFFFF)
     low = low * np.uint64(count) >> np.uint64(32)
@@ -135,21 +81,21 @@ def _below(drawn, count):  # type: ignore[no-untyped-def]
 
 
 @njit
-def _erase(go, key, sizes):  # type: ignore[no-untyped-def]
-    """Paint over what twins.erased_part draws for the row at ``go``."""
-    terms, high, wide = sizes.view(np.float64), sizes[HEIGHT], sizes[WIDTH]
+def _erase(go, key, sizes):
+    """Paint over what rectangles.erased_part draws for the row at ``go``."""
+    terms, high, wide = sizes.view(np.float64), sizes[tables.HEIGHT], sizes[tables.WIDTH]
     golden = np.uint64(0x9E3779B97F4A7C15)
     state = mixed((np.uint64(2) ^ key) + golden)  # keyed_random.key_of
-    state = mixed((state ^ np.uint64(STEP_DRAWS)) + golden)
+    state = mixed((state ^ np.uint64(tables.STEP_DRAWS)) + golden)
     drawn, state = _next(state)
-    if not _unit(drawn) < terms[CHANCE]:
+    if not _unit(drawn) < terms[tables.CHANCE]:
         return
-    for _ in range(ERASURE_TRIES):
+    for _ in range(tables.ERASURE_TRIES):
         drawn, state = _next(state)
-        area = terms[LEAST] + (terms[MOST] - terms[LEAST]) * _unit(drawn)
+        area = terms[tables.LEAST] + (terms[tables.MOST] - terms[tables.LEAST]) * _unit(drawn)
         area = high * wide * area
         drawn, state = _next(state)
-        aspect = terms[NARROW] + (terms[BROAD] - terms[NARROW]) * _unit(drawn)
+        aspect = terms[tables.NARROW] + (terms[tables.BROAD] - terms[tables.NARROW]) * _unit(drawn)
         aspect = math.exp(aspect)
         rows = np.int64(np.rint(math.sqrt(area * aspect)))
         columns = np.int64(np.rint(math.sqrt(area / aspect)))
@@ -158,24 +104,24 @@ def _erase(go, key, sizes):  # type: ignore[no-untyped-def]
             top = _below(drawn, high - rows + 1)
             drawn, state = _next(state)
             left = _below(drawn, wide - columns + 1)
-            parts = sizes[CHANNELS] if sizes[PLANAR] else 1
-            pixel = sizes[OUT_BYTES] // (high * wide * parts)
+            parts = sizes[tables.CHANNELS] if sizes[tables.PLANAR] else 1
+            pixel = sizes[tables.OUT_BYTES] // (high * wide * parts)
             for part in range(parts):
                 plane = go + np.uintp(part * high * wide * pixel)
-                colour = np.uintp(sizes[PAINT] + part * pixel)
+                colour = np.uintp(sizes[tables.PAINT] + part * pixel)
                 paint_part(plane, top, left, rows, columns, wide, pixel, colour)
             return
 
 
 @njit(inline="always")
-def _file_of(files, record, near):  # type: ignore[no-untyped-def]
+def _file_of(files, record, near):
     """The line of ``files`` that holds a record; ``near`` is tried first."""
-    if files[near, START] <= record < files[near, END]:
+    if files[near, tables.START] <= record < files[near, tables.END]:
         return near
     low, high = 0, files.shape[0] - 1
     while low < high:
         middle = (low + high) // 2
-        if record < files[middle, END]:
+        if record < files[middle, tables.END]:
             high = middle
         else:
             low = middle + 1
@@ -183,17 +129,17 @@ def _file_of(files, record, near):  # type: ignore[no-untyped-def]
 
 
 @njit(inline="always")
-def _place_in(files, line, local):  # type: ignore[no-untyped-def]
+def _place_in(files, line, local):
     """Where a row lies: its address, or the offset in its file; ``local``: its number there."""
-    if files[line, STARTS]:
-        begins = load_i8(np.uintp(files[line, STARTS] + 8 * local))
+    if files[line, tables.STARTS]:
+        begins = load_i8(np.uintp(files[line, tables.STARTS] + 8 * local))
     else:
-        begins = local * files[line, STRIDE]
-    return np.uintp(files[line, BASE] + begins)
+        begins = local * files[line, tables.STRIDE]
+    return np.uintp(files[line, tables.BASE] + begins)
 
 
 @njit(inline="always")
-def _copy_label(label, out, row, size):  # type: ignore[no-untyped-def]
+def _copy_label(label, out, row, size):
     if size == 8:  # one number: a call of memcpy takes longer
         memcpy(out + np.uintp(8 * row), np.uintp(label), np.uintp(8))
     else:
@@ -201,7 +147,7 @@ def _copy_label(label, out, row, size):  # type: ignore[no-untyped-def]
 
 
 @njit(inline="always")
-def _move(come, go, size, stream):  # type: ignore[no-untyped-def]
+def _move(come, go, size, stream):
     if stream:
         stream_row(come, go, size)
     else:
@@ -209,7 +155,7 @@ def _move(come, go, size, stream):  # type: ignore[no-untyped-def]
 
 
 @njit
-def _of_line(coefficients, width):  # type: ignore[no-untyped-def]
+def _of_line(coefficients, width):
     """The coefficients of a whole line: the inner loops run over contiguous elements."""
     repeated = np.empty(width * coefficients.size, np.float32)
     for k in range(repeated.size):
@@ -222,18 +168,18 @@ def _fill(name: str, put: Any, plain: bool) -> Any:
 
     @njit
     @apart(name)
-    def fill(job, files, sizes, a, b, scratch, planes, tile, sums):  # type: ignore[no-untyped-def]
+    def fill(job, files, sizes, a, b, scratch, planes, tile, sums):
         """Returns the number of rows that could not be read, or whose checksum differs."""
-        size, stream, mode = sizes[ROW_BYTES], sizes[STREAM] != 0, sizes[CHECK]
-        seen, label_bytes = np.uintp(sizes[SEEN]), sizes[LABEL_BYTES]
-        count, offsets, targets = job[COUNT], job[OFFSETS], job[TARGETS]
-        keys, wanted, found_at = job[KEYS], job[WANTED], job[FOUND]
-        window = max(1, sizes[WINDOW])
-        mirrored, cut = sizes[MIRRORED] != 0, sizes[PADDING] != 0
-        erased = sizes[CHANCE] != 0  # its bits: not 0.0
+        size, stream, mode = sizes[tables.ROW_BYTES], sizes[tables.STREAM] != 0, sizes[tables.CHECK]
+        seen, label_bytes = np.uintp(sizes[tables.SEEN]), sizes[tables.LABEL_BYTES]
+        count, offsets, targets = job[tables.COUNT], job[tables.OFFSETS], job[tables.TARGETS]
+        keys, wanted, found_at = job[tables.KEYS], job[tables.WANTED], job[tables.FOUND]
+        window = max(1, sizes[tables.WINDOW])
+        mirrored, cut = sizes[tables.MIRRORED] != 0, sizes[tables.PADDING] != 0
+        erased = sizes[tables.CHANCE] != 0  # its bits: not 0.0
         drawn = mirrored or cut or erased
-        out, label_out = np.uintp(job[OUT]), np.uintp(job[LABELS])
-        shared_key, key = np.uint64(job[KEY]), np.uint64(0)
+        out, label_out = np.uintp(job[tables.OUT]), np.uintp(job[tables.LABELS])
+        shared_key, key = np.uint64(job[tables.KEY]), np.uint64(0)
         hashed, read_to = np.uintp(scratch[0].ctypes.data), np.uintp(scratch[1].ctypes.data)
         moved = np.uintp(scratch[2].ctypes.data), np.uintp(scratch[3].ctypes.data)
         fd, next_fd = np.int64(-1), np.int64(-1)
@@ -247,37 +193,37 @@ def _fill(name: str, put: Any, plain: bool) -> Any:
                 if offsets:
                     coming = np.uintp(load_i8(np.uintp(offsets + 8 * i + 8)))
                 else:
-                    next_record = load_i8(np.uintp(job[RECORDS] + 8 * i + 8))
+                    next_record = load_i8(np.uintp(job[tables.RECORDS] + 8 * i + 8))
                     near = _file_of(files, max(next_record, 0), near)
-                    local = max(next_record, 0) - files[near, START]
-                    coming, next_fd = _place_in(files, near, local), files[near, READ]
+                    local = max(next_record, 0) - files[near, tables.START]
+                    coming, next_fd = _place_in(files, near, local), files[near, tables.READ]
                     next_sum, next_label = (
                         np.int64(0),
-                        files[near, LABEL_TABLE] + local * label_bytes,
+                        files[near, tables.LABEL_TABLE] + local * label_bytes,
                     )
-                    if mode != NEVER and files[near, SUMS]:
-                        next_sum = files[near, SUMS] + 8 * local
+                    if mode != tables.NEVER and files[near, tables.SUMS]:
+                        next_sum = files[near, tables.SUMS] + 8 * local
                 for line in range(0, min(size, _ROW_AHEAD) if next_fd < 0 else 0, 64):
                     prefetch(coming + np.uintp(line))
             if i < 0:
                 continue
             row = load_i8(np.uintp(targets + 8 * i)) if targets else i
-            go = out + np.uintp(row * sizes[OUT_BYTES])
+            go = out + np.uintp(row * sizes[tables.OUT_BYTES])
             if record < 0:
-                for k in range(sizes[OUT_BYTES]):
+                for k in range(sizes[tables.OUT_BYTES]):
                     store_byte(go + np.uintp(k), 0)
                 continue
             if drawn:
                 if keys:
                     key = np.uint64(load_i8(np.uintp(keys + 8 * i)))
                 else:
-                    key = _mixed_with(shared_key, job[POSITION] + i // window)
-            flipped = mirrored and _uniform(key, MIRROR_DRAW) < 0.5
+                    key = _mixed_with(shared_key, job[tables.POSITION] + i // window)
+            flipped = mirrored and _uniform(key, tables.MIRROR_DRAW) < 0.5
             straight = plain and not flipped and not cut
             if wanted:
                 checked = byte_at(wanted, i) != 0
             else:
-                checked = sum_at != 0 and (mode == ALWAYS or byte_at(seen, record) == 0)
+                checked = sum_at != 0 and (mode == tables.ALWAYS or byte_at(seen, record) == 0)
             if fd >= 0:
                 read = go if straight else read_to
                 if pread(np.int32(fd), read, np.uintp(size), np.int64(come)) != size:
@@ -292,7 +238,7 @@ def _fill(name: str, put: Any, plain: bool) -> Any:
                     store_i8(np.uintp(found_at + 8 * i), np.int64(found))
                 elif np.int64(found) != load_i8(np.uintp(sum_at)):
                     bad += 1
-                elif mode != ALWAYS:
+                elif mode != tables.ALWAYS:
                     store_byte(seen + np.uintp(record), 1)
             elif straight and fd < 0:
                 _move(come, go, size, stream)
@@ -319,18 +265,20 @@ def _enter_filler(name: str, put: Any, plain: bool = False, casts: bool = False)
 
     @kernel(*_ARGUMENTS, name=name)
     @apart(name)
-    def batches(  # type: ignore[no-untyped-def]
-        control, queue, jobs, files, sizes, scale, shift, most, looks
-    ):
+    def batches(control, queue, jobs, files, sizes, scale, shift, most, looks):
+        """Fill the batches of a queue, at most ``most``: see fill_tables.py for the tables.
+
+        Returns when it has looked ``looks`` times (about a ns each) in vain for a job.
+        """
         claimed_at = np.uintp(control.ctypes.data)
-        published_at = claimed_at + np.uintp(8 * PUBLISHED)
-        stopped_at = claimed_at + np.uintp(8 * STOPPED)
+        published_at = claimed_at + np.uintp(8 * tables.PUBLISHED)
+        stopped_at = claimed_at + np.uintp(8 * tables.STOPPED)
         fields, used = sizes.shape[0], 1
-        wide = sizes[0, WIDTH] if casts else 0
+        wide = sizes[0, tables.WIDTH] if casts else 0
         a, b = _of_line(scale, wide), _of_line(shift, wide)
         for k in range(fields):
-            if sizes[k, MIRRORED] != 0 or sizes[k, PADDING] != 0 or not plain:
-                used = max(used, sizes[k, ROW_BYTES] + 64)
+            if sizes[k, tables.MIRRORED] != 0 or sizes[k, tables.PADDING] != 0 or not plain:
+                used = max(used, sizes[k, tables.ROW_BYTES] + 64)
         scratch, planes = np.empty((4, used), np.uint8), np.empty((3, TILE), np.uint8)
         tile = np.empty(TILE, np.float32)
         sums = np.empty(8, np.uint64)
@@ -348,20 +296,20 @@ def _enter_filler(name: str, put: Any, plain: bool = False, casts: bool = False)
             bad, first = 0, jobs[slot * fields]
             for k in range(fields):
                 own, job = sizes[k], jobs[slot * fields + k]
-                held = files[own[FIRST] : own[LAST]]
+                held = files[own[tables.FIRST] : own[tables.LAST]]
                 bad += fill(job, held, own, a, b, scratch, planes, tile, sums)
-            if first[MARK]:
-                mark = first[REFUSED] if bad else first[WHOLE]
-                store_release(np.uintp(first[MARK]), mark)
+            if first[tables.MARK]:
+                mark = first[tables.REFUSED] if bad else first[tables.WHOLE]
+                store_release(np.uintp(first[tables.MARK]), mark)
             done += 1
             looked = 0
 
 
 @njit
-def _move_pixels(come, go, flipped, key, sizes, scratch):  # type: ignore[no-untyped-def]
+def _move_pixels(come, go, flipped, key, sizes, scratch):
     """Copy a row, mirrored or the part of it that was drawn, by way of ``scratch`` where both."""
-    height, width, padding = sizes[HEIGHT], sizes[WIDTH], sizes[PADDING]
-    pixel = sizes[CHANNELS] * sizes[ITEM]
+    height, width, padding = sizes[tables.HEIGHT], sizes[tables.WIDTH], sizes[tables.PADDING]
+    pixel = sizes[tables.CHANNELS] * sizes[tables.ITEM]
     if padding == 0:
         mirror_row(come, go, height, width, pixel)
         return
@@ -371,43 +319,44 @@ def _move_pixels(come, go, flipped, key, sizes, scratch):  # type: ignore[no-unt
     if flipped:  # as far on the other side of the mirror image
         mirror_row(come, scratch, height, width, pixel)
         come, left = scratch, -left
-    padded_row(come, go, height, width, pixel, top, left, sizes[AROUND])
+    padded_row(come, go, height, width, pixel, top, left, sizes[tables.AROUND])
 
 
 @njit
-def _put_moved(come, go, flipped, key, sizes, a, b, scratch, planes, tile):  # type: ignore[no-untyped-def]
+def _put_moved(come, go, flipped, key, sizes, a, b, scratch, planes, tile):
     first, second = scratch
-    if sizes[STREAM]:
+    if sizes[tables.STREAM]:
         _move_pixels(come, first, flipped, key, sizes, second)
-        stream_row(first, go, sizes[ROW_BYTES])
+        stream_row(first, go, sizes[tables.ROW_BYTES])
     else:
         _move_pixels(come, go, flipped, key, sizes, second)
 
 
 @njit
-def _moved(come, flipped, key, sizes, scratch):  # type: ignore[no-untyped-def]
+def _moved(come, flipped, key, sizes, scratch):
     """Where a row lies whose pixels are moved, if they are: in ``scratch``."""
     first, second = scratch
-    if not flipped and sizes[PADDING] == 0:
+    if not flipped and sizes[tables.PADDING] == 0:
         return come
     _move_pixels(come, first, flipped, key, sizes, second)
     return first
 
 
 @njit
-def _put_planes(come, go, flipped, key, sizes, a, b, scratch, planes, tile):  # type: ignore[no-untyped-def]
+def _put_planes(come, go, flipped, key, sizes, a, b, scratch, planes, tile):
     come = _moved(come, flipped, key, sizes, scratch)
-    pixels, stream = sizes[HEIGHT] * sizes[WIDTH], sizes[STREAM] != 0
-    transpose_row(come, go, pixels, sizes[CHANNELS], sizes[ITEM], stream, planes)
+    pixels, stream = sizes[tables.HEIGHT] * sizes[tables.WIDTH], sizes[tables.STREAM] != 0
+    transpose_row(come, go, pixels, sizes[tables.CHANNELS], sizes[tables.ITEM], stream, planes)
 
 
 def _put_affine(name: str, affine: Any) -> Any:
     @njit
     @apart(name)
-    def put(come, go, flipped, key, sizes, a, b, scratch, planes, tile):  # type: ignore[no-untyped-def]
+    def put(come, go, flipped, key, sizes, a, b, scratch, planes, tile):
         come = _moved(come, flipped, key, sizes, scratch)
-        planar, stream = sizes[PLANAR] != 0, sizes[STREAM] != 0
-        affine(come, go, sizes[HEIGHT], sizes[WIDTH], planar, a, b, stream, planes, tile)
+        planar, stream = sizes[tables.PLANAR] != 0, sizes[tables.STREAM] != 0
+        height, width = sizes[tables.HEIGHT], sizes[tables.WIDTH]
+        affine(come, go, height, width, planar, a, b, stream, planes, tile)
 
     return put
 
@@ -417,9 +366,7 @@ def _enter_row(name: str, affine: Any, element: Any) -> None:
 
     @njit
     @apart(name)
-    def cast(  # type: ignore[no-untyped-def]
-        source, height, width, mirrored, planar, out, a, b, scratch, planes, tile
-    ):
+    def cast(source, height, width, mirrored, planar, out, a, b, scratch, planes, tile):
         come = source
         if mirrored:
             come = np.uintp(scratch.ctypes.data)
@@ -429,7 +376,12 @@ def _enter_row(name: str, affine: Any, element: Any) -> None:
 
     @kernel(types.uintp, i8, _f4, _f4, i8, types.boolean, types.boolean, element, name=name)
     @apart(name)
-    def row(source, pixels, scale, shift, width, mirrored, planar, out):  # type: ignore[no-untyped-def]
+    def row(source, pixels, scale, shift, width, mirrored, planar, out):
+        """``pixels`` pixels of uint8 at ``source`` -> ``x * scale[c] + shift[c]``.
+
+        ``out``: (H * W * C,), float32, or uint16 to get float16 bits: (H, W, C), or (C, H, W) when
+        ``planar``.
+        """
         a, b = _of_line(scale, width), _of_line(shift, width)
         planes, tile = np.empty((3, TILE), np.uint8), np.empty(1, np.float32)
         # numba frees an array behind its last use by name: its address is taken in a function of
@@ -443,13 +395,13 @@ _enter_filler("copy_batches", _put_moved, plain=True)
 _enter_filler("transpose_batches", _put_planes)
 _enter_filler("affine_batches", _put_affine("f4", affine_row), casts=True)
 _enter_row("affine_row", affine_row, _f4)
-if has_half():  # otherwise the twins serve
-    _enter_filler("affine_batches_half", _put_affine("f2", affine_row_half), casts=True)
-    _enter_row("affine_row_half", affine_row_half, types.uint16[::1])
+_enter_filler("affine_batches_half", _put_affine("f2", affine_row_half), casts=True)
+_enter_row("affine_row_half", affine_row_half, types.uint16[::1])
 
 
 @kernel(types.uintp, i8, i8)
-def await_batch(mark, filling, looks):  # type: ignore[no-untyped-def]
+def await_batch(mark, filling, looks):
+    """Look ``looks`` times (about a ns each) whether the int64 at ``mark`` is still ``filling``."""
     for _ in range(looks):
         if load_acquire(mark) != filling:
             return

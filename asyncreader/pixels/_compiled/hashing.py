@@ -42,7 +42,7 @@ def _copied_stripes(streamed: bool) -> Any:
     """An intrinsic: copies stripes of 64 bytes, and adds them to eight sums on their way."""
 
     @instruction(types.void(types.uintp, types.uintp, types.uintp, types.int64, types.uintp))
-    def copied(builder: Any, come: Any, go: Any, keys: Any, count: Any, sums: Any) -> None:
+    def copied(builder, come, go, keys, count, sums):
         """``count`` stripes from ``come`` to ``go``; the key lies 8 bytes further for each."""
         long = ir.IntType(64)
         lanes = ir.VectorType(long, 8)
@@ -75,7 +75,7 @@ _stripes, _stripes_streamed = _copied_stripes(False), _copied_stripes(True)
 
 
 @instruction(types.uint64(types.uint64, types.uint64))
-def _folded(builder: Any, a: Any, b: Any) -> Any:
+def _folded(builder, a, b):
     """The upper half of a product of 128 bits, xor the lower."""
     long, wide = ir.IntType(64), ir.IntType(128)
     product = builder.mul(*(builder.zext(one, wide) for one in (a, b)))
@@ -84,7 +84,7 @@ def _folded(builder: Any, a: Any, b: Any) -> Any:
 
 
 @njit
-def copy_hashed(come, go, length, stream, sums):  # type: ignore[no-untyped-def]
+def copy_hashed(come, go, length, stream, sums):
     """Copy ``length`` (241 or more) bytes and return their XXH3-64; ``sums``: uint64 (8,), scratch.
 
     What is hashed is what was written, also where another process changes the source meanwhile.
@@ -122,25 +122,33 @@ def copy_hashed(come, go, length, stream, sums):  # type: ignore[no-untyped-def]
 
 
 @njit(inline="always")
-def _word(address, secret):  # type: ignore[no-untyped-def]
+def _word(address, secret):
     """8 bytes of the data, xor 8 of the secret."""
     return load_u8(address) ^ load_u8(secret)
 
 
 @njit(inline="always")
-def _mixed(address, secret):  # type: ignore[no-untyped-def]
+def _mixed(address, secret):
     """16 bytes of the data with 16 of the secret: XXH3_mix16B."""
     return _folded(_word(address, secret), _word(address + 8, secret + 8))
 
 
 @njit(inline="always")
-def _avalanche(h):  # type: ignore[no-untyped-def]
+def _avalanche(h):
     h = (h ^ (h >> _U64(37))) * _U64(0x165667919E3779F9)
     return h ^ (h >> _U64(32))
 
 
 @njit(inline="always")
-def _bytes_reversed(h):  # type: ignore[no-untyped-def]
+def _avalanche_64(h):
+    """XXH64's."""
+    h = (h ^ (h >> _U64(33))) * _PRIMES_64[1]
+    h = (h ^ (h >> _U64(29))) * _PRIMES_64[2]
+    return h ^ (h >> _U64(32))
+
+
+@njit(inline="always")
+def _bytes_reversed(h):
     """The bytes of a number in reverse."""
     h = ((h & _BYTES) << _U64(8)) | ((h >> _U64(8)) & _BYTES)
     h = ((h & _PAIRS) << _U64(16)) | ((h >> _U64(16)) & _PAIRS)
@@ -148,7 +156,7 @@ def _bytes_reversed(h):  # type: ignore[no-untyped-def]
 
 
 @njit
-def _hashed_least(at, length, secret):  # type: ignore[no-untyped-def]
+def _hashed_least(at, length, secret):
     """Of 1 to 16 bytes."""
     size = _U64(length)
     if length > 8:
@@ -167,16 +175,15 @@ def _hashed_least(at, length, secret):  # type: ignore[no-untyped-def]
         return h ^ (h >> _U64(28))
     first, middle, last = byte_at(at, 0), byte_at(at, length >> 1), byte_at(at, length - 1)
     h = (_U64(first) << _U64(16)) | (_U64(middle) << _U64(24)) | _U64(last) | (size << _U64(8))
-    h ^= (load_u8(secret) ^ (load_u8(secret) >> _U64(32))) & _LOW
-    h = (h ^ (h >> _U64(33))) * _PRIMES_64[1]
-    h = (h ^ (h >> _U64(29))) * _PRIMES_64[2]
-    return h ^ (h >> _U64(32))
+    return _avalanche_64(h ^ (load_u8(secret) ^ (load_u8(secret) >> _U64(32))) & _LOW)
 
 
 @njit
-def hashed_short(at, length):  # type: ignore[no-untyped-def]
-    """XXH3-64 of the 1 to 240 bytes at an address."""
+def hashed_short(at, length):
+    """XXH3-64 of the 0 to 240 bytes at an address."""
     secret = np.int64(_SECRET_BYTES.ctypes.data)
+    if length == 0:
+        return _avalanche_64(_word(secret + 56, secret + 64))
     if length <= 16:
         return _hashed_least(at, length, secret)
     result = _U64(length) * _PRIMES_64[0]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from llvmlite import ir
 from numba import njit, types
@@ -13,39 +11,37 @@ from .base import address_in, instruction, kernel, load_any, memcpy, offsets_typ
 _i8, _i4 = ir.IntType(64), ir.IntType(32)
 
 
-def _called(builder: Any, address: Any, kind: Any, *arguments: Any) -> Any:
+def _called(builder, address, kind, *arguments):
     """Call the C function at ``address``; all arguments are as wide as a pointer."""
     function = ir.FunctionType(kind, [_i8] * len(arguments)).as_pointer()
     return builder.call(builder.inttoptr(address, function), arguments)
 
 
 @instruction(types.uintp(types.uintp))
-def _made(builder: Any, function: Any) -> Any:
+def _made(builder, function):
     return _called(builder, function, _i8)
 
 
 @instruction(types.void(types.uintp, types.uintp))
-def _freed(builder: Any, function: Any, decompressor: Any) -> None:
+def _freed(builder, function, decompressor):
     _called(builder, function, ir.VoidType(), decompressor)
 
 
 @instruction(types.int32(*[types.uintp] * 6))
-def _libdeflate(
-    builder: Any, function: Any, decompressor: Any, come: Any, size: Any, go: Any, room: Any
-) -> Any:
+def _libdeflate(builder, function, decompressor, come, size, go, room):
     """0 for a stream of ``room`` bytes: fewer are an error where they cannot be told."""
     nowhere = ir.Constant(_i8, 0)
     return _called(builder, function, _i4, decompressor, come, size, go, room, nowhere)
 
 
 @instruction(types.int32(*[types.uintp] * 5))
-def _zlib(builder: Any, function: Any, go: Any, room: Any, come: Any, size: Any) -> Any:
+def _zlib(builder, function, go, room, come, size):
     """0 for a whole stream; ``room``: where the target's bytes are, and then those of it."""
     return _called(builder, function, _i4, go, room, come, size)
 
 
 @njit
-def _unshuffle(come, go, size, width):  # type: ignore[no-untyped-def]
+def _unshuffle(come, go, size, width):
     """Put bytes that lie in ``width`` planes together as items; what is left over stays."""
     count = size // width
     for first in range(0, count, 1024):
@@ -59,17 +55,25 @@ def _unshuffle(come, go, size, width):  # type: ignore[no-untyped-def]
 
 
 @instruction(types.uint8(types.uintp))
-def _byte(builder: Any, address: Any) -> Any:
+def _byte(builder, address):
     return load_any(builder, address, ir.IntType(8))
 
 
 @instruction(types.void(types.uint8, types.uintp))
-def _put(builder: Any, byte: Any, address: Any) -> None:
+def _put(builder, byte, address):
     store_any(builder, byte, address)
 
 
 @kernel(*[offsets_type] * 4, types.int64, types.int64, offsets_type)
-def inflate_chunks(functions, sources, sizes, targets, room, width, good):  # type: ignore[no-untyped-def]
+def inflate_chunks(functions, sources, sizes, targets, room, width, good):
+    """Inflate zlib streams (RFC 1950), which are ``sizes`` bytes from ``sources`` on, into ``room``
+    bytes each from ``targets`` on, whose items of ``width`` bytes HDF5's shuffle filter has taken
+    apart. ``good``: 1 where a stream was whole, had so many bytes and the right checksum, else 0.
+
+    ``functions``: the addresses of zlib's ``uncompress``, or of libdeflate's
+    ``libdeflate_zlib_decompress``, ``libdeflate_alloc_decompressor`` and
+    ``libdeflate_free_decompressor``, which the kernel calls and this twin does not need.
+    """
     decompress = np.uintp(functions[0])
     planes = np.empty(room if width > 1 else 1, np.uint8)
     length = np.empty(1, np.int64)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from llvmlite import ir
 from numba import njit, types
@@ -15,30 +13,30 @@ _EXIF = (0x45, 0x78, 0x69, 0x66, 0, 0)
 
 
 @instruction(types.uint64(types.int64))
-def load_u8(builder: Any, address: Any) -> Any:
+def load_u8(builder, address):
     """The 8 bytes at ``address``, which need not be aligned."""
     return load_any(builder, address, ir.IntType(64))
 
 
 @instruction(types.uint64(types.int64))
-def load_bits(builder: Any, address: Any) -> Any:
+def load_bits(builder, address):
     """64 bits from ``address`` on, the first one the highest."""
     return builder.bswap(load_any(builder, address, ir.IntType(64)))
 
 
 @instruction(types.void(types.int64, types.uint64))
-def store_u8(builder: Any, address: Any, value: Any) -> None:
+def store_u8(builder, address, value):
     store_any(builder, value, address)
 
 
 @njit(inline="always")
-def peek(bits: Any, at: Any) -> Any:
+def peek(bits, at):
     """57 or more bits of ``bits`` (an address) from bit ``at`` on, the first one the highest."""
     return load_bits(bits + (at >> 3)) << np.uint64(at & 7)
 
 
 @njit
-def without_stuffing(data: Any, address: Any, at: Any, bits: Any, out: Any) -> Any:
+def without_stuffing(data, address, at, bits, out):
     """Copy a scan from ``data[at]`` on without the 0 after each 0xFF, up to a marker or the end.
 
     Returns (its bytes, where it ends).
@@ -66,13 +64,13 @@ def without_stuffing(data: Any, address: Any, at: Any, bits: Any, out: Any) -> A
 
 
 @njit
-def u16_at(data: Any, at: Any) -> Any:
+def u16_at(data, at):
     """The 16 bits at ``data[at]``."""
     return np.int64(data[at]) << 8 | np.int64(data[at + 1])
 
 
 @njit
-def _number(data: Any, at: Any, size: Any, little: Any) -> Any:
+def _number(data, at, size, little):
     """The number in ``size`` bytes at ``data[at]``, the lowest one first where ``little``."""
     found = np.int64(0)
     for k in range(size):
@@ -81,7 +79,7 @@ def _number(data: Any, at: Any, size: Any, little: Any) -> Any:
 
 
 @njit
-def _exif_turn(data: Any, tiff: Any, end: Any) -> Any:
+def _exif_turn(data, tiff, end):
     """The orientation in EXIF data: 0 where they have none, -1 where they are not as they should
     be (codec/jpeg_segments.py)."""
     size = end - tiff
@@ -104,7 +102,7 @@ def _exif_turn(data: Any, tiff: Any, end: Any) -> Any:
 
 
 @njit
-def upright(data: Any, scan: Any) -> Any:
+def upright(data, scan):
     """Whether a JPEG with a plain header, whose scan begins at ``scan``, is known to be stored as
     it is seen: EXIF says so, or there is no orientation in EXIF and no XMP."""
     at, exif, others, turned = np.int64(2), 0, 0, np.int64(0)
@@ -128,7 +126,7 @@ def upright(data: Any, scan: Any) -> Any:
 
 
 @njit
-def symbols_of(data: Any, at: Any) -> Any:
+def symbols_of(data, at):
     """How many symbols the Huffman table at ``data[at]`` has."""
     found = np.int64(0)
     for k in range(16):
@@ -137,20 +135,20 @@ def symbols_of(data: Any, at: Any) -> Any:
 
 
 @instruction(types.void(types.int64, types.uint64))
-def _store_64_bits(builder: Any, address: Any, value: Any) -> None:
+def _store_64_bits(builder, address, value):
     """All bits of ``value``, the highest first."""
     store_any(builder, builder.bswap(value), address)
 
 
 @instruction(types.void(types.int64, types.uint64))
-def _store_bits(builder: Any, address: Any, value: Any) -> None:
+def _store_bits(builder, address, value):
     """The 32 low bits of ``value``, the highest first."""
     low = builder.trunc(value, ir.IntType(32))
     store_any(builder, builder.bswap(low), address)
 
 
 @njit(inline="always")
-def _put_bytes(out: Any, word: Any, size: Any) -> Any:
+def _put_bytes(out, word, size):
     """Write the ``size`` low bytes of ``word``, a 0 after each 0xFF; the address behind them."""
     for k in range(size):
         byte = (word >> np.uint64(8 * (size - 1 - k))) & np.uint64(0xFF)
@@ -161,7 +159,7 @@ def _put_bytes(out: Any, word: Any, size: Any) -> Any:
 
 
 @njit
-def put(out: Any, held: Any, count: Any, value: Any, length: Any) -> Any:
+def put(out, held, count, value, length):
     """Append the ``length`` (at most 32) low bits of ``value`` to the ``count`` bits in ``held``.
 
     32 bits go to address ``out`` as soon as there are so many, with a 0 after each 0xFF (T.81,
@@ -182,7 +180,7 @@ def put(out: Any, held: Any, count: Any, value: Any, length: Any) -> Any:
 
 
 @njit
-def copy_bits(bits: Any, start: Any, end: Any, out: Any, held: Any, count: Any) -> Any:
+def copy_bits(bits, start, end, out, held, count):
     """Append bits ``start`` to ``end`` of ``bits``; returns as put does."""
     length = min(-count & 7, end - start)  # so that what follows begins a byte
     if length:
@@ -213,7 +211,7 @@ def copy_bits(bits: Any, start: Any, end: Any, out: Any, held: Any, count: Any) 
 
 
 @njit
-def end_segment(out: Any, held: Any, count: Any) -> Any:
+def end_segment(out, held, count):
     """Write the bits in ``held``, filled up with ones; returns where the next byte goes."""
     filled = -count & 7
     held = (held << np.uint64(filled)) | ((np.uint64(1) << np.uint64(filled)) - np.uint64(1))

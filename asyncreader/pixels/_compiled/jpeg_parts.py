@@ -28,7 +28,7 @@ _bytes = types.Array(types.uint8, 1, "C", readonly=True)
 
 
 @instruction(types.uint64(types.int64))
-def _markers(builder: Any, address: Any) -> Any:
+def _markers(builder, address):
     """A bit for each of the 64 bytes at ``address``: whether it is 0xFF and the next one not 0."""
     kind = ir.VectorType(ir.IntType(8), 64)
     one = ir.Constant(ir.IntType(64), 1)
@@ -42,7 +42,7 @@ def _markers(builder: Any, address: Any) -> Any:
 
 
 @instruction(types.int64(types.uint64))
-def _lowest_bit(builder: Any, value: Any) -> Any:
+def _lowest_bit(builder, value):
     """The number of the lowest bit that is set in ``value``, which is not 0."""
     return builder.cttz(value, ir.Constant(ir.IntType(1), 1))
 
@@ -57,7 +57,7 @@ _SPARE = 64
 
 
 @njit
-def _tables_fit(data: Any, at: Any, end: Any, marker: Any) -> Any:
+def _tables_fit(data, at, end, marker):
     """Whether the tables in a DHT or DQT segment's body have valid numbers and fill it exactly."""
     while at < end:
         kind, number = data[at] >> 4, data[at] & 15
@@ -77,7 +77,7 @@ def _tables_fit(data: Any, at: Any, end: Any, marker: Any) -> Any:
 
 
 @njit
-def _plain_segments(data: Any, facts: Any) -> Any:
+def _plain_segments(data, facts):
     """Where the frame header, the scan header and the scan begin, and the restart interval; 0 for
     the frame header in a file that is not plain. Sets ``facts[3]``."""
     size, at, frame, interval = data.size, np.int64(2), np.int64(0), np.int64(0)
@@ -95,6 +95,8 @@ def _plain_segments(data: Any, facts: Any) -> Any:
             if not _tables_fit(data, body, end, marker):
                 return nothing
         elif marker == 0xC0 and frame == 0:
+            if length < 9:
+                return nothing
             frame = at
         elif marker == 0xDD and length == 2:
             interval = u16_at(data, body)
@@ -117,7 +119,7 @@ def _plain_segments(data: Any, facts: Any) -> Any:
 
 
 @njit
-def _plain_frame(data: Any, frame: Any, at: Any, end: Any) -> Any:
+def _plain_frame(data, frame, at, end):
     """Whether the headers of the frame and of the scan (from ``at`` to ``end``) belong together,
     and state 1 or 3 channels of 8 bits in a sampling with a name."""
     channels = np.int64(data[frame + 9])
@@ -139,8 +141,8 @@ def _plain_frame(data: Any, frame: Any, at: Any, end: Any) -> Any:
 
 
 @njit
-def _read_header(data: Any, facts: Any) -> None:
-    """See twins.jpeg_header_numpy."""
+def _read_header(data, facts):
+    """See jpeg_header."""
     facts[:] = 0
     frame, at, end, interval = _plain_segments(data, facts)
     if frame == 0 or not _plain_frame(data, frame, at, end):
@@ -166,15 +168,25 @@ def _read_header(data: Any, facts: Any) -> None:
 
 
 @kernel(_bytes, offsets_type)
-def jpeg_header(data, facts):  # type: ignore[no-untyped-def]
+def jpeg_header(data, facts):
+    """Read the header of a plain JPEG: baseline, one scan, 1 or 3 channels of a sampling with a
+    name, and no segment at which a decoder would stop or warn.
+
+    ``facts``: where its scan begins, 0 for another file; height, width as stored; whether it has
+    APP1 segments; rows and columns of segments between restart markers, 0 where it cannot be cut
+    at them; height and width of a segment in pixels; how many pixels one of the chroma channels
+    stands for, down and across; the restart interval; MCUs of the picture.
+
+    This twin finds no file plain: without numba headers are read in Python.
+    """
     _read_header(data, facts)
 
 
 @njit
-def _fills(data: Any, scan: Any, facts: Any, tables: Any, mcus: Any, bits: Any, size: Any) -> Any:
+def _fills(header, scan, facts, tables, mcus, bits, size):
     """Whether ``mcus`` MCUs are what the ``size`` bytes at address ``bits`` hold, to the last byte.
 
-    ``scan``: where the SOS segment is; ``tables``: where the DC and AC tables are.
+    ``scan``: where the SOS segment is in ``header``; ``tables``: where the DC and AC tables are.
     """
     # For codes of each length: 16 bits that are above them all, and where the symbol of code 0
     # would be.
@@ -182,18 +194,20 @@ def _fills(data: Any, scan: Any, facts: Any, tables: Any, mcus: Any, bits: Any, 
     k: Any
     above = np.empty((6, 16), np.int32)
     symbol = np.empty((6, 17), np.int64)
-    channels = np.int64(data[scan + 4])
+    channels = np.int64(header[scan + 4])
+    if (channels != 1 and channels != 3) or scan + 8 + 2 * channels != header.size:
+        return False
     for c in range(channels):
         for kind in range(2):
-            number = data[scan + 6 + 2 * c]
+            number = header[scan + 6 + 2 * c]
             at = tables[kind, (number if kind else number >> 4) & 3]
             code, place = np.int64(0), at + 16
             for length in range(16):
-                many = np.int64(data[at + length])
+                many = np.int64(header[at + length])
                 symbol[2 * c + kind, length] = place - code
                 code += many
                 place += many
-                if at == 0 or code > 2 << length or place > data.size:
+                if at == 0 or code > 2 << length or place > header.size:
                     return False
                 above[2 * c + kind, length] = code << (15 - length)
                 code <<= 1
@@ -210,7 +224,7 @@ def _fills(data: Any, scan: Any, facts: Any, tables: Any, mcus: Any, bits: Any, 
                         length += np.int32(word >= above[table, shorter])
                     if length > 15:
                         return False
-                    value = np.int64(data[symbol[table, length] + (word >> (15 - length))])
+                    value = np.int64(header[symbol[table, length] + (word >> (15 - length))])
                     category = value if k == 0 else value & 15
                     here += length + 1 + category
                     if here > 8 * size or category > 11:
@@ -229,7 +243,7 @@ def _fills(data: Any, scan: Any, facts: Any, tables: Any, mcus: Any, bits: Any, 
 
 
 @njit
-def _needed(facts: Any, wanted: Any, found: Any, bounds: Any) -> Any:
+def _needed(facts, wanted, found, bounds):
     """Whether cutting the part out costs less than decoding the whole. ``bounds``: its first and
     end row of segments, its first and end column; ``found``: the part that these show."""
     pixels = np.int64(1)
@@ -249,7 +263,7 @@ def _needed(facts: Any, wanted: Any, found: Any, bounds: Any) -> Any:
 
 
 @njit
-def _segment_starts(data: Any, address: Any, scan: Any, begins: Any) -> Any:
+def _segment_starts(data, address, scan, begins):
     """Whether the scan has the markers that it should have, and no others. ``begins``: where each
     of its segments begins, and where the last one ends."""
     total = begins.size - 1
@@ -274,31 +288,33 @@ def _segment_starts(data: Any, address: Any, scan: Any, begins: Any) -> Any:
 
 
 @njit
-def _header_of_part(data: Any, scan: Any, found: Any, out: Any, tables: Any) -> Any:
+def _header_of_part(data, scan, found, out, tables):
     """Write the header of the part ``found``, without what says nothing about its pixels.
 
-    ``tables[kind, number]``: where the symbols of a Huffman table are. Returns how many bytes the
-    header has, and where the scan header is in ``data``; 0, 0 where the file has changed meanwhile.
+    ``tables[kind, number]``: where the symbols of a Huffman table are in ``out``. Returns how many
+    bytes the header has, and where the scan header is in ``out``; 0, 0 where the file has changed
+    meanwhile.
     """
     out[0], out[1] = 0xFF, 0xD8
     written, at, frame, last = np.int64(2), np.int64(2), np.int64(0), np.int64(0)
     target, address = np.int64(out.ctypes.data), np.int64(data.ctypes.data)
     while at < scan:
-        marker, end = data[at + 1], at + 2 + u16_at(data, at + 2)
+        marker, begin, end = data[at + 1], at, at + 2 + u16_at(data, at + 2)
         if end > scan:  # another process writes to the file
             return np.int64(0), np.int64(0)
-        if marker == 0xC4:
-            here = at + 4
-            while here + 17 <= end:
-                tables[(data[here] >> 4) & 1, data[here] & 3] = here + 1
-                here += 17 + symbols_of(data, here + 1)
-        elif marker == 0xC0:
-            frame = written
-        last = at
         at = end
-        if marker != 0xFE and (marker & 0xF0 != 0xE0 or marker == 0xE0 or marker == 0xEE):
-            memcpy(np.uintp(target + written), np.uintp(address + last), np.uintp(end - last))
-            written += end - last
+        if marker == 0xFE or (marker & 0xF0 == 0xE0 and marker != 0xE0 and marker != 0xEE):
+            continue
+        memcpy(np.uintp(target + written), np.uintp(address + begin), np.uintp(end - begin))
+        last = written
+        written += end - begin
+        if marker == 0xC4:
+            here = last + 4
+            while here + 17 <= written:
+                tables[(out[here] >> 4) & 1, out[here] & 3] = here + 1
+                here += 17 + symbols_of(out, here + 1)
+        elif marker == 0xC0:
+            frame = last
     for axis in range(2):
         side = found[3 + axis] - found[1 + axis]
         out[frame + 5 + 2 * axis], out[frame + 6 + 2 * axis] = side >> 8, side & 255
@@ -306,8 +322,8 @@ def _header_of_part(data: Any, scan: Any, found: Any, out: Any, tables: Any) -> 
 
 
 @njit
-def _cut(data: Any, facts: Any, wanted: Any, out: Any, found: Any) -> None:
-    """See twins.cut_jpeg_numpy."""
+def _cut(data, facts, wanted, out, found):
+    """See cut_jpeg."""
     found[:] = 0
     scan, rows, columns = facts[0], facts[4], facts[5]
     total = rows * columns
@@ -324,6 +340,14 @@ def _cut(data: Any, facts: Any, wanted: Any, out: Any, found: Any) -> None:
     written, last = _header_of_part(data, scan, found, out, tables)
     if written == 0:
         return
+    # The decoder sees bytes left over in a segment at the next one, and where none follows not. The
+    # last one has room behind the header, as in the file; the copies of all segments come there.
+    k = bottom * columns - columns + right - 1
+    mcus, rest = min(facts[10], facts[11] - k * facts[10]), out[written:]
+    bits, _ = without_stuffing(data, address, begins[k], target + written, rest)
+    rest[bits : bits + 8] = 0
+    if not _fills(out[:written], last, facts, tables, mcus, target + written, bits):
+        return
     number = 0  # of a segment's marker
     for row in range(top, bottom):
         first, behind = row * columns + left, row * columns + right
@@ -333,14 +357,6 @@ def _cut(data: Any, facts: Any, wanted: Any, out: Any, found: Any) -> None:
             out[written + begins[k] - begins[first] - 1] = 0xD0 + (number & 7)
             number += 1
         written += length
-    # The decoder sees bytes left over in a segment at the next one, and where none follows not.
-    k = bottom * columns - columns + right - 1
-    mcus = min(facts[10], facts[11] - k * facts[10])
-    unstuffed = out[written:]
-    bits, _ = without_stuffing(data, address, begins[k], target + written, unstuffed)
-    unstuffed[bits : bits + 8] = 0
-    if not _fills(data, last, facts, tables, mcus, target + written, bits):
-        return
     # an empty comment, at which the decoder says what was left over in the segments before
     out[written - 1] = 0xFE
     out[written], out[written + 1], out[written + 2], out[written + 3] = 0, 2, 0xFF, 0xD9
@@ -348,12 +364,21 @@ def _cut(data: Any, facts: Any, wanted: Any, out: Any, found: Any) -> None:
 
 
 @kernel(_bytes, offsets_type, offsets_type, types.uint8[::1], offsets_type)
-def cut_jpeg(data, facts, wanted, out, found):  # type: ignore[no-untyped-def]
+def cut_jpeg(data, facts, wanted, out, found):
+    """Write a JPEG to ``out`` that has the segments of ``data`` around a part of the picture.
+
+    ``facts``: see jpeg_header. ``wanted``: first row, first column, end row and end column of
+    the part, and at how many eighths of its size the picture is decoded. ``found``: bytes written,
+    and the part that they show; 0 bytes where it costs no less than the whole, where the scan has
+    not exactly the markers that it should have, or where the last of the segments has other MCUs.
+
+    This twin cuts nothing.
+    """
     _cut(data, facts, wanted, out, found)
 
 
 @njit
-def _eighths(height: Any, width: Any, low_h: Any, low_w: Any) -> Any:
+def _eighths(height, width, low_h, low_w):
     """At how many eighths of its size a JPEG is decoded that must have (low_h, low_w) pixels."""
     if 2 * low_h <= height + 1:
         for n in range(1, 5):
@@ -363,7 +388,7 @@ def _eighths(height: Any, width: Any, low_h: Any, low_w: Any) -> Any:
 
 
 @njit
-def _needs(length: Any, size: Any, whole: Any) -> Any:
+def _needs(length, size, whole):
     """Pixels that a side of ``whole`` must have for ``length`` of it to be at least ``size``: all
     of them, as the decoder takes it, where there are not so many."""
     return min(whole, np.int64(np.ceil(whole * size / length)))
@@ -374,9 +399,20 @@ def _needs(length: Any, size: Any, whole: Any) -> Any:
     *(types.Array(types.uint8, 1, "C", readonly=True), types.int64, types.int64, offsets_type),
     *(types.uint8[::1], plans_type, boxes_type),
 )
-def plan_jpegs(  # type: ignore[no-untyped-def]
+def plan_jpegs(
     addresses, sizes, wanted, shares, draws, flips, out, row_bytes, rows, cuts, plan, boxes
 ):
+    """Plan what is decoded of JPEGs, of ``sizes`` bytes at ``addresses``, and what is made of it.
+
+    ``wanted``: height and width of a row, the crop by its number in CROPS, the most pixels of a
+    picture, and 1 where only pictures of that very size are planned; ``shares`` and ``draws``
+    (B, 40): see choose_rect. Rows of ``row_bytes`` bytes lie at ``out``. Where a picture has
+    restart markers and a part of it costs less, the part is written to ``cuts``, of all ``sizes``
+    and 64 bytes for each. ``plan`` (B, PLAN) and ``boxes`` (B, 4) are written, but for the address
+    of the pixels. Plain JPEGs are planned, if nothing turns them.
+
+    This twin plans nothing.
+    """
     facts = np.empty(12, np.int64)
     part, found = np.empty(5, np.int64), np.empty(5, np.int64)
     high, wide, whole, used = wanted[0], wanted[1], wanted[4] != 0, np.int64(0)

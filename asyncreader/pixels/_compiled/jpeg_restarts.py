@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from numba import carray, njit
 
@@ -33,7 +31,7 @@ _MARKER, _SHARE = 4, 45
 
 
 @njit
-def _huffman(data: Any, at: Any, single: Any, long: Any, codes: Any) -> Any:
+def _huffman(data, at, single, long, codes):
     """Make the tables of the Huffman table at ``data[at]`` (T.81, C.2); False for an invalid one.
 
     ``single``: by the next bits: length of the code << 8 | its symbol, 0 for a longer one or none;
@@ -65,7 +63,7 @@ def _huffman(data: Any, at: Any, single: Any, long: Any, codes: Any) -> Any:
 
 
 @njit
-def _pairs(single: Any, many: Any) -> None:
+def _pairs(single, many):
     """``many``: what ``single`` says of AC coefficients, as many as the bits hold: their bits
     (5 bits), and how many they are, zeros included, << 5; _ENDED more of these at the end of the
     block, _OTHER more where it is no valid symbol, or a longer one."""
@@ -92,7 +90,7 @@ def _pairs(single: Any, many: Any) -> None:
 
 
 @njit
-def _long_code(word: Any, long: Any, data: Any) -> Any:
+def _long_code(word, long, data):
     """Length << 8 | symbol of the code of over _LOOKUP bits that ``word`` begins with, or 0."""
     for length in range(_LOOKUP + 1, 17):
         code = np.int64(word >> np.uint64(64 - length)) - long[length, 0]
@@ -102,7 +100,7 @@ def _long_code(word: Any, long: Any, data: Any) -> Any:
 
 
 @njit
-def _interval(row: Any, rows: Any, pixels: Any, size: Any) -> Any:
+def _interval(row, rows, pixels, size):
     """MCUs between two markers: a divisor of a row's, or all of them.
 
     ``row``: MCUs of ``pixels`` pixels each; ``size``: bytes of the scan, to which markers that
@@ -119,7 +117,7 @@ def _interval(row: Any, rows: Any, pixels: Any, size: Any) -> Any:
 
 
 @njit
-def _sections(data: Any, size: Any, tables: Any) -> Any:
+def _sections(data, size, tables):
     """Where a baseline JPEG's frame header, its scan header and its scan begin; 0, 0, 0 for a file
     that gets no markers. ``tables`` (2, 4): where its DC and AC tables are, -1 for none."""
     tables[:] = -1
@@ -167,7 +165,7 @@ def _sections(data: Any, size: Any, tables: Any) -> Any:
 
 
 @njit
-def _mcu(data: Any, frame: Any, scan: Any, tables: Any, codes: Any, made: Any, blocks: Any) -> Any:
+def _mcu(data, frame, scan, tables, codes, made, blocks):
     """Make the Huffman tables that a scan uses, and note the blocks of an MCU.
 
     ``codes``: the tables ``single``, ``many`` and ``long``, and the codes of the DC symbols, see
@@ -210,7 +208,7 @@ def _mcu(data: Any, frame: Any, scan: Any, tables: Any, codes: Any, made: Any, b
 
 
 @njit
-def _longer_codes(symbols: Any, made: Any, extra: Any) -> Any:
+def _longer_codes(symbols, made, extra):
     """Codes for the differences that a DC table lacks: longer than all it has, so that these stay.
 
     ``extra`` (4, 3): of each table the length of the new codes, how many there are, and whether one
@@ -238,7 +236,7 @@ def _longer_codes(symbols: Any, made: Any, extra: Any) -> Any:
 
 
 @njit
-def _own_value(value: Any, symbols: Any, extra: Any) -> Any:
+def _own_value(value, symbols, extra):
     """(code, its length) of a block's own DC value, where the file has the difference; length 0
     where the table has no code for it."""
     size, new = abs(value), np.int64(0)
@@ -254,7 +252,7 @@ def _own_value(value: Any, symbols: Any, extra: Any) -> Any:
 
 
 @njit(inline="always")
-def _behind_block(bits: Any, here: Any, t: Any, codes: Any, data: Any) -> Any:
+def _behind_block(bits, here, t, codes, data):
     """The bit behind a block's AC coefficients, which begin at bit ``here``; -1 for an invalid one.
 
     ``t``: their table.
@@ -304,7 +302,7 @@ def _behind_block(bits: Any, here: Any, t: Any, codes: Any, data: Any) -> Any:
 
 
 @njit
-def _difference(word: Any, t: Any, codes: Any, data: Any) -> Any:
+def _difference(word, t, codes, data):
     """The bits of a DC difference with its code, which begin ``word``, and its value; 0 bits for
     one that is not in table ``t``."""
     entry = np.int64(codes[0][np.uint64(t * _ENTRIES) + (word >> np.uint64(64 - _LOOKUP))])
@@ -321,9 +319,9 @@ def _difference(word: Any, t: Any, codes: Any, data: Any) -> Any:
 
 @njit
 def _segments(
-    data: Any, bits: Any, count: Any, mcus: Any, interval: Any, mcu: Any, codes: Any, extra: Any,
-    out: Any, limit: Any,
-) -> Any:  # fmt: skip
+    data, bits, count, mcus, interval, mcu, codes, extra,
+    out, limit
+):  # fmt: skip
     """Write a scan of ``count`` bytes from address ``bits`` to ``out``, with a marker after each
     ``interval`` MCUs; returns the address behind it, 0 for a scan that gets no markers.
 
@@ -377,9 +375,9 @@ def _segments(
 
 @njit
 def _scan_header(
-    data: Any, address: Any, scan: Any, at: Any, out: Any, interval: Any, tables: Any,
-    symbols: Any, extra: Any,
-) -> Any:  # fmt: skip
+    data, address, scan, at, out, interval, tables,
+    symbols, extra
+):  # fmt: skip
     """Write, from ``out`` backwards, the scan's header, the interval, and the DC tables that got
     new codes which are used; returns where they begin."""
     out -= at - scan
@@ -410,7 +408,16 @@ def _scan_header(
 
 
 @kernel(i8, i8, i8, i8, i8, offsets_type)
-def add_restarts(address, size, scratch, start, room, result):  # type: ignore[no-untyped-def]
+def add_restarts(address, size, scratch, start, room, result):
+    """Put restart markers into a JPEG of one baseline Huffman scan without any other change to its
+    pixels, tables and segments: only the DC differences at the markers are coded anew.
+
+    ``address`` and ``size``: the file. ``scratch``: ``size + 1024`` bytes. ``out``: ``room`` bytes,
+    in which the new file is written. ``result``: where it begins and ends there; 0 and 0 where the
+    file is of another kind, has markers, is too small for them or is damaged.
+
+    This twin does nothing: converters refuses restarts, or says that there are none.
+    """
     result[0], result[1] = 0, 0
     data = carray(u8_pointer(np.uintp(address)), size)
     tables = np.empty((2, 4), np.int64)

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from llvmlite import ir
 from numba import njit, types
 from numba.core import cgutils
 
-from .base import instruction, memcpy, u8_pointer
+from .base import instruction, load_any, memcpy, store_any, u8_pointer
 
 
 @instruction(types.void(types.uintp))
-def prefetch(builder: Any, address: Any) -> None:
+def prefetch(builder, address):
     """Ask for the cache line at ``address``, which need not be readable."""
     number = ir.IntType(32)
     kind = ir.FunctionType(ir.VoidType(), [cgutils.voidptr_t, number, number, number])
@@ -24,7 +22,7 @@ def prefetch(builder: Any, address: Any) -> None:
 
 
 @instruction(types.void(types.uintp, types.uintp))
-def stream_128(builder: Any, out: Any, source: Any) -> None:
+def stream_128(builder, out, source):
     """Copy 128 bytes to ``out``, a multiple of 32, past the caches ("nontemporal" in LLVM)."""
     vector = ir.VectorType(ir.IntType(64), 4).as_pointer()
     target, origin = (builder.inttoptr(address, vector) for address in (out, source))
@@ -39,7 +37,7 @@ def stream_128(builder: Any, out: Any, source: Any) -> None:
 
 
 @instruction(types.void())
-def fence(builder: Any) -> None:
+def fence(builder):
     """All that was written before is seen before what is written after."""
     builder.fence("seq_cst")
 
@@ -49,7 +47,7 @@ AHEAD = np.uintp(2048)
 
 
 @njit(inline="always")
-def stream_row(come: Any, go: Any, size: Any) -> None:
+def stream_row(come, go, size):
     """Copy ``size`` bytes past the caches, but for what lies before and after whole lines."""
     left = np.uintp(size)
     head = min((np.uintp(64) - (go & np.uintp(63))) & np.uintp(63), left)
@@ -64,46 +62,45 @@ def stream_row(come: Any, go: Any, size: Any) -> None:
 
 
 @instruction(types.int64(types.uintp))
-def load_i8(builder: Any, address: Any) -> Any:
-    """The int64 at ``address``."""
-    return builder.load(builder.inttoptr(address, ir.IntType(64).as_pointer()))
+def load_i8(builder, address):
+    """The int64 at ``address``, which need not be aligned."""
+    return load_any(builder, address, ir.IntType(64))
 
 
 @instruction(types.void(types.uintp, types.int64))
-def store_i8(builder: Any, address: Any, value: Any) -> None:
-    """Write an int64 to ``address``."""
-    pointer = builder.inttoptr(address, ir.IntType(64).as_pointer())
-    builder.store(value, pointer)
+def store_i8(builder, address, value):
+    """Write an int64 to ``address``, which need not be aligned."""
+    store_any(builder, value, address)
 
 
 @njit(inline="always")
-def store_byte(address, value):  # type: ignore[no-untyped-def]
+def store_byte(address, value):
     """Write a byte to ``address``."""
     u8_pointer(address)[0] = value
 
 
 @njit(inline="always")
-def byte_at(address, i):  # type: ignore[no-untyped-def]
+def byte_at(address, i):
     """Byte ``i`` from ``address``."""
     return u8_pointer(np.uintp(address))[i]
 
 
 @instruction(types.void(types.uintp, types.int64))
-def store_release(builder: Any, address: Any, value: Any) -> None:
+def store_release(builder, address, value):
     """Write an int64 so that whoever reads it also sees all that was written before."""
     pointer = builder.inttoptr(address, ir.IntType(64).as_pointer())
     builder.store_atomic(value, pointer, "release", 8)
 
 
 @instruction(types.int64(types.uintp))
-def load_acquire(builder: Any, address: Any) -> Any:
+def load_acquire(builder, address):
     """The int64 at ``address``; what is read after it is at least as new."""
     pointer = builder.inttoptr(address, ir.IntType(64).as_pointer())
     return builder.load_atomic(pointer, "acquire", 8)
 
 
 @instruction(types.boolean(types.uintp, types.int64, types.int64))
-def swap_if(builder: Any, address: Any, found: Any, wanted: Any) -> Any:
+def swap_if(builder, address, found, wanted):
     """Write ``wanted`` to the int64 at ``address`` if it is ``found``; whether it was."""
     pointer = builder.inttoptr(address, ir.IntType(64).as_pointer())
     pair = builder.cmpxchg(pointer, found, wanted, "acq_rel", "acquire")

@@ -7,15 +7,13 @@ from typing import Any
 import numpy as np
 from llvmlite import ir
 from numba import njit, types
-from numba.extending import intrinsic
 
-from ..numbers_twins import COPIED, COUNT, KIND, OFFSET, SIZE, SWAPPED
+from .. import fill_tables as tables
 from .base import i8, instruction, kernel, load_any, memcpy, store_any
+from .converting import HALF_INF, bits_of, double_of, half_bits
 from .moving import prefetch
 
 _FLOAT, _SIGNED, _BOOL = ord("f"), ord("i"), ord("b")
-#: The exponent of the least normal float16, and the bits of its infinity.
-_LEAST_HALF, _HALF_INF = -14, 0x7C00
 
 _numbers, _table, _f8 = types.int64[::1], types.int64[:, ::1], types.float64[::1]
 
@@ -24,7 +22,7 @@ def _loader(size: int) -> Any:
     """A function of the number of ``size`` bytes at an address; ``swapped``: of the other order."""
 
     @instruction(types.uint64(types.uintp, types.boolean))
-    def load(builder: Any, address: Any, swapped: Any) -> Any:
+    def load(builder, address, swapped):
         found = load_any(builder, address, ir.IntType(8 * size))
         if size > 1:
             found = builder.select(swapped, builder.bswap(found), found)
@@ -37,7 +35,7 @@ def _storer(size: int) -> Any:
     """A function that writes the low ``size`` bytes of a number to an address."""
 
     @instruction(types.void(types.uintp, types.uint64))
-    def store(builder: Any, address: Any, bits: Any) -> None:
+    def store(builder, address, bits):
         store_any(builder, builder.trunc(bits, ir.IntType(8 * size)), address)
 
     return store
@@ -47,32 +45,14 @@ _load1, _load2, _load4, _load8 = (_loader(size) for size in (1, 2, 4, 8))
 _store1, _store2, _store4, _store8 = (_storer(size) for size in (1, 2, 4, 8))
 
 
-@instruction(types.float64(types.uint64))
-def _double_of(builder: Any, bits: Any) -> Any:
-    """The float64 of these bits."""
-    return builder.bitcast(bits, ir.DoubleType())
-
-
 @instruction(types.float32(types.uint64))
-def _single_of(builder: Any, bits: Any) -> Any:
+def _single_of(builder, bits):
     """The float32 of the low four bytes of these bits."""
     return builder.bitcast(builder.trunc(bits, ir.IntType(32)), ir.FloatType())
 
 
-@intrinsic
-def _bits_of(typingctx: Any, value: Any) -> Any:
-    """The bits of a float32 or a float64."""
-    wide = value == types.float64
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        found = builder.bitcast(arguments[0], ir.IntType(64 if wide else 32))
-        return found if wide else builder.zext(found, ir.IntType(64))
-
-    return types.uint64(types.float64 if wide else types.float32), generate
-
-
 @njit(inline="always")
-def _load(at, size, swapped):  # type: ignore[no-untyped-def]
+def _load(at, size, swapped):
     if size == 4:
         return _load4(at, swapped)
     if size == 8:
@@ -83,7 +63,7 @@ def _load(at, size, swapped):  # type: ignore[no-untyped-def]
 
 
 @njit(inline="always")
-def _store(at, size, bits):  # type: ignore[no-untyped-def]
+def _store(at, size, bits):
     if size == 4:
         _store4(at, bits)
     elif size == 8:
@@ -95,12 +75,12 @@ def _store(at, size, bits):  # type: ignore[no-untyped-def]
 
 
 @njit(inline="always")
-def _float_of(bits, size):  # type: ignore[no-untyped-def]
+def _float_of(bits, size):
     """A float as float64, of its bits."""
     if size == 4:
         return np.float64(_single_of(bits))
     if size == 8:
-        return _double_of(bits)
+        return double_of(bits)
     exponent = np.int64(bits >> np.uint64(10)) & 31
     part = np.int64(bits) & 1023
     if exponent == 0:
@@ -108,29 +88,12 @@ def _float_of(bits, size):  # type: ignore[no-untyped-def]
     elif exponent == 31:
         value = np.float64(np.inf if part == 0 else np.nan)
     else:
-        value = _double_of(np.uint64(((exponent + 1008) << 52) | (part << 42)))
+        value = double_of(np.uint64(((exponent + 1008) << 52) | (part << 42)))
     return -value if bits >> np.uint64(15) else value
 
 
-@njit
-def _half_bits(value):  # type: ignore[no-untyped-def]
-    """The bits of a float64 as float16, rounded to the nearest, half to even."""
-    bits = _bits_of(value)
-    sign = (bits >> np.uint64(48)) & np.uint64(0x8000)
-    exponent = (np.int64(bits >> np.uint64(52)) & 2047) - 1023
-    if value != value:
-        return sign | np.uint64(0x7E00)
-    if exponent > 15:
-        return sign | np.uint64(_HALF_INF)
-    exponent = max(exponent, np.int64(_LEAST_HALF))
-    # in units of the last place: 2 ** (10 - exponent), by its bits
-    unit = _double_of(np.uint64(1033 - exponent) << np.uint64(52))
-    steps = np.uint64(np.rint(abs(value) * unit))
-    return sign | ((np.uint64(exponent - _LEAST_HALF) << np.uint64(10)) + steps)
-
-
 @njit(inline="always")
-def _whole(bits, size, kind):  # type: ignore[no-untyped-def]
+def _whole(bits, size, kind):
     """A whole number as int64; one of uint64 wraps round."""
     if kind == _SIGNED:
         shift = np.int64(64 - 8 * size)
@@ -141,7 +104,7 @@ def _whole(bits, size, kind):  # type: ignore[no-untyped-def]
 
 
 @njit(inline="always")
-def _to_whole(number, huge, x, is_float, size, kind):  # type: ignore[no-untyped-def]
+def _to_whole(number, huge, x, is_float, size, kind):
     """(bits of a number of this kind, whether it holds the value). ``huge``: ``number`` is one of
     uint64 above those of int64."""
     width = np.int64(8 * size)
@@ -166,12 +129,12 @@ def _to_whole(number, huge, x, is_float, size, kind):  # type: ignore[no-untyped
 
 
 @njit(inline="always")
-def _to_float(number, huge, x, is_float, size, affine, a, b):  # type: ignore[no-untyped-def]
+def _to_float(number, huge, x, is_float, size, affine, a, b):
     """(bits of a float of ``size`` bytes, whether it holds the value), normalised where
     ``affine``."""
     if size == 8:
         wide = x if is_float else (np.float64(np.uint64(number)) if huge else np.float64(number))
-        return _bits_of(wide * a + b if affine else wide), True
+        return bits_of(wide * a + b if affine else wide), True
     narrow = np.float32(x)
     if not is_float:
         narrow = np.float32(np.uint64(number)) if huge else np.float32(number)
@@ -183,18 +146,23 @@ def _to_float(number, huge, x, is_float, size, affine, a, b):  # type: ignore[no
     elif is_float:
         value = x  # rounded once
     if size == 4:
-        return _bits_of(narrow), fits
-    half = _half_bits(value)
-    return half, fits and ((half & np.uint64(_HALF_INF)) != _HALF_INF or not np.isfinite(value))
+        return bits_of(narrow), fits
+    half = half_bits(value)
+    return half, fits and ((half & np.uint64(HALF_INF)) != HALF_INF or not np.isfinite(value))
 
 
 @kernel(
     *(_numbers, i8, i8, _table, i8, i8, types.boolean, _f8, _f8, types.uintp, _numbers, i8),
     _numbers,
 )
-def cast_numbers(  # type: ignore[no-untyped-def]
-    addresses, each, item, table, kind, size, affine, a, b, out, rows, row_bytes, bad
-):
+def cast_numbers(addresses, each, item, table, kind, size, affine, a, b, out, rows, row_bytes, bad):
+    """Write the numbers of stored rows at ``addresses`` to ``rows`` of memory at ``out``.
+
+    A row is ``each`` elements of ``item`` bytes, and ``table`` says which of their numbers are
+    served. They become numbers of ``kind`` and ``size``, each times ``a`` plus ``b`` where
+    ``affine``; ``a`` and ``b`` are repeated along a row. A number that this dtype cannot hold is
+    noted in ``bad``: its row in ``addresses`` and its offset there; the first such is kept.
+    """
     made_size, period = np.uintp(size), a.size
     to_float = kind == _FLOAT
     for i in range(addresses.size):
@@ -206,10 +174,14 @@ def cast_numbers(  # type: ignore[no-untyped-def]
         c = 0
         for e in range(each):
             for m in range(table.shape[0]):
-                at = start + np.uintp(e * item + table[m, OFFSET])
-                stored, own, swapped = table[m, SIZE], table[m, KIND], table[m, SWAPPED] != 0
-                count, step = table[m, COUNT], np.uintp(stored)
-                if table[m, COPIED]:
+                at = start + np.uintp(e * item + table[m, tables.RUN_OFFSET])
+                stored, own, swapped = (
+                    table[m, tables.RUN_SIZE],
+                    table[m, tables.RUN_KIND],
+                    table[m, tables.RUN_SWAPPED] != 0,
+                )
+                count, step = table[m, tables.RUN_COUNT], np.uintp(stored)
+                if table[m, tables.RUN_COPIED]:
                     if count > 8 and not swapped:
                         memcpy(go, at, np.uintp(count) * step)
                         go += np.uintp(count) * step

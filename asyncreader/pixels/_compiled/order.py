@@ -12,7 +12,8 @@ _FEISTEL = 256
 
 
 @kernel(offsets_type, i8, i8, i8, types.uint64[::1], offsets_type)
-def feistel_rows(positions, count, left, right, keys, out):  # type: ignore[no-untyped-def]
+def feistel_rows(positions, count, left, right, keys, out):
+    """Alternating Feistel network on ``left + right`` bits, walked until below ``count``."""
     lmask = (np.uint64(1) << np.uint64(left)) - np.uint64(1)
     rmask = (np.uint64(1) << np.uint64(right)) - np.uint64(1)
     shift = np.uint64(right)
@@ -52,7 +53,8 @@ _TIMES, _PLUS = np.uint64(0xD1342543DE82EF95), np.uint64(0x9E3779B97F4A7C15)
 
 
 @kernel(offsets_type, offsets_type, types.uint64[::1], i8, offsets_type)
-def permuted_rows(positions, counts, keys, rounds, out):  # type: ignore[no-untyped-def]
+def permuted_rows(positions, counts, keys, rounds, out):
+    """The swap-or-not shuffle of each position under its own key: see sampling/feistel.py."""
     images, bases = np.empty(_FEISTEL, np.int64), np.empty(_FEISTEL, np.uint64)
     for first in range(0, positions.size, _FEISTEL):
         size = min(_FEISTEL, positions.size - first)
@@ -77,7 +79,8 @@ _uints = types.Array(types.uint64, 1, "C", readonly=True)
 
 
 @kernel(offsets_type, types.uint64, _uints, i8, offsets_type)
-def alias_rows(numbers, key, cells, bits, out):  # type: ignore[no-untyped-def]
+def alias_rows(numbers, key, cells, bits, out):
+    """Draws from an alias table: see sampling/weighted.py."""
     count, half = np.uint64(cells.size), np.uint64(32)
     low_count, high_count = count & np.uint64(0xFFFFFFFF), count >> half
     shift = np.uint64(64) - np.uint64(bits)
@@ -96,7 +99,8 @@ def alias_rows(numbers, key, cells, bits, out):  # type: ignore[no-untyped-def]
 
 
 @kernel(_uints, i8, types.float64[:, ::1])
-def uniform_rows(keys, first, out):  # type: ignore[no-untyped-def]
+def uniform_rows(keys, first, out):
+    """``out[i, k]`` is the draw ``first + k`` of ``keys[i]``: see keyed_random.uniforms."""
     for i in range(keys.size):
         scaled = keys[i] * np.uint64(0xD1342543DE82EF95)
         for k in range(out.shape[1]):

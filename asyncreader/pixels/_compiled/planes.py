@@ -8,7 +8,7 @@ import numpy as np
 from llvmlite import ir
 from numba import njit, types
 
-from ..planes_twins import HEADER
+from ..fill_tables import PLANES_HEADER
 from ..rectangles import AVERAGED
 from .base import (
     address_in,
@@ -33,7 +33,8 @@ _BYTE, _SHORT, _INT, _LONG = (ir.IntType(bits) for bits in (8, 16, 32, 64))
 
 
 def _exact(builder: Any, planes: list[Any]) -> list[Any]:
-    """Red, green and blue of vectors of luma, Cb and Cr: see planes_twins.rgb_of."""
+    """Red, green and blue of vectors of luma, Cb and Cr: the inverse of BT.601 with full range
+    (JFIF 1.02), in 1/65536 as libjpeg has it (jdcolor.c)."""
     kind, wide = (ir.VectorType(one, COLUMNS) for one in (_BYTE, _INT))
 
     def same(value: int) -> Any:
@@ -79,7 +80,7 @@ def _fast(builder: Any, planes: list[Any]) -> list[Any]:
     def same(kind: Any, *values: int) -> Any:
         return ir.Constant(kind, [*values] * (kind.count // len(values)))
 
-    def part(y: Any, cb: Any, cr: Any) -> list[Any]:
+    def part(y, cb, cr) -> list[Any]:
         cb, cr = (builder.sub(plane, same(shorts, 128)) for plane in (cb, cr))
         sums = []
         for pairs in halves(cb, cr, 16, shorts):
@@ -110,8 +111,8 @@ def _fast(builder: Any, planes: list[Any]) -> list[Any]:
 
 
 @instruction(types.void(*[types.int64] * 4))
-def _to_rgb(builder: Any, luma: Any, blue: Any, red: Any, out: Any) -> None:
-    """COLUMNS pixels of a line of each plane as RGB: see planes_twins.rgb_of."""
+def _to_rgb(builder, luma, blue, red, out):
+    """COLUMNS pixels of a line of each plane as RGB: see _rgb."""
     kind = ir.VectorType(_BYTE, COLUMNS)
     planes = [load_any(builder, at, kind) for at in (luma, blue, red)]
     red, green, blue = (_fast if FAST else _exact)(builder, planes)
@@ -122,7 +123,7 @@ def _to_rgb(builder: Any, luma: Any, blue: Any, red: Any, out: Any) -> None:
 
 
 @njit
-def _rgb_line(lines: Any, first: Any, rgb: Any, wide: Any, out: Any) -> None:
+def _rgb_line(lines, first, rgb, wide, out):
     """A line of RGB at ``out``, of one of each plane; ``rgb`` has room for whole vectors."""
     at, to, pitch = address_in(lines) + first, address_in(rgb), lines.shape[1]
     for x in range(0, wide, COLUMNS):
@@ -131,7 +132,7 @@ def _rgb_line(lines: Any, first: Any, rgb: Any, wide: Any, out: Any) -> None:
 
 
 @instruction(types.void(*[types.int64] * 2))
-def _between(builder: Any, sums: Any, out: Any) -> None:
+def _between(builder, sums, out):
     """COLUMNS bytes of an upsampled line, of int16 sums of half as many samples and both next to
     them; ``sums``: the address of the first of these."""
     half = COLUMNS // 2
@@ -155,11 +156,10 @@ def _between(builder: Any, sums: Any, out: Any) -> None:
 
 
 @njit
-def _upsampled(
-    source: Any, half_y: Any, half_x: Any, y: Any, first: Any, count: Any, sums: Any, line: Any
-) -> None:
+def _upsampled(source, half_y, half_x, y, first, count, sums, line):
     """Line ``y`` of an upsampled chroma plane, of ``count`` of its samples from ``first`` on: see
-    planes_twins.upsampled."""
+    3/4 of the sample that a pixel lies in
+    and 1/4 of the next one, in each direction (jdsample.c, h2v2_fancy_upsample)."""
     near_y = y // 2
     near = u8_pointer(np.uintp(source + near_y * half_x + first))
     if half_x <= 2:
@@ -182,7 +182,9 @@ def _upsampled(
 
 
 @kernel(types.int64, i8, i8, i8, i8, types.int64, i8, i8)
-def convert_420(source, height, width, top, left, out, high, wide):  # type: ignore[no-untyped-def]
+def convert_420(source, height, width, top, left, out, high, wide):
+    """Part of a picture of 4:2:0 planes at ``source`` as RGB (high, wide, 3) at ``out``: the same
+    bytes as libjpeg makes of these planes."""
     half_y, half_x = (height + 1) // 2, (width + 1) // 2
     first, count = left // 2, (left + wide + 1) // 2 - left // 2
     lines = np.empty((3, 2 * count + 2 * COLUMNS), np.uint8)
@@ -200,20 +202,25 @@ def convert_420(source, height, width, top, left, out, high, wide):  # type: ign
     *(types.Array(types.uint8, 1, "C", readonly=True), types.int64, types.int64, offsets_type),
     *(types.uint64, plans_type, boxes_type, plans_type),
 )
-def plan_planes(  # type: ignore[no-untyped-def]
+def plan_planes(
     addresses, sizes, wanted, shares, draws, flips, out, row_bytes, rows, magic, plan, boxes, parts
 ):
+    """plan_jpegs of 4:2:0 planes, which begin with the eight bytes ``magic``.
+
+    ``parts`` (B, 4): height and width of a picture, top and left of what is converted of it; its
+    height and width are in ``plan``. This twin plans nothing.
+    """
     high, wide, whole = wanted[0], wanted[1], wanted[4] != 0
     for i in range(addresses.size):
         plan[i, 6] = 0
-        if sizes[i] < HEADER or np.uint64(load_i8(np.uintp(addresses[i]))) != magic:
+        if sizes[i] < PLANES_HEADER or np.uint64(load_i8(np.uintp(addresses[i]))) != magic:
             continue
         both = load_i8(np.uintp(addresses[i] + 8))
         width, height = both & 0xFFFFFFFF, (both >> 32) & 0xFFFFFFFF
         if width == 0 or height == 0 or width > wanted[3] // height:
             continue
         half = ((height + 1) // 2) * ((width + 1) // 2)
-        if sizes[i] != HEADER + height * width + 2 * half:
+        if sizes[i] != PLANES_HEADER + height * width + 2 * half:
             continue
         if whole and (height != high or width != wide):
             continue
@@ -227,7 +234,9 @@ def plan_planes(  # type: ignore[no-untyped-def]
 
 
 @kernel(types.int64, i8, i8, types.int64)
-def make_420(source, height, width, out):  # type: ignore[no-untyped-def]
+def make_420(source, height, width, out):
+    """The planes of RGB (height, width, 3) at ``source``: BT.601 with full range (JFIF 1.02), in
+    1/65536; chroma is that of the mean of 2 x 2 pixels, or of those that there are at an edge."""
     half_y, half_x = (height + 1) // 2, (width + 1) // 2
     luma = u8_pointer(np.uintp(out))
     rgb = u8_pointer(np.uintp(source))

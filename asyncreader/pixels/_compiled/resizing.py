@@ -9,6 +9,7 @@ from numba import njit, types
 
 from .base import (
     address_in,
+    apart,
     boxes_type,
     choose_rect,
     draws_type,
@@ -31,17 +32,22 @@ from .vectors import (
     spread,
 )
 
-#: Numbers of the methods: see resize_u8_numpy.
+#: Numbers of the methods: see geometry.METHODS.
 _BILINEAR, _BICUBIC, _AREA = 0, 1, 2
 
 # Loops over pixels are inside, those over their weights outside: so LLVM finds vectors.
 
 
 @njit
-def _filter_weights(
-    start: Any, length: Any, low: Any, high: Any, method: Any, size: Any, taps: Any
-) -> Any:
-    """See twins.filter_weights; the weights are (taps, size)."""
+def _filter_weights(start, length, low, high, method, size, taps):
+    """Pixels that each of ``size`` pixels of the result is mixed of: the first, and the weights of
+    ``taps`` from there on (taps, size), which sum up to 1.
+
+    The result stands for ``length`` pixels from ``start`` on; pixels outside [low, high) do not
+    exist. ``method``: 0 bilinear, 1 bicubic (Keys, "Cubic convolution interpolation for digital
+    image processing", 1981, with a = -0.5), both as wide as the shrink factor where that is above
+    1, like Pillow's; 2 area, the share of each pixel in what a pixel of the result covers.
+    """
     first, weights = np.empty(size, np.int64), np.empty((taps, size))
     scale = length / size
     wide = scale if method == _AREA or scale > 1.0 else 1.0
@@ -80,8 +86,8 @@ def _filter_weights(
 
 
 @njit
-def _quantised(weights: Any) -> Any:
-    """See twins._quantised."""
+def _quantised(weights):
+    """Weights in 1/16384, whose rounding errors the largest takes."""
     taps, size = weights.shape
     out = np.empty((taps, size), np.int16)
     rest, most = np.full(size, 16384, np.int64), np.zeros(size, np.int64)
@@ -104,7 +110,7 @@ def _quantised(weights: Any) -> Any:
 
 
 @njit
-def _line_down(rows: Any, weights: Any, line: Any, size: Any) -> None:
+def _line_down(rows, weights, line, size):
     """A line of the result, from rows that are filtered along."""
     source, at, out = address_in(rows), address_in(weights), address_in(line)
     for j in range(0, size, COLUMNS):
@@ -112,16 +118,7 @@ def _line_down(rows: Any, weights: Any, line: Any, size: Any) -> None:
 
 
 @njit
-def _lines_along(
-    source: Any,
-    stride: Any,
-    channels: Any,
-    come: Any,
-    weights: Any,
-    orders: Any,
-    mixed: Any,
-    out: Any,
-) -> None:
+def _lines_along(source, stride, channels, come, weights, orders, mixed, out):
     """LINES rows, from a picture's lines."""
     at, order, to = address_in(weights), address_in(orders), address_in(mixed)
     vectors, step = weights.shape[1], 32 * weights.shape[1]
@@ -141,7 +138,7 @@ def _lines_along(
 
 
 @njit
-def _weights_down(exact: Any) -> Any:
+def _weights_down(exact):
     """The weights of each line of the result, an even number of them."""
     taps, high = exact.shape
     whole, down = _quantised(exact), np.zeros((high, taps + taps % 2), np.int16)
@@ -152,7 +149,7 @@ def _weights_down(exact: Any) -> Any:
 
 
 @njit
-def _weights_along(first: Any, exact: Any, channels: Any, flip: Any) -> Any:
+def _weights_along(first, exact, channels, flip):
     """Of each pixel of a line of the result: where what it is mixed of begins, in bytes from the
     first one's, and the weights; and two orders of bytes: see _filter_along."""
     taps, wide = exact.shape
@@ -176,21 +173,8 @@ def _weights_along(first: Any, exact: Any, channels: Any, flip: Any) -> Any:
 
 
 @njit
-def _resize(
-    source: Any,
-    stride: Any,
-    channels: Any,
-    inside: Any,
-    box: Any,
-    method: Any,
-    taps_y: Any,
-    taps_x: Any,
-    flip: Any,
-    out: Any,
-    high: Any,
-    wide: Any,
-) -> None:
-    """See twins.resize_u8_numpy."""
+def _resize(source, stride, channels, inside, box, method, taps_y, taps_x, flip, out, high, wide):
+    """See resize_u8."""
     first_y, exact_y = _filter_weights(box[0], box[2], inside[0], inside[1], method, high, taps_y)
     first_x, exact_x = _filter_weights(box[1], box[3], inside[2], inside[3], method, wide, taps_x)
     down, left = _weights_down(exact_y), first_x[0]
@@ -226,16 +210,21 @@ def _resize(
     *(types.int64, i8, i8, offsets_type, types.float64[::1], i8, i8, i8, types.boolean),
     *(types.int64, i8, i8),
 )
-def resize_u8(  # type: ignore[no-untyped-def]
-    source, stride, channels, inside, box, method, taps_y, taps_x, flip, out, high, wide
-):
+def resize_u8(source, stride, channels, inside, box, method, taps_y, taps_x, flip, out, high, wide):
+    """Resize part of a uint8 picture of 1 to 4 channels to (high, wide, channels) at ``out``.
+
+    ``source``: address of its first pixel; a line is ``stride`` bytes, a pixel ``channels``.
+    ``inside``: first and end row, first and end column of what may be looked at; ``box``: top,
+    left, height and width of what the result shows, in pixels and fractions. ``method``, ``taps_y``
+    and ``taps_x``: see _filter_weights. ``flip``: mirrored left to right.
+
+    As Pillow does it: along the lines first, and what is between is bytes.
+    """
     _resize(source, stride, channels, inside, box, method, taps_y, taps_x, flip, out, high, wide)
 
 
 @njit
-def _copy_part(
-    source: Any, stride: Any, channels: Any, flip: Any, out: Any, high: Any, wide: Any
-) -> None:
+def _copy_part(source, stride, channels, flip, out, high, wide):
     """Copy (high, wide) pixels, mirrored left to right with ``flip``."""
     size = wide * channels
     for y in range(high):
@@ -255,9 +244,10 @@ def _copy_part(
 
 
 @kernel(plans_type, boxes_type, i8, i8, i8, i8, i8, i8)
-def resize_planned(  # type: ignore[no-untyped-def]
-    plan, boxes, first, end, channels, method, high, wide
-):
+def resize_planned(plan, boxes, first, end, channels, method, high, wide):
+    """Resize the boxes of uint8 pictures, ``first`` to ``end`` of a plan, to (high, wide, channels)
+    each; a box that has that size is copied. See geometry.resize_into.
+    """
     inside, box, taps = np.zeros(4, np.int64), np.empty(4), np.empty(2, np.int64)
     for i in range(first, end):
         source, stride, flip, out = plan[i, 0], plan[i, 2] * channels, plan[i, 3] != 0, plan[i, 4]
@@ -289,9 +279,13 @@ def resize_planned(  # type: ignore[no-untyped-def]
     *(i8, offsets_type, offsets_type, offsets_type, shares_type, draws_type),
     *(types.Array(types.uint8, 1, "C", readonly=True), i8, offsets_type, plans_type, boxes_type),
 )
-def plan_crops(  # type: ignore[no-untyped-def]
-    source, offsets, shape, wanted, shares, draws, flips, out, rows, plan, boxes
-):
+def plan_crops(source, offsets, shape, wanted, shares, draws, flips, out, rows, plan, boxes):
+    """Plan the crops of raw uint8 pictures of one ``shape`` (H, W, C), for resize_planned.
+
+    They lie at ``source + offsets``, and are resized to rows of ``out``. ``wanted``: height and
+    width of a row, and the crop by its number in CROPS; ``shares`` and ``draws`` (B, 40): see
+    rectangles.choose_rect. ``plan`` (B, PLAN) and ``boxes`` (B, 4) are written.
+    """
     height, width = shape[0], shape[1]
     size = wanted[0] * wanted[1] * shape[2]
     for i in range(offsets.size):
@@ -302,32 +296,44 @@ def plan_crops(  # type: ignore[no-untyped-def]
             boxes[i, k] = rect[k]
 
 
-@kernel(
-    *(types.Array(types.float32, 2, "C", readonly=True), i8, offsets_type, types.float64[::1]),
-    *(i8, i8, i8, types.boolean),
-    types.float32[:, :, ::1],
-)
-def resize_f4(  # type: ignore[no-untyped-def]
-    pixels, channels, inside, box, method, taps_y, taps_x, flip, out
-):
-    high, wide = out.shape[0], out.shape[1]
-    first_y, exact_y = _filter_weights(box[0], box[2], inside[0], inside[1], method, high, taps_y)
-    first_x, exact_x = _filter_weights(box[1], box[3], inside[2], inside[3], method, wide, taps_x)
-    left = first_x[0] * channels
-    line = np.empty((first_x[wide - 1] + taps_x) * channels - left, np.float32)
-    for y in range(high):
-        for j in range(line.size):
-            line[j] = 0
-        for k in range(taps_y):
-            weight = np.float32(exact_y[k, y])
-            row = pixels[first_y[y] + k]
+def _resizer(name: str, number: Any, kind: Any) -> None:
+    """Enter the kernel ``name``, which resizes floats of one type."""
+
+    @kernel(
+        *(types.Array(number, 2, "C", readonly=True), i8, offsets_type, types.float64[::1]),
+        *(i8, i8, i8, types.boolean),
+        number[:, :, ::1],
+        name=name,
+    )
+    @apart(name)
+    def resize(pixels, channels, inside, box, method, taps_y, taps_x, flip, out):
+        """Resize floats, which are not clipped: ``pixels`` (h, w * C) to ``out`` (H, W, C)."""
+        high, wide = out.shape[0], out.shape[1]
+        first_y, exact_y = _filter_weights(
+            box[0], box[2], inside[0], inside[1], method, high, taps_y
+        )
+        first_x, exact_x = _filter_weights(
+            box[1], box[3], inside[2], inside[3], method, wide, taps_x
+        )
+        left = first_x[0] * channels
+        line = np.empty((first_x[wide - 1] + taps_x) * channels - left, kind)
+        for y in range(high):
             for j in range(line.size):
-                line[j] += weight * row[left + j]
-        for i in range(wide):
-            x = wide - 1 - i if flip else i
-            come = first_x[x] * channels - left
-            for c in range(channels):
-                total = np.float32(0)
-                for k in range(taps_x):
-                    total += np.float32(exact_x[k, x]) * line[come + k * channels + c]
-                out[y, i, c] = total
+                line[j] = 0
+            for k in range(taps_y):
+                weight = kind(exact_y[k, y])
+                row = pixels[first_y[y] + k]
+                for j in range(line.size):
+                    line[j] += weight * row[left + j]
+            for i in range(wide):
+                x = wide - 1 - i if flip else i
+                come = first_x[x] * channels - left
+                for c in range(channels):
+                    total = kind(0)
+                    for k in range(taps_x):
+                        total += kind(exact_x[k, x]) * line[come + k * channels + c]
+                    out[y, i, c] = total
+
+
+_resizer("resize_f4", types.float32, np.float32)
+_resizer("resize_f8", types.float64, np.float64)

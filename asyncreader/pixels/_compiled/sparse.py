@@ -12,7 +12,8 @@ from .base import apart, i8, kernel, memcpy, offsets_type
 
 
 @kernel(offsets_type, offsets_type, offsets_type)
-def copy_runs(addresses, sizes, targets):  # type: ignore[no-untyped-def]
+def copy_runs(addresses, sizes, targets):
+    """Copy ``sizes[i]`` bytes from ``addresses[i]`` to ``targets[i]``."""
     for i in range(addresses.size):
         memcpy(np.uintp(targets[i]), np.uintp(addresses[i]), np.uintp(sizes[i]))
 
@@ -28,7 +29,15 @@ def _adder(name: str, number: Any) -> Callable[..., None]:
         name=name,
     )
     @apart(name)
-    def scatter(columns, values, ends, first, lookup, rows, width, bound, out, bad):  # type: ignore[no-untyped-def]
+    def scatter(columns, values, ends, first, lookup, rows, width, bound, out, bad):
+        """Add values to rows of ``width`` in ``out``, each at its column of 0 .. ``bound - 1``.
+
+        Run ``i`` ends at ``ends[i]`` of the values and goes to ``rows[i]``, which is zeroed before
+        where ``first[i]`` is set. ``lookup``: where each column stands in a row, -1 for one that is
+        not served; empty: where it is. ``bad[i]``: 0; ``k + 1`` where the column of value ``k`` is
+        out of range; ``-k - 1`` where value ``k`` makes a sum infinite. What follows in the run is
+        then left out.
+        """
         begin = 0
         for i in range(rows.size):
             row = rows[i] * width

@@ -51,7 +51,7 @@ def called(builder: Any, name: str, result: Any, arguments: list[Any]) -> Any:
     return builder.call(cgutils.get_or_insert_function(builder.module, kind, name), arguments)
 
 
-def _products(builder: Any, values: Any, weights: Any) -> Any:
+def _products(builder, values, weights):
     """``a * v + b * w`` of eight int32 that are two int16 each: ``values`` a and b, which are
     not negative, ``weights`` v and w."""
     if FAST:
@@ -82,14 +82,14 @@ def _sums(builder: Any, count: Any, products: Callable[[Any], list[Any]]) -> lis
     return [builder.load(slot) for slot in slots]
 
 
-def _ordered(builder: Any, pixels: Any, order: Any) -> Any:
+def _ordered(builder, pixels, order):
     """Bytes of the halves of a vector, in the order of another; 0 where that is 255."""
     kind = ir.VectorType(_BYTE, 32)
     order = load_any(builder, order, kind)
     return called(builder, "llvm.x86.avx2.pshuf.b", kind, [pixels, order])
 
 
-def _clipped(builder: Any, a: Any, b: Any) -> Any:
+def _clipped(builder, a, b):
     """Eight sums each as int16 that _as_bytes takes; the halves of both are together."""
     shorts = ir.VectorType(_SHORT, 16)
     if FAST:
@@ -107,7 +107,7 @@ def _clipped(builder: Any, a: Any, b: Any) -> Any:
     return take(builder, both[0], both[1], _lower_halves(16))
 
 
-def _as_bytes(builder: Any, a: Any, b: Any) -> Any:
+def _as_bytes(builder, a, b):
     """What _clipped gives, as bytes; the halves of both are together."""
     kind = ir.VectorType(_BYTE, 32)
     if FAST:
@@ -122,20 +122,20 @@ def _lower_halves(lanes: int) -> list[int]:
     return [first + k for first in halves for k in range(0, lanes // 2, 2)]
 
 
-def _at(builder: Any, address: Any, index: Any, step: Any) -> Any:
+def _at(builder, address, index, step):
     """``address + index * step``."""
     step = ir.Constant(_LONG, step) if isinstance(step, int) else step
     return builder.add(address, builder.mul(index, step))
 
 
 @instruction(types.void(*[types.int64] * 5))
-def filter_down(builder: Any, source: Any, stride: Any, weights: Any, pairs: Any, out: Any) -> None:
+def filter_down(builder, source, stride, weights, pairs, out):
     """``out[j] = sum of weights[k] * source[k * stride + j]`` for COLUMNS bytes; pairs of k."""
     shorts, ints = ir.VectorType(_SHORT, 16), ir.VectorType(_INT, 8)
     low = ir.Constant(shorts, [255] * 16)
     byte = ir.Constant(shorts, [8] * 16)
 
-    def products(index: Any) -> list[Any]:
+    def products(index) -> list[Any]:
         begin = _at(builder, source, index, builder.shl(stride, ir.Constant(_LONG, 1)))
         a = load_any(builder, begin, shorts)
         b = load_any(builder, builder.add(begin, stride), shorts)
@@ -179,19 +179,10 @@ def _filter_along(known: int | None) -> Any:
     """
 
     @instruction(types.void(*[types.int64] * 7))
-    def along(
-        builder: Any,
-        source: Any,
-        stride: Any,
-        pixel: Any,
-        order: Any,
-        weights: Any,
-        count: Any,
-        out: Any,
-    ) -> None:
+    def along(builder, source, stride, pixel, order, weights, count, out):
         ints = ir.VectorType(_INT, 8)
 
-        def products(index: Any) -> list[Any]:
+        def products(index) -> list[Any]:
             at = _at(builder, weights, index, 32)
             begin = _at(builder, source, index, builder.shl(pixel, ir.Constant(_LONG, 2)))
             lines = [_at(builder, begin, ir.Constant(_LONG, k), stride) for k in range(LINES)]
@@ -200,12 +191,12 @@ def _filter_along(known: int | None) -> Any:
             pairs = load_any(builder, at, ints)
             return [_products(builder, in_order(line), pairs) for line in lines]
 
-        def in_order(line: Any) -> Any:
+        def in_order(line):
             pixels = load_any(builder, line, ir.VectorType(_BYTE, 16))
             pixels = take(builder, pixels, pixels, [*range(16)] * 2)
             return builder.bitcast(_ordered(builder, pixels, order), ints)
 
-        def mixed(line: Any, weights: Any) -> Any:
+        def mixed(line, weights):
             total = _same(4, 0)
             for k in range(PIXELS):
                 at = _at(builder, line, ir.Constant(_LONG, k), pixel)
@@ -228,7 +219,7 @@ along_1, along_2, along_more = (_filter_along(known) for known in (1, 2, None))
 
 
 @instruction(types.void(*[types.int64] * 5))
-def spread(builder: Any, mixed: Any, pixel: Any, order: Any, out: Any, pitch: Any) -> None:
+def spread(builder, mixed, pixel, order, out, pitch):
     """Store PIXELS pixels that lie as _filter_along leaves them, in LINES lines."""
     found = [
         load_any(builder, builder.add(mixed, ir.Constant(_LONG, 32 * k)), ir.VectorType(_INT, 8))

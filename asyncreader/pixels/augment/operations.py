@@ -16,8 +16,8 @@ from ...array_types import Array, Float64, UInt8
 from ...checks import Check, optional, whole
 from ...errors import ParamsError
 from ...keyed_random import Draws
-from .. import twins
 from ..fill_tables import Erasure
+from ..rectangles import erased_part
 from ..steps import ImageShape
 from . import functions
 from .base import WARPS, Drawn, Operation
@@ -350,7 +350,7 @@ class RandomErasing(Operation, name="random-erasing"):
         return np.full(channels, np.asarray(self.value, dtype))
 
     def draw(self, draws: Draws, shape: ImageShape) -> Drawn | None:
-        part = twins.erased_part(draws, self._drawn_from, *shape[:2])
+        part = erased_part(draws, self._drawn_from, *shape[:2])
         if part is None:
             return None
         key = draws.bits() if self.value == "random" else None

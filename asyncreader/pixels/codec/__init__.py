@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from .decoding import INSTALL as INSTALL
 from .decoding import Decoded as Decoded
+from .decoding import check_size as check_size
 from .decoding import decode as decode
 from .decoding import decode_part as decode_part
 from .decoding import encode as encode

@@ -14,6 +14,7 @@ import numpy as np
 
 from ...array_types import Array, Int64, UInt8
 from ...errors import DecodeError
+from ...text import sides
 from .. import jpeg_cut, planes
 from .headers import (
     PPM_LONGEST,
@@ -22,6 +23,7 @@ from .headers import (
     check_png,
     damage,
     pillow_open,
+    png_shape,
     read_header,
 )
 from .jpeg_segments import Buffer, plain_jpeg
@@ -73,24 +75,38 @@ def decode(
     Raises DecodeError for anything damaged, truncated, too large or not an image.
     """
     header = header or read_header(data)
-    full = header.height, header.width
     if header.odd:
         if header.kind == "jpeg" and not header.loose:
             _check_cmyk(data)
-        return _pillow_pixels(data, channels, header)
-    if header.kind == planes.YUV420:
-        return with_channels(planes.decode(data, *full, scratch=scratch), channels)
-    if header.kind == "png":
-        return with_channels(png_pixels(data), channels)
-    jpeg = plain_jpeg(data) if header.loose else data
-    if scratch is not None and scratch.size < header.height * header.width * 3:
-        scratch = None
-    return _decode_jpeg(jpeg, channels, header.orientation, min_size, min_factor, scratch)
+        pixels = _pillow_pixels(data, header)
+    elif header.kind == planes.YUV420:
+        pixels = planes.decode(data, header.height, header.width, scratch=scratch)
+    elif header.kind == "png":
+        pixels = png_pixels(data)
+    else:
+        jpeg = plain_jpeg(data) if header.loose else data
+        if scratch is not None and scratch.size < header.height * header.width * 3:
+            scratch = None
+        pixels = _decode_jpeg(jpeg, header.orientation, min_size, min_factor, scratch)
+    return with_channels(check_size(pixels, header, min_size is not None), channels)
+
+
+def check_size(pixels: Pixels, header: ImageHeader, reduced: bool = False) -> Pixels:
+    """``pixels`` (H, W, C) if they are of the size that ``header`` states, or if ``reduced`` of a
+    size that the JPEG decoder makes of it; else DecodeError: the header was read before."""
+    size, full = (pixels.shape[0], pixels.shape[1]), (header.height, header.width)
+    if size == full or (reduced and any(_scaled(full, n) == size for n in range(1, 8))):
+        return pixels
+    raise DecodeError(
+        "the image has another size than its header stated",
+        found=sides(*size),
+        expected=sides(*full),
+        hint="never write to a dataset that is in use: convert to a new one",
+    )
 
 
 def _decode_jpeg(
     data: Buffer,
-    channels: int,
     orientation: int,
     min_size: tuple[int, int] | None,
     min_factor: float,
@@ -108,7 +124,7 @@ def _decode_jpeg(
             min_factor=min_factor if min_size else 1,
             buffer=scratch,
         )
-    return with_channels(upright(pixels, orientation), channels)
+    return upright(pixels, orientation)
 
 
 class Decoded(NamedTuple):
@@ -205,7 +221,7 @@ def _decode_cut(
         scratch = None
     shape = _scaled(shape, eighths)
     try:
-        pixels = _decode_jpeg(jpeg, channels, turned, shape if eighths < 8 else None, 2, scratch)
+        pixels = _decode_jpeg(jpeg, turned, shape if eighths < 8 else None, 2, scratch)
     except DecodeError:
         return None  # decoding all of it says what is wrong
     if pixels.shape[:2] != shape:
@@ -216,7 +232,7 @@ def _decode_cut(
         top = whole[0] - top - shape[0]
     if columns_turned:
         left = whole[1] - left - shape[1]
-    return Decoded(pixels, top, left, whole)
+    return Decoded(with_channels(pixels, channels), top, left, whole)
 
 
 def _eighths(size: tuple[int, int], least: tuple[int, int]) -> int:
@@ -276,10 +292,23 @@ def png_pixels(data: Buffer) -> UInt8:
     _UNLOGGED.decoding = True
     try:
         with damage("damaged PNG"):
-            pixels: UInt8 = imagecodecs.png_decode(data)
+            pixels = _png_by_imagecodecs(imagecodecs, data)
     finally:
         _UNLOGGED.decoding = False
     return pixels if pixels.ndim == 3 else pixels[:, :, None]
+
+
+def _png_by_imagecodecs(imagecodecs: Any, data: Buffer) -> UInt8:
+    """A PNG decoded into memory of ours. Of a damaged one for which it had made the array itself
+    imagecodecs (2026.3.6) drops a reference to None more than it has, and after some 8,000 of these
+    Python aborts; and the array is never freed."""
+    size, channels, dtype = png_shape(data)
+    try:
+        decoded: UInt8 = imagecodecs.png_decode(data, out=np.empty((*size, *channels), dtype))
+    except ValueError:  # the shape is another: there is an alpha channel in a tRNS chunk
+        with_alpha = channels[0] + 1 if channels else 2
+        decoded = imagecodecs.png_decode(data, out=np.empty((*size, with_alpha), dtype))
+    return decoded
 
 
 def _png_by_pillow(data: Buffer) -> UInt8:
@@ -309,7 +338,7 @@ _UNLOGGED: Final = _Unlogged()
 logging.getLogger("imagecodecs").addFilter(_UNLOGGED)
 
 
-def _pillow_pixels(data: Buffer, channels: int, header: ImageHeader) -> UInt8:
+def _pillow_pixels(data: Buffer, header: ImageHeader) -> UInt8:
     with damage(f"damaged {header.kind.upper()}"), pillow_open(data) as image:
         _load(image)
         mode = image.mode
@@ -327,7 +356,7 @@ def _pillow_pixels(data: Buffer, channels: int, header: ImageHeader) -> UInt8:
             pixels = np.asarray(image.convert(target))
             if pixels.ndim == 2:
                 pixels = pixels[:, :, None]
-    return with_channels(upright(pixels, header.orientation), channels)
+    return upright(pixels, header.orientation)
 
 
 def _load(image: Any) -> None:
@@ -393,6 +422,8 @@ def with_channels(pixels: UInt8, channels: int) -> UInt8:
     """Pixels (H, W, 1) or (H, W, 3) as grey or RGB."""
     if pixels.shape[2] == channels:
         return pixels
+    if pixels.shape[2] not in (1, 3):
+        raise DecodeError("the image has other channels than its header stated")
     if channels == 3:
         return np.repeat(pixels, 3, axis=2)
     from PIL import Image

@@ -8,6 +8,8 @@ import struct
 import zlib
 from typing import Any, Final, NamedTuple
 
+import numpy as np
+
 from ...array_types import Int64
 from ...errors import DecodeError
 from ...text import sides
@@ -226,11 +228,16 @@ def _pillow_orientation(image: Any) -> int:
     return int(turned) if turned in range(1, 9) else 1
 
 
-def _png_header(data: Buffer) -> ImageHeader:
+def _png_facts(data: Buffer) -> tuple[int, int, int, int]:
+    """Width, height, bits and colour type of a PNG."""
     view = memoryview(data)
     if len(view) < 33 or bytes(view[12:16]) != b"IHDR":
         raise DecodeError("damaged PNG header")
-    width, height, depth, colour = struct.unpack_from(">IIBB", view, 16)
+    return struct.unpack_from(">IIBB", view, 16)
+
+
+def _png_header(data: Buffer) -> ImageHeader:
+    view, (width, height, depth, colour) = memoryview(data), _png_facts(data)
     odd = depth != 8 or colour not in (0, 2)
     exif = b""
     texts: list[memoryview] = []
@@ -261,6 +268,17 @@ def _png_header(data: Buffer) -> ImageHeader:
         height, width = width, height
     deep = "" if depth != 16 else "grey" if colour in (0, 4) else "colour"
     return ImageHeader("png", height, width, orientation, odd or orientation != 1, deep=deep)
+
+
+def png_shape(data: Buffer) -> tuple[tuple[int, int], tuple[int, ...], np.dtype[Any]]:
+    """(height, width), (channels,), () of grey, and dtype of what a PNG without a tRNS chunk is
+    decoded to. DecodeError for a damaged header, and for one that is too large."""
+    width, height, depth, colour = _png_facts(data)
+    _check_size(height, width)
+    found = {0: (), 2: (3,), 3: (3,), 4: (2,), 6: (4,)}.get(colour)
+    if found is None:
+        raise DecodeError("damaged PNG header", found=f"colour type {colour}")
+    return (height, width), found, np.dtype(np.uint16 if depth == 16 else np.uint8)
 
 
 def check_png(data: Buffer, all_chunks: bool = True) -> None:

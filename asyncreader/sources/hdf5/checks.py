@@ -34,6 +34,10 @@ _USER_BLOCK: Final = 512
 _MEMBERS: Final = 64
 #: Chunks that are drawn to be compared with the library's own read, and decoded bytes of them.
 _DRAWN, _COMPARED_BYTES = 4, 16 << 20
+#: Chunks that a data set may have of which the file need not hold any.
+_UNWRITTEN: Final = 1 << 20
+#: Types inside each other that are looked at.
+_DEEPEST: Final = 8
 
 AGAIN: Final = "copy or convert it again"
 
@@ -244,23 +248,15 @@ def chunk_grid(
     dtype: np.dtype[Any] | None = None,
 ) -> ChunkGrid:
     """Where all chunks of ``data`` lie in its file of ``size`` bytes. FormatError unless all are
-    there, inside the file and not much larger than what is stored of them."""
+    inside the file and not much larger than what is stored of them, and those that were never
+    written have a fill value."""
     steps = pipeline(data.id.get_create_plist())
     assert data.chunks is not None
     shape, chunk = tuple(data.shape), tuple(data.chunks)
     dtype = dtype or data.dtype
     counts = tuple(-(-n // c) for n, c in zip(shape, chunk, strict=True))
     total = math.prod(counts)
-    # asked only where the file could hold so many: some indexes are counted one by one
-    stored = data.id.get_num_chunks() if total <= size else None
-    if stored != total:
-        raise FormatError(
-            f"dataset {name!r} lacks some of the samples that it declares",
-            path=path,
-            found="a file too small for them" if stored is None else f"{stored} chunks",
-            expected=f"{total} chunks for shape {shape}",
-            hint="it was not written to its end: convert it again",
-        )
+    stored = _count_written(data, total, name, path, size)
     # plain numbers, for there may be millions of chunks
     starts, extents, marks = array("q"), array("q"), array("Q")
 
@@ -270,11 +266,16 @@ def chunk_grid(
         marks.append(info.filter_mask)
 
     data.id.chunk_iter(note)
+    where, lengths = np.array(extents, np.int64).reshape(-1, 2).T
+    if h5py.version.hdf5_version_tuple < (1, 14, 4):
+        # these say where chunks are without the user block (HDFGroup/hdf5#3003)
+        where = where + data.file.id.get_create_plist().get_userblock()
+    check_extents(where, lengths, size, path, lambda _: f"a chunk of dataset {name!r}")
     corners = np.array(starts, np.int64).reshape(-1, len(shape))
-    at = _unrotated(corners // np.array(chunk), counts, chunk, tuple(data.maxshape))
+    at = _unrotated(corners // np.array(chunk), counts, data)
     inside = bool(((at >= 0) & (at < np.array(counts))).all())
     numbers = np.ravel_multi_index(tuple(at.T), counts) if inside else None
-    if numbers is None or np.unique(numbers).size != total or numbers.size != total:
+    if numbers is None or np.unique(numbers).size != stored or numbers.size != stored:
         raise FormatError(
             f"the chunk index of dataset {name!r} is not one of its shape",
             path=path,
@@ -282,44 +283,93 @@ def chunk_grid(
             expected=f"{total} chunks for shape {shape}",
             hint=AGAIN,
         )
-    order = np.argsort(numbers)
-    offsets, sizes = np.array(extents, np.int64).reshape(-1, 2)[order].T.copy()
-    masks = np.array(marks, np.uint32)[order]
-    if h5py.version.hdf5_version_tuple < (1, 14, 4):
-        # these say where chunks are without the user block (HDFGroup/hdf5#3003)
-        offsets += data.file.id.get_create_plist().get_userblock()
-    check_extents(offsets, sizes, size, path)
-    grid = ChunkGrid(shape, chunk, dtype, steps, offsets, sizes, masks)
-    if not steps and (sizes != grid.chunk_bytes).any():
+    offsets, sizes = np.full(total, -1), np.zeros(total, np.int64)
+    masks = np.zeros(total, np.uint32)
+    offsets[numbers], sizes[numbers], masks[numbers] = where, lengths, marks
+    fill = None
+    if stored != total:
+        missing = np.unravel_index(int(offsets.argmin()), counts)
+        fill = _fill_of(data, tuple(int(n) * c for n, c in zip(missing, chunk, strict=True)))
+    grid = ChunkGrid(shape, chunk, dtype, steps, offsets, sizes, masks, fill)
+    if not steps and (lengths != grid.chunk_bytes).any():
         raise FormatError("a chunk has the wrong size", path=path, hint=AGAIN)
     check_bomb(grid.chunk_bytes, int(sizes.max(initial=0)), name, path)
     return grid
 
 
-def _unrotated(
-    at: Int64,
-    counts: tuple[int, ...],
-    chunk: tuple[int, ...],
-    most: tuple[int | None, ...],
-) -> Int64:
+def _count_written(data: Dataset, total: int, name: str, path: str, size: int) -> int:
+    """How many of the ``total`` chunks of a data set were written. FormatError unless these are
+    all, or the others have a fill value."""
+    many = total > max(size, _UNWRITTEN)
+    # asked only where the file could hold so many: some indexes are counted one by one
+    stored: int = 0 if many else data.id.get_num_chunks()
+    if stored == total or (not many and _is_filled(data)):
+        return stored
+    unwritten = f"{total - stored} of {total} chunks that were never written"
+    raise FormatError(
+        f"dataset {name!r} lacks some of the samples that it declares",
+        path=path,
+        found="a file too small for them" if many else unwritten,
+        expected=f"all chunks of shape {data.shape}, or a fill value that was set for them",
+        hint="the file may be unfinished: write or convert it again",
+    )
+
+
+def _is_filled(data: Dataset) -> bool:
+    """Whether the writer of a data set of numbers or short text set a value for what is never
+    written, and the file does not say that it is not to be used."""
+    plist = data.id.get_create_plist()
+    defined = plist.fill_value_defined() == h5py.h5d.FILL_VALUE_USER_DEFINED
+    used = plist.get_fill_time() != h5py.h5d.FILL_TIME_NEVER
+    return defined and used and _is_plain(data.id.get_type())
+
+
+def _is_plain(kind: Any, depth: int = _DEEPEST) -> bool:
+    """Whether a stored type has nothing of variable length in it, whose fill value lies in a heap
+    that may be damaged."""
+    t, code = h5py.h5t, kind.get_class()
+    if code == t.COMPOUND:
+        members = range(kind.get_nmembers())
+        return depth > 0 and all(_is_plain(kind.get_member_type(i), depth - 1) for i in members)
+    if code == t.ARRAY:
+        return depth > 0 and _is_plain(kind.get_super(), depth - 1)
+    return code in (t.INTEGER, t.FLOAT, t.BITFIELD, t.ENUM) or (
+        code == t.STRING and not kind.is_variable_str()
+    )
+
+
+def _fill_of(data: Dataset, corner: tuple[int, ...]) -> UInt8:
+    """The bytes of a data set's fill value, which the library reads in a chunk that was never
+    written, as the file's own type: nothing is converted."""
+    kind, space, one = data.id.get_type(), data.id.get_space(), (1,) * len(corner)
+    found = np.empty(one, (np.void, kind.get_size()))
+    space.select_hyperslab(corner, one)
+    data.id.read(h5py.h5s.create_simple(one), space, found, kind)
+    return found.reshape(-1).view(np.uint8)
+
+
+def _unrotated(at: Int64, counts: tuple[int, ...], data: Dataset) -> Int64:
     """Where chunks lie in the grid, of where HDF5's iteration says that they do.
 
     An extensible array numbers the chunks with the growing axis moved to the front and the other
     axes at their greatest extent (H5D__earray_idx_get_addr). HDF5 1.10 to 2.0, at least, count them
     up as if that axis were where it is (H5D__earray_idx_iterate_cb, and H5Dget_chunk_info with it):
-    the axes before it then stay 0 and it runs out of the shape, which nothing else does.
+    the axes before it then stay 0. Where all chunks were written it also runs out of the shape,
+    which nothing else does. Where some were not, the library is asked whether the last one is where
+    the iteration says: its number there would be a greater one, which no chunk has.
     """
+    chunk, most = tuple(data.chunks or ()), tuple(data.maxshape)
     growing = [axis for axis, extent in enumerate(most) if extent is None]
     if len(growing) != 1 or growing[0] == 0 or not at.size:
         return at
     axis = growing[0]
-    largest = int(at[:, axis].max())
-    if at[:, :axis].any() or largest < counts[axis]:
+    last = at[np.lexsort(at.T[::-1])[-1]]
+    if at[:, :axis].any() or (last[axis] < counts[axis] and _is_written(data, last * chunk)):
         return at
     fixed = [i for i in range(len(most)) if i != axis]
     grid = [-(-int(most[i] or 0) // chunk[i]) for i in fixed]
     behind = grid[axis:]
-    if (largest + 1) * math.prod(behind) >= 1 << 62 or (at[:, axis + 1 :] >= behind).any():
+    if (int(last[axis]) + 1) * math.prod(behind) >= 1 << 62 or (at[:, axis + 1 :] >= behind).any():
         return at
     index = at[:, axis]
     for extent, column in zip(behind, at[:, axis + 1 :].T, strict=True):
@@ -329,6 +379,15 @@ def _unrotated(
         index, right[:, i] = np.divmod(index, extent)
     right[:, axis] = index
     return right
+
+
+def _is_written(data: Dataset, corner: Int64) -> bool:
+    """Whether the library has the chunk that begins at ``corner``."""
+    try:
+        data.id.read_direct_chunk(tuple(corner.tolist()))
+    except Exception:  # an OSError says so, and others that it is no corner of a chunk
+        return False
+    return True
 
 
 def compare_chunks(
@@ -356,16 +415,19 @@ def compare_chunks(
     for number in list(dict.fromkeys((0, total - 1, *steps, *drawn)))[:left]:
         at = np.unravel_index(number, counts)
         corner = tuple(int(a) * c for a, c in zip(at, grid.chunk, strict=True))
-        stored = view(int(grid.offsets[number]), int(grid.sizes[number])).copy()
-        mask, read = data.id.read_direct_chunk(corner)
-        same = mask == grid.masks[number] and read == stored.tobytes()
-        if same and decoded:
+        if grid.fill is not None and grid.offsets[number] < 0:
+            same = not _is_written(data, np.array(corner))
+            values = np.tile(grid.fill, math.prod(grid.chunk))
+        else:
+            stored = view(int(grid.offsets[number]), int(grid.sizes[number])).copy()
+            mask, read = data.id.read_direct_chunk(corner)
+            same = mask == grid.masks[number] and read == stored.tobytes()
+            size, item = grid.chunk_bytes, grid.dtype.itemsize
             try:
-                values = decode_chunk(
-                    stored, grid.filters, mask, grid.chunk_bytes, grid.dtype.itemsize
-                )
+                values = decode_chunk(stored, grid.filters, mask, size, item) if decoded else stored
             except DecodeError:
                 continue  # a damaged chunk: an error of its samples, when they are read
+        if same and decoded:
             zipped = zip(corner, grid.chunk, grid.shape, strict=True)
             where = tuple(slice(lo, min(lo + step, end)) for lo, step, end in zipped)
             part = values.view(grid.dtype).reshape(grid.chunk)
@@ -390,6 +452,7 @@ def read_table(
     that passed :func:`check_stored`.
     """
     stored = data.dtype if members is None else members
+    assert stored.kind != "O"  # of variable length: HDF5 may hang on a damaged one (vlen.py)
     if stored.kind in "iufV":  # h5py may have made wider numbers of them
         stored = np.dtype((np.void, data.id.get_type().get_size()))
     declared = math.prod(data.shape) * stored.itemsize

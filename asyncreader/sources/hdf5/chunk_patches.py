@@ -87,7 +87,7 @@ class ChunkPatches(PatchSource):
             for one in sides
         )
         #: chunks are copied from where they lie
-        self._plain = not grid.filters and self._library is None and not self.store.remote
+        self._plain = not grid.filters and grid.fill is None and not self.store.remote
 
     @staticmethod
     def remember(files: Sequence[ChunkPatches]) -> None:
@@ -111,10 +111,7 @@ class ChunkPatches(PatchSource):
         self.cache.release()
 
     def prefetch(self, records: Int64) -> None:
-        self._will_need(self._shares(self._stored.starts(records)).chunks)
-
-    def _will_need(self, chunks: Int64) -> None:
-        self.store.will_need(self._grid.offsets[chunks], self._grid.sizes[chunks])
+        self._grid.will_need(self.store, self._shares(self._stored.starts(records)).chunks)
 
     def _order(self, starts: Int64) -> Int64:
         corners = starts // np.array(self._grid.chunk)
@@ -207,7 +204,7 @@ class ChunkPatches(PatchSource):
             self.cache.unpin(entries)
         left = np.flatnonzero(entries == 0)
         if self.store.remote and left.size:
-            self._will_need(chunks[left])
+            self._grid.will_need(self.store, chunks[left])
         decode_each(
             self.cache,
             numbers[left],

@@ -16,10 +16,10 @@ import numpy.typing as npt
 
 from ...array_types import Array, Int64, UInt8
 from ...errors import DecodeError
-from ...pixels import kernels, twins
+from ...pixels import kernels
 from ...pixels.rows import RowWriter, Writer
 from ...stats import Meter
-from ...system.memory import SCRATCH, address_of
+from ...system.memory import SCRATCH, address_of, bytes_at
 from ...system.signals import after_this
 from ..base import BaseSource, FieldIndex, SetFacts, Source
 from ..bytestore import ByteFile, ByteStore, MemoryStore
@@ -42,7 +42,11 @@ TOGETHER: Final = 32
 @dataclass(frozen=True)
 class ChunkGrid:
     """A chunked data set: ``shape``, ``chunk`` shape, and per chunk (C order over the grid) its
-    offset, stored size and filter mask."""
+    offset, stored size and filter mask.
+
+    ``fill``: the bytes of one element, as stored, that stands for all of a chunk that was never
+    written, whose offset is -1; None where all were written.
+    """
 
     shape: tuple[int, ...]
     chunk: tuple[int, ...]
@@ -51,6 +55,7 @@ class ChunkGrid:
     offsets: Int64
     sizes: Int64
     masks: npt.NDArray[np.uint32]
+    fill: UInt8 | None = None
 
     @property
     def grid(self) -> tuple[int, ...]:
@@ -66,6 +71,12 @@ class ChunkGrid:
     def inflated(self) -> int | None:
         """Where all chunks are of gzip, the width that they are shuffled by; else None."""
         return None if self.masks.any() else inflated_width(self.filters, self.dtype.itemsize)
+
+    def will_need(self, store: ByteStore, numbers: Int64) -> None:
+        """Prefetch from ``store``: the calling thread reads these chunks next."""
+        written = numbers[self.offsets[numbers] >= 0]
+        if written.size:
+            store.will_need(self.offsets[written], self.sizes[written])
 
 
 class Cuts(NamedTuple):
@@ -199,6 +210,9 @@ def _decode_one(
     if library is not None:
         with decoding(meter):  # and reading, which the library does along with it
             pixels = library.read(number)
+    elif grid.fill is not None and grid.offsets[number] < 0:
+        out.reshape(-1, grid.fill.size)[:] = grid.fill
+        return
     else:
         stored = store.view(int(grid.offsets[number]), int(grid.sizes[number]))
         mask, size = int(grid.masks[number]), grid.chunk_bytes
@@ -223,7 +237,7 @@ def decode_into(
     by their places in ``numbers``."""
     bad, left = dict[int, DecodeError](), np.arange(numbers.size)
     functions = None
-    if library is None and grid.inflated is not None and kernels.compiled("inflate_chunks"):
+    if library is None and grid.inflated is not None:
         functions, sizes = inflater(), grid.sizes[numbers]
     if functions is not None and (base := store.address(int(sizes.sum()))) is not None:
         sources, good = grid.offsets[numbers] + base, np.zeros(numbers.size, np.int64)
@@ -233,7 +247,7 @@ def decode_into(
             )
         left = np.flatnonzero(good == 0)
     for i in left.tolist():
-        memory = twins.bytes_at(int(targets[i]), grid.chunk_bytes)
+        memory = bytes_at(int(targets[i]), grid.chunk_bytes)
         try:
             _decode_one(grid, int(numbers[i]), store, library, meter, memory)
         except DecodeError as exc:
@@ -493,8 +507,7 @@ class ChunkSource(BaseSource):
         memory."""
         numbers, which = np.unique(chunks[places], return_inverse=True)
         if self.store.remote:
-            some = self._across_all(numbers - self._number)
-            self.store.will_need(self._grid.offsets[some], self._grid.sizes[some])
+            self._grid.will_need(self.store, self._across_all(numbers - self._number))
         starts = np.zeros(numbers.size, np.int64)
 
         def give(held: Int64, at: Int64) -> None:
@@ -533,7 +546,7 @@ class ChunkSource(BaseSource):
         """One sample a chunk and nothing to convert: decoded where it is wanted."""
         records = self._places(writer.job.records)[0]
         if self.store.remote:
-            self.store.will_need(self._grid.offsets[records], self._grid.sizes[records])
+            self._grid.will_need(self.store, records)
         together = max(1, DECODED_AT_ONCE // self._grid.chunk_bytes)
         for first in range(0, records.size, together):
             if writer.stopped:

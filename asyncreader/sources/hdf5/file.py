@@ -15,7 +15,13 @@ from typing import Any, Final
 import numpy as np
 
 from ...array_types import Array, UInt8
-from ...errors import AsyncReaderError, FormatError, ParamsError, SourceError
+from ...errors import (
+    AsyncReaderError,
+    FormatError,
+    ParamsError,
+    SourceError,
+    closed_on_error,
+)
 from ...formats import packed as fmt
 from ...late import h5py
 from ...system.signals import after_this
@@ -109,7 +115,7 @@ class Hdf5:
     """An HDF5 file that the library has open, read-only, and what is known of its structure.
 
     ``checked``: the whole structure is walked before the library sees the file; without it, each
-    object when it is reached.
+    object when it is reached. FormatError if the path names another file than ``file`` by now.
     """
 
     def __init__(self, file: ByteFile, *, checked: bool = False) -> None:
@@ -121,6 +127,8 @@ class Hdf5:
             self._structure.check()
         named = file.handle
         self.file = open_library(named) if isinstance(named, str) else h5py.File(named, "r")
+        with closed_on_error([self]):
+            file.check_same()  # the library opened it by its name
 
     def __enter__(self) -> Hdf5:
         return self
@@ -219,13 +227,11 @@ class Hdf5:
         return None
 
     def find(self, name: str, records: bool = False) -> Dataset | None:
-        """A data set by name; None if nothing has that name. Refused if its bytes are in another
-        file, and without ``records`` if its rows are structured."""
+        """A data set by name; None if there is none of that name. Refused if its bytes are in
+        another file, and without ``records`` if its rows are structured."""
         found = self.reach(name)
-        if found is None:
-            return None
         if not isinstance(found, h5py.h5d.DatasetID):
-            raise FormatError(f"{name!r} is not a dataset", path=self.path)
+            return None
         return check_stored(h5py.Dataset(found), name, self.path, records)
 
     def member_of(self, name: str, start: object | None = None) -> tuple[str, str | None]:
@@ -241,6 +247,8 @@ class Hdf5:
     def dataset(self, name: str, records: bool = False) -> Dataset:
         """A data set that must be there, reached as :meth:`find` does."""
         found = self.find(name, records)
+        if found is None and self.reach(name) is not None:
+            raise FormatError(f"{name!r} is not a dataset", path=self.path)
         if found is None:
             raise self.no_field(name)
         return found
@@ -370,7 +378,6 @@ class ThroughLibrary:
         """Open the library."""
         with translated(file.path):
             h5 = Hdf5(file)
-            file.check_same()
             return _LibraryReader(h5, h5.dataset(self.name, records=True), grid)
 
 

@@ -154,7 +154,7 @@ def _width(step: Filter, item: int) -> int:
 
 def _undo_shuffle(data: UInt8, step: Filter, size: int, item: int) -> UInt8:
     width = _width(step, item)
-    if width <= 1:
+    if width <= 1 or data.size < 2 * width:  # as HDF5 does: width is any number of 32 bits
         return data
     whole = data.size // width * width
     out = np.empty(data.size, np.uint8)
@@ -245,8 +245,12 @@ def _undo_bitshuffle(data: UInt8, step: Filter, size: int, item: int) -> UInt8:
         raise DecodeError("a bitshuffle chunk with an unknown compression", found=codec)
     total = int.from_bytes(data[:8].tobytes(), "big")
     block_bytes = int.from_bytes(data[8:12].tobytes(), "big")
-    if total != size or block_bytes % width:
-        raise DecodeError("a bitshuffle chunk states another size", found=total, expected=size)
+    if total != size or not block_bytes or block_bytes % (8 * width):
+        raise DecodeError(
+            "a bitshuffle chunk states another size",
+            found=f"{total} bytes in blocks of {block_bytes}",
+            expected=f"{size} bytes in blocks of a multiple of {8 * width}",
+        )
     pieces, at, left = [], 12, total
     while left:
         # every block is compressed on its own; a remainder below 8 items is stored as it is

@@ -185,6 +185,7 @@ class GroupSource(BaseSource):
             same = (
                 grid.shape[0] == rows and row == self.spec.shape and pieces.number == last - first
             )
+            same = same and pieces.nbytes <= self.cache.chunk_bytes
             if not same or dtype != self.spec.dtype:
                 raise FormatError(f"dataset {name!r} is not what it was", path=path)
             whole = not self._open and not self._known  # one of them is compared decoded, too
@@ -202,6 +203,10 @@ class GroupSource(BaseSource):
 
     def release(self) -> None:
         self.cache.release()
+        with self._lock:
+            opened = list(self._open.values())
+        for source in opened:  # of image files each has a cache of its own
+            source.release()
 
     def close(self) -> None:
         with self._lock:

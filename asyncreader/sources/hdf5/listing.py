@@ -5,18 +5,23 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from ...late import h5py
 from ...text import times
 from ..request import NoFieldError, no_field
+from .conventions import no_samples
 
 #: Names of what is in a group of h5py's, and its low-level objects; None for a virtual data set.
 Inside: TypeAlias = Callable[[Any], Iterator[tuple[bytes, Any]]]
 
-#: Data sets that are listed, groups that are looked into, and groups inside each other.
-_LISTED, _GROUPS, DEEPEST = 20, 200, 3
+#: Data sets that are listed, and groups that are looked into.
+_LISTED, _GROUPS = 20, 200
+#: What is in a group of sparse rows; their number is in its ``indptr``.
+_SPARSE: Final = {b"data", b"indices", b"indptr", b"shape"}
+#: What the values of such a group are in words.
+SPARSE: Final = "sparse vectors"
 #: Letters of a name that are shown.
 _LONGEST: Final = 80
 #: Members of a group that HDF5 sorts to name the first ones.
@@ -82,31 +87,58 @@ class Listed(NamedTuple):
         return f"{name} ({times(self.shape)} {self.dtype})" if self.shape else name
 
 
-def list_fields(members: Inside, group: Any, depth: int = DEEPEST) -> list[Listed]:
-    """Some data sets of a group, and of the groups in it, by name."""
+def list_fields(members: Inside, group: Any) -> list[Listed]:
+    """Some data sets of a group, and of the groups in it, by name; a group of sparse rows is one.
+
+    All groups of a level come before those inside them; where too many have no data set, a group
+    comes before its neighbours instead.
+    """
+    return sorted(_search(members, group, deque.popleft) or _search(members, group, deque.pop))
+
+
+def _search(members: Inside, group: Any, take: Callable[[deque[Any]], Any]) -> list[Listed]:
     found: list[Listed] = []
-    groups = deque([(group, b"", 0)])
-    for _ in range(_GROUPS):
-        if not groups or len(found) >= _LISTED:
-            break
-        here, prefix, deep = groups.popleft()
-        for name, inside in members(here):
-            whole = prefix + name
-            if isinstance(inside, h5py.h5g.GroupID):
-                if deep < depth:
-                    groups.append((inside, whole + b"/", deep + 1))
+    groups, seen = deque([(group, b"")]), set[int]()
+    while groups and len(seen) < _GROUPS and len(found) < _LISTED:
+        here, prefix = take(groups)
+        address = h5py.h5o.get_info(here).addr
+        if address in seen:
+            continue
+        seen.add(address)
+        inside = dict(members(here))
+        if prefix and (starts := _starts(inside)) is not None:
+            text = prefix[:-1].decode("utf-8", "surrogateescape")
+            found.append(Listed(text, (starts - 1,), SPARSE, True))
+            inside = {name: one for name, one in inside.items() if name not in _SPARSE}
+        for name, one in inside.items():
+            if isinstance(one, h5py.h5g.GroupID):
+                groups.append((one, prefix + name + b"/"))
             elif len(found) < _LISTED:
-                text = whole.decode("utf-8", "surrogateescape")
-                if inside is None:
-                    found.append(Listed(text, (), "virtual", False))
-                else:
-                    found.append(Listed(text, inside.shape, *_dtype(inside.get_type())))
-    return sorted(found)
+                text = (prefix + name).decode("utf-8", "surrogateescape")
+                shape, words, served = ((), "virtual", False) if one is None else _kind(one)
+                found.append(Listed(text, shape, words, served))
+    return found
+
+
+def _starts(inside: Mapping[bytes, Any]) -> int | None:
+    """How long the ``indptr`` of a group of sparse rows is; None where it is no such group."""
+    if not {b"data", b"indices"} <= inside.keys():
+        return None
+    shape: tuple[int, ...] = getattr(inside.get(b"indptr"), "shape", ())
+    return int(shape[0]) if len(shape) == 1 and shape[0] else None
+
+
+def _kind(data: Any) -> tuple[tuple[int, ...], str, bool]:
+    """Shape of a data set (h5py.h5d.DatasetID), what its values are in words, and whether they are
+    served. Members of structured rows are not looked at."""
+    shape: tuple[int, ...] = data.shape
+    instead = no_samples(h5py.Dataset(data))
+    words, served = _dtype(data.get_type()) if instead is None else (instead[0], False)
+    return shape, words, served
 
 
 def _dtype(kind: Any) -> tuple[str, bool]:
-    """A stored type in words, and whether its values are served. Members of structured rows are not
-    looked at."""
+    """A stored type in words, and whether its values are served."""
     h5t, code, size = h5py.h5t, kind.get_class(), kind.get_size()
     if code == h5t.INTEGER and size <= 8:
         sign = "u" if kind.get_sign() == h5t.SGN_NONE else ""

@@ -10,6 +10,8 @@ Limits: data sets of one axis, contiguous or chunked with filters that are decod
 
 from __future__ import annotations
 
+import struct
+from array import array
 from collections.abc import Iterable
 from typing import Final
 
@@ -26,6 +28,9 @@ BLOCK: Final = 1 << 16
 _HEAD: Final = 16
 #: Objects of a collection have 16-bit numbers.
 _OBJECTS: Final = 1 << 16
+#: So few collections are read one after the other: a step of all together takes as long as 64.
+FEW: Final = 64
+_OBJECT: Final = struct.Struct("<H6xQ")
 
 
 def heap_extents(
@@ -113,6 +118,8 @@ class _Heaps:
         keys, offsets, lengths = [], [], []
         for _ in range(_OBJECTS):
             todo = todo[at[todo] + _HEAD <= ends[todo]]
+            if todo.size <= FEW:
+                break
             number = self._ints(at[todo], 2)
             todo, number = todo[number > 0], number[number > 0]  # 0: the free space at the end
             if todo.size == 0:
@@ -124,9 +131,27 @@ class _Heaps:
             offsets.append(at[todo] + _HEAD)
             lengths.append(length)
             at[todo] += _HEAD + (length + 7) // 8 * 8
+        for heap in todo.tolist():
+            some = self._scan(int(at[heap]), int(ends[heap]), members[heap : heap + 1])
+            keys.append(heap * _OBJECTS + some[0])
+            offsets.append(some[1])
+            lengths.append(some[2])
         if not keys:
             empty = np.empty(0, np.int64)
             return empty, empty, empty
         all_keys = np.concatenate(keys)
         order = np.argsort(all_keys, kind="stable")
         return all_keys[order], np.concatenate(offsets)[order], np.concatenate(lengths)[order]
+
+    def _scan(self, at: int, end: int, member: Int64) -> Int64:
+        """(3, n): number, start and size of each object of one collection from ``at`` on."""
+        found, data = array("q"), self.data.data
+        while at + _HEAD <= end and len(found) < 3 * _OBJECTS:
+            number, length = _OBJECT.unpack_from(data, at)
+            if number == 0:  # the free space at the end
+                break
+            if length > end - at - _HEAD:
+                self._need(np.zeros(1, np.bool_), member, "its heap is damaged")
+            found.extend((number, at + _HEAD, length))
+            at += _HEAD + (length + 7) // 8 * 8
+        return np.array(found, np.int64).reshape(-1, 3).T

@@ -63,7 +63,7 @@ def _dense(found: Hdf5Set, names: str | None) -> SetIndex:
     chosen, digest = chosen_columns(found, shape[1], [names])
     if chosen is not None:
         columns = tuple(chosen.tolist())
-        found = replace(found, fields=replace(fields, columns={fields.data: columns}))
+        found = replace(found, fields=replace(fields, columns=columns))
     index = index_data(found)
     ((name, field),) = index.fields.items()
     return replace(index, fields={name: replace(field, columns=digest)})

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final, TypeAlias
 
-from ...errors import FormatError, closed_on_error
+from ...errors import FormatError
 from ..bytestore import OpenFile
 from ..fields import Layout, SetIndex, index_of
 from ..lmdb.btree import LmdbFile, Tree
-from ..lmdb.entries import Entries
 from ..request import Request
 from . import caffe, image_files, msgpack, npy
-from .base import ForeignSet, in_order, is_pickle, records, unknown
+from .base import ForeignSet, is_pickle, unknown
 from .hdf5_layouts import LAYOUTS as HDF5_LAYOUTS
 
 #: Makes the index of a set.
@@ -26,8 +23,8 @@ def _refuse_pickles(found: ForeignSet) -> SetIndex:
         "its samples are Python pickles, which can run any code when they are read",
         **found.records.blame(0),
         found=f"a value that begins with {found.first[:2].hex(' ')}",
-        hint="if you trust whoever wrote it, convert it once, on a machine that may be harmed: "
-        f"asyncreader convert {shlex.quote(found.path)} NEW.h5 --allow-pickle",
+        hint="if you trust whoever wrote it, read it by a few lines of Python and give its samples "
+        "to asyncreader.Writer: docs/layouts.md has them",
     )
 
 
@@ -104,32 +101,6 @@ def table() -> str:
     rows = [f"| `{name}` | {row} |" for name, row in known if row]
     head = ("| as `info` calls it | known by | served | give |", "|---|---|---|---|")
     return "\n".join((*head, *rows))
-
-
-@dataclass(frozen=True)
-class PickledSet:
-    """An LMDB whose samples are pickles; only converters unpickle, and only where told to."""
-
-    path: str
-    file: OpenFile
-    entries: Entries
-
-
-def pickled_set(path: str) -> PickledSet | None:
-    """The records of an LMDB of pickles, sorted by number; None for any other file."""
-    from ..lmdb.file import lmdb_data_file, open_tree
-
-    if lmdb_data_file(path) is None:
-        return None
-    file, tree = open_tree(path)
-    with closed_on_error([file]):
-        entries = None
-        if not tree.named() and tree.main.entries:
-            entries = in_order(records(Entries.of(tree, tree.main)))
-        if entries is not None and len(entries) and is_pickle(entries):
-            return PickledSet(path, file, entries)
-    file.close()
-    return None
 
 
 def _name(name: bytes) -> str:

@@ -1,8 +1,8 @@
 """Fuel's H5PYDataset: its splits, axis labels and shapes of samples.
 
 Splits are rows of the root attribute ``split`` (split, source, start, stop, indices, available,
-comment), or in files of 2015 one root attribute (start, stop) each. A source of variable shape is
-(N,) of variable length with a dimension scale ``shapes`` (N, axes) and one ``shape_labels``.
+comment). A source of variable shape is (N,) of variable length with a dimension scale ``shapes``
+(N, axes) and one ``shape_labels``.
 """
 
 from __future__ import annotations
@@ -19,19 +19,15 @@ from ...late import h5py
 from ..hdf5.checks import BOMB_BYTES, Dataset, attribute
 from ..hdf5.file import Hdf5
 
-_FIELDS: Final = {"split", "source", "start", "stop", "indices", "available"}
-#: At most so many rows of ``split`` and attributes are read.
+#: Columns of ``split``; ``indices`` came later.
+_FIELDS: Final = {"split", "source", "start", "stop", "available"}
+#: At most so many rows of ``split`` are read.
 _MOST: Final = 4096
 
 
 def is_fuel(h5: Hdf5) -> bool:
     """Whether the file has Fuel's ``split`` attribute."""
     return _table(h5) is not None
-
-
-def is_fuel_of_2015(h5: Hdf5) -> bool:
-    """Whether the file's root attributes are splits as Fuel first wrote them."""
-    return _table(h5) is None and bool(_old_splits(h5, 1 << 62))
 
 
 def _table(h5: Hdf5) -> Array | None:
@@ -51,7 +47,7 @@ def read_splits(h5: Hdf5, data: str, labels: str | None, count: int) -> dict[str
     """
     table = _table(h5)
     if table is None:
-        return _old_splits(h5, count)
+        return {}
     if table.size > _MOST:
         raise FormatError(
             "its table of splits is too long", path=h5.path, found=f"{table.size} rows"
@@ -74,7 +70,7 @@ def read_splits(h5: Hdf5, data: str, labels: str | None, count: int) -> dict[str
 
 def _rows(h5: Hdf5, row: Any, most: int) -> slice | Int64:
     name = f"split {_text(row['split'])!r} of {_text(row['source'])!r}"
-    reference = row["indices"]
+    reference = row["indices"] if "indices" in row.dtype.names else None
     if reference:
         # opened by name: what a reference opens directly is not checked
         where = h5py.h5r.get_name(reference, h5.file.id)
@@ -109,22 +105,6 @@ def _same(one: slice | Int64, other: slice | Int64 | None) -> bool:
     if isinstance(one, slice) or isinstance(other, slice) or other is None:
         return isinstance(one, slice) and one == other
     return np.array_equal(one, other)
-
-
-def _old_splits(h5: Hdf5, count: int) -> dict[str, slice | Int64]:
-    """Root attributes of two whole numbers that are ranges of the records, one from 0 on."""
-    found: dict[str, slice | Int64] = {}
-    if len(h5.file.attrs) > _MOST:
-        return found
-    for name in h5.file.attrs:
-        pair = attribute(h5.file, name)
-        if not isinstance(pair, np.ndarray) or pair.shape != (2,) or pair.dtype.kind not in "iu":
-            continue
-        start, stop = (int(n) for n in pair)
-        if 0 <= start < stop <= count:
-            found[name] = slice(start, stop)
-    begins = any(isinstance(rows, slice) and rows.start == 0 for rows in found.values())
-    return found if begins else {}
 
 
 def axis_order(shape: tuple[int, ...]) -> tuple[int, int, int, int] | None:

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ...array_types import Int64, UInt8
-from ...errors import FormatError, ParamsError, located
+from ...errors import FormatError, ParamsError, SourceError, located
 from ...formats import packed as fmt
 from ...late import h5py
 from ...pixels.numbers import is_number, members_of
@@ -78,7 +78,9 @@ def index_data(found: Hdf5Set) -> SetIndex:
         return _raw(found, data, member)
     asked = replace(found.fields, labels=None, places=(found.fields.data,))
     values = _raw(replace(found, fields=asked, layout=""), data, member, values=True)
-    return index_ragged(found, values.first, values.facts.count, offsets, values.facts.layout)
+    table, starts = offsets
+    facts = values.facts
+    return index_ragged(found, values.first, facts.count, starts, facts.layout, table)
 
 
 # -- what asyncreader packed with offsets ---------------------------------------------------------
@@ -276,7 +278,8 @@ def _chunked(found: Hdf5Set, data: Dataset, axis: int, stored: SampleSpec) -> Se
     names = [NAMES[step.code] for step in grid.filters]
     lead, count = found.fields.lead, _count(found, data, axis)
     storage: Storage
-    if not names and axis == 0 and lead == 1 and grid.chunk[1:] == grid.shape[1:]:
+    whole = grid.chunk[1:] == grid.shape[1:] and grid.fill is None
+    if not names and axis == 0 and lead == 1 and whole:
         size = row_size(data.shape[1:], stored.dtype)
         records = np.arange(data.shape[0], dtype=np.int64)
         starts = grid.offsets[records // grid.chunk[0]] + records % grid.chunk[0] * size
@@ -353,7 +356,9 @@ def _without_volumes(found: Hdf5Set, stored: StoredVolumes) -> Hdf5Set:
     name, member = found.h5.member_of(fields.labels)
     data = None if member is not None else found.h5.find(name)
     extent = tuple(stored.volumes.extents[0].tolist())
-    if data is None or tuple(data.shape)[-len(extent) :] != extent:
+    # of several volumes also the axis that numbers them
+    axes = len(extent) + (stored.volumes.sample_axis is not None)
+    if data is None or data.ndim < axes or tuple(data.shape)[-len(extent) :] != extent:
         return found
     if not fields.labels_required:
         layout = found.layout.replace(f", labels from {fields.labels}", "")
@@ -403,9 +408,14 @@ def read_texts(found: Hdf5Set, name: str) -> list[bytes] | None:
         return []
     user_block = found.h5.file.id.get_create_plist().get_userblock()
     found = replace(found, fields=replace(found.fields, data=name))
-    elements = [np.concatenate(list(_elements(found, data)))]  # their heaps are walked once
-    starts, sizes = heap_extents(elements, data.shape[0], file, user_block, 1, found.path, name)
-    check_extents(starts, sizes, found.file.size, found.path)
+    try:
+        elements = [np.concatenate(list(_elements(found, data)))]  # their heaps are walked once
+        starts, sizes = heap_extents(elements, data.shape[0], file, user_block, 1, found.path, name)
+        check_extents(starts, sizes, found.file.size, found.path)
+    except SourceError as exc:
+        if exc.index is not None:  # texts may be names, which are no records
+            exc.what, exc.index = f"text {exc.index} of {name!r}: {exc.what}", None
+        raise
     ends = (starts + sizes).tolist()
     return [file[at:end].tobytes() for at, end in zip(starts.tolist(), ends, strict=True)]
 
@@ -450,7 +460,7 @@ def _vlen(found: Hdf5Set, data: Dataset, base: np.dtype[Any]) -> SetIndex:
     check_extents(starts, sizes, found.file.size, found.path)
     shapes = fuel.shapes(found.h5, name, data.shape[0])
     block = default_block(int(sizes.mean()))
-    if shapes is not None:
+    if shapes is not None and (shapes[1] is not None or not found.fields.limited):
         images = ImageExtents(starts, sizes, shapes[0][:count])
         stored = _pixels(found, base, sizes, shapes[0][:count], shapes[1])
         return found.index(images, data.shape[0], stored, "pixels of variable length", block)
@@ -512,6 +522,7 @@ def _pixels(
             path=found.path,
             index=bad,
             found=f"{int(values[bad])} values of shape {tuple(shapes[bad].tolist())}",
+            hint=None if letters is not None else "max_length=N serves their numbers in one row",
         )
     channel = letters.index("C")
     channels = int(shapes[0, channel])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final, TypeAlias
 
@@ -22,7 +22,7 @@ from ..episodes import (
     flat_episodes,
     of_episodes,
 )
-from ..fields import SetIndex
+from ..fields import SetIndex, index_each
 from ..hdf5.checks import attribute
 from ..hdf5.listing import some_names
 from ..labels import labelled
@@ -42,6 +42,8 @@ _GROUPS: Final = (
 )
 #: D4RL's flags of an episode's last row.
 _FLAGS: Final = ("terminals", "timeouts")
+#: Where a file is one episode, or a part of one.
+_OF_FILES: Final = ("files", "whole")
 #: Names of a group that are looked at to recognise episodes.
 _LOOKED_AT: Final = 66
 
@@ -53,13 +55,11 @@ def index_episodes(found: Hdf5Set, index_one: IndexOne) -> SetIndex | None:
     if kind is None:
         return None
     word, _, name = kind.partition(":")
-    values = None
-    if asked.labels is not None and asked.labels_required and asked.labels_path is None:
-        values = EpisodeValues(found, asked.labels)
+    groups = matching_groups(found, name) if word == "groups" else [""]
+    if not groups:
+        raise ParamsError("no group of this file matches", path=found.path, found=repr(name))
+    values = _values(found, groups[0])
     if word == "groups":
-        groups = matching_groups(found, name)
-        if not groups:
-            raise ParamsError("no group of this file matches", path=found.path, found=repr(name))
         if asked.labels_path is not None:
             raise ParamsError(
                 "labels of episodes in groups lie in the same file", path=asked.labels_path
@@ -71,19 +71,19 @@ def index_episodes(found: Hdf5Set, index_one: IndexOne) -> SetIndex | None:
     if word == "axis" and asked.labels is not None and asked.labels_path is None:
         _check_own(found, asked.labels)
     # labels with a row for each episode are read when it is known where these end
-    alone = values is not None and word == "files" and is_single(found, values.name)
+    alone = values is not None and word in _OF_FILES and is_single(found, values.name)
     each = not alone and own_rows(replace(found, fields=asked), asked.lead)
     rows = replace(asked, labels=None, labels_required=False) if alone or each else asked
+
+    def index_rows(one: Request) -> SetIndex:
+        return index_one(replace(one, lead=_leading(found, one.data, word)))
+
     try:
-        first = index_one(rows)
-        others = asked.also(first.first.spec, [one.name for one in first.facts.fields])
-        fields = {asked.data: first}
-        for one in others:
-            fields[one.data] = index_one(replace(one, lead=_leading(found, one.data, word)))
+        fields = index_each(rows, index_rows)
     except NoSamplesError:
-        _check_empty(found, [asked.data, *(asked.others or ())])
+        _check_empty(found, [asked.data, *(asked.others or {}).values()])
         raise
-    episodes, kept = _episodes(found, kind, {one: i.facts.count for one, i in fields.items()})
+    episodes, kept = _episodes(found, kind, fields)
     index = of_episodes(fields, episodes)
     if alone:
         assert values is not None
@@ -95,16 +95,29 @@ def index_episodes(found: Hdf5Set, index_one: IndexOne) -> SetIndex | None:
     return index
 
 
-def _episodes(found: Hdf5Set, kind: str, counts: dict[str, int]) -> tuple[Episodes, Int64]:
-    """The episodes of fields of so many rows, and the numbers of those that are not empty."""
+def _values(found: Hdf5Set, first: str) -> EpisodeValues | None:
+    """What collects the labels of episodes, of which ``first`` is one: those that the caller named,
+    or that it has under the usual name."""
+    asked = found.fields
+    if asked.labels is None or asked.labels_path is not None:
+        return None
+    inside = f"{first}/{asked.labels}" if first else asked.labels
+    there = isinstance(found.h5.reach(inside), h5py.h5d.DatasetID)
+    return EpisodeValues(found, asked.labels) if there or asked.labels_required else None
+
+
+def _episodes(found: Hdf5Set, kind: str, fields: Mapping[str, SetIndex]) -> tuple[Episodes, Int64]:
+    """The episodes of ``fields``, and the numbers of those that are not empty."""
     word, _, name = kind.partition(":")
-    if word not in ("axis", "files"):
+    counts = {one: index.facts.count for one, index in fields.items()}
+    if word not in ("axis", *_OF_FILES):
         ends = _ends(found, word, name, max(counts.values()))
         kept = np.flatnonzero(np.diff(ends, prepend=0))
         return flat_episodes(ends, counts, kind, found.path), kept
     if word == "axis":
-        leading = {one: _leading(found, one, word) for one in counts}
-        shapes = {n: (*found.rows(n).shape[:lead], 1)[:2] for n, lead in leading.items()}
+        stored = {one: next(iter(index.fields)) for one, index in fields.items()}
+        leading = {one: _leading(found, data, word) for one, data in stored.items()}
+        shapes = {n: (*found.rows(stored[n]).shape[:lead], 1)[:2] for n, lead in leading.items()}
         episodes = along_axis(shapes, found.path)
     else:
         one_each = {one: np.array([count]) for one, count in counts.items()}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 import math
+import warnings
 from array import array
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -24,19 +25,22 @@ from ..fields import SetIndex
 from ..hdf5.checks import check_bomb, check_stored, pipeline, stored_at
 from ..hdf5.chunks import Pieces
 from ..hdf5.compound import stored_dtype
+from ..hdf5.conventions import check_samples
 from ..hdf5.file import Hdf5
 from ..hdf5.filters import NAMES
 from ..hdf5.groups import CHUNKED, GroupNames, Members
 from ..hdf5.listing import list_fields, missing
 from ..hdf5.structure import DatasetHeader
 from ..request import Request, stored_samples
-from .hdf5_data import index_data
+from .hdf5_data import index_data, read_texts
 from .hdf5_labels import EpisodeValues
 from .hdf5_set import Hdf5Set
 
 #: Bytes that a name in a group takes of a file at least: where there are more names than that,
 #: groups lead to each other in circles.
 _NAME_BYTES: Final = 16
+#: Splits that are read.
+_MASKS: Final = 4096
 #: About what an image file takes.
 _ENCODED_BYTES: Final = 64 << 10
 
@@ -73,10 +77,12 @@ def _is_pattern(part: str) -> bool:
 
 @dataclass
 class _Column:
-    """One field of all groups, as it is collected group by group. ``stored``: the name of its data
-    sets; ``member``: of structured rows, the one that is the field."""
+    """One field of all groups, as it is collected group by group. ``name``: in the open set;
+    ``data``: as it is asked for; ``stored``: the name of its data sets; ``member``: of structured
+    rows, the one that is the field."""
 
     name: str
+    data: str
     stored: str = ""
     member: str | None = None
     kind: Any = None
@@ -104,8 +110,8 @@ class GroupedFields:
         #: the group that the one before was in, by name
         self._inside: tuple[str | None, object | None] = None, None
         asked = found.fields
-        names = [asked.data, *(asked.others or ())]
-        self._columns = [_Column(name) for name in names]
+        names = {asked.own_name: asked.data, **(asked.others or {})}
+        self._columns = [_Column(name, data) for name, data in names.items()]
         found.h5.many_objects()  # not before all names were read, in any order
         for number, group in enumerate(groups):
             self._add(group, number)
@@ -121,7 +127,7 @@ class GroupedFields:
         below: dict[str, Any] = {"": here}
         for column in self._columns:
             if number == 0:
-                column.stored, column.member = h5.member_of(column.name, here)
+                column.stored, column.member = h5.member_of(column.data, here)
             prefix, _, last = column.stored.rpartition("/")
             if prefix not in below:
                 below[prefix] = h5.reach(prefix, here)
@@ -156,6 +162,7 @@ class GroupedFields:
         """What a field is, by its data set in the first group."""
         path, asked = self._found.path, self._found.fields
         dataset = check_stored(h5py.Dataset(data), name, path, records=True)
+        check_samples(dataset, name, path)
         if dataset.ndim and dataset.shape[0] and _may_be_encoded(data):
             index = look_up(self._found.file, self._found.h5, name)
             if index.first.spec.encoded:
@@ -165,9 +172,9 @@ class GroupedFields:
         if dataset.ndim == 0:
             raise FormatError(f"dataset {name!r} is one number, not rows", path=path)
         first = self._columns[0].spec
-        request = replace(asked, data=column.name)
+        request = asked
         if column is not self._columns[0] and first is not None:
-            request = replace(asked, data=asked.data).other(column.name, first)
+            request = asked.other(column.name, column.data, first)
         axis, column.spec = stored_samples(tuple(dataset.shape), dtype, request, path)
         column.spec = replace(column.spec, members=column.member)
         if axis != 0:
@@ -319,15 +326,21 @@ def read_masks(found: Hdf5Set, names: Sequence[str]) -> dict[str, Int64]:
     group = found.h5.reach("mask") if "mask" in found.h5.names else None
     if not isinstance(group, h5py.h5g.GroupID):
         return {}
+    if group.get_num_objs() > _MASKS:
+        raise FormatError("its mask/ has too many splits", path=found.path, expected=_MASKS)
     numbers = {name: i for i, name in enumerate(names)}
     splits = {}
     for key in group:
         name = key.decode("utf-8", "surrogateescape")
-        data = found.h5.find(f"mask/{name}")
-        if data is None or data.ndim != 1 or data.dtype.kind not in "SO":
+        if found.file.store.remote and found.dataset(f"mask/{name}").dtype.kind == "O":
+            warnings.warn(
+                f"{found.path}: split {name!r} is left out: its text is of variable length, which "
+                "is not read from a store",
+                stacklevel=2,
+            )
             continue
-        texts = found.h5.read(data, "mask")
-        listed = [bytes(one).decode("utf-8", "surrogateescape") for one in texts]
+        texts = read_texts(found, f"mask/{name}")
+        listed = [text.decode("utf-8", "surrogateescape") for text in texts or ()]
         # an empty episode is left out, and so is its name
         chosen = [numbers[one] for one in listed if one in numbers]
         if chosen:

@@ -13,6 +13,7 @@ from ...errors import FormatError, ParamsError
 from ...late import h5py
 from ...sampling.episodes import Episodes
 from ..hdf5.checks import attribute, check_numeric, check_stored
+from ..hdf5.conventions import check_samples
 from ..labels import in_sequence, numbered, of_each_episode
 from .hdf5_data import read_texts
 from .hdf5_set import Hdf5Set
@@ -65,9 +66,14 @@ class EpisodeValues:
         name = f"{where}/{self.name}" if where else self.name
         if not isinstance(held, h5py.h5d.DatasetID):
             if self._values:
-                raise FormatError(f"an episode has no dataset {name!r}", path=path)
+                raise FormatError(
+                    f"an episode has no dataset {name!r}",
+                    path=path,
+                    hint="labels_field=None serves the data without labels",
+                )
             raise h5.no_field(self.name, group)
         data = check_stored(h5py.Dataset(held), name, path)
+        check_samples(data, name, path)
         if data.dtype.kind == "S" and data.ndim == 0:
             return bytes(h5.read(data, name)[()])
         check_numeric(
@@ -140,7 +146,7 @@ def own_rows(found: Hdf5Set, lead: int) -> bool:
     if not isinstance(held, h5py.h5d.DatasetID) or not held.shape:
         return False
     # fields with one row for each episode may stand before those that have all rows
-    names = (asked.data, *(asked.others or ())) if lead == 1 else (asked.data,)
+    names = (asked.data, *(asked.others or {}).values()) if lead == 1 else (asked.data,)
     data: list[Any] = [h5.reach(h5.member_of(name)[0]) for name in names]
     if not all(isinstance(one, h5py.h5d.DatasetID) for one in data):
         return True  # sparse rows

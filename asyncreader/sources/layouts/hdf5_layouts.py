@@ -71,11 +71,6 @@ def _index_course(found: Hdf5Set) -> SetIndex:
 # -- Fuel ----------------------------------------------------------------------------------------
 
 
-def _is_fuel(found: Hdf5Set) -> bool:
-    usual = not found.h5.names.isdisjoint(_FUEL)
-    return fuel.is_fuel(found.h5) or (usual and fuel.is_fuel_of_2015(found.h5))
-
-
 def _index_fuel(found: Hdf5Set) -> SetIndex:
     found = replace(found, unlabelled=True, axes=fuel.axis_order)
     data = found.fields.data
@@ -195,9 +190,9 @@ LAYOUTS: Final[tuple[Layout[Hdf5Set], ...]] = (
     ),
     Layout(
         "Fuel",
-        _is_fuel,
+        lambda found: fuel.is_fuel(found.h5),
         _index_fuel,
-        "attribute `split`, or that of 2015 | `features`, `image_features` or `encoded_images`; "
+        "attribute `split` | `features`, `image_features` or `encoded_images`; "
         "pixels of variable length by their `shapes`; `targets` | a split: "
         '`subset="train"`; samples without labels: `labels_field=None` too',
     ),
@@ -241,7 +236,6 @@ LAYOUTS: Final[tuple[Layout[Hdf5Set], ...]] = (
 def index_hdf5(file: ByteFile, fields: Request) -> SetIndex:
     """The index of an open file."""
     with translated(file.path), Hdf5(file, checked=True) as h5:
-        file.check_same()
         meta = read_meta(h5)
 
         def index(one: Request) -> SetIndex:

@@ -13,7 +13,7 @@ from ...late import h5py
 from ..base import Source
 from ..bytestore import OpenFile
 from ..hdf5.file import Hdf5, translated
-from ..hdf5.listing import Listed, list_fields
+from ..hdf5.listing import SPARSE, Listed, list_fields
 from ..ragged import offsets_in
 
 #: Columns that are told, and numbers of a table that are read.
@@ -59,7 +59,6 @@ def _file_of(source: Source) -> Iterator[tuple[Hdf5 | None, str]]:
             yield None, one.facts.layout
             return
         with translated(one.file.path), Hdf5(one.file) as h5:
-            one.file.check_same()
             yield h5, one.facts.layout
 
 
@@ -137,7 +136,8 @@ def _divided(h5: Hdf5, table: Listed, fields: Sequence[Listed]) -> Iterator[Divi
 def _may_be_divided(one: Listed, table: Listed) -> bool:
     """Whether a data set has other rows than a table in its folder."""
     rows = (table.shape[0], table.shape[0] - 1)
-    return one.shape[0] not in rows and _folder(one) == _folder(table)
+    values = one.dtype != SPARSE and one.shape[0] not in rows
+    return values and _folder(one) == _folder(table)
 
 
 def _may_divide(one: Listed) -> bool:

@@ -17,9 +17,10 @@ from .hdf5_set import Hdf5Set
 _OFFSET_BYTES: Final = 8
 
 
-def offsets_of(found: Hdf5Set, name: str, shape: tuple[int, ...]) -> Array | None:
-    """Where the samples of the data set ``name`` begin among its rows, (N + 1,); None where each
-    row is a sample. FormatError where the table that should say it does not."""
+def offsets_of(found: Hdf5Set, name: str, shape: tuple[int, ...]) -> tuple[str, Array] | None:
+    """The name of the table that says where the samples of the data set ``name`` begin among its
+    rows, and what it says, (N + 1,); None where each row is a sample. FormatError where the table
+    that should say it does not."""
     fields = found.fields
     asked = fields.own_offsets
     episodes = fields.windowed or fields.episodes is not None
@@ -28,7 +29,8 @@ def offsets_of(found: Hdf5Set, name: str, shape: tuple[int, ...]) -> Array | Non
     if not shape or fields.lead > 1:
         return None
     if asked is not None:
-        return _fitting(found, asked, name, shape[0], None, True)
+        offsets = _fitting(found, asked, name, shape[0], None, True)
+        return None if offsets is None else (asked, offsets)
     group, _, own = name.rpartition("/")
     for last, lengths in candidates(own).items():
         table = f"{group}/{last}" if group else last
@@ -36,7 +38,7 @@ def offsets_of(found: Hdf5Set, name: str, shape: tuple[int, ...]) -> Array | Non
             continue
         offsets = _fitting(found, table, name, shape[0], lengths, False)
         if offsets is not None:
-            return offsets
+            return table, offsets
     return None
 
 
@@ -71,8 +73,14 @@ def _may_be_table(found: Hdf5Set, table: str) -> bool:
 
 
 def index_ragged(
-    found: Hdf5Set, values: FieldIndex, count: int, offsets: Array, how: str
+    found: Hdf5Set,
+    values: FieldIndex,
+    count: int,
+    offsets: Array,
+    how: str,
+    table: str | None = None,
 ) -> SetIndex:
-    """The index of the samples whose ``count`` values are those of ``values``."""
-    field = ragged_field(values, count, offsets)
+    """The index of the samples whose ``count`` values are those of ``values``; ``table``: see
+    :func:`ragged_field`."""
+    field = ragged_field(values, count, offsets, table)
     return found.index_field(field, offsets.size - 1, f"{how}, rows of different length")

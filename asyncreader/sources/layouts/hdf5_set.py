@@ -19,6 +19,7 @@ from ..base import FieldIndex, SetFacts, Storage, kept
 from ..bytestore import ByteFile, OpenFile
 from ..fields import SetIndex
 from ..hdf5.checks import Dataset, check_numeric, odd_bits
+from ..hdf5.conventions import check_samples
 from ..hdf5.file import Hdf5, TablePaths, translated
 from ..request import Request, check_labels
 from ..splits import PackedSplits
@@ -117,6 +118,8 @@ class Hdf5Set:
         found = self.h5.find(name, records)
         if found is None:
             raise self._missing(name)
+        if self.whole is None:
+            check_samples(found, name, self.path)
         return found
 
     def rows(self, name: str) -> Dataset:
@@ -203,6 +206,8 @@ class Hdf5Set:
             if fields.labels_required or packed is not None:
                 raise self._missing(fields.labels)
             return None
+        if packed is None:
+            check_samples(stored, fields.labels, self.path)
         labels = self.values(stored, fields.labels, _TEXT_LABELS)
         _check_labels(labels, count, self.path, fields.labels)
         if packed is None:
@@ -297,10 +302,10 @@ class Hdf5Set:
             checked="none" if self.meta is None else "all",
         )
         splits: Mapping[str, slice | Int64] = {}
-        if self.meta is None:
+        if self.layout.startswith("Fuel"):
             own = None if labels is None or self.fields.labels_path else self.fields.labels
             splits = fuel.read_splits(self.h5, self.fields.data, own, facts.count)
-        elif self.meta.splits:
+        elif self.meta is not None and self.meta.splits:
             splits = PackedSplits(self.meta.splits, self._splits(self.meta))
         return SetIndex(facts, {self.fields.data: field}, labels, splits)
 
@@ -313,7 +318,10 @@ def _labels_elsewhere(path: str, name: str, count: int) -> Array:
     file.close()  # its mapping stays
     with translated(path), Hdf5(file, checked=True) as h5:
         held, member = h5.member_of(name)
-        dataset = h5.dataset(held, records=member is not None)
+        dataset = h5.find(held, records=member is not None)
+        if dataset is None:
+            raise h5.no_field(name)
+        check_samples(dataset, name, path)
         _check_labels(dataset, count, path, name)
         if member is not None:
             return h5.read_member(dataset, held, member)

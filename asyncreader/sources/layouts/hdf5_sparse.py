@@ -172,16 +172,19 @@ def chosen_columns(
 ) -> tuple[Int64 | None, str | None]:
     """The columns that are asked for, None for all; and a digest of the names of those served."""
     asked, path = found.fields.own_columns, found.path
-    tables = [table for table in (column_names(found, name, width) for name in names) if table]
+    named = asked is not None and not all(isinstance(one, int) for one in asked)
+    tables = [
+        table for table in (column_names(found, name, width, named) for name in names) if table
+    ]
     first = tables[0] if tables else None
     if asked is None:
         return None, None if first is None else fmt.names_digest(first)
     chosen: list[int] = []
-    if all(isinstance(one, int) for one in asked):
+    if named:
+        chosen = _by_name([str(one).encode() for one in asked], tables, path)
+    else:
         chosen = [int(one) for one in asked]
         check_columns(chosen, width, path)
-    else:
-        chosen = _by_name([str(one).encode() for one in asked], tables, path)
     twice = len(set(chosen)) < len(chosen)
     if twice:
         raise ParamsError("columns names a column twice", path=path)
@@ -223,11 +226,14 @@ def _shown(names: Sequence[bytes]) -> str:
     return few + (", ..." if len(names) > 5 else "")
 
 
-def column_names(found: Hdf5Set, name: str, width: int) -> list[bytes] | None:
-    """The names of columns in a data set; None if there is none."""
+def column_names(found: Hdf5Set, name: str, width: int, needed: bool) -> list[bytes] | None:
+    """The names of columns in a data set; None if there is none, and where it holds no text, unless
+    they are ``needed``."""
     if found.h5.reach(name) is None:
         return None
-    table = read_texts(found, name)
+    table = None if is_group(found, name) else read_texts(found, name)
+    if table is None and not needed:
+        return None
     if table is None or len(table) != width:
         raise FormatError(
             f"{name!r} does not have one name for each column",

@@ -25,9 +25,7 @@ from ...system.files import (
     free_bytes,
     lock,
     locked_folder,
-    open_shared,
-    set_used,
-    write_at,
+    open_itself,
 )
 from ..urls import Location
 from .client import Objects
@@ -110,7 +108,7 @@ class ShardCache:
             if file < 0:
                 file = self._fetch(objects, location, row, path)
         try:
-            set_used(file, path)
+            os.utime(file)
             yield path
         finally:
             close_locked(file)
@@ -118,7 +116,7 @@ class ShardCache:
     def _locked(self, path: str, size: int) -> int:
         """The file, locked against removal; -1 if it is missing, or was truncated and removed."""
         try:
-            file = open_shared(path, os.O_RDONLY)
+            file = open_itself(path, os.O_RDONLY)
         except FileNotFoundError:
             return -1
         return self._shared(file, path, size)
@@ -141,7 +139,7 @@ class ShardCache:
         part = f"{path}.part"
         with contextlib.ExitStack() as undo:
             with self._alone():
-                file = open_shared(part, os.O_RDWR | os.O_CREAT, 0o600)
+                file = open_itself(part, os.O_RDWR | os.O_CREAT, 0o600)
             undo.callback(close_locked, file)
             lock(file)  # wait for another that downloads it
             undo.callback(_unlink, part, file)
@@ -181,7 +179,7 @@ class ShardCache:
     def _write(self, file: int, piece: memoryview, at: int) -> None:
         while piece:
             try:
-                done = write_at(file, piece, at)
+                done = os.pwrite(file, piece, at)
             except OSError as exc:
                 full = exc.errno in (errno.ENOSPC, errno.EDQUOT)
                 raise SourceError(
@@ -252,7 +250,7 @@ class ShardCache:
     def _remove(self, path: str) -> None:
         """Remove a file. BlockingIOError while a thread or process downloads or opens it."""
         try:
-            file = open_shared(path, os.O_RDONLY)
+            file = open_itself(path, os.O_RDONLY)
         except FileNotFoundError:
             return
         try:
@@ -265,7 +263,7 @@ class ShardCache:
         """Wait until nobody downloads or opens a file. That ends: requests have deadlines, and the
         lock of a process that dies is released."""
         with contextlib.suppress(FileNotFoundError):
-            file = open_shared(path, os.O_RDONLY)
+            file = open_itself(path, os.O_RDONLY)
             try:
                 lock(file)
             finally:

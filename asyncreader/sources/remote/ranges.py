@@ -14,7 +14,7 @@ import numpy as np
 
 from ...array_types import Array, Int64, UInt8
 from ...errors import FormatError, closed_on_error
-from ...pixels import twins
+from ...system.memory import bytes_at
 from ..bytestore import REMOTE, ByteStore
 from ..urls import Location
 from .client import Objects, Version, merged
@@ -56,7 +56,7 @@ class RangeStore:
         lengths = np.full(offsets.size, row_bytes, np.int64)
         held = self._held(offsets, lengths)
         for extent, row in zip(held, rows.tolist(), strict=True):
-            twins.bytes_at(out + row * row_bytes, row_bytes)[:] = extent
+            bytes_at(out + row * row_bytes, row_bytes)[:] = extent
 
     def address(self, size: int) -> None:
         return None

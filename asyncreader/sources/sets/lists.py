@@ -18,7 +18,7 @@ from ...sampling.patches import Patches, joined_volumes
 from ..base import FieldIndex, SetFacts
 from ..bytestore import REMOTE
 from ..fields import OpenSet, SetIndex
-from ..labels import joined_tables, renumbered
+from ..labels import joined_tables, united
 from ..request import Request
 from .digests import WholeDigests
 from .joined import Joined, JoinedSource
@@ -84,7 +84,18 @@ def _joined_windows(files: Sequence[OpenSet]) -> Windows | None:
     if episodes[0].kind == "files":
         names = [os.path.basename(file.facts.path) for file in files]
         episodes = [replace(e, names=(n,)) for e, n in zip(episodes, names, strict=True)]
-    return replace(found[0], episodes=joined_episodes(episodes, episodes[0].kind))
+    joined = joined_episodes(episodes, episodes[0].kind)
+    if joined.kind == "whole":
+        if joined.fields:
+            name = next(iter(joined.fields))
+            raise FormatError(
+                "one recording in several files has as many rows of each field",
+                path=files[0].facts.path,
+                found=f"field {name!r}, which has other rows than {files[0].names[0]!r}",
+                hint='episodes="files": each file is a recording of its own',
+            )
+        joined = replace(joined, ends=joined.ends[-1:])
+    return replace(found[0], episodes=joined)
 
 
 def _own_rows(name: str, files: Sequence[OpenSet], own: Mapping[str, FieldRows]) -> Int64 | None:
@@ -171,14 +182,7 @@ def _joined_classes(
     named = [file.facts.classes for file in files]
     if all(names == named[0] for names in named):
         return labels, named[0]
-    every = sorted({name for names in named for name in names or ()})
-    number = {name: i for i, name in enumerate(every)}
-    for i, (table, names) in enumerate(zip(labels, named, strict=True)):
-        if table is not None and names is not None:
-            # a label that is missing is -1, and stays so
-            numbers = np.array([*(number[name] for name in names), -1], np.int64)
-            labels[i] = renumbered(table, numbers)
-    return labels, tuple(every)
+    return united(labels, named)
 
 
 def _check_alike(first: OpenSet, file: OpenSet) -> None:
@@ -270,20 +274,23 @@ def join_packed(names: Sequence[str], opener: Opener, fields: Request) -> OpenSe
         with contextlib.closing(found):
             if found.facts.meta is None or found.facts.ends is not None:
                 return None
-            files = files or _PackedFiles(found)
+            files = files or _PackedFiles(found, fields)
             if not files.add(found):
                 return None
-    return None if files is None else files.joined(PackedFiles(names, opener), fields)
+    return None if files is None else files.joined(PackedFiles(names, opener))
 
 
 class _PackedFiles:
     """Counts, sizes and digests of many files."""
 
-    def __init__(self, file: OpenSet) -> None:
+    def __init__(self, file: OpenSet, fields: Request) -> None:
         self._first = file.index
         self._like = _kind_of(file)
         self._labels = _label_kind(file)
-        self._tables = [fmt.table_of(name.strip("/"), fmt.CHECKSUMS) for name in file.names]
+        others = fields.also(file.spec, file.names[1:])
+        self._requests = dict(zip(file.names, [replace(fields, others={}), *others], strict=True))
+        stored = (request.data.strip("/") for request in self._requests.values())
+        self._tables = [fmt.table_of(name, fmt.CHECKSUMS) for name in stored]
         self._digests = WholeDigests([*self._tables, *([fmt.LABELS] * (self._labels is not None))])
         self._rows: list[list[int]] = []
         self._shapes = [set[tuple[int, ...] | None]() for _ in file.names]
@@ -310,19 +317,17 @@ class _PackedFiles:
             self._offsets[name].append(None if one.offsets is None else one.offsets.copy())
         return True
 
-    def joined(self, files: PackedFiles, fields: Request) -> OpenSet:
+    def joined(self, files: PackedFiles) -> OpenSet:
         """The set of all files added."""
         first, meta = self._first.facts, self._first.facts.meta
         assert meta is not None
         counts, sizes, labels, *checksums = np.array(self._rows, np.uint64).T
         limit = max(1, open_limit() // len(checksums))
-        others = fields.also(self._first.first.spec, list(self._first.fields)[1:])
-        requests = [replace(fields, others=()), *others]
         columns: dict[str, FieldIndex] = {}
-        for request, table, sums, shapes in zip(
-            requests, self._tables, checksums, self._shapes, strict=True
+        for (name, request), table, sums, shapes in zip(
+            self._requests.items(), self._tables, checksums, self._shapes, strict=True
         ):
-            one = self._first.fields[request.data]
+            one = self._first.fields[name]
             joined = Joined(
                 files,
                 stated={table: sums, fmt.LABELS: None if meta.label_kind == "none" else labels},
@@ -330,14 +335,14 @@ class _PackedFiles:
                 limit=limit,
                 request=request,
             )
-            columns[request.data] = replace(
+            columns[name] = replace(
                 one,
                 spec=replace(one.spec, shape=next(iter(shapes)) if len(shapes) == 1 else None),
                 storage=joined,
                 where=None,
                 checksums=None,
                 names=None,
-                offsets=joined_offsets(self._offsets[request.data]),
+                offsets=joined_offsets(self._offsets[name]),
             )
         facts = replace(
             first,

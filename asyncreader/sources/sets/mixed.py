@@ -22,7 +22,7 @@ from ...text import times
 from ..base import FieldIndex, SetFacts
 from ..bytestore import REMOTE
 from ..fields import OpenSet, SetIndex
-from ..labels import in_sequence
+from ..labels import in_sequence, united
 from .joined import Joined, JoinedSource
 from .lists import joined_splits
 
@@ -253,13 +253,11 @@ def _joined_labels(
     every = _all_or_none(names)
     if every is None or all(known == names[0] for known in names):
         return in_sequence(tables), names[0]
-    every = tuple(sorted(set(every)))
-    number = {name: i for i, name in enumerate(every)}
-    for i, known in enumerate(names):
+    for one, table, known in zip(sets, tables, names, strict=True):
         assert known is not None
-        _check_numbers(sets[i], tables[i], len(known))
-        tables[i] = np.array([number[name] for name in known], np.int64)[tables[i]]
-    return in_sequence(tables), every
+        _check_numbers(one, table, len(known))
+    united_tables, every = united(tables, names)
+    return in_sequence([table for table in united_tables if table is not None]), every
 
 
 def _apart(sets: Sequence[OpenSet], tables: Sequence[Array]) -> list[Array]:
@@ -269,13 +267,14 @@ def _apart(sets: Sequence[OpenSet], tables: Sequence[Array]) -> list[Array]:
         names = one.facts.classes
         count = len(names) if names is not None else int(table.max()) + 1 if _whole(table) else 0
         _check_numbers(one, table, count)
-        found.append(table.astype(np.int64) + first)
+        found.append(np.where(table < 0, -1, table.astype(np.int64) + first))
         first += count
     return found
 
 
 def _check_numbers(one: OpenSet, table: Array, count: int) -> None:
-    """ParamsError unless labels are class numbers, 0 to ``count - 1``."""
+    """ParamsError unless labels are class numbers, 0 to ``count - 1``, or -1 for a label that is
+    missing where the classes have names."""
     if not _whole(table):
         raise ParamsError(
             "the classes of a mix need integer labels",
@@ -283,7 +282,9 @@ def _check_numbers(one: OpenSet, table: Array, count: int) -> None:
             found=f"labels of {table.dtype}",
             hint="pass labels_field=None to read all datasets without labels",
         )
-    wrong = np.flatnonzero(((table < 0) | (table >= count)).reshape(len(table), -1).any(axis=1))
+    least = 0 if one.facts.classes is None else -1
+    outside = (table < least) | (table >= count)
+    wrong = np.flatnonzero(outside.reshape(len(table), -1).any(axis=1))
     if wrong.size:
         record = int(wrong[0])
         raise ParamsError(
@@ -291,7 +292,7 @@ def _check_numbers(one: OpenSet, table: Array, count: int) -> None:
             path=one.facts.path,
             index=record,
             found=table[record].tolist(),
-            expected=f"0 to {count - 1}",
+            expected=f"{least} to {count - 1}",
         )
 
 

@@ -72,10 +72,10 @@ def sharded(
         earlier=manifest.earlier,
     )
     # a shard that is opened for one field is not indexed for the others
-    first = _sharded(manifest, facts, shards, replace(fields, others=()), limit)
+    first = _sharded(manifest, facts, shards, replace(fields, others={}), limit)
     others = fields.also(first.spec, packed)
-    found = {one.data: _sharded(manifest, facts, shards, one, limit) for one in others}
-    columns = {fields.data: first, **found}
+    found = {one.own_name: _sharded(manifest, facts, shards, one, limit) for one in others}
+    columns = {fields.own_name: first, **found}
     for name, one in columns.items():
         if one.spec.ragged and lengths:
             columns[name] = _with_offsets(one, shards, len(manifest))

@@ -25,7 +25,7 @@ from ...sources.urls import is_url
 from ..ceilings import IN_ORDER, copy_ceiling, decode_ceiling, read_ceiling
 from . import advice, measure
 from .advice import Ceilings, Epoch, Proposal, Tried
-from .facts import Facts, look_at
+from .facts import Facts, look
 from .measure import Rate
 from .packing import PackedSample, pack_samples
 
@@ -108,7 +108,7 @@ def diagnose(
             'draws by weight or by class were measured as shuffle="replacement", which reads alike'
         )
         p = parse_params(given, {})
-    _check_local(p)
+    _check_set(p)
     with look_into(given) as ds:
         source = ds.source
         high, wide, _ = source.spec.image_shape()
@@ -119,18 +119,21 @@ def diagnose(
             why = "are large" if large else "differ in size"
             notes.append("the images {}: taken to be cut to {}x{}".format(why, *advice.USUAL_SIZE))
             p = parse_params(given, {})
-        if p.mix is not None:
-            notes.append(
-                "a mix was measured as a whole: run the doctor on one of its datasets to see what "
-                "converting that again would give"
-            )
         visit = _Visit(given, p, ds, seconds, memory, progress, notes)
         found = visit.run(consumer_seconds)
         return replace(found, suited={**found.suited, **order})
 
 
-def _check_local(p: ReaderParams) -> None:
-    """ParamsError for a set in a store: what is measured here are a disk and the page cache."""
+def _check_set(p: ReaderParams) -> None:
+    """ParamsError for several sets, and for one in a store: what is measured here are a disk and
+    the page cache."""
+    if p.mix is not None:
+        raise ParamsError(
+            "the doctor is for one dataset",
+            found="mix=",
+            expected="path=",
+            hint="run it on each dataset of the mix; bench measures the mix",
+        )
     for name in expand_paths(p.given_path):
         if is_url(name):
             raise ParamsError(
@@ -160,7 +163,7 @@ class _Visit:
         self._tell = progress or (lambda _: None)
         self._notes = notes
         self._path = p.given_path
-        self._facts = look_at(source, p, memory)
+        self._facts = look(source, self._path, memory)
         self._fill = source.fills(p.wanted)[0]
         if given["nthread"] == "auto":
             given["nthread"] = self._facts.cores
@@ -280,8 +283,7 @@ class _Visit:
         copied = copy_ceiling(fill.sample_bytes * p.batch_size, cores, spell) * p.batch_size
         one = every = None
         fastest = copied
-        mixed = p.mix is not None
-        if (facts.encoded or facts.compression) and not mixed:
+        if facts.encoded or facts.compression:
             # whole chunks, so that each is undone once, as in no other order; many, and those that
             # the trial of one thread decoded last come last: they may still be remembered
             records = measure.spread(facts.count, 4096 * facts.chunk, facts.chunk, self._records)
@@ -292,7 +294,7 @@ class _Visit:
                 every = decode_ceiling(self._source, fill, half, cores, spell, group)
                 # a sample drawn at random takes its whole chunk along
                 fastest = every.filled_per_second / (1 if self._in_order else facts.chunk)
-        elif mixed or fill.mode in ("each", "resize"):
+        elif fill.mode in ("each", "resize"):
             records = measure.spread(facts.count, 256, 1, None)
             fastest = decode_ceiling(self._source, fill, records, cores, spell).filled_per_second
         largest = max(facts.files, key=os.path.getsize)

@@ -5,16 +5,13 @@ from __future__ import annotations
 import contextlib
 import math
 import os
-from collections.abc import Iterable
-from dataclasses import astuple, dataclass, replace
-from itertools import chain
+from dataclasses import astuple, dataclass
 
 import numpy as np
 
 from ...errors import DecodeError, SampleError
-from ...params import ReaderParams
 from ...pixels import codec
-from ...sources import Inspector, MixedSet, OpenSet, Source, expand_paths, sniff
+from ...sources import Inspector, OpenSet, Source, expand_paths, sniff
 from ...sources.base import row_size
 from ...sources.hdf5.chunks import Chunks
 from ...sources.sets.joined import Joined
@@ -161,45 +158,6 @@ def chunk_cost(storage: object) -> ChunkCost | None:
     samples = math.prod(grid.shape[axis : axis + lead])
     stored, inflated = int(grid.sizes.sum()), grid.offsets.size * grid.chunk_bytes
     return ChunkCost(stored / along, inflated / along, stored / samples, inflated / samples)
-
-
-def look_at(source: OpenSet, p: ReaderParams, memory: int | None = None) -> Facts:
-    """Facts of the open set that ``p`` names. Those of a mix: sizes are of its files together, and
-    a usual sample is one of the mix; what helps one of the sets, its own diagnosis tells."""
-    if not isinstance(source, MixedSet):
-        return look(source, p.given_path, memory)
-    assert p.mix is not None
-    ratios = p.mix.values()
-    every = [look(one, path, memory) for one, path in zip(source.sets, p.mix, strict=True)]
-    size = sum(one.size for one in every)
-
-    def usual(values: Iterable[float]) -> float:
-        return sum(value * ratio for value, ratio in zip(values, ratios, strict=True))
-
-    packings = dict.fromkeys(one.compression for one in every if one.compression)
-    return replace(
-        every[0],
-        path=source.facts.path,
-        container=source.facts.container,
-        layout=source.facts.layout,
-        count=source.facts.count,
-        encoding=source.spec.encoding,
-        encoded=any(one.encoded for one in every),
-        compression=" and ".join(packings) or None,
-        chunk=max(one.chunk for one in every),
-        shape=source.spec.shape,
-        picture=None,
-        unmarked=False,
-        packable=False,
-        sample_bytes=usual(one.sample_bytes for one in every),
-        stored_bytes=usual(one.stored_bytes for one in every),
-        chunks=None,
-        files=tuple(chain.from_iterable(one.files for one in every)),
-        size=size,
-        file_system=" and ".join(dict.fromkeys(one.file_system for one in every)),
-        network=any(one.network for one in every),
-        cached=sum(one.cached * one.size for one in every) / size,
-    )
 
 
 def _files(name: str) -> list[str]:

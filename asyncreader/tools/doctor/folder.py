@@ -172,10 +172,11 @@ def survey(
     )
 
 
-#: Options that say which pictures there are, and what they are stored as.
+#: Options that say which pictures there are, what they are stored as, and where.
 _OF_LISTING: Final = (
     *("labels", "no_labels", "classes", "classes_from_folders", "follow_links"),
     *("split", "group_by", "splits_from_folders", "split_column", "channels", "bits"),
+    *("format", "shards", "shard_size"),
 )
 #: Options of one encoding.
 _OF_ENCODING: Final = ("size", "resize", "quality", "restarts", "compression", "chunk")

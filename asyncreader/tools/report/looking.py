@@ -23,7 +23,7 @@ from ...dataset import Dataset, look_into
 from ...errors import ChecksumError, FormatError, ParamsError, SampleError
 from ...params import parse_params
 from ...sources import Inspector
-from ...sources.subset import split_counts
+from ...sources.splits import split_counts
 from ...system.futures import in_order
 from ...system.limits import usable_cores
 from ...text import counts_in_words
@@ -160,9 +160,10 @@ class _Gathering:
         self.labels = None if labels is None else np.asarray(labels)
         if self.labels is not None and self.labels.dtype.names is not None:
             self.labels = self.labels[self.labels.dtype.names[0]]
-        self.sample = np.arange(self.count)
-        if self.count > limit:
-            self.sample = np.sort(self.rng.choice(self.count, limit, replace=False))
+        # drawn before anything is made that is as long as the set
+        part = self.count > limit
+        drawn = self.rng.choice(self.count, limit, replace=False) if part else range(self.count)
+        self.sample: Int64 = np.sort(np.array(drawn, np.int64))
         self.counts = count_labels(self.labels, self.names)
         # half of what may be looked at stays drawn from all samples alike
         most = THUMBS if self.count <= limit else min(THUMBS, max(1, limit // 2))
@@ -284,7 +285,8 @@ class _Gathering:
         if channels == 2 or channels > 3:
             notes.append(f"of {channels} channels the first {1 if channels == 2 else 3} are shown")
         if source.splits:
-            notes.append(f"splits: {counts_in_words(split_counts(source))}")
+            counts = split_counts(source.splits, source.facts.count)
+            notes.append(f"splits: {counts_in_words(counts)}")
         labels = self.labels
         facts = Facts(
             path=of_set.path,

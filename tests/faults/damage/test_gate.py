@@ -30,9 +30,10 @@ from fakes import (
     write_lmdb,
 )
 
+import asyncreader
 from asyncreader import AsyncReader, FormatError, SourceError
 from asyncreader.formats import packed as fmt
-from asyncreader.sources import open_source
+from asyncreader.sources import Request, open_source
 from asyncreader.sources.hdf5 import file as hdf5_file
 from asyncreader.sources.lmdb.btree import LmdbFile
 from converters import convert
@@ -302,24 +303,59 @@ def test_files_with_checksums_are_verified_among_others(tmp_path: Path) -> None:
     assert bad == [3]
 
 
+@pytest.mark.parametrize("what", ["the set", "its labels"])
 def test_a_file_replaced_while_it_is_opened(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
     """The metadata of one file are never used on the bytes of another: HDF5 opens it by its name,
     after we have."""
     path = Path(write_hdf5(tmp_path / "a.h5", packed(IMAGES)))
     other = Path(write_hdf5(tmp_path / "b.h5", packed(IMAGES[::-1])))
+    asked, swapped = Request(), path
+    if what == "its labels":
+        asked = Request(labels_path=str(path))
+        path = tmp_path / "images.h5"
+        with h5py.File(path, "w") as file:
+            file["data"] = IMAGES
     open_library = hdf5_file.open_library
 
     def swap(name: str) -> Any:
-        os.replace(other, path)
+        if name == str(swapped):
+            os.replace(other, swapped)
         return open_library(name)
 
     monkeypatch.setattr(hdf5_file, "open_library", swap)
     with pytest.raises(FormatError, match="replaced by another"):
-        open_source(path)
+        open_source(path, asked)
     monkeypatch.undo()
-    assert np.array_equal(served(path), IMAGES[::-1])
+    assert np.array_equal(served(swapped), IMAGES[::-1])
+
+
+def test_a_file_replaced_while_it_is_read(tmp_path: Path) -> None:
+    """What is looked up in a file while it is read, such as the chunks of a group or recorded
+    paths, is never that of another file under its name."""
+
+    def written(name: str, first: int) -> Path:
+        with h5py.File(tmp_path / name, "w") as file:
+            for number in range(3):
+                rows = np.full((4, 2), first + number, "f4")
+                file.create_dataset(f"data/demo_{number}/act", data=rows, chunks=(2, 2))
+        return tmp_path / name
+
+    groups, packed_set = written("groups.h5", 0), write_hdf5(tmp_path / "a.h5", packed(IMAGES))
+    with (
+        AsyncReader(path=groups, data_field="act", batch_size=4) as reader,
+        asyncreader.open(packed_set) as dataset,
+    ):
+        os.replace(written("other.h5", 7), groups)
+        content = packed(IMAGES)
+        content.paths = content.paths[::-1]
+        os.replace(write_hdf5(tmp_path / "b.h5", content), packed_set)
+        with pytest.raises(FormatError, match="replaced by another"):
+            next(iter(reader))
+        with pytest.raises(FormatError, match="replaced by another"):
+            dataset.paths  # noqa: B018
+        assert dataset.sample(0).path is None
 
 
 @pytest.mark.parametrize("how", ["replaced", "written to", "one of two"])

@@ -454,18 +454,6 @@ def pickle_values_with_keys(scratch: Scratch) -> Target:
     )
 
 
-@attack(
-    says="names builtins.open|names io.open|not allowed",
-    ways=("convert",),
-    refused=("convert",),
-)
-def pickle_values_allowed(scratch: Scratch) -> Target:
-    """Even where pickles are let in, this one names what is not."""
-    return Target(
-        bare(scratch, [_pickled(scratch)] * 4), options={"allow_pickle": True, "no_labels": True}
-    )
-
-
 @attack(says="neither msgpack nor pickle", ways=SET)
 def pyarrow_values(scratch: Scratch) -> Target:
     """pyarrow.serialize, whose payload may hold pickles."""

@@ -19,7 +19,7 @@ KINDS = {
 }
 #: KiB between two sizes: tmpfs gives whole pages.
 STEP = 4
-#: At most so many calls and disks are tried for one kind of set; the table says how many.
+#: At most so many calls and disks are tried for one kind of set.
 MOST_CALLS = 400
 MOST_DISKS = 60
 
@@ -73,12 +73,12 @@ class Full:
         """Three lines for each kind of set, one for each way in which the disk is full."""
         with ChildRunner("faults.programs.conversions") as runner:
             for packer, options, what in self._packers(runner, rounds, scratch):
-                for full in (failing, limited, small_disks):
-                    words, ends = full(packer, options, rounds)
+                for words, full in WAYS.items():
                     try:
-                        yield tally(f"{what}: {words}", outcomes(packer, options, ends))
+                        ends = full(packer, options, rounds)
+                        yield tally(f"{what}, {words}", outcomes(packer, options, ends))
                     except OSError as exc:
-                        yield Figures(f"{what}: {words}", 0, {str(exc): 1})
+                        yield Figures(f"{what}, {words}", 0, {str(exc): 1})
 
     def _packers(
         self, runner: ChildRunner, rounds: int, scratch: Path
@@ -101,38 +101,28 @@ class Full:
                     yield packer, options, f"{container} {' '.join(words)}"
 
 
-#: How the disk is full, in words, and the conversions: what was done, and how each ended.
-Ends = tuple[str, Iterator[tuple[str, End]]]
+#: Conversions: what was done, and how each ended.
+Ends = Iterator[tuple[str, End]]
 
 
 def failing(packer: Packer, options: list[str], rounds: int) -> Ends:
     """One writing call of the converter fails with ENOSPC: with all that follow, or alone."""
     writes = int(run(packer, options, fail_at=1 << 30).report["writes"])
     packer.clear()
-    chosen = spread(writes, rounds)
-
-    def ends() -> Iterator[tuple[str, End]]:
-        for at in chosen:
-            for for_good in (True, False):
-                end = run(packer, options, fail_at=at, for_good=for_good)
-                said = f"write {at} of {writes}, {end.report.get('at')}"
-                yield f"{said}{' and all that follow' if for_good else ''}", end
-
-    return f"one write fails, {of_all(chosen, writes)}, alone or with all that follow", ends()
+    for at in spread(writes, rounds):
+        for for_good in (True, False):
+            end = run(packer, options, fail_at=at, for_good=for_good)
+            said = f"write {at} of {writes}, {end.report.get('at')}"
+            yield f"{said}{' and all that follow' if for_good else ''}", end
 
 
 def limited(packer: Packer, options: list[str], rounds: int) -> Ends:
     """From some call on RLIMIT_FSIZE lets no file grow: writes of HDF5 and LMDB fail too."""
     calls = int(run(packer, options).report["calls"])
     packer.clear()
-    chosen = spread(calls, min(rounds, MOST_CALLS))
-
-    def ends() -> Iterator[tuple[str, End]]:
-        for at in chosen:
-            end = run(packer, options, full_at=at)
-            yield f"from call {at} of {calls} on, {end.report.get('at')}", end
-
-    return f"no write succeeds from some call on, {of_all(chosen, calls)}", ends()
+    for at in spread(calls, min(rounds, MOST_CALLS)):
+        end = run(packer, options, full_at=at)
+        yield f"from call {at} of {calls} on, {end.report.get('at')}", end
 
 
 def small_disks(packer: Packer, options: list[str], rounds: int) -> Ends:
@@ -141,15 +131,18 @@ def small_disks(packer: Packer, options: list[str], rounds: int) -> Ends:
     files = [file for file in packer.folder.rglob("*") if file.is_file()]
     sizes = (sum(file.stat().st_size for file in files) // 1024 + 512) // STEP
     packer.empty()
-    chosen = spread(sizes, min(rounds, MOST_DISKS))
+    for size in spread(sizes, min(rounds, MOST_DISKS)):
+        with disk(packer.folder, max(8, size * STEP)):
+            end = run(packer, options)
+            yield f"a disk of {size * STEP} KiB", end
 
-    def ends() -> Iterator[tuple[str, End]]:
-        for size in chosen:
-            with disk(packer.folder, max(8, size * STEP)):
-                end = run(packer, options)
-                yield f"a disk of {size * STEP} KiB", end
 
-    return f"disk sizes from {STEP} KiB up, {of_all(chosen, sizes)}", ends()
+#: How the disk is full, in words.
+WAYS = {
+    "one write fails, alone or with all that follow": failing,
+    "no write succeeds from some call on": limited,
+    "small disks": small_disks,
+}
 
 
 def outcomes(
@@ -167,13 +160,6 @@ def outcomes(
         broken = () if problem is None else (f"{' '.join(options)}: {said}: {problem}",)
         yield Outcome(verdict, broken)
         packer.clear()
-
-
-def of_all(chosen: list[int], count: int) -> str:
-    """ "all of 12", or "5 of 12, evenly spread"."""
-    if len(chosen) == count:
-        return f"all of {count}"
-    return f"{len(chosen)} of {count}, evenly spread"
 
 
 def spread(count: int, rounds: int) -> list[int]:

@@ -57,8 +57,8 @@ class LongUse:
                 if end.code or end.left:
                     broken.append(f"{end.how}, left {end.left}: {end.output[-2500:]}")
                 counts = end.report.get("counts", {"broken": 1})
-                note = end.report.get("note", "")
-                yield Figures(one.line, one.rounds, counts, tuple(broken), note=note)
+                note, peak = end.report.get("note", ""), end.report.get("peak", 0.0)
+                yield Figures(one.line, one.rounds, counts, tuple(broken), note, peak)
 
 
 def interrupts(short: bool, rounds: int, seed: int, scratch: Path) -> Iterator[Run]:

@@ -35,7 +35,7 @@ def warm() -> None:
     from asyncreader.pixels import kernels
 
     assert AsyncReader is not None
-    for name in kernels._TWINS:
+    for name in kernels._NAMES:
         getattr(kernels, name)
 
 
@@ -426,7 +426,7 @@ def tell_growth(found: list[str], gained: float, rounds: int) -> None:
     if gained > GROWTH and rounds >= 100:
         found = [*found, f"private memory grows by {gained / 1e6:.2f} MB per 100"]
     note = f"private memory {gained / 1e6:+.3f} MB per 100"
-    tell(found=found, counts={"no growth": int(not found)}, note=note)
+    tell(found=found, counts={"no growth": int(not found)}, note=note, peak=gained)
 
 
 def trial(what: str, **given: Any) -> int:

@@ -1,4 +1,4 @@
-"""Short forms of the cases about processes: their long forms are ``tests/faults/run.py --long``."""
+"""Proof that the harness of programs sees how they end."""
 
 from __future__ import annotations
 
@@ -8,30 +8,8 @@ from pathlib import Path
 import pytest
 from child_processes import environment, run
 
-from faults.case import Case
-from faults.programs import case_append, case_exits, case_full, case_kill, case_long_use
+from faults.programs import case_exits
 from faults.programs.child_runner import ChildRunner, started
-from faults.run import SEED
-
-CASES: tuple[Case, ...] = (
-    *case_append.CASES,
-    *case_exits.CASES,
-    *case_full.CASES,
-    *case_kill.CASES,
-    *case_long_use.CASES,
-)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_no_promise_is_broken(case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each case keeps its promise; how fast is measured by the long form."""
-    monkeypatch.setattr(case_exits, "LIMIT", float("inf"))
-    lines = list(case.run(case.short, SEED, tmp_path))
-    assert lines
-    for line in lines:
-        assert not line.broken, f"{line.what}: {line.broken}"
-        assert sum(line.counts.values()) > 0
 
 
 def test_every_end_of_a_trial_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -69,7 +47,7 @@ def test_no_kernel_is_loaded_while_descriptors_are_counted() -> None:
 from faults.programs import long_use
 long_use.warm()
 from asyncreader.pixels import kernels
-print(sorted(set(kernels._TWINS) - set(vars(kernels))))
+print(sorted(kernels._NAMES - set(vars(kernels))))
 """
     done = run([sys.executable, "-c", code], env=environment())
     assert done.stdout == "[]\n", done.stderr

@@ -82,11 +82,11 @@ class FakeDevice:
         operation = stream[0]
         if operation.awaits is not None and not operation.awaits.done:
             return False
-        stream.popleft()
         if operation.run is not None:
             operation.run()
         if operation.happens is not None:
             operation.happens.done = True
+        stream.popleft()  # last: a device does its work whether Ctrl-C comes or not
         return True
 
     def _force(self, event: Event) -> None:

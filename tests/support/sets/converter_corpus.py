@@ -50,19 +50,24 @@ def png_chunk(name: bytes, data: bytes) -> bytes:
     return struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
 
 
-def png16(height: int, width: int, channels: int) -> bytes:
-    """A PNG of 16 bits a channel (Pillow writes only grey ones); high bytes are noise()."""
-    rng = np.random.default_rng(5)
-    wide = noise(height, width, channels, 5).astype(">u2") * 256
-    wide += rng.integers(0, 256, wide.shape).astype(">u2")
-    rows = b"".join(b"\0" + row.tobytes() for row in wide.astype(">u2"))
-    head = struct.pack(">IIBBBBB", width, height, 16, 0 if channels == 1 else 2, 0, 0, 0)
+def png_file(height: int, width: int, depth: int, colour: int, rows: bytes) -> bytes:
+    """A PNG of one IDAT chunk."""
+    head = struct.pack(">IIBBBBB", width, height, depth, colour, 0, 0, 0)
     return (
         b"\x89PNG\r\n\x1a\n"
         + png_chunk(b"IHDR", head)
         + png_chunk(b"IDAT", zlib.compress(rows))
         + png_chunk(b"IEND", b"")
     )
+
+
+def png16(height: int, width: int, channels: int) -> bytes:
+    """A PNG of 16 bits a channel (Pillow writes only grey ones); high bytes are noise()."""
+    rng = np.random.default_rng(5)
+    wide = noise(height, width, channels, 5).astype(">u2") * 256
+    wide += rng.integers(0, 256, wide.shape).astype(">u2")
+    rows = b"".join(b"\0" + row.tobytes() for row in wide.astype(">u2"))
+    return png_file(height, width, 16, 0 if channels == 1 else 2, rows)
 
 
 def rotated(orientation: int) -> bytes:

@@ -204,3 +204,28 @@ _groups(
 )
 _groups("in_circles", _circles, "in circles", episodes="groups:demo_*/demo_*/demo_*", **ACTIONS)
 _groups("of_unequal_length", _unequal, "demo_2", data_field=["actions", "states"])
+
+
+@attack(ASKED, "of variable length|cannot be found", ASKED)
+def episodes_of_a_damaged_mask(scratch: Scratch) -> Target:
+    """Groups: a split lists them in text of variable length, whose heap is damaged."""
+    file = plain(scratch, data=False, labels=False)
+    for number in range(3):
+        file[f"data/demo_{number}/actions"] = np.zeros((4, 3), "f4")
+    file.create_dataset("mask/train", data=["demo_0", "demo_2"])
+    at, path = file["mask/train"].id.get_offset(), Path(closed(file))
+    with edited(path) as raw:
+        (heap,) = struct.unpack_from("<Q", raw, at + 4)
+        struct.pack_into("<Q", raw, heap + 16 + 8, 0)  # the size of its first object
+    return Target(path, {"labels_field": None, **ACTIONS})
+
+
+@attack(ASKED, "splits", ASKED)
+def episodes_of_many_masks(scratch: Scratch) -> Target:
+    """Groups: thousands of splits."""
+    file = plain(scratch, data=False, labels=False)
+    file["data/demo_0/actions"] = np.zeros((4, 3), "f4")
+    file["mask/train"] = np.array([b"demo_0"])
+    for number in range(MANY):
+        file[f"mask/{number}"] = file["mask/train"]
+    return Target(closed(file), {"labels_field": None, **ACTIONS})

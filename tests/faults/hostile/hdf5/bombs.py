@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 import zlib
+from pathlib import Path
 from typing import Any
 
 import h5py
@@ -16,6 +17,7 @@ from .tools import (
     done,
     filtered,
     on_plain,
+    patched,
     plain,
     space,
 )
@@ -76,7 +78,10 @@ def _chunk(code: int, stored: bytes, says: str, name: str, **settings: Any) -> N
     def make(scratch: Scratch) -> Target:
         file = plain(scratch, data=False)
         filtered(file, "data", ROWS, "u1", (code,), (1, *ROWS[1:]), stored, **settings)
-        return done(file)
+        made, values = done(file), settings.get("values", ())
+        # the library puts its own numbers in the place of some
+        assert struct.pack(f"<{len(values)}I", *values) in Path(made.path).read_bytes()
+        return made
 
     make.__doc__ = f"Chunks: {name}."
     attack(("read", "verify", "convert", "drop_in"), says, name=f"chunk_{name}")(make)
@@ -88,7 +93,6 @@ _chunk(1, zlib.compress(bytes(10)), "size", "inflates_short", values=(9,))
 _chunk(1, b"\x78\x9c" + b"\xff" * 60, "decompress", "of_garbage", values=(9,))
 _chunk(3, CANARY[:ROW] + b"\0\0\0\0", "fletcher32", "of_a_wrong_fletcher32")
 _chunk(3, b"ab", "too short", "shorter_than_its_fletcher32")
-_chunk(2, CANARY[:5], "size", "shuffled_short", values=(1 << 31,))
 _chunk(
     32001,
     b"\x02\x01\x00\x01" + struct.pack("<III", 0x7FFFFFFF, 1 << 20, 16),
@@ -134,6 +138,17 @@ _chunk(
     values=(0, 3, 0, 0, 3),
 )
 _chunk(32000, b"\xff" * 40, "lzf|size", "lzf_of_garbage")
+
+
+@attack(("read", "verify", "convert", "drop_in"), "size")
+def chunk_shuffled_short(scratch: Scratch) -> Target:
+    """Chunks of five bytes, shuffled by items of 4 GiB."""
+    file = plain(scratch, data=False)
+    filtered(file, "data", ROWS, "u1", (2,), (1, *ROWS[1:]), CANARY[:5])
+    made, name = done(file), b"shuffle\0"
+    # the library writes the size of the type
+    patched(Path(made.path), name + struct.pack("<I", 1), name + struct.pack("<I", (1 << 32) - 1))
+    return made
 
 
 @on_plain(says="a chunk has the wrong size", data=False)

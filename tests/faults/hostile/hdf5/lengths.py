@@ -11,8 +11,10 @@ from typing import Any
 import h5py
 import numpy as np
 
+from asyncreader.sources.hdf5.vlen import ELEMENT
+
 from ..corpus import NONE, Scratch, Target, attack, edited
-from .tools import N, closed, plain
+from .tools import N, closed, filtered, plain
 
 #: The ways that take max_length.
 ASKED = ("read", "info")
@@ -94,3 +96,23 @@ def lengths_as_they_should_be(scratch: Scratch) -> Target:
     file["data"] = np.arange(VALUES * 3, dtype="f4").reshape(-1, 3)
     file["data_offsets"] = EVEN
     return Target(closed(file), {"max_length": 4})
+
+
+@attack(NONE, ways=ASKED)
+def lengths_of_one_crowded_heap(scratch: Scratch) -> Target:
+    """A million samples of variable length, all of them in one heap of as many objects as a heap
+    can have."""
+    objects = np.zeros(
+        (1 << 16) - 1, [("number", "<u2"), ("head", "V6"), ("size", "<u8"), ("value", "V8")]
+    )
+    objects["number"], objects["size"] = np.arange(1, 1 << 16), 4
+    heap = b"GCOL\x01\0\0\0" + struct.pack("<Q", 16 + objects.nbytes) + objects.tobytes()
+    file = plain(scratch, data=False, labels=False)
+    file["heap"] = np.frombuffer(heap, np.uint8)
+    elements = np.zeros(1 << 20, ELEMENT)
+    elements["length"] = elements["object"] = 1
+    elements["address"] = file["heap"].id.get_offset()
+    kind = h5py.h5t.py_create(h5py.vlen_dtype(np.dtype("f4")), logical=True)
+    body = zlib.compress(elements)
+    filtered(file, "data", elements.shape, kind, (1,), stored=body, optional=True, values=(9,))
+    return Target(closed(file), {"max_length": 4, "labels_field": None})
