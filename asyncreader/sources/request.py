@@ -167,7 +167,9 @@ def no_field(name: str, names: Sequence[str], path: str) -> NoFieldError:
         path=path,
         found=", ".join(held) + more if held else "no fields",
         hint=f"{meant}name one of them with data_field or labels_field "
-        "(on the command line: -p data_field=NAME)",
+        "(on the command line: -p data_field=NAME)"
+        if held
+        else None,
     )
 
 

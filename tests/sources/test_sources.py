@@ -543,10 +543,6 @@ def _text(file: h5py.File) -> None:
     file["data"] = np.array([b"a", b"b"])
 
 
-def _group(file: h5py.File) -> None:
-    file.create_group("data")
-
-
 def _empty(file: h5py.File) -> None:
     file["data"] = np.zeros((0, 5, 6, 3), np.uint8)
 
@@ -574,7 +570,6 @@ def _labels_text(file: h5py.File) -> None:
         (_never_written, "stores none"),
         (_some_chunks, "lacks some of the samples"),
         (_text, "plain numbers"),
-        (_group, "not a dataset"),
         (_empty, "no samples"),
         (_scalar, "no samples"),
         (_labels_short, "another number of rows"),
@@ -611,6 +606,26 @@ def test_missing_names(tmp_path: Path) -> None:
         AsyncReader(path=path, labels_field="targets")
     with pytest.raises(SourceNotFoundError, match="no such labels file"):
         AsyncReader(path=path, labels_path=str(tmp_path / "none.h5"))
+
+
+@pytest.mark.parametrize(
+    ("stored", "says"),
+    [
+        (None, "found no fields$"),
+        ("data/images", r"found data/images \(4 x 6 x 5 x 3 uint8\); name one of them"),
+    ],
+)
+def test_a_group_in_place_of_the_data(tmp_path: Path, stored: str | None, says: str) -> None:
+    """A group where samples are expected is a field that the file lacks: what lies in it is named."""
+
+    def make(file: h5py.File) -> None:
+        file.create_group("data")
+        if stored:
+            file[stored] = paint(4)
+
+    path = _write(tmp_path / "odd.h5", make)
+    with pytest.raises(ParamsError, match=f"no field 'data'.*{says}"):
+        open_source(path)
 
 
 #: Sets of every container, and how each is asked for two fields that it lacks.
