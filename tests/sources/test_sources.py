@@ -616,7 +616,7 @@ def test_missing_names(tmp_path: Path) -> None:
     ],
 )
 def test_a_group_in_place_of_the_data(tmp_path: Path, stored: str | None, says: str) -> None:
-    """A group where samples are expected is a field that the file lacks: what lies in it is named."""
+    """A group where samples are expected is a field that the file lacks; its contents are named."""
 
     def make(file: h5py.File) -> None:
         file.create_group("data")
