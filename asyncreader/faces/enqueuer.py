@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, Self, TypeAlias
 
 from ..errors import NothingQueuedError, ParamsError
 from ..late import numpy as np
-from ..pipeline.owners import RingSlot
-from ..pipeline.ring import Ring
 from ..system.signals import after_this
+from .ahead import Ahead
 from .jobs import (
     Job,
     MadeIterator,
@@ -54,20 +53,20 @@ STOP_AFTER: Final = 1.0
 
 
 class _Run:
-    """Everything that start() started: the ring, the workers and the thread that gives tasks."""
+    """Everything that start() started: the workers and the thread that gives them tasks."""
 
     def __init__(
         self,
-        ring: Ring[RingSlot],
+        ahead: Ahead,
         group: WorkerGroup,
         tasks: Iterator[tuple[int, Any]],
     ) -> None:
-        self.ring = ring
+        self.ahead = ahead
         self._group = group
         self._pid = os.getpid()
         self._stopping = threading.RLock()
         self._dispatcher = threading.Thread(
-            target=_dispatch, args=(ring, group, tasks), name="asyncreader-dispatch", daemon=True
+            target=_dispatch, args=(ahead, group, tasks), name="asyncreader-dispatch", daemon=True
         )
 
     def start(self) -> None:
@@ -82,7 +81,7 @@ class _Run:
             return
         from ..pipeline.threads import join_or_leave
 
-        self.ring.close()
+        self.ahead.close()
         with self._stopping:
             try:
                 self._group.stop(seconds)
@@ -90,18 +89,14 @@ class _Run:
                 join_or_leave([self._dispatcher], seconds)
 
 
-def _dispatch(ring: Ring[RingSlot], group: WorkerGroup, tasks: Iterator[tuple[int, Any]]) -> None:
+def _dispatch(ahead: Ahead, group: WorkerGroup, tasks: Iterator[tuple[int, Any]]) -> None:
     """Give tasks to the workers in order, one for each free slot."""
     try:
         for lane, task in tasks:
             if not group.give(task, lane):
                 return
     except BaseException as exc:  # of the user's on_epoch_end or __len__
-        ring.finish(exc)
-
-
-def _ring(depth: int, lanes: int) -> Ring[RingSlot]:
-    return Ring((RingSlot(number) for number in range(depth)), holds=0, lanes=lanes)
+        ahead.finish(exc)
 
 
 class _Enqueuer(Generic[T]):
@@ -127,13 +122,13 @@ class _Enqueuer(Generic[T]):
         count = whole("workers", workers)
         depth = whole("max_queue_size", max_queue_size if max_q_size is None else max_q_size)
         if self._run is not None:
-            if not self._run.ring.over:
+            if not self._run.ahead.over:
                 raise ParamsError("it is running already", hint="call stop() before start()")
             self.stop()
         run = self._make_run(count, depth)
         try:
             run.start()
-            # an enqueuer that nobody uses is collected: its workers refer to the ring only
+            # an enqueuer that nobody uses is collected: its workers do not refer to it
             self._run, self._finalizer = run, weakref.finalize(self, run.stop, STOP_AFTER)
         except BaseException:  # Ctrl-C, too
             run.stop(STOP_AFTER)
@@ -144,7 +139,7 @@ class _Enqueuer(Generic[T]):
 
     def is_running(self) -> bool:
         """Whether it was started, not stopped, and has more items to hand out."""
-        return self._run is not None and not self._run.ring.over
+        return self._run is not None and not self._run.ahead.over
 
     def get(self) -> Iterator[T]:
         """The items, in order, until the source ends or stop(); None is skipped.
@@ -155,12 +150,17 @@ class _Enqueuer(Generic[T]):
         """
         if self._run is None:
             raise NothingQueuedError("it was not started", hint="call start() before get()")
-        return self._items(self._run.ring)
+        return self._items(self._run.ahead)
 
-    def _items(self, ring: Ring[RingSlot]) -> Iterator[T]:
+    def _items(self, ahead: Ahead) -> Iterator[T]:
         # a method: it keeps the enqueuer alive while somebody reads its items
-        while (taken := ring.take_item()) is not None:
-            yield taken[0]
+        while (turn := ahead.take()) is not None:
+            if turn.error is not None:
+                raise turn.error
+            item = turn.item
+            del turn  # an item may be large: it is the consumer's alone now
+            yield item
+            del item
 
     def stop(self, timeout: float | None = None) -> None:
         """End the workers and drop what was made ahead; every ``get()`` ends. Idempotent.
@@ -249,20 +249,19 @@ class GeneratorEnqueuer(_Enqueuer[T]):
                 MadeIterator(self._make, number, workers, None if base is None else base + number)
                 for number in range(workers)
             ]
-        lanes = range(len(jobs))
-        ring = _ring(depth, len(jobs))
-        turns = _Turns(len(jobs), ring)
-        group = worker_group(self._processes, ring, jobs, lanes, turns.ended)
-        return _Run(ring, group, turns.tasks())
+        ahead = Ahead(depth, lanes=len(jobs))
+        turns = _Turns(len(jobs), ahead)
+        group = worker_group(self._processes, ahead, jobs, len(jobs), turns.ended)
+        return _Run(ahead, group, turns.tasks())
 
 
 class _Turns:
     """Gives each lane a task in turn, until all lanes have ended."""
 
-    def __init__(self, count: int, ring: Ring[RingSlot]) -> None:
+    def __init__(self, count: int, ahead: Ahead) -> None:
         self._alive = [True] * count
         self._lock = threading.Lock()
-        self._ring = ring
+        self._ahead = ahead
 
     def tasks(self) -> Iterator[tuple[int, Any]]:
         while any(self._alive):
@@ -275,7 +274,7 @@ class _Turns:
             self._alive[lane] = False
             over = not any(self._alive)
         if over:
-            self._ring.finish()
+            self._ahead.finish()
 
 
 class OrderedEnqueuer(_Enqueuer[T]):
@@ -317,17 +316,17 @@ class OrderedEnqueuer(_Enqueuer[T]):
         if len(self._sequence) < 1:
             raise ParamsError("the sequence is empty", found=f"length {len(self._sequence)}")
         jobs = [SequenceJob(self._sequence)] * workers
-        ring = _ring(depth, 1)
+        ahead = Ahead(depth)
         # a sequence has no end
-        group = worker_group(self._processes, ring, jobs, [0] * workers, lambda _: None)
+        group = worker_group(self._processes, ahead, jobs, 1, lambda _: None)
         processes = group if self._processes else None
         return _Run(
-            ring, group, _epochs(self._sequence, self._shuffle, self._seed, ring, processes)
+            ahead, group, _epochs(self._sequence, self._shuffle, self._seed, ahead, processes)
         )
 
 
 def _epochs(
-    sequence: Any, shuffle: bool, seed: int, ring: Ring[RingSlot], processes: WorkerGroup | None
+    sequence: Any, shuffle: bool, seed: int, ahead: Ahead, processes: WorkerGroup | None
 ) -> Iterator[tuple[int, tuple[int, int | None]]]:
     """(lane, (index, seed of the batch)) of all batches, epoch after epoch."""
     from ..keyed_random import STREAM_POSTPROCESS, key_of
@@ -342,10 +341,10 @@ def _epochs(
             if processes is None:
                 yield 0, (index, None)  # threads share one state, which is the user's
             else:
-                yield -1, (index, key_of(seed, STREAM_POSTPROCESS, epoch, index))
+                yield 0, (index, key_of(seed, STREAM_POSTPROCESS, epoch, index))
         if hooked:
             # a batch of the old epoch must not see what the hook changes
-            if not ring.wait_filled():
+            if not ahead.wait_made():
                 return
             assert hook is not None
             hook()

@@ -1,6 +1,6 @@
 """What a worker of an enqueuer does, in a thread or in a process of its own.
 
-Spawned workers import this module and little else, so it stays light: no numpy, no slots.
+Spawned workers import this module and little else, so it stays light: no numpy.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 else:
     T = TypeVar("T")
 
-#: Sent instead of a slot's number: the next message is another job, for the next epoch.
+#: Sent instead of a turn's number: the next message is another job, for the next epoch.
 RENEW: Final = -1
 
 
@@ -218,7 +218,7 @@ def worker_main(pipe: Connection, job: Job) -> None:
 
 
 def _answer(pipe: Connection, number: int, job: Job, task: Any) -> None:
-    """Send (slot number, kind, body); an item follows as a message of its own."""
+    """Send (turn number, kind, body); an item follows as a message of its own."""
     try:
         item = job(task)
         body = None if item is None else ForkingPickler.dumps(item)

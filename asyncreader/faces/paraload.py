@@ -12,10 +12,9 @@ from typing import Any, Final, Generic, Self, TypeAlias, TypeVar
 import numpy as np
 
 from ..errors import NothingQueuedError, ParamsError, ReaderClosedError
-from ..pipeline.owners import RingSlot
-from ..pipeline.ring import Ring
 from ..pipeline.threads import join_or_leave
 from ..system.signals import after_this
+from .ahead import Ahead
 from .jobs import asked_for, whole
 
 T = TypeVar("T")
@@ -48,11 +47,10 @@ class ParaLoad(Generic[T]):
         self._callback = callback
         self._numbered = asked_for(callback) == 2
         self._batches = list(buffer)
-        count = len(self._batches)
-        self._ring = Ring((RingSlot(number) for number in range(count)), holds=count)
+        self._ahead = Ahead(len(self._batches), lends=True)
         self._threads: list[threading.Thread] = []
-        # also where the object is forgotten: threads know the ring, not this object
-        self._finalizer = weakref.finalize(self, _stop, os.getpid(), self._ring, self._threads)
+        # also where the object is forgotten: threads know the queue, not this object
+        self._finalizer = weakref.finalize(self, _stop, os.getpid(), self._ahead, self._threads)
 
     def start_loaders(self, num_loaders: int = 2) -> None:
         """Start that many threads; more when called again, none when the data have ended.
@@ -60,15 +58,15 @@ class ParaLoad(Generic[T]):
         Raises ReaderClosedError after stop().
         """
         count = whole("num_loaders", num_loaders)
-        if self._ring.closed:
+        if self._ahead.closed:
             raise ReaderClosedError("this ParaLoad was stopped", hint="make a new one")
-        if self._ring.over:
+        if self._ahead.over:
             return
         with after_this():
             for _ in range(count):
                 thread = threading.Thread(
                     target=_load,
-                    args=(self._ring, self._batches, self._callback, self._numbered),
+                    args=(self._ahead, self._batches, self._callback, self._numbered),
                     name=f"asyncreader-load-{len(self._threads)}",
                     daemon=True,
                 )
@@ -81,17 +79,16 @@ class ParaLoad(Generic[T]):
         The batch is the caller's until :meth:`return_back_for_refill`; any number may be held.
         Raises what the callback raised; NothingQueuedError before start_loaders().
         """
-        if not self._threads and not self._ring.closed:
+        if not self._threads and not self._ahead.closed:
             raise NothingQueuedError(
                 "no loader was started", hint="call start_loaders() before asking for data"
             )
-        taken = self._ring.take()
-        if taken is None:
+        turn = self._ahead.take()
+        if turn is None:
             return END
-        slot, error = taken
-        if error is not None:
-            raise error
-        return slot.number
+        if turn.error is not None:
+            raise turn.error
+        return turn.place
 
     def return_back_for_refill(self, index: int) -> None:
         """Give a batch back. ParamsError if it was never handed out, or is back already."""
@@ -105,8 +102,7 @@ class ParaLoad(Generic[T]):
                 found=number,
                 expected=f"0 to {len(self.buffer) - 1}",
             )
-        slot = self._ring.slots[number]
-        if not self._ring.release(slot, slot.generation):
+        if not self._ahead.give_back(number):
             raise ParamsError(
                 f"batch {number} is not in use",
                 hint="give back what get_available_data_index() returned, once",
@@ -127,27 +123,25 @@ class ParaLoad(Generic[T]):
         self.stop()
 
 
-def _stop(pid: int, ring: Ring[RingSlot], threads: list[threading.Thread]) -> None:
+def _stop(pid: int, ahead: Ahead, threads: list[threading.Thread]) -> None:
     if os.getpid() == pid:  # in a forked child the threads do not exist
-        ring.close()
+        ahead.close()
         join_or_leave(threads)
 
 
-def _load(
-    ring: Ring[RingSlot], batches: list[Any], callback: Callable[..., Any], numbered: bool
-) -> None:
-    while (slot := ring.claim()) is not None:
-        batch = batches[slot.number]
+def _load(ahead: Ahead, batches: list[Any], callback: Callable[..., Any], numbered: bool) -> None:
+    while (turn := ahead.begin()) is not None:
+        batch = batches[turn.place]
         try:
-            result = callback(batch, slot.step) if numbered else callback(batch)
+            result = callback(batch, turn.number) if numbered else callback(batch)
         except BaseException as exc:
-            ring.ready(slot, exc)
+            ahead.made(turn, None, exc)
             continue
         if _says_end(result):
-            ring.finish()
-            ring.void(slot)
+            ahead.finish()
+            ahead.made(turn, None)
         else:
-            ring.ready(slot)
+            ahead.made(turn, turn.place)
 
 
 def _says_end(result: Any) -> bool:

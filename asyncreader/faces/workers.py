@@ -9,11 +9,10 @@ from multiprocessing.connection import Connection
 from multiprocessing.reduction import ForkingPickler
 from typing import Any, Protocol
 
-from ..pipeline.owners import RingSlot
 from ..pipeline.process_group import ProcessGroup
-from ..pipeline.ring import Ring
 from ..pipeline.threads import join_or_leave
 from ..system.signals import after_this
+from .ahead import Ahead, Turn
 from .jobs import RENEW, Ended, Job, unpacked_error, worker_main
 
 #: Told the lane of a job that has no more items.
@@ -21,13 +20,13 @@ OnEnd = Callable[[int], None]
 
 
 class WorkerGroup(Protocol):
-    """Workers over a ring."""
+    """Workers that make what was begun."""
 
     def start(self) -> None:
         """Begin to wait for tasks. ParamsError if a job cannot be sent to a process."""
 
     def give(self, task: Any, lane: int) -> bool:
-        """Wait for a free slot, and let the job of this lane do ``task`` in it.
+        """Wait for a free place, and let the workers of this lane do ``task``.
 
         False when no more are wanted.
         """
@@ -36,33 +35,32 @@ class WorkerGroup(Protocol):
         """Use another job for later tasks; called while no item is being made."""
 
     def stop(self, seconds: float) -> None:
-        """End the workers of a closed ring."""
+        """End the workers; the queue is closed."""
 
 
 def worker_group(
-    processes: bool, ring: Ring[RingSlot], jobs: Sequence[Job], lanes: Sequence[int], ended: OnEnd
+    processes: bool, ahead: Ahead, jobs: Sequence[Job], lanes: int, ended: OnEnd
 ) -> WorkerGroup:
-    """Workers for ``jobs``: processes, or threads that serve ``lanes``."""
+    """A worker for each of ``jobs``, a thread or a process. Worker ``i`` serves lane ``i``, or all
+    of them serve the only one."""
     if processes:
-        return SpawnedGroup(ring, jobs, ended)
-    return ThreadGroup(ring, jobs, lanes, ended)
+        return SpawnedGroup(ahead, jobs, lanes, ended)
+    return ThreadGroup(ahead, jobs, lanes, ended)
 
 
 class ThreadGroup:
-    """Threads, one for each of ``jobs``; thread ``i`` serves lane ``lanes[i]``."""
+    """Daemon threads."""
 
-    def __init__(
-        self, ring: Ring[RingSlot], jobs: Sequence[Job], lanes: Sequence[int], ended: OnEnd
-    ) -> None:
-        self._ring = ring
+    def __init__(self, ahead: Ahead, jobs: Sequence[Job], lanes: int, ended: OnEnd) -> None:
+        self._ahead = ahead
         self._threads = [
             threading.Thread(
                 target=_work,
-                args=(ring, lane, job, ended),
+                args=(ahead, number % lanes, job, ended),
                 name=f"asyncreader-enqueue-{number}",
                 daemon=True,
             )
-            for number, (job, lane) in enumerate(zip(jobs, lanes, strict=True))
+            for number, job in enumerate(jobs)
         ]
 
     def start(self) -> None:
@@ -71,7 +69,7 @@ class ThreadGroup:
                 thread.start()
 
     def give(self, task: Any, lane: int) -> bool:
-        return self._ring.claim(task, lane) is not None
+        return self._ahead.begin(task, lane) is not None
 
     def renew(self, job: Job) -> None:
         pass  # threads use the object itself
@@ -80,37 +78,33 @@ class ThreadGroup:
         join_or_leave(self._threads, seconds)
 
 
-def _work(ring: Ring[RingSlot], lane: int, job: Job, ended: OnEnd) -> None:
-    while (task := ring.next_task(lane)) is not None:
-        slot = task[0]
+def _work(ahead: Ahead, lane: int, job: Job, ended: OnEnd) -> None:
+    while (turn := ahead.next_turn(lane)) is not None:
+        item: Any = None
+        error: BaseException | None = None
         try:
-            item = job(slot.plan)
+            item = job(turn.task)
         except Ended:
             ended(lane)
-            ring.void(slot)
         except BaseException as exc:
-            ring.ready(slot, exc)
-        else:
-            if item is None:
-                ring.void(slot)
-            else:
-                slot.item = item
-                ring.ready(slot)
+            error = exc
+        ahead.made(turn, item, error)
         # an item may be large: it is the consumer's alone now
-        item = None
-        del task, slot
+        del turn, item, error
 
 
 class SpawnedGroup(ProcessGroup):
-    """Spawned processes, one for each of ``jobs``. Lane ``i`` is process ``i``; -1 is any."""
+    """Spawned processes. Several tasks are queued in the pipe of each."""
 
     instead = "use_multiprocessing=False"
-    _ring: Ring[RingSlot]
 
-    def __init__(self, ring: Ring[RingSlot], jobs: Sequence[Job], ended: OnEnd) -> None:
-        super().__init__(len(jobs), ring, "asyncreader-enqueue")
+    def __init__(self, ahead: Ahead, jobs: Sequence[Job], lanes: int, ended: OnEnd) -> None:
+        super().__init__(len(jobs), ahead, "asyncreader-enqueue")
+        self._ahead = ahead
         self._jobs = jobs
+        self._lanes = lanes
         self._ended = ended
+        self._turns: dict[int, Turn] = {}
 
     def _started_with(self, number: int) -> tuple[Callable[..., None], tuple[Any, ...]]:
         return worker_main, (self._jobs[number],)
@@ -125,17 +119,18 @@ class SpawnedGroup(ProcessGroup):
             )
 
     def give(self, task: Any, lane: int) -> bool:
-        slot = self._ring.claim()
-        if slot is None:
+        turn = self._ahead.begin()
+        if turn is None:
             return False
-        if lane < 0:
+        self._turns[turn.number] = turn
+        if self._lanes == 1:
             lane = self._least_busy()
         else:
             with self._lock:
                 self._queued[lane] += 1
         # a dead or closed worker is the receiver's business
         with contextlib.suppress(OSError, ValueError):
-            self._pipes[lane].send((slot.number, task))
+            self._pipes[lane].send((turn.number, task))
         return True
 
     def renew(self, job: Job) -> None:
@@ -146,24 +141,22 @@ class SpawnedGroup(ProcessGroup):
                 pipe.send((RENEW, job))
 
     def _hear(self, pipe: Connection) -> tuple[Any, ...]:
-        slot_number, kind, body = pipe.recv()
-        return slot_number, kind, pipe.recv_bytes() if kind == "item" else body
+        turn, kind, body = pipe.recv()
+        return turn, kind, pipe.recv_bytes() if kind == "item" else body
 
     def _heard(self, number: int, message: tuple[Any, ...]) -> None:
-        slot_number, kind, body = message
+        turn_number, kind, body = message
         with self._lock:
             self._queued[number] -= 1
-        slot = self._ring.slots[slot_number]
+        item: Any = None
+        error: BaseException | None = None
         if kind == "item":
             try:
-                slot.item = ForkingPickler.loads(body)
+                item = ForkingPickler.loads(body)
             except Exception as exc:  # a class that the parent has not, say
-                self._ring.ready(slot, exc)
-            else:
-                self._ring.ready(slot)
+                error = exc
         elif kind == "error":
-            self._ring.ready(slot, unpacked_error(body, f"worker process {number}"))
-        else:
-            if kind == "end":
-                self._ended(number)
-            self._ring.void(slot)
+            error = unpacked_error(body, f"worker process {number}")
+        elif kind == "end":
+            self._ended(number)
+        self._ahead.made(self._turns.pop(turn_number), item, error)

@@ -14,14 +14,22 @@ import time
 from collections.abc import Callable
 from multiprocessing import connection, reduction
 from multiprocessing.connection import Connection
-from typing import Any
+from typing import Any, Protocol
 
 from ..errors import ParamsError, WorkerError, as_ours
 from ..pixels import kernels
 from ..system.signals import CHILDREN, after_this, disown, start_child
 from .pipe_errors import receive_error
-from .ring import Ring
 from .threads import STUCK_AFTER
+
+
+class Closable(Protocol):
+    """The queue that workers serve: they end when it is closed, and close it when they fail."""
+
+    @property
+    def closed(self) -> bool: ...
+
+    def close(self, failure: BaseException | None = None) -> None: ...
 
 
 class ProcessGroup:
@@ -36,7 +44,7 @@ class ProcessGroup:
     #: Kernels that every process will use.
     kernels: tuple[str, ...] = ()
 
-    def __init__(self, count: int, ring: Ring[Any], name: str) -> None:
+    def __init__(self, count: int, ring: Closable, name: str) -> None:
         if not CHILDREN:
             raise ParamsError(
                 "this system cannot start worker processes",

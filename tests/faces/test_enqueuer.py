@@ -259,7 +259,7 @@ def test_K8_slow_consumer_gets_all() -> None:
     """Items made before the source ended are still there when the consumer comes late."""
     with GeneratorEnqueuer(made.count_to(6)) as enqueuer:
         enqueuer.start(1, 10)
-        until(lambda: enqueuer._run.ring._finished)
+        until(lambda: enqueuer._run.ahead._finished)
         assert enqueuer.is_running()
         assert list(enqueuer.get()) == list(range(6))
         assert not enqueuer.is_running()

@@ -25,7 +25,7 @@ from project import FILES, tree_of
 import asyncreader
 from asyncreader import AsyncReader, Batch, QueueFullError
 from asyncreader.faces import GeneratorEnqueuer, OrderedEnqueuer, ParaLoad
-from asyncreader.pipeline.ring import SlotState
+from asyncreader.faces.ahead import Ahead
 from asyncreader.pipeline.slots import Slot, SlotLayout, SlotRing
 from asyncreader.pipeline.trace import Trace
 from asyncreader.sampling.schedule import BatchPlan, Cursor
@@ -248,6 +248,12 @@ def workers() -> list[str]:
     return [name for name in found if name.startswith(("asyncreader-enq", "asyncreader-dis"))]
 
 
+def made_ahead(ahead: Ahead) -> int:
+    """How many items wait for the consumer."""
+    with ahead._lock:
+        return sum(turn.done for turn in ahead._turns)
+
+
 @pytest.mark.parametrize("make", [OrderedEnqueuer, GeneratorEnqueuer])
 def test_enqueuer_at_every_moment(make: Any) -> None:
     """Ctrl-C at any moment of next(): the lock is free, the next get() goes on in order, at most
@@ -257,17 +263,16 @@ def test_enqueuer_at_every_moment(make: Any) -> None:
         with make(Squares() if make is OrderedEnqueuer else iter(range(1000))) as enqueuer:
             enqueuer.start(1, 2)
             assert next(enqueuer.get()) == 0
-            ring = enqueuer._run.ring
-            until(lambda: ring.counts()["ready"] == 2)
+            ahead = enqueuer._run.ahead
+            until(lambda: made_ahead(ahead) == 2)
             first = enqueuer.get()
             yield lambda: next(first)
-            elsewhere(ring.counts)
             items = enqueuer.get()
             found = elsewhere(lambda: [next(items) for _ in range(6)])
             numbers = found if make is GeneratorEnqueuer else [round(n**0.5) for n in found]
             assert numbers[0] in (1, 2)
             assert numbers == list(range(numbers[0], numbers[0] + 6))
-            until(lambda: ring.counts()["ready"] == 2)
+            until(lambda: made_ahead(ahead) == 2)
 
     moments(case)
     until(lambda: not workers())
@@ -303,8 +308,7 @@ def test_paraload_at_every_moment(what: str) -> None:
         if what != "start_loaders":
             loader.start_loaders(2)
             first = loader.get_available_data_index()
-            ring = loader._ring
-            until(lambda: ring.counts()["ready"] == 1)
+            until(lambda: made_ahead(loader._ahead) == 1)
         acts: dict[str, Callable[[], Any]] = {
             "start_loaders": lambda: loader.start_loaders(2),
             "get": loader.get_available_data_index,
@@ -312,10 +316,10 @@ def test_paraload_at_every_moment(what: str) -> None:
             "stop": loader.stop,
         }
         yield acts[what]
-        for slot in elsewhere(lambda: loader._ring.slots):
-            if slot.state is SlotState.HELD:
-                loader.return_back_for_refill(slot.number)
-        if loader._threads and not loader._ring.closed:
+        for place, lent in enumerate(list(loader._ahead._lent)):
+            if lent:
+                elsewhere(lambda place=place: (loader.return_back_for_refill(place),))
+        if loader._threads and not loader._ahead.closed:
             seen = []
             for _ in range(4):
                 index = elsewhere(loader.get_available_data_index)

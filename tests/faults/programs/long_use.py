@@ -283,11 +283,9 @@ class Loaded:
 
     def take(self, got: list[int], count: int) -> None:
         """Take that many, giving the buffers back."""
-        from asyncreader.pipeline.ring import SlotState
-
-        for slot in self._made._ring.slots:
-            if slot.state is SlotState.HELD:
-                self._made.return_back_for_refill(slot.number)
+        for place, lent in enumerate(list(self._made._ahead._lent)):
+            if lent:
+                self._made.return_back_for_refill(place)
         for _ in range(count):
             index = self._made.get_available_data_index()
             got += self._buffer[index]
@@ -295,7 +293,7 @@ class Loaded:
 
     def runs(self) -> bool:
         """Whether it was started and not stopped."""
-        return bool(self._made._threads) and not self._made._ring.closed
+        return bool(self._made._threads) and not self._made._ahead.closed
 
     def stop(self) -> None:
         """End it."""
