@@ -14,7 +14,8 @@ import numpy.typing as npt
 from .errors import ReaderClosedError
 from .pipeline.cuda import DeviceRing
 from .pipeline.owners import HELD
-from .pipeline.slots import Data, Slot, SlotRing, arrays_of
+from .pipeline.ring import SlotRing
+from .pipeline.slots import Data, Slot, arrays_of
 
 #: An array of a batch. What it holds is known when the set is opened, not to a type checker.
 Array: TypeAlias = npt.NDArray[np.number]

@@ -33,8 +33,8 @@ from .pipeline.cuda import DeviceRing, open_device
 from .pipeline.distributed import rank_and_world, warn_of_ranks_left_out, worker_count
 from .pipeline.fill_batch import BatchFiller
 from .pipeline.processes import ProcessWorkers, Recipe
+from .pipeline.ring import SlotRing
 from .pipeline.shared_memory import Arena
-from .pipeline.slots import SlotRing
 from .pipeline.threads import ThreadWorkers
 from .pipeline.trace import Trace
 from .sampling.schedule import BatchPlan, Cursor, PlanAhead

@@ -23,7 +23,8 @@ import numpy as np
 from ..array_types import Array
 from ..errors import ParamsError, QueueFullError
 from .owners import HELD, READY
-from .slots import POISON, Slot, SlotRing
+from .ring import SlotRing
+from .slots import POISON, Slot
 
 #: Device buffers of one batch: the one that is used, and the one that is copied to.
 DEVICE_SLOTS = 2

@@ -62,7 +62,10 @@ class FilledSlot(Protocol):
     number: int
     rows: tuple[Array, ...]
     labels: Array | None
-    memory: object
+
+    @property
+    def memory(self) -> object:
+        """The arrays that the slot has now."""
 
 
 class FillQueue:

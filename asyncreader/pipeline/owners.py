@@ -1,13 +1,12 @@
 """Who owns a slot: its state, and the lists of a ring, with each change of owner in one piece.
 
-The state is one number in memory. It alone says when a slot is READY: ``Ring.ready()`` writes that,
-or compiled code that has filled the slot without the GIL (fill_queue.py).
+The state is one number in memory. It alone says when a slot is READY: ``SlotRing.ready()`` writes
+that, or compiled code that has filled the slot without the GIL (fill_queue.py).
 """
 
 from __future__ import annotations
 
 import enum
-import threading
 from array import array
 from collections import deque
 from collections.abc import Sequence
@@ -34,15 +33,14 @@ _STATES: Final[tuple[SlotState, ...]] = (*SlotState, SlotState.FILLING)
 class RingSlot:
     """What the ring knows of a slot.
 
-    ``mark``: one int64, the number of its state; ``plan``: what to make; ``item``: what a worker
-    made, if it is not in the slot's own memory; ``error``: why it could not, and ``error_at``: in
-    which part; ``parts``: tasks that it was cut into, of which ``parts_left`` are not done;
-    ``step``: how many were begun before it; ``generation``: how often it was begun.
+    ``mark``: one int64, the number of its state; ``plan``: what to make; ``error``: why a worker
+    could not, and ``error_at``: in which part; ``parts``: tasks that it was cut into, of which
+    ``parts_left`` are not done; ``generation``: how often it was begun.
     """
 
     __slots__ = (
-        *("error", "error_at", "generation", "item", "mark", "number"),
-        *("parts", "parts_left", "plan", "step"),
+        *("error", "error_at", "generation", "mark", "number"),
+        *("parts", "parts_left", "plan"),
     )
 
     def __init__(self, number: int) -> None:
@@ -50,9 +48,7 @@ class RingSlot:
         # its items are read and written without a call
         self.mark: memoryview[int] = memoryview(array("q", (FREE,)))
         self.generation = 0
-        self.step = -1
         self.plan: Any = None
-        self.item: Any = None
         self.error: BaseException | None = None
         self.error_at = 0
         self.parts = self.parts_left = 0
@@ -94,28 +90,18 @@ class Observer(Protocol):
         """The consumer asked at ``asked`` (perf_counter) and has ``slot`` now, or an error."""
 
 
-class Lane(Generic[S]):
-    """Tasks for the workers that serve one lane."""
-
-    def __init__(self, work: threading.Condition) -> None:
-        self.tasks: deque[Task[S]] = deque()
-        self.work = work
-        self.idle = 0  # workers waiting
-
-
 class Owners(Generic[S]):
-    """Which slots are whose: ``free``, ``queue`` (in flight, oldest first), ``held`` (longest
-    first), ``kept`` (held until given back), ``used`` (given back, to be cleaned before free).
+    """Which slots are whose: ``free``, ``queue`` (in flight, oldest first), ``held`` (one at
+    most), ``kept`` (held until given back), ``used`` (given back, to be cleaned before free).
 
     Each method is one change, under the ring's lock. It calls nothing between its first assignment
-    and its last: Ctrl-C comes before the change, or behind it. ``holds``, ``in_flight``: see Ring;
+    and its last: Ctrl-C comes before the change, or behind it. ``in_flight``: see SlotRing;
     ``cleaned``: whether slots are cleaned.
     """
 
     def __init__(
         self,
         slots: Sequence[S],
-        holds: int,
         in_flight: int,
         cleaned: bool,
         observer: Observer | None,
@@ -124,10 +110,9 @@ class Owners(Generic[S]):
         self.queue: deque[S] = deque()
         self.held: tuple[S, ...] = ()
         self.kept: tuple[S, ...] = ()
-        #: see Ring.left
+        #: see SlotRing.left
         self.left: Any = None
-        self._begun = 0
-        self._holds, self._in_flight = holds, in_flight
+        self._in_flight = in_flight
         self._observer = observer
         # where slots go that are given back, the state they get, and who sees it
         self._back_to, self._back = (self.used, FILLING) if cleaned else (self.free, FREE)
@@ -148,39 +133,31 @@ class Owners(Generic[S]):
             )
 
     def begin(
-        self, lane: deque[Task[S]], tasks: Sequence[Task[S]], counter: memoryview[int] | None
+        self, tasks_left: deque[Task[S]], tasks: Sequence[Task[S]], counter: memoryview[int] | None
     ) -> None:
         """The last free slot, which is prepared, is the workers'; ``counter`` goes up by one."""
         slot = self.free[-1]
         del self.free[-1]
         slot.mark[0] = FILLING
         slot.generation += 1
-        slot.step = self._begun
-        self._begun += 1
-        lane += tasks
+        tasks_left += tasks
         self.queue += (slot,)
         if counter is not None:
             counter[0] += 1
         if self._observer is not None:
             self._observer.changed(slot)
 
-    def again(self, lane: deque[Task[S]], slot: S, tasks: Sequence[Task[S]]) -> None:
+    def again(self, tasks_left: deque[Task[S]], slot: S, tasks: Sequence[Task[S]]) -> None:
         """The workers have more to do for a slot in flight."""
         slot.mark[0] = FILLING
-        lane += tasks
+        tasks_left += tasks
 
-    def void(self, slot: S) -> None:
-        """A slot in flight is free again."""
-        self.queue.remove(slot)
-        slot.mark[0] = FREE
-        self.free += (slot,)
-
-    def drop(self, lane: deque[Task[S]]) -> None:
-        """The last task of ``lane`` is dropped: its slot stays in flight, with an error."""
-        slot, lo, _ = lane[-1]
+    def drop(self, tasks_left: deque[Task[S]]) -> None:
+        """The last of ``tasks_left`` is dropped: its slot stays in flight, with an error."""
+        slot, lo, _ = tasks_left[-1]
         error = WorkerError("this batch was dropped by an interrupted seek()")
         # no call from here on
-        del lane[-1]
+        del tasks_left[-1]
         if lo >= 0:
             slot.error = error
             slot.parts_left -= 1
@@ -203,9 +180,7 @@ class Owners(Generic[S]):
         error = slot.error
         back: S | None = slot
         if error is None:
-            held, back = (*held, slot), None
-            if len(held) > self._holds:
-                back, held = held[0], held[1:]
+            held, back = (slot,), next(iter(held), None)
         # no call from here on
         if error is None:
             slot.mark[0] = HELD
@@ -214,7 +189,6 @@ class Owners(Generic[S]):
         self.left = slot.plan
         del self.queue[0]
         if back is not None:
-            back.item = None
             back.mark[0] = self._back
             self._back_to += (back,)
         if self._observer is not None and error is None:
@@ -228,7 +202,6 @@ class Owners(Generic[S]):
         held, kept = _without(slot, self.held), _without(slot, self.kept)
         # no call from here on
         self.held, self.kept = held, kept
-        slot.item = None
         slot.mark[0] = self._back
         self._back_to += (slot,)
         if self._back_seen is not None:

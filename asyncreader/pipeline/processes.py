@@ -28,8 +28,9 @@ from ..system.signals import end_with_parent
 from .fill_batch import BatchFiller
 from .pipe_errors import receive_error, send_error
 from .process_group import ProcessGroup
+from .ring import SlotRing
 from .shared_memory import Arena
-from .slots import Slot, SlotLayout, SlotRing
+from .slots import Slot, SlotLayout
 from .trace import note
 
 T = TypeVar("T")

@@ -1,10 +1,9 @@
-"""The ring of slots under the reader and the drop-in replacements: owners, order and waits.
+"""The ring of slots under the reader: owners, order and waits.
 
 ::
 
     FREE --begin--> FILLING --ready()--> READY --take()--> HELD --release()--> FREE
-    ring            workers | void()    ring              caller              ring
-                            `--> FREE
+    ring            workers              ring              caller              ring
 
 Guarantees, each tested: a slot has one owner at a time; slots leave in the order in which they were
 begun; ``close()`` wakes every waiter. They rest on one rule: a slot's state changes only under the
@@ -22,8 +21,9 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, Generic, cast
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from ..errors import (
     NothingQueuedError,
@@ -31,59 +31,55 @@ from ..errors import (
     ReaderClosedError,
     ReaderTimeoutError,
 )
+from ..sources.labels import apart
 from ..stats import Meter
 from ..system.signals import wait_for
-from .owners import FILLING, HELD, READY, REFUSED, SERVE, Lane, Observer, Owners, S, SlotState, Task
+from .owners import FILLING, HELD, READY, REFUSED, SERVE, Observer, Owners, SlotState, Task
+from .slots import GIVEN, Data, Slot, SlotMemory, cut_rows
 
 if TYPE_CHECKING:
-    from .fill_queue import (  # it loads numpy, which the drop-in replacements need not
-        FilledSlot,
-        FillQueue,
-    )
+    from .fill_queue import FillQueue
 
 
-class Ring(Generic[S]):
-    """Slots, and the queue of those in flight, oldest first. One lock guards all of it.
+class SlotRing:
+    """The slots of one reader, and the queue of those in flight, oldest first. One lock guards all
+    of it.
 
-    ``holds``: slots that the caller has at most; when it takes one more, the one that it has had
-    longest is given back. ``in_flight``: slots that are begun and not taken, or kept, at most.
-    ``lanes``: queues of tasks, each served by workers of its own. ``consumer_begins``: the consumer
-    begins slots itself, so with none in flight it need not wait. ``clean``: called with a slot that
-    was given back, before it is free.
+    The consumer begins batches, and holds one, and those it keeps: when it takes one more, the one
+    before is given back. ``in_flight``: slots that are begun and not taken, or kept, at most. In
+    debug mode a slot that was given back is overwritten before it is free. ``more``: makes the
+    memory of one more slot; None where slots keep what they have.
     """
 
     def __init__(
         self,
-        slots: Iterable[S],
-        holds: int,
-        *,
-        in_flight: int | None = None,
-        lanes: int = 1,
-        consumer_begins: bool = False,
+        slots: list[Slot],
+        in_flight: int,
+        debug: bool = False,
         observer: Observer | None = None,
-        clean: Callable[[S], None] | None = None,
+        more: Callable[[], SlotMemory] | None = None,
     ) -> None:
-        self.slots = list(slots)
+        self.slots = slots
         #: serves slots that are begun in no parts, as soon as there is one
         self.fills: FillQueue | None = None
         #: called by the worker after each slot that became ready, outside the lock
         self.on_ready: Callable[[], None] | None = None
-        self._consumer_begins = consumer_begins
         self._observer = observer
-        self._clean = clean
         self._lock = threading.RLock()
         self._cleaning = threading.RLock()  # entered before the other lock
         # One lock with two queues, for workers and for consumers: no thread is woken for nothing.
         # With one queue for both, eight threads took 2.5 times as long for small rows.
         self._cond = threading.Condition(self._lock)
-        self._lanes: list[Lane[S]] = [Lane(threading.Condition(self._lock)) for _ in range(lanes)]
-        most = len(self.slots) if in_flight is None else in_flight
-        self._owners = Owners(self.slots, holds, most, clean is not None, observer)
+        self._work = threading.Condition(self._lock)
+        self._tasks: deque[Task[Slot]] = deque()
+        self._idle = 0  # workers waiting
+        self._owners = Owners(self.slots, in_flight, debug, observer)
         self._waiting = 0  # threads that wait for a state
         self._closed = False
         self._failure: BaseException | None = None
-        self._finished = False
-        self._end: BaseException | None = None
+        self._more = more
+        #: what was handed out last with copy=True
+        self._given: list[SlotMemory] = []
 
     # -- beginning -------------------------------------------------------------------------
 
@@ -95,7 +91,7 @@ class Ring(Generic[S]):
             self.check_open()
             return self._owners.room()
 
-    def begin(self, plan: Any, parts: int = 1) -> S:
+    def begin(self, plan: Any, parts: int = 1) -> Slot:
         """Begin ``plan`` in a free slot, behind all in flight, cut into ``parts`` tasks.
 
         In no parts it goes to ``fills``. Raises QueueFullError where no more may be in flight,
@@ -108,68 +104,56 @@ class Ring(Generic[S]):
             self._owners.check_room()
             return self._begin(plan, parts)
 
-    def claim(self, plan: Any = None, lane: int | None = None) -> S | None:
-        """Wait for a free slot and begin ``plan`` in it; None when no more are wanted.
-
-        Its task goes to the workers of ``lane``; without one the caller sees to it.
-        """
-        with self._lock:
-            self._wait_for(lambda: self._finished or self._owners.room())
-            if self._closed or self._finished:
-                return None
-            return self._begin(plan, int(lane is not None), lane or 0)
-
-    def _begin(self, plan: Any, parts: int, lane: int = 0) -> S:
+    def _begin(self, plan: Any, parts: int) -> Slot:
         """Begin ``plan`` in the last free slot (the lock is held)."""
         # free until the end: what Ctrl-C leaves half done here is done again
-        slot, to, fills = self._owners.free[-1], self._lanes[lane], self.fills
+        slot, fills = self._owners.free[-1], self.fills
         tasks = slot.prepare(plan, parts)
         counter = None
         if parts == 0 and fills is not None:
-            counter = fills.prepare(cast("FilledSlot", slot), plan)
-            if fills.needs_server() and not to.tasks:
+            counter = fills.prepare(slot, plan)
+            if fills.needs_server() and not self._tasks:
                 tasks = [(slot, *SERVE)]
-        self._wake_workers(to, len(tasks))
-        self._owners.begin(to.tasks, tasks, counter)
+        self._wake_workers(len(tasks))
+        self._owners.begin(self._tasks, tasks, counter)
         return slot
 
-    def _wake_workers(self, lane: Lane[S], tasks: int) -> None:
+    def _wake_workers(self, tasks: int) -> None:
         """Wake idle workers for tasks that are added next (the lock is held)."""
-        if tasks and lane.idle:
+        if tasks and self._idle:
             try:
-                lane.work.notify(tasks)  # they find the tasks when the lock is free
+                self._work.notify(tasks)  # they find the tasks when the lock is free
             except BaseException:
                 # Ctrl-C may leave one in the Condition's queue that is awake already: it would be
                 # woken in place of a worker the next time
-                lane.work.notify_all()
+                self._work.notify_all()
                 raise
 
     # -- workers ---------------------------------------------------------------------------
 
-    def next_task(self, lane: int = 0, meter: Meter | None = None) -> Task[S] | None:
-        """Wait for a task in this lane; None when no more will come.
+    def next_task(self, meter: Meter | None = None) -> Task[Slot] | None:
+        """Wait for a task; None after close().
 
         Slots in the queue of compiled code are filled by this call, and counted in ``meter``.
         """
-        mine = self._lanes[lane]
         while True:
             with self._lock:
-                while not (mine.tasks or self._closed or self._finished):
-                    mine.idle += 1
+                while not (self._tasks or self._closed):
+                    self._idle += 1
                     try:
-                        mine.work.wait()
+                        self._work.wait()
                     finally:
-                        mine.idle -= 1
-                if self._closed or not mine.tasks:
+                        self._idle -= 1
+                if self._closed:
                     return None
-                task = mine.tasks.popleft()
+                task = self._tasks.popleft()
             if task[1:] != SERVE:
                 return task
             del task  # an idle worker keeps no slot alive
             assert self.fills is not None
             self.fills.work(meter or Meter(), self._lock, self._filled_now)
 
-    def part_done(self, slot: S, lo: int, error: BaseException | None) -> bool:
+    def part_done(self, slot: Slot, lo: int, error: BaseException | None) -> bool:
         """Note a filled part and its error (that of the first rows wins); True for the last."""
         with self._lock:
             if error is not None and (slot.error is None or lo < slot.error_at):
@@ -177,15 +161,14 @@ class Ring(Generic[S]):
             slot.parts_left -= 1
             return slot.parts_left == 0
 
-    def add_part(self, slot: S, lo: int, hi: int) -> None:
+    def add_part(self, slot: Slot, lo: int, hi: int) -> None:
         """One more task of a slot whose other parts are done."""
         with self._lock:
-            lane = self._lanes[0]
             slot.parts_left = 1
-            self._wake_workers(lane, 1)
-            self._owners.again(lane.tasks, slot, [(slot, lo, hi)])
+            self._wake_workers(1)
+            self._owners.again(self._tasks, slot, [(slot, lo, hi)])
 
-    def ready(self, slot: S, error: BaseException | None = None) -> None:
+    def ready(self, slot: Slot, error: BaseException | None = None) -> None:
         """A worker is through with the slot: it may be taken, and so may its error."""
         with self._lock:
             if error is not None:
@@ -198,38 +181,23 @@ class Ring(Generic[S]):
         if self.on_ready is not None:
             self.on_ready()
 
-    def void(self, slot: S) -> None:
-        """Nothing was made: the slot is free again, and the consumer does not see it."""
-        with self._lock:
-            self._owners.void(slot)
-            if self._waiting:
-                self._cond.notify_all()
-
-    def finish(self, end: BaseException | None = None) -> None:
-        """Begin no more slots; after the last one the consumer gets the error ``end``, if given."""
-        with self._lock:
-            self._finished = True
-            self._end = self._end or end
-            self._wake_all()
-
     # -- the consumer ----------------------------------------------------------------------
 
-    def take(self, timeout: float | None = None) -> tuple[S, BaseException | None] | None:
-        """Wait for the oldest slot, which then is the caller's; None after the last one.
+    def take(self, timeout: float | None = None) -> tuple[Slot, BaseException | None]:
+        """Wait for the oldest batch and hand it over; the batch held before is given back.
 
-        One that failed comes with its error, and is free. Raises the error that ended the ring;
-        where the consumer begins slots NothingQueuedError, ReaderTimeoutError, ReaderClosedError.
+        A batch that failed comes with its error: its slot is free, and the batch held before stays
+        valid. Raises NothingQueuedError, ReaderTimeoutError, after close() what closed the ring or
+        ReaderClosedError.
         """
         observer, fills = self._observer, self.fills
         asked = 0.0 if observer is None else time.perf_counter()
-        taken: S | None = None
+        taken: Slot | None = None
         try:
             if fills is not None:
                 fills.fill_until_whole(self._oldest_filling)
             with self._lock:
                 slot = self._oldest(timeout)
-                if slot is None:
-                    return None
                 if observer is not None and fills is not None:
                     self._filled_now()
                 if self._waiting:
@@ -252,24 +220,7 @@ class Ring(Generic[S]):
             fills.taken_at = time.perf_counter()
         return slot, error
 
-    def take_item(self) -> tuple[Any] | None:
-        """Wait for the oldest item; None after the last one. For a ring with ``holds=0``.
-
-        Raises the item's error, and the one that ended the ring.
-        """
-        with self._lock:
-            slot = self._oldest(None)
-            if slot is None:
-                return None
-            item = slot.item
-            if self._waiting:
-                self._cond.notify_all()
-            error = self._owners.hand_over()
-        if error is not None:
-            raise error
-        return (item,)
-
-    def release(self, slot: S, generation: int) -> bool:
+    def release(self, slot: Slot, generation: int) -> bool:
         """Give a held slot back; False if it was given back before."""
         with self._lock:
             if slot.generation != generation or slot.mark[0] != HELD:
@@ -281,7 +232,7 @@ class Ring(Generic[S]):
             self._clean_used()
         return True
 
-    def keep(self, slot: S, generation: int) -> None:
+    def keep(self, slot: Slot, generation: int) -> None:
         """Hold a slot beyond the next take(), until release(). Raises QueueFullError."""
         with self._lock:
             self.check_open()
@@ -292,6 +243,32 @@ class Ring(Generic[S]):
                 )
             self._owners.keep(slot)
 
+    def hand_out(self, slot: Slot, copy: bool) -> tuple[Data, Data | None]:
+        """Data and labels of a held slot, cut to the rows of its batch; private with ``copy``."""
+        assert slot.plan is not None
+        count, whole = slot.plan.indices.size, slot.rows[0].shape[0]
+        # not by batch_rows(), which takes 0.5 us longer
+        data, labels = [cut_rows(array, count, whole) for array in slot.out], slot.out_labels
+        if labels is not None:
+            labels = cut_rows(labels, count, whole)
+        if copy and self._more is not None:
+            self._give(slot, self._more)
+        elif copy:
+            data = [array.copy(order="K") for array in data]
+            labels = None if labels is None else labels.copy(order="K")
+        return tuple(data) if slot.several else data[0], apart(labels)
+
+    def _give(self, slot: Slot, more: Callable[[], SlotMemory]) -> None:
+        """What a held slot has is the caller's for good; the slot gets memory that was handed out
+        before and that nobody can reach any more, or new memory."""
+        # not that of a slot: Ctrl-C may have come between the next lines, in an earlier call
+        used = [one.memory for one in self.slots]
+        free = (one for one in self._given if one not in used and not one.reached())
+        other = next(free, None) or more()
+        given = [*(one for one in self._given if one is not other), slot.memory][-GIVEN:]
+        slot.use(other)
+        self._given = given
+
     def drop_queued(self, left: Any = None) -> None:
         """Forget the slots in flight; waits until no worker writes to them any more.
 
@@ -299,10 +276,9 @@ class Ring(Generic[S]):
         """
         with self._lock:
             self.check_open()
-            for lane in self._lanes:
-                while lane.tasks:
-                    # its error is seen only if Ctrl-C ends the wait below
-                    self._owners.drop(lane.tasks)
+            while self._tasks:
+                # its error is seen only if Ctrl-C ends the wait below
+                self._owners.drop(self._tasks)
             if self.fills is not None:
                 self.fills.fill_all()
             self._wait_for(self._all_filled)
@@ -315,12 +291,6 @@ class Ring(Generic[S]):
         if self._owners.used:
             self._clean_used()
 
-    def wait_filled(self) -> bool:
-        """Wait until no slot is being filled; False if the ring was closed meanwhile."""
-        with self._lock:
-            self._wait_for(self._all_filled)
-            return not self._closed
-
     # -- all -------------------------------------------------------------------------------
 
     def close(self, failure: BaseException | None = None) -> None:
@@ -328,8 +298,7 @@ class Ring(Generic[S]):
         with self._lock:
             self._failure = self._failure or failure
             self._closed = True  # last: check_open() does not enter the lock
-            for lane in self._lanes:
-                lane.tasks.clear()
+            self._tasks.clear()
             if self.fills is not None:
                 self.fills.stop()
             self._wake_all()
@@ -352,12 +321,6 @@ class Ring(Generic[S]):
         given since; None at first."""
         return self._owners.left
 
-    @property
-    def over(self) -> bool:
-        """Whether no more slots will come."""
-        with self._lock:
-            return self._closed or (self._finished and not self._owners.queue)
-
     def counts(self) -> dict[str, int]:
         """Slots by owner: free, filling, ready, held (and of these, kept)."""
         with self._lock:
@@ -378,7 +341,7 @@ class Ring(Generic[S]):
             queue = self._owners.queue
             return queue[-1].plan if queue else None
 
-    def head(self) -> S | None:
+    def head(self) -> Slot | None:
         """The oldest slot in flight, if it is ready and whole."""
         with self._lock:
             if self._closed or not self._owners.queue:
@@ -388,50 +351,43 @@ class Ring(Generic[S]):
 
     # -- inside (the lock is held) ---------------------------------------------------------
 
-    def _oldest(self, timeout: float | None) -> S | None:
-        """Wait for the oldest slot. Where there is none to be had: None, or an error."""
+    def _oldest(self, timeout: float | None) -> Slot:
+        """Wait for the oldest slot. Where there is none to be had: an error."""
         queue = self._owners.queue
         if self._closed or not queue or queue[0].mark[0] != READY:
             self._wait_for(self._can_take, timeout)
             if self._closed or not queue or queue[0].mark[0] != READY:
                 self._refuse(timeout)
-                return None
         return queue[0]
 
     def _can_take(self) -> bool:
         if self._owners.queue:
             self._fill_refused()
             return self._owners.queue[0].mark[0] == READY
-        return self._finished or self._consumer_begins
+        return True  # the consumer begins slots itself: there is none to wait for
 
-    def _refuse(self, timeout: float | None) -> None:
-        """Raise what the consumer gets instead of a slot, if there is such an error."""
-        if not self._consumer_begins:
-            failure = self._failure if self._closed else self._end
-            if failure is not None:
-                raise failure
-            return
+    def _refuse(self, timeout: float | None) -> NoReturn:
+        """Raise what the consumer gets instead of a slot."""
         self.check_open()
         if not self._owners.queue:  # or another thread has taken it, or called drop_queued()
             raise NothingQueuedError(
                 "no batch is in flight", hint="call fetchData() before getNextBatch()"
             )
-        head, lane = self._owners.queue[0], self._lanes[0]
-        parts, left = max(1, head.parts), sum(1 for task in lane.tasks if task[0] is head)
+        head = self._owners.queue[0]
+        parts, left = max(1, head.parts), sum(1 for task in self._tasks if task[0] is head)
         raise ReaderTimeoutError(
             f"no batch within {timeout} s",
             found=f"{parts - left} of {parts} parts of the oldest batch begun, "
-            f"{lane.idle} workers idle",
+            f"{self._idle} workers idle",
             hint="it is still being filled: call getNextBatch() again to wait on",
         )
 
     def _clean_used(self) -> None:
         """Clean and free what was given back (the lock is not held). What Ctrl-C leaves undone, the
         next call does."""
-        assert self._clean is not None
         with self._cleaning:
             while self._owners.used:
-                self._clean(self._owners.used[0])
+                self._owners.used[0].poison()
                 with self._lock:
                     self._owners.clean()
 
@@ -449,12 +405,11 @@ class Ring(Generic[S]):
 
     def _wake_all(self) -> None:
         self._cond.notify_all()
-        for lane in self._lanes:
-            lane.work.notify_all()
+        self._work.notify_all()
 
     # -- slots in the queue of compiled code -------------------------------------------------
 
-    def _oldest_filling(self) -> S | None:
+    def _oldest_filling(self) -> Slot | None:
         """The oldest slot, if compiled code fills it, and it is not whole."""
         with self._lock:
             if self._closed or not self._owners.queue:
@@ -464,12 +419,11 @@ class Ring(Generic[S]):
 
     def _fill_refused(self) -> None:
         """Slots with a wrong checksum become tasks of the workers, who find out what is wrong."""
-        lane = self._lanes[0]
         for slot in self._owners.queue:
             if slot.mark[0] == REFUSED:
                 tasks = slot.prepare(slot.plan, 1)
-                self._wake_workers(lane, len(tasks))
-                self._owners.again(lane.tasks, slot, tasks)
+                self._wake_workers(len(tasks))
+                self._owners.again(self._tasks, slot, tasks)
 
     def _filled_now(self) -> None:
         """Slots were filled, and may be READY (the lock is held): show it, and wake who waits."""

@@ -1,4 +1,4 @@
-"""Slots of a reader, the buffers of its batches, and the ring of them."""
+"""Slots of a reader: the buffers of its batches."""
 
 from __future__ import annotations
 
@@ -16,10 +16,8 @@ from ..sampling.episodes import Windows
 from ..sampling.lengths import Lengths
 from ..sampling.patches import Patches
 from ..sampling.schedule import BatchPlan
-from ..sources.labels import apart
 from ..stats import BadRow
-from .owners import Observer, RingSlot
-from .ring import Ring
+from .owners import RingSlot
 
 #: What a batch's data is: one array, or one for each field of a reader with several.
 Data: TypeAlias = Array | tuple[Array, ...]
@@ -215,8 +213,8 @@ class Slot(RingSlot):
         """Views of ``made[stage]``, cut to the rows of the batch."""
         assert self.plan is not None
         made, count, whole = self.made[stage], self.plan.indices.size, self.rows[0].shape[0]
-        data = tuple(_cut(array, count, whole) for array in made.data)
-        labels = None if made.labels is None else _cut(made.labels, count, whole)
+        data = tuple(cut_rows(array, count, whole) for array in made.data)
+        labels = None if made.labels is None else cut_rows(made.labels, count, whole)
         return BatchArrays(data, labels, made.several)
 
     def served(self) -> tuple[Int64, Bools]:
@@ -247,71 +245,7 @@ class Slot(RingSlot):
                 array.reshape(-1).view(np.uint8).fill(POISON)
 
 
-class SlotRing(Ring[Slot]):
-    """The slots of one reader. The consumer begins batches, and holds one, and those it keeps.
-
-    In debug mode a slot that was given back is overwritten before it is free. ``more``: makes the
-    memory of one more slot; None where slots keep what they have.
-    """
-
-    def __init__(
-        self,
-        slots: list[Slot],
-        in_flight: int,
-        debug: bool = False,
-        observer: Observer | None = None,
-        more: Callable[[], SlotMemory] | None = None,
-    ) -> None:
-        super().__init__(
-            slots,
-            holds=1,
-            in_flight=in_flight,
-            consumer_begins=True,
-            observer=observer,
-            clean=Slot.poison if debug else None,
-        )
-        self._more = more
-        #: what was handed out last with copy=True
-        self._given: list[SlotMemory] = []
-
-    def take(self, timeout: float | None = None) -> tuple[Slot, BaseException | None]:
-        """Wait for the oldest batch and hand it over; the batch held before is given back.
-
-        A batch that failed comes with its error: its slot is free, and the batch held before stays
-        valid.
-        """
-        taken = super().take(timeout)
-        assert taken is not None  # what there is instead is raised
-        return taken
-
-    def hand_out(self, slot: Slot, copy: bool) -> tuple[Data, Data | None]:
-        """Data and labels of a held slot, cut to the rows of its batch; private with ``copy``."""
-        assert slot.plan is not None
-        count, whole = slot.plan.indices.size, slot.rows[0].shape[0]
-        # not by batch_rows(), which takes 0.5 us longer
-        data, labels = [_cut(array, count, whole) for array in slot.out], slot.out_labels
-        if labels is not None:
-            labels = _cut(labels, count, whole)
-        if copy and self._more is not None:
-            self._give(slot, self._more)
-        elif copy:
-            data = [array.copy(order="K") for array in data]
-            labels = None if labels is None else labels.copy(order="K")
-        return tuple(data) if slot.several else data[0], apart(labels)
-
-    def _give(self, slot: Slot, more: Callable[[], SlotMemory]) -> None:
-        """What a held slot has is the caller's for good; the slot gets memory that was handed out
-        before and that nobody can reach any more, or new memory."""
-        # not that of a slot: Ctrl-C may have come between the next lines, in an earlier call
-        used = [one.memory for one in self.slots]
-        free = (one for one in self._given if one not in used and not one.reached())
-        other = next(free, None) or more()
-        given = [*(one for one in self._given if one is not other), slot.memory][-GIVEN:]
-        slot.use(other)
-        self._given = given
-
-
-def _cut(array: Array, count: int, whole: int) -> Array:
+def cut_rows(array: Array, count: int, whole: int) -> Array:
     """A view of an array of a batch of ``count`` rows, in a slot for ``whole``."""
     # a stage may have made something that has no row for each sample
     return array[:count] if count < whole == array.shape[0] else array.view()

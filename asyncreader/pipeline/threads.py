@@ -15,7 +15,7 @@ from ..pixels import kernels
 from ..stats import Meter
 from ..system.signals import after_this
 from .fill_batch import BatchFiller
-from .slots import SlotRing
+from .ring import SlotRing
 
 #: Seconds that close() waits for a thread inside a read or user code.
 STUCK_AFTER: Final = 1.0

@@ -26,7 +26,8 @@ import asyncreader
 from asyncreader import AsyncReader, Batch, QueueFullError
 from asyncreader.faces import GeneratorEnqueuer, OrderedEnqueuer, ParaLoad
 from asyncreader.faces.ahead import Ahead
-from asyncreader.pipeline.slots import Slot, SlotLayout, SlotRing
+from asyncreader.pipeline.ring import SlotRing
+from asyncreader.pipeline.slots import Slot, SlotLayout
 from asyncreader.pipeline.trace import Trace
 from asyncreader.sampling.schedule import BatchPlan, Cursor
 

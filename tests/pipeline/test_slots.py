@@ -29,8 +29,9 @@ from asyncreader import (
     ReaderTimeoutError,
     WorkerError,
 )
-from asyncreader.pipeline.ring import SlotState
-from asyncreader.pipeline.slots import POISON, Slot, SlotLayout, SlotRing
+from asyncreader.pipeline.owners import SlotState
+from asyncreader.pipeline.ring import SlotRing
+from asyncreader.pipeline.slots import POISON, Slot, SlotLayout
 from asyncreader.sampling.schedule import BatchPlan, Cursor
 from asyncreader.system.memory import aligned_empty
 
@@ -565,11 +566,10 @@ def test_an_interrupted_begin_is_no_begin() -> None:
 
     worker = threading.Thread(target=ring.next_task)
     worker.start()
-    lane = ring._lanes[0]
-    while not lane.idle:
+    while not ring._idle:
         pass
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(lane.work, "notify", interrupt)
+        patch.setattr(ring._work, "notify", interrupt)
         with pytest.raises(KeyboardInterrupt):
             ring.begin(plan(0))
     assert ring.counts()["free"] == 2
@@ -583,9 +583,8 @@ def test_an_interrupted_begin_loses_no_wake_up() -> None:
     """Ctrl-C in begin() when a worker is awake, but still in the Condition's queue: the next
     begin() wakes the worker, not the one that the queue remembers."""
     ring = make_ring(njob=1)
-    lane = ring._lanes[0]
     waits, filled = queue.SimpleQueue[None](), queue.SimpleQueue[Slot]()
-    wait = lane.work.wait
+    wait = ring._work.wait
 
     def counted() -> bool:
         waits.put(None)
@@ -596,17 +595,17 @@ def test_an_interrupted_begin_loses_no_wake_up() -> None:
             filled.put(task[0])
 
     def awake_and_interrupted(count: int) -> None:
-        lane.work._waiters[0].release()  # type: ignore[attr-defined]
+        ring._work._waiters[0].release()  # type: ignore[attr-defined]
         raise KeyboardInterrupt
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(lane.work, "wait", counted)
+        patch.setattr(ring._work, "wait", counted)
         worker = threading.Thread(target=work)
         worker.start()
         waits.get(timeout=HANG)
         with pytest.MonkeyPatch.context() as inner:
-            inner.setattr(lane.work, "notify", awake_and_interrupted)
-            inner.setattr(lane.work, "notify_all", lambda: type(lane.work).notify(lane.work, 9))
+            inner.setattr(ring._work, "notify", awake_and_interrupted)
+            inner.setattr(ring._work, "notify_all", lambda: type(ring._work).notify(ring._work, 9))
             with pytest.raises(KeyboardInterrupt):
                 ring.begin(plan(0))
         waits.get(timeout=HANG)  # the worker found nothing, and waits again
