@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import html
 import os
-import sys
 import threading
 import time
 import weakref
@@ -259,20 +258,16 @@ class AsyncReader(Generic[D, L]):
             self._dataset = Dataset.over(self._params, self._given(), self._source)
         return self._dataset
 
-    def __getitem__(self, index: int) -> tuple[Array, Array]:
-        """``dataset[index]``: a sample, not a batch. ParamsError to a torch DataLoader."""
-        caller = sys._getframe(1).f_globals.get("__name__", "")
-        if caller.startswith("torch.utils.data"):  # len() is in batches: it would stop too soon
-            self.__getitems__(index)
-        return self.dataset[index]
-
     def __getitems__(self, indices: object) -> NoReturn:
         raise ParamsError(
             "an AsyncReader serves whole batches, and its length is a number of batches",
-            found="a torch DataLoader over it",
-            hint="give the DataLoader reader.dataset, or use "
+            found="samples asked for by number, as a torch DataLoader does",
+            hint="samples are reader.dataset[i]; give the DataLoader reader.dataset, or use "
             "asyncreader.adapters.torch.TorchReader in its place",
         )
+
+    # what a DataLoader with batch_size=None calls
+    __getitem__ = __getitems__
 
     def sample(self, index: int) -> Sample:
         """``dataset.sample(index)``: all that the set holds of a sample."""

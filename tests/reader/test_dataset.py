@@ -92,7 +92,6 @@ def test_samples_are_those_of_a_reader(make: Any, tmp_path: Path) -> None:
         some = [5, 0, 5, -1]
         for index in (0, 3, -1, np.int64(2), np.array(4)):
             same(flat(ds[index]), [column[index] for column in wanted])
-            same(flat(reader[index]), [column[index] for column in wanted])
         same(flat(ds[2:9:3]), [column[2:9:3] for column in wanted])
         same(flat(ds[some]), [column[some] for column in wanted])
         same(flat(ds[np.arange(len(ds)) < 4]), [column[:4] for column in wanted])
@@ -647,12 +646,14 @@ def test_the_dataset_of_a_reader(tmp_path: Path) -> None:
     assert reader.sample(3).record == 3
     with pytest.raises(ParamsError, match=r"reader\.dataset"):
         reader.__getitems__([0])
+    with pytest.raises(ParamsError, match=r"reader\.dataset\[i\]"):
+        reader[0]
     ds.close()
     next(iter(reader))
     ds = reader.dataset
     assert ds[0][0].shape == (3, 24, 20)
     reader.close()
-    for use in (lambda: ds[0], lambda: reader.dataset, lambda: reader[0], lambda: reader.labels):
+    for use in (lambda: ds[0], lambda: reader.dataset, lambda: reader.labels):
         with pytest.raises(ReaderClosedError):
             use()
 

@@ -506,7 +506,7 @@ def test_dataset(tmp_path: Path) -> None:
         assert np.isclose(found["raw"].mean, np.mean(known.raw))
         assert np.isclose(found["mask"].std, np.std(known.label))
     with opened(known) as reader:
-        np.testing.assert_array_equal(reader[1][1], known.label[1][3:6, 3:9, 3:7])
+        np.testing.assert_array_equal(reader.dataset[1][1], known.label[1][3:6, 3:9, 3:7])
 
 
 @pytest.mark.slow
