@@ -49,7 +49,9 @@ class Ahead:
         self._lends = lends
         self._lent = [False] * places
         self._turns: deque[Turn] = deque()
-        self._lanes: list[deque[Turn]] = [deque() for _ in range(lanes)]
+        self.lanes = lanes
+        self._alive = list(range(lanes))
+        self._tasks: list[deque[Turn]] = [deque() for _ in range(lanes)]
         self._begun = 0
         self._finished = self._closed = False
         self._end: BaseException | None = None
@@ -69,13 +71,13 @@ class Ahead:
             self._begun += 1
             self._turns.append(turn)
             if lane is not None:
-                self._lanes[lane].append(turn)
+                self._tasks[lane].append(turn)
                 self._work.notify_all()
             return turn
 
     def next_turn(self, lane: int) -> Turn | None:
         """Wait for a turn to make in this lane; None when no more will come."""
-        turns = self._lanes[lane]
+        turns = self._tasks[lane]
         with self._lock:
             self._work.wait_for(lambda: turns or self._closed or self._finished)
             return turns.popleft() if turns else None
@@ -89,6 +91,17 @@ class Ahead:
                 self._free.append(turn.place)
                 self._room.notify_all()
             self._made.notify_all()
+
+    def alive(self) -> list[int]:
+        """The lanes that have not ended."""
+        return self._alive
+
+    def end_lane(self, lane: int) -> None:
+        """This lane has no more items; with the last lane it is finished."""
+        with self._lock:
+            self._alive = [other for other in self._alive if other != lane]
+            if not self._alive:
+                self.finish()
 
     def wait_made(self) -> bool:
         """Wait until no item is being made; False if it was closed meanwhile."""
@@ -150,7 +163,7 @@ class Ahead:
             if not self._closed:
                 self._end = failure
                 self._closed = True
-            for turns in self._lanes:
+            for turns in self._tasks:
                 turns.clear()
             self._wake_all()
 

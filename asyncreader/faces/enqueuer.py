@@ -250,31 +250,14 @@ class GeneratorEnqueuer(_Enqueuer[T]):
                 for number in range(workers)
             ]
         ahead = Ahead(depth, lanes=len(jobs))
-        turns = _Turns(len(jobs), ahead)
-        group = worker_group(self._processes, ahead, jobs, len(jobs), turns.ended)
-        return _Run(ahead, group, turns.tasks())
+        return _Run(ahead, worker_group(self._processes, ahead, jobs), _in_turn(ahead))
 
 
-class _Turns:
-    """Gives each lane a task in turn, until all lanes have ended."""
-
-    def __init__(self, count: int, ahead: Ahead) -> None:
-        self._alive = [True] * count
-        self._lock = threading.Lock()
-        self._ahead = ahead
-
-    def tasks(self) -> Iterator[tuple[int, Any]]:
-        while any(self._alive):
-            for lane, alive in enumerate(self._alive):
-                if alive:  # it may end before this task: then the task makes no item
-                    yield lane, None
-
-    def ended(self, lane: int) -> None:
-        with self._lock:
-            self._alive[lane] = False
-            over = not any(self._alive)
-        if over:
-            self._ahead.finish()
+def _in_turn(ahead: Ahead) -> Iterator[tuple[int, Any]]:
+    """A task for each lane in turn, until all have ended. A lane that ends meanwhile makes none."""
+    while lanes := ahead.alive():
+        for lane in lanes:
+            yield lane, None
 
 
 class OrderedEnqueuer(_Enqueuer[T]):
@@ -317,8 +300,7 @@ class OrderedEnqueuer(_Enqueuer[T]):
             raise ParamsError("the sequence is empty", found=f"length {len(self._sequence)}")
         jobs = [SequenceJob(self._sequence)] * workers
         ahead = Ahead(depth)
-        # a sequence has no end
-        group = worker_group(self._processes, ahead, jobs, 1, lambda _: None)
+        group = worker_group(self._processes, ahead, jobs)
         processes = group if self._processes else None
         return _Run(
             ahead, group, _epochs(self._sequence, self._shuffle, self._seed, ahead, processes)

@@ -15,9 +15,6 @@ from ..system.signals import after_this
 from .ahead import Ahead, Turn
 from .jobs import RENEW, Ended, Job, unpacked_error, worker_main
 
-#: Told the lane of a job that has no more items.
-OnEnd = Callable[[int], None]
-
 
 class WorkerGroup(Protocol):
     """Workers that make what was begun."""
@@ -38,25 +35,23 @@ class WorkerGroup(Protocol):
         """End the workers; the queue is closed."""
 
 
-def worker_group(
-    processes: bool, ahead: Ahead, jobs: Sequence[Job], lanes: int, ended: OnEnd
-) -> WorkerGroup:
+def worker_group(processes: bool, ahead: Ahead, jobs: Sequence[Job]) -> WorkerGroup:
     """A worker for each of ``jobs``, a thread or a process. Worker ``i`` serves lane ``i``, or all
     of them serve the only one."""
     if processes:
-        return SpawnedGroup(ahead, jobs, lanes, ended)
-    return ThreadGroup(ahead, jobs, lanes, ended)
+        return SpawnedGroup(ahead, jobs)
+    return ThreadGroup(ahead, jobs)
 
 
 class ThreadGroup:
     """Daemon threads."""
 
-    def __init__(self, ahead: Ahead, jobs: Sequence[Job], lanes: int, ended: OnEnd) -> None:
+    def __init__(self, ahead: Ahead, jobs: Sequence[Job]) -> None:
         self._ahead = ahead
         self._threads = [
             threading.Thread(
                 target=_work,
-                args=(ahead, number % lanes, job, ended),
+                args=(ahead, number % ahead.lanes, job),
                 name=f"asyncreader-enqueue-{number}",
                 daemon=True,
             )
@@ -78,14 +73,14 @@ class ThreadGroup:
         join_or_leave(self._threads, seconds)
 
 
-def _work(ahead: Ahead, lane: int, job: Job, ended: OnEnd) -> None:
+def _work(ahead: Ahead, lane: int, job: Job) -> None:
     while (turn := ahead.next_turn(lane)) is not None:
         item: Any = None
         error: BaseException | None = None
         try:
             item = job(turn.task)
         except Ended:
-            ended(lane)
+            ahead.end_lane(lane)
         except BaseException as exc:
             error = exc
         ahead.made(turn, item, error)
@@ -98,12 +93,10 @@ class SpawnedGroup(ProcessGroup):
 
     instead = "use_multiprocessing=False"
 
-    def __init__(self, ahead: Ahead, jobs: Sequence[Job], lanes: int, ended: OnEnd) -> None:
+    def __init__(self, ahead: Ahead, jobs: Sequence[Job]) -> None:
         super().__init__(len(jobs), ahead, "asyncreader-enqueue")
         self._ahead = ahead
         self._jobs = jobs
-        self._lanes = lanes
-        self._ended = ended
         self._turns: dict[int, Turn] = {}
 
     def _started_with(self, number: int) -> tuple[Callable[..., None], tuple[Any, ...]]:
@@ -123,7 +116,7 @@ class SpawnedGroup(ProcessGroup):
         if turn is None:
             return False
         self._turns[turn.number] = turn
-        if self._lanes == 1:
+        if self._ahead.lanes == 1:
             lane = self._least_busy()
         else:
             with self._lock:
@@ -158,5 +151,5 @@ class SpawnedGroup(ProcessGroup):
         elif kind == "error":
             error = unpacked_error(body, f"worker process {number}")
         elif kind == "end":
-            self._ended(number)
+            self._ahead.end_lane(number)
         self._ahead.made(self._turns.pop(turn_number), item, error)
