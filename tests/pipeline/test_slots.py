@@ -566,8 +566,7 @@ def test_an_interrupted_begin_is_no_begin() -> None:
 
     worker = threading.Thread(target=ring.next_task)
     worker.start()
-    while not ring._idle:
-        pass
+    until(lambda: ring._idle > 0)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ring._work, "notify", interrupt)
         with pytest.raises(KeyboardInterrupt):

@@ -11,6 +11,7 @@ import re
 import signal
 import sys
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -29,9 +30,10 @@ def take_ctrl_c() -> None:
 
 
 def until(condition: Callable[[], bool]) -> None:
-    """Wait for other threads to make it true (a hang ends in faulthandler's timeout)."""
+    """Wait for other threads to make it true (a hang ends in faulthandler's timeout), and leave
+    them the processor."""
     while not condition():
-        os.sched_yield()
+        time.sleep(0.0005)
 
 
 def in_threads(count: int, take: Callable[[], Iterable[Any]]) -> list[list[Any]]:
