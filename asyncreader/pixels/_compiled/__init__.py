@@ -13,6 +13,7 @@ from . import (  # noqa: F401
     numbers,
     order,
     planes,
+    records,
     resizing,
     sparse,
 )

@@ -8,35 +8,29 @@ set is opened; after that a sample is a byte range inside its value.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 
 from ...array_types import Array, Bools, Int64, UInt8
 from ...errors import FormatError, ParamsError
+from ...pixels import kernels
+from ...pixels.record_fields import DATUM_COLUMNS
 from ...pixels.specs import SampleSpec
 from ..base import row_size
 from ..extents import ImageExtents
 from ..fields import Layout, SetIndex
 from ..images import image_kind
-from ..lmdb.columns import BLOCK, Span, gather, varint
-from ..lmdb.entries import Entries
+from ..lmdb.entries import BLOCK, Entries, gather
 from ..request import check_labels
 from .base import ForeignSet, encoded_images
-
-#: Fields of a message that are looked at; a Datum has seven.
-_FIELDS: Final = 64
-_CHANNELS, _HEIGHT, _WIDTH, _DATA, _LABEL, _FLOATS, _ENCODED = range(1, 8)
-#: Wire types: varint, 64 bits, a length and bytes, 32 bits.
-_VARINT, _EIGHT, _BYTES, _FOUR = 0, 1, 2, 5
-#: The tag of one float of an unpacked float_data.
-_FLOAT_TAG: Final = _FLOATS << 3 | _FOUR
 
 
 @dataclass
 class Headers:
-    """Header fields of all Datums, int64 (N,) each; -1 where a field is absent."""
+    """Header fields of all Datums, int64 (N,) each; -1 where a field is absent. They stand in the
+    order of record_fields.CHANNELS, HEIGHT ..."""
 
     channels: Int64
     height: Int64
@@ -53,114 +47,12 @@ class Headers:
     float_step: Int64
     """Bytes from one float to the next: 4 packed, 5 with a tag before each."""
 
-    @classmethod
-    def empty(cls, count: int) -> Headers:
-        """Headers of which all fields are absent."""
-        return cls(*(np.full(count, -1, np.int64) for _ in fields(cls)))
-
 
 def parse(entries: Entries) -> Headers:
     """The headers of all Datums. FormatError names the first value that is not one."""
-    out = Headers.empty(len(entries))
-    for lo, hi in entries.blocks():
-        _parse_block(entries.span(lo, hi), out)
-    return out
-
-
-def _parse_block(span: Span, out: Headers) -> None:
-    at = span.at.copy()
-    todo = np.arange(at.size)
-    for _ in range(_FIELDS):
-        todo = todo[at[todo] < span.ends[todo]]
-        if todo.size == 0:
-            return
-        part = span.pick(todo).moved(at[todo])
-        tag, after = varint(part)
-        field, wire = (tag >> np.uint64(3)).astype(np.int64), (tag & np.uint64(7)).astype(np.int64)
-        part.need(field > 0, "its protobuf has a field without a number")
-        known = np.isin(field, (_CHANNELS, _HEIGHT, _WIDTH, _LABEL, _ENCODED))
-        part.need(~known | (wire == _VARINT), "a number of a Datum is of another wire type")
-        part.need((field != _DATA) | (wire == _BYTES), "data of a Datum is of another wire type")
-        part.need(
-            (field != _FLOATS) | (wire == _BYTES) | (wire == _FOUR),
-            "float_data of a Datum is of another wire type",
-        )
-        moved = after.copy()
-        for kind, step in ((_VARINT, _numbers), (_BYTES, _bytes), (_FOUR, _fours), (_EIGHT, None)):
-            which = np.flatnonzero(wire == kind)
-            if which.size == 0:
-                continue
-            some = part.pick(which).moved(after[which])
-            if step is None:
-                moved[which] = some.at + 8
-            else:
-                moved[which] = step(some, field[which], out)
-        part.need(np.isin(wire, (_VARINT, _EIGHT, _BYTES, _FOUR)), "its protobuf is damaged")
-        part.need(moved <= part.ends, "its protobuf is cut short or damaged")
-        at[todo] = moved
-    span.pick(todo).need(at[todo] >= span.ends[todo], "its protobuf has too many fields")
-
-
-def _numbers(span: Span, field: Int64, out: Headers) -> Int64:
-    """Note varints: the sides, the label, the flag."""
-    value, after = varint(span)
-    # int32 fields: negative ones are written as 64 bits, and readers keep the low 32
-    number = value.astype(np.uint32).view(np.int32).astype(np.int64)
-    for which, target in (
-        (_CHANNELS, out.channels),
-        (_HEIGHT, out.height),
-        (_WIDTH, out.width),
-        (_LABEL, out.label),
-    ):
-        mine = field == which
-        target[span.records[mine]] = number[mine]
-    out.has_label[span.records[field == _LABEL]] = 1
-    mine = field == _ENCODED
-    out.encoded[span.records[mine]] = value[mine] != 0
-    return after
-
-
-def _bytes(span: Span, field: Int64, out: Headers) -> Int64:
-    """Note a length and bytes: data, or packed floats."""
-    length, start = varint(span)
-    space = (span.ends - start).astype(np.uint64)
-    span.need(length <= space, "its protobuf states more bytes than there are", length)
-    size = length.astype(np.int64)
-    mine = field == _DATA
-    out.data[span.records[mine]] = start[mine]
-    out.data_size[span.records[mine]] = size[mine]
-    mine = field == _FLOATS
-    if mine.any():
-        part = span.pick(mine)
-        part.need(size[mine] % 4 == 0, "float_data of a Datum is not whole floats", size[mine])
-        _note_floats(part, start[mine], size[mine] // 4, 4, out)
-    return start + size
-
-
-def _fours(span: Span, field: Int64, out: Headers) -> Int64:
-    """Note 32 bits: the first of a run of floats, each after its own tag."""
-    after = span.at + 4
-    mine = np.flatnonzero(field == _FLOATS)
-    if mine.size:
-        part = span.pick(mine)
-        part.need(after[mine] <= part.ends, "its protobuf is cut short or damaged")
-        counts = np.empty(mine.size, np.int64)
-        # a run may be long, so that it is measured record by record
-        for i, (at, end) in enumerate(zip(part.at.tolist(), part.ends.tolist(), strict=True)):
-            rest = span.data[at + 4 : end]
-            tags = rest[: rest.size // 5 * 5].reshape(-1, 5)[:, 0] == _FLOAT_TAG
-            counts[i] = 1 + (tags.size if tags.all() else int(np.argmin(tags)))
-        _note_floats(part, part.at, counts, 5, out)
-        after[mine] = part.at + counts * 5 - 1
-    return after
-
-
-def _note_floats(span: Span, start: Int64, count: Int64, step: int, out: Headers) -> None:
-    held = out.float_count[span.records]
-    span.need(held <= 0, "float_data of a Datum is split into several pieces")
-    out.floats[span.records] = start
-    out.float_count[span.records] = count
-    out.float_step[span.records] = step
+    table = np.empty((len(entries), DATUM_COLUMNS), np.int64)
+    entries.read(kernels.read_datums, table)
+    return Headers(*np.ascontiguousarray(table.T))
 
 
 def refusal(entries: Entries) -> FormatError | None:

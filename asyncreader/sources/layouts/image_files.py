@@ -13,8 +13,7 @@ from ...array_types import Array, Int64, UInt8
 from ...errors import FormatError, ParamsError
 from ..fields import Layout, SetIndex
 from ..images import image_kind
-from ..lmdb.columns import AGAIN
-from ..lmdb.entries import Entries, shown_key
+from ..lmdb.entries import AGAIN, Entries, shown_key
 from .base import LENGTH, ForeignSet, encoded_images
 
 _DATA: Final = ("data",)

@@ -6,25 +6,41 @@ then on a sample is a byte range inside its value: no msgpack is unpacked while 
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
 
-from ...array_types import Array, Bools, Int64
+from ...array_types import Array, Float64, Int64
 from ...errors import FormatError
+from ...pixels import kernels
+from ...pixels.record_fields import (
+    ARRAYS,
+    BINARY,
+    DTYPE,
+    FORM,
+    LISTED,
+    NAMED,
+    NESTED,
+    NUMBER,
+    RANK,
+    REAL,
+    SHAPE,
+    SIZE,
+    START,
+    TEXT,
+    VALUE_COLUMNS,
+    WHOLE,
+)
 from ...pixels.specs import SampleSpec
 from ..base import row_size
 from ..extents import Extents, ImageExtents
 from ..fields import Layout, SetIndex
 from ..images import image_kind
-from ..lmdb import columns
-from ..lmdb.columns import ARRAY, BIN, MAP, STR, Span, gather
-from ..lmdb.entries import Entries
+from ..lmdb.entries import AGAIN, Entries, gather
 from ..request import check_labels, grey_rows, no_field, stored_samples
-from .base import ForeignSet, encoded_images, in_order, unknown
+from .base import ForeignSet, encoded_images, in_order
 from .image_files import check_count, stated_count, text_labels
-from .msgpack_values import ARRAYS, BINARY, REAL, TEXT, WHOLE, WORDS, Values, read_values
 
 #: Named databases.
 _DATA_DB, _META_DB = b"data_db", b"meta_db"
@@ -44,6 +60,49 @@ _PAIRS: Final = (
     ("X", "y"),
     ("x", "y"),
 )
+#: The first bytes of lists and of maps.
+_LISTS: Final = frozenset((*range(0x90, 0xA0), 0xDC, 0xDD))
+_MAPS: Final = frozenset((*range(0x80, 0x90), 0xDE, 0xDF))
+#: What a value is, by record_fields.ARRAYS, BINARY ...
+_WORDS: Final = np.array(["nothing", "an array", "bytes", "text", "a whole number", "a float"])
+
+
+@dataclass
+class Values:
+    """One field of all records: what it is (record_fields.FORM ...), and where its bytes lie."""
+
+    form: Int64
+    dtype: Array
+    """S4: numpy type strings of arrays."""
+    rank: Int64
+    start: Int64
+    size: Int64
+    number: Int64
+    shape: Int64
+    """(N, AXES), 1 after the rank."""
+
+    @classmethod
+    def of(cls, table: Int64) -> Values:
+        """The values of a table (N, VALUE_COLUMNS)."""
+        columns = np.ascontiguousarray(table[:, :SHAPE].T)
+        return cls(
+            columns[FORM],
+            columns[DTYPE].astype("<u4").view("S4"),
+            columns[RANK],
+            columns[START],
+            columns[SIZE],
+            columns[NUMBER],
+            np.ascontiguousarray(table[:, SHAPE:]),
+        )
+
+    def real(self) -> Float64:
+        """The values of floats, whose bits are 4 or 8 bytes."""
+        narrow = self.number.astype(np.uint32).view(np.float32).astype(np.float64)
+        return np.where(self.size == 8, self.number.view(np.float64), narrow)
+
+    def first_shape(self) -> tuple[int, ...]:
+        """The shape of the first record's array."""
+        return tuple(self.shape[0, : int(self.rank[0])].tolist())
 
 
 # -- the layouts -----------------------------------------------------------------------------------
@@ -72,14 +131,7 @@ def index_pyxis_branch(found: ForeignSet) -> SetIndex:
     meta = found.named.get(_BRANCH_META)
     indices = None if meta is None else found.tree.find(meta, _BRANCH_INDICES)
     if indices is not None and indices.size:
-        blame = {"path": found.path, "key": "__indices"}
-        start = np.array([indices.ctypes.data - found.tree.data.ctypes.data])
-        span = Span(
-            found.tree.data, start, start + indices.size, np.zeros(1, np.int64), lambda _: blame
-        )
-        listed = columns.head(span)
-        span.need(listed.kind == ARRAY, "its list of indices is no list")
-        check_count(int(listed.number[0]), len(entries), found.path, "__indices")
+        check_count(_listed(indices.tobytes(), found.path), len(entries), found.path, "__indices")
     return _index_maps(found, entries, "ml-pyxis, api-improvements branch")
 
 
@@ -87,137 +139,64 @@ def _index_maps(found: ForeignSet, entries: Entries, layout: str) -> SetIndex:
     """Records that are maps from names to msgpack inside bytes."""
     if not len(entries):
         raise FormatError("the dataset has no samples", path=found.path)
-    raw_names = columns.names(entries.span(0, 1))
-    data, labels = _choose(found, [_text(name) for name in raw_names])
-    wanted = [data] if labels is None else [data, labels]
-    keys = [name.encode() for name in wanted]
-    fields = [Values.empty(len(entries)) for _ in wanted]
-    _read_maps(entries.span(0, 1), keys, fields)
-    alike = _Alike(entries, raw_names, keys, fields)
-    for lo, hi in entries.blocks():
-        span = entries.span(lo, hi)
-        _read_maps(span.pick(alike.copy(lo, hi)), keys, fields)
-    return _index(found, entries, layout, dict(zip(wanted, fields, strict=True)))
+    first = _fields(entries)
+    return _index(found, entries, layout, _read(entries, *_choose(found, first), NESTED))
 
 
-def _read_maps(span: Span, keys: list[bytes], fields: list[Values]) -> None:
-    """Note the values of ``keys`` in the maps at the cursors."""
-    starts, after = columns.find(span, keys)
-    span.need(after == span.ends, "bytes behind its msgpack")
-    for key, at, values in zip(keys, starts, fields, strict=True):
-        name = _text(key)
-        span.need(at >= 0, f"a sample without {name!r}")
-        outer = columns.head(span.moved(at))
-        span.need((outer.kind == BIN) | (outer.kind == STR), f"{name!r} is no msgpack in bytes")
-        inner = Span(span.data, outer.start, outer.stop, span.records, span.blame)
-        inner.need(columns.skip(inner) == inner.ends, f"bytes behind the msgpack of {name!r}")
-        read_values(inner, span.records, values)
-
-
-#: Bytes of a record's structure that are compared with those of the first one.
-_STRUCTURE: Final = 512
-
-
-class _Alike:
-    """Copies the headers of records whose structure equals the first one's: many times faster.
-
-    In a set with samples of one shape that is all records.
-    """
-
-    def __init__(
-        self, entries: Entries, names: list[bytes], keys: list[bytes], fields: list[Values]
-    ) -> None:
-        self._entries = entries
-        self._fields = fields
-        span = entries.span(0, 1)
-        self._begin, self._size = int(span.at[0]), int(entries.sizes[0])
-        free = np.zeros(self._size, np.bool_)
-        starts, _ = columns.find(span, names)
-        for name, at in zip(names, starts, strict=True):
-            if name not in keys:  # its content is not read
-                value = columns.head(span.moved(at))
-                self._mark(free, int(value.start[0]), int(value.stop[0]))
-        for values in fields:
-            start = int(values.start[0])
-            self._mark(free, start, start + int(values.size[0]))
-        self._fixed = np.flatnonzero(~free)
-        self._bytes = span.data[self._begin + self._fixed]
-
-    def _mark(self, free: Bools, start: int, stop: int) -> None:
-        free[start - self._begin : stop - self._begin] = True
-
-    def copy(self, lo: int, hi: int) -> Bools:
-        """Fill in the records ``lo`` to ``hi`` that are alike; returns a mask of the others."""
-        entries = self._entries
-        rest = np.ones(hi - lo, np.bool_)
-        if self._fixed.size > _STRUCTURE:
-            return rest
-        which = np.flatnonzero(entries.sizes[lo:hi] == self._size)
-        found = entries.tree.data[entries.starts[lo + which, None] + self._fixed]
-        which = which[(found == self._bytes).all(axis=1)]
-        rest[which] = False
-        rows = lo + which
-        for values in self._fields:
-            for table in (values.form, values.dtype, values.rank, values.shape, values.size):
-                table[rows] = table[0]
-            # numbers are part of the structure: they are those of the first record
-            values.number[rows], values.real[rows] = values.number[0], values.real[0]
-            values.start[rows] = entries.starts[rows] + (values.start[0] - self._begin)
-        return rest
+def _listed(value: bytes, path: str) -> int:
+    """How many items the msgpack list of a branch's indices says that it has."""
+    width = {0xDC: 2, 0xDD: 4}.get(value[0], 0)
+    if value[0] >> 4 != 9 and not width:
+        raise FormatError("its list of indices is no list", path=path, key="__indices", hint=AGAIN)
+    return int.from_bytes(value[1 : 1 + width]) if width else value[0] & 15
 
 
 def is_datapoint(head: bytes) -> bool:
     """Whether a value begins as tensorpack's msgpack does: a list or map of fields."""
-    return head[:1] != b"" and (0x80 < head[0] <= 0x9F or head[0] in (0xDC, 0xDD, 0xDE, 0xDF))
+    return bool(head) and head[0] in _LISTS | _MAPS
 
 
 def index_tensorpack(found: ForeignSet) -> SetIndex:
     """tensorpack's and folder2lmdb's msgpack: lists such as [image, label], in key order."""
     entries = in_order(found.records)
-    first = columns.head(entries.span(0, 1))
-    if first.kind[0] not in (ARRAY, MAP):
-        raise unknown(found.path, "values that are neither list nor map", entries)
-    listed = first.kind[0] == ARRAY
-    if listed:
-        count = int(columns.entries(entries.span(0, 1))[0])
-        names = [str(number) for number in range(count)]
-        fields = found.fields
-        data = "0" if fields.data == "data" else fields.data
-        labels = "1" if fields.labels == "labels" and count > 1 else fields.labels
-        data, labels = _choose(found, names, data, None if labels == "labels" else labels)
-    else:
-        names = [_text(name) for name in columns.names(entries.span(0, 1))]
+    names, fields = _fields(entries), found.fields
+    if _is_map(entries):
         data, labels = _choose(found, names)
-    wanted = [data] if labels is None else [data, labels]
-    values = [Values.empty(len(entries)) for _ in wanted]
-    for lo, hi in entries.blocks():
-        span = entries.span(lo, hi)
-        found_kind = columns.head(span).kind
-        span.need(found_kind == first.kind[0], "a sample of another kind than the first")
-        span.need(columns.skip(span) == span.ends, "bytes behind its msgpack")
-        if listed:
-            starts = _items(span, [int(name) for name in wanted])
-        else:
-            starts, _ = columns.find(span, [name.encode() for name in wanted])
-        for name, at, field in zip(wanted, starts, values, strict=True):
-            span.need(at >= 0, f"a sample without {name!r}")
-            read_values(span.moved(at), span.records, field)
-    words = "tensorpack, msgpack"
-    return _index(found, entries, words, dict(zip(wanted, values, strict=True)))
+        return _index(found, entries, "tensorpack, msgpack", _read(entries, data, labels, NAMED))
+    data = "0" if fields.data == "data" else fields.data
+    labels = "1" if fields.labels == "labels" and len(names) > 1 else fields.labels
+    data, labels = _choose(found, names, data, None if labels == "labels" else labels)
+    return _index(found, entries, "tensorpack, msgpack", _read(entries, data, labels, LISTED))
 
 
-def _items(span: Span, wanted: list[int]) -> list[Int64]:
-    """Where items ``wanted`` of the lists at the cursors are; -1 where a list is shorter."""
-    count = columns.entries(span)
-    at = columns.head(span).stop.copy()
-    starts = [np.full(at.size, -1, np.int64) for _ in wanted]
-    for number in range(max(wanted) + 1):
-        todo = np.flatnonzero(count > number)
-        for item, start in zip(wanted, starts, strict=True):
-            if item == number:
-                start[todo] = at[todo]
-        at[todo] = columns.skip(span.pick(todo).moved(at[todo]))
-    return starts
+def _is_map(entries: Entries) -> bool:
+    """Whether the first record is a map: an empty one, which is nothing, is refused later."""
+    return bool(entries.sizes[0]) and int(entries.value(0)[0]) in _MAPS
+
+
+def _fields(entries: Entries) -> list[str]:
+    """The names in the map that the first record is; the numbers of the items of a list."""
+    data, start, value = entries.tree.data, int(entries.starts[0]), entries.value(0)
+    table = np.full((256, 2), -1, np.int64)
+    with entries.located() as place:
+        kernels.msgpack_fields(data, start, start + value.size, table, place)
+    table = table[table[:, 0] >= 0]
+    if not _is_map(entries):
+        return [str(number) for number in range(len(table))]
+    return [_text(data[start:stop].tobytes()) for start, stop in table.tolist()]
+
+
+def _read(entries: Entries, data: str, labels: str | None, form: int) -> dict[str, Values]:
+    """The values of the fields that are served, of all records."""
+    names = [data] if labels is None else [data, labels]
+    encoded = [name.encode() for name in names]
+    ends = np.cumsum([0, *map(len, encoded)])
+    if form == LISTED:
+        ends = np.array(list(map(int, names)))
+    table = np.empty((len(names), len(entries), VALUE_COLUMNS), np.int64)
+    joined = np.frombuffer(b"".join(encoded), np.uint8)
+    entries.read(kernels.read_msgpack, joined, ends, form, table, names=names)
+    return {name: Values.of(part) for name, part in zip(names, table, strict=True)}
 
 
 _MISSING: Final = object()
@@ -271,11 +250,11 @@ def _index_field(
         entries,
         data.form == first,
         f"{name!r} has another type than in the first sample",
-        WORDS[data.form],
+        _WORDS[data.form],
     )
     if first not in (ARRAYS, BINARY):
         raise FormatError(
-            f"{name!r} is {WORDS[first]}, not an image or an array",
+            f"{name!r} is {_WORDS[first]}, not an image or an array",
             **entries.blame(0),
             hint="name the field of the images with data_field",
         )
@@ -337,14 +316,14 @@ def _labels(name: str, values: Values, entries: Entries) -> tuple[Array, tuple[s
     """Labels of all records as one array; text as numbers of sorted classes."""
     form = int(values.form[0])
     what = f"labels {name!r} are not what they are in the first sample"
-    _alike(entries, values.form == form, what, WORDS[values.form])
+    _alike(entries, values.form == form, what, _WORDS[values.form])
     tree = entries.tree
     if form in (TEXT, BINARY):
         return text_labels(tree.data, values.start, values.size, entries.blame)
     if form == WHOLE:
         return values.number.copy(), None
     if form == REAL:
-        return values.real.copy(), None
+        return values.real(), None
     _alike(entries, values.dtype == values.dtype[0], f"labels {name!r} are of another dtype")
     same = (values.rank == values.rank[0]) & (values.shape == values.shape[0]).all(axis=1)
     _alike(

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
-from ...array_types import Bools, Int64, UInt8
+from ...array_types import Array, Bools, Int64, UInt8
 from ...errors import FormatError
 from .btree import LmdbFile, Tree
-from .columns import BLOCK, Blame, Span
 
+#: Records looked at together: bounds the memory of a pass, and the time until Ctrl-C is heard.
+BLOCK: Final = 1 << 16
+AGAIN: Final = "the file is damaged: copy or write it again"
 #: Bytes of a node before its key (btree.py).
 _NODE: Final = 8
 
@@ -24,6 +29,20 @@ def shown_key(key: bytes) -> str:
     except UnicodeDecodeError:
         return f"0x{key.hex()}"
     return text if text.isprintable() else f"0x{key.hex()}"
+
+
+def gather(data: UInt8, starts: Int64, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+    """(n, *shape) in native byte order: the values that lie at ``starts``, one after the other.
+
+    The caller has checked that they lie inside ``data`` and how much memory they take.
+    """
+    size = math.prod(shape) * dtype.itemsize
+    out = np.empty((starts.size, size), np.uint8)
+    step = max(1, (4 << 20) // max(1, size))
+    for lo in range(0, starts.size, step):
+        out[lo : lo + step] = data[starts[lo : lo + step, None] + np.arange(size)]
+    native: Array = out.reshape(-1).view(dtype).reshape(starts.size, *shape)
+    return native.astype(dtype.newbyteorder("="), copy=False)
 
 
 @dataclass(frozen=True)
@@ -115,18 +134,26 @@ class Entries:
         """Error fields that name an entry as sample ``index``."""
         return {"path": self.tree.path, "index": index, "key": shown_key(self.key(index))}
 
-    def span(self, lo: int, hi: int) -> Span:
-        """The values of entries ``lo`` to ``hi``, to be parsed together."""
-        starts = self.starts[lo:hi]
-        blame: Blame = self.blame
-        return Span(
-            self.tree.data,
-            starts,
-            starts + self.sizes[lo:hi],
-            np.arange(lo, lo + starts.size, dtype=np.int64),
-            blame,
-        )
+    def read(
+        self, kernel: Callable[..., None], *arguments: Any, names: Sequence[str] = ("",)
+    ) -> None:
+        """Call a kernel that reads records (``kernels.read_datums``) on all values, some at a time.
 
-    def blocks(self) -> list[tuple[int, int]]:
-        """Ranges of entries that are parsed together."""
-        return [(lo, min(lo + BLOCK, len(self))) for lo in range(0, len(self), BLOCK)]
+        ``names``: of its fields, for errors. FormatError names the first record that it refuses.
+        """
+        for lo in range(0, len(self), BLOCK):
+            hi = min(lo + BLOCK, len(self))
+            with self.located(names) as place:
+                kernel(self.tree.data, self.starts, self.sizes, lo, hi, *arguments, place)
+
+    @contextmanager
+    def located(self, names: Sequence[str] = ("",)) -> Iterator[Int64]:
+        """The place that a kernel notes: inside, what it refuses is a FormatError that says it."""
+        place = np.full(4, -1, np.int64)
+        try:
+            yield place
+        except ValueError as exc:
+            record, field, at, size = place.tolist()
+            found = None if at < 0 else at if size < 0 else self.tree.data[at : at + size].tobytes()
+            what = str(exc).format(repr(names[max(0, field)]))
+            raise FormatError(what, **self.blame(record), found=found, hint=AGAIN) from None

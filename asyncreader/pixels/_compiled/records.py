@@ -1,0 +1,496 @@
+"""Kernels that read the records of LMDB datasets: values in msgpack, and Caffe's Datums.
+
+msgpack: https://github.com/msgpack/msgpack/blob/master/spec.md; a Datum is a protobuf message:
+https://protobuf.dev/programming-guides/encoding/. Nothing in a record is trusted: every length that
+it states is compared with its end before it is used. What is refused is a ValueError with the words
+for the user, ``{}`` the name of the field; ``place`` says where it is (record_fields.RECORD ...).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit, types
+
+from ..record_fields import (
+    ARRAYS,
+    AXES,
+    BINARY,
+    CHANNELS,
+    DATA,
+    DATA_SIZE,
+    DTYPE,
+    ENCODED,
+    FIELD,
+    FLOAT_COUNT,
+    FLOAT_STEP,
+    FLOATS,
+    FORM,
+    FOUND,
+    FOUND_BYTES,
+    HAS_LABEL,
+    HEIGHT,
+    LABEL,
+    LISTED,
+    NESTED,
+    NUMBER,
+    RANK,
+    REAL,
+    RECORD,
+    SHAPE,
+    SIZE,
+    START,
+    TEXT,
+    WHOLE,
+    WIDTH,
+)
+from .base import kernel, offsets_type
+
+_bytes = types.Array(types.uint8, 1, "C", readonly=True)
+_sizes = types.uint32[::1]
+
+# -- msgpack -------------------------------------------------------------------------------------
+
+_NIL, _BOOL, _INT, _FLOAT, _STR, _BIN, _ARRAY, _MAP, _EXT, _BAD = range(10)
+#: Of the first bytes from 0xC0 to 0xDF: what they begin, and the bytes of the number after them.
+_KINDS = np.array(
+    [_NIL, _BAD, _BOOL, _BOOL, _BIN, _BIN, _BIN, _EXT, _EXT, _EXT, _FLOAT, _FLOAT]
+    + [_INT] * 8
+    + [_EXT] * 5
+    + [_STR] * 3
+    + [_ARRAY, _ARRAY, _MAP, _MAP]
+)
+_WIDTHS = np.array(
+    [0] * 4 + [1, 2, 4] * 2 + [4, 8] + [1, 2, 4, 8] * 2 + [0] * 5 + [1, 2, 4, 2, 4, 2, 4]
+)
+#: Items of a nested value that are stepped over, and fields of a record.
+_ITEMS = 4096
+_FIELDS = 256
+#: The parts of an array: ml-pyxis writes the first four, msgpack_numpy all but dtype.
+_PARTS = np.frombuffer(b"typedtypeshapedatandkind", np.uint8)
+_PART_ENDS = np.array([0, 4, 9, 14, 18, 20, 24])
+_TYPE, _DTYPE, _SHAPE, _DATA, _ND, _KIND = range(6)
+
+
+@njit
+def _big_endian(data, at, size):
+    number = np.int64(0)
+    for k in range(size):
+        number = number << 8 | np.int64(data[at + k])
+    return number
+
+
+@njit
+def _head(data, at, end):
+    """What value stands at ``at``: its kind, its number (a length in bytes, a count of items, a
+    float's bits), where its bytes begin and where they end (items are not counted)."""
+    if at >= end:
+        raise ValueError("its msgpack is cut short or damaged")
+    first = np.int64(data[at])
+    kind, width = np.int64(_INT), np.int64(0)
+    if 0xC0 <= first < 0xE0:
+        kind, width = _KINDS[first - 0xC0], _WIDTHS[first - 0xC0]
+    start = at + 1 + width
+    if kind == _BAD or start > end:
+        raise ValueError("its msgpack is cut short or damaged")
+    if first < 0x80:
+        number = first
+    elif first < 0x90:
+        kind, number = np.int64(_MAP), first - 0x80
+    elif first < 0xA0:
+        kind, number = np.int64(_ARRAY), first - 0x90
+    elif first < 0xC0:
+        kind, number = np.int64(_STR), first - 0xA0
+    elif first >= 0xE0:
+        number = first - 0x100
+    elif kind == _BOOL:
+        number = first - 0xC2
+    elif kind == _EXT and width == 0:
+        number = np.int64(1) << (first - 0xD4)
+    else:
+        number = _big_endian(data, at + 1, width)
+        if first >= 0xD0 and kind == _INT:
+            number = number << (64 - 8 * width) >> (64 - 8 * width)
+        elif kind == _INT and number < 0:  # whole numbers above int64 are of no use here
+            raise ValueError("its msgpack is cut short or damaged")
+    length = np.int64(0)
+    if kind in (_STR, _BIN):
+        length = number
+    elif kind == _EXT:
+        length = number + 1
+    if length > end - start:
+        raise ValueError("its msgpack is cut short or damaged")
+    return kind, number, start, start + length
+
+
+@njit
+def _skip(data, at, end):
+    """Where the value at ``at`` ends, whatever is nested in it."""
+    left = np.int64(1)
+    for _ in range(_ITEMS):
+        kind, number, _, at = _head(data, at, end)
+        left -= 1
+        if kind == _ARRAY:
+            left += number
+        elif kind == _MAP:
+            left += 2 * number
+        if left > end - at:  # an item takes a byte at least
+            raise ValueError("its msgpack is cut short or damaged")
+        if left == 0:
+            return at
+    raise ValueError("its msgpack has too many nested values")
+
+
+@njit
+def _fields(data, at, end):
+    """Whether a list or a map of fields stands at ``at``, how many it has, and where they begin."""
+    kind, count, start, _ = _head(data, at, end)
+    if (kind != _ARRAY and kind != _MAP) or count > _FIELDS:
+        raise ValueError("not a msgpack list or map of some fields")
+    return kind, count, start
+
+
+@njit
+def _name(data, at, end):
+    """Where the name at ``at`` begins and ends. Writers under Python 2 made no difference between
+    text and bytes."""
+    kind, _, start, stop = _head(data, at, end)
+    if kind != _STR and kind != _BIN:
+        raise ValueError("a msgpack map with a key that is no name")
+    return start, stop
+
+
+@njit
+def _is(data, start, stop, names, low, high):
+    """Whether the bytes from ``start`` to ``stop`` are those of ``names`` from ``low`` to
+    ``high``."""
+    k = 0
+    while k < high - low and start + k < stop and data[start + k] == names[low + k]:
+        k += 1
+    return k == high - low == stop - start
+
+
+@njit
+def _find(data, at, end, names, ends, found):
+    """Set ``found`` to where the values of ``names`` in the map at ``at`` are, -1 for none; returns
+    where the map ends. Name k is the bytes from ``ends[k]`` to ``ends[k + 1]``."""
+    _, count, at = _fields(data, at, end)
+    found[:] = -1
+    for _ in range(count):
+        start, stop = _name(data, at, end)
+        for k in range(found.size):
+            if _is(data, start, stop, names, ends[k], ends[k + 1]):
+                found[k] = stop
+        at = _skip(data, stop, end)
+    return at
+
+
+@njit
+def _find_items(data, at, end, wanted, found):
+    """Set ``found`` to where the items with the numbers ``wanted`` of the list at ``at`` are, -1
+    for none; returns where the list ends."""
+    _, count, at = _fields(data, at, end)
+    found[:] = -1
+    for number in range(count):
+        for k in range(found.size):
+            if wanted[k] == number:
+                found[k] = at
+        at = _skip(data, at, end)
+    return at
+
+
+@njit
+def _type_string(data, at, end, place):
+    """The dtype that stands at ``at``, as a number made of its bytes, and the bytes of an item:
+    plain numbers of at most 64 bits."""
+    kind, size, start, _ = _head(data, at, end)
+    if kind != _STR and kind != _BIN:
+        raise ValueError("an array whose dtype is no text")
+    text, width = np.int64(0), np.int64(0)
+    known = size == 3
+    for k in range(min(size, 4)):
+        text |= np.int64(data[start + k]) << (8 * k)
+    if size == 3:
+        order, letter, width = data[start], data[start + 1], np.int64(data[start + 2]) - 0x30
+        known = width in (1, 2, 4, 8) and order in (0x3C, 0x3E, 0x7C, 0x3D)  # < > | =
+        if letter == 0x62:  # b
+            known = known and width == 1
+        elif letter == 0x66:  # f
+            known = known and width > 1
+        else:
+            known = known and letter in (0x75, 0x69)  # u, i
+    if not known:
+        place[FOUND], place[FOUND_BYTES] = start, min(size, 4)
+        raise ValueError("an array that does not hold plain numbers")
+    return text, width
+
+
+@njit
+def _read_shape(data, at, end, row):
+    kind, rank, at, _ = _head(data, at, end)
+    if kind != _ARRAY or rank > AXES:
+        raise ValueError("an array whose shape is no list of at most 6 numbers")
+    row[RANK] = rank
+    for axis in range(rank):
+        kind, side, _, at = _head(data, at, end)
+        if kind != _INT or side < 0:
+            raise ValueError("an array with a side that is no number")
+        row[SHAPE + axis] = side
+
+
+@njit
+def _size_fits(row, width):
+    """Whether an array has as many bytes as its shape and items of ``width`` bytes need."""
+    left, rest, empty = row[SIZE] // width, row[SIZE] % width, False
+    for axis in range(AXES):
+        side = row[SHAPE + axis]
+        if side == 0:
+            empty = True
+        elif rest == 0:  # divided, not multiplied: a hostile shape would overflow
+            left, rest = left // side, left % side
+    return row[SIZE] == 0 if empty else rest == 0 and left == 1
+
+
+@njit
+def _read_array(data, at, end, parts, row, place):
+    """Note the array that is the map at ``at``, as ml-pyxis ({type, dtype, shape, data}) or
+    msgpack_numpy ({nd, type, kind, shape, data}) wrote it."""
+    _find(data, at, end, _PARTS, _PART_ENDS, parts)
+    if parts[_TYPE] < 0 or parts[_DATA] < 0:
+        raise ValueError("a map that is no array: it lacks type or data")
+    kind, number, _, _ = _head(data, parts[_TYPE], end)
+    pyxis = kind == _INT
+    kind, _, row[START], stop = _head(data, parts[_DATA], end)
+    row[SIZE] = stop - row[START]
+    if kind != _STR and kind != _BIN:
+        raise ValueError("an array whose data are no bytes")
+    if pyxis and number == 1:  # text, as {type: 1, data: text}
+        row[FORM] = TEXT
+        return
+    row[FORM] = ARRAYS
+    dtype = parts[_DTYPE] if pyxis else parts[_TYPE]
+    if dtype < 0:
+        raise ValueError("an array without a dtype")
+    if parts[_KIND] >= 0:  # b"" plain, b"V" structured, b"O" a pickle of objects
+        kind, number, _, _ = _head(data, parts[_KIND], end)
+        if (kind != _STR and kind != _BIN) or number != 0:
+            raise ValueError("an array of structures or of Python objects, which is not read")
+    row[DTYPE], width = _type_string(data, dtype, end, place)
+    scalar = False
+    if not pyxis and parts[_ND] >= 0:
+        kind, number, _, _ = _head(data, parts[_ND], end)
+        scalar = kind == _BOOL and number == 0
+    if not scalar:
+        if parts[_SHAPE] < 0:
+            raise ValueError("an array without a shape")
+        _read_shape(data, parts[_SHAPE], end, row)
+    if not _size_fits(row, width):
+        place[FOUND] = row[SIZE]
+        raise ValueError("an array has not the size that its shape needs")
+
+
+@njit
+def _read_value(data, at, end, parts, row, place):
+    """Note what stands at ``at`` in ``row``."""
+    kind, number, start, stop = _head(data, at, end)
+    if kind == _ARRAY and number == 1:
+        # DataLoader makes a list of one of everything that folder2lmdb writes
+        at = start
+        kind, number, start, stop = _head(data, at, end)
+    row[:SHAPE], row[SHAPE:] = 0, 1
+    row[START], row[SIZE], row[NUMBER] = start, stop - start, number
+    if kind == _BIN:
+        row[FORM] = BINARY
+    elif kind == _STR:
+        row[FORM] = TEXT
+    elif kind in (_INT, _BOOL):
+        row[FORM] = WHOLE
+    elif kind == _FLOAT:
+        row[FORM], row[SIZE] = REAL, start - at - 1
+    elif kind == _MAP:
+        _read_array(data, at, end, parts, row, place)
+    else:
+        raise ValueError("a value that is neither array, bytes, text nor number")
+
+
+@kernel(
+    _bytes,
+    offsets_type,
+    _sizes,
+    types.int64,
+    types.int64,
+    _bytes,
+    offsets_type,
+    types.int64,
+    types.int64[:, :, ::1],
+    offsets_type,
+)
+def read_msgpack(data, starts, sizes, low, high, names, ends, form, values, place):
+    """Read fields of the records ``low`` to ``high`` into ``values`` (fields, records, columns).
+
+    Record i is ``sizes[i]`` bytes of ``data`` from ``starts[i]`` on, and inside it. ``names``,
+    ``ends``: see _find; in a list (``form``) the items have the numbers in ``ends``.
+    """
+    fields = values.shape[0]
+    found, parts = np.empty(fields, np.int64), np.empty(_PART_ENDS.size - 1, np.int64)
+    for i in range(low, high):
+        place[RECORD] = i
+        at, end = starts[i], starts[i] + np.int64(sizes[i])
+        kind, _, _ = _fields(data, at, end)
+        if form != NESTED and (form == LISTED) != (kind == _ARRAY):
+            raise ValueError("a sample of another kind than the first")
+        if form == LISTED:
+            after = _find_items(data, at, end, ends, found)
+        else:
+            after = _find(data, at, end, names, ends, found)
+        if after != end:
+            raise ValueError("bytes behind its msgpack")
+        for k in range(fields):
+            place[FIELD], at, stop = k, found[k], end
+            if at < 0:
+                raise ValueError("a sample without {}")
+            if form == NESTED:
+                kind, _, at, stop = _head(data, at, end)
+                if kind != _STR and kind != _BIN:
+                    raise ValueError("{} is no msgpack in bytes")
+                if _skip(data, at, stop) != stop:
+                    raise ValueError("bytes behind the msgpack of {}")
+            _read_value(data, at, stop, parts, values[k, i], place)
+
+
+@kernel(_bytes, types.int64, types.int64, types.int64[:, ::1], offsets_type)
+def msgpack_fields(data, at, end, fields, place):
+    """Where the names of the map at ``at`` begin and end, or the items of a list: a line of
+    ``fields`` (256, 2) each."""
+    place[RECORD] = 0
+    kind, count, at = _fields(data, at, end)
+    for k in range(count):
+        start, stop = at, _skip(data, at, end)
+        at = stop
+        if kind == _MAP:
+            start, stop = _name(data, start, end)
+            at = _skip(data, stop, end)
+        fields[k, 0], fields[k, 1] = start, stop
+
+
+# -- Datums --------------------------------------------------------------------------------------
+
+#: Fields of a message that are looked at; a Datum has seven.
+_MOST = 64
+_N_CHANNELS, _N_HEIGHT, _N_WIDTH, _N_DATA, _N_LABEL, _N_FLOATS, _N_ENCODED = range(1, 8)
+#: Wire types: varint, 64 bits, a length and bytes, 32 bits.
+_VARINT, _EIGHT, _BYTES, _FOUR = 0, 1, 2, 5
+#: The tag of one float of an unpacked float_data.
+_FLOAT_TAG = _N_FLOATS << 3 | _FOUR
+
+
+@njit
+def _varint(data, at, end):
+    """The varint at ``at`` (modulo 2^64, as int64), and where it ends."""
+    value = np.int64(0)
+    for k in range(min(end - at, 10)):
+        byte = np.int64(data[at + k])
+        value |= (byte & 0x7F) << (7 * k)
+        if byte < 0x80:
+            return value, at + k + 1
+    raise ValueError("its protobuf is cut short or damaged")
+
+
+@njit
+def _note_number(field, value, row):
+    # int32 fields: negative ones are written as 64 bits, and readers keep the low 32
+    number = value << 32 >> 32
+    if field == _N_CHANNELS:
+        row[CHANNELS] = number
+    elif field == _N_HEIGHT:
+        row[HEIGHT] = number
+    elif field == _N_WIDTH:
+        row[WIDTH] = number
+    elif field == _N_LABEL:
+        row[LABEL], row[HAS_LABEL] = number, 1
+    elif field == _N_ENCODED:
+        row[ENCODED] = 1 if value != 0 else 0
+    elif field == _N_DATA:
+        raise ValueError("data of a Datum is of another wire type")
+    elif field == _N_FLOATS:
+        raise ValueError("float_data of a Datum is of another wire type")
+
+
+@njit
+def _note_floats(start, count, step, row):
+    if row[FLOAT_COUNT] > 0:
+        raise ValueError("float_data of a Datum is split into several pieces")
+    row[FLOATS], row[FLOAT_COUNT], row[FLOAT_STEP] = start, count, step
+
+
+@njit
+def _read_bytes(data, at, end, field, row, place):
+    """Note a length and bytes: data, or packed floats; returns where they end."""
+    size, at = _varint(data, at, end)
+    if size < 0 or size > end - at:
+        place[FOUND] = size
+        raise ValueError("its protobuf states more bytes than there are")
+    if field == _N_DATA:
+        row[DATA], row[DATA_SIZE] = at, size
+    elif field == _N_FLOATS:
+        if size % 4 != 0:
+            place[FOUND] = size
+            raise ValueError("float_data of a Datum is not whole floats")
+        _note_floats(at, size // 4, 4, row)
+    return at + size
+
+
+@njit
+def _read_fixed(data, at, end, field, size, row):
+    """Note ``size`` bytes: the first of a run of floats, each after its own tag; returns where they
+    end."""
+    stop = at + size
+    if stop > end:
+        raise ValueError("its protobuf is cut short or damaged")
+    if field == _N_DATA:
+        raise ValueError("data of a Datum is of another wire type")
+    if field == _N_FLOATS:
+        if size != 4:
+            raise ValueError("float_data of a Datum is of another wire type")
+        count = np.int64(1)
+        while end - stop >= 5 and data[stop] == _FLOAT_TAG:
+            stop, count = stop + 5, count + 1
+        _note_floats(at, count, 5, row)
+    return stop
+
+
+@njit
+def _read_datum(data, at, end, row, place):
+    row[:] = -1
+    for _ in range(_MOST):
+        if at == end:
+            return
+        tag, at = _varint(data, at, end)
+        field, wire = tag >> 3 & 0x1FFFFFFFFFFFFFFF, tag & 7
+        if field == 0:
+            raise ValueError("its protobuf has a field without a number")
+        number = field <= _N_ENCODED and field != _N_DATA and field != _N_FLOATS
+        if number and wire != _VARINT:
+            raise ValueError("a number of a Datum is of another wire type")
+        if wire == _VARINT:
+            value, at = _varint(data, at, end)
+            _note_number(field, value, row)
+        elif wire == _BYTES:
+            at = _read_bytes(data, at, end, field, row, place)
+        elif wire in (_FOUR, _EIGHT):
+            at = _read_fixed(data, at, end, field, 4 if wire == _FOUR else 8, row)
+        else:
+            raise ValueError("its protobuf is damaged")
+    if at != end:
+        raise ValueError("its protobuf has too many fields")
+
+
+@kernel(_bytes, offsets_type, _sizes, types.int64, types.int64, types.int64[:, ::1], offsets_type)
+def read_datums(data, starts, sizes, low, high, datums, place):
+    """Read the records ``low`` to ``high``, which are Caffe's Datums, into lines of ``datums``.
+
+    Record i is ``sizes[i]`` bytes of ``data`` from ``starts[i]`` on, and inside it.
+    """
+    for i in range(low, high):
+        place[RECORD] = i
+        end = starts[i] + np.int64(sizes[i])
+        _read_datum(data, starts[i], end, datums[i], place)
