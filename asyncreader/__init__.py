@@ -21,7 +21,7 @@ from .errors import (
     SourceNotFoundError,
     WorkerError,
 )
-from .late import late_names
+from .system.late import late_names
 from .version import __version__
 
 if sys.platform == "win32":

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypeAlias, TypeVar, get_args
 
 from .errors import ParamsError
-from .late import numpy as np
+from .system.late import numpy as np
 
 if TYPE_CHECKING:
-    from .array_types import Int64
+    from .system.array_types import Int64
 
 T = TypeVar("T")
 W = TypeVar("W")

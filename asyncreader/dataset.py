@@ -24,7 +24,6 @@ from typing import (
 
 import numpy as np
 
-from .array_types import Bools, Int64
 from .batch import Array, flat_labels
 from .errors import ParamsError, ReaderClosedError, closed_on_error
 from .moments import FieldStatistics
@@ -35,7 +34,8 @@ from .pipeline import build
 from .sources import Inspector, OpenSet, fingerprint, open_there, open_whole
 from .sources.labels import apart
 from .sources.ragged import longest_of
-from .text import some, times
+from .system.array_types import Bools, Int64
+from .system.text import some, times
 
 if TYPE_CHECKING:
     from PIL import Image

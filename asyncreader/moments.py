@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .array_types import Array, Float64
+from .system.array_types import Array, Float64
 
 
 @dataclass(frozen=True)

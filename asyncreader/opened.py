@@ -15,9 +15,7 @@ from typing import Any, Final, NamedTuple, SupportsIndex, TypeGuard
 
 import numpy as np
 
-from .array_types import Array, Int64
 from .errors import ParamsError, closed_on_error
-from .keyed_random import STREAM_GEOMETRY, key_of, mix_rows
 from .moments import FieldStatistics, Moments
 from .params import PARAMETERS, ReaderParams
 from .pipeline import build
@@ -36,8 +34,10 @@ from .sources.base import Source, read_stored
 from .sources.request import Cut
 from .sources.subset import resolve_rule, selected_rows
 from .stats import Meter
+from .system.array_types import Array, Int64
 from .system.futures import result_of, submit
-from .text import times
+from .system.keyed_random import STREAM_GEOMETRY, key_of, mix_rows
+from .system.text import times
 
 #: Samples of so many bytes are read together where a whole set is gone through.
 _TOGETHER: Final = 16 << 20

@@ -44,7 +44,7 @@ from .stats import ReaderStats, Totals, total_seconds
 from .system.limits import usable_cores
 from .system.memory import aligned_empty
 from .system.signals import after_this
-from .text import some
+from .system.text import some
 
 Shape: TypeAlias = tuple[int, ...]
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from asyncreader.late import late_names
+from asyncreader.system.late import late_names
 
 if TYPE_CHECKING:
     from .pack import convert

@@ -17,7 +17,7 @@ from asyncreader.pixels.points import check_places
 from asyncreader.pixels.specs import SampleSpec
 from asyncreader.sources.fields import named_field
 from asyncreader.system.limits import usable_cores
-from asyncreader.text import plain_name, slip
+from asyncreader.system.text import plain_name, slip
 
 from .option_values import DST, SRC
 from .options import OPTIONS, QUALITY, ConvertKeywords, Format, Options, PathLike, WriterKeywords

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import Final, TextIO, TypeAlias
 
 from asyncreader.system import notebooks
-from asyncreader.text import in_time
+from asyncreader.system.text import in_time
 
 #: Called with samples done, and in all.
 Progress: TypeAlias = Callable[[int, int], object]

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 
 from asyncreader.stats import html_table
-from asyncreader.text import in_bytes, some
+from asyncreader.system.text import in_bytes, some
 
 #: Bad sources that a notebook's table lists.
 _LISTED = 5

@@ -17,7 +17,7 @@ from typing import IO, Any, Final, TypeAlias
 
 import numpy as np
 
-from asyncreader.array_types import Array, Int64
+from asyncreader.system.array_types import Array, Int64
 from asyncreader.system.memory import aligned_empty
 
 #: The path of a sample, as bytes, by its number; :class:`Strings` give it.

@@ -8,13 +8,13 @@ from typing import Any, ClassVar, Final, Generic, Self, TypeVar
 
 import numpy as np
 
-from ..array_types import Bools
 from ..batch import Array, Batch, Taken, of_each, taken
 from ..errors import NothingQueuedError, ParamsError
 from ..params import Given, ReaderParams, apart_from
 from ..reader import AsyncReader
 from ..sampling.schedule import Cursor
 from ..sampling.state import State, cursor_of
+from ..system.array_types import Bools
 
 #: What one step of a loop gives.
 Item = TypeVar("Item")

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any, Final, Unpack, cast
 
 import numpy as np
 
-from ..array_types import Array
 from ..batch import flat_labels
 from ..errors import ParamsError
 from ..params import PATHS, Given, ReaderKeywords, ReaderParams, given_params
 from ..reader import AsyncReader, Shape
+from ..system.array_types import Array
 from .base import can_be_invalid, marked, need
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..errors import AsyncReaderError, shown
-from ..text import in_bytes, sides, some, times
+from ..system.text import in_bytes, sides, some, times
 from .options import PATH, described, json_option, number, quiet_option
 from .terminal import (
     INTERRUPTED,

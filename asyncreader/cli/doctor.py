@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..errors import shown
-from ..text import in_bytes, sides, some, times
+from ..system.text import in_bytes, sides, some, times
 from .options import (
     batch_size_option,
     brief_option,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from ..errors import shown
-from ..text import times
+from ..system.text import times
 
 if TYPE_CHECKING:
     from ..dataset import Dataset

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from ..errors import shown
-from ..text import counts_in_words, in_bytes, some, times
+from ..system.text import counts_in_words, in_bytes, some, times
 from .hints import hints_for
 from .options import json_option, param_option, set_argument, set_of
 from .terminal import print_json, print_table

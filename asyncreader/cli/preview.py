@@ -12,7 +12,7 @@ import click
 from click.core import ParameterSource
 
 from ..errors import SourceError, shown
-from ..text import in_bytes, some, times
+from ..system.text import in_bytes, some, times
 from .options import (
     PATH,
     json_option,

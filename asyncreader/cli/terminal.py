@@ -19,7 +19,7 @@ from typing import Any, Final, NoReturn
 import click
 
 from ..errors import AsyncReaderError, ParamsError, shown
-from ..text import in_time, slip
+from ..system.text import in_time, slip
 
 #: Exit codes: the first four are the contract's, the last two what a shell gives for the signals.
 OK: Final = 0

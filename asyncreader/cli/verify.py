@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..errors import shown
-from ..text import counts_in_words, some
+from ..system.text import counts_in_words, some
 from .options import PATH, jobs_option, json_option, params_option, quiet_option
 from .terminal import FAILED, OK, Progress, print_json
 
 if TYPE_CHECKING:
-    from ..verify import VerifyReport
+    from ..tools.verify import VerifyReport
 
 
 @click.command(epilog="\b\nExample:\n  asyncreader verify train.h5 --decode")
@@ -34,7 +34,7 @@ def verify(
 
     Prints a line for each problem. Exit codes: 0 nothing is wrong, 1 something is.
     """
-    from ..verify import verify_file
+    from ..tools.verify import verify_file
 
     with Progress("checking", quiet) as progress:
         report = verify_file(path, decode=decode, jobs=jobs, progress=progress, params=params)

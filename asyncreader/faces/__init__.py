@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..late import late_names
+from ..system.late import late_names
 
 if TYPE_CHECKING:
     from .enqueuer import GeneratorEnqueuer, OrderedEnqueuer, get_batch

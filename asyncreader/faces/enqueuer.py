@@ -14,7 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, Self, TypeAlias, TypeVar, cast
 
 from ..errors import NothingQueuedError, ParamsError
-from ..late import numpy as np
+from ..system.late import numpy as np
 from ..system.signals import after_this
 from .ahead import Ahead
 from .jobs import (
@@ -311,8 +311,8 @@ def _epochs(
     sequence: Any, shuffle: bool, seed: int, ahead: Ahead, processes: WorkerGroup | None
 ) -> Iterator[tuple[int, tuple[int, int | None]]]:
     """(lane, (index, seed of the batch)) of all batches, epoch after epoch."""
-    from ..keyed_random import STREAM_POSTPROCESS, key_of
     from ..sampling.samplers import Sequential, Shuffled
+    from ..system.keyed_random import STREAM_POSTPROCESS, key_of
 
     hook = getattr(sequence, "on_epoch_end", None)
     hooked = hook is not None and getattr(hook, "__func__", None) is not Sequence.on_epoch_end

@@ -15,7 +15,7 @@ from multiprocessing.reduction import ForkingPickler
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeAlias, TypeVar
 
 from ..errors import ParamsError
-from ..late import numpy as np
+from ..system.late import numpy as np
 from ..system.signals import end_with_parent
 
 if TYPE_CHECKING:

@@ -10,10 +10,10 @@ from typing import Any, Final, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 
-from ..array_types import Int64
 from ..errors import ParamsError
 from ..sampling.samplers import Replacement, Sampler, Shuffled
 from ..sampling.schedule import Cursor, Schedule
+from ..system.array_types import Int64
 from .jobs import whole
 
 T_co = TypeVar("T_co", covariant=True)

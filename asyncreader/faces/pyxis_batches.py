@@ -11,8 +11,8 @@ from typing import Self, TypeAlias
 
 import numpy as np
 
-from ..array_types import Int64
 from ..errors import ParamsError
+from ..system.array_types import Int64
 from .jobs import whole
 from .pyxis_reader import Array, Reader
 

@@ -12,12 +12,12 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from ..array_types import Array, Int64
 from ..errors import FormatError, ParamsError, SampleError, SourceError, SourceNotFoundError
 from ..sources.bytestore import OpenFile
 from ..sources.lmdb.btree import LmdbFile, Tree
 from ..sources.lmdb.entries import Entries
 from ..sources.lmdb.file import lmdb_data_file
+from ..system.array_types import Array, Int64
 
 try:
     import msgpack

@@ -26,8 +26,8 @@ import numpy as np
 import numpy.typing as npt
 import xxhash
 
-from ..array_types import Int64, UInt64
 from ..errors import FormatError, SourceError, SourceNotFoundError
+from ..system.array_types import Int64, UInt64
 from ..system.memory import read_at_most
 from . import packed as fmt
 from .checked_json import DIGESTS, OBJECT, JsonText, Rules, each, is_digest, one_of, optional, whole

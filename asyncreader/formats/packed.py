@@ -41,9 +41,9 @@ from typing import Any, Final, Literal, TypeAlias, TypeGuard, get_args
 import numpy as np
 import xxhash
 
-from ..array_types import Array
 from ..errors import FormatError
 from ..pixels.codec import MAX_PIXELS
+from ..system.array_types import Array
 from .checked_json import (
     DIGESTS,
     NAMES,

@@ -8,7 +8,7 @@ from typing import Final
 
 from .. import checks
 from ..errors import ParamsError
-from ..text import plain_name, slip
+from ..system.text import plain_name, slip
 from .reader import PARAMETERS
 
 #: Names from torch, torchvision, FFCV, DALI, Keras, tf.data and WebDataset, and of what other

@@ -22,10 +22,10 @@ from typing import (
 
 from .. import checks
 from ..checks import one_of, optional, or_auto, whole
-from ..late import numpy as np
 from ..pixels.augment.options import between, span
 from ..pixels.augment.parse import AUGMENT
 from ..sampling import Shuffle
+from ..system.late import numpy as np
 from .columns import COLUMNS, Chosen
 from .declare import Parameter, declared, parameter
 from .patches import PATCH, PATCH_AXES, PATCH_STEP, PatchAt
@@ -46,9 +46,9 @@ from .windows import (
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from ..array_types import Float64, Int64
     from ..pixels.specs import OutputSpec
     from ..pixels.steps import Step
+    from ..system.array_types import Float64, Int64
 
 #: What names packed files: a path, a glob or several of them.
 PATHS: Final = ("path", "hdf5_path", "lmdb_path")

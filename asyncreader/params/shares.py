@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from ..checks import FINITE, PATHS, Check, Wrong, check_unmasked
-from ..late import numpy as np
+from ..system.late import numpy as np
 
 if TYPE_CHECKING:
-    from ..array_types import Float64
+    from ..system.array_types import Float64
 
 
 def _weights(value: Any) -> Literal["balanced"] | Float64:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, TypedDict, Typ
 
 from ..checks import Check, plain, whole, written
 from ..errors import ParamsError
-from ..text import slip
+from ..system.text import slip
 from .declare import Parameter
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, get_args
 from ..checks import SUBSET, Check, Wrong, one_of, plain, whole
 
 if TYPE_CHECKING:
-    from ..array_types import Int64
+    from ..system.array_types import Int64
 
 #: One window for each episode, or all of its rows; its last row; what becomes of rows outside of an
 #: episode.

@@ -40,7 +40,7 @@ from ..sources.subset import classes_of, resolve_rule, resolve_weights
 from ..stats import Meter
 from ..system.limits import physical_memory
 from ..system.memory import aligned_empty
-from ..text import some
+from ..system.text import some
 from .fill_batch import BatchFiller
 from .shared_memory import Arena, pages
 from .slots import Allocate, BatchArrays, Part, Slot, SlotLayout

@@ -20,8 +20,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from ..array_types import Array
 from ..errors import ParamsError, QueueFullError
+from ..system.array_types import Array
 from .owners import HELD, READY
 from .ring import SlotRing
 from .slots import POISON, Slot

@@ -9,7 +9,6 @@ from typing import Any, Final
 
 import numpy as np
 
-from ..array_types import Array, Int64, UInt8, UInt64
 from ..errors import AsyncReaderError, SampleError, SourceError
 from ..pixels import kernels
 from ..pixels.fill_tables import (
@@ -28,6 +27,7 @@ from ..sampling.schedule import BatchPlan, Schedule
 from ..sources import OpenSet, RowError, RowJob
 from ..sources.sets.joined import JoinedLabels
 from ..stats import BadRow, Meter
+from ..system.array_types import Array, Int64, UInt8, UInt64
 from ..system.memory import address_of
 from .fill_queue import FillQueue
 from .slots import Allocate, Part, Slot

@@ -23,7 +23,6 @@ from typing import Final, Protocol
 
 import numpy as np
 
-from ..array_types import Array, Int64
 from ..pixels import kernels
 from ..pixels.fill_tables import (
     CLAIMED,
@@ -43,6 +42,7 @@ from ..pixels.fill_tables import REFUSED as REFUSED_MARK
 from ..pixels.row_filler import RowTables
 from ..sampling.schedule import BatchPlan
 from ..stats import Meter
+from ..system.array_types import Array, Int64
 from ..system.memory import address_of
 from .owners import FILLING, READY, REFUSED, RingSlot
 from .trace import note

@@ -17,13 +17,13 @@ from typing import Any, Final, Generic, TypeAlias, TypeVar
 
 import numpy as np
 
-from ..array_types import UInt8
 from ..errors import AsyncReaderError, as_ours
 from ..params import ReaderParams
 from ..pixels.user_transform import seed_generators
 from ..sampling.schedule import Cursor, Schedule
 from ..sources import SetIndex
 from ..stats import BadRow, Meter
+from ..system.array_types import UInt8
 from ..system.signals import end_with_parent
 from .fill_batch import BatchFiller
 from .pipe_errors import receive_error, send_error

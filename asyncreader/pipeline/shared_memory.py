@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..array_types import Array, UInt8
 from ..errors import ParamsError, closed_on_error
+from ..system.array_types import Array, UInt8
 from ..system.memory import PAGE, map_file, shared_file
 
 

@@ -11,12 +11,12 @@ from typing import Any, Final, NamedTuple, Self, TypeAlias
 
 import numpy as np
 
-from ..array_types import Array, Bools, Int64
 from ..sampling.episodes import Windows
 from ..sampling.lengths import Lengths
 from ..sampling.patches import Patches
 from ..sampling.schedule import BatchPlan
 from ..stats import BadRow
+from ..system.array_types import Array, Bools, Int64
 from .owners import RingSlot
 
 #: What a batch's data is: one array, or one for each field of a reader with several.

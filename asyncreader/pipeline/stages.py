@@ -13,13 +13,13 @@ from typing import Any, Final, Protocol, TypeAlias
 
 import numpy as np
 
-from ..array_types import Array, Bools
 from ..checks import FILL_MASKED
 from ..errors import ParamsError, WorkerError
-from ..keyed_random import Draws, key_of, mix_rows
 from ..params import ReaderParams
 from ..sampling.schedule import BatchPlan
 from ..sources.labels import apart, together
+from ..system.array_types import Array, Bools
+from ..system.keyed_random import Draws, key_of, mix_rows
 from .slots import BatchArrays, BatchLayout, Part
 
 Postprocessor: TypeAlias = Callable[..., Any]

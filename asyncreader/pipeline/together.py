@@ -9,15 +9,15 @@ from typing import Any, Final
 
 import numpy as np
 
-from ..array_types import Array
 from ..errors import ParamsError, WorkerError
-from ..keyed_random import key_of
 from ..pixels.specs import OutputSpec, SampleSpec
 from ..pixels.steps import Row
 from ..pixels.transform import RowTransform
 from ..pixels.user_transform import Field, Transform
 from ..sources import OpenSet, RowError, RowJob
 from ..stats import Meter
+from ..system.array_types import Array
+from ..system.keyed_random import key_of
 from ..system.memory import SCRATCH
 
 #: Samples are read and changed in groups of about this many bytes.

@@ -14,11 +14,11 @@ from typing import Final, NamedTuple, TypeAlias
 
 import numpy as np
 
-from ..array_types import Array, Float64, Int64, UInt8
 from ..errors import DecodeError
 from ..stats import Meter
+from ..system.array_types import Array, Float64, Int64, UInt8
 from ..system.memory import SCRATCH, address_of
-from ..text import sides
+from ..system.text import sides
 from . import codec, geometry, jpeg_cut, kernels, planes
 from .fill_tables import PLAN, PLANES_HEADER
 from .steps import Row

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple, Protocol
 
 import numpy as np
 
-from ..array_types import Array, Int64, UInt64
+from ..system.array_types import Array, Int64, UInt64
 
 #: Items of ``control``: batches claimed, batches published, and 1 to begin no other.
 CLAIMED, PUBLISHED, STOPPED = range(3)

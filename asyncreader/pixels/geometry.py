@@ -8,7 +8,7 @@ from typing import Final, TypeAlias
 
 import numpy as np
 
-from ..array_types import Array, Float64, Int64
+from ..system.array_types import Array, Float64, Int64
 from . import kernels, rectangles
 from .fill_tables import PLAN
 

@@ -17,7 +17,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from ..array_types import Int64, UInt8
+from ..system.array_types import Int64, UInt8
 from . import kernels
 from .fill_tables import JPEG_FACTS
 

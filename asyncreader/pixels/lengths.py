@@ -7,9 +7,9 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from ..array_types import Array, Bools, Int64, UInt64
 from ..errors import ParamsError, SampleError
-from ..keyed_random import uniforms
+from ..system.array_types import Array, Bools, Int64, UInt64
+from ..system.keyed_random import uniforms
 from .specs import OutputSpec
 
 #: The draw of ``overlong="random"``; crops have the first 40, mirroring the last of 64.

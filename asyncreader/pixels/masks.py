@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from ..array_types import Array, Int64
 from ..errors import DecodeError
+from ..system.array_types import Array, Int64
 from . import codec
 
 

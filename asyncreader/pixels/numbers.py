@@ -13,10 +13,10 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from ..array_types import Array, Float64, Int64
 from ..errors import ParamsError
+from ..system.array_types import Array, Float64, Int64
 from ..system.memory import address_of, bytes_at
-from ..text import times
+from ..system.text import times
 from . import fill_tables as tables
 from . import kernels, ranges
 from .specs import OutputSpec, SampleSpec

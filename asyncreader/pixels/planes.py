@@ -13,8 +13,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from ..array_types import UInt8
 from ..errors import DecodeError, ParamsError
+from ..system.array_types import UInt8
 from ..system.memory import address_of
 from . import kernels
 from .fill_tables import PLANES_HEADER

@@ -11,8 +11,8 @@ from typing import ClassVar, Final
 
 import numpy as np
 
-from ..array_types import Array, Bools, Float64
 from ..errors import ParamsError
+from ..system.array_types import Array, Bools, Float64
 from .augment.base import Operation
 from .specs import OutputSpec, SampleSpec
 from .steps import ImageShape, Row

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from ..array_types import Array
 from ..errors import ParamsError
+from ..system.array_types import Array
 
 
 def holds_all(stored: np.dtype[Any], dtype: np.dtype[Any]) -> bool:

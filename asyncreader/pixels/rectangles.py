@@ -6,7 +6,7 @@ import math
 from functools import lru_cache
 from typing import Any, Final
 
-from ..keyed_random import Draws
+from ..system.keyed_random import Draws
 from .fill_tables import ERASURE_TRIES, Erasure
 
 #: Ways to cut a part out, by their numbers: see geometry.choose_rect.

@@ -9,7 +9,7 @@ from typing import Final
 
 import numpy as np
 
-from ..array_types import Array, Bools, Float32, Int64, UInt64
+from ..system.array_types import Array, Bools, Float32, Int64, UInt64
 from ..system.memory import address_of
 from . import fill_tables as tables
 from . import kernels

@@ -15,7 +15,6 @@ from typing import Final, NamedTuple, Protocol, TypeAlias, TypeVar
 import numpy as np
 from xxhash import xxh3_64, xxh3_64_intdigest
 
-from ..array_types import Array, Bools, Int64, UInt8, UInt64
 from ..errors import (
     AsyncReaderError,
     ChecksumError,
@@ -25,6 +24,7 @@ from ..errors import (
     WorkerError,
 )
 from ..stats import Meter
+from ..system.array_types import Array, Bools, Int64, UInt8, UInt64
 from ..system.memory import SCRATCH, address_of
 from . import kernels
 from .encoded import PLANNED_BYTES, Images, RowView, groups, planned, put_views

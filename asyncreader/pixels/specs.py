@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ..array_types import Float64
+from ..system.array_types import Float64
 from . import geometry
 from .rectangles import crop_shares
 from .steps import Step

@@ -16,7 +16,7 @@ from typing import Final, Protocol, TypeAlias, runtime_checkable
 import numpy as np
 import numpy.typing as npt
 
-from ..keyed_random import Draws, key_of
+from ..system.keyed_random import Draws, key_of
 from .fill_tables import STEP_DRAWS, Erasure
 
 Array: TypeAlias = npt.NDArray[np.number]

@@ -16,8 +16,8 @@ from typing import Final
 
 import numpy as np
 
-from ..array_types import Array, Float64, Int64, UInt8, UInt64
 from ..errors import ParamsError
+from ..system.array_types import Array, Float64, Int64, UInt8, UInt64
 from ..system.limits import last_level_cache
 from ..system.memory import SCRATCH, address_of
 from . import codec, geometry, kernels, planes, ranges

@@ -13,9 +13,9 @@ from typing import TypeVar
 
 import numpy as np
 
-from ..array_types import Array, Int64, UInt8, UInt64
-from ..keyed_random import STREAM_VIEW, key_of, mix_rows
 from ..stats import Meter
+from ..system.array_types import Array, Int64, UInt8, UInt64
+from ..system.keyed_random import STREAM_VIEW, key_of, mix_rows
 from .encoded import RowView
 from .rows import Origin, RowError, RowJob, RowWriter
 from .transform import RowTransform

@@ -90,7 +90,7 @@ def _mixed(
 ) -> Sampler:
     """The sampler of the sets of a mix, each with an order and a seed of its own."""
     from ..errors import ParamsError
-    from ..keyed_random import STREAM_SET, key_of
+    from ..system.keyed_random import STREAM_SET, key_of
     from .mixed import Mixed
     from .within import Within, subset_count, subset_inside
 

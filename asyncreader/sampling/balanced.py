@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..array_types import Int64
-from ..keyed_random import (
+from ..system.array_types import Int64
+from ..system.keyed_random import (
     STREAM_BAD_SAMPLE,
     STREAM_CLASS,
     STREAM_CLASSES,

@@ -9,8 +9,8 @@ from typing import Final
 
 import numpy as np
 
-from ..array_types import Int64
-from ..keyed_random import STREAM_BLOCK, STREAM_SHARD, STREAM_TAIL, STREAM_WINDOW, key_of
+from ..system.array_types import Int64
+from ..system.keyed_random import STREAM_BLOCK, STREAM_SHARD, STREAM_TAIL, STREAM_WINDOW, key_of
 from .feistel import permutation
 from .samplers import Sampler, digest
 

@@ -13,10 +13,10 @@ from typing import Literal, TypeAlias
 
 import numpy as np
 
-from ..array_types import Bools, Int64
 from ..errors import ParamsError
-from ..keyed_random import STREAM_ANCHOR, key_of, mix_rows
-from ..text import some
+from ..system.array_types import Bools, Int64
+from ..system.keyed_random import STREAM_ANCHOR, key_of, mix_rows
+from ..system.text import some
 from .samplers import Sampler, Storage, Subset, digest
 from .within import Renumbered, numbers_below, subset_numbers
 

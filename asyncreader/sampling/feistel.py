@@ -14,9 +14,9 @@ from typing import Final
 
 import numpy as np
 
-from ..array_types import Int64, UInt64
-from ..keyed_random import key_of, mix_rows
 from ..pixels import kernels
+from ..system.array_types import Int64, UInt64
+from ..system.keyed_random import key_of, mix_rows
 
 ROUNDS: Final = 8
 #: Permutations of at most so many numbers are tables.

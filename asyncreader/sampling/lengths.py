@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..array_types import Array, Bools, Int64
+from ..system.array_types import Array, Bools, Int64
 from .episodes import Windows
 
 

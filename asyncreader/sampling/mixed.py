@@ -17,7 +17,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from ..array_types import Int64
+from ..system.array_types import Int64
 from .samplers import Sampler, Storage, Subset, digest, passes
 from .within import subset_digest
 

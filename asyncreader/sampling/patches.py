@@ -14,9 +14,9 @@ from typing import Final, Literal, TypeAlias
 
 import numpy as np
 
-from ..array_types import Int64, UInt64
-from ..keyed_random import STREAM_PLACE, key_of, mix_rows, uniforms
-from ..text import some
+from ..system.array_types import Int64, UInt64
+from ..system.keyed_random import STREAM_PLACE, key_of, mix_rows, uniforms
+from ..system.text import some
 from .samplers import Sampler, Storage, digest, passes
 from .within import Renumbered
 

@@ -9,8 +9,8 @@ from typing import Protocol, TypeAlias
 
 import numpy as np
 
-from ..array_types import Bools, Float64, Int64
-from ..keyed_random import (
+from ..system.array_types import Bools, Float64, Int64
+from ..system.keyed_random import (
     STREAM_BAD_SAMPLE,
     STREAM_REPLACEMENT,
     STREAM_SAMPLE,

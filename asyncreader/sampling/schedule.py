@@ -13,9 +13,9 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from ..array_types import Bools, Int64, UInt64
 from ..errors import ParamsError
-from ..keyed_random import STREAM_GEOMETRY, STREAM_POSTPROCESS, key_of, mix_rows
+from ..system.array_types import Bools, Int64, UInt64
+from ..system.keyed_random import STREAM_GEOMETRY, STREAM_POSTPROCESS, key_of, mix_rows
 from .samplers import Sampler
 
 #: Samples planned in one go, see PlanAhead.

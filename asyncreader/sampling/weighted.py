@@ -14,9 +14,9 @@ from functools import cached_property
 
 import numpy as np
 
-from ..array_types import Float64, Int64, UInt64
-from ..keyed_random import STREAM_BAD_SAMPLE, STREAM_WEIGHTED, key_of
 from ..pixels import kernels
+from ..system.array_types import Float64, Int64, UInt64
+from ..system.keyed_random import STREAM_BAD_SAMPLE, STREAM_WEIGHTED, key_of
 from .samplers import AtRandom, digest
 
 

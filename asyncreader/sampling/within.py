@@ -8,7 +8,7 @@ from functools import cached_property
 
 import numpy as np
 
-from ..array_types import Int64
+from ..system.array_types import Int64
 from .samplers import Sampler, Storage, Subset, digest
 
 

@@ -10,7 +10,6 @@ from typing import Any, Final, Literal, Protocol
 
 import numpy as np
 
-from ..array_types import Array, Int64, UInt64
 from ..errors import FormatError, ParamsError
 from ..formats.packed import RAGGED, FieldMeta, Meta
 from ..pixels.fill_tables import RowsInMemory
@@ -19,6 +18,7 @@ from ..pixels.specs import OutputSpec, SampleSpec
 from ..pixels.transform import RowTransform
 from ..pixels.views import writer_for
 from ..stats import Meter
+from ..system.array_types import Array, Int64, UInt64
 from .bytestore import REMOTE, ByteFile, ByteStore, FileRef, MemoryStore
 from .request import Request, stored_samples
 

@@ -15,10 +15,10 @@ from typing import Final, Protocol, TypeAlias
 
 import numpy as np
 
-from ..array_types import Array, Int64, UInt8
 from ..errors import FormatError, SourceError, SourceNotFoundError
 from ..pixels import kernels
 from ..pixels.rows import RowStore
+from ..system.array_types import Array, Int64, UInt8
 from ..system.files import (
     BYTES,
     NETWORK_FILE_SYSTEMS,

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..array_types import Array, Int64, UInt8
 from ..pixels.fill_tables import NO_STARTS, RowsInMemory
 from ..pixels.rows import RowWriter, Runs, Writer
+from ..system.array_types import Array, Int64, UInt8
 from .base import BaseSource, FieldIndex, SetFacts, Source
 from .bytestore import ByteFile, PreadStore
 

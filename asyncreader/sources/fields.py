@@ -15,7 +15,6 @@ from typing import Any, Generic, Protocol, TypeAlias, TypeVar, runtime_checkable
 
 import numpy as np
 
-from ..array_types import Array, Int64
 from ..errors import DecodeError, FormatError, ParamsError, SampleError, closed_on_error
 from ..pixels.augment.base import along
 from ..pixels.lengths import Stretches, too_long
@@ -29,7 +28,8 @@ from ..sampling.episodes import FieldRows, Reach, Windows, field_count
 from ..sampling.lengths import Lengths
 from ..sampling.patches import Patches, Volumes
 from ..stats import Meter
-from ..text import sides
+from ..system.array_types import Array, Int64
+from ..system.text import sides
 from . import base
 from .base import FieldIndex, SetFacts, Source, read_field
 from .bytestore import ByteFile

@@ -6,10 +6,10 @@ from typing import Final
 
 import numpy as np
 
-from ..array_types import Array, Int64, UInt8
 from ..errors import DecodeError
 from ..pixels import codec
 from ..pixels.specs import SampleSpec
+from ..system.array_types import Array, Int64, UInt8
 
 #: At most so many image headers are read to tell whether all pictures have one size; and where that
 #: is known, whether they have 16 bits.

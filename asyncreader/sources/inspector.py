@@ -10,7 +10,6 @@ from typing import Final, NamedTuple
 import numpy as np
 from xxhash import xxh3_64_intdigest
 
-from ..array_types import Array, Bools, Int64, UInt8, UInt64
 from ..errors import DecodeError, SampleError
 from ..pixels import codec
 from ..pixels.lengths import TOGETHER
@@ -25,6 +24,7 @@ from ..pixels.rows import (
 )
 from ..pixels.specs import SampleSpec
 from ..stats import Meter
+from ..system.array_types import Array, Bools, Int64, UInt8, UInt64
 from ..system.memory import address_of
 from .base import Source
 

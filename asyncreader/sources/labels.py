@@ -12,10 +12,10 @@ from typing import Any, cast
 import numpy as np
 import numpy.typing as npt
 
-from ..array_types import Array, Int64
 from ..errors import ParamsError
 from ..formats import packed as fmt
 from ..sampling.episodes import Episodes
+from ..system.array_types import Array, Int64
 from .arrays import label_array
 from .fields import OpenSet, SetIndex
 

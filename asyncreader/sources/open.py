@@ -13,7 +13,6 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from ..array_types import Array
 from ..checks import FILE, DatasetPath
 from ..errors import (
     AsyncReaderError,
@@ -27,7 +26,8 @@ from ..formats import packed as fmt
 from ..formats.manifest import CONTAINERS, Manifest, manifest_path, read_manifest
 from ..params import ReaderParams
 from ..sampling.episodes import Episodes, Windows
-from ..text import natural
+from ..system.array_types import Array
+from ..system.text import natural
 from .arrays import index_arrays, label_array
 from .base import FieldIndex
 from .bytestore import OpenFile

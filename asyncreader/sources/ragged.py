@@ -8,10 +8,10 @@ from typing import Any, Final
 
 import numpy as np
 
-from ..array_types import Array, Int64, UInt64
 from ..errors import FormatError, ParamsError, SampleError
 from ..params import ReaderParams
 from ..pixels.rows import E, Writer
+from ..system.array_types import Array, Int64, UInt64
 from .base import BaseSource, FieldIndex, SetFacts, Source
 from .bytestore import ByteFile
 from .extents import ExtentSource, RunExtents

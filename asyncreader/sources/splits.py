@@ -7,7 +7,7 @@ from typing import Protocol
 
 import numpy as np
 
-from ..array_types import Int64
+from ..system.array_types import Int64
 
 
 class SplitRows(Protocol):

@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from ..array_types import Float64, Int64
 from ..errors import ParamsError
 from ..sampling.episodes import Windows
 from ..sampling.patches import PatchAt, Patches
 from ..sampling.samplers import Subset
 from ..sampling.within import subset_count, subset_numbers
-from ..text import some
+from ..system.array_types import Float64, Int64
+from ..system.text import some
 from .fields import OpenSet
 
 

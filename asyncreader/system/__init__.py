@@ -1,1 +1,1 @@
-"""What the operating system gives: memory, cores, signals."""
+"""What the operating system gives: memory, cores, signals; and small things that all layers use."""

@@ -20,7 +20,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from ..array_types import Array, UInt8
+from .array_types import Array, UInt8
 
 PAGE: Final = mmap.PAGESIZE
 #: Bytes that read_at_most() asks for at once.

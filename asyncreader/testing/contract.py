@@ -16,8 +16,6 @@ from functools import partial
 import numpy as np
 import numpy.typing as npt
 
-from ..array_types import Array
-from ..keyed_random import STREAM_VIEW, key_of, mix_rows, uniforms
 from ..pixels.fill_tables import MIRROR_DRAW
 from ..pixels.geometry import resize_into
 from ..pixels.rows import RowError
@@ -25,7 +23,9 @@ from ..pixels.specs import OutputSpec
 from ..pixels.transform import RowTransform
 from ..sources import Inspector, OpenSet, RowJob, read_rows
 from ..stats import Meter
+from ..system.array_types import Array
 from ..system.futures import result_of, submit
+from ..system.keyed_random import STREAM_VIEW, key_of, mix_rows, uniforms
 
 
 @dataclass

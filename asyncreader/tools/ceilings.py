@@ -15,10 +15,10 @@ from typing import Any, Final
 
 import numpy as np
 
-from ..array_types import Array, Int64
 from ..pixels.transform import RowTransform
 from ..sources import RowJob, Source, read_rows
 from ..stats import Meter
+from ..system.array_types import Array, Int64
 from ..system.files import BYTES, DIRECT, read_into
 from ..system.memory import aligned_empty
 

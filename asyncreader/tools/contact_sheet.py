@@ -9,8 +9,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from ..array_types import UInt8
 from ..errors import shown
+from ..system.array_types import UInt8
 
 if TYPE_CHECKING:
     from PIL import Image, ImageDraw

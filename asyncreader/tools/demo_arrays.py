@@ -12,7 +12,7 @@ import numpy as np
 
 from ..batch import Array
 from ..reader import AsyncReader
-from ..text import in_bytes, times
+from ..system.text import in_bytes, times
 from .demo import Floats, Network
 from .demo_sets import CELLS, EXTENT, GENES, VOLUMES, make_cells, make_robot, make_volumes
 

@@ -7,8 +7,8 @@ from typing import Final
 
 import numpy as np
 
-from ..array_types import Array, Float64, UInt8
-from ..text import times
+from ..system.array_types import Array, Float64, UInt8
+from ..system.text import times
 from .thumbnails import Scale, beside, colours_of, fit, scale_of, to_rgb
 
 #: The height of a field's picture, the gap between pictures, the most of them in a strip, and how

@@ -8,9 +8,9 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from ..array_types import Array, Int64
 from ..errors import ParamsError
-from ..text import slip
+from ..system.array_types import Array, Int64
+from ..system.text import slip
 
 #: Widest span of whole-number labels that are counted one by one rather than as a range.
 LABEL_SPAN: Final = 65_536

@@ -9,12 +9,12 @@ from typing import Any, Final
 
 import numpy as np
 
-from ..array_types import Array, Int64, UInt8
 from ..batch import Batch
 from ..dataset import Dataset
 from ..errors import AsyncReaderError, ParamsError, SampleError
 from ..sources import MixedSet, OpenSet
 from ..stats import html_table
+from ..system.array_types import Array, Int64, UInt8
 from ..system.notebooks import in_notebook, show
 from .drawing import FieldDrawing, draw_samples
 from .label_stats import class_of, in_words, row_of

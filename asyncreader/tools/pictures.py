@@ -6,7 +6,7 @@ import base64
 import io
 from typing import NamedTuple
 
-from ..array_types import UInt8
+from ..system.array_types import UInt8
 from .thumbnails import fit
 
 #: Pictures up to this long are kept as they are, in PNG, and enlarged by the browser.

@@ -7,14 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from ..array_types import Array
 from ..dataset import look_into
 from ..errors import ParamsError, SampleError
 from ..params import ReaderParams, parse_params
 from ..pixels.points import check_places
 from ..sources import Inspector, OpenSet
 from ..sources.subset import resolve_subset
-from ..text import sides
+from ..system.array_types import Array
+from ..system.text import sides
 from .contact_sheet import Tile
 from .label_stats import records_of, row_of
 from .preview_arrays import drawn_as_arrays, preview_arrays

@@ -9,7 +9,6 @@ from typing import Final
 
 import numpy as np
 
-from ..array_types import Array, Int64, UInt8
 from ..dataset import Dataset
 from ..errors import FormatError, SampleError
 from ..params import PARAMETERS, ReaderParams
@@ -17,7 +16,8 @@ from ..pixels.specs import SampleSpec
 from ..sampling.lengths import Lengths
 from ..sources import OpenSet
 from ..sources.request import NAME_AXES
-from ..text import some, times
+from ..system.array_types import Array, Int64, UInt8
+from ..system.text import some, times
 from .contact_sheet import Tile
 from .drawing import HIGH, LINES, FieldDrawing, draw_samples
 from .label_stats import records_of, row_of

@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from ..array_types import Array, UInt8
 from ..batch import Batch
 from ..dataset import Dataset, look_into
 from ..errors import ParamsError
 from ..params import ReaderParams, given_params, parse_params
 from ..reader import AsyncReader
+from ..system.array_types import Array, UInt8
 from .contact_sheet import Tile
 from .drawing import draw_samples
 from .label_stats import in_words

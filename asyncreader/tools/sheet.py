@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from ..array_types import Array, Int64, UInt8
 from ..errors import ParamsError
 from ..sources import OpenSet
 from ..sources.splits import split_counts
-from ..text import counts_in_words, some
+from ..system.array_types import Array, Int64, UInt8
+from ..system.text import counts_in_words, some
 from .contact_sheet import Tile, draw_sheet, undrawn
 from .label_stats import class_of, in_words
 from .thumbnails import Scale, fit, tinted, to_rgb

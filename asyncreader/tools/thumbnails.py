@@ -11,7 +11,6 @@ from typing import Final
 import numpy as np
 from xxhash import xxh3_64_intdigest
 
-from ..array_types import Array, Float64, UInt8
 from ..errors import FormatError, SampleError, located
 from ..pixels import codec
 from ..pixels.masks import decode_values
@@ -20,6 +19,7 @@ from ..pixels.specs import SampleSpec
 from ..pixels.transform import decode_sample
 from ..sources import Inspector, Source
 from ..sources.request import NAME_AXES
+from ..system.array_types import Array, Float64, UInt8
 
 #: Pictures read to find the range of values, where they are not bytes.
 PROBE: Final = 64

@@ -11,10 +11,10 @@ from typing import Any, Final
 
 import numpy as np
 
-from asyncreader.array_types import Array, Int64
 from asyncreader.checks import FILL_MASKED
 from asyncreader.errors import ParamsError
 from asyncreader.formats.packed import DATA, MOST_AXES, NUMBER_DTYPES
+from asyncreader.system.array_types import Array, Int64
 
 from ..temp_tables import Numbers, PathOf, Strings
 from .samples import Samples

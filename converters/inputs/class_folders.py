@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from asyncreader.errors import FormatError
-from asyncreader.text import some
+from asyncreader.system.text import some
 
 from .origin import Origin
 

@@ -10,7 +10,6 @@ from typing import Any
 
 import xxhash
 
-from asyncreader.array_types import Array, Int64
 from asyncreader.errors import FormatError, closed_on_error, located
 from asyncreader.formats.manifest import manifest_path
 from asyncreader.formats.packed import DATA
@@ -18,6 +17,7 @@ from asyncreader.pixels import codec
 from asyncreader.sources import open_source
 from asyncreader.sources.hdf5.file import is_hdf5
 from asyncreader.sources.urls import is_url
+from asyncreader.system.array_types import Array, Int64
 
 from ..check_options import check_encoding
 from ..encode import Hold, Sample, make_recipe

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, Self, TypeAlias, runtime
 
 import numpy as np
 
-from asyncreader.array_types import Array
 from asyncreader.errors import ParamsError
 from asyncreader.formats.packed import DATA
 from asyncreader.sources.labels import label_names
+from asyncreader.system.array_types import Array
 
 from .samples import Splits
 from .selected import Renumbering

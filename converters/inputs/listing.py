@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from asyncreader.array_types import Array, Int64, UInt64
 from asyncreader.errors import (
     FormatError,
     SampleError,
@@ -20,7 +19,8 @@ from asyncreader.errors import (
     closed_on_error,
 )
 from asyncreader.sources.urls import is_url
-from asyncreader.text import some
+from asyncreader.system.array_types import Array, Int64, UInt64
+from asyncreader.system.text import some
 
 from ..options import Options
 from ..temp_tables import Numbered, Numbers, Strings

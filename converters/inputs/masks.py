@@ -17,7 +17,6 @@ from typing import Final
 
 import numpy as np
 
-from asyncreader.array_types import Array
 from asyncreader.errors import (
     FormatError,
     SampleError,
@@ -29,6 +28,7 @@ from asyncreader.errors import (
 from asyncreader.formats.packed import FIELD_DTYPES
 from asyncreader.pixels import codec
 from asyncreader.pixels.masks import decode_values
+from asyncreader.system.array_types import Array
 
 from ..encode import Hold, Packed, Recipe, decoding_bytes
 from ..temp_tables import Strings, sorted_records

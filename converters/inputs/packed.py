@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import xxhash
 
-from asyncreader.array_types import Array, Int64
 from asyncreader.errors import FormatError, ParamsError, SourceError, closed_on_error, located
 from asyncreader.formats import packed as fmt
 from asyncreader.formats.manifest import manifest_path
@@ -40,6 +39,7 @@ from asyncreader.sources.request import NAME_AXES
 from asyncreader.sources.sets.joined import Joined
 from asyncreader.sources.subset import resolve_subset
 from asyncreader.sources.urls import is_url
+from asyncreader.system.array_types import Array, Int64
 
 from ..check_options import check_encoding, check_named, kind_of
 from ..encode import (

@@ -7,9 +7,9 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from asyncreader.array_types import Array, Int64, UInt64
 from asyncreader.errors import SampleError
 from asyncreader.formats.packed import DATA
+from asyncreader.system.array_types import Array, Int64, UInt64
 
 from ..encode import Hold, Sample, field_encoding
 from ..options import Options

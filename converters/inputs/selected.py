@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import xxhash
 
-from asyncreader.array_types import Array, Int64
 from asyncreader.errors import FormatError, ParamsError, SourceError
 from asyncreader.formats.packed import digest
-from asyncreader.text import some
+from asyncreader.system.array_types import Array, Int64
+from asyncreader.system.text import some
 
 from ..encode import Hold, Sample
 from ..option_values import Condition

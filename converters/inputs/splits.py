@@ -14,9 +14,9 @@ from typing import Final
 import numpy as np
 from xxhash import xxh3_64_intdigest
 
-from asyncreader.array_types import Float64, Int64, UInt64
 from asyncreader.errors import ParamsError
 from asyncreader.sources.splits import split_counts, split_rows
+from asyncreader.system.array_types import Float64, Int64, UInt64
 
 from ..options import Options
 from .samples import Samples, Splits

@@ -24,9 +24,9 @@ import numpy as np
 import numpy.typing as npt
 from h5py import h5a, h5d, h5f, h5p, h5s, h5t
 
-from asyncreader.array_types import Array
 from asyncreader.errors import SourceError
 from asyncreader.formats import packed as fmt
+from asyncreader.system.array_types import Array
 from asyncreader.system.files import BYTES
 from asyncreader.system.futures import result_of, submit
 

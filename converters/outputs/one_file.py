@@ -170,7 +170,7 @@ class SetFile:
 
         The digests in it were computed here, before writing, and cover everything else.
         """
-        from asyncreader.verify import verify_file
+        from asyncreader.tools.verify import verify_file
 
         report = verify_file(self._work)
         problem = report.problems[0] if report.problems else None

@@ -12,9 +12,9 @@ from typing import Final
 import numpy as np
 from xxhash import xxh3_64_intdigest
 
-from asyncreader.array_types import UInt64
 from asyncreader.errors import FormatError, ParamsError, SourceError
 from asyncreader.sources import Inspector, open_whole
+from asyncreader.system.array_types import UInt64
 
 from .disk import sync
 from .publish import PIECES

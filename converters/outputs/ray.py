@@ -16,9 +16,9 @@ from typing import Any, Final, cast
 
 import numpy as np
 
-from asyncreader.array_types import Int64
 from asyncreader.errors import AsyncReaderError, ParamsError, SourceError
 from asyncreader.formats.packed import Encoding
+from asyncreader.system.array_types import Int64
 
 from ..inputs.opening import open_samples
 from ..inputs.samples import Part, Samples, Splits, View

@@ -20,7 +20,6 @@ from typing import Final
 import numpy as np
 import xxhash
 
-from asyncreader.array_types import Int64
 from asyncreader.errors import AsyncReaderError, ParamsError, SampleError, SourceError
 from asyncreader.formats import packed as fmt
 from asyncreader.formats.manifest import Common, Manifest
@@ -29,6 +28,7 @@ from asyncreader.params import READ_BY
 from asyncreader.sources import open_whole
 from asyncreader.sources.sets.joined import JoinedSource
 from asyncreader.sources.sets.shards import whole_digests
+from asyncreader.system.array_types import Int64
 from asyncreader.version import __version__
 
 from ..encode import Kind, Sample, kinds_of, sample_bytes

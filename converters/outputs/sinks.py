@@ -15,9 +15,9 @@ from typing import Any, Final, Protocol, TypeVar
 import lmdb
 import numpy as np
 
-from asyncreader.array_types import Array
 from asyncreader.errors import AsyncReaderError, FormatError, SourceError
 from asyncreader.formats import packed as fmt
+from asyncreader.system.array_types import Array
 
 from ..encode import Sample, sample_bytes
 from .disk import ENTRY, check_space, free_bytes, full_disk_reported, full_error, is_full

@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from asyncreader.array_types import Array, Int64, UInt64
 from asyncreader.formats import packed as fmt
+from asyncreader.system.array_types import Array, Int64, UInt64
 
 from ..encode import Packed, Sample
 from ..inputs.samples import Samples

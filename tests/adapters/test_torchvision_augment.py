@@ -13,8 +13,8 @@ from torchvision_augment import CASES, INTERPOLATING, differences, magnitudes, o
 from torchvision_pixels import need_torchvision
 
 from asyncreader import AsyncReader
-from asyncreader.keyed_random import Draws, mix
 from asyncreader.pixels.augment.parse import AUGMENT, known
+from asyncreader.system.keyed_random import Draws, mix
 
 SHAPE = (40, 56, 3)
 COUNT = 10_000

@@ -11,12 +11,12 @@ from torchvision_augment import CASES, given_to, operation
 from torchvision_pixels import need_torchvision
 
 from asyncreader import AsyncReader
-from asyncreader.keyed_random import Draws, mix
 from asyncreader.params import parse_params
 from asyncreader.pixels.augment.operations import Moving
 from asyncreader.pixels.augment.policies import Policy
 from asyncreader.pixels.points import UNITS, move
 from asyncreader.sources import open_reader_source
+from asyncreader.system.keyed_random import Draws, mix
 
 SHAPE = (131, 197, 3)
 COUNT = 40

@@ -45,7 +45,7 @@ from asyncreader.pixels import kernels
 from asyncreader.sources import open_source
 from asyncreader.sources.bytestore import OpenFile
 from asyncreader.sources.hdf5.structure import Structure
-from asyncreader.text import in_bytes
+from asyncreader.system.text import in_bytes
 from asyncreader.tools import demo_sets
 from asyncreader.tools.bench import run_bench
 from converters import ConvertReport

@@ -18,7 +18,7 @@ import asyncreader
 from asyncreader import AsyncReader, FormatError, ParamsError, SourceError, SourceNotFoundError
 from asyncreader.cli.main import main
 from asyncreader.formats.manifest import read_manifest
-from asyncreader.verify import verify_file
+from asyncreader.tools.verify import verify_file
 from converters import convert
 from converters.check_options import check
 from converters.inputs.opening import open_samples

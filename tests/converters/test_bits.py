@@ -23,7 +23,7 @@ from asyncreader import AsyncReader, DecodeError, ParamsError
 from asyncreader.cli.main import cli
 from asyncreader.formats.packed import record_key
 from asyncreader.tools.preview import preview
-from asyncreader.verify import verify_file
+from asyncreader.tools.verify import verify_file
 from converters import convert
 
 UInt16 = npt.NDArray[np.uint16]

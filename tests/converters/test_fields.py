@@ -23,7 +23,7 @@ from asyncreader.cli.main import cli
 from asyncreader.errors import SourceNotFoundError
 from asyncreader.pixels.masks import decode_values
 from asyncreader.sources import Inspector, open_whole
-from asyncreader.verify import verify_file
+from asyncreader.tools.verify import verify_file
 from converters import convert
 from converters.inputs.masks import MaskFolder, as_stored
 from converters.temp_tables import Strings

@@ -28,8 +28,8 @@ import converters.outputs.disk
 import converters.outputs.one_file
 import converters.outputs.sinks
 from asyncreader.errors import FormatError, ParamsError
-from asyncreader.text import plain_name
-from asyncreader.verify import verify_file
+from asyncreader.system.text import plain_name
+from asyncreader.tools.verify import verify_file
 from converters import ConvertReport, convert
 from converters.check_options import _HABITS
 from converters.options import OPTIONS

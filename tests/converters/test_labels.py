@@ -28,7 +28,7 @@ from asyncreader.errors import (
     SourceNotFoundError,
 )
 from asyncreader.formats import packed
-from asyncreader.verify import verify_file
+from asyncreader.tools.verify import verify_file
 from converters import convert
 from converters.inputs.labels_csv import read_labels
 from converters.inputs.local_tree import Tree, sort_key

@@ -26,7 +26,7 @@ from asyncreader.errors import (
     SourceError,
     SourceNotFoundError,
 )
-from asyncreader.verify import verify_file
+from asyncreader.tools.verify import verify_file
 from converters import convert
 
 SUFFIXES = ["h5", "lmdb"]

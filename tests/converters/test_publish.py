@@ -37,7 +37,7 @@ from asyncreader import Writer
 from asyncreader.errors import SourceError, SourceNotFoundError
 from asyncreader.formats.manifest import NAME, Manifest, read_manifest
 from asyncreader.formats.packed import record_key
-from asyncreader.verify import verify_file
+from asyncreader.tools.verify import verify_file
 from converters import convert
 from converters.outputs.append import Grown
 from converters.outputs.publish import Target

@@ -24,7 +24,7 @@ from asyncreader.cli import main as cli
 from asyncreader.formats.manifest import NAME, Manifest, read_manifest
 from asyncreader.formats.packed import record_key
 from asyncreader.sources import Inspector, open_source
-from asyncreader.verify import verify_file
+from asyncreader.tools.verify import verify_file
 from converters import convert
 from converters.outputs.workspace import Plan, Workspace
 

@@ -18,7 +18,7 @@ from xxhash import xxh3_64_intdigest
 import asyncreader
 from asyncreader import AsyncReader, FormatError, ParamsError
 from asyncreader.cli.main import cli
-from asyncreader.verify import verify_file
+from asyncreader.tools.verify import verify_file
 from converters import convert
 
 SHARES = {"train": 0.8, "val": 0.1, "test": 0.1}

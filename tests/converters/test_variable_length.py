@@ -27,7 +27,7 @@ from asyncreader import (
 from asyncreader.cli.main import cli
 from asyncreader.formats.packed import described_digest, digest
 from asyncreader.sources.hdf5.file import TablePaths
-from asyncreader.verify import verify_file
+from asyncreader.tools.verify import verify_file
 
 #: Ways to store a set: suffix of its name, and options.
 WAYS: dict[str, tuple[str, dict[str, Any]]] = {

@@ -33,7 +33,7 @@ from asyncreader import (
 )
 from asyncreader.cli.main import main
 from asyncreader.system import files
-from asyncreader.verify import verify_file
+from asyncreader.tools.verify import verify_file
 from converters import temp_tables
 from converters.outputs import hdf5_writer
 from converters.outputs.adding import Blocks
@@ -957,7 +957,7 @@ def test_verify_finds_a_changed_row(
     rows = np.arange(700 * wide, dtype=np.float32).reshape(700, wide)
     with Writer(tmp_path / "set.h5") as writer:
         writer.add_many(rows)
-    monkeypatch.setattr("asyncreader.verify._MANY", many)
+    monkeypatch.setattr("asyncreader.tools.verify._MANY", many)
     assert verify_file(str(tmp_path / "set.h5")).ok
     with h5py.File(tmp_path / "set.h5", "r+") as file:
         file["data"][413, 2] += 1

@@ -16,16 +16,15 @@ from project import FILES, PACKAGES, ROOT, module_name, tree_of
 #: under its name; "." is its __init__.py.
 LAYERS = {
     "": (
-        "asyncreader.array_types asyncreader.checks asyncreader.errors asyncreader.late"
-        " asyncreader.system asyncreader.text asyncreader.stats asyncreader.moments"
-        " asyncreader.keyed_random asyncreader.version",
+        "asyncreader.checks asyncreader.errors asyncreader.system asyncreader.stats"
+        " asyncreader.moments asyncreader.version",
         "asyncreader.pixels",
         "asyncreader.formats asyncreader.sampling",
         "asyncreader.params",
         "asyncreader.sources",
         "asyncreader.pipeline asyncreader.testing",
         "asyncreader.faces asyncreader.batch asyncreader.opened",
-        "asyncreader.dataset asyncreader.reader asyncreader.verify",
+        "asyncreader.dataset asyncreader.reader asyncreader.tools.verify",
         "asyncreader.adapters",
         "converters",
         "asyncreader",  # what users import
@@ -47,7 +46,7 @@ LAYERS = {
         ".",
     ),
     "asyncreader.tools": (
-        "label_stats contact_sheet demo_sets",
+        "label_stats contact_sheet demo_sets verify",
         "bench ceilings drawing thumbnails sheet pictures",
         "preview preview_arrays preview_batch notebook demo demo_arrays doctor report",
         ".",
@@ -199,7 +198,7 @@ def test_loading_the_package_loads_its_errors_alone() -> None:
     ``--help`` answers at once; AsyncReader, Batch and ReaderStats come when they are asked for."""
     tree = tree_of(MODULES["asyncreader"])
     assert [node.module for node in tree.body if isinstance(node, ast.ImportFrom)] == [
-        *("__future__", "typing", "errors", "late", "version")
+        *("__future__", "typing", "errors", "system.late", "version")
     ]
 
 

@@ -13,10 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from asyncreader import AsyncReader
-from asyncreader.keyed_random import Draws
 from asyncreader.pixels import kernels
 from asyncreader.pixels.augment.base import Operation
 from asyncreader.pixels.augment.parse import AUGMENT, known
+from asyncreader.system.keyed_random import Draws
 
 COUNT = 24
 RNG = np.random.default_rng(0)

@@ -19,7 +19,6 @@ from PIL import Image
 from xxhash import xxh3_64_intdigest
 
 from asyncreader.errors import DecodeError
-from asyncreader.keyed_random import mix_rows
 from asyncreader.pixels import codec, kernels
 from asyncreader.pixels import rows as rows_module
 from asyncreader.pixels.encoded import Images, RowView, groups, planned, put_views
@@ -29,6 +28,7 @@ from asyncreader.pixels.rows import RowJob, RowWriter
 from asyncreader.pixels.specs import OutputSpec, SampleSpec
 from asyncreader.pixels.transform import RowTransform
 from asyncreader.stats import Meter
+from asyncreader.system.keyed_random import mix_rows
 
 STORED = SampleSpec(None, np.dtype("u1"), "HWC", "original")
 

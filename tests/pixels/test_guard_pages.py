@@ -17,7 +17,6 @@ from child_processes import Ended, Watched, answer_requests
 from fakes import encoded
 from guard_pages import Guards, address
 
-from asyncreader.keyed_random import mix_rows
 from asyncreader.pixels import fill_tables, geometry, kernels, planes
 from asyncreader.pixels.augment import functions
 from asyncreader.pixels.fill_tables import ALWAYS, LEAST_HASHED, Erasure, RowsInMemory, file_table
@@ -25,6 +24,7 @@ from asyncreader.pixels.rectangles import CROPS, crop_shares
 from asyncreader.pixels.row_filler import RowFiller, RowTables
 from asyncreader.sampling.weighted import AliasTable
 from asyncreader.sources.hdf5 import filters
+from asyncreader.system.keyed_random import mix_rows
 
 Rng: TypeAlias = np.random.Generator
 #: What calls a kernel with random arguments that lie between guard pages.

@@ -22,7 +22,6 @@ from hypothesis import strategies as st
 from project import tree_of
 from xxhash import xxh3_64_intdigest
 
-from asyncreader.keyed_random import Draws, key_of, mix_rows, uniforms
 from asyncreader.pixels import geometry, kernels
 from asyncreader.pixels.fill_tables import (
     ALWAYS,
@@ -38,6 +37,7 @@ from asyncreader.pixels.fill_tables import (
 )
 from asyncreader.pixels.rectangles import erased_part
 from asyncreader.pixels.row_filler import RowFiller, RowTables
+from asyncreader.system.keyed_random import Draws, key_of, mix_rows, uniforms
 from asyncreader.system.memory import aligned_empty
 
 sides = st.integers(1, 40)

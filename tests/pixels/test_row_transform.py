@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from asyncreader import DecodeError, ParamsError
-from asyncreader.keyed_random import mix_rows, uniforms
 from asyncreader.pixels import codec
 from asyncreader.pixels.encoded import RowView, put_views
 from asyncreader.pixels.fill_tables import MIRROR_DRAW
 from asyncreader.pixels.specs import OutputSpec, SampleSpec
 from asyncreader.pixels.transform import RowTransform
 from asyncreader.stats import Meter
+from asyncreader.system.keyed_random import mix_rows, uniforms
 from asyncreader.system.memory import SCRATCH, bytes_at
 from asyncreader.testing.contract import MODES, expected, sized
 

@@ -45,7 +45,7 @@ from asyncreader.sources import (
     open_reader_source,
     open_whole,
 )
-from asyncreader.verify import verify_file
+from asyncreader.tools.verify import verify_file
 
 N, HIGH, WIDE = 22, 48, 56
 LABELS = np.arange(N, dtype=np.int64)[:, None] * 10

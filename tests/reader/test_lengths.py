@@ -17,7 +17,7 @@ from reader_contract import ReaderContract, Served
 import asyncreader
 from asyncreader import AsyncReader, Batch, FormatError, ParamsError, SampleError
 from asyncreader.cli.main import cli
-from asyncreader.verify import verify_file
+from asyncreader.tools.verify import verify_file
 from converters import convert
 
 #: Lengths of the samples; some are empty where a set can have such.

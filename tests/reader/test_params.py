@@ -35,11 +35,11 @@ from asyncreader.params import (
 from asyncreader.params.other_names import OTHER_NAMES
 from asyncreader.pipeline import distributed
 from asyncreader.pipeline.distributed import rank_and_world, worker_count
-from asyncreader.text import plain_name, slip
+from asyncreader.system.text import plain_name, slip
 from asyncreader.tools.bench import run_bench
 from asyncreader.tools.doctor.measure import Trial
 from asyncreader.tools.preview_batch import preview_batch
-from asyncreader.verify import verify_file
+from asyncreader.tools.verify import verify_file
 from converters import convert
 
 HEAVY = {"numba", "llvmlite", "cv2", "h5py", "lmdb", "PIL", "simplejpeg", "imagecodecs", "asyncio"}

@@ -12,9 +12,9 @@ from fakes import error_of_batch, packed, write_hdf5
 from reader_contract import ReaderContract, Served
 
 from asyncreader import AsyncReader, ParamsError
-from asyncreader.keyed_random import Draws, mix
 from asyncreader.pixels.encoded import Planned
 from asyncreader.pixels.transform import RowTransform
+from asyncreader.system.keyed_random import Draws, mix
 from converters import convert
 
 COUNT = 32

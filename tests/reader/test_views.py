@@ -19,11 +19,11 @@ from reader_contract import ReaderContract, Served
 from torchvision_pixels import need_torchvision
 
 from asyncreader import AsyncReader, ParamsError, WorkerError
-from asyncreader.keyed_random import STREAM_VIEW, key_of, mix_rows, uniforms
 from asyncreader.pixels import codec, encoded
 from asyncreader.pixels.fill_tables import MIRROR_DRAW
 from asyncreader.pixels.geometry import resize_into
 from asyncreader.sampling.schedule import Cursor
+from asyncreader.system.keyed_random import STREAM_VIEW, key_of, mix_rows, uniforms
 
 Judge: TypeAlias = Callable[[np.ndarray, tuple[int, int]], np.ndarray]
 

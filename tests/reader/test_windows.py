@@ -20,7 +20,7 @@ from asyncreader import AsyncReader, Batch, FormatError, ParamsError
 from asyncreader.pipeline.fill_batch import BatchFiller
 from asyncreader.pipeline.fill_queue import FillQueue
 from asyncreader.sources.hdf5 import chunks
-from asyncreader.verify import verify_file
+from asyncreader.tools.verify import verify_file
 from converters import convert
 
 #: One recording: its fields, (T, ...) each.

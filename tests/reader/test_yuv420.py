@@ -17,7 +17,7 @@ from reader_contract import ReaderContract, Served
 
 from asyncreader import AsyncReader, DecodeError, FormatError, ParamsError
 from asyncreader.pixels import codec
-from asyncreader.verify import verify_file
+from asyncreader.tools.verify import verify_file
 from converters import convert
 
 COUNT = 13

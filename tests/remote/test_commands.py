@@ -14,7 +14,7 @@ from range_server import server_stats, serving
 
 from asyncreader import SourceError, SourceNotFoundError
 from asyncreader.sources import Inspector, container_of
-from asyncreader.verify import verify_file
+from asyncreader.tools.verify import verify_file
 from converters import convert
 
 pytest.importorskip("obstore", reason="obstore is not installed")

@@ -18,7 +18,7 @@ from fakes import digest, encoded, pictures, s3_environment
 from range_server import server_stats, serving
 
 from asyncreader import AsyncReader, SourceError
-from asyncreader.verify import verify_file
+from asyncreader.tools.verify import verify_file
 from converters import convert
 
 pytest.importorskip("obstore", reason="obstore is not installed")

@@ -15,9 +15,9 @@ from oracles import permuted_rows_numpy
 from painted import COUNT, IMAGES, open_reader
 
 from asyncreader import AsyncReader, ParamsError
-from asyncreader.keyed_random import mix_rows
 from asyncreader.sampling.balanced import Balanced
 from asyncreader.sampling.feistel import SWAPS, permuted
+from asyncreader.system.keyed_random import mix_rows
 
 #: 40, 15, 6 and 2 samples, in no order.
 CLASSES = np.random.default_rng(0).permutation(np.repeat([0, 1, 2, 3], [40, 15, 6, 2]))

@@ -16,7 +16,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from oracles import feistel_rows_numpy
 
-from asyncreader.keyed_random import key_of, mix, mix_rows, scale_rows, uniforms
 from asyncreader.sampling import Shuffle, sampler_of
 from asyncreader.sampling.blocks import Blocks
 from asyncreader.sampling.feistel import ROUNDS, TABLE, Permutation, permutation
@@ -24,6 +23,7 @@ from asyncreader.sampling.samplers import Replacement, Sampler, Sequential, Shuf
 from asyncreader.sampling.schedule import BatchPlan, Cursor, PlanAhead, Schedule
 from asyncreader.sampling.state import ORDER_VERSION
 from asyncreader.sampling.within import Within, subset_count
+from asyncreader.system.keyed_random import key_of, mix, mix_rows, scale_rows, uniforms
 
 counts = st.one_of(st.sampled_from([1, 2, 3, 4, 5]), st.integers(1, 5000))
 seeds = st.integers(0, 2**64 - 1)

@@ -31,7 +31,7 @@ from asyncreader.sources.bytestore import OpenFile
 from asyncreader.sources.hdf5 import structure, vlen
 from asyncreader.sources.hdf5.file import Hdf5
 from asyncreader.sources.request import NoFieldError
-from asyncreader.verify import verify_file
+from asyncreader.tools.verify import verify_file
 from converters import convert
 
 COUNT = 12

@@ -25,7 +25,7 @@ from asyncreader.sources.hdf5 import chunks
 from asyncreader.sources.hdf5.chunk_cache import ChunkCache
 from asyncreader.sources.sets.open_cache import INDEXED_FILES
 from asyncreader.sources.sniff import Sniffed, sniff
-from asyncreader.verify import verify_file
+from asyncreader.tools.verify import verify_file
 
 #: Files, of a few samples each; and how many may be open.
 FILES, OPEN = 20, 4

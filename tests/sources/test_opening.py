@@ -21,14 +21,15 @@ from fakes import Packed, describe, described, packed, paint, write_hdf5, write_
 from PIL import Image
 
 import asyncreader
-from asyncreader import AsyncReader, FormatError, late
+from asyncreader import AsyncReader, FormatError
 from asyncreader.formats import packed as fmt
 from asyncreader.params import parse_params
 from asyncreader.sources import open_reader_source
 from asyncreader.sources.bytestore import OpenFile
 from asyncreader.sources.hdf5.file import Hdf5
 from asyncreader.sources.hdf5.listing import some_names
-from asyncreader.text import natural
+from asyncreader.system import late
+from asyncreader.system.text import natural
 from converters import convert
 from converters.outputs.hdf5_writer import Hdf5File
 

@@ -19,7 +19,7 @@ from PIL import Image
 
 from asyncreader import AsyncReader, AsyncReaderError, FormatError, ParamsError
 from asyncreader.cli.main import cli
-from asyncreader.verify import verify_file
+from asyncreader.tools.verify import verify_file
 from converters import convert
 
 IMAGES = paint(23)

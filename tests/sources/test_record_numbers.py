@@ -25,7 +25,7 @@ from asyncreader import (
 from asyncreader.sources import Inspector, Request, open_source
 from asyncreader.sources.sets.lists import join_packed
 from asyncreader.sources.sets.shards import LocalShards
-from asyncreader.verify import verify_file
+from asyncreader.tools.verify import verify_file
 
 #: Samples of each of three files. The bad one is in the second file, and none that is looked at
 #: when a reader is made.

@@ -30,7 +30,7 @@ from asyncreader.cli.main import cli
 from asyncreader.formats.manifest import NAME, read_manifest
 from asyncreader.sources import Inspector, OpenSet, Request, fingerprint, open_whole
 from asyncreader.sources.sets.shards import LocalShards, sharded
-from asyncreader.verify import verify_file
+from asyncreader.tools.verify import verify_file
 from converters import convert
 from converters.check_options import check
 from converters.outputs.one_file import Order

@@ -14,13 +14,13 @@ from typing import Any, Final
 import numpy as np
 from xxhash import xxh3_64_intdigest
 
-from asyncreader.array_types import Array, Float32, Float64, Int64, UInt8, UInt64
-from asyncreader.keyed_random import Draws, key_of, mix_rows, mixed, scale_rows, uniforms
 from asyncreader.pixels import fill_tables as tables
 from asyncreader.pixels.geometry import AREA, BICUBIC, BILINEAR, taps
 from asyncreader.pixels.planes import halves, planes_bytes
 from asyncreader.pixels.rectangles import choose_rect, erased_part
+from asyncreader.system.array_types import Array, Float32, Float64, Int64, UInt8, UInt64
 from asyncreader.system.files import read_into
+from asyncreader.system.keyed_random import Draws, key_of, mix_rows, mixed, scale_rows, uniforms
 from asyncreader.system.memory import bytes_at
 
 #: Elements that the twin of affine_row takes at a time: they stay in the cache (16,384 was best).

@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from asyncreader.keyed_random import Draws
 from asyncreader.pixels.augment.base import Operation
 from asyncreader.pixels.augment.functions import perspective_coefficients
 from asyncreader.pixels.augment.parse import AUGMENT, known
 from asyncreader.pixels.augment.policies import SPACES, magnitude_of
+from asyncreader.system.keyed_random import Draws
 
 #: Draws of each operation, for each photograph.
 DRAWS = 8

@@ -29,7 +29,7 @@ from numba.core.runtime import rtsys
 from numba.core.serialize import dumps
 from numba.extending import intrinsic
 
-from ... import keyed_random
+from ...system.keyed_random import mixed as mixed_numbers
 from .. import rectangles
 
 #: The kernels by name: the function, and its signature.
@@ -251,7 +251,7 @@ def address_in(array):
 
 
 # as Python runs them
-mixed = njit(inline="always")(keyed_random.mixed)
+mixed = njit(inline="always")(mixed_numbers)
 choose_rect = njit(rectangles.choose_rect)
 
 

@@ -8,9 +8,9 @@ from typing import Any, ClassVar, Final, TypeAlias
 
 import numpy as np
 
-from ...array_types import Array, Float64, UInt8
 from ...errors import ParamsError
-from ...keyed_random import Draws
+from ...system.array_types import Array, Float64, UInt8
+from ...system.keyed_random import Draws
 from .. import kernels
 from ..steps import ImageShape, Row, Step
 

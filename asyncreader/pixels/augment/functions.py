@@ -13,7 +13,7 @@ from typing import Final, TypeAlias
 
 import numpy as np
 
-from ...array_types import Float32, Float64, UInt8
+from ...system.array_types import Float32, Float64, UInt8
 from ...system.memory import SCRATCH
 from .. import kernels
 

@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from ...array_types import Array, Float64, UInt8
 from ...checks import Check, optional, whole
 from ...errors import ParamsError
-from ...keyed_random import Draws
+from ...system.array_types import Array, Float64, UInt8
+from ...system.keyed_random import Draws
 from ..fill_tables import Erasure
 from ..rectangles import erased_part
 from ..steps import ImageShape

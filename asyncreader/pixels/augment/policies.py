@@ -9,10 +9,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
-from ...array_types import Array, Float64, UInt8
 from ...checks import one_of, whole
 from ...errors import ParamsError
-from ...keyed_random import Draws
+from ...system.array_types import Array, Float64, UInt8
+from ...system.keyed_random import Draws
 from ..steps import ImageShape
 from . import functions
 from .base import WARPS, Drawn, Operation

@@ -12,9 +12,9 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
 
-from ...array_types import Array, Int64, UInt8
 from ...errors import DecodeError
-from ...text import sides
+from ...system.array_types import Array, Int64, UInt8
+from ...system.text import sides
 from .. import jpeg_cut, planes
 from .headers import (
     PPM_LONGEST,

@@ -10,9 +10,9 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from ...array_types import Int64
 from ...errors import DecodeError
-from ...text import sides
+from ...system.array_types import Int64
+from ...system.text import sides
 from .. import jpeg_cut, planes
 from .jpeg_segments import (
     MAX_PIXELS,

@@ -15,7 +15,7 @@ from typing import Final
 
 import numpy as np
 
-from ...array_types import UInt8, UInt64
+from ...system.array_types import UInt8, UInt64
 
 #: Kinds of records, by the tree's type, and their size where it is fixed: links by name and by
 #: order of creation, attributes by name and by order, chunks without and with filters.

@@ -15,9 +15,9 @@ from typing import Any, Final, Protocol
 
 import numpy as np
 
-from ...array_types import Array, Int64, UInt8
 from ...errors import DecodeError, FormatError
-from ...late import h5py
+from ...system.array_types import Array, Int64, UInt8
+from ...system.late import h5py
 from ..base import check_extents
 from .chunks import ChunkGrid
 from .filters import LIBRARY, Filter, check_known, decode_chunk, readable

@@ -8,8 +8,8 @@ from typing import Final, NamedTuple, TypeAlias
 
 import numpy as np
 
-from ...array_types import Int64, UInt8
 from ...errors import DecodeError
+from ...system.array_types import Int64, UInt8
 from ...system.memory import address_of, aligned_empty
 
 #: Puts the pixels of chunks (their numbers) into memory at addresses, and returns the errors of

@@ -9,11 +9,11 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from ...array_types import Array, Bools, Int64
 from ...errors import DecodeError
 from ...pixels import kernels
 from ...pixels.rows import Writer
 from ...stats import Meter
+from ...system.array_types import Array, Bools, Int64
 from ...system.memory import address_of
 from ..base import FieldIndex, SetFacts, Source
 from ..bytestore import ByteFile

@@ -14,11 +14,11 @@ from typing import Any, Final, NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from ...array_types import Array, Int64, UInt8
 from ...errors import DecodeError
 from ...pixels import kernels
 from ...pixels.rows import RowWriter, Writer
 from ...stats import Meter
+from ...system.array_types import Array, Int64, UInt8
 from ...system.memory import SCRATCH, address_of, bytes_at
 from ...system.signals import after_this
 from ..base import BaseSource, FieldIndex, SetFacts, Source

@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from ...array_types import Array
 from ...errors import FormatError
-from ...late import h5py
 from ...pixels.numbers import DEEPEST, MOST_MEMBERS, Member, is_number, members_of, record_dtype
+from ...system.array_types import Array
+from ...system.late import h5py
 from .checks import Dataset, check_numeric, odd_bits, odd_number, read_table, unusual_bits
 
 

@@ -7,7 +7,7 @@ from typing import Final
 import numpy as np
 
 from ...errors import FormatError
-from ...late import h5py
+from ...system.late import h5py
 from .checks import Dataset, attribute
 
 #: The attribute of all that MATLAB writes.

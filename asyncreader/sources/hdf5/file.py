@@ -14,7 +14,6 @@ from typing import Any, Final
 
 import numpy as np
 
-from ...array_types import Array, UInt8
 from ...errors import (
     AsyncReaderError,
     FormatError,
@@ -23,7 +22,8 @@ from ...errors import (
     closed_on_error,
 )
 from ...formats import packed as fmt
-from ...late import h5py
+from ...system.array_types import Array, UInt8
+from ...system.late import h5py
 from ...system.signals import after_this
 from ..base import Names
 from ..bytestore import ByteFile, OpenFile, check_descriptors

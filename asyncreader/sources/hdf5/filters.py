@@ -17,9 +17,9 @@ from typing import Any, Final
 
 import numpy as np
 
-from ...array_types import Int64, UInt8
 from ...errors import DecodeError, FormatError
 from ...pixels.codec import INSTALL, find_imagecodecs
+from ...system.array_types import Int64, UInt8
 
 DEFLATE: Final = 1
 SHUFFLE: Final = 2

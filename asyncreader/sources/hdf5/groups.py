@@ -14,10 +14,10 @@ from typing import Final
 
 import numpy as np
 
-from ...array_types import Int64
 from ...errors import AsyncReaderError, FormatError
 from ...pixels.fill_tables import RowsInMemory
 from ...pixels.rows import Writer
+from ...system.array_types import Int64
 from ..base import BaseSource, FieldIndex, Names, SetFacts, Source
 from ..bytestore import ByteFile
 from ..fields import SetIndex

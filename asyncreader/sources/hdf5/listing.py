@@ -8,8 +8,8 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from typing import Any, Final, NamedTuple, TypeAlias
 
-from ...late import h5py
-from ...text import times
+from ...system.late import h5py
+from ...system.text import times
 from ..request import NoFieldError, no_field
 from .conventions import no_samples
 

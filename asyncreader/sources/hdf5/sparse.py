@@ -13,12 +13,12 @@ from typing import Any, Final
 
 import numpy as np
 
-from ...array_types import Array, Bools, Int64, UInt8
 from ...errors import DecodeError, ParamsError, SampleError
 from ...pixels import kernels, ranges
 from ...pixels.rows import NumberWriter, RowJob, RowStore, Writer
 from ...pixels.specs import SampleSpec
 from ...stats import Meter
+from ...system.array_types import Array, Bools, Int64, UInt8
 from ...system.memory import SCRATCH, address_of
 from ..base import BaseSource, FieldIndex, SetFacts, Source, Storage
 from ..bytestore import ByteFile

@@ -18,8 +18,8 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from ...array_types import Bools, Int64, UInt8
 from ...errors import FormatError
+from ...system.array_types import Bools, Int64, UInt8
 
 #: An element as it is stored, with offsets of 8 bytes.
 ELEMENT: Final = np.dtype([("length", "<u4"), ("address", "<u8"), ("object", "<u4")])

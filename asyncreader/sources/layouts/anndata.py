@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from ...array_types import Array
 from ...errors import FormatError, ParamsError
+from ...system.array_types import Array
 from ..fields import SetIndex
 from ..labels import numbered
 from .hdf5_data import index_data, read_texts

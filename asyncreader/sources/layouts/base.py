@@ -10,9 +10,9 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from ...array_types import Array, Int64
 from ...errors import FormatError, ParamsError, SourceError
 from ...pixels.specs import SampleSpec
+from ...system.array_types import Array, Int64
 from ..base import FieldIndex, Names, SetFacts, default_block
 from ..bytestore import ByteFile, OpenFile
 from ..extents import Extents

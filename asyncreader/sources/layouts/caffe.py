@@ -13,11 +13,11 @@ from typing import Any, Final
 
 import numpy as np
 
-from ...array_types import Array, Bools, Int64, UInt8
 from ...errors import FormatError, ParamsError
 from ...pixels import kernels
 from ...pixels.record_fields import DATUM_COLUMNS
 from ...pixels.specs import SampleSpec
+from ...system.array_types import Array, Bools, Int64, UInt8
 from ..base import row_size
 from ..extents import ImageExtents
 from ..fields import Layout, SetIndex

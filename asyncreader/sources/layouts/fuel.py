@@ -13,9 +13,9 @@ from typing import Any, Final
 
 import numpy as np
 
-from ...array_types import Array, Int64
 from ...errors import FormatError
-from ...late import h5py
+from ...system.array_types import Array, Int64
+from ...system.late import h5py
 from ..hdf5.checks import BOMB_BYTES, Dataset, attribute
 from ..hdf5.file import Hdf5
 

@@ -15,13 +15,13 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from ...array_types import Int64, UInt8
 from ...errors import FormatError, ParamsError, SourceError, located
 from ...formats import packed as fmt
-from ...late import h5py
 from ...pixels.numbers import is_number, members_of
 from ...pixels.specs import SampleSpec
-from ...text import times
+from ...system.array_types import Int64, UInt8
+from ...system.late import h5py
+from ...system.text import times
 from ..arrays import FileRows, Rows
 from ..base import (
     FieldIndex,

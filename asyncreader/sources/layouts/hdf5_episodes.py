@@ -8,11 +8,11 @@ from typing import Any, Final, TypeAlias
 
 import numpy as np
 
-from ...array_types import Array, Int64
 from ...errors import FormatError, ParamsError
-from ...late import h5py
 from ...sampling.episodes import Episodes
-from ...text import times
+from ...system.array_types import Array, Int64
+from ...system.late import h5py
+from ...system.text import times
 from ..episodes import (
     along_axis,
     checked_ends,

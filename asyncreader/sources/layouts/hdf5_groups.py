@@ -12,12 +12,12 @@ from typing import Any, Final
 
 import numpy as np
 
-from ...array_types import Int64
 from ...errors import FormatError, ParamsError
-from ...late import h5py
 from ...pixels.specs import SampleSpec
 from ...sampling.episodes import Windows
-from ...text import natural, some
+from ...system.array_types import Int64
+from ...system.late import h5py
+from ...system.text import natural, some
 from ..base import FieldIndex, SetFacts, default_block
 from ..bytestore import ByteFile
 from ..episodes import episodes_of

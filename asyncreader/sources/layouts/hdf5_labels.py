@@ -8,10 +8,10 @@ from typing import Any, Final
 
 import numpy as np
 
-from ...array_types import Array, Int64
 from ...errors import FormatError, ParamsError
-from ...late import h5py
 from ...sampling.episodes import Episodes
+from ...system.array_types import Array, Int64
+from ...system.late import h5py
 from ..hdf5.checks import attribute, check_numeric, check_stored
 from ..hdf5.conventions import check_samples
 from ..labels import in_sequence, numbered, of_each_episode

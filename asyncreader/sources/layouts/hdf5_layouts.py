@@ -9,7 +9,7 @@ from typing import Final
 
 from ...errors import FormatError, ParamsError
 from ...formats import packed as fmt
-from ...late import h5py
+from ...system.late import h5py
 from ..bytestore import ByteFile
 from ..fields import Layout, SetIndex, index_of, index_set
 from ..hdf5.file import Hdf5, read_meta, translated

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from typing import Final
 
-from ...array_types import UInt8
 from ...errors import FormatError, SourceNotFoundError
+from ...system.array_types import UInt8
 from ...system.memory import read_at_most
 from ..urls import absolute
 

@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from ...errors import AsyncReaderError
-from ...late import h5py
+from ...system.late import h5py
 from ..base import Source
 from ..bytestore import OpenFile
 from ..hdf5.file import Hdf5, translated

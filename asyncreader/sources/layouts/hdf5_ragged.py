@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from ...array_types import Array
 from ...errors import FormatError
-from ...late import h5py
+from ...system.array_types import Array
+from ...system.late import h5py
 from ..base import FieldIndex, kept
 from ..fields import SetIndex
 from ..hdf5.checks import check_bomb

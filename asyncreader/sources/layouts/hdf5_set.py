@@ -10,10 +10,10 @@ from typing import Final, TypeAlias
 
 import numpy as np
 
-from ...array_types import Array, Int64, UInt64
 from ...errors import AsyncReaderError, FormatError, SourceNotFoundError
 from ...formats import packed as fmt
 from ...pixels.specs import SampleSpec
+from ...system.array_types import Array, Int64, UInt64
 from ..arrays import TEXT_LABELS
 from ..base import FieldIndex, SetFacts, Storage, kept
 from ..bytestore import ByteFile, OpenFile

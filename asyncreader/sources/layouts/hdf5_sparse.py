@@ -9,12 +9,12 @@ from typing import Final
 
 import numpy as np
 
-from ...array_types import Array, Int64
 from ...errors import FormatError, ParamsError
 from ...formats import packed as fmt
-from ...late import h5py
 from ...pixels.specs import SampleSpec
-from ...text import some
+from ...system.array_types import Array, Int64
+from ...system.late import h5py
+from ...system.text import some
 from ..arrays import Rows
 from ..base import KEPT_BYTES, FieldIndex, default_block, kept
 from ..fields import SetIndex

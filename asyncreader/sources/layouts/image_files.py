@@ -9,8 +9,8 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from ...array_types import Array, Int64, UInt8
 from ...errors import FormatError, ParamsError
+from ...system.array_types import Array, Int64, UInt8
 from ..fields import Layout, SetIndex
 from ..images import image_kind
 from ..lmdb.entries import AGAIN, Entries, shown_key

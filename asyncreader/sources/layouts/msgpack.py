@@ -11,7 +11,6 @@ from typing import Any, Final
 
 import numpy as np
 
-from ...array_types import Array, Float64, Int64
 from ...errors import FormatError
 from ...pixels import kernels
 from ...pixels.record_fields import (
@@ -33,6 +32,7 @@ from ...pixels.record_fields import (
     WHOLE,
 )
 from ...pixels.specs import SampleSpec
+from ...system.array_types import Array, Float64, Int64
 from ..base import row_size
 from ..extents import Extents, ImageExtents
 from ..fields import Layout, SetIndex

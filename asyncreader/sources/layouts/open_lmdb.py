@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from ...array_types import Array, Int64
 from ...errors import FormatError, ParamsError
 from ...formats import packed as fmt
+from ...system.array_types import Array, Int64
 from ..base import (
     FieldIndex,
     SetFacts,

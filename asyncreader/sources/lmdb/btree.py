@@ -23,8 +23,8 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from ...array_types import Int64, UInt8
 from ...errors import FormatError
+from ...system.array_types import Int64, UInt8
 
 MAGIC: Final = 0xBEEFC0DE
 _BRANCH, _LEAF, _OVERFLOW, _META, _LEAF2 = 0x01, 0x02, 0x04, 0x08, 0x20

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from typing import Final
 
-from ...array_types import UInt8
 from ...errors import SourceNotFoundError, closed_on_error
+from ...system.array_types import UInt8
 from ..bytestore import OpenFile, check_descriptors
 from .btree import LmdbFile
 

@@ -22,10 +22,10 @@ from typing import Any, Final, TypeVar
 
 import numpy as np
 
-from ...array_types import Int64
 from ...errors import FormatError, ParamsError, SourceError, SourceNotFoundError, shown
-from ...late import obstore
+from ...system.array_types import Int64
 from ...system.futures import result_of
+from ...system.late import obstore
 from ...system.signals import after_this
 from ..urls import Location, without_secrets
 

@@ -12,8 +12,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from ...array_types import Array, Int64, UInt8
 from ...errors import FormatError, closed_on_error
+from ...system.array_types import Array, Int64, UInt8
 from ...system.memory import bytes_at
 from ..bytestore import REMOTE, ByteStore
 from ..urls import Location

@@ -16,12 +16,12 @@ from typing import Any, Final, Protocol, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from ...array_types import Array, Int64, UInt64
 from ...errors import AsyncReaderError, FormatError, closed_on_error
 from ...formats import packed as fmt
 from ...pixels.fill_tables import RowsInMemory
 from ...pixels.rows import E, Writer
 from ...sampling.blocks import files_together
+from ...system.array_types import Array, Int64, UInt64
 from ..base import FieldIndex, OneFile, SetFacts
 from ..bytestore import ByteFile
 from ..fields import OpenSet, SetIndex

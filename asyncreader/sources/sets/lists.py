@@ -10,11 +10,11 @@ from typing import TypeAlias
 
 import numpy as np
 
-from ...array_types import Array, Int64
 from ...errors import AsyncReaderError, FormatError, ParamsError
 from ...formats import packed as fmt
 from ...sampling.episodes import FieldRows, Windows, field_count, joined_episodes
 from ...sampling.patches import Patches, joined_volumes
+from ...system.array_types import Array, Int64
 from ..base import FieldIndex, SetFacts
 from ..bytestore import REMOTE
 from ..fields import OpenSet, SetIndex

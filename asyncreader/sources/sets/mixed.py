@@ -13,12 +13,12 @@ from typing import Any
 
 import numpy as np
 
-from ...array_types import Array, Int64
 from ...errors import ParamsError, closed_on_error
 from ...pixels.specs import OutputSpec, SampleSpec
 from ...pixels.transform import RowTransform
 from ...pixels.views import by_field
-from ...text import times
+from ...system.array_types import Array, Int64
+from ...system.text import times
 from ..base import FieldIndex, SetFacts
 from ..bytestore import REMOTE
 from ..fields import OpenSet, SetIndex

@@ -15,13 +15,13 @@ from typing import Any, Final
 
 import numpy as np
 
-from ...array_types import Int64
 from ...dataset import Dataset, look_into
 from ...errors import AsyncReaderError, ParamsError
 from ...params import READ_BY, ReaderParams, parse_params, snake_case
 from ...sampling import at_random, takes_classes
 from ...sources import expand_paths
 from ...sources.urls import is_url
+from ...system.array_types import Int64
 from ..ceilings import IN_ORDER, copy_ceiling, decode_ceiling, read_ceiling
 from . import advice, measure
 from .advice import Ceilings, Epoch, Proposal, Tried

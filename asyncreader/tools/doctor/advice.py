@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from ...params import ReaderParams
 from ...sampling import at_random
-from ...text import in_bytes, sides, some
+from ...system.text import in_bytes, sides, some
 from .facts import Facts
 from .measure import Rate
 

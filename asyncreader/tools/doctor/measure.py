@@ -11,13 +11,13 @@ from typing import Any, Final, TypeAlias
 
 import numpy as np
 
-from ...array_types import Int64
 from ...errors import AsyncReaderError
 from ...params import given_params
 from ...reader import AsyncReader
 from ...sources import Source
 from ...sources.extents import ExtentSource
 from ...sources.hdf5.chunks import ChunkSource
+from ...system.array_types import Int64
 from ...system.memory import PAGE, cached_pages, map_file
 from ..bench import ROUNDS, Turn, batch_bytes, serve
 from .facts import Facts, cached

@@ -10,8 +10,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from ...array_types import Int64
 from ...errors import AsyncReaderError, SourceError
+from ...system.array_types import Int64
 from . import measure
 from .advice import Proposal
 from .facts import Facts

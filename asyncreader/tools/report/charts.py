@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from ...array_types import Array
+from ...system.array_types import Array
 
 _BINS: Final = 24
 _WIDE, _HIGH = 480, 150

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from ...sources import OpenSet
-from ...text import some
+from ...system.text import some
 from .facts import Check, Facts
 
 #: Above this ratio of the largest class to the smallest, the check of classes says "look".

@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from ...array_types import Array, Int64
+from ...system.array_types import Array, Int64
 from ..label_stats import LabelCount
 from ..pictures import Thumb
 

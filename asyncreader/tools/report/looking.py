@@ -18,20 +18,20 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from ...array_types import Array, Bools, Int64, UInt8, UInt64
 from ...dataset import Dataset, look_into
 from ...errors import ChecksumError, FormatError, ParamsError, SampleError
 from ...params import parse_params
 from ...sources import Inspector
 from ...sources.splits import split_counts
+from ...system.array_types import Array, Bools, Int64, UInt8, UInt64
 from ...system.futures import in_order
 from ...system.limits import usable_cores
-from ...text import counts_in_words
-from ...verify import check_paths
+from ...system.text import counts_in_words
 from ..label_stats import LabelCount, class_of, count_labels, in_words, single
 from ..pictures import Thumb, thumb_of
 from ..preview_arrays import ArrayDrawing
 from ..thumbnails import PROBE, Look, Looker, Scale, scale_for, to_rgb
+from ..verify import check_paths
 from .checks import checks_of
 from .facts import LISTED, MEMBERS, Copies, Facts, Group, Row
 

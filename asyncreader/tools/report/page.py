@@ -19,7 +19,7 @@ import numpy as np
 
 from ... import __version__
 from ...errors import shown
-from ...text import in_bytes, sides, some
+from ...system.text import in_bytes, sides, some
 from ..label_stats import LabelCount
 from .charts import Histogram, histogram, number, ratios
 from .facts import Facts, Row

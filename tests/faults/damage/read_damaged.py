@@ -167,7 +167,7 @@ def complete(served: Sequence[npt.NDArray[np.int64]], count: int, epochs: int) -
 
 def verified(path: Path) -> Outcome:
     """What ``asyncreader verify`` finds of the same set."""
-    from asyncreader.verify import verify_file
+    from asyncreader.tools.verify import verify_file
 
     try:
         report = verify_file(str(path), decode=True, jobs=1)

@@ -123,7 +123,7 @@ def epoch_of(reader: object) -> list[bytes]:
 
 def found_in(grower: Grower, end: End) -> tuple[str, str | None]:
     """Which set is there, and what is wrong with it."""
-    from asyncreader.verify import verify_file
+    from asyncreader.tools.verify import verify_file
 
     manifest = (grower.target / "asyncreader.json").read_bytes()
     names = {grower.old_manifest: "old", grower.new_manifest: "new"}

@@ -94,7 +94,7 @@ class Packer:
             shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
 
     def _made(self, encoding: str) -> str:
-        from asyncreader.verify import verify_file
+        from asyncreader.tools.verify import verify_file
 
         end = self.run({}, encoding=encoding)
         assert end.code == 0, end

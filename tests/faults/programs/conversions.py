@@ -45,11 +45,11 @@ GROWING = ("pwrite", "posix_fallocate", "ftruncate", "mkdir", "open")
 def warm() -> None:
     """Import what a conversion needs, and what it imports late."""
     import asyncreader.cli.main
-    import asyncreader.verify
+    import asyncreader.tools.verify
     import converters.pack
 
     assert asyncreader.cli.main is not None
-    assert asyncreader.verify is not None
+    assert asyncreader.tools.verify is not None
     assert converters.pack is not None
     assert converters.Writer is not None
     for name in WRITERS:

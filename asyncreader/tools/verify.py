@@ -12,9 +12,8 @@ from typing import Any, Final, TypeAlias
 
 import numpy as np
 
-from .array_types import Int64
-from .dataset import look_into
-from .errors import (
+from ..dataset import look_into
+from ..errors import (
     DecodeError,
     FormatError,
     ParamsError,
@@ -23,28 +22,29 @@ from .errors import (
     SourceNotFoundError,
     located,
 )
-from .formats import packed as fmt
-from .formats.manifest import CONTAINERS, file_digest, manifest_path, read_manifest
-from .params import READ_BY, reading_params
-from .pixels import kernels
-from .pixels.specs import OutputSpec
-from .pixels.transform import RowTransform, decode_sample
-from .sources import (
+from ..formats import packed as fmt
+from ..formats.manifest import CONTAINERS, file_digest, manifest_path, read_manifest
+from ..params import READ_BY, reading_params
+from ..pixels import kernels
+from ..pixels.specs import OutputSpec
+from ..pixels.transform import RowTransform, decode_sample
+from ..sources import (
     Inspector,
     OpenSet,
     Source,
     container_of,
     expand_paths,
 )
-from .sources.base import read_stored
-from .sources.extents import ExtentSource
-from .sources.sets.digests import WholeDigests
-from .sources.sets.shards import EachShard, LocalShards
-from .sources.splits import split_counts
-from .sources.urls import is_url
-from .system.futures import in_order
-from .system.limits import usable_cores
-from .system.memory import SCRATCH
+from ..sources.base import read_stored
+from ..sources.extents import ExtentSource
+from ..sources.sets.digests import WholeDigests
+from ..sources.sets.shards import EachShard, LocalShards
+from ..sources.splits import split_counts
+from ..sources.urls import is_url
+from ..system.array_types import Int64
+from ..system.futures import in_order
+from ..system.limits import usable_cores
+from ..system.memory import SCRATCH
 
 #: Samples of a run that are bad, and a line for each problem.
 Found: TypeAlias = tuple[int, list[str]]
@@ -173,7 +173,7 @@ def _verify_local_set(path: str, manifest_file: str, how: _How) -> VerifyReport:
 def _verify_url(path: str, how: _How) -> VerifyReport:
     """Verify a set in a store: its shards are fetched one after the other. A store that cannot be
     reached is an error, not a problem of the set."""
-    from .sources.remote.open import fetched_shards
+    from ..sources.remote.open import fetched_shards
 
     try:
         with fetched_shards(path) as each:
