@@ -41,9 +41,9 @@ from .layouts.open_lmdb import index_lmdb
 from .patches import patches_of
 from .ragged import array_offsets, ragged_field
 from .request import Columns, Cut, NoFieldError, NoSamplesError, Request, check_labels
-from .sets.lists import join, join_packed
+from .sets.lists import join
 from .sets.mixed import MixedSet, mix
-from .sets.open_cache import open_limit
+from .sets.open_cache import allow_open
 from .sets.shards import open_shards, volumes_of_shards
 from .sniff import FAMILY, Sniffed, sniff
 from .urls import absolute_file, is_url, local_path
@@ -229,10 +229,7 @@ def _open_files(path: Paths, fields: Request, io: str, expect: str | None) -> Op
         if known is not None and expect in (None, CONTAINERS[known[1].common.container]):
             return open_shards(known[0], fields, io=io, manifest=known[1])
         _check_family(names)
-    if len(names) > open_limit():
-        many = _open_many(names, fields, io, expect)
-        if many is not None:
-            return many
+    allow_open(len(names))
     files: list[OpenSet] = []
     empty: list[NoSamplesError] = []
     with closed_on_error(files):
@@ -267,30 +264,6 @@ def _under_one_name(sets: Sequence[OpenSet]) -> list[OpenSet]:
         differs = not others and len(one.names) == 1 and one.names[0] != name
         found.append(one.renamed({name: one.names[0]}) if differs else one)
     return found
-
-
-def _open_many(
-    names: Sequence[str], fields: Request, io: str, expect: str | None
-) -> OpenSet | None:
-    """More files than may be open, if asyncreader packed all of them; else None."""
-    plain = fields.labels in (None, fmt.LABELS) and fields.labels_path is None
-    if not plain or fields.dims not in (None, (1, 2, 3, 4)):
-        return None  # only sets that others packed have these
-    if fields.cut is not None:
-        return None  # its records are places
-    if any(not os.path.isabs(name) or manifest_path(name) is not None for name in names):
-        return None  # a URL, or several files
-    return join_packed(names, partial(_open_one_of, io=io, expect=expect), fields)
-
-
-def _open_one_of(name: str, fields: Request, io: str, expect: str | None) -> OpenSet | None:
-    """The file of a name; None if it means several files."""
-    found = list(_open_named(name, fields, io, expect))
-    if len(found) == 1:
-        return found[0]
-    for file in found:
-        file.close()
-    return None
 
 
 def _by_manifest(names: Sequence[str]) -> tuple[str, Manifest] | None:

@@ -55,6 +55,17 @@ def open_files() -> int | None:
     return None if soft == resource.RLIM_INFINITY else soft
 
 
+def allow_open_files(wanted: int) -> None:
+    """Let this process have ``wanted`` files open: raises its soft limit where that is lower, as
+    far as the hard limit allows."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY or soft >= wanted:
+        return
+    most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    with contextlib.suppress(OSError, ValueError):  # macOS allows fewer than its hard limit says
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+
+
 @lru_cache(maxsize=1)
 def last_level_cache() -> int:
     """Bytes of the largest cache of the first core; 32 MiB where the system does not tell."""

@@ -97,8 +97,6 @@ class VirtualShard:
 class VirtualShards:
     """Opens shards that are not there."""
 
-    stay = False
-
     def __init__(self, count: int, shards: int) -> None:
         self._manifest = virtual_manifest(count, shards)
         fields = Request()

@@ -1,263 +1,95 @@
-"""Lists of more files than may be open: one data set, of which few files are open at a time."""
+"""Lists of many files as one data set."""
 
 from __future__ import annotations
 
-import contextlib
-import dataclasses
-import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import fakes
 import h5py
 import numpy as np
 import pytest
-from fakes import Packed, damage, packed, paint, write_hdf5, write_lmdb
+from fakes import Packed, packed, paint, write_hdf5
 from shard_sets import cut
 
-from asyncreader import AsyncReader, FormatError
-from asyncreader.sources import Inspector, fingerprint, open_source, open_whole
+from asyncreader import AsyncReader
+from asyncreader.sources import fingerprint, open_whole
 from asyncreader.sources.hdf5 import chunks
 from asyncreader.sources.hdf5.chunk_cache import ChunkCache
-from asyncreader.sources.sets.open_cache import INDEXED_FILES
-from asyncreader.sources.sniff import Sniffed, sniff
-from asyncreader.tools.verify import verify_file
 
-#: Files, of a few samples each; and how many may be open.
-FILES, OPEN = 20, 4
-SIZES = [1 + number % 3 for number in range(FILES)]
-COUNT = sum(SIZES)
+#: Samples of each of many files.
+SIZES = [1 + number % 3 for number in range(20)]
 
 
-def contents(encoding: str = "raw", **options: Any) -> Packed:
+def contents() -> Packed:
     """The samples of all files, with masks."""
-    content = packed(paint(COUNT), encoding, **options)
-    masks = [np.full((6, 5, 1), 300 + n, np.uint16) for n in range(COUNT)]
+    content = packed(paint(sum(SIZES)))
+    masks = [np.full((6, 5, 1), 300 + n, np.uint16) for n in range(sum(SIZES))]
     content.fields["mask"] = Packed(
         [mask.tobytes() for mask in masks], None, "raw", (6, 5, 1), 1, dtype="uint16"
     )
     return content
 
 
-def write(folder: Path, content: Packed, container: str = "hdf5") -> list[str]:
-    """``content`` in files; LMDB folders, or HDF5."""
-    folder.mkdir(exist_ok=True)
-    names = []
-    for number, part in enumerate(cut(content, SIZES)):
-        if container == "lmdb":
-            names.append(write_lmdb(folder / f"{number:03d}.lmdb", part))
-        else:
-            names.append(write_hdf5(folder / f"{number:03d}.h5", part))
-    return names
-
-
-@pytest.fixture(scope="module", params=["raw hdf5", "png hdf5", "raw lmdb"])
-def names(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    encoding, container = request.param.split()
-    return write(tmp_path_factory.mktemp("many") / "set", contents(encoding), container)
-
-
-@pytest.fixture
-def few(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only so many files may be open."""
-    limit_open_files(monkeypatch)
-
-
-def limit_open_files(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("asyncreader.sources.open", "asyncreader.sources.sets.lists"):
-        monkeypatch.setattr(f"{module}.open_limit", lambda: OPEN)
-
-
-def open_now(source: Any) -> int:
-    """Files of the first field that are open."""
-    return len(source.first.open_files)
-
-
-def digest(path: Any, **params: Any) -> str:
-    """Of all batches of an epoch."""
-    given = {"batch_size": 7, "last_batch": "pad", "epochs": 1, "nthread": 2, **params}
-    with AsyncReader(path=path, **given) as reader:
-        return fakes.digest(reader)
-
-
-WAYS: list[dict[str, Any]] = [
-    {"shuffle": False},
-    {"shuffle": "block", "shuffle_window": 40},
-    {"shuffle": False, "labels_field": None},
-    {"shuffle": "block", "data_field": "mask"},
-    {"shuffle": False, "data_field": ["data", "mask"]},
-]
-
-
-@pytest.mark.slow
-def test_many_files_serve_what_few_serve(names: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """The batches, orders and fingerprint of files that are all held open."""
-    expected = [digest(names, **way) for way in WAYS]
-    with AsyncReader(path=names, shuffle="block", batch_size=7) as reader:
-        state = reader.state_dict()
-    held = open_whole(names)
-    assert open_now(held) == FILES
-    limit_open_files(monkeypatch)
-    assert [digest(names, **way) for way in WAYS] == expected
-    source = open_whole(names)
-    assert open_now(source) <= OPEN
-    assert fingerprint(source) == fingerprint(held)
-    assert source.facts.count == COUNT
-    with AsyncReader(path=names, shuffle="block", batch_size=7) as reader:
-        reader.load_state_dict(json.loads(json.dumps(state)))
-    source.close()
-    held.close()
-
-
-def test_each_file_is_looked_at_once(
-    tmp_path: Path, few: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Opening a set of two fields opens each of its files once, not once for each field, and the
-    fields share the limit of open files."""
-    names = write(tmp_path / "set", contents())
-    seen: list[str] = []
-
-    def counted(name: str, io: str) -> Sniffed:
-        seen.append(name)
-        return sniff(name, io)
-
-    monkeypatch.setattr("asyncreader.sources.open.sniff", counted)
-    with contextlib.closing(open_whole(names)) as source:
-        assert seen == [str(name) for name in names]
-        assert [part.open_files.limit for part in source.parts] == [OPEN // 2] * 2  # type: ignore[attr-defined]
-
-
-def test_the_fingerprint_is_that_of_one_file(tmp_path: Path, few: None) -> None:
-    """A list, held open or not, is known as the one file of the same samples is."""
-    names = write(tmp_path / "set", contents())
-    one = open_whole(write_hdf5(tmp_path / "one.h5", contents()))
+def test_the_fingerprint_is_that_of_one_file(tmp_path: Path) -> None:
+    """A list is known as the one file of the same samples is, and so is its beginning."""
+    parts = cut(contents(), SIZES)
+    names = [write_hdf5(tmp_path / f"{n:03d}.h5", part) for n, part in enumerate(parts)]
+    one = open_whole(write_hdf5(tmp_path / "one", contents()))
     many, some = open_whole(names), open_whole(names[:5])
     assert fingerprint(many) == fingerprint(one) != fingerprint(some)
-    first = write_hdf5(tmp_path / "first.h5", cut(contents(), [sum(SIZES[:5]), COUNT - 9])[0])
+    first = write_hdf5(tmp_path / "first", cut(contents(), [sum(SIZES[:5]), sum(SIZES[5:])])[0])
     head = open_whole(first)
     assert fingerprint(head) == fingerprint(some)
     for source in (one, many, some, head):
         source.close()
 
 
-@pytest.mark.slow
-def test_verify_and_errors(tmp_path: Path, few: None) -> None:
-    """Checked in full; a bad sample, and a file that was replaced, are named."""
-    names = write(tmp_path / "set", contents())
-    report = verify_file(str(tmp_path / "set" / "*.h5"))
-    assert (report.ok, report.count, report.checked) == (True, COUNT, 2 * COUNT)
-    damage(names[10], paint(COUNT)[sum(SIZES[:10])].tobytes())
-    assert verify_file(str(tmp_path / "set" / "*.h5")).bad == 1
-    source = open_source(names)
-    os.replace(names[12], names[17])
-    with pytest.raises(FormatError, match="not the one that the manifest lists") as caught:
-        Inspector(source.first).bytes(sum(SIZES[:17]))
-    assert caught.value.path == names[17]
-    source.close()
-
-
-def test_labels_of_another_name(tmp_path: Path, few: None) -> None:
-    """Labels that others added to packed files are read as of few files."""
-    import h5py
-
-    names = write(tmp_path / "set", packed(paint(COUNT)))
-    for number, name in enumerate(names):
-        with h5py.File(name, "r+") as file:
-            file["age"] = np.full(SIZES[number], number, np.float32)
-    with AsyncReader(path=names, labels_field="age", batch_size=COUNT) as reader:
-        labels = next(iter(reader)).labels
-    np.testing.assert_array_equal(labels, np.repeat(np.arange(FILES), SIZES))
-
-
-def others(content: Packed) -> Iterator[tuple[str, Packed]]:
-    """What does not go with files of pixels, labels and classes."""
-    yield "classes", dataclasses.replace(content, classes=("x", "y", "z"))
-    yield "pixels", packed(paint(COUNT), "png")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("number", [0, 1])
-def test_files_that_do_not_go_together(tmp_path: Path, few: None, number: int) -> None:
-    """Many of them are refused as few are, and the error says in what they differ."""
-    names = write(tmp_path / "set", packed(paint(COUNT)))
-    other = list(others(packed(paint(COUNT))))[number][1]
-    write_hdf5(names[-1], cut(other, SIZES)[-1])
-    said = (
-        "classes \\('x', 'y', 'z'\\); expected.*classes \\('",
-        "uint8 png, 3 classes.*uint8 raw, 3 classes",
-    )
-    with pytest.raises(FormatError, match=f"does not match the first one.*{said[number]}"):
-        open_source(names)
-
-
 CHILD = """
-import json, os, resource, sys, threading
-resource.setrlimit(resource.RLIMIT_NOFILE, (int(sys.argv[2]), int(sys.argv[2])))
-from asyncreader import AsyncReader
-folder = sys.argv[1]
-most = mapped = 0
-served, labels = [], []
-with AsyncReader(path=folder + "/*.h5", batch_size=16, shuffle="block", shuffle_window=64,
-                 nthread=2, njob=2, epochs=1, last_batch="pad", data_field=["data", "mask"]) as r:
-    for batch in r:
-        most = max(most, len(os.listdir("/proc/self/fd")))
-        with open("/proc/self/maps") as maps:
-            mapped = max(mapped, len({line.split()[-1] for line in maps if folder in line}))
-        served += batch.indices[batch.mask].tolist()
-        labels += batch.labels[batch.mask, 0].tolist()
-    state = r.state_dict()
-with AsyncReader(path=folder + "/*.h5", batch_size=90, workers="process", epochs=1) as r:
-    assert [n for batch in r for n in batch.indices.tolist()] == list(range(180))
-print(json.dumps([served, labels, most, mapped, state["fingerprint"]]))
+import json, resource, sys
+resource.setrlimit(resource.RLIMIT_NOFILE, (int(sys.argv[2]), int(sys.argv[3])))
+from asyncreader import AsyncReader, SourceError
+given = {"path": sys.argv[1] + "/*.h5", "batch_size": 8, "shuffle": True, "epochs": 1, "njob": 2}
+try:
+    for workers in ("thread", "process"):
+        with AsyncReader(workers=workers, **given) as reader:
+            served = [(b.indices.tolist(), b.data[:, 0, 0, 0].tolist()) for b in reader]
+        assert all(numbers == values for numbers, values in served)
+        assert len({number for numbers, _ in served for number in numbers}) == 8 * len(served)
+    print(8 * len(served))
+except SourceError as error:
+    print(error)
 """
 
 
-@pytest.mark.slow
-def test_under_a_low_limit_of_open_files(tmp_path: Path) -> None:
-    """90 files where 80 may be open: all is served, and what is open stays few. Files that are
-    closed are mapped as long as their indices are kept."""
-    sizes = [2] * 90
-    content = packed(paint(180))
-    content.fields["mask"] = dataclasses.replace(content, labels=None)
-    for number, part in enumerate(cut(content, sizes)):
-        write_hdf5(tmp_path / f"{number:03d}.h5", part)
+def in_a_child(folder: Path, files: int, soft: int, hard: int) -> str:
+    """What a program says that reads so many files of one sample each, where it may have ``soft``
+    files open, and raise that to ``hard``."""
+    for number in range(files):
+        with h5py.File(folder / f"{number:04d}.h5", "w") as file:
+            file["data"] = np.full((1, 6, 4, 3), number, np.uint8)
     done = subprocess.run(
-        [sys.executable, "-c", CHILD, str(tmp_path), "80"], capture_output=True, check=False
+        [sys.executable, "-c", CHILD, str(folder), str(soft), str(hard)],
+        capture_output=True,
+        check=False,
     )
     assert done.returncode == 0, done.stderr.decode()
-    served, labels, most, mapped, print_of_many = json.loads(done.stdout)
-    assert sorted(served) == list(range(180))
-    assert labels == [number % 3 for number in served]
-    assert most < 80
-    assert mapped == 90 <= INDEXED_FILES
-    one = open_whole(write_hdf5(tmp_path / "one", content))
-    assert fingerprint(one) == print_of_many
-    one.close()
+    return done.stdout.decode()
 
 
 @pytest.mark.slow
-def test_too_many_foreign_files(tmp_path: Path) -> None:
-    """What others packed is all held open: where that cannot be, the error says what to do."""
-    import h5py
+def test_more_files_than_a_process_may_have_open_at_first(tmp_path: Path) -> None:
+    """The limit of open files is raised as far as it has to be: 120 files of others are served
+    where 64 may be open at first, in threads and in worker processes."""
+    assert in_a_child(tmp_path, 120, 64, 1024) == "120\n"
 
-    for number in range(60):
-        with h5py.File(tmp_path / f"{number:03d}.h5", "w") as file:
-            file["data"] = np.zeros((2, 6, 4, 3), np.uint8)
-    script = (
-        "import resource, sys; resource.setrlimit(resource.RLIMIT_NOFILE, (48, 48))\n"
-        "from asyncreader import AsyncReader, SourceError\n"
-        "try: AsyncReader(path=sys.argv[1] + '/*.h5')\n"
-        "except SourceError as error: print(error)"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", script, str(tmp_path)], capture_output=True, check=False
-    )
-    assert done.returncode == 0, done.stderr.decode()
-    assert "ulimit -n" in done.stdout.decode()
+
+@pytest.mark.slow
+def test_more_files_than_may_ever_be_open(tmp_path: Path) -> None:
+    """All files of a list are held open: where that cannot be, the error says what to do."""
+    assert "ulimit -n" in in_a_child(tmp_path, 60, 48, 48)
 
 
 @pytest.mark.slow

@@ -22,8 +22,7 @@ from asyncreader import (
     FormatError,
     ParamsError,
 )
-from asyncreader.sources import Inspector, Request, open_source
-from asyncreader.sources.sets.lists import join_packed
+from asyncreader.sources import Inspector, open_source
 from asyncreader.sources.sets.shards import LocalShards
 from asyncreader.tools.verify import verify_file
 
@@ -183,14 +182,11 @@ STORAGE: dict[str, tuple[Write, dict[str, Any], type[AsyncReaderError]]] = {
 OURS = [name for name in STORAGE if name.startswith("our")]
 KINDS = [
     *((name, way) for name in STORAGE for way in ("one file", "list")),
-    *((name, "few open") for name in OURS),
     *((name, "shards") for name in ("our rows", "our blob", "our LMDB")),
 ]
 
 
-def build(
-    folder: Path, name: str, way: str, monkeypatch: pytest.MonkeyPatch
-) -> tuple[str | list[str], str]:
+def build(folder: Path, name: str, way: str) -> tuple[str | list[str], str]:
     """The set, and the file that has the bad sample."""
     write = STORAGE[name][0]
     if way == "one file":
@@ -203,9 +199,6 @@ def build(
         shard = sorted(whole.glob("shard-*"))[1]
         damage(str(shard), content.samples[BAD])
         return str(whole), str(shard)
-    if way == "few open":
-        for module in ("asyncreader.sources.open", "asyncreader.sources.sets.lists"):
-            monkeypatch.setattr(f"{module}.open_limit", lambda: 2)
     names, at = [], 0
     for number, size in enumerate(SIZES):
         bad = BAD - at if at <= BAD < at + size else None
@@ -239,13 +232,11 @@ def check(error: AsyncReaderError, kind: type[AsyncReaderError], file: str) -> N
 
 
 @pytest.mark.parametrize(("name", "way"), KINDS, ids=[" in ".join(kind) for kind in KINDS])
-def test_the_record_number_is_that_in_the_set(
-    name: str, way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_record_number_is_that_in_the_set(name: str, way: str, tmp_path: Path) -> None:
     """A reader, its threads, a subset of the set and verify name the bad sample by its number in
     the whole set, and the file that it is in."""
     _, params, kind = STORAGE[name]
-    path, file = build(tmp_path, name, way, monkeypatch)
+    path, file = build(tmp_path, name, way)
     check(error_of(path, **params), kind, file)
     check(error_of(path, nthread=3, njob=2, **params), kind, file)
     some = slice(BAD - 2, BAD + 2)
@@ -261,13 +252,11 @@ def test_the_record_number_is_that_in_the_set(
     assert f"record {BAD}" in report.problems[0]
 
 
-@pytest.mark.parametrize("way", ["one file", "list", "few open", "shards"])
+@pytest.mark.parametrize("way", ["one file", "list", "shards"])
 @pytest.mark.parametrize("name", ["our rows", "our LMDB"])
-def test_fields_name_it(
-    name: str, way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_fields_name_it(name: str, way: str, tmp_path: Path) -> None:
     """So does a reader of several fields, in whatever order, and a source of one sample's bytes."""
-    path, file = build(tmp_path, name, way, monkeypatch)
+    path, file = build(tmp_path, name, way)
     for fields in (["data", "mask"], ["mask", "data"]):
         error = error_of(path, data_field=fields)
         assert error.what.startswith("field 'data': ")
@@ -281,19 +270,17 @@ def test_fields_name_it(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["contiguous", "our rows"])
-def test_worker_processes_name_it(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_worker_processes_name_it(name: str, tmp_path: Path) -> None:
     """An error of a worker process names the record number in the whole set."""
-    path, _ = build(tmp_path, name, "list", monkeypatch)
+    path, _ = build(tmp_path, name, "list")
     error = error_of(path, workers="process", nthread=2, **STORAGE[name][1])
     assert type(error) is STORAGE[name][2]
     assert error.index == BAD
 
 
-def test_replacement_samples_name_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_replacement_samples_name_it(tmp_path: Path) -> None:
     """The list of bad samples and its reasons name the same record."""
-    path, _ = build(tmp_path, "our rows", "list", monkeypatch)
+    path, _ = build(tmp_path, "our rows", "list")
     with AsyncReader(path=path, batch_size=5, on_error="skip", epochs=1) as reader:
         assert all(BAD not in batch.indices for batch in reader)
         ((record, reason),) = reader.stats().bad_list
@@ -328,20 +315,6 @@ def test_a_file_of_a_list_that_cannot_be_opened(tmp_path: Path) -> None:
     with pytest.raises(FormatError, match="size does not match") as caught:
         open_source(names)
     assert (caught.value.index, caught.value.path) == (BAD, names[1])
-
-
-def test_one_of_many_files_that_cannot_be_opened(tmp_path: Path) -> None:
-    """The same of a list of more packed files than may be open."""
-    names = [our_rows("raw")(tmp_path / str(n), slice(0, SIZES[n]), None) for n in range(3)]
-
-    def opener(name: str, fields: Any) -> Any:
-        if name == names[1]:
-            raise FormatError("a sample lies outside the file", path=name, index=10)
-        return open_source(name)
-
-    with pytest.raises(FormatError) as caught:
-        join_packed(names, opener, Request())
-    assert caught.value.index == BAD
 
 
 def test_a_shard_that_two_threads_cannot_open(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import shutil
@@ -13,7 +12,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pytest
@@ -34,10 +33,8 @@ from asyncreader.formats.manifest import MOST, NAME, Manifest, manifest_path, re
 from asyncreader.params import parse_params
 from asyncreader.pixels.specs import OutputSpec
 from asyncreader.sources import Inspector, Request, fingerprint, open_source
-from asyncreader.sources.fields import SetIndex
 from asyncreader.sources.layouts.hdf5_list import listed_files
-from asyncreader.sources.sets import shards
-from asyncreader.sources.sets.open_cache import KeptIndices, OpenFileCache
+from asyncreader.sources.sets.open_cache import OpenFileCache
 from asyncreader.sources.sets.shards import open_shards
 from asyncreader.testing.contract import CheckedSourceContract, fill_rows
 from asyncreader.tools.doctor.advice import _about_decoding
@@ -390,59 +387,6 @@ def test_many_shards_and_a_full_shuffle_warn(tmp_path: Path, monkeypatch: Any) -
     with pytest.warns(UserWarning, match="block"):
         AsyncReader(path=path, shuffle=True).close()
     AsyncReader(path=path, shuffle="block").close()
-
-
-@pytest.mark.parametrize("container", ["hdf5", "lmdb"])
-def test_a_shard_that_was_closed_is_opened_again_by_its_index(
-    tmp_path: Path, monkeypatch: Any, container: str
-) -> None:
-    """Of more shards than may be open, each is walked through once; a shard that was written anew
-    since is opened as a new one and compared with the manifest."""
-    path = write_set(tmp_path / "set", pictures(20), [2] * 10, container=container)
-    name = "index_lmdb" if container == "lmdb" else "index_hdf5"
-    walked: list[str] = []
-    real = getattr(shards, name)
-
-    def noted(*given: Any) -> Any:
-        walked.append(name)
-        return real(*given)
-
-    monkeypatch.setattr(shards, name, noted)
-    source = open_shards(str(path / NAME), Request(), limit=2)
-    with contextlib.closing(source):
-        for _ in range(3):
-            rows, _, errors = fill_rows(source, OutputSpec(layout="NHWC"), np.arange(20))
-            assert not errors
-            np.testing.assert_array_equal(rows, pictures(20))
-        assert len(walked) == 10
-        first = sorted(path.glob("shard-*"))[0]
-        file = first / "data.mdb" if first.is_dir() else first
-        os.utime(file, ns=(1, 1))
-        fill_rows(source, OutputSpec(), np.arange(20))
-        assert len(walked) == 11
-
-
-@pytest.mark.parametrize("most", [{"samples": 10}, {"files": 2}])
-def test_indices_are_kept_of_so_many_samples(most: dict[str, int]) -> None:
-    """The oldest indices go where they hold more samples, or are of more files, than are kept."""
-    kept = KeptIndices(**most)
-    opened: list[int] = []
-
-    class Index:
-        def __init__(self, number: int) -> None:
-            self.number = number
-            self.facts = SimpleNamespace(count=4)
-
-        def open(self) -> str:
-            opened.append(self.number)
-            return "open"
-
-    for number in range(3):
-        kept.keep(number, cast(SetIndex, Index(number)))
-    assert [kept.open(number) for number in range(3)] == [None, "open", "open"]
-    kept.clear()
-    assert kept.open(2) is None
-    assert opened == [1, 2]
 
 
 # -- never less than there should be -------------------------------------------------------------

@@ -37,8 +37,6 @@ class RemoteShards:
     location: Location
     manifest: Manifest
     cache: ShardCache | None
-    #: a shard that the cache dropped must not stay mapped
-    stay = False
 
     def open(self, number: int, fields: Request) -> OpenSet:
         """Open a shard."""

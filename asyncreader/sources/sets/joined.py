@@ -29,7 +29,7 @@ from ..hdf5.chunk_patches import ChunkPatches
 from ..request import Request
 from ..splits import PackedSplits, split_rows
 from .digests import WholeDigests
-from .open_cache import KeptIndices, OpenFileCache
+from .open_cache import OpenFileCache
 
 #: The part of the files that may be out of memory while the set is read as one that is in memory:
 #: as much as AdaptiveStore allows of one file's pages.
@@ -90,10 +90,7 @@ class JoinedSplitRows:
 
 
 class Files(Protocol):
-    """Opens the files of a set by number. Picklable. ``stay``: each file stays where it is, so that
-    its index opens it again."""
-
-    stay: bool
+    """Opens the files of a set by number. Picklable."""
 
     def open(self, number: int, fields: Request) -> OpenSet:
         """Open a file, for the fields that are asked for."""
@@ -159,7 +156,6 @@ class JoinedSource:
         self._not_in_memory = set[int]()
         self._looked_at = 0
         self._closed = False
-        self._kept = KeptIndices()
         self.open_files = OpenFileCache(self._open_one, len(held) or joined.limit, held)
         #: files whose decoded chunks are remembered together
         self._patches = [one for one in (f.first for f in held) if isinstance(one, ChunkPatches)]
@@ -175,14 +171,10 @@ class JoinedSource:
     def _open_one(self, number: int) -> OpenSet:
         """File ``number``, opened and compared with what is known of it."""
         assert self._files is not None  # others are open already
-        file = self._kept.open(number)
-        if file is None:
-            with self._numbering(number):
-                file = self._files.open(number, self._joined.request)
-            with closed_on_error([file]):
-                self.check(file, number)
-            if self._files.stay:
-                self._kept.keep(number, file.index)
+        with self._numbering(number):
+            file = self._files.open(number, self._joined.request)
+        with closed_on_error([file]):
+            self.check(file, number)
         if self._window:
             file.reserve(self._share(file.facts.count))
         return file
@@ -389,7 +381,6 @@ class JoinedSource:
         self._in_memory = self._all_open = ()
         if self._files is not None:
             self._files.close()
-        self._kept.clear()
         self.open_files.close()
 
 

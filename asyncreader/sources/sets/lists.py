@@ -1,28 +1,22 @@
-"""Lists of files as one set: all held open, or packed files of which few are open at a time."""
+"""Lists of files as one set, all of them held open."""
 
 from __future__ import annotations
 
-import contextlib
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import TypeAlias
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
-from ...errors import AsyncReaderError, FormatError, ParamsError
-from ...formats import packed as fmt
+from ...errors import FormatError, ParamsError
 from ...sampling.episodes import FieldRows, Windows, field_count, joined_episodes
 from ...sampling.patches import Patches, joined_volumes
 from ...system.array_types import Array, Int64
-from ..base import FieldIndex, SetFacts
+from ..base import FieldIndex
 from ..bytestore import REMOTE
 from ..fields import OpenSet, SetIndex
 from ..labels import joined_tables, united
-from ..request import Request
-from .digests import WholeDigests
 from .joined import Joined, JoinedSource
-from .open_cache import open_limit
 
 
 def join(files: Sequence[OpenSet]) -> OpenSet:
@@ -224,164 +218,3 @@ def _kind(file: OpenSet) -> str:
     listed = ", ".join(map(repr, names[:4])) + (", ..." if len(names) > 4 else "")
     classes = f"{len(names)} classes" + (f" ({listed})" if names else "")
     return f"{shape} {spec.dtype} {spec.encoding}, {classes}"
-
-
-# -- more files than may be open -----------------------------------------------------------------
-
-
-#: Opens a file by its name; None if the name means several files.
-Opener: TypeAlias = Callable[[str, Request], OpenSet | None]
-
-
-@dataclass(frozen=True)
-class PackedFiles:
-    """Files by name."""
-
-    names: Sequence[str]
-    opener: Opener
-    stay = True
-
-    def open(self, number: int, fields: Request) -> OpenSet:
-        """Open a file."""
-        found = self.opener(self.names[number], fields)
-        if found is None:
-            raise FormatError(
-                "the file is no longer an asyncreader dataset", path=self.names[number]
-            )
-        return found
-
-    def close(self) -> None:
-        """Nothing is open."""
-
-
-def join_packed(names: Sequence[str], opener: Opener, fields: Request) -> OpenSet | None:
-    """The files ``names`` as one set, with few open at a time; None unless asyncreader packed all
-    of them, of one kind.
-
-    Each file is opened once, for its counts and digests, and closed. The set serves the same
-    samples in the same orders under the same fingerprint as :func:`join` of the files. Raises what
-    ``opener`` raises.
-    """
-    files: _PackedFiles | None = None
-    for name in names:
-        try:
-            found = opener(name, fields)
-        except AsyncReaderError as exc:
-            exc.shift_record(0 if files is None else files.count)
-            raise
-        if found is None:
-            return None
-        with contextlib.closing(found):
-            if found.facts.meta is None or found.facts.ends is not None:
-                return None
-            files = files or _PackedFiles(found, fields)
-            if not files.add(found):
-                return None
-    return None if files is None else files.joined(PackedFiles(names, opener))
-
-
-class _PackedFiles:
-    """Counts, sizes and digests of many files."""
-
-    def __init__(self, file: OpenSet, fields: Request) -> None:
-        self._first = file.index
-        self._like = _kind_of(file)
-        self._labels = _label_kind(file)
-        others = fields.also(file.spec, file.names[1:])
-        self._requests = dict(zip(file.names, [replace(fields, others={}), *others], strict=True))
-        stored = (request.data.strip("/") for request in self._requests.values())
-        self._tables = [fmt.table_of(name, fmt.CHECKSUMS) for name in stored]
-        self._digests = WholeDigests([*self._tables, *([fmt.LABELS] * (self._labels is not None))])
-        self._rows: list[list[int]] = []
-        self._shapes = [set[tuple[int, ...] | None]() for _ in file.names]
-        self._offsets: dict[str, list[Array | None]] = {name: [] for name in file.names}
-
-    @property
-    def count(self) -> int:
-        """Samples of the files added."""
-        return sum(count for count, *_ in self._rows)
-
-    def add(self, file: OpenSet) -> bool:
-        """Whether the file goes with the first one, and has checksums."""
-        if len(file.checked) < len(file.names) or _kind_of(file) != self._like:
-            return False
-        facts = file.facts
-        assert facts.meta is not None
-        self._digests.add(file)
-        digests = facts.meta.digests
-        stated = [int(digests.get(table, "0"), 16) for table in (fmt.LABELS, *self._tables)]
-        self._rows.append([facts.count, facts.size_on_disk, *stated])
-        for shapes, part in zip(self._shapes, file.parts, strict=True):
-            shapes.add(part.spec.shape)
-        for name, one in file.index.fields.items():  # the file is closed
-            self._offsets[name].append(None if one.offsets is None else one.offsets.copy())
-        return True
-
-    def joined(self, files: PackedFiles) -> OpenSet:
-        """The set of all files added."""
-        first, meta = self._first.facts, self._first.facts.meta
-        assert meta is not None
-        counts, sizes, labels, *checksums = np.array(self._rows, np.uint64).T
-        limit = max(1, open_limit() // len(checksums))
-        columns: dict[str, FieldIndex] = {}
-        for (name, request), table, sums, shapes in zip(
-            self._requests.items(), self._tables, checksums, self._shapes, strict=True
-        ):
-            one = self._first.fields[name]
-            joined = Joined(
-                files,
-                stated={table: sums, fmt.LABELS: None if meta.label_kind == "none" else labels},
-                labels=None if columns else self._labels,
-                limit=limit,
-                request=request,
-            )
-            columns[name] = replace(
-                one,
-                spec=replace(one.spec, shape=next(iter(shapes)) if len(shapes) == 1 else None),
-                storage=joined,
-                where=None,
-                checksums=None,
-                names=None,
-                offsets=joined_offsets(self._offsets[name]),
-            )
-        facts = replace(
-            first,
-            path=f"{first.path} and {len(files.names) - 1} more",
-            layout=f"asyncreader, {len(files.names)} files",
-            count=self.count,
-            meta=replace(meta, count=self.count, digests=self._digests.found()),
-            size_on_disk=int(sizes.sum()),
-            ends=np.cumsum(counts.astype(np.int64)),
-            fields=self._like[0].fields,
-        )
-        return SetIndex(facts, columns).open()
-
-
-def _label_kind(file: OpenSet) -> tuple[int, str] | None:
-    """The labels' width and dtype."""
-    return None if file.labels is None else (int(file.labels.shape[1]), file.labels.dtype.str)
-
-
-def _kind_of(file: OpenSet) -> tuple[SetFacts, tuple[object, ...]]:
-    """What all files must share. Encoded pictures may differ in size."""
-    facts = file.facts
-    assert facts.meta is not None
-    fields = tuple(
-        one if one.encoding in fmt.PLAIN else replace(one, shape=None) for one in facts.fields
-    )
-    plain = facts.meta.encoding in fmt.PLAIN
-    shape = facts.meta.shape if plain else None
-    meta = replace(facts.meta, count=0, digests={}, shape=shape, fields=fields)
-    shared = replace(
-        facts, path="", layout="", io="", count=0, size_on_disk=0, meta=meta, fields=fields
-    )
-    columns = (
-        (
-            name,
-            one.spec if not one.spec.encoded else replace(one.spec, shape=None),
-            one.chunk,
-            one.compression,
-        )
-        for name, one in file.index.fields.items()
-    )
-    return shared, (_label_kind(file), *columns)

@@ -11,72 +11,26 @@ from typing import Final
 
 from ...errors import SourceError
 from ...system.futures import result_of
-from ...system.limits import open_files
-from ..fields import OpenSet, SetIndex
+from ...system.limits import allow_open_files, open_files
+from ..fields import OpenSet
 
 #: Open files: at least and at most so many; in between, a quarter of the process's descriptors. An
 #: open shard takes 6 kB of memory.
 LEAST_OPEN: Final = 32
 MOST_OPEN: Final = 4096
-#: Indices of closed files are kept for so many samples (at most about 100 MB, of LMDB), and of so
-#: many files: their tables stay mapped, and a process may have 65,530 mappings.
-INDEXED_SAMPLES: Final = 4 << 20
-INDEXED_FILES: Final = 4096
+_PART: Final = 4
 
 
 def open_limit() -> int:
     """How many files a set keeps open."""
     most = open_files()
-    allowed = MOST_OPEN if most is None else most // 4
+    allowed = MOST_OPEN if most is None else most // _PART
     return max(LEAST_OPEN, min(MOST_OPEN, allowed))
 
 
-class KeptIndices:
-    """Indices of files that were open: with its index a file is opened again in a tenth of the
-    time. The oldest go first where they hold more than ``samples``, or are of more than ``files``.
-    """
-
-    def __init__(self, samples: int = INDEXED_SAMPLES, files: int = INDEXED_FILES) -> None:
-        self._samples, self._files = samples, files
-        self._held = 0
-        self._indices: OrderedDict[int, SetIndex] = OrderedDict()
-        self._lock = threading.Lock()
-
-    def open(self, number: int) -> OpenSet | None:
-        """File ``number``, open again; None where its index is not kept, or the file is not as it
-        was."""
-        with self._lock:
-            index = self._indices.get(number)
-        if index is None:
-            return None
-        try:
-            return index.open()
-        except SourceError:
-            self._forget(number)
-            return None
-
-    def keep(self, number: int, index: SetIndex) -> None:
-        """Keep the index of file ``number``."""
-        with self._lock:
-            self._drop(number)
-            self._indices[number] = index
-            self._held += index.facts.count
-            while self._held > self._samples or len(self._indices) > self._files:
-                self._drop(next(iter(self._indices)))
-
-    def clear(self) -> None:
-        """Keep nothing."""
-        with self._lock:
-            self._indices.clear()
-            self._held = 0
-
-    def _forget(self, number: int) -> None:
-        with self._lock:
-            self._drop(number)
-
-    def _drop(self, number: int) -> None:
-        dropped = self._indices.pop(number, None)
-        self._held -= dropped.facts.count if dropped else 0
+def allow_open(files: int) -> None:
+    """Raise this process's limit of open files where it would not let a set keep ``files`` open."""
+    allow_open_files(_PART * files)
 
 
 class _Entry:

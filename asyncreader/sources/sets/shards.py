@@ -29,7 +29,7 @@ from ..request import Request, no_field
 from .digests import WholeDigests
 from .joined import RESTORE, Files, Joined, JoinedSource
 from .lists import joined_offsets
-from .open_cache import open_limit
+from .open_cache import MOST_OPEN, allow_open, open_limit
 
 #: At most so many shard sizes are checked when a set is opened.
 ALL_LOOKED_AT: Final = 4096
@@ -192,8 +192,6 @@ def open_shard(path: str, container: str, fields: Request, io: str) -> OpenSet:
 class LocalShards:
     """Opens the shards in the folder of a manifest."""
 
-    stay = True
-
     def __init__(self, folder: str, manifest: Manifest, io: str = "auto") -> None:
         self._folder = folder
         self._manifest = manifest
@@ -260,6 +258,7 @@ def open_shards(
     folder = os.path.dirname(path)
     shards = LocalShards(folder, manifest, io)
     shards.look()
+    allow_open(min(len(manifest), MOST_OPEN))
     return sharded(manifest, shards, fields, path=folder or os.curdir, io=io, limit=limit)
 
 
