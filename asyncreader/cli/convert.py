@@ -224,7 +224,7 @@ def _print_forms(survey: Survey) -> None:
         (
             (
                 form.words,
-                " ".join(map(_option, form.options.items())),
+                " ".join(map(_option, (form.options or {}).items())),
                 "-" if form.size is None else in_bytes(form.size),
                 "-" if form.samples_per_second is None else f"{form.samples_per_second:,.0f}",
             )

@@ -23,7 +23,7 @@ from .options import (
 from .terminal import Status, check_converters, folded, print_json, print_table, width
 
 if TYPE_CHECKING:
-    from ..tools.doctor import Diagnosis, Tried
+    from ..tools.doctor import Candidate, Diagnosis
 
 
 @click.command(
@@ -184,7 +184,7 @@ def _print_tried(found: Diagnosis) -> None:
                 change.words,
                 "-" if change.samples_per_second is None else f"{change.samples_per_second:,.0f}",
                 "-" if change.factor is None else f"{change.factor:,.2f} x",
-                in_bytes(change.size) + ("" if change.fits else " (too large for memory)"),
+                in_bytes(change.size or 0) + ("" if change.fits else " (too large for memory)"),
             )
             for change in found.tried
         ),
@@ -218,12 +218,12 @@ def _print_advice(found: Diagnosis) -> None:
             _print_command(other)
 
 
-def _print_command(change: Tried) -> None:
+def _print_command(change: Candidate) -> None:
     if change.command is not None:
         click.echo(f"\n  {change.command}\n")
 
 
-def _gain(change: Tried) -> str:
+def _gain(change: Candidate) -> str:
     how = "" if change.measured else " (worked out: the whole would not stay in memory)"
     words = change.words[0].upper() + change.words[1:] if change.command else change.words
     return (

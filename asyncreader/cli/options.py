@@ -241,7 +241,7 @@ def size_for(params: dict[str, Any], quiet: bool = False) -> SetIndex | None:
     differ in size, and max_length where samples differ in length. The index of the set, where a
     reader of ``params`` opens the same."""
     from ..sources.ragged import longest_of
-    from ..tools.bench import index_again, open_set
+    from ..tools.bench import open_set, reusable_index
 
     said = []
     with open_set(params) as source:
@@ -258,4 +258,4 @@ def size_for(params: dict[str, Any], quiet: bool = False) -> SetIndex | None:
         for line in said:
             if not quiet:
                 say(line)
-        return None if said else index_again(source)
+        return None if said else reusable_index(source)

@@ -1,71 +1,20 @@
-"""How fast a set is served: samples per second by number of threads, measured in turns.
-
-Thread counts take turns (1, 2, 4, then 4, 2, 1, ...), so that other load on the machine slows all
-of them alike. The figures of each are medians over its turns.
-"""
+"""How fast a set is served: samples per second by number of threads, measured in turns."""
 
 from __future__ import annotations
 
 import contextlib
-import math
-import statistics
-import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from ..errors import ParamsError
 from ..params import ReaderParams, given_params, parse_params
 from ..pipeline import build
-from ..pipeline.slots import arrays_of
 from ..reader import AsyncReader
 from ..sources import OpenSet, SetIndex
 from ..sources.urls import is_url
-
-#: Turns of each thread count: with three, the median ignores one that was disturbed.
-ROUNDS = 3
-
-
-@dataclass(frozen=True)
-class Turn:
-    """One turn of one thread count."""
-
-    samples: int
-    bytes: int
-    """The bytes of ``data``, as handed out."""
-    seconds: float
-    wait_seconds: float
-    """How many of the seconds were spent in getNextBatch()."""
-
-    @property
-    def samples_per_second(self) -> float:
-        """Rows handed out per second."""
-        return self.samples / self.seconds
-
-    @property
-    def wait_share(self) -> float:
-        """Part of the time spent in getNextBatch(), 0 to 1."""
-        return self.wait_seconds / self.seconds
-
-
-@dataclass(frozen=True)
-class BenchRow:
-    """What one thread count reached: medians over its turns."""
-
-    nthread: int
-    samples_per_second: float
-    slowest: float
-    """Samples per second of its slowest turn."""
-    fastest: float
-    """Samples per second of its fastest turn."""
-    megabytes_per_second: float
-    """Millions of bytes of ``data`` handed out per second."""
-    wait_share: float
-    """Part of the time that the consumer spent waiting, 0 to 1."""
-    turns: tuple[Turn, ...]
-    steps: Mapping[str, float] = field(default_factory=dict)
-    """What the workers do: the part of their time in each step, by its name, the longest first."""
+from .trials import Params, Rate, Trial, Trials, Turn, fields_of, rate_of, serve
 
 
 @dataclass(frozen=True)
@@ -84,12 +33,13 @@ class BenchReport:
     seconds: float
     """Measured for each thread count, over all its turns."""
     consumer_seconds: float
-    """What the consumer pretends to do with each batch; it sleeps, as one waiting for a GPU."""
-    rows: tuple[BenchRow, ...]
+    """What the consumer pretends to do with each batch."""
+    rows: tuple[Rate, ...]
+    """What each thread count reached."""
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""
-        return asdict(self)
+        return {**vars(self), "rows": [row.to_dict() for row in self.rows]}
 
 
 def run_bench(
@@ -103,36 +53,27 @@ def run_bench(
 ) -> BenchReport:
     """Measure ``params`` (as for AsyncReader) with each number of threads in ``nthreads``.
 
-    Each is measured for ``seconds`` in all, in ROUNDS turns of at least one batch, each after a
-    warm-up in which every slot is filled once. Each turn is a new reader, so with
-    ``verify="first"`` it checks checksums as a first epoch does; ``index``: of the set, which the
-    first reader finds otherwise, see :func:`index_again`. ``last_batch`` is "wrap" unless given, so
-    that small sets do too. ``progress(done, total)`` counts turns. Raises what AsyncReader raises.
+    Each is measured for ``seconds`` in all, in turns of at least one batch, each after a warm-up in
+    which every slot is filled once. Each turn is a new reader, so with ``verify="first"`` it checks
+    checksums as a first epoch does; ``index``: of the set, which the first reader finds otherwise,
+    see :func:`reusable_index`. ``last_batch`` is "wrap" unless given, so that small sets do too.
+    ``progress(done, total)`` counts turns. Raises what AsyncReader raises.
     """
     if not nthreads or not seconds > 0 or not consumer_seconds >= 0:
         raise ParamsError("nothing to measure", found=f"nthreads {nthreads}, {seconds} s")
     params = {"last_batch": "wrap", "world_size": 1, **given_params(params, {})}
-    chosen = tuple(dict.fromkeys(nthreads))
-    turns: dict[int, list[Turn]] = {nthread: [] for nthread in chosen}
-    spent: dict[int, Counter[str]] = {nthread: Counter() for nthread in chosen}
-    facts: dict[str, Any] = {}
-    for number in range(ROUNDS):
-        for nthread in chosen if number % 2 == 0 else reversed(chosen):
-            with _Reader(index, params, nthread) as reader:
-                # each turn another epoch: the samples of the turn before are in memory now
-                reader.seek(epoch=sum(map(len, turns.values())))
-                _touch_slots(reader, seconds / ROUNDS)
-                turns[nthread].append(serve(reader, seconds / ROUNDS, consumer_seconds))
-                spent[nthread].update(reader.stats().seconds)
-                facts, index = facts or _facts(reader), reader.index
-            if progress is not None:
-                progress(sum(map(len, turns.values())), ROUNDS * len(chosen))
+    bench = _Bench(params, index, consumer_seconds)
+    with Trials(bench.trial) as trials:
+        for nthread in dict.fromkeys(nthreads):
+            trials.add(str(nthread), {"nthread": nthread}, needed=True)
+        rows = tuple(trials.run(seconds * len(set(nthreads)), progress).values())
     return BenchReport(
-        **facts,
+        **bench.facts,
+        batch_bytes=rows[0].batch_bytes,
         params=params,
         seconds=seconds,
         consumer_seconds=consumer_seconds,
-        rows=tuple(_row(nthread, found, spent[nthread]) for nthread, found in turns.items()),
+        rows=rows,
     )
 
 
@@ -141,87 +82,88 @@ def open_set(params: Mapping[str, Any]) -> contextlib.closing[OpenSet]:
     return contextlib.closing(build.open_set(build.rooted(parse_params(params, {}))))
 
 
-def index_again(source: OpenSet) -> SetIndex | None:
-    """The index of a set, if readers may open it when ``source`` is closed: not of remote files,
-    whose connections it names, nor of a mix, which is more than its fields."""
+def reusable_index(source: OpenSet) -> SetIndex | None:
+    """An index that later readers can open; None for remote files and mixes."""
     again = type(source) is OpenSet and not is_url(source.facts.path)
     return source.index if again else None
 
 
+class _Bench:
+    """What the turns of all thread counts share: the parameters, and what the first one found."""
+
+    def __init__(
+        self, params: dict[str, Any], index: SetIndex | None, consumer_seconds: float
+    ) -> None:
+        self.params, self.index, self.consumer_seconds = params, index, consumer_seconds
+        self.facts: dict[str, Any] = {}
+        self.turns = 0
+
+    def trial(self, params: Params, _: float) -> Trial:
+        """The trial of a number of threads."""
+        return _FreshTrial(self, params["nthread"])
+
+
+class _FreshTrial(Trial):
+    """A number of threads whose every turn is a new reader."""
+
+    def __init__(self, bench: _Bench, nthread: int) -> None:
+        self._bench, self._nthread = bench, nthread
+        self._turns: list[Turn] = []
+        self._spent: Counter[str] = Counter()
+        self._done = 0
+
+    def turn(self, seconds: float) -> None:
+        bench = self._bench
+        with _Reader(bench, self._nthread) as reader:
+            # each turn another epoch: the samples of the turn before are in memory now
+            reader.seek(epoch=bench.turns)
+            _touch_slots(reader, seconds)
+            self._turns.append(serve(reader, seconds, bench.consumer_seconds))
+            stats = reader.stats()
+            self._spent.update(stats.seconds)
+            self._done += stats.samples
+            self._rate = rate_of(reader, self._turns, self._spent, self._done)
+            bench.turns += 1
+            bench.facts = bench.facts or _facts(reader)
+
+    def rate(self) -> Rate:
+        return self._rate
+
+    def close(self) -> None:
+        """Nothing is open between turns."""
+
+
 class _Reader(AsyncReader):
-    """A reader that opens a set by its ``index``, if there is one: it opens the files and parses
+    """A reader that opens a set by its index, if there is one: it opens the files and parses
     nothing. Otherwise it finds the index for the next reader."""
 
-    def __init__(self, index: SetIndex | None, params: Mapping[str, Any], nthread: int) -> None:
-        self.index = index
-        super().__init__(params, nthread=nthread)
+    def __init__(self, bench: _Bench, nthread: int) -> None:
+        self._bench = bench
+        super().__init__(bench.params, nthread=nthread)
 
     def _open_set(self, p: ReaderParams) -> OpenSet:
-        if self.index is not None:
-            return self.index.open()
+        if self._bench.index is not None:
+            return self._bench.index.open()
         source = super()._open_set(p)
-        self.index = index_again(source)
+        self._bench.index = reusable_index(source)
         return source
-
-
-def serve(
-    reader: AsyncReader, seconds: float, consumer_seconds: float = 0.0, drain: bool = False
-) -> Turn:
-    """One turn: batches for ``seconds``, one at least.
-
-    What is in flight before is kept so: the next turn goes on with it. With ``drain`` it is counted
-    and waited for at the end: workers that went on would take the cores from the next reader.
-    """
-    before, begun = reader.stats(), time.perf_counter()
-    ahead, samples, size, more = before.queue_depth, 0, 0, True
-    for _ in range(reader.params.njob - ahead):
-        reader.fetchData()
-        ahead += 1
-    while more or (drain and ahead):
-        batch = reader.getNextBatch()
-        more = time.perf_counter() - begun < seconds
-        if more or not drain:
-            reader.fetchData()
-        else:
-            ahead -= 1
-        samples += len(batch)
-        size += sum(array.nbytes for array in arrays_of(batch.data))
-        if consumer_seconds:
-            time.sleep(consumer_seconds)
-    took = time.perf_counter() - begun
-    return Turn(samples, size, took, reader.stats().wait_seconds - before.wait_seconds)
 
 
 def _touch_slots(reader: AsyncReader, seconds: float) -> None:
     """Serve one batch more than njob, but not for longer: then every slot has its memory."""
-    until = time.perf_counter() + seconds
+    spent = 0.0
     for _ in range(reader.params.njob + 1):
-        serve(reader, 0)
-        if time.perf_counter() > until:
+        spent += serve(reader, 0).seconds
+        if spent > seconds:
             break
 
 
-def _fields(reader: AsyncReader) -> tuple[tuple[tuple[int, ...], Any], ...]:
-    """Shape and dtype of the data of a batch, of each field."""
-    shapes: Any = reader.data_shape
-    if isinstance(reader.dtype, tuple):
-        return tuple(zip(shapes, reader.dtype, strict=True))
-    return ((shapes, reader.dtype),)
-
-
-def batch_bytes(reader: AsyncReader) -> int:
-    """Bytes of the data of a batch, of all its fields."""
-    return sum(math.prod(shape) * dtype.itemsize for shape, dtype in _fields(reader))
-
-
 def _facts(reader: AsyncReader) -> dict[str, Any]:
-    p = reader.params
     return {
-        "path": _named(p.given_path),
+        "path": _named(reader.params.given_path),
         "count": reader.count,
         "data_shape": reader.data_shape,
-        "dtype": ", ".join(dtype.name for _, dtype in _fields(reader)),
-        "batch_bytes": batch_bytes(reader),
+        "dtype": ", ".join(dtype.name for _, dtype in fields_of(reader)),
     }
 
 
@@ -230,18 +172,3 @@ def _named(path: str | tuple[str, ...]) -> str:
         return path
     more = f" and {len(path) - 1} more" if len(path) > 1 else ""
     return f"{path[0]}{more}" if path else "arrays"
-
-
-def _row(nthread: int, turns: Sequence[Turn], spent: Counter[str]) -> BenchRow:
-    rates = [turn.samples_per_second for turn in turns]
-    work = sum(spent.values())
-    return BenchRow(
-        nthread=nthread,
-        samples_per_second=statistics.median(rates),
-        slowest=min(rates),
-        fastest=max(rates),
-        megabytes_per_second=statistics.median(turn.bytes / turn.seconds / 1e6 for turn in turns),
-        wait_share=statistics.median(turn.wait_share for turn in turns),
-        turns=tuple(turns),
-        steps={name: part / work for name, part in spent.most_common() if part},
-    )

@@ -124,7 +124,7 @@ ALLOWED = {
     # a store that failed is asked again a little later, on the thread that waits for answers
     ("asyncreader.sources.remote.client", "sleep"),
     # bench plays a consumer that takes its time
-    ("asyncreader.tools.bench", "sleep"),
+    ("asyncreader.tools.trials", "sleep"),
 }
 
 

@@ -37,8 +37,8 @@ from asyncreader.pipeline import distributed
 from asyncreader.pipeline.distributed import rank_and_world, worker_count
 from asyncreader.system.text import plain_name, slip
 from asyncreader.tools.bench import run_bench
-from asyncreader.tools.doctor.measure import Trial
 from asyncreader.tools.preview_batch import preview_batch
+from asyncreader.tools.trials import Trial
 from asyncreader.tools.verify import verify_file
 from converters import convert
 

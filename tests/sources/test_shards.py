@@ -532,7 +532,7 @@ def test_doctor_knows_shards(tmp_path: Path) -> None:
     assert (facts.chunk, facts.count) == (3, COUNT)
     source.close()
     ranks = parse_params({"path": path, "rank": 0, "world_size": 8, "shuffle": "block"}, {})
-    now, tops = SimpleNamespace(decode_share=0.5), SimpleNamespace(copy=2.0, decode_all=1.0)
+    now, tops = SimpleNamespace(steps={"decode": 0.5}), SimpleNamespace(copy=2.0, decode_all=1.0)
     words: Any = _about_decoding(facts, ranks, now, tops)  # type: ignore[arg-type]
     assert "one sample a chunk" in " ".join(words)
 

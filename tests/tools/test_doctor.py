@@ -7,6 +7,7 @@ import re
 import shlex
 from contextlib import closing
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ import pytest
 from click.testing import CliRunner
 from fakes import packed, paint, pictures, write_hdf5
 from PIL import Image
+from told_rates import Told, rate
 
 import converters
 from asyncreader import ParamsError
@@ -25,11 +27,12 @@ from asyncreader.pixels import codec
 from asyncreader.pixels.rows import RowWriter
 from asyncreader.pixels.transform import RowTransform
 from asyncreader.sources import Inspector, open_source
+from asyncreader.tools import doctor
 from asyncreader.tools.ceilings import copy_ceiling, decode_ceiling, read_ceiling
-from asyncreader.tools.doctor import Diagnosis, advice, diagnose, facts, measure
-from asyncreader.tools.doctor.advice import Ceilings, Proposal, Tried
+from asyncreader.tools.doctor import Diagnosis, advice, facts, measure
+from asyncreader.tools.doctor.advice import Candidate, Ceilings
 from asyncreader.tools.doctor.facts import Facts
-from asyncreader.tools.doctor.measure import Rate
+from asyncreader.tools.trials import Rate, Trials
 
 GIB = 1 << 30
 
@@ -60,8 +63,10 @@ RAW = Facts(
 TOPS = Ceilings(100_000, None, None, 1e9, 2e9)
 
 
-def rate(samples: float, nthread: int = 2, decode: float = 0.0, read: float = 1e-5) -> Rate:
-    return Rate(samples, 1.0, read, decode, 1 << 24, 128, nthread, (samples,))
+def diagnose(params: dict[str, Any], told: Told | None = None, **how: Any) -> Diagnosis:
+    """A diagnosis of rates that are given: hardly any time is spent on anything else."""
+    asked = {"nthread": 2, "batch_size": 8, **params}
+    return doctor.diagnose(asked, seconds=0.02, trials=lambda: told or Told(), **how)
 
 
 def names(found: Facts, **params: Any) -> list[str]:
@@ -112,10 +117,10 @@ def test_pictures_keep_what_crops_need() -> None:
     """Packed pictures keep the margin that crop_ratio or random crops will cut away."""
     p = parse_params({"path": "x", "size": (224, 224), "crop_ratio": 0.875}, {})
     raw, jpeg = advice.propose(JPEGS, p)
-    assert raw.convert == {"encoding": "raw", "size": (256, 256)}
-    assert jpeg.convert == {"encoding": "jpeg", "size": 256}
+    assert raw.options == {"encoding": "raw", "size": (256, 256)}
+    assert jpeg.options == {"encoding": "jpeg", "size": 256}
     p = parse_params({"path": "x", "size": (224, 224), "crop": "random-resized"}, {})
-    assert [found.convert for found in advice.propose(JPEGS, p)] == [
+    assert [found.options for found in advice.propose(JPEGS, p)] == [
         {"encoding": "jpeg", "size": 256}
     ]
 
@@ -167,9 +172,9 @@ def test_the_work_is_named_with_its_shares() -> None:
     assert "cutting" not in plain
     assert "undoing" not in words(RAW, rate(900), size=(64, 64))
     assert "decoding the images (original) (40%" in words(JPEGS, half, size=(64, 64))
-    slow = replace(half, other_seconds={"postprocess": 1e-3})
+    slow = rate(900, decode=4e-4, read=6e-4, postprocess=1e-3)
     assert words(GZIP1, slow).startswith("The work on each sample: postprocess (50% of the")
-    new = replace(half, other_seconds={"blur": 1e-3, "postprocess": 1e-3})
+    new = rate(900, decode=4e-4, read=6e-4, blur=1e-3, postprocess=1e-3)
     assert "each sample: postprocess (33% of the threads' time), blur (33%" in words(GZIP1, new)
     kind, said = limit(GZIP64, rate(900, decode=1e-3), TOPS)
     assert (kind, said[0][:12]) == ("decode", "Undoing gzip")
@@ -183,8 +188,9 @@ def test_keeping_up() -> None:
     assert "3,657 samples/s, and it gives 27% of that" in words
 
 
-def tried(name: str, factor: float, command: str | None) -> Tried:
-    return Tried(name, name, "", {}, command, factor * 100, factor, 1.0, True, True)
+def tried(name: str, factor: float, command: str | None) -> Candidate:
+    gain = {"samples_per_second": factor * 100, "factor": factor}
+    return Candidate(name, name, command=command, size=1.0, fits=True, **gain)
 
 
 def test_what_is_advised() -> None:
@@ -200,9 +206,9 @@ def test_what_is_advised() -> None:
 
 def test_threads_are_not_wasted() -> None:
     """The fewest threads within a tenth of the fastest."""
-    assert advice.threads([rate(1000, 8), rate(950, 1)]) == (1, None)
-    assert advice.threads([rate(1000, 8), rate(600, 1)]) == (8, None)
-    assert advice.threads([rate(1000, 8)]) == (8, None)
+    assert advice.threads([rate(1000, nthread=8), rate(950, nthread=1)]) == (1, None)
+    assert advice.threads([rate(1000, nthread=8), rate(600, nthread=1)]) == (8, None)
+    assert advice.threads([rate(1000, nthread=8)]) == (8, None)
 
 
 def test_threads_are_not_advised_for_noise() -> None:
@@ -211,7 +217,7 @@ def test_threads_are_not_advised_for_noise() -> None:
     is one."""
 
     def turns(nthread: int, *rates: float) -> Rate:
-        return replace(rate(sorted(rates)[1], nthread), rates=rates)
+        return rate(*rates, nthread=nthread)
 
     for one in (turns(1, 4900, 5000, 5100), turns(1, 4400, 4500, 4600)):
         number, words = advice.threads([turns(2, 4673, 4777, 7532), one])
@@ -267,25 +273,22 @@ def chunked(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize(
-    "order",
-    [{"weights": "balanced", "epoch_samples": 500}, {"shuffle": "balanced-permutation"}],
+    ("order", "suited"),
+    [
+        ({"weights": "balanced", "epoch_samples": 500}, None),
+        ({"shuffle": "balanced-permutation"}, "balanced-permutation"),
+    ],
 )
-def test_draws_are_measured_as_draws(chunked: Path, order: dict[str, object]) -> None:
-    """Draws by weight or by class are measured as draws from anywhere in the set."""
-    params = {"path": str(chunked), "data_field": "x", "labels_field": "y", "batch_size": 32}
-    found = diagnose({**params, **order}, seconds=0.2)
+def test_draws_are_measured_as_draws(
+    chunked: Path, order: dict[str, object], suited: str | None
+) -> None:
+    """Draws by weight or by class are measured as draws from anywhere in the set, which is told;
+    what suits it is no other order than the one asked for."""
+    found = diagnose({"path": str(chunked), "data_field": "x", "labels_field": "y", **order})
     assert found.params["shuffle"] == "replacement"
     assert {change.name for change in found.tried} == {"raw"}
-
-
-def test_draws_are_advised_as_they_were_asked(chunked: Path) -> None:
-    """What suits a set drawn by weight or by class is no other order than the one asked for."""
-    params = {"path": str(chunked), "data_field": "x", "labels_field": "y", "batch_size": 32}
-    found = diagnose({**params, "weights": "balanced"}, seconds=0.2)
-    assert "shuffle" not in found.suited
+    assert found.suited.get("shuffle") == suited
     assert any("measured as" in note for note in found.notes)
-    found = diagnose({**params, "shuffle": "balanced-permutation"}, seconds=0.2)
-    assert found.suited["shuffle"] == "balanced-permutation"
 
 
 def test_a_mix_is_refused(chunked: Path) -> None:
@@ -296,19 +299,17 @@ def test_a_mix_is_refused(chunked: Path) -> None:
     assert "run it on each dataset of the mix" in result.stderr
 
 
-@pytest.mark.parametrize(
-    "mixing", [{"mixup": 0.2}, {"postprocess": lambda data, labels: (data, labels)}]
-)
-def test_copies_are_not_all_the_work(tmp_path: Path, mixing: dict[str, Any]) -> None:
+def test_copies_are_not_all_the_work(tmp_path: Path) -> None:
     """Where samples are copied as they lie, but a stage takes longer, the stage is what limits."""
     with h5py.File(tmp_path / "a.h5", "w") as file:
         file["data"] = np.zeros((200, 32, 32, 3), np.uint8)
         file["labels"] = np.arange(200) % 10
-    params = {"path": str(tmp_path / "a.h5"), "batch_size": 64, "num_classes": 10}
-    found = diagnose({**params, **mixing}, seconds=0.3)
+    params = {"path": str(tmp_path / "a.h5"), "num_classes": 10}
+    told = Told(now=rate(1000.0, mixup=1e-4))
+    found = diagnose({**params, "mixup": 0.2}, told)
     assert found.limit == "work"
-    assert re.search("(mixup|postprocess) .*% of the threads' time", found.words[0])
-    assert diagnose({**params, "num_classes": None}, seconds=0.3).limit == "memory"
+    assert re.search("mixup .*% of the threads' time", found.words[0])
+    assert diagnose({**params, "num_classes": None}).limit == "memory"
 
 
 def test_slow_sets_are_mixed_in_even_batches(
@@ -321,8 +322,9 @@ def test_slow_sets_are_mixed_in_even_batches(
     with h5py.File(tmp_path / "a.h5", "w") as file:
         file["data"] = np.zeros((50, 8, 8, 3), np.uint8)
         file["labels"] = np.arange(50) % 10
-    params = {"path": str(tmp_path / "a.h5"), "num_classes": 10, "mixup": 1.0}
-    assert diagnose(params, seconds=0.2).now.batch_size == 2
+    told = Told()
+    diagnose({"path": str(tmp_path / "a.h5"), "num_classes": 10, "mixup": 1.0}, told)
+    assert told.opened["now"]["batch_size"] == 2
 
 
 def test_facts(chunked: Path) -> None:
@@ -375,7 +377,7 @@ def test_what_an_epoch_costs() -> None:
     inflated."""
     chunks = facts.ChunkCost(20_000.0, 196_608.0, 312.5, 3072.0)
     found = replace(GZIP64, chunks=chunks, count=1000)
-    block = Tried("block", "b", "", {}, None, 500.0, 5.0, 1e6, True, True)
+    block = replace(tried("block", 5.0, None), size=1e6)
     raw = replace(block, name="raw", command="asyncreader convert ...", samples_per_second=2000.0)
     raw = replace(raw, size=3_072_000.0)
     failed = replace(raw, samples_per_second=None)
@@ -501,11 +503,12 @@ def test_restart_markers_are_tried(tmp_path: Path) -> None:
     old, new = tmp_path / "set.h5", tmp_path / "set-restarts.h5"
     converters.convert(tmp_path / "in", old, encoding="original", no_labels=True)
     crop = {"size": (224, 224), "crop": "random-resized", "batch_size": 4}
-    found = diagnose({"path": str(old), **crop}, seconds=1)
-    (tried,) = [change for change in found.tried if change.name == "restarts"]
-    assert tried.factor is not None
-    assert tried.command == shlex.join(["asyncreader", "convert", str(old), str(new), "--restarts"])
-    arguments = shlex.split(tried.command)[1:]
+    found = diagnose({"path": str(old), **crop})
+    (change,) = [change for change in found.tried if change.name == "restarts"]
+    assert change.factor == 1.0
+    words = ["convert", str(old), str(new), "--restarts"]
+    assert change.command == shlex.join(["asyncreader", *words])
+    arguments = words
     assert CliRunner().invoke(cli.cli, [*arguments, "--quiet"]).exit_code == 0
     with closing(open_source(old)) as before, closing(open_source(new)) as after:
         assert not facts.look(after, str(new)).unmarked
@@ -518,22 +521,21 @@ def test_restart_markers_are_tried(tmp_path: Path) -> None:
             assert (codec.decode(first, 3) == codec.decode(second, 3)).all()
 
 
-def test_several_fields_are_diagnosed(tmp_path: Path) -> None:
-    """With masks beside the pictures a batch's bytes are those of both fields."""
+def test_a_batch_of_several_fields(tmp_path: Path) -> None:
+    """With masks beside the images a batch's bytes are those of both fields."""
     with h5py.File(tmp_path / "masked.h5", "w") as file:
         file["data"] = np.zeros((40, 8, 8, 3), np.uint8)
         file["mask"] = np.zeros((40, 8, 8), np.uint16)
     params = {"path": tmp_path / "masked.h5", "data_field": ["data", "mask"], "batch_size": 8}
-    found = diagnose(params, seconds=0.2)
-    assert found.samples_per_second > 0
-    with measure.Trials() as trials:
+    with Trials() as trials:
         trials.add("now", params)
         assert trials.run(0.01)["now"].batch_bytes == 8 * (8 * 8 * 3 + 8 * 8 * 2)
 
 
-def test_doctor_prints_for_people(chunked: Path) -> None:
+def test_doctor_prints_for_people(chunked: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No line but a command is longer than 80 columns; the sections are there; --quiet leaves what
     limits and what to do."""
+    monkeypatch.setattr(doctor, "diagnose", partial(doctor.diagnose, trials=Told))
     words = ["doctor", str(chunked), "--seconds", "1", "-p", "data_field=x", "--consumer-ms", "35"]
     result = CliRunner().invoke(cli.cli, words)
     assert result.exit_code == 0, result.output
@@ -557,8 +559,8 @@ def test_large_pictures_are_taken_to_be_cut(tmp_path: Path) -> None:
         pixels = Image.fromarray(rng.integers(0, 256, (30, 40, 3), np.uint8)).resize((1400, 1000))
         pixels.save(tmp_path / "in" / f"{number}.jpg")
     converters.convert(tmp_path / "in", tmp_path / "o.h5", encoding="original", no_labels=True)
-    found = diagnose({"path": str(tmp_path / "o.h5"), "batch_size": 8}, seconds=1)
-    assert isinstance(found, Diagnosis)
+    told = Told(now=rate(100.0, decode=1e-2), jpeg=rate(500.0), raw=rate(400.0))
+    found = diagnose({"path": str(tmp_path / "o.h5")}, told)
     assert any("224x224" in note for note in found.notes)
     assert found.limit == "decode"
     assert {change.name for change in found.tried} == {"raw", "jpeg"}
@@ -568,18 +570,14 @@ def test_large_pictures_are_taken_to_be_cut(tmp_path: Path) -> None:
     assert "--size 224" in best.command
 
 
-def test_what_cannot_be_packed_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_cannot_be_packed_is_told(tmp_path: Path) -> None:
     """A form that cannot be packed is listed with its reason; the diagnosis goes on."""
     path = tmp_path / "a.h5"
     with h5py.File(path, "w") as file:
         pixels = np.zeros((100, 8, 8, 3), "u1")
         file.create_dataset("data", data=pixels, chunks=(10, 8, 8, 3), compression="gzip")
-    monkeypatch.setattr(
-        advice,
-        "propose",
-        lambda *_: [Proposal("raw", "pack it", "", {}, {"encoding": "nonsense"})],
-    )
-    found = diagnose({"path": str(path), "batch_size": 8}, seconds=1)
+    nonsense = [Candidate("raw", "pack it", options={"encoding": "nonsense"})]
+    found = diagnose({"path": str(path)}, propose=lambda *_: nonsense)
     assert found.tried[0].failure is not None
     assert "nonsense" in found.tried[0].failure
     assert found.advised is None
@@ -589,19 +587,6 @@ def test_params_are_checked_first(tmp_path: Path) -> None:
     """What AsyncReader refuses, the doctor refuses."""
     with pytest.raises(ParamsError, match="nonsense"):
         diagnose({"path": str(tmp_path), "nonsense": 1})
-
-
-def noted_trials(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """The parameters of each trial, from now on."""
-    opened: list[Any] = []
-    trial = measure.Trial
-
-    def noted(params: Any, *rest: Any) -> Any:
-        opened.append(params)
-        return trial(params, *rest)
-
-    monkeypatch.setattr(measure, "Trial", noted)
-    return opened
 
 
 def all_cold(monkeypatch: pytest.MonkeyPatch, path: Path) -> None:
@@ -619,8 +604,9 @@ def test_a_set_larger_than_memory(
     path = Path(write_hdf5(tmp_path / "a.h5", packed(paint(600, (16, 16, 3)))))
     if cold:
         all_cold(monkeypatch, path)
-    opened = noted_trials(monkeypatch)
-    found = diagnose({"path": str(path), "batch_size": 8, "nthread": 2}, seconds=1, memory=200_000)
+    told = Told()
+    found = diagnose({"path": str(path)}, told, memory=200_000)
+    opened = list(told.opened.values())
     assert not found.measured
     assert {change.name for change in found.tried} == {"block", "many"}
     assert found.suited["io"] == "pread"
@@ -646,9 +632,9 @@ def test_trials_in_order_read_what_no_other_trial_reads(
     trial brought into the page cache is measured by no other."""
     path = Path(write_hdf5(tmp_path / "a.h5", packed(paint(600, (16, 16, 3)))))
     all_cold(monkeypatch, path)
-    opened = noted_trials(monkeypatch)
-    given = {"path": str(path), "batch_size": 8, "nthread": 2, "shuffle": shuffle}
-    diagnose(given, seconds=1, memory=200_000)
+    told = Told()
+    diagnose({"path": str(path), "shuffle": shuffle}, told, memory=200_000)
+    opened = list(told.opened.values())
     assert len(opened) >= 3
     every = np.concatenate([params["subset"] for params in opened])
     assert every.size == 600
@@ -671,10 +657,10 @@ def test_a_subset_is_repacked_at_the_size_of_its_samples(
         return expected_rate(warm, stored_bytes, *rest)
 
     monkeypatch.setattr(measure, "expected_rate", noted)
-    given = {"path": str(chunked), "data_field": "x", "labels_field": None, "batch_size": 8}
-    found = diagnose({**given, "subset": slice(0, 200), "nthread": 1}, seconds=1, memory=1000)
+    given = {"path": str(chunked), "data_field": "x", "labels_field": None}
+    found = diagnose({**given, "subset": slice(0, 200), "nthread": 1}, memory=1000)
     (raw,) = (change for change in found.tried if change.command is not None)
-    assert asked == [pytest.approx(raw.size / 200)]
+    assert asked == [pytest.approx((raw.size or 0) / 200)]
     assert asked[0] >= 16 * 16 * 3
 
 
@@ -689,12 +675,10 @@ def test_several_fields(tmp_path: Path) -> None:
     fields = {"mask": tmp_path / "masks"}
     path = str(tmp_path / "m.lmdb")
     converters.convert(tmp_path / "in", path, encoding="original", no_labels=True, fields=fields)
-    given = {"path": path, "data_field": ["data", "mask"], "batch_size": 8, "nthread": 1}
-    found = diagnose(given, seconds=1)
-    assert found.now.batch_bytes == 8 * 40 * 60 * (3 + 1)
+    found = diagnose({"path": path, "data_field": ["data", "mask"]})
     (raw,) = (change for change in found.tried if change.name == "raw")
     assert raw.failure is None
-    assert raw.size > 8 * 40 * 60 * (3 + 1)
+    assert (raw.size or 0) > 8 * 40 * 60 * (3 + 1)
     assert raw.command is not None
     assert CliRunner().invoke(cli.cli, shlex.split(raw.command)[1:]).exit_code == 0
     with h5py.File(tmp_path / "m-raw.h5") as file:
@@ -704,7 +688,7 @@ def test_several_fields(tmp_path: Path) -> None:
 def test_several_files(chunked: Path) -> None:
     """A glob is measured as one set; what it would be repacked as is told to go file by file."""
     given = {"path": str(chunked.with_name("my s[e]t.h5")), "data_field": "x"}
-    found = diagnose({**given, "labels_field": None, "batch_size": 8}, seconds=1)
+    found = diagnose({**given, "labels_field": None})
     assert {change.name: bool(change.failure) for change in found.tried} == {
         "block": False,
         "raw": True,

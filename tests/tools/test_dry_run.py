@@ -13,10 +13,13 @@ import pytest
 from click.testing import CliRunner
 from fakes import packed, pictures, write_hdf5
 from PIL import Image
+from told_rates import Told
 
 from asyncreader import ParamsError, SampleError, SourceNotFoundError
 from asyncreader.cli import main as cli
-from asyncreader.tools.doctor.folder import Form, Survey, _advised, survey
+from asyncreader.tools.doctor.advice import Candidate
+from asyncreader.tools.doctor.folder import Survey, _advised
+from asyncreader.tools.doctor.folder import survey as measured_survey
 
 #: (H, W) of the pictures of the folder, three of each class.
 SIZES = [(300, 400), (40, 50), (280, 270)]
@@ -39,9 +42,14 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+def survey(*paths: str, **given: Any) -> Survey:
+    """A dry run with rates that are given."""
+    return measured_survey(*paths, seconds=0.02, trials=Told, **given)
+
+
 @pytest.fixture(scope="module")
 def found(photos: Path) -> Survey:
-    return survey(str(photos), seconds=1.0)
+    return survey(str(photos))
 
 
 def test_what_is_there(found: Survey, photos: Path) -> None:
@@ -61,14 +69,14 @@ def test_what_is_there(found: Survey, photos: Path) -> None:
 
 def test_what_each_form_takes_and_gives(found: Survey, photos: Path, tmp_path: Path) -> None:
     """Each form has a size and a rate, and its command packs a file of that size."""
-    encodings = [form.options["encoding"] for form in found.forms]
+    encodings = [(form.options or {})["encoding"] for form in found.forms]
     assert encodings == ["original", "original", "jpeg", "png", "yuv420", "raw"]
     assert (found.served, found.cut, found.tried) == ((224, 224), "random-resized", 7)
     assert found.advised in found.forms
     for number, form in enumerate(found.forms):
         assert form.failure is None
         assert form.samples_per_second
-        program, name, src, dst, *options = shlex.split(form.command)
+        program, name, src, dst, *options = shlex.split(form.command or "")
         assert (program, name, src, dst) == ("asyncreader", "convert", str(photos), "my photos.h5")
         target = tmp_path / f"{number}.h5"
         done = CliRunner().invoke(cli.cli, ["convert", "-q", src, str(target), *options])
@@ -80,7 +88,7 @@ def test_options_are_those_of_convert(photos: Path) -> None:
     """With an encoding that one alone is tried, as it was asked for; the command has it all."""
     given: dict[str, Any] = {"encoding": "jpeg", "size": (32, 48), "quality": 50, "no_labels": True}
     given["split"] = {"train": 0.9, "val": 0.1}
-    found = survey(str(photos), "a.lmdb", seconds=0.2, **given)
+    found = survey(str(photos), "a.lmdb", **given)
     (form,) = found.forms
     assert found.advised == form
     assert found.pictures.classes is None
@@ -95,17 +103,17 @@ def test_small_pictures_of_one_size_keep_it(tmp_path: Path) -> None:
     for number, picture in enumerate(pictures(5, (20, 24, 3))):
         os.makedirs(tmp_path / "in" / "a", exist_ok=True)
         Image.fromarray(np.asarray(picture)[:, :, 0]).save(tmp_path / "in" / "a" / f"{number}.png")
-    found = survey(str(tmp_path / "in"), seconds=0.2, channels=1)
+    found = survey(str(tmp_path / "in"), channels=1)
     assert (found.served, found.cut) == ((20, 24), "center")
     assert [form.options for form in found.forms] == [
         {"encoding": name} for name in ("original", "jpeg", "png", "raw")
     ]
-    assert "--channels 1" in found.forms[0].command
-    assert "--skip-bad" not in found.forms[0].command
+    assert "--channels 1" in (found.forms[0].command or "")
+    assert "--skip-bad" not in (found.forms[0].command or "")
 
 
-def form(size: float, rate: float | None, fits: bool = True) -> Form:
-    return Form("", {}, "", "", size, fits, rate)
+def form(size: float, rate: float | None, fits: bool = True) -> Candidate:
+    return Candidate("", "", size=size, fits=fits, samples_per_second=rate)
 
 
 def test_which_form_is_advised() -> None:

@@ -19,17 +19,17 @@ from ...dataset import Dataset, look_into
 from ...errors import AsyncReaderError, ParamsError
 from ...params import READ_BY, ReaderParams, parse_params, snake_case
 from ...sampling import at_random, takes_classes
-from ...sources import expand_paths
+from ...sources import Source, expand_paths
 from ...sources.urls import is_url
 from ...system.array_types import Int64
 from ..ceilings import IN_ORDER, copy_ceiling, decode_ceiling, read_ceiling
+from ..trials import Rate, Trials
 from . import advice, measure
-from .advice import Ceilings, Epoch, Proposal, Tried
+from .advice import Candidate, Ceilings, Epoch
 from .facts import Facts, look
-from .measure import Rate
-from .packing import PackedSample, pack_samples
+from .packing import PackedSample, Packer
 
-__all__ = ["Ceilings", "Diagnosis", "Epoch", "Facts", "Rate", "Tried", "diagnose"]
+__all__ = ["Candidate", "Ceilings", "Diagnosis", "Epoch", "Facts", "Rate", "diagnose"]
 
 #: Pixels of a picture that hardly any training sees whole.
 _LARGE: Final = 1 << 20
@@ -62,8 +62,8 @@ class Diagnosis:
     words: tuple[str, ...]
     suited: Mapping[str, Any]
     """Parameters that suit the set as it is."""
-    tried: tuple[Tried, ...]
-    advised: Tried | None
+    tried: tuple[Candidate, ...]
+    advised: Candidate | None
     keeps_up: bool | None
     """Whether the loader is as fast as the consumer; None where no consumer was named."""
     keeps_up_words: str | None
@@ -75,7 +75,7 @@ class Diagnosis:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""
-        return asdict(self)
+        return {**asdict(self), "now": self.now.to_dict()}
 
 
 def diagnose(
@@ -85,14 +85,16 @@ def diagnose(
     consumer_seconds: float | None = None,
     memory: int | None = None,
     progress: Callable[[str], None] | None = None,
+    propose: Callable[[Facts, ReaderParams], list[Candidate]] = advice.propose,
+    trials: Callable[[], Trials] = Trials,
 ) -> Diagnosis:
     """Measure the set of ``params`` (as for AsyncReader, with a path) and what would help.
 
     Takes about ``seconds``, and longer where a single batch does. ``consumer_seconds``: what
     training takes for a batch. ``memory``: bytes left to the page cache in training, else what is
     free now. Samples are packed in a temporary folder (TMPDIR), at most 192 MB of each form.
-    ``progress`` gets a line for each step. Nothing of the set is changed. Raises what AsyncReader
-    raises.
+    ``progress`` gets a line for each step. ``propose`` says what is tried, and ``trials`` measures.
+    Nothing of the set is changed. Raises what AsyncReader raises.
     """
     given = {snake_case(name): value for name, value in params.items()}
     given = {"last_batch": "wrap", "verify": "never", "shuffle": True, "nthread": "auto", **given}
@@ -119,8 +121,8 @@ def diagnose(
             why = "are large" if large else "differ in size"
             notes.append("the images {}: taken to be cut to {}x{}".format(why, *advice.USUAL_SIZE))
             p = parse_params(given, {})
-        visit = _Visit(given, p, ds, seconds, memory, progress, notes)
-        found = visit.run(consumer_seconds)
+        visit = _Visit(given, p, ds, seconds, look(source, p.given_path, memory), progress, notes)
+        found = visit.run(consumer_seconds, propose, trials)
         return replace(found, suited={**found.suited, **order})
 
 
@@ -153,26 +155,29 @@ class _Visit:
         p: ReaderParams,
         ds: Dataset,
         seconds: float,
-        memory: int | None,
+        facts: Facts,
         progress: Callable[[str], None] | None,
         notes: list[str],
     ) -> None:
         self._began = time.perf_counter()
-        source = ds.source
-        self._given, self._p, self._source, self._seconds = given, p, source.first, seconds
+        self._given, self._p, self._seconds, self._facts = given, p, seconds, facts
+        self._source: Source = ds.source.first
         self._tell = progress or (lambda _: None)
         self._notes = notes
-        self._path = p.given_path
-        self._facts = look(source, self._path, memory)
-        self._fill = source.fills(p.wanted)[0]
+        self._fill = ds.source.fills(p.wanted)[0]
         if given["nthread"] == "auto":
-            given["nthread"] = self._facts.cores
+            given["nthread"] = facts.cores
         every = np.arange(len(ds), dtype=np.int64)
         self._records = None if p.subset is None else ds.records(every)
         self._in_order = not at_random(p.shuffle)
         self._cold: Int64 | None = None
 
-    def run(self, consumer_seconds: float | None) -> Diagnosis:
+    def run(
+        self,
+        consumer_seconds: float | None,
+        propose: Callable[[Facts, ReaderParams], list[Candidate]],
+        trials: Callable[[], Trials],
+    ) -> Diagnosis:
         facts, p = self._facts, self._p
         self._tell("bringing it into memory")
         here = self._where_to_measure()
@@ -180,16 +185,16 @@ class _Visit:
         tops, fastest = self._ceilings()
         pairs = p.mixup is not None or p.cutmix is not None
         here["batch_size"] = measure.batch_that_fits(p.batch_size, fastest, 1 + pairs)
-        proposals = advice.propose(facts, p)
-        with tempfile.TemporaryDirectory(prefix="asyncreader-doctor-") as folder:
-            packed = self._packed(proposals, folder)
+        candidates = propose(facts, p)
+        with tempfile.TemporaryDirectory(prefix="asyncreader-doctor-") as folder, trials() as turns:
+            packed = self._packed(candidates, folder, turns.failures)
             self._tell("measuring readers")
-            rates, failures = self._trials(here, proposals, packed)
+            rates = self._rates(turns, here, candidates, packed)
         now = rates["now"]
         served = self._in_training(now.samples_per_second, self._in_order, tops)
         counts = [rates[name] for name in ("one", "now") if name in rates]
         tried = [
-            self._tried(proposal, rates, failures, packed, served, tops) for proposal in proposals
+            self._tried(one, rates, packed, turns.failures, served, tops) for one in candidates
         ]
         keeps, words, needed = None, None, None
         if consumer_seconds:
@@ -211,14 +216,12 @@ class _Visit:
             samples_per_second=served,
             measured=facts.fits,
             by_nthread={one.nthread: expected(one.samples_per_second) for one in counts},
-            spread={
-                one.nthread: (expected(min(one.rates)), expected(max(one.rates))) for one in counts
-            },
+            spread={one.nthread: (expected(one.slowest), expected(one.fastest)) for one in counts},
             ceilings=tops,
             limit=kind,
             words=tuple(about),
             suited=advice.suited(facts, threads),
-            tried=tuple(sorted(tried, key=lambda t: -(t.factor or 0))),
+            tried=tuple(sorted(tried, key=lambda change: -(change.factor or 0))),
             advised=advice.chosen(tried, keeps, needed),
             keeps_up=keeps,
             keeps_up_words=words,
@@ -309,48 +312,50 @@ class _Visit:
         return tops, fastest
 
     def _packed(
-        self, proposals: Sequence[Proposal], folder: str
-    ) -> dict[str, PackedSample | AsyncReaderError]:
-        """Samples of the set in each form that is proposed."""
-        forms = [proposal for proposal in proposals if proposal.convert is not None]
-        how = self._path, self._records, self._read(), folder, self._seconds * _PACK
-        return pack_samples(forms, self._facts, *how, self._tell)
-
-    def _trials(
         self,
+        candidates: Sequence[Candidate],
+        folder: str,
+        failures: dict[str, AsyncReaderError],
+    ) -> dict[str, PackedSample]:
+        """Samples of the set in each form that is proposed; why others could not be packed is
+        noted in ``failures``."""
+        facts, packed = self._facts, dict[str, PackedSample]()
+        how = self._p.given_path, facts.count, facts.chunk, self._records, self._read(), folder
+        forms = [one for one in candidates if one.options is not None]
+        for form in forms:
+            self._tell(f"trying: {form.words}")
+            try:
+                packed[form.name] = Packer(*how).pack(form, self._seconds * _PACK / len(forms))
+            except AsyncReaderError as exc:
+                failures[form.name] = exc
+        return packed
+
+    def _rates(
+        self,
+        trials: Trials,
         here: dict[str, Any],
-        proposals: list[Proposal],
-        packed: Mapping[str, PackedSample | AsyncReaderError],
-    ) -> tuple[dict[str, Rate], dict[str, AsyncReaderError]]:
-        facts, p = self._facts, self._p
-        nthread = int(self._given["nthread"])
+        candidates: Sequence[Candidate],
+        packed: Mapping[str, PackedSample],
+    ) -> dict[str, Rate]:
+        """What the set, each change of parameters, and each packed part reach."""
+        facts = self._facts
         wanted = {"now": here}
-        if nthread > 1:
+        if int(self._given["nthread"]) > 1:
             wanted["one"] = {**here, "nthread": 1}
-        for proposal in proposals:
-            if proposal.convert is None:
-                batch = {"batch_size": p.batch_size} if facts.chunk > 1 else {}
-                wanted[proposal.name] = {**here, **batch, **proposal.params}
+        for change in candidates:
+            if change.options is None:
+                batch = {"batch_size": self._p.batch_size} if facts.chunk > 1 else {}
+                wanted[change.name] = {**here, **batch, **change.params}
+        in_order = [params.get("shuffle", True) is not True for params in wanted.values()]
+        parts = self._cold_parts(in_order)
+        # decoded chunks are remembered: their cache is as full then as in training
+        warm_up = _WARM_UP * self._seconds if facts.chunk > 1 else 0.0
         left = max(self._seconds * 0.3, self._seconds - (time.perf_counter() - self._began))
-        with measure.Trials() as trials:
-            in_order = [params.get("shuffle", True) is not True for params in wanted.values()]
-            parts = self._cold_parts(in_order)
-            for (name, params), part in zip(wanted.items(), parts, strict=True):
-                # decoded chunks are remembered: their cache is as full then as in training
-                warm_up = _WARM_UP * self._seconds if facts.chunk > 1 else 0.0
-                trials.add(name, {**params, **part}, warm_up)
-            for proposal in proposals:
-                found = packed.get(proposal.name)
-                if isinstance(found, PackedSample):
-                    trials.add(proposal.name, self._on_packed(found.path, found.count))
-            if "now" in trials.failures:
-                raise trials.failures["now"]
-            rates = trials.run(left)
-            if "now" in trials.failures:
-                raise trials.failures["now"]
-            failures = dict(trials.failures)
-            failures |= {n: f for n, f in packed.items() if isinstance(f, AsyncReaderError)}
-            return rates, failures
+        for (name, params), part in zip(wanted.items(), parts, strict=True):
+            trials.add(name, {**params, **part}, warm_up, needed=name == "now")
+        for name, sample in packed.items():
+            trials.add(name, self._on_packed(sample.path, sample.count))
+        return trials.run(left)
 
     def _on_packed(self, path: str, count: int) -> dict[str, Any]:
         """The parameters of training, on a packed sample."""
@@ -370,48 +375,44 @@ class _Visit:
 
     def _tried(
         self,
-        proposal: Proposal,
+        change: Candidate,
         rates: Mapping[str, Rate],
+        packed: Mapping[str, PackedSample],
         failures: Mapping[str, AsyncReaderError],
-        packed: Mapping[str, PackedSample | AsyncReaderError],
         served: float,
         tops: Ceilings,
-    ) -> Tried:
+    ) -> Candidate:
+        """A candidate with what came of it."""
         facts, in_order = self._facts, self._in_order
         size, each, command = float(facts.size), facts.stored_bytes, None
-        if proposal.convert is not None:
-            read, path = self._read(), str(self._path)
+        if change.options is not None:
+            read, path = self._read(), str(self._p.given_path)
             if isinstance(self._p.subset, str):
                 read["subset"] = self._p.subset
-            target = advice.free_name(path, proposal.name)
-            command = advice.command(path, target, proposal.convert, read)
-            found = packed[proposal.name]
-            if isinstance(found, PackedSample):
-                each = found.bytes_each
+            target = advice.free_name(path, change.name)
+            command = advice.command(path, target, change.options, read)
+            if change.name in packed:
+                each = packed[change.name].bytes_each
                 size = each * (facts.count if self._records is None else self._records.size)
         rate, factor, measured = None, None, facts.fits
-        if proposal.name in rates:
-            warm = rates[proposal.name].samples_per_second
-            if proposal.convert is None:
-                rate = self._in_training(warm, in_order or proposal.name == "block", tops)
+        if change.name in rates:
+            warm = rates[change.name].samples_per_second
+            if change.options is None:
+                rate = self._in_training(warm, in_order or change.name == "block", tops)
             else:
                 hit = measure.hit_share(facts, in_order, size)
                 disk = tops.disk_in_order if in_order else tops.disk_random
                 rate = measure.expected_rate(warm, each, hit, disk)
                 measured = hit >= 1
             as_measured = facts.fits and measured
-            factor = rates[proposal.name].against(rates["now"]) if as_measured else rate / served
-        failure = failures.get(proposal.name)
-        return Tried(
-            name=proposal.name,
-            words=proposal.words,
-            costs=proposal.costs,
-            params=proposal.params,
+            factor = rates[change.name].against(rates["now"]) if as_measured else rate / served
+        return replace(
+            change,
             command=command,
             samples_per_second=rate,
             factor=factor,
             size=size,
             fits=size <= facts.memory,
             measured=measured,
-            failure=None if failure is None else str(failure),
+            failure=str(failures[change.name]) if change.name in failures else None,
         )

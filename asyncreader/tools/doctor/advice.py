@@ -17,8 +17,8 @@ from typing import Any, Final
 from ...params import ReaderParams
 from ...sampling import at_random
 from ...system.text import in_bytes, sides, some
+from ..trials import Rate
 from .facts import Facts
-from .measure import Rate
 
 #: Threads to a core where they wait for the disk.
 READERS_PER_CORE: Final = 4
@@ -65,37 +65,27 @@ class Ceilings:
 
 
 @dataclass(frozen=True)
-class Proposal:
-    """A change that could help, before it was tried."""
+class Candidate:
+    """A change that could help, and what came of it once it was tried."""
 
     name: str
     words: str
-    costs: str
+    costs: str = ""
     """What is given up for it; "" for nothing."""
     params: Mapping[str, Any] = field(default_factory=dict)
     """Parameters of the reader that change."""
-    convert: Mapping[str, Any] | None = None
-    """Parameters of ``convert`` where the set is packed anew."""
-
-
-@dataclass(frozen=True)
-class Tried:
-    """A proposal and what came of it."""
-
-    name: str
-    words: str
-    costs: str
-    params: Mapping[str, Any]
-    command: str | None
+    options: Mapping[str, Any] | None = None
+    """Options of ``convert`` where the set is packed anew."""
+    command: str | None = None
     """What packs the set anew, fit for a shell."""
-    samples_per_second: float | None
-    factor: float | None
+    samples_per_second: float | None = None
+    factor: float | None = None
     """The rate in relation to the one that the set has now."""
-    size: float
-    """Bytes of the whole set after the change."""
-    fits: bool
+    size: float | None = None
+    """Bytes of the whole set after the change; None where ``failure`` says why."""
+    fits: bool | None = None
     """Whether that stays in memory."""
-    measured: bool
+    measured: bool = True
     """False if it was worked out from the disk's speed: the whole would not fit in memory."""
     failure: str | None = None
 
@@ -119,7 +109,7 @@ class Epoch:
     """What packs the set anew, fit for a shell."""
 
 
-def epochs(facts: Facts, p: ReaderParams, served: float, tried: Sequence[Tried]) -> list[Epoch]:
+def epochs(facts: Facts, p: ReaderParams, served: float, tried: Sequence[Candidate]) -> list[Epoch]:
     """What an epoch of a set in compressed chunks costs as it is read now, and after each change
     that was tried; nothing of other sets. ``served``: samples/s now."""
     cost = facts.chunks
@@ -136,12 +126,12 @@ def epochs(facts: Facts, p: ReaderParams, served: float, tried: Sequence[Tried])
         if change.command is None:
             read, inflated = cost.read_in_order, cost.inflated_in_order
         else:
-            read, inflated = change.size / facts.count, 0.0
+            read, inflated = (change.size or 0.0) / facts.count, 0.0
         found.append(Epoch(change.words, read, inflated, seconds, change.command))
     return found
 
 
-def propose(facts: Facts, p: ReaderParams) -> list[Proposal]:
+def propose(facts: Facts, p: ReaderParams) -> list[Candidate]:
     """What is worth a trial, by the layout alone."""
     found = []
     full = p.shuffle is True
@@ -151,19 +141,19 @@ def propose(facts: Facts, p: ReaderParams) -> list[Proposal]:
             f"{unit} in random order, samples mixed over {p.shuffle_window:,} at a time instead of "
             "over the whole dataset"
         )
-        found.append(Proposal("block", 'shuffle="block"', costs, {"shuffle": "block"}))
+        found.append(Candidate("block", 'shuffle="block"', costs, {"shuffle": "block"}))
     if not facts.fits:
         many = READERS_PER_CORE * facts.cores
         if int(p.nthread if p.nthread != "auto" else facts.cores) < many:
             more = {"nthread": many, "njob": many}
             costs = "more batches in memory, and many waiting threads"
-            found.append(Proposal("many", f"nthread={many} njob={many}", costs, more))
+            found.append(Candidate("many", f"nthread={many} njob={many}", costs, more))
     if facts.packable:
         found += _encoded(facts, p) if facts.encoded else _raw(facts, p)
     return found
 
 
-def _encoded(facts: Facts, p: ReaderParams) -> list[Proposal]:
+def _encoded(facts: Facts, p: ReaderParams) -> list[Candidate]:
     """Pictures that are decoded each time: smaller ones, pixels, or JPEGs decoded in part."""
     found = []
     random = p.size is not None and p.crop in _RANDOM
@@ -172,29 +162,31 @@ def _encoded(facts: Facts, p: ReaderParams) -> list[Proposal]:
         cut = _before_crop(size, p)
         how = {"encoding": "raw", **_sized(cut, facts, p)}
         costs = "" if p.size is None else _KEEP
-        found.append(Proposal("raw", f"convert to pixels of {sides(*cut)}", costs, {}, how))
+        found.append(Candidate("raw", f"convert to pixels of {sides(*cut)}", costs, options=how))
     if p.size is not None and facts.picture is not None and not facts.deep:
         side = math.ceil(max(p.size) * (_MARGIN if random else 1 / p.crop_ratio))
         if min(facts.picture) ** 2 > _MUCH_LARGER * side * side:
             words = f"convert to JPEGs of {side} on the shorter side"
             costs = "the images are scaled for good: keep SRC"
-            found.append(Proposal("jpeg", words, costs, {}, {"encoding": "jpeg", "size": side}))
+            found.append(
+                Candidate("jpeg", words, costs, options={"encoding": "jpeg", "size": side})
+            )
     if random and facts.unmarked:
         words = "convert to the same JPEGs with restart markers"
-        found.append(Proposal("restarts", words, "", {}, {"restarts": True}))
+        found.append(Candidate("restarts", words, "", options={"restarts": True}))
     return found
 
 
-def _raw(facts: Facts, p: ReaderParams) -> list[Proposal]:
+def _raw(facts: Facts, p: ReaderParams) -> list[Candidate]:
     """Pixels: not compressed, not larger than needed, or small enough to stay in memory."""
     found = []
-    proposal = Proposal("raw", "convert to plain pixels", "", {}, {"encoding": "raw"})
+    proposal = Candidate("raw", "convert to plain pixels", "", options={"encoding": "raw"})
     wanted = bool(facts.compression) or (facts.container == "LMDB" and not facts.ours)
     if p.size is not None and facts.picture is not None and p.crop not in _RANDOM:
         cut = _before_crop(p.size, p)
         if math.prod(facts.picture) > math.prod(cut):
             how = {"encoding": "raw", **_sized(cut, facts, p)}
-            proposal = Proposal("raw", f"convert to pixels of {sides(*cut)}", _KEEP, {}, how)
+            proposal = Candidate("raw", f"convert to pixels of {sides(*cut)}", _KEEP, options=how)
             wanted = True
     if wanted:
         found.append(proposal)
@@ -203,7 +195,7 @@ def _raw(facts: Facts, p: ReaderParams) -> list[Proposal]:
         words = f"convert to JPEGs (quality {_QUALITY})"
         costs = "pixels change a little: JPEG is lossy; keep SRC"
         how = {"encoding": "jpeg", "quality": _QUALITY}
-        found.append(Proposal("jpeg", words, costs, {}, how))
+        found.append(Candidate("jpeg", words, costs, options=how))
     return found
 
 
@@ -259,12 +251,11 @@ def limit(
     served = now.samples_per_second
     if facts.fits is False and tops.disk_random is not None:
         needed = served * facts.stored_bytes * facts.chunk
-        if now.decode_share < 0.5 and needed > 0.1 * tops.disk_random:
+        if _decode_share(now) < 0.5 and needed > 0.1 * tops.disk_random:
             return "disk", _about_disk(facts, tops)
-    if (facts.encoded or facts.compression) and now.decode_share > 0.5:
+    if (facts.encoded or facts.compression) and _decode_share(now) > 0.5:
         return "decode", _about_decoding(facts, p, now, tops)
-    elsewhere = now.share(sum(now.other_seconds.values()))
-    if copied and elsewhere < _LITTLE:
+    if copied and sum(_other_steps(now).values()) < _LITTLE:
         words = [
             "Memory: samples are copied as they lie, which is as fast as it gets; "
             f"{served / tops.copy:.0%} of copying one batch over and over in "
@@ -290,13 +281,23 @@ def _parts(facts: Facts, p: ReaderParams, now: Rate) -> str:
     if p.contiguous or any(one is not None for one in (p.dtype, p.scale, p.mean, p.std)):
         done.append("converting")
     own = " and ".join(filter(None, (", ".join(done[:-1]), *done[-1:]))) or "copying"
-    shares = {name: now.share(seconds) for name, seconds in now.other_seconds.items()}
-    shares[_undoing(facts)] = now.decode_share
+    shares = _other_steps(now)
+    shares[_undoing(facts)] = _decode_share(now)
     shares[own] = 1 - sum(shares.values())
     said = sorted(((part, name) for name, part in shares.items() if part >= 0.01), reverse=True)
     if len(said) == 1:
         return said[0][1]
     return ", ".join(f"{name} ({part:.0%} of the threads' time)" for part, name in said)
+
+
+def _decode_share(now: Rate) -> float:
+    """Part of the workers' time that goes into decoding, 0 to 1."""
+    return now.steps.get("decode", 0.0)
+
+
+def _other_steps(now: Rate) -> dict[str, float]:
+    """Parts of the workers' time in steps that neither read nor decode."""
+    return {name: part for name, part in now.steps.items() if name not in ("read", "decode")}
 
 
 def _undoing(facts: Facts) -> str:
@@ -324,7 +325,7 @@ def _about_disk(facts: Facts, tops: Ceilings) -> list[str]:
 
 def _about_decoding(facts: Facts, p: ReaderParams, now: Rate, tops: Ceilings) -> list[str]:
     undoing = _undoing(facts)
-    words = [f"{undoing[0].upper()}{undoing[1:]}: {now.decode_share:.0%} of the threads' time."]
+    words = [f"{undoing[0].upper()}{undoing[1:]}: {_decode_share(now):.0%} of the threads' time."]
     if facts.encoded and p.size is not None and facts.picture is not None:
         part = math.prod(p.size) / math.prod(facts.picture)
         if part < 0.5:
@@ -372,7 +373,7 @@ def threads(rates: Sequence[Rate]) -> tuple[int, str | None]:
     fastest = max(rates, key=lambda rate: rate.samples_per_second)
     slowest = min(rates, key=lambda rate: rate.samples_per_second)
     apart = 1 - slowest.samples_per_second / fastest.samples_per_second
-    noise = max((rate.spread[1] - rate.spread[0]) / rate.samples_per_second for rate in rates)
+    noise = max((rate.fastest - rate.slowest) / rate.samples_per_second for rate in rates)
     if len(rates) > 1 and apart < noise and noise > _STEADY:
         most = max(rate.nthread for rate in rates)
         numbers = " and ".join(str(number) for number in sorted(rate.nthread for rate in rates))
@@ -395,7 +396,9 @@ def suited(facts: Facts, nthread: int) -> dict[str, Any]:
     }
 
 
-def chosen(tried: Sequence[Tried], keeps: bool | None, needed: float | None) -> Tried | None:
+def chosen(
+    tried: Sequence[Candidate], keeps: bool | None, needed: float | None
+) -> Candidate | None:
     """What to do: nothing where the loader keeps up; else the cheapest change that makes it keep
     up (``needed`` samples/s), a parameter before a new file; else the one that gains most.
     """

@@ -1,5 +1,5 @@
-"""A folder of pictures before it is packed: what is in it, and what each encoding would take and
-give, tried on some of its pictures."""
+"""A folder of images before it is packed: what is in it, and what each encoding would take and
+give. Some of its images are packed as they are, and the doctor tries the encodings on these."""
 
 from __future__ import annotations
 
@@ -11,33 +11,33 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from ...errors import AsyncReaderError, ParamsError, SampleError
+from ...errors import ParamsError, SampleError
 from ...pixels import codec
-from ...sources import open_source
 from ...system.limits import available_memory, usable_cores
 from ..label_stats import LabelCount, count_labels
-from . import measure
-from .advice import USUAL_SIZE, Proposal, command
-from .facts import look
-from .packing import PackedSample, pack_samples
+from ..trials import Trials
+from . import diagnose
+from .advice import USUAL_SIZE, Candidate, command
+from .facts import Facts
 
 if TYPE_CHECKING:
     from converters.inputs.folder import FolderSamples
+    from converters.options import Options
 
-#: The side of pictures that random crops of the usual size are usually cut from.
+#: The side of images that random crops of the usual size are usually cut from.
 MARGIN: Final = 256
 
-#: Pictures that are looked at, and packed to be tried; bytes of the latter.
+#: Images that are looked at, and packed to be tried; bytes of the latter.
 _LOOKED_AT: Final = 2000
 _TRIED: Final = 256
 _TRIED_BYTES: Final = 96 << 20
-#: Parts of the time for looking at pictures, and for packing some in each form.
-_LOOK, _PACK = 0.2, 0.45
+#: Part of the time for looking at images.
+_LOOK: Final = 0.2
 #: Rates that differ by less count as the same: the smaller form is advised.
 _SAME: Final = 0.9
 #: Bytes of a batch in the trials, and the most samples of one.
@@ -77,30 +77,14 @@ class Pictures:
 
 
 @dataclass(frozen=True)
-class Form:
-    """One way to pack the pictures, and what it would take and give."""
-
-    words: str
-    options: Mapping[str, Any]
-    """Options of ``convert``."""
-    command: str
-    costs: str
-    size: float | None = None
-    """Bytes of all pictures; worked out from those packed. None where ``failure`` says why."""
-    fits: bool | None = None
-    """Whether that stays in memory."""
-    samples_per_second: float | None = None
-    failure: str | None = None
-
-
-@dataclass(frozen=True)
 class Survey:
     """What :func:`survey` found. ``served``: the (H, W) that was served; ``cut``: how it was cut
-    out; ``tried``: how many pictures were packed in each form, at most."""
+    out; ``tried``: how many images were packed in each form, at most."""
 
     pictures: Pictures
-    forms: tuple[Form, ...]
-    advised: Form | None
+    forms: tuple[Candidate, ...]
+    """The ways to pack that were tried; sizes are those of all images."""
+    advised: Candidate | None
     served: tuple[int, int]
     cut: str
     tried: int
@@ -120,23 +104,68 @@ def survey(
     *,
     seconds: float = 15.0,
     progress: Callable[[str], None] | None = None,
+    trials: Callable[[], Trials] = Trials,
     **given: Any,
 ) -> Survey:
     """What is in the folder ``src``, and what each encoding would take in space and give in speed.
 
     ``given``: options of ``convert``; with ``encoding`` that one alone is tried, with ``size`` all
-    of them at that size. Pictures that are tried are packed in a temporary folder (TMPDIR). Takes
+    of them at that size. Images that are tried are packed in a temporary folder (TMPDIR). Takes
     about ``seconds``, and longer where listing the folder does. ``progress`` gets a line for each
     step. Raises what ``convert`` raises of a folder that it does not take as a whole.
     """
-    from converters.check_options import check, check_encoding
     from converters.inputs.folder import FolderSamples
-    from converters.inputs.packed import may_be_packed
 
     began, tell = time.perf_counter(), progress or (lambda _: None)
     dst = dst or f"{os.path.basename(os.path.abspath(src))}.h5"
     given = {name: value for name, value in given.items() if value is not None}
-    # what is wrong with them is told as convert tells it
+    options = _checked(src, dst, given)
+    tell("listing the folder")
+    with (
+        closing(FolderSamples(options, options.dst)) as samples,
+        tempfile.TemporaryDirectory(prefix="asyncreader-dry-run-") as folder,
+    ):
+        tell("looking at images")
+        seen = _look(samples, began + _LOOK * seconds)
+        pictures = _described(samples, seen)
+        total = np.cumsum(seen.sizes)
+        tried = max(1, int(np.searchsorted(total[:_TRIED], _TRIED_BYTES)))
+        served, crop, size = _as_served(given.get("size"), pictures)
+        tell("converting some images as they are")
+        original = _pack_some(src, seen.paths[:tried], given, folder)
+        found = diagnose(
+            _as_read(original, served, crop),
+            seconds=seconds - (time.perf_counter() - began),
+            progress=tell,
+            propose=lambda facts, _: _forms(given, size, crop, facts),
+            trials=trials,
+        )
+    if pictures.bad:
+        given = {**given, "skip_bad": True}
+    memory, part = available_memory(), pictures.packable / found.facts.count
+    order = [form.name for form in _forms(given, size, crop, found.facts)]
+    forms = [
+        _of_all(form, part, memory, _command(src, dst, given, form))
+        for form in sorted(found.tried, key=lambda form: order.index(form.name))
+    ]
+    return Survey(
+        pictures=pictures,
+        forms=tuple(forms),
+        advised=_advised(forms),
+        served=served,
+        cut=crop,
+        tried=tried,
+        memory=memory,
+        seconds=time.perf_counter() - began,
+    )
+
+
+def _checked(src: str, dst: str, given: Mapping[str, Any]) -> Options:
+    """The options with which the folder is listed; what is wrong with those that are given is told
+    as ``convert`` tells it."""
+    from converters.check_options import check, check_encoding
+    from converters.inputs.packed import may_be_packed
+
     wanted = check(src, dst, **given)
     if _encoding(given) or given.get("quality") or given.get("restarts"):
         channels = wanted.channels or (1 if wanted.bits == 16 else 3)
@@ -149,27 +178,7 @@ def survey(
             hint="'asyncreader doctor' measures what another encoding of a dataset would give",
         )
     kept = {name: value for name, value in given.items() if name in _OF_LISTING}
-    options = check(src, dst, **kept, encoding="original", skip_bad=True)
-    tell("listing the folder")
-    with (
-        closing(FolderSamples(options, options.dst)) as samples,
-        tempfile.TemporaryDirectory(prefix="asyncreader-dry-run-") as folder,
-    ):
-        tell("looking at images")
-        seen = _look(samples, began + _LOOK * seconds)
-        pictures = _described(samples, seen)
-        trial = _Trial(src, dst, given, folder, pictures, seen, tell)
-        forms = trial.run(seconds - (time.perf_counter() - began))
-    return Survey(
-        pictures=pictures,
-        forms=forms,
-        advised=_advised(forms),
-        served=trial.served,
-        cut=trial.crop,
-        tried=trial.tried,
-        memory=trial.memory,
-        seconds=time.perf_counter() - began,
-    )
+    return check(src, dst, **kept, encoding="original", skip_bad=True)
 
 
 #: Options that say which pictures there are, what they are stored as, and where.
@@ -260,161 +269,98 @@ def _described(samples: FolderSamples, seen: _Seen) -> Pictures:
 # -- what each encoding takes and gives ----------------------------------------------------------
 
 
-class _Trial:
-    """Some of the pictures, packed in each form and read as training reads them."""
-
-    def __init__(
-        self,
-        src: str,
-        dst: str,
-        given: Mapping[str, Any],
-        folder: str,
-        pictures: Pictures,
-        seen: _Seen,
-        tell: Callable[[str], None],
-    ) -> None:
-        self._src, self._dst, self._given, self._folder = src, dst, given, folder
-        self._pictures, self._tell = pictures, tell
-        self.memory = available_memory()
-        total = np.cumsum(seen.sizes)
-        self.tried = max(1, int(np.searchsorted(total[:_TRIED], _TRIED_BYTES)))
-        self._paths = seen.paths[: self.tried]
-        self._size = given.get("size")
-        self.crop, self.served = "center", USUAL_SIZE
-        smallest, middle, largest = pictures.sizes
-        if isinstance(self._size, Sequence):
-            self.served = int(self._size[0]), int(self._size[1])
-        elif self._size is not None:
-            side = max(1, self._size * USUAL_SIZE[0] // MARGIN)
-            self.crop, self.served = "random-resized", (side, side)
-        elif smallest == largest and max(middle) <= MARGIN:
-            self.served = middle
-        else:
-            self.crop = "random-resized"
-            self._size = MARGIN
-
-    def run(self, seconds: float) -> tuple[Form, ...]:
-        """Pack and read, for about so many ``seconds``."""
-        original = os.path.join(self._folder, "original.h5")
-        self._tell("converting some images as they are")
-        names = ("channels", "bits", "follow_links")
-        self._pack(original, {name: self._given[name] for name in names if name in self._given})
-        with closing(open_source(original)) as source:
-            facts = look(source, original)
-        forms = self._forms(facts.unmarked, facts.deep)
-        others = [form for form in forms if form.name != "original"]
-        packed = pack_samples(
-            others, facts, original, None, {}, self._folder, seconds * _PACK, self._tell
-        )
-        packed["original"] = PackedSample(original, facts.stored_bytes, facts.count)
-        self._tell("measuring readers")
-        with measure.Trials() as trials:
-            for form in forms:
-                found = packed[form.name]
-                if isinstance(found, PackedSample):
-                    trials.add(form.name, self._reader(found))
-            rates = trials.run(seconds * (1 - _PACK))
-            return tuple(
-                self._form(form, packed[form.name], rates.get(form.name), trials.failures)
-                for form in forms
-            )
-
-    def _pack(self, target: str, how: Mapping[str, Any]) -> None:
-        """The pictures that are tried, as their files are."""
-        from converters import convert
-
-        table = os.path.join(self._folder, "pictures.csv")
-        with open(table, "w", encoding="utf-8", errors="surrogateescape", newline="") as file:
-            csv.writer(file).writerows((path, 0) for path in self._paths)
-        options = {"encoding": "original", "labels": table, "skip_bad": True, **how}
-        convert(self._src, target, progress=False, **options)
-
-    def _forms(self, unmarked: bool, deep: bool) -> list[Proposal]:
-        """The ways to pack that are tried. ``unmarked``: most are JPEGs without restart markers;
-        ``deep``: grey pictures of 16 bits."""
-        if (encoding := _encoding(self._given)) is not None:
-            names = ("encoding", *_OF_ENCODING)
-            how = {name: self._given[name] for name in names if self._given.get(name)}
-            costs = _SCALED if "size" in how else ""
-            return [Proposal(encoding, f"encoding {encoding}", costs, {}, how)]
-        size = self._size
-        sized: dict[str, Any] = {} if size is None else {"size": size}
-        if "resize" in self._given:
-            sized["resize"] = self._given["resize"]
-        square = {"size": (size, size)} if isinstance(size, int) else sized
-        costs = _SCALED if sized else ""
-        lossy = _LOSSY if sized else "pixels change a little: keep SRC"
-        forms = [
-            Proposal("original", "the files as they are", "", {}, {"encoding": "original"}),
-            Proposal("jpeg", "JPEG", lossy, {}, {"encoding": "jpeg", **sized}),
-            Proposal("png", "PNG", costs, {}, {"encoding": "png", **sized}),
-            Proposal("yuv420", "4:2:0 planes", lossy, {}, {"encoding": "yuv420", **square}),
-            Proposal("raw", "pixels", costs, {}, {"encoding": "raw", **square}),
-        ]
-        if unmarked and self.crop.startswith("random"):
-            how = {"encoding": "original", "restarts": True}
-            forms.insert(1, Proposal("restarts", "the files with restart markers", "", {}, how))
-        left_out = {"jpeg", "yuv420"} if deep else set[str]()
-        if self._given.get("channels") == 1:
-            left_out.add("yuv420")
-        return [form for form in forms if form.name not in left_out]
-
-    def _reader(self, packed: PackedSample) -> dict[str, Any]:
-        """The parameters of a reader in training."""
-        high, wide = self.served
-        batch = max(1, min(_BATCH, _BATCH_BYTES // (3 * high * wide)))
-        cores = usable_cores()
-        reads: dict[str, Any] = {
-            "path": packed.path,
-            "size": self.served,
-            "crop": self.crop,
-            "shuffle": True,
-            "batch_size": batch,
-            "nthread": cores,
-            "njob": max(2, cores),
-            "last_batch": "wrap",
-            "subset": measure.repeated(packed.count, batch),
-        }
-        return reads
-
-    def _form(
-        self,
-        form: Proposal,
-        packed: PackedSample | AsyncReaderError,
-        rate: measure.Rate | None,
-        failures: Mapping[str, AsyncReaderError],
-    ) -> Form:
-        options = dict(form.convert or {})
-        others = {name: value for name, value in self._given.items() if name not in _OF_ENCODING}
-        if self._pictures.bad:
-            others["skip_bad"] = True
-        made = command(self._src, self._dst, {**_written(others), **options}, {})
-        failed = packed if isinstance(packed, AsyncReaderError) else failures.get(form.name)
-        size = None
-        if isinstance(packed, PackedSample):
-            size = packed.bytes_each * self._pictures.packable
-        return Form(
-            words=form.words,
-            options=options,
-            command=made,
-            costs=form.costs,
-            size=size,
-            fits=None if size is None else size <= self.memory,
-            samples_per_second=None if rate is None else rate.samples_per_second,
-            failure=None if failed is None else str(failed),
-        )
+def _as_served(size: Any, pictures: Pictures) -> tuple[tuple[int, int], str, Any]:
+    """The (H, W) that training is taken to be served, how that is cut out, and the size that
+    images are stored at; None where that is their own. ``size``: the one that is asked for."""
+    smallest, middle, largest = pictures.sizes
+    if isinstance(size, Sequence):
+        return (int(size[0]), int(size[1])), "center", size
+    if size is not None:
+        side = max(1, size * USUAL_SIZE[0] // MARGIN)
+        return (side, side), "random-resized", size
+    if smallest == largest and max(middle) <= MARGIN:
+        return middle, "center", None
+    return USUAL_SIZE, "random-resized", MARGIN
 
 
-def _written(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Options as a command line has them: flags that are not set are left out."""
+def _pack_some(src: str, paths: Sequence[str], given: Mapping[str, Any], folder: str) -> str:
+    """Pack the images that are tried as their files are: the path of the dataset."""
+    from converters import convert
+
+    table, target = (os.path.join(folder, name) for name in ("pictures.csv", "original.h5"))
+    with open(table, "w", encoding="utf-8", errors="surrogateescape", newline="") as file:
+        csv.writer(file).writerows((path, 0) for path in paths)
+    names = ("channels", "bits", "follow_links")
+    options = {name: given[name] for name in names if name in given}
+    options |= {"encoding": "original", "labels": table, "skip_bad": True}
+    convert(src, target, progress=False, **options)
+    return target
+
+
+def _as_read(path: str, served: tuple[int, int], crop: str) -> dict[str, Any]:
+    """The parameters of a reader in training."""
+    cores = usable_cores()
     return {
-        name: os.fspath(value) if isinstance(value, os.PathLike) else value
-        for name, value in given.items()
-        if value is not False and value != {} and name not in ("encoding", "progress")
+        "path": path,
+        "size": served,
+        "crop": crop,
+        "shuffle": True,
+        "batch_size": max(1, min(_BATCH, _BATCH_BYTES // (3 * math.prod(served)))),
+        "nthread": cores,
+        "njob": max(2, cores),
     }
 
 
-def _advised(forms: Sequence[Form]) -> Form | None:
+def _forms(given: Mapping[str, Any], size: Any, crop: str, facts: Facts) -> list[Candidate]:
+    """The ways to pack that are tried. ``facts``: of the images packed as they are."""
+    if (encoding := _encoding(given)) is not None:
+        names = ("encoding", *_OF_ENCODING)
+        how = {name: given[name] for name in names if given.get(name)}
+        costs = _SCALED if "size" in how else ""
+        return [Candidate(encoding, f"encoding {encoding}", costs, options=how)]
+    sized: dict[str, Any] = {} if size is None else {"size": size}
+    if "resize" in given:
+        sized["resize"] = given["resize"]
+    square = {"size": (size, size)} if isinstance(size, int) else sized
+    costs = _SCALED if sized else ""
+    lossy = _LOSSY if sized else "pixels change a little: keep SRC"
+    forms = [
+        Candidate("original", "the files as they are", options={"encoding": "original"}),
+        Candidate("jpeg", "JPEG", lossy, options={"encoding": "jpeg", **sized}),
+        Candidate("png", "PNG", costs, options={"encoding": "png", **sized}),
+        Candidate("yuv420", "4:2:0 planes", lossy, options={"encoding": "yuv420", **square}),
+        Candidate("raw", "pixels", costs, options={"encoding": "raw", **square}),
+    ]
+    if facts.unmarked and crop.startswith("random"):
+        how = {"encoding": "original", "restarts": True}
+        forms.insert(1, Candidate("restarts", "the files with restart markers", options=how))
+    left_out = {"jpeg", "yuv420"} if facts.deep else set[str]()
+    if given.get("channels") == 1:
+        left_out.add("yuv420")
+    return [form for form in forms if form.name not in left_out]
+
+
+def _of_all(form: Candidate, part: float, memory: int, convert: str) -> Candidate:
+    """A form with the size of all images, of which there are ``part`` times as many as were tried,
+    and with the command that converts them."""
+    if form.failure is not None or form.size is None:
+        return replace(form, command=convert, size=None, fits=None)
+    size = form.size * part
+    return replace(form, command=convert, size=size, fits=size <= memory)
+
+
+def _command(src: str, dst: str, given: Mapping[str, Any], form: Candidate) -> str:
+    """The command that packs the folder so: flags that are not set are left out."""
+    others = {
+        name: os.fspath(value) if isinstance(value, os.PathLike) else value
+        for name, value in given.items()
+        if value is not False and value != {} and name not in ("encoding", "progress")
+        if name not in _OF_ENCODING
+    }
+    return command(src, dst, {**others, **(form.options or {})}, {})
+
+
+def _advised(forms: Sequence[Candidate]) -> Candidate | None:
     """The form to choose: of those that stay in memory (of all, where none does) the fastest, or
     the smallest of those that are about as fast."""
     good = [form for form in forms if form.samples_per_second and form.size]

@@ -1,159 +1,23 @@
-"""Timed trials of the doctor: readers that take turns, on the set itself and on packed samples."""
+"""Which records the trials of the doctor read, and what the disk adds to their rates."""
 
 from __future__ import annotations
 
 import os
-import statistics
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Final, TypeAlias
+from collections.abc import Sequence
+from typing import Final
 
 import numpy as np
 
-from ...errors import AsyncReaderError
-from ...params import given_params
-from ...reader import AsyncReader
 from ...sources import Source
 from ...sources.extents import ExtentSource
 from ...sources.hdf5.chunks import ChunkSource
 from ...system.array_types import Int64
 from ...system.memory import PAGE, cached_pages, map_file
-from ..bench import ROUNDS, Turn, batch_bytes, serve
 from .facts import Facts, cached
-
-Params: TypeAlias = Mapping[str, Any]
 
 #: Seconds that one batch of a slow set may take in a trial.
 _BATCH_SECONDS: Final = 0.05
-
-
-@dataclass(frozen=True)
-class Rate:
-    """What a trial reached."""
-
-    samples_per_second: float
-    wait_share: float
-    """Part of the time that the consumer waited."""
-    read_seconds: float
-    """What a worker takes for one sample to read, copy and convert it."""
-    decode_seconds: float
-    """What a worker takes for one sample to decode its image or chunk."""
-    batch_bytes: int
-    batch_size: int
-    nthread: int
-    rates: tuple[float, ...]
-    """Samples/s of each turn."""
-    other_seconds: Mapping[str, float] = field(default_factory=dict)
-    """What a worker takes for one sample in the other steps, by their names."""
-
-    @property
-    def seconds(self) -> dict[str, float]:
-        """What a worker takes for one sample in each step, by its name."""
-        return {"read": self.read_seconds, "decode": self.decode_seconds, **self.other_seconds}
-
-    @property
-    def decode_share(self) -> float:
-        """Part of the workers' time that goes into decoding, 0 to 1."""
-        return self.share(self.decode_seconds)
-
-    def share(self, seconds: float) -> float:
-        """Part of the workers' time that so many seconds for one sample are, 0 to 1."""
-        work = sum(self.seconds.values())
-        return seconds / work if work else 0.0
-
-    @property
-    def spread(self) -> tuple[float, float]:
-        """The slowest and the fastest turn, samples/s."""
-        return min(self.rates), max(self.rates)
-
-    def against(self, other: Rate) -> float:
-        """How many times as fast as ``other``: the median over their common turns, so that what
-        slowed the machine down for a while cancels out.
-        """
-        return statistics.median(a / b for a, b in zip(self.rates, other.rates, strict=False))
-
-
-class Trial:
-    """A reader that is kept open between its turns. Raises what AsyncReader raises."""
-
-    def __init__(self, params: Params, warm_up: float = 0.0) -> None:
-        self._reader = AsyncReader({"world_size": 1, **given_params(params, {})})
-        self._warm_up = warm_up
-        self._turns: list[Turn] = []
-
-    def turn(self, seconds: float) -> None:
-        """Serve for so many seconds, one batch at least, and end with nothing in flight."""
-        if not self._turns:  # every slot's memory is touched once, and caches are filled
-            serve(self._reader, self._warm_up, drain=True)
-        self._turns.append(serve(self._reader, seconds, drain=True))
-
-    def rate(self) -> Rate:
-        """The medians of its turns so far."""
-        reader, stats = self._reader, self._reader.stats()
-        done = max(1, stats.samples)
-        return Rate(
-            samples_per_second=statistics.median(turn.samples_per_second for turn in self._turns),
-            wait_share=statistics.median(turn.wait_share for turn in self._turns),
-            read_seconds=stats.read_seconds / done,
-            decode_seconds=stats.decode_seconds / done,
-            batch_bytes=batch_bytes(reader),
-            batch_size=reader.params.batch_size,
-            nthread=stats.nthread,
-            rates=tuple(turn.samples_per_second for turn in self._turns),
-            other_seconds={
-                name: spent / done
-                for name, spent in stats.seconds.items()
-                if spent and name not in ("read", "decode")
-            },
-        )
-
-    def close(self) -> None:
-        """Close the reader."""
-        self._reader.close()
-
-
-class Trials:
-    """Named trials that take turns, so that other load on the machine slows all of them alike."""
-
-    def __init__(self) -> None:
-        self._open: dict[str, Trial] = {}
-        self.failures: dict[str, AsyncReaderError] = {}
-        """What went wrong in trials that could not be run."""
-
-    def __enter__(self) -> Trials:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for trial in self._open.values():
-            trial.close()
-        self._open = {}
-
-    def add(self, name: str, params: Params, warm_up: float = 0.0) -> None:
-        """Add a trial, which serves for ``warm_up`` seconds before its first turn.
-
-        A reader that cannot be opened is noted in ``failures``.
-        """
-        try:
-            self._open[name] = Trial(params, warm_up)
-        except AsyncReaderError as exc:
-            self.failures[name] = exc
-
-    def run(self, seconds: float) -> dict[str, Rate]:
-        """Run all of them, for ``seconds`` in total.
-
-        Each trial continues where its last turn ended, so that no sample repeats within an epoch.
-        """
-        share = seconds / max(1, ROUNDS * len(self._open))
-        for number in range(ROUNDS):
-            names = list(self._open)
-            for name in names if number % 2 == 0 else reversed(names):
-                try:
-                    self._open[name].turn(share)
-                except AsyncReaderError as exc:
-                    self.failures[name] = exc
-                    self._open.pop(name).close()
-        return {name: trial.rate() for name, trial in self._open.items()}
 
 
 def batch_that_fits(batch_size: int, samples_per_second: float, group: int = 1) -> int:
