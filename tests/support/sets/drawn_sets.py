@@ -242,7 +242,8 @@ class DrawnSet:
             )
         if self.container == "mix":
             ratio = self.draw.any(0.5, 0.25, 0.7)
-            return {"mix": {files[0]: ratio, files[1]: 1 - ratio}}
+            until = self.draw("mix_until", {}, {"mix_until": "first"})
+            return {"mix": {files[0]: ratio, files[1]: 1 - ratio}} | until
         return {"path": files if self.container == "files" else files[0]}
 
     def _tables(self, lengths: list[int]) -> dict[str, Array]:
@@ -452,7 +453,12 @@ class DrawnSet:
             params["episodes_subset"] = ref.episodes
             if draw.any(False, count > 1):
                 params["episodes_subset"], ref.episodes = slice(1, None), [*range(1, count)]
-        low, some = int(rng.integers(0, 3)), ["slice", "backwards", "repeats", "some"]
+            elif draw.any(True, False):
+                params["episodes_subset"] = np.array(ref.episodes)
+        low, some = (
+            int(rng.integers(0, 3)),
+            ["slice", "backwards", "repeats", "some", "range", "list"],
+        )
         some += ["split"] * 8 if self.train and ref.episodes is None else []
         kind = draw("subset", *[False] * 4, *some)
         if kind == "split":
@@ -463,6 +469,8 @@ class DrawnSet:
                 "backwards": slice(-1 - low, None, -1 - low % 2),
                 "repeats": rng.integers(0, total, total),
                 "some": rng.permutation(total)[: total // 2 + 1],
+                "range": range(low, total, 2),
+                "list": rng.integers(0, total, total).tolist(),
             }[kind]
 
     def _order(self) -> None:
@@ -479,7 +487,7 @@ class DrawnSet:
         patch = self.reference.patch
         drawn = "weights" in params or params["shuffle"] == "replacement" or "mix" in params
         drawn = drawn or (patch is not None and patch.at == "random")
-        if drawn and draw("epoch_samples", False, True):
+        if drawn and "mix_until" not in params and draw("epoch_samples", False, True):
             params["epoch_samples"] = int(rng.integers(4, 30))
 
 
