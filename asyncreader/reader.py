@@ -7,6 +7,7 @@ import html
 import os
 import threading
 import time
+import warnings
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
@@ -101,7 +102,11 @@ class AsyncReader(Generic[D, L]):
             self._plans = PlanAhead(self._schedule)
             self._totals = Totals()
             self._still_held = 0
+            # a thread that holds both has entered the second one first
             self._fetching, self._copying = threading.RLock(), threading.RLock()
+            #: where a loop stood that ended early
+            self._cut_at: Cursor | None = None
+            self._warned_of_rest = False
             self._pid = os.getpid()
             self._fingerprint: str | None = None
             # before the workers start: whatever comes from then on, Ctrl-C too, ends them. It also
@@ -218,23 +223,55 @@ class AsyncReader(Generic[D, L]):
         return batch
 
     def __iter__(self) -> Iterator[Batch[D, L]]:
-        """The current epoch to its end (the rest of it after a resume or an early break)."""
+        """The current epoch to its end (the rest of it after a resume or an early break, which is
+        one warning)."""
         self._check_process()
         self._ring.check_open()
-        epoch = self._delivered.epoch
+        start = self._delivered
+        if start.step and start == self._cut_at:
+            self._warn_of_rest(start)
         self._top_up()
-        while self._delivered.epoch == epoch and not self._finished(self._delivered):
-            if not self._ring.in_flight_now():  # the caller took, or dropped, what was queued
-                self._top_up()
-            batch = self.getNextBatch()
+        while True:
+            if self._params.copy:
+                with self._copying:  # several threads that are in loops share the epoch
+                    batch = self._next_of(start.epoch)
+            else:
+                batch = self._next_of(start.epoch)
+            if batch is None:
+                return
+            try:
+                yield batch
+            except GeneratorExit:  # break, or a loop that nobody goes on with
+                self._cut_at = self._delivered
+                raise
+
+    def _next_of(self, epoch: int) -> Batch[D, L] | None:
+        """The next batch of a loop over ``epoch``; None at its end."""
+        if self._delivered.epoch != epoch or self._finished(self._delivered):
+            return None
+        if not self._ring.in_flight_now():  # the caller took, or dropped, what was queued
             self._top_up()
-            yield batch
+        batch = self.getNextBatch()
+        self._top_up()
+        return batch
+
+    def _warn_of_rest(self, start: Cursor) -> None:
+        """Say once that a loop serves the rest of an epoch, because the one before ended early."""
+        if not self._warned_of_rest:
+            self._warned_of_rest = True
+            warnings.warn(
+                f"this loop begins inside epoch {start.epoch}, at step {start.step} of "
+                f"{len(self)}, since the loop before it ended early: seek({start.epoch}) before "
+                f"it serves the whole epoch, seek({start.epoch + 1}) the next one",
+                stacklevel=3,
+            )
 
     def _top_up(self) -> None:
         """Queue batches, also of the next epoch, until as many are in flight as may be."""
         endless = self._params.epochs is None
-        while self._ring.can_begin() and (endless or not self._finished(self._next)):
-            self.fetchData()
+        with self._fetching:  # no other thread fetches between the question and the call
+            while self._ring.can_begin() and (endless or not self._finished(self._next)):
+                self.fetchData()
 
     def _finished(self, cursor: Cursor) -> bool:
         return self._params.epochs is not None and cursor.epoch >= self._params.epochs
@@ -299,10 +336,11 @@ class AsyncReader(Generic[D, L]):
         """Drop what is queued and go on with batch ``step`` of ``epoch``."""
         self._check_process()
         self._go(self._schedule.cursor_at(epoch, step))
+        self._cut_at = None
 
     def _go(self, cursor: Cursor) -> None:
         # meanwhile no other thread fetches or copies what is dropped here
-        with self._fetching, self._copying:
+        with self._copying, self._fetching:
             self._batches_from.drop_queued(self._schedule.next_batch_at(cursor))
 
     # The cursor is read from the ring, which changes it together with the queue: nothing, not even
@@ -370,6 +408,7 @@ class AsyncReader(Generic[D, L]):
         assert self._source is not None
         earlier = earlier_fingerprints(self._source)
         self._go(cursor_in(self._schedule, state, mine, earlier))
+        self._cut_at = None
 
     def _set_fingerprint(self) -> str:
         if self._fingerprint is None:

@@ -226,6 +226,34 @@ def test_misuse_at_once() -> None:
 # -- buffers -------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("njob", [1, 3])
+def test_several_threads_in_loops(njob: int) -> None:
+    """Threads in loops over one reader that copies share each epoch: each batch comes once."""
+    seen: list[tuple[int, int]] = []
+    failed: list[Exception] = []
+
+    def consume(reader: AsyncReader) -> None:
+        try:
+            seen.extend((batch.epoch, batch.step) for batch in reader)
+        except Exception as exc:
+            failed.append(exc)
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        for _ in range(20):
+            with open_reader(njob=njob, epochs=1, copy=True) as reader:
+                threads = [threading.Thread(target=consume, args=(reader,)) for _ in range(4)]
+                for thread in threads:
+                    thread.start()
+                for thread in threads:
+                    thread.join(HANG)
+    finally:
+        sys.setswitchinterval(interval)
+    assert not failed
+    assert sorted(seen) == sorted([(0, step) for step in range(5)] * 20)
+
+
 def test_several_threads_fetch_and_take() -> None:
     """However many threads fetch and take copies, each batch comes once, and is right."""
     seen: list[tuple[int, int]] = []
@@ -607,6 +635,44 @@ def test_loop_is_one_epoch() -> None:
             other.seek(epoch)
             assert indices_of(iter(other)) == batches
     assert epochs[0] != epochs[1]
+
+
+@pytest.mark.parametrize("how", ["break", "next", "TorchReader"])
+def test_the_rest_of_an_epoch_is_told_of(how: str) -> None:
+    """The first loop that begins inside an epoch because the one before ended early warns and names
+    seek(); no other does, and none after a seek, a resume or calls."""
+
+    def peek(loader: Any) -> None:
+        if how == "next":
+            next(iter(loader))
+            return
+        for _ in loader:
+            break
+
+    def quiet(loader: Any, count: int) -> None:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            assert len(list(loader)) == count
+
+    torch = how == "TorchReader" and pytest.importorskip("asyncreader.adapters.torch")
+    with contextlib.ExitStack() as opened:
+        arrays: dict[str, Any] = {"data": IMAGES, "labels": LABELS, "batch_size": 4, "copy": True}
+        make = torch.TorchReader if torch else AsyncReader
+        loader = opened.enter_context(make(arrays))
+        quiet(loader, 5)
+        peek(loader)
+        state = loader.state_dict()
+        loader.seek(2, 1)
+        quiet(loader, 4)
+        peek(loader)
+        loader.load_state_dict(state)
+        quiet(loader, 4)
+        quiet(loader, 5)
+        peek(loader)
+        with pytest.warns(UserWarning, match=r"inside epoch 3, at step 1 of 5.*seek\(3\)"):
+            assert len(list(loader)) == 4
+        peek(loader)
+        quiet(loader, 4)
 
 
 def test_early_break() -> None:
