@@ -8,19 +8,22 @@ import shutil
 import threading
 import tracemalloc
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import h5py
 import numpy as np
 import pytest
+from ctrl_c import elsewhere, moments
 from fakes import damage, first, packed, paint, pictures, write_hdf5
 from observed import HANG
 from shard_sets import SIZES, edit, write_set
 from source_contract import Built, Case
 
+import asyncreader
 from asyncreader import (
     AsyncReader,
     ChecksumError,
@@ -33,6 +36,7 @@ from asyncreader.formats.manifest import MOST, NAME, Manifest, manifest_path, re
 from asyncreader.params import parse_params
 from asyncreader.pixels.specs import OutputSpec
 from asyncreader.sources import Inspector, Request, fingerprint, open_source
+from asyncreader.sources.hdf5.groups import GroupSource
 from asyncreader.sources.layouts.hdf5_list import listed_files
 from asyncreader.sources.sets.open_cache import OpenFileCache
 from asyncreader.sources.sets.shards import open_shards
@@ -321,6 +325,65 @@ def test_a_shard_in_use_is_not_closed() -> None:
     assert opened[0].closed
     with pytest.raises(SourceError, match="closed"), open_files.use(0):
         pass
+
+
+def test_ctrl_c_at_every_moment_of_a_use() -> None:
+    """After Ctrl-C at any moment of a use the file can be used: no thread waits for one that nobody
+    opens."""
+
+    def case() -> Iterator[Callable[[], Any]]:
+        opened: list[_Opened] = []
+        open_files = cache_of(2, opened)
+
+        def use() -> int:
+            with open_files.use(7) as file:
+                return int(file.number)
+
+        yield use
+        assert elsewhere(use) == 7
+        elsewhere(open_files.close)
+
+    moments(case)
+
+
+@pytest.mark.parametrize("kind", ["files", "groups"])
+def test_a_set_is_closed_by_the_thread_that_opens_a_part_of_it(kind: str, tmp_path: Path) -> None:
+    """A reader that is garbage in a cycle may be collected, and so closed, by its own worker in the
+    middle of opening a file: the worker does not wait for itself."""
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        for n in range(2):
+            data = np.arange(8) + 8 * n
+            file.create_dataset(f"data/demo_{n}/x", data=data, chunks=(4,), compression="gzip")
+    closed: list[bool] = []
+    if kind == "files":
+        opened: list[_Opened] = []
+
+        def open_one(number: int) -> Any:
+            opened.append(_Opened(number))
+            with open_files._lock:
+                open_files.close()
+            return opened[-1]
+
+        open_files = OpenFileCache(open_one, 4)
+
+        def act() -> None:
+            with open_files.use(0):
+                pass
+            closed.append(opened[0].closed)
+    else:
+        episodes = "groups:data/demo_*"
+        source = asyncreader.open(tmp_path / "a.h5", data_field="x", episodes=episodes).source.first
+        assert isinstance(source, GroupSource)
+
+        def act() -> None:
+            with source._lock:
+                source.close()
+            closed.append(True)
+
+    thread = threading.Thread(target=act, daemon=True)
+    thread.start()
+    thread.join(HANG)
+    assert closed == [True]
 
 
 def test_two_threads_open_a_shard_once() -> None:

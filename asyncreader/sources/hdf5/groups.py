@@ -87,7 +87,8 @@ class GroupSource(BaseSource):
         self._starts = np.concatenate((np.zeros(1, np.int64), members.ends[:-1]))
         limit = max(CACHE_BYTES, 2 * members.piece_bytes)
         self.cache = ChunkCache(limit, int(members.pieces[-1]), max(1, members.piece_bytes))
-        self._lock = threading.Lock()
+        # re-entrant, since a collected reader is closed by whatever thread collects it
+        self._lock = threading.RLock()
         self._library: Hdf5 | None = None
         self._closed = False
         #: open data sets in chunks by number, the one used last at the end

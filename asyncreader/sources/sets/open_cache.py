@@ -12,6 +12,7 @@ from typing import Final
 from ...errors import SourceError
 from ...system.futures import result_of
 from ...system.limits import allow_open_files, open_files
+from ...system.signals import after_this
 from ..fields import OpenSet
 
 #: Open files: at least and at most so many; in between, a quarter of the process's descriptors. An
@@ -49,7 +50,8 @@ class OpenFileCache:
 
     At most ``limit`` are open, or more if more are in use: a source that a thread is reading is not
     closed. Two threads that need the same source open it once. If opening fails, all threads that
-    wait for it get the error, and the next use tries again.
+    wait for it get the error, and the next use tries again. The lock is re-entrant, since a
+    collected reader is closed by whatever thread collects it, which may be in here.
     """
 
     def __init__(
@@ -62,7 +64,7 @@ class OpenFileCache:
         for number, source in enumerate(held):
             self._entries[number] = entry = _Entry()
             entry.source.set_result(source)
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._closed = False
         self._kept: list[_Entry] = []
 
@@ -72,13 +74,21 @@ class OpenFileCache:
     @contextlib.contextmanager
     def use(self, number: int) -> Iterator[OpenSet]:
         """The source, open for as long as the context lasts."""
-        entry, first = self._take(number)
+        entry: _Entry | None = None
+        first = False
         try:
+            with after_this():  # nothing comes between counting a user and knowing it
+                entry, first = self._take(number)
             if first:
                 self._fill(number, entry)
+                first = False
             yield result_of(entry.source)
         finally:
-            self._give(entry)
+            if entry is not None:
+                with after_this():
+                    if first:  # Ctrl-C: nobody waits for it for ever
+                        self._failed(number, entry, SourceError("opening a file was interrupted"))
+                    self._give(entry)
 
     def keep_all(self, count: int) -> tuple[OpenSet, ...]:
         """All of ``count`` sources, if they are open and as many may be: they stay open until
@@ -110,11 +120,19 @@ class OpenFileCache:
 
     def _fill(self, number: int, entry: _Entry) -> None:
         try:
-            entry.source.set_result(self._open_one(number))
-        except BaseException as exc:
+            source = self._open_one(number)
+            with after_this():
+                entry.source.set_result(source)
+        except Exception as exc:
+            with after_this():
+                self._failed(number, entry, exc)
+
+    def _failed(self, number: int, entry: _Entry, error: BaseException) -> None:
+        """Give the threads that wait for a source the error, unless it is open."""
+        if not entry.source.done():
             with self._lock:
                 self._entries.pop(number, None)
-            entry.source.set_exception(exc)
+            entry.source.set_exception(error)
 
     def _give(self, entry: _Entry) -> None:
         with self._lock:
