@@ -15,6 +15,8 @@ import stat
 from collections.abc import Iterator
 from typing import Any, Final
 
+from .signals import after_this
+
 try:
     _sync_file_range: Any = ctypes.CDLL(None).sync_file_range
     _sync_file_range.argtypes = (ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint)
@@ -156,17 +158,22 @@ def lock(fd: int, shared: bool = False, wait: bool = True) -> None:
 
 def close_locked(fd: int) -> None:
     """Unlock and close a file. A process forked meanwhile has it open, and would keep the lock."""
-    with contextlib.suppress(OSError):  # there are file systems without locks
+    try:  # where Ctrl-C comes in no call of Python
         fcntl.flock(fd, fcntl.LOCK_UN)
-    os.close(fd)
+    except OSError:  # there are file systems without locks
+        pass
+    finally:
+        os.close(fd)
 
 
 @contextlib.contextmanager
 def locked_folder(folder: str) -> Iterator[None]:
-    """Inside, this thread alone has the lock of a folder."""
-    file = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | BYTES)
-    try:
-        lock(file)
-        yield
-    finally:
-        close_locked(file)
+    """Inside, this thread alone has the lock of a folder. Ctrl-C comes behind it, so keep what is
+    done there short."""
+    with after_this():
+        file = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | BYTES)
+        try:
+            lock(file)
+            yield
+        finally:
+            close_locked(file)

@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ import numpy as np
 import pytest
 import xxhash
 from child_processes import child, ended
+from ctrl_c import every_moment, interrupted, moments
 from fakes import encoded, pictures
 from observed import HANG
 from range_server import server_stats, serving
@@ -35,9 +37,11 @@ from asyncreader import (
 from asyncreader.formats.manifest import Manifest, Shard
 from asyncreader.sources.remote import client as objects_module
 from asyncreader.sources.remote import open as open_module
+from asyncreader.sources.remote import ranges
 from asyncreader.sources.remote.cache import ShardCache, parse_bytes
 from asyncreader.sources.remote.client import merged
-from asyncreader.sources.urls import Location, without_secrets
+from asyncreader.sources.urls import Location, location_of, without_secrets
+from asyncreader.system.files import close_locked
 from converters import convert
 
 pytest.importorskip("obstore", reason="obstore is not installed")
@@ -566,6 +570,31 @@ def test_a_forked_process_keeps_no_lock(tmp_path: Path) -> None:
         assert ended(process)[0] == b"free\n"
 
 
+@pytest.mark.filterwarnings("ignore:unclosed file", "ignore:Exception ignored in")
+@pytest.mark.parametrize("cached", [False, True])
+def test_ctrl_c_at_every_moment_of_a_shard(cached: bool, tmp_path: Path) -> None:
+    """After Ctrl-C at any moment of opening or fetching a shard nothing in the cache is locked (but
+    for the first instruction of what unlocks)."""
+
+    def counts(frame: Any, event: str, argument: Any) -> bool:
+        return every_moment(frame, event, argument) and frame.f_code is not close_locked.__code__
+
+    def stop(moment: int, act: Callable[[], Any]) -> bool:
+        return interrupted(moment, act, counts)
+
+    def case() -> Iterator[Callable[[], Any]]:
+        cache, store = ShardCache(str(tmp_path), 250), Store()
+        if cached:
+            store.read(cache, "a")
+        yield lambda: store.read(cache, "a")
+        for path in tmp_path.iterdir():
+            with path.open("rb") as file:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            path.unlink()
+
+    moments(case, stop)
+
+
 @pytest.mark.slow
 def test_two_processes_fetch_a_shard_once(root: Path, cache: Path) -> None:
     """Processes of a machine share the cache: nothing is fetched twice."""
@@ -695,6 +724,37 @@ def test_closing_ends_a_read_that_waits(root: Path) -> None:
     assert not [name for name in names if name.startswith("asyncreader-")]
 
 
+def test_a_request_that_begins_while_the_set_is_closed(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A read that close() comes into, after it looked and before it asks, ends: nobody waits for
+    an answer that nobody cancels."""
+    with serving(root) as url:
+        location = location_of(f"{url}/one.h5")
+    objects = objects_module.Objects(location.base)  # the server has gone
+    submit = objects._loop.submit
+
+    def closing(work: Any) -> Any:
+        objects.close()
+        return submit(work)
+
+    monkeypatch.setattr(objects._loop, "submit", closing)
+    failed: list[str] = []
+
+    def read() -> None:
+        try:
+            objects.read(location, 0, 8)
+        except SourceError as exc:
+            failed.append(exc.what)
+
+    keeper = objects_module.Objects(location.base)  # whose loop goes on
+    thread = threading.Thread(target=read, daemon=True)
+    thread.start()
+    thread.join(5)  # well below the patience of a request
+    keeper.close()
+    assert failed == ["the dataset was closed while it was read"]
+
+
 def requesting() -> int:
     """Threads of this process that wait for a store."""
     return sum(thread.name == "asyncreader-requests" for thread in threading.enumerate())
@@ -730,6 +790,45 @@ def test_neighbours_are_one_request() -> None:
     ranges, number = merged(offsets, lengths)
     assert ranges == [(0, 250), (900_000, 900_010), (9_000_000, 18_000_000)]
     assert number.tolist() == [1, 0, 0, 0, 2]
+
+
+class Blob:
+    """An object of a store that answers at once."""
+
+    def __init__(self, data: bytes) -> None:
+        self.data = data
+
+    def read(self, _: Location, start: int, stop: int) -> memoryview:
+        return memoryview(self.data[start:stop])
+
+    def read_ranges(self, _: Location, ranges: list[tuple[int, int]]) -> list[memoryview]:
+        return [memoryview(self.data[lo:hi]) for lo, hi in ranges]
+
+
+def test_hdf5_and_others_read_one_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What reads slices of an object while HDF5 reads it moves nothing that HDF5 stands at, and
+    threads that need more blocks than are kept get their bytes."""
+    data = np.random.default_rng(0).bytes(5000)
+    monkeypatch.setattr(ranges, "_BLOCK", 64)
+    monkeypatch.setattr(ranges, "_BLOCKS", 2)
+    blob: Any = Blob(data)
+    file = ranges.RangeFile(blob, Location("s3://x", "y"), len(data))
+    file.seek(100)
+    assert bytes(ranges.Slices(file)[3000:3009]) == data[3000:3009]
+    assert file.read(20) == data[100:120]
+    assert bytes(ranges.Slices(file)[4990:5100]) == data[4990:]
+
+    def read(seed: int) -> bool:
+        starts = np.random.default_rng(seed).integers(0, 4900, 2000).tolist()
+        return all(bytes(ranges.Slices(file)[at : at + 60]) == data[at : at + 60] for at in starts)
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(4) as pool:
+            assert all(pool.map(read, range(4)))
+    finally:
+        sys.setswitchinterval(interval)
 
 
 def test_a_batch_is_one_round_trip(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:

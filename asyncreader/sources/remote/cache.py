@@ -103,15 +103,16 @@ class ShardCache:
         name = f"{row.xxh3}-{row.bytes}.{suffix}"
         path = os.path.join(self.folder, name)
         file = -1
-        while file < 0:
-            file = self._locked(path, row.bytes)
-            if file < 0:
-                file = self._fetch(objects, location, row, path)
         try:
+            while file < 0:
+                file = self._locked(path, row.bytes)
+                if file < 0:
+                    file = self._fetch(objects, location, row, path)
             os.utime(file)
             yield path
         finally:
-            close_locked(file)
+            if file >= 0:
+                close_locked(file)
 
     def _locked(self, path: str, size: int) -> int:
         """The file, locked against removal; -1 if it is missing, or was truncated and removed."""
@@ -119,30 +120,35 @@ class ShardCache:
             file = open_itself(path, os.O_RDONLY)
         except FileNotFoundError:
             return -1
-        return self._shared(file, path, size)
+        shared = False
+        try:
+            shared = self._shared(file, path, size)
+        finally:
+            if not shared:
+                close_locked(file)
+        return file if shared else -1
 
-    def _shared(self, file: int, path: str, size: int) -> int:
-        """The open ``file``, locked against removal; -1 if it was truncated and removed."""
+    def _shared(self, file: int, path: str, size: int) -> bool:
+        """Lock the open ``file`` against removal; False if it was truncated, and is removed."""
         lock(file, shared=True)
         facts = os.fstat(file)
         if facts.st_nlink and facts.st_size == size:
-            return file
+            return True
         if facts.st_nlink:  # truncated by a crash or by another program
             lock(file)  # others that open it see that, too
             _unlink(path, file)
-        close_locked(file)
-        return -1
+        return False
 
     def _fetch(self, objects: Objects, location: Location, row: Shard, path: str) -> int:
         """Download a shard: its file, locked against removal. -1 after waiting for another thread
         or process that downloaded it, or for space."""
         part = f"{path}.part"
-        with contextlib.ExitStack() as undo:
-            with self._alone():
-                file = open_itself(part, os.O_RDWR | os.O_CREAT, 0o600)
-            undo.callback(close_locked, file)
+        with self._alone():
+            file = open_itself(part, os.O_RDWR | os.O_CREAT, 0o600)
+        mine = shared = False
+        try:
             lock(file)  # wait for another that downloads it
-            undo.callback(_unlink, part, file)
+            mine = True
             if os.fstat(file).st_nlink == 0 or os.path.exists(path):
                 return -1  # another downloaded it
             busy = self._take_space(file, row.bytes)
@@ -153,8 +159,15 @@ class ShardCache:
                 with self._alone(), contextlib.suppress(FileNotFoundError):
                     if _is_at(part, file):
                         os.rename(part, path)
-                undo.pop_all()
-                return self._shared(file, path, row.bytes)
+                shared = self._shared(file, path, row.bytes)
+                return file if shared else -1
+        finally:
+            if not shared:
+                try:
+                    if mine:
+                        _unlink(part, file)
+                finally:
+                    close_locked(file)
         # holding no lock: nobody waits for this thread
         self._wait_for(busy)
         return -1

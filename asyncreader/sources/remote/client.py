@@ -352,6 +352,8 @@ class Objects:
         future = self._loop.submit(work)
         self._pending.add(future)
         future.add_done_callback(self._pending.discard)
+        if self._closed:  # since it was looked at: close() may not have seen the future
+            future.cancel()
         return functools.partial(_result, future, location)
 
     def close(self) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import threading
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final
@@ -125,7 +125,7 @@ class RangeFile(io.RawIOBase):
         self._blocks: OrderedDict[int, memoryview] = OrderedDict()
         self.failure: BaseException | None = None
         # HDF5 keeps what it needs at both ends: one round trip for all of a small set
-        self._fetch({0, max(0, size - 1) // _BLOCK})
+        self._held({0, max(0, size - 1) // _BLOCK})
 
     def readable(self) -> bool:
         return True
@@ -142,40 +142,50 @@ class RangeFile(io.RawIOBase):
         return self._at
 
     def readinto(self, target: Any) -> int:
-        view = memoryview(target).cast("B")
-        size = max(0, min(len(view), self.size - self._at))
-        try:
-            if size > _BLOCK:
-                view[:size] = self._objects.read(self._location, self._at, self._at + size)
-            else:
-                self._copy(view[:size])
-        except BaseException as exc:
-            self.failure = exc
-            raise
+        size = self.read_at(self._at, target)
         self._at += size
         return size
 
-    def _copy(self, view: memoryview) -> None:
-        first, last = self._at // _BLOCK, (self._at + len(view) - 1) // _BLOCK
-        missing = {n for n in range(first, last + 1) if n not in self._blocks}
-        if missing:
-            self._fetch(missing)
+    def read_at(self, offset: int, target: Any) -> int:
+        """Fill ``target`` from ``offset`` on; how many bytes there were. Threads may call it while
+        HDF5 reads."""
+        view = memoryview(target).cast("B")
+        size = max(0, min(len(view), self.size - offset))
+        try:
+            if size > _BLOCK:
+                view[:size] = self._objects.read(self._location, offset, offset + size)
+            else:
+                self._copy(offset, view[:size])
+        except BaseException as exc:
+            self.failure = exc
+            raise
+        return size
+
+    def _copy(self, at: int, view: memoryview) -> None:
+        first, last = at // _BLOCK, (at + len(view) - 1) // _BLOCK
+        found = self._held(range(first, last + 1))
         done = 0
         for number in range(first, last + 1):
-            block = self._blocks[number]
-            self._blocks.move_to_end(number)
-            lo = self._at + done - number * _BLOCK
-            part = block[lo : lo + len(view) - done]
+            lo = at + done - number * _BLOCK
+            part = found[number][lo : lo + len(view) - done]
             view[done : done + len(part)] = part
             done += len(part)
+
+    def _held(self, numbers: Iterable[int]) -> dict[int, memoryview]:
+        """Some blocks, those that are not kept from the store. No lock: a thread that held one
+        might collect an object of HDF5, and wait there for the thread that reads."""
+        kept = {n: self._blocks.pop(n, None) for n in numbers}
+        found = {n: block for n, block in kept.items() if block is not None}
+        missing = sorted(kept.keys() - found.keys())
+        if missing:
+            ranges = [(n * _BLOCK, min((n + 1) * _BLOCK, self.size)) for n in missing]
+            parts = self._objects.read_ranges(self._location, ranges)
+            found.update(zip(missing, parts, strict=True))
+        for number in kept:
+            self._blocks[number] = found[number]
         while len(self._blocks) > _BLOCKS:
             self._blocks.popitem(last=False)
-
-    def _fetch(self, numbers: set[int]) -> None:
-        wanted = sorted(numbers)
-        ranges = [(n * _BLOCK, min((n + 1) * _BLOCK, self.size)) for n in wanted]
-        parts = self._objects.read_ranges(self._location, ranges)
-        self._blocks.update(zip(wanted, parts, strict=True))
+        return found
 
 
 class Slices:
@@ -187,8 +197,8 @@ class Slices:
         self.data = self
 
     def __getitem__(self, part: slice) -> memoryview:
-        self.file.seek(part.start)
-        return memoryview(self.file.read(part.stop - part.start) or b"")
+        data = bytearray(part.stop - part.start)
+        return memoryview(data)[: self.file.read_at(part.start, data)]
 
 
 @dataclass(frozen=True)

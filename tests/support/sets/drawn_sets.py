@@ -52,6 +52,7 @@ REFUSED: tuple[tuple[set[str], set[str]], ...] = (
     ({"views"}, {"boxes"}),
     ({"moved"}, {"no image first"}),
     ({"weights"}, {"shuffle", "shuffle block", "shuffle replacement"}),
+    ({"weights"}, {"shuffle balanced-permutation"}),
     ({"balanced"}, {"labels none", "labels wide", "labels several", "a row of each episode"}),
     ({"sample patch"}, {"container lmdb"}),
     *(({alone}, {alone}) for alone in ("empty", "ambiguous", "uneven")),
