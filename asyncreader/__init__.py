@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from .batch import Batch
     from .dataset import Dataset
     from .dataset import open as open
+    from .params import Block, Crop, Lengths, Mix, Patch, Window
     from .reader import AsyncReader
     from .stats import ReaderStats
 
@@ -40,13 +41,18 @@ __all__ = [
     "AsyncReader",
     "AsyncReaderError",
     "Batch",
+    "Block",
     "ChecksumError",
+    "Crop",
     "Dataset",
     "DecodeError",
     "FinishedError",
     "FormatError",
+    "Lengths",
+    "Mix",
     "NothingQueuedError",
     "ParamsError",
+    "Patch",
     "QueueFullError",
     "ReaderClosedError",
     "ReaderStats",
@@ -54,6 +60,7 @@ __all__ = [
     "SampleError",
     "SourceError",
     "SourceNotFoundError",
+    "Window",
     "WorkerError",
     "Writer",
     "__version__",
@@ -69,6 +76,7 @@ _LATE = {
     "ReaderStats": "asyncreader.stats",
     "Writer": "converters",
     "convert": "converters",
+    **dict.fromkeys(("Block", "Crop", "Lengths", "Mix", "Patch", "Window"), "asyncreader.params"),
     # not in __all__: ``from asyncreader import *`` leaves Python's own open
     "open": "asyncreader.dataset",
 }

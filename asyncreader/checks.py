@@ -52,7 +52,7 @@ class Check(Generic[T_co]):
 
     ``take`` returns what is kept of a value. It raises Wrong, or whatever the value raises, if the
     value is none of those ``expected``. ``words``: values that Tab offers. ``limits``: least and
-    most of a whole number.
+    most of a whole number. ``by_field``: it takes a dict by field, too.
     """
 
     expected: str
@@ -60,6 +60,7 @@ class Check(Generic[T_co]):
     form: Form = "json"
     words: tuple[object, ...] = ()
     limits: tuple[int | None, int | None] | None = None
+    by_field: bool = False
 
     def __call__(self, name: str, value: object) -> T_co:
         """What is kept of ``value``; ParamsError if it is wrong."""
@@ -199,6 +200,7 @@ def _also(check: Check[T], word: W) -> Check[T | W]:
         check.form,
         (*check.words, word),
         check.limits,
+        check.by_field,
     )
 
 
@@ -222,7 +224,7 @@ def by_field(check: Check[T]) -> Check[T | dict[str, T]]:
 
     comma = "," if "," in check.expected else ""
     expected = f"{check.expected}{comma} or a dict of these by field"
-    return Check(expected, take, check.form, check.words)
+    return Check(expected, take, check.form, check.words, by_field=True)
 
 
 # -- texts and paths -----------------------------------------------------------------------------

@@ -28,7 +28,7 @@ from .batch import Array, flat_labels
 from .errors import ParamsError, ReaderClosedError, closed_on_error
 from .moments import FieldStatistics
 from .opened import Opened, Rows, is_number, number_of, numbers_of, threads_for
-from .params import PARAMETERS, Given, ReaderKeywords, ReaderParams, apart_from, parse_params
+from .params import SHOWN, Given, ReaderKeywords, ReaderParams, apart_from, parse_params
 from .params.declare import documented
 from .pipeline import build
 from .sources import Inspector, OpenSet, fingerprint, open_there, open_whole
@@ -417,7 +417,7 @@ class Dataset(Generic[S]):
         return made
 
 
-@documented(PARAMETERS)
+@documented(SHOWN)
 def open(
     params: Given | None = None,
     /,
@@ -433,7 +433,8 @@ def open(
     """
     given, flags = apart_from(params, overrides, as_dict=as_dict)
     p = build.rooted(parse_params(given, {}))
-    rooted = {name: getattr(p, name) for name in given}
+    flat = p.flat()
+    rooted = {name: flat[name] for name in given}
     made: Dataset[S] = Dataset(p, rooted, flags["as_dict"])
     with closed_on_error([made]):
         opened = made._now()
@@ -447,7 +448,7 @@ def open(
 
 def _left_out(p: ReaderParams) -> str | None:
     """The warning if samples by number are served without something random that is asked for."""
-    asked = {"flip": p.flip, "augment": p.augment, f"crop={p.crop!r}": p.crop.startswith("random")}
+    asked = {"flip": p.flip, "augment": p.augment, f"crop={p.crop.kind!r}": p.crop.at_random}
     names = [name for name, one in asked.items() if one]
     if not names:
         return None
@@ -463,9 +464,9 @@ def look_into(params: Mapping[str, object], whole: bool = False) -> Dataset:
     that can be read together; ``whole``: all that asyncreader packed."""
     p = parse_params(params, {})
     p, source = (p, open_whole(p.given_path)) if whole else open_there(p)
-    longest = longest_of(source) if p.max_length is None else None
+    longest = longest_of(source) if p.lengths.most is None else None
     if longest is not None:
-        p = replace(p, max_length=longest)
+        p = replace(p, lengths=replace(p.lengths, most=longest))
         if source.windows is not None:  # of which the rows of a batch follow
             windows = replace(source.windows, most=dict(longest))
             source = OpenSet(replace(source.index, windows=windows), source.parts)

@@ -17,7 +17,8 @@ import numpy as np
 
 from .errors import ParamsError, closed_on_error
 from .moments import FieldStatistics, Moments
-from .params import PARAMETERS, ReaderParams
+from .params import Crop, Order, ReaderParams, Run
+from .params.declare import declared
 from .pipeline import build
 from .pipeline.distributed import worker_count
 from .pipeline.fill_batch import BatchFiller
@@ -48,21 +49,6 @@ _LEAST_BYTES: Final = 1 << 20
 _LEAST_EACH: Final = 32 << 10
 #: Bytes of samples whose statistics are worked out together.
 _MEASURED: Final = 2 << 20
-#: What belongs to training, or to whole batches: a dataset leaves it out.
-_OF_TRAINING: Final = (
-    *("shuffle", "shuffle_window", "weights", "epoch_samples", "last_batch", "rank", "world_size"),
-    *("crop_padding", "padding_mode", "crop_area", "crop_aspect", "flip", "augment", "views"),
-    *(
-        "mixup",
-        "cutmix",
-        "label_smoothing",
-        "num_classes",
-        "postprocess",
-        "cuda",
-        "on_error",
-        "trace",
-    ),
-)
 
 
 class Rows(NamedTuple):
@@ -120,9 +106,9 @@ class Opened:
             #: pictures are served in their own sizes, each by itself
             self.sizes_differ = p.size is None and p.transform is None and _differ(source.spec)
             if self.sizes_differ:
-                p = replace(p, size=(1, 1), crop="none")
+                p = replace(p, size=(1, 1), crop=Crop("none"))
             self._params = p
-            self._cut = Cut(p.patch or (), p.patch_axes, p.sample_axis)
+            self._cut = Cut(p.patch.shape or (), p.patch.axes, p.sample_axis)
             self._schedule: Schedule = _in_order(p, source)
             self._lengths = source.lengths(p.wanted)
         self.length = self._schedule.length
@@ -395,7 +381,7 @@ def threads_for(p: ReaderParams, given: Mapping[str, object]) -> int:
 
 def _in_order(p: ReaderParams, source: OpenSet) -> Schedule:
     """The samples by number: of a mix each of all sets once, in sequence."""
-    facts, (rule, subset) = source.facts, resolve_rule(p.subset, p.patch_at, source)
+    facts, (rule, subset) = source.facts, resolve_rule(p.subset, p.patch.at, source)
     storage = Storage(facts.path, facts.count)
     return Schedule(sampler_of(False, p.seed, 1, storage, subset, rule))
 
@@ -407,15 +393,21 @@ def _differ(stored: SampleSpec) -> bool:
 
 def _without_training(p: ReaderParams) -> ReaderParams:
     """``p`` without what belongs to training, or to whole batches."""
-    given: dict[str, Any] = {name: PARAMETERS[name].default for name in _OF_TRAINING}
-    given["crop"] = "center" if p.crop.startswith("random") else p.crop
-    long = p.overlong
+    groups = {**declared(Order), **declared(Run)}
+    plain: dict[str, Any] = {n: one.default for n, one in groups.items() if n != "seed"}
+    long = p.lengths.overlong
     if isinstance(long, dict):
-        given["overlong"] = {n: "cut" if one == "random" else one for n, one in long.items()}
-    elif long == "random":
-        given["overlong"] = "cut"
-    given["patch_at"] = "center" if p.patch_at == "random" else p.patch_at
-    return replace(p, **given, batch_size=1, workers="thread")
+        long = {name: "cut" if one == "random" else one for name, one in long.items()}
+    return replace(
+        p,
+        **plain,
+        crop=Crop("center" if p.crop.at_random else p.crop.kind, p.crop.ratio),
+        lengths=replace(p.lengths, overlong="cut" if long == "random" else long),
+        patch=replace(p.patch, at="center" if p.patch.at == "random" else p.patch.at),
+        flip=False,
+        augment=None,
+        views=None,
+    )
 
 
 def is_number(index: object) -> TypeGuard[SupportsIndex]:

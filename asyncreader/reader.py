@@ -20,7 +20,7 @@ from .batch import Array, Batch, D, L
 from .dataset import Dataset, Sample
 from .errors import FinishedError, ParamsError, ReaderClosedError
 from .params import (
-    PARAMETERS,
+    SHOWN,
     Given,
     ReaderKeywords,
     ReaderParams,
@@ -61,10 +61,13 @@ class AsyncReader(Generic[D, L]):
     SourceNotFoundError, FormatError or WorkerError (postprocess failed its trial call).
     """
 
-    @documented(PARAMETERS)
+    @documented(SHOWN)
     def __init__(self, params: Given | None = None, /, **overrides: Unpack[ReaderKeywords]) -> None:
-        self._params = p = build.rooted(parse_params(params, overrides))
-        if p.rank != "auto" and "world_size" not in given_params(params, overrides):
+        given = given_params(params, overrides)
+        self._params = p = build.rooted(parse_params(given, {}))
+        flat = p.flat()
+        self._given = {name: flat[name] for name in given}
+        if p.rank != "auto" and "world_size" not in given:
             warn_of_ranks_left_out()
         self._rank, world_size = rank_and_world(p)
         self._nthread, self._cores = worker_count(p), usable_cores()
@@ -292,7 +295,7 @@ class AsyncReader(Generic[D, L]):
         self._ring.check_open()
         if self._dataset is None or self._dataset.closed:
             assert self._source is not None
-            self._dataset = Dataset.over(self._params, self._given(), self._source)
+            self._dataset = Dataset.over(self._params, self._given, self._source)
         return self._dataset
 
     def __getitems__(self, indices: object) -> NoReturn:
@@ -536,17 +539,8 @@ class AsyncReader(Generic[D, L]):
 
     def __reduce__(self) -> tuple[Callable[..., AsyncReader], tuple[dict[str, object], State]]:
         # world_size is said: the copy does not warn
-        given = {**self._given(), "world_size": self._params.world_size}
+        given = {**self._given, "world_size": self._params.world_size}
         return _reopen, (given, self.state_dict())
-
-    def _given(self) -> dict[str, object]:
-        """The parameters that are not left as they are, by name."""
-        p, fields = self._params, self._params.__dataclass_fields__
-        return {
-            name: getattr(p, name)
-            for name in fields
-            if getattr(p, name) is not fields[name].default
-        }
 
     def _check_process(self) -> None:
         if os.getpid() != self._pid:

@@ -23,7 +23,7 @@ def hints_for(ds: Dataset, columns: list[Column]) -> list[str]:
     ``columns``: those of cells."""
     from ..sources.hdf5.sparse import SparseRows
 
-    source, most = ds.source, ds.params.max_length
+    source, most = ds.source, ds.params.lengths.most
     found: list[str] = []
     labels = sorted((one for one in columns if one.label), key=lambda one: "class" not in one.words)
     if labels and source.labels is None:

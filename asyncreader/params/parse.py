@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence
 
 from ..checks import FLAG, written
 from ..errors import ParamsError
-from ..sampling import draws, takes_classes, takes_weights, takes_window
+from ..sampling import draws, takes_classes, takes_weights
+from .declare import ANY, Parameter
 from .other_names import instead
-from .reader import PARAMETERS, PATHS, READ_BY, SHUFFLE_WINDOW, Described, Given, ReaderParams
-from .views import GOES_WITH
+from .reader import PARAMETERS, PATHS, READ_BY, Described, Given, ReaderParams, flattened
 
 
 def snake_case(name: str) -> str:
@@ -24,7 +24,7 @@ def parse_params(params: Given | None, overrides: Mapping[str, object]) -> Reade
     given = given_params(params, overrides)
     _check_source(given)
     checked = {name: PARAMETERS[name].check(name, value) for name, value in given.items()}
-    result = ReaderParams(**checked)  # type: ignore[arg-type]
+    result = ReaderParams.from_flat(checked)
     _check_together(result)
     return result
 
@@ -34,7 +34,7 @@ def reading_params(
 ) -> ReaderParams:
     """``given`` checked, of which only those ``allowed`` say how the set at ``path`` is read."""
     read = parse_params({**given, "path": path}, {})
-    unknown = sorted(name for name in given if snake_case(name) not in allowed)
+    unknown = sorted(name for name in given_params(given, {}) if name not in allowed)
     if unknown:
         raise ParamsError(
             "params say how a dataset is read",
@@ -83,11 +83,13 @@ def _collect(params: Given | None) -> dict[str, object]:
     given: dict[str, object] = {}
     for raw, value in params.items():
         name = snake_case(raw) if isinstance(raw, str) else raw
-        if name not in PARAMETERS:
-            raise ParamsError(f"unknown parameter {written(raw)}", hint=instead(str(name), value))
-        if name in given:
-            raise ParamsError(f"{name!r} is given twice, also as {raw!r}")
-        given[name] = value
+        for flat, part in flattened(name, value).items():
+            if flat not in PARAMETERS:
+                hint = instead(str(name), value)
+                raise ParamsError(f"unknown parameter {written(raw)}", hint=hint)
+            if flat in given:
+                raise ParamsError(f"{flat!r} is given twice, also as {raw!r}")
+            given[flat] = part
     return given
 
 
@@ -115,7 +117,7 @@ def _check_source(given: Mapping[str, object]) -> None:
 
 
 def _check_together(p: ReaderParams) -> None:
-    dims = p.dims
+    dims = p.axes.dims
     if dims is not None and sorted(dims) != [1, 2, 3, 4]:
         raise ParamsError(
             "num_dim, h_dim, w_dim and cha_dim must be a permutation of 1, 2, 3, 4",
@@ -128,23 +130,24 @@ def _check_together(p: ReaderParams) -> None:
         )
     if p.last_batch == "short" and p.world_size not in (1, "auto"):
         raise ParamsError('last_batch="short" needs world_size 1: other ranks would wait for ever')
-    for number, one in enumerate(p.arrays):
+    arrays = p.arrays
+    for number, one in enumerate(arrays):
         try:
             _check_crop(one)
+            _check_goes_with(one, (one,))
         except ParamsError as exc:
             exc.what = exc.what if p.views is None else f"views[{number}]: {exc.what}"
             raise
+    _check_goes_with(p, arrays)
     _check_views(p)
-    if not takes_window(p.shuffle) and p.shuffle_window != SHUFFLE_WINDOW:
-        raise ParamsError('shuffle_window goes with shuffle="block"', found=f"{p.shuffle!r}")
     if p.weights is not None and not takes_weights(p.shuffle):
         raise ParamsError(
             "weights make independent draws, an order of their own",
             found=f"weights and shuffle={p.shuffle!r}",
             hint="leave one of them out",
         )
-    some = p.weights is not None or p.mix is not None or draws(p.shuffle)
-    some = some or (p.patch is not None and p.patch_at == "random")
+    some = p.weights is not None or p.mix.ratios is not None or draws(p.shuffle)
+    some = some or (p.patch.shape is not None and p.patch.at == "random")
     if p.epoch_samples is not None and not some:
         raise ParamsError(
             'epoch_samples goes with weights, mix, shuffle="replacement" or random patches',
@@ -158,19 +161,42 @@ def _check_together(p: ReaderParams) -> None:
     _check_patches(p)
 
 
+def _check_goes_with(p: ReaderParams, arrays: Sequence[ReaderParams]) -> None:
+    """ParamsError where a parameter is given without what it goes with, in any of the ``arrays``
+    that are made of a field: a part of a family without its head, say."""
+    given, made = p.flat(), [one.flat() for one in arrays]
+    for name, one in PARAMETERS.items():
+        if one.goes_with and given[name] != one.default and not _has_one(one, made):
+            needed = (
+                other if value is ANY else f'{other}="{value}"'
+                for other, value in one.goes_with.items()
+            )
+            raise ParamsError(
+                f"{name} goes with {' or '.join(needed)}",
+                found=", ".join(f"{other}={given[other]!r}" for other in (name, *one.goes_with)),
+            )
+
+
+def _has_one(parameter: Parameter, made: Sequence[Mapping[str, object]]) -> bool:
+    """Whether one of the parameters that it goes with is given."""
+    return any(
+        flat[name] != PARAMETERS[name].default if value is ANY else flat[name] == value
+        for flat in made
+        for name, value in parameter.goes_with.items()
+    )
+
+
 def _check_mix(p: ReaderParams) -> None:
+    mixed = p.mix.ratios is not None
     several = isinstance(p.labels_field, tuple)
-    if several and (p.mix is not None or p.data is not None or p.cuda):
-        name = "mix" if p.mix is not None else "data" if p.data is not None else "cuda"
+    if several and (mixed or p.data is not None or p.cuda):
+        name = "mix" if mixed else "data" if p.data is not None else "cuda"
         raise ParamsError(
             f"several labels do not go with {name}=",
             found=f"labels_field={p.labels_field!r}",
             hint="name the others as fields: data_field=[...]",
         )
-    if p.mix is None:
-        for name in ("mix_until", "classes"):
-            if getattr(p, name) != PARAMETERS[name].default:
-                raise ParamsError(f"{name} goes with mix", found=f"{name}={getattr(p, name)!r}")
+    if not mixed:
         return
     if p.weights is not None or takes_classes(p.shuffle):
         other = "weights" if p.weights is not None else f"shuffle={p.shuffle!r}"
@@ -179,7 +205,7 @@ def _check_mix(p: ReaderParams) -> None:
             hint='leave one of them out; the datasets of a mix take shuffle=True, "block" or '
             '"replacement"',
         )
-    if p.epoch_samples is not None and p.mix_until != PARAMETERS["mix_until"].default:
+    if p.epoch_samples is not None and p.mix.until != "all":
         raise ParamsError(
             "epoch_samples and mix_until both say when an epoch of a mix ends",
             hint="leave one of them out",
@@ -187,25 +213,15 @@ def _check_mix(p: ReaderParams) -> None:
 
 
 def _check_crop(p: ReaderParams) -> None:
-    if p.size is None and (p.crop_ratio != 1.0 or p.crop in ("random", "random-resized")):
-        names = "crop_padding needs" if p.crop_padding else "crop and crop_ratio need"
-        hint = "pass that of the stored images" if p.crop_padding else None
+    if p.size is None and (p.crop.ratio != 1.0 or p.crop.at_random):
+        names = "crop_padding needs" if p.crop.padding else "crop and crop_ratio need"
+        hint = "pass that of the stored images" if p.crop.padding else None
         raise ParamsError(f"{names} size=(H, W)", hint=hint)
-    for name, crop in GOES_WITH.items():
-        value = getattr(p, name)
-        if name != "padding_mode" and value != PARAMETERS[name].default and p.crop != crop:
-            raise ParamsError(f'{name} goes with crop="{crop}"', found=f"crop={p.crop!r}")
-    if p.padding_mode != "zero" and not p.crop_padding:
-        raise ParamsError("padding_mode goes with crop_padding", found="crop_padding=0")
 
 
 def _check_views(p: ReaderParams) -> None:
     if p.views is None:
         return
-    for name, crop in GOES_WITH.items():  # of no view
-        value = getattr(p, name)
-        if value != PARAMETERS[name].default and crop not in [one.crop for one in p.arrays]:
-            raise ParamsError(f'{name} goes with crop="{crop}"', found="views with other crops")
     for name in ("mixup", "cutmix"):
         if getattr(p, name) is not None:
             raise ParamsError(
@@ -266,31 +282,23 @@ def _prefixes(name: str) -> set[str]:
 
 
 def _check_windows(p: ReaderParams) -> None:
-    asked = p.window is not None
-    for name in ("window_edge", "window_outside"):
-        if getattr(p, name) != PARAMETERS[name].default and not asked:
-            raise ParamsError(f"{name} goes with window", found=f"{name}={getattr(p, name)!r}")
-    if p.window_every != 1 and not (asked or p.episodes):
-        raise ParamsError("window_every goes with window or episodes", found=f"{p.window_every!r}")
-    edges = p.window_edge if isinstance(p.window_edge, tuple) else (p.window_edge,) * 2
-    for edge, rows in zip(edges, p.window_outside or (), strict=False):
+    window = p.window
+    edges = window.edge if isinstance(window.edge, tuple) else (window.edge,) * 2
+    for edge, rows in zip(edges, window.outside or (), strict=False):
         if edge == "drop" and rows:
             raise ParamsError(
                 'window_edge="drop" leaves no row of a window outside',
-                found=f"window_outside={p.window_outside}",
+                found=f"window_outside={window.outside}",
                 hint='window_edge="repeat" or "zero" goes with it',
             )
-    if asked:
+    if window.rows is not None:
         _check_single(p, "not on windows", "boxes_field", "keypoints_field")
 
 
 def _check_lengths(p: ReaderParams) -> None:
-    if p.max_length is None:
-        for name in ("overlong", "pad_value"):
-            if getattr(p, name) != PARAMETERS[name].default:
-                raise ParamsError(f"{name} goes with max_length", found=f"{getattr(p, name)!r}")
+    if p.lengths.most is None:
         return
-    if p.mix is not None:
+    if p.mix.ratios is not None:
         raise ParamsError("the datasets of a mix have samples of one length", found="max_length")
     _check_single(p, "not beside samples of different length")
 
@@ -307,23 +315,22 @@ def _check_single(p: ReaderParams, words: str, *others: str) -> None:
 
 
 def _check_patches(p: ReaderParams) -> None:
-    if p.patch is None:
-        for name in ("patch_at", "patch_axes", "patch_step", "sample_axis"):
-            if getattr(p, name) != PARAMETERS[name].default:
-                raise ParamsError(f"{name} goes with patch", found=f"{name}={getattr(p, name)!r}")
+    patch = p.patch
+    if patch.shape is None:
         return
-    several = p.patch_step if isinstance(p.patch_step, tuple) else None
-    for name, given in (("patch_axes", p.patch_axes), ("patch_step", several)):
-        if given is not None and len(given) != len(p.patch):
+    several = patch.step if isinstance(patch.step, tuple) else None
+    for name, given in (("patch_axes", patch.axes), ("patch_step", several)):
+        if given is not None and len(given) != len(patch.shape):
             raise ParamsError(
                 f"{name} has another number of axes than patch",
-                found=f"{name}={given}, patch={p.patch}",
+                found=f"{name}={given}, patch={patch.shape}",
             )
-    if p.patch_step is not None and p.patch_at != "grid":
-        raise ParamsError('patch_step goes with patch_at="grid"', found=f"patch_at={p.patch_at!r}")
+    if patch.step is not None and patch.at != "grid":
+        raise ParamsError('patch_step goes with patch_at="grid"', found=f"patch_at={patch.at!r}")
     others = ("mix", "episodes", "episodes_subset", "window", "columns", "members")
+    flat = p.flat()
     for name in (*others, "boxes_field", "keypoints_field", "max_length", "offsets_field"):
-        if getattr(p, name) not in (None, False):
+        if flat[name] not in (None, False):
             raise ParamsError(
                 f"patch and {name} do not go together",
                 hint="patches are of volumes: HDF5 datasets of numbers, or arrays",

@@ -1,7 +1,8 @@
 """The parameters of a reader: each is declared here, with its default, its check and its text.
 
-To add one: a line in ReaderKeywords, for type checkers and editors, and its declaration in
-ReaderParams. ``-p``, Tab, ``help()`` and the table of parameters follow from that.
+To add one: a line in ReaderKeywords, for type checkers and editors, and its declaration in the
+group of its consumer, or in a family (families.py). ``-p``, Tab, ``help()`` and the tables of
+parameters follow from that.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import (
     Final,
     Literal,
     Protocol,
+    Self,
     TypeAlias,
     TypedDict,
     runtime_checkable,
@@ -22,26 +24,32 @@ from typing import (
 
 from .. import checks
 from ..checks import one_of, optional, or_auto, whole
-from ..pixels.augment.options import between, span
+from ..pixels.augment.options import between
 from ..pixels.augment.parse import AUGMENT
 from ..sampling import Shuffle
 from ..system.late import numpy as np
 from .columns import COLUMNS, Chosen
-from .declare import Parameter, declared, parameter
-from .patches import PATCH, PATCH_AXES, PATCH_STEP, PatchAt
-from .shares import MIX, WEIGHTS
-from .views import Augment, Crop, View, listed_views, of_view, views_check
-from .windows import (
-    EDGE,
-    EPISODES,
-    EVERY,
-    OUTSIDE,
-    SOME_EPISODES,
-    WINDOW,
-    EachEpisode,
-    Edge,
-    Rows,
+from .declare import ANY, Parameter, declared, family, parameter, shown
+from .families import (
+    SHUFFLE_WINDOW,
+    Axes,
+    Block,
+    Classes,
+    Crop,
+    CropKind,
+    Lengths,
+    Mix,
+    MixUntil,
+    Overlong,
+    PaddingMode,
+    Patch,
+    Window,
 )
+from .patches import PatchAt
+from .shares import WEIGHTS
+from .views import Augment, View, listed_views, views_check
+from .windows import EPISODES, SOME_EPISODES, EachEpisode, Edge
+from .windows import Rows as WindowRows
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -50,28 +58,12 @@ if TYPE_CHECKING:
     from ..pixels.steps import Step
     from ..system.array_types import Float64, Int64
 
-#: What names packed files: a path, a glob or several of them.
-PATHS: Final = ("path", "hdf5_path", "lmdb_path")
+#: A path, a glob or several of them.
 Paths: TypeAlias = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
 #: The sets of a mix: each path, or several as one set, with its ratio.
 Ratios: TypeAlias = (
     Mapping[str, float] | Mapping[os.PathLike[str], float] | Mapping[str | tuple[str, ...], float]
-)
-
-#: Parameters that say which part of a packed set is meant.
-READ_BY: Final = (
-    *(
-        "data_field",
-        "labels_field",
-        "labels_path",
-        "columns",
-        "offsets_field",
-        "subset",
-        "episodes",
-        "channel_order",
-    ),
-    *("num_dim", "h_dim", "w_dim", "cha_dim"),
 )
 
 
@@ -84,32 +76,18 @@ class Described(Protocol):
         """The parameters that were passed, by name."""
 
 
-#: Parameters of how numbers are served, which also are a dict by field. Those of lengths are of all
-#: fields, where they are no dict.
-BY_FIELD: Final = (
-    *("members", "dtype", "scale", "mean", "std"),
-    *("max_length", "overlong", "pad_value"),
-)
-
 #: What a reader is opened with: a dict of parameters, what ``path`` takes, or a dataset.
 Given: TypeAlias = "Mapping[str, object] | Paths | Described"
-
-#: Samples mixed together by shuffle="block".
-SHUFFLE_WINDOW: Final = 16_384
 
 # The values that some parameters have: their check and Tab take them from these types.
 Workers: TypeAlias = Literal["thread", "process"]
 LastBatch: TypeAlias = Literal["drop", "pad", "wrap", "short"]
 ChannelOrder: TypeAlias = Literal["RGB", "stored"]
 Layout: TypeAlias = Literal["NCHW", "NHWC", "planes"]
-PaddingMode: TypeAlias = Literal["zero", "edge", "reflect"]
 Interpolation: TypeAlias = Literal["bilinear", "bicubic", "area", "nearest"]
 OnError: TypeAlias = Literal["raise", "skip", "zero"]
 Verify: TypeAlias = Literal["always", "first", "never"]
 Io: TypeAlias = Literal["auto", "mmap", "pread"]
-MixUntil: TypeAlias = Literal["all", "first"]
-Classes: TypeAlias = Literal["joined", "own"]
-Overlong: TypeAlias = Literal["cut", "random", "error"]
 Auto: TypeAlias = Literal["auto"]
 
 
@@ -119,7 +97,7 @@ class ReaderKeywords(TypedDict, total=False):
     path: Paths | None
     hdf5_path: Paths | None
     lmdb_path: Paths | None
-    mix: Ratios | None
+    mix: Mix | Ratios | None
     mix_until: MixUntil
     classes: Classes
     data: npt.ArrayLike | Mapping[str, npt.ArrayLike] | None
@@ -133,15 +111,16 @@ class ReaderKeywords(TypedDict, total=False):
     subset: slice | str | Sequence[int] | npt.NDArray[np.integer] | None
     episodes: str | None
     episodes_subset: slice | str | Sequence[int] | Sequence[str] | npt.NDArray[np.integer] | None
-    window: Rows | Mapping[str, Rows] | None
+    window: Window | WindowRows | Mapping[str, WindowRows] | None
     window_every: int | EachEpisode
     window_edge: Edge | Sequence[Edge]
     window_outside: Sequence[int | None] | None
+    lengths: Lengths | int | Mapping[str, int] | None
     max_length: int | Mapping[str, int] | None
     overlong: Overlong | Mapping[str, Overlong]
     pad_value: float | Mapping[str, float]
     offsets_field: str | Literal[False] | Mapping[str, str] | None
-    patch: Sequence[int] | None
+    patch: Patch | Sequence[int] | None
     patch_at: PatchAt
     patch_axes: Sequence[int] | None
     patch_step: int | Sequence[int] | None
@@ -150,7 +129,7 @@ class ReaderKeywords(TypedDict, total=False):
     nthread: int | Auto
     njob: int
     workers: Workers
-    shuffle: Shuffle
+    shuffle: Shuffle | Block
     shuffle_window: int
     weights: Literal["balanced"] | npt.ArrayLike | None
     epoch_samples: int | None
@@ -159,6 +138,7 @@ class ReaderKeywords(TypedDict, total=False):
     last_batch: LastBatch
     rank: int | Auto
     world_size: int | Auto
+    axes: str | None
     num_dim: int | None
     h_dim: int | None
     w_dim: int | None
@@ -172,7 +152,7 @@ class ReaderKeywords(TypedDict, total=False):
     mean: npt.ArrayLike | Mapping[str, npt.ArrayLike] | None
     std: npt.ArrayLike | Mapping[str, npt.ArrayLike] | None
     size: Sequence[int] | None
-    crop: Crop
+    crop: Crop | CropKind
     crop_ratio: float
     crop_area: Sequence[float]
     crop_aspect: Sequence[float]
@@ -203,16 +183,9 @@ def listed(path: str | tuple[str, ...]) -> tuple[str, ...]:
     return (path,) if isinstance(path, str) else path
 
 
-#: An axis of stored 4-D data.
-_AXIS: Final = optional(whole(1, 5))
-
-
-@dataclass(frozen=True, eq=False)
-class ReaderParams:
-    """Checked parameters of a reader: what AsyncReader keeps of its keywords.
-
-    Equal ones have equal values. Arrays of numpy are compared row by row; other arrays are equal
-    where they are the same object."""
+@dataclass(frozen=True)
+class Files:
+    """The packed files that are read, by path: one of these, a mix or arrays."""
 
     path: str | tuple[str, ...] | None = parameter(
         None,
@@ -233,58 +206,17 @@ class ReaderParams:
         "the same, and an error if it is not LMDB",
         shown="one of these",
     )
-    mix: dict[str | tuple[str, ...], float] | None = parameter(
-        None,
-        optional(MIX),
-        "several datasets by ratio: `{path: ratio}`, the ratios add up to 1. Each has its own "
-        "order and every batch holds them by these ratios; `batch.source` says which dataset a row "
-        "is of, and `indices` number the records of all datasets in sequence",
-        shown="one of these",
-    )
-    mix_until: MixUntil = parameter(
-        "all",
-        one_of(MixUntil),
-        'when an epoch of a `mix` ends: `"all"`: as soon as every dataset is used up, where those '
-        'that end before begin anew; `"first"`: as soon as one is',
-    )
-    classes: Classes = parameter(
-        "joined",
-        one_of(Classes),
-        'classes of a `mix`: `"joined"`: those of one name are one, numbered as `reader.classes` '
-        'lists them; `"own"`: the numbers of each dataset come behind those of the datasets '
-        "before it",
-    )
-    data: object = parameter(
-        None,
-        optional(checks.DATA),
-        "an array instead of a path: numpy, memmap, zarr, a tensor of torch (not copied), "
-        "h5py dataset (reopened by its path); "
-        "`data={name: array, ...}`: several fields",
-        shown="one of these",
-    )
-    labels: object = parameter(
-        None,
-        optional(checks.LABELS),
-        "labels that go with `data`, or with a path: one for each row, or for each episode",
-    )
+
+
+@dataclass(frozen=True)
+class Stored:
+    """How the samples of a set are read: what a converter may be told of it, too."""
+
     data_field: str | tuple[str, ...] | dict[str, str] = parameter(
         "data",
         checks.FIELDS,
         'name in the file (`group/x` works); `["data", "mask"]`: several fields; '
         '`{"obs": "obs/low", "goal": "obs/low"}`: with names of your own',
-    )
-    boxes_field: str | None = parameter(
-        None,
-        optional(checks.TEXT),
-        "name of a field of boxes (..., 4): x1, y1, x2, y2 in pixels of the stored image. They "
-        "move with it and come behind the images in `data`, float32, in pixels of the image as "
-        "served ([boxes](masks-and-fields.md#boxes-and-keypoints))",
-    )
-    keypoints_field: str | None = parameter(
-        None,
-        optional(checks.TEXT),
-        "name of a field of keypoints (..., 2), or (..., 3) with their visibility: x, y; they come "
-        "behind the boxes",
     )
     labels_field: str | tuple[str, ...] | None = parameter(
         "labels",
@@ -322,58 +254,6 @@ class ReaderParams:
         'as (episode, time, ...); `"whole"`: the dataset is one recording; see [arrays](arrays.md)',
         shown="as recognised",
     )
-    episodes_subset: slice | Int64 | tuple[str, ...] | None = parameter(
-        None,
-        optional(SOME_EPISODES),
-        "a slice, numbers or names of episodes; samples come from these alone",
-    )
-    window: Rows | dict[str, Rows] | None = parameter(
-        None,
-        optional(WINDOW),
-        "a sample is several rows of one episode: their number, from the anchor on; "
-        '`(start, stop[, step])` relative to the anchor; a list of such rows; `"last"`: the '
-        'episode\'s last row; `"episode"`: the whole episode, (B, max_length, ...); or a dict of '
-        "these by field, where a field that is not named has one row. Data are (B, W, ...)",
-        shown="one row",
-    )
-    window_every: int | EachEpisode = parameter(
-        1,
-        EVERY,
-        'a window at rows 0, n, 2n ... of an episode; `"episode"`: at one random row of each '
-        "episode, another one in each epoch",
-    )
-    window_edge: Edge | tuple[Edge, Edge] = parameter(
-        "drop",
-        EDGE,
-        'rows outside of the episode: `"drop"`: only windows without any; `"repeat"` its first or '
-        'last row; `"zero"`; or a pair: before, after. `batch.present` says which rows are real',
-    )
-    window_outside: tuple[int | None, int | None] | None = parameter(
-        None,
-        optional(OUTSIDE),
-        "`(before, after)`: at most so many rows of a window lie outside; None in it: any number",
-        shown="any number",
-    )
-    max_length: int | dict[str, int] | None = parameter(
-        None,
-        optional(checks.by_field(whole(1, 1 << 31))),
-        "length of a row of samples that differ in length (variable length, values with offsets, "
-        'whole episodes: `window="episode"`): data are (B, max_length, ...), and `batch.lengths` '
-        "says how much of a row is served; or a dict by field. See "
-        "[rows of different length](arrays.md#rows-of-different-length)",
-        shown="needed there",
-    )
-    overlong: Overlong | dict[str, Overlong] = parameter(
-        "cut",
-        checks.by_field(one_of(Overlong)),
-        'a sample that is longer: `"cut"`: its head; `"random"`: a random stretch, the same for '
-        'all fields of an episode; `"error"`; or a dict by field',
-    )
-    pad_value: float | dict[str, float] = parameter(
-        0,
-        checks.by_field(checks.NUMBER),
-        "what shorter samples are filled up with; or a dict by field",
-    )
     offsets_field: str | Literal[False] | dict[str, str] | None = parameter(
         None,
         optional(checks.OFFSETS),
@@ -382,50 +262,73 @@ class ReaderParams:
         "where neither `episodes` nor `window` is given; False: the values are rows",
         shown="found",
     )
-    patch: tuple[int, ...] | None = parameter(
+    channel_order: ChannelOrder = parameter(
+        "RGB",
+        one_of(ChannelOrder),
+        '`"stored"`: raw pixels known to be BGR (Caffe) are not turned into RGB',
+    )
+    axes: Axes = family(Axes())
+
+
+@dataclass(frozen=True)
+class Source(Stored, Files):
+    """Where samples lie, and what a sample is."""
+
+    mix: Mix = family(Mix())
+    data: object = parameter(
         None,
-        optional(PATCH),
-        "`(Z, Y, X)` or `(Y, X)`: a sample is a patch of a stored volume, cut out of its last "
-        "axes; those before come whole. All fields are cut at the same place; only the chunks that "
-        "a patch touches are read. See [arrays](arrays.md#patches-of-large-volumes)",
+        optional(checks.DATA),
+        "an array instead of a path: numpy, memmap, zarr, a tensor of torch (not copied), "
+        "h5py dataset (reopened by its path); "
+        "`data={name: array, ...}`: several fields",
+        shown="one of these",
     )
-    patch_at: PatchAt = parameter(
-        "random",
-        one_of(PatchAt),
-        'where: `"random"`: anywhere, one for each volume and epoch, or `epoch_samples`; `"grid"`: '
-        'side by side, the last ones shifted inwards; `"center"`. `batch.place` says where',
-    )
-    patch_axes: tuple[int, ...] | None = parameter(
+    labels: object = parameter(
         None,
-        optional(PATCH_AXES),
-        "the axes of the stored data that `patch` cuts, counted from 0, or below 0 from the end",
-        shown="the last ones",
+        optional(checks.LABELS),
+        "labels that go with `data`, or with a path: one for each row, or for each episode",
     )
-    patch_step: int | tuple[int, ...] | None = parameter(
+    boxes_field: str | None = parameter(
         None,
-        optional(PATCH_STEP),
-        'how far patches of a `"grid"` are from each other: a number, or one for each axis',
-        shown="the patch",
+        optional(checks.TEXT),
+        "name of a field of boxes (..., 4): x1, y1, x2, y2 in pixels of the stored image. They "
+        "move with it and come behind the images in `data`, float32, in pixels of the image as "
+        "served ([boxes](masks-and-fields.md#boxes-and-keypoints))",
     )
+    keypoints_field: str | None = parameter(
+        None,
+        optional(checks.TEXT),
+        "name of a field of keypoints (..., 2), or (..., 3) with their visibility: x, y; they come "
+        "behind the boxes",
+    )
+    episodes_subset: slice | Int64 | tuple[str, ...] | None = parameter(
+        None,
+        optional(SOME_EPISODES),
+        "a slice, numbers or names of episodes; samples come from these alone",
+    )
+    window: Window = family(Window())
+    patch: Patch = family(Patch())
     sample_axis: int | None = parameter(
         0,
         optional(whole(0, 32)),
         "the axis of stored data that numbers the volumes; None: a dataset is one volume, and in "
         "a list of files each is one, of its own extent",
+        goes_with={"patch": ANY},
     )
-    batch_size: int = parameter(1, whole(1, 1 << 63), "samples in a batch")
-    nthread: int | Auto = parameter(
-        1,
-        or_auto(whole(1, 1025)),
-        'worker threads; `"auto"`: usable cores divided by the ranks on this machine',
+    verify: Verify = parameter(
+        "first",
+        one_of(Verify),
+        'check checksums: `"first"` until each sample has passed once, `"always"` or `"never"`',
     )
-    njob: int = parameter(1, whole(1, 4097), "batches in flight at most")
-    workers: Workers = parameter(
-        "thread",
-        one_of(Workers),
-        '`"process"`: the same slots filled by spawned processes, for a `postprocess` that holds '
-        "the GIL",
+    io: Io = parameter(
+        "auto", one_of(Io), '`"mmap"`, or `"pread"` (network file systems, cold data)'
     )
+
+
+@dataclass(frozen=True)
+class Order:
+    """Which sample comes when."""
+
     shuffle: Shuffle = parameter(
         False,
         one_of(Shuffle),
@@ -435,7 +338,10 @@ class ReaderParams:
         "all of its class have come",
     )
     shuffle_window: int = parameter(
-        SHUFFLE_WINDOW, whole(1), 'samples mixed together by `"block"`, at most 256 MiB decoded'
+        SHUFFLE_WINDOW,
+        whole(1),
+        'samples mixed together by `"block"`, at most 256 MiB decoded; `Block(16384)` says both',
+        goes_with={"shuffle": "block"},
     )
     weights: Literal["balanced"] | Float64 | None = parameter(
         None,
@@ -471,27 +377,12 @@ class ReaderParams:
         'processes that share an epoch; `"auto"` as for `rank`. Left out where a launcher started '
         "several, it is a warning",
     )
-    num_dim: int | None = parameter(
-        None,
-        _AXIS,
-        "number of the sample axis of stored 4-D data, from 1; the four are a permutation. Data "
-        "that may be NCHW, and more than 4 channels, are images only where the axes are named",
-        shown="from the file, else 1",
-    )
-    h_dim: int | None = parameter(
-        None, _AXIS, "number of the height axis", shown="from the file, else 2"
-    )
-    w_dim: int | None = parameter(
-        None, _AXIS, "number of the width axis", shown="from the file, else 3"
-    )
-    cha_dim: int | None = parameter(
-        None, _AXIS, "number of the channel axis", shown="from the file, else 4"
-    )
-    channel_order: ChannelOrder = parameter(
-        "RGB",
-        one_of(ChannelOrder),
-        '`"stored"`: raw pixels known to be BGR (Caffe) are not turned into RGB',
-    )
+
+
+@dataclass(frozen=True)
+class Rows:
+    """What becomes of a sample: its row in a batch."""
+
     layout: Layout = parameter(
         "NCHW",
         one_of(Layout),
@@ -527,6 +418,7 @@ class ReaderParams:
     std: tuple[float, ...] | dict[str, tuple[float, ...]] | None = parameter(
         None, optional(checks.by_field(checks.per_channel(divisor=True))), "as `mean`"
     )
+    lengths: Lengths = family(Lengths())
     size: tuple[int, int] | None = parameter(
         None,
         optional(checks.SIZE),
@@ -534,36 +426,7 @@ class ReaderParams:
         "differ in size",
         shown="as stored",
     )
-    crop: Crop = parameter(
-        "center",
-        one_of(Crop),
-        '`"center"`, `"random"`: a part of the largest rectangle of the shape of `size`; '
-        '`"random-resized"`: 0.08 to 1 of the area; `"none"`: all of it, squeezed',
-    )
-    crop_ratio: float = parameter(
-        1.0,
-        checks.number(0, 1),
-        "part of that rectangle's sides; 0.875 is the usual crop for evaluation",
-    )
-    crop_area: tuple[float, float] = parameter(
-        (0.08, 1.0),
-        span(0, 1, above=True),
-        'parts of the area that `crop="random-resized"` takes: (least, most)',
-    )
-    crop_aspect: tuple[float, float] = parameter(
-        (3 / 4, 4 / 3),
-        span(0, above=True),
-        "and the width of these parts by their height",
-        shown="(3/4, 4/3)",
-    )
-    crop_padding: int = parameter(
-        0,
-        whole(0, 4097),
-        'pixels put around an image before `crop="random"` (4 for CIFAR)',
-    )
-    padding_mode: PaddingMode = parameter(
-        "zero", one_of(PaddingMode), 'what they are: `"edge"`: as the outermost; `"reflect"`'
-    )
+    crop: Crop = family(Crop())
     interpolation: Interpolation = parameter(
         "bilinear",
         one_of(Interpolation),
@@ -593,6 +456,25 @@ class ReaderParams:
         "with the image (H, W, C) after `augment` and before cast and normalise; it returns the "
         "image, (image, label), or None if it worked in place; of several fields it gets and "
         "returns a tuple; transforms of albumentations and torchvision as they are",
+    )
+
+
+@dataclass(frozen=True)
+class Run:
+    """Batches: how many samples, what is done with all of them, who does it, and for whom."""
+
+    batch_size: int = parameter(1, whole(1, 1 << 63), "samples in a batch")
+    nthread: int | Auto = parameter(
+        1,
+        or_auto(whole(1, 1025)),
+        'worker threads; `"auto"`: usable cores divided by the ranks on this machine',
+    )
+    njob: int = parameter(1, whole(1, 4097), "batches in flight at most")
+    workers: Workers = parameter(
+        "thread",
+        one_of(Workers),
+        '`"process"`: the same slots filled by spawned processes, for a `postprocess` that holds '
+        "the GIL",
     )
     mixup: float | None = parameter(
         None,
@@ -630,14 +512,6 @@ class ReaderParams:
         'a bad sample: `"raise"`, `"skip"` (a replacement sample, shown in `indices`), `"zero"` '
         "(mask False); listed in `stats()`",
     )
-    verify: Verify = parameter(
-        "first",
-        one_of(Verify),
-        'check checksums: `"first"` until each sample has passed once, `"always"` or `"never"`',
-    )
-    io: Io = parameter(
-        "auto", one_of(Io), '`"mmap"`, or `"pread"` (network file systems, cold data)'
-    )
     timeout: float | None = parameter(
         None,
         optional(checks.number(0, 1e9)),
@@ -660,35 +534,41 @@ class ReaderParams:
     copy: bool = parameter(False, checks.FLAG, "batches are private copies, which stay valid")
     debug: bool = parameter(False, checks.FLAG, "overwrite batches that were given back")
 
-    # -- equality --------------------------------------------------------------------------
 
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, ReaderParams):
-            return NotImplemented
-        return all(_equal(getattr(self, name), getattr(other, name)) for name in PARAMETERS)
+@dataclass(frozen=True)
+class ReaderParams(Run, Rows, Order, Source):
+    """Checked parameters of a reader: what AsyncReader keeps of its keywords."""
 
-    def __hash__(self) -> int:
-        return hash(tuple(getattr(self, name) for name in PARAMETERS if name not in _UNHASHED))
+    @classmethod
+    def from_flat(cls, flat: Mapping[str, object]) -> Self:
+        """The parameters with these checked values, by flat names, and the other defaults."""
+        given: dict[str, Any] = {}
+        for name, top in SHOWN.items():
+            if top.kind is None:
+                if name in flat:
+                    given[name] = flat[name]
+                continue
+            parts = {field: flat[one.name] for field, one in top.parts.items() if one.name in flat}
+            if parts:
+                given[name] = top.kind(**parts)
+        return cls(**given)
 
-    # -- derived ---------------------------------------------------------------------------
-
-    @property
-    def dims(self) -> tuple[int, int, int, int] | None:
-        """1-based (number, height, width, channel) axes, or None where none was named."""
-        given = (self.num_dim, self.h_dim, self.w_dim, self.cha_dim)
-        if given == (None, None, None, None):
-            return None
-        number, height, width, channel = (
-            default if value is None else value
-            for value, default in zip(given, (1, 2, 3, 4), strict=True)
-        )
-        return number, height, width, channel
+    def flat(self) -> dict[str, object]:
+        """All values by their flat names, those of families apart."""
+        found: dict[str, object] = {}
+        for name, top in SHOWN.items():
+            value = getattr(self, name)
+            if top.kind is None:
+                found[name] = value
+            for field, one in top.parts.items():
+                found[one.name] = getattr(value, field)
+        return found
 
     @property
     def given_path(self) -> str | tuple[str, ...]:
         """What names the packed files, of a mix those of all sets; () if the data are arrays."""
-        if self.mix is not None:
-            return tuple(one for path in self.mix for one in listed(path))
+        if self.mix.ratios is not None:
+            return tuple(one for path in self.mix.ratios for one in listed(path))
         return self.path or self.hdf5_path or self.lmdb_path or ()
 
     @property
@@ -708,7 +588,14 @@ class ReaderParams:
     @property
     def arrays(self) -> tuple[ReaderParams, ...]:
         """The parameters of each array that is made of a field: these, or those of its views."""
-        return tuple(of_view(self, view) for view in listed_views(self.views)) or (self,)
+        return tuple(self._of_view(view) for view in listed_views(self.views)) or (self,)
+
+    def _of_view(self, view: View) -> ReaderParams:
+        """These as an array of views has them. It does not get what its crop does not take."""
+        own: dict[str, Any] = {key: value for key, value in view.items() if key != "count"}
+        crop = self.crop.of_kind(own.pop("crop", self.crop.kind))
+        crop = replace(crop, area=own.pop("crop_area", crop.area))
+        return replace(self, views=None, crop=crop, **own)
 
     @property
     def wanted(self) -> OutputSpec:
@@ -725,17 +612,18 @@ class ReaderParams:
     def _wanted(self) -> OutputSpec:
         from ..pixels.specs import OutputSpec
 
+        flat: dict[str, Any] = self.flat()
         values: dict[str, Any] = {}
         by_field: dict[str, dict[str, Any]] = {}
         for name in BY_FIELD:
-            value = getattr(self, name)
+            value = flat[name]
             for field, one in value.items() if isinstance(value, dict) else [("", value)]:
                 own = by_field.setdefault(field, {}) if field else values
                 if one is not None:
                     own[name] = np.dtype(one) if name == "dtype" else one
         return OutputSpec(
             **values,
-            **{name: getattr(self, name) for name in _OF_ROWS},
+            **{name: flat[name] for name in _OF_ROWS},
             by_field=by_field,
             boxes=self.boxes_field,
             keypoints=self.keypoints_field,
@@ -744,8 +632,16 @@ class ReaderParams:
         )
 
 
-#: The declarations, by name.
+#: The declarations by name, with families as one each.
+SHOWN: Final[dict[str, Parameter]] = shown(ReaderParams)
+#: The declarations by their flat names.
 PARAMETERS: Final[dict[str, Parameter]] = declared(ReaderParams)
+#: What names packed files, and what says how those of others are read.
+PATHS: Final = tuple(declared(Files))
+READ_BY: Final = tuple(declared(Stored))
+#: Parameters of how numbers are served, which also are a dict by field. Those of lengths are of all
+#: fields, where they are no dict.
+BY_FIELD: Final = tuple(name for name, one in PARAMETERS.items() if one.check.by_field)
 
 #: Parameters that say what rows are wanted, by their names in OutputSpec.
 _OF_ROWS: Final = (
@@ -753,22 +649,17 @@ _OF_ROWS: Final = (
     *("crop_padding", "padding_mode", "interpolation", "flip"),
 )
 
-#: Parameters whose values may have no hash; equal ones of the others have equal hashes.
-_UNHASHED: Final = (
-    *("mix", "data", "labels", "data_field", "columns", "subset", "episodes_subset", "window"),
-    *("weights", "views", "transform", "postprocess", "offsets_field", *BY_FIELD),
-)
 
-
-def _equal(a: object, b: object) -> bool:
-    """Whether two values of a parameter are the same."""
-    if a is b:
-        return True
-    if type(a) is not type(b):
-        return False
-    if isinstance(a, dict) and isinstance(b, dict):
-        return list(a) == list(b) and all(_equal(a[name], b[name]) for name in a)
-    if isinstance(a, np.ndarray) and isinstance(b, np.ndarray):
-        alike = a.dtype == b.dtype and a.shape == b.shape
-        return alike and bool(np.array_equal(a, b, equal_nan=a.dtype.kind in "fc"))
-    return not hasattr(a, "shape") and bool(a == b)
+def flattened(name: str, value: object) -> dict[str, object]:
+    """What ``name=value`` says, by flat names: a family says all of its fields, its short form only
+    the first one."""
+    top = SHOWN.get(name)
+    if name == "shuffle" and isinstance(value, Block):
+        return {"shuffle": "block", "shuffle_window": value.window}
+    if top is None or top.kind is None:
+        return {name: value}
+    if top.kind is Axes and not isinstance(value, Axes):
+        value = Axes.of(value)
+    if isinstance(value, top.kind):
+        return {one.name: getattr(value, field) for field, one in top.parts.items()}
+    return {next(iter(top.parts.values())).name: value}

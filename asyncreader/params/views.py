@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, TypedDict, TypeVar, cast
+from typing import Any, Final, TypeAlias, TypedDict, cast
 
 from ..checks import Check, plain, whole, written
 from ..errors import ParamsError
 from ..system.text import slip
 from .declare import Parameter
-
-if TYPE_CHECKING:
-    from _typeshed import DataclassInstance
-
-P = TypeVar("P", bound="DataclassInstance")
+from .families import CropKind
 
 #: An operation of ``augment``: its name, or its name and its options.
 Named: TypeAlias = str | tuple[str, Mapping[str, object]]
 Augment: TypeAlias = Named | Sequence[Named]
-Crop: TypeAlias = Literal["center", "random", "random-resized", "none"]
 
 
 class View(TypedDict, total=False):
@@ -27,19 +21,11 @@ class View(TypedDict, total=False):
 
     count: int
     size: Sequence[int] | None
-    crop: Crop
+    crop: CropKind
     crop_area: Sequence[float]
     flip: bool
     augment: Augment | None
 
-
-#: The value of ``crop`` that a parameter goes with.
-GOES_WITH: Final = {
-    "crop_area": "random-resized",
-    "crop_aspect": "random-resized",
-    "crop_padding": "random",
-    "padding_mode": "random",
-}
 
 _COUNT: Final = whole(1, 1025)
 _KEYS: Final = tuple(View.__annotations__)
@@ -87,15 +73,3 @@ def _view(name: str, given: object, parameters: Mapping[str, Parameter]) -> View
 def listed_views(views: int | tuple[View, ...] | None) -> tuple[View, ...]:
     """What each array of views has of its own; nothing without ``views``."""
     return ({"count": views},) if isinstance(views, int) else views or ()
-
-
-def of_view(p: P, view: View) -> P:
-    """The parameters ``p`` as an array of views has them. It does not get those that its ``crop``
-    does not take, unless they are its own."""
-    own: dict[str, Any] = {key: value for key, value in view.items() if key != "count"}
-    defaults = {field.name: field.default for field in dataclasses.fields(p)}
-    crop = own.get("crop", vars(p)["crop"])
-    without: dict[str, Any] = {
-        name: defaults[name] for name, needed in GOES_WITH.items() if crop != needed
-    }
-    return dataclasses.replace(p, views=None, **{**without, **own})

@@ -58,11 +58,12 @@ def rooted(p: ReaderParams) -> ReaderParams:
         path = getattr(p, name)
         if path is not None:
             found[name] = _absolute(path)
-    if p.mix is not None:
-        found["mix"] = {_absolute(path): ratio for path, ratio in p.mix.items()}
-        if len(found["mix"]) < len(p.mix):
-            named = ", ".join(map(str, p.mix))
+    if p.mix.ratios is not None:
+        ratios = {_absolute(path): ratio for path, ratio in p.mix.ratios.items()}
+        if len(ratios) < len(p.mix.ratios):
+            named = ", ".join(map(str, p.mix.ratios))
             raise ParamsError("a dataset of the mix is named twice", found=named)
+        found["mix"] = replace(p.mix, ratios=ratios)
     for name in ("labels_path", "trace"):
         if getattr(p, name) is not None:
             found[name] = absolute(getattr(p, name))
@@ -81,7 +82,7 @@ def make_schedule(p: ReaderParams, source: OpenSet, rank: int, world_size: int) 
     if p.last_batch == "short" and world_size != 1:
         raise ParamsError('last_batch="short" needs world_size 1', found=f"{world_size}")
     lengths = rule_of_lengths(p, source)
-    rule, subset = resolve_rule(p.subset, p.patch_at, source)
+    rule, subset = resolve_rule(p.subset, p.patch.at, source)
     patches = rule if isinstance(rule, Patches) else None
     if isinstance(rule, Windows):  # of the episodes that are chosen
         source = OpenSet(replace(source.index, windows=rule), source.parts)
@@ -92,8 +93,8 @@ def make_schedule(p: ReaderParams, source: OpenSet, rank: int, world_size: int) 
         if takes_classes(p.shuffle)
         else None,
         epoch_samples=p.epoch_samples,
-        ratios=() if p.mix is None else tuple(p.mix.values()),
-        until_first=p.mix_until == "first",
+        ratios=tuple((p.mix.ratios or {}).values()),
+        until_first=p.mix.until == "first",
     )
     sampler = sampler_of(p.shuffle, p.seed, p.shuffle_window, storage, subset, rule)
     schedule = Schedule(sampler, p.batch_size, rank, world_size, p.last_batch, lengths)

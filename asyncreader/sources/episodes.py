@@ -229,7 +229,7 @@ def windows_of(p: ReaderParams, index: SetIndex) -> Windows | None:
     episodes and they need some, or where a name is none of a field."""
     found = index.windows
     if found is None:
-        if p.window is not None or p.episodes is not None or p.episodes_subset is not None:
+        if p.window.rows is not None or p.episodes is not None or p.episodes_subset is not None:
             raise ParamsError(
                 "nothing says where the episodes of this dataset end",
                 path=index.facts.path,
@@ -240,7 +240,8 @@ def windows_of(p: ReaderParams, index: SetIndex) -> Windows | None:
             )
         return None
     names = tuple(index.fields)
-    given = p.window if isinstance(p.window, dict) else dict.fromkeys(names, p.window)
+    window = p.window
+    given = window.rows if isinstance(window.rows, dict) else dict.fromkeys(names, window.rows)
     wrong = [name for name in given if name not in names]
     if wrong:
         raise ParamsError(
@@ -252,11 +253,11 @@ def windows_of(p: ReaderParams, index: SetIndex) -> Windows | None:
     for name in names:
         rows = given.get(name)
         fields[name] = None if rows is None else reach_of(rows)
-    edges = p.window_edge if isinstance(p.window_edge, tuple) else (p.window_edge, p.window_edge)
+    edges = window.edge if isinstance(window.edge, tuple) else (window.edge, window.edge)
     chosen = None
     if p.episodes_subset is not None:
         chosen = _chosen(p.episodes_subset, found.episodes, index.facts.path)
-    every = 0 if p.window_every == "episode" else int(p.window_every)
+    every = 0 if window.every == "episode" else window.every
     if "episode" in fields.values():
         if every > 1:
             raise ParamsError(
@@ -264,7 +265,7 @@ def windows_of(p: ReaderParams, index: SetIndex) -> Windows | None:
                 found=f'window_every={every}, window="episode"',
             )
         every = 1
-    outside = p.window_outside or (None, None)
+    outside = window.outside or (None, None)
     most = {name: p.wanted.for_field(name).max_length for name in names}
     return Windows(found.episodes, fields, every, edges, outside, chosen, most)
 

@@ -70,16 +70,16 @@ def fields_of(p: ReaderParams) -> Request:
         name=None if isinstance(p.data_field, str) else first,
         others={name: stored[name] for name in others},
         episodes=p.episodes,
-        windowed=p.window is not None or p.episodes_subset is not None,
+        windowed=p.window.rows is not None or p.episodes_subset is not None,
         labels=None if isinstance(p.labels_field, tuple) else p.labels_field,
         labels_path=p.labels_path,
-        dims=p.dims,
+        dims=p.axes.dims,
         labels_required=p.labels_field != "labels" or p.labels_path is not None,
         channel_order=p.channel_order,
         moved=p.size is not None or p.flip or p.views is not None,
         places=p.places,
-        limited=p.max_length is not None,
-        cut=None if p.patch is None else Cut(p.patch, p.patch_axes, p.sample_axis),
+        limited=p.lengths.most is not None,
+        cut=None if p.patch.shape is None else Cut(p.patch.shape, p.patch.axes, p.sample_axis),
         **by_field,
     )
 
@@ -375,23 +375,23 @@ def open_reader_source(p: ReaderParams) -> OpenSet:
         with closed_on_error([found]):
             return OpenSet(with_labels(found, p.labels), found.parts)
     names, fields = p.field_names, fields_of(p)
-    if p.mix is not None:
+    if p.mix.ratios is not None:
         if fields.windowed or p.episodes is not None or isinstance(p.data_field, dict):
             raise ParamsError(
                 "the datasets of a mix are read by rows, not by episodes or renamed fields"
             )
         sets: list[OpenSet] = []
         with closed_on_error(sets):
-            for path in p.mix:
+            for path in p.mix.ratios:
                 sets.append(_open(path, fields, p.io))
             sets = _under_one_name(sets)
-            whole = mix(sets, tuple(p.mix.values()), p.classes)
+            whole = mix(sets, tuple(p.mix.ratios.values()), p.mix.classes)
         return whole if names is None else MixedSet(replace(whole.index, named=True), sets)
     if p.data is None:
         expect = "HDF5" if p.hdf5_path is not None else "LMDB" if p.lmdb_path is not None else None
         found = _open(p.given_path, fields, p.io, expect)
         plain = names is None and found.windows is None
-        if plain and not fields.windowed and not p.episodes and p.patch is None:
+        if plain and not fields.windowed and not p.episodes and p.patch.shape is None:
             return found
         with closed_on_error([found]):
             return _named(p, found)
@@ -473,7 +473,7 @@ def _named(p: ReaderParams, found: OpenSet) -> OpenSet:
         found = found.renamed(names)
         found = OpenSet(replace(found.index, named=True), found.parts)
     index = found.index
-    if p.patch is not None:
+    if p.patch.shape is not None:
         return OpenSet(replace(index, patches=patches_of(p, index)), found.parts)
     if index.windows is None:
         windows_of(p, index)
@@ -534,7 +534,7 @@ def _array_offsets(
 ) -> tuple[str, Array] | None:
     """Where the samples of an array begin among its rows, and which array says it: ``asked``, where
     the caller names one."""
-    episodes = p.episodes is not None or p.window is not None
+    episodes = p.episodes is not None or p.window.rows is not None
     if not shape or p.episodes == "axis" or (asked is None and episodes):
         return None
     return array_offsets(name, int(shape[0]), given, asked)

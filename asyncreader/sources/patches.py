@@ -146,16 +146,17 @@ def of_volumes(index: SetIndex, stored: StoredVolumes) -> SetIndex:
 
 def patches_of(p: ReaderParams, index: SetIndex) -> Patches:
     """The patches that the parameters ask for; ParamsError where the set has no volumes."""
-    assert p.patch is not None
+    patch, shape = p.patch, p.patch.shape
+    assert shape is not None
     if index.patches is None:
         raise ParamsError(
             "patch goes with volumes: HDF5 datasets of numbers, .npy files and arrays",
             path=index.facts.path,
             found=index.facts.layout,
         )
-    step = p.patch if p.patch_step is None else p.patch_step
-    step = step if isinstance(step, tuple) else (step,) * len(p.patch)
-    return replace(index.patches, at=p.patch_at, step=step)
+    step = shape if patch.step is None else patch.step
+    step = step if isinstance(step, tuple) else (step,) * len(shape)
+    return replace(index.patches, at=patch.at, step=step)
 
 
 # -- sources -------------------------------------------------------------------------------------

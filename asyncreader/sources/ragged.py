@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -270,8 +270,9 @@ def rule_of_lengths(p: ReaderParams, source: OpenSet) -> str | None:
         )
     cut = (*ragged, *whole)
     rules = {name: wanted.for_field(name) for name in cut}
-    named = {n for o in ("max_length", "overlong", "pad_value") for n in _named(p, o)} - set(cut)
-    if named or (p.max_length is not None and not cut):
+    given = p.lengths.most, p.lengths.overlong, p.lengths.pad
+    named = {name for one in given if isinstance(one, dict) for name in one} - set(cut)
+    if named or (p.lengths.most is not None and not cut):
         raise ParamsError(
             "max_length goes with whole episodes and with rows of different length",
             path=path,
@@ -284,11 +285,6 @@ def rule_of_lengths(p: ReaderParams, source: OpenSet) -> str | None:
     if not cut:
         return None
     return str(sorted((name, one.max_length, one.overlong) for name, one in rules.items()))
-
-
-def _named(p: ReaderParams, option: str) -> Iterator[str]:
-    value = getattr(p, option)
-    yield from value if isinstance(value, dict) else ()
 
 
 def _needed(source: OpenSet, given: Mapping[str, int | None]) -> ParamsError:

@@ -51,7 +51,7 @@ def preview(
     SourceNotFoundError or FormatError.
     """
     p = parse_params(params, {})
-    if p.mix is not None:
+    if p.mix.ratios is not None:
         raise ParamsError(
             "stored samples are shown of one dataset",
             found="mix",

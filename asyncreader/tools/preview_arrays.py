@@ -158,7 +158,7 @@ def preview_arrays(
     spec = source.spec
     if (
         source.windows is None
-        and p.patch is None
+        and p.patch.shape is None
         and len(spec.shape or ()) == 3
         and not spec.ragged
     ):

@@ -50,7 +50,7 @@ def preview_batch(
         raise ParamsError("too many for a sheet", found=f"batch_size {p.batch_size}")
     with look_into(params) as ds:
         source, total = ds.source, len(ds)
-        if p.mix is None and p.postprocess is None and drawn_as_arrays(source):
+        if p.mix.ratios is None and p.postprocess is None and drawn_as_arrays(source):
             return _arrays_batch(ds, given_params(params, {}), count, columns)
         stored = source.spec
         title, facts = title_of(source), facts_of(source)
@@ -98,7 +98,7 @@ def _arrays_batch(
     pictures = [part.spec.axes is not None and not part.spec.as_stored for part in source.parts]
     first: dict[str, object] = {"batch_size": min(count, len(ds)), "last_batch": "wrap"}
     first["world_size"] = 1
-    if source.patches is not None and ds.params.patch_at == "random":
+    if source.patches is not None and ds.params.patch.at == "random":
         total = ds.params.epoch_samples or count
         first |= {"batch_size": min(count, total), "epoch_samples": total}
     first |= given
@@ -267,14 +267,14 @@ def _settings(p: ReaderParams) -> str:
     """The parameters that make a batch look as it does, in the words of the parameters."""
     drawn = (p.weights, p.augment, p.transform, p.mixup, p.cutmix)
     at_random = bool(p.shuffle) or any(n is not None for n in drawn)
-    at_random = at_random or any(one.flip or "random" in one.crop for one in p.arrays)
+    at_random = at_random or any(one.flip or one.crop.at_random for one in p.arrays)
     matter = {
         "seed": at_random,
         "shuffle": p.weights is None,
         "weights": p.weights is not None,
         "size": p.size is not None,
         "crop": p.size is not None,
-        "crop_padding": p.crop_padding > 0,
+        "crop_padding": p.crop.padding > 0,
         "flip": p.flip,
         **{name: getattr(p, name) is not None for name in ("dtype", "scale", "mean", "std")},
         "subset": p.subset is not None,
@@ -282,7 +282,8 @@ def _settings(p: ReaderParams) -> str:
     }
     matter |= {name: getattr(p, name) is not None for name in ("mixup", "cutmix")}
     matter["label_smoothing"] = p.label_smoothing > 0
-    words = [f"{name}={_value(getattr(p, name))}" for name, matters in matter.items() if matters]
+    flat = p.flat()
+    words = [f"{name}={_value(flat[name])}" for name, matters in matter.items() if matters]
     if p.views is not None:
         words.append(f"views={' + '.join(str(one.views) for one in p.wanted.arrays)}")
     if p.augment:

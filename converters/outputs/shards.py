@@ -137,7 +137,8 @@ def _source_digest(options: Options, samples: Samples) -> str:
     if samples.splits is not None:
         head += [samples.splits.names, fmt.digest(samples.splits.rows)]
     if options.params is not None:  # of those, identity tells the subset
-        read = {name: getattr(options.params, name) for name in READ_BY if name != "subset"}
+        flat = options.params.flat()
+        read = {name: flat[name] for name in READ_BY if name != "subset"}
         shaping["params"] = read
     paths = [path for path in samples.paths if path is not None]
     state.update(json.dumps([head, shaping, samples.classes], sort_keys=True).encode("ascii"))

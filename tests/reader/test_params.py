@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import dataclasses
 import inspect
 import os
 import pickle
@@ -11,6 +10,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import FrozenInstanceError, is_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,18 @@ from click.testing import CliRunner
 from fakes import CLASSES, packed, paint, write_hdf5
 from project import ROOT
 
-from asyncreader import AsyncReader, AsyncReaderError, ParamsError, SourceNotFoundError
+from asyncreader import (
+    AsyncReader,
+    AsyncReaderError,
+    Block,
+    Crop,
+    Lengths,
+    Mix,
+    ParamsError,
+    Patch,
+    SourceNotFoundError,
+    Window,
+)
 from asyncreader.cli.main import cli
 from asyncreader.faces import pyxis
 from asyncreader.faces.hdf5matrix import HDF5Matrix
@@ -143,6 +154,61 @@ DEFAULTS: dict[str, Any] = {
     "debug": False,
 }
 
+#: The flat names of each family, that of its first field first.
+FAMILIES = {
+    "mix": ["mix", "mix_until", "classes"],
+    "window": ["window", "window_every", "window_edge", "window_outside"],
+    "patch": ["patch", "patch_at", "patch_axes", "patch_step"],
+    "lengths": ["max_length", "overlong", "pad_value"],
+    "crop": ["crop", "crop_ratio", "crop_area", "crop_aspect", "crop_padding", "padding_mode"],
+    "axes": ["num_dim", "h_dim", "w_dim", "cha_dim"],
+}
+
+#: Families, what they say by flat names, and what else these need.
+SAID: list[tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = [
+    ({"mix": {"a.h5": 1.0}}, {"mix": {"a.h5": 1.0}}, {}),
+    ({"mix": Mix({"a.h5": 1.0}, until="first")}, {"mix": {"a.h5": 1.0}, "mix_until": "first"}, {}),
+    ({"mix": Mix({"a.h5": 1.0}, classes="own")}, {"mix": {"a.h5": 1.0}, "classes": "own"}, {}),
+    ({"window": Window(8)}, {"window": 8}, {}),
+    ({"window": Window(8, every=4)}, {"window": 8, "window_every": 4}, {}),
+    ({"window": Window(every=4)}, {"window_every": 4}, {"episodes": "files"}),
+    ({"window": Window(8, edge="zero")}, {"window": 8, "window_edge": "zero"}, {}),
+    (
+        {"window": Window((-2, 2), edge="zero", outside=(1, None))},
+        {"window": (-2, 2), "window_edge": "zero", "window_outside": (1, None)},
+        {},
+    ),
+    ({"patch": Patch((4, 5))}, {"patch": (4, 5)}, {}),
+    ({"patch": Patch((4, 5), at="center")}, {"patch": (4, 5), "patch_at": "center"}, {}),
+    ({"patch": Patch((4, 5), axes=(1, 2))}, {"patch": (4, 5), "patch_axes": (1, 2)}, {}),
+    (
+        {"patch": Patch((4, 5), at="grid", step=2)},
+        {"patch": (4, 5), "patch_at": "grid", "patch_step": 2},
+        {"sample_axis": None},
+    ),
+    ({"lengths": 512}, {"max_length": 512}, {}),
+    ({"lengths": {"data": 512}}, {"max_length": {"data": 512}}, {}),
+    ({"lengths": Lengths(9, overlong="error")}, {"max_length": 9, "overlong": "error"}, {}),
+    ({"lengths": Lengths(9, pad=-1)}, {"max_length": 9, "pad_value": -1}, {}),
+    ({"crop": Crop("none")}, {"crop": "none"}, {}),
+    ({"crop": Crop(ratio=0.875)}, {"crop_ratio": 0.875}, {"size": (4, 4)}),
+    (
+        {"crop": Crop("random-resized", area=(0.2, 1), aspect=(1, 1))},
+        {"crop": "random-resized", "crop_area": (0.2, 1), "crop_aspect": (1, 1)},
+        {"size": (4, 4)},
+    ),
+    (
+        {"crop": Crop("random", padding=4, mode="edge")},
+        {"crop": "random", "crop_padding": 4, "padding_mode": "edge"},
+        {"size": (4, 4)},
+    ),
+    ({"shuffle": Block(64)}, {"shuffle": "block", "shuffle_window": 64}, {}),
+    ({"shuffle": Block()}, {"shuffle": "block"}, {}),
+    ({"axes": "NCHW"}, {"num_dim": 1, "cha_dim": 2, "h_dim": 3, "w_dim": 4}, {}),
+    ({"axes": "HWCN"}, {"num_dim": 4, "h_dim": 1, "w_dim": 2, "cha_dim": 3}, {}),
+    ({"axes": None}, {}, {}),
+]
+
 CAMEL = {
     "hdf5_path": "hdf5Path",
     "batch_size": "batchSize",
@@ -224,22 +290,23 @@ def parse(**given: Any) -> ReaderParams:
 
 
 def test_defaults() -> None:
-    """The parameters are exactly these, with exactly these defaults."""
-    names = [field.name for field in dataclasses.fields(ReaderParams)]
-    assert names == list(DEFAULTS)
-    made = parse()
-    for name, value in DEFAULTS.items():
-        if name != "path":
-            assert getattr(made, name) == value, name
+    """The parameters are exactly these, with exactly these defaults, which the values of a reader
+    have where nothing is said."""
+    assert {name: one.default for name, one in PARAMETERS.items()} == DEFAULTS
+    assert parse().flat() == {**DEFAULTS, "path": "a.h5"}
 
 
 def test_keywords_are_the_parameters() -> None:
-    """What type checkers, help() and notebooks know of AsyncReader are exactly its parameters."""
-    assert list(ReaderKeywords.__annotations__) == list(DEFAULTS)
+    """Type checkers know exactly the parameters, by both kinds of names; help() and notebooks show
+    families as one parameter, with the fields of each under it."""
+    assert set(ReaderKeywords.__annotations__) == {*DEFAULTS, *FAMILIES}
     shown = dict(inspect.signature(AsyncReader).parameters)
     assert shown.pop("params").default is None
-    assert {name: one.default for name, one in shown.items()} == DEFAULTS
-    assert all(f"    {name}: " in str(AsyncReader.__init__.__doc__) for name in DEFAULTS)
+    parts = {flat for names in FAMILIES.values() for flat in names}
+    assert shown.keys() == DEFAULTS.keys() - parts | FAMILIES.keys()
+    text = str(AsyncReader.__init__.__doc__)
+    assert all(f"    {name}: " in text or f"(or {name}=): " in text for name in shown)
+    assert all(f"(or {flat}=): " in text for names in FAMILIES.values() for flat in names[1:])
 
     class Mine(AsyncReader):
         def __init__(self, number: int) -> None: ...
@@ -286,6 +353,63 @@ def test_both_spellings(name: str) -> None:
             parse_params({"path": "a.h5", name: None, camel: None}, {})
 
 
+@pytest.mark.parametrize(("said", "flat", "more"), SAID)
+def test_families_say_what_flat_names_say(
+    said: dict[str, Any], flat: dict[str, Any], more: dict[str, Any]
+) -> None:
+    """A family is what its fields say by their flat names, and its short form its first field; said
+    in both ways at once it is an error, and in a keyword it replaces what a dict says."""
+    assert parse(**said, **more) == parse(**flat, **more)
+    ((name, value),) = said.items()
+    for other in flat if is_dataclass(value) or name == "axes" else ():
+        if other != name:
+            with pytest.raises(ParamsError, match=f"'{other}' is given twice, also as"):
+                parse(**{other: flat[other]}, **said)
+    if is_dataclass(value):
+        source = {} if name == "mix" else {"path": "a.h5"}
+        assert parse_params({**source, **flat, **more}, said) == parse(**said, **more)
+
+
+def test_every_flat_name_has_been_said() -> None:
+    """Each field of each family is in the table above."""
+    said = {name for _, flat, _ in SAID for name in flat}
+    assert {flat for names in FAMILIES.values() for flat in names} <= said
+
+
+HEADLESS = [
+    ({"mix_until": "first"}, "mix_until goes with mix"),
+    ({"classes": "own"}, "classes goes with mix"),
+    ({"window_every": 2}, "window_every goes with window or episodes"),
+    ({"window": Window(edge="zero")}, "window_edge goes with window"),
+    ({"window_outside": (1, 1), "window_edge": "zero"}, "window_edge goes with window"),
+    ({"patch": Patch(at="grid")}, "patch_at goes with patch"),
+    ({"patch_axes": [1]}, "patch_axes goes with patch"),
+    ({"patch_step": 2}, "patch_step goes with patch"),
+    ({"sample_axis": None}, "sample_axis goes with patch"),
+    ({"overlong": "error"}, "overlong goes with max_length"),
+    ({"lengths": Lengths(pad=1)}, "pad_value goes with max_length"),
+    ({"shuffle_window": 5}, 'shuffle_window goes with shuffle="block"'),
+    ({"crop_area": (0.5, 1)}, 'crop_area goes with crop="random-resized"'),
+    ({"crop": Crop(padding=4)}, 'crop_padding goes with crop="random"'),
+    ({"padding_mode": "edge"}, "padding_mode goes with crop_padding"),
+]
+
+
+@pytest.mark.parametrize(("given", "says"), HEADLESS)
+def test_a_field_without_what_it_goes_with(given: dict[str, Any], says: str) -> None:
+    """A field of a family without its first field, or another value that it needs, is one error,
+    which names both."""
+    with pytest.raises(ParamsError, match=says):
+        parse(**given)
+
+
+@pytest.mark.parametrize("axes", ["NHW", "nhwc", "NHWCC", 5, ("N", "H", "W", "C")])
+def test_axes_that_are_none(axes: Any) -> None:
+    """axes takes the four letters of NHWC in any order, and nothing else."""
+    with pytest.raises(ParamsError, match="axes is not valid"):
+        parse(axes=axes)
+
+
 def test_spellings_mean_the_same() -> None:
     """A dict in the Torch original's spelling gives the same parameters."""
     torch = {"hdf5_path": "a.h5", "batchSize": 8, "nthread": 2, "num_dim": 1, "shuffle": True}
@@ -304,14 +428,14 @@ def test_keywords_override_the_dict() -> None:
 @pytest.mark.parametrize(("name", "value", "becomes"), GOOD)
 def test_good_value(name: str, value: Any, becomes: Any) -> None:
     """Every value of the right kind is taken, numpy's numbers and paths included."""
-    found = getattr(parse(**{name: value}), name)
+    found = parse(**{name: value}).flat()[name]
     assert found == becomes
     assert type(found) is type(becomes)
 
 
 def test_frozen() -> None:
     """Checked parameters cannot be changed."""
-    with pytest.raises(dataclasses.FrozenInstanceError):
+    with pytest.raises(FrozenInstanceError):
         parse().batch_size = 3  # type: ignore[misc]
 
 
@@ -437,7 +561,7 @@ def test_lines_of_habits_are_right() -> None:
     for name, line in OTHER_NAMES.items():
         assert name == plain_name(name) not in map(plain_name, DEFAULTS)
         for written, value in re.findall(r'(?<![\w.(])(\w+)=("[^"]*"|True|False|\d+\b|)', line):
-            assert written in DEFAULTS, line
+            assert written in {*DEFAULTS, *FAMILIES}, line
             if value:
                 PARAMETERS[written].check(written, ast.literal_eval(value))
         for operations in re.findall(r"augment=(\[.*\])", line.format(10)):
@@ -493,10 +617,10 @@ def test_one_number_for_size(value: Any) -> None:
 
 def test_dims() -> None:
     """One named axis brings the defaults of the others with it; none leaves it to the file."""
-    assert parse().dims is None
-    assert parse(num_dim=1).dims == (1, 2, 3, 4)
-    assert parse(cha_dim=2, h_dim=3, w_dim=4).dims == (1, 3, 4, 2)
-    assert parse(numDim=4, hDim=1, wDim=2, chaDim=3).dims == (4, 1, 2, 3)
+    assert parse().axes.dims is None
+    assert parse(num_dim=1).axes.dims == (1, 2, 3, 4)
+    assert parse(cha_dim=2, h_dim=3, w_dim=4).axes.dims == (1, 3, 4, 2)
+    assert parse(numDim=4, hDim=1, wDim=2, chaDim=3).axes.dims == (4, 1, 2, 3)
 
 
 def test_subset_is_a_copy() -> None:
@@ -805,48 +929,3 @@ def test_the_home_folder_in_a_path(tmp_path: Path, monkeypatch: Any) -> None:
     write_hdf5(here / "~" / "a.h5", packed(paint(4)))
     with AsyncReader(path="~/a.h5") as reader:
         assert reader.count == 4
-
-
-def test_parameters_with_arrays_can_be_compared() -> None:
-    """Parameters are equal where their values are, arrays too, and equal ones have equal hashes."""
-
-    def several(**more: Any) -> ReaderParams:
-        given: dict[str, Any] = {"data": {"a": np.eye(4), "b": np.zeros((4, 2))}, "subset": [2, 1]}
-        return parse_params({**given, "labels": np.arange(4), **more}, {})
-
-    one = several()
-    assert one == several() == one
-    assert hash(one) == hash(several())
-    assert len({one, several(), parse(), parse()}) == 2
-    for other in (
-        several(subset=[1, 2]),
-        several(subset=slice(1, 2)),
-        several(labels=np.arange(4.0)),
-        several(data={"b": np.zeros((4, 2)), "a": np.eye(4)}),
-        several(data={"a": np.eye(4), "b": np.ones((4, 2))}),
-        several(batch_size=2),
-        several(seed=1),
-        parse(),
-        None,
-        (),
-    ):
-        assert one != other
-    nan = {"data": np.full((4, 1), np.nan)}
-    assert parse_params(nan, {}) == parse_params({"data": nan["data"].copy()}, {})
-    assert parse(subset=slice(3)) == parse(subset=slice(3))
-    assert hash(parse(subset=slice(3))) == hash(parse(subset=slice(3)))
-    rows = Rows()
-    assert parse_params({"data": rows}, {}) == parse_params({"data": rows}, {})
-    assert parse_params({"data": rows}, {}) != parse_params({"data": Rows()}, {})
-
-
-class Rows:
-    """Rows that cannot be compared."""
-
-    shape, dtype = (4, 2), np.dtype("u1")
-
-    def __getitem__(self, index: int) -> Any:
-        return np.zeros(2, np.uint8)
-
-    def __eq__(self, other: object) -> bool:
-        raise RuntimeError

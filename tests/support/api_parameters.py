@@ -12,13 +12,13 @@ from typing import Any
 
 import griffe
 
-from asyncreader.params import PARAMETERS
+from asyncreader.params import PARAMETERS, SHOWN
 from asyncreader.params.declare import Parameter
 from converters.options import OPTIONS
 
 #: The declarations of the keywords of a TypedDict, and where their table stands.
 DECLARED: dict[str, tuple[Mapping[str, Parameter], str]] = {
-    "ReaderKeywords": (PARAMETERS, "asyncreader.reader.AsyncReader"),
+    "ReaderKeywords": ({**SHOWN, **PARAMETERS}, "asyncreader.reader.AsyncReader"),
     "ConvertKeywords": (OPTIONS, "converters.pack.convert"),
     "WriterKeywords": (OPTIONS, "converters.writer.Writer"),
 }

@@ -17,8 +17,8 @@ from project import ROOT
 
 from asyncreader.cli.main import cli
 from asyncreader.errors import ParamsError
-from asyncreader.params import PARAMETERS
-from asyncreader.params.declare import Parameter
+from asyncreader.params import PARAMETERS, SHOWN
+from asyncreader.params.declare import Parameter, form_of
 from asyncreader.pixels.augment.parse import known
 from asyncreader.pixels.specs import OutputSpec
 from asyncreader.pixels.transform import RowTransform
@@ -33,7 +33,7 @@ TWELVE += ("scale", "last_batch", "rank")
 #: The table between two marks of a page.
 TABLES = {
     ("README.md", "parameters"): {name: PARAMETERS[name] for name in TWELVE},
-    ("docs/parameters.md", "parameters"): PARAMETERS,
+    ("docs/parameters.md", "parameters"): SHOWN,
     ("docs/convert.md", "options"): OPTIONS,
 }
 
@@ -157,8 +157,21 @@ def operation_table() -> str:
     return "\n".join(rows)
 
 
+def flat_table() -> str:
+    """The fields of families by their flat names."""
+    rows = ["| in a family | flat name | default | meaning |", "|---|---|---|---|"]
+    rows += [
+        f"| `{field}` of `{family.name}` {_row(one)}"
+        for family in SHOWN.values()
+        for field, one in family.parts.items()
+        if one.name != family.name
+    ]
+    return "\n".join(rows)
+
+
 #: What else is made, between two marks of a page.
 TEXTS: dict[tuple[str, str], Callable[[], str]] = {
+    ("docs/parameters.md", "flat names"): flat_table,
     ("docs/layouts.md", "layouts"): layout_table,
     ("docs/layouts.md", "shapes"): shape_table,
     ("docs/commands.md", "commands"): command_help,
@@ -169,11 +182,13 @@ TEXTS: dict[tuple[str, str], Callable[[], str]] = {
 def table(parameters: Mapping[str, Parameter]) -> str:
     """A row for each parameter: its name, its default and what it does."""
     rows = ["| name | default | meaning |", "|---|---|---|"]
-    for one in parameters.values():
-        default = f'`"{one.default}"`' if isinstance(one.default, str) else str(one.default)
-        meaning = one.help.replace("|", r"\|")
-        rows.append(f"| `{one.name}` | {one.shown or default} | {meaning} |")
-    return "\n".join(rows)
+    return "\n".join([*rows, *map(_row, parameters.values())])
+
+
+def _row(one: Parameter) -> str:
+    default = f'`"{one.default}"`' if isinstance(one.default, str) else str(one.default)
+    meaning = (one.help + form_of(one)).replace("|", r"\|")
+    return f"| `{one.name}` | {one.shown or default} | {meaning} |"
 
 
 def rewritten(page: str, mark: str, parameters: Mapping[str, Parameter]) -> str:

@@ -17,7 +17,7 @@ import numpy as np
 
 from ...dataset import Dataset, look_into
 from ...errors import AsyncReaderError, ParamsError
-from ...params import READ_BY, ReaderParams, parse_params, snake_case
+from ...params import READ_BY, ReaderParams, given_params, parse_params
 from ...sampling import at_random, takes_classes
 from ...sources import Source, expand_paths
 from ...sources.urls import is_url
@@ -96,7 +96,7 @@ def diagnose(
     ``progress`` gets a line for each step. ``propose`` says what is tried, and ``trials`` measures.
     Nothing of the set is changed. Raises what AsyncReader raises.
     """
-    given = {snake_case(name): value for name, value in params.items()}
+    given = given_params(params, {})
     given = {"last_batch": "wrap", "verify": "never", "shuffle": True, "nthread": "auto", **given}
     given.setdefault("njob", 4)
     given.setdefault("batch_size", 128)
@@ -129,7 +129,7 @@ def diagnose(
 def _check_set(p: ReaderParams) -> None:
     """ParamsError for several sets, and for one in a store: what is measured here are a disk and
     the page cache."""
-    if p.mix is not None:
+    if p.mix.ratios is not None:
         raise ParamsError(
             "the doctor is for one dataset",
             found="mix=",

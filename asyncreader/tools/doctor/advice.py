@@ -156,7 +156,7 @@ def propose(facts: Facts, p: ReaderParams) -> list[Candidate]:
 def _encoded(facts: Facts, p: ReaderParams) -> list[Candidate]:
     """Pictures that are decoded each time: smaller ones, pixels, or JPEGs decoded in part."""
     found = []
-    random = p.size is not None and p.crop in _RANDOM
+    random = p.size is not None and p.crop.at_random
     size = p.size or (None if facts.shape is None else facts.picture)
     if size is not None and not random:
         cut = _before_crop(size, p)
@@ -164,7 +164,7 @@ def _encoded(facts: Facts, p: ReaderParams) -> list[Candidate]:
         costs = "" if p.size is None else _KEEP
         found.append(Candidate("raw", f"convert to pixels of {sides(*cut)}", costs, options=how))
     if p.size is not None and facts.picture is not None and not facts.deep:
-        side = math.ceil(max(p.size) * (_MARGIN if random else 1 / p.crop_ratio))
+        side = math.ceil(max(p.size) * (_MARGIN if random else 1 / p.crop.ratio))
         if min(facts.picture) ** 2 > _MUCH_LARGER * side * side:
             words = f"convert to JPEGs of {side} on the shorter side"
             costs = "the images are scaled for good: keep SRC"
@@ -182,7 +182,7 @@ def _raw(facts: Facts, p: ReaderParams) -> list[Candidate]:
     found = []
     proposal = Candidate("raw", "convert to plain pixels", "", options={"encoding": "raw"})
     wanted = bool(facts.compression) or (facts.container == "LMDB" and not facts.ours)
-    if p.size is not None and facts.picture is not None and p.crop not in _RANDOM:
+    if p.size is not None and facts.picture is not None and not p.crop.at_random:
         cut = _before_crop(p.size, p)
         if math.prod(facts.picture) > math.prod(cut):
             how = {"encoding": "raw", **_sized(cut, facts, p)}
@@ -201,14 +201,14 @@ def _raw(facts: Facts, p: ReaderParams) -> list[Candidate]:
 
 def _before_crop(size: tuple[int, int], p: ReaderParams) -> tuple[int, int]:
     """Of what shape to keep pictures so that a reader with ``crop_ratio`` cuts ``size`` out."""
-    high, wide = (math.ceil(side / p.crop_ratio - 1e-9) for side in size)
+    high, wide = (math.ceil(side / p.crop.ratio - 1e-9) for side in size)
     return high, wide
 
 
 def _sized(cut: tuple[int, int], facts: Facts, p: ReaderParams) -> dict[str, Any]:
     if facts.shape is not None and facts.picture == cut:
         return {}
-    squeezed = {"resize": "squeeze"} if p.crop == "none" else {}
+    squeezed = {"resize": "squeeze"} if p.crop.kind == "none" else {}
     return {"size": cut, **squeezed}
 
 

@@ -73,8 +73,8 @@ def gather(
     """
     p = parse_params(params, {})
     path = p.given_path
-    if not path or p.mix is not None:
-        found = "data=" if p.mix is None else "mix="
+    if not path or p.mix.ratios is not None:
+        found = "data=" if p.mix.ratios is None else "mix="
         raise ParamsError("a report is about one dataset", found=found, expected="path=")
     if p.subset is not None:
         raise ParamsError("a report is about a whole dataset", found="subset")
