@@ -26,6 +26,9 @@ PathOf: TypeAlias = Callable[[int], bytes]
 #: Records sorted in memory at a time (about 20 MB of short names).
 RUN: Final = 200_000
 
+#: Rows of a table that are handled at a time.
+ROWS: Final = 1 << 16
+
 #: Bytes of a table that stay in memory, or are written to its file together: a million numbers.
 HELD: Final = 8 << 20
 
@@ -196,6 +199,21 @@ class Strings:
         self._bytes.close()
         self._ends.close()
         self._blob = None
+
+
+def blocks(count: int) -> Iterator[slice]:
+    """All rows of a table of so many, some at a time."""
+    return (slice(start, min(start + ROWS, count)) for start in range(0, count, ROWS))
+
+
+def spooled(parts: Iterable[Array]) -> Array:
+    """A table (n, L) of rows that come in parts, int64 or float64; large ones are on disk."""
+    table: Numbers | None = None
+    for rows in parts:
+        table = table or Numbers("d" if rows.dtype.kind == "f" else "q", rows.shape[1])
+        table.extend(rows)
+    assert table is not None
+    return table.rows().reshape(-1, table.width)
 
 
 class Numbered:

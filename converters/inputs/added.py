@@ -14,9 +14,9 @@ import numpy as np
 from asyncreader.checks import FILL_MASKED
 from asyncreader.errors import ParamsError
 from asyncreader.formats.packed import DATA, MOST_AXES, NUMBER_DTYPES
-from asyncreader.system.array_types import Array, Int64
+from asyncreader.system.array_types import Array
 
-from ..temp_tables import Numbers, PathOf, Strings
+from ..temp_tables import Numbers, Strings, blocks, spooled
 from .samples import Samples
 
 #: Sides of a picture are longer than so many pixels, and its channels are at most so many, as in a
@@ -219,29 +219,16 @@ class AddedLabels:
             expected=f"one of {len(self._classes or ())} names, or its number",
         )
 
-    @property
-    def classes(self) -> tuple[str, ...] | None:
-        """Class names by number: those given, or the sorted labels of a set of text."""
-        return self._classes or (tuple(sorted(self._numbers)) if self._text else None)
-
-    def rows(self, numbers: Int64) -> Array:
-        """(n, L) of samples, once all were added."""
-        table = self._rows.rows()[numbers].reshape(numbers.size, -1)
-        return self.sorted_numbers()[table] if self._renumbered else table
-
-    @property
-    def _renumbered(self) -> bool:
-        """Whether the numbers of names follow from all of them."""
-        return self._text and self._classes is None
-
-    def table(self) -> Array | None:
-        """(N, L) of all samples, once all were added; None where they are not kept so."""
-        return None if self._renumbered else self._rows.rows().reshape(-1, self._width)
-
-    def sorted_numbers(self) -> Int64:
-        """The class number of each text, in the order in which they came first."""
-        place = {name: n for n, name in enumerate(sorted(self._numbers))}
-        return np.array([place[name] for name in self._numbers], np.int64)
+    def finish(self) -> tuple[Array, tuple[str, ...] | None]:
+        """Labels (N, L) of all that were added, and the class names by number: those given, or the
+        sorted labels of a set of text."""
+        table = self._rows.rows().reshape(-1, self._width)
+        if self._classes is not None or not self._text:
+            return table, self._classes
+        names = tuple(sorted(self._numbers))
+        place = {name: number for number, name in enumerate(names)}
+        numbers = np.array([place[name] for name in self._numbers], np.int64)
+        return spooled(numbers[table[part]] for part in blocks(len(table))), names
 
     def close(self) -> None:
         """Close the temporary file."""
@@ -251,23 +238,13 @@ class AddedLabels:
 class AddedSamples(Samples):
     """What the tables of a file need of samples that were added: labels and paths, on disk."""
 
-    def __init__(self, encoding: str, forms: Sequence[Form], encodings: Sequence[str]) -> None:
+    def __init__(self, forms: Sequence[Form], encodings: Sequence[str]) -> None:
         super().__init__()
-        self.count = 0  # it is not known
-        self.encoding, self.channels, self.notes = encoding, 3, ()
+        self.channels = 3
         self.fields = tuple(form.name for form in forms)
         self.encodings = tuple(encodings)
-        self.labels: AddedLabels | None = None
+        self.added: AddedLabels | None = None
         self._names: Strings | None = None
-
-    @property
-    def label_kind(self) -> str:  # type: ignore[override]
-        return "none" if self.labels is None else self.labels.kind
-
-    @property
-    def paths(self) -> tuple[PathOf | None, ...]:  # type: ignore[override]
-        path = None if self._names is None else self._names.freeze().__getitem__
-        return path, *[None] * (len(self.fields) - 1)
 
     def add_path(self, path: object) -> None:
         """Keep the path of the next sample. ParamsError for one that is no name."""
@@ -281,18 +258,16 @@ class AddedSamples(Samples):
             self._names = Strings()
         self._names.append(name)
 
-    @property
-    def classes(self) -> tuple[str, ...] | None:
-        return None if self.labels is None else self.labels.classes
-
-    def label_rows(self, numbers: Int64) -> Array | None:
-        return None if self.labels is None else self.labels.rows(numbers)
-
-    def label_table(self) -> Array | None:
-        return None if self.labels is None else self.labels.table()
+    def complete(self) -> None:
+        """All samples were added: make the tables of them."""
+        if self.added is not None:
+            self.labels, self.classes = self.added.finish()
+            self.label_kind = self.added.kind
+        path = None if self._names is None else self._names.freeze().__getitem__
+        self.paths = (path, *[None] * (len(self.fields) - 1))
 
     def close(self) -> None:
-        if self.labels is not None:
-            self.labels.close()
+        if self.added is not None:
+            self.added.close()
         if self._names is not None:
             self._names.close()

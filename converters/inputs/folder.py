@@ -20,10 +20,10 @@ from asyncreader.sources.urls import is_url
 from asyncreader.system.array_types import Array, Int64
 
 from ..check_options import check_encoding
-from ..encode import Hold, Sample, make_recipe
+from ..encode import Hold, Sample, field_encoding, make_recipe
 from ..options import Options
 from ..ordered_pool import RUN
-from ..temp_tables import Numbers, PathOf, Strings
+from ..temp_tables import Numbers, Strings
 from .listing import Listing, read_class_names, scan
 from .local_tree import Tree, sort_key
 from .masks import MaskFolder
@@ -73,7 +73,9 @@ class FolderPart:
 
 
 class FolderSamples(Samples):
-    """The pictures of a folder. ``listing`` and ``masks``: None and empty: found here."""
+    """The pictures of a folder. Leave ``listing`` and ``masks`` out to scan the folder."""
+
+    labels: Array | None
 
     def __init__(
         self,
@@ -83,49 +85,46 @@ class FolderSamples(Samples):
         masks: Sequence[MaskFolder] = (),
     ) -> None:
         super().__init__()
-        self.encoding: str = options.encoding or "raw"
+        encoding = options.encoding or "raw"
         self.channels: int = options.channels or (1 if options.bits == 16 else 3)
-        check_encoding(options, self.encoding, self.channels, options.bits)
-        self._recipe = make_recipe(options, self.encoding, self.channels, options.bits)
+        check_encoding(options, encoding, self.channels, options.bits)
+        self._recipe = make_recipe(options, encoding, self.channels, options.bits)
         if listing is None:
             names = None if options.classes is None else class_names(options.classes)
             listing = scan(options, exclude, names)
         self._listing = listing
-        self.count = self._listing.count
+        self.count, self.labels = listing.count, listing.label_table
         self.label_kind, self.label_names = listing.label_kind, listing.label_names
-        self.ignored = self._listing.ignored
-        self.splits, self.groups = self._listing.splits, self._listing.groups
-        self.notes = self._listing.notes
+        self.classes = listing.classes
+        self.ignored, self.notes = listing.ignored, listing.notes
+        self.splits, self.groups = listing.splits, listing.groups
         self.skipped = [
-            (sort_key(path), os.fsdecode(path), problem) for path, problem in self._listing.skipped
+            (sort_key(path), os.fsdecode(path), problem) for path, problem in listing.skipped
         ]
-        light = self.encoding == "original" and not options.check_decode
+        light = encoding == "original" and not options.check_decode
         self.run = RUN if light else 1
-        self.ahead = self._listing.tree.ahead
+        self.ahead = listing.tree.ahead
         self._masks = list(masks)
         self.fields = (DATA, *(name for name, _ in options.fields))
+        self.encodings = (encoding, *[field_encoding(encoding)] * len(options.fields))
         with closed_on_error([self]):
             for name, folder in options.fields[len(masks) :]:
-                match = (name, folder, self._listing.paths, options.follow_links, options.skip_bad)
+                match = (name, folder, listing.paths, options.follow_links, options.skip_bad)
                 self._masks.append(MaskFolder.match(*match))
                 if self._masks[-1].extra:
                     self.ignored[f"{name} without an image"] = self._masks[-1].extra
-        self._paths = (self._listing.paths, *(field.paths for field in self._masks))
-        self.paths: tuple[PathOf | None, ...] = tuple(paths.__getitem__ for paths in self._paths)
+        self._paths = (listing.paths, *(field.paths for field in self._masks))
+        self.paths = tuple(paths.__getitem__ for paths in self._paths)
 
-    @property
-    def classes(self) -> tuple[str, ...] | None:
-        return self._listing.classes
-
-    @property
-    def identity(self) -> str:
+    def _source_identity(self) -> str:
         return "folder"
 
     def will_need(self, number: int) -> bool:
-        listing = self._listing
+        listing, number = self._listing, self.at(number)
         return listing.tree.will_need(listing.paths[number], listing.stamps[number])
 
     def fetch(self, number: int, hold: Hold) -> Sample:
+        number = self.at(number)
         path = self._listing.paths[number]
         with located(source_path=self._listing.tree.shown(path)):
             data = self._listing.tree.read(path, hold, self._listing.stamps[number])
@@ -138,19 +137,16 @@ class FolderSamples(Samples):
         return (picture, *masks)
 
     def name(self, number: int) -> tuple[Any, str]:
-        path = self._listing.paths[number]
+        path = self._listing.paths[self.at(number)]
         return sort_key(path), os.fsdecode(path)
 
     def where(self, number: int) -> str:
-        return self._listing.tree.shown(self._listing.paths[number])
-
-    def label_rows(self, numbers: Int64) -> Array | None:
-        return self._listing.label_rows(numbers)
+        return self._listing.tree.shown(self._listing.paths[self.at(number)])
 
     def sources(self, numbers: Int64) -> str:
         listing = self._listing
         state = xxhash.xxh3_128()
-        for number in numbers.tolist():
+        for number in self.in_source(numbers).tolist():
             path = listing.paths[number]
             state.update(path + b"\0" + listing.tree.stamp(path, listing.stamps[number]) + b"\0")
             for field in self._masks:
@@ -160,11 +156,12 @@ class FolderSamples(Samples):
 
     def part(self, numbers: Int64) -> FolderPart:
         """The pictures ``numbers``, to send to another machine."""
-        wanted = numbers.tolist()
+        wanted = self.in_source(numbers).tolist()
         return FolderPart(
             tuple(tuple(paths[number] for number in wanted) for paths in self._paths),
             tuple(self._listing.stamps[number] for number in wanted),
-            *(self.label_rows(numbers), self.label_kind, self.classes, self.label_names),
+            None if self.labels is None else self.labels[numbers],
+            *(self.label_kind, self.classes, self.label_names),
         )
 
     def give_up(self) -> None:

@@ -19,7 +19,7 @@ from asyncreader.errors import (
     closed_on_error,
 )
 from asyncreader.sources.urls import is_url
-from asyncreader.system.array_types import Array, Int64, UInt64
+from asyncreader.system.array_types import Array, UInt64
 from asyncreader.system.text import some
 
 from ..options import Options
@@ -69,12 +69,10 @@ class Listing:
         """Samples listed."""
         return len(self.paths)
 
-    def label_rows(self, numbers: Int64) -> Array | None:
-        """Labels of the samples ``numbers``: (n, L); None without labels."""
-        if self.labels is None:
-            return None
-        rows: Array = self.labels.rows()[numbers]
-        return rows.reshape(numbers.size, -1)
+    @property
+    def label_table(self) -> Array | None:
+        """Labels of all samples: (N, L); None without labels."""
+        return None if self.labels is None else self.labels.rows().reshape(-1, self.labels.width)
 
     def close(self) -> None:
         """Close the temporary files, and stop fetches in flight."""
@@ -313,7 +311,7 @@ class _Builder:
 
     def _which_splits(self, listing: Listing, splits: Splits) -> str:
         """What became of each first-level folder."""
-        classes = listing.label_rows(np.arange(listing.count))
+        classes = listing.label_table
         said = []
         for number, name in enumerate(splits.names[:_SPLITS]):
             chosen = splits.rows == number

@@ -7,8 +7,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
-import numpy as np
-
 from asyncreader.errors import ParamsError, closed_on_error
 from asyncreader.formats.packed import RAGGED, Encoding
 
@@ -16,7 +14,7 @@ from ..options import Options
 from .folder import FolderSamples, class_names
 from .packed import PackedSamples, may_be_packed
 from .samples import Samples
-from .selected import JoinedSamples, Selected, select
+from .selected import JoinedSamples, renamed, select
 from .splits import check_split_names, drawn, shared_out
 
 #: Letters of the names in a description, which has at most 64 KiB in HDF5.
@@ -37,14 +35,14 @@ def open_samples(
             params = options.params and replace(options.params, path=path)
             opened.append(_open(replace(options, src=path, params=params), exclude, usual))
         given = None if options.classes is None else class_names(options.classes)
-        whole = _renamed(opened, known if given is None else given)
+        whole = _of_one_list(opened, known if given is None else given)
         samples = whole[0] if len(whole) == 1 else JoinedSamples(whole, options.sources)
         if options.select:
-            samples = Selected(samples, select(samples, options.select))
+            samples = samples.of(select(samples, options.select))
         if options.sample is not None:
-            samples = Selected(samples, drawn(options, samples))
+            samples = samples.of(drawn(options, samples))
         if given is not None and (samples.classes != given or samples.label_kind != "class"):
-            samples = Selected(samples, np.arange(samples.count, dtype=np.int64), given)
+            samples = renamed(samples, given)
         if samples.splits is not None:
             samples.splits = samples.splits.present()
         if options.split:
@@ -84,7 +82,7 @@ def _open(options: Options, exclude: str, usual: Encoding | None) -> Samples:
     return PackedSamples(replace(options, encoding=usual))
 
 
-def _renamed(opened: Sequence[Samples], known: tuple[str, ...]) -> Sequence[Samples]:
+def _of_one_list(opened: Sequence[Samples], known: tuple[str, ...]) -> Sequence[Samples]:
     """The sources with one list of classes: ``known`` ones, and behind them the others of all."""
     names = [one.classes for one in opened]
     if opened[0].label_kind != "class" or (not known and all(one == names[0] for one in names)):
@@ -93,8 +91,6 @@ def _renamed(opened: Sequence[Samples], known: tuple[str, ...]) -> Sequence[Samp
     ordered = sorted(new, key=lambda name: name.encode("utf-8", "surrogateescape"))
     every = (*known, *ordered)
     return [
-        one
-        if one.classes == every or one.label_kind != "class"
-        else Selected(one, np.arange(one.count, dtype=np.int64), every)
+        one if one.classes == every or one.label_kind != "class" else renamed(one, every)
         for one in opened
     ]

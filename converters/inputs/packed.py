@@ -6,7 +6,7 @@ import os
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,7 @@ import xxhash
 from asyncreader.errors import FormatError, ParamsError, SourceError, closed_on_error, located
 from asyncreader.formats import packed as fmt
 from asyncreader.formats.manifest import manifest_path
-from asyncreader.formats.packed import ENCODINGS, digest, is_field_name
+from asyncreader.formats.packed import ENCODINGS, is_field_name
 from asyncreader.pixels.masks import decode_values
 from asyncreader.pixels.planes import YUV420
 from asyncreader.pixels.specs import SampleSpec
@@ -47,6 +47,7 @@ from ..encode import (
     Packed,
     Recipe,
     Sample,
+    field_encoding,
     make_recipe,
     packed,
     packed_pixels,
@@ -64,7 +65,7 @@ from .splits import SHARED, kept_splits
 class _Prefetched(threading.local):
     """The samples of a packed set that this thread has prefetched."""
 
-    numbers = range(0)
+    records: frozenset[int] = frozenset()
 
 
 class PackedSamples(Samples):
@@ -87,8 +88,10 @@ class PackedSamples(Samples):
         facts, spec = self._source.facts, self._source.spec
         subset = None if options.params is None else options.params.subset
         chosen = resolve_subset(subset, self._source)
-        self._records = None if chosen is None else subset_numbers(chosen, facts.count)
-        self.count = facts.count if self._records is None else self._records.size
+        self.count = facts.count
+        if chosen is not None:
+            self.numbers = subset_numbers(chosen, facts.count)
+            self.count = self.numbers.size
         stored = spec.encoding if spec.encoding in ENCODINGS else "original"
         self._rows = _is_rows(options, self._source.first)
         encoded = spec.encoded or self._rows
@@ -97,37 +100,41 @@ class PackedSamples(Samples):
         mine = _bits_of(self._source)
         bits = options.bits or mine
         self.channels = options.channels or (1 if grey or bits == 16 else spec.image_shape()[2])
-        self.encoding = options.encoding or stored
+        encoding = options.encoding or stored
         other_channels = self.channels != (1 if grey else spec.image_shape()[2])
         # planes that are stored are copied: encoding them again would only lose
-        same = self.encoding == stored == YUV420
+        same = encoding == stored == YUV420
         asked = (None if same else options.encoding, options.size, options.quality)
         changed = other_channels or bits != mine or any(option is not None for option in asked)
-        if self.encoding == "original":
+        if encoding == "original":
             check_original(options, spec.encoding)
             # in a set that others packed, pictures may be damaged or differ in size: check each
             changed = facts.meta is None or bool(options.restarts) or other_channels or bits != mine
-        check_encoding(options, self.encoding, self.channels, bits)
-        recipe = make_recipe(options, self.encoding, self.channels, bits)
+        check_encoding(options, encoding, self.channels, bits)
+        recipe = make_recipe(options, encoding, self.channels, bits)
         self._recipe = recipe if changed else None
         if self._recipe is None and options.restarts:  # JPEGs that are not encoded again
             self._recipe = make_recipe(options, "original", self.channels, bits)
         self._check_decode = options.check_decode and spec.encoded
         if self._rows:
             self._recipe, self.channels = None, 0
-            self.encoding = _stored_as(self._source.first)
+            encoding = _stored_as(self._source.first)
         self._others = _others(self._source, options, recipe, same=self._recipe is None)
         self.fields = (fmt.DATA, *(field.name for field in self._others))
+        plain = field_encoding(encoding)
+        rows = (_stored_as(field.part) if field.rows else plain for field in self._others)
+        self.encodings = (encoding, *rows)
         check_named(options, self.fields)
         labels = None if options.no_labels else self._source.labels
-        self._labels = None if labels is None else _label_table(labels, options.src)
-        self._classes = None if labels is None else facts.classes
-        check_class_names(self._classes, options.src)
-        self.label_kind = _label_kind(self._source, labels is not None)
         if labels is not None:
+            table = _label_table(labels, options.src)
+            self.labels = table if self.numbers is None else table[self.numbers]
+            self.classes = facts.classes
+            check_class_names(self.classes, options.src)
+            self.label_kind = _label_kind(self._source)
             named = fmt.LABELS if options.params is None else options.params.labels_field
             self.label_names = label_names(self._source, named)
-        self.notes = self._take_splits()
+        self._take_splits()
         self._paths = [_paths(self._source, name) for name in self._source.names]
         self.paths = tuple(map(self._path_of, self._paths))
         # a run of remote samples is one request; in random order there are no runs
@@ -137,44 +144,33 @@ class PackedSamples(Samples):
         self.run = RUN if light or self._remote else 1
         self._prefetched = _Prefetched()
 
-    def _take_splits(self) -> tuple[str, ...]:
-        """Note the splits of the source; what is to be said of them."""
-        source, count = self._source, self._source.facts.count
+    def _take_splits(self) -> None:
+        """Keep the splits of the source, or note why they are left out."""
+        source = self._source
         if source.windows is not None or not source.splits:
-            return ()
-        splits = kept_splits(source.splits, count)
+            return
+        splits = kept_splits(source.splits, source.facts.count)
         if splits is None:
-            return (SHARED,)
-        self.splits = splits if self._records is None else splits.of(self._records)
-        return ()
+            self.notes = (SHARED,)
+        else:
+            self.splits = splits if self.numbers is None else splits.of(self.numbers)
 
-    @property
-    def identity(self) -> str:
-        """The packed set's fingerprint, and a digest of the chosen records."""
-        chosen = "" if self._records is None else digest(self._records)
-        return f"{fingerprint(self._source)} {chosen}"
-
-    @cached_property
-    def encodings(self) -> tuple[str, ...]:
-        plain = super().encodings
-        rows = (_stored_as(field.part) if field.rows else None for field in self._others)
-        return tuple(own or one for own, one in zip((None, *rows), plain, strict=True))
-
-    def _record(self, number: int) -> int:
-        """The number of sample ``number`` in the source."""
-        return number if self._records is None else int(self._records[number])
+    def _source_identity(self) -> str:
+        return fingerprint(self._source)
 
     def _path_of(self, paths: Strings | None) -> PathOf | None:
-        return None if paths is None else lambda number: paths[self._record(number)]
+        return None if paths is None else lambda number: paths[self.at(number)]
 
     def _prefetch(self, number: int) -> None:
         """Prefetch the run of samples that this thread fetches next."""
-        if number not in self._prefetched.numbers:
-            self._prefetched.numbers = range(number, min(number + RUN, self.count))
-            self._source.prefetch(np.array([self._record(n) for n in self._prefetched.numbers]))
+        if self.at(number) not in self._prefetched.records:
+            run = np.arange(number, min(number + RUN, self.count))
+            records = self.in_source(run)
+            self._prefetched.records = frozenset(records.tolist())
+            self._source.prefetch(records)
 
     def fetch(self, number: int, hold: Hold) -> Sample:
-        record = self._record(number)
+        record = self.at(number)
         if self._remote:
             self._prefetch(number)
         key = partial(self._inspector.key, record)
@@ -218,14 +214,8 @@ class PackedSamples(Samples):
     def name(self, number: int) -> tuple[Any, str]:
         path = self.paths[0]
         if path is None:
-            return number, f"record {self._record(number)}"
+            return number, f"record {self.at(number)}"
         return number, os.fsdecode(path(number))
-
-    def label_rows(self, numbers: Int64) -> Array | None:
-        if self._labels is None:
-            return None
-        rows: Array = self._labels[numbers if self._records is None else self._records[numbers]]
-        return rows
 
     def sources(self, numbers: Int64) -> str:
         """Empty for a set packed by asyncreader: ``identity`` has the digest of its checksums."""
@@ -484,9 +474,7 @@ def _label_table(labels: Any, path: str) -> Any:
     return table.astype(np.int64, copy=False)
 
 
-def _label_kind(source: OpenSet, labelled: bool) -> str:
-    if not labelled:
-        return "none"
+def _label_kind(source: OpenSet) -> str:
     meta = source.facts.meta
     if meta is not None:
         return meta.label_kind

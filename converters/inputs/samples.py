@@ -1,17 +1,18 @@
-"""Samples to be packed, by number: of a folder (folder.py), a packed set (packed.py)."""
+"""Samples to be packed, by number: what those of folders and packed sets have in common."""
 
 from __future__ import annotations
 
-from functools import cached_property
-from typing import Any, NamedTuple, Protocol
+import copy
+from typing import Any, NamedTuple, Protocol, Self
 
 import numpy as np
+import numpy.typing as npt
 
 from asyncreader.errors import SampleError
-from asyncreader.formats.packed import DATA
+from asyncreader.formats.packed import DATA, digest
 from asyncreader.system.array_types import Array, Int64, UInt64
 
-from ..encode import Hold, Sample, field_encoding
+from ..encode import Hold, Sample
 from ..options import Options
 from ..temp_tables import PathOf
 
@@ -35,6 +36,16 @@ class Splits(NamedTuple):
         return Splits(names, rows) if names else None
 
 
+class LabelTable(Protocol):
+    """Labels (N, L), int64 or float64: an array, or what reads its rows when they are asked for."""
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+    @property
+    def dtype(self) -> npt.DTypeLike: ...
+    def __getitem__(self, numbers: Any, /) -> Array: ...
+
+
 class Part(Protocol):
     """Some samples, as they are sent to another machine."""
 
@@ -43,66 +54,84 @@ class Part(Protocol):
 
 
 class Samples:
-    """The samples of a source, by number; ``fetch`` is called by many threads."""
+    """The samples of a source, by number; ``fetch`` is called by many threads.
 
-    count: int
-    encoding: str
+    What is known of all of them stands in tables. Some of them (see :meth:`of`) are the same source
+    with shorter tables, and with ``numbers``: those that the samples have in the source.
+    """
+
+    count = 0
+    #: Names of the fields that each sample has, the image's first; and how each is stored.
+    fields: tuple[str, ...] = (DATA,)
+    encodings: tuple[str, ...]
     #: Of images 1 or 3; 0 of rows of numbers.
     channels: int
-    label_kind: str
     #: Samples that a thread takes at a time.
     run = 1
     #: Samples that may be prefetched; 0 where that does not help.
     ahead = 0
-    #: Names of the fields that each sample has, the picture's first.
-    fields: tuple[str, ...] = (DATA,)
-    #: Paths of each field's files; None where they are not known.
-    paths: tuple[PathOf | None, ...] = (None,)
+    #: None: all of the source.
+    numbers: Int64 | None = None
+    label_kind = "none"
+    labels: LabelTable | None = None
+    #: Names of the classes by number; None where the labels have none.
+    classes: tuple[str, ...] | None = None
     #: Of the labels of a sample; empty where they have none.
     label_names: tuple[str, ...] = ()
+    #: Paths of each field's files; None where they are not known.
+    paths: tuple[PathOf | None, ...] = (None,)
     #: The splits of the source; None where it has none.
     splits: Splits | None = None
     #: Of each sample a hash of the group that a CSV puts it in; None where none does.
     groups: UInt64 | None = None
+    #: Notes for the user: what may be unexpected in the source.
+    notes: tuple[str, ...] = ()
     #: Files that are no candidates, by kind.
     ignored: dict[str, int]
-    #: Notes for the user: what may be unexpected in the source.
-    notes: tuple[str, ...]
     #: Bad ones found before any was fetched: sort key, name, and why.
     skipped: list[tuple[Any, str, SampleError]]
-
-    _classes: tuple[str, ...] | None = None
 
     def __init__(self) -> None:
         self.ignored = {}
         self.skipped = []
 
-    @cached_property
-    def encodings(self) -> tuple[str, ...]:
-        """How each field is stored."""
-        return self.encoding, *[field_encoding(self.encoding)] * (len(self.fields) - 1)
-
     @property
-    def classes(self) -> tuple[str, ...] | None:
-        """Class names by number; complete when all samples were fetched."""
-        return self._classes
+    def encoding(self) -> str:
+        """How the first field is stored."""
+        return self.encodings[0]
+
+    def of(self, numbers: Int64) -> Self:
+        """The samples ``numbers`` of these, numbered from 0. Close one of both."""
+        chosen = copy.copy(self)
+        chosen.count = int(numbers.size)
+        chosen.numbers = self.in_source(numbers)
+        chosen.labels = None if self.labels is None else self.labels[numbers]
+        chosen.splits = None if self.splits is None else self.splits.of(numbers)
+        chosen.groups = None if self.groups is None else self.groups[numbers]
+        chosen.paths = tuple(_some(path, numbers) for path in self.paths)
+        return chosen
+
+    def in_source(self, numbers: Int64) -> Int64:
+        """The numbers that samples have in the source."""
+        return numbers if self.numbers is None else self.numbers[numbers]
+
+    def at(self, number: int) -> int:
+        """The number that a sample has in the source."""
+        return number if self.numbers is None else int(self.numbers[number])
 
     @property
     def identity(self) -> str:
-        """What identifies this source, in addition to its paths and labels."""
+        """What identifies these samples, in addition to their paths and labels."""
+        chosen = "" if self.numbers is None else digest(self.numbers)
+        return f"{self._source_identity()} {chosen}"
+
+    def _source_identity(self) -> str:
+        """What identifies the source."""
         raise NotImplementedError
 
     def fetch(self, number: int, hold: Hold) -> Sample:
         """One sample as it is stored. SampleError if it is bad, SourceError to stop packing."""
         raise NotImplementedError
-
-    def label_rows(self, numbers: Int64) -> Array | None:
-        """Labels of samples: (n, L) int64 or float64; None without labels."""
-        raise NotImplementedError
-
-    def label_table(self) -> Array | None:
-        """Those of all samples in their order; None where they must be asked for by number."""
-        return None
 
     def sources(self, numbers: Int64) -> str:
         """Digest of the samples' source files now: it differs when a file was changed. Empty where
@@ -132,44 +161,5 @@ class Samples:
         """Close the files."""
 
 
-class View(Samples):
-    """Some of the samples of ``samples``, those of ``numbers`` (int64), numbered from 0."""
-
-    def __init__(self, samples: Samples, numbers: Int64) -> None:
-        super().__init__()
-        self._samples = samples
-        self._numbers = numbers
-        self.count = int(numbers.size)
-        self.encoding, self.channels = samples.encoding, samples.channels
-        self.label_kind, self.label_names = samples.label_kind, samples.label_names
-        self.run = samples.run
-        self.fields, self.ahead = samples.fields, samples.ahead
-        self.paths = tuple(map(self._of_all, samples.paths))
-        self.splits = None if samples.splits is None else samples.splits.of(numbers)
-        self.groups = None if samples.groups is None else samples.groups[numbers]
-        self.encodings = samples.encodings
-
-    @property
-    def classes(self) -> tuple[str, ...] | None:
-        return self._samples.classes
-
-    def _of_all(self, path: PathOf | None) -> PathOf | None:
-        return None if path is None else lambda number: path(int(self._numbers[number]))
-
-    def will_need(self, number: int) -> bool:
-        return self._samples.will_need(int(self._numbers[number]))
-
-    def fetch(self, number: int, hold: Hold) -> Sample:
-        return self._samples.fetch(int(self._numbers[number]), hold)
-
-    def where(self, number: int) -> str:
-        return self._samples.where(int(self._numbers[number]))
-
-    def label_rows(self, numbers: Int64) -> Array | None:
-        return self._samples.label_rows(self._numbers[numbers])
-
-    def sources(self, numbers: Int64) -> str:
-        return self._samples.sources(self._numbers[numbers])
-
-    def give_up(self) -> None:
-        self._samples.give_up()
+def _some(path: PathOf | None, numbers: Int64) -> PathOf | None:
+    return None if path is None else lambda number: path(int(numbers[number]))

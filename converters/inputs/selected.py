@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
+import copy
 import csv
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import xxhash
 
 from asyncreader.errors import FormatError, ParamsError, SourceError
-from asyncreader.formats.packed import digest
 from asyncreader.system.array_types import Array, Int64
 from asyncreader.system.text import some
 
 from ..encode import Hold, Sample
 from ..option_values import Condition
-from ..temp_tables import PathOf
+from ..temp_tables import PathOf, blocks, spooled
 from .labels_csv import check_regular
-from .samples import Part, Samples, Splits, View
+from .samples import Samples, Splits
 
 #: Paths or classes that an error names.
 _NAMED = 5
@@ -27,48 +27,19 @@ _NAMED = 5
 _UNKNOWN = -2
 
 
-class Selected(View):
-    """Samples ``numbers`` of a source, which is closed with them. ``classes``: the names that their
-    labels number, among them those of all of these samples; None for those of the source. They name
-    the labels of a source that has no names. ParamsError and FormatError: see Renumbering."""
-
-    def __init__(
-        self, samples: Samples, numbers: Int64, classes: tuple[str, ...] | None = None
-    ) -> None:
-        super().__init__(samples, numbers)
-        self.notes, self.ignored = samples.notes, samples.ignored
-        self.skipped = samples.skipped
-        self._classes = samples.classes if classes is None else classes
-        self._renumbering: Renumbering | None = None
-        if classes is not None:
-            if samples.label_kind == "none":
-                raise ParamsError("classes are the names of labels, and the samples have none")
-            names = samples.classes if samples.label_kind == "class" else None
-            self._renumbering = Renumbering(names or classes, classes)
-            self.label_rows(np.arange(self.count, dtype=np.int64))  # raises for wrong ones
-            self.label_kind = "class"
-
-    @property
-    def classes(self) -> tuple[str, ...] | None:
-        return self._classes
-
-    @property
-    def identity(self) -> str:
-        return f"{self._samples.identity} {digest(self._numbers)}"
-
-    def label_rows(self, numbers: Int64) -> Array | None:
-        rows = super().label_rows(numbers)
-        return rows if rows is None or self._renumbering is None else self._renumbering.of(rows)
-
-    def name(self, number: int) -> tuple[Any, str]:
-        return self._samples.name(int(self._numbers[number]))
-
-    def part(self, numbers: Int64) -> Part | None:
-        here = self._renumbering is None  # else the labels are those of the source
-        return self._samples.part(self._numbers[numbers]) if here else None
-
-    def close(self) -> None:
-        self._samples.close()
+def renamed(samples: Samples, classes: tuple[str, ...]) -> Samples:
+    """The samples with labels that number the names ``classes``, among them those of all of these
+    samples; they name the labels of a source that has no names. ParamsError and FormatError: see
+    Renumbering."""
+    if samples.labels is None:
+        raise ParamsError("classes are the names of labels, and the samples have none")
+    names = samples.classes if samples.label_kind == "class" else None
+    numbers = Renumbering(names or classes, classes)
+    table = samples.labels
+    changed = copy.copy(samples)
+    changed.labels = spooled(numbers.of(table[part]) for part in blocks(samples.count))
+    changed.label_kind, changed.classes = "class", classes
+    return changed
 
 
 class Renumbering:
@@ -150,9 +121,8 @@ def _fulfilling(condition: Condition, samples: Samples, numbers: Int64) -> Int64
     if kind == "split":
         assert samples.splits is not None
         return numbers[np.isin(samples.splits.rows[numbers], wanted)]
-    labels = samples.label_rows(numbers)
-    assert labels is not None
-    return numbers[np.isin(labels, wanted).any(axis=1)]
+    assert samples.labels is not None
+    return numbers[np.isin(samples.labels[numbers], wanted).any(axis=1)]
 
 
 def _each_of(texts: Sequence[str], known: Sequence[str]) -> tuple[str, ...]:
@@ -203,35 +173,41 @@ class JoinedSamples(Samples):
     def __init__(self, parts: Sequence[Samples], shown: Sequence[str]) -> None:
         super().__init__()
         self._parts, first = tuple(parts), parts[0]
-        for one, name in zip(parts[1:], shown[1:], strict=True):
-            _check_alike(first, one, name)
-        self._ends = np.cumsum([one.count for one in parts])
+        for part, name in zip(parts[1:], shown[1:], strict=True):
+            _check_alike(first, part, name)
+        self._ends = np.cumsum([part.count for part in parts])
         self.count = int(self._ends[-1])
-        self.encoding, self.channels = first.encoding, first.channels
-        self.label_kind, self.fields = first.label_kind, first.fields
-        if all(one.label_names for one in parts):
+        self.encodings, self.channels, self.fields = first.encodings, first.channels, first.fields
+        self.label_kind, self.classes = first.label_kind, first.classes
+        if all(part.label_names for part in parts):
             self.label_names = first.label_names
-        self.encodings = first.encodings
-        self.run = min(one.run for one in parts)
-        self.ahead = min(one.ahead for one in parts)
-        self.paths = tuple(map(self._path_of, zip(*(one.paths for one in parts), strict=True)))
-        self.notes = tuple(note for one in parts for note in one.notes)
-        for number, one in enumerate(parts):
-            for kind, count in one.ignored.items():
+        if first.labels is not None:
+            self.labels = spooled(
+                part.labels[rows]
+                for part in parts
+                for rows in blocks(part.count)
+                if part.labels is not None
+            )
+        self.run = min(part.run for part in parts)
+        self.ahead = min(part.ahead for part in parts)
+        self.paths = tuple(map(self._path_of, zip(*(part.paths for part in parts), strict=True)))
+        self.notes = tuple(note for part in parts for note in part.notes)
+        for number, part in enumerate(parts):
+            for kind, count in part.ignored.items():
                 self.ignored[kind] = self.ignored.get(kind, 0) + count
-            self.skipped += [((number, key), name, why) for key, name, why in one.skipped]
-        if any(one.splits is not None for one in parts):
+            self.skipped += [((number, key), name, why) for key, name, why in part.skipped]
+        if any(part.splits is not None for part in parts):
             self.splits = _joined_splits(parts)
-        if all(one.groups is not None for one in parts):
-            self.groups = np.concatenate([one.groups for one in parts if one.groups is not None])
+        if all(part.groups is not None for part in parts):
+            self.groups = np.concatenate([p.groups for p in parts if p.groups is not None])
 
     def _place(self, number: int) -> tuple[int, int]:
-        """The part that a sample lies in, and its number there."""
+        """The part that a sample of the source lies in, and its number there."""
         part = int(np.searchsorted(self._ends, number, side="right"))
         return part, number - (int(self._ends[part - 1]) if part else 0)
 
     def _at(self, number: int) -> tuple[Samples, int]:
-        part, inside = self._place(number)
+        part, inside = self._place(self.at(number))
         return self._parts[part], inside
 
     def _path_of(self, paths: Sequence[PathOf | None]) -> PathOf | None:
@@ -245,43 +221,23 @@ class JoinedSamples(Samples):
 
         return path
 
-    def _each(self, numbers: Int64, of: Callable[[Samples, Int64], Any]) -> list[tuple[Int64, Any]]:
-        """For each part that has some of ``numbers``: their positions, and what ``of`` says."""
-        which = np.searchsorted(self._ends, numbers, side="right")
-        starts = self._ends - [one.count for one in self._parts]
-        found = []
-        for part in np.unique(which).tolist():
-            at = np.flatnonzero(which == part)
-            found.append((at, of(self._parts[part], numbers[at] - starts[part])))
-        return found
-
-    @property
-    def classes(self) -> tuple[str, ...] | None:
-        return self._parts[0].classes
-
-    @property
-    def identity(self) -> str:
-        return " and ".join(f"{one.identity}, {one.count}" for one in self._parts)
+    def _source_identity(self) -> str:
+        return " and ".join(f"{part.identity}, {part.count}" for part in self._parts)
 
     def fetch(self, number: int, hold: Hold) -> Sample:
         part, inside = self._at(number)
         return part.fetch(inside, hold)
 
-    def label_rows(self, numbers: Int64) -> Array | None:
-        if self.label_kind == "none":
-            return None
-        found = self._each(numbers, lambda part, inside: part.label_rows(inside))
-        rows: Array = np.concatenate([rows for _, rows in found])
-        out = np.empty_like(rows)
-        out[np.concatenate([at for at, _ in found])] = rows
-        return out
-
     def sources(self, numbers: Int64) -> str:
-        found = [one for _, one in self._each(numbers, lambda part, inside: part.sources(inside))]
+        numbers, start, found = self.in_source(numbers), 0, []
+        for part, end in zip(self._parts, self._ends, strict=True):
+            inside = numbers[(numbers >= start) & (numbers < end)] - start
+            found += [part.sources(inside)] if inside.size else []
+            start = end
         return xxhash.xxh3_128_hexdigest("\0".join(found).encode("ascii")) if any(found) else ""
 
     def name(self, number: int) -> tuple[Any, str]:
-        part, inside = self._place(number)
+        part, inside = self._place(self.at(number))
         key, name = self._parts[part].name(inside)
         return (part, key), name
 
@@ -294,12 +250,12 @@ class JoinedSamples(Samples):
         return part.will_need(inside)
 
     def give_up(self) -> None:
-        for one in self._parts:
-            one.give_up()
+        for part in self._parts:
+            part.give_up()
 
     def close(self) -> None:
-        for one in self._parts:
-            one.close()
+        for part in self._parts:
+            part.close()
 
 
 def _check_alike(first: Samples, other: Samples, name: str) -> None:
@@ -323,11 +279,10 @@ def _check_alike(first: Samples, other: Samples, name: str) -> None:
 
 def _labels(samples: Samples) -> str:
     """The kind of labels, in words."""
-    rows = samples.label_rows(np.zeros(1, np.int64))
-    if rows is None:
+    if samples.labels is None:
         return "no labels"
     kind = "classes" if samples.label_kind == "class" else "values"
-    return f"{kind}, {rows.shape[1]} of {rows.dtype} for each sample"
+    return f"{kind}, {samples.labels.shape[1]} of {samples.labels.dtype} for each sample"
 
 
 def _joined_splits(parts: Sequence[Samples]) -> Splits:

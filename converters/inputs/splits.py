@@ -147,13 +147,13 @@ def _group_of(pattern: str, samples: Samples) -> Callable[[bytes], bytes]:
 
 def _classes(samples: Samples) -> Int64:
     """The class of each sample; ParamsError where they have none."""
-    labels = samples.label_rows(np.arange(samples.count, dtype=np.int64))
-    if labels is None or labels.dtype.kind != "i" or labels.shape[1] != 1:
+    labels = samples.labels
+    if labels is None or np.dtype(labels.dtype).kind != "i" or labels.shape[1] != 1:
         raise ParamsError(
             "stratify needs one class for each sample",
             found="no labels" if labels is None else f"labels {labels.shape}, {labels.dtype}",
         )
-    return labels[:, 0]
+    return labels[:][:, 0]
 
 
 def _places(classes: Int64, keys: UInt64) -> tuple[Int64, Int64]:

@@ -183,11 +183,11 @@ class Adding:
 
     def __init__(self, plan: AddingPlan, path: str, shown: str) -> None:
         forms = plan.forms
-        self._samples = AddedSamples(plan.encodings[0], forms, plan.encodings)
+        self._samples = AddedSamples(forms, plan.encodings)
         self._forms = {form.name: form for form in forms}
         self._labelled, self._named = plan.label is not None, plan.named
         if self._labelled:
-            self._samples.labels = AddedLabels(plan.label, plan.classes)
+            self._samples.added = AddedLabels(plan.label, plan.classes)
         self._number = self._taken = 0
         self._file = SetFile(plan.options, self._samples, path, shown, ())
 
@@ -213,8 +213,8 @@ class Adding:
             raise self._others(label, path, fields)
         self._taken += 1
         if label is not None:
-            assert self._samples.labels is not None
-            self._samples.labels.add(label)
+            assert self._samples.added is not None
+            self._samples.added.add(label)
         if path is not None:
             self._samples.add_path(path)
 
@@ -239,6 +239,7 @@ class Adding:
 
     def finish(self) -> PackedFile:
         """Write what is left, and finish the file."""
+        self._samples.complete()
         return self._file.finish()
 
     def close(self) -> None:
@@ -337,8 +338,8 @@ class Blocks(Adding):
             every.check(rows[name])
         self._flush()
         if labels is not None:
-            assert self._samples.labels is not None
-            self._samples.labels.add_many(labels)
+            assert self._samples.added is not None
+            self._samples.added.add_many(labels)
         for path in paths or ():
             self._samples.add_path(path)
         count = len(table[DATA])

@@ -122,9 +122,9 @@ class Grown:
         """Number the splits of ``samples`` as the set does, new ones behind its own; and note how
         many of their paths the set has. ParamsError where they are not like those of the set."""
         common = self.manifest.common
-        rows = samples.label_rows(np.zeros(1, np.int64))
-        width = 1 if rows is None else rows.shape[1]
-        dtype = "<i8" if rows is None else rows.dtype.newbyteorder("<").str
+        labels = samples.labels
+        width = 1 if labels is None else labels.shape[1]
+        dtype = "<i8" if labels is None else np.dtype(labels.dtype).newbyteorder("<").str
         fields = [fmt.DATA, *(one.name for one in common.fields)]
         classes = () if samples.classes is None else samples.classes[: len(self.classes)]
         named = samples.label_names

@@ -21,7 +21,7 @@ from asyncreader.formats.packed import Encoding
 from asyncreader.system.array_types import Int64
 
 from ..inputs.opening import open_samples
-from ..inputs.samples import Part, Samples, Splits, View
+from ..inputs.samples import Part, Samples, Splits
 from ..options import Options
 from .one_shard import pack_shard
 from .workspace import Plan, ShardRecord, Workspace
@@ -65,7 +65,7 @@ class Task:
         if isinstance(self.part, np.ndarray):
             usual = self.encoding if self.options.append else None
             whole = open_samples(self.options, self.options.dst, self.classes, usual)
-            samples = View(whole, self.part)
+            samples = whole.of(self.part)
         else:
             samples = whole = self.part.open(self.options)
         samples.splits = self.splits

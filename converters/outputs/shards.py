@@ -32,9 +32,10 @@ from asyncreader.system.array_types import Int64
 from asyncreader.version import __version__
 
 from ..encode import Kind, Sample, kinds_of, sample_bytes
-from ..inputs.samples import Samples, View
+from ..inputs.samples import Samples
 from ..options import Options
 from ..report import ConvertReport
+from ..temp_tables import blocks
 from .append import Grown
 from .disk import check_space, full_disk_reported, is_full, no_temporary_space
 from .one_file import Order, all_bad, all_skipped, check_skippable, told
@@ -44,9 +45,6 @@ from .workspace import Plan, ShardRecord, Workspace
 
 #: Samples that are encoded to estimate how many make a shard of the requested size.
 MEASURED: Final = 64
-
-_BLOCK: Final = 1 << 16
-
 
 # -- the plan ------------------------------------------------------------------------------------
 
@@ -142,14 +140,13 @@ def _source_digest(options: Options, samples: Samples) -> str:
         shaping["params"] = read
     paths = [path for path in samples.paths if path is not None]
     state.update(json.dumps([head, shaping, samples.classes], sort_keys=True).encode("ascii"))
-    for start in range(0, samples.count, _BLOCK):
-        numbers = np.arange(start, min(start + _BLOCK, samples.count), dtype=np.int64)
-        rows = samples.label_rows(numbers)
-        if rows is not None:
+    for part in blocks(samples.count):
+        if samples.labels is not None:
+            rows = samples.labels[part]
             state.update(f"{rows.dtype.str}{rows.shape[1]}".encode("ascii"))
             state.update(np.ascontiguousarray(rows).reshape(-1).view(np.uint8).data)
         for path in paths:
-            for number in numbers.tolist():
+            for number in range(part.start, part.stop):
                 state.update(path(number) + b"\0")
     return state.hexdigest()
 
@@ -251,15 +248,15 @@ class _Run:
             record = self._workspace.record(number)
             if (
                 record is not None
-                and record.sources == sources_digest(self._view(plan, number))
+                and record.sources == sources_digest(self._shard(plan, number))
                 and self._workspace.whole(record)
             ):
                 records[number] = record
         return records
 
-    def _view(self, plan: Plan, number: int) -> View:
+    def _shard(self, plan: Plan, number: int) -> Samples:
         """The samples of shard ``number``."""
-        return View(self._samples, self._numbers(plan, number))
+        return self._samples.of(self._numbers(plan, number))
 
     def _pack(self, plan: Plan, records: dict[int, ShardRecord]) -> None:
         """Pack the shards that are not in ``records`` yet, and add them."""
@@ -269,7 +266,7 @@ class _Run:
         options, before = self._options, sum(len(plan.span(number)) for number in records)
         for number in range(plan.shards):
             if number not in records:
-                samples, done = self._view(plan, number), told(options, self._samples, before)
+                samples, done = self._shard(plan, number), told(options, self._samples, before)
                 records[number] = pack_shard(options, plan, number, samples, self._workspace, done)
                 before += samples.count
 

@@ -13,11 +13,8 @@ from asyncreader.formats import packed as fmt
 from asyncreader.system.array_types import Array, Int64, UInt64
 
 from ..encode import Packed, Sample
-from ..inputs.samples import Samples
-from ..temp_tables import Numbers
-
-#: Samples whose labels or paths are handled at a time.
-BLOCK = 1 << 16
+from ..inputs.samples import Samples, Splits
+from ..temp_tables import Numbers, blocks, spooled
 
 
 @dataclass(frozen=True)
@@ -169,20 +166,14 @@ class PackedRecords:
         count = sample[0].count
         if self._numbers is None and number != self.count:
             self._numbers = Numbers("q")
-            for start in range(0, self.count, BLOCK):
-                self._numbers.extend(np.arange(start, min(start + BLOCK, self.count)))
+            for part in blocks(self.count):
+                self._numbers.extend(np.arange(part.start, part.stop))
         if self._numbers is not None:
             if count == 1:
                 self._numbers.append(number)
             else:
                 self._numbers.extend(np.arange(number, number + count))
         self.count += count
-
-    def _numbers_of(self, start: int, stop: int) -> Int64:
-        """Numbers in the source of the records start .. stop-1."""
-        if self._numbers is None:
-            return np.arange(start, stop, dtype=np.int64)
-        return self._numbers.rows()[start:stop]
 
     @property
     def bytes(self) -> tuple[int, ...]:
@@ -209,8 +200,8 @@ class PackedRecords:
             digests[fmt.LABEL_NAMES] = fmt.names_digest(map(encoded, names))
         splits = samples.splits
         if splits is not None:
-            splits = splits.of(self._numbers_of(0, self.count))
-        if splits is not None:
+            rows = splits.rows[: self.count] if self._numbers is None else splits.rows[numbers]
+            splits = Splits(splits.names, rows)
             digests[fmt.SPLITS] = fmt.digest(splits.rows)
         first, *others = (field.meta for field in fields)
         meta = fmt.Meta(
@@ -230,20 +221,14 @@ class PackedRecords:
         return Tables(meta.sealed(), labels, None if splits is None else splits.rows, fields)
 
     def _labels(self) -> Array | None:
-        table = self._samples.label_table() if self._numbers is None else None
-        if table is not None:
-            return table
-        spool: Numbers | None = None
-        for start in range(0, self.count, BLOCK):
-            stop = min(start + BLOCK, self.count)
-            rows = self._samples.label_rows(self._numbers_of(start, stop))
-            if rows is None:
-                return None
-            if spool is None:
-                spool = Numbers("d" if rows.dtype.kind == "f" else "q", rows.shape[1])
-            spool.extend(rows)
-        assert spool is not None
-        return spool.rows().reshape(self.count, -1)
+        table, numbers = self._samples.labels, self._numbers
+        if table is None:
+            return None
+        if isinstance(table, np.ndarray) and numbers is None:
+            return np.ascontiguousarray(table[: self.count])
+        return spooled(
+            table[part if numbers is None else numbers.rows()[part]] for part in blocks(self.count)
+        )
 
     def close(self) -> None:
         """Close the temporary files."""

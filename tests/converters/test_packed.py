@@ -111,7 +111,7 @@ def test_a_damaged_sample_of_a_packed_set(
         convert(packed, tmp_path / "b.h5")
     assert "--skip-bad" in str(caught.value)
     assert "on_error" not in str(caught.value)
-    monkeypatch.setattr("converters.outputs.tables.BLOCK", 3)
+    monkeypatch.setattr("converters.temp_tables.ROWS", 3)
     report = convert(packed, tmp_path / "b.h5", skip_bad=True)
     assert report.count == 22
     assert [path for path, _ in report.skipped] == [os.fsdecode(victim)]

@@ -120,7 +120,7 @@ def test_a_flat_folder_needs_a_word(tmp_path: Path) -> None:
     with pytest.raises(FormatError, match=r"flat.*--labels.*--no-labels"):
         scan(str(tmp_path))
     listing = scan(str(tmp_path), no_labels=True)
-    assert listing.label_rows(np.arange(1)) is None
+    assert listing.label_table is None
     assert listing.label_kind == "none"
 
 

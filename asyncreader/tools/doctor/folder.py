@@ -241,8 +241,9 @@ def _described(samples: FolderSamples, seen: _Seen) -> Pictures:
             source_path=seen.bad[0][0] if seen.bad else None,
             found=seen.bad[0][1] if seen.bad else "no images",
         )
-    rows = samples.label_rows(np.arange(samples.count, dtype=np.int64))
-    classes = None if samples.label_kind != "class" else count_labels(rows, samples.classes)
+    classes = None
+    if samples.label_kind == "class":
+        classes = count_labels(samples.labels, samples.classes)
     found = sorted(((one.height, one.width) for one in seen.headers), key=math.prod)
     odd = {
         "16 bits": sum(bool(one.deep) for one in seen.headers),

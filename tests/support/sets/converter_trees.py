@@ -6,7 +6,6 @@ import os
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from converter_corpus import image, saved
 
 from converters.inputs import listing
@@ -31,7 +30,7 @@ def paths_of(listing: Listing) -> list[bytes]:
 
 
 def labels_of(listing: Listing) -> list[object]:
-    rows = listing.label_rows(np.arange(listing.count))
+    rows = listing.label_table
     assert rows is not None
     found: list[object] = rows.tolist()
     return found
