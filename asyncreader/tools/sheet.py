@@ -14,7 +14,7 @@ from ..sources import OpenSet
 from ..sources.splits import split_counts
 from ..system.array_types import Array, Int64, UInt8
 from ..system.text import counts_in_words, some
-from .contact_sheet import Tile, draw_sheet, undrawn
+from .contact_sheet import Tile, draw_sheet, font_for
 from .label_stats import class_of, in_words
 from .thumbnails import Scale, fit, tinted, to_rgb
 
@@ -160,7 +160,7 @@ def put_together(
 ) -> Preview:
     """The sheet of ``tiles`` of ``size`` (height, width). ``named``: samples have labels."""
     columns = columns or max(1, _fitting(len(tiles)) // max(1, round(size[1] / size[0])))
-    lacking = undrawn([title, *(tile.name for tile in tiles)])
+    _, lacking = font_for([title, *(tile.name for tile in tiles)])
     notes = [*notes, lacking] if lacking else notes
     sheet = draw_sheet(
         tiles,
