@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Final
 
 import click
 
@@ -37,7 +37,7 @@ def demo(kind: str, sample_data: str | None) -> int:
             raise click.UsageError("--sample-data goes with --kind images")
         from ..tools.demo_arrays import run_kind
 
-        return _judge(run_kind(cast(Any, kind), click.echo), f"figure of {kind}")
+        return _judge(run_kind(kind, click.echo), f"figure of {kind}")
     folder = _sample_data() if sample_data is None else Path(sample_data)
     check_converters()
     from ..tools.demo import run_demo

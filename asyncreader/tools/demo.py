@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -152,40 +152,51 @@ def accuracy(network: Network, heldout: Reader) -> float:
     return right / total
 
 
+def epochs(
+    reader: Reader, count: int, rate: float, step: Callable[[Any, float], float]
+) -> Iterator[tuple[int, float, str]]:
+    """Train for so many epochs: ``step`` is given a batch and a rate, and returns the loss.
+
+    Gives after each epoch its number, its mean loss and how fast it went, in words.
+    """
+    steps, done = count * len(reader), 0
+    for epoch in range(1, count + 1):
+        losses, samples, started = [], 0, time.perf_counter()
+        waited = reader.stats().wait_seconds
+        for batch in reader:  # the next batch fills while this one is used
+            losses.append(step(batch, rate * (1 - done / steps)))  # it falls to 0: a calm end
+            samples += len(batch)
+            done += 1
+        seconds = time.perf_counter() - started
+        waiting = reader.stats().wait_seconds - waited
+        speed = f"{samples / seconds:4.0f} samples/s  wait {waiting / seconds:3.0%}"
+        yield epoch, float(np.mean(losses)), speed
+
+
 def train(reader: Reader, heldout: Reader, echo: Callable[[str], None]) -> float:
     """Train a new network over ``reader``; returns the accuracy on ``heldout``.
 
     It ends with the first epoch whose mean loss is below ``CONVERGED``, after ``EPOCHS`` at most.
-    The first epoch, every second and the last echo one line: the loss of that epoch, and how fast
-    it went since the line before.
+    The first epoch, every second and the last echo one line.
     """
-    rng = np.random.default_rng(0)
-    network: Network | None = None
-    steps, step, score, samples = EPOCHS * len(reader), 0, 0.0, 0
-    started, waited = time.perf_counter(), reader.stats().wait_seconds
-    for epoch in range(1, EPOCHS + 1):
-        losses = []
-        for images, labels in reader:  # the next batch fills while this one is used
-            if network is None:
-                if reader.classes is None:
-                    raise ValueError("the training set has no classes")
-                network = Network(features(images).shape[1], len(reader.classes), rng)
-            rate = LEARNING_RATE * (1 - step / steps)  # falls to 0, so that the end is calm
-            losses.append(network.step(images, labels[:, 0], rate))
-            samples += len(labels)
-            step += 1
-        loss = float(np.mean(losses))
+    if reader.classes is None:
+        raise ValueError("the training set has no classes")
+    inputs = features(np.zeros((1, *IMAGE_SIZE, 3), np.uint8)).shape[1]
+    network = Network(inputs, len(reader.classes), np.random.default_rng(0))
+
+    def step(batch: Any, rate: float) -> float:
+        images, labels = batch
+        return network.step(images, labels[:, 0], rate)
+
+    score = 0.0
+    for epoch, loss, speed in epochs(reader, EPOCHS, LEARNING_RATE, step):
         done = loss < CONVERGED or epoch == EPOCHS
-        if network is not None and (epoch == 1 or epoch % EVERY == 0 or done):
-            seconds = time.perf_counter() - started
-            waiting = reader.stats().wait_seconds - waited
+        if epoch == 1 or epoch % EVERY == 0 or done:
             score = accuracy(network, heldout)
             echo(
                 f"epoch {epoch:2d}/{EPOCHS}  loss {loss:.2f}  held-out accuracy {score:.3f}"
-                f"  {samples / seconds:4.0f} samples/s  wait {waiting / seconds:3.0%}"
+                f"  {speed}"
             )
-            samples = 0
-            started, waited = time.perf_counter(), reader.stats().wait_seconds
         if done:
             why = f"converged, the loss is below {CONVERGED}" if loss < CONVERGED else "stopped"
             echo(f"{why} after {epoch} epochs")
