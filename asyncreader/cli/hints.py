@@ -9,7 +9,7 @@ from ..system.text import times
 
 if TYPE_CHECKING:
     from ..dataset import Dataset
-    from ..sources.layouts.hdf5_look import Column
+    from ..tools.hdf5_look import Column
 
 #: Sides of what may be a volume: the shortest one, how many times as long the longest may be, and
 #: the patch that is suggested.
@@ -43,7 +43,7 @@ def hints_for(ds: Dataset, columns: list[Column]) -> list[str]:
 
 def _of_lengths(ds: Dataset) -> list[str]:
     """Of values that a table beside them divides among samples."""
-    from ..sources.layouts.hdf5_look import divided_fields
+    from ..tools.hdf5_look import divided_fields
 
     index = ds.source.index
     if index.facts.container != "HDF5" or any(

@@ -56,8 +56,8 @@ def info(path: str | None, params: dict[str, Any], as_json: bool) -> None:
 def _describe(ds: Dataset) -> dict[str, Any]:
     """Facts of the set; with a subset its labels are shown."""
     from ..sources.labels import label_names
-    from ..sources.layouts.hdf5_look import columns_of_cells
     from ..sources.splits import split_counts
+    from ..tools.hdf5_look import columns_of_cells
 
     source, whole = ds.source, ds.params.subset is None
     facts, spec = source.facts, source.spec

@@ -46,7 +46,7 @@ LAYERS = {
         ".",
     ),
     "asyncreader.tools": (
-        "label_stats contact_sheet demo_sets verify",
+        "label_stats contact_sheet demo_sets hdf5_look verify",
         "trials",
         "bench ceilings drawing thumbnails sheet pictures",
         "preview preview_arrays preview_batch notebook demo demo_arrays doctor report",

@@ -8,13 +8,13 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from ...errors import AsyncReaderError
-from ...system.late import h5py
-from ..base import Source
-from ..bytestore import OpenFile
-from ..hdf5.file import Hdf5, translated
-from ..hdf5.listing import SPARSE, Listed, list_fields
-from ..ragged import offsets_in
+from ..errors import AsyncReaderError
+from ..system.late import h5py
+from ..sources.base import Source
+from ..sources.bytestore import OpenFile
+from ..sources.hdf5.file import Hdf5, translated
+from ..sources.hdf5.listing import SPARSE, Listed, list_fields
+from ..sources.ragged import offsets_in
 
 #: Columns that are told, and numbers of a table that are read.
 _COLUMNS: Final = 200
