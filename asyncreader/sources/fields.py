@@ -144,14 +144,13 @@ def index_set(fields: Request, index: Callable[[Request], SetIndex]) -> SetIndex
 class Layout(Generic[Found]):
     """A layout of sets, which are handed to it open.
 
-    ``name``: what ``info`` calls it; ``index``: finds the field that is asked for; ``row``: what
-    docs/layouts.md says of it (known by, served, give), "" for nothing.
+    ``name``: what ``info`` calls it, "" for one that is no layout of its own; ``index``: finds the
+    field that is asked for.
     """
 
     name: str
     recognise: Callable[[Found], bool]
     index: Callable[[Found], SetIndex]
-    row: str = ""
 
 
 def index_of(found: Found, layouts: Iterable[Layout[Found]]) -> SetIndex:

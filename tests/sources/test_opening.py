@@ -201,26 +201,6 @@ def rows_of(path: str, **params: Any) -> list[Any]:
         return [*(part.copy() for part in data), batch.labels.copy(), reader.classes]
 
 
-@pytest.mark.parametrize("encoding", ["raw", "png"])
-def test_the_first_form_of_the_description_is_read(tmp_path: Path, encoding: str) -> None:
-    """A file whose description is one attribute a fact is served as one whose description is JSON:
-    raw and encoded, with other fields. An attribute of its owner's does not matter."""
-    content = packed(paint(6, (9, 8, 3)), encoding)
-    content.fields["mask"] = packed(paint(6, (9, 8, 1)), encoding, with_labels=False)
-    now = write_hdf5(tmp_path / "now.h5", content)
-    first = write_hdf5(tmp_path / "first.h5", content, first_form=True)
-    with h5py.File(first, "r+") as file:
-        assert len(file.attrs) > 8  # HDF5 keeps so many in a tree
-        file.attrs["description"] = "what its owner says of it"
-    fields = {"data_field": ["data", "mask"], "verify": "always"}
-    for one, other in zip(rows_of(now, **fields), rows_of(first, **fields), strict=True):
-        np.testing.assert_array_equal(one, other)
-    read = parse_params({"path": first}, {})
-    source = open_reader_source(read)
-    source.close()
-    assert source.facts.meta == content.meta(offsets=encoding != "raw")
-
-
 @pytest.mark.parametrize(
     ("name", "value"),
     [

@@ -211,11 +211,8 @@ def packed(
     )
 
 
-def write_hdf5(
-    path: str | Path, content: Packed, *, first_form: bool = False, **storage: Any
-) -> str:
-    """An HDF5 file of ours; ``storage``: keywords of h5py's create_dataset for raw data;
-    ``first_form``: with the description of :func:`describe_first`."""
+def write_hdf5(path: str | Path, content: Packed, **storage: Any) -> str:
+    """An HDF5 file of ours; ``storage``: keywords of h5py's create_dataset for raw data."""
     meta = content.meta(offsets=content.encoding != "raw")
     with h5py.File(path, "w", libver=("v110", "v110")) as file:
         for name, one in {fmt.DATA: content, **content.fields}.items():
@@ -239,7 +236,7 @@ def write_hdf5(
         if content.classes is not None:
             names = np.array([name.encode() for name in content.classes])
             file.create_dataset(fmt.CLASSES, data=names)
-        (describe_first if first_form else describe)(file, meta.facts())
+        describe(file, meta.facts())
     return str(path)
 
 
@@ -250,17 +247,6 @@ def describe(file: h5py.File, facts: Mapping[str, Any]) -> None:
         file.attrs[name] = np.bytes_(value) if isinstance(value, str) else value
     held = {name: value for name, value in facts.items() if name != "classes"}
     file.attrs["description"] = np.bytes_(json.dumps(held))
-
-
-def describe_first(file: h5py.File, facts: Mapping[str, Any]) -> None:
-    """The form that was written at first: each fact, and each digest, is an attribute."""
-    held = {name: value for name, value in facts.items() if name not in ("classes", "digests")}
-    held |= {f"digest_{name}": value for name, value in facts["digests"].items()}
-    if "fields" in held:
-        held["fields"] = json.dumps(held["fields"])
-    for name, value in held.items():
-        if value is not None:
-            file.attrs[name] = np.bytes_(value) if isinstance(value, str) else value
 
 
 def described(file: h5py.File) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import dataclasses
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import click
 import numpy as np
@@ -22,7 +22,9 @@ from asyncreader.params.declare import Parameter, form_of
 from asyncreader.pixels.augment.parse import known
 from asyncreader.pixels.specs import OutputSpec
 from asyncreader.pixels.transform import RowTransform
-from asyncreader.sources.layouts.detect import table as layout_table
+from asyncreader.sources.layouts.detect import LAYOUTS as LMDB_LAYOUTS
+from asyncreader.sources.layouts.hdf5_layouts import LAYOUTS as HDF5_LAYOUTS
+from asyncreader.sources.layouts.npy import NAME as NPY
 from asyncreader.sources.request import Request, stored_samples
 from converters.options import OPTIONS
 
@@ -167,6 +169,75 @@ def flat_table() -> str:
         if one.name != family.name
     ]
     return "\n".join(rows)
+
+
+#: What docs/layouts.md says of each layout: known by, served, give.
+LAYOUT_ROWS: Final = {
+    "AnnData": (
+        "`.h5ad`: `X`, `obs`, `var` | `X`, sparse rows (CSR) as dense ones of float32 | "
+        '`data_field="layers/counts"` or `"raw/X"`; `labels_field="obs/cell_type"`: '
+        "categories or text as classes; `columns`"
+    ),
+    "10x Genomics": (
+        "`matrix` with `barcodes` | cells as rows of float32 | `columns`: numbers, ids or "
+        "names of features"
+    ),
+    "sparse rows": (
+        "a group of `data`, `indices`, `indptr`, with its `shape` (CSR) | dense rows of "
+        "float32 | the group: `data_field`; `columns`"
+    ),
+    "DeepLearning.ai": "`train_set_x` or `test_set_x` | with `..._y` and `list_classes` |",
+    "Fuel": (
+        "attribute `split` | `features`, `image_features` or `encoded_images`; pixels of "
+        'variable length by their `shapes`; `targets` | a split: `subset="train"`; samples '
+        "without labels: `labels_field=None` too"
+    ),
+    "encoded images of variable length": (
+        "HDF5 of variable length, `images` ... | images; `labels`, `label`, `targets` | "
+        "other names: `data_field`, `labels_field`"
+    ),
+    "BigGAN-PyTorch": (
+        "HDF5 `imgs`, N x C x H x W or N x H x W x C | `imgs` with `labels` | other axes: "
+        "`num_dim` ..."
+    ),
+    "PCam": (
+        "`x`, and `..._y.h5` next to `..._x.h5` | `x` with `y` | labels elsewhere: `labels_path`"
+    ),
+    "Caffe HDF5Data list": (
+        "text, its first line an HDF5 file | all files as one dataset, N x C x H x W | "
+        "other axes: `num_dim` ..."
+    ),
+    "Caffe HDF5Data": "HDF5 `data`, `label` | `data` with `label` | the axes: `num_dim` ...",
+    "OCR": "key `num-samples` | `image-%09d`, the texts `label-%09d` as classes |",
+    "BasicSR": "`meta_info.txt` next to the data | images in its order |",
+    "StyleGAN2": 'keys `length`, `SIZE-NUMBER` | the largest size | another: `data_field="256"`',
+    "bare images (as LSUN)": "values are JPEG, PNG or WebP files | images in the order of keys |",
+    "ml-pyxis": (
+        "LMDB databases `data_db`, `meta_db`, or those of its api-improvements branch | "
+        "fields data/labels, input/target, image/label, X/y ...; text as classes | other "
+        "names: `data_field`, `labels_field`; CHW arrays: `cha_dim=2` ..."
+    ),
+    "tensorpack, msgpack": (
+        "key `__keys__`, also by folder2lmdb | part 0 of each datapoint, labels part 1 | "
+        'others: `data_field="1"`, or a name in dicts'
+    ),
+    "Caffe Datum": (
+        "values are Datums | planes, turned from BGR to RGB; `float_data`; encoded images; "
+        'labels | `channel_order="stored"` keeps BGR; `labels_path`: a second LMDB of '
+        "labels"
+    ),
+    "numpy array (.npy)": "numpy's `.npy` | the array, without labels | the axes: `num_dim` ...",
+}
+
+
+def layout_table() -> str:
+    """The layouts in the order in which they are tried, each with its row."""
+    layouts = [one.name for one in (*LMDB_LAYOUTS, *HDF5_LAYOUTS)]
+    names = [name for name in layouts if name not in ("", "asyncreader")]
+    rows = [f"| `{name}` | {LAYOUT_ROWS[name]} |" for name in (*names, NPY)]
+    return "\n".join(
+        ("| as `info` calls it | known by | served | give |", "|---|---|---|---|", *rows)
+    )
 
 
 #: What else is made, between two marks of a page.

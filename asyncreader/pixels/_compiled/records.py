@@ -11,38 +11,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit, types
 
-from ..record_fields import (
-    ARRAYS,
-    AXES,
-    BINARY,
-    CHANNELS,
-    DATA,
-    DATA_SIZE,
-    DTYPE,
-    ENCODED,
-    FIELD,
-    FLOAT_COUNT,
-    FLOAT_STEP,
-    FLOATS,
-    FORM,
-    FOUND,
-    FOUND_BYTES,
-    HAS_LABEL,
-    HEIGHT,
-    LABEL,
-    LISTED,
-    NESTED,
-    NUMBER,
-    RANK,
-    REAL,
-    RECORD,
-    SHAPE,
-    SIZE,
-    START,
-    TEXT,
-    WHOLE,
-    WIDTH,
-)
+from .. import record_fields as col
 from .base import kernel, offsets_type
 
 _bytes = types.Array(types.uint8, 1, "C", readonly=True)
@@ -219,7 +188,7 @@ def _type_string(data, at, end, place):
         else:
             known = known and letter in (0x75, 0x69)  # u, i
     if not known:
-        place[FOUND], place[FOUND_BYTES] = start, min(size, 4)
+        place[col.FOUND], place[col.FOUND_BYTES] = start, min(size, 4)
         raise ValueError("an array that does not hold plain numbers")
     return text, width
 
@@ -227,27 +196,27 @@ def _type_string(data, at, end, place):
 @njit
 def _read_shape(data, at, end, row):
     kind, rank, at, _ = _head(data, at, end)
-    if kind != _ARRAY or rank > AXES:
+    if kind != _ARRAY or rank > col.AXES:
         raise ValueError("an array whose shape is no list of at most 6 numbers")
-    row[RANK] = rank
+    row[col.RANK] = rank
     for axis in range(rank):
         kind, side, _, at = _head(data, at, end)
         if kind != _INT or side < 0:
             raise ValueError("an array with a side that is no number")
-        row[SHAPE + axis] = side
+        row[col.SHAPE + axis] = side
 
 
 @njit
 def _size_fits(row, width):
     """Whether an array has as many bytes as its shape and items of ``width`` bytes need."""
-    left, rest, empty = row[SIZE] // width, row[SIZE] % width, False
-    for axis in range(AXES):
-        side = row[SHAPE + axis]
+    left, rest, empty = row[col.SIZE] // width, row[col.SIZE] % width, False
+    for axis in range(col.AXES):
+        side = row[col.SHAPE + axis]
         if side == 0:
             empty = True
         elif rest == 0:  # divided, not multiplied: a hostile shape would overflow
             left, rest = left // side, left % side
-    return row[SIZE] == 0 if empty else rest == 0 and left == 1
+    return row[col.SIZE] == 0 if empty else rest == 0 and left == 1
 
 
 @njit
@@ -259,14 +228,14 @@ def _read_array(data, at, end, parts, row, place):
         raise ValueError("a map that is no array: it lacks type or data")
     kind, number, _, _ = _head(data, parts[_TYPE], end)
     pyxis = kind == _INT
-    kind, _, row[START], stop = _head(data, parts[_DATA], end)
-    row[SIZE] = stop - row[START]
+    kind, _, row[col.START], stop = _head(data, parts[_DATA], end)
+    row[col.SIZE] = stop - row[col.START]
     if kind != _STR and kind != _BIN:
         raise ValueError("an array whose data are no bytes")
     if pyxis and number == 1:  # text, as {type: 1, data: text}
-        row[FORM] = TEXT
+        row[col.FORM] = col.TEXT
         return
-    row[FORM] = ARRAYS
+    row[col.FORM] = col.ARRAYS
     dtype = parts[_DTYPE] if pyxis else parts[_TYPE]
     if dtype < 0:
         raise ValueError("an array without a dtype")
@@ -274,7 +243,7 @@ def _read_array(data, at, end, parts, row, place):
         kind, number, _, _ = _head(data, parts[_KIND], end)
         if (kind != _STR and kind != _BIN) or number != 0:
             raise ValueError("an array of structures or of Python objects, which is not read")
-    row[DTYPE], width = _type_string(data, dtype, end, place)
+    row[col.DTYPE], width = _type_string(data, dtype, end, place)
     scalar = False
     if not pyxis and parts[_ND] >= 0:
         kind, number, _, _ = _head(data, parts[_ND], end)
@@ -284,7 +253,7 @@ def _read_array(data, at, end, parts, row, place):
             raise ValueError("an array without a shape")
         _read_shape(data, parts[_SHAPE], end, row)
     if not _size_fits(row, width):
-        place[FOUND] = row[SIZE]
+        place[col.FOUND] = row[col.SIZE]
         raise ValueError("an array has not the size that its shape needs")
 
 
@@ -296,16 +265,16 @@ def _read_value(data, at, end, parts, row, place):
         # DataLoader makes a list of one of everything that folder2lmdb writes
         at = start
         kind, number, start, stop = _head(data, at, end)
-    row[:SHAPE], row[SHAPE:] = 0, 1
-    row[START], row[SIZE], row[NUMBER] = start, stop - start, number
+    row[: col.SHAPE], row[col.SHAPE :] = 0, 1
+    row[col.START], row[col.SIZE], row[col.NUMBER] = start, stop - start, number
     if kind == _BIN:
-        row[FORM] = BINARY
+        row[col.FORM] = col.BINARY
     elif kind == _STR:
-        row[FORM] = TEXT
+        row[col.FORM] = col.TEXT
     elif kind in (_INT, _BOOL):
-        row[FORM] = WHOLE
+        row[col.FORM] = col.WHOLE
     elif kind == _FLOAT:
-        row[FORM], row[SIZE] = REAL, start - at - 1
+        row[col.FORM], row[col.SIZE] = col.REAL, start - at - 1
     elif kind == _MAP:
         _read_array(data, at, end, parts, row, place)
     else:
@@ -333,22 +302,22 @@ def read_msgpack(data, starts, sizes, low, high, names, ends, form, values, plac
     fields = values.shape[0]
     found, parts = np.empty(fields, np.int64), np.empty(_PART_ENDS.size - 1, np.int64)
     for i in range(low, high):
-        place[RECORD] = i
+        place[col.RECORD] = i
         at, end = starts[i], starts[i] + np.int64(sizes[i])
         kind, _, _ = _fields(data, at, end)
-        if form != NESTED and (form == LISTED) != (kind == _ARRAY):
+        if form != col.NESTED and (form == col.LISTED) != (kind == _ARRAY):
             raise ValueError("a sample of another kind than the first")
-        if form == LISTED:
+        if form == col.LISTED:
             after = _find_items(data, at, end, ends, found)
         else:
             after = _find(data, at, end, names, ends, found)
         if after != end:
             raise ValueError("bytes behind its msgpack")
         for k in range(fields):
-            place[FIELD], at, stop = k, found[k], end
+            place[col.FIELD], at, stop = k, found[k], end
             if at < 0:
                 raise ValueError("a sample without {}")
-            if form == NESTED:
+            if form == col.NESTED:
                 kind, _, at, stop = _head(data, at, end)
                 if kind != _STR and kind != _BIN:
                     raise ValueError("{} is no msgpack in bytes")
@@ -361,7 +330,7 @@ def read_msgpack(data, starts, sizes, low, high, names, ends, form, values, plac
 def msgpack_fields(data, at, end, fields, place):
     """Where the names of the map at ``at`` begin and end, or the items of a list: a line of
     ``fields`` (256, 2) each."""
-    place[RECORD] = 0
+    place[col.RECORD] = 0
     kind, count, at = _fields(data, at, end)
     for k in range(count):
         start, stop = at, _skip(data, at, end)
@@ -400,15 +369,15 @@ def _note_number(field, value, row):
     # int32 fields: negative ones are written as 64 bits, and readers keep the low 32
     number = value << 32 >> 32
     if field == _N_CHANNELS:
-        row[CHANNELS] = number
+        row[col.CHANNELS] = number
     elif field == _N_HEIGHT:
-        row[HEIGHT] = number
+        row[col.HEIGHT] = number
     elif field == _N_WIDTH:
-        row[WIDTH] = number
+        row[col.WIDTH] = number
     elif field == _N_LABEL:
-        row[LABEL], row[HAS_LABEL] = number, 1
+        row[col.LABEL], row[col.HAS_LABEL] = number, 1
     elif field == _N_ENCODED:
-        row[ENCODED] = 1 if value != 0 else 0
+        row[col.ENCODED] = 1 if value != 0 else 0
     elif field == _N_DATA:
         raise ValueError("data of a Datum is of another wire type")
     elif field == _N_FLOATS:
@@ -417,9 +386,9 @@ def _note_number(field, value, row):
 
 @njit
 def _note_floats(start, count, step, row):
-    if row[FLOAT_COUNT] > 0:
+    if row[col.FLOAT_COUNT] > 0:
         raise ValueError("float_data of a Datum is split into several pieces")
-    row[FLOATS], row[FLOAT_COUNT], row[FLOAT_STEP] = start, count, step
+    row[col.FLOATS], row[col.FLOAT_COUNT], row[col.FLOAT_STEP] = start, count, step
 
 
 @njit
@@ -427,13 +396,13 @@ def _read_bytes(data, at, end, field, row, place):
     """Note a length and bytes: data, or packed floats; returns where they end."""
     size, at = _varint(data, at, end)
     if size < 0 or size > end - at:
-        place[FOUND] = size
+        place[col.FOUND] = size
         raise ValueError("its protobuf states more bytes than there are")
     if field == _N_DATA:
-        row[DATA], row[DATA_SIZE] = at, size
+        row[col.DATA], row[col.DATA_SIZE] = at, size
     elif field == _N_FLOATS:
         if size % 4 != 0:
-            place[FOUND] = size
+            place[col.FOUND] = size
             raise ValueError("float_data of a Datum is not whole floats")
         _note_floats(at, size // 4, 4, row)
     return at + size
@@ -491,6 +460,6 @@ def read_datums(data, starts, sizes, low, high, datums, place):
     Record i is ``sizes[i]`` bytes of ``data`` from ``starts[i]`` on, and inside it.
     """
     for i in range(low, high):
-        place[RECORD] = i
+        place[col.RECORD] = i
         end = starts[i] + np.int64(sizes[i])
         _read_datum(data, starts[i], end, datums[i], place)

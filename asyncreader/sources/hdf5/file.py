@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
-import json
 import threading
 from collections import deque
 from collections.abc import Iterator, Set
@@ -42,8 +40,7 @@ from .compound import is_compound, read_member
 from .listing import all_names, list_fields, missing, some_names
 from .structure import DatasetHeader, Structure, signature_at
 
-#: Attributes of a description that are looked at, and bytes of paths read at a time.
-_ATTRIBUTES: Final = 256
+#: Bytes of paths read at a time.
 _PATH_BYTES: Final = 4 << 20
 
 #: Bytes of metadata that HDF5 keeps of a file of many objects, each of which is opened once.
@@ -439,16 +436,13 @@ def read_meta(h5: Hdf5) -> fmt.Meta | None:
     name = attribute(h5.file, "format")
     if isinstance(name, bytes):
         name = name.decode("ascii", "replace")
-    first_form = f"digest_{fmt.CHECKSUMS}" in h5.file.attrs
     if not isinstance(name, str) or name != fmt.FORMAT_NAME:
-        if first_form or _has_checksums(h5):
+        if _has_checksums(h5):
             raise FormatError(
                 "its description is damaged or missing", path=h5.path, hint=fmt.REPACK
             )
         return None
     classes = _class_names(h5)
-    if first_form:
-        return fmt.Meta.from_json(_first_form(h5), h5.path, classes)
     text = attribute(h5.file, fmt.DESCRIPTION, fmt.LONGEST)
     if not isinstance(text, bytes):
         raise FormatError("its description is missing, or no text", path=h5.path, hint=fmt.REPACK)
@@ -465,31 +459,3 @@ def read_meta(h5: Hdf5) -> fmt.Meta | None:
                 hint=fmt.REPACK,
             )
     return meta
-
-
-def _first_form(h5: Hdf5) -> str:
-    """The description of which each fact is an attribute, as JSON: asyncreader wrote it so at
-    first."""
-    fields: dict[str, Any] = {"format": fmt.FORMAT_NAME, "digests": {}, "shape": None}
-    for key in itertools.islice(h5.file.attrs, _ATTRIBUTES):
-        value = attribute(h5.file, key)
-        plain = value.item() if isinstance(value, np.generic) else value
-        if isinstance(plain, bytes):
-            plain = plain.decode()
-        if key.startswith("digest_"):
-            fields["digests"][key[7:]] = plain
-        elif key == "fields":
-            fields[key] = _json(plain)
-        else:
-            fields[key] = plain.tolist() if isinstance(plain, np.ndarray) else plain
-    try:
-        return json.dumps(fields)
-    except TypeError as exc:
-        raise FormatError("its description is damaged", path=h5.path, hint=fmt.REPACK) from exc
-
-
-def _json(text: Any) -> object:
-    try:
-        return json.loads(text)
-    except (TypeError, ValueError, RecursionError):
-        return [None]  # which is told as a garbled field

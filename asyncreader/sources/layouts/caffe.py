@@ -263,9 +263,5 @@ def _rows(
 
 
 DATUM: Final = Layout[ForeignSet](
-    "Caffe Datum",
-    lambda found: refusal(found.records) is None,
-    index_datum,
-    "values are Datums | planes, turned from BGR to RGB; `float_data`; encoded images; labels | "
-    '`channel_order="stored"` keeps BGR; `labels_path`: a second LMDB of labels',
+    "Caffe Datum", lambda found: refusal(found.records) is None, index_datum
 )

@@ -10,9 +10,8 @@ from ..bytestore import OpenFile
 from ..fields import Layout, SetIndex, index_of
 from ..lmdb.btree import LmdbFile, Tree
 from ..request import Request
-from . import caffe, image_files, msgpack, npy
+from . import caffe, image_files, msgpack
 from .base import ForeignSet, is_pickle, unknown
-from .hdf5_layouts import LAYOUTS as HDF5_LAYOUTS
 
 #: Makes the index of a set.
 Index: TypeAlias = Callable[[ForeignSet], SetIndex]
@@ -91,16 +90,6 @@ def index_foreign(
     """
     found = ForeignSet(path, file, tree, named, fields)
     return index_of(found, LAYOUTS)
-
-
-def table() -> str:
-    """The table of docs/layouts.md, in Markdown."""
-    known = [(layout.name, layout.row) for layout in LAYOUTS]
-    known += [(layout.name, layout.row) for layout in HDF5_LAYOUTS]
-    known.append((npy.NAME, npy.ROW))
-    rows = [f"| `{name}` | {row} |" for name, row in known if row]
-    head = ("| as `info` calls it | known by | served | give |", "|---|---|---|---|")
-    return "\n".join((*head, *rows))
 
 
 def _name(name: bytes) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -22,7 +23,7 @@ from .hdf5_set import Hdf5Set
 from .hdf5_sparse import index_sparse, index_tenx, is_sparse, is_tenx
 
 #: DeepLearning.ai's course sets: one file for training, one for testing.
-_COURSE: Final = {"train_set_x": "train_set_y", "test_set_x": "test_set_y"}
+_COURSE: Final = ("train_set_x", "test_set_x")
 _COURSE_CLASSES: Final = "list_classes"
 #: Fuel's usual names of images; labels are ``targets``.
 _FUEL: Final = ("features", "image_features", "encoded_images", "images")
@@ -34,52 +35,48 @@ _ENCODED: Final = ("encoded_images", "images", "image", "jpegs", "x")
 _LABEL_NAMES: Final = ("label", "targets", "target")
 
 
-def _with_labels(found: Hdf5Set, data: str) -> Request:
-    """``data``, and the labels beside them that go by a usual name: the first of their number, else
-    the first, whose number is then an error."""
+def _there(found: Hdf5Set, names: Iterable[str]) -> str | None:
+    """The first of these names that the file has, where the caller names no data."""
+    return next((name for name in names if name in found.h5.names), None) if found.unnamed else None
+
+
+def _with_labels(found: Hdf5Set, data: str, usual: Sequence[str] = _LABEL_NAMES) -> Request:
+    """``data``, and the labels beside them that go by a ``usual`` name: the first of their number,
+    else the first, whose number is then an error."""
     fields = replace(found.fields, data=data)
     rows = found.samples(data) if found.labels_unnamed and "/" not in data else None
     if rows is None:
         return fields
-    named = ((name, found.samples(name)) for name in _LABEL_NAMES)
+    named = ((name, found.samples(name)) for name in usual)
     there = [(name, one) for name, one in named if one is not None and one.dtype.kind in "buif"]
     fit = [name for name, one in there if found.unlabelled or one.shape[0] == rows.shape[0]]
     names = fit or [name for name, _ in there]
     return replace(fields, labels=names[0]) if names else fields
 
 
-# -- DeepLearning.ai -----------------------------------------------------------------------------
+def _by_names(
+    found: Hdf5Set, layout: str, data: str | None = None, labels: Sequence[str] = _LABEL_NAMES
+) -> SetIndex:
+    """The index of a recognised set: ``data`` where the layout has a name for them, and the labels
+    beside them."""
+    return index_data(found.named(layout, _with_labels(found, data or found.fields.data, labels)))
 
 
 def _course(found: Hdf5Set) -> str | None:
-    """The data of a course set: those that are named, else the first there."""
-    if not found.unnamed:
-        return found.fields.data if found.fields.data in _COURSE else None
-    return next((name for name in _COURSE if name in found.h5.names), None)
+    """The data of DeepLearning.ai's course sets: those that are named, else the first there."""
+    data = _there(found, _COURSE) or found.fields.data
+    return data if data in _COURSE else None
 
 
 def _index_course(found: Hdf5Set) -> SetIndex:
-    data = _course(found)
-    assert data is not None
-    fields = replace(found.fields, data=data)
-    if found.labels_unnamed and _COURSE[data] in found.h5.names:
-        fields = replace(fields, labels=_COURSE[data])
     classes = _COURSE_CLASSES if _COURSE_CLASSES in found.h5.names else None
-    return index_data(replace(found.named("DeepLearning.ai", fields), classes=classes))
-
-
-# -- Fuel ----------------------------------------------------------------------------------------
+    data = _course(found) or ""
+    return _by_names(replace(found, classes=classes), "DeepLearning.ai", data, [f"{data[:-1]}y"])
 
 
 def _index_fuel(found: Hdf5Set) -> SetIndex:
     found = replace(found, unlabelled=True, axes=fuel.axis_order)
-    data = found.fields.data
-    if found.unnamed:
-        data = next((name for name in _FUEL if name in found.h5.names), _encoded(found) or data)
-    return index_data(found.named("Fuel", _with_labels(found, data)))
-
-
-# -- encoded images ------------------------------------------------------------------------------
+    return _by_names(found, "Fuel", _there(found, _FUEL) or _encoded(found))
 
 
 def _encoded(found: Hdf5Set) -> str | None:
@@ -91,17 +88,10 @@ def _encoded(found: Hdf5Set) -> str | None:
     return None
 
 
-def _index_encoded(found: Hdf5Set) -> SetIndex:
-    return index_data(found.named("", _with_labels(found, _encoded(found) or "")))
-
-
-# -- BigGAN-PyTorch ------------------------------------------------------------------------------
-
-
 def _index_gan(found: Hdf5Set) -> SetIndex:
-    data = _GAN if found.unnamed else found.fields.data
-    named = found.named("BigGAN-PyTorch", _with_labels(found, data))
-    return index_data(replace(named, axes=fuel.axis_order) if data == _GAN else named)
+    data = _there(found, [_GAN]) or found.fields.data
+    axes = fuel.axis_order if data == _GAN else found.axes
+    return _by_names(replace(found, axes=axes), "BigGAN-PyTorch", data)
 
 
 # -- PCam ----------------------------------------------------------------------------------------
@@ -132,22 +122,16 @@ def _index_pcam(found: Hdf5Set) -> SetIndex:
 
 
 def _index_list(found: Hdf5Set) -> SetIndex:
-    fields = _with_labels(found, found.fields.data)
-    named = found.named("Caffe HDF5Data list", fields)
-    return index_data(replace(named, axes=lambda shape: (1, 3, 4, 2)))
+    return _by_names(replace(found, axes=lambda shape: (1, 3, 4, 2)), "Caffe HDF5Data list")
 
 
 def _is_caffe(found: Hdf5Set) -> bool:
     return found.fields.data == "data" and _with_labels(found, "data").labels == "label"
 
 
-def _index_caffe(found: Hdf5Set) -> SetIndex:
-    return index_data(found.named("Caffe HDF5Data", _with_labels(found, found.fields.data)))
-
-
 def _index_plain(found: Hdf5Set) -> SetIndex:
     try:
-        return index_data(found.named("", _with_labels(found, found.fields.data)))
+        return _by_names(found, "")
     except (FormatError, ParamsError):
         from .plugins import Hdf5Layout, index_installed
 
@@ -160,75 +144,28 @@ def _index_plain(found: Hdf5Set) -> SetIndex:
 #: All layouts of HDF5 sets; the first that recognises a set reads it.
 LAYOUTS: Final[tuple[Layout[Hdf5Set], ...]] = (
     Layout("asyncreader", lambda found: found.whole is not None, index_data),
-    Layout(
-        "AnnData",
-        is_anndata,
-        index_anndata,
-        "`.h5ad`: `X`, `obs`, `var` | `X`, sparse rows (CSR) as dense ones of float32 | "
-        '`data_field="layers/counts"` or `"raw/X"`; `labels_field="obs/cell_type"`: categories '
-        "or text as classes; `columns`",
-    ),
-    Layout(
-        "10x Genomics",
-        is_tenx,
-        index_tenx,
-        "`matrix` with `barcodes` | cells as rows of float32 | `columns`: numbers, ids or names of "
-        "features",
-    ),
+    Layout("AnnData", is_anndata, index_anndata),
+    Layout("10x Genomics", is_tenx, index_tenx),
     Layout(
         "sparse rows",
         lambda found: is_sparse(found, found.fields.data),
         lambda found: index_sparse(found.named("", found.fields)),
-        "a group of `data`, `indices`, `indptr`, with its `shape` (CSR) | dense rows of float32 | "
-        "the group: `data_field`; `columns`",
     ),
-    Layout(
-        "DeepLearning.ai",
-        lambda found: _course(found) is not None,
-        _index_course,
-        "`train_set_x` or `test_set_x` | with `..._y` and `list_classes` |",
-    ),
-    Layout(
-        "Fuel",
-        lambda found: fuel.is_fuel(found.h5),
-        _index_fuel,
-        "attribute `split` | `features`, `image_features` or `encoded_images`; "
-        "pixels of variable length by their `shapes`; `targets` | a split: "
-        '`subset="train"`; samples without labels: `labels_field=None` too',
-    ),
+    Layout("DeepLearning.ai", lambda found: _course(found) is not None, _index_course),
+    Layout("Fuel", lambda found: fuel.is_fuel(found.h5), _index_fuel),
     Layout(
         "encoded images of variable length",
         lambda found: _encoded(found) is not None,
-        _index_encoded,
-        "HDF5 of variable length, `images` ... | images; `labels`, `label`, `targets` | other "
-        "names: `data_field`, `labels_field`",
+        lambda found: _by_names(found, "", _encoded(found)),
     ),
     Layout(
         "BigGAN-PyTorch",
         lambda found: _GAN in found.h5.names and fmt.DATA not in found.h5.names,
         _index_gan,
-        "HDF5 `imgs`, N x C x H x W or N x H x W x C | `imgs` with `labels` | other axes: "
-        "`num_dim` ...",
     ),
-    Layout(
-        "PCam",
-        lambda found: _pcam(found) is not None,
-        _index_pcam,
-        "`x`, and `..._y.h5` next to `..._x.h5` | `x` with `y` | labels elsewhere: `labels_path`",
-    ),
-    Layout(
-        "Caffe HDF5Data list",
-        lambda found: found.fields.listed,
-        _index_list,
-        "text, its first line an HDF5 file | all files as one dataset, N x C x H x W | other axes: "
-        "`num_dim` ...",
-    ),
-    Layout(
-        "Caffe HDF5Data",
-        _is_caffe,
-        _index_caffe,
-        "HDF5 `data`, `label` | `data` with `label` | the axes: `num_dim` ...",
-    ),
+    Layout("PCam", lambda found: _pcam(found) is not None, _index_pcam),
+    Layout("Caffe HDF5Data list", lambda found: found.fields.listed, _index_list),
+    Layout("Caffe HDF5Data", _is_caffe, lambda found: _by_names(found, "Caffe HDF5Data")),
     Layout("", lambda found: True, _index_plain),
 )
 

@@ -296,27 +296,15 @@ def index_bare(found: ForeignSet) -> SetIndex:
 
 # -- the layouts ---------------------------------------------------------------------------------
 
-OCR: Final = Layout[ForeignSet](
-    "OCR",
-    lambda found: found.find(_SAMPLES) is not None,
-    index_ocr,
-    "key `num-samples` | `image-%09d`, the texts `label-%09d` as classes |",
-)
+OCR: Final = Layout[ForeignSet]("OCR", lambda found: found.find(_SAMPLES) is not None, index_ocr)
 BASICSR: Final = Layout[ForeignSet](
-    "BasicSR",
-    lambda found: meta_info(found.path) is not None,
-    index_basicsr,
-    "`meta_info.txt` next to the data | images in its order |",
+    "BasicSR", lambda found: meta_info(found.path) is not None, index_basicsr
 )
 STYLEGAN: Final = Layout[ForeignSet](
     "StyleGAN2",
     lambda found: found.find(LENGTH) is not None and is_stylegan(found.records),
     index_stylegan,
-    'keys `length`, `SIZE-NUMBER` | the largest size | another: `data_field="256"`',
 )
 BARE: Final = Layout[ForeignSet](
-    "bare images (as LSUN)",
-    lambda found: image_kind(found.first) is not None,
-    index_bare,
-    "values are JPEG, PNG or WebP files | images in the order of keys |",
+    "bare images (as LSUN)", lambda found: image_kind(found.first) is not None, index_bare
 )

@@ -13,24 +13,7 @@ import numpy as np
 
 from ...errors import FormatError
 from ...pixels import kernels
-from ...pixels.record_fields import (
-    ARRAYS,
-    BINARY,
-    DTYPE,
-    FORM,
-    LISTED,
-    NAMED,
-    NESTED,
-    NUMBER,
-    RANK,
-    REAL,
-    SHAPE,
-    SIZE,
-    START,
-    TEXT,
-    VALUE_COLUMNS,
-    WHOLE,
-)
+from ...pixels import record_fields as col
 from ...pixels.specs import SampleSpec
 from ...system.array_types import Array, Float64, Int64
 from ..base import row_size
@@ -63,7 +46,7 @@ _PAIRS: Final = (
 #: The first bytes of lists and of maps.
 _LISTS: Final = frozenset((*range(0x90, 0xA0), 0xDC, 0xDD))
 _MAPS: Final = frozenset((*range(0x80, 0x90), 0xDE, 0xDF))
-#: What a value is, by record_fields.ARRAYS, BINARY ...
+#: What a value is, by record_fields.ARRAYS, col.BINARY ...
 _WORDS: Final = np.array(["nothing", "an array", "bytes", "text", "a whole number", "a float"])
 
 
@@ -83,16 +66,16 @@ class Values:
 
     @classmethod
     def of(cls, table: Int64) -> Values:
-        """The values of a table (N, VALUE_COLUMNS)."""
-        columns = np.ascontiguousarray(table[:, :SHAPE].T)
+        """The values of a table (N, col.VALUE_COLUMNS)."""
+        columns = np.ascontiguousarray(table[:, : col.SHAPE].T)
         return cls(
-            columns[FORM],
-            columns[DTYPE].astype("<u4").view("S4"),
-            columns[RANK],
-            columns[START],
-            columns[SIZE],
-            columns[NUMBER],
-            np.ascontiguousarray(table[:, SHAPE:]),
+            columns[col.FORM],
+            columns[col.DTYPE].astype("<u4").view("S4"),
+            columns[col.RANK],
+            columns[col.START],
+            columns[col.SIZE],
+            columns[col.NUMBER],
+            np.ascontiguousarray(table[:, col.SHAPE :]),
         )
 
     def real(self) -> Float64:
@@ -140,7 +123,7 @@ def _index_maps(found: ForeignSet, entries: Entries, layout: str) -> SetIndex:
     if not len(entries):
         raise FormatError("the dataset has no samples", path=found.path)
     first = _fields(entries)
-    return _index(found, entries, layout, _read(entries, *_choose(found, first), NESTED))
+    return _index(found, entries, layout, _read(entries, *_choose(found, first), col.NESTED))
 
 
 def _listed(value: bytes, path: str) -> int:
@@ -162,11 +145,13 @@ def index_tensorpack(found: ForeignSet) -> SetIndex:
     names, fields = _fields(entries), found.fields
     if _is_map(entries):
         data, labels = _choose(found, names)
-        return _index(found, entries, "tensorpack, msgpack", _read(entries, data, labels, NAMED))
+        return _index(
+            found, entries, "tensorpack, msgpack", _read(entries, data, labels, col.NAMED)
+        )
     data = "0" if fields.data == "data" else fields.data
     labels = "1" if fields.labels == "labels" and len(names) > 1 else fields.labels
     data, labels = _choose(found, names, data, None if labels == "labels" else labels)
-    return _index(found, entries, "tensorpack, msgpack", _read(entries, data, labels, LISTED))
+    return _index(found, entries, "tensorpack, msgpack", _read(entries, data, labels, col.LISTED))
 
 
 def _is_map(entries: Entries) -> bool:
@@ -191,9 +176,9 @@ def _read(entries: Entries, data: str, labels: str | None, form: int) -> dict[st
     names = [data] if labels is None else [data, labels]
     encoded = [name.encode() for name in names]
     ends = np.cumsum([0, *map(len, encoded)])
-    if form == LISTED:
+    if form == col.LISTED:
         ends = np.array(list(map(int, names)))
-    table = np.empty((len(names), len(entries), VALUE_COLUMNS), np.int64)
+    table = np.empty((len(names), len(entries), col.VALUE_COLUMNS), np.int64)
     joined = np.frombuffer(b"".join(encoded), np.uint8)
     entries.read(kernels.read_msgpack, joined, ends, form, table, names=names)
     return {name: Values.of(part) for name, part in zip(names, table, strict=True)}
@@ -252,13 +237,13 @@ def _index_field(
         f"{name!r} has another type than in the first sample",
         _WORDS[data.form],
     )
-    if first not in (ARRAYS, BINARY):
+    if first not in (col.ARRAYS, col.BINARY):
         raise FormatError(
             f"{name!r} is {_WORDS[first]}, not an image or an array",
             **entries.blame(0),
             hint="name the field of the images with data_field",
         )
-    if first == BINARY:
+    if first == col.BINARY:
         data.dtype[:], data.rank[:], data.shape[:, 0] = b"|u1", 1, data.size
     _alike(entries, data.dtype == data.dtype[0], f"{name!r} is of another dtype", data.dtype)
     _alike(entries, data.rank == data.rank[0], f"{name!r} has another number of axes", data.rank)
@@ -318,11 +303,11 @@ def _labels(name: str, values: Values, entries: Entries) -> tuple[Array, tuple[s
     what = f"labels {name!r} are not what they are in the first sample"
     _alike(entries, values.form == form, what, _WORDS[values.form])
     tree = entries.tree
-    if form in (TEXT, BINARY):
+    if form in (col.TEXT, col.BINARY):
         return text_labels(tree.data, values.start, values.size, entries.blame)
-    if form == WHOLE:
+    if form == col.WHOLE:
         return values.number.copy(), None
-    if form == REAL:
+    if form == col.REAL:
         return values.real(), None
     _alike(entries, values.dtype == values.dtype[0], f"labels {name!r} are of another dtype")
     same = (values.rank == values.rank[0]) & (values.shape == values.shape[0]).all(axis=1)
@@ -352,20 +337,11 @@ def _alike(entries: Entries, good: Any, what: str, found: Any = None) -> None:
 
 
 PYXIS: Final = Layout[ForeignSet](
-    "ml-pyxis",
-    lambda found: _DATA_DB in found.named and _META_DB in found.named,
-    index_pyxis,
-    "LMDB databases `data_db`, `meta_db`, or those of its api-improvements branch | fields "
-    "data/labels, input/target, image/label, X/y ...; text as classes | other names: `data_field`, "
-    "`labels_field`; CHW arrays: `cha_dim=2` ...",
+    "ml-pyxis", lambda found: _DATA_DB in found.named and _META_DB in found.named, index_pyxis
 )
 PYXIS_BRANCH: Final = Layout[ForeignSet](
     "", lambda found: _BRANCH_MAIN in found.named, index_pyxis_branch
 )
 TENSORPACK: Final = Layout[ForeignSet](
-    "tensorpack, msgpack",
-    lambda found: found.keyed and is_datapoint(found.first),
-    index_tensorpack,
-    "key `__keys__`, also by folder2lmdb | part 0 of each datapoint, labels part 1 | others: "
-    '`data_field="1"`, or a name in dicts',
+    "tensorpack, msgpack", lambda found: found.keyed and is_datapoint(found.first), index_tensorpack
 )

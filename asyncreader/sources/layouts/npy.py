@@ -22,7 +22,6 @@ from ..request import Request, no_field, stored_samples
 #: The first bytes (numpy.lib.format); ``info`` calls such a file by the name.
 MAGIC: Final = b"\x93NUMPY"
 NAME: Final = "numpy array (.npy)"
-ROW: Final = "numpy's `.npy` | the array, without labels | the axes: `num_dim` ..."
 
 #: The longest header that is read. numpy pads headers to 64 bytes.
 _MOST: Final = 1 << 16

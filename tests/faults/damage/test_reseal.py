@@ -14,9 +14,18 @@ from asyncreader.sources import open_source
 from faults.damage.reseal import lookup3, seal, sealed_blocks
 
 
+def with_attributes(path: Path, encoding: str = "raw") -> Path:
+    """A set of ours with more attributes than a header has: they are in a tree and a heap."""
+    write_hdf5(path, packed(paint(8), encoding))
+    with h5py.File(path, "r+", libver=("v110", "v110")) as file:
+        for number in range(10):
+            file.attrs[f"note {number}"] = np.bytes_(f"what its owner says, {number}")
+    return path
+
+
 def test_lookup3_is_that_of_hdf5(tmp_path: Path) -> None:
     """Every block that HDF5 sealed is found by its checksum; sealing again changes nothing."""
-    path = Path(write_hdf5(tmp_path / "a.h5", packed(paint(8), "png"), first_form=True))
+    path = with_attributes(tmp_path / "a.h5", "png")
     data = path.read_bytes()
     blocks = sealed_blocks(data)
     kinds = {data[start : start + 4] for start, _ in blocks}
@@ -50,7 +59,7 @@ FORGED = [
 @pytest.mark.parametrize(("block", "offset", "value"), FORGED)
 def test_forged_attribute_storage(tmp_path: Path, block: bytes, offset: int, value: bytes) -> None:
     """Trees and heaps that break their own rules are refused before HDF5 believes them."""
-    path = Path(write_hdf5(tmp_path / "a.h5", packed(paint(8)), first_form=True))
+    path = with_attributes(tmp_path / "a.h5")
     data = bytearray(path.read_bytes())
     start, length = next(b for b in sealed_blocks(bytes(data)) if data[b[0] : b[0] + 4] == block)
     data[start + offset : start + offset + len(value)] = value
