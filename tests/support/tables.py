@@ -232,8 +232,7 @@ LAYOUT_ROWS: Final = {
 
 def layout_table() -> str:
     """The layouts in the order in which they are tried, each with its row."""
-    layouts = [one.name for one in (*LMDB_LAYOUTS, *HDF5_LAYOUTS)]
-    names = [name for name in layouts if name not in ("", "asyncreader")]
+    names = [one.name for one in (*LMDB_LAYOUTS, *HDF5_LAYOUTS) if one.name]
     rows = [f"| `{name}` | {LAYOUT_ROWS[name]} |" for name in (*names, NPY)]
     return "\n".join(
         ("| as `info` calls it | known by | served | give |", "|---|---|---|---|", *rows)

@@ -21,7 +21,7 @@ _LISTED = 20
 
 def is_anndata(found: Hdf5Set) -> bool:
     """Whether this is a file of AnnData's."""
-    return found.whole is None and {"obs", "var"} <= found.h5.names
+    return {"obs", "var"} <= found.h5.names
 
 
 def index_anndata(found: Hdf5Set) -> SetIndex:

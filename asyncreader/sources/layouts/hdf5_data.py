@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ...errors import FormatError, ParamsError, SourceError, located
-from ...formats import packed as fmt
+from ...system.late import h5py
 from ...pixels.numbers import is_number, members_of
 from ...pixels.specs import SampleSpec
 from ...system.array_types import Int64, UInt8
@@ -28,8 +28,6 @@ from ..base import (
     Storage,
     check_extents,
     default_block,
-    kept,
-    packed_rows,
     row_size,
 )
 from ..extents import Extents, ImageExtents, RunExtents
@@ -54,7 +52,7 @@ from ..patches import ArrayVolumes, FlatVolumes, StoredVolumes, cut_volumes, of_
 from ..request import NoSamplesError, stored_samples
 from . import fuel
 from .hdf5_ragged import index_ragged, offsets_of
-from .hdf5_set import AGAIN, Hdf5Set
+from .hdf5_set import Hdf5Set
 
 #: Bytes of the shortest image file, and rows that are looked at to see whether they are such.
 _SHORTEST: Final = 64
@@ -65,132 +63,66 @@ def index_data(found: Hdf5Set) -> SetIndex:
     """The index of the data set that a set's ``fields`` name."""
     name, member = found.h5.member_of(found.fields.data)
     data = found.dataset(name, records=True)
-    meta = found.meta
-    if meta is not None and meta.encoding == fmt.RAGGED:
-        return _packed_runs(found, data, meta)
-    if meta is not None and meta.encoding != "raw":
-        return _blob(found, data, meta)
     base = None if is_compound(data) else h5py.check_vlen_dtype(data.dtype)
     if base is not None:
         return _vlen(found, data, np.dtype(base))
     offsets = offsets_of(found, name, data.shape)
     if offsets is None:
-        return _raw(found, data, member)
+        return index_rows(found, data, member)
     asked = replace(found.fields, labels=None, places=(found.fields.data,))
-    values = _raw(replace(found, fields=asked, layout=""), data, member, values=True)
+    values = index_rows(replace(found, fields=asked, layout=""), data, member, values=True)
     table, starts = offsets
     facts = values.facts
     return index_ragged(found, values.first, facts.count, starts, facts.layout, table)
 
 
-# -- what asyncreader packed with offsets ---------------------------------------------------------
-
-
-def _packed_offsets(found: Hdf5Set, meta: fmt.Meta, rows: int) -> Int64:
-    """Where the samples of asyncreader begin among ``rows`` bytes or values, (N + 1,): checked."""
-    offsets = kept(found.table(fmt.table_of(found.other_field, fmt.OFFSETS)))
-    if offsets.shape != (meta.count + 1,) or offsets.dtype != np.int64:
-        raise FormatError("its offsets have the wrong shape", path=found.path, hint=AGAIN)
-    fmt.check_digest(fmt.OFFSETS, offsets, meta, found.path)
-    if int(offsets[-1]) != rows:
-        raise FormatError(
-            "its offsets do not end where its data do",
-            path=found.path,
-            found=int(offsets[-1]),
-            expected=rows,
-            hint=AGAIN,
-        )
-    check_extents(offsets[:-1], np.diff(offsets), rows, found.path)
-    return offsets
-
-
-def _packed_runs(found: Hdf5Set, data: Dataset, meta: fmt.Meta) -> SetIndex:
-    """Rows of numbers that differ in length."""
-    spec = packed_rows(meta, found.other_field is not None, found.fields, found.path)
-    _check_kind(found, data, stored_dtype(data, found.fields.data, found.path))
-    offsets = _packed_offsets(found, meta, data.shape[0])
-    if data.shape[0]:
-        asked = replace(found.fields, labels=None, places=(found.fields.data,))
-        values = _raw(replace(found, whole=None, fields=asked), data)
-        one, how = values.first, f"asyncreader, {values.facts.layout}"
-    else:  # all samples are empty
-        held = Rows(np.empty(data.shape, spec.dtype))
-        one = FieldIndex(replace(spec, ragged=False), held, found.file.where)
-        how = "asyncreader"
-    return index_ragged(found, one, data.shape[0], offsets, how)
-
-
-def _blob(found: Hdf5Set, data: Dataset, meta: fmt.Meta) -> SetIndex:
-    offset = data.id.get_offset()
-    if data.ndim != 1 or data.dtype != np.uint8 or offset is None:
-        raise FormatError("its data are not the blob it declares", path=found.path, hint=AGAIN)
-    offsets = _packed_offsets(found, meta, data.shape[0])
-    starts, sizes = offsets[:-1], np.diff(offsets)
-    found.inside(offset, data.shape[0])
-    small = sizes.max(initial=0) < 1 << 32
-    return found.index(
-        Extents(starts + offset, sizes.astype(np.uint32) if small else sizes),
-        meta.count,
-        packed_rows(meta, found.other_field is not None, found.fields, found.path),
-        "asyncreader, encoded images in one blob",
-        default_block(data.shape[0] // meta.count),
-    )
-
-
 # -- pixels ----------------------------------------------------------------------------------------
 
 
-def _raw(
-    found: Hdf5Set, data: Dataset, member: str | None = None, values: bool = False
-) -> SetIndex:
-    """``member``: of structured rows, the one that is the field; ``values``: rows are values of
-    samples, which may all be empty."""
-    name = found.fields.data
-    dtype = stored_dtype(data, name, found.path)
+def check_samples_of(found: Hdf5Set, data: Dataset, values: bool = False) -> None:
+    """NoSamplesError unless a data set has some; ``values``: rows are values of samples, which may
+    all be empty."""
     if data.ndim == 0 or 0 in data.shape[values:]:
         raise NoSamplesError(
-            f"dataset {name!r} has no samples", path=found.path, found=f"shape {data.shape}"
+            f"dataset {found.fields.data!r} has no samples",
+            path=found.path,
+            found=f"shape {data.shape}",
         )
+
+
+def index_rows(
+    found: Hdf5Set, data: Dataset, member: str | None = None, values: bool = False
+) -> SetIndex:
+    """The index of rows of numbers. ``member``: of structured rows, the one that is the field;
+    ``values``: see :func:`check_samples_of`."""
+    dtype = stored_dtype(data, found.fields.data, found.path)
+    check_samples_of(found, data, values)
     if found.fields.cut is not None:
-        return _volumes(found, data, dtype)
+        return index_volumes(found, data, dtype)
     axis, stored = _samples(found, data, dtype, member)
     if not data.shape[0]:
-        return found.index(Rows(np.empty(data.shape, stored.dtype)), 0, stored, "contiguous", 1)
-    count = _count(found, data, axis)
-    if found.meta is not None and count != found.meta.count:
-        raise FormatError(
-            "the number of samples is not what the description says",
-            path=found.path,
-            found=count,
-            expected=found.meta.count,
-            hint=fmt.REPACK,
-        )
-    _check_kind(found, data, dtype)
+        empty = FieldIndex(stored, Rows(np.empty(data.shape, stored.dtype)))
+        return found.index_field(empty, 0, "contiguous")
+    field, how = stored_rows(found, data, axis, stored)
+    field = replace(field, spec=_pictures(found, data, stored) or stored)
+    return found.index_field(field, found.rows_in(data, axis), how)
+
+
+def stored_rows(
+    found: Hdf5Set, data: Dataset, axis: int, stored: SampleSpec, compare: bool = True
+) -> tuple[FieldIndex, str]:
+    """Where the samples along an axis lie, and how, in words. ``compare``: see :func:`_grid`."""
     if data.chunks is None:
-        return _contiguous(found, data, axis, stored)
-    return _chunked(found, data, axis, stored)
-
-
-def _check_kind(found: Hdf5Set, data: Dataset, dtype: np.dtype[Any]) -> None:
-    """FormatError unless rows of a set of asyncreader are what its description says."""
-    meta = found.meta
-    if meta is not None and (dtype, data.shape[1:]) != (np.dtype(meta.dtype), meta.shape):
-        raise FormatError(
-            "its data are not what its description says",
-            path=found.path,
-            found=f"samples of shape {data.shape[1:]}, {data.dtype}",
-            expected=f"{meta.shape}, {meta.dtype}",
-            hint=fmt.REPACK,
-        )
+        size = data.size // found.rows_in(data, axis) * stored.dtype.itemsize
+        storage = _rows(found, data, axis, size, stored.dtype)
+        return FieldIndex(stored, storage, block=default_block(size)), "contiguous"
+    return _chunked(found, data, axis, stored, compare)
 
 
 def _samples(
     found: Hdf5Set, data: Dataset, dtype: np.dtype[Any], member: str | None
 ) -> tuple[int, SampleSpec]:
     """(axis of the sample number, what a sample is)."""
-    if found.meta is not None:
-        other = found.other_field is not None
-        return 0, packed_rows(found.meta, other, found.fields, found.path)
     lead = found.fields.lead
     if lead > data.ndim:
         raise FormatError(
@@ -207,27 +139,11 @@ def _samples(
     return axis, replace(stored, members=member)
 
 
-def _count(found: Hdf5Set, data: Dataset, axis: int) -> int:
-    """The number of samples in a data set."""
-    return math.prod(data.shape[axis : axis + found.fields.lead])
-
-
-def _contiguous(found: Hdf5Set, data: Dataset, axis: int, stored: SampleSpec) -> SetIndex:
-    count = _count(found, data, axis)
-    size = data.size // count * stored.dtype.itemsize
-    how = "contiguous"
-    if found.meta is not None:
-        how = f"asyncreader, contiguous {'pixels' if found.meta.channels else 'rows'}"
-    storage = _rows(found, data, axis, size, stored.dtype)
-    stored = _pictures(found, data, stored) or stored
-    return found.index(storage, count, stored, how, default_block(size))
-
-
 def _pictures(found: Hdf5Set, data: Dataset, raw: SampleSpec) -> SampleSpec | None:
     """What a sample is where rows of uint8 are image files with zeros behind, as ACT and Minari
     write them: some rows are looked at, and all of them begin as such a file; None where not."""
     axes = found.fields.lead + 1
-    plain = found.meta is None and data.ndim == axes and raw.dtype == np.uint8
+    plain = data.ndim == axes and raw.dtype == np.uint8
     codes = {step.code for step in pipeline(data.id.get_create_plist())}
     if not plain or data.shape[-1] < _SHORTEST or not codes <= LIBRARY - BUILT_IN_ONLY.keys():
         return None
@@ -273,10 +189,12 @@ def _rows(found: Hdf5Set, data: Dataset, axis: int, size: int, dtype: np.dtype[A
     return FileRows(offset, data.shape, dtype, axis)
 
 
-def _chunked(found: Hdf5Set, data: Dataset, axis: int, stored: SampleSpec) -> SetIndex:
-    grid = _grid(found, data, None if stored.dtype.names is None else stored.dtype)
-    names = [NAMES[step.code] for step in grid.filters]
-    lead, count = found.fields.lead, _count(found, data, axis)
+def _chunked(
+    found: Hdf5Set, data: Dataset, axis: int, stored: SampleSpec, compare: bool
+) -> tuple[FieldIndex, str]:
+    dtype = None if stored.dtype.names is None else stored.dtype
+    grid, lead = _grid(found, data, dtype, compare), found.fields.lead
+    names = " + ".join(NAMES[step.code] for step in grid.filters)
     storage: Storage
     whole = grid.chunk[1:] == grid.shape[1:] and grid.fill is None
     if not names and axis == 0 and lead == 1 and whole:
@@ -286,16 +204,9 @@ def _chunked(found: Hdf5Set, data: Dataset, axis: int, stored: SampleSpec) -> Se
         storage = Extents(starts, size)
     else:
         storage = _chunks(found, grid, axis)
-    return found.index(
-        storage,
-        count,
-        _pictures(found, data, stored) or stored,
-        f"chunks of {'x'.join(str(n) for n in grid.chunk)}"
-        + (f", {' + '.join(names)}" if names else ""),
-        math.prod(grid.chunk[axis : axis + lead]),
-        chunk=math.prod(grid.chunk[axis : axis + lead]),
-        compression=" + ".join(names) or None,
-    )
+    chunk = math.prod(grid.chunk[axis : axis + lead])
+    how = f"chunks of {'x'.join(str(n) for n in grid.chunk)}" + (f", {names}" if names else "")
+    return FieldIndex(stored, storage, block=chunk, chunk=chunk, compression=names or None), how
 
 
 def _chunks(found: Hdf5Set, grid: ChunkGrid, axis: int) -> Chunks:
@@ -316,7 +227,7 @@ def _chunks(found: Hdf5Set, grid: ChunkGrid, axis: int) -> Chunks:
 # -- volumes ---------------------------------------------------------------------------------------
 
 
-def _volumes(found: Hdf5Set, data: Dataset, dtype: np.dtype[Any]) -> SetIndex:
+def index_volumes(found: Hdf5Set, data: Dataset, dtype: np.dtype[Any]) -> SetIndex:
     """The index of volumes, of which patches are samples."""
     shape = tuple(data.shape)
     stored, spec = cut_volumes(shape, dtype, found.fields, found.path, found.axes)
@@ -340,11 +251,9 @@ def _volumes(found: Hdf5Set, data: Dataset, dtype: np.dtype[Any]) -> SetIndex:
         chunk = 1 if number is None else grid.chunk[number]
         storage = ChunkVolumes(grid, stored, _chunks(found, grid, 0).library)
     filters = " + ".join(names) or None
-    how, block = f"volumes of {times(shape)}, {how}", chunk or 1
-    index = found.index(
-        storage, stored.volumes.count, spec, how, block, chunk=chunk, compression=filters
-    )
-    return of_volumes(index, stored)
+    field = FieldIndex(spec, storage, block=chunk or 1, chunk=chunk, compression=filters)
+    how = f"volumes of {times(shape)}, {how}"
+    return of_volumes(found.index_field(field, stored.volumes.count, how), stored)
 
 
 def _without_volumes(found: Hdf5Set, stored: StoredVolumes) -> Hdf5Set:
@@ -420,12 +329,15 @@ def read_texts(found: Hdf5Set, name: str) -> list[bytes] | None:
     return [file[at:end].tobytes() for at, end in zip(starts.tolist(), ends, strict=True)]
 
 
-def _grid(found: Hdf5Set, data: Dataset, dtype: np.dtype[Any] | None = None) -> ChunkGrid:
-    """The chunks of a data set; FormatError for filters that are not read."""
+def _grid(
+    found: Hdf5Set, data: Dataset, dtype: np.dtype[Any] | None = None, compare: bool = True
+) -> ChunkGrid:
+    """The chunks of a data set; FormatError for filters that are not read. ``compare``: some with
+    what the library reads there, unless they have checksums."""
     name = found.fields.data
     check_filters(pipeline(data.id.get_create_plist()), found.path, name)
     grid = chunk_grid(data, name, found.path, found.file.size, dtype)
-    if found.meta is None:  # sets packed by asyncreader have checksums
+    if compare:
         view = found.file.mapped.view
         compare_chunks(data, grid, view, name, found.path, decoded=dtype is None)
     return grid
@@ -463,7 +375,8 @@ def _vlen(found: Hdf5Set, data: Dataset, base: np.dtype[Any]) -> SetIndex:
     if shapes is not None and (shapes[1] is not None or not found.fields.limited):
         images = ImageExtents(starts, sizes, shapes[0][:count])
         stored = _pixels(found, base, sizes, shapes[0][:count], shapes[1])
-        return found.index(images, data.shape[0], stored, "pixels of variable length", block)
+        field = FieldIndex(stored, images, block=block)
+        return found.index_field(field, data.shape[0], "pixels of variable length")
     first = int(np.argmax(sizes > 0))
     start = int(starts[first])
     if base.itemsize != 1 or image_kind(file[start : start + 12].tobytes()) is None:
@@ -478,9 +391,8 @@ def _vlen(found: Hdf5Set, data: Dataset, base: np.dtype[Any]) -> SetIndex:
             hint="max_length=N serves the bytes as numbers",
         )
     stored = stored_images(file, starts, sizes)
-    how = "encoded images of variable length"
-    extents = Extents(starts, sizes)
-    return found.index(extents, data.shape[0], stored, how, block)
+    field = FieldIndex(stored, Extents(starts, sizes), block=block)
+    return found.index_field(field, data.shape[0], "encoded images of variable length")
 
 
 def _numbers(

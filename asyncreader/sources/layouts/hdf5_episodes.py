@@ -168,8 +168,6 @@ def _recognised(found: Hdf5Set) -> tuple[str | None, str]:
     """What says where episodes end, and who writes so; None where nothing does, or where data are
     read as rows."""
     asked, h5 = found.fields, found.h5
-    if found.whole is not None:
-        return None, ""
     plain = isinstance(h5.reach(h5.member_of(asked.data)[0]), h5py.h5d.DatasetID)
     for inside, begin, layout in () if plain else _GROUPS:
         group = h5.reach(inside) if not inside or inside in h5.names else None

@@ -1,10 +1,10 @@
-"""Layouts of HDF5 sets: packed by asyncreader, and well-known names that others give their data."""
+"""Layouts of HDF5 sets that others packed: well-known names that they give their data."""
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Final
 
@@ -19,6 +19,7 @@ from . import fuel
 from .anndata import index_anndata, is_anndata
 from .hdf5_data import index_data
 from .hdf5_episodes import index_episodes
+from .hdf5_packed import index_packed
 from .hdf5_set import Hdf5Set
 from .hdf5_sparse import index_sparse, index_tenx, is_sparse, is_tenx
 
@@ -40,26 +41,24 @@ def _there(found: Hdf5Set, names: Iterable[str]) -> str | None:
     return next((name for name in names if name in found.h5.names), None) if found.unnamed else None
 
 
-def _with_labels(found: Hdf5Set, data: str, usual: Sequence[str] = _LABEL_NAMES) -> Request:
-    """``data``, and the labels beside them that go by a ``usual`` name: the first of their number,
-    else the first, whose number is then an error."""
+def _with_labels(found: Hdf5Set, data: str) -> Request:
+    """``data``, and the labels beside them that go by a usual name: the first of their number, else
+    the first, whose number is then an error."""
     fields = replace(found.fields, data=data)
     rows = found.samples(data) if found.labels_unnamed and "/" not in data else None
     if rows is None:
         return fields
-    named = ((name, found.samples(name)) for name in usual)
+    named = ((name, found.samples(name)) for name in _LABEL_NAMES)
     there = [(name, one) for name, one in named if one is not None and one.dtype.kind in "buif"]
     fit = [name for name, one in there if found.unlabelled or one.shape[0] == rows.shape[0]]
     names = fit or [name for name, _ in there]
     return replace(fields, labels=names[0]) if names else fields
 
 
-def _by_names(
-    found: Hdf5Set, layout: str, data: str | None = None, labels: Sequence[str] = _LABEL_NAMES
-) -> SetIndex:
+def _by_names(found: Hdf5Set, layout: str, data: str | None = None) -> SetIndex:
     """The index of a recognised set: ``data`` where the layout has a name for them, and the labels
     beside them."""
-    return index_data(found.named(layout, _with_labels(found, data or found.fields.data, labels)))
+    return index_data(found.named(layout, _with_labels(found, data or found.fields.data)))
 
 
 def _course(found: Hdf5Set) -> str | None:
@@ -69,9 +68,12 @@ def _course(found: Hdf5Set) -> str | None:
 
 
 def _index_course(found: Hdf5Set) -> SetIndex:
-    classes = _COURSE_CLASSES if _COURSE_CLASSES in found.h5.names else None
-    data = _course(found) or ""
-    return _by_names(replace(found, classes=classes), "DeepLearning.ai", data, [f"{data[:-1]}y"])
+    data, classes = _course(found) or "", _COURSE_CLASSES
+    fields, labels = replace(found.fields, data=data), f"{data[:-1]}y"
+    if found.labels_unnamed and labels in found.h5.names:
+        fields = replace(fields, labels=labels)
+    named = found.named("DeepLearning.ai", fields)
+    return index_data(replace(named, classes=classes if classes in found.h5.names else None))
 
 
 def _index_fuel(found: Hdf5Set) -> SetIndex:
@@ -141,9 +143,8 @@ def _index_plain(found: Hdf5Set) -> SetIndex:
         return installed
 
 
-#: All layouts of HDF5 sets; the first that recognises a set reads it.
+#: All layouts of HDF5 sets that others packed; the first that recognises a set reads it.
 LAYOUTS: Final[tuple[Layout[Hdf5Set], ...]] = (
-    Layout("asyncreader", lambda found: found.whole is not None, index_data),
     Layout("AnnData", is_anndata, index_anndata),
     Layout("10x Genomics", is_tenx, index_tenx),
     Layout(
@@ -176,9 +177,10 @@ def index_hdf5(file: ByteFile, fields: Request) -> SetIndex:
         meta = read_meta(h5)
 
         def index(one: Request) -> SetIndex:
-            return index_of(Hdf5Set(file, h5, one, meta), LAYOUTS)
+            found = Hdf5Set(file, h5, one)
+            return index_of(found, LAYOUTS) if meta is None else index_packed(found, meta)
 
         found = None
         if meta is None or fields.episodes is not None:
-            found = index_episodes(Hdf5Set(file, h5, fields, meta), index)
+            found = index_episodes(Hdf5Set(file, h5, fields), index)
         return found or index_set(fields, index)

@@ -24,7 +24,7 @@ def offsets_of(found: Hdf5Set, name: str, shape: tuple[int, ...]) -> tuple[str, 
     fields = found.fields
     asked = fields.own_offsets
     episodes = fields.windowed or fields.episodes is not None
-    if asked is False or (asked is None and (episodes or found.meta is not None)):
+    if asked is False or (asked is None and episodes):
         return None
     if not shape or fields.lead > 1:
         return None

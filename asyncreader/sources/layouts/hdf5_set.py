@@ -2,27 +2,28 @@
 
 from __future__ import annotations
 
+import math
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Final, TypeAlias
 
 import numpy as np
 
-from ...errors import AsyncReaderError, FormatError, SourceNotFoundError
+from ...system.array_types import Array
+from ...errors import FormatError, SourceNotFoundError
 from ...formats import packed as fmt
 from ...pixels.specs import SampleSpec
 from ...system.array_types import Array, Int64, UInt64
 from ..arrays import TEXT_LABELS
-from ..base import FieldIndex, SetFacts, Storage, kept
+from ..base import FieldIndex, SetFacts
 from ..bytestore import ByteFile, OpenFile
 from ..fields import SetIndex
 from ..hdf5.checks import Dataset, check_numeric, odd_bits
 from ..hdf5.conventions import check_samples
-from ..hdf5.file import Hdf5, TablePaths, translated
+from ..hdf5.file import Hdf5, translated
 from ..request import Request, check_labels
-from ..splits import PackedSplits
 from . import fuel
 
 #: 1-based axes (number, height, width, channel).
@@ -46,16 +47,14 @@ def _unknown(shape: tuple[int, ...]) -> Axes | None:
 class Hdf5Set:
     """An open HDF5 set, which is handed from check to check until it is indexed.
 
-    ``whole``: asyncreader's description, None in a set that others packed. A layout fills in the
-    rest: ``layout``: its name; ``classes``: the data set of class names; ``unlabelled``: samples
-    without labels come last, and are left out; ``axes``: of data of a shape, unless the caller
-    names them.
+    A layout fills in the rest: ``layout``: its name; ``classes``: the data set of class names;
+    ``unlabelled``: samples without labels come last, and are left out; ``axes``: of data of a
+    shape, unless the caller names them.
     """
 
     file: ByteFile
     h5: Hdf5
     fields: Request
-    whole: fmt.Meta | None = None
     layout: str = ""
     classes: str | None = None
     unlabelled: bool = False
@@ -96,20 +95,6 @@ class Hdf5Set:
             layout = f"{layout} ({names})" if layout else names
         return replace(self, layout=layout, fields=fields)
 
-    # -- what asyncreader wrote ------------------------------------------------------------
-
-    @cached_property
-    def other_field(self) -> str | None:
-        """The other field to open, in a set packed by asyncreader; None for the data."""
-        name = self.fields.data.strip("/")
-        return None if self.whole is None or name == fmt.DATA else name
-
-    @cached_property
-    def meta(self) -> fmt.Meta | None:
-        """The description of the field."""
-        other = self.other_field
-        return self.whole if self.whole is None or other is None else self.whole.field(other)
-
     # -- finding things --------------------------------------------------------------------
 
     def dataset(self, name: str, records: bool = False) -> Dataset:
@@ -117,24 +102,13 @@ class Hdf5Set:
         its rows may be structured."""
         found = self.h5.find(name, records)
         if found is None:
-            raise self._missing(name)
-        if self.whole is None:
-            check_samples(found, name, self.path)
+            raise self.h5.no_field(name)
+        check_samples(found, name, self.path)
         return found
 
     def rows(self, name: str) -> Dataset:
         """The data set of a field, or the one that it is a member of."""
         return self.dataset(self.h5.member_of(name)[0], records=True)
-
-    def _missing(self, name: str) -> AsyncReaderError:
-        """The error for a missing data set: a ParamsError if the caller named it, and a FormatError
-        in a set packed by asyncreader, which must have it."""
-        if self.whole is not None:
-            own = (fmt.DATA, *(field.name for field in self.whole.fields), fmt.LABELS)
-            asked = name in (self.fields.data, self.fields.labels)
-            if not asked or name.strip("/") in own:
-                return FormatError(f"its {name} are missing", path=self.path, hint=fmt.REPACK)
-        return self.h5.no_field(name)
 
     def table(self, name: str) -> Array:
         """All of a small data set: see :meth:`values`."""
@@ -187,47 +161,42 @@ class Hdf5Set:
             _check_labels(found, rows, self.path, labels)
         return min(rows, found.shape[0])
 
-    def _labels(self, rows: int) -> Array | None:
-        fields, count = self.fields, self.count(rows)
+    def rows_in(self, data: Dataset, axis: int = 0) -> int:
+        """The number of rows in a data set: of episodes and of time, where both are axes."""
+        return math.prod(data.shape[axis : axis + self.fields.lead])
+
+    def labels(self, rows: int, spec: SampleSpec) -> Array | None:
+        """The labels that are asked for, of ``rows`` rows of which ``spec`` are served; None where
+        there are none."""
+        fields, path = self.fields, self.fields.labels_path
         if fields.labels is None:
             return None
-        if fields.labels_path is not None:
-            return _labels_elsewhere(fields.labels_path, fields.labels, rows)
-        packed = self.meta if fields.labels.strip("/") == fmt.LABELS else None
-        if packed is not None and packed.label_kind == "none":
-            return None
-        name, member = self.h5.member_of(fields.labels)
+        if path is None:
+            labels = self._labels_inside(fields.labels, self.count(rows))
+        else:
+            labels = _labels_elsewhere(path, fields.labels, rows)
+        if labels is not None:
+            check_labels(labels.shape, spec, fields, self.path, in_file=path is None)
+        return labels
+
+    def _labels_inside(self, asked: str, count: int) -> Array | None:
+        name, member = self.h5.member_of(asked)
         if member is not None:
             data = self.dataset(name, records=True)
-            _check_labels(data, count, self.path, fields.labels)
+            _check_labels(data, count, self.path, asked)
             return self.h5.read_member(data, name, member)
-        stored = self.h5.find(fields.labels)
+        stored = self.h5.find(asked)
         if stored is None:
-            if fields.labels_required or packed is not None:
-                raise self._missing(fields.labels)
+            if self.fields.labels_required:
+                raise self.h5.no_field(asked)
             return None
-        if packed is None:
-            check_samples(stored, fields.labels, self.path)
-        labels = self.values(stored, fields.labels, _TEXT_LABELS)
-        _check_labels(labels, count, self.path, fields.labels)
-        if packed is None:
-            return labels
-        if labels.dtype != packed.label_dtype or labels.ndim != 2:
-            raise FormatError(
-                "its labels are not what its description says",
-                path=self.path,
-                found=f"shape {labels.shape}, {labels.dtype}",
-                expected=f"({packed.count}, L), {packed.label_dtype}",
-                hint=fmt.REPACK,
-            )
-        labels = kept(labels)
-        fmt.check_digest(fmt.LABELS, labels, packed, self.path)
+        check_samples(stored, asked, self.path)
+        labels = self.values(stored, asked, _TEXT_LABELS)
+        _check_labels(labels, count, self.path, asked)
         return labels
 
     def _class_names(self, labels: Array | None) -> tuple[str, ...] | None:
-        """Class names: as packed, or those of a known layout if they fit the labels."""
-        if self.whole is not None:
-            return self.whole.classes
+        """Class names: those of a known layout if they fit the labels."""
         if self.classes is None or labels is None or labels.dtype.kind not in "iu":
             return None
         table = self.dataset(self.classes)
@@ -237,77 +206,21 @@ class Hdf5Set:
         names = tuple(bytes(name).decode("utf-8", "backslashreplace") for name in stored)
         return names if int(labels.min()) >= 0 and int(labels.max()) < len(names) else None
 
-    def _checksums(self, count: int) -> UInt64 | None:
-        if self.meta is None:
-            return None
-        table = self.table(fmt.table_of(self.other_field, fmt.CHECKSUMS))
-        if table.shape != (count,) or table.dtype != np.uint64:
-            raise FormatError("its checksums have the wrong shape", path=self.path, hint=AGAIN)
-        fmt.check_digest(fmt.CHECKSUMS, table, self.meta, self.path)
-        return table
-
-    def _splits(self, meta: fmt.Meta) -> Int64:
-        table = self.table(fmt.SPLITS)
-        if table.shape != (meta.count,) or table.dtype != np.int64:
-            raise FormatError("its splits have the wrong shape", path=self.path, hint=AGAIN)
-        table = kept(table)
-        fmt.check_digest(fmt.SPLITS, table, meta, self.path)
-        return table
-
-    def _paths(self, count: int) -> TablePaths | None:
-        """The recorded paths; None for a set without."""
-        if self.meta is None:
-            return None
-        name = fmt.table_of(self.other_field, fmt.PATHS)
-        if self.h5.reach(name) is not None:
-            return TablePaths(name, count)
-        return TablePaths(None, count) if name in self.meta.digests else None
-
     # -- what was found --------------------------------------------------------------------
-
-    def index(
-        self,
-        storage: Storage,
-        rows: int,
-        stored: SampleSpec,
-        how: str,
-        block: int,
-        *,
-        chunk: int | None = None,
-        compression: str | None = None,
-    ) -> SetIndex:
-        """:meth:`index_field` of samples in ``storage``; ``block`` of them lie together."""
-        field = FieldIndex(stored, storage, block=block, chunk=chunk, compression=compression)
-        return self.index_field(field, rows, how)
 
     def index_field(self, field: FieldIndex, rows: int, how: str) -> SetIndex:
         """The index of the ``rows`` samples of a field, with labels and all that goes with them.
         ``how`` they are stored, in words."""
-        labels = self._labels(rows)
-        if labels is not None:
-            in_file = self.fields.labels_path is None
-            check_labels(labels.shape, field.spec, self.fields, self.path, in_file=in_file)
+        labels, count = self.labels(rows, field.spec), self.count(rows)
         how = f"{self.layout}, {how}" if self.layout else how
-        facts = replace(
-            SetFacts.of(self.file, "HDF5", how, self.count(rows)),
-            meta=None if self.meta is None else self.whole,
-            classes=self._class_names(labels),
-            fields=() if self.whole is None else self.whole.fields,
-        )
-        field = replace(
-            field,
-            where=self.file.where,
-            checksums=self._checksums(facts.count),
-            names=self._paths(facts.count),
-            checked="none" if self.meta is None else "all",
-        )
-        splits: Mapping[str, slice | Int64] = {}
-        if self.layout.startswith("Fuel"):
-            own = None if labels is None or self.fields.labels_path else self.fields.labels
-            splits = fuel.read_splits(self.h5, self.fields.data, own, facts.count)
-        elif self.meta is not None and self.meta.splits:
-            splits = PackedSplits(self.meta.splits, self._splits(self.meta))
-        return SetIndex(facts, {self.fields.data: field}, labels, splits)
+        facts = SetFacts.of(self.file, "HDF5", how, count)
+        facts = replace(facts, classes=self._class_names(labels))
+        fields = {self.fields.data: replace(field, where=self.file.where)}
+        if not self.layout.startswith("Fuel"):
+            return SetIndex(facts, fields, labels)
+        own = None if labels is None or self.fields.labels_path else self.fields.labels
+        splits = fuel.read_splits(self.h5, self.fields.data, own, count)
+        return SetIndex(facts, fields, labels, splits)
 
 
 def _labels_elsewhere(path: str, name: str, count: int) -> Array:

@@ -3,30 +3,23 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from ...errors import FormatError, ParamsError
 from ...formats import packed as fmt
-from ...system.array_types import Array, Int64
-from ..base import (
-    FieldIndex,
-    SetFacts,
-    check_extents,
-    default_block,
-    kept,
-    packed_rows,
-)
+from ...pixels.specs import SampleSpec
+from ..base import FieldIndex, check_extents, default_block, packed_rows
 from ..bytestore import ByteFile, OpenFile
 from ..extents import Extents, RunExtents
 from ..fields import SetIndex, index_set
 from ..lmdb.btree import LmdbFile, Tree
 from ..ragged import ragged_field
 from ..request import Request, no_field
-from ..splits import PackedSplits
+from .packed import with_tables
 
 
 def _tree(file: ByteFile) -> LmdbFile:
@@ -105,13 +98,51 @@ def _description(path: str, tree: LmdbFile, named: dict[bytes, Tree]) -> fmt.Met
     return whole
 
 
+@dataclass(frozen=True)
+class _PackedLmdb:
+    """An open set that asyncreader packed: see packed.PackedSet."""
+
+    container: ClassVar[str] = "LMDB"
+    path: str
+    file: OpenFile
+    tree: LmdbFile
+    named: Mapping[bytes, Tree]
+    fields: Request
+    whole: fmt.Meta
+    meta: fmt.Meta
+    other_field: str | None
+
+    def stored_table(self, name: str, dtype: str, count: int) -> Array:
+        """See packed.PackedSet."""
+        database = self.named.get(name.encode())
+        value = None if database is None else self.tree.find(database, fmt.TABLE_KEY)
+        column = 8 * count
+        columns = 1 if value is None or name != fmt.LABELS else max(1, value.size // column)
+        if value is None or value.size != columns * column:
+            raise FormatError(
+                f"its {name} are missing or of the wrong size",
+                path=self.path,
+                found=None if value is None else f"{value.size} bytes",
+                expected=f"{columns * column} bytes",
+                hint=fmt.REPACK,
+            )
+        if self.file.io == "pread":  # tables are used later, when the mapping must not be
+            value = value.copy()
+        table: Array = value.view(dtype)
+        return table.reshape(count, columns) if name == fmt.LABELS else table
+
+    def names(self, table: str, count: int) -> PackedNames:
+        """See packed.PackedSet."""
+        return PackedNames(self.named.get(table.encode()))
+
+
 def _packed(
     path: str, file: OpenFile, tree: LmdbFile, named: dict[bytes, Tree], fields: Request
 ) -> SetIndex:
     whole = _description(path, tree, named)
     _check_fields(path, fields, whole)
-    other_field = None if fields.data == fmt.DATA else fields.data
-    meta = whole if other_field is None else whole.field(other_field) or whole
+    other = None if fields.data == fmt.DATA else fields.data
+    meta = whole if other is None else whole.field(other) or whole
     data = named.get(fields.data.encode())
     if data is None or data.entries != meta.count:
         raise FormatError(
@@ -124,47 +155,25 @@ def _packed(
     tree.check_numbered(data)
     starts, sizes = tree.extents(data)
     check_extents(starts, sizes, file.size, path)
-    spec = packed_rows(meta, other_field is not None, fields, path)
+    spec = packed_rows(meta, other is not None, fields, path)
     if not spec.encoded:
         _check_row_sizes(meta, sizes, path)
-    checksums = _table(tree, named, fmt.CHECKSUMS, "<u8", meta, path, other_field)[:, 0]
-    labels = None
-    if meta.label_kind != "none" and fields.labels is not None:
-        labels = _table(tree, named, fmt.LABELS, meta.label_dtype, meta, path)
-    if file.io == "pread":  # copy the tables that are used later out of the mapping
-        checksums = checksums.copy()
-        labels = None if labels is None else labels.copy()
-    facts = SetFacts.of(file, "LMDB", "asyncreader, one value a sample", whole.count)
-    facts = replace(facts, path=path, meta=whole, classes=whole.classes, fields=whole.fields)
-    paths = named.get(fmt.table_of(other_field, fmt.PATHS).encode())
-    even = not spec.encoded and not spec.ragged
-    field = FieldIndex(
-        spec,
-        Extents(starts, int(sizes[0]) if even else sizes),
-        file.where,
-        checksums,
-        PackedNames(paths),
-        block=default_block(int(sizes.mean())),
-        checked="all",
-    )
+    held = _PackedLmdb(path, file, tree, named, fields, whole, meta, other)
+    how, block = "asyncreader, one value a sample", default_block(int(sizes.mean()))
     if spec.ragged:
-        field = _runs(field, starts, sizes, meta, path)
-    found = SetIndex(facts, {fields.data: field}, labels)
-    if meta.splits is None:
-        return found
-    rows = _table(tree, named, fmt.SPLITS, "<i8", meta, path)[:, 0]
-    return replace(found, splits=PackedSplits(meta.splits, kept(rows)))
+        return with_tables(held, _runs(spec, starts, sizes, meta, path), meta.count, how)
+    field = FieldIndex(spec, Extents(starts, sizes if spec.encoded else int(sizes[0])), block=block)
+    return with_tables(held, field, meta.count, how)
 
 
-def _runs(field: FieldIndex, starts: Int64, sizes: Array, meta: fmt.Meta, path: str) -> FieldIndex:
+def _runs(spec: SampleSpec, starts: Int64, sizes: Array, meta: fmt.Meta, path: str) -> FieldIndex:
     """The field whose samples, which differ in length, lie there."""
-    spec, offsets = replace(field.spec, ragged=False), np.zeros(meta.count + 1, np.int64)
+    spec, offsets = replace(spec, ragged=False), np.zeros(meta.count + 1, np.int64)
     np.cumsum(sizes // spec.row_bytes, out=offsets[1:])
     fmt.check_digest(fmt.OFFSETS, offsets, meta, path)
     runs = RunExtents(starts + sizes, offsets[1:], spec.row_bytes)
-    values = FieldIndex(spec, runs, field.where, block=default_block(spec.row_bytes))
-    one = ragged_field(values, int(offsets[-1]), offsets)
-    return replace(one, checksums=field.checksums, names=field.names, checked="all")
+    values = FieldIndex(spec, runs, block=default_block(spec.row_bytes))
+    return ragged_field(values, int(offsets[-1]), offsets)
 
 
 def _check_row_sizes(meta: fmt.Meta, sizes: Any, path: str) -> None:
@@ -181,30 +190,3 @@ def _check_row_sizes(meta: fmt.Meta, sizes: Any, path: str) -> None:
             expected=f"{expected} bytes for shape {meta.shape}",
             hint=fmt.REPACK,
         )
-
-
-def _table(
-    tree: LmdbFile,
-    named: dict[bytes, Tree],
-    name: str,
-    dtype: str,
-    meta: fmt.Meta,
-    path: str,
-    other_field: str | None = None,
-) -> Array:
-    """A table of a row a sample: labels of any width, or one checksum each."""
-    database = named.get(fmt.table_of(other_field, name).encode())
-    value = None if database is None else tree.find(database, fmt.TABLE_KEY)
-    column = 8 * meta.count
-    columns = 1 if value is None or name != fmt.LABELS else max(1, value.size // column)
-    if value is None or value.size != columns * column:
-        raise FormatError(
-            f"its {name} are missing or of the wrong size",
-            path=path,
-            found=None if value is None else f"{value.size} bytes",
-            expected=f"{columns * column} bytes",
-            hint=fmt.REPACK,
-        )
-    table = kept(value) if name == fmt.LABELS else value
-    fmt.check_digest(name, table, meta, path)
-    return table.view(dtype).reshape(meta.count, columns)

@@ -14,18 +14,18 @@ from asyncreader.sources import open_source
 from faults.damage.reseal import lookup3, seal, sealed_blocks
 
 
-def with_attributes(path: Path, encoding: str = "raw") -> Path:
-    """A set of ours with more attributes than a header has: they are in a tree and a heap."""
-    write_hdf5(path, packed(paint(8), encoding))
-    with h5py.File(path, "r+", libver=("v110", "v110")) as file:
-        for number in range(10):
-            file.attrs[f"note {number}"] = np.bytes_(f"what its owner says, {number}")
+def with_attributes(path: Path) -> Path:
+    """A set with more attributes than a header has: HDF5 keeps them in a tree and a heap."""
+    with h5py.File(path, "w", libver=("v110", "v110")) as file:
+        file["data"] = paint(8)
+        for number in range(12):
+            file.attrs[f"note {number}"] = np.bytes_("what its owner says of it")
     return path
 
 
 def test_lookup3_is_that_of_hdf5(tmp_path: Path) -> None:
     """Every block that HDF5 sealed is found by its checksum; sealing again changes nothing."""
-    path = with_attributes(tmp_path / "a.h5", "png")
+    path = with_attributes(tmp_path / "a.h5")
     data = path.read_bytes()
     blocks = sealed_blocks(data)
     kinds = {data[start : start + 4] for start, _ in blocks}
