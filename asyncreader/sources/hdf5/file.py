@@ -8,12 +8,13 @@ from collections import deque
 from collections.abc import Iterator, Set
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Final
+from typing import Any, Final, Unpack
 
 import numpy as np
 
 from ...errors import (
     AsyncReaderError,
+    ErrorFields,
     FormatError,
     ParamsError,
     SourceError,
@@ -137,6 +138,11 @@ class Hdf5:
         """Close it: of a damaged file even that may fail."""
         with contextlib.suppress(Exception):
             self.file.close()
+
+    def refuse(self, what: str, **fields: Unpack[ErrorFields]) -> FormatError:
+        """The error for what the file has and should not have: it names the file."""
+        fields["path"] = self.path
+        return FormatError(what, **fields)
 
     def many_objects(self) -> None:
         """Prepare to open thousands of objects, each once.
@@ -350,13 +356,12 @@ class TablePaths(Names):
 
     def _table(self, h5: Hdf5) -> Dataset:
         if self.name is None:
-            raise FormatError("its paths are missing", path=h5.path, hint=fmt.REPACK)
+            raise h5.refuse("its paths are missing", hint=fmt.REPACK)
         paths = h5.dataset(self.name)
         check_library_filters(pipeline(paths.id.get_create_plist()), h5.path, self.name)
         if paths.dtype.kind != "S" or paths.shape != (self.count,):
-            raise FormatError(
+            raise h5.refuse(
                 "its paths have the wrong shape or type",
-                path=h5.path,
                 found=f"{paths.shape} {paths.dtype}",
                 hint=fmt.REPACK,
             )
@@ -411,9 +416,8 @@ def _class_names(h5: Hdf5) -> list[str] | None:
     if table is None:
         return None
     if table.dtype.kind != "S" or table.ndim != 1:
-        raise FormatError(
+        raise h5.refuse(
             "its class names are no list of text",
-            path=h5.path,
             found=f"{table.shape} {table.dtype}",
             hint=fmt.REPACK,
         )
@@ -438,22 +442,19 @@ def read_meta(h5: Hdf5) -> fmt.Meta | None:
         name = name.decode("ascii", "replace")
     if not isinstance(name, str) or name != fmt.FORMAT_NAME:
         if _has_checksums(h5):
-            raise FormatError(
-                "its description is damaged or missing", path=h5.path, hint=fmt.REPACK
-            )
+            raise h5.refuse("its description is damaged or missing", hint=fmt.REPACK)
         return None
     classes = _class_names(h5)
     text = attribute(h5.file, fmt.DESCRIPTION, fmt.LONGEST)
     if not isinstance(text, bytes):
-        raise FormatError("its description is missing, or no text", path=h5.path, hint=fmt.REPACK)
+        raise h5.refuse("its description is missing, or no text", hint=fmt.REPACK)
     meta = fmt.Meta.from_json(text, h5.path, classes)
     for key in fmt.SHOWN:
         found, expected = attribute(h5.file, key), getattr(meta, key)
         plain = found.item() if isinstance(found, np.generic) else None
         if plain != (expected.encode() if isinstance(expected, str) else expected):
-            raise FormatError(
+            raise h5.refuse(
                 f"its attribute {key!r} contradicts its description",
-                path=h5.path,
                 found=plain,
                 expected=expected,
                 hint=fmt.REPACK,

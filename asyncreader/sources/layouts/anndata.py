@@ -44,9 +44,8 @@ def index_anndata(found: Hdf5Set) -> SetIndex:
         return index
     table, classes = _labels(found, column)
     if table.shape != (index.facts.count,):
-        raise FormatError(
+        raise found.refuse(
             f"{column!r} has another number of rows than the data",
-            path=found.path,
             found=f"shape {table.shape}",
             expected=f"{index.facts.count} rows",
         )
@@ -80,7 +79,7 @@ def _index_of(found: Hdf5Set, group: str) -> str | None:
 
 
 def _older(found: Hdf5Set, name: str) -> FormatError:
-    return FormatError(f"{name!r} is stored as an older AnnData did", path=found.path, hint=REWRITE)
+    return found.refuse(f"{name!r} is stored as an older AnnData did", hint=REWRITE)
 
 
 # -- columns of obs as labels ----------------------------------------------------------------------
@@ -109,18 +108,18 @@ def _labels(found: Hdf5Set, name: str) -> tuple[Array, tuple[str, ...] | None]:
         texts = read_texts(found, name)
         return (found.table(name), None) if texts is None else numbered(texts)
     if kind is None or not kind.startswith("nullable-"):
-        raise FormatError(f"column {name!r} is of a kind that is not read", path=path, found=kind)
+        raise found.refuse(f"column {name!r} is of a kind that is not read", found=kind)
     missing = found.table(f"{name}/mask") != 0
     texts = read_texts(found, f"{name}/values")
     values = found.table(f"{name}/values") if texts is None else np.zeros(len(texts), np.int64)
     if missing.shape != values.shape:
-        raise FormatError(f"column {name!r} has another number of rows than its mask", path=path)
+        raise found.refuse(f"column {name!r} has another number of rows than its mask")
     classes = None
     if texts is not None:
         values[~missing], classes = numbered([texts[i] for i in np.flatnonzero(~missing)])
     labels = values.astype(np.int64)
     if (labels != values)[~missing].any():
-        raise FormatError(f"column {name!r} does not hold whole numbers of 64 bits", path=path)
+        raise found.refuse(f"column {name!r} does not hold whole numbers of 64 bits")
     labels[missing] = -1
     return labels, classes
 
@@ -137,9 +136,8 @@ def _categorical(found: Hdf5Set, name: str) -> tuple[Array, tuple[str, ...]]:
     if codes.dtype.kind not in "iu" or (
         codes.size and not -1 <= int(codes.min()) <= int(codes.max()) < len(classes)
     ):
-        raise FormatError(
+        raise found.refuse(
             f"the codes of {name!r} are not numbers of its categories",
-            path=found.path,
             found=f"{codes.min()} to {codes.max()}" if codes.dtype.kind in "iu" else codes.dtype,
             expected=f"-1 to {len(classes) - 1}",
         )

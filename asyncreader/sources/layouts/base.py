@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Final
+from typing import Final, Unpack
 
 import numpy as np
 import numpy.typing as npt
 
-from ...errors import FormatError, ParamsError, SourceError
+from ...system.array_types import Array, Int64
+from ...errors import ErrorFields, FormatError, ParamsError, SourceError
 from ...pixels.specs import SampleSpec
 from ...system.array_types import Array, Int64
 from ..base import FieldIndex, Names, SetFacts, default_block
@@ -49,7 +50,7 @@ class ForeignSet:
         """Its entries but for those that describe the set."""
         found = records(self.entries)
         if not len(found):
-            raise FormatError("an LMDB without a record", path=self.path)
+            raise self.refuse("an LMDB without a record")
         return found
 
     @cached_property
@@ -61,6 +62,11 @@ class ForeignSet:
     def keyed(self) -> bool:
         """Whether the set lists its keys."""
         return self.find(_KEYS) is not None
+
+    def refuse(self, what: str, **fields: Unpack[ErrorFields]) -> FormatError:
+        """The error for what the file has and should not have: it names the file."""
+        fields["path"] = self.path
+        return FormatError(what, **fields)
 
     def find(self, key: bytes) -> bytes | None:
         """The value of a key of the main database."""
@@ -210,11 +216,10 @@ def unknown(
     path: str, what: str, entries: Entries | None = None, why: FormatError | None = None
 ) -> FormatError:
     """The error for an LMDB of an unknown layout."""
-    where = {"path": path} if entries is None else entries.blame(0)
-    return FormatError(
-        "an LMDB layout that is not read",
-        **where,
-        found=what + ("" if why is None else f"; as a Caffe Datum: {why.what}"),
-        expected="asyncreader, ml-pyxis, Caffe Datum, OCR, BasicSR, StyleGAN2, tensorpack "
-        "(msgpack) or bare images (LSUN)",
+    where: ErrorFields = {"path": path} if entries is None else entries.blame(0)
+    where["found"] = what + ("" if why is None else f"; as a Caffe Datum: {why.what}")
+    where["expected"] = (
+        "asyncreader, ml-pyxis, Caffe Datum, OCR, BasicSR, StyleGAN2, tensorpack (msgpack) or bare "
+        "images (LSUN)"
     )
+    return FormatError("an LMDB layout that is not read", **where)

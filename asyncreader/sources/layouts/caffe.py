@@ -110,9 +110,9 @@ def _need(good: Bools, what: str, entries: Entries, found: Any = None) -> None:
     if good.all():
         return
     bad = int(np.argmin(good))
-    raise FormatError(
+    raise entries.refuse(
+        bad,
         what,
-        **entries.blame(bad),
         found=None if found is None else found(bad),
         hint="the dataset is damaged or mixed: write it again",
     )

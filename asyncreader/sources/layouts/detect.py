@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final, TypeAlias
 
-from ...errors import FormatError
 from ..bytestore import OpenFile
 from ..fields import Layout, SetIndex, index_of
 from ..lmdb.btree import LmdbFile, Tree
@@ -18,9 +17,9 @@ Index: TypeAlias = Callable[[ForeignSet], SetIndex]
 
 
 def _refuse_pickles(found: ForeignSet) -> SetIndex:
-    raise FormatError(
+    raise found.records.refuse(
+        0,
         "its samples are Python pickles, which can run any code when they are read",
-        **found.records.blame(0),
         found=f"a value that begins with {found.first[:2].hex(' ')}",
         hint="if you trust whoever wrote it, read it by a few lines of Python and give its samples "
         "to asyncreader.Writer: docs/layouts.md has them",
@@ -40,10 +39,10 @@ def _unless_installed(refuse: Index) -> Index:
 
 
 def _refuse_pyarrow(found: ForeignSet) -> SetIndex:
-    raise FormatError(
+    raise found.records.refuse(
+        0,
         "its samples are neither msgpack nor pickle; pyarrow.serialize wrote such datasets until "
         "2021, and no pyarrow of today reads them",
-        **found.records.blame(0),
         found=f"a value that begins with {found.first[:8].hex(' ')}",
         hint="convert the original images again: asyncreader convert FOLDER NEW.h5",
     )
@@ -54,7 +53,7 @@ def _refuse_databases(found: ForeignSet) -> SetIndex:
 
 
 def _refuse_empty(found: ForeignSet) -> SetIndex:
-    raise FormatError("an LMDB without a record", path=found.path)
+    raise found.refuse("an LMDB without a record")
 
 
 def _refuse_unknown(found: ForeignSet) -> SetIndex:

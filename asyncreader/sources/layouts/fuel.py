@@ -13,7 +13,6 @@ from typing import Any, Final
 
 import numpy as np
 
-from ...errors import FormatError
 from ...system.array_types import Array, Int64
 from ...system.late import h5py
 from ..hdf5.checks import BOMB_BYTES, Dataset, attribute
@@ -49,9 +48,7 @@ def read_splits(h5: Hdf5, data: str, labels: str | None, count: int) -> dict[str
     if table is None:
         return {}
     if table.size > _MOST:
-        raise FormatError(
-            "its table of splits is too long", path=h5.path, found=f"{table.size} rows"
-        )
+        raise h5.refuse("its table of splits is too long", found=f"{table.size} rows")
     found: dict[str, dict[str, slice | Int64]] = {}
     for row in table:
         source = _text(row["source"])
@@ -75,13 +72,12 @@ def _rows(h5: Hdf5, row: Any, most: int) -> slice | Int64:
         # opened by name: what a reference opens directly is not checked
         where = h5py.h5r.get_name(reference, h5.file.id)
         if where is None:
-            raise FormatError(f"the indices of {name} are not in the file", path=h5.path)
+            raise h5.refuse(f"the indices of {name} are not in the file")
         indices = h5.dataset(os.fsdecode(where))
         # compared with the number of records before reading: a small file may declare terabytes
         if indices.ndim != 1 or indices.dtype.kind not in "iu" or indices.shape[0] > most:
-            raise FormatError(
+            raise h5.refuse(
                 f"the indices of {name} are not a list of records",
-                path=h5.path,
                 found=f"{indices.shape} {indices.dtype}",
             )
         held = h5.read(indices, name)
@@ -89,11 +85,11 @@ def _rows(h5: Hdf5, row: Any, most: int) -> slice | Int64:
         if records.size == 0:
             return slice(0, 0)
         if int(records[0]) < 0:
-            raise FormatError(f"{name} names records below 0", path=h5.path, found=int(records[0]))
+            raise h5.refuse(f"{name} names records below 0", found=int(records[0]))
         return records
     start, stop = int(row["start"]), int(row["stop"])
     if not 0 <= start <= stop:
-        raise FormatError(f"{name} is not a valid range", path=h5.path, found=f"{start} to {stop}")
+        raise h5.refuse(f"{name} is not a valid range", found=f"{start} to {stop}")
     return slice(start, stop)
 
 
@@ -126,9 +122,8 @@ def shapes(h5: Hdf5, name: str, count: int) -> tuple[Int64, str | None] | None:
         return None
     fits = table.ndim == 2 and table.shape[0] == count and table.shape[1] <= 8
     if not fits or table.dtype.kind not in "iu":
-        raise FormatError(
+        raise h5.refuse(
             "its table of shapes has the wrong shape",
-            path=h5.path,
             found=f"{table.shape} {table.dtype}",
             expected=f"({count}, axes) whole numbers",
         )

@@ -15,7 +15,8 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from ...errors import FormatError, ParamsError, SourceError, located
+from ...system.array_types import Int64, UInt8
+from ...errors import ParamsError, SourceError, located
 from ...system.late import h5py
 from ...pixels.numbers import is_number, members_of
 from ...pixels.specs import SampleSpec
@@ -125,9 +126,8 @@ def _samples(
     """(axis of the sample number, what a sample is)."""
     lead = found.fields.lead
     if lead > data.ndim:
-        raise FormatError(
+        raise found.refuse(
             f"dataset {found.fields.data!r} has no axis of time behind that of episodes",
-            path=found.path,
             found=f"shape {data.shape}",
             expected="(episode, time, ...)",
         )
@@ -163,9 +163,8 @@ def _rows(found: Hdf5Set, data: Dataset, axis: int, size: int, dtype: np.dtype[A
     if data.id.get_create_plist().get_layout() == h5py.h5d.COMPACT:
         odd = [one.name for one in members_of(dtype) if not is_number(one.dtype)]
         if odd:  # it would be followed to where it leads
-            raise FormatError(
+            raise found.refuse(
                 f"dataset {found.fields.data!r} is stored inside its header",
-                path=found.path,
                 found=f"member {odd[0]!r}, which is no number",
                 hint="write it again: h5repack -l CONTI",
             )
@@ -177,9 +176,8 @@ def _rows(found: Hdf5Set, data: Dataset, axis: int, size: int, dtype: np.dtype[A
         return Rows(np.moveaxis(held, axis, 0))
     offset = stored_at(data.id)
     if offset is None:
-        raise FormatError(
+        raise found.refuse(
             f"dataset {found.fields.data!r} declares samples but stores none",
-            path=found.path,
             found=f"shape {data.shape} without storage",
             hint="it was created and never written: convert it again",
         )
@@ -287,9 +285,8 @@ def number_storage(found: Hdf5Set, name: str) -> tuple[Storage, np.dtype[Any]]:
     data = found.dataset(name)
     dtype = stored_dtype(data, name, found.path)
     if data.ndim != 1 or dtype.names is not None:
-        raise FormatError(
+        raise found.refuse(
             f"dataset {name!r} is not numbers of one axis",
-            path=found.path,
             found=f"shape {data.shape}, {data.dtype}",
         )
     if not data.size:
@@ -308,9 +305,8 @@ def read_texts(found: Hdf5Set, name: str) -> list[bytes] | None:
         return [bytes(text) for text in found.h5.read(data, name)]
     file = found.file.mapped.bytes
     if not isinstance(file, np.ndarray):
-        raise FormatError(
+        raise found.refuse(
             f"the text of {name!r} is of variable length, which is not read from a store",
-            path=found.path,
             hint="download the file",
         )
     if not data.size:
@@ -350,17 +346,15 @@ def _vlen(found: Hdf5Set, data: Dataset, base: np.dtype[Any]) -> SetIndex:
     """Image files of variable length, or pixels if Fuel's ``shapes`` give their shapes."""
     name = found.fields.data
     if data.ndim != 1 or data.shape[0] == 0 or base.kind not in "buif" or base.itemsize > 8:
-        raise FormatError(
+        raise found.refuse(
             f"dataset {name!r} of variable length is not a list of samples",
-            path=found.path,
             found=f"shape {data.shape} of {base}",
             expected="shape (N,) of numbers",
         )
     file = found.file.mapped.bytes
     if not isinstance(file, np.ndarray):
-        raise FormatError(
+        raise found.refuse(
             f"dataset {name!r} is of variable length, which is not read from a store",
-            path=found.path,
             hint="download it, or convert it: asyncreader convert",
         )
     user_block = found.h5.file.id.get_create_plist().get_userblock()
@@ -382,9 +376,8 @@ def _vlen(found: Hdf5Set, data: Dataset, base: np.dtype[Any]) -> SetIndex:
     if base.itemsize != 1 or image_kind(file[start : start + 12].tobytes()) is None:
         if base != np.uint8 or found.fields.limited:
             return _numbers(found, data, base, starts, sizes, block)
-        raise FormatError(
+        raise found.refuse(
             f"dataset {name!r} of variable length holds neither image files nor shapes",
-            path=found.path,
             index=first,
             found=f"{base} beginning with {file[start : start + 8].tobytes().hex(' ')}",
             expected="JPEG, PNG or WebP files; or Fuel's dimension scale 'shapes'",
@@ -427,11 +420,10 @@ def _pixels(
     good = small.all(axis=1) & (np.where(small, shapes, 1).prod(axis=1) == values)
     if letters is None or not good.all():
         bad = int(np.argmin(good))
-        raise FormatError(
+        raise found.refuse(
             "a sample's size does not match its shape"
             if letters is not None
             else "samples of variable shape are not images",
-            path=found.path,
             index=bad,
             found=f"{int(values[bad])} values of shape {tuple(shapes[bad].tolist())}",
             hint=None if letters is not None else "max_length=N serves their numbers in one row",
@@ -440,9 +432,8 @@ def _pixels(
     channels = int(shapes[0, channel])
     if (shapes[:, channel] != channels).any():
         bad = int(np.argmax(shapes[:, channel] != channels))
-        raise FormatError(
+        raise found.refuse(
             "a sample's number of channels differs from the first one's",
-            path=found.path,
             index=bad,
             found=int(shapes[bad, channel]),
             expected=channels,
@@ -456,16 +447,12 @@ def _elements(found: Hdf5Set, data: Dataset) -> Iterator[UInt8]:
     """The stored elements of a data set of variable length, piece by piece."""
     name, plist = found.fields.data, data.id.get_create_plist()
     if found.h5.file.id.get_create_plist().get_sizes() != (8, 8):
-        raise FormatError(
-            "only offsets of 8 bytes are supported", path=found.path, hint="h5repack it"
-        )
+        raise found.refuse("only offsets of 8 bytes are supported", hint="h5repack it")
     if data.chunks is not None:
         steps = pipeline(plist)
         if not check_filters(steps, found.path, name):
-            raise FormatError(
-                f"dataset {name!r} has a filter that is not read here",
-                path=found.path,
-                hint=remedy(steps),
+            raise found.refuse(
+                f"dataset {name!r} has a filter that is not read here", hint=remedy(steps)
             )
         grid = _grid(found, data, ELEMENT)
         for number in range(grid.offsets.size):
@@ -479,9 +466,8 @@ def _elements(found: Hdf5Set, data: Dataset) -> Iterator[UInt8]:
         return
     start = stored_at(data.id)
     if plist.get_layout() != h5py.h5d.CONTIGUOUS or start is None:
-        raise FormatError(
+        raise found.refuse(
             f"dataset {name!r} of variable length is not stored contiguous or chunked",
-            path=found.path,
             found=f"shape {data.shape}",
             hint="it may never have been written; else h5repack it",
         )

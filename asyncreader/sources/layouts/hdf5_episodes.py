@@ -8,7 +8,9 @@ from typing import Any, Final, TypeAlias
 
 import numpy as np
 
-from ...errors import FormatError, ParamsError
+from ...system.array_types import Array, Int64
+from ...errors import ParamsError
+from ...system.late import h5py
 from ...sampling.episodes import Episodes
 from ...system.array_types import Array, Int64
 from ...system.late import h5py
@@ -130,9 +132,8 @@ def _check_empty(found: Hdf5Set, names: Sequence[str]) -> None:
     held = {name: found.h5.reach(found.h5.member_of(name)[0]) for name in names}
     shapes = {n: data.shape for n, data in held.items() if isinstance(data, h5py.h5d.DatasetID)}
     if any(shape[:1] > (1,) for shape in shapes.values()):
-        raise FormatError(
+        raise found.refuse(
             "some fields of an episode have no rows, and others have",
-            path=found.path,
             found=", ".join(f"{name} {times(shape)}" for name, shape in shapes.items()),
         )
 
@@ -214,9 +215,8 @@ def _table(found: Hdf5Set, name: str) -> Array:
 def _column(found: Hdf5Set, name: str, rows: int) -> Array:
     table = _table(found, name)
     if table.shape not in ((rows,), (rows, 1)):
-        raise FormatError(
+        raise found.refuse(
             f"dataset {name!r} does not have one value for each row",
-            path=found.path,
             found=f"shape {table.shape}",
             expected=f"({rows},)",
         )

@@ -12,7 +12,9 @@ from typing import Any, Final
 
 import numpy as np
 
-from ...errors import FormatError, ParamsError
+from ...system.array_types import Int64
+from ...errors import ParamsError
+from ...system.late import h5py
 from ...pixels.specs import SampleSpec
 from ...sampling.episodes import Windows
 from ...system.array_types import Int64
@@ -61,9 +63,8 @@ def matching_groups(found: Hdf5Set, pattern: str) -> list[str]:
                 prefix = f"{name}/" if name else ""
                 below.extend(prefix + one for one in inside if fnmatch.fnmatchcase(one, part))
             if len(below) > most:
-                raise FormatError(
+                raise found.refuse(
                     "more groups match than the file has: they lead to each other in circles",
-                    path=found.path,
                     found=f"{pattern!r}: more than {len(below):,}",
                     hint="name the groups that hold the episodes: a * for each level of them",
                 )
@@ -123,7 +124,7 @@ class GroupedFields:
             self._inside = inside, h5.reach(inside)
         here = None if self._inside[1] is None else h5.reach(last, self._inside[1])
         if not isinstance(here, h5py.h5g.GroupID):
-            raise FormatError(f"{group!r} is not a group", path=self._found.path)
+            raise self._found.refuse(f"{group!r} is not a group")
         below: dict[str, Any] = {"": here}
         for column in self._columns:
             if number == 0:
@@ -152,7 +153,7 @@ class GroupedFields:
     def _missing(self, group: str, name: str, here: Any, number: int) -> Exception:
         path = self._found.path
         if number:
-            return FormatError(f"group {group!r} has no dataset {name!r}", path=path)
+            return self._found.refuse(f"group {group!r} has no dataset {name!r}")
         listed = list_fields(self._found.h5.members, here)
         error = missing(name, listed, path, f"{some(len(self._groups), 'episode')}; in {group!r}: ")
         error.what = f"no dataset {name!r} in the episodes of this dataset"
@@ -170,7 +171,7 @@ class GroupedFields:
                 return
         dtype = stored_dtype(dataset, name, path)
         if dataset.ndim == 0:
-            raise FormatError(f"dataset {name!r} is one number, not rows", path=path)
+            raise self._found.refuse(f"dataset {name!r} is one number, not rows")
         first = self._columns[0].spec
         request = asked
         if column is not self._columns[0] and first is not None:
@@ -194,21 +195,18 @@ class GroupedFields:
         assert column.spec is not None
         if column.spec.encoded:
             if not _may_be_encoded(data):
-                raise FormatError(
-                    f"dataset {name!r} holds no image files, as that of the first group does",
-                    path=path,
+                raise self._found.refuse(
+                    f"dataset {name!r} holds no image files, as that of the first group does"
                 )
         elif shape[1:] != column.row or len(shape) == 0 or not kind.equal(column.kind):
-            raise FormatError(
+            raise self._found.refuse(
                 f"dataset {name!r} is of another kind than that of the first group",
-                path=path,
                 found=f"rows of shape {shape[1:]}, {_dtype(kind)}",
                 expected=f"rows of shape {column.row}, {_dtype(column.kind)}",
             )
         elif shape[0] and layout not in (h5py.h5d.CHUNKED, h5py.h5d.CONTIGUOUS):
-            raise FormatError(
+            raise self._found.refuse(
                 f"dataset {name!r} is stored inside its header",
-                path=path,
                 hint="write it again: h5repack -l CONTI",
             )
         chunk = plist.get_chunk() if layout == h5py.h5d.CHUNKED else None
@@ -216,23 +214,23 @@ class GroupedFields:
 
     def _append(self, column: _Column, name: str, header: DatasetHeader) -> None:
         """Note rows that are like those of the first data set."""
-        path, spec = self._found.path, column.spec
+        spec = column.spec
         assert spec is not None
         address, pieces, rows = CHUNKED, 0, header.shape[0]
         size = math.prod(column.row) * spec.dtype.itemsize
         if rows and not size and not spec.encoded:
-            raise FormatError(f"dataset {name!r} has rows of no bytes", path=path)
+            raise self._found.refuse(f"dataset {name!r} has rows of no bytes")
         if spec.encoded:
             pass  # each is looked at when it is read
         elif header.chunk is not None:
             found = Pieces.of(header.shape, header.chunk, spec.dtype.itemsize)
             pieces = found.number
             if pieces > self._found.file.size:
-                raise FormatError(f"dataset {name!r} declares more than the file has", path=path)
+                raise self._found.refuse(f"dataset {name!r} declares more than the file has")
             column.piece_bytes = max(column.piece_bytes, found.nbytes)
         elif rows:
             if header.address is None:
-                raise FormatError(f"dataset {name!r} declares rows but stores none", path=path)
+                raise self._found.refuse(f"dataset {name!r} declares rows but stores none")
             self._found.inside(header.address, rows * size)
             address = header.address
         else:
@@ -327,7 +325,7 @@ def read_masks(found: Hdf5Set, names: Sequence[str]) -> dict[str, Int64]:
     if not isinstance(group, h5py.h5g.GroupID):
         return {}
     if group.get_num_objs() > _MASKS:
-        raise FormatError("its mask/ has too many splits", path=found.path, expected=_MASKS)
+        raise found.refuse("its mask/ has too many splits", expected=_MASKS)
     numbers = {name: i for i, name in enumerate(names)}
     splits = {}
     for key in group:

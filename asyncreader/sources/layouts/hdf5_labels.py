@@ -66,9 +66,8 @@ class EpisodeValues:
         name = f"{where}/{self.name}" if where else self.name
         if not isinstance(held, h5py.h5d.DatasetID):
             if self._values:
-                raise FormatError(
+                raise self._found.refuse(
                     f"an episode has no dataset {name!r}",
-                    path=path,
                     hint="labels_field=None serves the data without labels",
                 )
             raise h5.no_field(self.name, group)
@@ -87,7 +86,7 @@ class EpisodeValues:
     def made(self, kept: Int64, episodes: Episodes) -> Found:
         """The labels of the rows of ``episodes``, which are those ``kept`` of all that were added:
         one for each episode where they are single values, else one for each row."""
-        path, values = self._found.path, [self._values[i] for i in kept.tolist()]
+        values = [self._values[i] for i in kept.tolist()]
         if all(isinstance(value, bytes) for value in values):
             table, classes = numbered(values)
             return of_each_episode(table, episodes), classes
@@ -105,9 +104,8 @@ class EpisodeValues:
         lengths = episodes.lengths
         if (lengths != rows).any():
             wrong = int(np.argmax(lengths != rows))
-            raise FormatError(
+            raise self._found.refuse(
                 f"the labels {self.name!r} have another number of rows than an episode",
-                path=path,
                 found=f"{rows[wrong]} rows, {int(lengths[wrong])} in episode {wrong}",
                 hint="name them as a field: data_field takes those of one row more, too",
             )
@@ -117,9 +115,8 @@ class EpisodeValues:
         kinds = [
             type(v).__name__ if isinstance(v, bytes) else f"{v.dtype} {v.shape}" for v in values
         ]
-        return FormatError(
+        return self._found.refuse(
             f"the labels {self.name!r} of episodes are not all of one kind",
-            path=self._found.path,
             found=", ".join(list(dict.fromkeys(kinds))[:5]),
         )
 
@@ -163,9 +160,8 @@ def row_each(found: Hdf5Set, name: str, kept: Int64, episodes: Episodes) -> Foun
     if table.shape[:1] == (rows,):
         return np.asarray(table), classes
     if table.shape[:1] != (total,):
-        raise FormatError(
+        raise found.refuse(
             f"{name!r} has another number of rows than the data, and than there are episodes",
-            path=found.path,
             found=f"shape {table.shape}",
             expected=f"{rows} rows, or {total} episodes",
             hint="labels_field=None serves the data without labels",

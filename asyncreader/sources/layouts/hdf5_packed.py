@@ -8,7 +8,6 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ...system.array_types import Array, Int64
-from ...errors import FormatError
 from ...formats import packed as fmt
 from ...pixels.specs import SampleSpec
 from ..arrays import Rows
@@ -36,7 +35,7 @@ class PackedHdf5(Hdf5Set):
     def dataset(self, name: str, records: bool = False) -> Dataset:
         found = self.h5.find(name, records)
         if found is None:
-            raise FormatError(f"its {name} are missing", path=self.path, hint=fmt.REPACK)
+            raise self.refuse(f"its {name} are missing", hint=fmt.REPACK)
         return found
 
     def stored_table(self, name: str, dtype: str, count: int) -> Array:
@@ -44,9 +43,8 @@ class PackedHdf5(Hdf5Set):
         table = self.table(name)
         axes = 2 if name == fmt.LABELS else 1
         if (table.dtype, table.ndim, table.shape[0]) != (np.dtype(dtype), axes, count):
-            raise FormatError(
+            raise self.refuse(
                 f"its {name} have the wrong shape or type",
-                path=self.path,
                 found=f"shape {table.shape}, {table.dtype}",
                 expected=f"({count}{', L' if axes == 2 else ','}), {dtype}",
                 hint=AGAIN,
@@ -93,9 +91,8 @@ def _index_raw(held: PackedHdf5, data: Dataset, spec: SampleSpec) -> SetIndex:
         return index_volumes(held, data, dtype)
     count = held.rows_in(data)
     if count != held.meta.count:
-        raise FormatError(
+        raise held.refuse(
             "the number of samples is not what the description says",
-            path=held.path,
             found=count,
             expected=held.meta.count,
             hint=fmt.REPACK,
@@ -110,7 +107,7 @@ def _index_raw(held: PackedHdf5, data: Dataset, spec: SampleSpec) -> SetIndex:
 def _index_blob(held: PackedHdf5, data: Dataset, spec: SampleSpec) -> SetIndex:
     offset, count = data.id.get_offset(), held.meta.count
     if data.ndim != 1 or data.dtype != np.uint8 or offset is None:
-        raise FormatError("its data are not the blob it declares", path=held.path, hint=AGAIN)
+        raise held.refuse("its data are not the blob it declares", hint=AGAIN)
     offsets = _offsets(held, data.shape[0])
     starts, sizes = offsets[:-1], np.diff(offsets)
     held.inside(offset, data.shape[0])
@@ -138,9 +135,8 @@ def _offsets(held: PackedHdf5, rows: int) -> Int64:
     """Where the samples begin among ``rows`` bytes or values, (N + 1,): checked."""
     offsets = checked_table(held, fmt.OFFSETS, "<i8", held.meta.count + 1)
     if int(offsets[-1]) != rows:
-        raise FormatError(
+        raise held.refuse(
             "its offsets do not end where its data do",
-            path=held.path,
             found=int(offsets[-1]),
             expected=rows,
             hint=AGAIN,
@@ -153,9 +149,8 @@ def _check_kind(held: PackedHdf5, data: Dataset, dtype: np.dtype[Any]) -> None:
     """FormatError unless rows are what the description says."""
     meta = held.meta
     if (dtype, data.shape[1:]) != (np.dtype(meta.dtype), meta.shape):
-        raise FormatError(
+        raise held.refuse(
             "its data are not what its description says",
-            path=held.path,
             found=f"samples of shape {data.shape[1:]}, {data.dtype}",
             expected=f"{meta.shape}, {meta.dtype}",
             hint=fmt.REPACK,

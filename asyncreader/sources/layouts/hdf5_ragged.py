@@ -50,9 +50,8 @@ def _fitting(
         return None
     data = found.dataset(table)
     if not is_table(tuple(data.shape), data.dtype):
-        raise FormatError(
+        raise found.refuse(
             f"{table!r} does not say where samples begin",
-            path=found.path,
             found=f"shape {data.shape}, {data.dtype}",
             expected="whole numbers (N + 1,), or (N,) lengths",
         )

@@ -7,12 +7,12 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Final, TypeAlias
+from typing import Final, TypeAlias, Unpack
 
 import numpy as np
 
 from ...system.array_types import Array
-from ...errors import FormatError, SourceNotFoundError
+from ...errors import ErrorFields, FormatError, SourceNotFoundError
 from ...formats import packed as fmt
 from ...pixels.specs import SampleSpec
 from ...system.array_types import Array, Int64, UInt64
@@ -64,6 +64,11 @@ class Hdf5Set:
     def path(self) -> str:
         """The file's name for messages."""
         return self.file.path
+
+    def refuse(self, what: str, **fields: Unpack[ErrorFields]) -> FormatError:
+        """The error for what the file has and should not have: it names the file."""
+        fields["path"] = self.path
+        return FormatError(what, **fields)
 
     # -- for layouts -----------------------------------------------------------------------
 
@@ -120,9 +125,8 @@ class Hdf5Set:
         offset = dataset.id.get_offset()
         size = dataset.size * dataset.dtype.itemsize
         if size and offset is not None and offset < self.h5.base:  # see stored_at()
-            raise FormatError(
+            raise self.refuse(
                 f"dataset {name!r} declares values but stores none",
-                path=self.path,
                 found=f"shape {dataset.shape}",
                 hint=AGAIN,
             )
@@ -134,7 +138,7 @@ class Hdf5Set:
             and odd_bits(dataset) is None
         ):
             if offset + size > self.file.size:
-                raise FormatError(f"{name} lies outside the file", path=self.path, hint=AGAIN)
+                raise self.refuse(f"{name} lies outside the file", hint=AGAIN)
             if offset % dataset.dtype.itemsize == 0:
                 table: Array = self.file.table(offset, size).view(dataset.dtype)
                 return table.reshape(dataset.shape)
@@ -143,9 +147,8 @@ class Hdf5Set:
     def inside(self, offset: int, size: int) -> None:
         """FormatError unless these bytes are in the file."""
         if offset + size > self.file.size:
-            raise FormatError(
+            raise self.refuse(
                 "the file is truncated",
-                path=self.path,
                 found=f"{self.file.size} bytes",
                 expected=f"at least {offset + size}",
                 hint=AGAIN,

@@ -9,7 +9,8 @@ from typing import Final
 
 import numpy as np
 
-from ...errors import FormatError, ParamsError
+from ...system.array_types import Array, Int64
+from ...errors import ParamsError
 from ...formats import packed as fmt
 from ...pixels.specs import SampleSpec
 from ...system.array_types import Array, Int64
@@ -58,9 +59,8 @@ def index_sparse(found: Hdf5Set, names: Sequence[str] = ()) -> SetIndex:
     pair = tuple(_numbers(found, f"{name}/{part}") for part in (_INDICES, _VALUES))
     sizes = [found.dataset(one.name).shape[0] for one in pair]
     if sizes[0] != sizes[1] or pair[0].dtype.kind not in "iu":
-        raise FormatError(
+        raise found.refuse(
             f"{name!r} does not have a whole number in 'indices' for each value in 'data'",
-            path=path,
             found=f"{sizes[0]} of {pair[0].dtype}, and {sizes[1]} values",
         )
     count = int(sizes[0])
@@ -95,32 +95,28 @@ def index_sparse(found: Hdf5Set, names: Sequence[str] = ()) -> SetIndex:
 
 def _shape(found: Hdf5Set, name: str) -> tuple[int, int]:
     """Rows and columns of sparse rows. FormatError where they are columns."""
-    path, h5 = found.path, found.h5
+    h5 = found.h5
     kind = h5.text(name, "encoding-type")
     old = h5.text(name, "h5sparse_format")
     if kind is None and old is not None:
-        raise FormatError(
-            f"{name!r} are sparse rows of an older AnnData", path=path, found=old, hint=REWRITE
-        )
+        raise found.refuse(f"{name!r} are sparse rows of an older AnnData", found=old, hint=REWRITE)
     if kind == "csc_matrix":
-        raise FormatError(
+        raise found.refuse(
             f"{name!r} is stored by columns, which are not read as rows",
-            path=path,
             found=kind,
             expected="csr_matrix",
             hint=_TURN,
         )
     if kind not in (None, "csr_matrix"):
-        raise FormatError(f"{name!r} are no sparse rows", path=path, found=kind)
+        raise found.refuse(f"{name!r} are no sparse rows", found=kind)
     if h5.reach(f"{name}/shape") is not None:
         shape = found.table(f"{name}/shape")
     else:
         group = h5py.Group(h5.reach(name))
         shape = attribute(group, "shape")
     if not isinstance(shape, np.ndarray) or shape.shape != (2,) or shape.dtype.kind not in "iu":
-        raise FormatError(
+        raise found.refuse(
             f"the sparse rows {name!r} do not say how many columns they have",
-            path=path,
             found="no shape" if shape is None else f"shape {shape!r}"[:80],
             expected="an attribute or a dataset 'shape' of two whole numbers",
         )
@@ -128,18 +124,17 @@ def _shape(found: Hdf5Set, name: str) -> tuple[int, int]:
     if h5.reach(f"{name}/{_BARCODES}") is not None:
         rows, width = width, rows  # (genes, cells)
     if rows <= 0 or width <= 0:
-        raise FormatError(f"{name!r} has no samples", path=path, found=f"shape ({rows}, {width})")
+        raise found.refuse(f"{name!r} has no samples", found=f"shape ({rows}, {width})")
     return rows, width
 
 
 def _indptr(found: Hdf5Set, name: str, rows: int, count: int) -> Array:
     """Where each row begins: mapped where it is contiguous, and then checked when it is read."""
-    which, path = f"{name}/{_INDPTR}", found.path
+    which = f"{name}/{_INDPTR}"
     data = found.dataset(which)
     if data.shape != (rows + 1,) or data.dtype.kind not in "iu":
-        raise FormatError(
+        raise found.refuse(
             f"{which!r} does not have one number more than there are rows",
-            path=path,
             found=f"shape {data.shape}, {data.dtype}",
             expected=f"({rows + 1},), whole numbers",
         )
@@ -149,9 +144,8 @@ def _indptr(found: Hdf5Set, name: str, rows: int, count: int) -> Array:
     falls = indptr[1:] < indptr[:-1]
     if falls.any() or int(indptr[0]) < 0 or int(indptr[-1]) > count:
         wrong = int(np.argmax(falls)) if falls.any() else 0 if int(indptr[0]) < 0 else rows - 1
-        raise FormatError(
+        raise found.refuse(
             f"{which!r} does not lie among the stored numbers in order",
-            path=path,
             index=wrong,
             found=f"{int(indptr[wrong])} to {int(indptr[wrong + 1])}",
             expected=f"numbers that do not decrease, within 0 to {count}",
@@ -235,9 +229,8 @@ def column_names(found: Hdf5Set, name: str, width: int, needed: bool) -> list[by
     if table is None and not needed:
         return None
     if table is None or len(table) != width:
-        raise FormatError(
+        raise found.refuse(
             f"{name!r} does not have one name for each column",
-            path=found.path,
             found="no text" if table is None else f"{len(table)} names",
             expected=f"{width} names",
         )

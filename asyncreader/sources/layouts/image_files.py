@@ -145,11 +145,10 @@ def index_basicsr(found: ForeignSet) -> SetIndex:
     for rank, number in enumerate(order):
         held, listed = entries.key(rank), names[number]
         if held != listed:
-            raise FormatError(
+            raise found.refuse(
                 "the dataset holds an image that meta_info.txt does not list"
                 if held < listed
                 else "meta_info.txt lists an image that the dataset does not hold",
-                path=found.path,
                 index=number,
                 key=shown_key(min(held, listed)),
                 hint=AGAIN,
@@ -244,7 +243,7 @@ def index_stylegan(found: ForeignSet) -> SetIndex:
     by_size = {size: entries.numbers(b"%d-" % size) for size in sizes}
     known = np.any([numbers >= 0 for numbers in by_size.values()], axis=0)
     if not known.all():
-        raise FormatError(_NO_KEY, **entries.blame(int(np.argmin(known))), hint=AGAIN)
+        raise entries.refuse(int(np.argmin(known)), _NO_KEY, hint=AGAIN)
     numbers = by_size[side]
     which = np.flatnonzero(numbers >= 0)
     which = which[np.argsort(numbers[which], kind="stable")]
@@ -267,7 +266,7 @@ def _sizes(entries: Entries) -> list[int]:
     while at < len(entries):
         match = _SIZED.fullmatch(entries.key(at))
         if match is None:
-            raise FormatError(_NO_KEY, **entries.blame(at), hint=AGAIN)
+            raise entries.refuse(at, _NO_KEY, hint=AGAIN)
         sizes.add(int(match[1]))
         # after the last key with this prefix ("." follows "-")
         low, high, behind = at, len(entries), match[1] + b"."

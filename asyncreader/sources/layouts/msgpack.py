@@ -96,9 +96,8 @@ def index_pyxis(found: ForeignSet) -> SetIndex:
     data = found.named[_DATA_DB]
     value = found.tree.find(found.named[_META_DB], b"nb_samples")
     if value is None:
-        raise FormatError(
+        raise found.refuse(
             "its number of samples is missing",
-            path=found.path,
             key="nb_samples",
             hint="its Writer was never closed: write it again",
         )
@@ -121,7 +120,7 @@ def index_pyxis_branch(found: ForeignSet) -> SetIndex:
 def _index_maps(found: ForeignSet, entries: Entries, layout: str) -> SetIndex:
     """Records that are maps from names to msgpack inside bytes."""
     if not len(entries):
-        raise FormatError("the dataset has no samples", path=found.path)
+        raise found.refuse("the dataset has no samples")
     first = _fields(entries)
     return _index(found, entries, layout, _read(entries, *_choose(found, first), col.NESTED))
 
@@ -238,9 +237,9 @@ def _index_field(
         _WORDS[data.form],
     )
     if first not in (col.ARRAYS, col.BINARY):
-        raise FormatError(
+        raise entries.refuse(
+            0,
             f"{name!r} is {_WORDS[first]}, not an image or an array",
-            **entries.blame(0),
             hint="name the field of the images with data_field",
         )
     if first == col.BINARY:
@@ -327,9 +326,9 @@ def _alike(entries: Entries, good: Any, what: str, found: Any = None) -> None:
     if good.all():
         return
     bad = int(np.argmin(good))
-    raise FormatError(
+    raise entries.refuse(
+        bad,
         what,
-        **entries.blame(bad),
         found=None if found is None else found[bad],
         expected=None if found is None else found[0],
         hint="labels_field=None serves a dataset without its labels" if "labels" in what else None,

@@ -6,13 +6,13 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Unpack
 
 import numpy as np
 import numpy.typing as npt
 
-from ...errors import FormatError
 from ...system.array_types import Array, Bools, Int64, UInt8
+from ...errors import ErrorFields, FormatError
 from .btree import LmdbFile, Tree
 
 #: Records looked at together: bounds the memory of a pass, and the time until Ctrl-C is heard.
@@ -130,9 +130,14 @@ class Entries:
                 found[part[good]] = tail[good] @ powers
         return found
 
-    def blame(self, index: int) -> dict[str, Any]:
+    def blame(self, index: int) -> ErrorFields:
         """Error fields that name an entry as sample ``index``."""
         return {"path": self.tree.path, "index": index, "key": shown_key(self.key(index))}
+
+    def refuse(self, index: int, what: str, /, **fields: Unpack[ErrorFields]) -> FormatError:
+        """The error for an entry, which it names as sample ``index``."""
+        fields.update(self.blame(index))
+        return FormatError(what, **fields)
 
     def read(
         self, kernel: Callable[..., None], *arguments: Any, names: Sequence[str] = ("",)
@@ -156,4 +161,4 @@ class Entries:
             record, field, at, size = place.tolist()
             found = None if at < 0 else at if size < 0 else self.tree.data[at : at + size].tobytes()
             what = str(exc).format(repr(names[max(0, field)]))
-            raise FormatError(what, **self.blame(record), found=found, hint=AGAIN) from None
+            raise self.refuse(record, what, found=found, hint=AGAIN) from None
