@@ -9,12 +9,12 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from ..errors import AsyncReaderError
-from ..system.late import h5py
 from ..sources.base import Source
 from ..sources.bytestore import OpenFile
 from ..sources.hdf5.file import Hdf5, translated
 from ..sources.hdf5.listing import SPARSE, Listed, list_fields
 from ..sources.ragged import offsets_in
+from ..system.late import h5py
 
 #: Columns that are told, and numbers of a table that are read.
 _COLUMNS: Final = 200

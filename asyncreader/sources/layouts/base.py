@@ -10,7 +10,6 @@ from typing import Final, Unpack
 import numpy as np
 import numpy.typing as npt
 
-from ...system.array_types import Array, Int64
 from ...errors import ErrorFields, FormatError, ParamsError, SourceError
 from ...pixels.specs import SampleSpec
 from ...system.array_types import Array, Int64

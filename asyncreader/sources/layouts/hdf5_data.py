@@ -15,9 +15,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from ...system.array_types import Int64, UInt8
 from ...errors import ParamsError, SourceError, located
-from ...system.late import h5py
 from ...pixels.numbers import is_number, members_of
 from ...pixels.specs import SampleSpec
 from ...system.array_types import Int64, UInt8

@@ -8,9 +8,7 @@ from typing import Any, Final, TypeAlias
 
 import numpy as np
 
-from ...system.array_types import Array, Int64
 from ...errors import ParamsError
-from ...system.late import h5py
 from ...sampling.episodes import Episodes
 from ...system.array_types import Array, Int64
 from ...system.late import h5py

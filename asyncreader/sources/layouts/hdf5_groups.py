@@ -12,9 +12,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from ...system.array_types import Int64
 from ...errors import ParamsError
-from ...system.late import h5py
 from ...pixels.specs import SampleSpec
 from ...sampling.episodes import Windows
 from ...system.array_types import Int64

@@ -7,9 +7,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from ...system.array_types import Array, Int64
 from ...formats import packed as fmt
 from ...pixels.specs import SampleSpec
+from ...system.array_types import Array, Int64
 from ..arrays import Rows
 from ..base import FieldIndex, check_extents, default_block, packed_rows
 from ..extents import Extents

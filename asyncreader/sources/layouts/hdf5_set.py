@@ -11,11 +11,10 @@ from typing import Final, TypeAlias, Unpack
 
 import numpy as np
 
-from ...system.array_types import Array
 from ...errors import ErrorFields, FormatError, SourceNotFoundError
 from ...formats import packed as fmt
 from ...pixels.specs import SampleSpec
-from ...system.array_types import Array, Int64, UInt64
+from ...system.array_types import Array
 from ..arrays import TEXT_LABELS
 from ..base import FieldIndex, SetFacts
 from ..bytestore import ByteFile, OpenFile

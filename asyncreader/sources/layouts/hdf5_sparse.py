@@ -9,7 +9,6 @@ from typing import Final
 
 import numpy as np
 
-from ...system.array_types import Array, Int64
 from ...errors import ParamsError
 from ...formats import packed as fmt
 from ...pixels.specs import SampleSpec

@@ -12,6 +12,7 @@ import numpy as np
 from ...errors import FormatError, ParamsError
 from ...formats import packed as fmt
 from ...pixels.specs import SampleSpec
+from ...system.array_types import Array, Int64
 from ..base import FieldIndex, check_extents, default_block, packed_rows
 from ..bytestore import ByteFile, OpenFile
 from ..extents import Extents, RunExtents

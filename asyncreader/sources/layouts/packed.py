@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final, Protocol
 
-from ...system.array_types import Array
 from ...formats import packed as fmt
+from ...system.array_types import Array
 from ..base import FieldIndex, Names, SetFacts, kept
 from ..bytestore import ByteFile
 from ..fields import SetIndex

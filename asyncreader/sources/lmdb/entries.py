@@ -11,8 +11,8 @@ from typing import Any, Final, Unpack
 import numpy as np
 import numpy.typing as npt
 
-from ...system.array_types import Array, Bools, Int64, UInt8
 from ...errors import ErrorFields, FormatError
+from ...system.array_types import Array, Bools, Int64, UInt8
 from .btree import LmdbFile, Tree
 
 #: Records looked at together: bounds the memory of a pass, and the time until Ctrl-C is heard.
