@@ -5,7 +5,6 @@ from __future__ import annotations
 import html
 import weakref
 from collections.abc import Callable, Iterator
-from importlib import import_module
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeAlias, TypeVar, cast
 
 import numpy as np
@@ -16,6 +15,7 @@ from .pipeline.cuda import DeviceRing
 from .pipeline.owners import HELD
 from .pipeline.ring import SlotRing
 from .pipeline.slots import Data, Slot, arrays_of
+from .system.late import tools_notebook
 
 #: An array of a batch. What it holds is known when the set is opened, not to a type checker.
 Array: TypeAlias = npt.NDArray[np.number]
@@ -229,8 +229,7 @@ class Batch(Taken, Generic[D, L]):
         ReaderClosedError once it was given back, ParamsError for a ``count`` below 0.
         """
         self._check_held()
-        # the tools are made of readers: they are loaded when they are asked for
-        import_module("asyncreader.tools.notebook").show_batch(self, count)
+        tools_notebook.show_batch(self, count)
 
     def _repr_html_(self) -> str:
         """A table, with some pictures, for notebooks (IPython's rich display)."""
@@ -238,7 +237,7 @@ class Batch(Taken, Generic[D, L]):
             self._check_held()
         except ReaderClosedError:
             return f"<code>{html.escape(repr(self))}: given back</code>"
-        made: str = import_module("asyncreader.tools.notebook").batch_html(self)
+        made: str = tools_notebook.batch_html(self)
         return made
 
 

@@ -8,7 +8,6 @@ import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from importlib import import_module
 from typing import (
     TYPE_CHECKING,
     Any,
@@ -26,7 +25,6 @@ import numpy as np
 
 from .batch import Array, flat_labels
 from .errors import ParamsError, ReaderClosedError, closed_on_error
-from .moments import FieldStatistics
 from .opened import Opened, Rows, is_number, number_of, numbers_of, threads_for
 from .params import SHOWN, Given, ReaderKeywords, ReaderParams, apart_from, parse_params
 from .params.declare import documented
@@ -34,7 +32,9 @@ from .pipeline import build
 from .sources import Inspector, OpenSet, fingerprint, open_there, open_whole
 from .sources.labels import apart
 from .sources.ragged import longest_of
+from .stats import FieldStatistics
 from .system.array_types import Bools, Int64
+from .system.late import tools_notebook, tools_preview, tools_statistics
 from .system.text import some, times
 
 if TYPE_CHECKING:
@@ -347,15 +347,13 @@ class Dataset(Generic[S]):
 
         SampleError for a bad sample.
         """
-        opened = self._now()
-        return {name: opened.statistics(name) for name in opened.source.names}
+        found: dict[str, FieldStatistics] = tools_statistics.statistics(self._now())
+        return found
 
     def preview(self, count: int = 24, seed: int = 0) -> Image.Image:
         """A sheet of ``count`` samples drawn by ``seed``, as ``asyncreader preview`` draws it: a
         Pillow image (RGB), which notebooks show."""
-        # the tools are made of readers and datasets: they are loaded when they are asked for
-        tool = import_module("asyncreader.tools.preview")
-        sheet: Image.Image = tool.preview(self._given, count=count, seed=seed).sheet
+        sheet: Image.Image = tools_preview.preview(self._given, count=count, seed=seed).sheet
         return sheet
 
     def reader(self, **overrides: Unpack[ReaderKeywords]) -> AsyncReader:
@@ -411,9 +409,7 @@ class Dataset(Generic[S]):
         """A table, with some stored pictures, for notebooks (IPython's rich display)."""
         if self._closed:
             return f"<code>{html.escape(repr(self))}</code>"
-        # the tools are made of readers and datasets: they are loaded when they are asked for
-        tool = import_module("asyncreader.tools.notebook")
-        made: str = tool.set_html("Dataset", self._facts(), self)
+        made: str = tools_notebook.set_html("Dataset", self._facts(), self)
         return made
 
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import operator
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import cached_property
@@ -16,24 +15,21 @@ from typing import Any, Final, NamedTuple, SupportsIndex, TypeGuard
 import numpy as np
 
 from .errors import ParamsError, closed_on_error
-from .moments import FieldStatistics, Moments
 from .params import Crop, Order, ReaderParams, Run
 from .params.declare import declared
 from .pipeline import build
 from .pipeline.distributed import worker_count
 from .pipeline.fill_batch import BatchFiller
 from .pixels.rows import RowError, RowJob
-from .pixels.specs import OutputSpec, SampleSpec
+from .pixels.specs import SampleSpec
 from .pixels.transform import RowTransform
 from .sampling import sampler_of
 from .sampling.lengths import Lengths
-from .sampling.patches import Patched
 from .sampling.samplers import Storage
 from .sampling.schedule import Schedule
 from .sources import Inspector, OpenSet
-from .sources.base import Source, read_stored
-from .sources.request import Cut
-from .sources.subset import resolve_rule, selected_rows
+from .sources.base import Source
+from .sources.subset import resolve_rule
 from .stats import Meter
 from .system.array_types import Array, Int64
 from .system.futures import result_of, submit
@@ -47,8 +43,6 @@ _TOGETHER: Final = 16 << 20
 _LEAST: Final = 3e-3
 _LEAST_BYTES: Final = 1 << 20
 _LEAST_EACH: Final = 32 << 10
-#: Bytes of samples whose statistics are worked out together.
-_MEASURED: Final = 2 << 20
 
 
 class Rows(NamedTuple):
@@ -107,15 +101,14 @@ class Opened:
             self.sizes_differ = p.size is None and p.transform is None and _differ(source.spec)
             if self.sizes_differ:
                 p = replace(p, size=(1, 1), crop=Crop("none"))
-            self._params = p
-            self._cut = Cut(p.patch.shape or (), p.patch.axes, p.sample_axis)
-            self._schedule: Schedule = _in_order(p, source)
+            self.params = p
+            self.schedule: Schedule = _in_order(p, source)
             self._lengths = source.lengths(p.wanted)
-        self.length = self._schedule.length
+        self.length = self.schedule.length
 
     @cached_property
     def _filler(self) -> BatchFiller:
-        return build.make_filler(self._params, self.source, self._schedule)
+        return build.make_filler(self.params, self.source, self.schedule)
 
     @cached_property
     def fills(self) -> tuple[RowTransform, ...]:
@@ -124,7 +117,7 @@ class Opened:
 
     def check(self) -> None:
         """ParamsError where samples cannot be served as the parameters say."""
-        build.make_schedule(self._params, self.source, 0, 1)
+        build.make_schedule(self.params, self.source, 0, 1)
         assert self.fills
 
     @property
@@ -139,7 +132,7 @@ class Opened:
 
     def records(self, numbers: Int64) -> Int64:
         """The record numbers of samples."""
-        return self._schedule.sampler.records(0, numbers)
+        return self.schedule.sampler.records(0, numbers)
 
     def read(self, numbers: Int64) -> Rows:
         """Samples by number."""
@@ -153,7 +146,7 @@ class Opened:
         labels = None if table is None else np.asarray(table[records])
         if count:
             made = None if label is None else np.zeros((count, *label.shape), label.dtype)
-            keys = mix_rows(key_of(self._params.seed, STREAM_GEOMETRY, 0), numbers)
+            keys = mix_rows(key_of(self.params.seed, STREAM_GEOMETRY, 0), numbers)
             job = RowJob(records, np.arange(count), keys, None, numbers, labels, made)
             for bad in sorted(self._read(job, fills, outs), key=lambda b: b.row):
                 raise bad.error
@@ -235,7 +228,7 @@ class Opened:
                 found=" and ".join(times(size) for size in sizes[:3]),
                 hint="pass size=(H, W), or read them one by one",
             )
-        return self.source.fills(replace(self._params.wanted, size=sizes[0]))
+        return self.source.fills(replace(self.params.wanted, size=sizes[0]))
 
     def _compiled(self, records: Int64) -> Rows | None:
         """Rows that compiled code wrote: it can where they lie in memory."""
@@ -258,109 +251,6 @@ class Opened:
         elif windows is not None:
             rows = windows.stored(name, rows)[0].reshape(-1)
         return b"".join(map(Inspector(part).bytes, rows.tolist()))
-
-    def statistics(self, name: str) -> FieldStatistics:
-        """Those of one field."""
-        found = Moments()
-        for values in self._stored(name):
-            found.add(values)
-        return found.made()
-
-    def _stored(self, name: str) -> Iterator[Array]:
-        """The stored values of all samples, some at a time: (n, C), (n, D) or (n,)."""
-        part = self.source.part(name)
-        if self.source.patches is not None:
-            yield from self._tiles(part)
-            return
-        spec = part.spec
-        step = max(1, _MEASURED // max(1, 1 if spec.shape is None else spec.row_bytes))
-        if spec.ragged:
-            yield from self._values(name, part)
-            return
-        for records in self._counted(name, step):
-            if spec.encoded or spec.shape is None:
-                for record in records.tolist():
-                    yield self._pixels(part, record)
-                continue
-            out = self._good(part, records, self._plain(name, part))
-            yield out.reshape(-1, out.shape[-1]) if spec.axes or out.ndim == 2 else out.reshape(-1)
-
-    def _good(self, part: Source, records: Int64, fill: RowTransform | None = None) -> Array:
-        """:func:`read_stored`; the first bad sample is an error."""
-        out, errors = read_stored(part, records, fill)
-        for bad in errors:
-            raise self.source.told(bad.error)
-        return out
-
-    def _plain(self, name: str, part: Source, most: int | None = None) -> RowTransform:
-        """How the stored values of a field are measured: of structured rows those of the members
-        that are asked for; ``most``: the length of samples, where these differ."""
-        members = self._params.wanted.for_field(name).members
-        wanted = OutputSpec(
-            layout="NHWC",
-            contiguous=True,  # the channels are the last axis in memory
-            members=members,
-            max_length=most,
-        )
-        return RowTransform(part.spec, wanted, part.facts.path)
-
-    def _values(self, name: str, part: Source) -> Iterator[Array]:
-        """The values of samples of different length, each by itself."""
-        offsets = part.index.offsets
-        assert offsets is not None
-        for record in itertools.chain.from_iterable(self._counted(name, _MEASURED)):
-            most = int(offsets[record + 1]) - int(offsets[record])
-            if most:
-                out = self._good(part, np.array([record]), self._plain(name, part, most))
-                yield out[0] if out.ndim == 3 else out.reshape(-1)
-
-    def _counted(self, name: str, together: int) -> Iterator[Int64]:
-        """The field's own rows whose values count, from so many at a time: those of all samples; of
-        episodes, where a row may be in many windows or in none, those that are selected."""
-        source = self.source
-        if source.windows is None:
-            for at in range(0, self.length, together):
-                yield self.records(np.arange(at, min(at + together, self.length)))
-            return
-        windows, rows = selected_rows(self._params.subset, source, source.windows)
-        if isinstance(rows, np.ndarray):
-            rows = np.sort(rows)
-        count = source.rows_of(name)
-        for at in range(0, count, together):
-            records = np.arange(at, min(at + together, count))
-            records = records[windows.selects(name, records, rows)]
-            if records.size:
-                yield records
-
-    def _tiles(self, part: Source) -> Iterator[Array]:
-        """The stored values of all volumes, each once: (n, C) of pictures, else (n,)."""
-        sampler, spec = self._schedule.sampler, part.spec
-        assert isinstance(sampler, Patched)
-        cut = sampler.patches.volumes
-        tiles = replace(sampler.patches, at="grid", step=cut.patch)
-        together = max(1, _MEASURED // spec.row_bytes)
-        for first in range(0, tiles.population, together):
-            numbers = np.arange(first, min(first + together, tiles.population), dtype=np.int64)
-            out = self._good(part, tiles.records(numbers))
-            axes = self._cut.axes_of_sample(out.ndim - 1 - spec.flat)
-            for tile, shift in zip(out, tiles.repeated(numbers).tolist(), strict=True):
-                for axis, known in zip(axes, shift, strict=True):
-                    tile = tile[(slice(None),) * axis + (slice(known, None),)]
-                if spec.axes is None:
-                    yield tile.reshape(-1)
-                else:
-                    yield np.moveaxis(tile, spec.axes.index("C"), -1).reshape(
-                        -1, tile.shape[spec.axes.index("C")]
-                    )
-
-    def _pixels(self, part: Source, record: int) -> Array:
-        """The stored values of one sample, in its own size: (H x W, C)."""
-        size = Inspector(part).size(record)
-        wanted = OutputSpec(layout="NHWC", contiguous=True, size=size, crop="none")
-        name = self.source.names[self.source.parts.index(part)]
-        whole = self.source if len(self.source.parts) == 1 else self.source.only(name)
-        out = self._good(part, np.array([record]), whole.fills(wanted)[0])
-        return out.reshape(-1, out.shape[-1])
 
     def close(self) -> None:
         if "_filler" in self.__dict__:

@@ -11,7 +11,6 @@ import warnings
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from importlib import import_module
 from typing import Any, Generic, NoReturn, Self, TypeAlias, Unpack
 
 import numpy as np
@@ -42,6 +41,7 @@ from .sampling.state import State, cursor_in, state_at
 from .sources import OpenSet, earlier_fingerprints, fingerprint
 from .sources.labels import apart
 from .stats import ReaderStats, Totals, total_seconds
+from .system.late import tools_notebook
 from .system.limits import usable_cores
 from .system.memory import aligned_empty
 from .system.signals import after_this
@@ -495,9 +495,7 @@ class AsyncReader(Generic[D, L]):
         facts = self._facts()
         if not facts:
             return f"<code>{html.escape(repr(self))}</code>"
-        # the tools are made of readers: they are loaded when they are asked for
-        tool = import_module("asyncreader.tools.notebook")
-        made: str = tool.set_html(f"AsyncReader {self._name}", facts, self.dataset)
+        made: str = tools_notebook.set_html(f"AsyncReader {self._name}", facts, self.dataset)
         return made
 
     @property

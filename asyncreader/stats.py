@@ -8,6 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from .system.array_types import Float64
+
 #: Bad samples listed one by one in a snapshot; more are only counted.
 LISTED_BAD = 1000
 
@@ -201,3 +203,15 @@ def html_table(caption: str, rows: Sequence[tuple[str, str]]) -> str:
 
 def _batches(count: int) -> str:
     return "batch" if count == 1 else "batches"
+
+
+@dataclass(frozen=True)
+class FieldStatistics:
+    """Numbers of a field, of each channel: float64 (C,) of pictures, (D,) of vectors of D numbers,
+    () of anything else. ``count``: values of a channel; ``std``: of all of them (population)."""
+
+    count: int
+    mean: Float64
+    std: Float64
+    min: Float64
+    max: Float64

@@ -23,6 +23,11 @@ class LateModule:
 #: there are, does without it.
 h5py: Any = LateModule("h5py")
 obstore: Any = LateModule("obstore")
+#: What notebooks show of batches, datasets and readers, and what is found out about a whole set:
+#: the tools are made of these, and are loaded when they are asked for.
+tools_notebook: Any = LateModule("asyncreader.tools.notebook")
+tools_preview: Any = LateModule("asyncreader.tools.preview")
+tools_statistics: Any = LateModule("asyncreader.tools.statistics")
 if TYPE_CHECKING:
     import numpy as numpy
 else:

@@ -17,7 +17,7 @@ from project import FILES, PACKAGES, ROOT, module_name, tree_of
 LAYERS = {
     "": (
         "asyncreader.checks asyncreader.errors asyncreader.system asyncreader.stats"
-        " asyncreader.moments asyncreader.version",
+        " asyncreader.version",
         "asyncreader.pixels",
         "asyncreader.formats asyncreader.sampling",
         "asyncreader.params",
@@ -46,7 +46,7 @@ LAYERS = {
         ".",
     ),
     "asyncreader.tools": (
-        "label_stats contact_sheet demo_sets hdf5_look verify",
+        "label_stats contact_sheet demo_sets hdf5_look statistics verify",
         "trials",
         "bench ceilings drawing thumbnails sheet pictures",
         "preview preview_arrays preview_batch notebook demo demo_arrays doctor report",

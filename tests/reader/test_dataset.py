@@ -392,7 +392,7 @@ def test_statistics(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     axes = tuple(range(values.ndim)) if values.ndim > 2 else (0,)
     axes = axes[:-1] if pictures else axes
     for together in (1, 900, 1 << 20):
-        monkeypatch.setattr("asyncreader.opened._MEASURED", together)
+        monkeypatch.setattr("asyncreader.tools.statistics._MEASURED", together)
         with asyncreader.open(data=values, subset=slice(1, None)) as ds:
             found = ds.statistics()["data"]
         chosen = values[1:].astype(np.float64)
@@ -464,7 +464,7 @@ def test_statistics_of_what_is_selected(
 ) -> None:
     """Of a set of episodes the rows that are selected count, each once: no row of validation is in
     the mean of training. A row more goes with an episode's last one, one row with any."""
-    monkeypatch.setattr("asyncreader.opened._MEASURED", 200)
+    monkeypatch.setattr("asyncreader.tools.statistics._MEASURED", 200)
     params, episodes, rows = SELECTED[kind]
     rng = np.random.default_rng(0)
     act = [rng.normal(number * 10, 1, (n, 3)) for number, n in enumerate(EPISODES)]
