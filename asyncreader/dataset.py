@@ -25,10 +25,10 @@ import numpy as np
 
 from .batch import Array, flat_labels
 from .errors import ParamsError, ReaderClosedError, closed_on_error
-from .opened import Opened, Rows, is_number, number_of, numbers_of, threads_for
 from .params import SHOWN, Given, ReaderKeywords, ReaderParams, apart_from, parse_params
 from .params.declare import documented
 from .pipeline import build
+from .pipeline.opened import Opened, Rows, is_number, number_of, numbers_of, threads_for
 from .sources import Inspector, OpenSet, fingerprint, open_there, open_whole
 from .sources.labels import apart
 from .sources.ragged import longest_of

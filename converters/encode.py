@@ -14,7 +14,6 @@ from typing import Final, TypeAlias
 import numpy as np
 import xxhash
 
-from asyncreader.checks import MAX_SIDE
 from asyncreader.errors import DecodeError, ParamsError
 from asyncreader.formats.packed import PLAIN
 from asyncreader.pixels import codec, kernels
@@ -22,6 +21,7 @@ from asyncreader.pixels.geometry import nearest_pixels, resize_into
 from asyncreader.pixels.masks import decode_values, encode_values
 from asyncreader.pixels.points import move
 from asyncreader.system.array_types import Array, Float64, Int64, UInt64
+from asyncreader.system.checks import MAX_SIDE
 from asyncreader.system.memory import SCRATCH
 from asyncreader.system.text import sides
 

@@ -8,10 +8,10 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
-from asyncreader import checks
-from asyncreader.checks import Check, Wrong, whole
 from asyncreader.errors import ParamsError
 from asyncreader.params import ReaderParams, reading_params
+from asyncreader.system import checks
+from asyncreader.system.checks import Check, Wrong, whole
 
 
 def _path(value: Any) -> str:

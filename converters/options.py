@@ -11,11 +11,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias, TypedDict
 
-from asyncreader import checks
-from asyncreader.checks import Check, one_of, optional, whole
 from asyncreader.formats.packed import Encoding
 from asyncreader.params import READ_BY, ReaderParams
 from asyncreader.params.declare import declared, parameter, worked_out
+from asyncreader.system import checks
+from asyncreader.system.checks import Check, one_of, optional, whole
 
 from .option_values import (
     SRC,

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
-from ..checks import Form, path_text
 from ..params import PARAMETERS, snake_case
 from ..params.declare import Parameter
+from ..system.checks import Form, path_text
 from .terminal import say
 
 if TYPE_CHECKING:

@@ -9,12 +9,12 @@ from typing import overload
 import numpy as np
 import numpy.typing as npt
 
-from ..checks import FILE
 from ..errors import ParamsError, ReaderClosedError, closed_on_error
 from ..pixels.specs import OutputSpec
 from ..pixels.transform import RowTransform
 from ..sources import Request, Source, absolute, open_source, read_stored
 from ..system.array_types import Int64
+from ..system.checks import FILE
 from .jobs import whole
 
 Array = npt.NDArray[np.number]

@@ -14,8 +14,8 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from ..checks import FILE
 from ..sources import absolute
+from ..system.checks import FILE
 from .pyxis_batches import (
     DataIterator,
     SequentialBatch,

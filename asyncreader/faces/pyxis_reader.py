@@ -10,11 +10,11 @@ from typing import TypeAlias, TypedDict, TypeVar, overload
 import numpy as np
 import numpy.typing as npt
 
-from ..checks import FILE
 from ..errors import FormatError, ReaderClosedError, SampleError, SourceNotFoundError
 from ..sources import absolute
 from ..sources.lmdb.file import lmdb_data_file
 from ..system.array_types import Int64
+from ..system.checks import FILE
 from .jobs import whole
 from .pyxis_file import Snapshot, unpack_array, unpack_names
 

@@ -10,10 +10,10 @@ import lmdb
 import numpy as np
 import numpy.typing as npt
 
-from ..checks import FILE, FILL_MASKED
 from ..errors import FormatError, ParamsError, ReaderClosedError, SourceError
 from ..sources import absolute
 from ..sources.lmdb.file import lmdb_data_file
+from ..system.checks import FILE, FILL_MASKED
 from .jobs import whole
 from .pyxis_file import DATA_DB, META_DB, NB_SAMPLES, Snapshot, pack_sample, record_key
 

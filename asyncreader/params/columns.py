@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final, TypeAlias
 
-from ..checks import Check, Wrong, plain, whole
+from ..system.checks import Check, Wrong, plain, whole
 
 #: Columns as they are kept: numbers, or names.
 Chosen: TypeAlias = tuple[int, ...] | tuple[str, ...]

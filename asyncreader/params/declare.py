@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
-from ..checks import Check, optional
+from ..system.checks import Check, optional
 
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., object])

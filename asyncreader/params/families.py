@@ -9,9 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Final, Literal, Self, TypeAlias
 
-from .. import checks
-from ..checks import invalid, one_of, optional, whole
 from ..pixels.augment.options import span
+from ..system import checks
+from ..system.checks import invalid, one_of, optional, whole
 from .declare import ANY, parameter
 from .patches import PATCH, PATCH_AXES, PATCH_STEP, PatchAt
 from .shares import MIX

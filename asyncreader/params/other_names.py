@@ -6,8 +6,8 @@ import os
 import re
 from typing import Final
 
-from .. import checks
 from ..errors import ParamsError
+from ..system import checks
 from ..system.text import plain_name, slip
 from .reader import PARAMETERS, SHOWN
 

@@ -6,9 +6,9 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 
-from ..checks import FLAG, written
 from ..errors import ParamsError
 from ..sampling import draws, takes_classes, takes_weights
+from ..system.checks import FLAG, written
 from .declare import ANY, Parameter
 from .other_names import instead
 from .reader import PARAMETERS, PATHS, READ_BY, Described, Given, ReaderParams, flattened

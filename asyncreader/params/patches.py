@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final, Literal, TypeAlias
 
-from ..checks import Check, whole
+from ..system.checks import Check, whole
 
 PatchAt: TypeAlias = Literal["random", "grid", "center"]
 

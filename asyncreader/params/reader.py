@@ -22,11 +22,11 @@ from typing import (
     runtime_checkable,
 )
 
-from .. import checks
-from ..checks import one_of, optional, or_auto, whole
 from ..pixels.augment.options import between
 from ..pixels.augment.parse import AUGMENT
 from ..sampling import Shuffle
+from ..system import checks
+from ..system.checks import one_of, optional, or_auto, whole
 from ..system.late import numpy as np
 from .columns import COLUMNS, Chosen
 from .declare import ANY, Parameter, declared, family, parameter, shown

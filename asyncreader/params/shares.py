@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from ..checks import FINITE, PATHS, Check, Wrong, check_unmasked
+from ..system.checks import FINITE, PATHS, Check, Wrong, check_unmasked
 from ..system.late import numpy as np
 
 if TYPE_CHECKING:

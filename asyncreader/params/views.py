@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, TypeAlias, TypedDict, cast
 
-from ..checks import Check, plain, whole, written
 from ..errors import ParamsError
+from ..system.checks import Check, plain, whole, written
 from ..system.text import slip
 from .declare import Parameter
 from .families import CropKind

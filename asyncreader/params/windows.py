@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, get_args
 
-from ..checks import SUBSET, Check, Wrong, one_of, plain, whole
+from ..system.checks import SUBSET, Check, Wrong, one_of, plain, whole
 
 if TYPE_CHECKING:
     from ..system.array_types import Int64

@@ -13,12 +13,12 @@ from typing import Any, Final, Protocol, TypeAlias
 
 import numpy as np
 
-from ..checks import FILL_MASKED
 from ..errors import ParamsError, WorkerError
 from ..params import ReaderParams
 from ..sampling.schedule import BatchPlan
 from ..sources.labels import apart, together
 from ..system.array_types import Array, Bools
+from ..system.checks import FILL_MASKED
 from ..system.keyed_random import Draws, key_of, mix_rows
 from .slots import BatchArrays, BatchLayout, Part
 

@@ -11,8 +11,8 @@ from typing import Any, ClassVar, Final, NamedTuple
 
 import numpy as np
 
-from ..checks import FILL_MASKED
 from ..errors import WorkerError
+from ..system.checks import FILL_MASKED
 from .points import real
 from .steps import Array, ImageShape, Row
 

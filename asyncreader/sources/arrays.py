@@ -8,11 +8,11 @@ from typing import Any, Final, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from ..checks import FILL_MASKED
 from ..errors import FormatError, ParamsError
 from ..pixels.numbers import flat_dtype
 from ..pixels.rows import Writer
 from ..system.array_types import Array
+from ..system.checks import FILL_MASKED
 from .base import BaseSource, FieldIndex, SetFacts, Source, default_block, row_size
 from .bytestore import ByteFile
 from .extents import Extents, ExtentSource

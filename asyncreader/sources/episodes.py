@@ -8,12 +8,12 @@ from typing import Any, Final
 
 import numpy as np
 
-from ..checks import DatasetPath, written
 from ..errors import FormatError, ParamsError
 from ..params import ReaderParams
 from ..params.windows import reach_of
 from ..sampling.episodes import Episodes, FieldRows, Reach, Windows
 from ..system.array_types import Array, Int64
+from ..system.checks import DatasetPath, written
 from .fields import SetIndex
 from .request import no_field
 

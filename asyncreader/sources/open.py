@@ -13,7 +13,6 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from ..checks import FILE, DatasetPath
 from ..errors import (
     AsyncReaderError,
     FormatError,
@@ -27,6 +26,7 @@ from ..formats.manifest import CONTAINERS, Manifest, manifest_path, read_manifes
 from ..params import ReaderParams
 from ..sampling.episodes import Episodes, Windows
 from ..system.array_types import Array
+from ..system.checks import FILE, DatasetPath
 from ..system.text import natural
 from .arrays import index_arrays, label_array
 from .base import FieldIndex

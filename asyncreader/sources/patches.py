@@ -11,13 +11,13 @@ from typing import Any, Final
 
 import numpy as np
 
-from ..checks import FILL_MASKED
 from ..errors import FormatError, ParamsError
 from ..params import ReaderParams
 from ..pixels.rows import E, Writer
 from ..pixels.specs import SampleSpec
 from ..sampling.patches import Patches, Volumes
 from ..system.array_types import Array, Bools, Int64
+from ..system.checks import FILL_MASKED
 from ..system.memory import SCRATCH, address_of
 from .base import BaseSource, FieldIndex, OneFile, SetFacts, Source
 from .bytestore import ByteFile, MemoryStore

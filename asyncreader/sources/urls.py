@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import Final
 from urllib.parse import SplitResult, unquote, urlsplit, urlunsplit
 
-from ..checks import URL
 from ..errors import ParamsError, shown
+from ..system.checks import URL
 
 SCHEMES: Final = ("s3", "gs", "https", "http", "file")
 _USERINFO: Final = re.compile(r"(?<=://)[^/@\s]*@")

@@ -9,7 +9,7 @@ from typing import Final
 
 import numpy as np
 
-from ..opened import Opened
+from ..pipeline.opened import Opened
 from ..pixels.specs import OutputSpec
 from ..pixels.transform import RowTransform
 from ..sampling.patches import Patched

@@ -11,10 +11,10 @@ from typing import Any, Final
 
 import numpy as np
 
-from asyncreader.checks import FILL_MASKED
 from asyncreader.errors import ParamsError
 from asyncreader.formats.packed import DATA, MOST_AXES, NUMBER_DTYPES
 from asyncreader.system.array_types import Array
+from asyncreader.system.checks import FILL_MASKED
 
 from ..temp_tables import Numbers, Strings, blocks, spooled
 from .samples import Samples

@@ -16,14 +16,13 @@ from project import FILES, PACKAGES, ROOT, module_name, tree_of
 #: under its name; "." is its __init__.py.
 LAYERS = {
     "": (
-        "asyncreader.checks asyncreader.errors asyncreader.system asyncreader.stats"
-        " asyncreader.version",
+        "asyncreader.errors asyncreader.system asyncreader.stats asyncreader.version",
         "asyncreader.pixels",
         "asyncreader.formats asyncreader.sampling",
         "asyncreader.params",
         "asyncreader.sources",
         "asyncreader.pipeline asyncreader.testing",
-        "asyncreader.faces asyncreader.batch asyncreader.opened",
+        "asyncreader.faces asyncreader.batch",
         "asyncreader.dataset asyncreader.reader asyncreader.tools.verify",
         "asyncreader.adapters",
         "converters",

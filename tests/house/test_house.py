@@ -144,7 +144,8 @@ def test_never_used() -> None:
             if isinstance(node, ast.Import):
                 found |= {part.name for part in node.names}
             elif isinstance(node, ast.ImportFrom):
-                found |= {node.module or "", *(part.name for part in node.names)}
+                library = "" if node.level else node.module or ""  # else a module of ours
+                found |= {library, *(part.name for part in node.names)}
             elif isinstance(node, ast.Call):
                 called = node.func
                 found.add(called.attr if isinstance(called, ast.Attribute) else ast.unparse(called))

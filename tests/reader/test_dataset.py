@@ -519,7 +519,7 @@ def test_statistics_of_episodes_of_different_length() -> None:
 def chunked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, list[int]]:
     """A file of 40 gzip chunks of 32 rows, for which threads are started however fast they are
     decoded; and numbers of samples, some in one chunk, in no order."""
-    monkeypatch.setattr("asyncreader.opened._LEAST", 0.0)
+    monkeypatch.setattr("asyncreader.pipeline.opened._LEAST", 0.0)
     rng = np.random.default_rng(0)
     with h5py.File(tmp_path / "a.h5", "w") as file:
         values = rng.integers(0, 4, (1280, 32, 64, 1), np.uint8)
@@ -554,13 +554,13 @@ def test_threads_decode_what_one_call_asks_for(
 
     with h5py.File(path) as file:
         wanted = [file["data"][:][numbers], np.array(numbers)]
-    monkeypatch.setattr("asyncreader.opened.ThreadPoolExecutor", Pool)
+    monkeypatch.setattr("asyncreader.pipeline.opened.ThreadPoolExecutor", Pool)
     assert read(nthread=3) == [3]
     assert read(nthread=1) == []
     monkeypatch.setattr("asyncreader.pipeline.distributed.usable_cores", lambda: 2)
     assert read() == [2]
     assert read(transform=lambda image, rng: image) == []
-    monkeypatch.setattr("asyncreader.opened.parent_process", lambda: object())
+    monkeypatch.setattr("asyncreader.pipeline.opened.parent_process", lambda: object())
     assert read() == []
     assert read(nthread=2) == [2]
 
@@ -577,7 +577,7 @@ def test_where_no_thread_can_be_started(
     (path, numbers) = chunked
     with asyncreader.open(path, nthread=1) as ds, asyncreader.open(path, nthread=3) as threads:
         wanted = ds[numbers]
-        monkeypatch.setattr("asyncreader.opened.ThreadPoolExecutor", Pool)
+        monkeypatch.setattr("asyncreader.pipeline.opened.ThreadPoolExecutor", Pool)
         same(list(threads[numbers]), list(wanted))
 
 

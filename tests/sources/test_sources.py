@@ -41,7 +41,6 @@ from asyncreader import (
     SourceError,
     SourceNotFoundError,
 )
-from asyncreader.checks import DatasetPath
 from asyncreader.params import parse_params
 from asyncreader.pixels.specs import OutputSpec
 from asyncreader.sources import Inspector, Request, fingerprint, open_reader_source, open_source
@@ -54,6 +53,7 @@ from asyncreader.sources.bytestore import (
     file_system,
 )
 from asyncreader.sources.lmdb.btree import LmdbFile
+from asyncreader.system.checks import DatasetPath
 from asyncreader.testing.contract import CheckedSourceContract, SourceContract, fill_rows
 
 COUNT = 23

@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from ...checks import Check, optional, whole
 from ...errors import ParamsError
 from ...system.array_types import Array, Float64, UInt8
+from ...system.checks import Check, optional, whole
 from ...system.keyed_random import Draws
 from ..fill_tables import Erasure
 from ..rectangles import erased_part

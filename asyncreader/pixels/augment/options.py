@@ -7,7 +7,7 @@ import math
 from collections.abc import Sequence
 from typing import Any, Final, Literal, TypeAlias, TypeVar
 
-from ...checks import Check, one_of, optional, plain
+from ...system.checks import Check, one_of, optional, plain
 
 T = TypeVar("T")
 

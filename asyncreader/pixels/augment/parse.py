@@ -11,8 +11,8 @@ from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, Final
 
-from ...checks import Check, Wrong, written
 from ...errors import ParamsError
+from ...system.checks import Check, Wrong, written
 
 if TYPE_CHECKING:
     from .base import Operation

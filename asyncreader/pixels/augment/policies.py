@@ -9,9 +9,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
-from ...checks import one_of, whole
 from ...errors import ParamsError
 from ...system.array_types import Array, Float64, UInt8
+from ...system.checks import one_of, whole
 from ...system.keyed_random import Draws
 from ..steps import ImageShape
 from . import functions

@@ -14,27 +14,27 @@ from typing import Any, Final, NamedTuple, SupportsIndex, TypeGuard
 
 import numpy as np
 
-from .errors import ParamsError, closed_on_error
-from .params import Crop, Order, ReaderParams, Run
-from .params.declare import declared
-from .pipeline import build
-from .pipeline.distributed import worker_count
-from .pipeline.fill_batch import BatchFiller
-from .pixels.rows import RowError, RowJob
-from .pixels.specs import SampleSpec
-from .pixels.transform import RowTransform
-from .sampling import sampler_of
-from .sampling.lengths import Lengths
-from .sampling.samplers import Storage
-from .sampling.schedule import Schedule
-from .sources import Inspector, OpenSet
-from .sources.base import Source
-from .sources.subset import resolve_rule
-from .stats import Meter
-from .system.array_types import Array, Int64
-from .system.futures import result_of, submit
-from .system.keyed_random import STREAM_GEOMETRY, key_of, mix_rows
-from .system.text import times
+from ..errors import ParamsError, closed_on_error
+from ..params import Crop, Order, ReaderParams, Run
+from ..params.declare import declared
+from ..pixels.rows import RowError, RowJob
+from ..pixels.specs import SampleSpec
+from ..pixels.transform import RowTransform
+from ..sampling import sampler_of
+from ..sampling.lengths import Lengths
+from ..sampling.samplers import Storage
+from ..sampling.schedule import Schedule
+from ..sources import Inspector, OpenSet
+from ..sources.base import Source
+from ..sources.subset import resolve_rule
+from ..stats import Meter
+from ..system.array_types import Array, Int64
+from ..system.futures import result_of, submit
+from ..system.keyed_random import STREAM_GEOMETRY, key_of, mix_rows
+from ..system.text import times
+from . import build
+from .distributed import worker_count
+from .fill_batch import BatchFiller
 
 #: Samples of so many bytes are read together where a whole set is gone through.
 _TOGETHER: Final = 16 << 20

@@ -13,11 +13,11 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypeAlias, TypeVar, get_args
 
-from .errors import ParamsError
-from .system.late import numpy as np
+from ..errors import ParamsError
+from .late import numpy as np
 
 if TYPE_CHECKING:
-    from .system.array_types import Int64
+    from .array_types import Int64
 
 T = TypeVar("T")
 W = TypeVar("W")
