@@ -16,12 +16,12 @@ from .thumbnails import Scale, beside, colours_of, fit, scale_of, to_rgb
 HIGH: Final = 96
 _GAP: Final = 4
 _STRIP: Final = 6
-_WIDE: Final = 3 * (HIGH + _GAP) - _GAP
+WIDE: Final = 3 * (HIGH + _GAP) - _GAP
 
 #: Numbers beside each other that are drawn as lines; more of them are drawn as a picture.
 LINES: Final = 16
 #: Points of a line that are drawn.
-_POINTS: Final = 2 * _WIDE
+_POINTS: Final = 2 * WIDE
 #: Lines are drawn this much larger, and made smaller smoothly.
 _FINER: Final = 3
 
@@ -122,11 +122,11 @@ class FieldDrawing:
         return made, [f"{self.name}: {note}" for note in words]
 
 
-def draw_samples(fields: Sequence[FieldDrawing]) -> tuple[list[UInt8], list[str]]:
-    """A picture of each sample, its fields below each other, and what the foot of the sheet says of
-    them; nothing where all of them are single numbers."""
+def draw_samples(fields: Sequence[FieldDrawing], wide: int = WIDE) -> tuple[list[UInt8], list[str]]:
+    """An image of each sample, its fields below each other, and what the foot of the sheet says of
+    them; nothing where all of them are single numbers. ``wide``: of lines at least, in pixels."""
     drawn = [field.pictures() for field in fields]
-    wide = max([_WIDE, *(one.shape[1] for pictures, _ in drawn for one in pictures)])
+    wide = max([wide, *(one.shape[1] for pictures, _ in drawn for one in pictures)])
     both = [one if one[0] else field.charts(wide) for field, one in zip(fields, drawn, strict=True)]
     kept = [(field.name, *one) for field, one in zip(fields, both, strict=True) if one[0]]
     made = [_below(rows) for rows in zip(*(pictures for _, pictures, _ in kept), strict=True)]

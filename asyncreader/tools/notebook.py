@@ -12,15 +12,15 @@ import numpy as np
 from ..batch import Batch
 from ..dataset import Dataset
 from ..errors import AsyncReaderError, ParamsError, SampleError
-from ..sources import MixedSet, OpenSet
+from ..sources import MixedSet
 from ..stats import html_table
 from ..system.array_types import Array, Int64, UInt8
 from ..system.notebooks import in_notebook, show
 from .drawing import FieldDrawing, draw_samples
 from .label_stats import class_of, in_words, row_of
+from .look import looker_of_rows
 from .pictures import Thumb, thumb_of
-from .preview_arrays import ArrayDrawing
-from .thumbnails import Looker, scale_for, scale_of, to_rgb
+from .thumbnails import scale_of, to_rgb
 
 #: Pictures that are shown, and their longest side in pixels.
 MOST: Final = 8
@@ -40,42 +40,26 @@ def set_html(caption: str, facts: Mapping[str, str], ds: Dataset[Any]) -> str:
     if isinstance(source, MixedSet) or source.facts.remote:
         return table
     spread = np.unique(np.linspace(0, len(ds) - 1, MOST).astype(np.int64))
-    with contextlib.suppress(AsyncReaderError):  # no pictures
-        return table + _figures(list(_stored(source, ds.records(spread))))
     with contextlib.suppress(AsyncReaderError):  # single numbers
-        return table + _figures(_drawn(ds, spread))
+        return table + _figures(list(_stored(ds, spread)))
     return table
 
 
-def _stored(source: OpenSet, rows: Int64) -> Iterator[tuple[Thumb, str]]:
-    """Stored pictures and their words, as many as are not too large; FormatError of no pictures."""
-    looker, read = Looker(source.first), 0
-    records = source.records(rows).tolist()
-    scale = scale_for(looker, records, SIDE)
-    for row, record in zip(rows.tolist(), records, strict=True):
+def _stored(ds: Dataset[Any], numbers: Int64) -> Iterator[tuple[Thumb, str]]:
+    """Small images of samples and their words, as many as are not too large."""
+    looker, read = looker_of_rows(ds), 0
+    numbers = numbers if looker.drawn else ds.records(numbers)
+    looker.settle(numbers, _MOST_READ)
+    labels, classes = ds.source.labels, ds.classes
+    for number, row in zip(numbers.tolist(), looker.rows(numbers).tolist(), strict=True):
         if read > _MOST_READ:
             return
         with contextlib.suppress(SampleError):
-            seen = looker.look(record, 2 * SIDE)
+            seen = looker.look(number, 2 * SIDE)
             read += seen.size
-            thumb = thumb_of(row, to_rgb(seen.pixels, scale), SIDE)
-            yield thumb, _words(row, row_of(source.labels, row), source.facts.classes)
-
-
-def _drawn(ds: Dataset[Any], numbers: Int64) -> list[tuple[Thumb, str]]:
-    """Drawings of samples that are no pictures, as many as are not too large."""
-    drawing, labels, classes = ArrayDrawing(ds.source, ds.params), ds.source.labels, ds.classes
-    rows, read = list[int](), 0
-    for number, row in zip(numbers.tolist(), ds.records(numbers).tolist(), strict=True):
-        with contextlib.suppress(SampleError):
-            values = drawing.values(number)
-            drawing.add(values)
-            rows.append(row)
-            read += sum(value.nbytes for value in values)
-        if read > _MOST_READ:
-            break
-    words = [_words(row, row_of(labels, row), classes) for row in rows]
-    return list(zip(map(_as_drawn, rows, drawing.draw()[0]), words, strict=True))
+            side = max(seen.picture.shape[:2]) if looker.drawn else SIDE
+            thumb = thumb_of(row, seen.picture, side)
+            yield thumb, _words(row, row_of(labels, row), classes)
 
 
 def _as_drawn(record: int, picture: UInt8) -> Thumb:

@@ -7,17 +7,16 @@ from typing import Any
 
 import numpy as np
 
-from ..dataset import look_into
+from ..dataset import Dataset, look_into
 from ..errors import ParamsError, SampleError
-from ..params import ReaderParams, parse_params
-from ..pixels.points import check_places
-from ..sources import Inspector, OpenSet
-from ..sources.subset import resolve_subset
-from ..system.array_types import Array
-from ..system.text import sides
+from ..params import parse_params
+from ..sources import OpenSet
+from ..sources.request import NAME_AXES
+from ..system.array_types import Int64
+from ..system.text import sides, times
 from .contact_sheet import Tile
 from .label_stats import records_of, row_of
-from .preview_arrays import drawn_as_arrays, preview_arrays
+from .look import ArrayLooker, ImageLooker, Looker, drawn_as_arrays
 from .sheet import (
     SIDE,
     Choice,
@@ -25,12 +24,10 @@ from .sheet import (
     facts_of,
     label_words,
     notes_of,
-    picture_of,
     put_together,
     title_of,
     values_of,
 )
-from .thumbnails import Looker, marked, scale_for, stored_mask
 
 
 def preview(
@@ -46,9 +43,9 @@ def preview(
 
     ``params``: as for AsyncReader, of which path, fields, axes and ``subset`` count. ``classes``:
     names or label numbers to draw from. Samples drawn come in the order of the set. A bad sample
-    becomes a square that says so. Samples that are no single pictures are drawn with all of their
-    fields: see preview_arrays.py; ``indices`` are then numbers of samples. Raises ParamsError,
-    SourceNotFoundError or FormatError.
+    becomes a square that says so. Samples that are no single images are drawn with all of their
+    fields below each other; ``indices`` are then numbers of samples. Raises ParamsError,
+    SourceNotFoundError, or FormatError where there is nothing to draw.
     """
     p = parse_params(params, {})
     if p.mix.ratios is not None:
@@ -59,77 +56,92 @@ def preview(
         )
     choice = Choice(count, seed, indices, classes)
     with look_into(params) as ds:
-        source, p = ds.source, ds.params
-        if drawn_as_arrays(source):
-            return preview_arrays(source, p, choice, columns)
-        looker = Looker(source.first)
-        records = _choose(source, p, choice)
-        scale = scale_for(looker, records, SIDE)
-        tiles, bad, masks = [], [], set()
-        shapes: list[tuple[int, ...]] = []
-        for record in records:  # one after the other: of large pictures only the small one stays
-            words, note = _captions(source, record)
-            try:
-                look = looker.look(record, 2 * SIDE)
-                mask, places = _mask_of(source, p, record), _places_of(source, p, record)
+        source = ds.source
+        arrays = drawn_as_arrays(source)
+        looker: Looker = (ArrayLooker if arrays else ImageLooker)(source, ds.params)
+        numbers = _chosen(ds, looker, choice)
+        rows = looker.rows(numbers)
+        looker.settle(numbers)
+        tiles, bad, masks = list[Tile](), list[tuple[int, str]](), set[int]()
+        shape: tuple[int, ...] = ()
+        for number, row in zip(numbers.tolist(), rows.tolist(), strict=True):
+            words, note = _captions(source, row)
+            try:  # one after the other: of large images only the small one stays
+                seen = looker.look(number, 2 * SIDE)
             except SampleError as exc:
-                bad.append((record, str(exc)))
+                bad.append((int(source.shown(np.array([row]))[0]), str(exc)))
                 tiles.append(Tile(None, words, note, exc.what))
                 continue
-            shapes.append((look.height, look.width, look.pixels.shape[2]))
-            if source.spec.shape is None:
-                note = f"{note}   {look.height} x {look.width}".strip()
-            masks |= values_of(mask)
-            picture = picture_of(look.pixels, scale, mask)
-            if places:
-                picture = marked(picture, (look.height, look.width), places)
-            tiles.append(Tile(picture, words, note))
-        every = indices is None and len(records) == source.facts.count
+            shape = shape or (seen.height, seen.width)
+            masks |= values_of(seen.mask)
+            picture = seen.picture if arrays else seen.fitted(SIDE)
+            between = ", " if arrays and note else "   "
+            tiles.append(Tile(picture, words, f"{note}{between}{seen.words}".strip()))
+        every = not arrays and indices is None and len(numbers) == looker.total
         how = "all of them" if every else choice.how
-        subtitle = f"{facts_of(source)}; {len(records):,} shown, {how}"
-        notes = notes_of(scale, shapes[0][2] if shapes else 3, masks)
-        if shapes:
-            alike = source.spec.shape is not None
-            notes.insert(0, f"all {sides(*shapes[0][:2])}" if alike else "sizes are height x width")
-        named = source.labels is not None
-        return put_together(tiles, records, named, bad, columns, title_of(source), subtitle, notes)
+        return put_together(
+            tiles,
+            source.shown(rows).tolist(),
+            source.labels is not None,
+            bad,
+            columns,
+            title_of(source),
+            f"{facts_of(source, looker.total)}; {len(tiles):,} shown, {how}",
+            _notes_of_arrays(source, looker) if arrays else _notes_of_images(looker, shape, masks),
+            drawn=arrays,
+        )
 
 
-# -- which samples -------------------------------------------------------------------------------
+def _notes_of_images(looker: Looker, shape: tuple[int, ...], masks: set[int]) -> list[str]:
+    """What the foot of the sheet says. ``shape``: (height, width) of an image that is shown."""
+    spec = looker.source.spec
+    first = []
+    if shape:
+        first.append("sizes are height x width" if spec.shape is None else f"all {sides(*shape)}")
+    channels = 1 if spec.axes is None else spec.image_shape()[2]
+    return first + notes_of(looker.notes, channels, masks)
 
 
-def _choose(source: OpenSet, p: ReaderParams, choice: Choice) -> list[int]:
-    total, path = source.facts.count, source.facts.path
-    given = choice.given(total, path)
+def _notes_of_arrays(source: OpenSet, looker: Looker) -> list[str]:
+    """What the foot of the sheet says, with what each field is in the file."""
+    notes = list(looker.notes)
+    for name, part in zip(source.names, source.parts, strict=True):
+        shape = "of many shapes" if part.spec.shape is None else times(part.spec.shape)
+        kind = "structured" if part.spec.dtype.names else part.spec.dtype
+        notes.append(f"{name}: {shape}, {kind}, in the file")
+    spec, whole = source.spec, source.windows is None and source.patches is None
+    if whole and len(spec.shape or ()) == 3 and not spec.ragged:
+        notes.append(f"if these are images, {NAME_AXES}")
+    return notes
+
+
+def _chosen(ds: Dataset[Any], looker: Looker, choice: Choice) -> Int64:
+    """The numbers of the samples on the sheet, in order where they are drawn at random."""
+    source, path = ds.source, ds.source.facts.path
+    given = choice.given(looker.total, path)
     if given is not None:
-        return given
-    chosen = resolve_subset(p.subset, source)
-    pool = range(total) if chosen is None else chosen
+        return np.array(given, np.int64)
+    pool: Int64 | range = range(looker.total)
+    if not looker.drawn and ds.params.subset is not None:  # numbers of rows, not of samples
+        pool = np.unique(ds.records(np.arange(len(ds), dtype=np.int64)))
     if choice.classes:
-        labels = None if source.labels is None else np.asarray(source.labels)
+        labels = None if source.table is None else np.asarray(source.table)
         of_class = records_of(choice.classes, labels, source.facts.classes)
-        pool = of_class if chosen is None else np.intersect1d(of_class, np.asarray(pool))
-    return choice.drawn(pool, path)
+        every = np.asarray(pool, np.int64)
+        pool = every[np.isin(source.shown(looker.rows(every)), of_class)]
+    return np.array(choice.drawn(pool, path), np.int64)
 
 
-def _mask_of(source: OpenSet, p: ReaderParams, record: int) -> Array | None:
-    """A sample's first field that is a mask, where several fields were named."""
-    parts = zip(source.names[1:], source.parts[1:], strict=True)
-    found = (stored_mask(part, record) for name, part in parts if name not in p.places)
-    return next((mask for mask in found if mask is not None), None)
-
-
-def _places_of(source: OpenSet, p: ReaderParams, record: int) -> dict[str, Array]:
-    """A sample's boxes and keypoints, by what they are."""
-    found = {}
-    for what, name in (("boxes", p.boxes_field), ("keypoints", p.keypoints_field)):
-        if name is not None:
-            part = source.part(name)
-            check_places(part.spec, what, source.facts.path)
-            found[what] = Inspector(part).pixels(record)
-    return found
-
-
-def _captions(source: OpenSet, record: int) -> tuple[str, str]:
-    words, note = label_words(row_of(source.labels, record), source.facts.classes)
-    return (words, f"{note}#{record}") if words else (f"#{record}", "")
+def _captions(source: OpenSet, row: int) -> tuple[str, str]:
+    """The two lines under a sample."""
+    number = f"#{row}"
+    if source.windows is not None:
+        episodes = source.windows.episodes
+        (which,) = episodes.of(np.array([row], np.int64)).tolist()
+        name = episodes.names[which] if episodes.names else f"episode {which}"
+        number = f"{name}, row {row - int(episodes.starts[which])}"
+    if source.patches is not None:
+        (volume,), (corner,) = source.patches.volumes.of(np.array([row], np.int64))
+        number = f"volume {volume} at {', '.join(map(str, corner.tolist()))}"
+    words, note = label_words(row_of(source.labels, row), source.facts.classes)
+    return (words, f"{note}{number}") if words else (number, "")

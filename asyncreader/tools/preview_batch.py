@@ -18,7 +18,7 @@ from ..system.array_types import Array, UInt8
 from .contact_sheet import Tile
 from .drawing import draw_samples
 from .label_stats import in_words
-from .preview_arrays import NARROWEST, columns_for, drawings_of, drawn_as_arrays
+from .look import drawings_of, drawn_as_arrays
 from .sheet import (
     GAP,
     MOST,
@@ -27,12 +27,21 @@ from .sheet import (
     facts_of,
     label_words,
     notes_of,
-    picture_of,
     put_together,
     title_of,
     values_of,
 )
-from .thumbnails import Scale, as_mask, beside, marked, not_pictures, scale_of
+from .thumbnails import (
+    Scale,
+    as_mask,
+    beside,
+    fit,
+    marked,
+    not_pictures,
+    scale_of,
+    tinted,
+    to_rgb,
+)
 
 
 def preview_batch(
@@ -76,7 +85,7 @@ def preview_batch(
         ]
         bad = reader.stats().bad_list
         masks: set[int] = set().union(*map(values_of, shown.masks))
-        notes = notes_of(shown.scales[0], shown.pixels[0].shape[3], masks)
+        notes = notes_of(shown.scales[0].notes, shown.pixels[0].shape[3], masks)
     settings = _settings(reader.params)
     subtitle = f"{facts}; the first batch that training gets: {what}"
     notes.insert(0, settings)
@@ -117,17 +126,16 @@ def _arrays_batch(
         tiles = [_batch_tile(batch, row, drawn[row], names, False) for row in range(len(batch))]
         bad, settings = reader.stats().bad_list, _settings(reader.params)
     what = " and ".join(f"{'x'.join(map(str, one.shape))} {one.dtype}" for one in data)
-    high, wide = drawn[0].shape[0], max(drawn[0].shape[1], NARROWEST)
     return put_together(
         tiles,
         batch.indices.tolist(),
         batch.labels is not None,
         bad,
-        columns or columns_for(len(tiles), high, wide),
+        columns,
         title_of(source),
         f"the first batch that training gets: {what}",
         [settings, *notes],
-        size=(high, wide),
+        drawn=True,
     )
 
 
@@ -161,11 +169,17 @@ class _Shown:
         """The pictures of a row, side by side."""
         masks = [self.masks[row], *[None] * len(self.pixels)]
         every = zip(self.pixels, self.scales, masks, strict=False)
-        found = [picture_of(pixels[row], scale, mask) for pixels, scale, mask in every]
+        found = [_fitted(pixels[row], scale, mask) for pixels, scale, mask in every]
         if self.places:
             places = {what: values[row] for what, values in self.places.items()}
             found[0] = marked(found[0], self.pixels[0].shape[1:3], places)
         return found[0] if len(found) == 1 else beside(found, SIDE, GAP)
+
+
+def _fitted(pixels: Array, scale: Scale, mask: Array | None) -> UInt8:
+    """An image (H, W, C) fit for its square, with its mask (H, W) over it."""
+    picture = fit(to_rgb(pixels, scale), SIDE)
+    return picture if mask is None else tinted(picture, mask)
 
 
 def _shown(fields: Sequence[Array], p: ReaderParams, path: str, own: bool) -> _Shown:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,11 +13,11 @@ import numpy as np
 from ..errors import ParamsError
 from ..sources import OpenSet
 from ..sources.splits import split_counts
-from ..system.array_types import Array, Int64, UInt8
-from ..system.text import counts_in_words, some
+from ..system.array_types import Array, Int64
+from ..system.text import counts_in_words, some, times
 from .contact_sheet import Tile, draw_sheet, font_for
+from .drawing import HIGH
 from .label_stats import class_of, in_words
-from .thumbnails import Scale, fit, tinted, to_rgb
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -27,6 +28,9 @@ MOST: Final = 1000
 
 #: Sides of the squares that pictures are fitted into, in pixels.
 SIDE: Final = 160
+
+#: A drawing's place is at least so wide, for its words.
+NARROWEST: Final = 160
 
 #: Pixels between the pictures of one sample.
 GAP: Final = 4
@@ -45,12 +49,6 @@ class Preview:
     """Record numbers of samples that cannot be shown, and why."""
     notes: tuple[str, ...]
     """What the foot of the sheet says."""
-
-
-def picture_of(pixels: Array, scale: Scale, mask: Array | None) -> UInt8:
-    """One picture (H, W, C) fit for its square, with its mask (H, W) over it."""
-    picture = fit(to_rgb(pixels, scale), SIDE)
-    return picture if mask is None else tinted(picture, mask)
 
 
 def values_of(mask: Array | None) -> set[int]:
@@ -81,10 +79,17 @@ def title_of(source: OpenSet) -> str:
     return os.path.basename(source.facts.path.rstrip("/")) or source.facts.path
 
 
-def facts_of(source: OpenSet) -> str:
-    """How many samples a set has, how they are stored, its classes and splits."""
+def facts_of(source: OpenSet, total: int | None = None) -> str:
+    """How many samples a set has, how they are stored, its classes and splits. ``total``: samples
+    that are served, if not all."""
     facts, spec = source.facts, source.spec
-    words = f"{some(facts.count, 'sample')}, {spec.encoding}"
+    if source.patches is not None:
+        volumes = source.patches.volumes
+        return f"{some(total or 0, 'patch')} of {times(volumes.patch)}, of {volumes.words}"
+    words = some(facts.count if total is None else total, "sample")
+    if source.windows is not None:
+        return f"{words} of {source.windows.episodes.words}"
+    words += f", {spec.encoding}"
     if facts.classes:
         words += f", {some(len(facts.classes), 'class')}"
     elif source.labels is None:
@@ -94,9 +99,9 @@ def facts_of(source: OpenSet) -> str:
     return words
 
 
-def notes_of(scale: Scale, channels: int, masks: set[int]) -> list[str]:
+def notes_of(scales: Sequence[str], channels: int, masks: set[int]) -> list[str]:
     """What the foot of a sheet says of values that are no colours, of masks, and of channels."""
-    notes = list(scale.notes)
+    notes = list(scales)
     values = sorted(masks - {0})
     if values:
         listed = ", ".join(map(str, values[:12])) + (", ..." if len(values) > 12 else "")
@@ -157,8 +162,16 @@ def put_together(
     subtitle: str,
     notes: Sequence[str],
     size: tuple[int, int] = (SIDE, SIDE),
+    drawn: bool = False,
 ) -> Preview:
-    """The sheet of ``tiles`` of ``size`` (height, width). ``named``: samples have labels."""
+    """The sheet of ``tiles`` of ``size`` (height, width), or ``drawn`` ones as large as they are.
+    ``named``: samples have labels."""
+    if drawn:
+        shapes = [tile.picture.shape for tile in tiles if tile.picture is not None]
+        high = max((shape[0] for shape in shapes), default=HIGH)
+        size = high, max((shape[1] for shape in shapes), default=HIGH)
+        size = high, max(size[1], NARROWEST)
+        columns = columns or max(1, round(math.sqrt(len(tiles) * 1.5 * size[0] / size[1])))
     columns = columns or max(1, _fitting(len(tiles)) // max(1, round(size[1] / size[0])))
     _, lacking = font_for([title, *(tile.name for tile in tiles)])
     notes = [*notes, lacking] if lacking else notes

@@ -2,27 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-from xxhash import xxh3_64_intdigest
 
-from ..errors import FormatError, SampleError, located
-from ..pixels import codec
-from ..pixels.masks import decode_values
+from ..errors import FormatError
 from ..pixels.points import real
-from ..pixels.specs import SampleSpec
-from ..pixels.transform import decode_sample
-from ..sources import Inspector, Source
 from ..sources.request import NAME_AXES
 from ..system.array_types import Array, Float64, UInt8
-
-#: Pictures read to find the range of values, where they are not bytes.
-PROBE: Final = 64
 
 #: What pixels are shown as that are not a number, or infinite.
 NOT_A_NUMBER: Final = (255, 0, 255)
@@ -178,91 +168,6 @@ def as_mask(pixels: Array) -> Array | None:
     if pixels.ndim == 3 and pixels.shape[2] == 1:
         pixels = pixels[:, :, 0]
     return pixels if pixels.ndim == 2 and pixels.dtype.kind in "bui" else None
-
-
-def stored_mask(part: Source, record: int) -> Array | None:
-    """Sample ``record`` of a field as a mask, None where it is none; SampleError if it is bad."""
-    stored = part.spec
-    if stored.encoded:
-        return as_mask(decode_values(Inspector(part).bytes(record)))
-    pixels = Inspector(part).pixels(record)
-    if stored.axes is not None:
-        pixels = pixels.transpose([stored.axes.index(axis) for axis in "HWC"])
-    return as_mask(pixels)
-
-
-def is_grey(stored: SampleSpec) -> bool:
-    """Whether samples are numbers (H, W) without known axes, which can be drawn as grey images."""
-    plain = not stored.ragged and stored.dtype.names is None
-    return plain and stored.axes is None and len(stored.shape or ()) == 2
-
-
-@dataclass(frozen=True)
-class Look:
-    """One stored sample, looked at.
-
-    ``pixels``: (h, w, C), a JPEG possibly decoded smaller than it is; ``height``, ``width``: of
-    the whole picture, upright; ``size``: its stored bytes; ``encoded``: those, if it is encoded.
-    """
-
-    record: int
-    pixels: Array
-    height: int
-    width: int
-    size: int
-    encoded: bytes | None
-
-    @property
-    def checksum(self) -> int:
-        """XXH3-64 of what is stored, equal for samples with the same bytes."""
-        data = np.ascontiguousarray(self.pixels).data if self.encoded is None else self.encoded
-        return xxh3_64_intdigest(data)
-
-
-class Looker:
-    """Looks at samples of a source. Thread-safe, as the source is.
-
-    FormatError at construction where samples are not pictures.
-    """
-
-    def __init__(self, source: Source) -> None:
-        self.source = source
-        self._inspector = Inspector(source)
-        stored = source.spec
-        self._axes: tuple[int, ...] | None = None
-        if stored.axes is not None:
-            self._axes = tuple(stored.axes.index(axis) for axis in "HWC")
-        elif not is_grey(stored):
-            raise not_pictures(source.facts.path, stored.shape or ())
-
-    def look(self, record: int, side: int) -> Look:
-        """Sample ``record``, at least ``side`` pixels long if it is; SampleError if it is bad."""
-        source, stored = self.source, self.source.spec
-        if not stored.encoded:
-            pixels = self._inspector.pixels(record)
-            pixels = pixels[:, :, None] if self._axes is None else pixels.transpose(self._axes)
-            height, width = pixels.shape[:2]
-            return Look(record, pixels, height, width, pixels.nbytes, None)
-        data = self._inspector.bytes(record)
-        with located(path=source.facts.path, index=record):
-            header = codec.read_header(data)
-            part = min(1.0, side / max(header.height, header.width))
-            least = (math.ceil(header.height * part), math.ceil(header.width * part))
-            pixels = decode_sample(data, stored, header, least)
-        return Look(record, pixels, header.height, header.width, len(data), data)
-
-
-def scale_for(looker: Looker, records: Sequence[int], side: int) -> Scale:
-    """The scale that suits these samples, by at most 64 of them."""
-    if looker.source.spec.dtype == np.uint8:
-        return Scale()
-
-    def pictures() -> Iterator[Array]:
-        for record in records[:: max(1, len(records) // PROBE)]:
-            with contextlib.suppress(SampleError):
-                yield looker.look(record, side).pixels
-
-    return scale_of(pictures())
 
 
 def not_pictures(path: str, shape: tuple[int, ...]) -> FormatError:

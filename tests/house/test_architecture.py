@@ -48,7 +48,8 @@ LAYERS = {
         "label_stats contact_sheet demo_sets hdf5_look statistics verify",
         "trials",
         "bench ceilings drawing thumbnails sheet pictures",
-        "preview preview_arrays preview_batch notebook demo demo_arrays doctor report",
+        "look",
+        "preview preview_batch notebook demo demo_arrays doctor report",
         ".",
     ),
     "converters": (

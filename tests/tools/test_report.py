@@ -24,10 +24,10 @@ from PIL import Image
 import converters
 from asyncreader import FormatError, ParamsError
 from asyncreader.tools.label_stats import count_labels
+from asyncreader.tools.look import ImageLooker
 from asyncreader.tools.report import Facts, gather, looking, page
 from asyncreader.tools.report.charts import histogram, ratios
 from asyncreader.tools.report.page import LONGEST
-from asyncreader.tools.thumbnails import Looker
 
 
 def states(facts: Facts) -> dict[str, str]:
@@ -200,13 +200,13 @@ def test_only_so_many_are_looked_at(limit: int, set_of_pets: Path, monkeypatch: 
     """With a limit exactly so many samples are read, those of thumbnails and of the table of
     duplicates included; which, depends on the seed only."""
     read: set[int] = set()
-    look = Looker.look
+    look = ImageLooker.look
 
-    def noted(self: Looker, record: int, side: int) -> Any:
+    def noted(self: ImageLooker, record: int, side: int) -> Any:
         read.add(record)
         return look(self, record, side)
 
-    monkeypatch.setattr(Looker, "look", noted)
+    monkeypatch.setattr(ImageLooker, "look", noted)
     seen: list[tuple[int, int]] = []
     facts = gather(
         {"path": set_of_pets}, limit=limit, progress=lambda done, total: seen.append((done, total))

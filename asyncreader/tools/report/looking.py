@@ -19,7 +19,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from ...dataset import Dataset, look_into
-from ...errors import ChecksumError, FormatError, ParamsError, SampleError
+from ...errors import ChecksumError, ParamsError, SampleError
 from ...params import parse_params
 from ...sources import Inspector
 from ...sources.splits import split_counts
@@ -28,9 +28,8 @@ from ...system.futures import in_order
 from ...system.limits import usable_cores
 from ...system.text import counts_in_words
 from ..label_stats import LabelCount, class_of, count_labels, in_words, single
+from ..look import ArrayLooker, Looked, looker_of_rows
 from ..pictures import Thumb, thumb_of
-from ..preview_arrays import ArrayDrawing
-from ..thumbnails import PROBE, Look, Looker, Scale, scale_for, to_rgb
 from ..verify import check_paths
 from .checks import checks_of
 from .facts import LISTED, MEMBERS, Copies, Facts, Group, Row
@@ -116,37 +115,13 @@ class _Equal(NamedTuple):
     """Groups with several labels."""
 
 
-class _ArrayLooker(ArrayDrawing):
-    """Looks at samples of a dataset by number, and draws each as what it is; in one thread."""
-
-    def settle(self, numbers: Int64) -> list[str]:
-        """Find the scale of all drawings, by at most 64 samples; what is to be said of them."""
-        for number in numbers[:: max(1, len(numbers) // PROBE)].tolist():
-            with contextlib.suppress(SampleError):
-                self.add(self.values(number))
-        return self.draw()[1]
-
-    def look(self, number: int, side: int) -> Look:
-        """Sample ``number``, drawn; its height is its length. SampleError if it is bad."""
-        values = self.values(number)
-        self.add(values)
-        (picture,), _ = self.draw()
-        stored = b"".join(value.tobytes() for value in values)
-        length = len(values[0]) if values[0].ndim else 1
-        return Look(number, picture, length, 1, len(stored), stored)
-
-
 class _Gathering:
     def __init__(self, ds: Dataset, limit: int, seed: int) -> None:
         self.dataset, self.source = ds, ds.source
         source = self.source
         self.inspector = Inspector(source.first)
-        self.looker: Looker | _ArrayLooker
-        try:
-            self.looker = Looker(source.first)
-        except FormatError:  # no images
-            self.looker = _ArrayLooker(source, ds.params)
-        self.arrays = isinstance(self.looker, _ArrayLooker)
+        self.looker = looker_of_rows(ds)
+        self.arrays = self.looker.drawn
         self.checked = bool(source.checked)
         self.rng = np.random.default_rng(seed)
         facts = source.facts
@@ -179,18 +154,12 @@ class _Gathering:
         others = self.sample[~np.isin(self.sample, chosen)]
         others = self.rng.permutation(others)[: max(0, limit - len(self.wanted))]
         self.records = np.union1d(others, np.array(chosen, np.int64))
-        self.scale, self.notes = Scale(), list[str]()
-        if isinstance(self.looker, Looker):
-            self.scale = scale_for(self.looker, self._stored(self.records), self.side)
-            self.notes = self.scale.notes
-        else:
-            self.notes = self.looker.settle(self.records)
+        self.looker.settle(self.records)
 
     def _stored(self, records: Sequence[int] | Int64) -> list[int]:
         """The first field's own records, of which an episode may have one more than of others."""
         rows = np.asarray(records, np.int64)
-        rows = self.dataset.records(rows) if self.arrays else rows
-        found: list[int] = self.source.records(rows).tolist()
+        found: list[int] = self.source.records(self.looker.rows(rows)).tolist()
         return found
 
     def _choose_shown(self, most: int) -> list[list[int]]:
@@ -247,26 +216,25 @@ class _Gathering:
         self, run: Sequence[int], stop: threading.Event
     ) -> list[_Seen | tuple[int, SampleError]]:
         found: list[_Seen | tuple[int, SampleError]] = []
-        for record, stored in zip(run, self._stored(run), strict=True):
+        for record in run:
             if stop.is_set():
                 break
             try:
-                look = self.looker.look(record if self.arrays else stored, self.side)
+                look = self.looker.look(record, self.side)
             except SampleError as exc:
                 found.append((record, exc))
                 continue
-            pixels = to_rgb(look.pixels, self.scale)
-            spread = math.inf if self.arrays else spread_of(pixels)
+            spread = math.inf if self.arrays else spread_of(look.picture)
             needed = record in self.wanted or spread < FLAT
-            thumb = self._thumb_of(record, pixels) if needed else None
+            thumb = self._thumb_of(look) if needed else None
             checksum = 0 if self.checked else look.checksum
             found.append(_Seen(record, look.height, look.width, look.size, spread, checksum, thumb))
         return found
 
-    def _thumb_of(self, record: int, pixels: UInt8) -> Thumb:
+    def _thumb_of(self, look: Looked) -> Thumb:
         """A drawing of numbers keeps its size."""
-        side = min(self.side, max(pixels.shape[:2])) if self.arrays else self.side
-        return thumb_of(record, pixels, side)
+        side = min(self.side, max(look.picture.shape[:2])) if self.arrays else self.side
+        return thumb_of(look.number, look.picture, side)
 
     def _facts(self, seen: list[_Seen], bad: list[Row], bad_count: int, wrong_bytes: int) -> Facts:
         source, of_set, spec = self.source, self.source.facts, self.source.spec
@@ -281,7 +249,7 @@ class _Gathering:
         equal = self.equal or self._equal_of(seen)
         images = not self.arrays and spec.axes is not None
         channels = spec.image_shape()[2] if images else 1
-        notes = list(self.notes)
+        notes = list(self.looker.notes)
         if channels == 2 or channels > 3:
             notes.append(f"of {channels} channels the first {1 if channels == 2 else 3} are shown")
         if source.splits:
@@ -328,7 +296,7 @@ class _Gathering:
 
     def _of_arrays(self, seen: list[_Seen]) -> dict[str, Any]:
         """The shape of samples that are no images, and their lengths, where these differ."""
-        if isinstance(self.looker, Looker):
+        if not isinstance(self.looker, ArrayLooker):
             return {}
         shape: Sequence[object] = next(iter(self.looker.dataset.fields.values())).shape or ()
         lengths = [entry.height for entry in seen] if self.looker.differ else []
@@ -413,8 +381,7 @@ class _Gathering:
 
     def _thumb(self, record: int) -> Thumb | None:
         with contextlib.suppress(SampleError):
-            look = self.looker.look(record if self.arrays else self._stored([record])[0], self.side)
-            return self._thumb_of(record, to_rgb(look.pixels, self.scale))
+            return self._thumb_of(self.looker.look(record, self.side))
         return None
 
     def _row(self, record: int, why: str, thumb: Thumb | None = None) -> Row:
