@@ -1,0 +1,393 @@
+"""``asyncreader info``: what a dataset holds, in words and in JSON."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import foreign_sets
+import h5py
+import numpy as np
+import pytest
+from command_sets import differing, run
+from fakes import paint
+from PIL import Image
+
+import asyncreader
+import asyncreader.tools.demo
+import asyncreader.tools.demo_arrays
+import converters
+from asyncreader.cli.options import params_of
+from asyncreader.sources import open_source
+from asyncreader.sources.bytestore import OpenFile
+from asyncreader.sources.hdf5.structure import Structure
+from asyncreader.system.text import in_bytes
+
+
+def table(text: str) -> dict[str, str]:
+    """The name and value columns of ``info``."""
+    return dict(re.split(r"  +", line, maxsplit=1) for line in text.split("\n\n")[0].splitlines())
+
+
+def test_info_of_a_packed_set(packed: Path) -> None:
+    """The table tells format, count, shape, encoding, labels per class, and what is checked."""
+    result = run("info", packed)
+    assert result.exit_code == 0
+    facts = table(result.stdout)
+    assert facts["format"].startswith("HDF5: ")
+    assert facts["count"] == "20 samples"
+    assert facts["shape"] == "12 x 10 x 3 (H, W, C)"
+    assert (facts["dtype"], facts["encoding"]) == ("uint8", "raw")
+    assert facts["labels"] == "20 x 1 int64, 0 to 1, 2 classes"
+    assert facts["checksums"] == "XXH3-64 of each sample"
+    rows = [line.split() for line in result.stdout.split("\n\n")[1].splitlines()]
+    assert rows == [["label", "samples", "class"], ["0", "15", "cat"], ["1", "5", "dog"]]
+
+
+def test_info_has_no_line_for_what_a_set_lacks(packed: Path, foreign: Path) -> None:
+    """No line of info says "none": chunks, compression and splits stand there if the set has them,
+    and labels or checksums that it lacks are said in words."""
+    for words in ([packed], [foreign, "-p", "data_field=images", "-p", "labels_field=null"]):
+        printed = run("info", *words).stdout
+        assert "none" not in printed
+        assert not {"chunks", "compression", "splits"} & set(table(printed))
+
+
+def test_info_divides_by_the_samples_of_their_own_field(tmp_path: Path) -> None:
+    """Bytes of a sample are those of its field, whatever else the file holds: contiguous, in
+    compressed chunks, encoded, in a list of files, and in shards."""
+    path = tmp_path / "two.h5"
+    with h5py.File(path, "w") as file:
+        file["images"] = np.zeros((200, 8, 9, 3), np.uint8)
+        file["val_images"] = np.zeros((20, 8, 9, 3), np.uint8)
+        zipped = file.create_dataset(
+            "zipped", (40, 8, 9, 3), np.uint8, chunks=(10, 8, 9, 3), compression="gzip"
+        )
+        zipped[:] = 7
+        stored = zipped.id.get_storage_size() / 40
+
+    def each(*words: str | Path) -> float:
+        facts = json.loads(run("info", *words, "--json").stdout)
+        return float(facts["bytes_a_sample"])
+
+    for name, size in (("images", 216), ("val_images", 216), ("zipped", stored)):
+        words = (path, "-p", f"data_field={name}", "-p", "labels_field=null")
+        assert each(*words) == size
+        shown_size = table(run("info", *words).stdout)["a sample"]
+        assert shown_size == f"{in_bytes(size)} as stored"
+    shutil.copy(path, tmp_path / "two2.h5")
+    both = tmp_path / "two*.h5"
+    assert each(both, "-p", "data_field=val_images", "-p", "labels_field=null") == 216
+    for number in range(4):
+        place = tmp_path / "in" / "c" / f"{number}.png"
+        place.parent.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (10 + number, 9)).save(place)
+    sizes = [one.stat().st_size for one in (tmp_path / "in" / "c").iterdir()]
+    converters.convert(tmp_path / "in", tmp_path / "o.lmdb", encoding="original")
+    assert each(tmp_path / "o.lmdb") == sum(sizes) / 4
+    converters.convert(tmp_path / "in", tmp_path / "s", encoding="original", shards=2)
+    assert each(tmp_path / "s") > sum(sizes) / 4
+
+
+def test_info_json(packed: Path) -> None:
+    """--json has the same facts as plain values, with the fingerprint of a reader's state."""
+    facts = json.loads(run("info", packed, "--json").stdout)
+    assert facts["count"] == 20
+    assert facts["shape"] == [12, 10, 3]
+    assert facts["checksums"] is True
+    assert facts["bytes_on_disk"] == packed.stat().st_size
+    assert facts["labels"]["counts"] == [
+        {"label": 0, "class": "cat", "samples": 15},
+        {"label": 1, "class": "dog", "samples": 5},
+    ]
+    with asyncreader.AsyncReader(path=packed) as reader:
+        assert facts["fingerprint"] == reader.state_dict()["fingerprint"]
+
+
+@pytest.mark.parametrize(
+    ("subset", "rows"),
+    [
+        ("0:3", slice(0, 3)),
+        ("::2", slice(None, None, 2)),
+        ("-4:", slice(-4, None)),
+        (":-1", slice(None, -1)),
+        ("[1,1,5]", [1, 1, 5]),
+        ("4:1:-1", slice(4, 1, -1)),
+    ],
+)
+@pytest.mark.parametrize("kind", ["file", "shards"])
+def test_info_of_a_subset(packed: Path, subset: str, rows: Any, kind: str, tmp_path: Path) -> None:
+    """-p subset= takes slices and lists, and info tells the labels of those records alone."""
+    path = packed
+    if kind == "shards":
+        path = tmp_path / "set"
+        assert run("convert", packed, path, "--shards", "3", "-q").exit_code == 0
+    with contextlib.closing(open_source(str(packed))) as source:
+        assert source.labels is not None
+        labels = np.asarray(source.labels)[rows]
+        count = source.facts.count
+    facts = json.loads(run("info", path, "-p", f"subset={subset}", "--json").stdout)
+    assert (facts["count"], facts["subset"]) == (count, len(labels))
+    told = {row["label"]: row["samples"] for row in facts["labels"]["counts"] if row["samples"]}
+    assert told == {int(n): int((labels == n).sum()) for n in np.unique(labels)}
+    words = table(run("info", path, "-p", f"subset={subset}").stdout)
+    assert words["subset"].startswith(f"{len(labels)} sample")
+
+
+def _hints(*words: Any) -> list[str]:
+    found: list[str] = json.loads(run("info", *words, "--json").stdout)["hints"]
+    return found
+
+
+def test_info_suggests_what_serves_a_set(tmp_path: Path) -> None:
+    """Of volumes, of samples of different length and of values with a table of offsets info says
+    what to pass; passed, it serves them, and nothing more is suggested. Of others it is quiet."""
+    count = np.array([3, 9, 0, 5])
+    sets: dict[str, tuple[dict[str, Any], str]] = {
+        "one volume": ({"raw": np.zeros((40, 36, 48), "u2")}, "one volume of 40 x 36 x 48"),
+        "volumes": ({"raw": np.zeros((3, 2, 16, 36, 80), "f4")}, "patch=16x32x32 serves"),
+        "channels": ({"raw": np.zeros((2, 30, 40, 50), "u1")}, "one volume of 2 x 30 x 40 x 50"),
+        "lengths": ({"x": np.ones((17, 2)), "n": count}, "n may say where samples begin in x"),
+        "starts": ({"x": np.ones(17), "s": np.cumsum([0, *count])}, "s may say"),
+        "found": ({"x": np.ones(17), "x_lengths": count}, "max_length=9 serves all of them whole"),
+    }
+    for name, (fields, says) in sets.items():
+        path = tmp_path / f"{name}.h5"
+        with h5py.File(path, "w") as file:
+            for field, values in fields.items():
+                file[field] = values
+        (hint,) = _hints(path)
+        assert says in hint
+        passed = [word for part in re.findall(r"-p (\S+)", hint) for word in ("-p", part)]
+        assert _hints(path, *passed) == []
+        given = {"data_field": next(iter(fields))}
+        given.update(part.split("=") for part in passed if part != "-p")
+        patch = tuple(map(int, given.pop("patch", "0").split("x")))
+        axis = {"sample_axis": None} if given.pop("sample_axis", "") else {}
+        most = int(given.pop("max_length", "0"))
+        served = {**given, **axis, **({"patch": patch} if any(patch) else {"max_length": most})}
+        with asyncreader.open(path, **served) as ds:  # type: ignore[arg-type]
+            assert ds[0] is not None
+    for name, values in {
+        "digits": np.zeros((600, 16, 16), "u1"),
+        "rows": np.zeros((20, 8)),
+        "maps": np.zeros((9, 64, 7, 7)),
+    }.items():
+        with h5py.File(tmp_path / f"{name}.h5", "w") as file:
+            file["x"], file["y"] = values, np.arange(len(values))
+        assert _hints(tmp_path / f"{name}.h5") == []
+
+
+def test_info_opens_a_file_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a foreign file holds besides is looked up in the file that is open: its structure is
+    walked once. Of several files the first one is looked into."""
+    opened: list[str] = []
+    real = OpenFile.__init__
+
+    def note(file: OpenFile, path: str, io: str) -> None:
+        opened.append(path)
+        real(file, path, io)
+
+    walked: list[Structure] = []
+    check = Structure.check
+    monkeypatch.setattr(OpenFile, "__init__", note)
+    monkeypatch.setattr(Structure, "check", lambda one: walked.append(one) or check(one))
+    for name in ("a", "b"):
+        with h5py.File(tmp_path / f"{name}.h5", "w") as file:
+            file["x"], file["n"] = np.ones((17, 2)), np.array([3, 9, 0, 5])
+    (hint,) = _hints(tmp_path / "a.h5", "-p", "data_field=x")
+    assert "n may say where samples begin in x" in hint
+    assert len(opened) == len(walked) == 1
+    (again,) = _hints(tmp_path / "*.h5", "-p", "data_field=x")
+    assert again == hint
+    assert len(opened) == len(walked) == 3
+
+
+def test_info_lists_the_columns_of_cells(tmp_path: Path) -> None:
+    """Of AnnData's files info lists the columns of obs, and says how one becomes the labels."""
+    path = tmp_path / "cells.h5ad"
+    with h5py.File(path, "w") as file:
+        file["X"], file["var/g"] = np.zeros((6, 4), "f4"), np.array([b"a", b"b", b"c", b"d"])
+        obs = file.create_group("obs")
+        obs.attrs["_index"], file["var"].attrs["_index"] = "cell", "g"
+        obs["cell"] = np.array([f"c{n}".encode() for n in range(6)])
+        obs["depth"], obs["donor"] = np.arange(6.0), np.array([b"x", b"y"] * 3)
+        kind, age, odd = obs.create_group("kind"), obs.create_group("age"), obs.create_group("odd")
+        for group, name in ((kind, "categorical"), (age, "nullable-integer"), (odd, "interval")):
+            group.attrs["encoding-type"] = name
+        kind["categories"], kind["codes"] = np.array([b"B", b"T"]), np.arange(6, dtype="i1") % 2
+        age["values"], age["mask"] = np.arange(6), np.arange(6) == 0
+        obs.create_group("wrong").attrs["encoding-type"] = np.arange(3)
+    facts = json.loads(run("info", path, "--json").stdout)
+    assert {one["name"]: (one["words"], one["label"]) for one in facts["columns"]} == {
+        "obs/age": ("whole numbers, -1 where missing", True),
+        "obs/depth": ("float64", True),
+        "obs/donor": ("text, classes by name", True),
+        "obs/kind": ("categorical, 2 classes", True),
+        "obs/odd": ("of a kind that is not read", False),
+        "obs/wrong": ("of a kind that is not read", False),
+    }
+    assert facts["hints"] == ["-p labels_field=obs/donor serves a column as labels"]
+    assert table(run("info", path).stdout)["obs/kind"] == "categorical, 2 classes"
+    for one in facts["columns"]:
+        found = run("info", path, "-p", f"labels_field={one['name']}")
+        assert (found.exit_code == 0) == one["label"]
+    with asyncreader.open(path, labels_field="obs/kind") as ds:
+        assert ds.classes == ("B", "T")
+
+
+@pytest.mark.parametrize("subset", ["0:5:0", "train", "900:", "[0,999]", "1:2:3:4", "a:b"])
+def test_info_of_a_subset_that_is_not_there(packed: Path, subset: str) -> None:
+    """A subset that selects nothing, or makes no sense, is misuse and said in one line."""
+    result = run("info", packed, "-p", f"subset={subset}")
+    assert result.exit_code == 2
+    assert "subset" in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_size_as_it_is_written_elsewhere(packed: Path) -> None:
+    """-p size=24x32 is size=(24, 32), as --size writes it."""
+    assert params_of(None, None, ["size=24x32", "subset=5:"]) == {  # type: ignore[arg-type]
+        "size": [24, 32],
+        "subset": slice(5, None),
+    }
+
+
+def test_info_of_pictures_that_differ_in_size(tmp_path: Path) -> None:
+    """A set of encoded pictures has a shape only where all have it."""
+    target = differing(tmp_path / "o.lmdb")
+    facts = table(run("info", target).stdout)
+    assert facts["shape"] == "differs"
+    assert facts["labels"] == "read without labels"
+    assert facts["format"].startswith("LMDB: ")
+
+
+@pytest.mark.parametrize("kind", ["ours", "shards", "foreign"])
+def test_info_says_how_many_jpegs_can_be_cut(tmp_path: Path, kind: str) -> None:
+    """Of JPEGs, packed by asyncreader or not, info tells how many have restart markers by which a
+    part is decoded without the rest, and of how many it looked at; of other pictures nothing."""
+    pictures = tmp_path / "pictures"
+    pictures.mkdir()
+    rng = np.random.default_rng(3)
+    for number in range(230):
+        image = Image.fromarray(rng.integers(0, 256, (32, 144, 3), np.uint8))
+        more: dict[str, Any] = {} if number % 2 else {"restart_marker_blocks": 3}
+        image.save(pictures / f"{number:03}.jpg", **more)
+    image.save(pictures / "999.png")
+    target = tmp_path / ("set" if kind == "shards" else "set.lmdb")
+    if kind == "foreign":
+        files = [file.read_bytes() for file in sorted(pictures.iterdir())]
+        foreign_sets.write_lmdb(target, foreign_sets.ocr(files, ["1"] * len(files)))
+    else:
+        shards = {"shards": 3} if kind == "shards" else {}
+        converters.convert(pictures, target, encoding="original", no_labels=True, **shards)
+    result = run("info", target, "--json")
+    found = json.loads(result.stdout)["restarts"]
+    assert (found["looked_at"], found["jpegs"]) == (200, 199)
+    assert 90 <= found["can_be_cut"] <= 110
+    words = table(run("info", target).stdout)["restart markers"]
+    assert words == f"{found['can_be_cut']} of 199 JPEGs can be decoded in part (200 looked at)"
+
+
+def test_info_of_damaged_jpegs(tmp_path: Path) -> None:
+    """A damaged sample does not keep info from showing the set: it is no JPEG that can be cut."""
+    pictures = tmp_path / "pictures"
+    pictures.mkdir()
+    image = Image.fromarray(np.zeros((90, 160, 3), np.uint8))
+    for number in range(2):
+        image.save(pictures / f"{number}.jpg")
+    target = tmp_path / "set.h5"
+    converters.convert(pictures, target, encoding="jpeg", no_labels=True)
+    with h5py.File(target, "r+") as file:
+        file["data"][: int(file["offsets"][1])] = 0
+    result = run("info", target, "--json")
+    assert result.exit_code == 0
+    found = json.loads(result.stdout)["restarts"]
+    assert found == {"looked_at": 2, "jpegs": 1, "can_be_cut": 1}
+
+
+def test_info_of_a_foreign_set(foreign: Path) -> None:
+    """--param names the fields; without checksums the set is called unverified."""
+    result = run("info", foreign, "-p", "data_field=images", "-p", "labels_field=y")
+    facts = table(result.stdout)
+    assert facts["checksums"] == "not recorded: served unverified"
+    assert facts["labels"] == "30 int64, -1 to 1, 3 different values"
+    rows = [line.split() for line in result.stdout.split("\n\n")[1].splitlines()]
+    assert rows == [["label", "samples"], ["-1", "10"], ["0", "10"], ["1", "10"]]
+    facts = table(
+        run("info", foreign, "-p", "data_field=images", "-p", "labels_field=boxes").stdout
+    )
+    assert facts["labels"] == "30 x 4 float64, 0 to 1"
+    for nothing in ("null", "None"):
+        words = ("-p", "data_field=images", "-p", f"labels_field={nothing}", "--json")
+        assert json.loads(run("info", foreign, *words).stdout)["labels"] is None
+
+
+def test_info_where_no_field_is_named(tmp_path: Path) -> None:
+    """Fields of as many samples are shown together, and values by their offsets; where no number of
+    samples is more frequent than another, the largest field is, and a table of offsets never."""
+    offsets = np.array([0, 4, 4, 10])
+    with h5py.File(tmp_path / "hits.h5", "w") as file:
+        file["hits"], file["hits_offsets"], file["y"] = np.ones((10, 2)), offsets, np.arange(3)
+    facts = table(run("info", tmp_path / "hits.h5").stdout)
+    assert (facts["count"], facts["field"]) == ("3 samples", "hits")
+    assert facts["length of hits"] == "0 to 6 values, median 4"
+    assert facts["field y"] == "one number int64, raw"
+    with h5py.File(tmp_path / "tokens.h5", "w") as file:
+        file["tokens"], file["offsets"], file["y"] = np.ones(10), offsets, np.arange(3)
+    facts = table(run("info", tmp_path / "tokens.h5").stdout)
+    assert (facts["count"], facts["length of tokens"]) == ("3 samples", "0 to 6 values, median 4")
+
+
+def test_fields_called_by_a_number(tmp_path: Path) -> None:
+    """-p data_field=1 is the field "1"; numbers of other parameters stay numbers."""
+    points = [[n, paint(1, (4, 5, 3))[0].tobytes()] for n in range(4)]
+    path = foreign_sets.write_lmdb(tmp_path / "set", foreign_sets.tensorpack(points))
+    result = run("info", path, "-p", "data_field=1", "-p", "labelsField=0")
+    assert table(result.stdout)["format"] == "LMDB: tensorpack, msgpack: 1, labels from 0"
+    assert params_of(None, None, ["njob=2", "flip=True"]) == {"njob": 2, "flip": True}  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("labels", "low", "high", "counts"),
+    [
+        (np.array([True, False, True, True]), 0, 1, [(0, 1), (1, 3)]),
+        (np.array([-100, 100, 100, 0], np.int8), -100, 100, [(-100, 1), (0, 1), (100, 2)]),
+        (np.array([2**63] * 4, np.uint64), 2**63, 2**63, None),
+        (np.array([0, 10**9, 5, 5]), 0, 10**9, None),
+        (np.array([0.5, np.nan, np.inf, 1]), None, None, None),
+        (np.array([-np.inf, 1, 2, 3]), None, 3, None),
+    ],
+)
+def test_info_of_odd_labels(tmp_path: Path, labels: Any, low: Any, high: Any, counts: Any) -> None:
+    """Labels of any dtype and range are described, and never make JSON that others refuse."""
+    with h5py.File(tmp_path / "odd.h5", "w") as file:
+        file["data"] = np.zeros((4, 3), "u1")
+        file["labels"] = labels
+    result = run("info", tmp_path / "odd.h5", "--json")
+    assert result.exit_code == 0, result.stderr
+    found = json.loads(result.stdout, parse_constant=lambda name: pytest.fail(name))["labels"]
+    assert (found["min"], found["max"]) == (low, high)
+    if counts is None:
+        assert found["counts"] is None
+    else:
+        assert [(c["label"], c["samples"]) for c in found["counts"]] == counts
+    shown = table(run("info", tmp_path / "odd.h5").stdout)["labels"]
+    assert ("not finite" in shown) == (None in (low, high))
+    assert "?" not in shown
+
+
+def test_info_of_many_classes(tmp_path: Path) -> None:
+    """Only the first 20 of many classes are shown; --json has all."""
+    with h5py.File(tmp_path / "many.h5", "w") as file:
+        file["data"] = np.zeros((100, 3), "u1")
+        file["labels"] = np.arange(100)
+    result = run("info", tmp_path / "many.h5")
+    assert result.stdout.endswith("... and 80 more (--json lists all)\n")
+    assert len(result.stdout.split("\n\n")[1].splitlines()) == 1 + 20 + 1
+    facts = json.loads(run("info", tmp_path / "many.h5", "--json").stdout)
+    assert len(facts["labels"]["counts"]) == 100
