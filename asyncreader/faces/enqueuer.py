@@ -6,8 +6,6 @@ user's ``Sequence``, which usually imports this one.
 
 from __future__ import annotations
 
-import os
-import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
@@ -15,7 +13,6 @@ from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, Self, TypeAlias
 
 from ..errors import NothingQueuedError, ParamsError
 from ..system.late import numpy as np
-from ..system.signals import after_this
 from .ahead import Ahead
 from .jobs import (
     Job,
@@ -29,7 +26,7 @@ from .jobs import (
 )
 
 if TYPE_CHECKING:
-    from .workers import WorkerGroup
+    from .workers import Workers
 
 __all__ = ["GeneratorEnqueuer", "OrderedEnqueuer", "Sequence", "get_batch"]
 
@@ -52,58 +49,11 @@ class Batches(Protocol[T_co]):
 STOP_AFTER: Final = 1.0
 
 
-class _Run:
-    """Everything that start() started: the workers and the thread that gives them tasks."""
-
-    def __init__(
-        self,
-        ahead: Ahead,
-        group: WorkerGroup,
-        tasks: Iterator[tuple[int, Any]],
-    ) -> None:
-        self.ahead = ahead
-        self._group = group
-        self._pid = os.getpid()
-        self._stopping = threading.RLock()
-        self._dispatcher = threading.Thread(
-            target=_dispatch, args=(ahead, group, tasks), name="asyncreader-dispatch", daemon=True
-        )
-
-    def start(self) -> None:
-        self._group.start()
-        with after_this():
-            self._dispatcher.start()
-
-    def stop(self, seconds: float) -> None:
-        """End everything. It may be called again, as after Ctrl-C. In a forked child, which has
-        none of the threads, it does nothing."""
-        if os.getpid() != self._pid:
-            return
-        from ..pipeline.threads import join_or_leave
-
-        self.ahead.close()
-        with self._stopping:
-            try:
-                self._group.stop(seconds)
-            finally:  # also where its warning is an error
-                join_or_leave([self._dispatcher], seconds)
-
-
-def _dispatch(ahead: Ahead, group: WorkerGroup, tasks: Iterator[tuple[int, Any]]) -> None:
-    """Give tasks to the workers in order, one for each free slot."""
-    try:
-        for lane, task in tasks:
-            if not group.give(task, lane):
-                return
-    except BaseException as exc:  # of the user's on_epoch_end or __len__
-        ahead.finish(exc)
-
-
 class _Enqueuer(Generic[T]):
     """The base of both enqueuers: start, get and stop."""
 
     def __init__(self) -> None:
-        self._run: _Run | None = None
+        self._run: Workers | None = None
         self._finalizer: weakref.finalize[Any, Any] | None = None
 
     def start(
@@ -134,7 +84,7 @@ class _Enqueuer(Generic[T]):
             run.stop(STOP_AFTER)
             raise
 
-    def _make_run(self, workers: int, depth: int) -> _Run:
+    def _make_run(self, workers: int, depth: int) -> Workers:
         raise NotImplementedError
 
     def is_running(self) -> bool:
@@ -236,8 +186,8 @@ class GeneratorEnqueuer(_Enqueuer[T]):
                 hint="pass iter(...) of it",
             )
 
-    def _make_run(self, workers: int, depth: int) -> _Run:
-        from .workers import worker_group
+    def _make_run(self, workers: int, depth: int) -> Workers:
+        from .workers import Workers
 
         jobs: list[Job]
         if self._shared is not None:
@@ -249,13 +199,12 @@ class GeneratorEnqueuer(_Enqueuer[T]):
                 MadeIterator(self._make, number, workers, None if base is None else base + number)
                 for number in range(workers)
             ]
-        ahead = Ahead(depth, lanes=len(jobs))
-        return _Run(ahead, worker_group(self._processes, ahead, jobs), _in_turn(ahead))
+        return Workers(Ahead(depth, lanes=len(jobs)), jobs, _in_turn, self._processes)
 
 
-def _in_turn(ahead: Ahead) -> Iterator[tuple[int, Any]]:
+def _in_turn(workers: Workers) -> Iterator[tuple[int, None]]:
     """A task for each lane in turn, until all have ended. A lane that ends meanwhile makes none."""
-    while lanes := ahead.alive():
+    while lanes := workers.ahead.alive():
         for lane in lanes:
             yield lane, None
 
@@ -293,45 +242,40 @@ class OrderedEnqueuer(_Enqueuer[T]):
         self._shuffle = bool(shuffle)
         self._seed = whole("random_seed", random_seed, 0)
 
-    def _make_run(self, workers: int, depth: int) -> _Run:
-        from .workers import worker_group
+    def _make_run(self, workers: int, depth: int) -> Workers:
+        from .workers import Workers
 
         if len(self._sequence) < 1:
             raise ParamsError("the sequence is empty", found=f"length {len(self._sequence)}")
+        tasks = partial(_epochs, self._sequence, self._shuffle, self._seed)
         jobs = [SequenceJob(self._sequence)] * workers
-        ahead = Ahead(depth)
-        group = worker_group(self._processes, ahead, jobs)
-        processes = group if self._processes else None
-        return _Run(
-            ahead, group, _epochs(self._sequence, self._shuffle, self._seed, ahead, processes)
-        )
+        return Workers(Ahead(depth), jobs, tasks, self._processes)
 
 
 def _epochs(
-    sequence: Any, shuffle: bool, seed: int, ahead: Ahead, processes: WorkerGroup | None
+    sequence: Any, shuffle: bool, seed: int, workers: Workers
 ) -> Iterator[tuple[int, tuple[int, int | None]]]:
     """(lane, (index, seed of the batch)) of all batches, epoch after epoch."""
     from ..sampling.samplers import Sequential, Shuffled
     from ..system.keyed_random import STREAM_POSTPROCESS, key_of
 
     hook = getattr(sequence, "on_epoch_end", None)
-    hooked = hook is not None and getattr(hook, "__func__", None) is not Sequence.on_epoch_end
+    if getattr(hook, "__func__", None) is Sequence.on_epoch_end:
+        hook = None
     epoch = 0
     while count := len(sequence):
-        order = Shuffled(count, seed) if shuffle else Sequential(count, seed)
+        order = (Shuffled if shuffle else Sequential)(count, seed)
         for index in order.records(epoch, np.arange(count, dtype=np.int64)).tolist():
-            if processes is None:
-                yield 0, (index, None)  # threads share one state, which is the user's
-            else:
-                yield 0, (index, key_of(seed, STREAM_POSTPROCESS, epoch, index))
-        if hooked:
+            own = None  # threads share one state, which is the user's
+            if workers.processes:
+                own = key_of(seed, STREAM_POSTPROCESS, epoch, index)
+            yield 0, (index, own)
+        if hook is not None:
             # a batch of the old epoch must not see what the hook changes
-            if not ahead.wait_made():
+            if not workers.ahead.wait_made():
                 return
-            assert hook is not None
             hook()
-            if processes is not None:
-                processes.renew(SequenceJob(sequence))
+            workers.renew(SequenceJob(sequence))
         epoch += 1
     raise ParamsError("the sequence became empty", found=f"length 0 in epoch {epoch}")
 

@@ -1,6 +1,6 @@
 """What a worker of an enqueuer does, in a thread or in a process of its own.
 
-Spawned workers import this module and little else, so it stays light: no numpy.
+A user's module of sequences imports this one, so it stays light: no numpy.
 """
 
 from __future__ import annotations
@@ -9,26 +9,18 @@ import inspect
 import operator
 import random
 import threading
-import traceback
 from collections.abc import Callable, Iterator
-from multiprocessing.reduction import ForkingPickler
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 
 from ..errors import ParamsError
 from ..system.late import numpy as np
-from ..system.signals import end_with_parent
 
 if TYPE_CHECKING:
-    from multiprocessing.connection import Connection
-
     from typing_extensions import TypeVar as _WithDefault
 
     T = _WithDefault("T", default=object)
 else:
     T = TypeVar("T")
-
-#: Sent instead of a turn's number: the next message is another job, for the next epoch.
-RENEW: Final = -1
 
 
 class Ended(Exception):
@@ -197,58 +189,3 @@ def _columns(batch: list[Any]) -> Any:
     if isinstance(batch[0], tuple):
         return tuple(list(column) for column in zip(*batch, strict=True))
     return batch
-
-
-# -- in a worker process -------------------------------------------------------------------------
-
-
-def worker_main(pipe: Connection, job: Job) -> None:
-    """Serve tasks from the parent until it closes the pipe."""
-    end_with_parent()
-    try:
-        pipe.send((None, None))  # started: no error, no trace
-        while True:
-            number, task = pipe.recv()
-            if number == RENEW:
-                job = task
-            else:
-                _answer(pipe, number, job, task)
-    except (EOFError, OSError):
-        return  # the parent is gone, or wants no more
-
-
-def _answer(pipe: Connection, number: int, job: Job, task: Any) -> None:
-    """Send (turn number, kind, body); an item follows as a message of its own."""
-    try:
-        item = job(task)
-        body = None if item is None else ForkingPickler.dumps(item)
-    except Ended:
-        pipe.send((number, "end", None))
-    except BaseException as exc:
-        pipe.send((number, "error", packed_error(exc)))
-    else:
-        pipe.send((number, "none" if body is None else "item", None))
-        if body is not None:
-            pipe.send_bytes(body)
-
-
-def packed_error(error: BaseException) -> tuple[bytes, str]:
-    """An error in a form for a pipe, and its trace. What cannot be pickled becomes its text."""
-    trace = "".join(traceback.format_exception(error))
-    try:
-        body = bytes(ForkingPickler.dumps(error))
-        ForkingPickler.loads(body)
-    except Exception:  # its class is local, or its pickle only goes one way
-        body = bytes(ForkingPickler.dumps(RuntimeError(f"{type(error).__name__}: {error}")))
-    return body, trace
-
-
-def unpacked_error(packed: tuple[bytes, str], where: str) -> BaseException:
-    """What packed_error() packed, with the trace as a note."""
-    body, trace = packed
-    try:
-        error: BaseException = ForkingPickler.loads(body)
-    except Exception as exc:
-        error = RuntimeError(f"the original error cannot be unpickled: {exc!r}")
-    error.add_note(f"in {where}:\n{trace}")
-    return error

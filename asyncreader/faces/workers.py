@@ -1,76 +1,106 @@
-"""Worker groups that make the items of an enqueuer: threads, or spawned processes."""
+"""The workers of an enqueuer: threads, each of which may have a spawned process do its job."""
 
 from __future__ import annotations
 
-import contextlib
+import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from multiprocessing.connection import Connection
 from multiprocessing.reduction import ForkingPickler
-from typing import Any, Protocol
+from typing import Any
 
-from ..pipeline.process_group import ProcessGroup
+from ..pipeline.children import Children, death_of, packed_error, unpacked_error
 from ..pipeline.threads import join_or_leave
-from ..system.signals import after_this
-from .ahead import Ahead, Turn
-from .jobs import RENEW, Ended, Job, unpacked_error, worker_main
+from ..system.signals import after_this, end_with_parent
+from .ahead import Ahead
+from .jobs import Ended, Job
 
 
-class WorkerGroup(Protocol):
-    """Workers that make what was begun."""
+class Workers:
+    """A thread for each of ``jobs``, and one that begins tasks where ``ahead`` has a free place.
+
+    ``tasks``: gives the (lane, task) of all turns, for these workers. Worker ``i`` serves lane
+    ``i``, or all of them serve the only one. With ``processes`` each has a process of its own,
+    which does the job.
+    """
+
+    def __init__(
+        self,
+        ahead: Ahead,
+        jobs: Sequence[Job],
+        tasks: Callable[[Workers], Iterator[tuple[int, Any]]],
+        processes: bool,
+    ) -> None:
+        self.ahead = ahead
+        self.processes = processes
+        self._jobs = jobs
+        self._tasks = tasks
+        self._children = (
+            Children("asyncreader-enqueue", "use_multiprocessing=False") if processes else None
+        )
+        self._in_children: list[_InChild] = []
+        self._threads: list[threading.Thread] = []
+        self._stopping = threading.RLock()
+        self._pid = os.getpid()
 
     def start(self) -> None:
-        """Begin to wait for tasks. ParamsError if a job cannot be sent to a process."""
+        """Start all. ParamsError where a job cannot be sent to a process."""
+        jobs = self._jobs
+        if self._children is not None:
+            self._check_picklable(jobs)
+            self._children.start(_serve, list(enumerate(jobs)))
+            pairs = zip(self._children.processes, self._children.pipes, strict=True)
+            jobs = self._in_children = [_InChild(self.ahead, *pair) for pair in pairs]
+        with after_this():
+            for number, job in enumerate(jobs):
+                lane = number % self.ahead.lanes
+                self._run(f"asyncreader-enqueue-{number}", _work, self.ahead, lane, job)
+            self._run("asyncreader-dispatch", _dispatch, self.ahead, self._tasks(self))
 
-    def give(self, task: Any, lane: int) -> bool:
-        """Wait for a free place, and let the workers of this lane do ``task``.
+    def _run(self, name: str, target: Any, *arguments: Any) -> None:
+        thread = threading.Thread(target=target, args=arguments, name=name, daemon=True)
+        self._threads.append(thread)
+        thread.start()
 
-        False when no more are wanted.
-        """
+    def _check_picklable(self, jobs: Sequence[Job]) -> None:
+        assert self._children is not None
+        for job in jobs:
+            self._children.check_picklable(
+                "what the workers are to do",
+                job,
+                "use functions and classes defined at the top of a module, and let each open its "
+                "files itself when it is first used",
+            )
 
     def renew(self, job: Job) -> None:
         """Use another job for later tasks; called while no item is being made."""
+        if self._children is not None:  # threads use the object itself
+            self._check_picklable([job])
+            for worker in self._in_children:
+                worker.renewed = job
 
     def stop(self, seconds: float) -> None:
-        """End the workers; the queue is closed."""
+        """End everything. It may be called again, as after Ctrl-C. In a forked child, which has
+        none of the threads, it does nothing."""
+        if os.getpid() != self._pid:
+            return
+        self.ahead.close()
+        with self._stopping:
+            try:
+                if self._children is not None:
+                    self._children.end(self._threads, seconds)
+            finally:
+                join_or_leave(self._threads, seconds)
 
 
-def worker_group(processes: bool, ahead: Ahead, jobs: Sequence[Job]) -> WorkerGroup:
-    """A worker for each of ``jobs``, a thread or a process. Worker ``i`` serves lane ``i``, or all
-    of them serve the only one."""
-    if processes:
-        return SpawnedGroup(ahead, jobs)
-    return ThreadGroup(ahead, jobs)
-
-
-class ThreadGroup:
-    """Daemon threads."""
-
-    def __init__(self, ahead: Ahead, jobs: Sequence[Job]) -> None:
-        self._ahead = ahead
-        self._threads = [
-            threading.Thread(
-                target=_work,
-                args=(ahead, number % ahead.lanes, job),
-                name=f"asyncreader-enqueue-{number}",
-                daemon=True,
-            )
-            for number, job in enumerate(jobs)
-        ]
-
-    def start(self) -> None:
-        with after_this():
-            for thread in self._threads:
-                thread.start()
-
-    def give(self, task: Any, lane: int) -> bool:
-        return self._ahead.begin(task, lane) is not None
-
-    def renew(self, job: Job) -> None:
-        pass  # threads use the object itself
-
-    def stop(self, seconds: float) -> None:
-        join_or_leave(self._threads, seconds)
+def _dispatch(ahead: Ahead, tasks: Iterator[tuple[int, Any]]) -> None:
+    """Begin tasks in order, one for each free place."""
+    try:
+        for lane, task in tasks:
+            if ahead.begin(task, lane) is None:
+                return
+    except BaseException as exc:  # of the user's on_epoch_end or __len__
+        ahead.finish(exc)
 
 
 def _work(ahead: Ahead, lane: int, job: Job) -> None:
@@ -88,68 +118,43 @@ def _work(ahead: Ahead, lane: int, job: Job) -> None:
         del turn, item, error
 
 
-class SpawnedGroup(ProcessGroup):
-    """Spawned processes. Several tasks are queued in the pipe of each."""
+class _InChild:
+    """A job that a spawned process does, one task at a time."""
 
-    instead = "use_multiprocessing=False"
-
-    def __init__(self, ahead: Ahead, jobs: Sequence[Job]) -> None:
-        super().__init__(len(jobs), ahead, "asyncreader-enqueue")
+    def __init__(self, ahead: Ahead, process: Any, pipe: Connection) -> None:
         self._ahead = ahead
-        self._jobs = jobs
-        self._turns: dict[int, Turn] = {}
+        self._process = process
+        self._pipe = pipe
+        #: sent with the next task: the process uses it from then on
+        self.renewed: Job | None = None
 
-    def _started_with(self, number: int) -> tuple[Callable[..., None], tuple[Any, ...]]:
-        return worker_main, (self._jobs[number],)
+    def __call__(self, task: Any) -> Any:
+        try:
+            self._pipe.send((self.renewed, task))
+            self.renewed = None
+            answer = self._pipe.recv_bytes()
+        except (EOFError, OSError):  # it died, or stop() ended it
+            if not self._ahead.closed:
+                self._ahead.close(death_of(self._process))
+            raise Ended from None
+        item, packed = ForkingPickler.loads(answer)
+        if packed is not None:
+            raise unpacked_error(packed)
+        return item
 
-    def _check_picklable(self) -> None:
-        for job in self._jobs:
-            self._try_pickle(
-                "what the workers are to do",
-                job,
-                "use functions and classes defined at the top of a module, and let each open its "
-                "files itself when it is first used",
-            )
 
-    def give(self, task: Any, lane: int) -> bool:
-        turn = self._ahead.begin()
-        if turn is None:
-            return False
-        self._turns[turn.number] = turn
-        if self._ahead.lanes == 1:
-            lane = self._least_busy()
-        else:
-            with self._lock:
-                self._queued[lane] += 1
-        # a dead or closed worker is the receiver's business
-        with contextlib.suppress(OSError, ValueError):
-            self._pipes[lane].send((turn.number, task))
-        return True
-
-    def renew(self, job: Job) -> None:
-        self._jobs = [job] * len(self._jobs)
-        self._check_picklable()
-        for pipe in self._pipes:
-            with contextlib.suppress(OSError, ValueError):
-                pipe.send((RENEW, job))
-
-    def _hear(self, pipe: Connection) -> tuple[Any, ...]:
-        turn, kind, body = pipe.recv()
-        return turn, kind, pipe.recv_bytes() if kind == "item" else body
-
-    def _heard(self, number: int, message: tuple[Any, ...]) -> None:
-        turn_number, kind, body = message
-        with self._lock:
-            self._queued[number] -= 1
-        item: Any = None
-        error: BaseException | None = None
-        if kind == "item":
+def _serve(pipe: Connection, number: int, job: Job) -> None:
+    """In a worker process: do tasks until the parent closes the pipe."""
+    end_with_parent()
+    try:
+        pipe.send(None)  # started: no error
+        while True:
+            renewed, task = pipe.recv()
+            job = job if renewed is None else renewed
             try:
-                item = ForkingPickler.loads(body)
-            except Exception as exc:  # a class that the parent has not, say
-                error = exc
-        elif kind == "error":
-            error = unpacked_error(body, f"worker process {number}")
-        elif kind == "end":
-            self._ahead.end_lane(number)
-        self._ahead.made(self._turns.pop(turn_number), item, error)
+                answer = ForkingPickler.dumps((job(task), None))
+            except BaseException as exc:
+                answer = ForkingPickler.dumps((None, packed_error(exc, f"worker process {number}")))
+            pipe.send_bytes(answer)
+    except (EOFError, OSError):
+        return  # the parent is gone, or wants no more

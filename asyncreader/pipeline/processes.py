@@ -9,28 +9,31 @@ queued in it. Where the system has memfd_create(2) nothing needs /dev/shm; nothi
 from __future__ import annotations
 
 import contextlib
+import os
 import pickle
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from multiprocessing import connection
 from multiprocessing.connection import Connection
-from typing import Any, Final, Generic, TypeAlias, TypeVar
+from typing import Final, Generic, TypeAlias, TypeVar
 
 import numpy as np
 
-from ..errors import AsyncReaderError, as_ours
+from ..errors import as_ours
 from ..params import ReaderParams
 from ..pixels.user_transform import seed_generators
 from ..sampling.schedule import Cursor, Schedule
 from ..sources import SetIndex
 from ..stats import BadRow, Meter
 from ..system.array_types import UInt8
-from ..system.signals import end_with_parent
+from ..system.signals import after_this, end_with_parent
+from .children import Children, PackedError, death_of, packed_error, unpacked_error
 from .fill_batch import BatchFiller
-from .pipe_errors import receive_error, send_error
-from .process_group import ProcessGroup
 from .ring import SlotRing
 from .shared_memory import Arena
 from .slots import Slot, SlotLayout
+from .threads import STUCK_AFTER
 from .trace import note
 
 T = TypeVar("T")
@@ -100,16 +103,13 @@ def _line(size: int) -> int:
     return -(-size // 64) * 64
 
 
-class ProcessWorkers(ProcessGroup):
+class ProcessWorkers:
     """``count`` spawned processes over one ring, with the methods of ThreadWorkers.
 
     Two threads of the parent move messages: one takes tasks from the ring and sends each to the
     worker with the fewest, the other waits on all pipes and sentinels. The other never sends: a
     worker that is sending reads nothing until what it sends is read.
     """
-
-    kernels = ("feistel_rows", "pread_rows")
-    _ring: SlotRing
 
     def __init__(
         self,
@@ -119,8 +119,9 @@ class ProcessWorkers(ProcessGroup):
         index: SetIndex,
         schedule: Schedule,
     ) -> None:
-        super().__init__(count, ring, "asyncreader-fill")
         self.meters = [Meter() for _ in range(count)]
+        self._children = Children("asyncreader-fill", 'workers="thread"')
+        self._ring = ring
         # data and labels are in the index, the others in the schedule
         few = replace(recipe.params, data=None, labels=None, subset=None, weights=None)
         # batches are made in this process, which knows the rows of their samples
@@ -128,35 +129,64 @@ class ProcessWorkers(ProcessGroup):
         self._recipe = replace(recipe, params=few, layout=layout)
         self._given = {name: getattr(recipe.params, name) for name in _GIVEN}
         self._set = index, schedule
-        self._shared: Shared[tuple[SetIndex, Schedule]] | None = None
         self._offset = schedule.rank * schedule.batch
-
-    def _started_with(self, number: int) -> tuple[Callable[..., None], tuple[Any, ...]]:
-        return _main, (self._recipe, self._shared)
-
-    def _check_picklable(self) -> None:
-        for name, value in self._given.items():
-            self._try_pickle(
-                name, value, "use a function defined at the top of a module and data given by path"
-            )
-        self._shared = Shared(self._set)
+        #: tasks that each process has not answered
+        self._queued = [0] * count
+        self._lock = threading.Lock()
+        self._wake_read = self._wake_write = -1
+        self._threads: list[threading.Thread] = []
 
     def start(self) -> None:
-        """Spawn all processes; they get the set's index and the order, and share their memory from
-        then on."""
+        """Spawn all processes and wait until each has opened the set; they get its index and the
+        order, and share their memory from then on.
+
+        Raises ParamsError where something or the main module cannot be sent, or the error
+        with which a process failed to begin; nothing is left running then.
+        """
         try:
-            super().start()
+            for name, value in self._given.items():
+                self._children.check_picklable(
+                    name,
+                    value,
+                    "use a function defined at the top of a module and data given by path",
+                )
+            self._wake_read, self._wake_write = os.pipe()
+            with contextlib.closing(Shared(self._set)) as shared:
+                given = [(self._recipe, shared)] * len(self.meters)
+                self._children.start(_main, given, ("feistel_rows", "pread_rows"))
+            for name, target in (("send", self._send), ("receive", self._receive)):
+                thread = threading.Thread(
+                    target=self._help, args=(target,), name=f"asyncreader-fill-{name}", daemon=True
+                )
+                self._threads.append(thread)
+                with after_this():
+                    thread.start()
+        except BaseException:
+            self._ring.close()
+            self.stop(0.0)
+            raise
+
+    def _help(self, target: Callable[[], None]) -> None:
+        """Run one of the parent's threads; the consumer gets the error that ends it."""
+        try:
+            target()
+        except BaseException as exc:
+            self._ring.close(as_ours(exc))
+
+    def stop(self, seconds: float = STUCK_AFTER) -> None:
+        """End the processes of a closed ring: asked first, killed after that many seconds."""
+        if threading.current_thread() in self._threads:
+            return
+        try:
+            if self._wake_write >= 0:
+                os.write(self._wake_write, b"x")
         finally:
-            if self._shared is not None:
-                self._shared.close()
-                self._shared = None
-
-    def _helpers(self) -> tuple[Callable[[], None], ...]:
-        return self._send, self._receive
-
-    def _close_descriptors(self) -> None:
-        super()._close_descriptors()
-        self._recipe.arena.close()
+            self._children.end(self._threads, seconds)
+            fds, self._wake_read, self._wake_write = (self._wake_read, self._wake_write), -1, -1
+            for fd in fds:
+                if fd >= 0:
+                    os.close(fd)
+            self._recipe.arena.close()
 
     # -- messages --------------------------------------------------------------------------
 
@@ -170,15 +200,34 @@ class ProcessWorkers(ProcessGroup):
             assert plan is not None
             cursor = Cursor(plan.epoch, plan.start - self._offset, plan.step)
             whole, bad = slot.parts == 1 or lo == hi, slot.bad if lo == hi else []
+            with self._lock:  # the process with the fewest tasks gets one more
+                number = min(range(len(self._queued)), key=self._queued.__getitem__)
+                self._queued[number] += 1
             # a dead or closed worker is the receiver's business
             with contextlib.suppress(OSError, ValueError):
-                self._pipes[self._least_busy()].send((slot.number, cursor, lo, hi, whole, bad))
+                self._children.pipes[number].send((slot.number, cursor, lo, hi, whole, bad))
 
-    def _hear(self, pipe: Connection) -> tuple[Any, ...]:
-        return receive_error(pipe)
-
-    def _heard(self, number: int, message: tuple[Any, ...]) -> None:
-        self._done(number, *message)
+    def _receive(self) -> None:
+        sentinels = {process.sentinel: process for process in self._children.processes}
+        pipes = {pipe: number for number, pipe in enumerate(self._children.pipes)}
+        while not self._ring.closed:
+            try:
+                ready = connection.wait([*pipes, *sentinels, self._wake_read])
+            except OSError:
+                return  # closed under us by stop()
+            if self._wake_read in ready or self._ring.closed:
+                return
+            for source in ready:
+                if isinstance(source, Connection):
+                    try:
+                        message = source.recv()
+                    except (EOFError, OSError):
+                        continue  # its sentinel tells why
+                    self._done(pipes[source], *message)
+            for source in ready:
+                if source in sentinels:
+                    self._ring.close(death_of(sentinels[source]))
+                    return
 
     def _done(
         self,
@@ -188,7 +237,7 @@ class ProcessWorkers(ProcessGroup):
         whole: bool,
         meter: Meter,
         bad: list[BadRow],
-        error: AsyncReaderError | None,
+        packed: PackedError | None,
     ) -> None:
         with self._lock:
             self._queued[number] -= 1
@@ -198,6 +247,7 @@ class ProcessWorkers(ProcessGroup):
             note(mine, meter.spans)
         slot = self._ring.slots[slot_number]
         slot.bad.extend(bad)
+        error = None if packed is None else unpacked_error(packed)
         if whole:
             slot.error = slot.error or error
         elif not self._ring.part_done(slot, lo, error):
@@ -219,9 +269,9 @@ def _main(pipe: Connection, recipe: Recipe, shared: Shared[tuple[SetIndex, Sched
         index, schedule = shared.load()
         filler, slots = recipe.build(index, recipe.params, schedule, recipe.layout, recipe.arena)
     except BaseException as exc:
-        send_error(pipe, as_ours(exc))
+        pipe.send(packed_error(as_ours(exc), _here()))
         return
-    send_error(pipe, None)
+    pipe.send(None)
     meter = Meter()
     try:
         for number, cursor, lo, hi, whole, bad in _tasks(pipe):
@@ -232,7 +282,7 @@ def _main(pipe: Connection, recipe: Recipe, shared: Shared[tuple[SetIndex, Sched
             if whole and recipe.params.postprocess is not None:
                 seed_generators(plan.rng_key)
             error = _one(filler, slot, lo, hi, whole, meter)
-            send_error(pipe, error, number, lo, whole, meter, slot.bad[len(bad) :])
+            pipe.send((number, lo, whole, meter, slot.bad[len(bad) :], error))
             if meter.spans:
                 meter.spans.clear()  # they are the parent's now
     except OSError:
@@ -249,12 +299,16 @@ def _tasks(pipe: Connection) -> Iterator[_Task]:
 
 def _one(
     filler: BatchFiller, slot: Slot, lo: int, hi: int, whole: bool, meter: Meter
-) -> AsyncReaderError | None:
+) -> PackedError | None:
     try:
         if lo < hi:
             filler.fill_part(slot, lo, hi, meter)
         if whole:
             filler.finish(slot, meter)
     except BaseException as exc:
-        return as_ours(exc)
+        return packed_error(as_ours(exc), _here())
     return None
+
+
+def _here() -> str:
+    return f"worker process {os.getpid()}"

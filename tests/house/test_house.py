@@ -122,7 +122,7 @@ def test_adapters_do_not_load_frameworks() -> None:
 ALLOWED = {
     # the pipes of multiprocessing to processes that we have spawned ourselves
     ("asyncreader.pipeline.processes", "pickle"),
-    ("asyncreader.pipeline.process_group", "pickle"),
+    ("asyncreader.pipeline.children", "pickle"),
     # compiled code that it has kept itself, as numba's own cache does
     ("asyncreader.pixels._compiled.base", "pickle"),
     # reads back what it has pickled itself, as another process would
