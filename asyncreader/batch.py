@@ -12,9 +12,8 @@ import numpy.typing as npt
 
 from .errors import ReaderClosedError
 from .pipeline.cuda import DeviceRing
-from .pipeline.owners import HELD
 from .pipeline.ring import SlotRing
-from .pipeline.slots import Data, Slot, arrays_of
+from .pipeline.slots import HELD, Data, Slot, arrays_of
 from .system.late import tools_notebook
 
 #: An array of a batch. What it holds is known when the set is opened, not to a type checker.

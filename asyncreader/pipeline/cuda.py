@@ -22,9 +22,8 @@ import numpy as np
 
 from ..errors import ParamsError, QueueFullError
 from ..system.array_types import Array
-from .owners import HELD, READY
 from .ring import SlotRing
-from .slots import POISON, Slot
+from .slots import HELD, POISON, READY, Slot
 
 #: Device buffers of one batch: the one that is used, and the one that is copied to.
 DEVICE_SLOTS = 2

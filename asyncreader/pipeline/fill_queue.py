@@ -44,7 +44,7 @@ from ..sampling.schedule import BatchPlan
 from ..stats import Meter
 from ..system.array_types import Array, Int64
 from ..system.memory import address_of
-from .owners import FILLING, READY, REFUSED, RingSlot
+from .slots import FILLING, READY, REFUSED, Slot
 from .trace import note
 
 #: How often a thread looks for a job, or at its batch, before it sleeps: some 20 us in all.
@@ -203,7 +203,7 @@ class FillQueue:
 
     # -- the consumer ------------------------------------------------------------------------
 
-    def fill_until_whole(self, oldest: Callable[[], RingSlot | None]) -> None:
+    def fill_until_whole(self, oldest: Callable[[], Slot | None]) -> None:
         """Fill batches until ``oldest`` (the one waited for) is None, or none is left to fill.
 
         Filling one takes less time than waking a thread. Ctrl-C comes before or after it.

@@ -34,8 +34,20 @@ from ..errors import (
 from ..sources.labels import apart
 from ..stats import Meter
 from ..system.signals import wait_for
-from .owners import FILLING, HELD, READY, REFUSED, SERVE, Observer, Owners, SlotState, Task
-from .slots import GIVEN, Data, Slot, SlotMemory, cut_rows
+from .owners import SERVE, Observer, Owners
+from .slots import (
+    FILLING,
+    GIVEN,
+    HELD,
+    READY,
+    REFUSED,
+    Data,
+    Slot,
+    SlotMemory,
+    SlotState,
+    Task,
+    cut_rows,
+)
 
 if TYPE_CHECKING:
     from .fill_queue import FillQueue
@@ -46,9 +58,9 @@ class SlotRing:
     of it.
 
     The consumer begins batches, and holds one, and those it keeps: when it takes one more, the one
-    before is given back. ``in_flight``: slots that are begun and not taken, or kept, at most. In
-    debug mode a slot that was given back is overwritten before it is free. ``more``: makes the
-    memory of one more slot; None where slots keep what they have.
+    before is given back. ``in_flight``: slots that are begun and not taken, or kept, at most.
+    ``debug``: a slot that the consumer had is overwritten when it is given back. ``more``: makes
+    the memory of one more slot; None where slots keep what they have.
     """
 
     def __init__(
@@ -66,12 +78,11 @@ class SlotRing:
         self.on_ready: Callable[[], None] | None = None
         self._observer = observer
         self._lock = threading.RLock()
-        self._cleaning = threading.RLock()  # entered before the other lock
         # One lock with two queues, for workers and for consumers: no thread is woken for nothing.
         # With one queue for both, eight threads took 2.5 times as long for small rows.
         self._cond = threading.Condition(self._lock)
         self._work = threading.Condition(self._lock)
-        self._tasks: deque[Task[Slot]] = deque()
+        self._tasks: deque[Task] = deque()
         self._idle = 0  # workers waiting
         self._owners = Owners(self.slots, in_flight, debug, observer)
         self._waiting = 0  # threads that wait for a state
@@ -85,8 +96,6 @@ class SlotRing:
 
     def can_begin(self) -> bool:
         """Whether one more slot can be begun now. Raises as begin(), but no QueueFullError."""
-        if self._owners.used:
-            self._clean_used()  # Ctrl-C came before
         with self._lock:
             self.check_open()
             return self._owners.room()
@@ -97,8 +106,6 @@ class SlotRing:
         In no parts it goes to ``fills``. Raises QueueFullError where no more may be in flight,
         after close() what closed the ring or ReaderClosedError.
         """
-        if self._owners.used:
-            self._clean_used()  # Ctrl-C came before
         with self._lock:
             self.check_open()
             self._owners.check_room()
@@ -131,7 +138,7 @@ class SlotRing:
 
     # -- workers ---------------------------------------------------------------------------
 
-    def next_task(self, meter: Meter | None = None) -> Task[Slot] | None:
+    def next_task(self, meter: Meter | None = None) -> Task | None:
         """Wait for a task; None after close().
 
         Slots in the queue of compiled code are filled by this call, and counted in ``meter``.
@@ -214,8 +221,6 @@ class SlotRing:
         finally:
             if observer is not None:
                 observer.waited(asked, taken)
-        if self._owners.used:
-            self._clean_used()
         if fills is not None:
             fills.taken_at = time.perf_counter()
         return slot, error
@@ -228,8 +233,6 @@ class SlotRing:
             if self._waiting:
                 self._cond.notify_all()  # they find it when the lock is free
             self._owners.give_back(slot)
-        if self._owners.used:
-            self._clean_used()
         return True
 
     def keep(self, slot: Slot, generation: int) -> None:
@@ -288,8 +291,6 @@ class SlotRing:
             while self._owners.queue:
                 self._owners.forget()
             self._owners.left = left
-        if self._owners.used:
-            self._clean_used()
 
     # -- all -------------------------------------------------------------------------------
 
@@ -381,15 +382,6 @@ class SlotRing:
             f"{self._idle} workers idle",
             hint="it is still being filled: call getNextBatch() again to wait on",
         )
-
-    def _clean_used(self) -> None:
-        """Clean and free what was given back (the lock is not held). What Ctrl-C leaves undone, the
-        next call does."""
-        with self._cleaning:
-            while self._owners.used:
-                self._owners.used[0].poison()
-                with self._lock:
-                    self._owners.clean()
 
     def _all_filled(self) -> bool:
         self._fill_refused()

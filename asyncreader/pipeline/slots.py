@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import enum
 import math
 import sys
 import weakref
+from array import array as numbers
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple, Self, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -17,7 +19,6 @@ from ..sampling.patches import Patches
 from ..sampling.schedule import BatchPlan
 from ..stats import BadRow
 from ..system.array_types import Array, Bools, Int64
-from .owners import RingSlot
 
 #: What a batch's data is: one array, or one for each field of a reader with several.
 Data: TypeAlias = Array | tuple[Array, ...]
@@ -28,6 +29,24 @@ GIVEN: Final = 3
 
 #: What ``debug=True`` writes over a slot that is given back.
 POISON = 0xA5
+
+
+class SlotState(enum.Enum):
+    """Owner of a slot: the ring, the workers, the ring again, the caller."""
+
+    FREE = "free"
+    FILLING = "filling"
+    READY = "ready"
+    HELD = "held"
+
+
+#: The states as they are written to ``Slot.mark``. REFUSED is FILLING by compiled code that has
+#: found a wrong checksum: the workers fill the slot anew.
+FREE, FILLING, READY, HELD, REFUSED = range(5)
+_STATES: Final[tuple[SlotState, ...]] = (*SlotState, SlotState.FILLING)
+
+#: Rows lo to hi of a slot: what one worker does at a time.
+Task: TypeAlias = tuple["Slot", int, int]
 
 
 class Part(NamedTuple):
@@ -160,37 +179,42 @@ def arrays_of(data: Data) -> tuple[Array, ...]:
     return data if isinstance(data, tuple) else (data,)
 
 
-class Slot(RingSlot):
+class Slot:
     """The buffers of one batch, allocated once, and what is being done with them.
 
-    ``rows``, ``made``: see :class:`SlotMemory`; ``labels``: (B, ...) or None; ``out``,
-    ``out_labels``, ``several``: the last of ``made``, which is handed out; ``layout``: that of all
-    slots of the ring.
+    ``mark``: one int64, the number of its state; ``generation``: how often it was begun; ``plan``:
+    what to make; ``error``: why a worker could not, and ``error_at``: in which part; ``parts``:
+    tasks that it was cut into, of which ``parts_left`` are not done. ``rows``, ``made``: see
+    :class:`SlotMemory`; ``labels``: (B, ...) or None; ``out``, ``out_labels``, ``several``: the
+    last of ``made``, which is handed out; ``layout``: that of all slots of the ring.
     """
 
     __slots__ = (
-        "bad",
-        "batch",
-        "labels",
-        "layout",
-        "made",
-        "memory",
-        "out",
-        "out_labels",
-        "rows",
+        *("bad", "batch", "error", "error_at", "generation", "labels", "layout", "made", "mark"),
+        *("memory", "number", "out", "out_labels", "parts", "parts_left", "plan", "rows"),
         "several",
     )
 
-    plan: BatchPlan | None
-
     def __init__(self, number: int, memory: SlotMemory, layout: SlotLayout) -> None:
-        super().__init__(number)
+        self.number = number
+        # its items are read and written without a call
+        self.mark: memoryview[int] = memoryview(numbers("q", (FREE,)))
+        self.generation = 0
+        self.plan: BatchPlan | None = None
+        self.error: BaseException | None = None
+        self.error_at = 0
+        self.parts = self.parts_left = 0
         self.layout = layout
         self.use(memory)
         #: What was handed out last: weak references to the batch and to its first array.
         self.batch: tuple[weakref.ref[Any], weakref.ref[Array]] | None = None
         #: what ``on_error`` skipped or zeroed
         self.bad: list[BadRow] = []
+
+    @property
+    def state(self) -> SlotState:
+        """Who owns it now."""
+        return _STATES[self.mark[0]]
 
     def use(self, memory: SlotMemory) -> None:
         """Fill ``memory`` from now on."""
@@ -199,8 +223,9 @@ class Slot(RingSlot):
         self.labels = memory.made[0].labels
         self.out, self.out_labels, self.several = memory.made[-1]
 
-    def prepare(self, plan: Any, parts: int) -> list[tuple[Self, int, int]]:
-        """Get ready for a batch: its rows in ``parts`` tasks, in none where they are copied."""
+    def prepare(self, plan: Any, parts: int) -> list[Task]:
+        """Get ready for a batch, which is not begun yet: its rows in ``parts`` tasks, in none where
+        they are copied. Called under the ring's lock."""
         self.plan, self.error, self.bad = plan, None, []
         if parts == 0:
             self.parts = 0

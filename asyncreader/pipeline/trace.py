@@ -25,7 +25,7 @@ from typing import Any, Final, TypeAlias
 from ..errors import ParamsError
 from ..sampling.schedule import BatchPlan
 from ..stats import Meter
-from .owners import RingSlot, SlotState
+from .slots import Slot, SlotState
 
 #: (name, begun, ended, arguments): seconds of time.perf_counter(), one clock for all processes.
 Span: TypeAlias = tuple[str, float, float, dict[str, Any]]
@@ -64,7 +64,7 @@ class Trace:
         self._states: dict[int, tuple[SlotState, float, dict[str, Any]]] = {}
         self._using = ("before the first", self._began, dict[str, Any]())
 
-    def changed(self, slot: RingSlot) -> None:
+    def changed(self, slot: Slot) -> None:
         """``slot`` is in ``slot.state`` now, perhaps since an earlier call."""
         now, state = time.perf_counter(), slot.state
         was, since, batch = self._states.get(slot.number, (SlotState.FREE, self._began, {}))
@@ -76,7 +76,7 @@ class Trace:
         self._states[slot.number] = (state, now, named)
         self._slots += ((slot.number, span),)
 
-    def waited(self, asked: float, slot: RingSlot | None) -> None:
+    def waited(self, asked: float, slot: Slot | None) -> None:
         """The consumer asked for a batch at ``asked`` and has it (None: an error) now."""
         now = time.perf_counter()
         with self._lock:  # two threads may take; their spans must not cross in one lane

@@ -28,8 +28,7 @@ from asyncreader import (
     ReaderTimeoutError,
 )
 from asyncreader.pipeline.cuda import DEVICE_SLOTS
-from asyncreader.pipeline.owners import HELD
-from asyncreader.pipeline.slots import POISON
+from asyncreader.pipeline.slots import HELD, POISON
 
 Opener = Callable[..., AsyncReader]
 

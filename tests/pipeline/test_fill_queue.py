@@ -15,7 +15,7 @@ from observed import HANG, until, waits
 
 from asyncreader import AsyncReader, ChecksumError, SourceError
 from asyncreader.pipeline.fill_queue import FillQueue
-from asyncreader.pipeline.owners import FILLING, READY, REFUSED, SlotState
+from asyncreader.pipeline.slots import FILLING, READY, REFUSED, SlotState
 from asyncreader.pixels import kernels
 from asyncreader.pixels.fill_tables import (
     CLAIMED,

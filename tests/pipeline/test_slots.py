@@ -29,9 +29,8 @@ from asyncreader import (
     ReaderTimeoutError,
     WorkerError,
 )
-from asyncreader.pipeline.owners import SlotState
 from asyncreader.pipeline.ring import SlotRing
-from asyncreader.pipeline.slots import POISON, Slot, SlotLayout
+from asyncreader.pipeline.slots import POISON, Slot, SlotLayout, SlotState
 from asyncreader.sampling.schedule import BatchPlan, Cursor
 from asyncreader.system.memory import aligned_empty
 
