@@ -10,6 +10,7 @@ import pickle
 import warnings
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -58,6 +59,31 @@ class KnownSet:
             assert len(said) == 1
             assert self.warns in str(said[0].message)
         return source
+
+    def modes(self) -> dict[str, OutputSpec]:
+        """The ways of filling that fit its samples."""
+        modes = MODES if self.images.ndim == 4 else OTHER_MODES
+        return {name: sized(mode, self.images) for name, mode in modes.items()}
+
+    def check_rows(
+        self,
+        source: OpenSet,
+        records: Array,
+        wanted: OutputSpec | None = None,
+        rows: Array | None = None,
+        batch: int | None = None,
+        check: Array | None = None,
+        mode: str = "",
+    ) -> Array:
+        """Read ``records`` as fill_rows() does (None: as stored), and compare them with plain
+        numpy; what is handed out."""
+        wanted = wanted or MODES["copy"]
+        found, keys, errors = fill_rows(source, wanted, records, rows, batch, check)
+        assert errors == (), mode
+        tolerance = self.tolerance * wanted.scale / min(wanted.std)
+        read = found if rows is None else found[rows]
+        assert_same(read, expected(self.images[records], wanted, keys), tolerance, mode)
+        return found
 
 
 def sized(wanted: OutputSpec, images: Array) -> OutputSpec:
@@ -174,147 +200,113 @@ class SourceContract:
     def test_count_and_shape(self, built: KnownSet) -> None:
         """A source knows its count, the shape of a sample, and whether samples have checksums,
         without reading one."""
-        source = built.opened()
-        assert source.facts.count == len(built.images)
-        assert bool(source.checked) == built.checked
-        if built.images.ndim == 4:
-            height, width, channels = source.spec.image_shape()
-            assert channels == built.images.shape[3]
-            assert (height, width) in (built.images.shape[1:3], (None, None))
-        else:
-            assert source.spec.shape == built.images.shape[1:]
-        assert source.first.index.block >= 1
-        source.close()
+        with closing(built.opened()) as source:
+            assert source.facts.count == len(built.images)
+            assert bool(source.checked) == built.checked
+            assert source.first.index.block >= 1
+            if built.images.ndim == 4:
+                height, width, channels = source.spec.image_shape()
+                assert channels == built.images.shape[3]
+                assert (height, width) in (built.images.shape[1:3], (None, None))
+            else:
+                assert source.spec.shape == built.images.shape[1:]
 
     def test_any_record_in_any_order(self, built: KnownSet) -> None:
         """Records come in the order asked for, repeats included."""
-        source = built.opened()
         count = len(built.images)
-        for records in (
-            np.arange(count),
-            np.arange(count)[::-1],
-            np.array([count - 1, 0, 0, count // 2, count - 1]),
-            np.random.default_rng(3).integers(0, count, 40),
-            np.array([count - 1]),
-        ):
-            found, keys, errors = fill_rows(source, OutputSpec(layout="NHWC"), records)
-            assert errors == ()
-            assert_same(
-                found,
-                expected(built.images[records], OutputSpec(layout="NHWC"), keys),
-                built.tolerance,
-            )
-        source.close()
+        with closing(built.opened()) as source:
+            for records in (
+                np.arange(count),
+                np.arange(count)[::-1],
+                np.array([count - 1, 0, 0, count // 2, count - 1]),
+                np.random.default_rng(3).integers(0, count, 40),
+                np.array([count - 1]),
+            ):
+                built.check_rows(source, records)
 
     def test_scattered_rows(self, built: KnownSet) -> None:
         """Only the rows named are written, each with its own record."""
-        source = built.opened()
-        records, rows = np.array([3, 1, 2]), np.array([6, 0, 3])
-        for mode in (MODES if built.images.ndim == 4 else OTHER_MODES).values():
-            wanted = sized(mode, built.images)
-            found, keys, errors = fill_rows(source, wanted, records, rows, batch=8)
-            assert errors == ()
-            scale = built.tolerance * wanted.scale / min(wanted.std)
-            assert_same(found[rows], expected(built.images[records], wanted, keys), scale)
-            untouched = np.delete(found, rows, axis=0)
-            assert (untouched == np.array(77).astype(found.dtype)).all()
-        source.close()
+        rows = np.array([6, 0, 3])
+        with closing(built.opened()) as source:
+            for wanted in built.modes().values():
+                found = built.check_rows(source, np.array([3, 1, 2]), wanted, rows, batch=8)
+                untouched = np.delete(found, rows, axis=0)
+                assert (untouched == np.array(77).astype(found.dtype)).all()
 
     def test_fill_modes(self, built: KnownSet) -> None:
         """Each way of filling gives what plain numpy gives."""
-        source = built.opened()
         records = np.random.default_rng(5).permutation(len(built.images))[:16]
-        for name, mode in (MODES if built.images.ndim == 4 else OTHER_MODES).items():
-            wanted = sized(mode, built.images)
-            found, keys, errors = fill_rows(source, wanted, records)
-            assert errors == (), name
-            scale = built.tolerance * wanted.scale / min(wanted.std)
-            assert_same(found, expected(built.images[records], wanted, keys), scale, name)
-        source.close()
+        with closing(built.opened()) as source:
+            for name, wanted in built.modes().items():
+                built.check_rows(source, records, wanted, mode=name)
 
     def test_sample_bytes(self, built: KnownSet) -> None:
         """sample_bytes gives exactly the stored bytes of a sample."""
-        source = built.opened()
-        for index in (0, 1, len(built.stored) // 2, len(built.stored) - 1):
-            assert Inspector(source.first).bytes(index) == built.stored[index]
-        source.close()
+        with closing(built.opened()) as source:
+            for index in (0, 1, len(built.stored) // 2, len(built.stored) - 1):
+                assert Inspector(source.first).bytes(index) == built.stored[index]
 
     def test_labels(self, built: KnownSet) -> None:
-        """Labels come with their stored shape, in native byte order; None where there are none."""
+        """Labels come with their stored shape, in native byte order; None where there are none.
+        Those that were handed out stay readable after close(), which may be called twice."""
         source = built.opened()
-        if built.labels is None:
-            assert source.labels is None
-        else:
-            assert source.labels is not None
-            assert source.labels.dtype == built.labels.dtype.newbyteorder("=")
-            np.testing.assert_array_equal(source.labels, built.labels)
+        labels = source.labels
+        built.check_rows(source, np.arange(4))
         source.close()
+        source.close()
+        if built.labels is None:
+            assert labels is None
+        else:
+            assert labels is not None
+            assert labels.dtype == built.labels.dtype.newbyteorder("=")
+            np.testing.assert_array_equal(labels, built.labels)
 
     def test_source_paths(self, built: KnownSet) -> None:
         """The path that a sample was packed from is known where the set records it."""
-        source = built.opened()
-        inspector = Inspector(source.first)
-        if built.paths is None:
-            assert inspector.path(1) is None
-        else:
-            assert inspector.path(1) == built.paths[1]
-            assert list(inspector.paths()) == built.paths
-        source.close()
+        with closing(built.opened()) as source:
+            inspector = Inspector(source.first)
+            if built.paths is None:
+                assert inspector.path(1) is None
+            else:
+                assert inspector.path(1) == built.paths[1]
+                assert list(inspector.paths()) == built.paths
 
     def test_index(self, built: KnownSet) -> None:
         """What another process gets, the pickled index, opens the same set: its samples, labels,
         splits, keys and paths, without a look at how the file is built."""
-        source = built.opened()
-        with warnings.catch_warnings():
-            warnings.simplefilter("error")
-            other = pickle.loads(pickle.dumps(source.index, protocol=5)).open()
-        assert (other.facts, other.spec) == (source.facts, source.spec)
-        assert other.splits.keys() == source.splits.keys()
         records = np.arange(len(built.images))[::-3]
-        found = [fill_rows(one, OutputSpec(layout="NHWC"), records)[0] for one in (source, other)]
-        np.testing.assert_array_equal(found[1], found[0])
-        if source.labels is not None:
-            assert other.labels is not None
-            np.testing.assert_array_equal(other.labels[records], source.labels[records])
-        original, reopened = Inspector(source.first), Inspector(other.first)
-        for index in records.tolist():
-            assert reopened.bytes(index) == original.bytes(index)
-            assert reopened.key(index) == original.key(index)
-            assert reopened.path(index) == original.path(index)
-            if source.checked:
-                assert reopened.checksums(index, index + 1) == original.checksums(index, index + 1)
-        source.close()
-        other.close()
+        with closing(built.opened()) as source, warnings.catch_warnings():
+            warnings.simplefilter("error")
+            with closing(pickle.loads(pickle.dumps(source.index, protocol=5)).open()) as other:
+                assert (other.facts, other.spec) == (source.facts, source.spec)
+                assert other.splits.keys() == source.splits.keys()
+                rows = [fill_rows(one, MODES["copy"], records)[0] for one in (source, other)]
+                np.testing.assert_array_equal(rows[1], rows[0])
+                if source.labels is not None:
+                    assert other.labels is not None
+                    np.testing.assert_array_equal(other.labels[records], source.labels[records])
+                original, reopened = Inspector(source.first), Inspector(other.first)
+                for index in records.tolist():
+                    for ask in (Inspector.bytes, Inspector.key, Inspector.path):
+                        assert ask(reopened, index) == ask(original, index)
+                    if source.checked:
+                        sums = (one.checksums(index, index + 1) for one in (original, reopened))
+                        assert next(sums) == next(sums)
 
     def test_threads(self, built: KnownSet) -> None:
         """Four threads read one source at once, and each gets its own rows whole."""
         source = built.opened()
-        wanted = OutputSpec(layout="NHWC")
-        plain = expected(built.images, wanted, np.zeros(len(built.images), np.uint64))
 
         def read(seed: int) -> None:
             rng = np.random.default_rng(seed)
             for _ in range(5):
                 records = rng.integers(0, len(built.images), 12)
                 check = rng.random(12) < 0.5 if source.checked else None
-                found, _, errors = fill_rows(source, wanted, records, check=check)
-                assert errors == ()
-                assert_same(found, plain[records], built.tolerance)
+                built.check_rows(source, records, check=check)
 
-        with ThreadPoolExecutor(4) as pool:
+        with closing(source), ThreadPoolExecutor(4) as pool:
             for done in [submit(pool, partial(read, seed)) for seed in range(4)]:
                 result_of(done)
-        source.close()
-
-    def test_close(self, built: KnownSet) -> None:
-        """close() may be called twice, and labels handed out before stay readable."""
-        source = built.opened()
-        fill_rows(source, OutputSpec(layout="NHWC"), np.arange(4))
-        labels = source.labels
-        source.close()
-        source.close()
-        if labels is not None:
-            np.testing.assert_array_equal(labels, built.labels)
 
 
 class CheckedSourceContract(SourceContract):
@@ -323,14 +315,11 @@ class CheckedSourceContract(SourceContract):
 
     def test_checking_changes_nothing(self, built: KnownSet) -> None:
         """Rows whose checksum is checked, all or some, are the same rows, in every mode."""
-        source = built.opened()
         records = np.arange(12)[::-1]
-        some = np.arange(12) % 3 == 1
-        for mode in MODES.values():
-            wanted = sized(mode, built.images)
-            plain, _, _ = fill_rows(source, wanted, records)
-            for check in (np.ones(12, np.bool_), some):
-                found, _, errors = fill_rows(source, wanted, records, check=check)
-                assert errors == ()
-                np.testing.assert_array_equal(found, plain)
-        source.close()
+        with closing(built.opened()) as source:
+            for wanted in built.modes().values():
+                plain, _, _ = fill_rows(source, wanted, records)
+                for check in (np.ones(12, np.bool_), np.arange(12) % 3 == 1):
+                    found, _, errors = fill_rows(source, wanted, records, check=check)
+                    assert errors == ()
+                    np.testing.assert_array_equal(found, plain)
