@@ -102,7 +102,7 @@ class Dataset(Generic[S]):
         self._params = params
         self._given = dict(given)
         self._as_dict = as_dict
-        self._lock = threading.Lock()
+        self._locks = {os.getpid(): threading.Lock()}
         self._opened: Opened | None = None
         self._closed = False
         names = self.source.names
@@ -121,7 +121,7 @@ class Dataset(Generic[S]):
         """The dataset over a set that is open already; ``owned``: which is closed with it."""
         made = cls.__new__(cls)
         made._params, made._given, made._as_dict = params, dict(given), False
-        made._lock, made._closed = threading.Lock(), False
+        made._locks, made._closed = {os.getpid(): threading.Lock()}, False
         made._opened = Opened(params, source, owned, threads_for(params, given))
         return made
 
@@ -130,9 +130,8 @@ class Dataset(Generic[S]):
         opened = self._opened
         if opened is not None and opened.pid == os.getpid():
             return opened
-        if opened is not None:  # the lock may be held for ever by a thread of the parent
-            self._lock = threading.Lock()
-        with self._lock:
+        # a lock for each process: that of the parent may be held for ever by a thread of it
+        with self._locks.setdefault(os.getpid(), threading.Lock()):
             if self._closed:
                 raise ReaderClosedError("this dataset was closed", hint="open it again")
             if self._opened is None or self._opened.pid != os.getpid():

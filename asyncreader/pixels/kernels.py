@@ -108,6 +108,12 @@ class _State:
 
 
 _state: Final = _State()
+if hasattr(os, "register_at_fork"):  # not while a thread compiles: its locks would never be free
+    os.register_at_fork(
+        before=_state.lock.acquire,
+        after_in_parent=_state.lock.release,
+        after_in_child=_state.lock.release,
+    )
 
 
 def __getattr__(name: str) -> Any:

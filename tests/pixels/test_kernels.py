@@ -895,3 +895,26 @@ def test_resize_floats(kind: Any, channels: int, data: st.DataObject) -> None:
     oracles.resize_f4_numpy(pixels, channels, *rest, twin)
     rtol, atol = (1e-5, 1e-4) if single else (1e-13, 1e-12)
     np.testing.assert_allclose(found, twin, rtol=rtol, atol=atol)
+
+
+@pytest.mark.slow
+def test_a_fork_while_a_thread_compiles(tmp_path: Path) -> None:
+    """A process that is forked while a thread of it loads a kernel can load kernels: the fork waits
+    until the locks are free."""
+    program = (
+        "import os, threading, warnings\n"
+        "from asyncreader.pixels import kernels\n"
+        "warnings.simplefilter('ignore')\n"
+        "inside, go, load = threading.Event(), threading.Event(), kernels._load\n"
+        "def slow(name):\n"
+        "    inside.set(); go.wait(1); return load(name)\n"
+        "kernels._load = slow\n"
+        "thread = threading.Thread(target=lambda: kernels.gather_rows); thread.start()\n"
+        "inside.wait(); pid = os.fork()\n"
+        "kernels._load = load\n"
+        "if pid == 0:\n"
+        "    kernels.copy_rows if hasattr(kernels, 'copy_rows') else kernels.hash_rows\n"
+        "    os._exit(0)\n"
+        "thread.join(); print(os.waitpid(pid, 0)[1])\n"
+    )
+    assert run([sys.executable, "-c", program]).stdout == "0\n"

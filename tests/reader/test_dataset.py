@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import io
+import os
 import pickle
 import re
 import sys
@@ -34,6 +35,8 @@ from asyncreader import (
     SourceNotFoundError,
 )
 from asyncreader.adapters.base import Loader
+from asyncreader.pipeline import build
+from asyncreader.system.limits import usable_cores
 
 COUNT = sum(SIZES)
 IMAGES = pictures(COUNT, (24, 20, 3))
@@ -715,3 +718,46 @@ def test_a_field_that_has_the_name_of_the_label() -> None:
         asyncreader.open(data=arrays, labels=np.arange(COUNT), as_dict=True)
     with asyncreader.open(data=arrays, labels=np.arange(COUNT)) as ds:
         assert len(ds[0][0]) == 2
+
+
+def test_threads_of_a_forked_child_open_a_set_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a forked child a dataset opens its set again, once for all threads."""
+    opened: list[int] = []
+    open_set = build.open_set
+
+    def noted(params: Any) -> Any:
+        opened.append(1)
+        return open_set(params)
+
+    with asyncreader.open(**raw(tmp_path)) as dataset:
+        monkeypatch.setattr(build, "open_set", noted)
+        child = os.getpid() + 1
+        monkeypatch.setattr(os, "getpid", lambda: child)
+        barrier = threading.Barrier(8)
+
+        def use(_: int) -> int:
+            barrier.wait()
+            return len(dataset)
+
+        interval = sys.getswitchinterval()
+        sys.setswitchinterval(1e-6)
+        try:
+            with ThreadPoolExecutor(8) as pool:
+                assert set(pool.map(use, range(8))) == {COUNT}
+        finally:
+            sys.setswitchinterval(interval)
+        assert opened == [1]
+        dataset.close()
+        monkeypatch.undo()
+
+
+def test_threads_of_the_dataset_of_a_reader() -> None:
+    """nthread counts for reader.dataset where it was given; else all cores decode."""
+    given = [{}, {"nthread": 1}, {"nthread": 3}]
+    for more in given:
+        with AsyncReader(data=np.zeros((4, 3)), batch_size=2, **more) as reader:
+            threads = reader.dataset._now()._threads
+            expected = usable_cores() if not more else more["nthread"]
+            assert threads == expected

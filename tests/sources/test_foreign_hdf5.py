@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 import struct
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -546,6 +548,46 @@ def test_what_matlab_stores_for_other_things_than_numbers(tmp_path: Path) -> Non
     with pytest.raises(NoFieldError, match=r"words \(2 x 2 text as character codes") as caught:
         AsyncReader(path=path)
     assert set(caught.value.there) == {"X", "flags", "g/demo_0/x", "g/demo_1/x"}
+
+
+#: Attributes of a field of int16, and what the warning says of them; None: no warning.
+PACKED: dict[str, tuple[dict[str, Any], str | None]] = {
+    "fill": ({"_FillValue": np.int16(-9)}, r"_FillValue = -9\): a transform"),
+    "an array": ({"missing_value": np.array([-9], "i2")}, r"missing_value = -9\)"),
+    "scale": (
+        {"scale_factor": 0.5, "add_offset": np.array([20.0])},
+        r'scale_factor = 0.5, add_offset = 20.0\): dtype="float32", scale=0.5, mean=-20.0, std=1',
+    ),
+    "unsigned": ({"_Unsigned": "true"}, r"_Unsigned = true\)"),
+    "as usual": ({"scale_factor": 1.0, "add_offset": 0, "_FillValue": np.nan}, None),
+    "text": ({"missing_value": "none", "units": "K"}, None),
+}
+
+
+@pytest.mark.parametrize("grouped", [False, True])
+@pytest.mark.parametrize("case", PACKED)
+def test_attributes_of_packed_and_missing_values(case: str, grouped: bool, tmp_path: Path) -> None:
+    """A field whose attributes say that its numbers are packed or missing is served as stored, and
+    one warning names them and says what to write, which makes the values."""
+    attributes, says = PACKED[case]
+    params: dict[str, Any] = {"data_field": "t", "labels_field": None, "path": tmp_path / "x.nc"}
+    params |= {"episodes": "groups:g/demo_*"} if grouped else {}
+    stored = np.arange(12, dtype="i2").reshape(4, 3)
+    with h5py.File(tmp_path / "x.nc", "w") as file:
+        for name in ("g/demo_0/t", "g/demo_1/t") if grouped else ("t",):
+            file[name] = stored
+            file[name].attrs.update(attributes)
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        with asyncreader.open(**params) as dataset:
+            np.testing.assert_array_equal(dataset[:4], stored)
+    assert len(told) == (says is not None)
+    if says is not None:
+        assert re.search(rf"field 't' is served as stored.*{says}", str(told[0].message))
+    if case == "scale":
+        unpacked = {"dtype": "float32", "scale": 0.5, "mean": -20.0, "std": 1}
+        with pytest.warns(match="packed"), asyncreader.open(**params, **unpacked) as dataset:
+            np.testing.assert_array_equal(dataset[:4], stored * 0.5 + 20)
 
 
 def test_pcam_by_name(tmp_path: Path) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Final
+import warnings
+from typing import Any, Final
 
 import numpy as np
 
@@ -22,6 +23,14 @@ _CLASSES: Final = {
         "references to other arrays (MATLAB's cell)",
         "join the cells into one array before it is saved: cat(1, cells{:})",
     ),
+}
+#: The attributes by which the CF conventions say that values are packed, or missing, with the
+#: values that say nothing.
+_PACKED: Final = {
+    "scale_factor": 1,
+    "add_offset": 0,
+    "_FillValue": np.nan,
+    "missing_value": np.nan,
 }
 
 
@@ -45,4 +54,30 @@ def check_samples(data: Dataset, name: str, path: str) -> None:
             found=instead[0],
             expected="an array of numbers",
             hint=f"{instead[1]}; labels_field=None serves data without labels",
+        )
+
+
+def warn_of_packed(data: Dataset, name: str) -> None:
+    """Warn if attributes say that the numbers of a field, which are served as stored, are packed,
+    or that some stand for missing values."""
+    if not h5py.h5a.get_num_attrs(data.id):
+        return
+    found: dict[str, Any] = {}
+    for key, usual in _PACKED.items():
+        values = np.asarray(attribute(data, key))
+        # NaN is one wherever it is served
+        if values.dtype.kind in "iuf" and ((values != usual) & ~np.isnan(values)).any():
+            found[key] = values.item() if values.size == 1 else values.tolist()
+    if data.dtype.kind == "i" and h5py.h5a.exists(data.id, b"_Unsigned"):
+        found["_Unsigned"] = "true"
+    if found:
+        said = ", ".join(f"{key} = {value}" for key, value in found.items())
+        advice = "a transform or postprocess can make values of them"
+        if found.keys() & {"scale_factor", "add_offset"}:
+            scale, mean = found.get("scale_factor", 1), -found.get("add_offset", 0)
+            advice = f'dtype="float32", scale={scale}, mean={mean}, std=1 unpacks them'
+        warnings.warn(
+            f"field {name!r} is served as stored, and its attributes say that numbers of it are "
+            f"packed or missing ({said}): {advice}",
+            stacklevel=2,
         )

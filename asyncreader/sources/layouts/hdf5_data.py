@@ -43,6 +43,7 @@ from ..hdf5.checks import (
 from ..hdf5.chunk_patches import ChunkVolumes
 from ..hdf5.chunks import ChunkGrid, Chunks
 from ..hdf5.compound import is_compound, stored_dtype
+from ..hdf5.conventions import warn_of_packed
 from ..hdf5.file import ThroughLibrary
 from ..hdf5.filters import BUILT_IN_ONLY, LIBRARY, NAMES, check_filters, decode_chunk, remedy
 from ..hdf5.vlen import ELEMENT, heap_extents
@@ -62,6 +63,7 @@ def index_data(found: Hdf5Set) -> SetIndex:
     """The index of the data set that a set's ``fields`` name."""
     name, member = found.h5.member_of(found.fields.data)
     data = found.dataset(name, records=True)
+    warn_of_packed(data, name)
     base = None if is_compound(data) else h5py.check_vlen_dtype(data.dtype)
     if base is not None:
         return _vlen(found, data, np.dtype(base))

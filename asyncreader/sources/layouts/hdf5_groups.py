@@ -25,7 +25,7 @@ from ..fields import SetIndex
 from ..hdf5.checks import check_bomb, check_stored, pipeline, stored_at
 from ..hdf5.chunks import Pieces
 from ..hdf5.compound import stored_dtype
-from ..hdf5.conventions import check_samples
+from ..hdf5.conventions import check_samples, warn_of_packed
 from ..hdf5.file import Hdf5
 from ..hdf5.filters import NAMES
 from ..hdf5.groups import CHUNKED, GroupNames, Members
@@ -162,6 +162,7 @@ class GroupedFields:
         path, asked = self._found.path, self._found.fields
         dataset = check_stored(h5py.Dataset(data), name, path, records=True)
         check_samples(dataset, name, path)
+        warn_of_packed(dataset, column.data)
         if dataset.ndim and dataset.shape[0] and _may_be_encoded(data):
             index = look_up(self._found.file, self._found.h5, name)
             if index.first.spec.encoded:
