@@ -30,6 +30,7 @@ from typing import Any, Final
 
 from ..errors import AsyncReaderError
 from ..system.notebooks import tell
+from ..system.signals import fork_when_free
 
 feistel_rows: Callable[..., None]
 permuted_rows: Callable[..., None]
@@ -108,12 +109,7 @@ class _State:
 
 
 _state: Final = _State()
-if hasattr(os, "register_at_fork"):  # not while a thread compiles: its locks would never be free
-    os.register_at_fork(
-        before=_state.lock.acquire,
-        after_in_parent=_state.lock.release,
-        after_in_child=_state.lock.release,
-    )
+fork_when_free(_state.lock)  # numba's own locks, too, are held only with it
 
 
 def __getattr__(name: str) -> Any:

@@ -32,7 +32,7 @@ from .arrays import index_arrays, label_array
 from .base import FieldIndex
 from .bytestore import OpenFile
 from .episodes import array_episodes, of_episodes, tables_of, windows_of
-from .fields import OpenSet, SetIndex, joined_fields, open_file
+from .fields import OpenSet, SetIndex, index_set, joined_fields, open_file
 from .hdf5.sparse import made_as
 from .labels import together, with_labels
 from .layouts.hdf5_layouts import index_hdf5
@@ -333,7 +333,7 @@ def _open_sniffed(found: Sniffed, file: OpenFile, fields: Request) -> OpenSet:
     if found.container == "LMDB":
         return open_file(file, partial(index_lmdb, found.path, fields=fields))
     if found.container == "NPY":
-        return open_file(file, partial(index_npy, fields=fields))
+        return open_file(file, lambda it: index_set(fields, partial(index_npy, it)))
     return open_file(file, partial(index_hdf5, fields=fields))
 
 

@@ -104,6 +104,14 @@ else:  # at the child's end, before multiprocessing, which is imported above, en
     atexit.register(_disown_in_fork, os.getpid())
 
 
+def fork_when_free(lock: Any) -> None:
+    """Let forks of this process wait until no other thread has ``lock``, an RLock: in the child
+    that thread is not there to release it."""
+    if hasattr(os, "register_at_fork"):
+        release = lock.release
+        os.register_at_fork(before=lock.acquire, after_in_parent=release, after_in_child=release)
+
+
 def end_with_parent() -> None:
     """Called first in a spawned process: ignore Ctrl-C, and end when the parent has ended.
 

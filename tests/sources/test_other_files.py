@@ -17,6 +17,7 @@ from click.testing import CliRunner
 from fakes import packed, paint, write_hdf5
 from PIL import Image
 
+import asyncreader
 from asyncreader import AsyncReader, AsyncReaderError, FormatError, ParamsError
 from asyncreader.cli.main import cli
 from asyncreader.tools.verify import verify_file
@@ -33,6 +34,19 @@ def npy(tmp_path: Path) -> Path:
 
 
 # -- .npy ----------------------------------------------------------------------------------------
+
+
+def test_npy_under_names(tmp_path: Path) -> None:
+    """The array of a .npy file is served under the names that it is given, each with parameters of
+    its own."""
+    rows = np.arange(40.0).reshape(10, 4)
+    np.save(tmp_path / "a.npy", rows)
+    series = {"path": tmp_path / "a.npy", "episodes": "whole", "window": {"past": (-3, 0)}}
+    series |= {"data_field": {"past": "data", "next": "data"}, "columns": {"next": [1]}}
+    with asyncreader.open(series, as_dict=True) as dataset:
+        for number in range(7):
+            np.testing.assert_array_equal(dataset[number]["past"], rows[number : number + 3])
+            np.testing.assert_array_equal(dataset[number]["next"], rows[number + 3, [1]])
 
 
 @pytest.mark.parametrize("workers", ["thread", pytest.param("process", marks=pytest.mark.slow)])

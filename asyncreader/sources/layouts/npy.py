@@ -28,10 +28,9 @@ _MOST: Final = 1 << 16
 
 
 def index_npy(file: OpenFile, fields: Request) -> SetIndex:
-    """The index of a .npy file. FormatError if it is damaged or holds no plain numbers."""
-    for name in (fields.data, *(fields.others or {}).values()):
-        if name != fmt.DATA:
-            raise no_field(name, [fmt.DATA], file.path)
+    """The index of a .npy file's array. FormatError if it is damaged or holds no plain numbers."""
+    if fields.data != fmt.DATA:
+        raise no_field(fields.data, [fmt.DATA], file.path)
     if fields.labels is not None and fields.labels_required:
         raise ParamsError(
             "a .npy file has no labels",

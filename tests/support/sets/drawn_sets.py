@@ -95,6 +95,9 @@ class DrawnSet:
             for rows in self.rows.values():
                 rows[:] = [[row[n % 2 :] for row in some] for n, some in enumerate(rows)]
         self.labels = [self._label(n) for n in every]
+        if self.labelled == "attribute":  # classes are the texts that there are
+            there = sorted({label for label, n in zip(self.labels, every, strict=True) if n})
+            self.labels = [there.index(label) if label in there else 0 for label in self.labels]
         self.train: list[int] = []
         self.params |= self._source()
         if self.episodes == "whole":  # all files together are one recording
