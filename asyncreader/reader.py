@@ -17,7 +17,7 @@ import numpy as np
 
 from .batch import Array, Batch, D, L
 from .dataset import Dataset, Sample
-from .errors import FinishedError, ParamsError, ReaderClosedError
+from .errors import Closes, FinishedError, ParamsError, ReaderClosedError, closed_on_error
 from .params import (
     SHOWN,
     Given,
@@ -34,6 +34,7 @@ from .pipeline.fill_batch import BatchFiller
 from .pipeline.processes import ProcessWorkers, Recipe
 from .pipeline.ring import SlotRing
 from .pipeline.shared_memory import Arena
+from .pipeline.slots import SlotLayout
 from .pipeline.threads import ThreadWorkers
 from .pipeline.trace import Trace
 from .sampling.schedule import BatchPlan, Cursor, PlanAhead
@@ -71,65 +72,66 @@ class AsyncReader(Generic[D, L]):
             warn_of_ranks_left_out()
         self._rank, world_size = rank_and_world(p)
         self._nthread, self._cores = worker_count(p), usable_cores()
+        self._totals, self._still_held, self._pid = Totals(), 0, os.getpid()
+        # a thread that holds both has entered the second one first
+        self._fetching, self._copying = threading.RLock(), threading.RLock()
+        #: where a loop stood that ended early
+        self._cut_at: Cursor | None = None
+        self._warned_of_rest = False
+        self._fingerprint: str | None = None
+        self._dataset: Dataset | None = None
         device = None if p.cuda is False else open_device(p.cuda)
         source = self._open_set(p)
         self._source: OpenSet | None = source
-        self._dataset: Dataset | None = None
-        self._facts_of_set = source.facts
-        self._encoding, self._noun = source.spec.encoding, source.noun
-        self._checked = bool(source.checked)
-        arena: Arena | None = None
-        on_device: DeviceRing | None = None
-        try:
+        self._facts_of_set, self._noun = source.facts, source.noun
+        self._encoding, self._checked = source.spec.encoding, bool(source.checked)
+        made: list[Closes] = [source]
+        with closed_on_error(made):
             self._schedule = build.make_schedule(p, source, self._rank, world_size)
-            self._filler = filler = build.make_filler(p, source, self._schedule)
-            build.check_values(p, filler)
-            layout = build.slot_layout(p, filler)
-            if p.workers == "process":
-                arena = Arena(build.shared_size(p, layout, filler))
-                slots = build.shared_slots(filler, layout, p, arena)
-            else:
-                slots = layout.build(p.njob + 1, aligned_empty, filler.handed_out)
-            trace = None if p.trace is None else Trace(p.trace)
-            self._may_queue = self._parts(p.njob) == 1 and device is None
-            more = None
-            if p.copy and arena is None and device is None:
-                more = partial(layout.memory, aligned_empty, filler.handed_out)
-            self._ring = SlotRing(slots, p.njob, p.debug, trace, more)
-            self._look_for_queue()
-            if device is not None:
-                on_device = DeviceRing(self._ring, device, p.debug)
-            self._batches_from: SlotRing | DeviceRing = on_device or self._ring
-            recipe = None if arena is None else Recipe(p, layout, arena, build.build_worker)
-            self._workers = self._make_workers(recipe, source)
             self._plans = PlanAhead(self._schedule)
-            self._totals = Totals()
-            self._still_held = 0
-            # a thread that holds both has entered the second one first
-            self._fetching, self._copying = threading.RLock(), threading.RLock()
-            #: where a loop stood that ended early
-            self._cut_at: Cursor | None = None
-            self._warned_of_rest = False
-            self._pid = os.getpid()
-            self._fingerprint: str | None = None
+            self._filler = build.make_filler(p, source, self._schedule)
+            build.check_values(p, self._filler)
+            layout = build.slot_layout(p, self._filler)
+            recipe = self._make_recipe(layout)
+            made += [] if recipe is None else [recipe.arena]
+            self._may_queue = self._parts(p.njob) == 1 and device is None
+            trace = None if p.trace is None else Trace(p.trace)
+            self._ring = self._make_ring(layout, recipe, trace)
+            self._look_for_queue()
+            on_device = None if device is None else DeviceRing(self._ring, device, p.debug)
+            made[1:1] = [] if on_device is None else [on_device]
+            self._batches_from: SlotRing | DeviceRing = on_device or self._ring
+            self._workers = self._make_workers(recipe, source)
             # before the workers start: whatever comes from then on, Ctrl-C too, ends them. It also
             # runs at interpreter exit, before threads and libraries are torn down
-            parts = self._pid, self._ring, self._workers, source, filler, on_device, trace
+            parts = self._pid, self._ring, self._workers, source, self._filler, on_device, trace
             self._finalizer = weakref.finalize(self, _shut_down, *parts)
+            made[:] = [self]
             self._workers.start()
-        except BaseException:
-            if hasattr(self, "_finalizer"):
-                self._finalizer()
-            else:
-                source.close()
-                if on_device is not None:
-                    on_device.close()
-            if arena is not None:
-                arena.close()
-            raise
 
     def _open_set(self, p: ReaderParams) -> OpenSet:
         return build.open_set(p)
+
+    def _make_recipe(self, layout: SlotLayout) -> Recipe | None:
+        """What worker processes work by, with memory that they share; None for threads."""
+        if self._params.workers == "thread":
+            return None
+        arena = Arena(build.shared_size(self._params, layout, self._filler))
+        return Recipe(self._params, layout, arena, build.build_worker)
+
+    def _make_ring(
+        self, layout: SlotLayout, recipe: Recipe | None, trace: Trace | None
+    ) -> SlotRing:
+        """The slots and who owns them; with ``copy`` each batch may get other memory."""
+        p, filler = self._params, self._filler
+        more = None
+        if recipe is not None:
+            slots = build.shared_slots(filler, layout, p, recipe.arena)
+        else:
+            slots = layout.build(p.njob + 1, aligned_empty, filler.handed_out)
+            if p.copy and p.cuda is False:
+                more = partial(layout.memory, aligned_empty, filler.handed_out)
+        return SlotRing(slots, p.njob, p.debug, trace, more)
 
     def _make_workers(
         self, recipe: Recipe | None, source: OpenSet
