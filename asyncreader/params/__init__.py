@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from .families import Block, Crop, Lengths, Mix, Patch, Window
+from .keywords import ReaderKeywords
 from .parse import apart_from, given_params, parse_params, reading_params, snake_case
 from .reader import (
     PARAMETERS,
@@ -12,7 +13,6 @@ from .reader import (
     Given,
     Order,
     Paths,
-    ReaderKeywords,
     ReaderParams,
     Run,
 )

@@ -15,7 +15,7 @@ from ..system.checks import invalid, one_of, optional, whole
 from .declare import ANY, parameter
 from .patches import PATCH, PATCH_AXES, PATCH_STEP, PatchAt
 from .shares import MIX
-from .windows import EDGE, EVERY, OUTSIDE, WINDOW, EachEpisode, Edge, Rows
+from .windows import EDGE, EVERY, OUTSIDE, WINDOW, EachEpisode, Edge, WindowRows
 
 PaddingMode: TypeAlias = Literal["zero", "edge", "reflect"]
 MixUntil: TypeAlias = Literal["all", "first"]
@@ -61,7 +61,7 @@ class Mix:
 class Window:
     """Rows around an anchor as one sample: ``window=Window(8, every=4)``."""
 
-    rows: Rows | dict[str, Rows] | None = parameter(
+    rows: WindowRows | dict[str, WindowRows] | None = parameter(
         None,
         optional(WINDOW),
         "a sample is several rows of one episode: their number, from the anchor on; "

@@ -1,8 +1,8 @@
 """The parameters of a reader: each is declared here, with its default, its check and its text.
 
-To add one: a line in ReaderKeywords, for type checkers and editors, and its declaration in the
-group of its consumer, or in a family (families.py). ``-p``, Tab, ``help()`` and the tables of
-parameters follow from that.
+To add one: its declaration in the group of its consumer, or in a family (families.py). ``-p``, Tab,
+``help()``, the tables of parameters and the types for editors (keywords.py) follow from that:
+``python tests/support/tables.py`` writes them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from typing import (
     Protocol,
     Self,
     TypeAlias,
-    TypedDict,
     runtime_checkable,
 )
 
@@ -34,26 +33,17 @@ from .families import (
     SHUFFLE_WINDOW,
     Axes,
     Block,
-    Classes,
     Crop,
-    CropKind,
     Lengths,
     Mix,
-    MixUntil,
-    Overlong,
-    PaddingMode,
     Patch,
     Window,
 )
-from .patches import PatchAt
 from .shares import WEIGHTS
-from .views import Augment, View, listed_views, views_check
-from .windows import EPISODES, SOME_EPISODES, EachEpisode, Edge
-from .windows import Rows as WindowRows
+from .views import View, listed_views, views_check
+from .windows import EPISODES, SOME_EPISODES
 
 if TYPE_CHECKING:
-    import numpy.typing as npt
-
     from ..pixels.specs import OutputSpec
     from ..pixels.steps import Step
     from ..system.array_types import Float64, Int64
@@ -89,93 +79,6 @@ OnError: TypeAlias = Literal["raise", "skip", "zero"]
 Verify: TypeAlias = Literal["always", "first", "never"]
 Io: TypeAlias = Literal["auto", "mmap", "pread"]
 Auto: TypeAlias = Literal["auto"]
-
-
-class ReaderKeywords(TypedDict, total=False):
-    """Types of what a caller may pass; ReaderParams says what each means and what is kept."""
-
-    path: Paths | None
-    hdf5_path: Paths | None
-    lmdb_path: Paths | None
-    mix: Mix | Ratios | None
-    mix_until: MixUntil
-    classes: Classes
-    data: npt.ArrayLike | Mapping[str, npt.ArrayLike] | None
-    labels: npt.ArrayLike | None
-    data_field: str | Sequence[str] | Mapping[str, str]
-    boxes_field: str | None
-    keypoints_field: str | None
-    labels_field: str | Sequence[str] | None
-    labels_path: str | os.PathLike[str] | None
-    columns: Sequence[int] | Sequence[str] | Mapping[str, Sequence[int] | Sequence[str]] | None
-    subset: slice | str | Sequence[int] | npt.NDArray[np.integer] | None
-    episodes: str | None
-    episodes_subset: slice | str | Sequence[int] | Sequence[str] | npt.NDArray[np.integer] | None
-    window: Window | WindowRows | Mapping[str, WindowRows] | None
-    window_every: int | EachEpisode
-    window_edge: Edge | Sequence[Edge]
-    window_outside: Sequence[int | None] | None
-    lengths: Lengths | int | Mapping[str, int] | None
-    max_length: int | Mapping[str, int] | None
-    overlong: Overlong | Mapping[str, Overlong]
-    pad_value: float | Mapping[str, float]
-    offsets_field: str | Literal[False] | Mapping[str, str] | None
-    patch: Patch | Sequence[int] | None
-    patch_at: PatchAt
-    patch_axes: Sequence[int] | None
-    patch_step: int | Sequence[int] | None
-    sample_axis: int | None
-    batch_size: int
-    nthread: int | Auto
-    njob: int
-    workers: Workers
-    shuffle: Shuffle | Block
-    shuffle_window: int
-    weights: Literal["balanced"] | npt.ArrayLike | None
-    epoch_samples: int | None
-    seed: int
-    epochs: int | None
-    last_batch: LastBatch
-    rank: int | Auto
-    world_size: int | Auto
-    axes: str | None
-    num_dim: int | None
-    h_dim: int | None
-    w_dim: int | None
-    cha_dim: int | None
-    channel_order: ChannelOrder
-    layout: Layout
-    contiguous: bool
-    members: str | Sequence[str] | Mapping[str, str | Sequence[str]] | None
-    dtype: npt.DTypeLike | Mapping[str, npt.DTypeLike] | None
-    scale: float | Mapping[str, float] | None
-    mean: npt.ArrayLike | Mapping[str, npt.ArrayLike] | None
-    std: npt.ArrayLike | Mapping[str, npt.ArrayLike] | None
-    size: Sequence[int] | None
-    crop: Crop | CropKind
-    crop_ratio: float
-    crop_area: Sequence[float]
-    crop_aspect: Sequence[float]
-    crop_padding: int
-    padding_mode: PaddingMode
-    interpolation: Interpolation
-    flip: bool
-    augment: Augment | None
-    views: int | Sequence[View] | None
-    transform: Callable[..., object] | None
-    mixup: float | None
-    cutmix: float | None
-    label_smoothing: float
-    num_classes: int | None
-    postprocess: Callable[..., object] | None
-    on_error: OnError
-    verify: Verify
-    io: Io
-    timeout: float | None
-    cuda: bool | str
-    trace: str | os.PathLike[str] | None
-    copy: bool
-    debug: bool
 
 
 def listed(path: str | tuple[str, ...]) -> tuple[str, ...]:

@@ -19,7 +19,7 @@ Edge: TypeAlias = Literal["drop", "repeat", "zero"]
 
 #: The rows of a window: their number, (start, stop[, step]) relative to the anchor, a list of such,
 #: the last one or all of the episode.
-Rows: TypeAlias = int | Sequence[int] | LastRow | EachEpisode
+WindowRows: TypeAlias = int | Sequence[int] | LastRow | EachEpisode
 
 #: The most rows of a window, and the farthest from its anchor.
 MOST_ROWS: Final = 1 << 16
@@ -53,7 +53,7 @@ def _some(value: Any) -> slice | Int64 | tuple[str, ...]:
 SOME_EPISODES: Final = Check("a slice, numbers or names of episodes", _some, "slice")
 
 
-def _rows(value: Any, part: str = "") -> Rows:
+def _rows(value: Any, part: str = "") -> WindowRows:
     """The rows of one field as they were given, checked: see :func:`reach_of`."""
     if isinstance(value, str):
         if value in ("last", "episode"):
@@ -62,7 +62,7 @@ def _rows(value: Any, part: str = "") -> Rows:
     near = whole(-FARTHEST, FARTHEST)
     number = plain(value)
     if isinstance(number, int):
-        kept: Rows = whole(1, MOST_ROWS + 1).take(number)
+        kept: WindowRows = whole(1, MOST_ROWS + 1).take(number)
         return kept
     if not isinstance(value, list | tuple):
         value = list(value)  # an array of numbers
@@ -73,7 +73,7 @@ def _rows(value: Any, part: str = "") -> Rows:
     return kept
 
 
-def reach_of(rows: Rows) -> tuple[int, ...] | LastRow | EachEpisode:
+def reach_of(rows: WindowRows) -> tuple[int, ...] | LastRow | EachEpisode:
     """The rows of a window relative to its anchor, "last" or "episode"."""
     if isinstance(rows, str):
         return rows
@@ -89,7 +89,7 @@ _ROWS: Final = (
 )
 
 
-def _window(value: Any) -> Rows | dict[str, Rows]:
+def _window(value: Any) -> WindowRows | dict[str, WindowRows]:
     if not isinstance(value, Mapping):
         return _rows(value)
     if not value or not all(isinstance(name, str) and name for name in value):

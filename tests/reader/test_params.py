@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 from fakes import CLASSES, packed, paint, write_hdf5
+from keywords import KEYWORDS, keywords
 from project import ROOT
 
 from asyncreader import (
@@ -297,9 +298,10 @@ def test_defaults() -> None:
 
 
 def test_keywords_are_the_parameters() -> None:
-    """Type checkers know exactly the parameters, by both kinds of names; help() and notebooks show
-    families as one parameter, with the fields of each under it."""
+    """Type checkers know exactly the parameters, by both kinds of names, as they are declared;
+    help() and notebooks show families as one parameter, with the fields of each under it."""
     assert set(ReaderKeywords.__annotations__) == {*DEFAULTS, *FAMILIES}
+    assert (ROOT / KEYWORDS).read_text(encoding="utf-8") == keywords()
     shown = dict(inspect.signature(AsyncReader).parameters)
     assert shown.pop("params").default is None
     parts = {flat for names in FAMILIES.values() for flat in names}

@@ -25,7 +25,7 @@ DECLARED: dict[str, tuple[Mapping[str, Parameter], str]] = {
 
 #: Where these TypedDicts stand.
 _DECLARED_IN = dict.fromkeys(("ConvertKeywords", "WriterKeywords"), "converters.options")
-_DECLARED_IN |= {"ReaderKeywords": "asyncreader.params.reader"}
+_DECLARED_IN |= {"ReaderKeywords": "asyncreader.params.keywords"}
 
 #: Names for types that are longer than what they stand for.
 _SHORT = {"npt.ArrayLike": "array", "npt.DTypeLike": "dtype", "os.PathLike[str]": "PathLike"}

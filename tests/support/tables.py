@@ -1,4 +1,4 @@
-"""Rewrites what the documentation takes from declarations: parameters, options, layouts, commands.
+"""Rewrites what is taken from declarations: tables of the documentation, and types of keywords.
 
 python tests/support/tables.py
 """
@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 
 import click
 import numpy as np
+from keywords import KEYWORDS, keywords
 from project import ROOT
 
 from asyncreader.cli.main import cli
@@ -279,3 +280,4 @@ if __name__ == "__main__":
         (ROOT / page).write_text(rewritten(page, mark, parameters), encoding="utf-8")
     for (page, mark), make in TEXTS.items():
         (ROOT / page).write_text(placed(page, mark, make()), encoding="utf-8")
+    (ROOT / KEYWORDS).write_text(keywords(), encoding="utf-8")

@@ -1,0 +1,145 @@
+"""Writes asyncreader/params/keywords.py, the types of a reader's keywords, from the declarations.
+
+python tests/support/tables.py
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from typing import Final
+
+from project import ROOT
+
+from asyncreader.params import SHOWN
+from asyncreader.params.declare import Parameter
+
+#: The file that is written.
+KEYWORDS: Final = "asyncreader/params/keywords.py"
+
+#: Where the names of types are defined, and whatever else types are made of.
+_MODULES: Final = {
+    name: f"asyncreader/params/{name}.py" for name in ("families", "reader", "views", "windows")
+}
+_MODULES["patches"] = "asyncreader/params/patches.py"
+_MODULES["..sampling"] = "asyncreader/sampling/__init__.py"
+
+#: What a caller may pass where more is taken than what is kept of it, or its sequences and dicts.
+TAKES: Final = {
+    **dict.fromkeys(("path", "hdf5_path", "lmdb_path"), "Paths | None"),
+    **dict.fromkeys(("labels_path", "trace"), "str | os.PathLike[str] | None"),
+    **dict.fromkeys(("mean", "std"), "npt.ArrayLike | Mapping[str, npt.ArrayLike] | None"),
+    "mix": "Mix | Ratios | None",
+    "data": "npt.ArrayLike | Mapping[str, npt.ArrayLike] | None",
+    "labels": "npt.ArrayLike | None",
+    "columns": "Sequence[int] | Sequence[str] | Mapping[str, Sequence[int] | Sequence[str]] | None",
+    "subset": "slice | str | Sequence[int] | npt.NDArray[np.integer] | None",
+    "episodes_subset": (
+        "slice | str | Sequence[int] | Sequence[str] | npt.NDArray[np.integer] | None"
+    ),
+    "window": "Window | WindowRows | Mapping[str, WindowRows] | None",
+    "lengths": "Lengths | int | Mapping[str, int] | None",
+    "patch": "Patch | Sequence[int] | None",
+    "crop": "Crop | CropKind",
+    "axes": "str | None",
+    "shuffle": "Shuffle | Block",
+    "weights": "Literal['balanced'] | npt.ArrayLike | None",
+    "dtype": "npt.DTypeLike | Mapping[str, npt.DTypeLike] | None",
+    "augment": "Augment | None",
+    "views": "int | Sequence[View] | None",
+}
+
+#: Letters of a line.
+LINE: Final = 100
+
+_HEAD: Final = '''"""Types of what a caller may pass: tests/support/tables.py writes them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Literal, TypedDict
+
+{imports}
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+
+class ReaderKeywords(TypedDict, total=False):
+    """Types of what a caller may pass; ReaderParams says what each means and what is kept."""
+
+{fields}
+'''
+
+
+def keywords() -> str:
+    """The text of the file."""
+    kept = {name: kind for module in _MODULES.values() for name, kind in _annotations(module)}
+    fields, used = [], set[str]()
+    for name, top in SHOWN.items():
+        names = dict.fromkeys([name, *(one.name for one in top.parts.values())])
+        for one in names:
+            kind = TAKES.get(one) or _passed(kept[_place(one, top)])
+            fields.append(f"    {one}: {kind}".replace("'", '"'))
+            used |= {node.id for node in ast.walk(ast.parse(kind)) if isinstance(node, ast.Name)}
+    found = []
+    for module, file in sorted(_MODULES.items(), reverse=True):
+        defined = sorted(used & set(_defined(file)))
+        dots = module if module.startswith(".") else f".{module}"
+        line = f"from {dots} import {', '.join(defined)}"
+        if len(line) > LINE:
+            line = (
+                "\n    ".join([f"from {dots} import (", *(f"{name}," for name in defined)]) + "\n)"
+            )
+        found += [line] if defined else []
+    return _HEAD.format(imports="\n".join(sorted(found, key=_sorted)), fields="\n".join(fields))
+
+
+def _sorted(line: str) -> tuple[bool, str]:
+    return not line.startswith("from .."), line
+
+
+def _place(flat: str, top: Parameter) -> str:
+    """Where a parameter is declared: ``Class.field`` in a family, else its own name."""
+    for field, one in top.parts.items():
+        if one.name == flat and top.kind is not None:
+            return f"{top.kind.__name__}.{field}"
+    return flat
+
+
+def _annotations(file: str) -> Iterator[tuple[str, ast.expr]]:
+    """The annotations of the fields of a module's classes, by field and by ``Class.field``."""
+    for node in ast.parse((ROOT / file).read_text(encoding="utf-8")).body:
+        for field in node.body if isinstance(node, ast.ClassDef) else ():
+            if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name):
+                yield field.target.id, field.annotation
+                yield f"{node.name}.{field.target.id}", field.annotation
+
+
+def _defined(file: str) -> Iterator[str]:
+    for node in ast.parse((ROOT / file).read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.ClassDef):
+            yield node.name
+        elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+            yield node.target.id
+
+
+class _Wider(ast.NodeTransformer):
+    """A tuple may be any sequence, a dict any mapping."""
+
+    def visit_Subscript(self, node: ast.Subscript) -> ast.AST:
+        self.generic_visit(node)
+        kind = ast.unparse(node.value)
+        if kind == "tuple":
+            first = node.slice.elts[0] if isinstance(node.slice, ast.Tuple) else node.slice
+            return ast.parse(f"Sequence[{ast.unparse(first)}]", mode="eval").body
+        if kind == "dict":
+            return ast.parse(f"Mapping[{ast.unparse(node.slice)}]", mode="eval").body
+        return node
+
+
+def _passed(kept: ast.expr) -> str:
+    """What may be passed where this is kept."""
+    return ast.unparse(_Wider().visit(kept)).replace("Mapping[(", "Mapping[").replace(")]", "]")
