@@ -5,14 +5,12 @@ Pure functions of their arguments, safe in any thread; what they call releases t
 
 from __future__ import annotations
 
-import itertools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final, TypeAlias
 
 import numpy as np
-import xxhash
 
 from asyncreader.errors import DecodeError, ParamsError
 from asyncreader.formats.packed import PLAIN
@@ -20,17 +18,16 @@ from asyncreader.pixels import codec, kernels
 from asyncreader.pixels.geometry import nearest_pixels, resize_into
 from asyncreader.pixels.masks import decode_values, encode_values
 from asyncreader.pixels.points import move
-from asyncreader.system.array_types import Array, Float64, Int64, UInt64
+from asyncreader.system.array_types import Array, Float64
 from asyncreader.system.checks import MAX_SIDE
 from asyncreader.system.memory import SCRATCH
 from asyncreader.system.text import sides
 
+from .block import FieldBlock, hashed, hashed_pixels
 from .options import QUALITY, Options
 
 #: Called with the bytes that the next step needs; may wait until they are free.
 Hold: TypeAlias = Callable[[int], None]
-#: What samples of one field share: dtype, channels, of raw ones height and width.
-Kind: TypeAlias = tuple[str | int, ...]
 
 #: The JPEG decoder may reduce a crop that is this many times larger than the target.
 REDUCE_ABOVE: Final = 3
@@ -43,114 +40,6 @@ ODD_PIXEL_BYTES: Final = 12
 
 #: ``codec.reduction`` of a picture that was decoded at its full size.
 _FULL: Final = (1.0, 0.0, 0.0)
-
-
-@dataclass(frozen=True, slots=True)
-class Packed:
-    """One field of a sample as it is stored: bytes, (H, W, C) if that is known, XXH3-64.
-
-    Or of several raw samples, one after the other: then ``checksum`` is uint64 (n,), and ``data``
-    is memory that changes later. ``lengths``: of samples of different length, the values of each,
-    int64 (n,); ``shape`` is that of a value then.
-    """
-
-    data: bytes | memoryview
-    shape: tuple[int, ...] | None
-    checksum: int | UInt64
-    dtype: str = "uint8"
-    #: False: rows of numbers of any shape.
-    picture: bool = True
-    lengths: Int64 | None = None
-    #: Whether restart markers were put into it; None where that was not tried.
-    rewritten: bool | None = None
-    #: Whether the picture has 16 bits, and is served with 8.
-    narrowed: bool = False
-
-    @property
-    def count(self) -> int:
-        """Samples in it."""
-        return 1 if isinstance(self.checksum, int) else int(self.checksum.size)
-
-    def each(self) -> Iterator[bytes | memoryview]:
-        """The bytes of each sample, to be kept: those of several are copied one by one."""
-        if isinstance(self.checksum, int):
-            yield self.data
-            return
-        ends = np.arange(1, self.count + 1) * (len(self.data) // self.count)
-        if self.lengths is not None:
-            assert self.shape is not None
-            ends = np.cumsum(self.lengths) * math.prod(self.shape) * np.dtype(self.dtype).itemsize
-        for start, end in itertools.pairwise([0, *ends.tolist()]):
-            yield bytes(self.data[start:end])
-
-    def kind(self, raw: bool) -> Kind:
-        """What must be equal in all samples of the field, as far as it is known."""
-        if self.shape is None:
-            return ()
-        if not self.picture:
-            differ = () if self.lengths is None else ("of different length",)
-            return (self.dtype, 0, *self.shape, *differ)
-        high, wide, channels = self.shape
-        return (self.dtype, channels, high, wide) if raw else (self.dtype, channels)
-
-
-#: A sample as it is stored: its fields in the order of the set, the picture first.
-Sample: TypeAlias = tuple[Packed, ...]
-
-
-def sample_bytes(sample: Sample) -> int:
-    """Bytes of all its fields."""
-    return sum(len(field.data) for field in sample)
-
-
-def kinds_of(sample: Sample, encodings: Sequence[str]) -> tuple[Kind, ...]:
-    """The kind of each field, which is stored as ``encodings`` say."""
-    stored = zip(sample, encodings, strict=True)
-    return tuple(field.kind(encoding in PLAIN) for field, encoding in stored)
-
-
-def packed(
-    data: bytes | memoryview,
-    shape: tuple[int, ...] | None,
-    dtype: str = "uint8",
-    picture: bool = True,
-) -> Packed:
-    """``data`` with its checksum."""
-    return Packed(data, shape, xxhash.xxh3_64_intdigest(data), dtype, picture)
-
-
-def packed_pixels(pixels: Array, picture: bool = True) -> Packed:
-    """Pixels (H, W, C), or numbers of any shape, as they are stored raw: more than a byte
-    little-endian."""
-    row = np.asarray(pixels, pixels.dtype.newbyteorder("<"), order="C")
-    return packed(row.reshape(-1).view(np.uint8).data, row.shape, row.dtype.name, picture)
-
-
-def packed_many(rows: Array, picture: bool) -> Packed:
-    """Rows (n, ...) that :func:`packed_pixels` stores, without a copy where they are C-contiguous
-    and little-endian."""
-    rows = np.asarray(rows, rows.dtype.newbyteorder("<"), order="C")
-    each = rows.reshape(len(rows), -1).view(np.uint8)
-    sums = np.empty(len(rows), np.uint64)
-    size = each.shape[1]
-    scratch = SCRATCH.take("hashed", size)
-    first = each.ctypes.data
-    at = np.arange(first, first + each.size, size, dtype=np.int64)
-    kernels.hash_rows(at, size, scratch.ctypes.data, sums)
-    return Packed(each.reshape(-1).data, rows.shape[1:], sums, rows.dtype.name, picture)
-
-
-def packed_values(values: Array, lengths: Int64) -> Packed:
-    """Samples of different length: ``values`` (total, ...) of all, one after the other, of which
-    each has so many."""
-    values = np.asarray(values, values.dtype.newbyteorder("<"), order="C")
-    data = values.reshape(-1).view(np.uint8).data
-    ends = np.cumsum(lengths) * (math.prod(values.shape[1:]) * values.itemsize)
-    sums = np.array(
-        [xxhash.xxh3_64_intdigest(data[a:b]) for a, b in itertools.pairwise([0, *ends.tolist()])],
-        np.uint64,
-    )
-    return Packed(data, values.shape[1:], sums, values.dtype.name, False, lengths)
 
 
 def field_encoding(encoding: str) -> str:
@@ -173,7 +62,7 @@ class Recipe:
     restarts: bool = False
     bits: int | None = None
 
-    def from_file(self, data: bytes, hold: Hold) -> Packed:
+    def from_file(self, data: bytes, hold: Hold) -> FieldBlock:
         """Pack an image file's bytes; DecodeError for a damaged one."""
         header = self._examined(data)
         narrowed = self._narrows(header)
@@ -194,7 +83,7 @@ class Recipe:
         stored = self._stored(pixels, plan, codec.reduction(header, pixels.shape))
         return replace(stored, narrowed=narrowed)
 
-    def from_pixels(self, pixels: Array) -> Packed:
+    def from_pixels(self, pixels: Array) -> FieldBlock:
         """Pack pixels (H, W, 1 or 3) that are decoded already; of uint16 with ``bits`` 8 the high
         byte."""
         full = pixels.shape[0], pixels.shape[1]
@@ -208,15 +97,15 @@ class Recipe:
             raise _not_deep("8 bits")
         return replace(self._stored(pixels, plan), narrowed=narrowed)
 
-    def from_values(self, values: Array, full: tuple[int, int]) -> Packed:
+    def from_values(self, values: Array, full: tuple[int, int]) -> FieldBlock:
         """Pack values (H, W, 1 or 3), uint8 or uint16, that go with a picture of size ``full``:
         cut and resized as it is, by nearest neighbour; padded with 0."""
         if self.size is not None:
             values = _plan(full, self.size, self.resize).picked(values)
         if field_encoding(self.encoding) == "raw":
-            return packed_pixels(values)
+            return hashed_pixels(values)
         shape = values.shape[0], values.shape[1], values.shape[2]
-        return packed(encode_values(values), shape, values.dtype.name)
+        return hashed(encode_values(values), shape, values.dtype.name)
 
     def moved(self, kind: str, values: Array, full: tuple[int, int]) -> Array:
         """Numbers that go with a picture of size ``full``, as they go with what becomes of it:
@@ -244,7 +133,7 @@ class Recipe:
             )
         return self.bits != 16 and header.deep != ""
 
-    def _original(self, data: bytes, header: codec.ImageHeader, hold: Hold) -> Packed:
+    def _original(self, data: bytes, header: codec.ImageHeader, hold: Hold) -> FieldBlock:
         """The file's own bytes, or those with restart markers."""
         shape = (header.height, header.width, self.channels)
         if self.check_decode:
@@ -254,7 +143,7 @@ class Recipe:
             else:
                 codec.decode(data, self.channels, header=header)
         if not self.restarts or header.kind != "jpeg" or header.loose:
-            return packed(data, shape, "uint16" if self.bits == 16 else "uint8")
+            return hashed(data, shape, "uint16" if self.bits == 16 else "uint8")
         hold(3 * len(data))
         return _marked(data, with_restarts(data), shape)
 
@@ -271,11 +160,11 @@ class Recipe:
         pixels: Array,
         plan: Plan | None,
         reduction: tuple[float, float, float] = _FULL,
-    ) -> Packed:
+    ) -> FieldBlock:
         if plan is not None:
             pixels = plan.resized(pixels, reduction)
         if self.encoding == "raw":
-            return packed_pixels(pixels)
+            return hashed_pixels(pixels)
         shape = pixels.shape[0], pixels.shape[1], pixels.shape[2]
         if self.encoding == "jpeg" and max(shape) > MAX_SIDE:
             raise DecodeError(
@@ -287,7 +176,7 @@ class Recipe:
         data = codec.encode(pixels, self.encoding, self.quality)
         if self.restarts:
             return _marked(data, with_restarts(data), shape)
-        return packed(data, shape, pixels.dtype.name)
+        return hashed(data, shape, pixels.dtype.name)
 
 
 def _not_deep(found: str) -> DecodeError:
@@ -299,9 +188,9 @@ def _not_deep(found: str) -> DecodeError:
     )
 
 
-def _marked(data: bytes, new: bytes | None, shape: tuple[int, int, int]) -> Packed:
+def _marked(data: bytes, new: bytes | None, shape: tuple[int, int, int]) -> FieldBlock:
     """A JPEG: ``new``, which is ``data`` with restart markers, or ``data`` where there is none."""
-    return replace(packed(data if new is None else new, shape), rewritten=new is not None)
+    return replace(hashed(data if new is None else new, shape), rewritten=new is not None)
 
 
 def with_restarts(data: bytes) -> bytes | None:

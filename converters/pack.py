@@ -16,12 +16,11 @@ from .check_options import check
 from .inputs.folder import class_names
 from .inputs.items import DatasetItems, Items, count_of, give, is_paths
 from .inputs.opening import open_samples
-from .inputs.samples import Samples
 from .option_values import SRC
-from .options import OPTIONS, ConvertKeywords, Options, PathLike
+from .options import OPTIONS, ConvertKeywords, PathLike
 from .outputs.append import Grown
 from .outputs.disk import is_full, no_temporary_space
-from .outputs.one_file import Order, Packing, all_bad, all_skipped, data_file, told
+from .outputs.one_file import Order, Packing, progress_callback, publish_file
 from .outputs.publish import Target
 from .outputs.shards import pack_shards
 from .progress import Progress, shown
@@ -84,7 +83,9 @@ def _convert(src: Any, dst: PathLike, keywords: ConvertKeywords) -> ConvertRepor
                 grown.fit(samples, target.shown)
             if options.sharded:
                 return pack_shards(options, samples, target, begun, grown)
-            return _pack_one(options, samples, target, begun)
+            order, done = Order(samples.count, options.shuffle), progress_callback(options, samples)
+            file = Packing(options, samples, target.work, target.shown, order=order, done=done)
+            return publish_file(options, samples, file.run(), target, begun)
     except OSError as exc:
         if isinstance(exc, AsyncReaderError):
             raise
@@ -126,27 +127,3 @@ def _give_all(
                 progress(done, done if count is None else count)
     assert writer.report is not None
     return replace(writer.report, notes=(*writer.report.notes, *notes))
-
-
-def _pack_one(options: Options, samples: Samples, target: Target, begun: float) -> ConvertReport:
-    order, done = Order(samples.count, options.shuffle), told(options, samples)
-    packed = Packing(options, samples, target.work, target.shown, order=order, done=done).run()
-    skipped = all_skipped(samples, packed.skipped)
-    if packed.meta is None:
-        raise all_bad(options, skipped)
-    size = os.stat(data_file(target.work, options.format)).st_size
-    target.publish()
-    return ConvertReport(
-        target=options.dst,
-        format=options.format,
-        encoding=packed.meta.encoding,
-        count=packed.meta.count,
-        skipped=tuple((name, why) for _, name, why in sorted(skipped)),
-        ignored=samples.ignored,
-        classes=packed.meta.classes,
-        bytes=size,
-        seconds=time.perf_counter() - begun,
-        rewritten=packed.rewritten,
-        narrowed=packed.narrowed,
-        notes=samples.notes,
-    )

@@ -24,7 +24,7 @@ from .inputs.packed import PackedSamples
 from .inputs.samples import Splits
 from .options import PathLike, WriterKeywords
 from .outputs.adding import Adding, AddingPlan, Blocks
-from .outputs.one_file import PackedFile, data_file
+from .outputs.one_file import PackedFile, publish_file
 from .outputs.pieces import PIECE, Pieces
 from .outputs.publish import Target
 from .outputs.shards import pack_shards
@@ -304,21 +304,7 @@ class Writer:
             return
         assert adding is not None
         packed = self._finish_file(adding)
-        assert packed.meta is not None
-        self._target.publish()
-        self.report = ConvertReport(
-            target=options.dst,
-            format=options.format,
-            encoding=packed.meta.encoding,
-            count=packed.meta.count,
-            skipped=(),
-            ignored={},
-            classes=packed.meta.classes,
-            bytes=os.stat(data_file(self._target.path, options.format)).st_size,
-            seconds=time.perf_counter() - self._begun,
-            rewritten=packed.rewritten,
-            narrowed=packed.narrowed,
-        )
+        self.report = publish_file(options, adding.samples, packed, self._target, self._begun)
 
     def abandon(self) -> None:
         """End without a set: the target is as it was, and what was finished stays for a run with

@@ -19,8 +19,9 @@ from asyncreader.sources.hdf5.file import is_hdf5
 from asyncreader.sources.urls import is_url
 from asyncreader.system.array_types import Array, Int64
 
+from ..block import Block
 from ..check_options import check_encoding
-from ..encode import Hold, Sample, field_encoding, make_recipe
+from ..encode import Hold, field_encoding, make_recipe
 from ..options import Options
 from ..ordered_pool import RUN
 from ..temp_tables import Numbers, Strings
@@ -123,7 +124,7 @@ class FolderSamples(Samples):
         listing, number = self._listing, self.at(number)
         return listing.tree.will_need(listing.paths[number], listing.stamps[number])
 
-    def fetch(self, number: int, hold: Hold) -> Sample:
+    def fetch(self, number: int, hold: Hold) -> Block:
         number = self.at(number)
         path = self._listing.paths[number]
         with located(source_path=self._listing.tree.shown(path)):

@@ -30,7 +30,8 @@ from asyncreader.pixels import codec
 from asyncreader.pixels.masks import decode_values
 from asyncreader.system.array_types import Array
 
-from ..encode import Hold, Packed, Recipe, decoding_bytes
+from ..block import FieldBlock
+from ..encode import Hold, Recipe, decoding_bytes
 from ..temp_tables import Strings, sorted_records
 from .listing import SKIP_HINT
 from .local_tree import Tree, sort_key
@@ -79,7 +80,7 @@ class MaskFolder:
 
     def fetch(
         self, number: int, picture: bytes, full: tuple[int, int], recipe: Recipe, hold: Hold
-    ) -> Packed:
+    ) -> FieldBlock:
         """The mask of picture ``number``, whose full size is ``full``, as it is stored.
 
         SampleError (with its ``source_path``) if it is missing, damaged or of another size.
@@ -142,7 +143,7 @@ def _missing(name: str, tree: Tree, picture: bytes, count: int) -> SampleError:
     )
 
 
-def stored_values(name: str, values: Array, full: tuple[int, int], recipe: Recipe) -> Packed:
+def stored_values(name: str, values: Array, full: tuple[int, int], recipe: Recipe) -> FieldBlock:
     """Values (H, W, C) of field ``name`` of a picture of size ``full``, as they are stored."""
     check_size(name, values, full)
     return recipe.from_values(as_stored(name, values), full)

@@ -41,18 +41,9 @@ from asyncreader.sources.subset import resolve_subset
 from asyncreader.sources.urls import is_url
 from asyncreader.system.array_types import Array, Int64
 
+from ..block import Block, FieldBlock, hashed, hashed_pixels, hashed_values
 from ..check_options import check_encoding, check_named, kind_of
-from ..encode import (
-    Hold,
-    Packed,
-    Recipe,
-    Sample,
-    field_encoding,
-    make_recipe,
-    packed,
-    packed_pixels,
-    packed_values,
-)
+from ..encode import Hold, Recipe, field_encoding, make_recipe
 from ..options import Options
 from ..ordered_pool import RUN
 from ..temp_tables import PathOf, Strings
@@ -169,7 +160,7 @@ class PackedSamples(Samples):
             self._prefetched.records = frozenset(records.tolist())
             self._source.prefetch(records)
 
-    def fetch(self, number: int, hold: Hold) -> Sample:
+    def fetch(self, number: int, hold: Hold) -> Block:
         record = self.at(number)
         if self._remote:
             self._prefetch(number)
@@ -188,7 +179,7 @@ class PackedSamples(Samples):
             return stored.shape[0], stored.shape[1]
         return self._inspector.size(record)
 
-    def _picture(self, record: int, hold: Hold) -> Packed:
+    def _picture(self, record: int, hold: Hold) -> FieldBlock:
         if self._rows:
             return _numbers(self._source.first, self._inspector.pixels(record))
         if self._axes is not None:
@@ -203,13 +194,13 @@ class PackedSamples(Samples):
         shape = (
             None if stored.shape is None else (stored.shape[0], stored.shape[1], stored.channels)
         )
-        return packed(data, shape, stored.dtype.name)
+        return hashed(data, shape, stored.dtype.name, self.channels)
 
-    def _from_pixels(self, stored: Array, axes: tuple[int, ...], hold: Hold) -> Packed:
+    def _from_pixels(self, stored: Array, axes: tuple[int, ...], hold: Hold) -> FieldBlock:
         hold(stored.nbytes)
         # grey pictures may lack the axis of channels
         pixels = stored.transpose(axes) if stored.ndim == 3 else stored[:, :, None]
-        return packed_pixels(pixels) if self._recipe is None else self._recipe.from_pixels(pixels)
+        return hashed_pixels(pixels) if self._recipe is None else self._recipe.from_pixels(pixels)
 
     def name(self, number: int) -> tuple[Any, str]:
         path = self.paths[0]
@@ -245,7 +236,7 @@ class _Other:
     rows: bool
     kind: str
 
-    def fetch(self, record: int, full: tuple[int, int]) -> Packed:
+    def fetch(self, record: int, full: tuple[int, int]) -> FieldBlock:
         """Its values of one sample, whose picture has size ``full``."""
         stored, inspector = self.part.spec, Inspector(self.part)
         if self.rows:
@@ -255,7 +246,7 @@ class _Other:
         if self.same:
             data = inspector.bytes(record)
             high, wide, channels = stored.shape or (*inspector.size(record), stored.channels)
-            return packed(data, (high, wide, channels), stored.dtype.name)
+            return hashed(data, (high, wide, channels), stored.dtype.name)
         if stored.encoded:
             values = decode_values(inspector.bytes(record))
         else:
@@ -395,11 +386,11 @@ def _stored_as(part: Source) -> str:
     return fmt.RAGGED if part.spec.ragged else "raw"
 
 
-def _numbers(part: Source, values: Array) -> Packed:
+def _numbers(part: Source, values: Array) -> FieldBlock:
     """A row of numbers as it is packed."""
     if part.spec.ragged:
-        return packed_values(values, np.array([len(values)], np.int64))
-    return packed_pixels(values, picture=False)
+        return hashed_values(values, np.array([len(values)], np.int64))
+    return hashed_pixels(values, image=False)
 
 
 def _is_deep(spec: SampleSpec) -> bool:

@@ -12,7 +12,8 @@ from asyncreader.errors import SampleError
 from asyncreader.formats.packed import DATA, digest
 from asyncreader.system.array_types import Array, Int64, UInt64
 
-from ..encode import Hold, Sample
+from ..block import Block
+from ..encode import Hold
 from ..options import Options
 from ..temp_tables import PathOf
 
@@ -129,7 +130,7 @@ class Samples:
         """What identifies the source."""
         raise NotImplementedError
 
-    def fetch(self, number: int, hold: Hold) -> Sample:
+    def fetch(self, number: int, hold: Hold) -> Block:
         """One sample as it is stored. SampleError if it is bad, SourceError to stop packing."""
         raise NotImplementedError
 

@@ -15,7 +15,8 @@ from asyncreader.errors import FormatError, ParamsError, SourceError
 from asyncreader.system.array_types import Array, Int64
 from asyncreader.system.text import some
 
-from ..encode import Hold, Sample
+from ..block import Block
+from ..encode import Hold
 from ..option_values import Condition
 from ..temp_tables import PathOf, blocks, spooled
 from .labels_csv import check_regular
@@ -224,7 +225,7 @@ class JoinedSamples(Samples):
     def _source_identity(self) -> str:
         return " and ".join(f"{part.identity}, {part.count}" for part in self._parts)
 
-    def fetch(self, number: int, hold: Hold) -> Sample:
+    def fetch(self, number: int, hold: Hold) -> Block:
         part, inside = self._at(number)
         return part.fetch(inside, hold)
 

@@ -17,17 +17,9 @@ from asyncreader.formats.packed import DATA, RAGGED
 from asyncreader.system.array_types import Array
 from asyncreader.system.futures import result_of, submit
 
+from ..block import Block, FieldBlock, hashed_pixels, hashed_rows, hashed_values
 from ..check_options import check_encoding, check_named, kind_of
-from ..encode import (
-    Packed,
-    Recipe,
-    Sample,
-    make_recipe,
-    packed_many,
-    packed_pixels,
-    packed_values,
-    size_of_picture,
-)
+from ..encode import Recipe, make_recipe, size_of_picture
 from ..inputs.added import AddedLabels, AddedSamples, Form, as_array
 from ..inputs.masks import check_size, stored_values
 from ..inputs.samples import Splits
@@ -183,13 +175,13 @@ class Adding:
 
     def __init__(self, plan: AddingPlan, path: str, shown: str) -> None:
         forms = plan.forms
-        self._samples = AddedSamples(forms, plan.encodings)
+        self.samples = AddedSamples(forms, plan.encodings)
         self._forms = {form.name: form for form in forms}
         self._labelled, self._named = plan.label is not None, plan.named
         if self._labelled:
-            self._samples.added = AddedLabels(plan.label, plan.classes)
+            self.samples.added = AddedLabels(plan.label, plan.classes)
         self._number = self._taken = 0
-        self._file = SetFile(plan.options, self._samples, path, shown, ())
+        self._file = SetFile(plan.options, self.samples, path, shown)
 
     @property
     def count(self) -> int:
@@ -213,10 +205,10 @@ class Adding:
             raise self._others(label, path, fields)
         self._taken += 1
         if label is not None:
-            assert self._samples.added is not None
-            self._samples.added.add(label)
+            assert self.samples.added is not None
+            self.samples.added.add(label)
         if path is not None:
-            self._samples.add_path(path)
+            self.samples.add_path(path)
 
     def _others(self, label: object, path: object, fields: Mapping[str, object]) -> ParamsError:
         def parts(labelled: bool, named: bool, names: Sequence[str]) -> str:
@@ -229,23 +221,23 @@ class Adding:
             expected=parts(self._labelled, self._named, tuple(self._forms)),
         )
 
-    def _write(self, sample: Sample) -> None:
+    def _write(self, sample: Block) -> None:
         self._file.append(self._number, sample)
         self._number += sample[0].count
 
     def keep(self, splits: Splits | None, label_names: tuple[str, ...]) -> None:
         """Keep the splits of the samples that were taken, and the names of their labels."""
-        self._samples.splits, self._samples.label_names = splits, label_names
+        self.samples.splits, self.samples.label_names = splits, label_names
 
     def finish(self) -> PackedFile:
         """Write what is left, and finish the file."""
-        self._samples.complete()
+        self.samples.complete()
         return self._file.finish()
 
     def close(self) -> None:
         """Close what is open, finished or not."""
         self._file.close()
-        self._samples.close()
+        self.samples.close()
 
 
 class _Values:
@@ -260,11 +252,11 @@ class _Values:
         self._rows.append(row if row.nbytes >= TOGETHER else row.astype(self._dtype))
         self.bytes += row.nbytes
 
-    def take(self) -> Packed:
+    def take(self) -> FieldBlock:
         """All that were put."""
         rows, self._rows, self.bytes = self._rows, [], 0
         values = rows[0] if len(rows) == 1 else np.concatenate(rows)
-        return packed_values(values, np.array(list(map(len, rows))))
+        return hashed_values(values, np.array(list(map(len, rows))))
 
 
 class Blocks(Adding):
@@ -338,10 +330,10 @@ class Blocks(Adding):
             every.check(rows[name])
         self._flush()
         if labels is not None:
-            assert self._samples.added is not None
-            self._samples.added.add_many(labels)
+            assert self.samples.added is not None
+            self.samples.added.add_many(labels)
         for path in paths or ():
-            self._samples.add_path(path)
+            self.samples.add_path(path)
         count = len(table[DATA])
         self._taken += count
         step = max(self._size, MOST_ROWS // 4)
@@ -356,7 +348,7 @@ class Blocks(Adding):
     def _pack(self, rows: Mapping[str, Array]) -> None:
         self._write(
             tuple(
-                packed_many(rows[n], form.picture) if n in rows else self._values[n].take()
+                hashed_rows(rows[n], form.picture) if n in rows else self._values[n].take()
                 for n, form in self._forms.items()
             )
         )
@@ -374,7 +366,7 @@ class Pictures(Adding):
         assert plan.recipe is not None
         self._recipe, self._jobs = plan.recipe, plan.options.jobs
         self._pool = ThreadPoolExecutor(self._jobs, thread_name_prefix="asyncreader-writer")
-        self._pending: deque[tuple[int, Future[Sample]]] = deque()
+        self._pending: deque[tuple[int, Future[Block]]] = deque()
         self._bytes = 0
         self._added = 0
 
@@ -413,7 +405,7 @@ class Pictures(Adding):
 
     def _encoded(
         self, number: int, path: str | None, picture: bytes | Array, others: Mapping[str, Array]
-    ) -> Sample:
+    ) -> Block:
         """In a thread: a sample as it is stored."""
         with located(index=number, source_path=path):
             if isinstance(picture, bytes):
@@ -423,7 +415,7 @@ class Pictures(Adding):
             size = size_of_picture(picture) if others else (0, 0)
             return (first, *(self._stored(name, row, size) for name, row in others.items()))
 
-    def _stored(self, name: str, row: Array, size: tuple[int, int]) -> Packed:
+    def _stored(self, name: str, row: Array, size: tuple[int, int]) -> FieldBlock:
         """A field of a sample whose picture has ``size`` (H, W)."""
         form = self._forms[name]
         if form.way == "mask":
@@ -432,8 +424,8 @@ class Pictures(Adding):
             check_size(name, row, size)
         row = self._recipe.moved(form.kind, row, size)
         if form.way == "values":
-            return packed_values(row, np.array([len(row)], np.int64))
-        return packed_pixels(row, form.picture)
+            return hashed_values(row, np.array([len(row)], np.int64))
+        return hashed_pixels(row, form.picture)
 
     def _take(self) -> None:
         size, future = self._pending.popleft()

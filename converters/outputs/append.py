@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final, cast
 
@@ -31,7 +30,6 @@ from asyncreader.sources.labels import label_names
 from asyncreader.sources.sets.shards import whole_digests
 
 from ..check_options import how_to_append
-from ..encode import Kind, Packed
 from ..inputs.samples import Samples, Splits
 from ..options import MOST_SHARDS, Options
 from .disk import sync
@@ -105,18 +103,13 @@ class Grown:
             chunk=common.chunk or 1,
         )
 
-    def kinds(self) -> tuple[Kind, ...]:
+    def fields(self) -> tuple[fmt.FieldMeta, ...]:
         """What raw samples of each field must be; () of encoded ones."""
         common = self.manifest.common
         if common.encoding not in fmt.PLAIN or common.shape is None:
             return ()
-        fields: Sequence[Common | fmt.FieldMeta] = (common, *common.fields)
-        some = {fmt.RAGGED: np.zeros(1, np.int64)}  # lengths
-        made = (
-            Packed(b"", one.shape, 0, one.dtype, one.channels > 0, some.get(one.encoding))
-            for one in fields
-        )
-        return tuple(one.kind(True) for one in made)
+        shared = (common.encoding, common.shape, common.channels, common.dtype)
+        return fmt.FieldMeta(fmt.DATA, *shared), *common.fields
 
     def fit(self, samples: Samples, shown: str) -> None:
         """Number the splits of ``samples`` as the set does, new ones behind its own; and note how
@@ -167,20 +160,7 @@ class Grown:
     def with_shards(self, new: Manifest) -> Manifest:
         """The manifest with the shards of ``new`` behind its own; without digests of the whole."""
         old, added = self.manifest.common, new.common
-        fields = tuple(
-            replace(one, shape=one.shape if one.shape == other.shape else None)
-            for one, other in zip(old.fields, added.fields, strict=True)
-        )
-        pairs = zip(old.field_bytes, added.field_bytes, strict=True)
-        common: Common = replace(
-            old,
-            classes=added.classes,
-            splits=added.splits,
-            fields=fields,
-            data_bytes=old.data_bytes + added.data_bytes,
-            field_bytes=tuple(one + other for one, other in pairs),
-            shape=old.shape if old.shape == added.shape else None,
-        )
+        common = replace(together(old, added), classes=added.classes, splits=added.splits)
         if replace(added, **{n: getattr(common, n) for n in _MAY_DIFFER}) != common:
             raise FormatError(
                 "the new shards are of another kind than those of the dataset",
@@ -206,6 +186,19 @@ class Grown:
         workspace.seal(manifest)
         target.replace(os.path.join(workspace.set, NAME), os.path.join(self.folder, NAME))
         return manifest
+
+
+def together(one: Common, other: Common) -> Common:
+    """What shards of both share; where it may differ, what ``one`` says."""
+    pairs = zip(one.fields, other.fields, strict=True)
+    sizes = zip(one.field_bytes, other.field_bytes, strict=True)
+    return replace(
+        one,
+        shape=one.shape if one.shape == other.shape else None,
+        fields=tuple(replace(a, shape=a.shape if a.shape == b.shape else None) for a, b in pairs),
+        data_bytes=one.data_bytes + other.data_bytes,
+        field_bytes=tuple(map(sum, sizes)),
+    )
 
 
 def _known_paths(found: OpenSet, samples: Samples) -> int:

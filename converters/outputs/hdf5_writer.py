@@ -30,7 +30,7 @@ from asyncreader.system.array_types import Array
 from asyncreader.system.files import BYTES
 from asyncreader.system.futures import result_of, submit
 
-from ..encode import Packed
+from ..block import FieldBlock
 from .disk import Extent
 
 #: Where contiguous data begin: a page, so that they can be mapped and read directly.
@@ -210,7 +210,7 @@ class Hdf5File:
 class FieldData(Protocol):
     """One field of the samples, written as they come."""
 
-    def append(self, sample: Packed) -> None:
+    def append(self, sample: FieldBlock) -> None:
         """Add one sample's bytes."""
 
     def finish(self, shape: tuple[int, ...], dtype: str) -> None:
@@ -227,7 +227,7 @@ class ContiguousData(FieldData):
     def __init__(self, file: Hdf5File) -> None:
         self._file = file
 
-    def append(self, sample: Packed) -> None:
+    def append(self, sample: FieldBlock) -> None:
         self._file.extent.append(sample.data)
         self._file.extent.begin_sync(BEGUN)
 
@@ -266,7 +266,7 @@ class SpooledData(FieldData):
         self._spool = Extent(temporary, file.target, 0)
         os.unlink(temporary)
 
-    def append(self, sample: Packed) -> None:
+    def append(self, sample: FieldBlock) -> None:
         self._spool.append(sample.data)
 
     def finish(self, shape: tuple[int, ...], dtype: str) -> None:
@@ -308,7 +308,7 @@ class ChunkedData(FieldData):
         self._row: tuple[int, ...] = ()
         self._depth = 1
 
-    def append(self, sample: Packed) -> None:
+    def append(self, sample: FieldBlock) -> None:
         if self._dataset is None:
             assert sample.shape is not None
             self._dtype = np.dtype(sample.dtype).newbyteorder("<")

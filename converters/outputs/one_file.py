@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
+import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -17,16 +18,19 @@ from typing import Any, Final
 import numpy as np
 
 from asyncreader.errors import AsyncReaderError, FormatError, SampleError, SourceError
-from asyncreader.formats.packed import FieldMeta, Meta
+from asyncreader.formats.packed import DATA, RAGGED, FieldMeta, Meta
 from asyncreader.pixels.rows import SKIP_HINT as READER_HINT
 from asyncreader.sampling.feistel import permutation
+from asyncreader.system.text import some
 
-from ..encode import Kind, Sample, kinds_of, sample_bytes
+from ..block import Block, FieldBlock, block_bytes
 from ..inputs.listing import SKIP_HINT
 from ..inputs.samples import Samples
 from ..options import Options
 from ..ordered_pool import Lease, Pool
+from ..report import ConvertReport
 from .disk import ENTRY, full_error, is_full, sync
+from .publish import Target
 from .sinks import Hdf5Sink, LmdbSink, Sink
 from .tables import PackedRecords, Tables
 
@@ -42,15 +46,14 @@ class PackedFile:
     """A file that was packed, synced and verified. ``meta`` is None, and there is no file, where
     every sample was bad.
 
-    ``label_width``: labels of a sample; ``fields``: the description of each field; ``bytes``: of
-    all samples of each, before any filter; ``skipped``: (number of the sample, what is wrong with
+    ``label_width``: labels of a sample; ``bytes``: of all samples of each field, before any filter;
+    ``skipped``: (number of the sample, what is wrong with
     it); ``rewritten``: pictures that got restart markers, None where that was not tried;
     ``narrowed``: pictures of 16 bits that became 8.
     """
 
     meta: Meta | None
     label_width: int
-    fields: tuple[FieldMeta, ...]
     bytes: tuple[int, ...]
     skipped: tuple[tuple[int, str], ...]
     rewritten: int | None
@@ -61,17 +64,22 @@ class SetFile:
     """One file while it is written: samples go to its container and its tables, in record order.
 
     ``samples``: what is known of them but their bytes; ``work``: its path, ``shown``: its name in
-    messages; ``kinds``: what the samples of each field must be, empty: as the first ones.
+    messages; ``described``: what the samples of each field must be, empty: as the first ones.
     """
 
     def __init__(
-        self, options: Options, samples: Samples, work: str, shown: str, kinds: tuple[Kind, ...]
+        self,
+        options: Options,
+        samples: Samples,
+        work: str,
+        shown: str,
+        described: tuple[FieldMeta, ...] = (),
     ) -> None:
         self._options = options
         self._samples = samples
         self._work = work
         self._shown = shown
-        self._kinds = kinds
+        self._described = described
         self._records = PackedRecords(samples)
         self._rewritten: int | None = None
         self._narrowed = 0
@@ -87,10 +95,14 @@ class SetFile:
         """Bytes of all fields so far."""
         return sum(self._records.bytes)
 
-    def append(self, number: int, sample: Sample) -> None:
+    def append(self, number: int, sample: Block) -> None:
         """Add sample ``number`` of the source; or several, from that one on. FormatError if a field
         is of another kind than those before."""
-        self._check_kinds(number, sample)
+        if not self._described:
+            self._described = described(sample, self._samples)
+        for field, values in zip(self._described, sample, strict=True):
+            if not values.fits(field):
+                raise self._unfit(number, field, values)
         self._records.add(number, sample)
         self._sink.append(sample)
         self._narrowed += sample[0].narrowed
@@ -110,7 +122,6 @@ class SetFile:
         return PackedFile(
             None if tables is None else tables.meta,
             1 if labels is None else int(labels.shape[1]),
-            () if tables is None else tuple(field.meta for field in tables.fields),
             self._records.bytes,
             tuple(skipped),
             self._rewritten,
@@ -140,25 +151,21 @@ class SetFile:
             **common,
         )
 
-    def _check_kinds(self, number: int, sample: Sample) -> None:
-        kinds = kinds_of(sample, self._samples.encodings)
-        self._kinds = self._kinds or kinds
-        if kinds == self._kinds:
-            return
+    def _unfit(self, number: int, expected: FieldMeta, values: FieldBlock) -> FormatError:
+        """The error for values that are of another kind than ``expected``."""
         where = self._samples.where(number)
-        images = all(len(kind) == 4 and kind[1] for kind in (kinds[0], self._kinds[0]))
-        if images and kinds[0][2:] != self._kinds[0][2:]:
-            raise FormatError(
+        found = values.described(expected.name, expected.encoding)
+        sides, wanted = (meta.shape if meta.channels else None for meta in (found, expected))
+        if expected.name == DATA and sides and wanted and sides[:2] != wanted[:2]:
+            return FormatError(
                 "images of different sizes cannot be stored as raw pixels",
                 source_path=where,
-                found="{2} x {3} pixels (height x width)".format(*kinds[0]),
-                expected="{2} x {3}, as the first image".format(*self._kinds[0]),
+                found="{} x {} pixels (height x width)".format(*sides),
+                expected="{} x {}, as the first image".format(*wanted),
                 hint=f"{_one_size(self._options)}, or choose encoding 'jpeg' or 'original'",
             )
-        fields = zip(self._samples.fields, kinds, self._kinds, strict=True)
-        name, found, expected = next(field for field in fields if field[1] != field[2])
-        raise FormatError(
-            f"field {name!r} has values of another kind than the first",
+        return FormatError(
+            f"field {expected.name!r} has values of another kind than the first",
             source_path=where,
             found=_words(found),
             expected=_words(expected),
@@ -188,8 +195,8 @@ class SetFile:
 class Packing:
     """Packs ``samples``, in ``order`` (of their numbers), into the one file ``work``.
 
-    ``shown``: its name in messages; ``kinds``: what the samples of each field must be, empty: as
-    the first ones; ``done(n)`` is called after each sample, by the calling thread.
+    ``shown``: its name in messages; ``described``: what the samples of each field must be, empty:
+    as the first ones; ``done(n)`` is called after each sample, by the calling thread.
     """
 
     def __init__(
@@ -200,14 +207,14 @@ class Packing:
         shown: str,
         *,
         order: Order | None = None,
-        kinds: tuple[Kind, ...] = (),
+        described: tuple[FieldMeta, ...] = (),
         done: Callable[[int], None] | None = None,
     ) -> None:
         self._options = options
         self._samples = samples
         self._order = order or Order(samples.count, None)
         self._done = done
-        self._file = SetFile(options, samples, work, shown, kinds)
+        self._file = SetFile(options, samples, work, shown, described)
         self._skipped: list[tuple[int, str]] = []
         self._prefetched = 0  # positions below this are prefetched, or being fetched
         self._lock = threading.Lock()
@@ -223,7 +230,7 @@ class Packing:
             self._fetch,
             self._samples.count,
             jobs=self._options.jobs,
-            cost=sample_bytes,
+            cost=block_bytes,
             group=self._samples.run,
         ) as pool:
             try:
@@ -232,7 +239,7 @@ class Packing:
                 self._samples.give_up()  # the pool waits for its threads
                 raise
 
-    def _append_all(self, pool: Pool[Sample]) -> None:
+    def _append_all(self, pool: Pool[Block]) -> None:
         for position, result in pool:
             number = self._order[position]
             if isinstance(result, Exception):
@@ -251,7 +258,7 @@ class Packing:
             while self._prefetched < stop and samples.will_need(self._order[self._prefetched]):
                 self._prefetched += 1
 
-    def _fetch(self, position: int, lease: Lease) -> Sample:
+    def _fetch(self, position: int, lease: Lease) -> Block:
         if self._samples.ahead:
             self._prefetch(position)
         return self._samples.fetch(self._order[position], lease.hold)
@@ -260,6 +267,31 @@ class Packing:
         check_skippable(error, self._options, self._samples, number)
         assert isinstance(error, SampleError)
         self._skipped.append((number, reason(error)))
+
+
+def publish_file(
+    options: Options, samples: Samples, packed: PackedFile, target: Target, begun: float
+) -> ConvertReport:
+    """Give the file that ``samples`` were packed into its name; the report."""
+    skipped = all_skipped(samples, packed.skipped)
+    if packed.meta is None:
+        raise all_bad(options, skipped)
+    size = os.stat(data_file(target.work, options.format)).st_size
+    target.publish()
+    return ConvertReport(
+        target=options.dst,
+        format=options.format,
+        encoding=packed.meta.encoding,
+        count=packed.meta.count,
+        skipped=tuple((name, why) for _, name, why in sorted(skipped)),
+        ignored=samples.ignored,
+        classes=packed.meta.classes,
+        bytes=size,
+        seconds=time.perf_counter() - begun,
+        rewritten=packed.rewritten,
+        narrowed=packed.narrowed,
+        notes=samples.notes,
+    )
 
 
 class Order:
@@ -305,10 +337,17 @@ def sync_set(path: str, kind: str, shown: str) -> None:
         raise SourceError(what, path=shown, found=exc.strerror) from exc
 
 
-def _words(kind: Kind) -> str:
-    if not kind[1]:
-        return f"{kind[0]}, shape {kind[2:]}"
-    return f"{kind[0]}, {kind[1]} channel" + "s" * (kind[1] != 1)
+def described(block: Block, samples: Samples) -> tuple[FieldMeta, ...]:
+    """What all of ``samples`` must have in common with these."""
+    fields = zip(block, samples.fields, samples.encodings, strict=True)
+    return tuple(values.described(name, encoding) for values, name, encoding in fields)
+
+
+def _words(field: FieldMeta) -> str:
+    if field.channels:
+        return f"{field.dtype}, {some(field.channels, 'channel')}"
+    differ = ", of different length" if field.encoding == RAGGED else ""
+    return f"{field.dtype}, shape {field.shape}{differ}"
 
 
 def _one_size(options: Options) -> str:
@@ -337,7 +376,7 @@ def reason(error: SampleError) -> str:
     return str(SampleError(error.what, found=error.found, expected=error.expected))
 
 
-def told(options: Options, samples: Samples, before: int = 0) -> Callable[[int], None]:
+def progress_callback(options: Options, samples: Samples, before: int = 0) -> Callable[[int], None]:
     """A function that reports progress when so many samples are packed. It counts all that were
     found: those that were bad from the start, ``before`` others, and then these."""
     bad = len(samples.skipped)

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from dataclasses import fields
 
 import numpy as np
 
 from asyncreader.formats import packed as fmt
-from asyncreader.formats.manifest import Shard, file_digest
+from asyncreader.formats.manifest import Common, Manifest, Shard, file_digest
 
 from ..inputs.samples import Samples
 from ..options import Options
 from .disk import full_disk_reported
-from .one_file import Packing, data_file
+from .one_file import PackedFile, Packing, data_file
 from .workspace import Plan, ShardRecord, Workspace
 
 
@@ -31,38 +32,41 @@ def pack_shard(
     shown = os.path.join(options.dst, name)
     sources = sources_digest(samples)
     try:
-        packed = Packing(options, samples, attempt, shown, kinds=plan.kinds, done=done).run()
+        packed = Packing(options, samples, attempt, shown, described=plan.fields, done=done).run()
         shard = None
         if packed.meta is not None:
-            first, *others = (
-                packed.meta.digests[fmt.table_of(name, fmt.CHECKSUMS)] for name in samples.fields
-            )
             size, digest = file_digest(data_file(attempt, options.format))
-            shard = Shard(
-                name=name,
-                count=packed.meta.count,
-                bytes=size,
-                xxh3=digest,
-                checksums=first,
-                labels=packed.meta.digests.get(fmt.LABELS),
-                fields=tuple(others),
-            )
-        record = ShardRecord(
-            sources=sources,
-            shard=shard,
-            label_dtype="<i8" if packed.meta is None else packed.meta.label_dtype,
-            label_width=packed.label_width,
-            fields=packed.fields,
-            bytes=packed.bytes,
-            skipped=packed.skipped,
-            rewritten=packed.rewritten,
-            narrowed=packed.narrowed,
-        )
+            shard = _manifest(options, packed, packed.meta, name, size, digest)
+        record = ShardRecord(sources, shard, packed.skipped, packed.rewritten, packed.narrowed)
         with full_disk_reported(shown, workspace.root):
             workspace.finish(number, attempt, record)
     finally:
         workspace.discard(attempt)
     return record
+
+
+def _manifest(
+    options: Options, packed: PackedFile, meta: fmt.Meta, name: str, size: int, digest: str
+) -> Manifest:
+    """The manifest of a set of this shard alone; ``size`` and ``digest`` are those of its file."""
+    first, *others = packed.bytes
+    common = Common(
+        **{fact.name: getattr(meta, fact.name) for fact in fields(fmt.Described)},
+        container=options.format,
+        label_width=packed.label_width,
+        chunk=options.chunk if options.compression else None,
+        compression=options.compression,
+        data_bytes=first,
+        field_bytes=tuple(others),
+    )
+    checksums, *field_checksums = (
+        meta.digests[fmt.table_of(field, fmt.CHECKSUMS)]
+        for field in (None, *(field.name for field in meta.fields))
+    )
+    labels = meta.digests.get(fmt.LABELS)
+    shard = Shard(name, meta.count, size, digest, checksums, labels, tuple(field_checksums))
+    digests = {table: meta.digests[table] for table in common.tables()}
+    return Manifest.of(common, [shard], digests)
 
 
 def sources_digest(samples: Samples) -> str:

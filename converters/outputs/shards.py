@@ -15,6 +15,7 @@ import math
 import os
 import time
 from dataclasses import replace
+from functools import reduce
 from typing import Final
 
 import numpy as np
@@ -22,7 +23,7 @@ import xxhash
 
 from asyncreader.errors import AsyncReaderError, ParamsError, SampleError, SourceError
 from asyncreader.formats import packed as fmt
-from asyncreader.formats.manifest import Common, Manifest
+from asyncreader.formats.manifest import Manifest
 from asyncreader.formats.packed import FieldMeta
 from asyncreader.params import READ_BY
 from asyncreader.sources import open_whole
@@ -31,14 +32,14 @@ from asyncreader.sources.sets.shards import whole_digests
 from asyncreader.system.array_types import Int64
 from asyncreader.version import __version__
 
-from ..encode import Kind, Sample, kinds_of, sample_bytes
+from ..block import Block, block_bytes
 from ..inputs.samples import Samples
 from ..options import Options
 from ..report import ConvertReport
 from ..temp_tables import blocks
-from .append import Grown
+from .append import Grown, together
 from .disk import check_space, full_disk_reported, is_full, no_temporary_space
-from .one_file import Order, all_bad, all_skipped, check_skippable, told
+from .one_file import Order, all_bad, all_skipped, check_skippable, described, progress_callback
 from .one_shard import pack_shard, sources_digest
 from .publish import Target
 from .workspace import Plan, ShardRecord, Workspace
@@ -52,7 +53,7 @@ MEASURED: Final = 64
 def make_plan(options: Options, samples: Samples, order: Order, grown: Grown | None = None) -> Plan:
     """How ``samples`` are cut into shards: a function of the listing, the options and the set that
     they are added to."""
-    kinds, mean = _measure(options, samples, order)
+    fields, mean = _measure(options, samples, order)
     if options.shards is not None:
         shards = options.shards
     else:
@@ -67,8 +68,8 @@ def make_plan(options: Options, samples: Samples, order: Order, grown: Grown | N
     size = round(mean) if samples.encoding == "raw" else 0
     source, before = _source_digest(options, samples), 0
     if grown is not None:
-        kinds, before = grown.kinds() or kinds, len(grown.manifest)
-    return Plan(source, samples.count, shards, kinds, size, before)
+        fields, before = grown.fields() or fields, len(grown.manifest)
+    return Plan(source, samples.count, shards, fields, size, before)
 
 
 def _shards_for(options: Options, count: int, mean: float, grown: Grown | None) -> int:
@@ -88,8 +89,10 @@ def _shards_for(options: Options, count: int, mean: float, grown: Grown | None) 
     return shards
 
 
-def _measure(options: Options, samples: Samples, order: Order) -> tuple[tuple[Kind, ...], float]:
-    """The kind of each field (of the first good sample), and mean bytes of a stored sample."""
+def _measure(
+    options: Options, samples: Samples, order: Order
+) -> tuple[tuple[FieldMeta, ...], float]:
+    """What each field is (of the first good sample), and mean bytes of a stored sample."""
     raw = samples.encoding == "raw"
     encoded = samples.encoding not in fmt.PLAIN
     if encoded and len(samples.fields) == 1 and options.shards is not None:
@@ -99,20 +102,20 @@ def _measure(options: Options, samples: Samples, order: Order) -> tuple[tuple[Ki
     positions = dict.fromkeys(evenly.astype(np.int64).tolist())
     others = (position for position in range(samples.count) if position not in positions)
     sizes: list[int] = []
-    kinds: tuple[Kind, ...] = ()
+    fields: tuple[FieldMeta, ...] = ()
     for position in itertools.chain(positions, others):
         if sizes and position not in positions:
             break
         sample = _tried(options, samples, order[position])
         if sample is not None:
-            sizes.append(sample_bytes(sample))
-            kinds = kinds or kinds_of(sample, samples.encodings)
+            sizes.append(block_bytes(sample))
+            fields = fields or described(sample, samples)
     if not sizes:
         raise all_bad(options, all_skipped(samples, []) or [(0, "?", "?")])
-    return kinds, sum(sizes) / len(sizes)
+    return fields, sum(sizes) / len(sizes)
 
 
-def _tried(options: Options, samples: Samples, number: int) -> Sample | None:
+def _tried(options: Options, samples: Samples, number: int) -> Block | None:
     try:
         return samples.fetch(number, lambda _: None)
     except SampleError as exc:
@@ -191,7 +194,8 @@ class _Run:
         records = self._kept(plan)
         kept = [record.shard.count for record in records.values() if record.shard is not None]
         if self._options.resume:
-            told(self._options, self._samples)(sum(len(plan.span(number)) for number in records))
+            progress = progress_callback(self._options, self._samples)
+            progress(sum(len(plan.span(number)) for number in records))
         try:
             self._pack(plan, records)
             manifest, skipped = self._finish(plan, [records[n] for n in range(plan.shards)])
@@ -266,14 +270,15 @@ class _Run:
         options, before = self._options, sum(len(plan.span(number)) for number in records)
         for number in range(plan.shards):
             if number not in records:
-                samples, done = self._shard(plan, number), told(options, self._samples, before)
+                samples = self._shard(plan, number)
+                done = progress_callback(options, self._samples, before)
                 records[number] = pack_shard(options, plan, number, samples, self._workspace, done)
                 before += samples.count
 
     def _pack_on_ray(self, plan: Plan, records: dict[int, ShardRecord]) -> None:
         from .ray import RayEngine, tasks_of
 
-        progress = told(self._options, self._samples)
+        progress = progress_callback(self._options, self._samples)
         kept = sum(len(plan.span(number)) for number in records)
 
         def done(number: int, record: ShardRecord) -> None:
@@ -305,30 +310,11 @@ class _Run:
                 for position, why in record.skipped
             ),
         )
-        good = [record for record in records if record.shard is not None]
+        good = [record.shard for record in records if record.shard is not None]
         if not good:
             raise all_bad(self._options, skipped)
-        first, *others = _fields([record.fields for record in good])
-        data_bytes, *field_bytes = np.sum([record.bytes for record in good], 0).tolist()
-        options, samples = self._options, self._samples
-        common = Common(
-            container=options.format,
-            encoding=first.encoding,
-            shape=first.shape,
-            channels=first.channels,
-            label_kind=samples.label_kind,
-            label_dtype=good[0].label_dtype,
-            label_width=good[0].label_width,
-            classes=samples.classes,
-            splits=None if samples.splits is None else samples.splits.names,
-            chunk=options.chunk if options.compression else None,
-            compression=options.compression,
-            data_bytes=data_bytes,
-            fields=tuple(others),
-            dtype=first.dtype,
-            field_bytes=tuple(field_bytes),
-        )
-        manifest = Manifest.of(common, [r.shard for r in good if r.shard is not None])
+        common = reduce(together, [shard.common for shard in good])
+        manifest = Manifest.of(common, [shard.shard(0) for shard in good])
         return manifest, tuple((name, why) for _, name, why in sorted(skipped))
 
     def _publish(self, manifest: Manifest) -> tuple[str, ...]:
@@ -356,11 +342,3 @@ class _Run:
                 path=self._target.shown,
                 found=str(exc),
             ) from exc
-
-
-def _fields(shards: list[tuple[FieldMeta, ...]]) -> tuple[FieldMeta, ...]:
-    """The fields of all shards: of one kind, by the plan, but maybe of several shapes."""
-    return tuple(
-        column[0] if len(set(column)) == 1 else replace(column[0], shape=None)
-        for column in zip(*shards, strict=True)
-    )

@@ -19,7 +19,7 @@ from asyncreader.errors import AsyncReaderError, FormatError, SourceError
 from asyncreader.formats import packed as fmt
 from asyncreader.system.array_types import Array
 
-from ..encode import Sample, sample_bytes
+from ..block import Block, block_bytes
 from .disk import ENTRY, check_space, free_bytes, full_disk_reported, full_error, is_full
 from .hdf5_writer import ChunkedData, ContiguousData, FieldData, Hdf5File, SpooledData
 from .tables import FieldTables, Tables
@@ -30,7 +30,7 @@ T = TypeVar("T")
 class Sink(Protocol):
     """Where samples go, one by one, or several raw ones; used by one thread."""
 
-    def append(self, sample: Sample) -> None:
+    def append(self, sample: Block) -> None:
         """Add the next record, or several, whose bytes may change as soon as this returns."""
 
     def finish(self, tables: Tables) -> None:
@@ -78,10 +78,10 @@ class Hdf5Sink:
                     self._fields.append(SpooledData(self._file, name, path))
         self._known_size = encoding == "raw" and compression is None
 
-    def append(self, sample: Sample) -> None:
+    def append(self, sample: Block) -> None:
         with _translated(self._target, self._folder):
             if self._known_size:  # other fields are written twice
-                needed = 2 * sample_bytes(sample) - len(sample[0].data)
+                needed = 2 * block_bytes(sample) - len(sample[0].data)
                 check_space(self._target, self._folder, self._expected * needed)
                 self._known_size = False
             for field, values in zip(self._fields, sample, strict=True):
@@ -197,9 +197,9 @@ class LmdbSink:
             )
         self._fields = [self._named(name) for name in fields]
 
-    def append(self, sample: Sample) -> None:
+    def append(self, sample: Block) -> None:
         if self._count == 0:
-            check_space(self._target, self._folder, self._expected * sample_bytes(sample))
+            check_space(self._target, self._folder, self._expected * block_bytes(sample))
         for field, values in zip(self._fields, sample, strict=True):
             for number, data in enumerate(values.each(), self._count):
                 self._put(field, fmt.record_key(number), data)

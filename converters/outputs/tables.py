@@ -12,7 +12,7 @@ import numpy.typing as npt
 from asyncreader.formats import packed as fmt
 from asyncreader.system.array_types import Array, Int64, UInt64
 
-from ..encode import Packed, Sample
+from ..block import Block, FieldBlock
 from ..inputs.samples import Samples, Splits
 from ..temp_tables import Numbers, blocks, spooled
 
@@ -108,15 +108,17 @@ class FieldRecords:
         self._ends = Numbers("q")
         self._ends.append(0)
         self._values = self.bytes = 0
-        self._first: Packed | None = None
-        self._shape: fmt.Shape | None = None
+        #: What all of them have in common.
+        self._meta: fmt.FieldMeta | None = None
 
-    def add(self, sample: Packed) -> None:
+    def add(self, sample: FieldBlock) -> None:
         """Note the next record."""
-        if self._first is None:
-            self._first, self._shape = replace(sample, data=b"", checksum=0), sample.shape
-        elif sample.shape != self._shape:
-            self._shape = None
+        meta = self._meta
+        if meta is None:
+            described = sample.described(self._name, self._encoding)
+            self._meta = replace(described, shape=sample.shape)
+        elif meta.shape is not None and sample.shape != meta.shape:
+            self._meta = replace(meta, shape=None)
         self.bytes += len(sample.data)
         if isinstance(sample.checksum, int):
             self._checksums.append(sample.checksum)
@@ -127,21 +129,11 @@ class FieldRecords:
                 self._ends.extend(self._values + np.cumsum(sample.lengths))
                 self._values += int(sample.lengths.sum())
 
-    def tables(self, channels: int, paths: Paths | None) -> FieldTables:
-        """All tables, with these paths; ``channels``: where the samples do not say it."""
-        first = self._first
-        assert first is not None
-        encoding = self._encoding
-        if not first.picture:
-            channels = 0
-        elif first.shape is not None:
-            channels = first.shape[2]
-        return FieldTables(
-            fmt.FieldMeta(self._name, encoding, self._shape, channels, first.dtype),
-            None if encoding == "raw" else self._ends.rows(),
-            self._checksums.rows(),
-            paths,
-        )
+    def tables(self, paths: Paths | None) -> FieldTables:
+        """All tables, with these paths."""
+        assert self._meta is not None
+        offsets = None if self._encoding == "raw" else self._ends.rows()
+        return FieldTables(self._meta, offsets, self._checksums.rows(), paths)
 
     def close(self) -> None:
         """Close the temporary files."""
@@ -159,7 +151,7 @@ class PackedRecords:
         self._numbers: Numbers | None = None
         self.count = 0
 
-    def add(self, number: int, sample: Sample) -> None:
+    def add(self, number: int, sample: Block) -> None:
         """Note the next record; or several, from ``number`` on in the source."""
         for field, values in zip(self._fields, sample, strict=True):
             field.add(values)
@@ -185,7 +177,7 @@ class PackedRecords:
         samples, labels = self._samples, self._labels()
         numbers = range(self.count) if self._numbers is None else self._numbers.rows()
         fields = tuple(
-            field.tables(samples.channels, None if path is None else Paths.of(numbers, path))
+            field.tables(None if path is None else Paths.of(numbers, path))
             for field, path in zip(self._fields, samples.paths, strict=True)
         )
         digests = {name: digest for field in fields for name, digest in field.digests().items()}

@@ -13,12 +13,12 @@ import json
 import os
 import shutil
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Final
 
-from asyncreader.formats.manifest import NAME, Manifest, Shard, file_digest
+from asyncreader.errors import FormatError
+from asyncreader.formats.manifest import NAME, Manifest, file_digest
 from asyncreader.formats.packed import FieldMeta
 
-from ..encode import Kind
 from .disk import sync
 from .one_file import data_file
 from .publish import ADDED
@@ -27,14 +27,14 @@ from .publish import ADDED
 @dataclass(frozen=True)
 class Plan:
     """What is packed where. ``source``: digest of the listing and of all that shapes the bytes;
-    ``count``: samples listed; ``kinds``: of the samples of each field, empty where that need not be
-    known; ``sample_bytes``: of a raw sample with all its fields, 0 of encoded ones; ``before``:
-    shards of the set that these are added to."""
+    ``count``: samples listed; ``fields``: what the samples of each must be, empty where that need
+    not be known; ``sample_bytes``: of a raw sample with all its fields, 0 of encoded ones;
+    ``before``: shards of the set that these are added to."""
 
     source: str
     count: int
     shards: int
-    kinds: tuple[Kind, ...] = ()
+    fields: tuple[FieldMeta, ...] = ()
     sample_bytes: int = 0
     before: int = 0
 
@@ -57,49 +57,42 @@ class Plan:
 
 @dataclass(frozen=True)
 class ShardRecord:
-    """The record of a finished shard. ``shard`` is None where all its samples were bad.
+    """The record of a finished shard. ``shard``, its manifest, is None where all its samples were
+    bad.
 
     ``sources``: digest of the files it was made from, by name, size and times, before they were
     read (:meth:`samples.Samples.sources`): the shard is packed again when it has changed;
-    ``label_dtype``, ``label_width``: as in the manifest; ``fields``, ``bytes``: description of each
-    field, and bytes of its samples; ``skipped``: (position in the shard, reason); ``rewritten``:
-    pictures that got restart markers, None where that was not tried; ``narrowed``: pictures of 16
-    bits that became 8.
+    ``skipped``: (position in the shard, reason); ``rewritten``: images that got restart markers,
+    None where that was not tried; ``narrowed``: images of 16 bits that became 8.
     """
 
     sources: str
-    shard: Shard | None
-    label_dtype: str
-    label_width: int
-    fields: tuple[FieldMeta, ...]
-    bytes: tuple[int, ...]
+    shard: Manifest | None
     skipped: tuple[tuple[int, str], ...]
     rewritten: int | None
     narrowed: int
 
     def to_json(self) -> str:
-        """The record as one line of JSON."""
-        return json.dumps(asdict(self), sort_keys=True)
+        """The record as JSON."""
+        facts = {name: getattr(self, name) for name in ("sources", "skipped", *_COUNTED)}
+        shard = None if self.shard is None else self.shard.to_json()
+        return json.dumps({**facts, "shard": shard}, sort_keys=True)
 
     @classmethod
     def from_json(cls, text: str) -> ShardRecord:
-        """Read :meth:`to_json`'s text; ValueError, KeyError or TypeError for anything else."""
+        """Read :meth:`to_json`'s text; ValueError, KeyError, TypeError, AttributeError or
+        FormatError for anything else."""
         raw = json.loads(text)
-        shard = raw.pop("shard")
-        skipped = tuple((int(position), str(why)) for position, why in raw.pop("skipped"))
+        shard = raw["shard"]
         return cls(
-            shard=None
-            if shard is None
-            else Shard(**{**shard, "fields": tuple(map(str, shard["fields"]))}),
-            skipped=skipped,
-            fields=tuple(_field(**one) for one in raw.pop("fields")),
-            bytes=tuple(map(int, raw.pop("bytes"))),
-            **raw,
+            raw["sources"],
+            None if shard is None else Manifest.from_json(shard.encode("ascii"), "the record"),
+            tuple((int(position), str(why)) for position, why in raw["skipped"]),
+            *(raw[name] for name in _COUNTED),
         )
 
 
-def _field(shape: list[int] | None, **facts: Any) -> FieldMeta:
-    return FieldMeta(shape=None if shape is None else tuple(shape), **facts)
+_COUNTED: Final = ("rewritten", "narrowed")
 
 
 class Workspace:
@@ -149,7 +142,7 @@ class Workspace:
     def finish(self, number: int, attempt: str, record: ShardRecord) -> None:
         """Rename a packed shard, then write its record. Twice is harmless: the same bytes."""
         if record.shard is not None:
-            os.rename(data_file(attempt, self.kind), os.path.join(self.set, record.shard.name))
+            os.rename(data_file(attempt, self.kind), os.path.join(self.set, record.shard.name(0)))
             sync(self.set)
         self._write(os.path.join("records", f"{number:05d}.json"), record.to_json())
 
@@ -172,14 +165,14 @@ class Workspace:
         try:
             with open(self._path("records", f"{number:05d}.json"), encoding="ascii") as file:
                 return ShardRecord.from_json(file.read())
-        except (OSError, ValueError, KeyError, TypeError):
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, FormatError):
             return None
 
     def whole(self, record: ShardRecord) -> bool:
         """Whether the shard's file still has the bytes that were verified when it was packed."""
-        shard = record.shard
-        if shard is None:
+        if record.shard is None:
             return True
+        shard = record.shard.shard(0)
         try:
             size, found = file_digest(os.path.join(self.set, shard.name))
         except OSError:

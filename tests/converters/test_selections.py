@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import h5py
 import numpy as np
 import pytest
+from PIL import Image
 from split_sets import TEXT, contents, pictures, splits_of
 
 import asyncreader
@@ -188,3 +190,21 @@ def test_what_does_not_go_together(jpegs: Path, tmp_path: Path) -> None:
     ):
         with pytest.raises(ParamsError, match=said):
             convert(jpegs / "all.h5", tmp_path / "no.h5", select=what)
+
+
+@pytest.mark.parametrize("target", ["both.h5", "both"])
+def test_images_of_several_sizes_join_a_folder(tmp_path: Path, target: str) -> None:
+    """A packed set of image files that differ in size and a folder of others are one set, in one
+    file or as shards, and the files' bytes are kept."""
+    folder = pictures(tmp_path / "in", [f"a/{n}.png" for n in range(4)])
+    Image.new("RGB", (5, 3)).save(folder / "a" / "4.png")
+    convert(folder, tmp_path / "packed.h5", encoding="original")
+    shards: dict[str, Any] = {} if target.endswith(".h5") else {"shards": 2}
+    convert([tmp_path / "packed.h5", folder], tmp_path / target, encoding="original", **shards)
+    kept = [path.read_bytes() for path in sorted((folder / "a").iterdir())]
+    stored = []
+    for path in [tmp_path / target] if not shards else sorted((tmp_path / target).glob("*.h5")):
+        with h5py.File(path) as file:
+            data, ends = file["data"][:], file["offsets"][:].tolist()
+            stored += [data[a:b].tobytes() for a, b in itertools.pairwise(ends)]
+    assert stored == kept * 2

@@ -53,7 +53,7 @@ LAYERS = {
         ".",
     ),
     "converters": (
-        "report progress temp_tables ordered_pool option_values",
+        "report progress temp_tables ordered_pool option_values block",
         "options",
         "check_options",
         "encode",
