@@ -14,6 +14,7 @@ from ..dataset import Dataset, look_into
 from ..errors import ParamsError
 from ..params import ReaderParams, given_params, parse_params
 from ..reader import AsyncReader
+from ..sources import OpenSet
 from ..system.array_types import Array, UInt8
 from .contact_sheet import Tile
 from .drawing import draw_samples
@@ -58,85 +59,79 @@ def preview_batch(
     if p.batch_size > MOST:
         raise ParamsError("too many for a sheet", found=f"batch_size {p.batch_size}")
     with look_into(params) as ds:
-        source, total = ds.source, len(ds)
-        if p.mix.ratios is None and p.postprocess is None and drawn_as_arrays(source):
-            return _arrays_batch(ds, given_params(params, {}), count, columns)
-        stored = source.spec
-        title, facts = title_of(source), facts_of(source)
-        names = source.facts.classes
-    rows = min(count, total)
-    soft = p.postprocess is None and bool(p.mixup or p.cutmix or p.label_smoothing or p.num_classes)
-    if p.mixup is not None or p.cutmix is not None:
-        rows = max(2, rows - rows % 2)
-    first: dict[str, object] = {"batch_size": rows, "last_batch": "wrap", "world_size": 1}
-    first |= given_params(params, {})
-    with AsyncReader(first) as reader:
-        reader.fetchData()
-        batch = reader.getNextBatch()
-        data = batch.data if isinstance(batch.data, tuple) else (batch.data,)
-        fields = [np.asarray(field) for field in data]
+        source = ds.source
+        arrays = p.mix.ratios is None and p.postprocess is None and drawn_as_arrays(source)
+        with AsyncReader({**_of_a_sheet(ds, p, count), **given_params(params, {})}) as reader:
+            reader.fetchData()
+            batch = reader.getNextBatch()
+            data = batch.data if isinstance(batch.data, tuple) else (batch.data,)
+            fields = [np.asarray(field) for field in data]
+            pictures, notes, size = (
+                _as_drawings(ds, fields) if arrays else _as_images(source, fields, reader.params)
+            )
+            soft = not arrays and p.postprocess is None
+            soft = soft and bool(p.mixup or p.cutmix or p.label_smoothing or p.num_classes)
+            tiles = [
+                _batch_tile(batch, row, picture, source.facts.classes, soft)
+                for row, picture in enumerate(pictures)
+            ]
+            bad, settings = reader.stats().bad_list, _settings(reader.params)
         what = " and ".join(f"{'x'.join(map(str, part.shape))} {part.dtype}" for part in fields)
-        if p.views is not None and p.postprocess is None:
-            fields = list(_views_joined(fields, reader.params))
-        own = p.postprocess is not None or stored.dtype != np.uint8
-        shown = _shown(fields, reader.params, title, own)
-        tiles = [
-            _batch_tile(batch, row, shown.picture(row), names, soft) for row in range(len(batch))
-        ]
-        bad = reader.stats().bad_list
-        masks: set[int] = set().union(*map(values_of, shown.masks))
-        notes = notes_of(shown.scales[0].notes, shown.pixels[0].shape[3], masks)
-    settings = _settings(reader.params)
-    subtitle = f"{facts}; the first batch that training gets: {what}"
-    notes.insert(0, settings)
-    records = batch.indices.tolist()
-    named = batch.labels is not None
-    wide = len(shown.pixels) * (SIDE + GAP) - GAP
-    return put_together(
-        tiles, records, named, bad, columns, title, subtitle, notes, size=(SIDE, wide)
-    )
+        return put_together(
+            tiles,
+            batch.indices.tolist(),
+            batch.labels is not None,
+            bad,
+            columns,
+            title_of(source),
+            f"{facts_of(source, len(ds))}; the first batch that training gets: {what}",
+            [settings, *notes],
+            size=size,
+            drawn=arrays,
+        )
 
 
-def _arrays_batch(
-    ds: Dataset, given: dict[str, object], count: int, columns: int | None
-) -> Preview:
-    """The sheet of a batch whose samples are no single pictures."""
+def _of_a_sheet(ds: Dataset, p: ReaderParams, count: int) -> dict[str, object]:
+    """Parameters of the reader unless they are given: a batch of ``count`` at most."""
+    first: dict[str, object] = {"last_batch": "wrap", "world_size": 1}
+    rows = min(count, len(ds))
+    if ds.source.patches is not None and p.patch.at == "random":  # as many as are asked for
+        total = p.epoch_samples or count
+        rows, first["epoch_samples"] = min(count, total), total
+    elif p.mixup is not None or p.cutmix is not None:
+        rows = max(2, rows - rows % 2)
+    return {"batch_size": rows, **first}
+
+
+def _as_drawings(
+    ds: Dataset, fields: Sequence[Array]
+) -> tuple[list[UInt8], list[str], tuple[int, int]]:
+    """Each sample with all of its fields below each other, and notes."""
     source = ds.source
-    names = source.facts.classes
     drawings = drawings_of(source, source.lengths(ds.params.wanted))
-    pictures = [part.spec.axes is not None and not part.spec.as_stored for part in source.parts]
-    first: dict[str, object] = {"batch_size": min(count, len(ds)), "last_batch": "wrap"}
-    first["world_size"] = 1
-    if source.patches is not None and ds.params.patch.at == "random":
-        total = ds.params.epoch_samples or count
-        first |= {"batch_size": min(count, total), "epoch_samples": total}
-    first |= given
-    with AsyncReader(first) as reader:
-        batch = next(iter(reader))
-        data = batch.data if isinstance(batch.data, tuple) else (batch.data,)
-        for drawing, picture, field in zip(drawings, pictures, data, strict=True):
-            turned = np.asarray(field)
-            if picture and ds.params.layout == "NCHW" and turned.ndim > 3:
-                turned = np.moveaxis(turned, -3, -1)
-            for row in turned:
-                drawing.add(row)
-        drawn, notes = draw_samples(drawings)
-        if not drawn:
-            raise not_pictures(title_of(source), source.spec.shape or ())
-        tiles = [_batch_tile(batch, row, drawn[row], names, False) for row in range(len(batch))]
-        bad, settings = reader.stats().bad_list, _settings(reader.params)
-    what = " and ".join(f"{'x'.join(map(str, one.shape))} {one.dtype}" for one in data)
-    return put_together(
-        tiles,
-        batch.indices.tolist(),
-        batch.labels is not None,
-        bad,
-        columns,
-        title_of(source),
-        f"the first batch that training gets: {what}",
-        [settings, *notes],
-        drawn=True,
-    )
+    for drawing, part, field in zip(drawings, source.parts, fields, strict=True):
+        images = part.spec.axes is not None and not part.spec.as_stored
+        turned = images and ds.params.layout == "NCHW" and field.ndim > 3
+        for row in np.moveaxis(field, -3, -1) if turned else field:
+            drawing.add(row)
+    drawn, notes = draw_samples(drawings)
+    if not drawn:
+        raise not_pictures(title_of(source), source.spec.shape or ())
+    return drawn, notes, (SIDE, SIDE)
+
+
+def _as_images(
+    source: OpenSet, fields: Sequence[Array], p: ReaderParams
+) -> tuple[list[UInt8], list[str], tuple[int, int]]:
+    """The images of each sample side by side, notes, and the size of a place on the sheet."""
+    own = p.postprocess is not None or source.spec.dtype != np.uint8
+    if p.views is not None and p.postprocess is None:
+        fields = list(_views_joined(fields, p))
+    shown = _shown(fields, p, title_of(source), own)
+    masks: set[int] = set().union(*map(values_of, shown.masks))
+    notes = notes_of(shown.scales[0].notes, shown.pixels[0].shape[3], masks)
+    pictures = [shown.picture(row) for row in range(len(fields[0]))]
+    return pictures, notes, (SIDE, len(shown.pixels) * (SIDE + GAP) - GAP)
 
 
 def undone(pixels: Array, p: ReaderParams) -> Array:

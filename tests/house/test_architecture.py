@@ -46,7 +46,8 @@ LAYERS = {
     ),
     "asyncreader.tools": (
         "label_stats contact_sheet demo_sets hdf5_look statistics verify",
-        "trials",
+        "trials hints",
+        "describe",
         "bench ceilings drawing thumbnails sheet pictures",
         "look",
         "preview preview_batch notebook demo demo_arrays doctor report",

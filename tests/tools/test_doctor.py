@@ -354,7 +354,7 @@ def test_what_chunks_cost(chunked: Path, tmp_path: Path) -> None:
     def cost(path: Path, data: str = "x") -> Any:
         source = open_source(path, Request(data=data, labels=None))
         with closing(source):
-            return facts.chunk_cost(source.first.index.storage)
+            return facts.chunk_cost(source.first.index)
 
     with h5py.File(chunked) as file:
         stored = file["x"].id.get_storage_size()

@@ -5,19 +5,19 @@ from __future__ import annotations
 import contextlib
 import math
 import os
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 
 import numpy as np
 
 from ...errors import DecodeError, SampleError
 from ...pixels import codec
 from ...sources import Inspector, OpenSet, Source, expand_paths, sniff
-from ...sources.base import row_size
+from ...sources.base import FieldIndex, Storage, row_size
 from ...sources.hdf5.chunks import Chunks
-from ...sources.sets.joined import Joined
 from ...system.files import BYTES, NETWORK_FILE_SYSTEMS, file_system
 from ...system.limits import available_memory, usable_cores
 from ...system.memory import cached_share, map_file
+from ..describe import mean_over_files, samples_of
 
 #: Pictures whose headers are read to find their usual size.
 _LOOKED_AT = 16
@@ -138,26 +138,24 @@ def look(source: OpenSet, path: str | tuple[str, ...], memory: int | None = None
         memory=available_memory() if memory is None else memory,
         cores=usable_cores(),
         deep=stored.dtype != np.uint8,
-        chunks=chunk_cost(source.first.index.storage),
+        chunks=chunk_cost(source.first.index),
     )
 
 
-def chunk_cost(storage: object) -> ChunkCost | None:
+def chunk_cost(field: FieldIndex) -> ChunkCost | None:
     """What compressed chunks cost for each sample of a field; of several files the mean."""
-    if isinstance(storage, Joined) and isinstance(storage.files, tuple):
-        every = [chunk_cost(one.first.storage) for one in storage.files]
-        known = [astuple(cost) for cost in every if cost is not None]
-        if not known or len(known) < len(every):
-            return None
-        counts = [one.facts.count for one in storage.files]
-        return ChunkCost(*(np.array(counts) @ np.array(known) / sum(counts)).tolist())
+    found = mean_over_files(field, _costs)
+    return None if found is None else ChunkCost(*map(float, found))
+
+
+def _costs(storage: Storage) -> tuple[float, ...] | None:
+    """The values of :class:`ChunkCost` in one file."""
     if not isinstance(storage, Chunks) or not storage.grid.filters:
         return None
-    grid, axis, lead = storage.grid, storage.axis, storage.lead
-    along = math.prod(grid.grid[axis : axis + lead])
-    samples = math.prod(grid.shape[axis : axis + lead])
+    grid, samples = storage.grid, samples_of(storage)
+    along = math.prod(grid.grid[storage.axis : storage.axis + storage.lead])
     stored, inflated = int(grid.sizes.sum()), grid.offsets.size * grid.chunk_bytes
-    return ChunkCost(stored / along, inflated / along, stored / samples, inflated / samples)
+    return stored / along, inflated / along, stored / samples, inflated / samples
 
 
 def _files(name: str) -> list[str]:

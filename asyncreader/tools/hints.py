@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from ..dataset import Dataset
 from ..errors import shown
+from ..sources.hdf5.sparse import SparseRows
 from ..system.text import times
-
-if TYPE_CHECKING:
-    from ..dataset import Dataset
-    from ..tools.hdf5_look import Column
+from .hdf5_look import Column, divided_fields
 
 #: Sides of what may be a volume: the shortest one, how many times as long the longest may be, and
 #: the patch that is suggested.
@@ -21,8 +20,6 @@ _VOLUME: Final = 32**3
 def hints_for(ds: Dataset, columns: list[Column]) -> list[str]:
     """What could be passed besides what was, in words; [] where nothing suggests itself.
     ``columns``: those of cells."""
-    from ..sources.hdf5.sparse import SparseRows
-
     source, most = ds.source, ds.params.lengths.most
     found: list[str] = []
     labels = sorted((one for one in columns if one.label), key=lambda one: "class" not in one.words)
@@ -43,8 +40,6 @@ def hints_for(ds: Dataset, columns: list[Column]) -> list[str]:
 
 def _of_lengths(ds: Dataset) -> list[str]:
     """Of values that a table beside them divides among samples."""
-    from ..tools.hdf5_look import divided_fields
-
     index = ds.source.index
     if index.facts.container != "HDF5" or any(
         one.offsets is not None for one in index.fields.values()

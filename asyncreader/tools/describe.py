@@ -1,0 +1,274 @@
+"""What a dataset holds: the facts that ``asyncreader info`` tells, as plain values."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from typing import Any, Final
+
+import numpy as np
+
+from ..dataset import Dataset
+from ..errors import AsyncReaderError
+from ..pixels import codec
+from ..pixels.numbers import listed
+from ..pixels.specs import SampleSpec
+from ..sampling.patches import Patches
+from ..sources import Inspector, MixedSet, OpenSet, SetIndex, Source
+from ..sources.base import FieldIndex, Storage, row_size
+from ..sources.extents import Extents
+from ..sources.hdf5.chunk_patches import ChunkVolumes
+from ..sources.hdf5.chunks import Chunks
+from ..sources.hdf5.sparse import SparseRows
+from ..sources.labels import apart, label_names
+from ..sources.sets.joined import Joined
+from ..sources.splits import split_counts
+from .hdf5_look import columns_of_cells
+from .hints import hints_for
+from .label_stats import count_labels, ends
+
+#: Samples whose restart markers are looked at, and bytes after which no more are read.
+_LOOKED_AT: Final = 200
+_MOST_READ: Final = 64 << 20
+#: Samples whose lengths are looked at.
+_LENGTHS_READ: Final = 1 << 24
+
+
+def describe(ds: Dataset) -> dict[str, Any]:
+    """Facts of the set; with a subset its labels are shown."""
+    source, whole = ds.source, ds.params.subset is None
+    facts, spec = source.facts, source.spec
+    columns = columns_of_cells(source.first)
+    return {
+        "path": facts.path,
+        "container": facts.container,
+        "layout": facts.layout,
+        "format_version": None if facts.meta is None else facts.meta.version,
+        "shards": None if facts.ends is None else len(facts.ends),
+        "count": facts.count,
+        "sets": _describe_sets(source),
+        "subset": None if whole else len(ds),
+        "field": source.names[0] if source.named else None,
+        "shape": None if spec.shape is None else list(spec.shape),
+        "axes": spec.axes,
+        "dtype": _dtype(spec),
+        "stored_values": _stored_values(source.index.first),
+        "encoding": spec.encoding,
+        "chunk": source.first.index.chunk,
+        "compression": source.first.index.compression,
+        "fields": _describe_fields(source),
+        "columns": [one._asdict() for one in columns],
+        "labels": _describe_labels(ds),
+        "label_names": list(label_names(source, ds.params.labels_field)) or None,
+        "classes": None if facts.classes is None else list(facts.classes),
+        "splits": split_counts(source.splits, source.facts.count),
+        "episodes": _describe_episodes(source),
+        "patches": _describe_patches(ds),
+        "lengths": _describe_lengths(source),
+        "restarts": _describe_restarts(source.first),
+        "checksums": bool(source.checked),
+        "fingerprint": ds.fingerprint,
+        "bytes_on_disk": facts.size_on_disk,
+        "bytes_a_sample": _bytes_each(source.index),
+        "hints": hints_for(ds, columns),
+    }
+
+
+def _describe_sets(source: OpenSet) -> list[dict[str, Any]] | None:
+    """The sets of a mix."""
+    if not isinstance(source, MixedSet):
+        return None
+    return [
+        {"path": one.facts.path, "ratio": ratio, "count": one.facts.count}
+        for one, ratio in zip(source.sets, source.index.ratios, strict=True)
+    ]
+
+
+def _dtype(spec: SampleSpec) -> str:
+    """The dtype of stored samples; the members of structured rows, or the one that is served."""
+    return str(spec.dtype) if spec.dtype.names is None else listed(spec.dtype, spec.members)
+
+
+def _describe_episodes(source: OpenSet) -> dict[str, Any] | None:
+    """What says where episodes end, how many and how long they are, and episodes in each split."""
+    if source.windows is None:
+        return None
+    episodes = source.windows.episodes
+    lengths = episodes.lengths
+    return {
+        "known_by": episodes.kind,
+        "count": lengths.size,
+        "empty": episodes.empty,
+        "words": episodes.words,
+        "rows": [int(lengths.min()), float(np.median(lengths)), int(lengths.max())],
+        "splits": {name: numbers.size for name, numbers in episodes.splits.items()},
+        "samples": source.windows.population,
+    }
+
+
+def _describe_lengths(source: OpenSet) -> dict[str, list[float]]:
+    """Least, median and greatest length of the samples of fields where they differ: of all, or of
+    the first so many."""
+    found = {}
+    for name, field in source.index.fields.items():
+        if field.offsets is not None:
+            lengths = np.diff(field.offsets[: _LENGTHS_READ + 1].astype(np.int64))
+            found[name] = [int(lengths.min()), float(np.median(lengths)), int(lengths.max())]
+    return found
+
+
+def _describe_patches(ds: Dataset) -> dict[str, Any] | None:
+    """Of patches: how many, where, of which volumes, and how many chunks of each field one touches
+    on average; None of fields that have no chunks."""
+    found = ds.source.patches
+    if found is None:
+        return None
+    return {
+        "count": len(ds),
+        "shape": list(found.volumes.patch),
+        "at": found.at,
+        "step": list(found.step) if found.at == "grid" else None,
+        "volumes": found.volumes.count,
+        "words": found.volumes.words,
+        "chunks": {name: _touched(found, one) for name, one in ds.source.index.fields.items()},
+    }
+
+
+def _touched(patches: Patches, field: FieldIndex) -> float | None:
+    """The mean number of chunks of a field that a patch touches."""
+    storage, found = field.storage, []
+    parts = storage.files if isinstance(storage, Joined) else None
+    files = [one.first.storage for one in parts] if isinstance(parts, tuple) else [storage]
+    for run, one in enumerate(files):  # the volumes of a file are of one extent
+        if not isinstance(one, ChunkVolumes):
+            return None
+        volumes, grid = one.stored.volumes, one.grid
+        cut = (*volumes.axes, volumes.sample_axis)
+        across = math.prod(n for axis, n in enumerate(grid.grid) if axis not in cut)
+        found.append(across * patches.touched(run, [grid.chunk[axis] for axis in volumes.axes]))
+    return float(np.average(found, weights=patches.shares))
+
+
+def mean_over_files(field: FieldIndex, of: Callable[[Storage], Any]) -> Any:
+    """What ``of`` says of a field's storage; in several files the mean by their samples, None where
+    it is not known of all of them, or only opening each file would tell."""
+    storage = field.storage
+    if not isinstance(storage, Joined):
+        return of(storage)
+    files = storage.files if isinstance(storage.files, tuple) else ()
+    values = [mean_over_files(index.first, of) for index in files]
+    if not values or any(value is None for value in values):
+        return None
+    return np.average(np.array(values), axis=0, weights=[index.facts.count for index in files])
+
+
+def _bytes_each(index: SetIndex) -> float | None:
+    """Mean bytes of a sample of the first field as it is stored, whatever else the file holds.
+    None where only opening each file would tell."""
+    facts, field = index.facts, index.first
+    plain = None if field.spec.shape is None else row_size(field.spec.shape, field.spec.dtype)
+    if field.offsets is not None:
+        return int(field.offsets[-1]) * (plain or 0) / facts.count
+    if isinstance(field.storage, Joined) and not isinstance(field.storage.files, tuple):
+        return None if facts.fields else facts.size_on_disk / facts.count
+
+    def of_a_file(storage: Storage) -> float | None:
+        if isinstance(storage, Extents):
+            return float(np.mean(storage.sizes))
+        if isinstance(storage, Chunks):
+            return float(storage.grid.sizes.sum() / samples_of(storage))
+        if isinstance(storage, SparseRows):
+            items = sum(one.dtype.itemsize for one in storage.numbers)
+            return float(storage.count * items / (storage.indptr.size - 1))
+        return plain
+
+    found: float | None = mean_over_files(field, of_a_file)
+    return found
+
+
+def samples_of(storage: Chunks) -> int:
+    """How many samples lie in the chunks of a file."""
+    return math.prod(storage.grid.shape[storage.axis : storage.axis + storage.lead])
+
+
+def _stored_values(field: FieldIndex) -> float | None:
+    """The part of the values of sparse rows that is stored; None of others."""
+
+    def of_a_file(storage: Storage) -> float | None:
+        if not isinstance(storage, SparseRows):
+            return None
+        return float(storage.count / ((storage.indptr.size - 1) * storage.width))
+
+    found: float | None = mean_over_files(field, of_a_file)
+    return found
+
+
+def _describe_fields(source: OpenSet) -> list[dict[str, Any]]:
+    """The other fields: those that were asked for, else those that the set lists."""
+    if not source.named:
+        return [asdict(field) for field in source.facts.fields]
+    named = zip(source.names[1:], source.parts[1:], strict=True)
+    return [
+        {
+            "name": name,
+            "encoding": part.spec.encoding,
+            "shape": part.spec.shape,
+            "channels": part.spec.image_shape()[2],
+            "dtype": _dtype(part.spec),
+            "stored_values": _stored_values(part.index),
+        }
+        for name, part in named
+    ]
+
+
+def _describe_restarts(source: Source) -> dict[str, int] | None:
+    """Of some samples, spread over the set: how many were looked at, are JPEGs, and can be cut
+    (pixels/jpeg_cut.py). None where there is none to look at, or where that takes requests."""
+    facts, spec = source.facts, source.spec
+    if not spec.encoded or spec.encoding == "png" or facts.remote:
+        return None
+    looked = Inspector(source)
+    looked_at = jpegs = can_be_cut = size = 0
+    for record in np.unique(np.linspace(0, facts.count - 1, _LOOKED_AT).astype(np.int64)).tolist():
+        if size > _MOST_READ:
+            break
+        looked_at += 1
+        with contextlib.suppress(AsyncReaderError):  # a damaged sample: verify names it
+            data = looked.bytes(record)
+            size += len(data)
+            header = codec.read_plain_header(data) or codec.read_header(data)
+            jpegs += header.kind == "jpeg"
+            can_be_cut += header.facts is not None
+    return {"looked_at": looked_at, "jpegs": jpegs, "can_be_cut": can_be_cut}
+
+
+def _describe_labels(ds: Dataset) -> dict[str, Any] | list[dict[str, Any]] | None:
+    """Of labels, or of each of several: shape, dtype and range; and samples by class or value where
+    there is one whole number. With a subset its labels alone."""
+    table, classes = ds.source.table, ds.source.facts.classes
+    if table is None:
+        return None
+    names, whole = table.dtype.names, ds.params.subset is None
+    if names is None:
+        return _describe_one(table if whole else ds.labels, classes)
+    columns: Any = apart(np.asarray(table)) if whole else ds.labels
+    # the classes are those of the first
+    known = (classes, *(None for _ in names[1:]))
+    found = zip(names, columns, known, strict=True)
+    return [{"name": name, **_describe_one(one, of)} for name, one, of in found]
+
+
+def _describe_one(labels: Any, classes: Sequence[str] | None) -> dict[str, Any]:
+    low, high = ends(labels)
+    counts = count_labels(labels, classes)
+    return {
+        "shape": list(labels.shape),
+        "dtype": labels.dtype.name,
+        "min": low,
+        "max": high,
+        "counts": None
+        if counts is None
+        else [{"label": c.label, "class": c.name, "samples": c.samples} for c in counts],
+    }
