@@ -60,8 +60,8 @@ class Taken:
         self._layout, self._several = slot.layout, slot.several
         self.indices, self.mask = slot.served()
         self._records = self.indices
-        if self._layout.patches is not None:
-            self.indices = self._layout.patches.volumes.of(self.indices)[0]
+        if self._layout.rule.renumbered:
+            self.indices = self._layout.rule.shown(self.indices)
         self.epoch = plan.epoch
         self.step = plan.step
         self.last = plan.last
@@ -80,25 +80,21 @@ class Taken:
     def episode(self) -> npt.NDArray[np.int64] | None:
         """The episode of each row: int64 (B,), its number in the whole set, -1 where padded; None
         of a set without episodes."""
-        windows = self._layout.windows
-        return None if windows is None else windows.episodes.of(self.indices)
+        return self._layout.rule.episode(self._records)
 
     @property
     def place(self) -> npt.NDArray[np.int64] | None:
         """Where each patch begins in its volume, on the axes that are cut: int64 (B, k), -1 where
         padded; None of a reader without ``patch``."""
-        patches = self._layout.patches
-        return None if patches is None else patches.volumes.of(self._records)[1]
+        return self._layout.rule.place(self._records)
 
     @property
     def present(self) -> Present | tuple[Present, ...]:
         """Which rows of each window are the episode's own: bool (B, W), False where a row was
         repeated or zeroed, and in rows that ``mask`` leaves out. With several fields a tuple, with
         None for those without a window; None where no field has one."""
-        windows = self._layout.windows
-        if windows is None:
-            return None
-        found = tuple(windows.present(name, self.indices, self.mask) for name in windows.fields)
+        rule = self._layout.rule
+        found = tuple(rule.present(name, self._records, self.mask) for name in rule.fields)
         if all(one is None for one in found):
             return None
         return found if self._several else found[0]

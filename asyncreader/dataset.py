@@ -224,7 +224,7 @@ class Dataset(Generic[S]):
         return Sample(
             data=_one_of(rows.data if rows.several else rows.data[0], 0),
             label=None if rows.labels is None else _one_of(rows.labels, 0),
-            record=int(opened.source.shown(rows.records)[0]),
+            record=int(opened.source.rule.shown(rows.records)[0]),
             class_name=name,
             path=None if path is None else os.fsdecode(path),
             key=looked.key(own),
@@ -261,11 +261,11 @@ class Dataset(Generic[S]):
         opened = self._now()
         looked, source = Inspector(opened.source.first), opened.source
         samples = source.records(opened.records(np.arange(opened.length, dtype=np.int64)))
-        if source.patches is None:
+        if not source.rule.renumbered:
             found, rows = list(looked.paths()), samples
         else:  # a patch of each volume stands for all of them
             _, first, rows = np.unique(
-                source.shown(samples), return_index=True, return_inverse=True
+                source.rule.shown(samples), return_index=True, return_inverse=True
             )
             found = [looked.path(place) for place in samples[first].tolist()]
         names = [None if path is None else os.fsdecode(path) for path in found]
@@ -309,10 +309,8 @@ class Dataset(Generic[S]):
         source = self._now().source
         every = np.arange(source.facts.count, dtype=np.int64)
         found = {name: every[rows] for name, rows in source.splits.items()}
-        windows = source.windows
-        if windows is None:
-            return found
-        return {**({} if windows.by_episode else found), **windows.splits}
+        rule = source.rule
+        return {**(found if rule.parts is None else {}), **rule.splits}
 
     @property
     def fields(self) -> dict[str, Field]:
@@ -391,11 +389,7 @@ class Dataset(Generic[S]):
 
     def _facts(self) -> dict[str, str]:
         source = self._now().source
-        words, windows = [some(len(self), source.noun)], source.windows
-        if windows is not None:
-            all_of_them = source.noun == "episode" and len(self) == windows.episodes.ends.size
-            words = [*words * (not all_of_them), windows.episodes.words]
-        words += [] if source.patches is None else [source.patches.volumes.words]
+        words = source.rule.words(len(self))
         words += [
             f"{name} {'of many sizes' if one.shape is None else times(one.shape)} {one.dtype}"
             for name, one in self.fields.items()
@@ -462,9 +456,7 @@ def look_into(params: Mapping[str, object], whole: bool = False) -> Dataset:
     longest = longest_of(source) if p.lengths.most is None else None
     if longest is not None:
         p = replace(p, lengths=replace(p.lengths, most=longest))
-        if source.windows is not None:  # of which the rows of a batch follow
-            windows = replace(source.windows, most=dict(longest))
-            source = OpenSet(replace(source.index, windows=windows), source.parts)
+        source = source.ruled(source.rule.with_lengths(longest))
     return Dataset.over(p, params, source, owned=True)
 
 

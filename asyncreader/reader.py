@@ -83,7 +83,7 @@ class AsyncReader(Generic[D, L]):
         device = None if p.cuda is False else open_device(p.cuda)
         source = self._open_set(p)
         self._source: OpenSet | None = source
-        self._facts_of_set, self._noun = source.facts, source.noun
+        self._facts_of_set, self._noun = source.facts, source.rule.noun
         self._encoding, self._checked = source.spec.encoding, bool(source.checked)
         made: list[Closes] = [source]
         with closed_on_error(made):

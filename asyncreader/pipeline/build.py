@@ -21,8 +21,6 @@ from ..pixels.transform import RowTransform
 from ..pixels.user_transform import Made, Transform
 from ..pixels.views import by_field
 from ..sampling import sampler_of, takes_classes
-from ..sampling.episodes import Windows
-from ..sampling.patches import Patches
 from ..sampling.samplers import Sampler, Storage
 from ..sampling.schedule import BatchPlan, Cursor, Schedule
 from ..sources import (
@@ -83,13 +81,10 @@ def make_schedule(p: ReaderParams, source: OpenSet, rank: int, world_size: int) 
         raise ParamsError('last_batch="short" needs world_size 1', found=f"{world_size}")
     lengths = rule_of_lengths(p, source)
     rule, subset = resolve_rule(p.subset, p.patch.at, source)
-    patches = rule if isinstance(rule, Patches) else None
-    if isinstance(rule, Windows):  # of the episodes that are chosen
-        source = OpenSet(replace(source.index, windows=rule), source.parts)
     storage = replace(
         _storage(source, p),
-        weights=resolve_weights(p.weights, source, subset, patches),
-        classes=classes_of(source, subset, f"shuffle={p.shuffle!r}", patches)[1]
+        weights=resolve_weights(p.weights, source, rule, subset),
+        classes=classes_of(source, rule, subset, f"shuffle={p.shuffle!r}")[1]
         if takes_classes(p.shuffle)
         else None,
         epoch_samples=p.epoch_samples,
@@ -103,7 +98,7 @@ def make_schedule(p: ReaderParams, source: OpenSet, rank: int, world_size: int) 
             "an epoch would have no batch",
             found=f"{schedule.length} samples, batch_size x world_size = {schedule.global_batch}",
             hint='lower batch_size, or last_batch="pad", "wrap" or "short"'
-            + ("; epoch_samples draws more random patches of each volume" if patches else ""),
+            + (f"; {rule.more}" if rule.more else ""),
         )
     return schedule
 
@@ -234,7 +229,7 @@ def check_values(p: ReaderParams, filler: BatchFiller) -> None:
             job = RowJob(record.reshape(1), row, key)
             source.read_fields(job, filler.fills, outs, Meter())
         except ParamsError as exc:
-            raise source.told(exc) from exc.__cause__
+            raise source.rule.told(exc) from exc.__cause__
 
 
 def _warning_of_dropped(schedule: Schedule, source: OpenSet) -> str | None:
@@ -244,8 +239,8 @@ def _warning_of_dropped(schedule: Schedule, source: OpenSet) -> str | None:
     if not same or not left or schedule.last_batch != "drop" or schedule.rank:
         return None
     return (
-        f'last_batch="drop" leaves out {some(left, source.noun)} of {schedule.length:,} in each '
-        "epoch, with shuffle=False always the last ones: "
+        f'last_batch="drop" leaves out {some(left, source.rule.noun)} of {schedule.length:,} in '
+        "each epoch, with shuffle=False always the last ones: "
         + ('"short"' if schedule.world_size == 1 else '"pad"')
         + " serves all"
     )
@@ -322,9 +317,8 @@ def slot_layout(p: ReaderParams, filler: BatchFiller) -> SlotLayout:
         *slot_rows(p, filler),
         several=source.named or p.views is not None,
         sets=source.set_ends,
-        windows=source.windows,
+        rule=source.rule,
         lengths=source.lengths(p.wanted),
-        patches=source.patches,
     )
     _check_memory(p, layout)
     for number, stage in enumerate(filler.stages):

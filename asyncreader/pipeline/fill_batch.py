@@ -25,9 +25,9 @@ from ..pixels.transform import RowTransform
 from ..pixels.user_transform import LabelSpec
 from ..sampling.schedule import BatchPlan, Schedule
 from ..sources import OpenSet, RowError, RowJob
-from ..sources.sets.joined import JoinedLabels
 from ..stats import BadRow, Meter
 from ..system.array_types import Array, Int64, UInt8, UInt64
+from ..system.lazy_table import tables_of
 from ..system.memory import address_of
 from .fill_queue import FillQueue
 from .slots import Allocate, Part, Slot
@@ -79,13 +79,13 @@ class BatchFiller:
         checked = any(one.checked != "none" for one in source.index.fields.values())
         self._verify = verify if checked else "never"
         # a window has more rows than the one that would be marked
-        many = source.windows is not None or source.facts.count > MOST_MARKED
+        many = source.rule.apart or source.facts.count > MOST_MARKED
         if self._verify == "first" and many:
             self._verify = "always"
         #: rows of a sample of each field, None where there is no axis for them
         self._widths: list[int | None] = [None] * len(fills)
-        if source.windows is not None and len(fills) == len(source.names):
-            self._widths = [source.windows.width(name) for name in source.names]
+        if len(fills) == len(source.names):
+            self._widths = [*map(source.rule.width, source.names)]
         widths = zip(fills, self._widths, strict=True)
         #: of the rows of a batch
         self.slot_bytes = sum(fill.sample_bytes * (w or 1) for fill, w in widths) * schedule.batch
@@ -143,10 +143,10 @@ class BatchFiller:
     @cached_property
     def _fillers(self) -> tuple[RowFiller, ...]:
         """What fills each field in compiled code, where that is all there is to a row."""
-        source, windows, batch = self.source, self.source.windows, self.schedule.batch
+        source, batch = self.source, self.schedule.batch
         if self.together is not None or len(self.fills) != len(source.names):
             return ()
-        if windows is not None and any(windows.reach(n) == "episode" for n in source.names):
+        if any(map(source.rule.is_whole, source.names)):
             return ()
         each = zip(self.fills, self._widths, strict=True)
         made = [fill.filler(fill.row_bytes * (w or 1) * batch) for fill, w in each]
@@ -155,17 +155,15 @@ class BatchFiller:
         return found if plain and len(found) == len(made) else ()
 
     def _make_tables(self, mode: int) -> RowTables | None:
-        source, labels, tables = self.source, self.source.labels, list[Array]()
-        if labels is not None:
-            tables = labels.tables() if isinstance(labels, JoinedLabels) else [labels]
-        kept = [one for one in tables if isinstance(one, np.ndarray)]  # not those of episodes
-        if len(kept) < len(tables) or not all(t.flags.c_contiguous and t.nbytes for t in kept):
+        source, labels = self.source, self.source.labels
+        tables = [] if labels is None else tables_of(labels)
+        if tables is None or not all(t.flags.c_contiguous and t.nbytes for t in tables):
             return None
         size = tables[0].nbytes // tables[0].shape[0] if tables else 0
         seen = 0 if self.seen is None else address_of(self.seen)
         held = [part.in_memory(0) for part in source.parts]
         alive = held, tables, self.seen
-        if len(held) == 1 and source.windows is None:
+        if len(held) == 1 and not source.rule.apart:
             filler = self._fillers[0].having(check=mode, seen=seen, label_bytes=size)
             return RowTables.of([filler], [file_table(held[0], tables)], alive=alive)
         widths = (width or 1 for width in self._widths)
@@ -278,11 +276,11 @@ class BatchFiller:
             else:
                 errors = self.source.read_fields(job, fills, outs, meter)
         except AsyncReaderError as exc:
-            raise self.source.told(exc) from exc.__cause__
+            raise self.source.rule.told(exc) from exc.__cause__
         except OSError as exc:
             raise SourceError(f"reading failed: {exc}", path=self.source.facts.path) from exc
         for bad in errors:
-            self.source.told(bad.error)
+            self.source.rule.told(bad.error)
         if self.seen is not None and check is not None:
             if errors:
                 check &= ~np.isin(job.rows, [bad.row for bad in errors])
@@ -295,7 +293,7 @@ class BatchFiller:
             raise bad.error
         row = bad.row
         bad.error.hint = None  # it is left out: advice to do so would end each line
-        (record,) = self.source.shown(plan.indices[row : row + 1]).tolist()
+        (record,) = self.source.rule.shown(plan.indices[row : row + 1]).tolist()
         what = row, record, str(bad.error)
         if self._on_error == "zero":
             self._blank(slot, np.array([row]))
@@ -346,9 +344,9 @@ class BatchFiller:
         """Run the stages on a filled batch. What one raises is the error of the whole batch."""
         plan = slot.plan
         assert plan is not None
-        if slot.bad or slot.layout.patches is not None:  # stages are told what is served
+        if slot.bad or self.source.rule.renumbered:  # stages are told what is served
             records, mask = slot.served()
-            plan = plan._replace(indices=self.source.shown(records), valid=mask)
+            plan = plan._replace(indices=self.source.rule.shown(records), valid=mask)
         for number, stage in enumerate(self.stages):
             started = time.perf_counter()
             try:

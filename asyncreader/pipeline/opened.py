@@ -64,7 +64,7 @@ class Rows(NamedTuple):
     def named(self) -> dict[str, Any]:
         """The fields by name, with the label, of patches their places, and of episodes their
         numbers and, of each window, which rows are the episode's own."""
-        names, windows = self.source.names, self.source.windows
+        names, rule = self.source.names, self.source.rule
         found: dict[str, Any] = dict(zip(names, self.data, strict=True))
         if self.labels is not None:
             found["label"] = self.labels
@@ -73,13 +73,14 @@ class Rows(NamedTuple):
             if one is not None:
                 served = one.served(self.records, every)
                 found["lengths" if len(names) == 1 else f"{name}.lengths"] = served
-        if self.source.patches is not None:
-            found["place"] = self.source.patches.volumes.of(self.records)[1]
-        if windows is None:
-            return found
-        found["episode"] = windows.episodes.of(self.records)
+        for said, values in (
+            ("place", rule.place(self.records)),
+            ("episode", rule.episode(self.records)),
+        ):
+            if values is not None:
+                found[said] = values
         for name in names:
-            present = windows.present(name, self.records, every)
+            present = rule.present(name, self.records, every)
             if present is not None:
                 found["present" if len(names) == 1 else f"{name}.present"] = present
         return found
@@ -244,12 +245,12 @@ class Opened:
 
     def stored(self, name: str, part: Source, record: int) -> bytes:
         """The stored bytes of a field of a sample; of a window those of its rows in sequence."""
-        rows, windows = np.array([record], np.int64), self.source.windows
-        if windows is not None and windows.reach(name) == "episode":
-            start, length, _ = windows.whole(name, rows)
+        rows, rule = np.array([record], np.int64), self.source.rule
+        if rule.is_whole(name):
+            start, length, _ = rule.whole(name, rows)
             rows = np.arange(start[0], start[0] + length[0])
-        elif windows is not None:
-            rows = windows.stored(name, rows)[0].reshape(-1)
+        else:
+            rows = rule.stored(name, rows)[0].reshape(-1)
         return b"".join(map(Inspector(part).bytes, rows.tolist()))
 
     def close(self) -> None:

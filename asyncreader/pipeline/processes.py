@@ -23,6 +23,7 @@ import numpy as np
 from ..errors import as_ours
 from ..params import ReaderParams
 from ..pixels.user_transform import seed_generators
+from ..sampling.rule import EACH_ROW
 from ..sampling.schedule import Cursor, Schedule
 from ..sources import SetIndex
 from ..stats import BadRow, Meter
@@ -125,7 +126,7 @@ class ProcessWorkers:
         # data and labels are in the index, the others in the schedule
         few = replace(recipe.params, data=None, labels=None, subset=None, weights=None)
         # batches are made in this process, which knows the rows of their samples
-        layout = replace(recipe.layout, windows=None, lengths=())
+        layout = replace(recipe.layout, rule=EACH_ROW, lengths=())
         self._recipe = replace(recipe, params=few, layout=layout)
         self._given = {name: getattr(recipe.params, name) for name in _GIVEN}
         self._set = index, schedule

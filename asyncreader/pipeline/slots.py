@@ -13,9 +13,8 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
 
-from ..sampling.episodes import Windows
 from ..sampling.lengths import Lengths
-from ..sampling.patches import Patches
+from ..sampling.rule import EACH_ROW, Rule
 from ..sampling.schedule import BatchPlan
 from ..stats import BadRow
 from ..system.array_types import Array, Bools, Int64
@@ -101,9 +100,8 @@ class SlotLayout:
 
     ``rows``: shape and dtype of the memory of each field, ``labels``: of the labels; ``several``:
     see :class:`BatchLayout`; ``made``: what each stage makes of the rows (see stages.py); ``sets``:
-    the record numbers at which the sets of a mix end; ``windows``: those of a set of episodes;
-    ``lengths``: of the samples of each field, where they differ; ``patches``: those of a set of
-    volumes.
+    the record numbers at which the sets of a mix end; ``rule``: what a sample is; ``lengths``: of
+    the samples of each field, where they differ.
     """
 
     rows: tuple[Part, ...]
@@ -111,9 +109,8 @@ class SlotLayout:
     several: bool = False
     made: tuple[BatchLayout, ...] = ()
     sets: tuple[int, ...] = ()
-    windows: Windows | None = None
+    rule: Rule = EACH_ROW
     lengths: tuple[Lengths | None, ...] = ()
-    patches: Patches | None = None
 
     def sizes(self) -> list[int]:
         """Bytes of each buffer, in the order in which build() asks for them."""

@@ -9,8 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 if TYPE_CHECKING:
-    from .episodes import Windows
-    from .patches import Patches
+    from .rule import Rule
     from .samplers import Sampler, Storage, Subset
 
 #: Values of the parameter ``shuffle``.
@@ -48,10 +47,10 @@ def sampler_of(
     window: int,
     storage: Storage,
     subset: Subset | None = None,
-    rule: Windows | Patches | None = None,
+    rule: Rule | None = None,
 ) -> Sampler:
     """The sampler of a set, or of a ``subset`` of it. ``window``: samples to mix together;
-    ``rule``: what makes samples of a set of episodes or of volumes, by whose numbers the subset is.
+    ``rule``: what a sample is, by whose numbers the subset is; None: a row.
 
     ParamsError if nothing of one of the sets of a mix is in the subset.
     """

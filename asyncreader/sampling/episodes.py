@@ -6,19 +6,21 @@ has. No list of windows exists: all is arithmetic on one number for each episode
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Literal, TypeAlias
 
 import numpy as np
 
-from ..errors import ParamsError
+from ..errors import FormatError, ParamsError
 from ..system.array_types import Bools, Int64
 from ..system.keyed_random import STREAM_ANCHOR, key_of, mix_rows
 from ..system.text import some
+from .rule import Rule, Ruled
 from .samplers import Sampler, Storage, Subset, digest
-from .within import Renumbered, numbers_below, subset_numbers
+from .within import numbers_below, subset_numbers
 
 #: The rows of one field in a window, relative to the anchor; the episode's last row; all of its
 #: rows; or None: the anchor's row itself, without an axis for the window.
@@ -183,8 +185,8 @@ class Anchors:
 
 
 @dataclass(frozen=True, eq=False)
-class Windows:
-    """Which rows of each field a sample has.
+class Windows(Rule):
+    """A sample is a window of rows, or a whole episode, and its record is the row of its anchor.
 
     ``fields``: of each field of the set, by name; ``every``: a sample begins at each so-many-th row
     of an episode; 0: at one random row of each episode; ``edges``: what rows before and behind the
@@ -193,6 +195,7 @@ class Windows:
     samples are episodes, which begin at their first rows.
     """
 
+    apart = True
     episodes: Episodes
     fields: Mapping[str, Reach]
     every: int = 1
@@ -208,28 +211,121 @@ class Windows:
 
     @cached_property
     def _whole(self) -> bool:
-        return any(self.reach(name) == "episode" for name in self.fields)
+        return any(map(self.is_whole, self.fields))
+
+    @property
+    def noun(self) -> str:
+        if all(self.reach(name) is None for name in self.fields):
+            return "sample"
+        return "episode" if self._whole else "window"
+
+    def words(self, samples: int) -> list[str]:
+        if self.noun == "episode" and samples == self.episodes.ends.size:
+            return [self.episodes.words]
+        return [*super().words(samples), self.episodes.words]
+
+    def joined(self, rules: Sequence[Rule], paths: Sequence[str]) -> Windows:
+        kind, parts = self.episodes.kind, list[Episodes]()
+        for rule, path in zip(rules, paths, strict=True):
+            if not isinstance(rule, Windows) or rule.episodes.kind != kind:
+                raise FormatError(
+                    "some of the files say otherwise than the first one where episodes end",
+                    path=path,
+                )
+            names = (os.path.basename(path),) if kind == "files" else rule.episodes.names
+            parts.append(replace(rule.episodes, names=names))
+        whole = joined_episodes(parts, kind)
+        if kind == "whole":
+            for name in whole.fields:
+                raise FormatError(
+                    "one recording in several files has as many rows of each field",
+                    path=paths[0],
+                    found=f"field {name!r}, which has other rows than {next(iter(self.fields))!r}",
+                    hint='episodes="files": each file is a recording of its own',
+                )
+            whole = replace(whole, ends=whole.ends[-1:])
+        return replace(self, episodes=whole)
+
+    def renamed(self, names: Mapping[str, str]) -> Windows:
+        held = self.episodes.fields
+        fields = {name: held[of] for name, of in names.items() if of in held}
+        return Windows(replace(self.episodes, fields=fields), dict.fromkeys(names))
+
+    def with_lengths(self, longest: Mapping[str, int]) -> Windows:
+        return replace(self, most=dict(longest))
 
     @property
     def splits(self) -> dict[str, Int64]:
-        """What ``subset`` takes for each split of the episodes: its rows, int64, or the numbers of
-        its episodes where samples are episodes."""
+        """Of each split of the episodes its rows, int64, or the numbers of its episodes where
+        samples are episodes."""
         episodes = self.episodes
         if self.by_episode:
             return dict(episodes.splits)
         each = np.repeat(np.arange(episodes.ends.size), episodes.lengths)
         return {n: np.flatnonzero(np.isin(each, some)) for n, some in episodes.splits.items()}
 
+    def split(self, name: str) -> Windows | None:
+        numbers = self.episodes.splits.get(name)
+        return None if numbers is None else self.of_episodes(numbers)
+
+    @property
+    def parts(self) -> int | None:
+        return self.episodes.ends.size if self.by_episode else None
+
+    def choose(self, chosen: Subset) -> tuple[Windows, Subset | None]:
+        if not self.by_episode:
+            return self, chosen
+        return self.of_episodes(subset_numbers(chosen, self.episodes.ends.size)), None
+
+    def of_episodes(self, numbers: Int64) -> Windows:
+        """The same rule for some of the episodes, by their numbers, in that order and as often as
+        they are named; for those among the episodes that are chosen already."""
+        if self.chosen is not None:
+            numbers = numbers[np.isin(numbers, self.chosen)]
+        return replace(self, chosen=numbers)
+
+    def check(self, left: int, whole: bool, path: str) -> None:
+        if left:
+            return
+        raise ParamsError(
+            "no episode is long enough for the window"
+            if whole and self.chosen is None
+            else "subset selects no row at which a window begins",
+            path=path,
+            found=f"episodes of at most {some(int(self.episodes.lengths.max()), 'row')}",
+            hint='window_edge="repeat" or "zero" also serves windows that reach beyond the ends',
+        )
+
+    def labelled(self, numbers: Subset | None, needed_by: str) -> Int64:
+        if self.every == 0:
+            raise ParamsError(
+                f'{needed_by} needs samples with a label; window_every="episode" draws them'
+            )
+        return self.anchors.rows(subset_numbers(numbers, self.population))
+
+    def rows_of(self, name: str, count: int) -> int:
+        own = self.episodes.fields.get(name)
+        return count if own is None else field_count(self.episodes, own)
+
+    def is_whole(self, name: str) -> bool:
+        return self.reach(name) == "episode"
+
+    def alike(self, name: str) -> object:
+        return self.reach(name), self.episodes.fields.get(name)
+
+    def longest(self, name: str) -> int:
+        return int(self.whole(name, self.episodes.starts)[1].max())
+
+    def episode(self, records: Int64) -> Int64:
+        return self.episodes.of(records)
+
     def width(self, name: str) -> int | None:
-        """Rows of a field in a sample; None where it has no axis for them."""
         reach = self.reach(name)
         if reach == "episode":
             return self.most.get(name)
         return 1 if reach == "last" else None if reach is None else len(reach)
 
     def whole(self, name: str, rows: Int64) -> tuple[Int64, Int64, Int64]:
-        """Of the episodes that begin at ``rows`` of the set (B,): the first of the field's rows,
-        how many it has, and how many the set has; int64 (B,) each."""
         which, own = self.episodes.of(rows), self.episodes.fields.get(name)
         lengths = self.episodes.ends[which] - self.episodes.starts[which]
         if own is None:
@@ -277,9 +373,6 @@ class Windows:
         return Anchors(ends, starts + (skipped - (ends - counts)) * every, every, self.chosen)
 
     def stored(self, name: str, rows: Int64) -> tuple[Int64, Bools | None]:
-        """The field's own rows in the samples at ``rows`` of the set (B,): int64 (B, W), and bool
-        (B, W), False where the episode's first or last row stands for one outside. Without an axis
-        for the window int64 (B,) and None."""
         reach, own = self.reach(name), self.episodes.fields.get(name)
         if reach is None and own is None:
             return rows, None
@@ -299,7 +392,6 @@ class Windows:
         return inside + start[:, None], inside == wanted
 
     def zeroed(self, name: str, rows: Int64) -> Bools | None:
-        """Rows of the samples' windows that are zeros, bool (B, W); None where none can be."""
         reach = self.reach(name)
         if not isinstance(reach, tuple) or "zero" not in self.edges:
             return None
@@ -312,16 +404,12 @@ class Windows:
         return outside
 
     def records(self, name: str, rows: Int64) -> Int64:
-        """The field's own rows in the samples at ``rows`` (B,) of the set, one sample after the
-        other: int64 (B * W,) or (B,), -1 for zeros."""
         found, zeroed = self.stored(name, rows)[0], self.zeroed(name, rows)
         if zeroed is not None:
             found[zeroed] = -1
         return found.reshape(-1)
 
     def present(self, name: str, rows: Int64, mask: Bools) -> Bools | None:
-        """Which rows of the windows are the episode's own: bool (B, W), False for the samples that
-        ``mask`` leaves out; None without an axis for the window."""
         width = self.width(name)
         if width is None:
             return None
@@ -336,8 +424,7 @@ class Windows:
         return found
 
     def rows_read(self, samples: int, block: int) -> int:
-        """About how many rows of a field are read for ``samples`` that lie in blocks of ``block``
-        rows; of blocks that begin anywhere, also the other rows of the chunks at their ends."""
+        """Of blocks that begin anywhere, also the other rows of the chunks at their ends."""
         named = [reach for reach in map(self.reach, self.fields) if isinstance(reach, tuple)]
         span = max((max(reach) - min(reach) for reach in named), default=0)
         every = self._each
@@ -354,7 +441,6 @@ class Windows:
         return self.every or 1
 
     def identity(self) -> Mapping[str, str]:
-        """What a state must match of it."""
         shown = {name: self.reach(name) for name in self.fields}
         chosen = "" if self.chosen is None else f":{digest(self.chosen.tobytes())}"
         rule = (sorted(shown.items()), self.every, self.edges, self.outside)
@@ -368,8 +454,10 @@ class Windows:
         """Samples that may come."""
         return self.anchors.count if self.every else int(np.count_nonzero(self.anchors.counts))
 
+    def samples(self, count: int) -> int:
+        return self.population
+
     def storage(self, rows: Storage) -> Storage:
-        """How the anchors are stored in a set whose rows are."""
         every = self._each if self.every else 0
         # of a sample the rows that are decoded for it alone, where blocks are read
         decoded = rows.sample_bytes * self.rows_read(rows.block, rows.block) // rows.block
@@ -382,9 +470,10 @@ class Windows:
         )
 
     def sampler(self, numbers: Sampler, storage: Storage) -> Sampler:
-        """The rows at which samples begin, in the order of ``numbers``, which draws the numbers of
-        anchors, or of episodes."""
-        return (Windowed if self.every else OneOfEach)(self, numbers)
+        return Ruled(self, numbers) if self.every else OneOfEach(self, numbers)
+
+    def begins(self, numbers: Int64) -> Int64:
+        return self.anchors.rows(numbers)
 
     def selects(self, name: str, records: Int64, rows: Subset | None) -> Bools:
         """Which of a field's own rows are of the chosen episodes: bool, one for each of
@@ -407,15 +496,7 @@ class Windows:
             found &= numbers_below(rows, end) > numbers_below(rows, first)
         return found
 
-    def choose(self, episodes: Int64) -> Windows:
-        """The same rule for some of the episodes, by their numbers, in that order and as often as
-        they are named; for those among the episodes that are chosen already."""
-        if self.chosen is not None:
-            episodes = episodes[np.isin(episodes, self.chosen)]
-        return replace(self, chosen=episodes)
-
     def numbers(self, subset: Subset) -> Subset:
-        """The numbers of the anchors at the rows that ``subset`` selects."""
         anchors = self.anchors
         if not isinstance(subset, range) or subset.step != 1 or self.chosen is not None:
             rows = subset_numbers(subset, int(self.episodes.ends[-1]))
@@ -429,24 +510,13 @@ class Windows:
         return range(low, high)
 
 
-class Windowed(Renumbered):
-    """The rows at which samples begin, in the order of ``sampler``, which draws their numbers."""
-
-    def __init__(self, windows: Windows, sampler: Sampler) -> None:
-        super().__init__(sampler)
-        self.windows = windows
-
-    def chosen(self, numbers: Int64) -> Int64:
-        return self.windows.anchors.rows(numbers)
-
-    def identity(self) -> Mapping[str, str | int | None]:
-        """With the episodes and the windows."""
-        return {**self._sampler.identity(), **self.windows.identity()}
-
-
-class OneOfEach(Windowed):
+class OneOfEach(Ruled):
     """One row of each episode, drawn anew in each epoch. ``sampler`` draws among the episodes that
     have rows to begin at."""
+
+    def __init__(self, windows: Windows, sampler: Sampler) -> None:
+        super().__init__(windows, sampler)
+        self.windows = windows
 
     @cached_property
     def _able(self) -> Int64:

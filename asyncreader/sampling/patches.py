@@ -10,18 +10,18 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Final, Literal, TypeAlias
+from typing import Final
 
 import numpy as np
 
-from ..system.array_types import Int64, UInt64
+from ..errors import ParamsError
+from ..system.array_types import Array, Int64, UInt64
 from ..system.keyed_random import STREAM_PLACE, key_of, mix_rows, uniforms
+from ..system.lazy_table import as_array
 from ..system.text import some
-from .samplers import Sampler, Storage, digest, passes
-from .within import Renumbered
-
-#: Values of the parameter ``patch_at``.
-PatchAt: TypeAlias = Literal["random", "grid", "center"]
+from .rule import E, PatchAt, Rule, Ruled
+from .samplers import Sampler, Storage, Subset, digest, passes
+from .within import subset_numbers
 
 #: Places along an axis whose chunks are counted; of more so many, evenly spread.
 _LOOKED_AT: Final = 1 << 20
@@ -120,17 +120,73 @@ def joined_volumes(parts: list[Volumes]) -> Volumes:
 
 
 @dataclass(frozen=True, eq=False)
-class Patches:
-    """Which patches of ``volumes`` are samples.
+class Patches(Rule):
+    """A sample is a patch of one of ``volumes``, and its record is the number of its place.
 
     ``step``: (k,), how far those of a grid are from each other; the last ones are shifted inwards.
     ``chosen``: int64, the only volumes that have samples, in that order; None for all.
     """
 
+    noun = "patch"
+    apart = renumbered = True
+    more = "epoch_samples draws more random patches of each volume"
     volumes: Volumes
     at: PatchAt = "random"
     step: tuple[int, ...] = ()
     chosen: Int64 | None = None
+
+    def samples(self, count: int) -> int:
+        return self.population
+
+    def words(self, samples: int) -> list[str]:
+        return [*super().words(samples), self.volumes.words]
+
+    def joined(self, rules: Sequence[Rule], paths: Sequence[str]) -> Patches:
+        volumes = []
+        for rule, path in zip(rules, paths, strict=True):
+            if not isinstance(rule, Patches):
+                raise no_volumes(path)
+            volumes.append(rule.volumes)
+        return replace(self, volumes=joined_volumes(volumes))
+
+    def placed(self, at: PatchAt) -> Patches:
+        return replace(self, at=at)
+
+    def choose(self, chosen: Subset) -> tuple[Patches, None]:
+        """The patches of the volumes that are chosen."""
+        return replace(self, chosen=subset_numbers(chosen, self.volumes.count)), None
+
+    def labelled(self, numbers: Subset | None, needed_by: str) -> Int64:
+        return self.places(subset_numbers(numbers, self.population))
+
+    def rows_of(self, name: str, count: int) -> int:
+        return self.volumes.places
+
+    def rows_read(self, samples: int, block: int) -> int:
+        return int(samples * self.decoded) + 1
+
+    def shown(self, records: Int64) -> Int64:
+        """The volumes that the places lie in."""
+        return self.volumes.of(records)[0]
+
+    def told(self, error: E) -> E:
+        if error.index is not None:
+            volumes, corners = self.volumes.of(np.array([error.index]))
+            error.index = int(volumes[0])
+            error.what = f"the patch at {tuple(corners[0].tolist())}: {error.what}"
+        return error
+
+    def labels_of(self, table: Array) -> Array:
+        """The labels of the volumes that places lie in: (places, ...)."""
+        volumes = self.volumes
+        return as_array(
+            (volumes.places, *table.shape[1:]),
+            table.dtype,
+            lambda places: np.asarray(table[volumes.of(places)[0]]),
+        )
+
+    def place(self, records: Int64) -> Int64:
+        return self.volumes.of(records)[1]
 
     @cached_property
     def _counts(self) -> Int64:
@@ -174,7 +230,7 @@ class Patches:
         inside, number = np.divmod(numbers - before, self._each[which])
         return inside + self.volumes.first[which], which, number
 
-    def records(self, numbers: Int64, by_chunk: bool = False) -> Int64:
+    def places(self, numbers: Int64, by_chunk: bool = False) -> Int64:
         """The places of patches by their numbers in the volumes' sequence, of random ones the
         centre. ``by_chunk``: those of a volume are numbered cell by cell, not in C order."""
         volumes, corners, _ = self._corners(numbers, by_chunk)
@@ -247,7 +303,6 @@ class Patches:
         return share
 
     def storage(self, rows: Storage) -> Storage:
-        """How the patches are stored in a set whose volumes are."""
         kept = replace(
             rows,
             count=self.population,
@@ -267,14 +322,12 @@ class Patches:
         return replace(kept, block=block, ends=ends)
 
     def sampler(self, numbers: Sampler, storage: Storage) -> Sampler:
-        """The places in the order of ``numbers``, which draws the numbers of patches (of random
-        ones those of volumes)."""
+        """``numbers`` draws the numbers of patches, of random ones those of volumes."""
         if self.at == "random":
             return RandomPatches(self, numbers, storage.epoch_samples)
         return Patched(self, numbers)
 
     def identity(self) -> Mapping[str, str]:
-        """What a state must match of it."""
         volumes = self.volumes
         where = np.concatenate((volumes.extents, volumes.counts[:, None]), axis=1).tobytes()
         if self.chosen is not None:
@@ -282,6 +335,15 @@ class Patches:
         cut = f"{volumes.patch} of axes {volumes.axes}, volumes along {volumes.sample_axis}"
         step = f" every {self.step}" if self.at == "grid" else ""
         return {"patch": f"{self.at} {cut}{step}: {digest(where)}"}
+
+
+def no_volumes(path: str, found: str | None = None) -> ParamsError:
+    """The error of a set of which there are no patches."""
+    return ParamsError(
+        "patch goes with volumes: HDF5 datasets of numbers, .npy files and arrays",
+        path=path,
+        found=found,
+    )
 
 
 def _in_cells(numbers: Int64, counts: Int64, cell: tuple[int, ...]) -> Int64:
@@ -302,19 +364,15 @@ def _in_cells(numbers: Int64, counts: Int64, cell: tuple[int, ...]) -> Int64:
     return tops
 
 
-class Patched(Renumbered):
+class Patched(Ruled):
     """The places of patches in the order of ``sampler``, which draws their numbers."""
 
     def __init__(self, patches: Patches, sampler: Sampler) -> None:
-        super().__init__(sampler)
+        super().__init__(patches, sampler)
         self.patches = patches
 
     def chosen(self, numbers: Int64) -> Int64:
-        return self.patches.records(numbers, by_chunk=self.kind == "block")
-
-    def identity(self) -> Mapping[str, str | int | None]:
-        """With the patches."""
-        return {**self._sampler.identity(), **self.patches.identity()}
+        return self.patches.places(numbers, by_chunk=self.kind == "block")
 
 
 class RandomPatches(Patched):

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, Final, Literal, Protocol
 
 import numpy as np
@@ -13,7 +14,7 @@ import numpy as np
 from ..errors import FormatError, ParamsError
 from ..formats.packed import RAGGED, FieldMeta, Meta
 from ..pixels.fill_tables import RowsInMemory
-from ..pixels.rows import E, Origin, RowError, RowJob, Writer
+from ..pixels.rows import E, RowError, RowJob, Writer
 from ..pixels.specs import OutputSpec, SampleSpec
 from ..pixels.transform import RowTransform
 from ..pixels.views import writer_for
@@ -153,23 +154,34 @@ class FieldIndex:
         return self.storage.serve(facts, self, None if self.where is None else self.where.open())
 
 
-class Source(Origin, Protocol):
-    """Samples by record number. Thread-safe; opened in the process that uses it."""
+class Source:
+    """Samples by record number. Thread-safe; opened in the process that uses it. Derive from this
+    class: what has a body here is right for most sources.
 
-    @property
-    def index(self) -> FieldIndex:
-        """What was found when it was opened: another process opens it with that."""
+    ``index``: what was found when it was opened, with which another process opens it; ``labels``,
+    ``splits``: those of the set, where they are read from several files when they are asked for.
+    """
 
     facts: SetFacts
+    index: FieldIndex
     spec: SampleSpec
+    checksums: UInt64 | None = None
+    labels: Array | None = None
+    splits: Mapping[str, Int64] = MappingProxyType({})
 
     def read_into(self, writer: Writer) -> None:
         """Give the samples of ``writer.job`` to the writer, in any order."""
+        raise NotImplementedError
 
-    def holding(self, record: int) -> AbstractContextManager[tuple[OneFile, int]]:
+    def holding(self, record: int) -> AbstractContextManager[tuple[BaseSource, int]]:
         """The open file that holds a sample, and the sample's number in it, of a patch that of its
         volume: by this number the file's tables know it. An error inside names the record in the
         set."""
+        raise NotImplementedError
+
+    def located(self, error: E, record: int) -> E:
+        """See :class:`Origin`."""
+        raise NotImplementedError
 
     def prefetch(self, records: Int64) -> None:
         """Prefetch: the calling thread reads these samples next."""
@@ -180,6 +192,7 @@ class Source(Origin, Protocol):
 
         With ``size`` 0: where they can ever be copied from.
         """
+        return ()
 
     def reserve(self, samples: int) -> None:
         """Keep chunks for that many samples: shuffle="block" mixes them and reads them soon."""
@@ -191,14 +204,9 @@ class Source(Origin, Protocol):
         """Close the file. Memory that a thread can still reach stays mapped."""
 
 
-class OneFile(Source, Protocol):
-    """A source of one file, or of memory. ``file``: open, None of memory."""
-
-    file: ByteFile | None
-
-
-class BaseSource:
-    """The code that sources of one file share: errors name the file and the record."""
+class BaseSource(Source):
+    """A source of one file, or of memory: errors name the file and the record. ``file``: open, None
+    of memory."""
 
     def __init__(self, facts: SetFacts, index: FieldIndex, file: ByteFile | None) -> None:
         self.facts = facts
@@ -209,23 +217,8 @@ class BaseSource:
         self.spec = index.spec
         self.checksums = index.checksums
 
-    def read_into(self, writer: Writer) -> None:
-        raise NotImplementedError
-
-    def holding(self, record: int) -> AbstractContextManager[tuple[OneFile, int]]:
+    def holding(self, record: int) -> AbstractContextManager[tuple[BaseSource, int]]:
         return nullcontext((self, record))
-
-    def in_memory(self, size: int) -> tuple[RowsInMemory, ...]:
-        return ()
-
-    def prefetch(self, records: Int64) -> None:
-        pass
-
-    def reserve(self, samples: int) -> None:
-        pass
-
-    def release(self) -> None:
-        pass
 
     def close(self) -> None:
         if self.file is not None:

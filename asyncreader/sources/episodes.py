@@ -12,6 +12,7 @@ from ..errors import FormatError, ParamsError
 from ..params import ReaderParams
 from ..params.windows import reach_of
 from ..sampling.episodes import Episodes, FieldRows, Reach, Windows
+from ..sampling.rule import Rule
 from ..system.array_types import Array, Int64
 from ..system.checks import DatasetPath, written
 from .fields import SetIndex
@@ -168,7 +169,7 @@ def of_episodes(fields: dict[str, SetIndex], episodes: Episodes) -> SetIndex:
         first,
         facts=replace(first.facts, count=count, layout=f"{first.facts.layout}, {episodes.kind}"),
         fields={name: index.first for name, index in fields.items()},
-        windows=Windows(episodes, dict.fromkeys(fields)),
+        rule=Windows(episodes, dict.fromkeys(fields)),
     )
 
 
@@ -224,11 +225,11 @@ def array_episodes(
 # -- what the parameters ask for -----------------------------------------------------------------
 
 
-def windows_of(p: ReaderParams, index: SetIndex) -> Windows | None:
+def windows_of(p: ReaderParams, index: SetIndex) -> Rule:
     """The rows of each field in a sample, as the parameters say. ParamsError where the set has no
     episodes and they need some, or where a name is none of a field."""
-    found = index.windows
-    if found is None:
+    found = index.rule
+    if not isinstance(found, Windows):
         if p.window.rows is not None or p.episodes is not None or p.episodes_subset is not None:
             raise ParamsError(
                 "nothing says where the episodes of this dataset end",
@@ -238,7 +239,7 @@ def windows_of(p: ReaderParams, index: SetIndex) -> Windows | None:
                 '"flags:NAME" names a dataset that says it'
                 + ("" if index.facts.container == "arrays" else '; "files": each file is one'),
             )
-        return None
+        return found
     names = tuple(index.fields)
     window = p.window
     given = window.rows if isinstance(window.rows, dict) else dict.fromkeys(names, window.rows)

@@ -11,7 +11,7 @@ import contextlib
 import itertools
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Generic, Protocol, TypeAlias, TypeVar, runtime_checkable
+from typing import Generic, TypeVar
 
 import numpy as np
 
@@ -20,13 +20,13 @@ from ..pixels.augment.base import along
 from ..pixels.lengths import Stretches, too_long
 from ..pixels.masks import decode_values
 from ..pixels.points import Moved, moved_fill
-from ..pixels.rows import E, RowError, RowJob
+from ..pixels.rows import RowError, RowJob
 from ..pixels.specs import OutputSpec, SampleSpec
 from ..pixels.transform import RowTransform
 from ..pixels.views import by_field
-from ..sampling.episodes import FieldRows, Reach, Windows, field_count
 from ..sampling.lengths import Lengths
-from ..sampling.patches import Patches, Volumes
+from ..sampling.patches import Patches
+from ..sampling.rule import EACH_ROW, Rule
 from ..stats import Meter
 from ..system.array_types import Array, Int64
 from ..system.text import sides
@@ -39,9 +39,6 @@ from .request import Request, no_field
 File = TypeVar("File", bound=ByteFile)
 Found = TypeVar("Found")
 
-#: What the rows of a field in windows follow from: fields that have it in common are read alike.
-_Rule: TypeAlias = tuple[Reach, FieldRows | None]
-
 #: At most so many samples are tried to find one that can be decoded.
 _LOOKED_AT = 16
 
@@ -53,9 +50,7 @@ class SetIndex:
     Frozen and picklable. A worker process gets it, and neither looks for the set nor parses it
     again. ``labels``: None where there are none, or where several files have them; ``splits``:
     parts of the set by name, for ``subset="name"``; ``named``: see :class:`OpenSet`.
-    ``windows``: where samples are rows of episodes: which; records are then those of the set, and
-    each field may number its own otherwise. ``patches``: where samples are patches of volumes:
-    which; records are then places of a patch, and ``labels`` are those of the volumes.
+    ``rule``: what a sample is; where it is a patch, ``labels`` are those of the volumes.
     """
 
     facts: SetFacts
@@ -63,8 +58,7 @@ class SetIndex:
     labels: Array | None = None
     splits: Mapping[str, slice | Int64] = field(default_factory=dict)
     named: bool = False
-    windows: Windows | None = None
-    patches: Patches | None = None
+    rule: Rule = EACH_ROW
 
     @property
     def first(self) -> FieldIndex:
@@ -103,8 +97,10 @@ def joined_fields(fields: Mapping[str, SetIndex]) -> SetIndex:
 
 def _check_extents(first_name: str, first: SetIndex, name: str, one: SetIndex) -> None:
     """ParamsError where two fields that are cut at one place have volumes of other extents."""
-    both = [index.patches for index in (first, one)]
-    found = [None if of is None else tuple(of.volumes.extents[0].tolist()) for of in both]
+    found = [
+        tuple(index.rule.volumes.extents[0].tolist()) if isinstance(index.rule, Patches) else None
+        for index in (first, one)
+    ]
     if found[0] != found[1]:
         raise ParamsError(
             "the volumes of two fields that are cut at the same places have different extents",
@@ -161,31 +157,6 @@ def index_of(found: Found, layouts: Iterable[Layout[Found]]) -> SetIndex:
     raise AssertionError(layouts)
 
 
-@runtime_checkable
-class _Labelled(Protocol):
-    """A source of several files, which reads the set's labels and splits from them."""
-
-    labels: Array | None
-    splits: Mapping[str, Int64]
-
-
-class PlaceLabels:
-    """The labels of the volumes that places lie in: (places, ...). ``table``: of all volumes."""
-
-    def __init__(self, table: Array, volumes: Volumes) -> None:
-        self._table = table
-        self._volumes = volumes
-        self.shape: tuple[int, ...] = (volumes.places, *table.shape[1:])
-        self.dtype = table.dtype
-
-    def __len__(self) -> int:
-        return self.shape[0]
-
-    def __getitem__(self, records: Int64) -> Array:
-        """Those of some places, (n, ...)."""
-        return np.asarray(self._table[self._volumes.of(records)[0]])
-
-
 class OpenSet:
     """A set that is open: ``parts``, each a source of one field.
 
@@ -196,8 +167,7 @@ class OpenSet:
     def __init__(self, index: SetIndex, parts: Sequence[Source]) -> None:
         self.index = index
         self.facts = index.facts
-        self.windows = index.windows
-        self.patches = index.patches
+        self.rule = index.rule
         self.named = index.named or len(parts) > 1
         self.names = tuple(index.fields)
         self.parts = tuple(parts)
@@ -205,15 +175,12 @@ class OpenSet:
         self.sets: tuple[OpenSet, ...] = ()
         self.first = first = parts[0]
         self.spec = first.spec
-        self.labels, self.splits = index.labels, index.splits
-        if isinstance(first, _Labelled):
-            self.labels = first.labels if self.labels is None else self.labels
-            self.splits = self.splits or first.splits
+        self.labels = first.labels if index.labels is None else index.labels
+        self.splits = index.splits or first.splits
         #: as stored: labels of volumes, where ``labels`` are those of places
         self.table = self.labels
-        if self.patches is not None and self.labels is not None:
-            places: Any = PlaceLabels(self.labels, self.patches.volumes)
-            self.labels = places
+        if self.labels is not None and self.rule.renumbered:
+            self.labels = self.rule.labels_of(self.labels)
         fields = index.fields.items()
         self.checked = tuple(name for name, one in fields if one.checked == "all")
 
@@ -222,16 +189,9 @@ class OpenSet:
         """The record numbers at which the sets of a mix end; () where this is no mix."""
         return tuple(itertools.accumulate(one.facts.count for one in self.sets))
 
-    @property
-    def noun(self) -> str:
-        """What a sample is: a "patch", an "episode", a "window", or else a "sample"."""
-        windows = self.windows
-        if self.patches is not None:
-            return "patch"
-        if windows is None or all(windows.reach(name) is None for name in self.names):
-            return "sample"
-        whole = any(windows.reach(name) == "episode" for name in self.names)
-        return "episode" if whole else "window"
+    def ruled(self, rule: Rule) -> OpenSet:
+        """The set with other samples."""
+        return OpenSet(replace(self.index, rule=rule), self.parts)
 
     def only(self, name: str) -> OpenSet:
         """The set with one of its fields alone."""
@@ -240,13 +200,8 @@ class OpenSet:
 
     def renamed(self, names: Mapping[str, str]) -> OpenSet:
         """The set with its fields under other names: by name what each is called here."""
-        windows = self.windows
-        if windows is not None:
-            own = windows.episodes.fields
-            own = {name: own[of] for name, of in names.items() if of in own}
-            windows = Windows(replace(windows.episodes, fields=own), dict.fromkeys(names))
         fields = {name: self.index.fields[of] for name, of in names.items()}
-        index = replace(self.index, fields=fields, windows=windows)
+        index = replace(self.index, fields=fields, rule=self.rule.renamed(names))
         return OpenSet(index, [self.part(of) for of in names.values()])
 
     def part(self, name: str) -> Source:
@@ -264,35 +219,19 @@ class OpenSet:
         for name, part in zip(self.names[1:], self.parts[1:], strict=True):
             fills += _fills(name, part, wanted, _size(spec), first)
         for name, (fill, *_) in zip(self.names, by_field(fills, fills), strict=True):
-            if self._whole(name) and fill.wanted.max_length is not None:
+            if self.rule.is_whole(name) and fill.wanted.max_length is not None:
                 fill.pad  # noqa: B018 - checked when the set is opened
         return tuple(fills)
-
-    def _whole(self, name: str) -> bool:
-        """Whether a field's samples are whole episodes."""
-        return self.windows is not None and self.windows.reach(name) == "episode"
 
     def lengths(self, wanted: OutputSpec) -> tuple[Lengths | None, ...]:
         """How long the samples of each field are as they are served; None where all are alike."""
         found: list[Lengths | None] = []
         for name, one in self.index.fields.items():
             most = wanted.for_field(name).max_length
-            differ = one.offsets is not None or self._whole(name)
+            differ = one.offsets is not None or self.rule.is_whole(name)
             cut = differ and most is not None
-            found.append(Lengths(name, most or 0, one.offsets, self.windows) if cut else None)
+            found.append(Lengths(name, most or 0, one.offsets, self.rule) if cut else None)
         return tuple(found)
-
-    def shown(self, records: Int64) -> Int64:
-        """Records as a caller knows them: of places the volumes."""
-        return records if self.patches is None else self.patches.volumes.of(records)[0]
-
-    def told(self, error: E) -> E:
-        """``error`` with its record as a caller knows it, and with the place."""
-        if self.patches is not None and error.index is not None:
-            volumes, corners = self.patches.volumes.of(np.array([error.index]))
-            error.index = int(volumes[0])
-            error.what = f"the patch at {tuple(corners[0].tolist())}: {error.what}"
-        return error
 
     def _check_named(self, wanted: OutputSpec) -> None:
         """ParamsError where something is wanted of a field that is not there, or members of one
@@ -321,9 +260,9 @@ class OpenSet:
         if self.facts.remote and len(self.parts) > 1:  # request all before waiting for the first
             self.prefetch(plan.records)
         fields = zip(by_field(fills, fills), by_field(fills, outs), strict=True)
-        made: dict[_Rule, tuple[RowJob, Int64]] = {}
+        made: dict[object, tuple[RowJob, Int64]] = {}
         for name, part, (own, into) in zip(self.names, self.parts, fields, strict=True):
-            alike = part is self.first or self.windows is not None
+            alike = part is self.first or self.rule.apart
             if not alike and any(self._may_differ(fills[0], one) for one in own):
                 errors += self._other_sizes(_without(plan, errors), name, part)
             rest = _without(plan, errors)
@@ -338,10 +277,8 @@ class OpenSet:
             for bad in found:
                 if self.named:
                     bad.error.what = f"field {name!r}: {bad.error.what}"
-                if self.windows is not None or self.patches is not None:
-                    pass  # a row of one field is one of another field's under another number
-                elif bad.error.source_path is None and bad.error.index is not None:
-                    # a field without paths of its own: its picture's
+                numbered = bad.error.source_path is None and bad.error.index is not None
+                if numbered and not self.rule.apart:  # a field without paths of its own
                     record = int(plan.records[np.flatnonzero(plan.rows == bad.row)[0]])
                     origin = Inspector(self.first).path(record)
                     bad.error.source_path = base.shown_path(origin)
@@ -356,21 +293,22 @@ class OpenSet:
         fills: Sequence[RowTransform],
         outs: Sequence[Array],
         meter: Meter,
-        made: dict[_Rule, tuple[RowJob, Int64]],
+        made: dict[object, tuple[RowJob, Int64]],
     ) -> Collection[RowError]:
         """Read one field. A window is more rows with one key; it is bad if one of its rows is."""
-        if self.windows is None:
+        rule = self.rule
+        if not rule.apart:
             return read_field(part, job, fills, outs, meter)
-        if self._whole(name):
+        if rule.is_whole(name):
             return self._read_whole(name, part, job, fills[0], outs[0], meter)
-        if self.windows.width(name) is None:
-            records = self.windows.stored(name, job.records)[0]
+        if rule.width(name) is None:
+            records = rule.stored(name, job.records)[0]
             return read_field(part, job._replace(records=records), fills, outs, meter)
         (out,) = outs  # windows have no views
-        rule = self._rule(name)
-        if rule not in made:
-            made[rule] = self._rows_of_windows(name, job)
-        each, zeroed = made[rule]
+        alike = rule.alike(name)
+        if alike not in made:
+            made[alike] = self._rows_of_windows(name, job)
+        each, zeroed = made[alike]
         memory, width = out.reshape(-1, *out.shape[2:]), out.shape[1]
         if zeroed.size:
             memory[zeroed] = 0
@@ -380,8 +318,7 @@ class OpenSet:
 
     def _rows_of_windows(self, name: str, job: RowJob) -> tuple[RowJob, Int64]:
         """The rows of the samples' windows that are read, and those of the slot that are zeros."""
-        assert self.windows is not None
-        records, count = self.windows.records(name, job.records), job.records.size
+        records, count = self.rule.records(name, job.records), job.records.size
         width = records.size // count
         rows = (job.rows[:, None] * width + np.arange(width)).reshape(-1)
         each = job.pick(np.repeat(np.arange(count), width))
@@ -389,19 +326,14 @@ class OpenSet:
         zeroed = records < 0
         return (each.pick(~zeroed), rows[zeroed]) if zeroed.any() else (each, rows[:0])
 
-    def _rule(self, name: str) -> _Rule:
-        """What the rows of a field in windows follow from."""
-        assert self.windows is not None
-        return self.windows.reach(name), self.windows.episodes.fields.get(name)
-
     def own_records(self, records: Int64) -> tuple[Int64, ...]:
         """The rows that each field has of samples, by its own numbers: (B * W,) of windows, -1 for
         zeros."""
-        if self.windows is None:
-            return (records,) * len(self.names)
-        made = {self._rule(name): name for name in self.names}
-        found = {rule: self.windows.records(name, records) for rule, name in made.items()}
-        return tuple(found[self._rule(name)] for name in self.names)
+        rule, found = self.rule, dict[object, Int64]()
+        for name in self.names:
+            if rule.alike(name) not in found:
+                found[rule.alike(name)] = rule.records(name, records)
+        return tuple(found[rule.alike(name)] for name in self.names)
 
     def in_memory(self, size: int) -> bool:
         """Whether ``size`` bytes of raw rows of all fields can be copied from memory now."""
@@ -422,10 +354,9 @@ class OpenSet:
     ) -> Collection[RowError]:
         """Read whole episodes of one field: their rows, cut or filled up. One is bad if one of its
         rows is."""
-        assert self.windows is not None
-        starts, lengths, base = self.windows.whole(name, job.records)
+        starts, lengths, base = self.rule.whole(name, job.records)
         found, most = Stretches.of(fill.wanted, starts, lengths, job.keys, base), out.shape[1]
-        assert most == self.windows.width(name)  # else rows would be written behind the array
+        assert most == self.rule.width(name)  # else rows would be written behind the array
         bad: dict[int, RowError] = {}
         if fill.wanted.overlong == "error":
             for i in np.flatnonzero(lengths > most).tolist():
@@ -446,15 +377,12 @@ class OpenSet:
 
     def rows_of(self, name: str) -> int:
         """How many rows a field has, which of a set of episodes may be others than the set's."""
-        own = None if self.windows is None else self.windows.episodes.fields.get(name)
-        if own is None or self.windows is None:
-            return self.facts.count
-        return field_count(self.windows.episodes, own)
+        return self.rule.rows_of(name, self.facts.count)
 
     def check_rows(self, reader: str) -> None:
         """ParamsError where a field's rows are not numbered as the set's, for a ``reader`` of rows
         that takes the same numbers of each field."""
-        own = [] if self.windows is None else [*self.windows.episodes.fields]
+        own = [name for name in self.names if self.rows_of(name) != self.facts.count]
         if own:
             raise ParamsError(
                 f"{reader} takes one row of each field for a sample",
@@ -464,13 +392,12 @@ class OpenSet:
                 hint="leave the field out",
             )
 
-    def records(self, rows: Int64) -> Int64:
-        """The first field's own records in the samples at ``rows``: of a window the first one."""
-        if self.windows is None:
-            return rows
-        if self._whole(self.names[0]):
-            return self.windows.whole(self.names[0], rows)[0]
-        found = self.windows.stored(self.names[0], rows)[0]
+    def records(self, records: Int64) -> Int64:
+        """The first field's own records in samples: of a window the first one."""
+        name = self.names[0]
+        if self.rule.is_whole(name):
+            return self.rule.whole(name, records)[0]
+        found = self.rule.stored(name, records)[0]
         return found if found.ndim == 1 else found[:, 0]
 
     @staticmethod
@@ -501,19 +428,12 @@ class OpenSet:
 
     def prefetch(self, records: Int64) -> None:
         for name, part in zip(self.names, self.parts, strict=True):
-            if self._whole(name):  # which of their rows are read is not known yet
-                continue
-            own = records if self.windows is None else self.windows.stored(name, records)[0]
-            part.prefetch(own.reshape(-1))
+            if not self.rule.is_whole(name):  # else which rows are read is not known yet
+                part.prefetch(self.rule.stored(name, records)[0].reshape(-1))
 
     def reserve(self, samples: int) -> None:
         for part in self.parts:
-            if self.windows is not None:
-                part.reserve(self.windows.rows_read(samples, part.index.block))
-            elif self.patches is not None:
-                part.reserve(int(samples * self.patches.decoded) + 1)
-            else:
-                part.reserve(samples)
+            part.reserve(self.rule.rows_read(samples, part.index.block))
 
     def release(self) -> None:
         for part in self.parts:

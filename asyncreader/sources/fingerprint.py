@@ -67,8 +67,6 @@ def _fingerprint(source: OpenSet, name: str, facts: SetFacts) -> str:
     kind = part.index.stored_as or f"{'ragged ' * spec.ragged}{spec.shape} {dtype}"
     state = hashlib.sha256(f"{count} {kind} {spec.encoding}".encode())
     inspector, offsets, rows = Inspector(part), part.index.offsets, source.rows_of(name)
-    if source.patches is not None:
-        rows = source.patches.volumes.places
     for index in np.linspace(0, rows - 1, min(64, rows)).astype(np.int64).tolist():
         if offsets is not None:
             size = int(offsets[index + 1]) - int(offsets[index])

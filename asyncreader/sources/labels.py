@@ -7,40 +7,34 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, cast
 
 import numpy as np
-import numpy.typing as npt
 
 from ..errors import ParamsError
 from ..formats import packed as fmt
-from ..sampling.episodes import Episodes
+from ..sampling.episodes import Episodes, Windows
 from ..system.array_types import Array, Int64
+from ..system.lazy_table import LazyTable
 from .arrays import label_array
 from .fields import OpenSet, SetIndex
 
 
-class EpisodeLabels:
+class EpisodeLabels(LazyTable):
     """Labels of the rows of episodes, ``table[e]`` for all rows of episode ``e``, in the place of
-    an array (N, ...). ``ends``: int64 (E,), the row behind each episode."""
+    an array (N, ...). ``ends``: int64 (E,), the row after each episode."""
 
     def __init__(self, table: Array, ends: Int64) -> None:
+        super().__init__(
+            (int(ends[-1]), *table.shape[1:]), table.dtype, partial(_of_episodes, table, ends)
+        )
         self.table, self.ends = table, ends
-        self.shape: tuple[int, ...] = (int(ends[-1]), *table.shape[1:])
-        self.dtype = table.dtype
 
-    def __len__(self) -> int:
-        return self.shape[0]
 
-    def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> Array:
-        whole = np.repeat(self.table, np.diff(self.ends, prepend=0), axis=0)
-        return whole.astype(dtype or self.dtype, copy=False)
-
-    def __getitem__(self, rows: Int64 | slice | int) -> Array:
-        """Labels of ``rows``, (n, ...); of one number its label."""
-        if isinstance(rows, slice):
-            rows = np.arange(*rows.indices(len(self)), dtype=np.int64)
-        return self.table[np.searchsorted(self.ends, rows, side="right")]
+def _of_episodes(table: Array, ends: Int64, rows: Int64) -> Array:
+    """The labels of the episodes that rows are in."""
+    return table[np.searchsorted(ends, rows, side="right")]
 
 
 def of_each_episode(table: Array, episodes: Episodes) -> Array:
@@ -153,7 +147,7 @@ def with_labels(found: OpenSet, labels: Any) -> SetIndex:
     """The index of a set with labels of the caller's: one for each row, or for each episode.
     ParamsError for another number of them."""
     index, count = found.index, found.facts.count
-    episodes = None if index.windows is None else index.windows.episodes
+    episodes = index.rule.episodes if isinstance(index.rule, Windows) else None
     given = np.shape(labels)[:1]
     if episodes is None or given == (count,):
         table = label_array(labels, count)

@@ -390,7 +390,7 @@ def open_reader_source(p: ReaderParams) -> OpenSet:
     if p.data is None:
         expect = "HDF5" if p.hdf5_path is not None else "LMDB" if p.lmdb_path is not None else None
         found = _open(p.given_path, fields, p.io, expect)
-        plain = names is None and found.windows is None
+        plain = names is None and not found.rule.apart
         if plain and not fields.windowed and not p.episodes and p.patch.shape is None:
             return found
         with closed_on_error([found]):
@@ -472,13 +472,8 @@ def _named(p: ReaderParams, found: OpenSet) -> OpenSet:
             names = _opened_as(p, _stored(p))
         found = found.renamed(names)
         found = OpenSet(replace(found.index, named=True), found.parts)
-    index = found.index
-    if p.patch.shape is not None:
-        return OpenSet(replace(index, patches=patches_of(p, index)), found.parts)
-    if index.windows is None:
-        windows_of(p, index)
-        return found
-    return OpenSet(replace(index, windows=windows_of(p, index)), found.parts)
+    rule_of = windows_of if p.patch.shape is None else patches_of
+    return found.ruled(rule_of(p, found.index))
 
 
 def _episode_each(fields: Request) -> bool:
@@ -489,20 +484,18 @@ def _episode_each(fields: Request) -> bool:
 
 def _with_empty(found: OpenSet, empty: int) -> OpenSet:
     """The set with so many more empty episodes, which were left out."""
-    windows = found.windows
-    assert windows is not None
-    episodes = replace(windows.episodes, empty=windows.episodes.empty + empty)
-    index = replace(found.index, windows=replace(windows, episodes=episodes))
-    return OpenSet(index, found.parts)
+    rule = found.rule
+    assert isinstance(rule, Windows)
+    episodes = replace(rule.episodes, empty=rule.episodes.empty + empty)
+    return found.ruled(replace(rule, episodes=episodes))
 
 
 def _as_episode(found: OpenSet, fields: Request) -> OpenSet:
     """A file that is one episode, or a part of one, where each is; HDF5 files know that already."""
-    if not _episode_each(fields) or found.windows is not None:
+    if not _episode_each(fields) or isinstance(found.rule, Windows):
         return found
     episodes = Episodes(fields.episodes or "files", np.array([found.facts.count]))
-    windows = Windows(episodes, dict.fromkeys(found.index.fields))
-    return OpenSet(replace(found.index, windows=windows), found.parts)
+    return found.ruled(Windows(episodes, dict.fromkeys(found.names)))
 
 
 def _shorter(name: str) -> Iterator[str]:

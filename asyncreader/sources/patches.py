@@ -15,11 +15,11 @@ from ..errors import FormatError, ParamsError
 from ..params import ReaderParams
 from ..pixels.rows import E, Writer
 from ..pixels.specs import SampleSpec
-from ..sampling.patches import Patches, Volumes
+from ..sampling.patches import Patches, Volumes, no_volumes
 from ..system.array_types import Array, Bools, Int64
 from ..system.checks import FILL_MASKED
 from ..system.memory import SCRATCH, address_of
-from .base import BaseSource, FieldIndex, OneFile, SetFacts, Source
+from .base import BaseSource, FieldIndex, SetFacts, Source
 from .bytestore import ByteFile, MemoryStore
 from .fields import SetIndex
 from .request import Cut, Request, stored_samples
@@ -141,22 +141,18 @@ def of_volumes(index: SetIndex, stored: StoredVolumes) -> SetIndex:
     fields = {
         name: replace(one, checksums=None, checked="none") for name, one in index.fields.items()
     }
-    return replace(index, fields=fields, patches=Patches(stored.volumes))
+    return replace(index, fields=fields, rule=Patches(stored.volumes))
 
 
 def patches_of(p: ReaderParams, index: SetIndex) -> Patches:
     """The patches that the parameters ask for; ParamsError where the set has no volumes."""
     patch, shape = p.patch, p.patch.shape
     assert shape is not None
-    if index.patches is None:
-        raise ParamsError(
-            "patch goes with volumes: HDF5 datasets of numbers, .npy files and arrays",
-            path=index.facts.path,
-            found=index.facts.layout,
-        )
+    if not isinstance(index.rule, Patches):
+        raise no_volumes(index.facts.path, index.facts.layout)
     step = shape if patch.step is None else patch.step
     step = step if isinstance(step, tuple) else (step,) * len(shape)
-    return replace(index.patches, at=patch.at, step=step)
+    return replace(index.rule, at=patch.at, step=step)
 
 
 # -- sources -------------------------------------------------------------------------------------
@@ -171,7 +167,7 @@ class PatchSource(BaseSource):
         super().__init__(replace(facts, count=stored.volumes.places), index, file)
         self._stored = stored
 
-    def holding(self, record: int) -> AbstractContextManager[tuple[OneFile, int]]:
+    def holding(self, record: int) -> AbstractContextManager[tuple[BaseSource, int]]:
         return nullcontext((self, self._volume(record)))
 
     def located(self, error: E, record: int) -> E:

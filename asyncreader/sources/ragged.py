@@ -247,7 +247,7 @@ def longest_of(source: OpenSet) -> dict[str, int] | None:
     found = {
         name: max(1, _longest(source, name)[0])
         for name, one in zip(source.names, source.parts, strict=True)
-        if one.spec.ragged or (source.windows and source.windows.reach(name) == "episode")
+        if one.spec.ragged or source.rule.is_whole(name)
     }
     return found or None
 
@@ -257,9 +257,9 @@ def rule_of_lengths(p: ReaderParams, source: OpenSet) -> str | None:
 
     ParamsError where max_length lacks, or where there is nothing that it cuts.
     """
-    windows, wanted, path = source.windows, p.wanted, source.facts.path
+    wanted, path = p.wanted, source.facts.path
     ragged = [n for n, one in zip(source.names, source.parts, strict=True) if one.spec.ragged]
-    whole = [] if windows is None else [n for n in source.names if windows.reach(n) == "episode"]
+    whole = list(filter(source.rule.is_whole, source.names))
     both = [name for name in ragged if name in whole]
     if both:
         raise ParamsError(
@@ -317,10 +317,9 @@ def _among_rows(field: FieldIndex) -> bool:
 
 def _longest(source: OpenSet, name: str) -> tuple[int, bool]:
     """The length of a field's longest sample, and whether all were looked at."""
-    offsets, windows, most = source.index.fields[name].offsets, source.windows, 0
+    offsets, most = source.index.fields[name].offsets, 0
     if offsets is None:
-        assert windows is not None
-        return int(windows.whole(name, windows.episodes.starts)[1].max()), True
+        return source.rule.longest(name), True
     for low in range(0, min(offsets.size - 1, _LOOKED_AT), _AT_ONCE):
         some = offsets[low : low + _AT_ONCE + 1].astype(np.int64)
         most = max(most, int(np.diff(some).max(initial=0)))

@@ -3,24 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Protocol
 
 import numpy as np
 
 from ..system.array_types import Int64
 
 
-class SplitRows(Protocol):
-    """Of each record the number of its split, -1 for none: an int64 array, or read when asked."""
-
-    def __getitem__(self, records: slice) -> Int64:
-        """Those of some records."""
-
-
 class PackedSplits(Mapping[str, Int64]):
-    """Record numbers of each split by its name. ``rows`` number the splits by ``names``."""
+    """Record numbers of each split by its name. ``rows``: int64 (N,), of each record the number of
+    its split among ``names``, -1 for none."""
 
-    def __init__(self, names: tuple[str, ...], rows: SplitRows) -> None:
+    def __init__(self, names: tuple[str, ...], rows: Int64) -> None:
         self.names = names
         self.rows = rows
 

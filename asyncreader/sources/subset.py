@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import math
 import warnings
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from ..errors import ParamsError
-from ..sampling.episodes import Windows
-from ..sampling.patches import PatchAt, Patches
+from ..sampling.rule import PatchAt, Rule
 from ..sampling.samplers import Subset
 from ..sampling.within import subset_count, subset_numbers
 from ..system.array_types import Float64, Int64
@@ -54,68 +52,37 @@ def resolve_subset(subset: Any, source: OpenSet, total: int | None = None) -> Su
     return chosen
 
 
-def selected_rows(subset: Any, source: OpenSet, windows: Windows) -> tuple[Windows, Subset | None]:
-    """The rule of a set of episodes for those that ``subset`` selects, and the rows of the set that
-    it selects; None for all rows of these episodes."""
-    episodes = windows.episodes
-    if isinstance(subset, str) and subset in episodes.splits:
-        return windows.choose(episodes.splits[subset]), None
-    if not windows.by_episode:
-        return windows, resolve_subset(subset, source)
-    numbers = resolve_subset(subset, source, episodes.ends.size)
-    if numbers is None:
-        return windows, None
-    return windows.choose(subset_numbers(numbers, episodes.ends.size)), None
+def selected(subset: Any, at: PatchAt, source: OpenSet) -> tuple[Rule, Subset | None]:
+    """The rule of a set for the samples that ``subset`` selects, ``at`` these places of volumes,
+    and the rows of the set that it selects; None for all that are left by the rule."""
+    rule = source.rule.placed(at)
+    split = rule.split(subset) if isinstance(subset, str) else None
+    if split is not None:
+        return split, None
+    chosen = resolve_subset(subset, source, rule.parts)
+    return (rule, None) if chosen is None else rule.choose(chosen)
 
 
-def resolve_windows(subset: Any, source: OpenSet) -> tuple[Windows | None, Subset | None]:
-    """The rule of a set of episodes for the samples that ``subset`` selects, and the numbers of
-    these among its anchors; of another set None and the records. ParamsError if it selects none."""
-    windows = source.windows
-    if windows is None:
-        return None, resolve_subset(subset, source)
-    windows, rows = selected_rows(subset, source, windows)
-    numbers = None if rows is None else windows.numbers(rows)
-    count = windows.population
-    if count == 0 or (numbers is not None and subset_count(numbers, count) == 0):
-        longest = int(windows.episodes.lengths.max())
-        raise ParamsError(
-            "no episode is long enough for the window"
-            if subset is None and windows.chosen is None
-            else "subset selects no row at which a window begins",
-            path=source.facts.path,
-            found=f"episodes of at most {some(longest, 'row')}",
-            hint='window_edge="repeat" or "zero" also serves windows that reach beyond the ends',
-        )
-    return windows, numbers
-
-
-def resolve_rule(
-    subset: Any, at: PatchAt, source: OpenSet
-) -> tuple[Windows | Patches | None, Subset | None]:
-    """The rule of a set whose samples are windows or patches for those that ``subset`` selects, and
-    their numbers: see :func:`resolve_windows`. Of volumes the rule has those selected, and patches
-    are ``at`` these places."""
-    if source.patches is None:
-        return resolve_windows(subset, source)
-    chosen, patches = resolve_subset(subset, source), replace(source.patches, at=at)
-    if chosen is not None:
-        patches = replace(patches, chosen=subset_numbers(chosen, source.facts.count))
-    return patches, None
+def resolve_rule(subset: Any, at: PatchAt, source: OpenSet) -> tuple[Rule, Subset | None]:
+    """The rule of a set for the samples that ``subset`` selects, and the numbers of these; None for
+    all that are left by the rule: see :func:`selected`. ParamsError if none is selected."""
+    rule, rows = selected(subset, at, source)
+    numbers = None if rows is None else rule.numbers(rows)
+    left = subset_count(numbers, rule.samples(source.facts.count))
+    rule.check(left, subset is None, source.facts.path)
+    return rule, numbers
 
 
 def _named(name: str, source: OpenSet) -> slice | Int64:
-    windows, splits = source.windows, source.splits
-    of_episodes = () if windows is None else windows.episodes.splits
-    if windows is not None and windows.by_episode:
-        splits = {}  # of rows, which are no samples then
+    # those of rows, which may be no samples
+    splits = source.splits if source.rule.parts is None else {}
     if name not in splits:
         fuel = source.facts.layout.startswith("Fuel") and source.labels is not None
         also = "; labels_field=None also reads splits that have no labels" if fuel else ""
         raise ParamsError(
             f"no split {name!r} in the dataset",
             path=source.facts.path,
-            expected=" or ".join(map(repr, [*splits, *of_episodes]))
+            expected=" or ".join(map(repr, [*splits, *source.rule.splits]))
             or "a dataset with named splits (convert --split, Fuel, robomimic)",
             hint="pass a slice, subset=slice(0, 100) (-p subset=0:100 on the command line), or an "
             f"array of record numbers{also}",
@@ -124,14 +91,11 @@ def _named(name: str, source: OpenSet) -> slice | Int64:
 
 
 def classes_of(
-    source: OpenSet,
-    subset: Subset | None,
-    needed_by: str,
-    patches: Patches | None = None,
+    source: OpenSet, rule: Rule, subset: Subset | None, needed_by: str
 ) -> tuple[Int64, Int64]:
     """The classes that have samples in the subset, as K sorted label numbers, and of each sample
-    the number of its class among these, 0 .. K-1. ParamsError if samples have no label, several, or
-    one that is no whole number."""
+    the number of its class among these, 0 .. K-1; ``rule``: by whose numbers the subset is.
+    ParamsError if samples have no label, several, or one that is no whole number."""
     labels = source.labels
     found = "no labels" if labels is None else f"labels {labels.shape}, {labels.dtype}"
     if labels is None or labels.dtype.kind not in "bui" or math.prod(labels.shape[1:]) != 1:
@@ -141,25 +105,14 @@ def classes_of(
             found=found,
             expected="integer labels (N,) or (N, 1)",
         )
-    windows = source.windows
-    if windows is not None and windows.every == 0:
-        raise ParamsError(
-            f'{needed_by} needs samples with a label; window_every="episode" draws them'
-        )
-    if windows is not None:  # a subset has the numbers of anchors
-        subset = windows.anchors.rows(subset_numbers(subset, windows.population))
-    if patches is not None:
-        subset = patches.records(subset_numbers(None, patches.population))
+    subset = rule.labelled(subset, needed_by)
     chosen = labels[:] if subset is None else labels[subset_numbers(subset, len(labels))]
     numbers, classes = np.unique(np.asarray(chosen).reshape(-1), return_inverse=True)
     return numbers.astype(np.int64, copy=False), classes.astype(np.int64, copy=False)
 
 
 def resolve_weights(
-    weights: Any,
-    source: OpenSet,
-    subset: Subset | None,
-    patches: Patches | None = None,
+    weights: Any, source: OpenSet, rule: Rule, subset: Subset | None
 ) -> Float64 | None:
     """``weights`` of each sample of the subset, float64; None where there are none. "balanced": the
     inverse of its class's number of samples, and 0 with a warning for label -1, which is no class
@@ -167,7 +120,7 @@ def resolve_weights(
     if weights is None:
         return None
     if isinstance(weights, str):
-        numbers, classes = classes_of(source, subset, 'weights="balanced"', patches)
+        numbers, classes = classes_of(source, rule, subset, 'weights="balanced"')
         counts = np.bincount(classes)
         shares = 1.0 / counts
         if numbers[0] == -1 and set(numbers.tolist()) > {-1} and numbers.tolist() != [-1, 1]:
@@ -179,8 +132,7 @@ def resolve_weights(
             )
         return shares[classes]
     given: Float64 = weights
-    rule = source.windows or patches
-    total = source.facts.count if rule is None else rule.population
+    total = rule.samples(source.facts.count)
     count = subset_count(subset, total)
     if given.size != count:
         whole = given.size == total

@@ -15,6 +15,7 @@ from ..errors import AsyncReaderError
 from ..pixels import codec
 from ..pixels.numbers import listed
 from ..pixels.specs import SampleSpec
+from ..sampling.episodes import Windows
 from ..sampling.patches import Patches
 from ..sources import Inspector, MixedSet, OpenSet, SetIndex, Source
 from ..sources.base import FieldIndex, Storage, row_size
@@ -93,9 +94,9 @@ def _dtype(spec: SampleSpec) -> str:
 
 def _describe_episodes(source: OpenSet) -> dict[str, Any] | None:
     """What says where episodes end, how many and how long they are, and episodes in each split."""
-    if source.windows is None:
+    if not isinstance(source.rule, Windows):
         return None
-    episodes = source.windows.episodes
+    episodes = source.rule.episodes
     lengths = episodes.lengths
     return {
         "known_by": episodes.kind,
@@ -104,7 +105,7 @@ def _describe_episodes(source: OpenSet) -> dict[str, Any] | None:
         "words": episodes.words,
         "rows": [int(lengths.min()), float(np.median(lengths)), int(lengths.max())],
         "splits": {name: numbers.size for name, numbers in episodes.splits.items()},
-        "samples": source.windows.population,
+        "samples": source.rule.population,
     }
 
 
@@ -122,8 +123,8 @@ def _describe_lengths(source: OpenSet) -> dict[str, list[float]]:
 def _describe_patches(ds: Dataset) -> dict[str, Any] | None:
     """Of patches: how many, where, of which volumes, and how many chunks of each field one touches
     on average; None of fields that have no chunks."""
-    found = ds.source.patches
-    if found is None:
+    found = ds.source.rule
+    if not isinstance(found, Patches):
         return None
     return {
         "count": len(ds),

@@ -25,11 +25,11 @@ def hints_for(ds: Dataset, columns: list[Column]) -> list[str]:
     labels = sorted((one for one in columns if one.label), key=lambda one: "class" not in one.words)
     if labels and source.labels is None:
         found.append(f"-p labels_field={shown(labels[0].name)} serves a column as labels")
-    plain = source.facts.meta is None and source.windows is None and source.patches is None
+    plain = source.facts.meta is None and not source.rule.apart
     if plain and not columns and not isinstance(source.index.first.storage, SparseRows):
         found += _of_lengths(ds) or _of_volumes(ds)
     differ = any(one.offsets is not None for one in source.index.fields.values())
-    if differ and ds.given.get("max_length") is None and source.windows is None:
+    if differ and ds.given.get("max_length") is None and not source.rule.apart:
         longest = max(most.values()) if isinstance(most, dict) else most
         found.append(
             f"samples differ in length: -p max_length={longest} serves all of them whole, "

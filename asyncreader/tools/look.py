@@ -117,8 +117,7 @@ def drawn_as_arrays(source: OpenSet) -> bool:
     spec = source.spec
     shape = spec.shape or ()
     grey = is_grey(spec) and (spec.dtype == np.uint8 or min(shape) > LINES)
-    several = source.windows is not None or source.patches is not None
-    return several or (spec.axes is None and not grey)
+    return source.rule.apart or (spec.axes is None and not grey)
 
 
 def looker_of_rows(ds: Dataset[Any]) -> Looker:
@@ -228,11 +227,11 @@ def stored_mask(part: Source, record: int) -> Array | None:
 def drawings_of(source: OpenSet, lengths: Iterable[object]) -> list[FieldDrawing]:
     """What draws each field of a set's samples; ``lengths``: None of a field whose samples are all
     as long."""
-    windows, found = source.windows, []
+    found = []
     for name, part, differ in zip(source.names, source.parts, lengths, strict=True):
         shape = part.spec.shape or ()
         images = part.spec.ragged and len(shape) == 3 and shape[2] in (1, 3)
-        windowed = windows is not None and windows.width(name) is not None
+        windowed = source.rule.width(name) is not None
         picture = part.spec.axes is not None or images
         found.append(FieldDrawing(name, picture, windowed, differ is not None))
     return found

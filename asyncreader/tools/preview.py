@@ -10,6 +10,8 @@ import numpy as np
 from ..dataset import Dataset, look_into
 from ..errors import ParamsError, SampleError
 from ..params import parse_params
+from ..sampling.episodes import Windows
+from ..sampling.patches import Patches
 from ..sources import OpenSet
 from ..sources.request import NAME_AXES
 from ..system.array_types import Int64
@@ -69,7 +71,7 @@ def preview(
             try:  # one after the other: of large images only the small one stays
                 seen = looker.look(number, 2 * SIDE)
             except SampleError as exc:
-                bad.append((int(source.shown(np.array([row]))[0]), str(exc)))
+                bad.append((int(source.rule.shown(np.array([row]))[0]), str(exc)))
                 tiles.append(Tile(None, words, note, exc.what))
                 continue
             shape = shape or (seen.height, seen.width)
@@ -81,7 +83,7 @@ def preview(
         how = "all of them" if every else choice.how
         return put_together(
             tiles,
-            source.shown(rows).tolist(),
+            source.rule.shown(rows).tolist(),
             source.labels is not None,
             bad,
             columns,
@@ -109,8 +111,8 @@ def _notes_of_arrays(source: OpenSet, looker: Looker) -> list[str]:
         shape = "of many shapes" if part.spec.shape is None else times(part.spec.shape)
         kind = "structured" if part.spec.dtype.names else part.spec.dtype
         notes.append(f"{name}: {shape}, {kind}, in the file")
-    spec, whole = source.spec, source.windows is None and source.patches is None
-    if whole and len(spec.shape or ()) == 3 and not spec.ragged:
+    spec = source.spec
+    if not source.rule.apart and len(spec.shape or ()) == 3 and not spec.ragged:
         notes.append(f"if these are images, {NAME_AXES}")
     return notes
 
@@ -128,20 +130,21 @@ def _chosen(ds: Dataset[Any], looker: Looker, choice: Choice) -> Int64:
         labels = None if source.table is None else np.asarray(source.table)
         of_class = records_of(choice.classes, labels, source.facts.classes)
         every = np.asarray(pool, np.int64)
-        pool = every[np.isin(source.shown(looker.rows(every)), of_class)]
+        pool = every[np.isin(source.rule.shown(looker.rows(every)), of_class)]
     return np.array(choice.drawn(pool, path), np.int64)
 
 
 def _captions(source: OpenSet, row: int) -> tuple[str, str]:
     """The two lines under a sample."""
     number = f"#{row}"
-    if source.windows is not None:
-        episodes = source.windows.episodes
+    rule = source.rule
+    if isinstance(rule, Windows):
+        episodes = rule.episodes
         (which,) = episodes.of(np.array([row], np.int64)).tolist()
         name = episodes.names[which] if episodes.names else f"episode {which}"
         number = f"{name}, row {row - int(episodes.starts[which])}"
-    if source.patches is not None:
-        (volume,), (corner,) = source.patches.volumes.of(np.array([row], np.int64))
+    if isinstance(rule, Patches):
+        (volume,), (corner,) = rule.volumes.of(np.array([row], np.int64))
         number = f"volume {volume} at {', '.join(map(str, corner.tolist()))}"
     words, note = label_words(row_of(source.labels, row), source.facts.classes)
     return (words, f"{note}{number}") if words else (number, "")

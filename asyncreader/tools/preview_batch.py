@@ -95,7 +95,7 @@ def _of_a_sheet(ds: Dataset, p: ReaderParams, count: int) -> dict[str, object]:
     """Parameters of the reader unless they are given: a batch of ``count`` at most."""
     first: dict[str, object] = {"last_batch": "wrap", "world_size": 1}
     rows = min(count, len(ds))
-    if ds.source.patches is not None and p.patch.at == "random":  # as many as are asked for
+    if ds.source.rule.renumbered and p.patch.at == "random":  # as many as are asked for
         total = p.epoch_samples or count
         rows, first["epoch_samples"] = min(count, total), total
     elif p.mixup is not None or p.cutmix is not None:

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from ..errors import ParamsError
+from ..sampling.episodes import Windows
+from ..sampling.patches import Patches
 from ..sources import OpenSet
 from ..sources.splits import split_counts
 from ..system.array_types import Array, Int64
@@ -82,13 +84,13 @@ def title_of(source: OpenSet) -> str:
 def facts_of(source: OpenSet, total: int | None = None) -> str:
     """How many samples a set has, how they are stored, its classes and splits. ``total``: samples
     that are served, if not all."""
-    facts, spec = source.facts, source.spec
-    if source.patches is not None:
-        volumes = source.patches.volumes
+    facts, spec, rule = source.facts, source.spec, source.rule
+    if isinstance(rule, Patches):
+        volumes = rule.volumes
         return f"{some(total or 0, 'patch')} of {times(volumes.patch)}, of {volumes.words}"
     words = some(facts.count if total is None else total, "sample")
-    if source.windows is not None:
-        return f"{words} of {source.windows.episodes.words}"
+    if isinstance(rule, Windows):
+        return f"{words} of {rule.episodes.words}"
     words += f", {spec.encoding}"
     if facts.classes:
         words += f", {some(len(facts.classes), 'class')}"

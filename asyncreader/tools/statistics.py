@@ -12,11 +12,12 @@ import numpy as np
 from ..pipeline.opened import Opened
 from ..pixels.specs import OutputSpec
 from ..pixels.transform import RowTransform
-from ..sampling.patches import Patched
+from ..sampling.episodes import Windows
+from ..sampling.patches import Patched, Patches
 from ..sources import Inspector
 from ..sources.base import Source, read_stored
 from ..sources.request import Cut
-from ..sources.subset import selected_rows
+from ..sources.subset import selected
 from ..stats import FieldStatistics
 from ..system.array_types import Array, Float64, Int64
 
@@ -44,7 +45,7 @@ class _Stored:
     def values(self, name: str) -> Iterator[Array]:
         """The stored values of all samples, some at a time: (n, C), (n, D) or (n,)."""
         part = self.source.part(name)
-        if self.source.patches is not None:
+        if isinstance(self.source.rule, Patches):
             yield from self._tiles(part)
             return
         spec = part.spec
@@ -64,7 +65,7 @@ class _Stored:
         """:func:`read_stored`; the first bad sample is an error."""
         out, errors = read_stored(part, records, fill)
         for bad in errors:
-            raise self.source.told(bad.error)
+            raise self.source.rule.told(bad.error)
         return out
 
     def _plain(self, name: str, part: Source, most: int | None = None) -> RowTransform:
@@ -93,17 +94,18 @@ class _Stored:
         """The field's own rows whose values count, from so many at a time: those of all samples; of
         episodes, where a row may be in many windows or in none, those that are selected."""
         source = self.source
-        if source.windows is None:
+        params = self._opened.params
+        rule, rows = selected(params.subset, params.patch.at, source)
+        if not isinstance(rule, Windows):
             for at in range(0, self._opened.length, together):
                 yield self._opened.records(np.arange(at, min(at + together, self._opened.length)))
             return
-        windows, rows = selected_rows(self._opened.params.subset, source, source.windows)
         if isinstance(rows, np.ndarray):
             rows = np.sort(rows)
         count = source.rows_of(name)
         for at in range(0, count, together):
             records = np.arange(at, min(at + together, count))
-            records = records[windows.selects(name, records, rows)]
+            records = records[rule.selects(name, records, rows)]
             if records.size:
                 yield records
 
@@ -117,7 +119,7 @@ class _Stored:
         together = max(1, _MEASURED // spec.row_bytes)
         for first in range(0, tiles.population, together):
             numbers = np.arange(first, min(first + together, tiles.population), dtype=np.int64)
-            out = self._good(part, tiles.records(numbers))
+            out = self._good(part, tiles.places(numbers))
             axes = asked.axes_of_sample(out.ndim - 1 - spec.flat)
             for tile, shift in zip(out, tiles.repeated(numbers).tolist(), strict=True):
                 for axis, known in zip(axes, shift, strict=True):

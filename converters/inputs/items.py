@@ -10,6 +10,7 @@ import numpy as np
 
 from asyncreader.errors import ParamsError
 from asyncreader.formats.packed import DATA
+from asyncreader.sampling.episodes import Windows
 from asyncreader.sources.labels import label_names
 from asyncreader.system.array_types import Array
 
@@ -295,10 +296,10 @@ def _splits_of(dataset: Dataset) -> tuple[Splits | None, tuple[str, ...]]:
     that of its anchor, or of its episode, and of a patch that of its volume."""
     source, records = dataset.source, dataset.records(np.arange(len(dataset), dtype=np.int64))
     splits, count = source.splits, source.facts.count
-    if source.patches is not None:
-        records = source.patches.volumes.of(records)[0]
-    if source.windows is not None and not splits:
-        episodes = source.windows.episodes
+    rule = source.rule
+    records = rule.shown(records)
+    if isinstance(rule, Windows) and not splits:
+        episodes = rule.episodes
         splits, count, records = episodes.splits, episodes.ends.size, episodes.of(records)
     if not splits:
         return None, ()

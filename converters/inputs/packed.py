@@ -138,7 +138,7 @@ class PackedSamples(Samples):
     def _take_splits(self) -> None:
         """Keep the splits of the source, or note why they are left out."""
         source = self._source
-        if source.windows is not None or not source.splits:
+        if source.rule.apart or not source.splits:
             return
         splits = kept_splits(source.splits, source.facts.count)
         if splits is None:

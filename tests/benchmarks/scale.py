@@ -80,6 +80,7 @@ class VirtualShard:
         self.spec = whole.spec
         self.index = whole.index
         self.checksums = None
+        self.splits: dict[str, Any] = {}
         self.labels = np.lib.stride_tricks.as_strided(
             np.zeros((1, 1), np.int64), (row.count, 1), (0, 8)
         )

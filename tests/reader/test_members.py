@@ -317,7 +317,7 @@ def test_episodes_by_a_member(tmp_path: Path, kind: str) -> None:
     last = jets["valid"] | jets["flag"]
     ends = np.flatnonzero(last) + 1 if kind[0] == "f" else np.arange(7, N + 7, 7).clip(max=N)
     with AsyncReader(path, data_field="jets.pt", episodes=kind, window=1) as reader:
-        assert np.array_equal(reader._source.windows.episodes.ends, ends)
+        assert np.array_equal(reader._source.rule.episodes.ends, ends)
 
 
 @pytest.mark.parametrize("layout", ["contiguous", "gzip", "cut"])

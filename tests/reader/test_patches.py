@@ -269,7 +269,7 @@ def test_cells_are_another_order_of_a_grid() -> None:
     )
     patches = Patches(volumes, "grid", (4, 4, 4))
     numbers = np.arange(patches.population)
-    plain, cells = patches.records(numbers), patches.records(numbers, by_chunk=True)
+    plain, cells = patches.places(numbers), patches.places(numbers, by_chunk=True)
     assert np.array_equal(np.sort(cells), np.sort(plain))
     assert np.unique(plain).size == plain.size
     volume, corner = volumes.of(cells)

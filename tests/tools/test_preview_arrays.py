@@ -129,7 +129,7 @@ def test_whole_episodes_without_max_length(robot: Path) -> None:
     for fields in ("actions", ["actions", "rewards", "obs/image"]):
         given = {"path": robot, "data_field": fields, "window": "episode"}
         with look_into(given) as ds:
-            rows = ds.source.windows.most  # type: ignore[union-attr]
+            rows = ds.source.rule.most  # type: ignore[union-attr]
             assert set(rows.values()) == {9}
             data = ds[1]
             first = data[0] if isinstance(data, tuple) else data

@@ -285,8 +285,8 @@ class GroupedFields:
         how = f"{found.layout}, {kind}" if found.layout else kind
         facts = SetFacts.of(found.file, "HDF5", how, int(episodes.ends[-1]))
         facts = replace(facts, classes=classes)
-        windows = Windows(episodes, dict.fromkeys(fields))
-        return SetIndex(facts, fields, labels, windows=windows)
+        rule = Windows(episodes, dict.fromkeys(fields))
+        return SetIndex(facts, fields, labels, rule=rule)
 
 
 def _as_the_library(header: DatasetHeader | None, data: Any) -> DatasetHeader | None:

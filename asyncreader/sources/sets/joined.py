@@ -11,10 +11,9 @@ import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
-from typing import Any, Final, Protocol, TypeAlias
+from typing import Final, Protocol, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
 from ...errors import AsyncReaderError, FormatError, closed_on_error
 from ...formats import packed as fmt
@@ -22,7 +21,8 @@ from ...pixels.fill_tables import RowsInMemory
 from ...pixels.rows import E, Writer
 from ...sampling.blocks import files_together
 from ...system.array_types import Array, Int64, UInt64
-from ..base import FieldIndex, OneFile, SetFacts
+from ...system.lazy_table import as_array
+from ..base import BaseSource, FieldIndex, SetFacts, Source
 from ..bytestore import ByteFile
 from ..fields import OpenSet, SetIndex
 from ..hdf5.chunk_patches import ChunkPatches
@@ -36,57 +36,6 @@ from .open_cache import OpenFileCache
 MOST_NOT_IN_MEMORY: Final = 0.1
 #: The hint of an error about a missing or wrong file.
 RESTORE: Final = "restore it, or convert the dataset again"
-
-
-class JoinedLabels:
-    """Labels of all files: (N, L), read from the files that hold them."""
-
-    def __init__(self, source: JoinedSource, width: int, dtype: npt.DTypeLike) -> None:
-        self._source = source
-        self.shape = (source.facts.count, width)
-        self.dtype = np.dtype(dtype).newbyteorder("=")
-
-    def __len__(self) -> int:
-        return self.shape[0]
-
-    def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> Array:
-        return self[:].astype(dtype or self.dtype, copy=False)
-
-    def tables(self) -> list[Array]:
-        """The labels as the files have them in memory, in sequence; call in_memory() before."""
-        return self._source.label_tables()
-
-    def __getitem__(self, records: Int64 | slice | int) -> Array:
-        """Rows of ``records``, (n, L); of one number its row, (L,)."""
-        if isinstance(records, int | np.integer):
-            row: Array = self[np.array([records], np.int64)][0]
-            return row
-        if isinstance(records, slice):
-            records = np.arange(*records.indices(len(self)), dtype=np.int64)
-        out: Array = np.empty((records.size, self.shape[1]), self.dtype)
-        for number, rows, local in self._source.split(records):
-            with self._source.file(number) as file:
-                assert file.labels is not None
-                out[rows] = file.labels[local]
-        return out
-
-
-class JoinedSplitRows:
-    """The number of each record's split, int64 (N,), read from the files that hold them."""
-
-    def __init__(self, source: JoinedSource) -> None:
-        self._source = source
-
-    def __getitem__(self, records: slice) -> Int64:
-        source, found = self._source, []
-        for number in range(source.files):
-            with source.file(number) as file:
-                found.append(split_rows(file.splits, file.facts.count))
-        rows = np.concatenate(found)
-        meta = source.facts.meta
-        if meta is not None and fmt.SPLITS in meta.digests:
-            fmt.check_digest(fmt.SPLITS, rows, meta, source.facts.path)
-        return rows[records]
 
 
 class Files(Protocol):
@@ -131,11 +80,8 @@ class Joined:
             return JoinedSource(facts, index, held)
 
 
-class JoinedSource:
+class JoinedSource(Source):
     """Reads the files of a :class:`Joined`. ``held``: all of them, open already, where they are."""
-
-    #: of each file by itself
-    checksums = None
 
     def __init__(self, facts: SetFacts, index: FieldIndex, held: Sequence[OpenSet] = ()) -> None:
         joined = index.storage
@@ -161,10 +107,15 @@ class JoinedSource:
         self._patches = [one for one in (f.first for f in held) if isinstance(one, ChunkPatches)]
         if self._patches:
             ChunkPatches.remember(self._patches)
-        self.labels: Any = None if joined.labels is None else JoinedLabels(self, *joined.labels)
-        self.splits: Mapping[str, Int64] = {}
+        if joined.labels is not None:
+            width, dtype = joined.labels
+            native = np.dtype(dtype).newbyteorder("=")
+            self.labels = as_array(
+                (facts.count, width), native, self._read_labels, self._label_tables
+            )
         if self._files is not None and facts.meta is not None and facts.meta.splits:
-            self.splits = PackedSplits(facts.meta.splits, JoinedSplitRows(self))
+            rows = as_array((facts.count,), np.int64, self._read_splits)
+            self.splits = PackedSplits(facts.meta.splits, rows)
 
     # -- files -------------------------------------------------------------------------------
 
@@ -244,11 +195,6 @@ class JoinedSource:
                 expected=self.labels.shape[1:],
             )
 
-    @property
-    def files(self) -> int:
-        """How many files there are."""
-        return int(self._ends.size)
-
     def split(self, records: Int64) -> Iterator[tuple[int, Int64, Int64]]:
         """(file, positions in ``records``, record numbers in the file), by file."""
         if not records.size:  # a rank with only padding left
@@ -263,7 +209,7 @@ class JoinedSource:
         return int(self._ends[number - 1]) if number else 0
 
     @contextlib.contextmanager
-    def holding(self, record: int) -> Iterator[tuple[OneFile, int]]:
+    def holding(self, record: int) -> Iterator[tuple[BaseSource, int]]:
         number = int(np.searchsorted(self._ends, record, side="right"))
         with self.file(number) as file, file.first.holding(record - self._start(number)) as found:
             yield found
@@ -342,14 +288,36 @@ class JoinedSource:
         few = len(self._not_in_memory) <= len(self._all_open) * MOST_NOT_IN_MEMORY
         return self._in_memory if few else ()
 
-    def label_tables(self) -> list[Array]:
+    def _read_labels(self, records: Int64) -> Array:
+        """The labels of records, from the files that hold them."""
+        assert self.labels is not None
+        out: Array = np.empty((records.size, *self.labels.shape[1:]), self.labels.dtype)
+        for number, rows, local in self.split(records):
+            with self.file(number) as file:
+                assert file.labels is not None
+                out[rows] = file.labels[local]
+        return out
+
+    def _label_tables(self) -> list[Array]:
         """The labels of all files as they are in memory, in sequence; call in_memory() before."""
+        assert self.labels is not None
         tables = [file.labels for file in self._all_open]
         same = [one for one in tables if isinstance(one, np.ndarray)]
         as_they_are = len(same) == len(tables) and all(
             one.dtype == self.labels.dtype for one in same
         )
         return same if as_they_are else [self.labels[:]]
+
+    def _read_splits(self, records: Int64) -> Int64:
+        """The numbers of the splits of records, of which those of all are read and compared."""
+        found, meta = [], self.facts.meta
+        for number in range(self._ends.size):
+            with self.file(number) as file:
+                found.append(split_rows(file.splits, file.facts.count))
+        rows = np.concatenate(found)
+        if meta is not None and fmt.SPLITS in meta.digests:
+            fmt.check_digest(fmt.SPLITS, rows, meta, self.facts.path)
+        return rows[records]
 
     def reserve(self, samples: int) -> None:
         self._window = samples

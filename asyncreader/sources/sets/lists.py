@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
 from ...errors import FormatError, ParamsError
-from ...sampling.episodes import FieldRows, Windows, field_count, joined_episodes
-from ...sampling.patches import Patches, joined_volumes
 from ...system.array_types import Array, Int64
-from ..base import FieldIndex
+from ..base import FieldIndex, SetFacts
 from ..bytestore import REMOTE
 from ..fields import OpenSet, SetIndex
 from ..labels import joined_tables, united
@@ -27,96 +25,67 @@ def join(files: Sequence[OpenSet]) -> OpenSet:
     for name in names:
         for file in files[1:]:
             _check_alike(files[0].only(name), file.only(name))
-    ends = np.cumsum(np.array([file.facts.count for file in files], np.int64))
     tables, classes = _joined_classes(files)
-    facts = replace(
-        first,
-        path=f"{first.path} and {len(files) - 1} more",
+    common = [
+        field
+        for field in first.fields
+        if all(field.name in (one.name for one in file.facts.fields) for file in files)
+    ]
+    facts, starts = joined_facts(files, classes=classes, fields=tuple(common))
+    labels, splits = _joined_labels(files, tables), joined_splits(files, starts)
+    held = {name: [file.only(name) for file in files] for name in names}
+    rules = [file.rule for file in files]
+    rule = next((one for one in rules if one.apart), rules[0])
+    rule = rule.joined(rules, [file.facts.path for file in files])
+    fields = {}
+    for name in names:
+        own = np.cumsum([file.rows_of(name) for file in files], dtype=np.int64)
+        own_ends = None if np.array_equal(own, starts[1:]) else own
+        storage = Joined(tuple(file.index for file in held[name]), ends=own_ends)
+        fields[name] = joined_field(held[name], storage)
+    parts = [JoinedSource(facts, one, held[name]) for name, one in fields.items()]
+    return OpenSet(SetIndex(facts, fields, labels, splits, rule=rule), parts)
+
+
+def joined_facts(sets: Sequence[OpenSet], **changes: Any) -> tuple[SetFacts, list[int]]:
+    """The facts of several sets in sequence, with ``changes``, and the record numbers at which each
+    of them begins, and the last one ends."""
+    facts = [one.facts for one in sets]
+    ends = np.cumsum(np.array([one.count for one in facts], np.int64))
+    joined = replace(
+        facts[0],
+        path=f"{facts[0].path} and {len(facts) - 1} more",
         count=int(ends[-1]),
         meta=None,
-        classes=classes,
-        io=REMOTE if any(file.facts.remote for file in files) else first.io,
-        size_on_disk=sum(file.facts.size_on_disk for file in files),
+        io=REMOTE if any(one.remote for one in facts) else facts[0].io,
+        size_on_disk=sum(one.size_on_disk for one in facts),
         ends=ends,
-        fields=tuple(
-            field
-            for field in first.fields
-            if all(field.name in (one.name for one in file.facts.fields) for file in files)
-        ),
+        **changes,
     )
-    labels, splits = _joined_labels(files, tables), joined_splits(files, [0, *ends.tolist()])
-    held = {name: [file.only(name) for file in files] for name in names}
-    windows = _joined_windows(files)
-    own = {} if windows is None else windows.episodes.fields
-    patches = [file.patches for file in files if file.patches is not None]
-    places = [one.volumes.places for one in patches]
-    fields = {
-        name: _join(held[name], np.cumsum(places) if places else _own_rows(name, files, own))
-        for name in names
-    }
-    parts = [JoinedSource(facts, one, held[name]) for name, one in fields.items()]
-    whole = Patches(joined_volumes([one.volumes for one in patches])) if patches else None
-    index = SetIndex(facts, fields, labels, splits, windows=windows, patches=whole)
-    return OpenSet(index, parts)
+    return joined, [0, *ends.tolist()]
 
 
-def _joined_windows(files: Sequence[OpenSet]) -> Windows | None:
-    """The episodes of all files; None where they are none."""
-    found = [file.windows for file in files if file.windows is not None]
-    if not found:
-        return None
-    if len(found) < len(files) or len({one.episodes.kind for one in found}) > 1:
-        raise FormatError(
-            "some of the files say otherwise than the first one where episodes end",
-            path=next(
-                file.facts.path
-                for file in files
-                if file.windows is None or file.windows.episodes.kind != found[0].episodes.kind
-            ),
-        )
-    episodes = [one.episodes for one in found]
-    if episodes[0].kind == "files":
-        names = [os.path.basename(file.facts.path) for file in files]
-        episodes = [replace(e, names=(n,)) for e, n in zip(episodes, names, strict=True)]
-    joined = joined_episodes(episodes, episodes[0].kind)
-    if joined.kind == "whole":
-        if joined.fields:
-            name = next(iter(joined.fields))
-            raise FormatError(
-                "one recording in several files has as many rows of each field",
-                path=files[0].facts.path,
-                found=f"field {name!r}, which has other rows than {files[0].names[0]!r}",
-                hint='episodes="files": each file is a recording of its own',
-            )
-        joined = replace(joined, ends=joined.ends[-1:])
-    return replace(found[0], episodes=joined)
-
-
-def _own_rows(name: str, files: Sequence[OpenSet], own: Mapping[str, FieldRows]) -> Int64 | None:
-    """The rows of a field up to the end of each file; None where they are the set's."""
-    if name not in own:
-        return None
-    found = [file.windows.episodes for file in files if file.windows is not None]
-    rows = [field_count(one, one.fields.get(name) or FieldRows(one.starts)) for one in found]
-    return np.cumsum(np.array(rows, np.int64))
-
-
-def _join(files: Sequence[OpenSet], own_rows: Int64 | None) -> FieldIndex:
-    """One field of all files; ``own_rows``: see :func:`_own_rows`."""
-    first = files[0].index.first
-    checked = {file.index.first.checked for file in files}
-    alike = len({file.spec.shape for file in files}) == 1
-    shape, narrow = first.spec.shape if alike else None, all(file.spec.narrow for file in files)
+def joined_field(sets: Sequence[OpenSet], storage: Joined, **changes: Any) -> FieldIndex:
+    """The only field of several sets in sequence, with ``changes``: what all of them store, as far
+    as it is the same."""
+    first, specs = sets[0].index.first, [one.spec for one in sets]
+    checked = {one.index.first.checked for one in sets}
+    alike = len({spec.shape for spec in specs}) == 1
     return replace(
         first,
-        spec=replace(first.spec, shape=shape, narrow=narrow),
-        storage=Joined(tuple(file.index for file in files), ends=own_rows),
+        spec=replace(
+            first.spec,
+            shape=first.spec.shape if alike else None,
+            narrow=all(spec.narrow for spec in specs),
+        ),
+        storage=storage,
         where=None,
         checksums=None,
         names=None,
         path=None,
         checked=checked.pop() if len(checked) == 1 else "some",
-        offsets=joined_offsets(file.index.first.offsets for file in files),
+        offsets=joined_offsets(one.index.first.offsets for one in sets),
+        **changes,
     )
 
 

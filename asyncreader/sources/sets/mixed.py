@@ -14,17 +14,16 @@ from typing import Any
 import numpy as np
 
 from ...errors import ParamsError, closed_on_error
-from ...pixels.specs import OutputSpec, SampleSpec
+from ...pixels.specs import OutputSpec
 from ...pixels.transform import RowTransform
 from ...pixels.views import by_field
 from ...system.array_types import Array, Int64
 from ...system.text import times
-from ..base import FieldIndex, SetFacts
-from ..bytestore import REMOTE
+from ..base import FieldIndex
 from ..fields import OpenSet, SetIndex
 from ..labels import in_sequence, united
 from .joined import Joined, JoinedSource
-from .lists import joined_splits
+from .lists import joined_facts, joined_field, joined_splits
 
 
 @dataclass(frozen=True, eq=False)
@@ -145,41 +144,26 @@ def mix(sets: Sequence[OpenSet], ratios: Sequence[float], classes: str) -> Mixed
                 path=one.facts.path,
                 found=f"field {ragged[0]!r}",
             )
-    ends = np.cumsum(np.array([one.facts.count for one in sets], np.int64))
     labels, names = _joined_labels(sets, classes == "own")
-    facts = _joined_facts(sets, ends, names)
-    fields = {name: _joined_field([one.only(name) for one in sets]) for name in first.names}
-    splits = joined_splits(sets, [0, *ends.tolist()])
-    indices = tuple(one.index for one in sets)
+    packed = [one.facts.fields for one in sets]
+    facts, starts = joined_facts(
+        sets,
+        container=" and ".join(dict.fromkeys(one.facts.container for one in sets)),
+        layout=f"a mix of {len(sets)} sets",
+        classes=names,
+        fields=packed[0] if all(one == packed[0] for one in packed) else (),
+    )
     index = MixedIndex(
         facts,
-        fields,
+        {name: _joined_field([one.only(name) for one in sets]) for name in first.names},
         labels,
-        splits,
+        joined_splits(sets, starts),
         named=any(one.named for one in sets),
-        sets=indices,
+        sets=tuple(one.index for one in sets),
         ratios=tuple(ratios),
         classes=classes,
     )
     return MixedSet(index, sets)
-
-
-def _joined_facts(sets: Sequence[OpenSet], ends: Int64, names: tuple[str, ...] | None) -> SetFacts:
-    facts = [one.facts for one in sets]
-    packed = [one.fields for one in facts]
-    return replace(
-        facts[0],
-        path=f"{facts[0].path} and {len(facts) - 1} more",
-        container=" and ".join(dict.fromkeys(one.container for one in facts)),
-        layout=f"a mix of {len(facts)} sets",
-        count=int(ends[-1]),
-        meta=None,
-        classes=names,
-        io=REMOTE if any(one.remote for one in facts) else facts[0].io,
-        size_on_disk=sum(one.size_on_disk for one in facts),
-        ends=ends,
-        fields=packed[0] if all(one == packed[0] for one in packed) else (),
-    )
 
 
 def _joined_field(sets: Sequence[OpenSet]) -> FieldIndex:
@@ -192,26 +176,10 @@ def _joined_field(sets: Sequence[OpenSet]) -> FieldIndex:
                 path=one.facts.path,
                 hint="columns=[...] takes the columns of these names from each dataset",
             )
-    checked = {one.index.first.checked for one in sets}
-    return FieldIndex(
-        _joined_spec([one.spec for one in sets]),
-        Joined(tuple(one.index for one in sets), own_numbers=True),
-        block=first.block,
-        checked=checked.pop() if len(checked) == 1 else "some",
-        stored_as=first.stored_as,
-        memory=first.memory,
-    )
-
-
-def _joined_spec(specs: Sequence[SampleSpec]) -> SampleSpec:
-    """What all sets store, as far as it is the same; what is not is known of each set alone."""
-    first = specs[0]
-    return replace(
-        first,
-        shape=first.shape if all(one.shape == first.shape for one in specs) else None,
-        encoding=" and ".join(dict.fromkeys(one.encoding for one in specs)),
-        narrow=all(one.narrow for one in specs),
-    )
+    storage = Joined(tuple(one.index for one in sets), own_numbers=True)
+    joined = joined_field(sets, storage, chunk=None, compression=None)
+    encodings = dict.fromkeys(one.spec.encoding for one in sets)
+    return replace(joined, spec=replace(joined.spec, encoding=" and ".join(encodings)))
 
 
 # -- labels --------------------------------------------------------------------------------------

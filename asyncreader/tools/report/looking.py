@@ -128,7 +128,7 @@ class _Gathering:
         self.count, self.names = facts.count, facts.classes
         # of shards they are read now, all of them
         labels: Any = ds.labels if self.arrays else source.labels
-        if self.arrays and (source.windows is not None or source.patches is not None):
+        if self.arrays and source.rule.apart:
             self.count, self.checked = len(ds), False  # several samples have bytes in common
         if isinstance(labels, tuple):  # the first of several
             labels = labels[0]
