@@ -374,31 +374,41 @@ def open_reader_source(p: ReaderParams) -> OpenSet:
         found = open_reader_source(replace(p, labels=None, labels_field=None))
         with closed_on_error([found]):
             return OpenSet(with_labels(found, p.labels), found.parts)
-    names, fields = p.field_names, fields_of(p)
+    fields = fields_of(p)
     if p.mix.ratios is not None:
-        if fields.windowed or p.episodes is not None or isinstance(p.data_field, dict):
-            raise ParamsError(
-                "the datasets of a mix are read by rows, not by episodes or renamed fields"
-            )
-        sets: list[OpenSet] = []
-        with closed_on_error(sets):
-            for path in p.mix.ratios:
-                sets.append(_open(path, fields, p.io))
-            sets = _under_one_name(sets)
-            whole = mix(sets, tuple(p.mix.ratios.values()), p.mix.classes)
-        return whole if names is None else MixedSet(replace(whole.index, named=True), sets)
-    if p.data is None:
-        expect = "HDF5" if p.hdf5_path is not None else "LMDB" if p.lmdb_path is not None else None
-        found = _open(p.given_path, fields, p.io, expect)
-        plain = names is None and not found.rule.apart
-        if plain and not fields.windowed and not p.episodes and p.patch.shape is None:
-            return found
-        with closed_on_error([found]):
-            return _named(p, found)
-    asked = replace(fields, episodes=None, windowed=False)
-    if p.episodes == "axis":
-        asked = replace(asked, lead=2)
-    given: dict[str, Any] = p.data if isinstance(p.data, dict) else {fmt.DATA: p.data}
+        return _open_mix(p, p.mix.ratios, fields)
+    if p.data is not None:
+        return _open_arrays(p, p.data, fields)
+    expect = "HDF5" if p.hdf5_path is not None else "LMDB" if p.lmdb_path is not None else None
+    found = _open(p.given_path, fields, p.io, expect)
+    ruled = found.rule.apart or fields.windowed or p.episodes or p.patch.shape
+    if p.field_names is None and not ruled:
+        return found
+    with closed_on_error([found]):
+        return _named(p, found)
+
+
+def _open_mix(
+    p: ReaderParams, paths: Mapping[str | tuple[str, ...], float], fields: Request
+) -> OpenSet:
+    """The sets of a mix, with their ratios in it by path."""
+    if fields.windowed or p.episodes is not None or isinstance(p.data_field, dict):
+        raise ParamsError(
+            "the datasets of a mix are read by rows, not by episodes or renamed fields"
+        )
+    sets: list[OpenSet] = []
+    with closed_on_error(sets):
+        for path in paths:
+            sets.append(_open(path, fields, p.io))
+        sets = _under_one_name(sets)
+        whole = mix(sets, tuple(paths.values()), p.mix.classes)
+    return whole if p.field_names is None else MixedSet(replace(whole.index, named=True), sets)
+
+
+def _open_arrays(p: ReaderParams, data: Any, fields: Request) -> OpenSet:
+    """The arrays that the caller gives as ``data``: one, or several by name."""
+    asked = replace(fields, episodes=None, windowed=False, lead=2 if p.episodes == "axis" else 1)
+    given: dict[str, Any] = data if isinstance(data, dict) else {fmt.DATA: data}
     arrays: dict[str, OpenSet] = {}
     with closed_on_error(arrays.values()):
         arrays[asked.own_name] = first = _open_array(p, given, p.labels, asked)

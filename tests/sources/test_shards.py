@@ -26,7 +26,6 @@ from source_contract import Built, Case
 import asyncreader
 from asyncreader import (
     AsyncReader,
-    ChecksumError,
     FormatError,
     ParamsError,
     SourceError,
@@ -132,28 +131,6 @@ def test_folder_manifest_list_and_glob_are_one_set(folder: Path, shuffle: bool |
     assert indices(files, shuffle=shuffle) == whole
 
 
-@pytest.mark.parametrize("workers", ["thread", pytest.param("process", marks=pytest.mark.slow)])
-def test_labels_and_pixels_go_together(folder: Path, workers: str) -> None:
-    """Each picture comes with its label, from threads and from processes, wherever it lies."""
-    images, labels = np.stack(pictures(COUNT)), np.arange(COUNT) % 3
-    with AsyncReader(
-        path=folder, batch_size=4, shuffle=True, nthread=2, njob=2, epochs=1,
-        workers=workers, last_batch="pad",
-    ) as reader:  # fmt: skip
-        for batch in reader:
-            rows = batch.indices[batch.mask]
-            assert batch.labels is not None
-            np.testing.assert_array_equal(batch.labels[batch.mask, 0], labels[rows])
-    source = open_source(folder)
-    assert source.labels is not None
-    assert [int(source.labels[n][0]) for n in (0, 7, 22)] == labels[[0, 7, 22]].tolist()
-    np.testing.assert_array_equal(np.asarray(source.labels)[:, 0], labels)
-    source.close()
-    with AsyncReader(path=folder, batch_size=COUNT, shuffle=True, layout="NHWC") as reader:
-        batch = first(reader)
-        np.testing.assert_array_equal(batch.data, images[batch.indices])
-
-
 def test_without_labels(tmp_path: Path) -> None:
     """A set packed without labels has none, and labels_field=None leaves them unread."""
     bare = write_set(tmp_path / "bare", pictures(COUNT), with_labels=False)
@@ -162,46 +139,6 @@ def test_without_labels(tmp_path: Path) -> None:
         assert reader.labels_shape is None
     with AsyncReader(path=full, labels_field=None) as reader:
         assert reader.labels_shape is None
-
-
-def test_a_subset_goes_over_shards(folder: Path) -> None:
-    """A slice and an array of record numbers mean those of the whole set."""
-    chosen = np.array([22, 0, 7, 8, 16])
-    with AsyncReader(path=folder, subset=chosen, batch_size=5) as reader:
-        assert first(reader).indices.tolist() == chosen.tolist()
-    served = indices(folder, subset=slice(5, 19), shuffle="block")
-    assert sorted(n for n in served[:16] if n >= 0) == list(range(5, 19))
-
-
-def test_a_state_goes_on_with_the_same_shards(folder: Path, tmp_path: Path) -> None:
-    """A state resumes on a copy of the set, and is refused by a set with another shard in it."""
-    params: dict[str, Any] = {"batch_size": 4, "shuffle": "block", "seed": 5, "epochs": 1}
-    with AsyncReader(path=folder, **params) as reader:
-        whole = [batch.indices.tolist() for batch in reader]
-    with AsyncReader(path=folder, **params) as reader:
-        for _ in range(2):
-            first(reader)
-        state = json.loads(json.dumps(reader.state_dict()))
-    copy = shutil.copytree(folder, tmp_path / "copy")
-    with AsyncReader(path=copy, **params) as reader:
-        reader.load_state_dict(state)
-        assert [batch.indices.tolist() for batch in reader] == whole[2:]
-    other = write_set(tmp_path / "other", pictures(COUNT + 1)[1:])
-    with AsyncReader(path=other, **params) as reader, pytest.raises(ParamsError, match="fingerpr"):
-        reader.load_state_dict(state)
-
-
-def test_damage_names_the_shard(folder: Path) -> None:
-    """A damaged sample names its shard's file, and its number in the whole set."""
-    images = pictures(COUNT)
-    file = str(folder / "shard-00002-of-00005.h5")
-    damage(file, images[10].tobytes())
-    source = open_source(folder)
-    _, _, errors = fill_rows(source, OutputSpec(), np.array([9, 10, 0]), check=np.ones(3, np.bool_))
-    assert [(bad.row, bad.error.index, bad.error.path) for bad in errors] == [(1, 10, file)]
-    with pytest.raises(ChecksumError, match="record 10"):
-        Inspector(source.first).bytes(10)
-    source.close()
 
 
 def test_fingerprint_is_of_content(folder: Path, tmp_path: Path) -> None:
