@@ -170,6 +170,7 @@ class _Table:
                     path=self.path,
                     found=f"a first line of {', '.join(map(repr, self.header[:20]))}",
                     expected="a header with the names of the columns",
+                    hint=hint_of_marks(self.header) if len(self.header) == 1 else None,
                 )
         return {name: self.header.index(name, 1) for name in names}
 

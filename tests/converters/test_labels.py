@@ -154,6 +154,8 @@ def test_a_decimal_comma_beside_semicolons(pictures: Path, tmp_path: Path) -> No
     csv = write(tmp_path / "l.csv", "path;age\na/1.png;32,6\nb/2.png;7,25\n")
     with pytest.raises(SourceNotFoundError, match=r"'a/1.png;32' \(line 2\).*separated by ';'"):
         scan(str(pictures), labels=csv)
+    with pytest.raises(ParamsError, match=r"no column 'age'.*separated by ';': write commas"):
+        scan(str(pictures), labels=csv, label_columns=("age",))
 
 
 TABLE = "path,age,part,species,weight\na/1.png,31,x,cat,0.5\nb/2.png,7,y,ant,1.5\n"

@@ -38,7 +38,7 @@ from asyncreader.pixels.fill_tables import (
 from asyncreader.pixels.rectangles import erased_part
 from asyncreader.pixels.row_filler import RowFiller, RowTables
 from asyncreader.system.keyed_random import Draws, key_of, mix_rows, uniforms
-from asyncreader.system.memory import aligned_empty
+from asyncreader.system.memory import SCRATCH, aligned_empty
 
 sides = st.integers(1, 40)
 
@@ -918,3 +918,17 @@ def test_a_fork_while_a_thread_compiles(tmp_path: Path) -> None:
         "thread.join(); print(os.waitpid(pid, 0)[1])\n"
     )
     assert run([sys.executable, "-c", program]).stdout == "0\n"
+
+
+def test_scratch_memory_is_the_takers() -> None:
+    """A read inside another of the same thread, as in a signal handler or in a function of the
+    user, gets other memory than what is in use, also where it needs more; later it is used again.
+    """
+    taken = SCRATCH.take("test", 100)
+    taken[:] = 7
+    inner = SCRATCH.take("test", 5000)
+    inner[:] = 1
+    assert (taken == 7).all()
+    address = inner.ctypes.data
+    del inner
+    assert SCRATCH.take("test", 3000).ctypes.data == address

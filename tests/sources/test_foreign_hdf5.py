@@ -550,6 +550,31 @@ def test_what_matlab_stores_for_other_things_than_numbers(tmp_path: Path) -> Non
     assert set(caught.value.there) == {"X", "flags", "g/demo_0/x", "g/demo_1/x"}
 
 
+@pytest.mark.parametrize("how", ["renamed", "in place"])
+def test_groups_of_a_file_that_is_another_by_now(how: str, tmp_path: Path) -> None:
+    """Groups that are opened when they are read, after the file was replaced or written anew with
+    larger chunks, are refused: no addresses of one file are used with bytes of the other, and
+    nothing is decoded into memory for less."""
+
+    def write(path: Path, value: int, chunk: int) -> None:
+        with h5py.File(path, "w") as file:
+            for n in range(4):
+                data = np.full((200, 100), value + n, "i4")
+                file.create_dataset(
+                    f"data/demo_{n}/x", data=data, chunks=(chunk, 100), compression="gzip"
+                )
+            file["more"] = np.zeros(1 << 16)
+
+    path = tmp_path / "a.h5"
+    write(path, 0, 5)
+    with asyncreader.open(path, data_field="x", episodes="groups:data/demo_*") as dataset:
+        other = path if how == "in place" else tmp_path / "b.h5"
+        write(other, 50, 200)
+        os.replace(other, path)
+        with pytest.raises(FormatError, match=r"replaced|changed|not what it was"):
+            dataset[[10, 700]]
+
+
 #: Attributes of a field of int16, and what the warning says of them; None: no warning.
 PACKED: dict[str, tuple[dict[str, Any], str | None]] = {
     "fill": ({"_FillValue": np.int16(-9)}, r"_FillValue = -9\): a transform"),
