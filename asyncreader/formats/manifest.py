@@ -23,7 +23,6 @@ from functools import cached_property
 from typing import Any, Final
 
 import numpy as np
-import numpy.typing as npt
 import xxhash
 
 from ..errors import FormatError, SourceError, SourceNotFoundError
@@ -57,7 +56,7 @@ _READ: Final = 1 << 22
 _AGAIN: Final = "copy it again, or convert again; it is not to be edited by hand"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Shard:
     """One row of the table.
 
@@ -79,6 +78,12 @@ class Shard:
         """As it stands in the manifest."""
         labels = _NONE if self.labels is None else self.labels
         return [self.name, self.count, self.bytes, self.xxh3, self.checksums, labels, *self.fields]
+
+    @classmethod
+    def of(cls, row: list[Any]) -> Shard:
+        """The shard of a row that was checked."""
+        *first, labels = row[: len(COLUMNS)]
+        return cls(*first, None if labels == _NONE else labels, tuple(row[len(COLUMNS) :]))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,23 +123,15 @@ class Common(fmt.Described):
 
 @dataclass(frozen=True, eq=False)
 class Manifest:
-    """A sharded set: what its shards share, and the table of shards as columns.
+    """A sharded set: what its shards share, and the shards in their order.
 
-    ``names``: fixed-length bytes (S,); ``counts``, ``sizes``: int64 (S,); ``xxh3``, ``checksums``,
-    ``label_digests``: uint64 (S,), the last zero without labels; ``field_checksums``: uint64
-    (F, S), of other fields; ``digests``: of the tables of all samples, as a single file of them
-    would state them (``checksums``, ``labels``, ``mask.checksums``), empty of a part of a set;
-    ``earlier``: (count, digests) of the set before each time that shards were added.
+    ``digests``: of the tables of all samples, as a single file of them would state them
+    (``checksums``, ``labels``, ``mask.checksums``), empty of a part of a set; ``earlier``: (count,
+    digests) of the set before each time that shards were added.
     """
 
     common: Common
-    names: npt.NDArray[np.bytes_]
-    counts: Int64
-    sizes: Int64
-    xxh3: UInt64
-    checksums: UInt64
-    label_digests: UInt64
-    field_checksums: UInt64
+    shards: tuple[Shard, ...]
     digests: Mapping[str, str] = field(default_factory=dict)
     earlier: tuple[tuple[int, Mapping[str, str]], ...] = ()
 
@@ -147,27 +144,39 @@ class Manifest:
         return replace(cls._checked(common, rows, "the manifest"), digests=dict(digests or {}))
 
     @cached_property
+    def counts(self) -> Int64:
+        """int64 (S,): the number of samples in each shard."""
+        return np.array([one.count for one in self.shards], np.int64)
+
+    @cached_property
+    def sizes(self) -> Int64:
+        """int64 (S,): the bytes of each shard's file."""
+        return np.array([one.bytes for one in self.shards], np.int64)
+
+    def table_digests(self, table: str) -> UInt64:
+        """uint64 (S,): what each shard states of a table: of its checksums, its labels, or the
+        checksums of another field."""
+        place = self.common.columns().index(table)
+        return np.array([int(one.row()[place], 16) for one in self.shards], np.uint64)
+
+    @cached_property
     def ends(self) -> Int64:
         """int64 (S,): the record number behind each shard's last."""
         return np.cumsum(self.counts)
 
     def take(self, numbers: Sequence[int]) -> Manifest:
         """The manifest of some of the shards, in this order; of samples as large on average."""
-        rows = np.array(numbers, np.int64)
-        every = np.array_equal(rows, np.arange(len(self)))
-        count = int(self.counts[rows].sum())
+        every = list(numbers) == list(range(len(self)))
+        shards = tuple(self.shards[number] for number in numbers)
+        count = sum(one.count for one in shards)
         first, *others = (
             max(1, size * count // self.count)
             for size in (self.common.data_bytes, *self.common.field_bytes)
         )
-        return Manifest(
-            replace(self.common, data_bytes=first, field_bytes=tuple(others)),
-            *(self.names[rows], self.counts[rows], self.sizes[rows]),
-            *(self.xxh3[rows], self.checksums[rows], self.label_digests[rows]),
-            self.field_checksums[:, rows],
-            self.digests if every else {},
-            self.earlier if every else (),
-        )
+        common = replace(self.common, data_bytes=first, field_bytes=tuple(others))
+        if every:
+            return replace(self, common=common)
+        return Manifest(common, shards)
 
     @property
     def count(self) -> int:
@@ -180,24 +189,11 @@ class Manifest:
         return RAGGED_VERSION if self.common.ragged else VERSION
 
     def __len__(self) -> int:
-        return int(self.counts.size)
+        return len(self.shards)
 
     def name(self, number: int) -> str:
         """The file name of shard ``number``."""
-        return bytes(self.names[number]).decode("ascii")
-
-    def shard(self, number: int) -> Shard:
-        """Row ``number``."""
-        labelled = self.common.label_kind != "none"
-        return Shard(
-            self.name(number),
-            int(self.counts[number]),
-            int(self.sizes[number]),
-            f"{int(self.xxh3[number]):016x}",
-            f"{int(self.checksums[number]):016x}",
-            f"{int(self.label_digests[number]):016x}" if labelled else None,
-            tuple(f"{digest:016x}" for digest in self.field_checksums[:, number].tolist()),
-        )
+        return self.shards[number].name
 
     def meta(self) -> fmt.Meta:
         """The set as one. Where no digests of all samples are known, they are digests of the
@@ -206,11 +202,8 @@ class Manifest:
         digests = dict(self.digests)
         if not digests:
             # counts are bound by the digests of checksums, which have a number for each sample
-            digests = {fmt.CHECKSUMS: joined_digest(self.checksums)}
-            if common.label_kind != "none":
-                digests[fmt.LABELS] = joined_digest(self.label_digests)
-            for one, column in zip(common.fields, self.field_checksums, strict=True):
-                digests[fmt.table_of(one.name, fmt.CHECKSUMS)] = joined_digest(column)
+            tables = [name for name in self.common.tables() if name != fmt.SPLITS]
+            digests = {name: joined_digest(self.table_digests(name)) for name in tables}
         shared = {one.name: getattr(common, one.name) for one in fields(fmt.Described)}
         return fmt.Meta(count=self.count, digests=digests, **shared)
 
@@ -235,24 +228,7 @@ class Manifest:
 
     def rows(self) -> list[list[Any]]:
         """The table, a list for each shard, as it stands in the text."""
-        names = [name.decode("ascii") for name in self.names.tolist()]
-        labels = [f"{n:016x}" for n in self.label_digests.tolist()]
-        if self.common.label_kind == "none":
-            labels = [_NONE] * len(self)
-        fields = [[f"{n:016x}" for n in row] for row in self.field_checksums.T.tolist()]
-        return [
-            [name, count, size, f"{xxh3:016x}", f"{checksums:016x}", label, *others]
-            for name, count, size, xxh3, checksums, label, others in zip(
-                names,
-                self.counts.tolist(),
-                self.sizes.tolist(),
-                self.xxh3.tolist(),
-                self.checksums.tolist(),
-                labels,
-                fields,
-                strict=True,
-            )
-        ]
+        return [one.row() for one in self.shards]
 
     def to_json(self) -> str:
         """ASCII text, a line for each shard; equal sets give equal text."""
@@ -311,24 +287,11 @@ class Manifest:
                     found=found if len(found) < 200 else f"{found[:200]}...",
                     hint=_AGAIN,
                 )
-        names = np.array([row[0].encode("ascii") for row in rows])
-        unique = np.unique(names)
-        if unique.size != names.size:
+        if len({row[0] for row in rows}) != len(rows):
             raise FormatError("the manifest names a shard twice", path=path, hint=_AGAIN)
         if sum(row[1] for row in rows) > MOST:
             raise FormatError("the manifest counts more samples than there can be", path=path)
-        digests = [
-            np.array([0 if row[i] == _NONE else int(row[i], 16) for row in rows], np.uint64)
-            for i in range(3, wide)
-        ]
-        others: UInt64 = np.array(digests[3:], np.uint64).reshape(wide - len(COLUMNS), len(rows))
-        return cls(
-            common,
-            names,
-            np.array([row[1] for row in rows], np.int64),
-            np.array([row[2] for row in rows], np.int64),
-            *(digests[0], digests[1], digests[2], others),
-        )
+        return cls(common, tuple(map(Shard.of, rows)))
 
 
 def _json(value: Any) -> str:

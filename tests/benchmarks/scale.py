@@ -55,11 +55,11 @@ def virtual_manifest(count: int, shards: int) -> Manifest:
         compression=None,
         data_bytes=count * 48,
     )
-    numbers = np.arange(shards, dtype=np.uint64)
-    counts = np.diff(ends, prepend=0)
-    names = np.char.add(b"shard-", np.char.zfill(np.arange(shards).astype("S7"), 7))
-    none = np.empty((0, shards), np.uint64)
-    return Manifest(common, names, counts, counts * 48, numbers, numbers, numbers, none)
+    rows = (
+        Shard(f"shard-{i:07d}", n, n * 48, f"{i:016x}", f"{i:016x}", f"{i:016x}")
+        for i, n in enumerate(np.diff(ends, prepend=0).tolist())
+    )
+    return Manifest(common, tuple(rows))
 
 
 class VirtualShard:

@@ -89,17 +89,16 @@ def _sharded(
     fields = _checked_fields(facts.path, fields, manifest)
     common, meta = manifest.common, facts.meta
     assert meta is not None
-    checksums, size = manifest.checksums, common.data_bytes
+    checksums, size = fmt.table_of(fields.data, fmt.CHECKSUMS), common.data_bytes
     other = meta.field(fields.data)
     if other is not None:
-        column = [one.name for one in common.fields].index(fields.data)
-        checksums, size = manifest.field_checksums[column], common.field_bytes[column]
+        size = common.field_bytes[[one.name for one in common.fields].index(fields.data)]
     labelled = common.label_kind != "none"
     joined = Joined(
         shards,
         stated={
-            fmt.table_of(fields.data, fmt.CHECKSUMS): checksums,
-            fmt.LABELS: manifest.label_digests if labelled else None,
+            checksums: manifest.table_digests(checksums),
+            fmt.LABELS: manifest.table_digests(fmt.LABELS) if labelled else None,
         },
         labels=(common.label_width, common.label_dtype) if labelled and fields.labels else None,
         limit=limit,
