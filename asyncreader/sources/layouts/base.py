@@ -150,32 +150,12 @@ class EntryNames(Names):
 
 def records(entries: Entries) -> Entries:
     """The entries but for those that describe the set."""
-    special = (_KEYS, _LENGTH_OF, LENGTH)
-    sizes = {len(key) for key in special}
-    # only keys of those lengths are compared: there may be millions
-    maybe = np.flatnonzero(np.isin(entries.key_sizes, list(sizes)))
     keep = np.ones(len(entries), np.bool_)
-    if maybe.size:
-        for key in special:
-            same = maybe[entries.key_sizes[maybe] == len(key)]
-            low = _bisect(entries, same, key)
-            if low is not None:
-                keep[low] = False
+    for key in (_KEYS, _LENGTH_OF, LENGTH):
+        at = entries.place(key)
+        if at < len(entries) and entries.key(at) == key:
+            keep[at] = False
     return entries if keep.all() else entries.pick(keep)
-
-
-def _bisect(entries: Entries, among: Int64, key: bytes) -> int | None:
-    """Which of the entries ``among`` (in key order) has ``key``."""
-    low, high = 0, among.size
-    while low < high:
-        middle = (low + high) // 2
-        if entries.key(int(among[middle])) < key:
-            low = middle + 1
-        else:
-            high = middle
-    if low < among.size and entries.key(int(among[low])) == key:
-        return int(among[low])
-    return None
 
 
 def is_pickle(entries: Entries) -> bool:

@@ -268,15 +268,7 @@ def _sizes(entries: Entries) -> list[int]:
         if match is None:
             raise entries.refuse(at, _NO_KEY, hint=AGAIN)
         sizes.add(int(match[1]))
-        # after the last key with this prefix ("." follows "-")
-        low, high, behind = at, len(entries), match[1] + b"."
-        while low < high:
-            middle = (low + high) // 2
-            if entries.key(middle) < behind:
-                low = middle + 1
-            else:
-                high = middle
-        at = low
+        at = entries.place(match[1] + b".", at)  # after the prefix, for "." follows "-"
     return sorted(sizes)
 
 

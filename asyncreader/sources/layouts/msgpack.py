@@ -103,8 +103,9 @@ def index_pyxis(found: ForeignSet) -> SetIndex:
         )
     stated = stated_count(value.tobytes(), "nb_samples", found.path)
     check_count(stated, data.entries, found.path, "nb_samples")
-    found.tree.check_numbered(data)
-    return _index_maps(found, Entries.of(found.tree, data), "ml-pyxis")
+    entries = Entries.of(found.tree, data)
+    entries.check_numbered()
+    return _index_maps(found, entries, "ml-pyxis")
 
 
 def index_pyxis_branch(found: ForeignSet) -> SetIndex:

@@ -18,6 +18,7 @@ from ..bytestore import ByteFile, OpenFile
 from ..extents import Extents, RunExtents
 from ..fields import SetIndex, index_set
 from ..lmdb.btree import LmdbFile, Tree
+from ..lmdb.entries import Entries
 from ..ragged import ragged_field
 from ..request import Request, no_field
 from .packed import with_tables
@@ -54,9 +55,9 @@ class PackedNames:
             yield from [None] * count
             return
         tree = _tree(file)
-        starts, sizes = tree.extents(self.tree)
-        for start, size in zip(starts.tolist(), sizes.tolist(), strict=True):
-            yield tree.data[start : start + size].tobytes()
+        entries = Entries.of(tree, self.tree)
+        for index in range(len(entries)):
+            yield entries.value(index).tobytes()
 
 
 def index_lmdb(path: str, file: OpenFile, fields: Request) -> SetIndex:
@@ -153,8 +154,9 @@ def _packed(
             expected=meta.count,
             hint=fmt.REPACK,
         )
-    tree.check_numbered(data)
-    starts, sizes = tree.extents(data)
+    entries = Entries.of(tree, data)
+    entries.check_numbered()
+    starts, sizes = entries.starts, entries.sizes
     check_extents(starts, sizes, file.size, path)
     spec = packed_rows(meta, other is not None, fields, path)
     if not spec.encoded:

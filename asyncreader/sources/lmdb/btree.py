@@ -18,7 +18,7 @@ import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 from operator import itemgetter
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -71,10 +71,10 @@ class Nodes:
     """Leaf nodes in key order. ``at``: node offsets; ``starts``/``sizes``: data in the file."""
 
     at: Int64
-    key_sizes: Int64
+    key_sizes: npt.NDArray[np.integer[Any]]
     starts: Int64
-    sizes: Int64
-    flags: Int64
+    sizes: npt.NDArray[np.integer[Any]]
+    flags: npt.NDArray[np.integer[Any]]
 
 
 class LmdbFile:
@@ -119,12 +119,12 @@ class LmdbFile:
         if missing > _UNWRITTEN or self.data.size % self.page_size:
             return False
         try:
-            starts, sizes = self.extents(self.free)
+            free = self.table(self.free)
         except FormatError:
             return False
         lists = (  # values: how many pages, then their numbers
             self.data[start + 8 : start + size].view("<u8")
-            for start, size in zip(starts.tolist(), sizes.tolist(), strict=True)
+            for start, size in zip(free.starts.tolist(), free.sizes.tolist(), strict=True)
             if size % 8 == 0
         )
         behind = [pages[pages >= self._pages] for pages in lists]
@@ -301,38 +301,28 @@ class LmdbFile:
                     found[key] = Tree(*_TREE.unpack_from(self.data.data, start))
         return found
 
-    def extents(self, tree: Tree) -> tuple[Int64, npt.NDArray[np.uint32]]:
-        """(starts, sizes) of all values of ``tree`` in key order."""
-        if tree.entries > self.data.size // _NODE:
+    def table(self, tree: Tree) -> Nodes:
+        """All leaf nodes of ``tree`` in key order, whose values are plain ones."""
+        count, done = tree.entries, 0
+        if count > self.data.size // _NODE:
             raise self._bad("more entries than the file can hold")
-        starts = np.empty(tree.entries, np.int64)
-        sizes = np.empty(tree.entries, np.uint32)
-        at = 0
+        found = Nodes(
+            np.empty(count, np.int64),
+            np.empty(count, np.uint16),
+            np.empty(count, np.int64),
+            np.empty(count, np.uint32),
+            np.zeros(count, np.uint8),
+        )
         for nodes in self.walk(tree):
-            if (nodes.flags & (_SUB | _DUP)).any():
-                raise self._bad("values of an unexpected kind")
-            count = nodes.starts.size
-            if at + count > tree.entries:
+            part = slice(done, done + nodes.at.size)
+            if part.stop > count:
                 raise self._bad("more entries than stated")
-            starts[at : at + count] = nodes.starts
-            sizes[at : at + count] = nodes.sizes
-            at += count
-        return starts, sizes
-
-    def check_numbered(self, tree: Tree) -> None:
-        """FormatError unless the keys are exactly 0, 1, 2 ... as 10 ASCII digits."""
-        at, digits = 0, 10
-        powers = 10 ** np.arange(digits - 1, -1, -1, dtype=np.int64)
-        for nodes in self.walk(tree):
-            if (nodes.key_sizes != digits).any():
-                raise self._bad("a key that is not a record number")
-            keys = self.data[nodes.at[:, None] + (_NODE + np.arange(digits))].astype(np.int64) - 48
-            numbers = keys @ powers
-            if (keys < 0).any() or (keys > 9).any() or (np.diff(numbers) != 1).any():
-                raise self._bad("record numbers with gaps")
-            if numbers.size and int(numbers[0]) != at:
-                raise self._bad("record numbers with gaps")
-            at += numbers.size
+            if (nodes.flags & ~_BIG).any():
+                raise self._bad("values of an unexpected kind")
+            found.at[part], found.key_sizes[part] = nodes.at, nodes.key_sizes
+            found.starts[part], found.sizes[part] = nodes.starts, nodes.sizes
+            done = part.stop
+        return found
 
     def find(self, tree: Tree, key: bytes) -> UInt8 | None:
         """The value under ``key``: one walk down the tree."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -54,35 +55,15 @@ class Entries:
 
     tree: LmdbFile
     at: Int64
-    key_sizes: npt.NDArray[np.uint16]
+    key_sizes: npt.NDArray[Any]
     starts: Int64
-    sizes: npt.NDArray[np.uint32]
+    sizes: npt.NDArray[Any]
 
     @classmethod
     def of(cls, tree: LmdbFile, database: Tree) -> Entries:
         """All entries of ``database``, in key order."""
-        count = database.entries
-        if count > tree.data.size // _NODE:
-            raise FormatError(
-                "its tree is damaged: more entries than the file can hold",
-                path=tree.path,
-                found=count,
-                hint="copy or write it again",
-            )
-        at, starts = np.empty(count, np.int64), np.empty(count, np.int64)
-        key_sizes, sizes = np.empty(count, np.uint16), np.empty(count, np.uint32)
-        done = 0
-        for nodes in tree.walk(database):
-            more = nodes.at.size
-            if done + more > count or (nodes.flags & ~1).any():
-                raise FormatError(
-                    "its tree is damaged: entries of an unexpected number or kind", path=tree.path
-                )
-            part = slice(done, done + more)
-            at[part], key_sizes[part] = nodes.at, nodes.key_sizes
-            starts[part], sizes[part] = nodes.starts, nodes.sizes
-            done += more
-        return cls(tree, at, key_sizes, starts, sizes)
+        nodes = tree.table(database)
+        return cls(tree, nodes.at, nodes.key_sizes, nodes.starts, nodes.sizes)
 
     def __len__(self) -> int:
         return self.at.size
@@ -110,6 +91,20 @@ class Entries:
             self.starts[which],
             self.sizes[which],
         )
+
+    def place(self, key: bytes, first: int = 0) -> int:
+        """Where ``key`` is among the entries, which are in the order of their keys; without it,
+        where it would be. It is not before ``first``."""
+        return bisect.bisect_left(range(len(self)), key, first, key=self.key)
+
+    def check_numbered(self) -> None:
+        """FormatError unless the keys are exactly 0, 1, 2 ... as 10 ASCII digits."""
+        if (self.numbers(digits=10) != np.arange(len(self))).any():
+            raise FormatError(
+                "its tree is damaged: record numbers with gaps",
+                path=self.tree.path,
+                hint="copy or convert it again",
+            )
 
     def numbers(self, prefix: bytes = b"", digits: int | None = None) -> Int64:
         """The number in each key that is ``prefix`` and ASCII digits (``digits`` of them); -1."""

@@ -104,7 +104,8 @@ def test_lmdb_pages_that_were_never_written(tmp_path: Path) -> None:
     data = np.fromfile(path / "data.mdb", np.uint8)
     tree = LmdbFile(data, "a")
     assert tree.short()
-    starts, sizes = tree.extents(tree.main)
+    nodes = tree.table(tree.main)
+    starts, sizes = nodes.starts, nodes.sizes
     kept = [data[at : at + size].tobytes() for at, size in zip(starts, sizes, strict=True)]
     assert kept == [b"y" * 5000] * 3
     used = int(starts.max()) // tree.page_size
