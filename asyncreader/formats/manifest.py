@@ -82,8 +82,9 @@ class Shard:
     @classmethod
     def of(cls, row: list[Any]) -> Shard:
         """The shard of a row that was checked."""
-        *first, labels = row[: len(COLUMNS)]
-        return cls(*first, None if labels == _NONE else labels, tuple(row[len(COLUMNS) :]))
+        name, count, size, xxh3, checksums, labels, *others = row
+        stated = None if labels == _NONE else labels
+        return cls(name, count, size, xxh3, checksums, stated, tuple(others))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -190,6 +191,10 @@ class Manifest:
 
     def __len__(self) -> int:
         return len(self.shards)
+
+    def shard(self, number: int) -> Shard:
+        """Row ``number``."""
+        return self.shards[number]
 
     def name(self, number: int) -> str:
         """The file name of shard ``number``."""
