@@ -12,34 +12,20 @@ from typing import Any
 
 import numpy as np
 
-from ...errors import FormatError
-from ...pixels.numbers import DEEPEST, MOST_MEMBERS, Member, is_number, members_of, record_dtype
-from ...system.array_types import Array
+from ...pixels.numbers import DEEPEST, MOST_MEMBERS, Member, is_number, record_dtype
 from ...system.late import h5py
-from .checks import Dataset, check_numeric, odd_bits, odd_number, read_table, unusual_bits
+from .checks import odd_number
 
 
-def is_compound(data: Dataset) -> bool:
-    """Whether the rows of a data set are structured."""
-    return bool(data.id.get_type().get_class() == h5py.h5t.COMPOUND)
+def is_compound(data: Any) -> bool:
+    """Whether the rows of a data set (h5py.h5d.DatasetID) are structured."""
+    return bool(data.get_type().get_class() == h5py.h5t.COMPOUND)
 
 
-def stored_dtype(data: Dataset, name: str, path: str) -> np.dtype[Any]:
-    """The dtype of the values of a data set: that of numbers, or a flat one of structured rows.
-    FormatError for any other."""
-    if not is_compound(data):
-        check_numeric(data, name, path)
-        odd = odd_bits(data)
-        if odd is not None:
-            raise unusual_bits(name, odd, path)
-        return data.dtype
-    kind = data.id.get_type()
-    try:
-        return record_dtype(_members(kind, "", 0, DEEPEST), kind.get_size())
-    except ValueError as exc:
-        raise FormatError(
-            f"the rows of dataset {name!r} are damaged, or not read", path=path, found=str(exc)
-        ) from exc
+def record_type(kind: Any) -> np.dtype[Any]:
+    """The flat dtype of a compound type (h5py.h5t.TypeCompoundID). ValueError for one that is
+    damaged, or not read."""
+    return record_dtype(_members(kind, "", 0, DEEPEST), kind.get_size())
 
 
 def _members(kind: Any, prefix: str, start: int, depth: int) -> Iterator[Member]:
@@ -75,24 +61,7 @@ def _numbers(kind: Any) -> tuple[np.dtype[Any], tuple[int, ...]] | None:
     return (dtype, shape) if fits and is_number(dtype) and not odd_number(kind, dtype) else None
 
 
-def read_member(data: Dataset, member: str, name: str, path: str, size: int) -> Array | None:
-    """One member of all rows of a data set, in memory; None unless it is there and holds numbers.
-    ``size``: of the file."""
-    dtype = stored_dtype(data, name, path)
-    found = {one.name: one for one in members_of(dtype)}.get(member)
-    if found is None or not is_number(found.dtype):
-        return None
-    wanted = np.dtype((found.dtype.newbyteorder("="), found.shape))
-    parts = _way(data.id.get_type(), member)
-    for part in reversed(parts):
-        wanted = np.dtype([(part, wanted)])
-    table = read_table(data, name, path, size, wanted)
-    for part in parts:
-        table = table[part]
-    return np.ascontiguousarray(table)
-
-
-def _way(kind: Any, member: str) -> list[str]:
+def path_to(kind: Any, member: str) -> list[str]:
     """The names of the compounds around a member of a compound type, and its own: ``member`` is
     these with dots between them, and names may have dots, too. Empty: there is no such member."""
     for i in range(kind.get_nmembers()):
@@ -103,7 +72,7 @@ def _way(kind: Any, member: str) -> list[str]:
         if name == member:
             return [name]
         if own.get_class() == h5py.h5t.COMPOUND and member.startswith(f"{name}."):
-            inside = _way(own, member[len(name) + 1 :])
+            inside = path_to(own, member[len(name) + 1 :])
             if inside:
                 return [name, *inside]
     return []

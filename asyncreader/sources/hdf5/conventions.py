@@ -7,12 +7,11 @@ from typing import Any, Final
 
 import numpy as np
 
-from ...errors import FormatError
 from ...system.late import h5py
 from .checks import Dataset, attribute
 
 #: The attribute of all that MATLAB writes.
-_CLASS: Final = b"MATLAB_class"
+MATLAB_CLASS: Final = b"MATLAB_class"
 #: MATLAB's classes whose stored numbers are not those of an array: what they are, and what to do.
 _CLASSES: Final = {
     b"char": (
@@ -40,21 +39,6 @@ def no_samples(data: Dataset) -> tuple[str, str] | None:
     if isinstance(empty, np.integer) and empty:
         return "the size of an array that is empty in MATLAB", "save the array again with values"
     return _CLASSES.get(kind) if isinstance(kind, bytes) else None
-
-
-def check_samples(data: Dataset, name: str, path: str) -> None:
-    """FormatError where a convention says that a data set holds no samples."""
-    if not h5py.h5a.exists(data.id, _CLASS):  # asked of each data set that is opened
-        return
-    instead = no_samples(data)
-    if instead is not None:
-        raise FormatError(
-            f"dataset {name!r} holds no samples",
-            path=path,
-            found=instead[0],
-            expected="an array of numbers",
-            hint=f"{instead[1]}; labels_field=None serves data without labels",
-        )
 
 
 def warn_of_packed(data: Dataset, name: str) -> None:

@@ -26,19 +26,11 @@ from ...system.late import h5py
 from ...system.signals import after_this
 from ..base import Names
 from ..bytestore import ByteFile, OpenFile, check_descriptors
-from .checks import (
-    Dataset,
-    attribute,
-    check_library_filters,
-    check_stored,
-    chunk_grid,
-    pipeline,
-    read_table,
-    virtual_dataset,
-)
+from .checks import Dataset, attribute, check_stored, virtual_dataset
 from .chunks import ChunkGrid, LibraryChunks
-from .compound import is_compound, read_member
+from .compound import is_compound
 from .listing import all_names, list_fields, missing, some_names
+from .stored import Stored
 from .structure import DatasetHeader, Structure, signature_at
 
 #: Bytes of paths read at a time.
@@ -229,13 +221,19 @@ class Hdf5:
             )
         return None
 
-    def find(self, name: str, records: bool = False) -> Dataset | None:
+    def find(self, name: str, records: bool = False) -> Stored | None:
         """A data set by name; None if there is none of that name. Refused if its bytes are in
         another file, and without ``records`` if its rows are structured."""
         found = self.reach(name)
         if not isinstance(found, h5py.h5d.DatasetID):
             return None
-        return check_stored(h5py.Dataset(found), name, self.path, records)
+        return self.stored(found, name, records)
+
+    def stored(self, data: Any, name: str, records: bool = False) -> Stored:
+        """A data set (h5py.h5d.DatasetID), checked: see :func:`check_stored`."""
+        dataset: Dataset = h5py.Dataset(data)
+        check_stored(dataset, name, self.path, records)
+        return Stored(dataset, name, self.path, self.size)
 
     def member_of(self, name: str, start: object | None = None) -> tuple[str, str | None]:
         """(data set, member) that ``name`` means: ``jets.pt`` where ``jets`` are structured rows
@@ -243,11 +241,11 @@ class Hdf5:
         if "." in name and self.reach(name, start) is None:
             for at in (i for i, letter in enumerate(name) if letter == "." and i):
                 found = self.reach(name[:at], start)
-                if isinstance(found, h5py.h5d.DatasetID) and is_compound(h5py.Dataset(found)):
+                if isinstance(found, h5py.h5d.DatasetID) and is_compound(found):
                     return name[:at], name[at + 1 :]
         return name, None
 
-    def dataset(self, name: str, records: bool = False) -> Dataset:
+    def dataset(self, name: str, records: bool = False) -> Stored:
         """A data set that must be there, reached as :meth:`find` does."""
         found = self.find(name, records)
         if found is None and self.reach(name) is not None:
@@ -261,7 +259,7 @@ class Hdf5:
         inside = list_fields(self.members, self._root if group is None else group)
         return missing(name, inside, self.path)
 
-    def member(self, name: str) -> Dataset | None:
+    def member(self, name: str) -> Stored | None:
         """A data set of the root group by a hard link, whose bytes are in this file; None for
         anything else.
 
@@ -275,21 +273,17 @@ class Hdf5:
         if not isinstance(found, h5py.h5d.DatasetID):
             return None
         try:
-            return check_stored(h5py.Dataset(found), name, "")
+            return self.stored(found, name)
         except FormatError:
             return None
 
     def table(self, name: str) -> Array:
         """All of a data set, in memory."""
-        return self.read(self.dataset(name), name)
+        return self.dataset(name).read()
 
-    def read(self, dataset: Dataset, name: str) -> Array:
-        """All of a data set that passed :func:`check_stored`, in memory."""
-        return read_table(dataset, name, self.path, self.size)
-
-    def read_member(self, dataset: Dataset, name: str, member: str) -> Array:
+    def read_member(self, name: str, member: str) -> Array:
         """One member of all rows of a data set of structured ones, in memory."""
-        table = read_member(dataset, member, name, self.path, self.size)
+        table = self.dataset(name, records=True).member(member)
         if table is None:
             raise self.no_field(f"{name}.{member}")
         return table
@@ -342,7 +336,7 @@ class TablePaths(Names):
             return None
         try:
             with Hdf5(file) as h5:
-                return bytes(self._table(h5)[index])
+                return bytes(self._table(h5).data[index])
         except Exception:  # whatever h5py makes of a damaged file
             return None  # only an error message asks for it
 
@@ -352,13 +346,13 @@ class TablePaths(Names):
             paths = self._table(h5)
             step = max(1, _PATH_BYTES // paths.dtype.itemsize)
             for lo in range(0, paths.shape[0], step):
-                yield from (bytes(name) for name in paths[lo : lo + step])
+                yield from (bytes(name) for name in paths.data[lo : lo + step])
 
-    def _table(self, h5: Hdf5) -> Dataset:
+    def _table(self, h5: Hdf5) -> Stored:
         if self.name is None:
             raise h5.refuse("its paths are missing", hint=fmt.REPACK)
         paths = h5.dataset(self.name)
-        check_library_filters(pipeline(paths.id.get_create_plist()), h5.path, self.name)
+        paths.check_library_filters()
         if paths.dtype.kind != "S" or paths.shape != (self.count,):
             raise h5.refuse(
                 "its paths have the wrong shape or type",
@@ -366,7 +360,7 @@ class TablePaths(Names):
                 hint=fmt.REPACK,
             )
         if paths.chunks is not None:
-            chunk_grid(paths, self.name, h5.path, h5.size)
+            paths.grid()
         return paths
 
 
@@ -384,7 +378,7 @@ class ThroughLibrary:
 
 
 class _LibraryReader:
-    def __init__(self, h5: Hdf5, data: Dataset, grid: ChunkGrid) -> None:
+    def __init__(self, h5: Hdf5, data: Stored, grid: ChunkGrid) -> None:
         self._h5 = h5
         self._data = data
         self._grid = grid
@@ -421,7 +415,7 @@ def _class_names(h5: Hdf5) -> list[str] | None:
             found=f"{table.shape} {table.dtype}",
             hint=fmt.REPACK,
         )
-    raw = h5.read(table, fmt.CLASSES)
+    raw = table.read()
     # a folder's name may be no UTF-8; it comes as os.fsdecode would give it
     return [bytes(name).decode("utf-8", "surrogateescape") for name in raw]
 

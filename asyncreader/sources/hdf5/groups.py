@@ -21,10 +21,8 @@ from ...system.array_types import Int64
 from ..base import BaseSource, FieldIndex, Names, SetFacts, Source
 from ..bytestore import ByteFile
 from ..fields import SetIndex
-from .checks import chunk_grid, compare_chunks, pipeline
 from .chunk_cache import ChunkCache
 from .chunks import CACHE_BYTES, Chunks, ChunkSource, Pieces
-from .compound import stored_dtype
 from .file import Hdf5, translated
 from .filters import NAMES, check_filters, remedy
 
@@ -168,7 +166,7 @@ class GroupSource(BaseSource):
                 own = replace(found.first, names=one)
                 return own.storage.serve(facts, own, self._file)
             data = self._library.dataset(name, records=True)
-            steps = pipeline(data.id.get_create_plist())
+            steps = data.filters
             if not check_filters(steps, path, name):
                 raise FormatError(
                     f"dataset {name!r} has a filter that only the HDF5 library decodes",
@@ -176,9 +174,9 @@ class GroupSource(BaseSource):
                     found=" + ".join(NAMES[step.code] for step in steps),
                     hint=remedy(steps),
                 )
-            dtype = stored_dtype(data, name, path)
+            dtype = data.values_dtype()
             records = None if dtype.names is None else dtype
-            grid = chunk_grid(data, name, path, self._file.size, records)
+            grid = data.grid(records)
             row = grid.shape[1:] + (1,) * self.spec.flat
             last = int(self._members.pieces[number])
             first = int(self._members.pieces[number - 1]) if number else 0
@@ -191,7 +189,7 @@ class GroupSource(BaseSource):
                 raise FormatError(f"dataset {name!r} is not what it was", path=path)
             whole = not self._open and not self._known  # one of them is compared decoded, too
             whole = whole and records is None
-            compare_chunks(data, grid, self._file.mapped.view, name, path, decoded=whole)
+            data.compare(grid, self._file.mapped.view, decoded=whole)
         return ChunkSource(facts, index, self._file, Chunks(grid, 0), (self.cache, first))
 
     def reserve(self, samples: int) -> None:

@@ -15,8 +15,9 @@ import numpy as np
 
 from ...system.array_types import Array, Int64
 from ...system.late import h5py
-from ..hdf5.checks import BOMB_BYTES, Dataset, attribute
+from ..hdf5.checks import BOMB_BYTES, attribute
 from ..hdf5.file import Hdf5
+from ..hdf5.stored import Stored
 
 #: Columns of ``split``; ``indices`` came later.
 _FIELDS: Final = {"split", "source", "start", "stop", "available"}
@@ -80,7 +81,7 @@ def _rows(h5: Hdf5, row: Any, most: int) -> slice | Int64:
                 f"the indices of {name} are not a list of records",
                 found=f"{indices.shape} {indices.dtype}",
             )
-        held = h5.read(indices, name)
+        held = indices.read()
         records: Int64 = np.sort(held.astype(np.int64))
         if records.size == 0:
             return slice(0, 0)
@@ -127,20 +128,20 @@ def shapes(h5: Hdf5, name: str, count: int) -> tuple[Int64, str | None] | None:
             found=f"{table.shape} {table.dtype}",
             expected=f"({count}, axes) whole numbers",
         )
-    sizes: Int64 = h5.read(table, f"{name}_shapes").astype(np.int64)
+    sizes: Int64 = table.read().astype(np.int64)
     letters = None
     if sizes.shape[1] == 3:
         letters = "CHW"  # what Fuel's own converters write
         labels = _scale(h5, f"{name}_shape_labels", b"shape_labels")
         if labels is not None and labels.dtype.kind == "S" and labels.shape == (3,):
-            words = h5.read(labels, f"{name}_shape_labels")
+            words = labels.read()
             letters = "".join(_text(word)[:1].upper() for word in words)
         if sorted(letters) != ["C", "H", "W"]:
             letters = None
     return sizes, letters
 
 
-def _scale(h5: Hdf5, usual: str, label: bytes) -> Dataset | None:
+def _scale(h5: Hdf5, usual: str, label: bytes) -> Stored | None:
     """The data set that calls itself the dimension scale ``label``: by its usual name, else the
     only one of the root group."""
     found = []
@@ -153,9 +154,9 @@ def _scale(h5: Hdf5, usual: str, label: bytes) -> Dataset | None:
     return found[0] if len(found) == 1 else None
 
 
-def _attribute(item: Dataset, name: str) -> bytes | None:
+def _attribute(item: Stored, name: str) -> bytes | None:
     """An attribute that is text."""
-    value = attribute(item, name)
+    value = attribute(item.data, name)
     return bytes(value).rstrip(b"\0") if isinstance(value, bytes) else None
 
 

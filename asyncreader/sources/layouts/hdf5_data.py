@@ -31,21 +31,13 @@ from ..base import (
 )
 from ..extents import Extents, ImageExtents, RunExtents
 from ..fields import SetIndex
-from ..hdf5.checks import (
-    Dataset,
-    chunk_grid,
-    compare_chunks,
-    odd_number,
-    pipeline,
-    stored_at,
-    unusual_bits,
-)
+from ..hdf5.checks import odd_number
 from ..hdf5.chunk_patches import ChunkVolumes
 from ..hdf5.chunks import ChunkGrid, Chunks
-from ..hdf5.compound import is_compound, stored_dtype
 from ..hdf5.conventions import warn_of_packed
 from ..hdf5.file import ThroughLibrary
 from ..hdf5.filters import BUILT_IN_ONLY, LIBRARY, NAMES, check_filters, decode_chunk, remedy
+from ..hdf5.stored import Stored
 from ..hdf5.vlen import ELEMENT, heap_extents
 from ..images import image_kind, stored_images
 from ..patches import ArrayVolumes, FlatVolumes, StoredVolumes, cut_volumes, of_volumes
@@ -63,8 +55,8 @@ def index_data(found: Hdf5Set) -> SetIndex:
     """The index of the data set that a set's ``fields`` name."""
     name, member = found.h5.member_of(found.fields.data)
     data = found.dataset(name, records=True)
-    warn_of_packed(data, name)
-    base = None if is_compound(data) else h5py.check_vlen_dtype(data.dtype)
+    warn_of_packed(data.data, name)
+    base = None if data.compound else h5py.check_vlen_dtype(data.dtype)
     if base is not None:
         return _vlen(found, data, np.dtype(base))
     offsets = offsets_of(found, name, data.shape)
@@ -80,7 +72,7 @@ def index_data(found: Hdf5Set) -> SetIndex:
 # -- pixels ----------------------------------------------------------------------------------------
 
 
-def check_samples_of(found: Hdf5Set, data: Dataset, values: bool = False) -> None:
+def check_samples_of(found: Hdf5Set, data: Stored, values: bool = False) -> None:
     """NoSamplesError unless a data set has some; ``values``: rows are values of samples, which may
     all be empty."""
     if data.ndim == 0 or 0 in data.shape[values:]:
@@ -92,11 +84,11 @@ def check_samples_of(found: Hdf5Set, data: Dataset, values: bool = False) -> Non
 
 
 def index_rows(
-    found: Hdf5Set, data: Dataset, member: str | None = None, values: bool = False
+    found: Hdf5Set, data: Stored, member: str | None = None, values: bool = False
 ) -> SetIndex:
     """The index of rows of numbers. ``member``: of structured rows, the one that is the field;
     ``values``: see :func:`check_samples_of`."""
-    dtype = stored_dtype(data, found.fields.data, found.path)
+    dtype = data.values_dtype()
     check_samples_of(found, data, values)
     if found.fields.cut is not None:
         return index_volumes(found, data, dtype)
@@ -110,7 +102,7 @@ def index_rows(
 
 
 def stored_rows(
-    found: Hdf5Set, data: Dataset, axis: int, stored: SampleSpec, compare: bool = True
+    found: Hdf5Set, data: Stored, axis: int, stored: SampleSpec, compare: bool = True
 ) -> tuple[FieldIndex, str]:
     """Where the samples along an axis lie, and how, in words. ``compare``: see :func:`_grid`."""
     if data.chunks is None:
@@ -121,7 +113,7 @@ def stored_rows(
 
 
 def _samples(
-    found: Hdf5Set, data: Dataset, dtype: np.dtype[Any], member: str | None
+    found: Hdf5Set, data: Stored, dtype: np.dtype[Any], member: str | None
 ) -> tuple[int, SampleSpec]:
     """(axis of the sample number, what a sample is)."""
     lead = found.fields.lead
@@ -139,18 +131,18 @@ def _samples(
     return axis, replace(stored, members=member)
 
 
-def _pictures(found: Hdf5Set, data: Dataset, raw: SampleSpec) -> SampleSpec | None:
+def _pictures(found: Hdf5Set, data: Stored, raw: SampleSpec) -> SampleSpec | None:
     """What a sample is where rows of uint8 are image files with zeros behind, as ACT and Minari
     write them: some rows are looked at, and all of them begin as such a file; None where not."""
     axes = found.fields.lead + 1
     plain = data.ndim == axes and raw.dtype == np.uint8
-    codes = {step.code for step in pipeline(data.id.get_create_plist())}
+    codes = {step.code for step in data.filters}
     if not plain or data.shape[-1] < _SHORTEST or not codes <= LIBRARY - BUILT_IN_ONLY.keys():
         return None
     count = math.prod(data.shape[:-1])
     rows = []
     for number in np.unique(np.linspace(0, count - 1, _ROWS_LOOKED_AT).astype(np.int64)).tolist():
-        row = data[tuple(int(n) for n in np.unravel_index(number, data.shape[:-1]))]
+        row = data.data[tuple(int(n) for n in np.unravel_index(number, data.shape[:-1]))]
         if image_kind(row[:12].tobytes()) is None:
             return None
         rows.append(row)
@@ -158,9 +150,9 @@ def _pictures(found: Hdf5Set, data: Dataset, raw: SampleSpec) -> SampleSpec | No
     return stored_images(np.concatenate(rows), np.cumsum(sizes) - sizes, sizes)
 
 
-def _rows(found: Hdf5Set, data: Dataset, axis: int, size: int, dtype: np.dtype[Any]) -> Storage:
+def _rows(found: Hdf5Set, data: Stored, axis: int, size: int, dtype: np.dtype[Any]) -> Storage:
     """The samples of a contiguous data set, of ``size`` bytes each."""
-    if data.id.get_create_plist().get_layout() == h5py.h5d.COMPACT:
+    if data.plist.get_layout() == h5py.h5d.COMPACT:
         odd = [one.name for one in members_of(dtype) if not is_number(one.dtype)]
         if odd:  # it would be followed to where it leads
             raise found.refuse(
@@ -174,7 +166,7 @@ def _rows(found: Hdf5Set, data: Dataset, axis: int, size: int, dtype: np.dtype[A
         if found.fields.lead > 1:
             held = held.reshape(-1, *held.shape[found.fields.lead :])
         return Rows(np.moveaxis(held, axis, 0))
-    offset = stored_at(data.id)
+    offset = data.offset
     if offset is None:
         raise found.refuse(
             f"dataset {found.fields.data!r} declares samples but stores none",
@@ -188,7 +180,7 @@ def _rows(found: Hdf5Set, data: Dataset, axis: int, size: int, dtype: np.dtype[A
 
 
 def _chunked(
-    found: Hdf5Set, data: Dataset, axis: int, stored: SampleSpec, compare: bool
+    found: Hdf5Set, data: Stored, axis: int, stored: SampleSpec, compare: bool
 ) -> tuple[FieldIndex, str]:
     dtype = None if stored.dtype.names is None else stored.dtype
     grid, lead = _grid(found, data, dtype, compare), found.fields.lead
@@ -225,7 +217,7 @@ def _chunks(found: Hdf5Set, grid: ChunkGrid, axis: int) -> Chunks:
 # -- volumes ---------------------------------------------------------------------------------------
 
 
-def index_volumes(found: Hdf5Set, data: Dataset, dtype: np.dtype[Any]) -> SetIndex:
+def index_volumes(found: Hdf5Set, data: Stored, dtype: np.dtype[Any]) -> SetIndex:
     """The index of volumes, of which patches are samples."""
     shape = tuple(data.shape)
     stored, spec = cut_volumes(shape, dtype, found.fields, found.path, found.axes)
@@ -283,7 +275,7 @@ def number_storage(found: Hdf5Set, name: str) -> tuple[Storage, np.dtype[Any]]:
     """Where the numbers of a data set of one axis lie, each a sample, and their dtype."""
     found = replace(found, fields=replace(found.fields, data=name, lead=1))
     data = found.dataset(name)
-    dtype = stored_dtype(data, name, found.path)
+    dtype = data.values_dtype()
     if data.ndim != 1 or dtype.names is not None:
         raise found.refuse(
             f"dataset {name!r} is not numbers of one axis",
@@ -302,7 +294,7 @@ def read_texts(found: Hdf5Set, name: str) -> list[bytes] | None:
     if data.ndim != 1 or data.dtype.kind not in "SO" or not h5py.check_string_dtype(data.dtype):
         return None
     if data.dtype.kind == "S":
-        return [bytes(text) for text in found.h5.read(data, name)]
+        return [bytes(text) for text in data.read()]
     file = found.file.mapped.bytes
     if not isinstance(file, np.ndarray):
         raise found.refuse(
@@ -326,23 +318,22 @@ def read_texts(found: Hdf5Set, name: str) -> list[bytes] | None:
 
 
 def _grid(
-    found: Hdf5Set, data: Dataset, dtype: np.dtype[Any] | None = None, compare: bool = True
+    found: Hdf5Set, data: Stored, dtype: np.dtype[Any] | None = None, compare: bool = True
 ) -> ChunkGrid:
     """The chunks of a data set; FormatError for filters that are not read. ``compare``: some with
     what the library reads there, unless they have checksums."""
     name = found.fields.data
-    check_filters(pipeline(data.id.get_create_plist()), found.path, name)
-    grid = chunk_grid(data, name, found.path, found.file.size, dtype)
+    check_filters(data.filters, found.path, name)
+    grid = data.grid(dtype)
     if compare:
-        view = found.file.mapped.view
-        compare_chunks(data, grid, view, name, found.path, decoded=dtype is None)
+        data.compare(grid, found.file.mapped.view, decoded=dtype is None)
     return grid
 
 
 # -- variable length -------------------------------------------------------------------------------
 
 
-def _vlen(found: Hdf5Set, data: Dataset, base: np.dtype[Any]) -> SetIndex:
+def _vlen(found: Hdf5Set, data: Stored, base: np.dtype[Any]) -> SetIndex:
     """Image files of variable length, or pixels if Fuel's ``shapes`` give their shapes."""
     name = found.fields.data
     if data.ndim != 1 or data.shape[0] == 0 or base.kind not in "buif" or base.itemsize > 8:
@@ -390,7 +381,7 @@ def _vlen(found: Hdf5Set, data: Dataset, base: np.dtype[Any]) -> SetIndex:
 
 def _numbers(
     found: Hdf5Set,
-    data: Dataset,
+    data: Stored,
     base: np.dtype[Any],
     starts: Int64,
     sizes: npt.NDArray[np.uint32],
@@ -399,7 +390,7 @@ def _numbers(
     """Numbers of variable length: those of each sample lie in one piece."""
     odd = odd_number(data.id.get_type().get_super(), base)
     if odd is not None:
-        raise unusual_bits(found.fields.data, odd, found.path)
+        raise data.unusual_bits(odd)
     offsets = np.zeros(sizes.size + 1, np.int64)
     np.cumsum(sizes // base.itemsize, out=offsets[1:])
     runs = RunExtents(starts + sizes, offsets[1:], base.itemsize)
@@ -443,13 +434,13 @@ def _pixels(
     return SampleSpec(shape, base, letters, channels=channels)
 
 
-def _elements(found: Hdf5Set, data: Dataset) -> Iterator[UInt8]:
+def _elements(found: Hdf5Set, data: Stored) -> Iterator[UInt8]:
     """The stored elements of a data set of variable length, piece by piece."""
-    name, plist = found.fields.data, data.id.get_create_plist()
+    name = found.fields.data
     if found.h5.file.id.get_create_plist().get_sizes() != (8, 8):
         raise found.refuse("only offsets of 8 bytes are supported", hint="h5repack it")
     if data.chunks is not None:
-        steps = pipeline(plist)
+        steps = data.filters
         if not check_filters(steps, found.path, name):
             raise found.refuse(
                 f"dataset {name!r} has a filter that is not read here", hint=remedy(steps)
@@ -464,8 +455,8 @@ def _elements(found: Hdf5Set, data: Dataset) -> Iterator[UInt8]:
             inside = min(grid.chunk[0], grid.shape[0] - number * grid.chunk[0])
             yield part[: inside * ELEMENT.itemsize]
         return
-    start = stored_at(data.id)
-    if plist.get_layout() != h5py.h5d.CONTIGUOUS or start is None:
+    start = data.offset
+    if data.plist.get_layout() != h5py.h5d.CONTIGUOUS or start is None:
         raise found.refuse(
             f"dataset {name!r} of variable length is not stored contiguous or chunked",
             found=f"shape {data.shape}",

@@ -142,7 +142,7 @@ def _leading(found: Hdf5Set, name: str, word: str) -> int:
     if word != "axis":
         return 1
     _check_own(found, name)
-    return 1 if attribute(found.rows(name), "time_varying") == np.False_ else 2
+    return 1 if attribute(found.rows(name).data, "time_varying") == np.False_ else 2
 
 
 def _check_own(found: Hdf5Set, name: str) -> None:
@@ -204,10 +204,10 @@ def _table(found: Hdf5Set, name: str) -> Array:
     held, member = found.h5.member_of(name)
     data = found.dataset(held, records=member is not None)
     if member is not None:
-        return found.h5.read_member(data, held, member)
+        return found.h5.read_member(held, member)
     if data.dtype.kind == "S" and data.dtype.itemsize <= 256:
-        return found.h5.read(data, name)
-    return found.values(data, name)
+        return data.read()
+    return found.values(data)
 
 
 def _column(found: Hdf5Set, name: str, rows: int) -> Array:

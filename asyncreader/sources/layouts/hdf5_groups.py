@@ -22,10 +22,9 @@ from ..base import FieldIndex, SetFacts, default_block
 from ..bytestore import ByteFile
 from ..episodes import episodes_of
 from ..fields import SetIndex
-from ..hdf5.checks import check_bomb, check_stored, pipeline, stored_at
+from ..hdf5.checks import check_bomb, stored_at
 from ..hdf5.chunks import Pieces
-from ..hdf5.compound import stored_dtype
-from ..hdf5.conventions import check_samples, warn_of_packed
+from ..hdf5.conventions import warn_of_packed
 from ..hdf5.file import Hdf5
 from ..hdf5.filters import NAMES
 from ..hdf5.groups import CHUNKED, GroupNames, Members
@@ -160,15 +159,15 @@ class GroupedFields:
     def _first(self, column: _Column, name: str, data: Any) -> None:
         """What a field is, by its data set in the first group."""
         path, asked = self._found.path, self._found.fields
-        dataset = check_stored(h5py.Dataset(data), name, path, records=True)
-        check_samples(dataset, name, path)
-        warn_of_packed(dataset, column.data)
+        dataset = self._found.h5.stored(data, name, records=True)
+        dataset.check_samples()
+        warn_of_packed(dataset.data, column.data)
         if dataset.ndim and dataset.shape[0] and _may_be_encoded(data):
             index = look_up(self._found.file, self._found.h5, name)
             if index.first.spec.encoded:
                 column.spec, column.compression = index.first.spec, index.first.compression
                 return
-        dtype = stored_dtype(dataset, name, path)
+        dtype = dataset.values_dtype()
         if dataset.ndim == 0:
             raise self._found.refuse(f"dataset {name!r} is one number, not rows")
         first = self._columns[0].spec
@@ -181,15 +180,15 @@ class GroupedFields:
             raise ParamsError("the rows of an episode are its first axis: num_dim is 1", path=path)
         column.kind, column.row = data.get_type(), tuple(dataset.shape[1:])
         column.chunk = None if dataset.chunks is None else dataset.chunks[0]
-        steps = pipeline(data.get_create_plist())
-        column.compression = " + ".join(NAMES.get(s.code, str(s.code)) for s in steps) or None
+        names = (NAMES.get(step.code, str(step.code)) for step in dataset.filters)
+        column.compression = " + ".join(names) or None
 
     def _note(self, column: _Column, name: str, data: Any) -> None:
         """Where the rows of one data set lie, as h5py says. It must be like the first one."""
-        path, plist = self._found.path, data.get_create_plist()
+        plist = data.get_create_plist()
         layout, external = plist.get_layout(), plist.get_external_count()
         if layout == h5py.h5d.VIRTUAL or external:
-            check_stored(h5py.Dataset(data), name, path)  # which says what is wrong
+            self._found.h5.stored(data, name)  # which says what is wrong
         kind, shape = data.get_type(), data.shape
         assert column.spec is not None
         if column.spec.encoded:

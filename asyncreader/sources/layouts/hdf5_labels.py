@@ -12,8 +12,7 @@ from ...errors import FormatError, ParamsError
 from ...sampling.episodes import Episodes
 from ...system.array_types import Array, Int64
 from ...system.late import h5py
-from ..hdf5.checks import attribute, check_numeric, check_stored
-from ..hdf5.conventions import check_samples
+from ..hdf5.checks import attribute
 from ..labels import in_sequence, numbered, of_each_episode
 from .hdf5_data import read_texts
 from .hdf5_set import Hdf5Set
@@ -61,7 +60,7 @@ class EpisodeValues:
         return bytes(value) if isinstance(value, bytes | np.bytes_) else np.asarray(value)
 
     def _dataset(self, group: Any, where: str) -> Any:
-        h5, path = self._found.h5, self._found.path
+        h5 = self._found.h5
         held = h5.reach(self.name, group)
         name = f"{where}/{self.name}" if where else self.name
         if not isinstance(held, h5py.h5d.DatasetID):
@@ -71,17 +70,12 @@ class EpisodeValues:
                     hint="labels_field=None serves the data without labels",
                 )
             raise h5.no_field(self.name, group)
-        data = check_stored(h5py.Dataset(held), name, path)
-        check_samples(data, name, path)
+        data = h5.stored(held, name)
+        data.check_samples()
         if data.dtype.kind == "S" and data.ndim == 0:
-            return bytes(h5.read(data, name)[()])
-        check_numeric(
-            data,
-            name,
-            path,
-            f"text that differs in length is read as an attribute: {ATTRIBUTE}NAME",
-        )
-        return h5.read(data, name)
+            return bytes(data.read()[()])
+        data.check_numeric(f"text that differs in length is read as an attribute: {ATTRIBUTE}NAME")
+        return data.read()
 
     def made(self, kept: Int64, episodes: Episodes) -> Found:
         """The labels of the rows of ``episodes``, which are those ``kept`` of all that were added:

@@ -14,9 +14,8 @@ from ..arrays import Rows
 from ..base import FieldIndex, check_extents, default_block, packed_rows
 from ..extents import Extents
 from ..fields import SetIndex
-from ..hdf5.checks import Dataset
-from ..hdf5.compound import stored_dtype
 from ..hdf5.file import TablePaths
+from ..hdf5.stored import Stored
 from .hdf5_data import check_samples_of, index_data, index_rows, index_volumes, stored_rows
 from .hdf5_ragged import index_ragged
 from .hdf5_set import AGAIN, Hdf5Set
@@ -32,7 +31,7 @@ class PackedHdf5(Hdf5Set):
     meta: fmt.Meta
     other_field: str | None
 
-    def dataset(self, name: str, records: bool = False) -> Dataset:
+    def dataset(self, name: str, records: bool = False) -> Stored:
         found = self.h5.find(name, records)
         if found is None:
             raise self.refuse(f"its {name} are missing", hint=fmt.REPACK)
@@ -84,8 +83,8 @@ def index_packed(found: Hdf5Set, whole: fmt.Meta) -> SetIndex:
     return _index_raw(held, data, spec) if meta.encoding == "raw" else _index_blob(held, data, spec)
 
 
-def _index_raw(held: PackedHdf5, data: Dataset, spec: SampleSpec) -> SetIndex:
-    dtype = stored_dtype(data, held.fields.data, held.path)
+def _index_raw(held: PackedHdf5, data: Stored, spec: SampleSpec) -> SetIndex:
+    dtype = data.values_dtype()
     check_samples_of(held, data)
     if held.fields.cut is not None:
         return index_volumes(held, data, dtype)
@@ -104,7 +103,7 @@ def _index_raw(held: PackedHdf5, data: Dataset, spec: SampleSpec) -> SetIndex:
     return held.index_field(field, count, how)
 
 
-def _index_blob(held: PackedHdf5, data: Dataset, spec: SampleSpec) -> SetIndex:
+def _index_blob(held: PackedHdf5, data: Stored, spec: SampleSpec) -> SetIndex:
     offset, count = data.id.get_offset(), held.meta.count
     if data.ndim != 1 or data.dtype != np.uint8 or offset is None:
         raise held.refuse("its data are not the blob it declares", hint=AGAIN)
@@ -117,9 +116,9 @@ def _index_blob(held: PackedHdf5, data: Dataset, spec: SampleSpec) -> SetIndex:
     return held.index_field(field, count, "asyncreader, encoded images in one blob")
 
 
-def _index_runs(held: PackedHdf5, data: Dataset, spec: SampleSpec) -> SetIndex:
+def _index_runs(held: PackedHdf5, data: Stored, spec: SampleSpec) -> SetIndex:
     """Rows of numbers that differ in length."""
-    _check_kind(held, data, stored_dtype(data, held.fields.data, held.path))
+    _check_kind(held, data, data.values_dtype())
     offsets, rows, how = _offsets(held, data.shape[0]), data.shape[0], "asyncreader"
     if rows:
         asked = replace(held.fields, labels=None, places=(held.fields.data,))
@@ -145,7 +144,7 @@ def _offsets(held: PackedHdf5, rows: int) -> Int64:
     return offsets
 
 
-def _check_kind(held: PackedHdf5, data: Dataset, dtype: np.dtype[Any]) -> None:
+def _check_kind(held: PackedHdf5, data: Stored, dtype: np.dtype[Any]) -> None:
     """FormatError unless rows are what the description says."""
     meta = held.meta
     if (dtype, data.shape[1:]) != (np.dtype(meta.dtype), meta.shape):

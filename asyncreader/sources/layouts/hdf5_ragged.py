@@ -57,7 +57,7 @@ def _fitting(
         )
     # lengths of small numbers take more memory as offsets
     check_bomb(data.shape[0] * _OFFSET_BYTES, found.file.size, table, found.path)
-    return fitting(table, name, rows, kept(found.values(data, table)), found.path, lengths, asked)
+    return fitting(table, name, rows, kept(found.values(data)), found.path, lengths, asked)
 
 
 def _may_be_table(found: Hdf5Set, table: str) -> bool:

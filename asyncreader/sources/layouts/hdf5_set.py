@@ -19,9 +19,8 @@ from ..arrays import TEXT_LABELS
 from ..base import FieldIndex, SetFacts
 from ..bytestore import ByteFile, OpenFile
 from ..fields import SetIndex
-from ..hdf5.checks import Dataset, check_numeric, odd_bits
-from ..hdf5.conventions import check_samples
 from ..hdf5.file import Hdf5, translated
+from ..hdf5.stored import Stored
 from ..request import Request, check_labels
 from . import fuel
 
@@ -83,7 +82,7 @@ class Hdf5Set:
         named = fields.labels != fmt.LABELS or fields.labels_required
         return not named and fmt.LABELS not in self.h5.names
 
-    def samples(self, name: str) -> Dataset | None:
+    def samples(self, name: str) -> Stored | None:
         """A data set of the root group that is in this file and has rows, or None."""
         item = self.h5.member(name)
         return item if item is not None and item.ndim else None
@@ -101,27 +100,27 @@ class Hdf5Set:
 
     # -- finding things --------------------------------------------------------------------
 
-    def dataset(self, name: str, records: bool = False) -> Dataset:
+    def dataset(self, name: str, records: bool = False) -> Stored:
         """A data set by name, reached by links inside the file only and stored in it; ``records``:
         its rows may be structured."""
         found = self.h5.find(name, records)
         if found is None:
             raise self.h5.no_field(name)
-        check_samples(found, name, self.path)
+        found.check_samples()
         return found
 
-    def rows(self, name: str) -> Dataset:
+    def rows(self, name: str) -> Stored:
         """The data set of a field, or the one that it is a member of."""
         return self.dataset(self.h5.member_of(name)[0], records=True)
 
     def table(self, name: str) -> Array:
         """All of a small data set: see :meth:`values`."""
-        return self.values(self.dataset(name), name)
+        return self.values(self.dataset(name))
 
-    def values(self, dataset: Dataset, name: str, hint: str | None = None) -> Array:
+    def values(self, dataset: Stored, hint: str | None = None) -> Array:
         """All of a data set: mapped if it is contiguous in the file, else read by h5py."""
-        check_numeric(dataset, name, self.path, hint)
-        offset = dataset.id.get_offset()
+        dataset.check_numeric(hint)
+        offset, name = dataset.id.get_offset(), dataset.name
         size = dataset.size * dataset.dtype.itemsize
         if size and offset is not None and offset < self.h5.base:  # see stored_at()
             raise self.refuse(
@@ -134,14 +133,14 @@ class Hdf5Set:
             and dataset.chunks is None
             and dataset.dtype.isnative
             and dataset.dtype != np.bool_
-            and odd_bits(dataset) is None
+            and dataset.odd_bits() is None
         ):
             if offset + size > self.file.size:
                 raise self.refuse(f"{name} lies outside the file", hint=AGAIN)
             if offset % dataset.dtype.itemsize == 0:
                 table: Array = self.file.table(offset, size).view(dataset.dtype)
                 return table.reshape(dataset.shape)
-        return _native(self.h5.read(dataset, name))
+        return _native(dataset.read())
 
     def inside(self, offset: int, size: int) -> None:
         """FormatError unless these bytes are in the file."""
@@ -163,7 +162,7 @@ class Hdf5Set:
             _check_labels(found, rows, self.path, labels)
         return min(rows, found.shape[0])
 
-    def rows_in(self, data: Dataset, axis: int = 0) -> int:
+    def rows_in(self, data: Stored, axis: int = 0) -> int:
         """The number of rows in a data set: of episodes and of time, where both are axes."""
         return math.prod(data.shape[axis : axis + self.fields.lead])
 
@@ -186,14 +185,14 @@ class Hdf5Set:
         if member is not None:
             data = self.dataset(name, records=True)
             _check_labels(data, count, self.path, asked)
-            return self.h5.read_member(data, name, member)
+            return self.h5.read_member(name, member)
         stored = self.h5.find(asked)
         if stored is None:
             if self.fields.labels_required:
                 raise self.h5.no_field(asked)
             return None
-        check_samples(stored, asked, self.path)
-        labels = self.values(stored, asked, _TEXT_LABELS)
+        stored.check_samples()
+        labels = self.values(stored, _TEXT_LABELS)
         _check_labels(labels, count, self.path, asked)
         return labels
 
@@ -204,8 +203,7 @@ class Hdf5Set:
         table = self.dataset(self.classes)
         if table.dtype.kind != "S" or table.ndim != 1 or table.shape[0] > 1 << 16:
             return None
-        stored = self.h5.read(table, self.classes)
-        names = tuple(bytes(name).decode("utf-8", "backslashreplace") for name in stored)
+        names = tuple(bytes(name).decode("utf-8", "backslashreplace") for name in table.read())
         return names if int(labels.min()) >= 0 and int(labels.max()) < len(names) else None
 
     # -- what was found --------------------------------------------------------------------
@@ -236,12 +234,12 @@ def _labels_elsewhere(path: str, name: str, count: int) -> Array:
         dataset = h5.find(held, records=member is not None)
         if dataset is None:
             raise h5.no_field(name)
-        check_samples(dataset, name, path)
+        dataset.check_samples()
         _check_labels(dataset, count, path, name)
         if member is not None:
-            return h5.read_member(dataset, held, member)
-        check_numeric(dataset, name, path, _TEXT_LABELS)
-        return _native(h5.read(dataset, name))
+            return h5.read_member(held, member)
+        dataset.check_numeric(_TEXT_LABELS)
+        return _native(dataset.read())
 
 
 def _native(table: Array) -> Array:
@@ -249,7 +247,7 @@ def _native(table: Array) -> Array:
     return found
 
 
-def _check_labels(labels: Array | Dataset, count: int, path: str, name: str) -> None:
+def _check_labels(labels: Array | Stored, count: int, path: str, name: str) -> None:
     """``labels``: an array, or a data set before it is read."""
     if labels.ndim == 0 or labels.shape[0] != count or 0 in labels.shape:
         raise FormatError(

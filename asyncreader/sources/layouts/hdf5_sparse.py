@@ -137,7 +137,7 @@ def _indptr(found: Hdf5Set, name: str, rows: int, count: int) -> Array:
             found=f"shape {data.shape}, {data.dtype}",
             expected=f"({rows + 1},), whole numbers",
         )
-    indptr = kept(found.values(data, which))
+    indptr = kept(found.values(data))
     if data.chunks is None and indptr.nbytes > KEPT_BYTES:
         return indptr
     falls = indptr[1:] < indptr[:-1]
