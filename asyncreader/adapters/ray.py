@@ -15,7 +15,8 @@ import numpy as np
 
 from ..batch import flat_labels
 from ..errors import ParamsError
-from ..params import PATHS, Given, ReaderKeywords, ReaderParams, given_params
+from ..params import PATHS, Given, Order, ReaderKeywords, ReaderParams, given_params
+from ..params.declare import declared
 from ..reader import AsyncReader, Shape
 from ..system.array_types import Array
 from .base import can_be_invalid, marked, need
@@ -24,11 +25,10 @@ if TYPE_CHECKING:
     from ray.data import Datasource
 
 #: Parameters that say in which order samples come, or where they go: Ray Data says so itself.
-_RAYS_OWN: Final = (
-    *("subset", "shuffle", "shuffle_window", "weights", "epoch_samples", "mix"),
-    *("epochs", "last_batch", "rank", "world_size"),
-    *("workers", "cuda", "copy", "data", "labels"),
-)
+_RAYS_OWN: Final = {
+    *("subset", "mix", "data", "labels", "workers", "cuda", "copy"),
+    *(name for name in declared(Order) if name != "seed"),
+}
 
 
 def packed_datasource(
@@ -49,7 +49,7 @@ def packed_datasource(
     """
     need("ray.data", "ray")
     given = {"batch_size": 256, "layout": "NHWC", **given_params(params, overrides)}
-    own = [name for name in _RAYS_OWN if name in given]
+    own = [name for name in given if name in _RAYS_OWN]
     if own:
         raise ParamsError(
             f"{own[0]} is not for a datasource", hint="Ray Data decides order, shares and epochs"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final, TypeAlias
 
-from ..system.checks import Check, Wrong, plain, whole
+from ..system.checks import Check, Wrong, by_field, plain, whole
 
 #: Columns as they are kept: numbers, or names.
 Chosen: TypeAlias = tuple[int, ...] | tuple[str, ...]
@@ -13,25 +13,17 @@ Chosen: TypeAlias = tuple[int, ...] | tuple[str, ...]
 _CHOSEN: Final = "numbers or names of columns, at least one and none twice"
 
 
-def _chosen(value: Any, part: str = "") -> Chosen:
+def _chosen(value: Any) -> Chosen:
     if isinstance(value, str | bytes | Mapping):
-        raise Wrong(_CHOSEN, value, part)
+        raise Wrong(_CHOSEN, value)
     given = list(value)
     names = [str(one) for one in given if isinstance(one, str)]
     kept: Chosen = tuple(names)
     if not names:
         kept = tuple(int(whole(0, 1 << 62).take(plain(one))) for one in given)
     if not kept or len(kept) < len(given) or len(set(kept)) < len(kept):
-        raise Wrong(_CHOSEN, value, part)
+        raise Wrong(_CHOSEN, value)
     return kept
 
 
-def _columns(value: Any) -> Chosen | dict[str, Chosen]:
-    if not isinstance(value, Mapping):
-        return _chosen(value)
-    if not value or not all(isinstance(name, str) and name for name in value):
-        raise Wrong("{field: columns, ...}")
-    return {name: _chosen(columns, f"[{name!r}]") for name, columns in value.items()}
-
-
-COLUMNS: Final = Check(f"{_CHOSEN}, or a dict of these by field", _columns)
+COLUMNS: Final = by_field(Check(_CHOSEN, _chosen), "columns")

@@ -544,7 +544,7 @@ PATHS: Final = tuple(declared(Files))
 READ_BY: Final = tuple(declared(Stored))
 #: Parameters of how numbers are served, which also are a dict by field. Those of lengths are of all
 #: fields, where they are no dict.
-BY_FIELD: Final = tuple(name for name, one in PARAMETERS.items() if one.check.by_field)
+BY_FIELD: Final = tuple(name for name, one in declared(Rows).items() if one.check.by_field)
 
 #: Parameters that say what rows are wanted, by their names in OutputSpec.
 _OF_ROWS: Final = (

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, get_args
 
-from ..system.checks import SUBSET, Check, Wrong, one_of, plain, whole
+from ..system.checks import SUBSET, Check, Wrong, by_field, one_of, plain, whole
 
 if TYPE_CHECKING:
     from ..system.array_types import Int64
@@ -53,12 +53,12 @@ def _some(value: Any) -> slice | Int64 | tuple[str, ...]:
 SOME_EPISODES: Final = Check("a slice, numbers or names of episodes", _some, "slice")
 
 
-def _rows(value: Any, part: str = "") -> WindowRows:
+def _rows(value: Any) -> WindowRows:
     """The rows of one field as they were given, checked: see :func:`reach_of`."""
     if isinstance(value, str):
         if value in ("last", "episode"):
             return "last" if value == "last" else "episode"
-        raise Wrong(_ROWS, value, part)
+        raise Wrong(_ROWS, value)
     near = whole(-FARTHEST, FARTHEST)
     number = plain(value)
     if isinstance(number, int):
@@ -69,7 +69,7 @@ def _rows(value: Any, part: str = "") -> WindowRows:
     kept = type(value)(near.take(one) for one in value)
     several = isinstance(kept, tuple) and (len(kept) not in (2, 3) or kept[2:] == (0,))
     if several or not 0 < len(reach_of(kept)) <= MOST_ROWS:
-        raise Wrong(_ROWS, value, part)
+        raise Wrong(_ROWS, value)
     return kept
 
 
@@ -89,21 +89,7 @@ _ROWS: Final = (
 )
 
 
-def _window(value: Any) -> WindowRows | dict[str, WindowRows]:
-    if not isinstance(value, Mapping):
-        return _rows(value)
-    if not value or not all(isinstance(name, str) and name for name in value):
-        raise Wrong("{field: rows, ...}")
-    found = {}
-    for name, rows in value.items():
-        try:
-            found[name] = _rows(rows, f"[{name!r}]")
-        except (TypeError, ValueError) as exc:
-            raise exc if isinstance(exc, Wrong) else Wrong(_ROWS, rows, f"[{name!r}]") from None
-    return found
-
-
-WINDOW: Final = Check(f"{_ROWS}, or a dict of these by field", _window)
+WINDOW: Final = by_field(Check(_ROWS, _rows), "rows")
 
 
 def _every(value: object) -> int | EachEpisode:

@@ -204,14 +204,14 @@ def _also(check: Check[T], word: W) -> Check[T | W]:
     )
 
 
-def by_field(check: Check[T]) -> Check[T | dict[str, T]]:
-    """What ``check`` takes, or a dict of it by the names of fields."""
+def by_field(check: Check[T], noun: str = "value") -> Check[T | dict[str, T]]:
+    """What ``check`` takes, a ``noun``, or a dict of it by the names of fields."""
 
     def take(value: Any) -> T | dict[str, T]:
         if not isinstance(value, Mapping):
             return check.take(value)
         if not value or not all(isinstance(name, str) and name for name in value):
-            raise Wrong("{field: value, ...}")
+            raise Wrong(f"{{field: {noun}, ...}}")
         found = {}
         for name, one in value.items():
             try:
