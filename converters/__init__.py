@@ -1,4 +1,4 @@
-"""Packs picture folders, and samples that a program adds, into standard HDF5 or LMDB files.
+"""Packs image folders, and samples that a program adds, into standard HDF5 or LMDB files.
 
 ``convert`` is what ``asyncreader convert`` calls; the reader is in the package ``asyncreader``.
 """

@@ -221,7 +221,7 @@ def _check_together(options: Options) -> None:
 
 
 def _check_fields(options: Options) -> None:
-    """The folder of the pictures must not hold those of the fields, if they are found by folder."""
+    """The folder of the images must not hold those of the fields, if they are found by folder."""
     pictures = os.path.join(os.path.realpath(options.src), "")
     for name, folder in options.fields if options.labels is None else ():
         inside = os.path.realpath(folder)
@@ -236,7 +236,7 @@ def _check_fields(options: Options) -> None:
 
 def check_named(options: Options, names: Sequence[str]) -> None:
     """ParamsError where an option says of a field what it holds, and the samples have no such
-    field. ``names``: those of the fields, the picture's first."""
+    field. ``names``: those of the fields, the image's first."""
     for name in options.kinds.keys() - set(names[1:]):
         raise ParamsError(
             "boxes_field, keypoints_field or numbers_field names a field that the samples do not "

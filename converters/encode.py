@@ -1,4 +1,4 @@
-"""One picture's bytes in, the bytes to store out: decode, resize, encode, checksum.
+"""One image's bytes in, the bytes to store out: decode, resize, encode, checksum.
 
 Pure functions of their arguments, safe in any thread; what they call releases the GIL.
 """
@@ -32,26 +32,26 @@ Hold: TypeAlias = Callable[[int], None]
 #: The JPEG decoder may reduce a crop that is this many times larger than the target.
 REDUCE_ABOVE: Final = 3
 
-#: Bytes of memory per pixel while one picture is decoded and resized: RGB, what the decoder holds
+#: Bytes of memory per pixel while one image is decoded and resized: RGB, what the decoder holds
 #: and the result; the odd kinds (16-bit, CMYK, palettes by way of RGBA) hold one copy more.
 PIXEL_BYTES: Final = 8
 ODD_PIXEL_BYTES: Final = 12
 
 
-#: ``codec.reduction`` of a picture that was decoded at its full size.
+#: ``codec.reduction`` of an image that was decoded at its full size.
 _FULL: Final = (1.0, 0.0, 0.0)
 
 
 def field_encoding(encoding: str) -> str:
-    """How other fields are stored with pictures of an encoding: raw with raw pixels, else as PNG;
+    """How other fields are stored with images of an encoding: raw with raw pixels, else as PNG;
     always without loss."""
     return "raw" if encoding in PLAIN else "png"
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """What is done to each picture. ``size``: (H, W), the shorter side's length, or None;
-    ``bits``: what grey pictures of 16 bits become, None where that was not said."""
+    """What is done to each image. ``size``: (H, W), the shorter side's length, or None;
+    ``bits``: what grey images of 16 bits become, None where that was not said."""
 
     encoding: str
     channels: int
@@ -70,7 +70,7 @@ class Recipe:
             return replace(self._original(data, header, hold), narrowed=narrowed)
         hold(decoding_bytes(header))
         full = header.height, header.width
-        plan = None if self.size is None else _plan(full, self.size, self.resize)
+        plan = None if self.size is None else resize_plan(full, self.size, self.resize)
         if self.bits == 16:
             return self._stored(decode_values(data), plan)
         pixels = codec.decode(
@@ -87,7 +87,7 @@ class Recipe:
         """Pack pixels (H, W, 1 or 3) that are decoded already; of uint16 with ``bits`` 8 the high
         byte."""
         full = pixels.shape[0], pixels.shape[1]
-        plan = None if self.size is None else _plan(full, self.size, self.resize)
+        plan = None if self.size is None else resize_plan(full, self.size, self.resize)
         narrowed = pixels.dtype.itemsize == 2 and self.bits == 8
         if narrowed:
             pixels = (pixels >> 8).astype(np.uint8)
@@ -98,22 +98,22 @@ class Recipe:
         return replace(self._stored(pixels, plan), narrowed=narrowed)
 
     def from_values(self, values: Array, full: tuple[int, int]) -> FieldBlock:
-        """Pack values (H, W, 1 or 3), uint8 or uint16, that go with a picture of size ``full``:
+        """Pack values (H, W, 1 or 3), uint8 or uint16, that go with an image of size ``full``:
         cut and resized as it is, by nearest neighbour; padded with 0."""
         if self.size is not None:
-            values = _plan(full, self.size, self.resize).picked(values)
+            values = resize_plan(full, self.size, self.resize).picked(values)
         if field_encoding(self.encoding) == "raw":
             return hashed_pixels(values)
         shape = values.shape[0], values.shape[1], values.shape[2]
         return hashed(encode_values(values), shape, values.dtype.name)
 
     def moved(self, kind: str, values: Array, full: tuple[int, int]) -> Array:
-        """Numbers that go with a picture of size ``full``, as they go with what becomes of it:
+        """Numbers that go with an image of size ``full``, as they go with what becomes of it:
         "boxes" and "keypoints" in its pixels, as float32, a "map" (H, W, ...) cut and resized as
         it is, by nearest neighbour; others as they are."""
         if self.size is None or kind == "numbers":
             return values
-        plan = _plan(full, self.size, self.resize)
+        plan = resize_plan(full, self.size, self.resize)
         if kind == "map":
             return plan.picked(values)
         places = values.reshape(-1, values.shape[-1]).astype(np.float64)
@@ -121,7 +121,7 @@ class Recipe:
         return places.reshape(values.shape).astype(np.float32)
 
     def _narrows(self, header: codec.ImageHeader) -> bool:
-        """Whether the picture has 16 bits and becomes one of 8. ParamsError where it is grey, and
+        """Whether the image has 16 bits and becomes one of 8. ParamsError where it is grey, and
         nothing says so; DecodeError where 16 bits are kept, and it has none."""
         if self.bits == 16 and header.deep != "grey":
             raise _not_deep("colour" if header.deep else "8 bits")
@@ -158,7 +158,7 @@ class Recipe:
     def _stored(
         self,
         pixels: Array,
-        plan: Plan | None,
+        plan: ResizePlan | None,
         reduction: tuple[float, float, float] = _FULL,
     ) -> FieldBlock:
         if plan is not None:
@@ -207,7 +207,7 @@ def with_restarts(data: bytes) -> bytes | None:
 
 
 def make_recipe(options: Options, encoding: str, channels: int, bits: int | None) -> Recipe:
-    """What is done to each picture."""
+    """What is done to each image."""
     restarts = options.restarts
     if restarts is None:
         restarts = encoding == "jpeg"
@@ -232,21 +232,21 @@ def size_of_picture(picture: bytes | Array) -> tuple[int, int]:
 
 
 def decoding_bytes(header: codec.ImageHeader) -> int:
-    """Bytes of memory that a picture takes while it is decoded and resized."""
+    """Bytes of memory that an image takes while it is decoded and resized."""
     return header.height * header.width * (ODD_PIXEL_BYTES if header.odd else PIXEL_BYTES)
 
 
 @dataclass(frozen=True)
-class Plan:
-    """How a picture becomes its new size: the part taken (left, top, right, bottom, of the full
-    picture), the (H, W) it is resized to, and the (H, W) canvas it is centred on."""
+class ResizePlan:
+    """How an image becomes its new size: the part taken (left, top, right, bottom, of the full
+    image), the (H, W) it is resized to, and the (H, W) canvas it is centred on."""
 
     box: tuple[float, float, float, float]
     inner: tuple[int, int]
     outer: tuple[int, int]
 
     def enough(self, full: tuple[int, int]) -> tuple[int, int]:
-        """(H, W) of the whole picture at which the part taken is REDUCE_ABOVE times ``inner``."""
+        """(H, W) of the whole image at which the part taken is REDUCE_ABOVE times ``inner``."""
         left, top, right, bottom = self.box
         high, wide = self.inner
         return (
@@ -255,7 +255,7 @@ class Plan:
         )
 
     def resized(self, pixels: Array, reduction: tuple[float, float, float] = _FULL) -> Array:
-        """``pixels`` at their new size: the whole picture, decoded as ``codec.reduction`` says."""
+        """``pixels`` at their new size: the whole image, decoded as ``codec.reduction`` says."""
         rows, columns = pixels.shape[:2]
         scale, y, x = reduction
         left, top, right, bottom = (
@@ -269,7 +269,7 @@ class Plan:
         return self._framed(new)
 
     def picked(self, values: Array) -> Array:
-        """``values`` of the full picture at its new size, by nearest neighbour."""
+        """``values`` of the full image at its new size, by nearest neighbour."""
         rows, columns = values.shape[:2]
         left, top, right, bottom = self.box
         return self._framed(
@@ -289,13 +289,13 @@ class Plan:
 
     @property
     def _margins(self) -> tuple[int, int]:
-        """Rows above and columns left of the picture on its canvas."""
+        """Rows above and columns left of the image on its canvas."""
         y, x = (round((b - a) * 0.5) for a, b in zip(self.inner, self.outer, strict=True))
         return y, x
 
     @property
     def matrix(self) -> Float64:
-        """The matrix (3, 3) that takes a place (x, y, 1) in the full picture to its new place."""
+        """The matrix (3, 3) that takes a place (x, y, 1) in the full image to its new place."""
         left, top, right, bottom = self.box
         by_y, by_x = self.inner[0] / (bottom - top), self.inner[1] / (right - left)
         y, x = self._margins
@@ -303,22 +303,22 @@ class Plan:
         return np.array((first, (0.0, by_y, y - top * by_y), (0.0, 0.0, 1.0)))
 
 
-def _plan(full: tuple[int, int], size: tuple[int, int] | int, resize: str) -> Plan:
+def resize_plan(full: tuple[int, int], size: tuple[int, int] | int, resize: str) -> ResizePlan:
     """The arithmetic of PIL's ImageOps.fit ("crop"), ImageOps.pad ("pad") or a plain resize."""
     height, width = full
     whole = (0.0, 0.0, float(width), float(height))
     if isinstance(size, int):
-        return Plan(whole, *[_shorter_side(height, width, size)] * 2)
+        return ResizePlan(whole, *[_shorter_side(height, width, size)] * 2)
     high, wide = size
     if resize == "squeeze":
-        return Plan(whole, size, size)
+        return ResizePlan(whole, size, size)
     if resize == "pad":
         inner = size
         if width / height > wide / high:
             inner = max(1, round(height / width * wide)), wide
         elif width / height < wide / high:
             inner = high, max(1, round(width / height * high))
-        return Plan(whole, inner, size)
+        return ResizePlan(whole, inner, size)
     ratio, wanted = width / height, wide / high
     columns, rows = float(width), float(height)
     if ratio > wanted:
@@ -326,7 +326,7 @@ def _plan(full: tuple[int, int], size: tuple[int, int] | int, resize: str) -> Pl
     elif ratio < wanted:
         rows = width / wanted
     left, top = (width - columns) * 0.5, (height - rows) * 0.5
-    return Plan((left, top, left + columns, top + rows), size, size)
+    return ResizePlan((left, top, left + columns, top + rows), size, size)
 
 
 def _shorter_side(height: int, width: int, side: int) -> tuple[int, int]:

@@ -20,7 +20,7 @@ T = TypeVar("T")
 #: Numbers that one thread takes at a time where each sample is only read and checked.
 RUN: Final = 16
 
-#: Bytes of pictures and results in flight, for each thread: a 24-megapixel photo, decoded.
+#: Bytes of images and results in flight, for each thread: a 24-megapixel photo, decoded.
 BYTES_PER_JOB: Final = 192 << 20
 
 

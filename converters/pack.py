@@ -23,9 +23,9 @@ from .outputs.disk import is_full, no_temporary_space
 from .outputs.one_file import Order, Packing, progress_callback, publish_file
 from .outputs.publish import Target
 from .outputs.shards import pack_shards
-from .progress import Progress, shown
+from .progress import Progress, progress_line
 from .report import ConvertReport
-from .writer import Writer, keep
+from .writer import Writer
 
 
 @documented(OPTIONS)
@@ -34,11 +34,11 @@ def convert(
     dst: PathLike,
     **keywords: Unpack[ConvertKeywords],
 ) -> ConvertReport:
-    """Pack ``src``, pictures in a folder or a packed set, into ``dst``, HDF5 file or LMDB folder.
+    """Pack ``src``, images in a folder or a packed set, into ``dst``, HDF5 file or LMDB folder.
     A list of sources becomes one set.
 
     ``src``, ``labels`` and ``classes`` may be URLs of object stores (s3://, gs://; https:// only
-    what need not be listed); pictures on a web server are named by ``labels``.
+    what need not be listed); images on a web server are named by ``labels``.
 
     ``src`` may also be samples: an array (n, ...), a tuple of arrays (data, labels), a dict of
     arrays, or an iterable or map-style dataset of arrays, of tuples (data, label) or of dicts with
@@ -50,9 +50,9 @@ def convert(
     The target appears under its name when it is complete, verified and on the disk; on any error
     it is as it was (finished shards are kept next to it, for ``resume``). Raises
     ParamsError for bad arguments, SampleError (such as DecodeError, with ``source_path``) for a bad
-    picture, SourceError for source or target. The options:
+    image, SourceError for source or target. The options:
     """
-    with shown(keywords.get("progress")) as progress:
+    with progress_line(keywords.get("progress")) as progress:
         return _convert(src, dst, {**keywords, "progress": progress})
 
 
@@ -121,7 +121,7 @@ def _give_all(
     notes = src.notes if isinstance(src, DatasetItems) else ()
     with Writer(dst, **options) as writer:
         if isinstance(src, DatasetItems):
-            keep(writer, src)
+            writer._keep_facts(src)
         for done in give(src, writer):
             if progress is not None:
                 progress(done, done if count is None else count)

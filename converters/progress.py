@@ -21,7 +21,7 @@ _APART: Final = 0.1
 
 
 @contextlib.contextmanager
-def shown(given: Progress | bool | None) -> Iterator[Progress | None]:
+def progress_line(given: Progress | bool | None) -> Iterator[Progress | None]:
     """What is to be called: the caller's function, or one that writes a line where a person looks
     on, which is removed at the end. None: nothing; also of ``False``."""
     write = _writer() if given is None or given is True else None

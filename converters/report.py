@@ -21,9 +21,9 @@ class ConvertReport:
     kind ("hidden", "other suffix", "not in the CSV"); ``bytes``: size of the target on disk;
     ``shards``: files of a sharded set, None of one file; ``kept``: how many of them an
     interrupted run had finished, ``kept_samples`` in all; ``seconds``: of the whole call;
-    ``rewritten``: pictures that got restart markers, None where they
-    were not to get any; ``narrowed``: pictures of 16 bits that became 8; ``notes``: what a user may
-    not expect, such as folders inside classes, and classes without pictures.
+    ``rewritten``: images that got restart markers, None where they
+    were not to get any; ``narrowed``: images of 16 bits that became 8; ``notes``: what a user may
+    not expect, such as folders inside classes, and classes without images.
     Names that are not UTF-8 carry surrogate escapes, as everywhere in Python.
     """
 

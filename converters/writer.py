@@ -19,12 +19,12 @@ from asyncreader.version import __version__
 
 from .check_options import check_writer
 from .inputs.added import as_array
+from .inputs.dataset_samples import DatasetSamples
 from .inputs.items import DatasetItems
-from .inputs.packed import PackedSamples
 from .inputs.samples import Splits
 from .options import PathLike, WriterKeywords
-from .outputs.adding import Adding, AddingPlan, Blocks
-from .outputs.one_file import PackedFile, publish_file
+from .outputs.adding import Adding, Blocks, SampleFormat
+from .outputs.one_file import WrittenFile, publish_file
 from .outputs.pieces import PIECE, Pieces
 from .outputs.publish import Target
 from .outputs.shards import pack_shards
@@ -91,7 +91,7 @@ class Writer:
         self._label_names: tuple[str, ...] = ()
         #: the numbers of the samples that the open file has
         self._numbers: list[int] = []
-        self._plan: AddingPlan | None = None
+        self._format: SampleFormat | None = None
         # shards are made of files that are copied when all samples are there
         self._pieces: Pieces | None = None
         try:
@@ -176,6 +176,20 @@ class Writer:
 
     # -- inside ------------------------------------------------------------------------------
 
+    def _keep_facts(self, items: DatasetItems) -> None:
+        """Keep the splits of a Dataset's samples, and the names of their labels, before the first
+        is added. ParamsError for a target that cannot serve several labels."""
+        options = self._options
+        if items.labels and (options.sharded or options.format != "hdf5"):
+            raise ParamsError(
+                "several labels can be stored in one HDF5 file only",
+                path=options.dst,
+                found="shards" if options.sharded else "LMDB",
+                hint="write one HDF5 file; name one label as labels_field; or serve the others as "
+                "fields: data_field=[...]",
+            )
+        self._splits, self._label_names = items.splits, items.label_names
+
     def _add(
         self, data: object, label: object, path: PathLike | None, fields: Mapping[str, object]
     ) -> None:
@@ -200,16 +214,16 @@ class Writer:
         """The file that takes the next sample; how it is made follows from the first one."""
         with self._numbered():
             if self._set is None:
-                if self._plan is None:
-                    self._plan = self._planned(data, label, path, fields)
+                if self._format is None:
+                    self._format = self._format_of(data, label, path, fields)
                 work = self._target.work if self._pieces is None else self._pieces.path
-                self._set = self._plan.open(work, self._target.shown)
+                self._set = self._format.open(work, self._target.shown)
                 self._files.callback(self._set.close)
             return self._set
 
-    def _planned(
+    def _format_of(
         self, data: object, label: object, path: object, fields: Mapping[str, object]
-    ) -> AddingPlan:
+    ) -> SampleFormat:
         options = self._options
         for name in {"labels", "paths"} & fields.keys():
             raise ParamsError(f"add() has no {name}=", hint=f"write {name[:-1]}=")
@@ -221,7 +235,7 @@ class Writer:
         if self._pieces is not None:
             options = replace(options, shards=None, shard_size=None)
             options = replace(options, format="hdf5", compression=None, chunk=1)
-        plan = AddingPlan.of(options, self._classes, data, label, path, fields)
+        plan = SampleFormat.of(options, self._classes, data, label, path, fields)
         if self._pieces is not None:
             said = f"{plan.words} {__version__}".encode("utf-8", "surrogateescape")
             self._pieces.check_kind(xxh3_64_hexdigest(said))
@@ -235,7 +249,7 @@ class Writer:
         self._pieces.finish()
         self._set = None
 
-    def _finish_file(self, adding: Adding) -> PackedFile:
+    def _finish_file(self, adding: Adding) -> WrittenFile:
         splits = self._splits
         if splits is not None:
             splits, self._numbers = splits.of(np.array(self._numbers, np.int64)), []
@@ -299,7 +313,7 @@ class Writer:
                 self._finish_piece(adding)
             source = self._pieces.pattern
             copied = replace(options, src=source, sources=(source,), **_AS_STORED)
-            with contextlib.closing(PackedSamples(copied)) as samples:
+            with contextlib.closing(DatasetSamples(copied)) as samples:
                 self.report = pack_shards(copied, samples, self._target, self._begun, None)
             return
         assert adding is not None
@@ -328,21 +342,6 @@ class Writer:
             self.close()
         else:
             self._end(error)
-
-
-def keep(writer: Writer, items: DatasetItems) -> None:
-    """Have a Writer keep the splits of a Dataset's samples, and the names of their labels, before
-    the first is added. ParamsError for a target that cannot serve several labels."""
-    options = writer._options
-    if items.labels and (options.sharded or options.format != "hdf5"):
-        raise ParamsError(
-            "several labels can be stored in one HDF5 file only",
-            path=options.dst,
-            found="shards" if options.sharded else "LMDB",
-            hint="write one HDF5 file; name one label as labels_field; or serve the others as "
-            "fields: data_field=[...]",
-        )
-    writer._splits, writer._label_names = items.splits, items.label_names
 
 
 def _abandon(process: int, stack: contextlib.ExitStack) -> None:

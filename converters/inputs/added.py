@@ -19,7 +19,7 @@ from asyncreader.system.checks import FILL_MASKED
 from ..temp_tables import Numbers, Strings, blocks, spooled
 from .samples import Samples
 
-#: Sides of a picture are longer than so many pixels, and its channels are at most so many, as in a
+#: Sides of an image are longer than so many pixels, and its channels are at most so many, as in a
 #: file that another program wrote (asyncreader/sources/request.py).
 _MOST_CHANNELS: Final = 4
 
@@ -70,10 +70,10 @@ _MODES: Final = ("L", "RGB", "I;16", "I", "F", "1")
 class Form:
     """How the samples of a field are stored. ``way``: as "rows" of numbers, as "values" (rows of
     different length), as the "picture" of a sample, which is cut, resized and encoded, or as a
-    "mask" that is cut as that picture is.
+    "mask" that is cut as that image is.
 
-    ``dtype``, ``shape``: what all rows must have; of values: the shape of one; of pictures that
-    differ in size: of the first. ``kind``: what numbers are to a picture that is resized (see
+    ``dtype``, ``shape``: what all rows must have; of values: the shape of one; of images that
+    differ in size: of the first. ``kind``: what numbers are to an image that is resized (see
     ``kind_of``).
     """
 
@@ -108,7 +108,7 @@ class Form:
 
     @property
     def picture(self) -> bool:
-        """Whether raw rows are pictures (H, W, C) as ``convert`` packs them."""
+        """Whether raw rows are images (H, W, C) as ``convert`` packs them."""
         if self.way == "values" or len(self.shape) != 3 or self.shape[0] <= _MOST_CHANNELS:
             return False
         deep = self.dtype == np.uint16 and self.shape[2] == 1

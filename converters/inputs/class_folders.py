@@ -21,25 +21,25 @@ _MEANT: Final = "pass classes_from_folders (--classes-from-folders)"
 
 @dataclass
 class _Class:
-    """A first-level folder with pictures."""
+    """A first-level folder with images."""
 
-    #: Pictures that lie in it directly.
+    #: Images that lie in it directly.
     direct: int = 0
-    #: Folders in it that have pictures, and the first names of them.
+    #: Folders in it that have images, and the first names of them.
     folders: int = 0
     named: list[bytes] = field(default_factory=list)
     last: bytes = b""
 
 
 class ClassFolders:
-    """The classes of ``tree``, whose pictures are added in the order of the walk."""
+    """The classes of ``tree``, whose images are added in the order of the walk."""
 
     def __init__(self, tree: Origin) -> None:
         self._tree = tree
         self._classes: dict[bytes, _Class] = {}
 
     def add(self, path: bytes) -> None:
-        """Note a picture, good or bad."""
+        """Note an image, good or bad."""
         name, *inside = path.split(b"/", 2)
         if not inside:
             return
@@ -52,7 +52,7 @@ class ClassFolders:
             found.named += [inside[0]] if found.folders <= _NAMED else []
 
     def check(self) -> None:
-        """FormatError where the folders are parts of a set: all that have pictures are called so,
+        """FormatError where the folders are parts of a set: all that have images are called so,
         or two that have folders inside (a class may be called train: Pascal VOC has one)."""
         parts = [name for name in self._classes if is_part(name)]
         nested = [name for name in parts if self._classes[name].folders]

@@ -1,4 +1,4 @@
-"""The pictures of a folder as samples: fetched, prepared, with their masks."""
+"""The images of a folder as samples: fetched, prepared, with their masks."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ from ..encode import Hold, field_encoding, make_recipe
 from ..options import Options
 from ..ordered_pool import RUN
 from ..temp_tables import Numbers, Strings
+from .dataset_samples import check_class_names, may_be_packed
 from .listing import Listing, read_class_names, scan
 from .local_tree import Tree, sort_key
 from .masks import MaskFolder
 from .origin import open_origin
-from .packed import check_class_names, may_be_packed
 from .samples import Samples
 
 
 @dataclass(frozen=True)
 class FolderPart:
-    """Some pictures of a folder, with their labels (n, L): what another machine needs.
+    """Some images of a folder, with their labels (n, L): what another machine needs.
 
-    ``paths``: of each field's files; ``stamps``: of the pictures.
+    ``paths``: of each field's files; ``stamps``: of the images.
     """
 
     paths: tuple[tuple[bytes, ...], ...]
@@ -48,7 +48,7 @@ class FolderPart:
     label_names: tuple[str, ...]
 
     def open(self, options: Options) -> FolderSamples:
-        """These pictures as samples."""
+        """These images as samples."""
         labels = None
         if self.labels is not None:
             kind = "d" if self.labels.dtype.kind == "f" else "q"
@@ -74,7 +74,7 @@ class FolderPart:
 
 
 class FolderSamples(Samples):
-    """The pictures of a folder. Leave ``listing`` and ``masks`` out to scan the folder."""
+    """The images of a folder. Leave ``listing`` and ``masks`` out to scan the folder."""
 
     labels: Array | None
 
@@ -156,7 +156,7 @@ class FolderSamples(Samples):
         return state.hexdigest()
 
     def part(self, numbers: Int64) -> FolderPart:
-        """The pictures ``numbers``, to send to another machine."""
+        """The images ``numbers``, to send to another machine."""
         wanted = self.in_source(numbers).tolist()
         return FolderPart(
             tuple(tuple(paths[number] for number in wanted) for paths in self._paths),

@@ -1,4 +1,4 @@
-"""Reads a labels CSV: which pictures there are, and the row of labels of each.
+"""Reads a labels CSV: which images there are, and the row of labels of each.
 
 Each column has its own type. Whole numbers and fractions keep their values; text becomes the number
 of its name among the sorted names of all text columns. Stored is one table: int64, or float64 where
@@ -42,7 +42,7 @@ _ROW_AND_LINE: Final = struct.Struct(">QQ")
 
 @dataclass(frozen=True)
 class Columns:
-    """Columns that the header names: the split of each picture, the group that it goes to a split
+    """Columns that the header names: the split of each image, the group that it goes to a split
     with, and the labels, empty for all others. ``group`` may be no column, but a pattern of paths.
     """
 

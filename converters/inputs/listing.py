@@ -34,7 +34,7 @@ from .samples import Splits
 _NAMED = 5
 #: Splits that a note names.
 _SPLITS = 10
-#: Rows of a CSV that are looked up together where the pictures cannot be listed.
+#: Rows of a CSV that are looked up together where the images cannot be listed.
 _LOOKED_UP = 4096
 
 
@@ -86,14 +86,14 @@ class Listing:
 def scan(
     options: Options, exclude: str | None = None, classes: tuple[str, ...] | None = None
 ) -> Listing:
-    """List the pictures under ``options.src``, a folder or a URL, and their labels.
+    """List the images under ``options.src``, a folder or a URL, and their labels.
 
     These are in the CSV ``labels``; or there are none (``no_labels``); or the class is the first
     folder level, also (``classes_from_folders``) where the folders are called train and val or have
     folders inside; with ``splits_from_folders`` the second one. ``classes`` fixes names and
     numbers; where only some samples are converted, other names follow these. ``exclude``: see
     :class:`local_tree.Tree`.
-    Raises SampleError (with ``source_path``) for the first picture that must not be
+    Raises SampleError (with ``source_path``) for the first image that must not be
     opened, unless ``skip_bad``; SourceError for errors of the whole set.
     """
     tree = open_origin(options.src, options.follow_links, exclude)
@@ -132,7 +132,7 @@ class _Builder:
         return self._listing(None, "none", None)
 
     def by_split_folders(self, classes: tuple[str, ...] | None) -> Listing:
-        """The pictures of folders such as train/ and val/, each with the classes inside."""
+        """The images of folders such as train/ and val/, each with the classes inside."""
         assert self._splits is not None
         names = Numbered(classes, self._more_classes)
         for found in self.tree:

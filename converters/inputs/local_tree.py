@@ -1,7 +1,7 @@
-"""Finds the pictures under a folder, in order, and says which of them must not be opened.
+"""Finds the images under a folder, in order, and says which of them must not be opened.
 
 Order: by path component, as bytes. The walk opens directories only. It reports links out of the
-folder, and pictures that are not regular files.
+folder, and images that are not regular files.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ..temp_tables import sorted_records
 
 _SUFFIXES: Final = frozenset(suffix.encode() for suffix in IMAGE_SUFFIXES)
 
-#: Larger files are not read: a picture of codec.MAX_PIXELS is smaller (16 bits, four channels:
+#: Larger files are not read: an image of codec.MAX_PIXELS is smaller (16 bits, four channels:
 #: 0.7 GB).
 MAX_FILE: Final = 1 << 30
 
@@ -46,7 +46,7 @@ _ABSENT: Final = (errno.ENOENT, errno.ENOTDIR)
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A picture: its path below the folder, why it must not be opened (None if it may be), and its
+    """An image: its path below the folder, why it must not be opened (None if it may be), and its
     stamp if that is known (origin.py)."""
 
     path: bytes
@@ -60,7 +60,7 @@ def sort_key(path: bytes) -> bytes:
 
 
 def ignored_in_words(ignored: Mapping[str, int]) -> str:
-    """What was ignored, by kind: "1 hidden file, 2 files that are no pictures by suffix"."""
+    """What was ignored, by kind: "1 hidden file, 2 files that are no images by suffix"."""
     return ", ".join(
         f"{count:,} {_WORDS.get(kind, (kind, kind))[count != 1]}"
         for kind, count in ignored.items()
@@ -69,7 +69,7 @@ def ignored_in_words(ignored: Mapping[str, int]) -> str:
 
 
 def check_file_size(size: int) -> None:
-    """SampleError for a file (bytes) that is larger than any picture."""
+    """SampleError for a file (bytes) that is larger than any image."""
     if size > MAX_FILE:
         raise SampleError(
             "too large to be an image",
@@ -79,12 +79,12 @@ def check_file_size(size: int) -> None:
 
 
 def has_image_suffix(name: bytes) -> bool:
-    """Whether a file's name says that it is a picture."""
+    """Whether a file's name says that it is an image."""
     return os.path.splitext(name)[1].lower() in _SUFFIXES
 
 
 class Tree:
-    """A folder of pictures and its rules for links; see :class:`origin.Origin`.
+    """A folder of images and its rules for links; see :class:`origin.Origin`.
 
     ``exclude``: a path (absolute, no links) that is never entered: the target, when it lies inside.
     """
@@ -135,7 +135,7 @@ class Tree:
     # -- walking -----------------------------------------------------------------------------
 
     def __iter__(self) -> Iterator[Found]:
-        """Every picture, good or bad, once, in order. Memory: one directory's names at most."""
+        """Every image, good or bad, once, in order. Memory: one directory's names at most."""
         stack = [(b"", self._entries(b""))]
         above = [self._identity(b"")]
         while stack:
@@ -211,7 +211,7 @@ class Tree:
         return Found(path, target if isinstance(target, SampleError) else _not_regular(target))
 
     def _link(self, path: bytes, above: list[tuple[int, int]]) -> Found | bool:
-        """What a link leads to: a picture, True for a folder to enter, False for neither."""
+        """What a link leads to: an image, True for a folder to enter, False for neither."""
         target = self._target(path)
         if isinstance(target, SampleError):
             if target.what == _LOOP or has_image_suffix(path):
@@ -231,7 +231,7 @@ class Tree:
     # -- one path ----------------------------------------------------------------------------
 
     def inspect(self, path: bytes) -> Found:
-        """The picture ``path``, which a CSV names.
+        """The image ``path``, which a CSV names.
 
         SourceNotFoundError if there is none, or a folder: the CSV's columns may be swapped.
         """
@@ -268,7 +268,7 @@ class Tree:
         pass
 
     def read(self, path: bytes, hold: Callable[[int], None], stamp: bytes = b"") -> bytes:
-        """A picture's whole file; SampleError if it is not regular, SourceError if it changes.
+        """An image's whole file; SampleError if it is not regular, SourceError if it changes.
 
         ``hold`` is called with the file's size before it is read.
         """

@@ -1,8 +1,8 @@
 """Other fields of the samples: masks in a folder of their own, or fields of a packed set.
 
-A mask goes with the picture of the same path without its suffix: ``masks/cat/1.png`` with
+A mask goes with the image of the same path without its suffix: ``masks/cat/1.png`` with
 ``cat/1.jpg``. Its values are packed (asyncreader/pixels/masks.py), cut and resized as the
-picture is, by nearest neighbour.
+image is, by nearest neighbour.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ from .local_tree import Tree, sort_key
 #: Between a path's sort key and what follows it: a component is never empty, so none is inside.
 _END: Final = b"\0\0"
 _NUMBER: Final = struct.Struct(">Q")
-#: What follows: a mask's path, or the number of a picture. Masks are sorted first.
+#: What follows: a mask's path, or the number of an image. Masks are sorted first.
 _MASK, _PICTURE = b"0", b"1"
 
 
 @dataclass(frozen=True)
 class MaskFolder:
-    """The masks of a folder's pictures. ``paths``: by number of the picture, b"" if it has none;
-    ``extra``: masks without a picture."""
+    """The masks of a folder's images. ``paths``: by number of the image, b"" if it has none;
+    ``extra``: masks without an image."""
 
     name: str
     tree: Tree
@@ -57,9 +57,9 @@ class MaskFolder:
     def match(
         cls, name: str, folder: str, pictures: Strings, follow_links: bool, skip_bad: bool
     ) -> MaskFolder:
-        """Find the mask of each picture, on disk and with bounded memory.
+        """Find the mask of each image, on disk and with bounded memory.
 
-        Raises SourceNotFoundError where there is no such folder, SampleError for the first picture
+        Raises SourceNotFoundError where there is no such folder, SampleError for the first image
         without a mask (unless ``skip_bad``: then its fetch does), FormatError for one with two.
         """
         if not os.path.isdir(folder):
@@ -81,7 +81,7 @@ class MaskFolder:
     def fetch(
         self, number: int, picture: bytes, full: tuple[int, int], recipe: Recipe, hold: Hold
     ) -> FieldBlock:
-        """The mask of picture ``number``, whose full size is ``full``, as it is stored.
+        """The mask of image ``number``, whose full size is ``full``, as it is stored.
 
         SampleError (with its ``source_path``) if it is missing, damaged or of another size.
         """
@@ -100,9 +100,9 @@ class MaskFolder:
 
 
 def _matched(name: str, tree: Tree, pictures: Strings, extra: Counter[str]) -> Iterator[bytes]:
-    """Records of picture number and mask path, in order of the paths without suffixes; ``extra``
-    counts the masks without a picture."""
-    # sorted together: each mask comes right before the pictures of the same stem
+    """Records of image number and mask path, in order of the paths without suffixes; ``extra``
+    counts the masks without an image."""
+    # sorted together: each mask comes right before the images of the same stem
     masks = (_stem(mask.path) + _END + _MASK + mask.path for mask in tree)
     numbered = (
         _stem(path) + _END + _PICTURE + _NUMBER.pack(number) for number, path in enumerate(pictures)
@@ -144,13 +144,13 @@ def _missing(name: str, tree: Tree, picture: bytes, count: int) -> SampleError:
 
 
 def stored_values(name: str, values: Array, full: tuple[int, int], recipe: Recipe) -> FieldBlock:
-    """Values (H, W, C) of field ``name`` of a picture of size ``full``, as they are stored."""
+    """Values (H, W, C) of field ``name`` of an image of size ``full``, as they are stored."""
     check_size(name, values, full)
     return recipe.from_values(as_stored(name, values), full)
 
 
 def check_size(name: str, values: Array, full: tuple[int, int]) -> None:
-    """SampleError where a field of a picture of size ``full`` has another height or width."""
+    """SampleError where a field of an image of size ``full`` has another height or width."""
     if values.shape[:2] != full:
         raise SampleError(
             f"field {name!r} and its image differ in size",

@@ -1,7 +1,7 @@
-"""Pictures in an object store: listed, prefetched, and compared with the listing.
+"""Images in an object store: listed, prefetched, and compared with the listing.
 
 Records, classes and ignored files are those of the same tree on a disk. Memory is bounded: names
-are sorted on disk (temp_tables.py), and the bytes of prefetched pictures are limited.
+are sorted on disk (temp_tables.py), and the bytes of prefetched images are limited.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from .local_tree import (
     sort_key,
 )
 
-#: Bytes of prefetched pictures, of all threads together.
+#: Bytes of prefetched images, of all threads together.
 AHEAD_BYTES: Final = 128 << 20
 
 #: Between a name's sort key and its stamp: a component is never empty, so none is inside.
@@ -43,7 +43,7 @@ _Answer: TypeAlias = Callable[[], tuple[memoryview, Version]]
 
 
 class StoreFolder:
-    """The pictures below a URL; see :class:`origin.Origin`. Opened in the process that uses it.
+    """The images below a URL; see :class:`origin.Origin`. Opened in the process that uses it.
 
     Raises ParamsError for a malformed URL, or without obstore.
     """
@@ -80,7 +80,7 @@ class StoreFolder:
     # -- listing -----------------------------------------------------------------------------
 
     def __iter__(self) -> Iterator[Found]:
-        """Every picture, in order. Memory: one run of the sorting."""
+        """Every image, in order. Memory: one run of the sorting."""
         if not self.lists:
             raise ParamsError(
                 "a web server does not list its images",
@@ -136,7 +136,7 @@ class StoreFolder:
         }
         return [there.get(path) for path in paths]
 
-    # -- pictures ----------------------------------------------------------------------------
+    # -- images ----------------------------------------------------------------------------
 
     def will_need(self, path: bytes, stamp: bytes) -> bool:
         size = Version.from_bytes(stamp).size
@@ -199,7 +199,7 @@ def _words(version: Version) -> str:
 
 
 def holds_set(url: str) -> bool:
-    """Whether a URL names a packed set rather than a folder of pictures: by its suffix, or by the
+    """Whether a URL names a packed set rather than a folder of images: by its suffix, or by the
     manifest below it."""
     location = location_of(url)
     if location.key.rstrip("/").endswith((".h5", ".hdf5", ".json", ".lmdb")):

@@ -11,8 +11,8 @@ from asyncreader.errors import ParamsError, closed_on_error
 from asyncreader.formats.packed import RAGGED, Encoding
 
 from ..options import Options
+from .dataset_samples import DatasetSamples, may_be_packed
 from .folder import FolderSamples, class_names
-from .packed import PackedSamples, may_be_packed
 from .samples import Samples
 from .selected import JoinedSamples, renamed, select
 from .splits import check_split_names, drawn, shared_out
@@ -73,13 +73,13 @@ def _open(options: Options, exclude: str, usual: Encoding | None) -> Samples:
     if options.fields:
         raise ParamsError("fields are for folders of images", found="a dataset")
     if usual is None:
-        return PackedSamples(options)
+        return DatasetSamples(options)
     # named for a source that has it, an encoding would encode its samples again
-    samples = PackedSamples(replace(options, encoding=None))
+    samples = DatasetSamples(replace(options, encoding=None))
     if samples.encoding == usual or RAGGED in (samples.encoding, usual):
         return samples  # the others differ from it: that is an error
     samples.close()
-    return PackedSamples(replace(options, encoding=usual))
+    return DatasetSamples(replace(options, encoding=usual))
 
 
 def _of_one_list(opened: Sequence[Samples], known: tuple[str, ...]) -> Sequence[Samples]:

@@ -1,4 +1,4 @@
-"""Where pictures come from: a folder on disk (local_tree.py) or in a store (object_store.py)."""
+"""Where images come from: a folder on disk (local_tree.py) or in a store (object_store.py)."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from .object_store import StoreFolder, fetched_text
 
 
 class Origin(Protocol):
-    """A tree of pictures. Paths are bytes, relative to it, with ``/``; any thread may read.
+    """A tree of images. Paths are bytes, relative to it, with ``/``; any thread may read.
 
-    A stamp says what a picture was when it was found, or looked up: a few bytes that differ
+    A stamp says what an image was when it was found, or looked up: a few bytes that differ
     when it is written again.
     """
 
@@ -26,9 +26,9 @@ class Origin(Protocol):
     ignored: dict[str, int]
     #: Names of the first-level folders, in order, as far as the iteration has come.
     folders: list[bytes]
-    #: Whether it can be listed; else a CSV must name the pictures.
+    #: Whether it can be listed; else a CSV must name the images.
     lists: bool
-    #: Pictures that may be prefetched; 0 where that does not help.
+    #: Images that may be prefetched; 0 where that does not help.
     ahead: int
 
     @property
@@ -36,10 +36,10 @@ class Origin(Protocol):
         """Its name in messages."""
 
     def __iter__(self) -> Iterator[Found]:
-        """Every picture, good or bad, once, in order of their sort keys."""
+        """Every image, good or bad, once, in order of their sort keys."""
 
     def shown(self, path: bytes) -> str:
-        """A picture's name for messages."""
+        """An image's name for messages."""
 
     def relative(self, name: bytes) -> bytes:
         """A path below this, of a name that may be absolute."""
@@ -48,23 +48,23 @@ class Origin(Protocol):
         """Whether there is a file of this name."""
 
     def look_up(self, paths: Sequence[bytes]) -> list[Found | None]:
-        """Pictures that the caller names, whatever their suffix; None for those not there."""
+        """Images that the caller names, whatever their suffix; None for those not there."""
 
     def has_folders(self) -> bool:
         """Whether there are folders on the first level."""
 
     def will_need(self, path: bytes, stamp: bytes) -> bool:
-        """Prefetch a picture; False if too much is in flight."""
+        """Prefetch an image; False if too much is in flight."""
 
     def read(self, path: bytes, hold: Hold, stamp: bytes = b"") -> bytes:
-        """A picture's whole file; ``hold`` is called with its size before.
+        """An image's whole file; ``hold`` is called with its size before.
 
-        SampleError where it cannot be a picture; SourceError if it cannot be read, or changed while
+        SampleError where it cannot be an image; SourceError if it cannot be read, or changed while
         it was read or (in a store) since ``stamp``.
         """
 
     def stamp(self, path: bytes, found: bytes) -> bytes:
-        """What a picture is now (on disk), or was when it was ``found`` (in a store)."""
+        """What an image is now (on disk), or was when it was ``found`` (in a store)."""
 
     def close(self) -> None:
         """Stop fetches in flight; threads that wait for them get an error."""
@@ -76,7 +76,7 @@ def text_file(path: str) -> AbstractContextManager[str]:
 
 
 def open_origin(root: str, follow_links: bool = False, exclude: str | None = None) -> Origin:
-    """The pictures in a folder, or below a store's URL. SourceError where there is no folder.
+    """The images in a folder, or below a store's URL. SourceError where there is no folder.
 
     ``follow_links``, ``exclude``: see :class:`local_tree.Tree`.
     """

@@ -26,7 +26,7 @@ from ..inputs.samples import Splits
 from ..option_values import check_field
 from ..options import Options
 from ..ordered_pool import BYTES_PER_JOB
-from .one_file import PackedFile, SetFile
+from .one_file import SetFile, WrittenFile
 
 #: Bytes of rows that are kept until they are hashed and written together, and most of such rows.
 TOGETHER: Final = 1 << 20
@@ -34,10 +34,10 @@ MOST_ROWS: Final = 1 << 14
 
 
 @dataclass(frozen=True)
-class AddingPlan:
+class SampleFormat:
     """How samples like the first one are stored, in a file of ``options``.
 
-    ``recipe``: of pictures that are encoded or resized, None where all fields are raw as they are;
+    ``recipe``: of images that are encoded or resized, None where all fields are raw as they are;
     ``label``, ``named``: the first sample's label, and whether it has a path.
     """
 
@@ -58,7 +58,7 @@ class AddingPlan:
         label: object,
         path: object,
         fields: Mapping[str, object],
-    ) -> AddingPlan:
+    ) -> SampleFormat:
         """The plan by the first sample; ParamsError for one that cannot be stored."""
         for name in fields:
             check_field(name)
@@ -109,7 +109,7 @@ class AddingPlan:
 
 
 def _stored_as(form: Form, encoding: str) -> str:
-    """How a field is stored beside pictures of an encoding, or as these."""
+    """How a field is stored beside images of an encoding, or as these."""
     if form.way == "values":
         return RAGGED
     raw = encoding == "raw" or form.way == "rows"
@@ -117,7 +117,7 @@ def _stored_as(form: Form, encoding: str) -> str:
 
 
 def _picture_form(options: Options, encoding: str, data: object) -> tuple[Form, Recipe]:
-    """Of pictures that are encoded, or resized: arrays, or image files' bytes."""
+    """Of images that are encoded, or resized: arrays, or image files' bytes."""
     if isinstance(data, bytes):
         bits, usual = options.bits, 1 if options.bits == 16 else 3
         form = Form(DATA, "picture", np.dtype(np.uint8), ())
@@ -139,7 +139,7 @@ def _picture_form(options: Options, encoding: str, data: object) -> tuple[Form, 
 
 
 def _pixels(data: object) -> Array:
-    """A picture as (H, W, C)."""
+    """An image as (H, W, C)."""
     array = as_array(data, f"field {DATA!r}")
     pixels = array[:, :, None] if array.ndim == 2 else array
     deep = pixels.dtype == np.uint16
@@ -155,7 +155,7 @@ def _pixels(data: object) -> Array:
 
 
 def _other_form(options: Options, name: str, row: Array, size: tuple[int, int] | None) -> Form:
-    """Of another field: beside a picture of ``size`` that is encoded or resized, whole numbers of
+    """Of another field: beside an image of ``size`` that is encoded or resized, whole numbers of
     its height and width are a mask, cut as it is. ParamsError where numbers may be places in it."""
     form = Form.of_rows(name, row, options.differ(name))
     sized = form.way == "rows" and row.shape[:2] == size and name not in options.kinds
@@ -173,7 +173,7 @@ class Adding:
     """Takes samples, and gives them to the file: its labels and paths here, the rest by a way of
     its own."""
 
-    def __init__(self, plan: AddingPlan, path: str, shown: str) -> None:
+    def __init__(self, plan: SampleFormat, path: str, shown: str) -> None:
         forms = plan.forms
         self.samples = AddedSamples(forms, plan.encodings)
         self._forms = {form.name: form for form in forms}
@@ -229,7 +229,7 @@ class Adding:
         """Keep the splits of the samples that were taken, and the names of their labels."""
         self.samples.splits, self.samples.label_names = splits, label_names
 
-    def finish(self) -> PackedFile:
+    def finish(self) -> WrittenFile:
         """Write what is left, and finish the file."""
         self.samples.complete()
         return self._file.finish()
@@ -262,7 +262,7 @@ class _Values:
 class Blocks(Adding):
     """Samples whose fields are all raw: kept until there are enough of them to be written."""
 
-    def __init__(self, plan: AddingPlan, path: str, shown: str) -> None:
+    def __init__(self, plan: SampleFormat, path: str, shown: str) -> None:
         super().__init__(plan, path, shown)
         even = [form for form in plan.forms if form.way != "values"]
         self._row_bytes = sum(form.row_bytes for form in even)
@@ -353,15 +353,15 @@ class Blocks(Adding):
             )
         )
 
-    def finish(self) -> PackedFile:
+    def finish(self) -> WrittenFile:
         self._flush()
         return super().finish()
 
 
 class Pictures(Adding):
-    """Samples whose pictures are encoded or resized, by threads; they are written in order."""
+    """Samples whose images are encoded or resized, by threads; they are written in order."""
 
-    def __init__(self, plan: AddingPlan, path: str, shown: str) -> None:
+    def __init__(self, plan: SampleFormat, path: str, shown: str) -> None:
         super().__init__(plan, path, shown)
         assert plan.recipe is not None
         self._recipe, self._jobs = plan.recipe, plan.options.jobs
@@ -386,7 +386,7 @@ class Pictures(Adding):
             self._take()
 
     def _same_kind(self, pixels: Array) -> None:
-        """ParamsError for a picture that would lose bits or channels, or get some."""
+        """ParamsError for an image that would lose bits or channels, or get some."""
         form = self._forms[DATA]
         if form.shape and (pixels.dtype, pixels.shape[2]) != (form.dtype, form.shape[2]):
             form.check(pixels)
@@ -395,7 +395,7 @@ class Pictures(Adding):
         """A copy of a field, which is compared with the first one's."""
         row, form = as_array(value, f"field {name!r}"), self._forms[name]
         if form.kind == "map" and row.dtype == form.dtype and row.shape[2:] == form.shape[2:]:
-            return row.copy()  # of any height and width, as its picture
+            return row.copy()  # of any height and width, as its image
         if form.way == "mask":
             row = row[:, :, None] if row.ndim == 2 else row
             if row.ndim != 3 or row.dtype != form.dtype:
@@ -416,7 +416,7 @@ class Pictures(Adding):
             return (first, *(self._stored(name, row, size) for name, row in others.items()))
 
     def _stored(self, name: str, row: Array, size: tuple[int, int]) -> FieldBlock:
-        """A field of a sample whose picture has ``size`` (H, W)."""
+        """A field of a sample whose image has ``size`` (H, W)."""
         form = self._forms[name]
         if form.way == "mask":
             return stored_values(name, row, size, self._recipe)
@@ -432,7 +432,7 @@ class Pictures(Adding):
         self._bytes -= size
         self._write(result_of(future))
 
-    def finish(self) -> PackedFile:
+    def finish(self) -> WrittenFile:
         while self._pending:
             self._take()
         return super().finish()

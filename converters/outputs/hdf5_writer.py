@@ -95,7 +95,7 @@ class Hdf5File:
     def dataset(self, name: str, dtype: Any, shape: tuple[int, ...], written: bool = False) -> Any:
         """A contiguous data set, allocated; its bytes are in the file already or still to come."""
         self.reserve(0 if written else math.prod(shape) * dtype.get_size())
-        plan = _plan()
+        plan = creation_properties()
         plan.set_layout(h5d.CONTIGUOUS)
         plan.set_alloc_time(h5d.ALLOC_TIME_EARLY)
         plan.set_fill_time(h5d.FILL_TIME_NEVER)
@@ -133,7 +133,7 @@ class Hdf5File:
         blocks: Iterator[npt.NDArray[np.bytes_]],
     ) -> None:
         """A compressed data set of ``count`` fixed-length byte strings, ``chunk`` to a block."""
-        plan = _plan()
+        plan = creation_properties()
         plan.set_chunk((chunk,))
         plan.set_deflate(LEVEL)
         dtype = h5t.py_create(np.dtype(f"S{longest}"))
@@ -336,7 +336,7 @@ class ChunkedData(FieldData):
             )
         self._row = row
         self._depth = max(1, min(2 * self._jobs, PENDING_BYTES // size))
-        plan = _plan()
+        plan = creation_properties()
         plan.set_chunk((self._chunk, *row))
         plan.set_deflate(LEVEL)
         space = h5s.create_simple((0, *row), (h5s.UNLIMITED, *row))
@@ -394,7 +394,7 @@ def _access(alignment: bool = False) -> Any:
     return access
 
 
-def _plan() -> Any:
+def creation_properties() -> Any:
     plan = h5p.create(h5p.DATASET_CREATE)
     plan.set_obj_track_times(False)
     return plan

@@ -1,6 +1,6 @@
 """Packs samples into one file: threads read and encode, one writes in order; then it is verified.
 
-Memory is bounded for any number of samples: a window of pictures (ordered_pool.py), one transaction
+Memory is bounded for any number of samples: a window of images (ordered_pool.py), one transaction
 or write buffer (sinks.py), and tables on disk (temp_tables.py).
 """
 
@@ -32,7 +32,7 @@ from ..report import ConvertReport
 from .disk import ENTRY, full_error, is_full, sync
 from .publish import Target
 from .sinks import Hdf5Sink, LmdbSink, Sink
-from .tables import PackedRecords, Tables
+from .tables import RecordTables, Tables
 
 #: Keeps the order of packing independent of every order of training with the same seed.
 _STREAM: Final = 0x7061636B
@@ -42,14 +42,14 @@ _ORDER_BLOCK: Final = 4096
 
 
 @dataclass(frozen=True)
-class PackedFile:
+class WrittenFile:
     """A file that was packed, synced and verified. ``meta`` is None, and there is no file, where
     every sample was bad.
 
     ``label_width``: labels of a sample; ``bytes``: of all samples of each field, before any filter;
     ``skipped``: (number of the sample, what is wrong with
-    it); ``rewritten``: pictures that got restart markers, None where that was not tried;
-    ``narrowed``: pictures of 16 bits that became 8.
+    it); ``rewritten``: images that got restart markers, None where that was not tried;
+    ``narrowed``: images of 16 bits that became 8.
     """
 
     meta: Meta | None
@@ -80,7 +80,7 @@ class SetFile:
         self._work = work
         self._shown = shown
         self._described = described
-        self._records = PackedRecords(samples)
+        self._records = RecordTables(samples)
         self._rewritten: int | None = None
         self._narrowed = 0
         self._sink = self._opened()
@@ -109,7 +109,7 @@ class SetFile:
         if sample[0].rewritten is not None:
             self._rewritten = (self._rewritten or 0) + sample[0].rewritten
 
-    def finish(self, skipped: Sequence[tuple[int, str]] = ()) -> PackedFile:
+    def finish(self, skipped: Sequence[tuple[int, str]] = ()) -> WrittenFile:
         """Write the tables; make all durable, and verify it. ``skipped``: samples that were bad. On
         an error the caller removes what was written."""
         tables: Tables | None = None
@@ -119,7 +119,7 @@ class SetFile:
             sync_set(self._work, self._options.format, self._shown)
             self._verify()
         labels = None if tables is None else tables.labels
-        return PackedFile(
+        return WrittenFile(
             None if tables is None else tables.meta,
             1 if labels is None else int(labels.shape[1]),
             self._records.bytes,
@@ -219,7 +219,7 @@ class Packing:
         self._prefetched = 0  # positions below this are prefetched, or being fetched
         self._lock = threading.Lock()
 
-    def run(self) -> PackedFile:
+    def run(self) -> WrittenFile:
         """Pack all. On an error the caller removes what was written so far."""
         with contextlib.closing(self._file):
             self._pack()
@@ -270,7 +270,7 @@ class Packing:
 
 
 def publish_file(
-    options: Options, samples: Samples, packed: PackedFile, target: Target, begun: float
+    options: Options, samples: Samples, packed: WrittenFile, target: Target, begun: float
 ) -> ConvertReport:
     """Give the file that ``samples`` were packed into its name; the report."""
     skipped = all_skipped(samples, packed.skipped)
@@ -351,7 +351,7 @@ def _words(field: FieldMeta) -> str:
 
 
 def _one_size(options: Options) -> str:
-    """How to bring all pictures to one size."""
+    """How to bring all images to one size."""
     side = options.size
     if not isinstance(side, int):
         return "pass a size (--size HxW)"

@@ -14,13 +14,13 @@ from asyncreader.formats.manifest import Common, Manifest, Shard, file_digest
 from ..inputs.samples import Samples
 from ..options import Options
 from .disk import full_disk_reported
-from .one_file import PackedFile, Packing, data_file
-from .workspace import Plan, ShardRecord, Workspace
+from .one_file import Packing, WrittenFile, data_file
+from .workspace import ShardPlan, ShardRecord, Workspace
 
 
 def pack_shard(
     options: Options,
-    plan: Plan,
+    plan: ShardPlan,
     number: int,
     samples: Samples,
     workspace: Workspace,
@@ -46,7 +46,7 @@ def pack_shard(
 
 
 def _manifest(
-    options: Options, packed: PackedFile, meta: fmt.Meta, name: str, size: int, digest: str
+    options: Options, packed: WrittenFile, meta: fmt.Meta, name: str, size: int, digest: str
 ) -> Manifest:
     """The manifest of a set of this shard alone; ``size`` and ``digest`` are those of its file."""
     first, *others = packed.bytes

@@ -24,9 +24,9 @@ from ..inputs.opening import open_samples
 from ..inputs.samples import Part, Samples, Splits
 from ..options import Options
 from .one_shard import pack_shard
-from .workspace import Plan, ShardRecord, Workspace
+from .workspace import ShardPlan, ShardRecord, Workspace
 
-#: Times that a shard is tried again when its worker or machine dies. A bad picture may kill every
+#: Times that a shard is tried again when its worker or machine dies. A bad image may kill every
 #: worker.
 RETRIES: Final = 8
 
@@ -40,9 +40,9 @@ class Task:
     """All that decides a shard's bytes, as it is sent to a worker."""
 
     options: Options
-    plan: Plan
+    plan: ShardPlan
     number: int
-    #: The pictures of a folder, or the numbers of samples that the options name.
+    #: The images of a folder, or the numbers of samples that the options name.
     part: Part | Int64
     root: str
     #: Of the set: its encoding, the names of all classes, and the splits of these samples.
@@ -167,7 +167,7 @@ def _run(task: Task) -> str:
 
 def tasks_of(
     options: Options,
-    plan: Plan,
+    plan: ShardPlan,
     samples: Samples,
     root: str,
     wanted: Iterator[tuple[int, Int64]],

@@ -2,8 +2,8 @@
 
 A shard's bytes are a function of the plan alone: of the samples at its positions in the listing, of
 the options and of the shape of raw pixels. So a run that is interrupted and resumed, with any
-number of threads or on other machines, gives the same files. A bad picture that is skipped leaves
-its shard shorter and moves no other; a shard whose pictures are all bad is left out.
+number of threads or on other machines, gives the same files. A bad image that is skipped leaves
+its shard shorter and moves no other; a shard whose images are all bad is left out.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from .disk import check_space, full_disk_reported, is_full, no_temporary_space
 from .one_file import Order, all_bad, all_skipped, check_skippable, described, progress_callback
 from .one_shard import pack_shard, sources_digest
 from .publish import Target
-from .workspace import Plan, ShardRecord, Workspace
+from .workspace import ShardPlan, ShardRecord, Workspace
 
 #: Samples that are encoded to estimate how many make a shard of the requested size.
 MEASURED: Final = 64
@@ -50,7 +50,9 @@ MEASURED: Final = 64
 # -- the plan ------------------------------------------------------------------------------------
 
 
-def make_plan(options: Options, samples: Samples, order: Order, grown: Grown | None = None) -> Plan:
+def make_plan(
+    options: Options, samples: Samples, order: Order, grown: Grown | None = None
+) -> ShardPlan:
     """How ``samples`` are cut into shards: a function of the listing, the options and the set that
     they are added to."""
     fields, mean = _measure(options, samples, order)
@@ -69,7 +71,7 @@ def make_plan(options: Options, samples: Samples, order: Order, grown: Grown | N
     source, before = _source_digest(options, samples), 0
     if grown is not None:
         fields, before = grown.fields() or fields, len(grown.manifest)
-    return Plan(source, samples.count, shards, fields, size, before)
+    return ShardPlan(source, samples.count, shards, fields, size, before)
 
 
 def _shards_for(options: Options, count: int, mean: float, grown: Grown | None) -> int:
@@ -124,7 +126,7 @@ def _tried(options: Options, samples: Samples, number: int) -> Block | None:
 
 
 def _source_digest(options: Options, samples: Samples) -> str:
-    """Digest of everything that decides the shards' bytes, except the pictures themselves."""
+    """Digest of everything that decides the shards' bytes, except the images themselves."""
     state = xxhash.xxh3_128()
     shaping = {
         name: getattr(options, name)
@@ -223,7 +225,7 @@ class _Run:
             notes=self._samples.notes + notes,
         )
 
-    def _plan(self) -> Plan:
+    def _plan(self) -> ShardPlan:
         """The plan of this run; SourceError if an interrupted one had another."""
         plan = make_plan(self._options, self._samples, self._order, self._grown)
         before = self._workspace.plan()
@@ -237,7 +239,7 @@ class _Run:
             )
         return plan
 
-    def _check_space(self, plan: Plan) -> None:
+    def _check_space(self, plan: ShardPlan) -> None:
         if plan.sample_bytes and self._options.compression is None:
             done = os.path.join(self._target.workspace, "set")
             entries = os.scandir(done) if os.path.isdir(done) else ()
@@ -245,7 +247,7 @@ class _Run:
             needed = plan.count * plan.sample_bytes - finished
             check_space(self._target.shown, os.path.dirname(self._target.workspace), needed)
 
-    def _kept(self, plan: Plan) -> dict[int, ShardRecord]:
+    def _kept(self, plan: ShardPlan) -> dict[int, ShardRecord]:
         """Records of the finished shards that are whole and whose source files have not changed."""
         records = {}
         for number in range(plan.shards):
@@ -258,11 +260,11 @@ class _Run:
                 records[number] = record
         return records
 
-    def _shard(self, plan: Plan, number: int) -> Samples:
+    def _shard(self, plan: ShardPlan, number: int) -> Samples:
         """The samples of shard ``number``."""
         return self._samples.of(self._numbers(plan, number))
 
-    def _pack(self, plan: Plan, records: dict[int, ShardRecord]) -> None:
+    def _pack(self, plan: ShardPlan, records: dict[int, ShardRecord]) -> None:
         """Pack the shards that are not in ``records`` yet, and add them."""
         if self._options.engine == "ray":
             self._pack_on_ray(plan, records)
@@ -275,7 +277,7 @@ class _Run:
                 records[number] = pack_shard(options, plan, number, samples, self._workspace, done)
                 before += samples.count
 
-    def _pack_on_ray(self, plan: Plan, records: dict[int, ShardRecord]) -> None:
+    def _pack_on_ray(self, plan: ShardPlan, records: dict[int, ShardRecord]) -> None:
         from .ray import RayEngine, tasks_of
 
         progress = progress_callback(self._options, self._samples)
@@ -293,13 +295,13 @@ class _Run:
         with RayEngine(self._options.address) as engine:
             engine.run(tasks_of(self._options, plan, self._samples, root, wanted), done)
 
-    def _numbers(self, plan: Plan, number: int) -> Int64:
+    def _numbers(self, plan: ShardPlan, number: int) -> Int64:
         span = plan.span(number)
         numbers: Int64 = self._order.numbers(span.start, span.stop)
         return numbers
 
     def _finish(
-        self, plan: Plan, records: list[ShardRecord]
+        self, plan: ShardPlan, records: list[ShardRecord]
     ) -> tuple[Manifest, tuple[tuple[str, str], ...]]:
         """The manifest of these shards, and the skipped samples in path order."""
         skipped = all_skipped(

@@ -47,7 +47,7 @@ class Hdf5Sink:
     """An HDF5 file of the layout in ``asyncreader/formats/packed.py``.
 
     ``expected``: samples that are coming, at most; ``fields``: names of their fields, of which all
-    but the first are kept in temporary files until all pictures are written; ``compression``: None,
+    but the first are kept in temporary files until all images are written; ``compression``: None,
     or "gzip" in chunks of ``chunk`` samples, compressed by ``jobs`` threads.
     """
 

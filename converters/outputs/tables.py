@@ -141,7 +141,7 @@ class FieldRecords:
         self._ends.close()
 
 
-class PackedRecords:
+class RecordTables:
     """The packed samples of ``samples`` in record order: number in the source, and each field."""
 
     def __init__(self, samples: Samples) -> None:

@@ -25,7 +25,7 @@ from .publish import ADDED
 
 
 @dataclass(frozen=True)
-class Plan:
+class ShardPlan:
     """What is packed where. ``source``: digest of the listing and of all that shapes the bytes;
     ``count``: samples listed; ``fields``: what the samples of each must be, empty where that need
     not be known; ``sample_bytes``: of a raw sample with all its fields, 0 of encoded ones;
@@ -120,7 +120,7 @@ class Workspace:
         except FileNotFoundError:
             return None
 
-    def keep_plan(self, plan: Plan) -> None:
+    def keep_plan(self, plan: ShardPlan) -> None:
         """Write the plan, durably, before the first shard."""
         self._write("plan.json", plan.to_json())
 

@@ -26,7 +26,7 @@ from asyncreader.formats.packed import record_key
 from asyncreader.sources import Inspector, open_source
 from asyncreader.tools.verify import verify_file
 from converters import convert
-from converters.outputs.workspace import Plan, Workspace
+from converters.outputs.workspace import ShardPlan, Workspace
 
 COUNT = 23
 
@@ -589,7 +589,7 @@ def test_a_set_taken_away_is_put_back(photos: Path, tmp_path: Path) -> None:
 def test_spans_are_fair() -> None:
     """Shards of a plan follow on each other, cover all samples, and differ by one at most."""
     for count, shards in ((23, 4), (5, 5), (10**12, 999_983), (7, 1)):
-        plan = Plan("", count, shards)
+        plan = ShardPlan("", count, shards)
         numbers = range(shards) if shards < 100 else (0, 1, 5000, shards - 2, shards - 1)
         for number in numbers:
             span = plan.span(number)

@@ -35,7 +35,7 @@ from converters import convert
 from converters.check_options import check
 from converters.inputs.object_store import StoreFolder
 from converters.outputs.ray import tasks_of
-from converters.outputs.workspace import Plan
+from converters.outputs.workspace import ShardPlan
 from converters.pack import open_samples
 
 pytest.importorskip("obstore", reason="obstore is not installed")
@@ -474,7 +474,9 @@ def test_a_task_opens_its_own_store(photos: Path, bucket: str, tmp_path: Path) -
     options = check(src="s3://b/photos", dst=tmp_path / "x", shards=2, engine="ray", **asked)
     samples = open_samples(options, str(tmp_path / "x"))
     numbers = np.arange(5, 9)
-    (task,) = tasks_of(options, Plan("", COUNT, 2), samples, str(tmp_path), iter([(0, numbers)]))
+    (task,) = tasks_of(
+        options, ShardPlan("", COUNT, 2), samples, str(tmp_path), iter([(0, numbers)])
+    )
     sent = pickle.dumps(task)
     assert b"secret" not in sent
     part = pickle.loads(sent)

@@ -164,7 +164,7 @@ def _checked(src: str, dst: str, given: Mapping[str, Any]) -> Options:
     """The options with which the folder is listed; what is wrong with those that are given is told
     as ``convert`` tells it."""
     from converters.check_options import check, check_encoding
-    from converters.inputs.packed import may_be_packed
+    from converters.inputs.dataset_samples import may_be_packed
 
     wanted = check(src, dst, **given)
     if _encoding(given) or given.get("quality") or given.get("restarts"):

@@ -59,7 +59,7 @@ class _Prefetched(threading.local):
     records: frozenset[int] = frozenset()
 
 
-class PackedSamples(Samples):
+class DatasetSamples(Samples):
     """The samples of a packed set, by number."""
 
     def __init__(self, options: Options) -> None:
@@ -99,7 +99,7 @@ class PackedSamples(Samples):
         changed = other_channels or bits != mine or any(option is not None for option in asked)
         if encoding == "original":
             check_original(options, spec.encoding)
-            # in a set that others packed, pictures may be damaged or differ in size: check each
+            # in a set that others packed, images may be damaged or differ in size: check each
             changed = facts.meta is None or bool(options.restarts) or other_channels or bits != mine
         check_encoding(options, encoding, self.channels, bits)
         recipe = make_recipe(options, encoding, self.channels, bits)
@@ -173,7 +173,7 @@ class PackedSamples(Samples):
             return (picture, *(field.fetch(record, full) for field in self._others))
 
     def _full(self, record: int) -> tuple[int, int]:
-        """(H, W) of a sample's picture as it is in the source."""
+        """(H, W) of a sample's image as it is in the source."""
         stored = self._source.spec
         if stored.axes is None and stored.shape is not None:
             return stored.shape[0], stored.shape[1]
@@ -198,7 +198,7 @@ class PackedSamples(Samples):
 
     def _from_pixels(self, stored: Array, axes: tuple[int, ...], hold: Hold) -> FieldBlock:
         hold(stored.nbytes)
-        # grey pictures may lack the axis of channels
+        # grey images may lack the axis of channels
         pixels = stored.transpose(axes) if stored.ndim == 3 else stored[:, :, None]
         return hashed_pixels(pixels) if self._recipe is None else self._recipe.from_pixels(pixels)
 
@@ -225,7 +225,7 @@ class PackedSamples(Samples):
 
 @dataclass(frozen=True)
 class _Other:
-    """One of the other fields of a packed set. ``recipe``: what is done to each picture; ``same``:
+    """One of the other fields of a packed set. ``recipe``: what is done to each image; ``same``:
     the stored bytes are packed as they are; ``rows``: they are rows of numbers, of this ``kind``
     (see ``kind_of``)."""
 
@@ -237,7 +237,7 @@ class _Other:
     kind: str
 
     def fetch(self, record: int, full: tuple[int, int]) -> FieldBlock:
-        """Its values of one sample, whose picture has size ``full``."""
+        """Its values of one sample, whose image has size ``full``."""
         stored, inspector = self.part.spec, Inspector(self.part)
         if self.rows:
             values = inspector.pixels(record)
@@ -257,7 +257,7 @@ class _Other:
 
 
 def _bits_of(source: OpenSet) -> int | None:
-    """Bits of the grey pictures in a packed set; None where their headers say it one by one."""
+    """Bits of the grey images in a packed set; None where their headers say it one by one."""
     spec = source.spec
     if spec.dtype.itemsize == 2:
         return 16
@@ -265,8 +265,8 @@ def _bits_of(source: OpenSet) -> int | None:
 
 
 def _others(source: OpenSet, options: Options, recipe: Recipe, same: bool) -> tuple[_Other, ...]:
-    """The other fields of ``source``; FormatError where one holds no pictures, ParamsError where
-    one may hold places in pictures that are resized. ``same``: the pictures are packed as they are,
+    """The other fields of ``source``; FormatError where one holds no images, ParamsError where
+    one may hold places in images that are resized. ``same``: the images are packed as they are,
     and values that asyncreader packed, too."""
     found: list[_Other] = []
     for name, part in zip(source.names[1:], source.parts[1:], strict=True):
@@ -292,7 +292,7 @@ def _others(source: OpenSet, options: Options, recipe: Recipe, same: bool) -> tu
 
 
 def _kind(options: Options, name: str, source: OpenSet, part: Source) -> str:
-    """What rows of numbers are to the pictures of ``source``."""
+    """What rows of numbers are to the images of ``source``."""
     stored, first = part.spec, source.spec
     size: tuple[int | None, int | None] = first.image_shape()[:2]
     if first.axes is None and first.shape is not None and len(first.shape) == 2:
@@ -312,7 +312,7 @@ def may_be_packed(path: str) -> bool:
 
 
 def check_packed(options: Options, *others: str) -> None:
-    """ParamsError for options that are for folders of pictures."""
+    """ParamsError for options that are for folders of images."""
     for name in ("labels", "follow_links", "classes_from_folders", "splits_from_folders", *others):
         if getattr(options, name):
             raise ParamsError(
@@ -360,7 +360,7 @@ def _files(index: SetIndex) -> Iterator[FileRef]:
 
 
 def _are_numbers(part: Source) -> bool:
-    """Whether samples are rows of numbers that can be packed as they are, and no pictures that
+    """Whether samples are rows of numbers that can be packed as they are, and no images that
     ``convert`` packs: those have an axis of channels where asyncreader packed them. Sparse rows are
     not: written densely they take many times their space."""
     spec, ours = part.spec, part.facts.meta is not None
@@ -399,7 +399,7 @@ def _is_deep(spec: SampleSpec) -> bool:
 
 
 def _is_rows(options: Options, part: Source) -> bool:
-    """Whether the samples are copied as rows of numbers. ParamsError for what only pictures take,
+    """Whether the samples are copied as rows of numbers. ParamsError for what only images take,
     and FormatError from others for the rest."""
     asked = options.size is not None or options.encoding not in (None, "raw") or options.channels
     return not asked and _are_numbers(part)
