@@ -17,7 +17,7 @@ from typing import IO, Any, Final, TypeAlias
 
 import numpy as np
 
-from asyncreader.system.array_types import Array, Int64
+from asyncreader.system.array_types import Array
 from asyncreader.system.memory import aligned_empty
 
 #: The path of a sample, as bytes, by its number; :class:`Strings` give it.
@@ -223,7 +223,7 @@ class Numbered:
     def __init__(self, fixed: Sequence[str] | None = None, more: bool = False) -> None:
         self.names = {name: number for number, name in enumerate(fixed or ())}
         self._fixed, self._more = fixed is not None, fixed is None or more
-        self._rows = array("q")
+        self._rows = Numbers("q")
 
     def add(self, name: str) -> bool:
         """Note the next one, "" for none; False for a name that is not among the fixed ones."""
@@ -232,15 +232,23 @@ class Numbered:
         self._rows.append(self.names.setdefault(name, len(self.names)) if name else -1)
         return True
 
-    def sorted(self) -> tuple[tuple[str, ...], Int64]:
+    def note(self, names: Iterable[str]) -> None:
+        """Number these names, too, though nothing has them."""
+        for name in names:
+            self.names.setdefault(name, len(self.names))
+
+    def sorted(self) -> tuple[tuple[str, ...], Numbers]:
         """The names, sorted unless they are fixed; and the number of each that was added, -1 for
         none."""
-        rows = np.array(self._rows, np.int64)
         if self._fixed:
-            return tuple(self.names), rows
+            return tuple(self.names), self._rows
         every = sorted(self.names, key=lambda name: name.encode("utf-8", "surrogateescape"))
         place = {name: number for number, name in enumerate(every)}
-        return tuple(every), np.array([*map(place.__getitem__, self.names), -1], np.int64)[rows]
+        numbers = np.array([*map(place.__getitem__, self.names), -1], np.int64)
+        rows, ordered = self._rows.rows(), Numbers("q")
+        for part in blocks(len(rows)):
+            ordered.extend(numbers[rows[part]])
+        return tuple(every), ordered
 
 
 def sorted_records(records: Iterable[bytes], run: int = RUN) -> Iterator[bytes]:

@@ -105,9 +105,7 @@ def scan(
                 return builder.by_csv(options.labels, file, classes, columns)
         if options.no_labels:
             return builder.unlabelled()
-        if options.splits_from_folders:
-            return builder.by_split_folders(classes)
-        return builder.by_folder(classes, options.classes_from_folders)
+        return builder.by_folders(classes, options.classes_from_folders)
 
 
 class _Builder:
@@ -131,22 +129,6 @@ class _Builder:
                     self._splits.add(self._levels(found.path, 2)[0])
         return self._listing(None, "none", None)
 
-    def by_split_folders(self, classes: tuple[str, ...] | None) -> Listing:
-        """The images of folders such as train/ and val/, each with the classes inside."""
-        assert self._splits is not None
-        names = Numbered(classes, self._more_classes)
-        for found in self.tree:
-            if self._good(found):
-                split, name = self._levels(found.path, 3)[:2]
-                self._append(found)
-                self._splits.add(split)
-                if not names.add(name):
-                    raise self._unknown(found.path, name, len(names.names))
-        every, rows = names.sorted()
-        numbers = Numbers("q")
-        numbers.extend(rows)
-        return self._listing(numbers, "class", every)
-
     def _levels(self, path: bytes, levels: int) -> list[str]:
         """The first folders of a path, and the rest; FormatError where there are fewer."""
         found = path.split(b"/", levels - 1)
@@ -161,30 +143,42 @@ class _Builder:
             )
         return [_name(one) for one in found]
 
-    def by_folder(self, classes: tuple[str, ...] | None, meant: bool) -> Listing:
-        fixed = None if classes is None else {name: n for n, name in enumerate(classes)}
-        numbers = Numbers("q")
-        folders = ClassFolders(self.tree)
+    def by_folders(self, classes: tuple[str, ...] | None, meant: bool) -> Listing:
+        """The images of class folders; or of folders such as train/ and val/, each with the classes
+        inside. ``meant``: folders called so are classes."""
+        names, folders = Numbered(classes, self._more_classes), ClassFolders(self.tree)
         for found in self.tree:
-            folders.add(found.path)
+            if self._splits is None:
+                folders.add(found.path)
             if not self._good(found):
                 continue
-            if b"/" not in found.path:
-                raise self._without_class(found.path)
-            last = len(self.tree.folders) - 1
+            if self._splits is None:
+                name = self._class(found.path, names, folders, meant or classes is None)
+            else:
+                split, name = self._levels(found.path, 3)[:2]
+                self._splits.add(split)
             self._append(found)
-            numbers.append(
-                last if fixed is None else self._known(fixed, found.path, folders, meant)
-            )
-        if classes is None:
+            if not names.add(name):
+                raise self._unknown(found.path, name, len(names.names))
+        if self._splits is None and classes is None:
             if not meant:
                 folders.check()
-            classes = tuple(map(_name, self.tree.folders))
-        elif fixed is not None:
-            classes = tuple(fixed)
-        listing = self._listing(numbers, "class", classes)
-        listing.notes = folders.notes(deep=not meant)
+            names.note(map(_name, self.tree.folders))
+        every, rows = names.sorted()
+        listing = self._listing(rows, "class", every)
+        if self._splits is None:
+            listing.notes = folders.notes(deep=not meant)
         return listing
+
+    def _class(self, path: bytes, names: Numbered, folders: ClassFolders, any_name: bool) -> str:
+        """The class of an image: its first folder."""
+        if b"/" not in path:
+            raise self._without_class(path)
+        top = path.split(b"/", 1)[0]
+        name = _name(top)
+        if not any_name and is_part(top) and name not in names.names:
+            raise folders.refusal()
+        return name
 
     def _append(self, found: Found) -> None:
         self.paths.append(found.path)
@@ -263,17 +257,6 @@ class _Builder:
             hint="give labels (--labels CSV) or no_labels (--no-labels), or move the files",
         )
 
-    def _known(self, fixed: dict[str, int], path: bytes, folders: ClassFolders, meant: bool) -> int:
-        top = path.split(b"/", 1)[0]
-        name = _name(top)
-        if name not in fixed:
-            if not meant and is_part(top):
-                raise folders.refusal()
-            if not self._more_classes:
-                raise self._unknown(path, name, len(fixed))
-            fixed[name] = len(fixed)
-        return fixed[name]
-
     def _unknown(self, path: bytes, name: str, known: int) -> FormatError:
         return FormatError(
             "an unknown class",
@@ -293,7 +276,10 @@ class _Builder:
             )
         if labels is not None:
             labels.rows()
-        splits = None if self._splits is None else Splits(*self._splits.sorted())
+        splits = None
+        if self._splits is not None:
+            split_names, table = self._splits.sorted()
+            splits = Splits(split_names, table.rows())
         listing = Listing(
             self.tree,
             self.paths.freeze(),
