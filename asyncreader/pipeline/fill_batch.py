@@ -10,7 +10,6 @@ from typing import Any, Final
 import numpy as np
 
 from ..errors import AsyncReaderError, SampleError, SourceError
-from ..pixels import kernels
 from ..pixels.fill_tables import (
     ALWAYS,
     LEAST_HASHED,
@@ -136,7 +135,7 @@ class BatchFiller:
             hashed = mode == NEVER or (
                 least >= LEAST_HASHED and (mode == ALWAYS or len(self._fillers) == 1)
             )
-            if hashed and kernels.compiled(self._fillers[0].kernel):
+            if hashed:
                 self._tables = self._make_tables(mode)
         return self._tables
 

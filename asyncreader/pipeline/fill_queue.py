@@ -9,8 +9,7 @@ that it waits for.
 A batch is claimed by compare-and-swap. Behind its last row its slot's state becomes READY, one
 number in memory, or REFUSED where a checksum is not the recorded one: such a batch becomes a task
 of the ring, which finds out what is wrong. Python reads the number: that needs a processor that
-shows writes to other cores in order. On other processors, and without numba, batches go through the
-ring's tasks.
+shows writes to other cores in order. On other processors batches go through the ring's tasks.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ import platform
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import Final, Protocol
+from typing import Final
 
 import numpy as np
 
@@ -54,18 +53,6 @@ LOOKS: Final = 20_000
 HURRIED: Final = 50e-6
 
 _ORDERED: Final = platform.machine() in ("x86_64", "AMD64")
-
-
-class FilledSlot(Protocol):
-    """What the queue asks of a slot: ``rows`` of each field, ``labels``, and whose they are."""
-
-    number: int
-    rows: tuple[Array, ...]
-    labels: Array | None
-
-    @property
-    def memory(self) -> object:
-        """The arrays that the slot has now."""
 
 
 class FillQueue:
@@ -126,7 +113,7 @@ class FillQueue:
     @staticmethod
     def available() -> bool:
         """Whether compiled code can serve a queue on this machine."""
-        return _ORDERED and kernels.compiled()
+        return _ORDERED
 
     def waiting(self) -> bool:
         """Whether there is a batch that no thread has begun."""
@@ -134,7 +121,7 @@ class FillQueue:
 
     # -- the ring, under its lock ------------------------------------------------------------
 
-    def prepare(self, slot: FilledSlot, plan: BatchPlan) -> memoryview[int]:
+    def prepare(self, slot: Slot, plan: BatchPlan) -> memoryview[int]:
         """Write down the batch of a slot. One more of what is returned publishes it."""
         jobs, published, number = self.jobs, self.control[PUBLISHED], slot.number
         if self._memory[number] is not slot.memory:  # with copy=True it has other memory now

@@ -172,11 +172,6 @@ def loads() -> tuple[int, int]:
     return _state.begun, _state.ended
 
 
-def compiled(name: str | None = None) -> bool:
-    """Whether compiled kernels are in use."""
-    return True
-
-
 def compile_all() -> None:
     """Compile every kernel and keep the code on disk; RuntimeError where that cannot be done."""
     module = _module()

@@ -21,7 +21,6 @@ from project import ROOT
 from asyncreader import AsyncReader, NothingQueuedError, ParamsError, WorkerError
 from asyncreader.pipeline.fill_queue import FillQueue
 from asyncreader.pipeline.trace import Trace, note
-from asyncreader.pixels import kernels
 from asyncreader.sources import OpenSet
 from asyncreader.stats import Meter
 
@@ -129,7 +128,7 @@ def test_lanes(small: str, tmp_path: Path, workers: str) -> None:
 @pytest.mark.slow
 @pytest.mark.skipif(
     not FillQueue.available(),
-    reason="no x86-64 processor" if kernels.compiled() else "numba does not compile",
+    reason="no x86-64 processor",
 )
 def test_a_trace_shows_what_is_measured_without_it(small: str, tmp_path: Path) -> None:
     """Small batches go through the queue of compiled copies with a trace as without: the copies are
