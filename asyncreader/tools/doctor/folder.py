@@ -128,33 +128,36 @@ def survey(
         tell("looking at images")
         seen = _look(samples, began + _LOOK * seconds)
         pictures = _described(samples, seen)
-        total = np.cumsum(seen.sizes)
-        tried = max(1, int(np.searchsorted(total[:_TRIED], _TRIED_BYTES)))
         served, crop, size = _as_served(given.get("size"), pictures)
         tell("converting some images as they are")
-        original = _pack_some(src, seen.paths[:tried], given, folder)
+        original, count = _pack_some(src, seen, given, folder)
         found = diagnose(
             _as_read(original, served, crop),
             seconds=seconds - (time.perf_counter() - began),
             progress=tell,
-            propose=lambda facts, _: _forms(given, size, crop, facts),
+            propose=lambda facts, _: [
+                form for form in _forms(given, size, crop, facts) if form.name != "original"
+            ],
             trials=trials,
         )
     if pictures.bad:
         given = {**given, "skip_bad": True}
     memory, part = available_memory(), pictures.packable / found.facts.count
-    order = [form.name for form in _forms(given, size, crop, found.facts)]
+    # the files as they are: what the doctor has looked at
+    rate, size_as_is = found.now.samples_per_second, float(found.facts.size)
+    tried = {form.name: form for form in found.tried}
     forms = [
-        _of_all(form, part, memory, _command(src, dst, given, form))
-        for form in sorted(found.tried, key=lambda form: order.index(form.name))
+        tried.get(form.name) or replace(form, samples_per_second=rate, size=size_as_is)
+        for form in _forms(given, size, crop, found.facts)
     ]
+    forms = [_of_all(form, part, memory, _command(src, dst, given, form)) for form in forms]
     return Survey(
         pictures=pictures,
         forms=tuple(forms),
         advised=_advised(forms),
         served=served,
         cut=crop,
-        tried=tried,
+        tried=count,
         memory=memory,
         seconds=time.perf_counter() - began,
     )
@@ -284,18 +287,21 @@ def _as_served(size: Any, pictures: Pictures) -> tuple[tuple[int, int], str, Any
     return USUAL_SIZE, "random-resized", MARGIN
 
 
-def _pack_some(src: str, paths: Sequence[str], given: Mapping[str, Any], folder: str) -> str:
-    """Pack the images that are tried as their files are: the path of the dataset."""
+def _pack_some(src: str, seen: _Seen, given: Mapping[str, Any], folder: str) -> tuple[str, int]:
+    """Pack the images that are tried as their files are: the path of the dataset, and how many."""
     from converters import convert
+
+    total = np.cumsum(seen.sizes)
+    count = max(1, int(np.searchsorted(total[:_TRIED], _TRIED_BYTES)))
 
     table, target = (os.path.join(folder, name) for name in ("pictures.csv", "original.h5"))
     with open(table, "w", encoding="utf-8", errors="surrogateescape", newline="") as file:
-        csv.writer(file).writerows((path, 0) for path in paths)
+        csv.writer(file).writerows((path, 0) for path in seen.paths[:count])
     names = ("channels", "bits", "follow_links")
     options = {name: given[name] for name in names if name in given}
     options |= {"encoding": "original", "labels": table, "skip_bad": True}
     convert(src, target, progress=False, **options)
-    return target
+    return target, count
 
 
 def _as_read(path: str, served: tuple[int, int], crop: str) -> dict[str, Any]:
