@@ -77,8 +77,8 @@ def preview(
             shape = shape or (seen.height, seen.width)
             masks |= values_of(seen.mask)
             picture = seen.picture if arrays else seen.fitted(SIDE)
-            between = ", " if arrays and note else "   "
-            tiles.append(Tile(picture, words, f"{note}{between}{seen.words}".strip()))
+            beside = (", " if arrays else "   ").join(filter(None, (note, seen.words)))
+            tiles.append(Tile(picture, words, beside))
         every = not arrays and indices is None and len(numbers) == looker.total
         how = "all of them" if every else choice.how
         return put_together(
