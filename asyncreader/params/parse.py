@@ -81,6 +81,7 @@ def _collect(params: Given | None) -> dict[str, object]:
             hint="arrays go as data=" if hasattr(params, "shape") else None,
         )
     given: dict[str, object] = {}
+    said: dict[str, str] = {}
     for raw, value in params.items():
         name = snake_case(raw) if isinstance(raw, str) else raw
         for flat, part in flattened(name, value).items():
@@ -88,8 +89,9 @@ def _collect(params: Given | None) -> dict[str, object]:
                 hint = instead(str(name), value)
                 raise ParamsError(f"unknown parameter {written(raw)}", hint=hint)
             if flat in given:
-                raise ParamsError(f"{flat!r} is given twice, also as {raw!r}")
-            given[flat] = part
+                also = said[flat] if raw == flat else raw
+                raise ParamsError(f"{flat!r} is given twice, also as {also!r}")
+            given[flat], said[flat] = part, raw
     return given
 
 

@@ -365,8 +365,11 @@ def test_families_say_what_flat_names_say(
     ((name, value),) = said.items()
     for other in flat if is_dataclass(value) or name == "axes" else ():
         if other != name:
-            with pytest.raises(ParamsError, match=f"'{other}' is given twice, also as"):
-                parse(**{other: flat[other]}, **said)
+            for twice in ({other: flat[other], **said}, {**said, other: flat[other]}):
+                with pytest.raises(
+                    ParamsError, match=f"'{other}' is given twice, also as '{name}'"
+                ):
+                    parse(**twice)
     if is_dataclass(value):
         source = {} if name == "mix" else {"path": "a.h5"}
         assert parse_params({**source, **flat, **more}, said) == parse(**said, **more)
