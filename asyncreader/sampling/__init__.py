@@ -16,11 +16,6 @@ if TYPE_CHECKING:
 Shuffle: TypeAlias = bool | Literal["block", "replacement", "balanced-permutation"]
 
 
-def takes_window(shuffle: Shuffle) -> bool:
-    """Whether this order mixes samples over a window of ``shuffle_window`` samples."""
-    return shuffle == "block"
-
-
 def at_random(shuffle: Shuffle) -> bool:
     """Whether samples come from anywhere in the set, not from a few places at a time."""
     return shuffle in (True, "replacement", "balanced-permutation")
