@@ -118,4 +118,3 @@ def quick_garbage_collection() -> None:
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """A store that does not answer is given up at once."""
     monkeypatch.setattr(client, "_PATIENCE", 0.0)
-    monkeypatch.setattr(client, "_RETRY", {"max_retries": 0})

@@ -42,17 +42,8 @@ LISTED: Final = 1000
 MERGE_GAP: Final = 64 << 10
 MERGED_BYTES: Final = 8 << 20
 
-_RETRY: Final[dict[str, Any]] = {
-    "max_retries": 6,
-    "backoff": {
-        "init_backoff": timedelta(milliseconds=20),
-        "max_backoff": timedelta(seconds=2),
-        "base": 2.0,
-    },
-    "retry_timeout": timedelta(seconds=20),
-}
-#: obstore retries 429 and 5xx, but not always an answer that is cut short. Such a request is
-#: retried here: for so many seconds, with a wait that doubles each time.
+#: obstore does not always retry an answer that is cut short, so that all is retried here: for so
+#: many seconds, with a wait that doubles each time.
 _PATIENCE: Final = 20.0
 _FIRST_WAIT: Final = 0.02
 _LONGEST_WAIT: Final = 2.0
@@ -196,7 +187,7 @@ class Objects:
         if base.startswith("http://") or os.environ.get("AWS_ALLOW_HTTP", "").lower() == "true":
             options["allow_http"] = True
         try:
-            self._store = from_url(base, client_options=options, retry_config=_RETRY)
+            self._store = from_url(base, client_options=options, retry_config={"max_retries": 0})
         except Exception as exc:
             raise ParamsError(
                 "the store cannot be set up",

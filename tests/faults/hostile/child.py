@@ -224,7 +224,6 @@ def main() -> None:
     # a store that fails is asked again for 20 s, one that is silent waited for 30 s: not here
     client._PATIENCE = 0.05
     client._CLIENT["timeout"] = timedelta(seconds=1)
-    client._RETRY["max_retries"] = 1
     before = settings()
 
     def reply(request: dict[str, Any]) -> dict[str, Any]:
