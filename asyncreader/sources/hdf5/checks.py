@@ -61,35 +61,6 @@ def virtual_dataset(name: str, path: str) -> FormatError:
     )
 
 
-def check_stored(dataset: Dataset, name: str, path: str, records: bool = False) -> None:
-    """FormatError unless the bytes of a data set are in this file and its type is plain; with
-    ``records`` it may be compound, whose members are not looked at (compound.py).
-
-    Asks for its creation properties first: the shape of a virtual one opens other files.
-    """
-    plist = dataset.id.get_create_plist()
-    if plist.get_layout() == h5py.h5d.VIRTUAL:
-        raise virtual_dataset(name, path)
-    if plist.get_external_count():
-        raise FormatError(
-            f"{name!r} keeps its bytes outside the file",
-            path=path,
-            found=f"external storage {plist.get_external(0)[0]!r}",
-            hint="h5repack moves them into the file",
-        )
-    kind = dataset.id.get_type()
-    compound = kind.get_class() == h5py.h5t.COMPOUND
-    reason = None if compound and records else odd_type(kind, vlen=True)
-    if reason is not None:
-        raise FormatError(
-            f"dataset {name!r} does not hold plain numbers",
-            path=path,
-            found=reason,
-            expected="integers or floats of at most 64 bits",
-            hint=f'name one of its members: "{name}.MEMBER"' if compound else None,
-        )
-
-
 def stored_at(data: Any) -> int | None:
     """Where in its file the bytes of a contiguous data set (h5py.h5d.DatasetID) begin; None where
     it has none.

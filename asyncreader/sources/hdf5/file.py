@@ -26,7 +26,7 @@ from ...system.late import h5py
 from ...system.signals import after_this
 from ..base import Names
 from ..bytestore import ByteFile, OpenFile, check_descriptors
-from .checks import Dataset, attribute, check_stored, virtual_dataset
+from .checks import attribute, virtual_dataset
 from .chunks import ChunkGrid, LibraryChunks
 from .compound import is_compound
 from .listing import all_names, list_fields, missing, some_names
@@ -227,13 +227,11 @@ class Hdf5:
         found = self.reach(name)
         if not isinstance(found, h5py.h5d.DatasetID):
             return None
-        return self.stored(found, name, records)
+        return Stored(h5py.Dataset(found), name, self.path, self.size, records)
 
     def stored(self, data: Any, name: str, records: bool = False) -> Stored:
-        """A data set (h5py.h5d.DatasetID), checked: see :func:`check_stored`."""
-        dataset: Dataset = h5py.Dataset(data)
-        check_stored(dataset, name, self.path, records)
-        return Stored(dataset, name, self.path, self.size)
+        """A data set (h5py.h5d.DatasetID) that was reached."""
+        return Stored(h5py.Dataset(data), name, self.path, self.size, records)
 
     def member_of(self, name: str, start: object | None = None) -> tuple[str, str | None]:
         """(data set, member) that ``name`` means: ``jets.pt`` where ``jets`` are structured rows

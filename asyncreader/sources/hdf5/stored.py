@@ -15,9 +15,19 @@ from ...pixels.numbers import is_number, members_of
 from ...system.array_types import Array, Int64, UInt8
 from ...system.late import h5py
 from ..base import check_extents
-from .checks import AGAIN, LARGEST, Dataset, check_bomb, odd_number, pipeline, stored_at
+from .checks import (
+    AGAIN,
+    LARGEST,
+    Dataset,
+    check_bomb,
+    odd_number,
+    odd_type,
+    pipeline,
+    stored_at,
+    virtual_dataset,
+)
 from .chunks import ChunkGrid
-from .compound import is_compound, path_to, record_type
+from .compound import path_to, record_type
 from .conventions import MATLAB_CLASS, no_samples
 from .filters import LIBRARY, Filter, check_known, decode_chunk, readable
 
@@ -30,43 +40,45 @@ _DEEPEST: Final = 8
 
 
 class Stored:
-    """A data set whose bytes are in its file and whose type is plain: :func:`checks.check_stored`
-    has looked at it. ``data``: as h5py shows it; ``name``, ``path``: for messages; ``file_size``:
-    the bytes of its file."""
+    """A data set whose bytes are in its file, and whose type is plain: FormatError for any other.
 
-    def __init__(self, data: Dataset, name: str, path: str, file_size: int) -> None:
+    ``data``: as h5py shows it; ``name``, ``path``: for messages; ``file_size``: the bytes of its
+    file; ``records``: its rows may be structured, which makes it ``compound``. Members of these are
+    looked at when :meth:`values_dtype` is asked for.
+    """
+
+    def __init__(
+        self, data: Dataset, name: str, path: str, file_size: int, records: bool = False
+    ) -> None:
         self.data, self.id = data, data.id
         self.name, self.path, self.file_size = name, path, file_size
-
-    @cached_property
-    def shape(self) -> tuple[int, ...]:
-        """As it is stored."""
-        return tuple(self.data.shape)
-
-    @property
-    def ndim(self) -> int:
-        """The number of axes."""
-        return len(self.shape)
-
-    @property
-    def size(self) -> int:
-        """The number of values."""
-        return math.prod(self.shape)
+        #: its creation properties, which are asked first: the shape of a virtual one opens files
+        self.plist: Any = data.id.get_create_plist()
+        if self.plist.get_layout() == h5py.h5d.VIRTUAL:
+            raise virtual_dataset(name, path)
+        if self.plist.get_external_count():
+            raise self.refuse(
+                f"{name!r} keeps its bytes outside the file",
+                found=f"external storage {self.plist.get_external(0)[0]!r}",
+                hint="h5repack moves them into the file",
+            )
+        kind = data.id.get_type()
+        self.compound = bool(kind.get_class() == h5py.h5t.COMPOUND)
+        reason = None if self.compound and records else odd_type(kind, vlen=True)
+        if reason is not None:
+            raise self.refuse(
+                f"dataset {name!r} does not hold plain numbers",
+                found=reason,
+                expected="integers or floats of at most 64 bits",
+                hint=f'name one of its members: "{name}.MEMBER"' if self.compound else None,
+            )
+        self.shape: tuple[int, ...] = tuple(data.shape)
+        self.ndim, self.size, self.chunks = len(self.shape), math.prod(self.shape), data.chunks
 
     @cached_property
     def dtype(self) -> np.dtype[Any]:
         """What h5py gives for the stored type."""
         return self.data.dtype
-
-    @cached_property
-    def plist(self) -> Any:
-        """Its creation properties."""
-        return self.id.get_create_plist()
-
-    @cached_property
-    def chunks(self) -> tuple[int, ...] | None:
-        """The shape of its chunks; None of one that is not in chunks."""
-        return self.data.chunks
 
     @cached_property
     def filters(self) -> tuple[Filter, ...]:
@@ -92,11 +104,6 @@ class Stored:
         check_known(self.filters, LIBRARY, self.path, self.name)
 
     # -- types -------------------------------------------------------------------------------
-
-    @cached_property
-    def compound(self) -> bool:
-        """Whether its rows are structured."""
-        return is_compound(self.id)
 
     def check_numeric(self, hint: str | None = None) -> None:
         """FormatError unless it holds plain numbers."""

@@ -302,7 +302,7 @@ class LmdbFile:
         return found
 
     def table(self, tree: Tree) -> Nodes:
-        """All leaf nodes of ``tree`` in key order, whose values are plain ones."""
+        """All leaf nodes of ``tree`` in key order, whose values are plain ones: without flags."""
         count, done = tree.entries, 0
         if count > self.data.size // _NODE:
             raise self._bad("more entries than the file can hold")
@@ -311,7 +311,7 @@ class LmdbFile:
             np.empty(count, np.uint16),
             np.empty(count, np.int64),
             np.empty(count, np.uint32),
-            np.zeros(count, np.uint8),
+            np.empty(0, np.uint8),
         )
         for nodes in self.walk(tree):
             part = slice(done, done + nodes.at.size)
