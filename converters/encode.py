@@ -15,8 +15,8 @@ import numpy as np
 from asyncreader.errors import DecodeError, ParamsError
 from asyncreader.formats.packed import PLAIN
 from asyncreader.pixels import codec, kernels
+from asyncreader.pixels.codec.masks import decode_values, encode_values
 from asyncreader.pixels.geometry import nearest_pixels, resize_into
-from asyncreader.pixels.masks import decode_values, encode_values
 from asyncreader.pixels.points import move
 from asyncreader.system.array_types import Array, Float64
 from asyncreader.system.checks import MAX_SIDE

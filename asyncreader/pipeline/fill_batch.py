@@ -12,7 +12,6 @@ import numpy as np
 from ..errors import AsyncReaderError, SampleError, SourceError
 from ..pixels.fill_tables import (
     ALWAYS,
-    LEAST_HASHED,
     NEVER,
     NO_STARTS,
     UNSEEN,
@@ -130,12 +129,8 @@ class BatchFiller:
         memory when all of them were read."""
         if self._tables is None and self._fillers and self.source.in_memory(0):
             mode = {"never": NEVER, "first": UNSEEN, "always": ALWAYS}[self._verify]
-            least = min(fill.stored.row_bytes for fill in self.fills)
             # a sample of several fields is seen when all of them are
-            hashed = mode == NEVER or (
-                least >= LEAST_HASHED and (mode == ALWAYS or len(self._fillers) == 1)
-            )
-            if hashed:
+            if mode != UNSEEN or len(self._fillers) == 1:
                 self._tables = self._make_tables(mode)
         return self._tables
 
@@ -173,8 +168,7 @@ class BatchFiller:
             return RowTables.of(fillers, files, source.own_records, alive)
         # labels are a field of their own: samples have other numbers than rows
         rows = [RowsInMemory(len(t), t.ctypes.data, NO_STARTS, 0, size) for t in tables]
-        none = np.zeros(1, np.float32)
-        fillers.append(RowFiller.of("copy_batches", none, none, row_bytes=size, out_bytes=size))
+        fillers.append(RowFiller.copying(size))
         files.append(file_table(rows, ()))
         own = source.own_records
         return RowTables.of(fillers, files, lambda records: (*own(records), records), alive)

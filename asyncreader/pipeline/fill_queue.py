@@ -23,21 +23,7 @@ from typing import Final
 import numpy as np
 
 from ..pixels import kernels
-from ..pixels.fill_tables import (
-    CLAIMED,
-    COUNT,
-    JOB_ITEMS,
-    KEY,
-    LABELS,
-    MARK,
-    OUT,
-    POSITION,
-    PUBLISHED,
-    RECORDS,
-    STOPPED,
-    WHOLE,
-)
-from ..pixels.fill_tables import REFUSED as REFUSED_MARK
+from ..pixels.fill_tables import CLAIMED, PUBLISHED, STOPPED, Jobs, numbers
 from ..pixels.row_filler import RowTables
 from ..sampling.schedule import BatchPlan
 from ..stats import Meter
@@ -81,17 +67,18 @@ class FillQueue:
         self._hurried = False  # the consumer comes back sooner than a worker wakes up
         self._serving = 0  # workers that serve the queue
         control, queue = np.zeros(3, np.int64), np.zeros(len(outs), np.int64)
-        self._each = each = len(tables.filler.sizes)  # jobs of a batch
-        jobs = np.zeros((len(outs) * each, JOB_ITEMS), np.int64)
-        for job, (_, _, mark) in zip(jobs[::each], outs, strict=True):
-            job[MARK], job[WHOLE] = address_of(np.asarray(mark)), READY
-            job[REFUSED_MARK] = REFUSED
-        self._fill = getattr(kernels, tables.filler.kernel)
-        self._draws = tables.filler.draws
-        one = tables.filler
-        self._arguments = (control, queue, jobs, tables.files, one.sizes, one.scale, one.shift)
+        filler = tables.filler
+        self._each = len(filler.terms)  # jobs of a batch
+        self.jobs, self._marks = Jobs(len(outs) * self._each), list[int]()
+        for number, (_, _, mark) in enumerate(outs):
+            self._marks.append(address_of(np.asarray(mark)))
+            self.jobs.mark(number * self._each, self._marks[-1], READY, REFUSED)
+        self._fill = getattr(kernels, filler.kernel)
+        self._draws = filler.draws
+        table = numbers(self.jobs.table)
+        self._arguments = (control, queue, table, tables.files, *filler.arguments)
         # memoryviews: items are read and written without a call
-        self.control, self.queue, self.jobs = control.data, queue.data, jobs.data
+        self.control, self.queue = control.data, queue.data
         # their addresses are in the tables: they must stay alive
         self._alive: tuple[RowTables, object] | None = tables, [mark for *_, mark in outs]
         #: what each slot had when it was published last
@@ -103,12 +90,10 @@ class FillQueue:
         self._published = self.control[PUBLISHED : PUBLISHED + 1]
 
     def _use(self, number: int, rows: Sequence[Array], labels: Array | None) -> None:
-        jobs, job, place = self.jobs, number * self._each, address_of(labels)
-        for out in rows:
-            jobs[job, OUT], jobs[job, LABELS] = address_of(out), place
-            job += 1
-        if self._each > len(rows):  # labels as a field of their own
-            jobs[job, OUT] = place
+        place = address_of(labels)
+        outs = [*map(address_of, rows), place]  # the last where labels are a field of their own
+        for job in range(self._each):
+            self.jobs.memory(number * self._each + job, outs[job], place)
 
     @staticmethod
     def available() -> bool:
@@ -123,17 +108,16 @@ class FillQueue:
 
     def prepare(self, slot: Slot, plan: BatchPlan) -> memoryview[int]:
         """Write down the batch of a slot. One more of what is returned publishes it."""
-        jobs, published, number = self.jobs, self.control[PUBLISHED], slot.number
+        published, number = self.control[PUBLISHED], slot.number
         if self._memory[number] is not slot.memory:  # with copy=True it has other memory now
             self._use(number, slot.rows, slot.labels)
             self._memory[number] = slot.memory
         assert self._alive is not None
         found = self._alive[0].records
         self._own[number] = own = (plan.indices,) if found is None else found(plan.indices)
+        drawn = (plan.signed_key, plan.start) if self._draws else ()
         for job, records in enumerate(own, number * self._each):
-            jobs[job, COUNT], jobs[job, RECORDS] = records.size, address_of(records)
-            if self._draws:
-                jobs[job, KEY], jobs[job, POSITION] = plan.signed_key, plan.start
+            self.jobs.records(job, records, *drawn)
         self.queue[published % len(self.queue)] = number
         return self._published
 
@@ -217,5 +201,5 @@ class FillQueue:
         """Wait some microseconds for the batch in slot ``number`` to be whole."""
         alive = self._alive
         if alive is not None:  # else the mark may be gone
-            kernels.await_batch(self.jobs[number * self._each, MARK], FILLING, LOOKS)
+            kernels.await_batch(self._marks[number], FILLING, LOOKS)
         del alive

@@ -19,8 +19,9 @@ from ..stats import Meter
 from ..system.array_types import Array, Float64, Int64, UInt8
 from ..system.memory import SCRATCH, address_of
 from ..system.text import sides
-from . import codec, geometry, jpeg_cut, kernels, planes
-from .fill_tables import PLAN, PLANES_HEADER
+from . import codec, geometry, kernels
+from .codec import jpeg_cut, planes
+from .fill_tables import PLAN, PLANES_HEADER, numbers
 from .steps import Row
 from .transform import RowTransform, decode_sample
 
@@ -90,7 +91,8 @@ class Planned:
         self._to = 3, fill.method, high, wide
         self._resize, self._whole = kernels.resize_planned, self._resized is None and finish is None
         count = images.sizes.size
-        self._plan, self._boxes = np.empty((count, PLAN), np.int64), np.empty((count, 4))
+        self._plan, self._boxes = np.empty(count, PLAN), np.empty((count, 4))
+        self._numbers = numbers(self._plan)
         self._plan_all(
             images.addresses,
             images.sizes,
@@ -102,11 +104,10 @@ class Planned:
             fill.row_bytes if self._resized is None else 0,
             rows,
         )
-        there = self._plan[:, 6] != 0
-        most = int((self._plan[:, 1] * self._plan[:, 2])[there].max(initial=1))
-        self._scratch = SCRATCH.take("decode", 3 * most)
-        self._plan[:, 0] = self._place = address_of(self._scratch)
-        self._lines = self._plan[:, 1:].tolist()
+        pixels = self._plan["height"] * self._plan["width"] * (self._plan["size"] != 0)
+        self._scratch = SCRATCH.take("decode", 3 * max(1, int(pixels.max(initial=1))))
+        self._plan["source"] = self._place = address_of(self._scratch)
+        self._lines = self._plan.tolist()
         self._seconds = time.perf_counter() - started
 
     def _plan_all(self, *given: object) -> None:
@@ -151,13 +152,13 @@ class _Jpegs(Planned):
 
         sizes = self._images.sizes
         cuts = SCRATCH.take("cuts", int(sizes.sum()) + 64 * sizes.size)
-        kernels.plan_jpegs(*given, cuts, self._plan, self._boxes)
+        kernels.plan_jpegs(*given, cuts, self._numbers, self._boxes)
         self._cuts = cuts.data
         self._decoder = simplejpeg.decode_jpeg
         self._known = False  # that the decoder uses the memory that it gets
 
     def decode(self, k: int) -> bool:
-        tall, broad, _, _, at, size, low_h, low_w = self._lines[k]
+        _, tall, broad, _, _, at, size, low_h, low_w = self._lines[k]
         if not size:
             return False
         data = self._images[k] if at >= 0 else self._cuts[-1 - at : -1 - at + size]
@@ -170,7 +171,7 @@ class _Jpegs(Planned):
         return self._known and pixels.shape == (tall, broad, 3)
 
     def put(self, k: int) -> None:
-        self._resize(self._plan, self._boxes, k, k + 1, *self._to)
+        self._resize(self._numbers, self._boxes, k, k + 1, *self._to)
         if not self._whole:
             super().put(k)
 
@@ -181,15 +182,15 @@ class _Planes(Planned):
     def _plan_all(self, *given: object) -> None:
         parts = np.empty((self._images.sizes.size, 4), np.int64)
         magic = int.from_bytes(planes.MAGIC, "little")
-        kernels.plan_planes(*given, magic, self._plan, self._boxes, parts)
+        kernels.plan_planes(*given, magic, self._numbers, self._boxes, parts)
         self._parts = parts.tolist()
 
     def decode(self, k: int) -> bool:
-        tall, broad, _, _, at, size, *_ = self._lines[k]
+        _, tall, broad, _, _, at, size, *_ = self._lines[k]
         if not size:
             return False
         kernels.convert_420(at + PLANES_HEADER, *self._parts[k], self._place, tall, broad)
-        self._resize(self._plan, self._boxes, k, k + 1, *self._to)
+        self._resize(self._numbers, self._boxes, k, k + 1, *self._to)
         return True
 
 

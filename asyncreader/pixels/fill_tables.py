@@ -1,67 +1,89 @@
 """The tables of numbers that tell compiled code which rows to fill, and from where.
 
 The kernels ``copy_batches``, ``transpose_batches``, ``affine_batches`` and ``affine_batches_half``
-take the same tables and do the same work, but for what happens to a row on its way. All numbers are
-int64; addresses are those of this process.
+take the same tables and do the same work, but for what happens to a row on its way. A table is an
+array of one of the records here; addresses are those of this process. To kernels a table is handed
+as int64 (:func:`numbers`): numba would take longer to tell what an array of records is.
 """
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Sequence
-from typing import Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 import numpy as np
 
 from ..system.array_types import Array, Int64, UInt64
+from ..system.memory import address_of
 
 #: Items of ``control``: batches claimed, batches published, and 1 to begin no other.
 CLAIMED, PUBLISHED, STOPPED = range(3)
 
-#: Items of a job, which is one batch, or some rows of one. COUNT: its rows. RECORDS: address of
-#: their record numbers, which FILES locates; or OFFSETS: address of their addresses. TARGETS:
-#: address of their row numbers in OUT, 0 for 0, 1, 2 ...; OUT, LABELS: addresses that are written
-#: to. MARK: address of an int64 that becomes WHOLE behind the last row, or REFUSED if a checksum
-#: differs; 0 for none. KEYS: address of a uint64 for each row, which its draws follow from; or
-#: KEY, POSITION: that of row i is mix_rows(KEY, POSITION + i // WINDOW). WANTED: address of a byte
-#: for each row, whether it is hashed, and FOUND: of uint64, where its XXH3-64 goes; 0 for both: the
-#: checksums of the files are compared. A row of a record below 0 is zeros.
-#: A batch of several fields has a job for each, side by side; MARK is that of the first.
-COUNT, RECORDS, OFFSETS, TARGETS, OUT, LABELS, MARK, WHOLE, REFUSED = range(9)
-KEY, POSITION, KEYS, WANTED, FOUND = range(9, 14)
-JOB_ITEMS: Final = 14
 
-#: Columns of a file: record numbers START to END - 1. Record r lies at BASE + the int64 at
-#: STARTS + 8 (r - START), or without STARTS at BASE + (r - START) STRIDE. SUMS: address of the
-#: checksums (uint64), LABEL_TABLE: of the labels; 0 for none. READ: the descriptor of a file that
-#: rows are read from, BASE is an offset in it then; -1 where they lie in memory.
-END, START, BASE, STRIDE, STARTS, SUMS, LABEL_TABLE, READ = range(8)
-FILE_ITEMS: Final = 8
+def _record(*names: str, floats: tuple[str, ...] = ()) -> np.dtype[Any]:
+    """A record of int64 numbers; ``floats``: those that are float64."""
+    return np.dtype([(name, np.float64 if name in floats else np.int64) for name in names])
 
-#: What all rows have in common. ROW_BYTES, OUT_BYTES: of a stored and of a written row; HEIGHT,
-#: WIDTH, CHANNELS, ITEM: of a picture, ITEM bytes each value; PLANAR: it is written (C, H, W);
-#: STREAM: rows are written past the caches; CHECK: see NEVER; SEEN: address of a byte for each
-#: record of the set, 1 if its checksum has passed; LABEL_BYTES: of one sample. FIRST to LAST - 1:
-#: the files that hold the rows; WINDOW: rows of a sample.
-#: What follows from a row's key: MIRRORED: draw MIRROR_DRAW below 0.5 mirrors it. PADDING: with so
-#: many pixels around it, draws 0 and 1 say which part of its own size is served; AROUND: what the
-#: pixels are, by its number in geometry.PADDINGS. CHANCE to BROAD: float64, the items of an
-#: Erasure, whose rectangle is painted over with the pixel at address PAINT; zeros for none.
-ROW_BYTES, OUT_BYTES, HEIGHT, WIDTH, CHANNELS, ITEM, PLANAR = range(7)
-STREAM, CHECK, SEEN, LABEL_BYTES = range(7, 11)
-MIRRORED, PADDING, AROUND, CHANCE, LEAST, MOST, NARROW, BROAD, PAINT = range(11, 20)
-FIRST, LAST, WINDOW = range(20, 23)
-SIZE_ITEMS: Final = 23
 
-#: Whether checksums are compared: never, those not SEEN, always.
+def numbers(table: Array) -> Int64:
+    """An array of records as kernels take it: int64 (n, numbers of a record)."""
+    found: Int64 = table.view(np.int64).reshape(len(table), table.dtype.itemsize // 8)
+    return found
+
+
+#: A job, which is one batch, or some rows of one. ``count``: its rows. ``records``: address of
+#: their record numbers, which the files locate; or ``offsets``: address of their addresses.
+#: ``targets``: address of their row numbers in ``out``, 0 for 0, 1, 2 ...; ``out``, ``labels``:
+#: addresses that are written to. ``mark``: address of an int64 that becomes ``whole`` after the
+#: last row, or ``refused`` if a checksum differs; 0 for none. ``keys``: address of a uint64 for
+#: each row, which its draws follow from; or ``key``, ``position``: that of row i is
+#: mix_rows(key, position + i // window). ``wanted``: address of a byte for each row, whether it is
+#: hashed, and ``hashes``: of uint64, where its XXH3-64 goes; 0 for both: the checksums of the files
+#: are compared. A row of a record below 0 is zeros.
+#: A batch of several fields has a job for each, side by side; ``mark`` is that of the first.
+JOB: Final = _record(
+    *("count", "records", "key", "position"),
+    *("out", "labels"),
+    *("offsets", "targets", "keys", "wanted", "hashes"),
+    *("mark", "whole", "refused"),
+)
+
+#: A file: record numbers ``start`` to ``end`` - 1. Record r lies at ``base`` + the int64 at
+#: ``starts`` + 8 (r - ``start``), or without ``starts`` at ``base`` + (r - ``start``) ``stride``.
+#: ``sums``: address of the checksums (uint64), ``labels``: of the labels; 0 for none. ``read``: the
+#: descriptor of a file that rows are read from, ``base`` is an offset in it then; -1 where they lie
+#: in memory.
+FILE: Final = _record("end", "start", "base", "stride", "starts", "sums", "labels", "read")
+
+#: What all rows have in common. ``row_bytes``, ``out_bytes``: of a stored and of a written row;
+#: ``height``, ``width``, ``channels``, ``item``: of an image, ``item`` bytes each value;
+#: ``planar``: it is written (C, H, W); ``stream``: rows are written past the caches; ``check``: see
+#: NEVER; ``seen``: address of a byte for each record of the set, 1 if its checksum has passed;
+#: ``label_bytes``: of one sample. ``first`` to ``last`` - 1: the files that hold the rows;
+#: ``window``: rows of a sample.
+#: What follows from a row's key: ``mirrored``: draw MIRROR_DRAW below 0.5 mirrors it. ``padding``:
+#: with so many pixels around it, draws 0 and 1 say which part of its own size is served;
+#: ``around``: what the pixels are, by its number in geometry.PADDINGS. ``chance`` to ``broad``: the
+#: items of an Erasure, whose rectangle is painted over with the pixel at address ``paint``; zeros
+#: for none.
+ROWS: Final = _record(
+    *("row_bytes", "out_bytes", "height", "width", "channels", "item", "planar"),
+    *("stream", "check", "seen", "label_bytes", "mirrored", "padding", "around"),
+    *("chance", "least", "most", "narrow", "broad", "paint", "first", "last", "window"),
+    floats=("chance", "least", "most", "narrow", "broad"),
+)
+
+#: Whether checksums are compared: never, those not seen, always.
 NEVER, UNSEEN, ALWAYS = range(3)
 
-#: The number of the draw that mirrors a picture (of a sample's key; see keyed_random.uniforms).
+#: The number of the draw that mirrors an image (of a sample's key; see keyed_random.uniforms).
 MIRROR_DRAW: Final = 63
 
 
 class Erasure(NamedTuple):
     """A rectangle that is painted over, with chance ``chance``: its area is a part from ``least``
-    to ``most`` of the picture, its height by its width exp(``narrow``) to exp(``broad``)."""
+    to ``most`` of the image, its height by its width exp(``narrow``) to exp(``broad``)."""
 
     chance: float = 0.0
     least: float = 0.0
@@ -70,34 +92,70 @@ class Erasure(NamedTuple):
     broad: float = 0.0
 
 
-#: Tries to find a rectangle that is smaller than the picture.
-ERASURE_TRIES: Final = 10
-
 #: Keeps the draws of steps apart from those of crops and flips, which have the same key.
 STEP_DRAWS: Final = 0x4452
 
-#: Rows of fewer bytes are hashed in Python: XXH3 takes up to 240 bytes in other ways.
-LEAST_HASHED: Final = 241
+#: A run of numbers in an element of a row. ``offset``: bytes from the element's start; ``size``,
+#: ``kind``: bytes of a number, and numpy's letter of its kind; ``swapped``: whether its bytes are
+#: in the other order; ``count``: numbers that follow each other; ``copied``: they are served as
+#: they are.
+RUN: Final = _record("offset", "size", "kind", "swapped", "count", "copied")
 
+#: What is planned of an image: the address of its first pixel (``source``), its height and width,
+#: 1 to mirror it, and the address of its row (``target``). Of a JPEG also the address of its bytes
+#: (``data``), or -1 less where they begin in the memory for what is cut out; how many they are
+#: (``size``), 0 where nothing is planned; and the least height and width to be asked of the
+#: decoder, 0 where it decodes in full size.
+PLAN: Final = _record(
+    *("source", "height", "width", "mirrored", "target"),
+    *("data", "size", "low_height", "low_width"),
+)
 
-#: Columns of a table of numbers, a line for each run of them in an element of a row. OFFSET: bytes
-#: from the element's start; SIZE, KIND: bytes of a number, and numpy's letter of its kind;
-#: SWAPPED: whether its bytes are in the other order; COUNT: numbers that follow each other;
-#: COPIED: they are served as they are.
-RUN_OFFSET, RUN_SIZE, RUN_KIND, RUN_SWAPPED, RUN_COUNT, RUN_COPIED = range(6)
-RUN_ITEMS: Final = 6
+#: What the header of a plain JPEG says. ``scan``: where its scan begins, 0 for another file;
+#: ``height``, ``width``: as stored; ``marked``: whether it has APP1 segments; ``rows``,
+#: ``columns``: of segments between restart markers, 0 where it cannot be cut at them; ``tall``,
+#: ``broad``: pixels of such a segment; ``down``, ``across``: how many pixels one of the chroma
+#: channels stands for; ``interval``: the restart interval; ``mcus``: MCUs of the image.
+FACTS: Final = _record(
+    *("scan", "height", "width", "marked", "rows", "columns", "tall", "broad"),
+    *("down", "across", "interval", "mcus"),
+)
 
-#: Numbers that are planned of a picture: the address of its first pixel, its height and width, 1
-#: to mirror it, the address of its row. Of a JPEG also the address of its bytes, or -1 less where
-#: they begin in the memory for what is cut out; how many they are, 0 where nothing is planned; and
-#: the least height and width to be asked of the decoder, 0 where it decodes in full size.
-PLAN: Final = 9
+#: A part of an image: its first and its end row and column; ``eighths``: of its size at which the
+#: image is decoded; ``size``: bytes of a JPEG that shows the part, 0 for none.
+PART: Final = _record("size", "top", "left", "bottom", "right", "eighths")
 
-#: Numbers that jpeg_header says.
-JPEG_FACTS: Final = 12
-
-#: Bytes before the planes of a picture that is stored as 4:2:0 planes.
+#: Bytes before the planes of an image that is stored as 4:2:0 planes.
 PLANES_HEADER: Final = 16
+
+
+class Jobs:
+    """Jobs of batches, side by side; each call writes some numbers of one of them, a microsecond
+    sooner than by their names."""
+
+    _RECORDS, _MEMORY, _PLACES, _MARK = (struct.Struct(f"{n}q") for n in (4, 2, 5, 3))
+
+    def __init__(self, count: int) -> None:
+        self.table = np.zeros(count, JOB)
+        self._bytes = self.table.view(np.uint8).data
+
+    def records(self, job: int, records: Int64, key: int = 0, position: int = 0) -> None:
+        """Which records the rows of a job are, and what their keys follow from."""
+        given = records.size, address_of(records), key, position
+        self._RECORDS.pack_into(self._bytes, job * JOB.itemsize, *given)
+
+    def memory(self, job: int, out: int, labels: int) -> None:
+        """Where the rows of a job and their labels are written to."""
+        self._MEMORY.pack_into(self._bytes, job * JOB.itemsize + 32, out, labels)
+
+    def places(self, job: int, count: int, *places: int) -> None:
+        """Rows at addresses: see ``offsets`` to ``hashes`` of JOB."""
+        self._RECORDS.pack_into(self._bytes, job * JOB.itemsize, count, 0, 0, 0)
+        self._PLACES.pack_into(self._bytes, job * JOB.itemsize + 48, *places)
+
+    def mark(self, job: int, address: int, whole: int, refused: int) -> None:
+        """What is written where when a batch is whole, or refused."""
+        self._MARK.pack_into(self._bytes, job * JOB.itemsize + 88, address, whole, refused)
 
 
 class Descriptor(Protocol):
@@ -135,26 +193,26 @@ def file_table(files: Sequence[RowsInMemory], labels: Sequence[Array]) -> Int64:
     ``labels``: of all samples in sequence, (n, ...) each, C-contiguous; none without labels. Each
     is of one file or of several.
     """
-    parts = [np.zeros((1 if f.ends is None else f.ends.size, FILE_ITEMS), np.int64) for f in files]
+    parts = [np.zeros(1 if f.ends is None else f.ends.size, FILE) for f in files]
     end, taken, left = 0, 0, list(labels)
     for lines, one in zip(parts, files, strict=True):
         ends = np.array([one.samples]) if one.ends is None else one.ends
         before = np.concatenate((np.zeros(1, np.int64), ends[:-1]))
-        lines[:, START], lines[:, END], end = end + before, end + ends, end + one.samples
-        lines[:, BASE], lines[:, STRIDE] = one.address, one.stride
+        lines["start"], lines["end"], end = end + before, end + ends, end + one.samples
+        lines["base"], lines["stride"] = one.address, one.stride
         if one.ends is not None:
-            lines[:, BASE] += one.starts
+            lines["base"] += one.starts
         elif one.starts.size:
-            lines[:, STARTS] = one.starts.ctypes.data
+            lines["starts"] = one.starts.ctypes.data
         else:
-            lines[:, BASE] += one.first
-        lines[:, READ] = -1 if one.file is None else one.file.fd
+            lines["base"] += one.first
+        lines["read"] = -1 if one.file is None else one.file.fd
         if one.checksums is not None:
-            lines[:, SUMS] = one.checksums.ctypes.data + before * 8
+            lines["sums"] = one.checksums.ctypes.data + before * 8
         if left:
             size = left[0].strides[0]
-            lines[:, LABEL_TABLE] = left[0].ctypes.data + (taken + before) * size
+            lines["labels"] = left[0].ctypes.data + (taken + before) * size
             taken += one.samples
             if taken == left[0].shape[0]:
                 taken, left = 0, left[1:]
-    return np.concatenate(parts)
+    return numbers(np.concatenate(parts))

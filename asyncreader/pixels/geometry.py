@@ -10,7 +10,7 @@ import numpy as np
 
 from ..system.array_types import Array, Float64, Int64
 from . import kernels, rectangles
-from .fill_tables import PLAN
+from .fill_tables import PLAN, numbers
 
 Pixels: TypeAlias = Array
 #: Top, left, height and width of a part of a picture, in pixels and fractions of them.
@@ -153,8 +153,8 @@ def copy_into(pixels: Pixels, out: Pixels, flip: bool) -> None:
         np.copyto(out, pixels[:, ::-1] if flip else pixels, casting="unsafe")
         return
     high, wide, channels = pixels.shape
-    plan, box = np.zeros((1, PLAN), np.int64), np.array([[0.0, 0.0, high, wide]])
-    plan[0, :5] = pixels.ctypes.data, high, wide, True, out.ctypes.data
+    line = pixels.ctypes.data, high, wide, True, out.ctypes.data, 0, 0, 0, 0
+    plan, box = numbers(np.array([line], PLAN)), np.array([[0.0, 0.0, high, wide]])
     kernels.resize_planned(plan, box, 0, 1, channels, AREA, high, wide)
 
 

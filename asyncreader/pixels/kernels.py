@@ -1,11 +1,9 @@
 """The hot loops: one call, and one release of the GIL, for a whole batch.
 
-Each kernel is a function in ``_compiled/``, which says what its arguments are and which numba
-compiles. It is loaded or compiled when its name is first read (``kernels.gather_rows``); from then
-on the name is an ordinary global, so that a call costs nothing more. Therefore write
-``kernels.gather_rows(...)``: ``from .kernels import gather_rows`` would load numba with the module.
-
-A new kernel is a function under ``@kernel`` in ``_compiled/`` and a line of annotation here.
+Each kernel is a function under ``@kernel`` in ``_compiled/``, which says what its arguments are and
+which numba compiles. It is loaded or compiled when its name is first read (``kernels.copy_runs``);
+from then on the name is an ordinary global, so that a call costs nothing more. Therefore write
+``kernels.copy_runs(...)``: ``from .kernels import copy_runs`` would load numba with the module.
 
 Compiled code is kept on disk: in ``NUMBA_CACHE_DIR``, in ``_compiled/__pycache__`` or in
 the user's cache folder, whichever can be written. Worker processes get what cannot be kept from a
@@ -21,66 +19,19 @@ Addresses are integers: the caller guarantees that every row lies inside the mem
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import os
+import shutil
+import tempfile
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from types import ModuleType
-from typing import Any, Final
+from typing import Final
 
 from ..errors import AsyncReaderError
 from ..system.notebooks import tell
 from ..system.signals import fork_when_free
-
-feistel_rows: Callable[..., None]
-permuted_rows: Callable[..., None]
-alias_rows: Callable[..., None]
-uniform_rows: Callable[..., None]
-gather_rows: Callable[..., None]
-pread_rows: Callable[..., None]
-hash_rows: Callable[..., None]
-copy_batches: Callable[..., None]
-transpose_batches: Callable[..., None]
-affine_batches: Callable[..., None]
-affine_batches_half: Callable[..., None]
-affine_row: Callable[..., None]
-affine_row_half: Callable[..., None]
-await_batch: Callable[..., None]
-resize_u8: Callable[..., None]
-resize_f4: Callable[..., None]
-resize_f8: Callable[..., None]
-convert_420: Callable[..., None]
-make_420: Callable[..., None]
-resize_planned: Callable[..., None]
-plan_crops: Callable[..., None]
-plan_jpegs: Callable[..., None]
-plan_planes: Callable[..., None]
-jpeg_header: Callable[..., None]
-cut_jpeg: Callable[..., None]
-add_restarts: Callable[..., None]
-autocontrast: Callable[..., None]
-equalize: Callable[..., None]
-sum_of_grey: Callable[..., None]
-blend_level: Callable[..., None]
-saturate: Callable[..., None]
-turn_hue: Callable[..., None]
-sharpen: Callable[..., None]
-blur: Callable[..., None]
-affine_nearest: Callable[..., None]
-warp: Callable[..., None]
-cast_numbers: Callable[..., None]
-copy_runs: Callable[..., None]
-copy_boxes: Callable[..., None]
-inflate_chunks: Callable[..., None]
-read_msgpack: Callable[..., None]
-msgpack_fields: Callable[..., None]
-read_datums: Callable[..., None]
-add_rows_f4: Callable[..., None]
-add_rows_f8: Callable[..., None]
-add_rows_i8: Callable[..., None]
-
-#: Their names are those annotated above.
-_NAMES: Final = frozenset(__annotations__)
 
 #: What is said before kernels are compiled. Seconds: see docs/performance.md, Start-up.
 COMPILING: Final = (
@@ -93,6 +44,8 @@ class _State:
 
     def __init__(self) -> None:
         self.lock = threading.RLock()
+        #: The names of kernels that were asked for.
+        self.asked = set[str]()
         #: A folder of the process that started this one, or of this one for those it starts.
         self.folder: str | None = None
         #: How many times loading a kernel was begun, and ended. Loading one may compile it.
@@ -112,30 +65,35 @@ _state: Final = _State()
 fork_when_free(_state.lock)  # numba's own locks, too, are held only with it
 
 
-def __getattr__(name: str) -> Any:
-    if name not in _NAMES:
+def __getattr__(name: str) -> Callable[..., None]:
+    if name.startswith("_"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     with _state.lock:
         if name not in globals():
+            _state.asked.add(name)
             _state.begun += 1
             try:
                 globals()[name] = _load(name)
             finally:
                 _state.ended += 1
-        return globals()[name]
+        kernel: Callable[..., None] = globals()[name]
+        return kernel
 
 
 def _load(name: str) -> Callable[..., None]:
     try:
         with _jit_enabled():
-            kernel: Callable[..., None] = _module().load(name, _state.folder, _state.compiling)
+            module = _module()
+            if name in module.KERNELS:
+                kernel: Callable[..., None] = module.load(name, _state.folder, _state.compiling)
+                return kernel
     except Exception as exc:
         raise AsyncReaderError(
             f"numba does not compile {name} here",
             found=f"{type(exc).__name__}: {exc}",
             hint="reinstall it: pip install --force-reinstall numba",
         ) from exc
-    return kernel
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def _module() -> ModuleType:
@@ -192,7 +150,7 @@ def share(names: Iterable[str] = ()) -> str | None:
     for name in names:
         __getattr__(name)
     with _state.lock:
-        loaded = [globals()[name] for name in _NAMES if name in globals()]
+        loaded = [globals()[name] for name in _state.asked if name in globals()]
         lost = [kernel for kernel in loaded if not _module().is_kept(kernel)]
         if lost:
             with contextlib.suppress(Exception):  # they compile it themselves, then
@@ -204,10 +162,6 @@ def share(names: Iterable[str] = ()) -> str | None:
 
 def _own_folder() -> str:
     """A new folder that is removed when this process ends, not a fork of it."""
-    import atexit
-    import shutil
-    import tempfile
-
     folder, owner = tempfile.mkdtemp(prefix="asyncreader-kernels-"), os.getpid()
 
     def remove() -> None:

@@ -17,8 +17,8 @@ from ..errors import ParamsError
 from ..system.array_types import Array, Float64, Int64
 from ..system.memory import address_of, bytes_at
 from ..system.text import times
-from . import fill_tables as tables
 from . import kernels, ranges
+from .fill_tables import RUN, numbers
 from .specs import OutputSpec, SampleSpec
 
 #: The most members of a structured row, and compounds inside each other.
@@ -141,16 +141,12 @@ class NumberRows:
         half = "e" in [kind.char for kind in kinds] or (wanted.affine and self.dtype.itemsize < 4)
         self._by_numpy = long and self.compiled and not self.narrows and not half
         self._scale, self._shift = self._coefficients(wanted)
-        self._table = np.zeros((len(self._members), tables.RUN_ITEMS), np.int64)
-        for line, one in zip(self._table, self._members, strict=True):
-            kind = one.dtype
-            line[tables.RUN_OFFSET], line[tables.RUN_SIZE], line[tables.RUN_KIND] = (
-                one.offset,
-                kind.itemsize,
-                ord(kind.kind),
-            )
-            line[tables.RUN_SWAPPED], line[tables.RUN_COUNT] = not kind.isnative, one.numbers
-            line[tables.RUN_COPIED] = kind.newbyteorder("=") == self.dtype and not wanted.affine
+        runs = []
+        for one, kind in zip(self._members, kinds, strict=True):
+            copied = kind.newbyteorder("=") == self.dtype and not wanted.affine
+            run = one.offset, kind.itemsize, ord(kind.kind), not kind.isnative, one.numbers, copied
+            runs.append(run)
+        self._table = numbers(np.array(runs, RUN))
 
     def _chosen(
         self, members: list[Member], asked: str | tuple[str, ...] | None, stored: SampleSpec

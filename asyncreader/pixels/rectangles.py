@@ -6,8 +6,7 @@ import math
 from functools import lru_cache
 from typing import Any, Final
 
-from ..system.keyed_random import Draws
-from .fill_tables import ERASURE_TRIES, Erasure
+from ..system.keyed_random import below, unit
 
 #: Ways to cut a part out, by their numbers: see geometry.choose_rect.
 CROPS: Final = ("center", "random", "random-resized", "none")
@@ -64,16 +63,24 @@ def choose_rect(
     return (height - rows) // 2, (width - columns) // 2, rows, columns
 
 
-def erased_part(
-    draws: Draws, erasure: Erasure, height: int, width: int
-) -> tuple[int, int, int, int] | None:
-    """The part of a picture that is painted over: top, left, height and width; None for none."""
-    if not draws.uniform() < erasure.chance:
-        return None
-    for _ in range(ERASURE_TRIES):
-        area = height * width * draws.uniform(erasure.least, erasure.most)
-        aspect = math.exp(draws.uniform(erasure.narrow, erasure.broad))
-        rows, columns = round(math.sqrt(area * aspect)), round(math.sqrt(area / aspect))
-        if rows < height and columns < width:
-            return draws.below(height - rows + 1), draws.below(width - columns + 1), rows, columns
-    return None
+#: Tries to find a rectangle that is smaller than the picture, and the draws that it all takes.
+_TRIES: Final = 10
+ERASURE_DRAWS: Final = 1 + 2 * _TRIES + 2
+
+
+def erased_part(bits: Any, erasure: Any, height: Any, width: Any) -> tuple[int, int, int, int, int]:
+    """The part of a picture that is painted over: top, left, height and width, which are 0 for
+    none; and how many draws of ``bits``, uint64 (ERASURE_DRAWS,), that takes. numba compiles it,
+    too."""
+    used = 1
+    if unit(bits[0]) < erasure.chance:
+        for _ in range(_TRIES):
+            area = erasure.least + (erasure.most - erasure.least) * unit(bits[used])
+            aspect = erasure.narrow + (erasure.broad - erasure.narrow) * unit(bits[used + 1])
+            area, aspect = height * width * area, math.exp(aspect)
+            rows, columns = round(math.sqrt(area * aspect)), round(math.sqrt(area / aspect))
+            used += 2
+            if rows < height and columns < width:
+                top = below(bits[used], height - rows + 1)
+                return top, below(bits[used + 1], width - columns + 1), rows, columns, used + 2
+    return 0, 0, 0, 0, used

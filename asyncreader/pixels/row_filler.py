@@ -5,72 +5,79 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
 from ..system.array_types import Array, Bools, Float32, Int64, UInt64
 from ..system.memory import address_of
-from . import fill_tables as tables
 from . import kernels
-from .fill_tables import Erasure
+from .fill_tables import FILE, ROWS, Erasure, Jobs, numbers
 
-_NO_FILES: Final = np.zeros((0, tables.FILE_ITEMS), np.int64)
+_NO_FILES: Final = numbers(np.zeros(0, FILE))
 
 
 @dataclass(frozen=True, eq=False)
 class RowFiller:
     """Fills many rows in one compiled call. ``kernel``: the name of the function that does;
-    ``sizes``: see ROW_BYTES; ``scale``, ``shift``: float32 (C,), for those that cast; ``paint``:
-    the pixel that rectangles are painted over with, None for none."""
+    ``terms``: see ROWS, one record for each field; ``scale``, ``shift``: float32 (C,), for those
+    that cast; ``paint``: the pixel that rectangles are painted over with, None for none."""
 
     kernel: str
-    sizes: Int64
+    terms: Array
     scale: Float32
     shift: Float32
     paint: Array | None = None
 
     @classmethod
-    def of(cls, kernel: str, scale: Float32, shift: Float32, **sizes: int) -> RowFiller:
-        """A filler of rows with ``sizes``, by their names in lower case."""
-        numbers = np.zeros(tables.SIZE_ITEMS, np.int64)
-        for name, size in sizes.items():
-            numbers[getattr(tables, name.upper())] = size
+    def of(cls, kernel: str, scale: Float32, shift: Float32, **terms: float) -> RowFiller:
+        """A filler of rows with these ``terms``."""
         getattr(kernels, kernel)  # loaded now, and not by a worker during the first batch
-        return cls(kernel, numbers, scale, shift)
+        return cls(kernel, np.zeros(1, ROWS), scale, shift).having(**terms)
 
-    def having(self, **sizes: int) -> RowFiller:
-        """The same filler with other sizes."""
-        other = self.sizes.copy()
-        for name, size in sizes.items():
-            other[getattr(tables, name.upper())] = size
-        return replace(self, sizes=other)
+    @classmethod
+    def copying(cls, size: int) -> RowFiller:
+        """A filler of rows of ``size`` bytes, which stay as they are."""
+        none = np.zeros(1, np.float32)
+        return cls.of("copy_batches", none, none, row_bytes=size, out_bytes=size)
+
+    def having(self, **terms: float) -> RowFiller:
+        """The same filler with other terms."""
+        other = self.terms.copy()
+        for name, value in terms.items():
+            other[name] = value
+        return replace(self, terms=other)
 
     def erasing(self, erasure: Erasure, paint: Array) -> RowFiller:
         """The same filler, which then paints a rectangle over with ``paint``, a pixel (C,)."""
-        other = self.having(paint=address_of(paint))
-        other.sizes[tables.CHANCE : tables.PAINT].view(np.float64)[:] = erasure
+        other = self.having(**erasure._asdict(), paint=address_of(paint))
         return replace(other, paint=paint)
+
+    @cached_property
+    def row_bytes(self) -> int:
+        """Bytes of a stored row."""
+        return int(self.terms["row_bytes"][0])
 
     @cached_property
     def draws(self) -> bool:
         """Whether anything follows from the rows' keys."""
-        return bool(self.sizes[..., [tables.MIRRORED, tables.PADDING, tables.CHANCE]].any())
+        return any(self.terms[name].any() for name in ("mirrored", "padding", "chance"))
 
     @cached_property
-    def _each(self) -> Int64:
-        """The sizes of each field: (fields, SIZE_ITEMS)."""
-        return self.sizes.reshape(-1, tables.SIZE_ITEMS)
+    def arguments(self) -> tuple[Any, ...]:
+        """What kernels take besides jobs and files."""
+        return numbers(self.terms), self.scale, self.shift
 
     @property
     def copies(self) -> bool:
         """Whether each row is written as it is stored."""
         return self.kernel == "copy_batches" and not self.draws
 
-    def run(self, arrays: tuple[Int64, ...], most: int = 1, looks: int = 0) -> None:
-        """Fill at most ``most`` batches of ``arrays`` (control, queue, jobs, files); return when
-        it was looked ``looks`` times in vain for one. The GIL is released."""
-        getattr(kernels, self.kernel)(*arrays, self._each, self.scale, self.shift, most, looks)
+    def run(self, jobs: Jobs, files: Int64 = _NO_FILES) -> None:
+        """Fill one batch. The GIL is released."""
+        control, queue = np.array((0, 1, 0)), np.zeros(1, np.int64)
+        fill = getattr(kernels, self.kernel)
+        fill(control, queue, numbers(jobs.table), files, *self.arguments, 1, 0)
 
     def fill(
         self,
@@ -86,28 +93,21 @@ class RowFiller:
         that were hashed. None without ``wanted``.
         """
         assert keys is not None or not self.draws
-        job = np.zeros((1, tables.JOB_ITEMS), np.int64)
-        one = job[0].data
-        one[tables.COUNT], one[tables.OFFSETS] = rows.size, address_of(addresses)
-        one[tables.TARGETS], one[tables.OUT] = address_of(rows), address_of(out)
-        if keys is not None:
-            one[tables.KEYS] = address_of(keys)
-        found = None
-        if wanted is not None:
-            found = np.zeros(rows.size, np.uint64)
-            one[tables.WANTED], one[tables.FOUND] = address_of(wanted), address_of(found)
-        self.run((np.array((0, 1, 0)), np.zeros(1, np.int64), job, _NO_FILES))
-        return found
+        hashes = None if wanted is None else np.zeros(rows.size, np.uint64)
+        jobs, given = Jobs(1), (addresses, rows, keys, wanted, hashes)
+        jobs.places(0, rows.size, *map(address_of, given))
+        jobs.memory(0, address_of(out), 0)
+        self.run(jobs)
+        return hashes
 
 
 @dataclass(frozen=True, eq=False)
 class RowTables:
     """How compiled code fills batches of a set: see fill_tables.py.
 
-    ``filler``: what is done with a row; its ``sizes`` (fields, SIZE_ITEMS) are those of each field;
-    ``files``: where all rows lie; ``records``: the records of each field in the samples of some
-    records, None where these are the records of the one field; ``alive``: owns the memory that the
-    tables name.
+    ``filler``: what is done with a row; its ``terms`` are those of each field; ``files``: where all
+    rows lie; ``records``: the records of each field in the samples of some records, None where
+    these are the records of the one field; ``alive``: owns the memory that the tables name.
     """
 
     filler: RowFiller
@@ -126,8 +126,8 @@ class RowTables:
         """The tables of fields: their ``fillers``, of one kernel, and the ``files`` of each."""
         ends = np.cumsum([len(one) for one in files]).tolist()
         each = zip(fillers, files, ends, strict=True)
-        sizes = [one.having(first=end - len(own), last=end).sizes for one, own, end in each]
-        filler = replace(fillers[0], sizes=np.array(sizes))
+        terms = [one.having(first=end - len(own), last=end).terms for one, own, end in each]
+        filler = replace(fillers[0], terms=np.concatenate(terms))
         return cls(filler, np.concatenate(files), records, (alive, fillers))
 
     def fill(
@@ -138,13 +138,10 @@ class RowTables:
         Returns whether all checksums are the recorded ones; what was written is not defined else.
         """
         own = (records,) if self.records is None else self.records(records)
-        mark, jobs = np.zeros(1, np.int64), np.zeros((len(own), tables.JOB_ITEMS), np.int64)
-        items, places = jobs.data, (address_of(labels), address_of(mark))
+        mark, jobs, place = np.zeros(1, np.int64), Jobs(len(own)), address_of(labels)
         for job, (out, one) in enumerate(zip((*outs, labels), own, strict=False)):
-            items[job, tables.COUNT], items[job, tables.RECORDS] = one.size, address_of(one)
-            items[job, tables.OUT], items[job, tables.LABELS] = address_of(out), places[0]
-            items[job, tables.KEY], items[job, tables.POSITION] = key, position
-            items[job, tables.MARK] = places[1]
-            items[job, tables.WHOLE], items[job, tables.REFUSED] = 1, 2
-        self.filler.run((np.array((0, 1, 0)), np.zeros(1, np.int64), jobs, self.files))
+            jobs.records(job, one, key, position)
+            jobs.memory(job, address_of(out), place)
+        jobs.mark(0, address_of(mark), 1, 2)
+        self.filler.run(jobs, self.files)
         return bool(mark[0] == 1)

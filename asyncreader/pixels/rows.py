@@ -28,7 +28,6 @@ from ..system.array_types import Array, Bools, Int64, UInt8, UInt64
 from ..system.memory import SCRATCH, address_of
 from . import kernels
 from .encoded import PLANNED_BYTES, Images, RowView, groups, planned, put_views
-from .fill_tables import LEAST_HASHED, ROW_BYTES
 from .lengths import Stretches, too_long
 from .row_filler import RowFiller
 from .specs import OutputSpec, SampleSpec
@@ -669,27 +668,21 @@ def _fill(
     wanted: Bools | None,
 ) -> UInt64 | None:
     """Fill ``rows`` of ``out`` with what lies at ``offsets`` of a store: see RowFiller.fill."""
-    size = int(filler.sizes[ROW_BYTES])
-    where, short = store.address(offsets.size * size), wanted is not None and size < LEAST_HASHED
-    if where is not None and not short:
+    size = filler.row_bytes
+    where = store.address(offsets.size * size)
+    if where is not None:
         return filler.fill(offsets + where, rows, out, keys, wanted)
-    if filler.copies:  # to where they belong
-        at = rows * size + address_of(out)
-        store.gather(offsets, size, address_of(out), rows)
-        if wanted is None:
-            return None
+    if filler.copies:  # read to where they belong
+        at, lines = rows * size + address_of(out), rows
+        fetched = out.reshape(-1).view(np.uint8)
     else:
         fetched = SCRATCH.take("fetched rows", offsets.size * size)
         lines = np.arange(offsets.size, dtype=np.int64)
-        at = lines * size + fetched.ctypes.data
-        store.gather(offsets, size, fetched.ctypes.data, lines)
-    if not short:
-        return filler.fill(at, rows, out, keys, wanted)
-    if not filler.copies:
-        filler.fill(at, rows, out, keys)
-    sums = np.empty(at.size, np.uint64)
-    kernels.hash_rows(at, size, 0, sums)
-    return sums
+        at = lines * size + address_of(fetched)
+    store.gather(offsets, size, address_of(fetched), lines)
+    if filler.copies and wanted is None:
+        return None
+    return filler.fill(at, rows, out, keys, wanted)
 
 
 def checksum_error(found: int, expected: int) -> ChecksumError:

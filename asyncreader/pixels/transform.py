@@ -20,10 +20,11 @@ from ..errors import ParamsError
 from ..system.array_types import Array, Float64, Int64, UInt8, UInt64
 from ..system.limits import last_level_cache
 from ..system.memory import SCRATCH, address_of
-from . import codec, geometry, kernels, planes, ranges
-from .fill_tables import MIRROR_DRAW, PLAN
+from . import codec, geometry, kernels, ranges
+from .codec import planes
+from .codec.masks import check_values, decode_values, pick
+from .fill_tables import MIRROR_DRAW, PLAN, numbers
 from .lengths import padding
-from .masks import check_values, decode_values, pick
 from .numbers import NumberRows
 from .rectangles import CROPS
 from .row_filler import RowFiller
@@ -102,8 +103,8 @@ class RowTransform:
             self.dtype = wanted.dtype or stored.dtype.newbyteorder("=")
             #: whether a stored value may be one that ``dtype`` cannot hold
             self.narrows = not ranges.holds_all(stored.dtype, self.dtype)
-        #: the compiled pass to float32 or float16, where it serves
-        self._affine_row: Callable[..., None] | None = None
+        #: whether a compiled pass casts pixels to float32 or float16
+        self._casts = False
         #: uint8 pictures of 3 channels that compiled code crops and resizes, by geometry.METHODS;
         #: None where they go one by one
         self.method: int | None = None
@@ -271,9 +272,7 @@ class RowTransform:
             self._plan_resize()
         self.mode = self._image_mode(same)
         upright = stored.encoded or self.geometry or stored.axes == "HWC"
-        if self._compiled_affine and upright and memory in ("HWC", "CHW"):
-            half = self.dtype == np.float16
-            self._affine_row = kernels.affine_row_half if half else kernels.affine_row
+        self._casts = self._compiled_affine and upright and memory in ("HWC", "CHW")
 
     def _image_mode(self, same: bool) -> str:
         """The cheapest way to a row; ``same``: pixels keep their numbers."""
@@ -419,8 +418,7 @@ class RowTransform:
     @cached_property
     def copier(self) -> RowFiller:
         """What copies raw rows as they are stored."""
-        size, none = self.stored.row_bytes, np.zeros(1, np.float32)
-        return RowFiller.of("copy_batches", none, none, row_bytes=size, out_bytes=size)
+        return RowFiller.copying(self.stored.row_bytes)
 
     def _make_filler(self, batch_bytes: int) -> RowFiller:
         kernels.pread_rows  # noqa: B018 - loaded now, and not by a worker during the first batch
@@ -486,7 +484,7 @@ class RowTransform:
     ) -> Callable[[int, int], None]:
         """What crops and resizes samples ``first`` to ``end`` into ``rows`` of ``out``."""
         count = addresses.size
-        plan, boxes = np.empty((count, PLAN), np.int64), np.empty((count, 4))
+        plan, boxes = numbers(np.empty(count, PLAN)), np.empty((count, 4))
         kernels.plan_crops(
             0,
             addresses,
@@ -507,7 +505,7 @@ class RowTransform:
         """Cast, normalise and reorder pixels (B, H, W, C) into ``rows`` of a slot."""
         count, high, wide, channels = resized.shape
         planes = self.dtype == resized.dtype and not self.wanted.affine and self._memory == "CHW"
-        if planes or (count > 1 and self._affine_row is not None):
+        if planes or self._casts:
             size = high * wide * channels
             addresses = address_of(resized) + np.arange(0, count * size, size)
             self._finisher.fill(addresses, rows, out)
@@ -521,7 +519,7 @@ class RowTransform:
         high, wide, channels = (self.row_shape[axis] for axis in self._row_to_hwc)
         affine = "affine_batches_half" if self.dtype == np.float16 else "affine_batches"
         return RowFiller.of(
-            "transpose_batches" if self._affine_row is None else affine,
+            affine if self._casts else "transpose_batches",
             self._scale32,
             self._shift32,
             row_bytes=high * wide * channels,
@@ -532,10 +530,6 @@ class RowTransform:
             item=1,
             planar=self._memory == "CHW",
         )
-
-    def _bits(self, out: Array) -> Array:
-        """A slot's row as the kernel takes it: float16 goes by its bits."""
-        return out.view(np.uint16) if self.dtype == np.float16 else out
 
     def put(
         self, sample: Array, draws: Array | None, flip: bool, out: Array, row: Row | None = None
@@ -676,17 +670,12 @@ class RowTransform:
         """Flip, cast, normalise and reorder (H, W, C) pixels into a slot row."""
         if hwc.shape != self._hwc:  # compiled code would take its size from either
             raise ValueError(f"pixels of shape {hwc.shape} for a row of shape {self._hwc}")
-        if self._affine_row is not None and hwc.flags.c_contiguous:
-            self._affine_row(
-                hwc.ctypes.data,
-                hwc.shape[0] * hwc.shape[1],
-                self._scale32,
-                self._shift32,
-                hwc.shape[1],
-                flip,
-                self._memory == "CHW",
-                self._bits(out.reshape(-1)),
-            )
+        if self._casts and hwc.flags.c_contiguous:
+            if flip:
+                mirrored = SCRATCH.array("mirrored", hwc.shape, hwc.dtype)
+                geometry.copy_into(hwc, mirrored, flip)
+                hwc = mirrored
+            self._finisher.fill(np.array([hwc.ctypes.data]), np.zeros(1, np.int64), out)
             return
         if self.direct:
             geometry.copy_into(hwc, out, flip)

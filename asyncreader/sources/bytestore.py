@@ -120,6 +120,12 @@ class FileRef(Protocol):
         """The same file. FormatError if another one is there, or if it was changed."""
 
 
+def _gather(address: int, offsets: Int64, row_bytes: int, out: int, rows: Int64) -> None:
+    """RowStore.gather of bytes in memory from ``address`` on."""
+    sizes = np.full(offsets.size, row_bytes, np.int64)
+    kernels.copy_runs(address + offsets, sizes, out + rows * row_bytes)
+
+
 class MappedStore:
     """A read-only mapping of a whole file; it stays mapped while anything refers to it.
 
@@ -135,7 +141,7 @@ class MappedStore:
         self._address = self.bytes.ctypes.data
 
     def gather(self, offsets: Int64, row_bytes: int, out: int, rows: Int64) -> None:
-        kernels.gather_rows(self._address, offsets, row_bytes, out, rows)
+        _gather(self._address, offsets, row_bytes, out, rows)
 
     def address(self, size: int) -> int | None:
         return self._address
@@ -158,7 +164,7 @@ class MemoryStore:
     size = 1 << 62
 
     def gather(self, offsets: Int64, row_bytes: int, out: int, rows: Int64) -> None:
-        kernels.gather_rows(0, offsets, row_bytes, out, rows)
+        _gather(0, offsets, row_bytes, out, rows)
 
     def address(self, size: int) -> int | None:
         return 0

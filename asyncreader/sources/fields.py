@@ -17,8 +17,8 @@ import numpy as np
 
 from ..errors import DecodeError, FormatError, ParamsError, SampleError, closed_on_error
 from ..pixels.augment.base import along
+from ..pixels.codec.masks import decode_values
 from ..pixels.lengths import Stretches, too_long
-from ..pixels.masks import decode_values
 from ..pixels.points import Moved, moved_fill
 from ..pixels.rows import RowError, RowJob
 from ..pixels.specs import OutputSpec, SampleSpec

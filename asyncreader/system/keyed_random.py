@@ -15,6 +15,11 @@ from .array_types import Float64, Int64, UInt64
 
 _MASK: Final = (1 << 64) - 1
 
+#: The distance of two states in SplitMix64's sequence, and what numbers that follow each other are
+#: multiplied by, to lie far apart in it.
+STEP: Final = np.uint64(0x9E3779B97F4A7C15)
+SPREAD: Final = np.uint64(0xD1342543DE82EF95)
+
 # Streams keep draws for different purposes independent of each other.
 STREAM_SAMPLE: Final = 1
 STREAM_BLOCK: Final = 2
@@ -62,11 +67,27 @@ def mixed(x: Any) -> Any:
     return x ^ (x >> np.uint64(31))
 
 
+def mixed_with(key: Any, value: Any) -> Any:
+    """A well-mixed uint64 from two. numba compiles it, too."""
+    return mixed(value * SPREAD + (key + STEP))
+
+
+def unit(bits: Any) -> Any:
+    """64 random bits as a number in [0, 1). numba compiles it, too."""
+    return (bits >> np.uint64(11)) * 2.0**-53
+
+
+def below(bits: Any, count: Any) -> Any:
+    """64 random bits as one of 0 .. ``count`` - 1, for at most 2**31. numba compiles it, too."""
+    high, low = bits >> np.uint64(32), bits & np.uint64(0xFFFFFFFF)
+    low = low * np.uint64(count) >> np.uint64(32)
+    return np.int64((high * np.uint64(count) + low) >> np.uint64(32))
+
+
 def mix_rows(key: int, values: Int64) -> UInt64:
-    """:func:`mix` of ``key + value`` for each value: uint64, shape of ``values``."""
+    """:func:`mixed_with` of each value: uint64, shape of ``values``."""
     with np.errstate(over="ignore"):
-        x = values.astype(np.uint64) * np.uint64(0xD1342543DE82EF95)
-        made: UInt64 = mixed(x + np.uint64((key + 0x9E3779B97F4A7C15) & _MASK))
+        made: UInt64 = mixed_with(np.uint64(key & _MASK), values.astype(np.uint64))
     return made
 
 
@@ -96,8 +117,8 @@ def scale_rows(draws: UInt64, count: int) -> Int64:
 
 def uniforms(keys: UInt64, draw: int) -> Float64:
     """The ``draw``-th uniform number in [0, 1) of each key: float64, shape of ``keys``."""
-    made = mix_rows(draw + 1, keys.view(np.int64))
-    return (made >> np.uint64(11)).astype(np.float64) * 2.0**-53
+    found: Float64 = unit(mix_rows(draw + 1, keys.view(np.int64)))
+    return found
 
 
 class Draws:
@@ -114,6 +135,17 @@ class Draws:
         drawn = mix(self._state)
         self._state = (self._state + 0x9E3779B97F4A7C15) & _MASK
         return drawn
+
+    def ahead(self, count: int) -> UInt64:
+        """The next ``count`` times 64 bits, which are still to be drawn: see :meth:`skip`."""
+        with np.errstate(over="ignore"):
+            steps = np.arange(1, count + 1, dtype=np.uint64) * STEP
+            made: UInt64 = mixed(steps + np.uint64(self._state))
+        return made
+
+    def skip(self, count: int) -> None:
+        """Go on after ``count`` times 64 bits."""
+        self._state = (self._state + count * int(STEP)) & _MASK
 
     def uniform(self, low: float = 0.0, high: float = 1.0) -> float:
         """A number from ``low``, below ``high``."""

@@ -20,7 +20,7 @@ from ..dataset import Dataset
 from ..errors import FormatError, SampleError, located
 from ..params import PARAMETERS, ReaderParams
 from ..pixels import codec
-from ..pixels.masks import decode_values
+from ..pixels.codec.masks import decode_values
 from ..pixels.points import check_places
 from ..pixels.specs import SampleSpec
 from ..pixels.transform import decode_sample

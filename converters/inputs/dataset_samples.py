@@ -16,8 +16,8 @@ from asyncreader.errors import FormatError, ParamsError, SourceError, closed_on_
 from asyncreader.formats import packed as fmt
 from asyncreader.formats.manifest import manifest_path
 from asyncreader.formats.packed import ENCODINGS, is_field_name
-from asyncreader.pixels.masks import decode_values
-from asyncreader.pixels.planes import YUV420
+from asyncreader.pixels.codec.masks import decode_values
+from asyncreader.pixels.codec.planes import YUV420
 from asyncreader.pixels.specs import SampleSpec
 from asyncreader.pixels.transform import decode_sample
 from asyncreader.sampling.within import subset_numbers

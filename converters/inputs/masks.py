@@ -1,7 +1,7 @@
 """Other fields of the samples: masks in a folder of their own, or fields of a packed set.
 
 A mask goes with the image of the same path without its suffix: ``masks/cat/1.png`` with
-``cat/1.jpg``. Its values are packed (asyncreader/pixels/masks.py), cut and resized as the
+``cat/1.jpg``. Its values are packed (asyncreader/pixels/codec/masks.py), cut and resized as the
 image is, by nearest neighbour.
 """
 
@@ -27,7 +27,7 @@ from asyncreader.errors import (
 )
 from asyncreader.formats.packed import FIELD_DTYPES
 from asyncreader.pixels import codec
-from asyncreader.pixels.masks import decode_values
+from asyncreader.pixels.codec.masks import decode_values
 from asyncreader.system.array_types import Array
 
 from ..block import FieldBlock

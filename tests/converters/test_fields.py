@@ -21,7 +21,7 @@ import asyncreader
 from asyncreader import AsyncReader, DecodeError, FormatError, ParamsError, SampleError, Writer
 from asyncreader.cli.main import cli
 from asyncreader.errors import SourceNotFoundError
-from asyncreader.pixels.masks import decode_values
+from asyncreader.pixels.codec.masks import decode_values
 from asyncreader.sources import Inspector, open_whole
 from asyncreader.tools.verify import verify_file
 from converters import convert

@@ -16,19 +16,7 @@ from observed import HANG, until, waits
 from asyncreader import AsyncReader, ChecksumError, SourceError
 from asyncreader.pipeline.fill_queue import FillQueue
 from asyncreader.pipeline.slots import FILLING, READY, REFUSED, SlotState
-from asyncreader.pixels.fill_tables import (
-    CLAIMED,
-    PUBLISHED,
-    RECORDS,
-    STOPPED,
-    STREAM,
-    WHOLE,
-    RowsInMemory,
-    file_table,
-)
-from asyncreader.pixels.fill_tables import (
-    COUNT as ROW_COUNT,
-)
+from asyncreader.pixels.fill_tables import CLAIMED, PUBLISHED, STOPPED, RowsInMemory, file_table
 from asyncreader.pixels.row_filler import RowFiller, RowTables
 from asyncreader.pixels.specs import OutputSpec, SampleSpec
 from asyncreader.pixels.transform import RowTransform
@@ -37,10 +25,7 @@ from asyncreader.stats import Meter
 from asyncreader.system.limits import last_level_cache
 from asyncreader.system.memory import address_of
 
-pytestmark = pytest.mark.skipif(
-    not FillQueue.available(),
-    reason="no x86-64 processor",
-)
+pytestmark = pytest.mark.skipif(not FillQueue.available(), reason="no x86-64 processor")
 
 COUNT, ROWS, SIZE = 1000, 16, 48
 DATA = np.random.default_rng(0).integers(0, 256, (COUNT, SIZE), dtype=np.uint8)
@@ -78,8 +63,8 @@ class Jobs:
         """Add a job behind the others."""
         self.numbers[slot] = numbers
         jobs, control = self.queue.jobs, self.queue.control
-        jobs[slot, ROW_COUNT], jobs[slot, RECORDS] = numbers.size, address_of(numbers)
-        jobs[slot, WHOLE] = generation
+        jobs.records(slot, numbers)
+        jobs.mark(slot, address_of(self.marks[slot : slot + 1]), generation, REFUSED)
         self.queue.queue[control[PUBLISHED] % len(self.outs)] = slot
         control[PUBLISHED] += 1
 
@@ -122,7 +107,7 @@ def test_large_rows_go_past_the_caches() -> None:
         stored = SampleSpec((row,), np.dtype(np.uint8), None)
         filler = RowTransform(stored, OutputSpec(), "").filler(rows * row)
         assert filler is not None
-        assert bool(filler.sizes[STREAM]) is (streamed and last_level_cache() < 512 << 20)
+        assert bool(filler.terms["stream"][0]) is (streamed and last_level_cache() < 512 << 20)
 
 
 def test_a_stopped_queue_begins_nothing() -> None:

@@ -126,10 +126,7 @@ def test_lanes(small: str, tmp_path: Path, workers: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(
-    not FillQueue.available(),
-    reason="no x86-64 processor",
-)
+@pytest.mark.skipif(not FillQueue.available(), reason="no x86-64 processor")
 def test_a_trace_shows_what_is_measured_without_it(small: str, tmp_path: Path) -> None:
     """Small batches go through the queue of compiled copies with a trace as without: the copies are
     shown, by whom they were made, and every batch passes through all states."""

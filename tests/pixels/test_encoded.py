@@ -11,7 +11,6 @@ from typing import Any
 
 import cut_jpegs
 import numpy as np
-import oracles
 import pytest
 import simplejpeg
 from fakes import encoded
@@ -19,16 +18,16 @@ from PIL import Image
 from xxhash import xxh3_64_intdigest
 
 from asyncreader.errors import DecodeError
-from asyncreader.pixels import codec, kernels
+from asyncreader.pixels import codec, geometry, kernels
 from asyncreader.pixels import rows as rows_module
 from asyncreader.pixels.encoded import Images, RowView, groups, planned, put_views
-from asyncreader.pixels.fill_tables import PLAN
-from asyncreader.pixels.rectangles import crop_shares
+from asyncreader.pixels.fill_tables import PLAN, numbers
+from asyncreader.pixels.rectangles import choose_rect, crop_shares
 from asyncreader.pixels.rows import RowJob, RowWriter
 from asyncreader.pixels.specs import OutputSpec, SampleSpec
 from asyncreader.pixels.transform import RowTransform
 from asyncreader.stats import Meter
-from asyncreader.system.keyed_random import mix_rows
+from asyncreader.system.keyed_random import mix_rows, uniforms
 
 STORED = SampleSpec(None, np.dtype("u1"), "HWC", "original")
 
@@ -372,7 +371,7 @@ def test_compiled_rectangles_are_those_of_python() -> None:
     """Compiled code chooses the rectangle that choose_rect does, of any picture, target, crop,
     ratio, area and aspect, to the pixel."""
     rng = np.random.default_rng(6)
-    count, shape = 200, (PLAN,)
+    count = 200
     offsets, rows = rng.integers(0, 1 << 40, count), rng.permutation(count)
     flips = rng.integers(0, 2, count).astype(np.uint8)
     for number in range(400):
@@ -387,15 +386,16 @@ def test_compiled_rectangles_are_those_of_python() -> None:
         draws = rng.random((count, 40))
         if number % 7 == 0:
             draws = np.empty((count, 0)) if number % 4 in (0, 3) else np.round(draws, 1) * 0.999
-        plans = [np.zeros((count, *shape), np.int64) for _ in range(2)]
-        boxes = [np.zeros((count, 4)) for _ in range(2)]
-        for plan, box, kernel in zip(
-            plans, boxes, (kernels.plan_crops, oracles.plan_crops_numpy), strict=True
-        ):
-            picture = np.array((*sizes, 3), np.int64)
-            kernel(5, offsets, picture, wanted, shares, draws, flips, 99, rows, plan, box)
-        np.testing.assert_array_equal(*plans)
-        np.testing.assert_array_equal(*boxes)
+        plan, boxes, picture = np.zeros(count, PLAN), np.zeros((count, 4)), np.array((*sizes, 3))
+        kernels.plan_crops(
+            *(5, offsets, picture, wanted, shares, draws, flips, 99, rows, numbers(plan), boxes)
+        )
+        given = *sizes.tolist(), *wanted[:3].tolist(), shares.tolist()
+        assert boxes.tolist() == [[*choose_rect(*given, one)] for one in draws]
+        assert (plan["source"] == 5 + offsets).all()
+        assert (plan["target"] == 99 + rows * high * wide * 3).all()
+        assert plan[["height", "width"]].tolist() == [tuple(sizes.tolist())] * count
+        assert (plan["mirrored"] == flips).all()
 
 
 def test_the_usual_ranges_are_numbers_without_rounding() -> None:
@@ -409,37 +409,36 @@ def test_compiled_draws_are_those_of_python() -> None:
     """uniform_rows draws what keyed_random.uniforms does."""
     keys = mix_rows(3, np.arange(500))
     for first, count in ((0, 40), (63, 1), (7, 2)):
-        found, twin = np.empty((500, count)), np.empty((500, count))
+        found = np.empty((500, count))
         kernels.uniform_rows(keys, first, found)
-        oracles.uniform_rows_numpy(keys, first, twin)
-        np.testing.assert_array_equal(found, twin)
+        np.testing.assert_array_equal(found.T, [uniforms(keys, first + k) for k in range(count)])
 
 
 @pytest.mark.slow
-def test_planned_resizes_are_those_of_numpy() -> None:
-    """resize_planned gives the bytes of plain numpy: of any box in a picture, mirrored or not, of
-    any number of channels, and where nothing is to be resized."""
-    rng = np.random.default_rng(8)
+def test_planned_resizes_are_those_of_one_image() -> None:
+    """resize_planned gives the bytes of geometry.resize_into: of any box in an image, mirrored or
+    not, of any number of channels, and where nothing is to be resized."""
+    rng, ways = np.random.default_rng(8), {n: name for name, n in geometry.METHODS.items()}
     for number in range(150):
         channels, method = int(rng.integers(1, 5)), number % 3
         high, wide = (int(side) for side in rng.integers(1, 40, 2))
-        plan, boxes = np.zeros((3, PLAN), np.int64), np.empty((3, 4))
-        kept = []
-        outs = [np.zeros((3, high, wide, channels), np.uint8) for _ in range(2)]
+        plan, boxes = np.zeros(3, PLAN), np.empty((3, 4))
+        kept, out = [], np.zeros((3, high, wide, channels), np.uint8)
         for i in range(3):
-            height, width = (int(side) for side in rng.integers(40, 90, 2))
-            picture = rng.integers(0, 256, (height, width, channels), np.uint8)
-            kept.append(picture)
-            plan[i, :4] = picture.ctypes.data, height, width, rng.integers(2)
+            height, width = (int(side) for side in rng.integers(40, 64, 2))
+            image = rng.integers(0, 256, (height, width, channels), np.uint8)
+            kept.append(image)
+            where = image.ctypes.data, height, width, rng.integers(2), out[i].ctypes.data
+            plan[i] = (*where, 0, 0, 0, 0)
             boxes[i, 2:] = (high, wide) if i == 0 else (rng.uniform(1, height), rng.uniform(1, 40))
             boxes[i, :2] = rng.uniform(0, (height - boxes[i, 2], width - boxes[i, 3]))
             if i < 2:
                 boxes[i, :2] = np.floor(boxes[i, :2])
-        for out, resize in zip(
-            outs, (kernels.resize_planned, oracles.resize_planned_numpy), strict=True
-        ):
-            plan[:, 4] = out.ctypes.data + np.arange(3) * out[0].nbytes
-            resize(plan, boxes, 0, 2, channels, method, high, wide)
-            assert not out[2].any()
-            resize(plan, boxes, 2, 3, channels, method, high, wide)
-        np.testing.assert_array_equal(*outs)
+        kernels.resize_planned(numbers(plan), boxes, 0, 2, channels, method, high, wide)
+        assert not out[2].any()
+        kernels.resize_planned(numbers(plan), boxes, 2, 3, channels, method, high, wide)
+        for image, box, line, found in zip(kept, boxes, plan, out, strict=True):
+            made = np.empty_like(found)
+            flip = bool(line["mirrored"])
+            geometry.resize_into(image, made, tuple(box.tolist()), ways[method], flip)
+            np.testing.assert_array_equal(found, made)

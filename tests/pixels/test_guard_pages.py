@@ -17,9 +17,19 @@ from child_processes import Ended, Watched, answer_requests
 from fakes import encoded
 from guard_pages import Guards, address
 
-from asyncreader.pixels import fill_tables, geometry, kernels, planes
+from asyncreader.pixels import geometry, kernels
 from asyncreader.pixels.augment import functions
-from asyncreader.pixels.fill_tables import ALWAYS, LEAST_HASHED, Erasure, RowsInMemory, file_table
+from asyncreader.pixels.codec import planes
+from asyncreader.pixels.fill_tables import (
+    ALWAYS,
+    FACTS,
+    NO_STARTS,
+    PLAN,
+    RUN,
+    Erasure,
+    RowsInMemory,
+    file_table,
+)
 from asyncreader.pixels.rectangles import CROPS, crop_shares
 from asyncreader.pixels.row_filler import RowFiller, RowTables
 from asyncreader.sampling.weighted import AliasTable
@@ -96,14 +106,6 @@ def uniform_rows(g: Guards, rng: Rng) -> None:
 
 
 @case()
-def gather_rows(g: Guards, rng: Rng) -> None:
-    size, count = sizes(rng, 5000, 9)
-    source, out = noise(g, rng, count * size), g.empty(count * size)
-    rows = g.of(rng.permutation(count))
-    kernels.gather_rows(address(source), g.of(rows * size), size, address(out), rows)
-
-
-@case()
 def pread_rows(g: Guards, rng: Rng) -> None:
     size, count = sizes(rng, 5000, 9)
     offsets, rows = g.of(rng.permutation(count) * size), g.of(rng.permutation(count))
@@ -142,12 +144,11 @@ def batches(name: str, g: Guards, rng: Rng) -> None:
         filler = filler.erasing(Erasure(1.0, 0.02, 0.9, -1.5, 1.5), noise(g, rng, channels * item))
     rows = [noise(g, rng, size) for _ in range(count)]
     at, out = g.of([address(row) for row in rows]), g.empty((count, size * item))
-    wanted = g.of(np.ones(count, np.bool_)) if size >= LEAST_HASHED else None
+    wanted = g.of(np.ones(count, np.bool_))
     filler.fill(at, g.of(rng.permutation(count)), out, g.of(mix_rows(1, np.arange(count))), wanted)
     # the same rows by their numbers, with labels and checksums, from memory and from a file
     sums = g.of(np.zeros(count, np.uint64))
-    check = ALWAYS if size >= LEAST_HASHED else fill_tables.NEVER
-    filler = filler.having(check=check, seen=address(seen), label_bytes=labels)
+    filler = filler.having(check=ALWAYS, seen=address(seen), label_bytes=labels)
     tables = [noise(g, rng, count, labels)] if labels else []
     made = noise(g, rng, count, labels) if labels else None
     with tempfile.TemporaryFile() as file:
@@ -156,21 +157,10 @@ def batches(name: str, g: Guards, rng: Rng) -> None:
         file.fd = file.fileno()  # type: ignore[attr-defined]
         for of_file in (
             RowsInMemory(count, 0, at, 0, 0, sums),
-            RowsInMemory(count, 0, fill_tables.NO_STARTS, 0, size, sums, file),  # type: ignore[arg-type]
+            RowsInMemory(count, 0, NO_STARTS, 0, size, sums, file),  # type: ignore[arg-type]
         ):
             found = RowTables.of([filler], [g.of(file_table([of_file], tables))])
             found.fill(g.of(rng.integers(0, count, count)), [g.empty(out.shape)], made, 5, 7)
-
-
-@case("affine_row", "affine_row_half")
-def rows_cast(name: str, g: Guards, rng: Rng) -> None:
-    high, wide, channels = sizes(rng, 40, 60, 5)
-    scale, shift = (g.of(rng.normal(0, 1, channels).astype(np.float32)) for _ in range(2))
-    out = g.empty(high * wide * channels, np.uint16 if "half" in name else np.float32)
-    flip, planar = (bool(rng.random() < 0.5) for _ in range(2))
-    source = noise(g, rng, high * wide * channels)
-    kernel = getattr(kernels, name)
-    kernel(address(source), high * wide, scale, shift, wide, flip, planar, out)
 
 
 @case()
@@ -185,7 +175,7 @@ def cast_numbers(g: Guards, rng: Rng) -> None:
     chosen = [kinds[int(k)] for k in rng.integers(0, len(kinds), 3)]
     counts = rng.integers(1, 12, 3).tolist()
     ends = np.cumsum([one.itemsize * n for one, n in zip(chosen, counts, strict=True)]).tolist()
-    table = g.empty((3, fill_tables.RUN_ITEMS), np.int64)
+    table = g.empty((3, len(RUN)), np.int64)
     for line, one, n, end in zip(table, chosen, counts, ends, strict=True):
         copied = one.newbyteorder("=") == made
         line[:] = end - one.itemsize * n, one.itemsize, ord(one.kind), not one.isnative, n, copied
@@ -308,7 +298,7 @@ def planned_crops(name: str, g: Guards, rng: Rng) -> None:
     stored, size, channels = sizes(rng, 60, 60), sizes(rng, 40, 40), int(rng.integers(1, 5))
     crop, count = int(rng.integers(0, len(CROPS))), 3
     pictures = [noise(g, rng, *stored, channels) for _ in range(count)]
-    out, plan = g.empty((count, *size, channels)), g.empty((count, fill_tables.PLAN), np.int64)
+    out, plan = g.empty((count, *size, channels)), g.empty((count, len(PLAN)), np.int64)
     boxes, rows = g.empty((count, 4), float), g.of(rng.permutation(count))
     kernels.plan_crops(
         0, g.of([address(one) for one in pictures]), g.of([*stored, channels]),
@@ -356,7 +346,7 @@ def _plan(kernel: Any, held: list[np.ndarray], g: Guards, rng: Rng) -> None:
     """Plan encoded images, each by itself."""
     size, count = sizes(rng, 60, 60), len(held)
     crop, lengths = int(rng.integers(0, len(CROPS))), [one.size for one in held]
-    plan, boxes = g.empty((count, fill_tables.PLAN), np.int64), g.empty((count, 4), float)
+    plan, boxes = g.empty((count, len(PLAN)), np.int64), g.empty((count, 4), float)
     given = (
         g.of([address(one) for one in held]), g.of(lengths), g.of([*size, crop, 1 << 24, 0]),
         g.of(_shares(rng)), g.of(rng.random((count, 40))),
@@ -401,13 +391,13 @@ def detailed_below(rng: Rng) -> bytes:
 @case()
 def jpeg_header(g: Guards, rng: Rng) -> None:
     for data in jpegs(rng):
-        kernels.jpeg_header(g.bytes(data), g.empty(fill_tables.JPEG_FACTS, np.int64))
+        kernels.jpeg_header(g.bytes(data), g.empty(len(FACTS), np.int64))
 
 
 @case()
 def cut_jpeg(g: Guards, rng: Rng) -> None:
     for data in jpegs(rng):
-        facts = g.empty(fill_tables.JPEG_FACTS, np.int64)
+        facts = g.empty(len(FACTS), np.int64)
         kernels.jpeg_header(g.bytes(data), facts)
         if facts[0] == 0:
             continue
@@ -418,7 +408,7 @@ def cut_jpeg(g: Guards, rng: Rng) -> None:
         components[facts[0] - 10] = 255  # of the scan, where there were three
         other = (cut_jpegs.drawn(rng, 80, 330) + bytes(len(data)))[: len(data)]
         for now in (data, bytes(changed), bytes(components), other):
-            wanted, found = g.of([*_part_of(rng, facts), 8]), g.of(np.zeros(5, int))
+            wanted, found = g.of([0, *_part_of(rng, facts), 8]), g.of(np.zeros(6, int))
             kernels.cut_jpeg(g.bytes(now), facts, wanted, g.empty(len(now) + 64), found)
 
 

@@ -20,7 +20,7 @@ from guard_pages import Guards
 from PIL import Image
 
 from asyncreader import AsyncReader, ParamsError
-from asyncreader.pixels import planes
+from asyncreader.pixels.codec import planes
 
 #: Samples of a set.
 COUNT = 7

@@ -13,8 +13,8 @@ import simplejpeg
 from PIL import Image
 
 from asyncreader.errors import DecodeError
-from asyncreader.pixels import codec, jpeg_cut
-from asyncreader.pixels.codec import decoding
+from asyncreader.pixels import codec
+from asyncreader.pixels.codec import decoding, jpeg_cut
 from asyncreader.pixels.encoded import RowView, put_views
 from asyncreader.pixels.geometry import INTERPOLATIONS
 from asyncreader.pixels.specs import OutputSpec, SampleSpec
@@ -160,7 +160,7 @@ def test_damage_in_the_part_is_the_error_of_the_whole_file() -> None:
     facts = jpeg_cut.read_facts(MARKED)
     assert facts is not None
     bytes_of_scan = bytearray(MARKED)
-    middle = (facts[0] + len(MARKED)) // 2
+    middle = (int(facts["scan"][0]) + len(MARKED)) // 2
     for at in range(middle - 60, middle + 60):
         if 0xFF not in bytes_of_scan[at - 1 : at + 2]:
             bytes_of_scan[at] = 0x55
@@ -204,7 +204,7 @@ def test_a_plain_header_is_what_the_decoder_reads() -> None:
         assert facts is not None
         data = bytearray(source)
         for _ in range(number % 3):
-            at = int(rng.integers(2, int(facts[0])))
+            at = int(rng.integers(2, int(facts["scan"][0])))
             bit = 1 << int(rng.integers(8))
             data[at] = data[at] ^ bit if rng.random() < 0.5 else int(rng.integers(256))
         plain = codec.read_plain_header(data)
@@ -219,7 +219,7 @@ def test_a_header_that_is_cut_off_is_not_plain() -> None:
     JPEG."""
     facts = jpeg_cut.read_facts(MARKED)
     assert facts is not None
-    for size in range(int(facts[0]) + 1):
+    for size in range(int(facts["scan"][0]) + 1):
         assert jpeg_cut.read_facts(MARKED[:size]) is None
 
 
@@ -228,10 +228,11 @@ def test_the_last_segment_is_read_to_its_last_byte() -> None:
     of a part cannot notice, or holds no valid codes: the whole file is decoded."""
     facts = jpeg_cut.read_facts(MARKED)
     assert facts is not None
-    marks = [found.end() for found in re.finditer(rb"\xff[\xd0-\xd9]", MARKED[facts[0] :])]
+    scan = int(facts["scan"][0])
+    marks = [found.end() for found in re.finditer(rb"\xff[\xd0-\xd9]", MARKED[scan:])]
     out = np.empty(jpeg_cut.most(MARKED) + 9, np.uint8)
     part = (100, 100, 190, 200)  # rows 6 to 11 and columns 1 and 2 of segments of 16 x 80
-    ends = int(facts[0]) + marks[11 * 5 + 2] - 2
+    ends = scan + marks[11 * 5 + 2] - 2
     for changed in (
         MARKED[:ends] + b"\x55" + MARKED[ends:],
         MARKED[: ends - 20] + MARKED[ends:],
@@ -260,11 +261,11 @@ def test_a_wrong_grid_is_not_cut() -> None:
     """Where the scan has another number of markers than the header says, nothing is cut."""
     facts = jpeg_cut.read_facts(MARKED)
     assert facts is not None
-    assert facts[4:6].tolist() == [19, 5]
+    assert facts[["rows", "columns"]].tolist() == [(19, 5)]
     out = np.empty(jpeg_cut.most(MARKED), np.uint8)
     part = (100, 100, 200, 200)
     assert jpeg_cut.cut(MARKED, facts, part, 8, out) is not None
     for grid in ((19, 4), (19, 6), (18, 5), (10**9, 5)):
         wrong = facts.copy()
-        wrong[4:6] = grid
+        wrong["rows"], wrong["columns"] = grid
         assert jpeg_cut.cut(MARKED, wrong, part, 8, out) is None

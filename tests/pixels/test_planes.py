@@ -19,7 +19,8 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from asyncreader import DecodeError
-from asyncreader.pixels import codec, kernels, planes
+from asyncreader.pixels import codec, kernels
+from asyncreader.pixels.codec import planes
 
 sides = st.integers(1, 90)
 SIZES = [(64, 64), (48, 80), (17, 33), (61, 47), (5, 6), (3, 3), (1, 1), (2, 2), (4, 4), (4, 5)]
@@ -191,7 +192,8 @@ def test_reads_no_byte_beyond() -> None:
         """
 import ctypes, mmap, struct
 import numpy as np
-from asyncreader.pixels import kernels, planes
+from asyncreader.pixels import kernels
+from asyncreader.pixels.codec import planes
 page = mmap.PAGESIZE
 memory = mmap.mmap(-1, 9 * page)
 start = ctypes.addressof(ctypes.c_char.from_buffer(memory))
@@ -215,7 +217,8 @@ def test_for_any_processor(tmp_path: Path) -> None:
     code = """
 import hashlib
 import numpy as np
-from asyncreader.pixels import kernels, planes
+from asyncreader.pixels import kernels
+from asyncreader.pixels.codec import planes
 digest = hashlib.sha256()
 for height, width in ((61, 47), (64, 96)):
     size = planes.planes_bytes(height, width)

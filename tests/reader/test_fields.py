@@ -38,8 +38,8 @@ from asyncreader import (
 )
 from asyncreader.params import parse_params
 from asyncreader.pipeline.slots import POISON
+from asyncreader.pixels.codec.masks import decode_values, encode_values
 from asyncreader.pixels.geometry import nearest_pixels
-from asyncreader.pixels.masks import decode_values, encode_values
 from asyncreader.sources import (
     fingerprint,
     open_reader_source,

@@ -37,7 +37,6 @@ from asyncreader import (
     WorkerError,
 )
 from asyncreader.pixels import transform
-from asyncreader.pixels.fill_tables import STREAM
 from asyncreader.sampling.samplers import Sequential
 
 # -- layout and values ---------------------------------------------------------------------------
@@ -939,4 +938,4 @@ def test_large_rows_go_past_the_caches(monkeypatch: pytest.MonkeyPatch) -> None:
         for batch in reader:
             assert (batch.data == images[batch.indices]).all()
         (filler,) = reader._filler._fillers
-        assert filler.sizes[STREAM]
+        assert filler.terms["stream"][0]

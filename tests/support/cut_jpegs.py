@@ -20,7 +20,8 @@ import numpy as np
 from PIL import Image
 
 from asyncreader.errors import DecodeError
-from asyncreader.pixels import codec, jpeg_cut
+from asyncreader.pixels import codec
+from asyncreader.pixels.codec import jpeg_cut
 
 #: Pixels of an MCU across, by sampling.
 ACROSS = {"4:4:4": 8, "4:2:2": 16, "4:2:0": 16, "4:4:0": 8, "4:1:1": 32, "grey": 8}
@@ -194,7 +195,7 @@ def damaged(data: bytes, rng: np.random.Generator) -> bytes:
     """The file with one damage: mostly in its scan, often at a restart marker."""
     facts = jpeg_cut.read_facts(data)
     assert facts is not None
-    scan = int(facts[0])
+    scan = int(facts["scan"][0])
     marks = [
         found.start() for found in re.finditer(rb"\xff[\xd0-\xd7]", data) if found.start() >= scan
     ]

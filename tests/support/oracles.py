@@ -5,26 +5,16 @@ Each takes the arguments of the kernel of its name: see asyncreader/pixels/_comp
 
 from __future__ import annotations
 
-import ctypes
-import math
-from collections.abc import Callable
-from functools import partial
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
-from xxhash import xxh3_64_intdigest
 
-from asyncreader.pixels import fill_tables as tables
-from asyncreader.pixels.geometry import AREA, BICUBIC, BILINEAR, taps
-from asyncreader.pixels.planes import halves, planes_bytes
-from asyncreader.pixels.rectangles import choose_rect, erased_part
+from asyncreader.pixels.codec.planes import halves, planes_bytes
+from asyncreader.pixels.fill_tables import RUN
+from asyncreader.pixels.geometry import AREA, BICUBIC, BILINEAR
 from asyncreader.system.array_types import Array, Float32, Float64, Int64, UInt8, UInt64
-from asyncreader.system.files import read_into
-from asyncreader.system.keyed_random import Draws, key_of, mix_rows, mixed, scale_rows, uniforms
+from asyncreader.system.keyed_random import mix_rows, mixed, scale_rows
 from asyncreader.system.memory import bytes_at
-
-#: Elements that the twin of affine_row takes at a time: they stay in the cache (16,384 was best).
-_TILE: Final = 16_384
 
 
 def feistel_rows_numpy(
@@ -46,12 +36,6 @@ def feistel_rows_numpy(
         x[todo] = walked
         todo = todo[walked >= np.uint64(count)]
     out[:] = x.astype(np.int64)
-
-
-def uniform_rows_numpy(keys: UInt64, first: int, out: Float64) -> None:
-    """``out[i, k]`` is the draw ``first + k`` of ``keys[i]``: see keyed_random.uniforms."""
-    for k in range(out.shape[1]):
-        out[:, k] = uniforms(keys, first + k)
 
 
 def permuted_rows_numpy(
@@ -79,223 +63,6 @@ def alias_rows_numpy(numbers: Int64, key: int, cells: UInt64, bits: int, out: In
     coins = draws * np.uint64(cells.size) >> shift
     aliases = (found & ((np.uint64(1) << shift) - np.uint64(1))).view(np.int64)
     out[:] = np.where(coins < found >> shift, chosen, aliases)
-
-
-def affine_row_numpy(
-    source: int,
-    pixels: int,
-    scale: Float32,
-    shift: Float32,
-    width: int,
-    mirrored: bool,
-    planar: bool,
-    out: Array,
-) -> None:
-    """``pixels`` pixels of uint8 at ``source`` -> float32 ``x * scale[c] + shift[c]``.
-
-    ``out``: (H * W * C,), float32, or uint16 to get float16 bits: (H, W, C), or (C, H, W) when
-    ``planar``.
-    """
-    channels = scale.size
-    image = bytes_at(source, pixels * channels).reshape(-1, width, channels)
-    if mirrored:
-        image = image[:, ::-1]
-    height = image.shape[0]
-    shape = (channels, height, width) if planar else image.shape
-    if out.dtype == np.uint16:
-        # numpy casts to float16 slowly: looked up, each of the 256 values of a channel is cast once
-        values = np.arange(256, dtype=np.float32)[:, None] * scale + shift
-        halves, target = values.T.astype(np.float16), out.view(np.float16).reshape(shape)
-        for c, plane in enumerate(target if planar else target.transpose(2, 0, 1)):
-            plane[:] = halves[c].take(image[..., c], mode="clip")
-        return
-    # a whole line's coefficients: the inner loops run over contiguous elements
-    lines = max(1, _TILE // (width * channels))
-    a, b = np.tile(scale, width).reshape(width, -1), np.tile(shift, width).reshape(width, -1)
-    target = out.reshape(shape)
-    for top in range(0, height, lines):
-        tile = image[top : top + lines]
-        if not planar:
-            done = target[top : top + lines]
-            np.copyto(done, tile)
-            done *= a
-            done += b
-            continue
-        for c in range(channels):
-            done = target[c, top : top + lines]
-            np.copyto(done, tile[..., c])
-            done *= scale[c]
-            done += shift[c]
-
-
-#: Its rows are uint16, the bits of float16.
-affine_row_half_numpy = affine_row_numpy
-
-
-def _found(files: Int64, record: int) -> tuple[int, int, Int64]:
-    """The address of a record's row, its number in its file, and the line of that file."""
-    file = files[int(np.searchsorted(files[:, tables.END], record, side="right"))]
-    local = record - int(file[tables.START])
-    if not file[tables.STARTS]:
-        return int(file[tables.BASE] + local * file[tables.STRIDE]), local, file
-    start = bytes_at(int(file[tables.STARTS]) + 8 * local, 8).view(np.int64)[0]
-    return int(file[tables.BASE] + start), local, file
-
-
-def _fill_batches(
-    put: Callable[[UInt8, int, Int64, Float32, Float32], None],
-    control: Int64,
-    queue: Int64,
-    jobs: Int64,
-    files: Int64,
-    sizes: Int64,
-    scale: Float32,
-    shift: Float32,
-    most: int,
-    looks: int,
-) -> None:
-    """Fill the batches of a queue, at most ``most``: see fill_tables.py for the tables. ``put``
-    writes a row, whose pixels are where they belong already, to an address.
-
-    Returns when it has looked ``looks`` times (about a ns each) in vain for a job. Several threads
-    may serve one queue; these functions are for one.
-    """
-    while most > 0 and control[0] < control[1] and not control[2]:
-        at = queue[control[0] % queue.size] * len(sizes)
-        batch, bad = jobs[at : at + len(sizes)].tolist(), 0
-        control[0] += 1
-        for job, own in zip(batch, sizes, strict=True):
-            held = files[own[tables.FIRST] : own[tables.LAST]]
-            bad += sum(not _fill_row(put, i, job, held, own, scale, shift) for i in range(job[0]))
-        if batch[0][tables.MARK]:
-            mark = batch[0][tables.REFUSED if bad else tables.WHOLE]
-            bytes_at(batch[0][tables.MARK], 8).view(np.int64)[0] = mark
-        most -= 1
-
-
-def _fill_row(
-    put: Callable[[UInt8, int, Int64, Float32, Float32], None],
-    i: int,
-    job: list[int],
-    files: Int64,
-    sizes: Int64,
-    scale: Float32,
-    shift: Float32,
-) -> bool:
-    """Fill row ``i`` of a job; whether its checksum, if it is compared, is right."""
-
-    def number(at: int, kind: type[np.generic] = np.int64) -> int:
-        size = np.dtype(kind).itemsize
-        return int(bytes_at(job[at] + size * i, size).view(kind)[0])
-
-    good, record, local, file = True, 0, 0, None
-    if job[tables.OFFSETS]:
-        come = number(tables.OFFSETS)
-    else:
-        record = number(tables.RECORDS)
-        come, local, file = _found(files, max(record, 0))
-    row = number(tables.TARGETS) if job[tables.TARGETS] else i
-    if record < 0:
-        size = int(sizes[tables.OUT_BYTES])
-        bytes_at(job[tables.OUT] + row * size, size)[:] = 0
-        return True
-    size, mode = int(sizes[tables.ROW_BYTES]), sizes[tables.CHECK]
-    if file is not None and file[tables.READ] >= 0:
-        stored = np.empty(size, np.uint8)
-        try:
-            if read_into(int(file[tables.READ]), stored.data, come) != size:
-                return False
-        except OSError:
-            return False
-    else:
-        stored = bytes_at(come, size).copy()  # what is hashed is what is written
-    if job[tables.WANTED]:
-        if number(tables.WANTED, np.uint8):
-            at = job[tables.FOUND] + 8 * i
-            bytes_at(at, 8).view(np.uint64)[0] = xxh3_64_intdigest(stored.data)
-    elif file is not None and mode != tables.NEVER and file[tables.SUMS]:
-        seen = None if mode == tables.ALWAYS else bytes_at(int(sizes[tables.SEEN]) + record, 1)
-        if seen is None or not seen[0]:
-            recorded = bytes_at(int(file[tables.SUMS]) + 8 * local, 8).view(np.uint64)[0]
-            good = xxh3_64_intdigest(stored.data) == recorded
-            if good and seen is not None:
-                seen[0] = 1
-    if job[tables.KEYS]:
-        keys = np.array([number(tables.KEYS, np.uint64)], np.uint64)
-    else:
-        sample = job[tables.POSITION] + i // max(1, int(sizes[tables.WINDOW]))
-        keys = mix_rows(job[tables.KEY], np.array([sample]))
-    go = job[tables.OUT] + row * int(sizes[tables.OUT_BYTES])
-    put(_moved(stored, keys, sizes), go, sizes, scale, shift)
-    _erase(go, int(keys[0]), sizes)
-    labels = int(sizes[tables.LABEL_BYTES])
-    if labels and file is not None:
-        at = int(file[tables.LABEL_TABLE]) + local * labels
-        ctypes.memmove(job[tables.LABELS] + row * labels, at, labels)
-    return good
-
-
-def _moved(stored: UInt8, keys: UInt64, sizes: Int64) -> UInt8:
-    """The bytes of a picture, after the padded crop and the mirror that its key draws."""
-    mirrored = sizes[tables.MIRRORED] and uniforms(keys, tables.MIRROR_DRAW)[0] < 0.5
-    padding, around = int(sizes[tables.PADDING]), int(sizes[tables.AROUND])
-    if not mirrored and not padding:
-        return stored
-    high, wide = int(sizes[tables.HEIGHT]), int(sizes[tables.WIDTH])
-    image = stored.reshape(high, wide, -1)
-    if padding:
-        mode = ("constant", "edge", "reflect")[around]
-        padded = np.pad(image, ((padding, padding), (padding, padding), (0, 0)), mode)  # type: ignore[call-overload]
-        top, left = (int(uniforms(keys, k)[0] * (2 * padding + 1)) for k in (0, 1))
-        image = padded[top : top + high, left : left + wide]
-    return np.ascontiguousarray(image[:, ::-1] if mirrored else image).reshape(-1)
-
-
-def _erase(go: int, key: int, sizes: Int64) -> None:
-    """Paint over what is drawn for the row at ``go``."""
-    erasure = tables.Erasure(*sizes[tables.CHANCE : tables.PAINT].view(np.float64).tolist())
-    high, wide = int(sizes[tables.HEIGHT]), int(sizes[tables.WIDTH])
-    part = None
-    if erasure.chance:
-        part = erased_part(Draws(key_of(key, tables.STEP_DRAWS)), erasure, high, wide)
-    if part is not None:
-        size, channels = int(sizes[tables.OUT_BYTES]), int(sizes[tables.CHANNELS])
-        item, (top, left, rows, columns) = size // (high * wide * channels), part
-        image = bytes_at(go, size)
-        if sizes[tables.PLANAR]:
-            image = image.reshape(channels, high, wide, item).transpose(1, 2, 0, 3)
-        else:
-            image = image.reshape(high, wide, channels, item)
-        paint = bytes_at(int(sizes[tables.PAINT]), channels * item).reshape(channels, item)
-        image[top : top + rows, left : left + columns] = paint
-
-
-def _put_copy(stored: UInt8, out: int, sizes: Int64, scale: Float32, shift: Float32) -> None:
-    ctypes.memmove(out, stored.ctypes.data, stored.size)
-
-
-def _put_planes(stored: UInt8, out: int, sizes: Int64, scale: Float32, shift: Float32) -> None:
-    channels, item = int(sizes[tables.CHANNELS]), int(sizes[tables.ITEM])
-    planes = stored.reshape(-1, channels, item).transpose(1, 0, 2)
-    bytes_at(out, stored.size).reshape(planes.shape)[:] = planes
-
-
-def _put_affine(half: bool) -> Callable[[UInt8, int, Int64, Float32, Float32], None]:
-    def put(stored: UInt8, out: int, sizes: Int64, scale: Float32, shift: Float32) -> None:
-        kind = np.dtype(np.uint16 if half else np.float32)
-        row = bytes_at(out, stored.size * kind.itemsize).view(kind)
-        width, planar = int(sizes[tables.WIDTH]), bool(sizes[tables.PLANAR])
-        pixels = stored.size // scale.size
-        affine_row_numpy(stored.ctypes.data, pixels, scale, shift, width, False, planar, row)
-
-    return put
-
-
-# one for each kernel of _compiled/filling.py
-copy_batches_numpy = partial(_fill_batches, _put_copy)
-transpose_batches_numpy = partial(_fill_batches, _put_planes)
-affine_batches_numpy = partial(_fill_batches, _put_affine(False))
-affine_batches_half_numpy = partial(_fill_batches, _put_affine(True))
 
 
 def filter_weights(
@@ -416,78 +183,6 @@ def resize_f4_numpy(
     for axis, (first, weights) in ((0, down), (1, across)):
         values = _weighted(values, axis, first, weights.astype(pixels.dtype))
     out[:] = values[:, ::-1] if flip else values
-
-
-def plan_crops_numpy(
-    source: int,
-    offsets: Int64,
-    shape: Int64,
-    wanted: Int64,
-    shares: Float64,
-    draws: Float64,
-    flips: UInt8,
-    out: int,
-    rows: Int64,
-    plan: Int64,
-    boxes: Float64,
-) -> None:
-    """Plan the crops of raw uint8 pictures of one ``shape`` (H, W, C), for resize_planned.
-
-    They lie at ``source + offsets``, and are resized to rows of ``out``. ``wanted``: height and
-    width of a row, and the crop by its number in CROPS; ``shares`` and ``draws`` (B, 40): see
-    rectangles.choose_rect. ``plan`` (B, PLAN) and ``boxes`` (B, 4) are written.
-    """
-    (height, width, channels), (high, wide, crop) = shape.tolist(), wanted[:3].tolist()
-    size, numbers = high * wide * channels, shares.tolist()
-    for i, (offset, row) in enumerate(zip(offsets.tolist(), rows.tolist(), strict=True)):
-        boxes[i] = choose_rect(height, width, high, wide, crop, numbers, draws[i])
-        plan[i, :5] = source + offset, height, width, flips[i], out + row * size
-
-
-def resize_planned_numpy(
-    plan: Int64,
-    boxes: Float64,
-    first: int,
-    end: int,
-    channels: int,
-    method: int,
-    high: int,
-    wide: int,
-) -> None:
-    """Resize the boxes of uint8 pictures, ``first`` to ``end`` of a plan, to (high, wide, channels)
-    each; a box that has that size is copied. See geometry.resize_into.
-    """
-    size = high * wide * channels
-    for i in range(first, end):
-        source, tall, broad, flip, out = plan[i, :5].tolist()
-        box = boxes[i].copy()
-        if box[0] % 1 == 0 == box[1] % 1 and box[2] == high and box[3] == wide:
-            picture = bytes_at(source, tall * broad * channels).reshape(tall, broad, channels)
-            part = picture[int(box[0]) :, int(box[1]) :][:high, :wide]
-            bytes_at(out, size).reshape(part.shape)[:] = part[:, ::-1] if flip else part
-            continue
-        begin = [max(0, math.floor(start)) for start in box[:2]]
-        box[:2] -= begin
-        inside = [
-            max(1, min(side - first_, math.ceil(start + length)))
-            for side, first_, start, length in zip(
-                (tall, broad), begin, box[:2], box[2:], strict=True
-            )
-        ]
-        resize_u8_numpy(
-            source + (begin[0] * broad + begin[1]) * channels,
-            broad * channels,
-            channels,
-            np.array((0, inside[0], 0, inside[1])),
-            box,
-            method,
-            taps(box[2] / high, method, inside[0]),
-            taps(box[3] / wide, method, inside[1]),
-            bool(flip),
-            out,
-            high,
-            wide,
-        )
 
 
 # -- 4:2:0 planes ----------------------------------------------------------------------------------
@@ -784,18 +479,19 @@ def cast_numbers_numpy(
     dtype = np.dtype(f"{chr(kind)}{size}")
     stored = [bytes_at(at, each * item).reshape(each, item) for at in addresses.tolist()]
     elements = np.stack(stored) if stored else np.zeros((0, each, item), np.uint8)
-    made = np.empty((addresses.size, each, int(table[:, tables.RUN_COUNT].sum())), dtype)
+    runs = table.reshape(-1).view(RUN)
+    made = np.empty((addresses.size, each, int(runs["count"].sum())), dtype)
     wrong = np.zeros(made.shape, np.bool_)
     offsets: list[int] = []
     first = 0
-    for line in table.tolist():
-        end = line[tables.RUN_OFFSET] + line[tables.RUN_SIZE] * line[tables.RUN_COUNT]
-        own = np.dtype(f"{chr(line[tables.RUN_KIND])}{line[tables.RUN_SIZE]}")
-        own = own.newbyteorder("S") if line[tables.RUN_SWAPPED] else own
-        values = np.ascontiguousarray(elements[:, :, line[tables.RUN_OFFSET] : end]).view(own)
-        into = slice(first, first := first + line[tables.RUN_COUNT])
-        offsets.extend(range(line[tables.RUN_OFFSET], end, line[tables.RUN_SIZE]))
-        if line[tables.RUN_COPIED]:
+    for offset, stored_size, letter, swapped, count, copied in runs.tolist():
+        end = offset + stored_size * count
+        own = np.dtype(f"{chr(letter)}{stored_size}")
+        own = own.newbyteorder("S") if swapped else own
+        values = np.ascontiguousarray(elements[:, :, offset:end]).view(own)
+        into = slice(first, first := first + count)
+        offsets.extend(range(offset, end, stored_size))
+        if copied:
             made[:, :, into] = values
             continue
         places = (np.arange(each)[:, None] * made.shape[2] + np.arange(into.start, first)) % a.size

@@ -11,10 +11,10 @@ import numpy as np
 from llvmlite import ir
 from numba import njit, types
 
-from .base import i8, instruction, kernel, load_any, memcpy, store_any, u8_pointer
+from .base import instruction, kernel
+from .memory import bytes_from, load, load_any, memcpy, store, store_any
 
-_u8 = types.uintp
-_f8, _f4 = types.float64, types.float32
+_address, _int, _float = types.uintp, types.int64, types.float32
 
 #: Weights of red, green and blue in a grey level (ITU-R BT.601, as torchvision rounds them).
 _RED, _GREEN, _BLUE = np.float32(0.2989), np.float32(0.587), np.float32(0.114)
@@ -25,7 +25,7 @@ _BITS = 32
 @njit
 def _stretch(image, pixels, channels, c):
     """Stretch channel ``c``; ``channels`` is a number that LLVM knows: it makes vector code."""
-    data, least, most = u8_pointer(image), np.uint8(255), np.uint8(0)
+    data, least, most = bytes_from(image), np.uint8(255), np.uint8(0)
     for p in range(pixels):
         value = data[channels * p + c]
         least, most = value if value < least else least, value if value > most else most
@@ -37,7 +37,7 @@ def _stretch(image, pixels, channels, c):
         data[channels * p + c] = np.uint8(np.int32(min(stretched, np.float32(255))))
 
 
-@kernel(_u8, i8, i8)
+@kernel(_address, _int, _int)
 def autocontrast(image, pixels, channels):
     """Stretch each channel to the whole range of levels."""
     if channels == 3:
@@ -47,10 +47,10 @@ def autocontrast(image, pixels, channels):
         _stretch(image, pixels, 1, 0)
 
 
-@kernel(_u8, i8, i8)
+@kernel(_address, _int, _int)
 def equalize(image, pixels, channels):
     """Spread the levels of each channel evenly, as Pillow's ``ImageOps.equalize``."""
-    data = u8_pointer(image)
+    data = bytes_from(image)
     # neighbours are often equal: a processor waits for the count that it has just written
     counts = np.zeros((4, channels, 256), np.int32)
     table = counts.reshape(-1)
@@ -86,10 +86,10 @@ def _grey(red, green, blue):
     return np.int32(mixed)
 
 
-@kernel(_u8, i8, types.int64[::1])
+@kernel(_address, _int, types.int64[::1])
 def sum_of_grey(image, pixels, total):
     """The sum of the grey levels of an RGB picture, into ``total[0]``."""
-    data, found = u8_pointer(image), 0
+    data, found = bytes_from(image), 0
     for p in range(pixels):
         found += _grey(data[3 * p], data[3 * p + 1], data[3 * p + 2])
     total[0] = found
@@ -102,18 +102,18 @@ def _blended(value, other, ratio):
     return np.uint8(np.int32(min(max(mixed, np.float32(0)), np.float32(255))))
 
 
-@kernel(_u8, i8, _f4, _f4)
+@kernel(_address, _int, _float, _float)
 def blend_level(image, size, ratio, level):
     """``ratio`` times each byte, plus ``level``, cut to a byte."""
-    data = u8_pointer(image)
+    data = bytes_from(image)
     for k in range(size):
         data[k] = _blended(data[k], level, ratio)
 
 
-@kernel(_u8, i8, _f4)
+@kernel(_address, _int, _float)
 def saturate(image, pixels, ratio):
     """Blend an RGB picture with its grey levels, whose part is ``1 - ratio``."""
-    data, rest = u8_pointer(image), np.float32(1) - ratio
+    data, rest = bytes_from(image), np.float32(1) - ratio
     for p in range(pixels):
         red, green, blue = data[3 * p], data[3 * p + 1], data[3 * p + 2]
         grey = np.float32(_grey(red, green, blue)) * rest
@@ -163,13 +163,13 @@ def _turned(planes, count, by):
         blues[p] = blue if wide == 0 else b * scale
 
 
-@kernel(_u8, i8, _f4)
+@kernel(_address, _int, _float)
 def turn_hue(image, pixels, by):
     """Turn the hues of an RGB picture by a part of the circle, -0.5 to 0.5."""
     planes = np.empty((3, _HUES), np.float32)
     reds, greens, blues = planes[0], planes[1], planes[2]
     for first in range(0, pixels, _HUES):
-        data, count = u8_pointer(image + np.uintp(3 * first)), min(_HUES, pixels - first)
+        data, count = bytes_from(image + np.uintp(3 * first)), min(_HUES, pixels - first)
         for p in range(count):
             reds[p] = np.float32(data[3 * p])
             greens[p] = np.float32(data[3 * p + 1])
@@ -181,15 +181,15 @@ def turn_hue(image, pixels, by):
             data[3 * p + 2] = np.uint8(np.int32(blues[p]))
 
 
-@kernel(_u8, _u8, i8, i8, i8, _f4)
+@kernel(_address, _address, _int, _int, _int, _float)
 def sharpen(source, out, height, width, channels, factor):
     """Blend all but the outermost pixels with the mean of the pixels around them."""
     line, rest = width * channels, np.float32(1) - factor
     for y in range(1, height - 1):
-        above = u8_pointer(source + np.uintp((y - 1) * line))
-        here = u8_pointer(source + np.uintp(y * line))
-        below = u8_pointer(source + np.uintp((y + 1) * line))
-        made = u8_pointer(out + np.uintp(y * line))
+        above = bytes_from(source + np.uintp((y - 1) * line))
+        here = bytes_from(source + np.uintp(y * line))
+        below = bytes_from(source + np.uintp((y + 1) * line))
+        made = bytes_from(out + np.uintp(y * line))
         for k in range(channels, line - channels):
             a, b = k - channels, k + channels
             near = np.int32(above[a]) + np.int32(above[k]) + np.int32(above[b])
@@ -202,10 +202,10 @@ def sharpen(source, out, height, width, channels, factor):
             made[k] = np.uint8(np.int32(min(max(mixed, np.float32(0)), np.float32(255))))
 
 
-@kernel(_u8, i8, i8, i8, types.float32[::1], types.float32[::1])
+@kernel(_address, _int, _int, _int, types.float32[::1], types.float32[::1])
 def blur(image, height, width, channels, across, down):
     """Convolve a picture with odd numbers of weights along each axis, reflected at its edges."""
-    line, data = width * channels, u8_pointer(image)
+    line, data = width * channels, bytes_from(image)
     reach_x, reach_y = across.size // 2, down.size // 2
     whole = np.empty((height, line), np.float32)
     padded = np.empty(line + 2 * reach_x * channels, np.float32)
@@ -242,18 +242,6 @@ def blur(image, height, width, channels, across, down):
             data[base + k] = np.uint8(np.int32(mixed[k] + np.float32(0.5)))
 
 
-@instruction(types.int32(types.uintp))
-def _load_i4(builder, address):
-    """The four bytes at ``address``."""
-    return load_any(builder, address, ir.IntType(32))
-
-
-@instruction(types.void(types.uintp, types.int32))
-def _store_i4(builder, address, value):
-    """Write four bytes to ``address``."""
-    store_any(builder, value, address)
-
-
 @njit
 def _inside(start, step, limit, count):
     """The numbers j of 0 .. count-1 for which ``0 <= start + j * step < limit``: first and end."""
@@ -270,7 +258,7 @@ def _inside(start, step, limit, count):
 _FAR = 2.0**29
 
 
-@kernel(_u8, _u8, i8, i8, i8, i8, i8, types.float64[::1], types.uint8[::1])
+@kernel(_address, _address, _int, _int, _int, _int, _int, types.float64[::1], types.uint8[::1])
 def affine_nearest(source, out, height, width, high, wide, channels, matrix, fill):
     """The kernel ``warp`` of an affine ``matrix`` (6,) by nearest neighbour: in fixed point, 32
     bits after the point, but for places and steps of 2**29 pixels or more. ``fill``: (C,)."""
@@ -278,14 +266,14 @@ def affine_nearest(source, out, height, width, high, wide, channels, matrix, fil
     steps = abs(matrix[0]) < _FAR and abs(matrix[3]) < _FAR
     step_x = np.int64(round(matrix[0] * one)) if steps else np.int64(0)
     step_y = np.int64(round(matrix[3] * one)) if steps else np.int64(0)
-    come, size = u8_pointer(source), height * width * channels
+    come, size = bytes_from(source), height * width * channels
     for i in range(high):
         y = i - 0.5 * (high - 1)
         left = -0.5 * (wide - 1)
         x0 = matrix[0] * left + matrix[1] * y + matrix[2] + 0.5 * width
         y0 = matrix[3] * left + matrix[4] * y + matrix[5] + 0.5 * height
         line = out + np.uintp(i * wide * channels)
-        go, room = u8_pointer(line), (high - i) * wide * channels
+        go, room = bytes_from(line), (high - i) * wide * channels
         if not (abs(x0) < _FAR and abs(y0) < _FAR and steps):  # more than fixed point holds, or NaN
             for j in range(wide):
                 x, y_here = x0 + j * matrix[0], y0 + j * matrix[3]
@@ -314,7 +302,7 @@ def affine_nearest(source, out, height, width, high, wide, channels, matrix, fil
             for j in range(first, end):
                 p = 3 * ((at_y >> _BITS) * width + (at_x >> _BITS))
                 if p + 4 <= size and 3 * j + 4 <= room:  # a byte more, which is written over
-                    _store_i4(line + np.uintp(3 * j), _load_i4(source + np.uintp(p)))
+                    store(line + np.uintp(3 * j), load(source + np.uintp(p), np.int32))
                 else:
                     go[3 * j] = come[p]
                     go[3 * j + 1] = come[p + 1]
@@ -332,7 +320,7 @@ def affine_nearest(source, out, height, width, high, wide, channels, matrix, fil
             go[j] = fill[j % channels]
 
 
-@instruction(types.void(types.uintp, types.uintp, _f4, _f4, _f4, types.uintp, types.uintp))
+@instruction(types.void(types.uintp, types.uintp, _float, _float, _float, types.uintp, types.uintp))
 def _mix_rgb(builder, above, line, right, low, share, fill, out):
     """Write the pixel of three bytes that lies between ``above``, the next one, and those a
     ``line`` of bytes later; a byte more is read and written. ``share``: the part of it, besides
@@ -379,14 +367,16 @@ def _between(at, count, step):
     return first, before, after, behind
 
 
-@kernel(_u8, _u8, i8, i8, i8, i8, i8, types.float64[::1], types.boolean, _f4[::1])
+@kernel(
+    _address, _address, _int, _int, _int, _int, _int, types.float64[::1], types.boolean, _float[::1]
+)
 def warp(source, out, height, width, high, wide, channels, matrix, bilinear, fill):
     """Write a picture (high, wide) whose pixels lie in the source where ``matrix`` (9,) says.
 
     ``matrix``: from (x, y, 1) to (x, y, 1), both from the middles of the pictures. ``fill``: (C,)
     outside of the source, none for zeros.
     """
-    come, go = u8_pointer(source), u8_pointer(out)
+    come, go = bytes_from(source), bytes_from(out)
     filled, colour = fill.size > 0, np.zeros(4, np.float32)
     colour[: min(4, fill.size)] = fill[:4]
     paint, line_bytes = np.uintp(colour.ctypes.data), np.uintp(width * channels)

@@ -1,8 +1,7 @@
 """How a kernel is entered, compiled and kept on disk, and what kernels share.
 
 A kernel is a function under ``@kernel`` with the types of its arguments. Importing this package
-compiles nothing: :func:`load` does, one kernel at a time, and keeps the code on disk. memcpy is
-LLVM's own (``cgutils.raw_memcpy``): unlike a ctypes pointer it can be kept.
+compiles nothing: :func:`load` does, one kernel at a time, and keeps the code on disk.
 """
 
 from __future__ import annotations
@@ -17,20 +16,18 @@ import sys
 from collections.abc import Callable, Sequence
 from functools import cache, wraps
 from pathlib import Path
+from types import FunctionType
 from typing import Any
 
 import numba
-import numpy as np
-from llvmlite import ir
 from numba import config, njit, types
-from numba.core import cgutils
 from numba.core.compiler import CompileResult
 from numba.core.runtime import rtsys
 from numba.core.serialize import dumps
 from numba.extending import intrinsic
 
-from ...system.keyed_random import mixed as mixed_numbers
-from .. import rectangles
+from ...system import keyed_random
+from .. import exif, rectangles
 
 #: The kernels by name: the function, and its signature.
 KERNELS: dict[str, tuple[Callable[..., None], Any]] = {}
@@ -216,13 +213,6 @@ def instruction(signature):
     return decorate
 
 
-@instruction(types.void(types.uintp, types.uintp, types.uintp))
-def memcpy(builder, out, source, size):
-    to, come = (builder.inttoptr(address, cgutils.voidptr_t) for address in (out, source))
-    cgutils.raw_memcpy(builder, to, come, size, 1)
-
-
-i8 = types.int64
 offsets_type = types.int64[::1]
 #: What is planned of pictures, a line each: numbers (see fill_tables.PLAN), and boxes.
 plans_type = types.int64[:, ::1]
@@ -231,42 +221,19 @@ draws_type = types.Array(types.float64, 2, "C", readonly=True)
 shares_type = types.Array(types.float64, 1, "C", readonly=True)
 
 
-def pointer_to(number, bits):
-    """A function that makes a pointer to ``number``, which is ``bits`` in LLVM, of an address."""
-
-    @instruction(types.CPointer(number)(types.uintp))
-    def pointer(builder, address):
-        return builder.inttoptr(address, bits.as_pointer())
-
-    return pointer
+#: Functions that Python runs, too, as numba compiles them, by name.
+_SHARED: dict[str, Any] = {}
 
 
-u8_pointer = pointer_to(types.uint8, ir.IntType(8))
+def _shared(function):
+    """Such a function; those of ours that it calls are made before."""
+    known = function.__globals__ | _SHARED
+    own = FunctionType(function.__code__, known, function.__name__, function.__defaults__)
+    _SHARED[function.__name__] = made = njit(own)
+    return made
 
 
-@njit(inline="always")
-def address_in(array):
-    """The address of an array, which must stay in use by its name: numba frees it after that."""
-    return np.int64(array.ctypes.data)  # with other integers its own type would make a float
-
-
-# as Python runs them
-mixed = njit(inline="always")(mixed_numbers)
-choose_rect = njit(rectangles.choose_rect)
-
-
-#: The system's own: bytes read, or -1.
-pread = types.ExternalFunction(
-    "pread", types.int64(types.int32, types.uintp, types.uintp, types.int64)
-)
-
-
-def load_any(builder, address, kind):
-    """A load that need not be aligned."""
-    found = builder.load(builder.inttoptr(address, kind.as_pointer()))
-    found.align = 1
-    return found
-
-
-def store_any(builder, value, address):
-    builder.store(value, builder.inttoptr(address, value.type.as_pointer())).align = 1
+mixed, mixed_with = _shared(keyed_random.mixed), _shared(keyed_random.mixed_with)
+unit, below = _shared(keyed_random.unit), _shared(keyed_random.below)
+choose_rect, erased_part = _shared(rectangles.choose_rect), _shared(rectangles.erased_part)
+exif_orientation = _shared(exif.exif_orientation)

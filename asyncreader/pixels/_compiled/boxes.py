@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 from llvmlite import ir
 from numba import njit, types
-from numba.extending import intrinsic
 
-from .base import instruction, kernel, load_any, memcpy, offsets_type, store_any
+from .base import instruction, kernel, offsets_type
+from .memory import load, load_any, memcpy, store, store_any
 
 #: Bytes of each of three lines that are woven in one go.
 _WOVEN = 16
@@ -33,22 +33,10 @@ def _weave(builder, out, first, second, third):
     store_any(builder, shuffled(pair, other, lanes), out)
 
 
-@intrinsic
-def _move(typingctx, out, source, like):
-    """Copy a number of the type of ``like``."""
-
-    def generate(context, builder, signature, arguments):
-        kind = ir.IntType(like.bitwidth)
-        store_any(builder, load_any(builder, arguments[1], kind), arguments[0])
-        return context.get_dummy_value()
-
-    return types.void(types.uintp, types.uintp, like), generate
-
-
 @njit(inline="always")
-def _steps(go, come, count, far, near, like):
+def _steps(go, come, count, far, near, kind):
     for _ in range(count):
-        _move(go, come, like)
+        store(go, load(come, kind))
         go, come = go + far, come + near
 
 
@@ -56,13 +44,13 @@ def _steps(go, come, count, far, near, like):
 def _line(go, come, count, far, near, run):
     """Copy ``run`` bytes ``count`` times, ``far`` and ``near`` apart."""
     if run == 1:
-        _steps(go, come, count, far, near, np.uint8(0))
+        _steps(go, come, count, far, near, np.uint8)
     elif run == 2:
-        _steps(go, come, count, far, near, np.uint16(0))
+        _steps(go, come, count, far, near, np.uint16)
     elif run == 4:
-        _steps(go, come, count, far, near, np.uint32(0))
+        _steps(go, come, count, far, near, np.uint32)
     elif run == 8:
-        _steps(go, come, count, far, near, np.uint64(0))
+        _steps(go, come, count, far, near, np.uint64)
     else:
         for _ in range(count):
             memcpy(go, come, np.uintp(run))
@@ -81,9 +69,9 @@ def _three_lines(go, one, two, three, count):
             k += _WOVEN
         else:
             at, to = np.uintp(k), go + np.uintp(3 * k)
-            _move(to, one + at, np.uint8(0))
-            _move(to + np.uintp(1), two + at, np.uint8(0))
-            _move(to + np.uintp(2), three + at, np.uint8(0))
+            store(to, load(one + at, np.uint8))
+            store(to + np.uintp(1), load(two + at, np.uint8))
+            store(to + np.uintp(2), load(three + at, np.uint8))
             k += 1
 
 

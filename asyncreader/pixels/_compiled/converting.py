@@ -10,41 +10,28 @@ import numpy as np
 from llvmlite import ir
 from numba import carray, njit, types
 from numba.core.registry import cpu_target
-from numba.extending import intrinsic
 
-from .base import apart, instruction, load_any, memcpy, pointer_to, store_any, u8_pointer
-from .moving import AHEAD, prefetch, stream_row
-
-_f4_pointer = pointer_to(types.float32, ir.FloatType())
-_u2_pointer = pointer_to(types.uint16, ir.IntType(16))
-
+from .base import apart, instruction
+from .memory import (
+    AHEAD,
+    bytes_from,
+    load_any,
+    memcpy,
+    pointer,
+    prefetch,
+    store_any,
+    stream_row,
+    with_bits,
+)
 
 #: The exponent of the least normal float16, and the bits of its infinity.
 _LEAST_HALF, HALF_INF = -14, 0x7C00
 
 
-@instruction(types.float64(types.uint64))
-def double_of(builder, bits):
-    """The float64 of these bits."""
-    return builder.bitcast(bits, ir.DoubleType())
-
-
-@intrinsic
-def bits_of(typingctx, value):
-    """The bits of a float32 or a float64."""
-    wide = value == types.float64
-
-    def generate(context, builder, signature, arguments):
-        found = builder.bitcast(arguments[0], ir.IntType(64 if wide else 32))
-        return found if wide else builder.zext(found, ir.IntType(64))
-
-    return types.uint64(types.float64 if wide else types.float32), generate
-
-
 @njit
 def half_bits(value):
     """The bits of a float64 as float16, rounded to the nearest, half to even."""
-    bits = bits_of(value)
+    bits = with_bits(value, np.uint64)
     sign = (bits >> np.uint64(48)) & np.uint64(0x8000)
     exponent = (np.int64(bits >> np.uint64(52)) & 2047) - 1023
     if value != value:
@@ -53,7 +40,7 @@ def half_bits(value):
         return sign | np.uint64(HALF_INF)
     exponent = max(exponent, np.int64(_LEAST_HALF))
     # in units of the last place: 2 ** (10 - exponent), by its bits
-    unit = double_of(np.uint64(1033 - exponent) << np.uint64(52))
+    unit = with_bits(np.uint64(1033 - exponent) << np.uint64(52), np.float64)
     steps = np.uint64(np.rint(abs(value) * unit))
     return sign | ((np.uint64(exponent - _LEAST_HALF) << np.uint64(10)) + steps)
 
@@ -103,30 +90,30 @@ def _reversed_pixels(builder, come, go):
 
 
 @njit
-def mirror_row(come, go, height, width, pixel):
-    """Copy a picture of ``pixel``-byte pixels, each line backwards."""
+def mirror_row(source, stride, target, height, width, pixel):
+    """Copy an image of ``pixel``-byte pixels, whose lines are ``stride`` bytes apart, each line
+    backwards."""
     line = width * pixel
-    src, dst = u8_pointer(come), u8_pointer(go)
     for y in range(height):
-        base, x = y * line, 0
+        come, go, x = source + np.uintp(y * stride), target + np.uintp(y * line), 0
+        src, dst = bytes_from(come), bytes_from(go)
         # the processor guesses what is read next only where it is read forwards
         for ahead in range(0, line, 64):
-            prefetch(come + AHEAD + np.uintp(base + ahead))
+            prefetch(come + AHEAD + np.uintp(ahead))
         if pixel == 3 and width >= 5:
             # neither what is read before five pixels nor what is written behind them may lie
             # outside of the picture: in its first and its last line the last five go one by one
             last = width - (10 if y == 0 or y == height - 1 else 5)
-            to = go + np.uintp(base)
-            end = come + np.uintp(base + 3 * (width - 5))
+            end = come + np.uintp(3 * (width - 5))
             while x <= last:
-                _reversed_pixels(end - np.uintp(3 * x), to + np.uintp(3 * x))
+                _reversed_pixels(end - np.uintp(3 * x), go + np.uintp(3 * x))
                 x += 5
             if x < width and last == width - 5:
-                _reversed_pixels(end - np.uintp(3 * last), to + np.uintp(3 * last))
+                _reversed_pixels(end - np.uintp(3 * last), go + np.uintp(3 * last))
                 x = width
         while x < width:
             for k in range(pixel):
-                dst[base + x * pixel + k] = src[base + (width - 1 - x) * pixel + k]
+                dst[x * pixel + k] = src[(width - 1 - x) * pixel + k]
             x += 1
 
 
@@ -161,7 +148,7 @@ def padded_row(come, go, height, width, pixel, top, left, around):
         )
     for y in range(height):
         at, row = go + np.uintp(y * line), _pixel_at(top + y, height, around)
-        to = u8_pointer(at)
+        to = bytes_from(at)
         if row < 0:
             for k in range(line):
                 to[k] = 0
@@ -176,7 +163,7 @@ def padded_row(come, go, height, width, pixel, top, left, around):
             for k in range(end * pixel, line):
                 to[k] = 0
             continue
-        source_line = u8_pointer(given)
+        source_line = bytes_from(given)
         for n in range(width - max(0, end - first)):
             x = n if n < first else n - first + max(first, end)
             column = _pixel_at(left + x, width, around)
@@ -190,7 +177,7 @@ def paint_part(go, top, left, rows, columns, width, pixel, colour):
     if rows == 0:
         return
     start = go + np.uintp((top * width + left) * pixel)
-    to, given, k = u8_pointer(start), u8_pointer(colour), 0
+    to, given, k = bytes_from(start), bytes_from(colour), 0
     for n in range(columns * pixel):
         to[n] = given[k]
         k = k + 1 if k + 1 < pixel else 0
@@ -215,7 +202,7 @@ def transpose_row(come, go, pixels, channels, item, stream, planes):
 
     ``stream``: past the caches; ``planes``: see _split.
     """
-    src, dst = u8_pointer(come), u8_pointer(go)
+    src, dst = bytes_from(come), bytes_from(go)
     if channels == 3 and item == 1 and stream:
         at = np.uintp(planes.ctypes.data)
         for first in range(0, pixels, TILE):
@@ -237,17 +224,17 @@ def transpose_row(come, go, pixels, channels, item, stream, planes):
                 dst[(c * pixels + p) * item + k] = src[(p * channels + c) * item + k]
 
 
-def _affine_row(name: str, pointer: Any, size: int, element: Any) -> Any:
-    """A function that casts a row to the elements of ``pointer``, ``size`` bytes each: float32, or
-    bits of float16, which ``element`` makes of a float32."""
+def _affine_row(name: str, kind: Any, size: int, element: Any) -> Any:
+    """A function that casts a row to elements of ``kind``, ``size`` bytes each: float32, or bits of
+    float16, which ``element`` makes of a float32."""
 
     @njit(inline="always")
     @apart(name)
     def scaled(come, go, count, a, b, a_step, stream, tile):
         """``count`` (at most TILE) values times a[0], a[a_step] ... plus b."""
-        src = u8_pointer(come)
+        src = bytes_from(come)
         to = np.uintp(tile.ctypes.data) if stream else go
-        out = carray(pointer(to), (count,))
+        out = carray(pointer(to, kind), (count,))
         if a_step:
             for k in range(count):
                 out[k] = element(np.float32(src[k]) * a[k] + b[k])
@@ -268,7 +255,7 @@ def _affine_row(name: str, pointer: Any, size: int, element: Any) -> Any:
         """
         pixels, line = height * width, a.size
         channels = line // width
-        src = u8_pointer(come)
+        src = bytes_from(come)
         if not planar or channels == 1:
             for y in range(height):
                 for first in range(0, line, TILE):
@@ -296,7 +283,7 @@ def _affine_row(name: str, pointer: Any, size: int, element: Any) -> Any:
     return affine_row
 
 
-affine_row = _affine_row("f4", _f4_pointer, 4, _single)
+affine_row = _affine_row("f4", np.float32, 4, _single)
 affine_row_half = _affine_row(
-    "f2", _u2_pointer, 2, _rounded_half if _has_half() else _worked_out_half
+    "f2", np.uint16, 2, _rounded_half if _has_half() else _worked_out_half
 )

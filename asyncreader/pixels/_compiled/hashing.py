@@ -10,9 +10,17 @@ from llvmlite import ir
 from numba import njit, types
 from numba.core import cgutils
 
-from .base import instruction, load_any, memcpy, store_any
-from .jpeg_bits import load_u8
-from .moving import AHEAD, byte_at, prefetch
+from .base import instruction
+from .memory import (
+    AHEAD,
+    load,
+    load_any,
+    memcpy,
+    prefetch,
+    reversed_bytes,
+    store_any,
+    store_streamed,
+)
 
 #: XXH3's default secret and primes.
 _SECRET = bytes.fromhex(
@@ -34,8 +42,9 @@ _KEYS = np.frombuffer(_SECRET, "<u8").astype(np.uint64)
 _LAST_KEYS = np.frombuffer(_SECRET[121:185], "<u8").astype(np.uint64)
 _END_KEYS = np.frombuffer(_SECRET[11:75], "<u8").astype(np.uint64)
 _LOW = _U64(0xFFFFFFFF)
+#: The most bytes that XXH3 takes in other ways than longer ones.
+_SHORT = 240
 _SECRET_BYTES = np.frombuffer(_SECRET, np.uint8)
-_BYTES, _PAIRS = _U64(0x00FF00FF00FF00FF), _U64(0x0000FFFF0000FFFF)
 
 
 def _copied_stripes(streamed: bool) -> Any:
@@ -55,10 +64,8 @@ def _copied_stripes(streamed: bool) -> Any:
             stored = load_any(builder, builder.add(come, step), lanes)
             target = builder.add(go, step)
             if streamed:
-                store = builder.store(stored, builder.inttoptr(target, lanes.as_pointer()))
-                store.align = 64
-                mark = builder.module.add_metadata([ir.Constant(ir.IntType(32), 1)])
-                store.set_metadata("nontemporal", mark)
+                pointer = builder.inttoptr(target, lanes.as_pointer())
+                store_streamed(builder, stored, pointer, 64)
             else:
                 store_any(builder, stored, target)
             keyed = builder.xor(stored, load_any(builder, key, lanes))
@@ -83,48 +90,10 @@ def _folded(builder, a, b):
     return builder.xor(builder.trunc(upper, long), builder.trunc(product, long))
 
 
-@njit
-def copy_hashed(come, go, length, stream, sums):
-    """Copy ``length`` (241 or more) bytes and return their XXH3-64; ``sums``: uint64 (8,), scratch.
-
-    What is hashed is what was written, also where another process changes the source meanwhile.
-    ``stream``: past the caches, where ``go`` is a multiple of 64.
-    """
-    keys, last_keys = np.uintp(_KEYS.ctypes.data), np.uintp(_LAST_KEYS.ctypes.data)
-    at = np.uintp(sums.ctypes.data)
-    sums[0], sums[1], sums[2] = _PRIMES_32[2], _PRIMES_64[0], _PRIMES_64[1]
-    sums[3], sums[4], sums[5] = _PRIMES_64[2], _PRIMES_64[3], _PRIMES_32[1]
-    sums[6], sums[7] = _PRIMES_64[4], _PRIMES_32[0]
-    left = (length - 1) // 64
-    tail = np.uintp(left * 64)
-    last = go + np.uintp(length - 64)
-    memcpy(go + tail, come + tail, np.uintp(length) - tail)
-    streamed = stream and (go & np.uintp(63)) == 0
-    while left:
-        count = min(left, 16)
-        if streamed:
-            for line in range(count):
-                prefetch(come + AHEAD + np.uintp(64 * line))
-            _stripes_streamed(come, go, keys, count, at)
-        else:
-            _stripes(come, go, keys, count, at)
-        if count == 16:
-            for lane in range(8):
-                mixed = sums[lane] ^ (sums[lane] >> _U64(47)) ^ _KEYS[16 + lane]
-                sums[lane] = mixed * _PRIMES_32[0]
-        come, go, left = come + np.uintp(1024), go + np.uintp(1024), left - count
-    _stripes(last, last, last_keys, 1, at)
-    result = _U64(length) * _PRIMES_64[0]
-    for lane in range(0, 8, 2):
-        result += _folded(sums[lane] ^ _END_KEYS[lane], sums[lane + 1] ^ _END_KEYS[lane + 1])
-    result = (result ^ (result >> _U64(37))) * _U64(0x165667919E3779F9)
-    return result ^ (result >> _U64(32))
-
-
 @njit(inline="always")
 def _word(address, secret):
     """8 bytes of the data, xor 8 of the secret."""
-    return load_u8(address) ^ load_u8(secret)
+    return load(address, np.uint64) ^ load(secret, np.uint64)
 
 
 @njit(inline="always")
@@ -147,39 +116,29 @@ def _avalanche_64(h):
     return h ^ (h >> _U64(32))
 
 
-@njit(inline="always")
-def _bytes_reversed(h):
-    """The bytes of a number in reverse."""
-    h = ((h & _BYTES) << _U64(8)) | ((h >> _U64(8)) & _BYTES)
-    h = ((h & _PAIRS) << _U64(16)) | ((h >> _U64(16)) & _PAIRS)
-    return (h << _U64(32)) | (h >> _U64(32))
-
-
 @njit
 def _hashed_least(at, length, secret):
     """Of 1 to 16 bytes."""
     size = _U64(length)
     if length > 8:
-        low = load_u8(at) ^ _word(secret + 24, secret + 32)
-        high = load_u8(at + length - 8) ^ _word(secret + 40, secret + 48)
-        return _avalanche(size + _bytes_reversed(low) + high + _folded(low, high))
+        low = load(at, np.uint64) ^ _word(secret + 24, secret + 32)
+        high = load(at + length - 8, np.uint64) ^ _word(secret + 40, secret + 48)
+        return _avalanche(size + reversed_bytes(low) + high + _folded(low, high))
     if length > 3:
-        first, last = _U64(0), _U64(0)
-        for i in range(4):
-            first |= _U64(byte_at(at, i)) << _U64(8 * i)
-            last |= _U64(byte_at(at + length - 4, i)) << _U64(8 * i)
+        first, last = _U64(load(at, np.uint32)), _U64(load(at + length - 4, np.uint32))
         h = (last + (first << _U64(32))) ^ _word(secret + 8, secret + 16)
         h ^= ((h << _U64(49)) | (h >> _U64(15))) ^ ((h << _U64(24)) | (h >> _U64(40)))
         h *= _U64(0x9FB21C651E98DF25)
         h = (h ^ ((h >> _U64(35)) + size)) * _U64(0x9FB21C651E98DF25)
         return h ^ (h >> _U64(28))
-    first, middle, last = byte_at(at, 0), byte_at(at, length >> 1), byte_at(at, length - 1)
+    first, middle = load(at, np.uint8), load(at + (length >> 1), np.uint8)
+    last, word = load(at + length - 1, np.uint8), load(secret, np.uint64)
     h = (_U64(first) << _U64(16)) | (_U64(middle) << _U64(24)) | _U64(last) | (size << _U64(8))
-    return _avalanche_64(h ^ (load_u8(secret) ^ (load_u8(secret) >> _U64(32))) & _LOW)
+    return _avalanche_64(h ^ (word ^ (word >> _U64(32))) & _LOW)
 
 
 @njit
-def hashed_short(at, length):
+def _hashed_short(at, length):
     """XXH3-64 of the 0 to 240 bytes at an address."""
     secret = np.int64(_SECRET_BYTES.ctypes.data)
     if length == 0:
@@ -202,3 +161,43 @@ def hashed_short(at, length):
     for i in range(8, length // 16):
         result += _mixed(at + 16 * i, secret + 16 * (i - 8) + 3)
     return _avalanche(result + _mixed(at + length - 16, secret + 136 - 17))
+
+
+@njit
+def copy_hashed(source, target, length, stream, sums):
+    """Copy ``length`` bytes and return their XXH3-64; ``sums``: uint64 (8,), scratch.
+
+    What is hashed is what was written, also where another process changes the source meanwhile.
+    ``stream``: past the caches, where ``target`` is a multiple of 64.
+    """
+    if length <= _SHORT:
+        memcpy(target, source, np.uintp(length))
+        return _hashed_short(np.int64(target), length)
+    keys, last_keys = np.uintp(_KEYS.ctypes.data), np.uintp(_LAST_KEYS.ctypes.data)
+    at = np.uintp(sums.ctypes.data)
+    sums[0], sums[1], sums[2] = _PRIMES_32[2], _PRIMES_64[0], _PRIMES_64[1]
+    sums[3], sums[4], sums[5] = _PRIMES_64[2], _PRIMES_64[3], _PRIMES_32[1]
+    sums[6], sums[7] = _PRIMES_64[4], _PRIMES_32[0]
+    left = (length - 1) // 64
+    tail = np.uintp(left * 64)
+    last = target + np.uintp(length - 64)
+    memcpy(target + tail, source + tail, np.uintp(length) - tail)
+    streamed = stream and (target & np.uintp(63)) == 0
+    while left:
+        count = min(left, 16)
+        if streamed:
+            for line in range(count):
+                prefetch(source + AHEAD + np.uintp(64 * line))
+            _stripes_streamed(source, target, keys, count, at)
+        else:
+            _stripes(source, target, keys, count, at)
+        if count == 16:
+            for lane in range(8):
+                mixed = sums[lane] ^ (sums[lane] >> _U64(47)) ^ _KEYS[16 + lane]
+                sums[lane] = mixed * _PRIMES_32[0]
+        source, target, left = source + np.uintp(1024), target + np.uintp(1024), left - count
+    _stripes(last, last, last_keys, 1, at)
+    result = _U64(length) * _PRIMES_64[0]
+    for lane in range(0, 8, 2):
+        result += _folded(sums[lane] ^ _END_KEYS[lane], sums[lane + 1] ^ _END_KEYS[lane + 1])
+    return _avalanche(result)

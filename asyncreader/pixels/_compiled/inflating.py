@@ -6,7 +6,8 @@ import numpy as np
 from llvmlite import ir
 from numba import njit, types
 
-from .base import address_in, instruction, kernel, load_any, memcpy, offsets_type, store_any
+from .base import instruction, kernel, offsets_type
+from .memory import address_in, bytes_from, memcpy
 
 _i8, _i4 = ir.IntType(64), ir.IntType(32)
 
@@ -47,21 +48,10 @@ def _unshuffle(come, go, size, width):
     for first in range(0, count, 1024):
         last = min(first + 1024, count)
         for k in range(width):
-            source, target = come + np.uintp(k * count), go + np.uintp(k)
+            source, target = bytes_from(come + np.uintp(k * count)), bytes_from(go + np.uintp(k))
             for i in range(first, last):
-                byte = _byte(source + np.uintp(i))
-                _put(byte, target + np.uintp(i * width))
+                target[i * width] = source[i]
     memcpy(go + np.uintp(count * width), come + np.uintp(count * width), np.uintp(size % width))
-
-
-@instruction(types.uint8(types.uintp))
-def _byte(builder, address):
-    return load_any(builder, address, ir.IntType(8))
-
-
-@instruction(types.void(types.uint8, types.uintp))
-def _put(builder, byte, address):
-    store_any(builder, byte, address)
 
 
 @kernel(*[offsets_type] * 4, types.int64, types.int64, offsets_type)
@@ -72,7 +62,7 @@ def inflate_chunks(functions, sources, sizes, targets, room, width, good):
 
     ``functions``: the addresses of zlib's ``uncompress``, or of libdeflate's
     ``libdeflate_zlib_decompress``, ``libdeflate_alloc_decompressor`` and
-    ``libdeflate_free_decompressor``, which the kernel calls and this twin does not need.
+    ``libdeflate_free_decompressor``.
     """
     decompress = np.uintp(functions[0])
     planes = np.empty(room if width > 1 else 1, np.uint8)

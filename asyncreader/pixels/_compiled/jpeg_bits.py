@@ -3,36 +3,21 @@
 from __future__ import annotations
 
 import numpy as np
-from llvmlite import ir
-from numba import njit, types
+from numba import njit
 
-from .base import instruction, load_any, store_any
-
-#: How an APP1 segment with EXIF data begins: "Exif".
-_EXIF = (0x45, 0x78, 0x69, 0x66, 0, 0)
+from .memory import load, reversed_bytes, store
 
 
-@instruction(types.uint64(types.int64))
-def load_u8(builder, address):
-    """The 8 bytes at ``address``, which need not be aligned."""
-    return load_any(builder, address, ir.IntType(64))
-
-
-@instruction(types.uint64(types.int64))
-def load_bits(builder, address):
+@njit(inline="always")
+def bits_at(address):
     """64 bits from ``address`` on, the first one the highest."""
-    return builder.bswap(load_any(builder, address, ir.IntType(64)))
-
-
-@instruction(types.void(types.int64, types.uint64))
-def store_u8(builder, address, value):
-    store_any(builder, value, address)
+    return reversed_bytes(load(address, np.uint64))
 
 
 @njit(inline="always")
 def peek(bits, at):
     """57 or more bits of ``bits`` (an address) from bit ``at`` on, the first one the highest."""
-    return load_bits(bits + (at >> 3)) << np.uint64(at & 7)
+    return bits_at(bits + (at >> 3)) << np.uint64(at & 7)
 
 
 @njit
@@ -44,11 +29,11 @@ def without_stuffing(data, address, at, bits, out):
     size, count = data.size, 0
     while at < size:
         if at + 8 <= size:
-            word = load_u8(address + at)
+            word = load(address + at, np.uint64)
             other = ~word
             high = np.uint64(0x8080808080808080)
             if not (other - np.uint64(0x0101010101010101)) & word & high:
-                store_u8(bits + count, word)
+                store(bits + count, word)
                 at += 8
                 count += 8
                 continue
@@ -70,62 +55,6 @@ def u16_at(data, at):
 
 
 @njit
-def _number(data, at, size, little):
-    """The number in ``size`` bytes at ``data[at]``, the lowest one first where ``little``."""
-    found = np.int64(0)
-    for k in range(size):
-        found = found << 8 | np.int64(data[at + (size - 1 - k if little else k)])
-    return found
-
-
-@njit
-def _exif_turn(data, tiff, end):
-    """The orientation in EXIF data: 0 where they have none, -1 where they are not as they should
-    be (codec/jpeg_segments.py)."""
-    size = end - tiff
-    if size < 8 or data[tiff] != data[tiff + 1]:
-        return -1
-    little = data[tiff] == 0x49
-    if (not little and data[tiff] != 0x4D) or _number(data, tiff + 2, 2, little) != 42:
-        return -1
-    ifd = _number(data, tiff + 4, 4, little)
-    if ifd + 2 > size:
-        return -1
-    turned, last = 0, ifd + 2 + 12 * _number(data, tiff + ifd, 2, little)
-    for entry in range(ifd + 2, min(last, size - 11), 12):
-        if _number(data, tiff + entry, 2, little) == 0x0112:
-            kind = _number(data, tiff + entry + 2, 2, little)
-            if kind != 3 or _number(data, tiff + entry + 4, 4, little) != 1:
-                return -1
-            turned = _number(data, tiff + entry + 8, 2, little)
-    return turned
-
-
-@njit
-def upright(data, scan):
-    """Whether a JPEG with a plain header, whose scan begins at ``scan``, is known to be stored as
-    it is seen: EXIF says so, or there is no orientation in EXIF and no XMP."""
-    at, exif, others, turned = np.int64(2), 0, 0, np.int64(0)
-    while at + 10 <= scan and data[at + 1] != 0xDA:
-        end = at + 2 + u16_at(data, at + 2)
-        if end > scan:  # another process writes to the file
-            return False
-        if data[at + 1] == 0xE1:
-            begins = end >= at + 10
-            for k in range(6 if begins else 0):
-                begins = begins and data[at + 4 + k] == _EXIF[k]
-            if begins:
-                exif += 1
-                turned = _exif_turn(data, at + 10, end)
-            else:
-                others += 1
-        at = end
-    if exif > 1 or turned < 0:
-        return False
-    return turned == 1 or (turned == 0 and others == 0)
-
-
-@njit
 def symbols_of(data, at):
     """How many symbols the Huffman table at ``data[at]`` has."""
     found = np.int64(0)
@@ -134,17 +63,41 @@ def symbols_of(data, at):
     return found
 
 
-@instruction(types.void(types.int64, types.uint64))
-def _store_64_bits(builder, address, value):
-    """All bits of ``value``, the highest first."""
-    store_any(builder, builder.bswap(value), address)
+@njit
+def segments(data, table):
+    """Where the segments of a JPEG begin and end, up to the header of its first scan (T.81, B.1.1):
+    a line of ``table`` (n, 2) for each. Returns how many they are; 0 where something stands between
+    them, one is not whole, or they are more."""
+    size, at = data.size, np.int64(2)
+    if size < 4 or data[0] != 0xFF or data[1] != 0xD8:
+        return 0
+    for count in range(table.shape[0]):
+        if at + 4 > size or data[at] != 0xFF:
+            return 0
+        end = at + 2 + u16_at(data, at + 2)
+        if end < at + 4 or end > size:
+            return 0
+        table[count, 0], table[count, 1] = at, end
+        if data[at + 1] == 0xDA:
+            return count + 1
+        at = end
+    return 0
 
 
-@instruction(types.void(types.int64, types.uint64))
-def _store_bits(builder, address, value):
-    """The 32 low bits of ``value``, the highest first."""
-    low = builder.trunc(value, ir.IntType(32))
-    store_any(builder, builder.bswap(low), address)
+@njit
+def huffman_tables(data, at, end, places):
+    """Whether the tables in a DHT segment's body have valid numbers and fill it exactly.
+    ``places`` (2, 4): where each DC and AC table's counts of symbols are in ``data``."""
+    while at < end:
+        kind, number = data[at] >> 4, data[at] & 15
+        if kind > 1 or number > 3 or at + 17 > end:
+            return False
+        symbols = symbols_of(data, at + 1)
+        if symbols > 256:
+            return False
+        places[kind, number] = at + 1
+        at += 17 + symbols
+    return at == end
 
 
 @njit(inline="always")
@@ -152,8 +105,8 @@ def _put_bytes(out, word, size):
     """Write the ``size`` low bytes of ``word``, a 0 after each 0xFF; the address behind them."""
     for k in range(size):
         byte = (word >> np.uint64(8 * (size - 1 - k))) & np.uint64(0xFF)
-        store_u8(out, byte)
-        store_u8(out + 1, np.uint64(0))
+        store(out, byte)
+        store(out + 1, np.uint64(0))
         out += 2 if byte == np.uint64(0xFF) else 1
     return out
 
@@ -174,7 +127,7 @@ def put(out, held, count, value, length):
         if (other - np.uint64(0x01010101)) & word & np.uint64(0x80808080):
             out = _put_bytes(out, word, 4)
         else:
-            _store_bits(out, word)
+            store(out, reversed_bytes(np.uint32(word)))
             out += 4
     return out, held, count
 
@@ -193,14 +146,14 @@ def copy_bits(bits, start, end, out, held, count):
         more = np.uint64(start & 7)
         while end - start >= 64:
             at = bits + (start >> 3)
-            word = load_bits(at) << more
-            word |= (load_bits(at + 8) >> np.uint64(1)) >> (np.uint64(63) - more)
+            word = bits_at(at) << more
+            word |= (bits_at(at + 8) >> np.uint64(1)) >> (np.uint64(63) - more)
             start += 64
             other = ~word
             if (other - np.uint64(0x0101010101010101)) & word & np.uint64(0x8080808080808080):
                 out = _put_bytes(out, word, 8)
             else:
-                _store_64_bits(out, word)
+                store(out, reversed_bytes(word))
                 out += 8
     while end > start:
         length = min(end - start, 32)

@@ -1,4 +1,4 @@
-"""Kernels that read a JPEG's header, and cut a part of its picture out as a smaller JPEG."""
+"""Kernels that read a JPEG's header, and cut a part of its image out as a smaller JPEG."""
 
 from __future__ import annotations
 
@@ -8,23 +8,33 @@ import numpy as np
 from llvmlite import ir
 from numba import carray, njit, types
 
+from ..fill_tables import FACTS, PART, PLAN
 from ..rectangles import AVERAGED
 from .base import (
     boxes_type,
     choose_rect,
     draws_type,
+    exif_orientation,
     instruction,
     kernel,
-    load_any,
-    memcpy,
     offsets_type,
     plans_type,
     shares_type,
-    u8_pointer,
 )
-from .jpeg_bits import peek, symbols_of, u16_at, upright, without_stuffing
+from .jpeg_bits import huffman_tables, peek, segments, u16_at, without_stuffing
+from .memory import bytes_from, load_any, memcpy
 
 _bytes = types.Array(types.uint8, 1, "C", readonly=True)
+
+#: The most segments of a header, and how many bytes must be there after those of a file.
+_SEGMENTS, _SPARE = 256, 64
+#: Pixels that must be saved: finding and copying the segments takes as long as decoding some
+#: thousand pixels.
+_WORTH = 16_384
+#: Shortest side of a part: a decoder treats images of a few pixels in other ways.
+_SHORTEST = 64
+#: How an APP1 segment with EXIF data begins: "Exif".
+_EXIF = (0x45, 0x78, 0x69, 0x66, 0, 0)
 
 
 @instruction(types.uint64(types.int64))
@@ -47,75 +57,53 @@ def _lowest_bit(builder, value):
     return builder.cttz(value, ir.Constant(ir.IntType(1), 1))
 
 
-#: Pixels that must be saved: finding and copying the segments takes as long as decoding some
-#: thousand pixels.
-_WORTH = 16_384
-#: Shortest side of a part: a decoder treats pictures of a few pixels in other ways.
-_SHORTEST = 64
-#: Bytes that must be there behind those of the file.
-_SPARE = 64
+# -- the header ----------------------------------------------------------------------------------
 
 
 @njit
-def _tables_fit(data, at, end, marker):
-    """Whether the tables in a DHT or DQT segment's body have valid numbers and fill it exactly."""
+def _quantisation_fits(data, at, end):
+    """Whether the tables in a DQT segment's body have valid numbers and fill it exactly."""
     while at < end:
-        kind, number = data[at] >> 4, data[at] & 15
-        if kind > 1 or number > 3:
+        if data[at] >> 4 > 1 or data[at] & 15 > 3:
             return False
-        at += 1
-        if marker == 0xDB:
-            at += 128 if kind else 64
-            continue
-        if at + 16 > end:
-            return False
-        symbols = symbols_of(data, at)
-        if symbols > 256:
-            return False
-        at += 16 + symbols
+        at += 129 if data[at] >> 4 else 65
     return at == end
 
 
 @njit
-def _plain_segments(data, facts):
-    """Where the frame header, the scan header and the scan begin, and the restart interval; 0 for
-    the frame header in a file that is not plain. Sets ``facts[3]``."""
-    size, at, frame, interval = data.size, np.int64(2), np.int64(0), np.int64(0)
-    nothing = np.int64(0), np.int64(0), np.int64(0), np.int64(0)
-    if size < 4 or data[0] != 0xFF or data[1] != 0xD8:
-        return nothing
-    for _ in range(256):
-        if at + 4 > size or data[at] != 0xFF:
-            return nothing
-        marker, end = data[at + 1], at + 2 + u16_at(data, at + 2)
-        if end < at + 4 or end > size:
-            return nothing
-        body, length = at + 4, end - at - 4
-        if marker == 0xC4 or marker == 0xDB:
-            if not _tables_fit(data, body, end, marker):
+def _plain_segments(data, places, facts):
+    """Where the frame header is, and how many segments there are, whose ``places`` are written; 0
+    for both in a file that is not plain. Sets ``interval`` and ``marked`` of the facts."""
+    tables, frame, nothing = np.empty((2, 4), np.int64), np.int64(0), (np.int64(0), np.int64(0))
+    count = segments(data, places)
+    for k in range(count - 1):
+        at, end = places[k, 0], places[k, 1]
+        marker, body, length = data[at + 1], at + 4, end - at - 4
+        if marker == 0xC4:
+            if not huffman_tables(data, body, end, tables):
+                return nothing
+        elif marker == 0xDB:
+            if not _quantisation_fits(data, body, end):
                 return nothing
         elif marker == 0xC0 and frame == 0:
             if length < 9:
                 return nothing
             frame = at
         elif marker == 0xDD and length == 2:
-            interval = u16_at(data, body)
-        elif marker == 0xDA:
-            return (frame, at, end, interval) if end < size else nothing
+            facts.interval = u16_at(data, body)
         elif marker == 0xE0:
             # JFIF of another version is a warning of the decoder
             if length >= 14 and data[body] == 0x4A and data[body + 5] != 1:
                 return nothing
         elif marker == 0xE1:
-            facts[3] = 1
+            facts.marked = 1
         elif marker == 0xEE:
             # the same for colours that Adobe's segment has no name for
             if length >= 12 and data[body] == 0x41 and data[body + 11] > 1:
                 return nothing
         elif marker != 0xFE and marker & 0xF0 != 0xE0:
             return nothing
-        at = end
-    return nothing
+    return (frame, np.int64(count)) if count and places[count - 1, 1] < data.size else nothing
 
 
 @njit
@@ -141,52 +129,71 @@ def _plain_frame(data, frame, at, end):
 
 
 @njit
-def _read_header(data, facts):
-    """See jpeg_header."""
-    facts[:] = 0
-    frame, at, end, interval = _plain_segments(data, facts)
-    if frame == 0 or not _plain_frame(data, frame, at, end):
-        return
+def _read_header(data, places, facts):
+    """Write what the header of a plain JPEG says: see FACTS. Returns how many segments it has."""
+    facts.scan = facts.marked = facts.interval = facts.rows = facts.columns = 0
+    frame, count = _plain_segments(data, places, facts)
+    if frame == 0 or not _plain_frame(data, frame, places[count - 1, 0], places[count - 1, 1]):
+        return 0
     across, down = np.int64(data[frame + 11] >> 4), np.int64(data[frame + 11] & 15)
-    high, wide = u16_at(data, frame + 5), u16_at(data, frame + 7)
+    high, wide, interval = u16_at(data, frame + 5), u16_at(data, frame + 7), facts.interval
     if high == 0 or wide == 0 or high > 65500 or wide > 65500:
-        return
-    facts[0], facts[1], facts[2] = end, high, wide
-    facts[8], facts[9] = down, across
+        return 0
+    facts.scan, facts.height, facts.width = places[count - 1, 1], high, wide
+    facts.down, facts.across = down, across
     columns = (wide + 8 * across - 1) // (8 * across)
     rows = (high + 8 * down - 1) // (8 * down)
-    facts[10], facts[11] = interval, rows * columns
+    facts.mcus = rows * columns
     if interval == 0 or interval >= rows * columns:
-        return
+        return count
     if columns % interval == 0:
-        facts[4], facts[5] = rows, columns // interval
-        facts[6], facts[7] = 8 * down, 8 * across * interval
+        facts.rows, facts.columns = rows, columns // interval
+        facts.tall, facts.broad = 8 * down, 8 * across * interval
     elif interval % columns == 0:
         many = interval // columns
-        facts[4], facts[5] = (rows + many - 1) // many, 1
-        facts[6], facts[7] = 8 * down * many, wide
+        facts.rows, facts.columns = (rows + many - 1) // many, 1
+        facts.tall, facts.broad = 8 * down * many, wide
+    return count
+
+
+@njit
+def _upright(data, places, count):
+    """Whether a JPEG with a plain header is known to be stored as it is seen: EXIF says so, or
+    there is no orientation in EXIF and no XMP."""
+    exif, others, turned = 0, 0, np.int64(0)
+    for k in range(count):
+        at, end = places[k, 0], places[k, 1]
+        if data[at + 1] == 0xE1:
+            begins = end >= at + 10
+            for letter in range(6 if begins else 0):
+                begins = begins and data[at + 4 + letter] == _EXIF[letter]
+            if begins:
+                exif += 1
+                turned = exif_orientation(data, at + 10, end)
+            else:
+                others += 1
+    if exif > 1 or turned < 0:
+        return False
+    return turned == 1 or (turned == 0 and others == 0)
 
 
 @kernel(_bytes, offsets_type)
 def jpeg_header(data, facts):
     """Read the header of a plain JPEG: baseline, one scan, 1 or 3 channels of a sampling with a
-    name, and no segment at which a decoder would stop or warn.
-
-    ``facts``: where its scan begins, 0 for another file; height, width as stored; whether it has
-    APP1 segments; rows and columns of segments between restart markers, 0 where it cannot be cut
-    at them; height and width of a segment in pixels; how many pixels one of the chroma channels
-    stands for, down and across; the restart interval; MCUs of the picture.
-
-    This twin finds no file plain: without numba headers are read in Python.
+    name, and no segment at which a decoder would stop or warn. ``facts``: see FACTS.
     """
-    _read_header(data, facts)
+    _read_header(data, np.empty((_SEGMENTS, 2), np.int64), facts.view(FACTS)[0])
+
+
+# -- a part --------------------------------------------------------------------------------------
 
 
 @njit
-def _fills(header, scan, facts, tables, mcus, bits, size):
+def _fills(header, scan, blocks, tables, mcus, bits, size):
     """Whether ``mcus`` MCUs are what the ``size`` bytes at address ``bits`` hold, to the last byte.
 
-    ``scan``: where the SOS segment is in ``header``; ``tables``: where the DC and AC tables are.
+    ``scan``: where the SOS segment is in ``header``; ``blocks``: of luma in an MCU; ``tables``:
+    where the DC and AC tables are.
     """
     # For codes of each length: 16 bits that are above them all, and where the symbol of code 0
     # would be.
@@ -214,7 +221,7 @@ def _fills(header, scan, facts, tables, mcus, bits, size):
     here = np.int64(0)
     for _ in range(mcus):
         for c in range(channels):
-            for _ in range(1 if c else facts[8] * facts[9]):
+            for _ in range(1 if c else blocks):
                 k = 0
                 while k < 64:
                     table = 2 * c + (k > 0)
@@ -243,23 +250,13 @@ def _fills(header, scan, facts, tables, mcus, bits, size):
 
 
 @njit
-def _needed(facts, wanted, found, bounds):
-    """Whether cutting the part out costs less than decoding the whole. ``bounds``: its first and
-    end row of segments, its first and end column; ``found``: the part that these show."""
-    pixels = np.int64(1)
-    for axis in range(2):
-        side, tall, count = facts[1 + axis], facts[6 + axis], facts[4 + axis]
-        # upsampling mixes a pixel of a chroma channel with the next one
-        more = (7 + wanted[4]) // wanted[4] if facts[8 + axis] > 1 else 0
-        bounds[axis, 0] = max(0, wanted[axis] - more) // tall
-        bounds[axis, 1] = min((wanted[axis + 2] + more + tall - 1) // tall, count)
-        found[1 + axis] = bounds[axis, 0] * tall
-        found[3 + axis] = min(bounds[axis, 1] * tall, side)
-        length = found[3 + axis] - found[1 + axis]
-        if length < min(_SHORTEST, side):
-            return False
-        pixels *= length
-    return facts[1] * facts[2] - pixels >= _WORTH
+def _along_axis(side, step, count, mixed, first, end):
+    """The segments along one axis that hold the pixels ``first`` to ``end``: the number of the
+    first and the end, and the pixels that they show. ``step``: pixels of one, of which there are
+    ``count``; ``mixed``: pixels that the decoder mixes in from outside."""
+    low = max(0, first - mixed) // step
+    high = min((end + mixed + step - 1) // step, count)
+    return low, high, low * step, min(high * step, side)
 
 
 @njit
@@ -288,71 +285,77 @@ def _segment_starts(data, address, scan, begins):
 
 
 @njit
-def _header_of_part(data, scan, found, out, tables):
+def _header_of_part(data, places, count, found, out, tables):
     """Write the header of the part ``found``, without what says nothing about its pixels.
 
-    ``tables[kind, number]``: where the symbols of a Huffman table are in ``out``. Returns how many
+    ``tables[kind, number]``: where the counts of a Huffman table are in ``out``. Returns how many
     bytes the header has, and where the scan header is in ``out``; 0, 0 where the file has changed
     meanwhile.
     """
     out[0], out[1] = 0xFF, 0xD8
-    written, at, frame, last = np.int64(2), np.int64(2), np.int64(0), np.int64(0)
+    written, frame, last = np.int64(2), np.int64(0), np.int64(0)
     target, address = np.int64(out.ctypes.data), np.int64(data.ctypes.data)
-    while at < scan:
-        marker, begin, end = data[at + 1], at, at + 2 + u16_at(data, at + 2)
-        if end > scan:  # another process writes to the file
-            return np.int64(0), np.int64(0)
-        at = end
+    for k in range(count):
+        begin, end = places[k, 0], places[k, 1]
+        marker = data[begin + 1]
         if marker == 0xFE or (marker & 0xF0 == 0xE0 and marker != 0xE0 and marker != 0xEE):
             continue
-        memcpy(np.uintp(target + written), np.uintp(address + begin), np.uintp(end - begin))
+        memcpy(target + written, address + begin, end - begin)
         last = written
         written += end - begin
-        if marker == 0xC4:
-            here = last + 4
-            while here + 17 <= written:
-                tables[(out[here] >> 4) & 1, out[here] & 3] = here + 1
-                here += 17 + symbols_of(out, here + 1)
-        elif marker == 0xC0:
+        if marker == 0xC4 and not huffman_tables(out, last + 4, written, tables):
+            return np.int64(0), np.int64(0)
+        if marker == 0xC0:
             frame = last
-    for axis in range(2):
-        side = found[3 + axis] - found[1 + axis]
-        out[frame + 5 + 2 * axis], out[frame + 6 + 2 * axis] = side >> 8, side & 255
+    high, wide = found.bottom - found.top, found.right - found.left
+    out[frame + 5], out[frame + 6] = high >> 8, high & 255
+    out[frame + 7], out[frame + 8] = wide >> 8, wide & 255
     return written, last
 
 
 @njit
-def _cut(data, facts, wanted, out, found):
-    """See cut_jpeg."""
-    found[:] = 0
-    scan, rows, columns = facts[0], facts[4], facts[5]
+def _cut(data, places, count, facts, wanted, out, found):
+    """See cut_jpeg. ``places``: of the header's ``count`` segments."""
+    found.size = 0
+    rows, columns, mixed = facts.rows, facts.columns, (7 + wanted.eighths) // wanted.eighths
     total = rows * columns
     if total == 0 or total >= data.size or out.size < data.size + _SPARE:
         return
-    bounds = np.empty((2, 2), np.int64)
-    if not _needed(facts, wanted, found, bounds):
+    # upsampling mixes a pixel of a chroma channel with the next one
+    down, across = mixed if facts.down > 1 else 0, mixed if facts.across > 1 else 0
+    high, wide = facts.height, facts.width
+    top, bottom, found.top, found.bottom = _along_axis(
+        high, facts.tall, rows, down, wanted.top, wanted.bottom
+    )
+    left, right, found.left, found.right = _along_axis(
+        wide, facts.broad, columns, across, wanted.left, wanted.right
+    )
+    tall, broad = found.bottom - found.top, found.right - found.left
+    if tall < min(_SHORTEST, high) or broad < min(_SHORTEST, wide):
         return
-    top, bottom, left, right = bounds[0, 0], bounds[0, 1], bounds[1, 0], bounds[1, 1]
+    if high * wide - tall * broad < _WORTH:
+        return
     address, target = np.int64(data.ctypes.data), np.int64(out.ctypes.data)
     begins, tables = np.empty(total + 1, np.int64), np.zeros((2, 4), np.int64)
-    if not _segment_starts(data, address, scan, begins):
+    if not _segment_starts(data, address, facts.scan, begins):
         return
-    written, last = _header_of_part(data, scan, found, out, tables)
+    written, last = _header_of_part(data, places, count, found, out, tables)
     if written == 0:
         return
     # The decoder sees bytes left over in a segment at the next one, and where none follows not. The
     # last one has room behind the header, as in the file; the copies of all segments come there.
     k = bottom * columns - columns + right - 1
-    mcus, rest = min(facts[10], facts[11] - k * facts[10]), out[written:]
+    mcus, rest = min(facts.interval, facts.mcus - k * facts.interval), out[written:]
     bits, _ = without_stuffing(data, address, begins[k], target + written, rest)
     rest[bits : bits + 8] = 0
-    if not _fills(out[:written], last, facts, tables, mcus, target + written, bits):
+    blocks = facts.down * facts.across
+    if not _fills(out[:written], last, blocks, tables, mcus, target + written, bits):
         return
     number = 0  # of a segment's marker
     for row in range(top, bottom):
         first, behind = row * columns + left, row * columns + right
         length = begins[behind] - begins[first]
-        memcpy(np.uintp(target + written), np.uintp(address + begins[first]), np.uintp(length))
+        memcpy(target + written, address + begins[first], length)
         for k in range(first + 1, behind + 1):
             out[written + begins[k] - begins[first] - 1] = 0xD0 + (number & 7)
             number += 1
@@ -360,21 +363,26 @@ def _cut(data, facts, wanted, out, found):
     # an empty comment, at which the decoder says what was left over in the segments before
     out[written - 1] = 0xFE
     out[written], out[written + 1], out[written + 2], out[written + 3] = 0, 2, 0xFF, 0xD9
-    found[0] = written + 4
+    found.size = written + 4
 
 
 @kernel(_bytes, offsets_type, offsets_type, types.uint8[::1], offsets_type)
 def cut_jpeg(data, facts, wanted, out, found):
-    """Write a JPEG to ``out`` that has the segments of ``data`` around a part of the picture.
+    """Write a JPEG to ``out`` that has the segments of ``data`` around a part of the image.
 
-    ``facts``: see jpeg_header. ``wanted``: first row, first column, end row and end column of
-    the part, and at how many eighths of its size the picture is decoded. ``found``: bytes written,
-    and the part that they show; 0 bytes where it costs no less than the whole, where the scan has
-    not exactly the markers that it should have, or where the last of the segments has other MCUs.
-
-    This twin cuts nothing.
+    ``facts``: see FACTS. ``wanted``, ``found``: the part, and what is written: see PART. Nothing is
+    where it costs no less than the whole, where the scan has not exactly the markers that it should
+    have, or where the last of the segments has other MCUs.
     """
-    _cut(data, facts, wanted, out, found)
+    header, part, made = facts.view(FACTS)[0], wanted.view(PART)[0], found.view(PART)[0]
+    places = np.empty((_SEGMENTS, 2), np.int64)
+    count = segments(data, places)
+    made.size = 0
+    if count and places[count - 1, 1] == header.scan:
+        _cut(data, places, count, header, part, out, made)
+
+
+# -- many of them --------------------------------------------------------------------------------
 
 
 @njit
@@ -404,28 +412,28 @@ def plan_jpegs(
 ):
     """Plan what is decoded of JPEGs, of ``sizes`` bytes at ``addresses``, and what is made of it.
 
-    ``wanted``: height and width of a row, the crop by its number in CROPS, the most pixels of a
-    picture, and 1 where only pictures of that very size are planned; ``shares`` and ``draws``
-    (B, 40): see choose_rect. Rows of ``row_bytes`` bytes lie at ``out``. Where a picture has
-    restart markers and a part of it costs less, the part is written to ``cuts``, of all ``sizes``
-    and 64 bytes for each. ``plan`` (B, PLAN) and ``boxes`` (B, 4) are written, but for the address
-    of the pixels. Plain JPEGs are planned, if nothing turns them.
-
-    This twin plans nothing.
+    ``wanted``: height and width of a row, the crop by its number in CROPS, the most pixels of an
+    image, and 1 where only images of that very size are planned; ``shares`` and ``draws`` (B, 40):
+    see choose_rect. Rows of ``row_bytes`` bytes lie at ``out``. Where an image has restart markers
+    and a part of it costs less, the part is written to ``cuts``, of all ``sizes`` and 64 bytes for
+    each. ``plan`` (see PLAN) and ``boxes`` (B, 4) are written, but for the address of the pixels.
+    Plain JPEGs are planned, if nothing turns them.
     """
-    facts = np.empty(12, np.int64)
-    part, found = np.empty(5, np.int64), np.empty(5, np.int64)
+    header, both = np.empty(1, FACTS), np.empty(2, PART)
+    facts, part, found = header[0], both[0], both[1]
+    places, plans = np.empty((_SEGMENTS, 2), np.int64), plan.reshape(-1).view(PLAN)
     high, wide, whole, used = wanted[0], wanted[1], wanted[4] != 0, np.int64(0)
     for i in range(addresses.size):
-        plan[i, 6] = 0
-        data = carray(u8_pointer(np.uintp(addresses[i])), sizes[i])
-        _read_header(data, facts)
-        height, width = facts[1], facts[2]
-        # turned pictures, and those that are too large, are left to others
-        if facts[0] == 0 or height * width > wanted[3]:
+        line = plans[i]
+        line.size = 0
+        data = carray(bytes_from(addresses[i]), sizes[i])
+        count = _read_header(data, places, facts)
+        # turned images, and those that are too large, are left to others
+        if count == 0 or facts.height * facts.width > wanted[3]:
             continue
-        if facts[3] != 0 and not upright(data, facts[0]):
+        if facts.marked != 0 and not _upright(data, places, count):
             continue
+        height, width = facts.height, facts.width
         if whole and (height != high or width != wide):
             continue
         rect = choose_rect(height, width, high, wide, wanted[2], shares, draws[i])
@@ -436,26 +444,22 @@ def plan_jpegs(
         tall, broad = (height * n + 7) // 8, (width * n + 7) // 8
         scale = 1.0 if tall == height and broad == width else n / 8
         top = left = np.int64(0)
-        plan[i, 5], plan[i, 6] = addresses[i], sizes[i]
-        if facts[4]:
+        line.data, line.size = addresses[i], sizes[i]
+        if facts.rows:
             more = (8 + n - 1) // n if n < 8 else 0  # the part begins and ends within a pixel
-            part[0], part[1] = rect[0] - more, rect[1] - more
-            part[2], part[3] = rect[0] + rect[2] + more, rect[1] + rect[3] + more
-            part[4] = n
+            part.top, part.left, part.eighths = rect[0] - more, rect[1] - more, n
+            part.bottom, part.right = rect[0] + rect[2] + more, rect[1] + rect[3] + more
             room = cuts[used : used + sizes[i] + _SPARE]
-            _cut(data, facts, part, room, found)
-            if found[0]:
-                plan[i, 5], plan[i, 6] = -1 - used, found[0]
-                used += found[0]
-                tall = ((found[3] - found[1]) * n + 7) // 8
-                broad = ((found[4] - found[2]) * n + 7) // 8
-                top, left = found[1] * n // 8, found[2] * n // 8
-        plan[i, 1], plan[i, 2], plan[i, 3], plan[i, 4] = (
-            tall,
-            broad,
-            flips[i],
-            out + rows[i] * row_bytes,
-        )
-        plan[i, 7], plan[i, 8] = (tall, broad) if n < 8 else (np.int64(0), np.int64(0))
+            _cut(data, places, count, facts, part, room, found)
+            if found.size:
+                line.data, line.size = -1 - used, found.size
+                used += found.size
+                tall = ((found.bottom - found.top) * n + 7) // 8
+                broad = ((found.right - found.left) * n + 7) // 8
+                top, left = found.top * n // 8, found.left * n // 8
+        line.height, line.width, line.mirrored = tall, broad, flips[i]
+        line.target = out + rows[i] * row_bytes
+        line.low_height, line.low_width = (tall, broad) if n < 8 else (np.int64(0), np.int64(0))
         boxes[i, 0], boxes[i, 1] = rect[0] * scale - top, rect[1] * scale - left
         boxes[i, 2], boxes[i, 3] = rect[2] * scale, rect[3] * scale
+    header[0].scan = both[0].size = 0  # in use until here

@@ -3,25 +3,29 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import carray, njit
+from numba import carray, njit, types
 
-from .base import i8, kernel, memcpy, offsets_type, u8_pointer
+from .base import kernel, offsets_type
 from .jpeg_bits import (
     copy_bits,
     end_segment,
+    huffman_tables,
     peek,
     put,
-    store_u8,
+    segments,
     symbols_of,
     u16_at,
     without_stuffing,
 )
+from .memory import bytes_from, memcpy, store
 
 #: Bits of a Huffman code that the tables are indexed by; longer codes are searched for.
 _LOOKUP = 11
 _ENTRIES = 1 << _LOOKUP
 #: What is added to a number of coefficients: see _pairs.
 _ENDED, _OTHER = 128, 1024
+#: The most segments of a header, as codec reads them.
+_SEGMENTS = 4096
 #: Bytes behind a scan that may be read, as zeros: one block is at most 250 bytes.
 _BEHIND = 512
 #: Pixels between two restart markers where they divide the row, and the least and most elsewhere.
@@ -117,50 +121,39 @@ def _interval(row, rows, pixels, size):
 
 
 @njit
-def _sections(data, size, tables):
+def _sections(data, tables):
     """Where a baseline JPEG's frame header, its scan header and its scan begin; 0, 0, 0 for a file
-    that gets no markers. ``tables`` (2, 4): where its DC and AC tables are, -1 for none."""
-    tables[:] = -1
-    frame, scan, at = np.int64(0), np.int64(0), np.int64(2)
-    while scan == 0:
-        if at + 4 > size or data[at] != 0xFF:
-            return 0, 0, 0
+    that gets no markers. ``tables`` (2, 4): where its DC and AC tables are, 0 for none."""
+    nothing = np.int64(0), np.int64(0), np.int64(0)
+    places, frame = np.empty((_SEGMENTS, 2), np.int64), np.int64(0)
+    count = segments(data, places)
+    for k in range(count - 1):
+        at, end = places[k, 0], places[k, 1]
         marker = data[at + 1]
-        end = at + 2 + u16_at(data, at + 2)
-        if end < at + 4 or end > size:
-            return 0, 0, 0
         if marker == 0xC0 and frame == 0:
             frame = at
         elif marker == 0xC4:
-            here = at + 4
-            while here < end:
-                kind, number = data[here] >> 4, data[here] & 15
-                if here + 17 > end or kind > 1 or number > 3:
-                    return 0, 0, 0
-                symbols = symbols_of(data, here + 1)
-                if symbols > 256 or here + 17 + symbols > end:
-                    return 0, 0, 0
-                tables[kind, number] = here + 1
-                here += 17 + symbols
-        elif marker == 0xDA and end >= at + 10:
-            scan = at
+            if not huffman_tables(data, at + 4, end, tables):
+                return nothing
         elif marker == 0xE2 and end >= at + 8:
             # Multi-picture files state the offset of their other pictures.
             if data[at + 4] == 0x4D and data[at + 5] == 0x50 and data[at + 6] == 0x46:
-                return 0, 0, 0
+                return nothing
         elif not (marker == 0xDB or marker == 0xFE or (marker & 0xF0) == 0xE0):
-            return 0, 0, 0
-        at = end
-    parts = np.int64(data[scan + 4])
-    if frame == 0 or at != scan + 8 + 2 * parts or (parts != 1 and parts != 3):
-        return 0, 0, 0
+            return nothing
+    if count == 0 or frame == 0:
+        return nothing
+    scan, at = places[count - 1, 0], places[count - 1, 1]
+    parts = np.int64((at - scan - 8) // 2)  # components in the scan
+    if at != scan + 8 + 2 * parts or (parts != 1 and parts != 3) or data[scan + 4] != parts:
+        return nothing
     if u16_at(data, frame + 2) != 8 + 3 * parts or data[frame + 4] != 8:
-        return 0, 0, 0
+        return nothing
     high, wide = u16_at(data, frame + 5), u16_at(data, frame + 7)
     if data[frame + 9] != parts or high == 0 or wide == 0:
-        return 0, 0, 0
+        return nothing
     if data[at - 3] != 0 or data[at - 2] != 63 or data[at - 1] != 0:
-        return 0, 0, 0
+        return nothing
     return frame, scan, at
 
 
@@ -192,7 +185,7 @@ def _mcu(data, frame, scan, tables, codes, made, blocks):
             number = ac if kind else dc
             if not made[kind, number]:
                 place = tables[kind, number]
-                if place < 0:
+                if place == 0:
                     return 0, 0, 0
                 own = single[(4 * kind + number) * _ENTRIES :][:_ENTRIES]
                 if not _huffman(data, place, own, long[kind, number], symbols[kind, number]):
@@ -318,7 +311,7 @@ def _difference(word, t, codes, data):
 
 
 @njit
-def _segments(
+def _write_scan(
     data, bits, count, mcus, interval, mcu, codes, extra,
     out, limit
 ):  # fmt: skip
@@ -341,7 +334,7 @@ def _segments(
             out, held, in_held = copy_bits(bits, copied, here, out, held, in_held)
             out = end_segment(out, held, in_held)
             in_held = np.int64(0)
-            store_u8(out, np.uint64(0xFF | (0xD0 + (marks & 7)) << 8))
+            store(out, np.uint64(0xFF | (0xD0 + (marks & 7)) << 8))
             out += 2
             marks += 1
             copied, left = here, interval
@@ -381,17 +374,17 @@ def _scan_header(
     """Write, from ``out`` backwards, the scan's header, the interval, and the DC tables that got
     new codes which are used; returns where they begin."""
     out -= at - scan
-    memcpy(np.uintp(out), np.uintp(address + scan), np.uintp(at - scan))
+    memcpy(out, address + scan, at - scan)
     out -= 6
-    store_u8(out, np.uint64(0x0400DDFF | (interval >> 8) << 32 | (interval & 255) << 40))
-    memcpy(np.uintp(out + 6), np.uintp(address + scan), np.uintp(2))
+    store(out, np.uint64(0x0400DDFF | (interval >> 8) << 32 | (interval & 255) << 40))
+    memcpy(out + 6, address + scan, 2)
     for t in range(4):
         if extra[t, 2]:
             place = tables[0, t]
             number = symbols_of(data, place)
             length = 19 + number + extra[t, 1]
             out -= 2 + length
-            table = carray(u8_pointer(np.uintp(out)), 2 + length)
+            table = carray(bytes_from(out), 2 + length)
             table[0], table[1] = 0xFF, 0xC4
             table[2], table[3], table[4] = length >> 8, length & 255, t
             for k in range(16):
@@ -407,7 +400,7 @@ def _scan_header(
     return out
 
 
-@kernel(i8, i8, i8, i8, i8, offsets_type)
+@kernel(*[types.int64] * 5, offsets_type)
 def add_restarts(address, size, scratch, start, room, result):
     """Put restart markers into a JPEG of one baseline Huffman scan without any other change to its
     pixels, tables and segments: only the DC differences at the markers are coded anew.
@@ -415,13 +408,11 @@ def add_restarts(address, size, scratch, start, room, result):
     ``address`` and ``size``: the file. ``scratch``: ``size + 1024`` bytes. ``out``: ``room`` bytes,
     in which the new file is written. ``result``: where it begins and ends there; 0 and 0 where the
     file is of another kind, has markers, is too small for them or is damaged.
-
-    This twin does nothing: converters refuses restarts, or says that there are none.
     """
     result[0], result[1] = 0, 0
-    data = carray(u8_pointer(np.uintp(address)), size)
-    tables = np.empty((2, 4), np.int64)
-    frame, scan, at = _sections(data, size, tables)
+    data = carray(bytes_from(address), size)
+    tables = np.zeros((2, 4), np.int64)
+    frame, scan, at = _sections(data, tables)
     if scan == 0:
         return
     codes = (
@@ -437,7 +428,7 @@ def add_restarts(address, size, scratch, start, room, result):
     extra = np.zeros((4, 3), np.int64)
     # bytes before the scan's header: with the interval, and new tables where needed
     header = scan + 6 + _longer_codes(codes[3][0], made, extra)
-    plain = carray(u8_pointer(np.uintp(scratch)), size - at + _BEHIND)
+    plain = carray(bytes_from(scratch), size - at + _BEHIND)
     count, tail = without_stuffing(data, address, at, scratch, plain)
     if tail + 2 > size or data[tail + 1] != 0xD9:
         return
@@ -450,11 +441,11 @@ def add_restarts(address, size, scratch, start, room, result):
     first = start + header + (at - scan)
     limit = start + room - (size - tail)
     mcu = blocks[0], blocks[1], blocks[2], number
-    end = _segments(data, scratch, count, row * rows, interval, mcu, codes, extra, first, limit)
+    end = _write_scan(data, scratch, count, row * rows, interval, mcu, codes, extra, first, limit)
     if end == 0:
         return
-    memcpy(np.uintp(end), np.uintp(address + tail), np.uintp(size - tail))
+    memcpy(end, address + tail, size - tail)
     result[1] = end + size - tail - start
     out = _scan_header(data, address, scan, at, first, interval, tables, codes[3][0], extra)
-    memcpy(np.uintp(out - scan), np.uintp(address), np.uintp(scan))
+    memcpy(out - scan, address, scan)
     result[0] = out - scan - start

@@ -2,85 +2,54 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-from llvmlite import ir
 from numba import njit, types
 
-from .. import fill_tables as tables
-from .base import i8, instruction, kernel, load_any, memcpy, store_any
-from .converting import HALF_INF, bits_of, double_of, half_bits
-from .moving import prefetch
+from ..fill_tables import RUN
+from .base import kernel
+from .converting import HALF_INF, half_bits
+from .memory import load, memcpy, prefetch, reversed_bytes, store, with_bits
 
 _FLOAT, _SIGNED, _BOOL = ord("f"), ord("i"), ord("b")
 
-_numbers, _table, _f8 = types.int64[::1], types.int64[:, ::1], types.float64[::1]
-
-
-def _loader(size: int) -> Any:
-    """A function of the number of ``size`` bytes at an address; ``swapped``: of the other order."""
-
-    @instruction(types.uint64(types.uintp, types.boolean))
-    def load(builder, address, swapped):
-        found = load_any(builder, address, ir.IntType(8 * size))
-        if size > 1:
-            found = builder.select(swapped, builder.bswap(found), found)
-        return builder.zext(found, ir.IntType(64))
-
-    return load
-
-
-def _storer(size: int) -> Any:
-    """A function that writes the low ``size`` bytes of a number to an address."""
-
-    @instruction(types.void(types.uintp, types.uint64))
-    def store(builder, address, bits):
-        store_any(builder, builder.trunc(bits, ir.IntType(8 * size)), address)
-
-    return store
-
-
-_load1, _load2, _load4, _load8 = (_loader(size) for size in (1, 2, 4, 8))
-_store1, _store2, _store4, _store8 = (_storer(size) for size in (1, 2, 4, 8))
-
-
-@instruction(types.float32(types.uint64))
-def _single_of(builder, bits):
-    """The float32 of the low four bytes of these bits."""
-    return builder.bitcast(builder.trunc(bits, ir.IntType(32)), ir.FloatType())
+_numbers, _table, _floats = types.int64[::1], types.int64[:, ::1], types.float64[::1]
 
 
 @njit(inline="always")
 def _load(at, size, swapped):
+    """The bits of the number of ``size`` bytes at an address; ``swapped``: in the other order."""
     if size == 4:
-        return _load4(at, swapped)
+        single = load(at, np.uint32)
+        return np.uint64(reversed_bytes(single) if swapped else single)
     if size == 8:
-        return _load8(at, swapped)
+        double = load(at, np.uint64)
+        return reversed_bytes(double) if swapped else double
     if size == 2:
-        return _load2(at, swapped)
-    return _load1(at, swapped)
+        half = load(at, np.uint16)
+        return np.uint64(reversed_bytes(half) if swapped else half)
+    return np.uint64(load(at, np.uint8))
 
 
 @njit(inline="always")
 def _store(at, size, bits):
+    """Write the low ``size`` bytes of ``bits`` to an address."""
     if size == 4:
-        _store4(at, bits)
+        store(at, np.uint32(bits))
     elif size == 8:
-        _store8(at, bits)
+        store(at, bits)
     elif size == 2:
-        _store2(at, bits)
+        store(at, np.uint16(bits))
     else:
-        _store1(at, bits)
+        store(at, np.uint8(bits))
 
 
 @njit(inline="always")
 def _float_of(bits, size):
     """A float as float64, of its bits."""
     if size == 4:
-        return np.float64(_single_of(bits))
+        return np.float64(with_bits(np.uint32(bits), np.float32))
     if size == 8:
-        return double_of(bits)
+        return with_bits(bits, np.float64)
     exponent = np.int64(bits >> np.uint64(10)) & 31
     part = np.int64(bits) & 1023
     if exponent == 0:
@@ -88,7 +57,8 @@ def _float_of(bits, size):
     elif exponent == 31:
         value = np.float64(np.inf if part == 0 else np.nan)
     else:
-        value = double_of(np.uint64(((exponent + 1008) << 52) | (part << 42)))
+        bits_of_double = np.uint64(((exponent + 1008) << 52) | (part << 42))
+        value = with_bits(bits_of_double, np.float64)
     return -value if bits >> np.uint64(15) else value
 
 
@@ -134,7 +104,7 @@ def _to_float(number, huge, x, is_float, size, affine, a, b):
     ``affine``."""
     if size == 8:
         wide = x if is_float else (np.float64(np.uint64(number)) if huge else np.float64(number))
-        return bits_of(wide * a + b if affine else wide), True
+        return with_bits(wide * a + b if affine else wide, np.uint64), True
     narrow = np.float32(x)
     if not is_float:
         narrow = np.float32(np.uint64(number)) if huge else np.float32(number)
@@ -146,14 +116,14 @@ def _to_float(number, huge, x, is_float, size, affine, a, b):
     elif is_float:
         value = x  # rounded once
     if size == 4:
-        return bits_of(narrow), fits
+        return np.uint64(with_bits(narrow, np.uint32)), fits
     half = half_bits(value)
     return half, fits and ((half & np.uint64(HALF_INF)) != HALF_INF or not np.isfinite(value))
 
 
 @kernel(
-    *(_numbers, i8, i8, _table, i8, i8, types.boolean, _f8, _f8, types.uintp, _numbers, i8),
-    _numbers,
+    *(_numbers, types.int64, types.int64, _table, types.int64, types.int64, types.boolean),
+    *(_floats, _floats, types.uintp, _numbers, types.int64, _numbers),
 )
 def cast_numbers(addresses, each, item, table, kind, size, affine, a, b, out, rows, row_bytes, bad):
     """Write the numbers of stored rows at ``addresses`` to ``rows`` of memory at ``out``.
@@ -164,31 +134,28 @@ def cast_numbers(addresses, each, item, table, kind, size, affine, a, b, out, ro
     noted in ``bad``: its row in ``addresses`` and its offset there; the first such is kept.
     """
     made_size, period = np.uintp(size), a.size
-    to_float = kind == _FLOAT
+    to_float, runs = kind == _FLOAT, table.reshape(-1).view(RUN)
     for i in range(addresses.size):
         if i + 1 < addresses.size:
             for line in range(0, min(each * item, 512), 64):
                 prefetch(np.uintp(addresses[i + 1] + line))
-        go = out + np.uintp(rows[i] * row_bytes)
+        target = out + np.uintp(rows[i] * row_bytes)
         start = np.uintp(addresses[i])
         c = 0
         for e in range(each):
-            for m in range(table.shape[0]):
-                at = start + np.uintp(e * item + table[m, tables.RUN_OFFSET])
-                stored, own, swapped = (
-                    table[m, tables.RUN_SIZE],
-                    table[m, tables.RUN_KIND],
-                    table[m, tables.RUN_SWAPPED] != 0,
-                )
-                count, step = table[m, tables.RUN_COUNT], np.uintp(stored)
-                if table[m, tables.RUN_COPIED]:
+            for m in range(runs.size):
+                run = runs[m]
+                at = start + np.uintp(e * item + run.offset)
+                stored, own, swapped = run.size, run.kind, run.swapped != 0
+                count, step = run.count, np.uintp(stored)
+                if run.copied:
                     if count > 8 and not swapped:
-                        memcpy(go, at, np.uintp(count) * step)
-                        go += np.uintp(count) * step
+                        memcpy(target, at, np.uintp(count) * step)
+                        target += np.uintp(count) * step
                         continue
                     for _ in range(count):
-                        _store(go, stored, _load(at, stored, swapped))
-                        at, go = at + step, go + step
+                        _store(target, stored, _load(at, stored, swapped))
+                        at, target = at + step, target + step
                     continue
                 is_float = own == _FLOAT
                 for _ in range(count):
@@ -205,8 +172,8 @@ def cast_numbers(addresses, each, item, table, kind, size, affine, a, b, out, ro
                         made, fits = _to_whole(number, huge, x, is_float, size, kind)
                     if not fits and bad[0] < 0:
                         bad[0], bad[1] = i, np.int64(at - start)
-                    _store(go, size, made)
-                    at, go = at + step, go + made_size
+                    _store(target, size, made)
+                    at, target = at + step, target + made_size
                     c += 1
                     if c == period:
                         c = 0

@@ -5,13 +5,14 @@ from __future__ import annotations
 import numpy as np
 from numba import types
 
-from .base import i8, kernel, mixed, offsets_type
+from ...system.keyed_random import SPREAD, STEP
+from .base import kernel, mixed, mixed_with, offsets_type, unit
 
 #: Numbers that are taken through their rounds together.
 _FEISTEL = 256
 
 
-@kernel(offsets_type, i8, i8, i8, types.uint64[::1], offsets_type)
+@kernel(offsets_type, types.int64, types.int64, types.int64, types.uint64[::1], offsets_type)
 def feistel_rows(positions, count, left, right, keys, out):
     """Alternating Feistel network on ``left + right`` bits, walked until below ``count``."""
     lmask = (np.uint64(1) << np.uint64(left)) - np.uint64(1)
@@ -48,11 +49,7 @@ def feistel_rows(positions, count, left, right, keys, out):
             left_over = kept
 
 
-# as in keyed_random.mix_rows
-_TIMES, _PLUS = np.uint64(0xD1342543DE82EF95), np.uint64(0x9E3779B97F4A7C15)
-
-
-@kernel(offsets_type, offsets_type, types.uint64[::1], i8, offsets_type)
+@kernel(offsets_type, offsets_type, types.uint64[::1], types.int64, offsets_type)
 def permuted_rows(positions, counts, keys, rounds, out):
     """The swap-or-not shuffle of each position under its own key: see sampling/feistel.py."""
     images, bases = np.empty(_FEISTEL, np.int64), np.empty(_FEISTEL, np.uint64)
@@ -60,7 +57,7 @@ def permuted_rows(positions, counts, keys, rounds, out):
         size = min(_FEISTEL, positions.size - first)
         for i in range(size):
             images[i] = positions[first + i]
-            bases[i] = keys[first + i] * _TIMES + _PLUS
+            bases[i] = keys[first + i] * SPREAD + STEP  # mixed_with() of each round
         for number in range(rounds):
             for i in range(size):
                 image, count = images[i], counts[first + i]
@@ -69,7 +66,7 @@ def permuted_rows(positions, counts, keys, rounds, out):
                 partner = np.int64(drawn) - image
                 partner += count if partner < 0 else 0
                 shared = np.uint64(max(image, partner)) + key
-                bit = mixed(shared * _TIMES + _PLUS) >> np.uint64(63)
+                bit = mixed_with(np.uint64(0), shared) >> np.uint64(63)
                 images[i] = partner if bit != np.uint64(0) else image
         for i in range(size):
             out[first + i] = images[i]
@@ -78,7 +75,7 @@ def permuted_rows(positions, counts, keys, rounds, out):
 _uints = types.Array(types.uint64, 1, "C", readonly=True)
 
 
-@kernel(offsets_type, types.uint64, _uints, i8, offsets_type)
+@kernel(offsets_type, types.uint64, _uints, types.int64, offsets_type)
 def alias_rows(numbers, key, cells, bits, out):
     """Draws from an alias table: see sampling/weighted.py."""
     count, half = np.uint64(cells.size), np.uint64(32)
@@ -86,7 +83,7 @@ def alias_rows(numbers, key, cells, bits, out):
     shift = np.uint64(64) - np.uint64(bits)
     aliases = (np.uint64(1) << shift) - np.uint64(1)
     for i in range(numbers.size):
-        draw = mixed(np.uint64(numbers[i]) * _TIMES + (key + _PLUS))
+        draw = mixed_with(key, np.uint64(numbers[i]))
         low, high = draw & np.uint64(0xFFFFFFFF), draw >> half
         # the high half of draw * count, from products of 32 bits
         across, other = high * low_count, low * high_count
@@ -98,11 +95,9 @@ def alias_rows(numbers, key, cells, bits, out):
         out[i] = np.int64(chosen if coin < found >> shift else found & aliases)
 
 
-@kernel(_uints, i8, types.float64[:, ::1])
+@kernel(_uints, types.int64, types.float64[:, ::1])
 def uniform_rows(keys, first, out):
     """``out[i, k]`` is the draw ``first + k`` of ``keys[i]``: see keyed_random.uniforms."""
     for i in range(keys.size):
-        scaled = keys[i] * np.uint64(0xD1342543DE82EF95)
         for k in range(out.shape[1]):
-            step = np.uint64(first + k + 1) + np.uint64(0x9E3779B97F4A7C15)
-            out[i, k] = np.float64(mixed(scaled + step) >> np.uint64(11)) * 2.0**-53
+            out[i, k] = unit(mixed_with(np.uint64(first + k + 1), keys[i]))

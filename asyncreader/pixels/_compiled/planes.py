@@ -8,25 +8,19 @@ import numpy as np
 from llvmlite import ir
 from numba import njit, types
 
-from ..fill_tables import PLANES_HEADER
+from ..fill_tables import PLAN, PLANES_HEADER
 from ..rectangles import AVERAGED
 from .base import (
-    address_in,
     boxes_type,
     choose_rect,
     draws_type,
-    i8,
     instruction,
     kernel,
-    load_any,
-    memcpy,
     offsets_type,
     plans_type,
     shares_type,
-    store_any,
-    u8_pointer,
 )
-from .moving import load_i8
+from .memory import address_in, bytes_from, load, load_any, memcpy, store_any
 from .vectors import COLUMNS, FAST, called, take
 
 _BYTE, _SHORT, _INT, _LONG = (ir.IntType(bits) for bits in (8, 16, 32, 64))
@@ -157,17 +151,17 @@ def _between(builder, sums, out):
 
 @njit
 def _upsampled(source, half_y, half_x, y, first, count, sums, line):
-    """Line ``y`` of an upsampled chroma plane, of ``count`` of its samples from ``first`` on: see
-    3/4 of the sample that a pixel lies in
-    and 1/4 of the next one, in each direction (jdsample.c, h2v2_fancy_upsample)."""
+    """Line ``y`` of an upsampled chroma plane, of ``count`` of its samples from ``first`` on: 3/4
+    of the sample that a pixel lies in and 1/4 of the next one, in each direction (jdsample.c,
+    h2v2_fancy_upsample)."""
     near_y = y // 2
-    near = u8_pointer(np.uintp(source + near_y * half_x + first))
+    near = bytes_from(source + near_y * half_x + first)
     if half_x <= 2:
         for x in range(2 * count):
             line[x] = near[x // 2]
         return
     far_y = min(max(near_y - 1 if y % 2 == 0 else near_y + 1, 0), half_y - 1)
-    far = u8_pointer(np.uintp(source + far_y * half_x + first))
+    far = bytes_from(source + far_y * half_x + first)
     inner = sums[1 : count + 1]
     for x in range(count):
         inner[x] = 3 * np.int32(near[x]) + np.int32(far[x])
@@ -181,7 +175,16 @@ def _upsampled(source, half_y, half_x, y, first, count, sums, line):
         _between(at + 2 * x, to + 2 * x)
 
 
-@kernel(types.int64, i8, i8, i8, i8, types.int64, i8, i8)
+@kernel(
+    types.int64,
+    types.int64,
+    types.int64,
+    types.int64,
+    types.int64,
+    types.int64,
+    types.int64,
+    types.int64,
+)
 def convert_420(source, height, width, top, left, out, high, wide):
     """Part of a picture of 4:2:0 planes at ``source`` as RGB (high, wide, 3) at ``out``: the same
     bytes as libjpeg makes of these planes."""
@@ -208,15 +211,17 @@ def plan_planes(
     """plan_jpegs of 4:2:0 planes, which begin with the eight bytes ``magic``.
 
     ``parts`` (B, 4): height and width of a picture, top and left of what is converted of it; its
-    height and width are in ``plan``. This twin plans nothing.
+    height and width are in ``plan``.
     """
     high, wide, whole = wanted[0], wanted[1], wanted[4] != 0
+    plans = plan.reshape(-1).view(PLAN)
     for i in range(addresses.size):
-        plan[i, 6] = 0
-        if sizes[i] < PLANES_HEADER or np.uint64(load_i8(np.uintp(addresses[i]))) != magic:
+        line = plans[i]
+        line.size = 0
+        if sizes[i] < PLANES_HEADER or load(addresses[i], np.uint64) != magic:
             continue
-        both = load_i8(np.uintp(addresses[i] + 8))
-        width, height = both & 0xFFFFFFFF, (both >> 32) & 0xFFFFFFFF
+        width = np.int64(load(addresses[i] + 8, np.uint32))
+        height = np.int64(load(addresses[i] + 12, np.uint32))
         if width == 0 or height == 0 or width > wanted[3] // height:
             continue
         half = ((height + 1) // 2) * ((width + 1) // 2)
@@ -228,18 +233,18 @@ def plan_planes(
         if rect[2] > AVERAGED * high or rect[3] > AVERAGED * wide:
             continue
         parts[i, 0], parts[i, 1], parts[i, 2], parts[i, 3] = height, width, rect[0], rect[1]
-        plan[i, 1], plan[i, 2], plan[i, 3] = rect[2], rect[3], flips[i]
-        plan[i, 4], plan[i, 5], plan[i, 6] = out + rows[i] * row_bytes, addresses[i], sizes[i]
+        line.height, line.width, line.mirrored = rect[2], rect[3], flips[i]
+        line.target, line.data, line.size = out + rows[i] * row_bytes, addresses[i], sizes[i]
         boxes[i, 0], boxes[i, 1], boxes[i, 2], boxes[i, 3] = 0.0, 0.0, rect[2], rect[3]
 
 
-@kernel(types.int64, i8, i8, types.int64)
+@kernel(types.int64, types.int64, types.int64, types.int64)
 def make_420(source, height, width, out):
     """The planes of RGB (height, width, 3) at ``source``: BT.601 with full range (JFIF 1.02), in
     1/65536; chroma is that of the mean of 2 x 2 pixels, or of those that there are at an edge."""
     half_y, half_x = (height + 1) // 2, (width + 1) // 2
-    luma = u8_pointer(np.uintp(out))
-    rgb = u8_pointer(np.uintp(source))
+    luma = bytes_from(out)
+    rgb = bytes_from(source)
     for k in range(height * width):
         r, g, b = np.int32(rgb[3 * k]), np.int32(rgb[3 * k + 1]), np.int32(rgb[3 * k + 2])
         luma[k] = np.uint8((19595 * r + 38470 * g + 7471 * b + 32768) >> 16)

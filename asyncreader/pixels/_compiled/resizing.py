@@ -7,20 +7,19 @@ from typing import Any
 import numpy as np
 from numba import njit, types
 
+from ..fill_tables import PLAN
 from .base import (
-    address_in,
     apart,
     boxes_type,
     choose_rect,
     draws_type,
-    i8,
     kernel,
-    memcpy,
     offsets_type,
     plans_type,
     shares_type,
-    u8_pointer,
 )
+from .converting import mirror_row
+from .memory import address_in, memcpy
 from .vectors import (
     COLUMNS,
     LINES,
@@ -207,8 +206,18 @@ def _resize(source, stride, channels, inside, box, method, taps_y, taps_x, flip,
 
 
 @kernel(
-    *(types.int64, i8, i8, offsets_type, types.float64[::1], i8, i8, i8, types.boolean),
-    *(types.int64, i8, i8),
+    *(
+        types.int64,
+        types.int64,
+        types.int64,
+        offsets_type,
+        types.float64[::1],
+        types.int64,
+        types.int64,
+        types.int64,
+        types.boolean,
+    ),
+    *(types.int64, types.int64, types.int64),
 )
 def resize_u8(source, stride, channels, inside, box, method, taps_y, taps_x, flip, out, high, wide):
     """Resize part of a uint8 picture of 1 to 4 channels to (high, wide, channels) at ``out``.
@@ -223,46 +232,44 @@ def resize_u8(source, stride, channels, inside, box, method, taps_y, taps_x, fli
     _resize(source, stride, channels, inside, box, method, taps_y, taps_x, flip, out, high, wide)
 
 
-@njit
-def _copy_part(source, stride, channels, flip, out, high, wide):
-    """Copy (high, wide) pixels, mirrored left to right with ``flip``."""
-    size = wide * channels
-    for y in range(high):
-        if not flip:
-            memcpy(np.uintp(out + y * size), np.uintp(source + y * stride), np.uintp(size))
-            continue
-        come, go = u8_pointer(np.uintp(source + y * stride)), u8_pointer(np.uintp(out + y * size))
-        if channels == 3:
-            for x in range(wide):
-                at = 3 * (wide - 1 - x)
-                go[3 * x], go[3 * x + 1] = come[at], come[at + 1]
-                go[3 * x + 2] = come[at + 2]
-        else:
-            for x in range(wide):
-                for c in range(channels):
-                    go[x * channels + c] = come[(wide - 1 - x) * channels + c]
-
-
-@kernel(plans_type, boxes_type, i8, i8, i8, i8, i8, i8)
+@kernel(
+    plans_type,
+    boxes_type,
+    types.int64,
+    types.int64,
+    types.int64,
+    types.int64,
+    types.int64,
+    types.int64,
+)
 def resize_planned(plan, boxes, first, end, channels, method, high, wide):
     """Resize the boxes of uint8 pictures, ``first`` to ``end`` of a plan, to (high, wide, channels)
     each; a box that has that size is copied. See geometry.resize_into.
     """
     inside, box, taps = np.zeros(4, np.int64), np.empty(4), np.empty(2, np.int64)
+    sides, plans = np.empty(2, np.int64), plan.reshape(-1).view(PLAN)
     for i in range(first, end):
-        source, stride, flip, out = plan[i, 0], plan[i, 2] * channels, plan[i, 3] != 0, plan[i, 4]
+        line = plans[i]
+        source, stride, flip = line.source, line.width * channels, line.mirrored != 0
+        sides[0], sides[1] = line.height, line.width
         box[:] = boxes[i]
-        here = np.floor(box[0]) == box[0] and np.floor(box[1]) == box[1]
-        if here and box[2] == high and box[3] == wide:  # nothing to resize
+        at_pixels = np.floor(box[0]) == box[0] and np.floor(box[1]) == box[1]
+        if at_pixels and box[2] == high and box[3] == wide:  # nothing to resize
             source += np.int64(box[0]) * stride + np.int64(box[1]) * channels
-            _copy_part(source, stride, channels, flip, out, high, wide)
+            if flip:
+                at = np.uintp(source), stride, np.uintp(line.target)
+                mirror_row(*at, high, wide, channels)
+                continue
+            size = wide * channels
+            for y in range(high):
+                memcpy(line.target + y * size, source + y * stride, size)
             continue
         for axis in range(2):
             begin = max(np.int64(0), np.int64(np.floor(box[axis])))
             box[axis] -= begin
             source += begin * (channels if axis else stride)
             end_of_box = np.int64(np.ceil(box[axis] + box[2 + axis]))
-            limit = max(np.int64(1), min(plan[i, 1 + axis] - begin, end_of_box))
+            limit = max(np.int64(1), min(sides[axis] - begin, end_of_box))
             scale = box[2 + axis] / (wide if axis else high)
             if method == _AREA:
                 most = np.ceil(scale) + 1
@@ -271,13 +278,19 @@ def resize_planned(plan, boxes, first, end, channels, method, high, wide):
             inside[2 * axis + 1], taps[axis] = limit, min(limit, np.int64(most))
         _resize(
             *(source, stride, channels, inside, box, method, taps[0], taps[1]),
-            *(flip, out, high, wide),
+            *(flip, line.target, high, wide),
         )
 
 
 @kernel(
-    *(i8, offsets_type, offsets_type, offsets_type, shares_type, draws_type),
-    *(types.Array(types.uint8, 1, "C", readonly=True), i8, offsets_type, plans_type, boxes_type),
+    *(types.int64, offsets_type, offsets_type, offsets_type, shares_type, draws_type),
+    *(
+        types.Array(types.uint8, 1, "C", readonly=True),
+        types.int64,
+        offsets_type,
+        plans_type,
+        boxes_type,
+    ),
 )
 def plan_crops(source, offsets, shape, wanted, shares, draws, flips, out, rows, plan, boxes):
     """Plan the crops of raw uint8 pictures of one ``shape`` (H, W, C), for resize_planned.
@@ -287,11 +300,12 @@ def plan_crops(source, offsets, shape, wanted, shares, draws, flips, out, rows, 
     rectangles.choose_rect. ``plan`` (B, PLAN) and ``boxes`` (B, 4) are written.
     """
     height, width = shape[0], shape[1]
-    size = wanted[0] * wanted[1] * shape[2]
+    size, plans = wanted[0] * wanted[1] * shape[2], plan.reshape(-1).view(PLAN)
     for i in range(offsets.size):
         rect = choose_rect(height, width, wanted[0], wanted[1], wanted[2], shares, draws[i])
-        plan[i, 0], plan[i, 1], plan[i, 2] = source + offsets[i], height, width
-        plan[i, 3], plan[i, 4] = flips[i], out + rows[i] * size
+        line = plans[i]
+        line.source, line.height, line.width = source + offsets[i], height, width
+        line.mirrored, line.target = flips[i], out + rows[i] * size
         for k in range(4):
             boxes[i, k] = rect[k]
 
@@ -300,8 +314,13 @@ def _resizer(name: str, number: Any, kind: Any) -> None:
     """Enter the kernel ``name``, which resizes floats of one type."""
 
     @kernel(
-        *(types.Array(number, 2, "C", readonly=True), i8, offsets_type, types.float64[::1]),
-        *(i8, i8, i8, types.boolean),
+        *(
+            types.Array(number, 2, "C", readonly=True),
+            types.int64,
+            offsets_type,
+            types.float64[::1],
+        ),
+        *(types.int64, types.int64, types.int64, types.boolean),
         number[:, :, ::1],
         name=name,
     )

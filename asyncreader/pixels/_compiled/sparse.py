@@ -1,31 +1,23 @@
-"""Kernels of sparse rows: runs of numbers copied, and added to dense rows by their columns."""
+"""Kernels of sparse rows: numbers added to dense rows by their columns."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 from numba import types
 
-from .base import apart, i8, kernel, memcpy, offsets_type
+from .base import apart, kernel, offsets_type
 
 
-@kernel(offsets_type, offsets_type, offsets_type)
-def copy_runs(addresses, sizes, targets):
-    """Copy ``sizes[i]`` bytes from ``addresses[i]`` to ``targets[i]``."""
-    for i in range(addresses.size):
-        memcpy(np.uintp(targets[i]), np.uintp(addresses[i]), np.uintp(sizes[i]))
-
-
-def _adder(name: str, number: Any) -> Callable[..., None]:
+def _adder(name: str, number: Any) -> Any:
     """The kernel ``name``, for values of one type."""
 
     @kernel(
         *(offsets_type, number[::1], offsets_type, types.uint8[::1]),
         # the table of columns, which worker processes share
         types.Array(types.int64, 1, "C", readonly=True),
-        *(offsets_type, i8, i8, number[::1], offsets_type),
+        *(offsets_type, types.int64, types.int64, number[::1], offsets_type),
         name=name,
     )
     @apart(name)
@@ -61,7 +53,7 @@ def _adder(name: str, number: Any) -> Callable[..., None]:
                 out[row + column] = total
             begin = ends[i]
 
-    return scatter  # type: ignore[no-any-return]
+    return scatter
 
 
 add_rows_f4 = _adder("add_rows_f4", types.float32)

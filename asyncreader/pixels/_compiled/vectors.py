@@ -10,7 +10,8 @@ from numba import types
 from numba.core import cgutils
 from numba.core.registry import cpu_target
 
-from .base import instruction, load_any, store_any
+from .base import instruction
+from .memory import load_any, store_any
 
 # Along the lines first, and rounded to bytes, then down, as Pillow does it. Weights are int16 (Q14)
 # and sums int32. LLVM does not find vectors for either pass by itself, hence vectors by hand: with

@@ -17,7 +17,7 @@ from ...system.array_types import Array, Float64, UInt8
 from ...system.checks import Check, optional, whole
 from ...system.keyed_random import Draws
 from ..fill_tables import Erasure
-from ..rectangles import erased_part
+from ..rectangles import ERASURE_DRAWS, erased_part
 from ..steps import ImageShape
 from . import functions
 from .base import WARPS, Drawn, Operation
@@ -350,8 +350,10 @@ class RandomErasing(Operation, name="random-erasing"):
         return np.full(channels, np.asarray(self.value, dtype))
 
     def draw(self, draws: Draws, shape: ImageShape) -> Drawn | None:
-        part = erased_part(draws, self._drawn_from, *shape[:2])
-        if part is None:
+        found = erased_part(draws.ahead(ERASURE_DRAWS), self._drawn_from, *shape[:2])
+        draws.skip(found[4])
+        part = [int(number) for number in found[:4]]
+        if not part[2]:
             return None
         key = draws.bits() if self.value == "random" else None
         return {**dict(zip(("top", "left", "rows", "columns"), part, strict=True)), "key": key}

@@ -13,9 +13,9 @@ from typing import Any, Final, NamedTuple, TypeAlias
 import numpy as np
 
 from ...errors import DecodeError
-from ...system.array_types import Array, Int64, UInt8
+from ...system.array_types import Array, UInt8
 from ...system.text import sides
-from .. import jpeg_cut, planes
+from . import jpeg_cut, planes
 from .headers import (
     PPM_LONGEST,
     PPM_VALUES,
@@ -187,7 +187,7 @@ def _decode_cut(
     data: Buffer,
     channels: int,
     header: ImageHeader,
-    facts: Int64,
+    facts: Array,
     part: tuple[int, int, int, int],
     reach: tuple[int, int],
     min_size: tuple[int, int] | None,

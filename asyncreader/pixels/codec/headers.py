@@ -11,9 +11,9 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from ...errors import DecodeError
-from ...system.array_types import Int64
+from ...system.array_types import Array
 from ...system.text import sides
-from .. import jpeg_cut, planes
+from . import jpeg_cut, planes
 from .jpeg_segments import (
     MAX_PIXELS,
     Buffer,
@@ -77,7 +77,7 @@ class ImageHeader(NamedTuple):
     #: its sampling is unusual.
     loose: bool = False
     #: Of a JPEG that can be cut at its restart markers: see jpeg_cut.read_facts.
-    facts: Int64 | None = None
+    facts: Array | None = None
     #: "grey" or "colour" where a channel has more than 8 bits, else "".
     deep: str = ""
 
@@ -175,7 +175,7 @@ def read_plain_header(data: Buffer) -> ImageHeader | None:
     facts = jpeg_cut.read_facts(data)
     if facts is None:
         return None
-    _, height, width, marked, segments = facts[:5].tolist()
+    _, height, width, marked, segments, *_ = facts[0].tolist()
     _check_size(height, width)
     turned = walk_jpeg(data).orientation if marked else 1
     if turned >= 5:

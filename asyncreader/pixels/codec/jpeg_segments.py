@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
 from ...errors import DecodeError
+from ..exif import exif_orientation
 
 #: Anything with the buffer protocol (collections.abc.Buffer is Python 3.12's).
 Buffer: TypeAlias = Any
@@ -183,19 +183,10 @@ def orientation_of(exif: bytes, xmp: bytes) -> int:
 
 def _tiff_orientation(tiff: bytes) -> int:
     """The orientation in EXIF data; 0 where it has none, 1 where it makes no sense."""
-    order = {b"II*\0": "<", b"MM\0*": ">"}.get(tiff[:4])
-    (ifd,) = struct.unpack_from(order + "I", tiff, 4) if order and len(tiff) >= 8 else (len(tiff),)
-    if order is None or ifd + 2 > len(tiff):
+    turned = int(exif_orientation(tiff, 0, len(tiff)))
+    if turned < 0:
         return _odd_orientation(tiff)
-    (entries,) = struct.unpack_from(order + "H", tiff, ifd)
-    turned = 0
-    for entry in range(ifd + 2, min(ifd + 2 + 12 * entries, len(tiff) - 11), 12):
-        tag, kind, count, value = struct.unpack_from(order + "HHIH", tiff, entry)
-        if tag == 0x0112:
-            if kind != 3 or count != 1:
-                return _odd_orientation(tiff)
-            turned = value if 1 <= value <= 8 else 1
-    return turned
+    return turned if turned <= 8 else 1
 
 
 def _odd_orientation(tiff: bytes) -> int:

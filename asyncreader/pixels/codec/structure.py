@@ -6,7 +6,7 @@ import re
 from typing import Final
 
 from ...errors import DecodeError
-from .. import planes
+from . import planes
 from .decoding import decode
 from .headers import ImageHeader, check_png, read_header
 

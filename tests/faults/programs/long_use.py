@@ -32,10 +32,10 @@ def warm() -> None:
     """Import what a trial needs, and load all kernels: a worker that loads one while descriptors
     are counted has its files open."""
     from asyncreader import AsyncReader
-    from asyncreader.pixels import kernels
+    from asyncreader.pixels import _compiled, kernels
 
     assert AsyncReader is not None
-    for name in kernels._NAMES:
+    for name in _compiled.KERNELS:
         getattr(kernels, name)
 
 

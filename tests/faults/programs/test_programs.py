@@ -46,8 +46,8 @@ def test_no_kernel_is_loaded_while_descriptors_are_counted() -> None:
     code = """
 from faults.programs import long_use
 long_use.warm()
-from asyncreader.pixels import kernels
-print(sorted(kernels._NAMES - set(vars(kernels))))
+from asyncreader.pixels import _compiled, kernels
+print(sorted(set(_compiled.KERNELS) - set(vars(kernels))))
 """
     done = run([sys.executable, "-c", code], env=environment())
     assert done.stdout == "[]\n", done.stderr

@@ -13,11 +13,11 @@ from typing import Any, Final
 
 import numpy as np
 
-from ..errors import DecodeError, ParamsError
-from ..system.array_types import UInt8
-from ..system.memory import address_of
-from . import kernels
-from .fill_tables import PLANES_HEADER
+from ...errors import DecodeError, ParamsError
+from ...system.array_types import UInt8
+from ...system.memory import address_of
+from .. import kernels
+from ..fill_tables import PLANES_HEADER
 
 #: The encoding, and the kind of an image.
 YUV420: Final = "yuv420"

@@ -12,28 +12,30 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import DecodeError
-from ..system.array_types import Array, Int64
-from . import codec
+from ...errors import DecodeError
+from ...system.array_types import Array, Int64
+from .decoding import decode, encode, png_pixels, stored_pixels, upright
+from .headers import read_header
+from .jpeg_segments import Buffer, is_grey_jpeg
 
 
-def decode_values(data: codec.Buffer) -> Array:
+def decode_values(data: Buffer) -> Array:
     """Upright values, (H, W, C) uint8 or uint16 with C 1 or 3, of any image that the codec reads.
 
     Raises DecodeError for what is damaged, or holds numbers that uint16 does not.
     """
-    header = codec.read_header(data)
+    header = read_header(data)
     if header.kind == "jpeg":
-        return codec.decode(data, 1 if codec.is_grey_jpeg(data) else 3, header=header)
+        return decode(data, 1 if is_grey_jpeg(data) else 3, header=header)
     if header.kind == "png" and (channels := _plain_png(data)):
         # the decoder adds a channel where a colour means "transparent"
-        values: Array = codec.png_pixels(data)[:, :, :channels]
+        values: Array = png_pixels(data)[:, :, :channels]
     else:
-        values = codec.stored_pixels(data, header)
-    return codec.upright(values, header.orientation)
+        values = stored_pixels(data, header)
+    return upright(values, header.orientation)
 
 
-def _plain_png(data: codec.Buffer) -> int:
+def _plain_png(data: Buffer) -> int:
     """Channels without alpha of a PNG whose values the fast decoder does not change (IHDR: 8 or 16
     bits, grey or RGB), else 0."""
     depth, colour = memoryview(data)[24:26]
@@ -42,7 +44,7 @@ def _plain_png(data: codec.Buffer) -> int:
 
 def encode_values(values: Array) -> bytes:
     """(H, W, 1 or 3) uint8 or uint16 as a PNG file's bytes: lossless."""
-    return codec.encode(values, "png")
+    return encode(values, "png")
 
 
 def check_values(values: Array, channels: int, dtype: np.dtype[Any]) -> Array:
