@@ -67,7 +67,7 @@ def gather(
 
     At most ``limit`` samples are looked at, those whose thumbnails are shown included; which, is
     drawn by ``seed``. Bad samples are facts, not errors. Samples that are no pictures are drawn as
-    on a sheet: see preview_arrays.py. Raises ParamsError, SourceNotFoundError, or FormatError where
+    on a sheet: see look.py. Raises ParamsError, SourceNotFoundError, or FormatError where
     the set cannot be opened or its samples are single numbers.
     """
     p = parse_params(params, {})
