@@ -17,7 +17,6 @@ from click.testing import CliRunner
 from converter_trees import labels_of, make_bad, paths_of, scan, tree, write
 
 import asyncreader
-from asyncreader.cli.info import _describe as describe
 from asyncreader.cli.main import cli
 from asyncreader.dataset import look_into
 from asyncreader.errors import (
@@ -28,6 +27,7 @@ from asyncreader.errors import (
     SourceNotFoundError,
 )
 from asyncreader.formats import packed
+from asyncreader.tools.describe import describe
 from asyncreader.tools.verify import verify_file
 from converters import convert
 from converters.inputs.labels_csv import read_labels
