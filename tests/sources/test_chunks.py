@@ -25,7 +25,7 @@ from asyncreader.pixels.rows import Writer
 from asyncreader.pixels.specs import OutputSpec
 from asyncreader.pixels.transform import RowTransform
 from asyncreader.sources import Request, RowJob, open_source, read_rows
-from asyncreader.sources.hdf5 import checks, chunk_cache, chunks, filters
+from asyncreader.sources.hdf5 import chunk_cache, chunks, filters, stored
 from asyncreader.sources.hdf5.chunk_cache import Chunk, ChunkCache, Decode
 from asyncreader.stats import Meter
 from asyncreader.system.memory import bytes_at
@@ -272,11 +272,11 @@ def test_a_wrong_list_of_chunks_is_refused(tmp_path: Path, monkeypatch: pytest.M
         file.create_dataset("data", data=PIXELS, chunks=(5, 12, 9, 3), compression="gzip")
     open_source(path).close()
     with monkeypatch.context() as patch:
-        patch.setattr(checks, "_unrotated", lambda at, *_: at[::-1])
+        patch.setattr(stored, "_unrotated", lambda at, *_: at[::-1])
         with pytest.raises(FormatError, match="not what the HDF5 library reads there"):
             open_source(path)
-    decode = checks.decode_chunk
-    monkeypatch.setattr(checks, "decode_chunk", lambda *given: decode(*given) ^ 1)
+    decode = stored.decode_chunk
+    monkeypatch.setattr(stored, "decode_chunk", lambda *given: decode(*given) ^ 1)
     with pytest.raises(FormatError, match="not what the HDF5 library reads there"):
         open_source(path)
 
@@ -289,7 +289,7 @@ def test_a_list_of_chunks_outside_the_shape(
     with h5py.File(path, "w") as file:
         file.create_dataset("data", data=PIXELS, chunks=(5, 12, 9, 3))
     for wrong in (lambda at, *_: at + 1, lambda at, *_: at * 0, lambda at, *_: at[1:]):
-        monkeypatch.setattr(checks, "_unrotated", wrong)
+        monkeypatch.setattr(stored, "_unrotated", wrong)
         with pytest.raises(FormatError, match="chunk index of dataset 'data'"):
             open_source(path)
 
