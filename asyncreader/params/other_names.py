@@ -22,9 +22,9 @@ droplast dropremainder -> last_batch="drop" for True; "short", "pad" or "wrap" f
 drop -> last_batch="drop"
 padlastbatch -> last_batch="pad"
 lastbatchpolicy -> last_batch="drop", "short", "pad" or "wrap"
-transforms augmentation augmentations pipelines pipeline preprocessingfunction preprocess
-    preprocessing -> size=(H, W), crop=, flip=, augment=, dtype=, scale=, mean= and std=, which
-    cover the usual ones, or transform=f for a function f(image, label) of each sample
+transforms imagetransform augmentation augmentations pipelines pipeline preprocessingfunction
+    preprocess preprocessing -> size=(H, W), crop=, flip=, augment=, dtype=, scale=, mean= and
+    std=, which cover the usual ones, or transform=f for a function f(image, label) of each sample
 map batchtransform -> postprocess=f for a function f(data, labels)
 labelsdtype -> nothing instead: cast labels in the loop, or with postprocess=f
     (docs/labels-from-csv.md)

@@ -15,6 +15,7 @@ from asyncreader.params import parse_params
 from asyncreader.pixels.augment.operations import Moving
 from asyncreader.pixels.augment.policies import Policy
 from asyncreader.pixels.points import UNITS, move
+from asyncreader.sampling.schedule import Cursor
 from asyncreader.sources import open_reader_source
 from asyncreader.system.keyed_random import Draws, mix
 
@@ -145,7 +146,7 @@ def test_a_crop_moves_them_as_torchvisions(name: str, kind: str) -> None:
     params: Any = {"data": data, f"{kind}_field": kind, "batch_size": count, **CROPS[name]}
     with AsyncReader(params) as reader:
         found = next(iter(reader)).data[1].copy()
-        keys = reader._schedule.plan(reader._start).keys
+        keys = reader._schedule.plan(Cursor()).keys
     picture = open_reader_source(parse_params(params, {})).fills(parse_params(params, {}).wanted)[0]
     flips = set()
     for row, key in zip(found, keys.tolist(), strict=True):

@@ -3,6 +3,7 @@ guard pages, in a child process."""
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import math
 import tempfile
@@ -11,13 +12,15 @@ from collections.abc import Callable, Iterator
 from typing import Any, TypeAlias
 
 import cut_jpegs
+import msgpack
 import numpy as np
 import pytest
 from child_processes import Ended, Watched, answer_requests
 from fakes import encoded
+from foreign_sets import branch_sample, datum, numpy_map, pyxis_sample
 from guard_pages import Guards, address
 
-from asyncreader.pixels import geometry, kernels
+from asyncreader.pixels import geometry, kernels, record_fields
 from asyncreader.pixels.augment import functions
 from asyncreader.pixels.codec import planes
 from asyncreader.pixels.fill_tables import (
@@ -478,6 +481,53 @@ def moved(name: str, g: Guards, rng: Rng) -> None:
     corners = rng.uniform(-9, 70, (2, 4, 2)).tolist()
     coefficients = functions.perspective_coefficients(*corners)
     functions.perspective(image, coefficients, way if name == "warp" else "nearest", fill)
+
+
+# -- records of LMDB -----------------------------------------------------------------------------
+
+
+def damaged(g: Guards, rng: Rng, record: bytes) -> Any:
+    """A record, as it was written, cut short, or with some of its bytes changed."""
+    data = np.frombuffer(record, np.uint8).copy()
+    for at in rng.integers(0, data.size, rng.integers(0, 4)):
+        data[at] = rng.choice([0, 1, 0x7F, 0x80, 0xC4, 0xDB, 0xDD, 0xDF, 0xFF, rng.integers(256)])
+    found = g.of(data[: rng.integers(0, data.size + 1)] if rng.random() < 0.3 else data)
+    found.flags.writeable = False  # as mapped files are
+    return found
+
+
+@case("read_msgpack", "msgpack_fields")
+def records_in_msgpack(name: str, g: Guards, rng: Rng) -> None:
+    fields = {"x": rng.random(sizes(rng, 5, 9)).astype(np.float32), "label": np.int64(7)}
+    form = int(rng.choice([record_fields.LISTED, record_fields.NAMED, record_fields.NESTED]))
+    if form == record_fields.NESTED:
+        record = (pyxis_sample, branch_sample)[rng.integers(2)](fields)
+    else:
+        values = {key: numpy_map(value) for key, value in fields.items()}
+        listed = form == record_fields.LISTED
+        record = msgpack.packb([*values.values()] if listed else values, use_bin_type=True)
+    data, place = damaged(g, rng, record), g.of(np.full(4, -1))
+    names = g.bytes(b"xlabel")
+    names.flags.writeable = False
+    ends = g.of(np.array([0, 1] if form == record_fields.LISTED else [0, 1, 6]))
+    with contextlib.suppress(ValueError):  # what is damaged is refused
+        if name == "msgpack_fields":
+            kernels.msgpack_fields(data, 0, data.size, g.empty((256, 2), np.int64), place)
+        else:
+            table = g.empty((2, 1, record_fields.VALUE_COLUMNS), np.int64)
+            where = g.of(np.zeros(1, np.int64)), g.of(np.array([data.size], np.uint32))
+            kernels.read_msgpack(data, *where, 0, 1, names, ends, form, table, place)
+
+
+@case()
+def read_datums(g: Guards, rng: Rng) -> None:
+    floats = rng.random(rng.integers(1, 9)) if rng.random() < 0.5 else None
+    more: dict[str, Any] = {"floats": floats, "packed": bool(rng.integers(2))}
+    data = damaged(g, rng, datum((3, 2, 5), rng.bytes(30), int(rng.integers(-9, 9)), **more))
+    where = g.of(np.zeros(1, np.int64)), g.of(np.array([data.size], np.uint32))
+    table = g.empty((1, record_fields.DATUM_COLUMNS), np.int64)
+    with contextlib.suppress(ValueError):
+        kernels.read_datums(data, *where, 0, 1, table, g.of(np.full(4, -1)))
 
 
 # -- the tests -----------------------------------------------------------------------------------
