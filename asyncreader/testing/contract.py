@@ -24,7 +24,7 @@ from ..pixels.specs import OutputSpec
 from ..pixels.transform import RowTransform
 from ..sources import Inspector, OpenSet, RowJob, read_rows
 from ..stats import Meter
-from ..system.array_types import Array
+from ..system.array_types import Array, Bools, Int64
 from ..system.futures import result_of, submit
 from ..system.keyed_random import STREAM_VIEW, key_of, mix_rows, uniforms
 
@@ -68,13 +68,13 @@ class KnownSet:
     def check_rows(
         self,
         source: OpenSet,
-        records: Array,
+        records: Int64,
         wanted: OutputSpec | None = None,
-        rows: Array | None = None,
+        rows: Int64 | None = None,
         batch: int | None = None,
-        check: Array | None = None,
+        check: Bools | None = None,
         mode: str = "",
-    ) -> Array:
+    ) -> npt.NDArray[np.generic]:
         """Read ``records`` as fill_rows() does (None: as stored), and compare them with plain
         numpy; what is handed out."""
         wanted = wanted or MODES["copy"]
@@ -247,18 +247,23 @@ class SourceContract:
                 assert Inspector(source.first).bytes(index) == built.stored[index]
 
     def test_labels(self, built: KnownSet) -> None:
-        """Labels come with their stored shape, in native byte order; None where there are none.
-        Those that were handed out stay readable after close(), which may be called twice."""
+        """Labels come with their stored shape, in native byte order; None where there are none."""
+        with closing(built.opened()) as source:
+            if built.labels is None:
+                assert source.labels is None
+            else:
+                assert source.labels is not None
+                assert source.labels.dtype == built.labels.dtype.newbyteorder("=")
+                np.testing.assert_array_equal(source.labels, built.labels)
+
+    def test_close(self, built: KnownSet) -> None:
+        """close() may be called twice, and labels handed out before stay readable."""
         source = built.opened()
-        labels = source.labels
         built.check_rows(source, np.arange(4))
+        labels = source.labels
         source.close()
         source.close()
-        if built.labels is None:
-            assert labels is None
-        else:
-            assert labels is not None
-            assert labels.dtype == built.labels.dtype.newbyteorder("=")
+        if labels is not None:
             np.testing.assert_array_equal(labels, built.labels)
 
     def test_source_paths(self, built: KnownSet) -> None:

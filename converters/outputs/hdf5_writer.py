@@ -395,6 +395,8 @@ def _access(alignment: bool = False) -> Any:
 
 
 def creation_properties() -> Any:
+    """Properties to create a data set with: no times, so that the same samples give the same
+    bytes."""
     plan = h5p.create(h5p.DATASET_CREATE)
     plan.set_obj_track_times(False)
     return plan

@@ -81,6 +81,17 @@ def test_twelve_batches_held() -> None:
     assert {data.dtype for data, _ in held} == {torch.uint8}
 
 
+def test_the_rest_of_an_epoch_is_told_of() -> None:
+    """A loop that begins inside an epoch, because the one before ended early, says so once."""
+    arrays: dict[str, Any] = {"data": np.zeros((20, 8, 8, 3), np.uint8), "batch_size": 4}
+    with TorchReader(arrays, labels=np.zeros(20, np.int64)) as loader:
+        next(iter(loader))
+        with pytest.warns(UserWarning, match=r"inside epoch 0, at step 1 of 5.*seek\(0\)"):
+            assert sum(1 for _ in loader) == 4
+        next(iter(loader))
+        assert sum(1 for _ in loader) == 4
+
+
 def test_order_is_the_readers() -> None:
     """Batches come in AsyncReader's order, and ``last`` names their records, epoch and step."""
     with TorchReader(SMALL) as loader, AsyncReader(SMALL) as reader:

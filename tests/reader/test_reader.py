@@ -637,7 +637,7 @@ def test_loop_is_one_epoch() -> None:
     assert epochs[0] != epochs[1]
 
 
-@pytest.mark.parametrize("how", ["break", "next", "TorchReader"])
+@pytest.mark.parametrize("how", ["break", "next"])
 def test_the_rest_of_an_epoch_is_told_of(how: str) -> None:
     """The first loop that begins inside an epoch because the one before ended early warns and names
     seek(); no other does, and none after a seek, a resume or calls."""
@@ -654,11 +654,8 @@ def test_the_rest_of_an_epoch_is_told_of(how: str) -> None:
             warnings.simplefilter("error")
             assert len(list(loader)) == count
 
-    torch = how == "TorchReader" and pytest.importorskip("asyncreader.adapters.torch")
-    with contextlib.ExitStack() as opened:
-        arrays: dict[str, Any] = {"data": IMAGES, "labels": LABELS, "batch_size": 4, "copy": True}
-        make = torch.TorchReader if torch else AsyncReader
-        loader = opened.enter_context(make(arrays))
+    arrays: dict[str, Any] = {"data": IMAGES, "labels": LABELS, "batch_size": 4, "copy": True}
+    with AsyncReader(arrays) as loader:
         quiet(loader, 5)
         peek(loader)
         state = loader.state_dict()
