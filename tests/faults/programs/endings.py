@@ -355,7 +355,8 @@ def after_multiprocessing_fork(trial: Trial) -> bool:
 
 def pickled(trial: Trial) -> bool:
     reader = trial.open()
-    next(iter(reader))
+    reader.fetchData()
+    reader.getNextBatch()
     other = pickle.loads(pickle.dumps(reader))
     first = [batch.indices.tolist() for batch in reader]
     if [batch.indices.tolist() for batch in other] != first:
