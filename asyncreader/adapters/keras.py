@@ -75,15 +75,17 @@ class ReaderDataset(Loader[Step], PyDataset):
 
     def __getitem__(self, index: int) -> Step:
         """The next batch in the reader's order, whatever ``index`` is; FinishedError past it."""
-        for batch in self.reader:
-            self._drawn += 1
-            self._note(taken(batch), self.reader.cursor)
-            self._pass_end()  # Keras has no loop with nothing in it
-            return self._convert(batch)
-        raise FinishedError(
-            f"all {self.reader.params.epochs} epochs have been served",
-            hint="leave epochs out: fit(epochs=) says how many",
-        )
+        # not a loop for each batch: a reader says so once where a loop that was left goes on
+        batch = self.reader._next_of(self.reader._delivered.epoch)
+        if batch is None:
+            raise FinishedError(
+                f"all {self.reader.params.epochs} epochs have been served",
+                hint="leave epochs out: fit(epochs=) says how many",
+            )
+        self._drawn += 1
+        self._note(taken(batch), self.reader.cursor)
+        self._pass_end()  # Keras has no loop with nothing in it
+        return self._convert(batch)
 
     # -- what was only peeked at -------------------------------------------------------------
     #

@@ -29,6 +29,8 @@ from frameworks import (
 )
 
 warnings.simplefilter("error")
+# pyproject.toml has it for tests: some ask for whole batches of few samples
+warnings.filterwarnings("ignore", 'last_batch="drop" leaves out', UserWarning)
 # Keras's own, of converting torch tensors under numpy 2
 warnings.filterwarnings("ignore", "__array__ implementation", DeprecationWarning)
 with warnings.catch_warnings():
