@@ -270,6 +270,11 @@ class OfTorchvision:
 
     def __init__(self, spec: Spec, recipe: Any) -> None:
         import torch
+
+        sys.path.insert(0, str(harness.ROOT / "tests" / "support"))
+        from torchvision_pixels import load_torchvision
+
+        load_torchvision()
         from torchvision.datasets import ImageFolder
         from torchvision.transforms import v2
 
