@@ -252,7 +252,8 @@ class AsyncReader(Generic[D, L]):
 
     def _next_of(self, epoch: int) -> Batch[D, L] | None:
         """The next batch of a loop over ``epoch``; None at its end."""
-        if self._delivered.epoch != epoch or self._finished(self._delivered):
+        delivered = self._delivered
+        if delivered.epoch != epoch or self._finished(delivered):
             return None
         if not self._ring.in_flight_now():  # the caller took, or dropped, what was queued
             self._top_up()

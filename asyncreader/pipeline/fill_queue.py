@@ -23,7 +23,7 @@ from typing import Final
 import numpy as np
 
 from ..pixels import kernels
-from ..pixels.fill_tables import CLAIMED, PUBLISHED, STOPPED, Jobs, numbers
+from ..pixels.fill_tables import CLAIMED, PUBLISHED, STOPPED, Jobs
 from ..pixels.row_filler import RowTables
 from ..sampling.schedule import BatchPlan
 from ..stats import Meter
@@ -75,7 +75,7 @@ class FillQueue:
             self.jobs.mark(number * self._each, self._marks[-1], READY, REFUSED)
         self._fill = getattr(kernels, filler.kernel)
         self._draws = filler.draws
-        table = numbers(self.jobs.table)
+        table = self.jobs.table
         self._arguments = (control, queue, table, tables.files, *filler.arguments)
         # memoryviews: items are read and written without a call
         self.control, self.queue = control.data, queue.data

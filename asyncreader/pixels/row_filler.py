@@ -77,7 +77,7 @@ class RowFiller:
         """Fill one batch. The GIL is released."""
         control, queue = np.array((0, 1, 0)), np.zeros(1, np.int64)
         fill = getattr(kernels, self.kernel)
-        fill(control, queue, numbers(jobs.table), files, *self.arguments, 1, 0)
+        fill(control, queue, jobs.table, files, *self.arguments, 1, 0)
 
     def fill(
         self,
