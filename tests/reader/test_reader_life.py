@@ -27,6 +27,7 @@ from asyncreader import (
     AsyncReader,
     AsyncReaderError,
     ChecksumError,
+    Dataset,
     ReaderClosedError,
     SourceError,
     SourceNotFoundError,
@@ -176,6 +177,42 @@ def test_close_from_many_threads() -> None:
     reader.close()
     with pytest.raises(ReaderClosedError):
         reader.fetchData()
+
+
+def test_samples_by_number_while_the_reader_is_closed(
+    tmp_path: Path,
+) -> None:
+    """Threads that ask ``reader.dataset`` for samples during close() end with ReaderClosedError."""
+    path, ended = tmp_path / "set.h5", list[str]()
+    with h5py.File(path, "w") as file:
+        file.create_dataset("data", data=np.zeros((400, 50)), chunks=(10, 50), compression="gzip")
+
+    def ask(dataset: Dataset, asked: threading.Event) -> None:
+        try:
+            while True:
+                dataset[np.arange(0, 400, 9)]
+                asked.set()
+        except Exception as exc:
+            ended.append(type(exc).__name__)
+
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        for _ in range(10):
+            reader, asked = AsyncReader(path, labels_field=None), threading.Event()
+            threads = [
+                threading.Thread(target=ask, args=(reader.dataset, asked), daemon=True)
+                for _ in range(2)
+            ]
+            for thread in threads:
+                thread.start()
+            assert asked.wait(HANG)
+            reader.close()
+            for thread in threads:
+                thread.join(HANG)
+    finally:
+        sys.setswitchinterval(before)
+    assert ended == ["ReaderClosedError"] * 20
 
 
 def stuck(
