@@ -6,15 +6,12 @@ import inspect
 import json
 import re
 import shutil
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from command_sets import run
-from project import ROOT
 
 import converters
 from asyncreader.cli import terminal
@@ -273,12 +270,3 @@ def test_convert_hands_on_every_option(monkeypatch: pytest.MonkeyPatch) -> None:
     given = {name for name, value in short.items() if value is not False}
     assert given == {"progress", "size"}
     assert short["size"] == (20, 30)
-
-
-@pytest.mark.slow
-def test_python_m_converters_is_convert(photos: Path, tmp_path: Path) -> None:
-    """``python -m converters`` does what ``asyncreader convert`` does."""
-    words = [sys.executable, "-m", "converters", photos, tmp_path / "out.h5", "--quiet"]
-    done = subprocess.run(words, capture_output=True, cwd=ROOT)
-    assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
-    assert run("info", tmp_path / "out.h5").exit_code == 0

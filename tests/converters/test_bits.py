@@ -249,17 +249,6 @@ def test_all_pictures_must_have_16_bits(tmp_path: Path) -> None:
         assert np.array_equal(served(target)[:, 0], values)
 
 
-def test_what_cannot_have_16_bits(tmp_path: Path) -> None:
-    """Encoding jpeg and three channels contradict bits 16: ParamsErrors, before a file is read."""
-    (tmp_path / "in" / "c").mkdir(parents=True)
-    for wrong in ({"encoding": "jpeg"}, {"channels": 3}, {"encoding": "png", "channels": 3}):
-        with pytest.raises(ParamsError, match="16"):
-            convert(tmp_path / "in", tmp_path / "a.h5", bits=16, **wrong)  # type: ignore[arg-type]
-    for bits in (12, 32, True, "16"):
-        with pytest.raises(ParamsError, match="bits"):
-            convert(tmp_path / "in", tmp_path / "a.h5", bits=bits)  # type: ignore[arg-type]
-
-
 @pytest.mark.parametrize(
     ("size", "resize"), [("8x11", "squeeze"), ("31x17", "squeeze"), ("9", "crop")]
 )

@@ -757,9 +757,3 @@ def test_masks_beside_the_bytes_of_images_are_resized(tmp_path: Path) -> None:
         np.testing.assert_array_equal(found, all_of(tmp_path / "b.h5")[1])
     with pytest.raises(SampleError, match="differ in size"):
         convert([given, {**given, "mask": classes(0, 30, 30)}], tmp_path / "c.h5", size=(20, 28))
-
-
-def test_a_folder_has_no_boxes(tmp_path: Path, folders: tuple[Path, Path]) -> None:
-    """boxes_field of a folder of images is a ParamsError, which says what has fields."""
-    with pytest.raises(ParamsError, match=r"(?s)fields of a dataset.*a folder"):
-        convert(folders[0], tmp_path / "a.h5", size=(8, 8), boxes_field="boxes")

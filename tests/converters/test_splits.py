@@ -210,26 +210,3 @@ def test_splits_are_served_and_shown(packed: Path, tmp_path: Path) -> None:
         AsyncReader(path=wrong)
     with pytest.raises(ParamsError, match="no split 'dev'"):
         AsyncReader(path=packed, subset="dev")
-
-
-@pytest.mark.parametrize(
-    ("given", "said"),
-    [
-        ({"split": "train=0.8,val=0.1"}, "add up to 1"),
-        ({"split": "train=1.2,val=-0.2"}, "shares above 0"),
-        ({"split": "train"}, "such as 'train=0.8"),
-        ({"split": TEXT, "splits_from_folders": True}, "contradict"),
-        ({"stratify": True}, "stratify goes with split or sample"),
-        ({"split_column": "part"}, "split_column goes with labels"),
-        ({"split": TEXT, "group_by": "(["}, "no regular expression"),
-        ({"split": TEXT, "group_by": "q+"}, "not found in a path"),
-        ({"split": TEXT, "stratify": True, "no_labels": True}, "needs one class"),
-    ],
-)
-def test_what_is_wrong_is_said(
-    folder: Path, tmp_path: Path, given: dict[str, Any], said: str
-) -> None:
-    """Before a sample is packed."""
-    with pytest.raises(ParamsError, match=said):
-        convert(folder, tmp_path / "no.h5", **given)
-    assert not list(tmp_path.iterdir())

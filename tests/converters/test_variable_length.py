@@ -419,22 +419,6 @@ def test_samples_that_differ_otherwise(
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"variable_length": True, "encoding": "jpeg"},
-        {"variable_length": "data", "size": 8},
-        {"variable_length": 3},
-        {"variable_length": [3]},
-    ],
-)
-def test_options_that_do_not_go_together(tmp_path: Path, options: dict[str, Any]) -> None:
-    """They are refused before a sample is taken."""
-    with pytest.raises(ParamsError):
-        Writer(tmp_path / "x.h5", **options)
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_readers_and_commands(tmp_path: Path) -> None:
     """Without max_length the error says how long the longest is; what takes samples for rows of
     one length is refused; statistics, samples and the commands work."""
