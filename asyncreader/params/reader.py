@@ -131,7 +131,7 @@ class Stored:
     labels_path: str | None = parameter(
         None,
         optional(checks.FILE),
-        "another file, which holds the labels: HDF5, or an LMDB for one of Caffe's Datums",
+        "another HDF5 file, which holds the labels",
     )
     columns: Chosen | dict[str, Chosen] | None = parameter(
         None,

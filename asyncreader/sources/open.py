@@ -295,8 +295,7 @@ def _warn_if_some(where: str, named: int, total: int) -> None:
 
 
 def _open_named(name: str, fields: Request, io: str, expect: str | None) -> Iterator[OpenSet]:
-    """The files of one name that :func:`expand_paths` gave: one, or several for a list of
-    Caffe's."""
+    """The set of one name that :func:`expand_paths` gave; of volumes in shards, one for each."""
     if not os.path.isabs(name) and is_url(name):
         from .remote.open import open_remote  # with asyncio, which costs files on disk 0.05 s
 
@@ -313,15 +312,9 @@ def _open_named(name: str, fields: Request, io: str, expect: str | None) -> Iter
     elif found.manifest is not None:
         manifest_file, manifest = found.manifest
         yield open_shards(manifest_file, fields, io=io, manifest=manifest)
-    elif found.file is not None:
-        yield _open_sniffed(found, found.file, fields)
     else:
-        for file in found.listed:
-            one = sniff(file, io)
-            if one.file is None or one.container != "HDF5":
-                one.close()
-                raise FormatError("a list names a file that is not HDF5", path=file)
-            yield _open_sniffed(one, one.file, replace(fields, listed=True))
+        assert found.file is not None
+        yield _open_sniffed(found, found.file, fields)
 
 
 def _expect(expect: str | None, found: str, path: str) -> None:

@@ -58,8 +58,6 @@ class Request:
     labels_required: bool = False
     #: "RGB", or "stored": raw pixels that are stored as BGR (Caffe) are not reversed.
     channel_order: str = "RGB"
-    #: The file comes from a list of Caffe's, whose blobs are N x C x H x W.
-    listed: bool = False
     #: (H, W) of the first field's pictures, each None if they differ; None: this is that field, or
     #: that one holds no pictures. Data of that size are cropped and mirrored with the pictures.
     image_size: tuple[int | None, int | None] | None = None

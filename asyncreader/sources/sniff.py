@@ -20,7 +20,6 @@ from .bytestore import OpenFile
 from .hdf5.structure import signature_at
 from .images import image_kind
 from .layouts import npy
-from .layouts.hdf5_list import is_list, listed_files
 from .lmdb.file import bears_magic, data_file_in
 
 #: Folders and files in which an image is looked for.
@@ -34,22 +33,20 @@ FAMILY: Final = re.compile(r"-(\d{5,})-of-(\d{5,})(?=\.)")
 class Sniffed:
     """What a path is. ``container``: "HDF5", "LMDB" or "NPY".
 
-    It has one of these: ``file``, open; ``manifest``, with the file that it was read from;
-    ``listed``, the files of a list.
+    It has one of these: ``file``, open; ``manifest``, with the file that it was read from.
     """
 
     path: str
     container: str
     file: OpenFile | None = None
     manifest: tuple[str, Manifest] | None = None
-    listed: tuple[str, ...] = ()
 
     def files(self) -> list[str]:
         """The data files."""
         if self.manifest is not None:
             folder, shards = os.path.dirname(self.manifest[0]), self.manifest[1]
             return [os.path.join(folder, shards.name(number)) for number in range(len(shards))]
-        return list(self.listed) if self.file is None else [self.file.path]
+        return [] if self.file is None else [self.file.path]
 
     def close(self) -> None:
         """Close the file."""
@@ -88,8 +85,6 @@ def sniff(path: str, io: str = "auto") -> Sniffed:
             found = Sniffed(path, "HDF5", file)
         elif data[: len(npy.MAGIC)].tobytes() == npy.MAGIC:
             found = Sniffed(path, "NPY", file)
-        elif is_list(path, data):
-            return Sniffed(path, "HDF5", listed=tuple(listed_files(path)))
         else:
             raise _no_set(path, data[:_HEAD].tobytes())
         failed.pop_all()

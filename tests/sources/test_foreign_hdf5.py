@@ -1,4 +1,4 @@
-"""Foreign HDF5 sets: Fuel's splits and shapes, variable length, known names, Caffe's lists."""
+"""Foreign HDF5 sets: Fuel's splits and shapes, variable length, known names."""
 
 from __future__ import annotations
 
@@ -24,7 +24,6 @@ from asyncreader import (
     DecodeError,
     FormatError,
     ParamsError,
-    SourceNotFoundError,
 )
 from asyncreader.cli.main import cli
 from asyncreader.pixels.geometry import choose_rect, resize_into
@@ -439,22 +438,6 @@ def test_vlen_sizes_that_differ(tmp_path: Path) -> None:
 # -- known names -----------------------------------------------------------------------------------
 
 
-def test_course_classes(tmp_path: Path) -> None:
-    """list_classes names the classes, unless the labels do not fit; test sets go by their names."""
-    with h5py.File(tmp_path / "test.h5", "w") as file:
-        file["test_set_x"], file["test_set_y"] = IMAGES, np.arange(COUNT) % 2
-        file["list_classes"] = np.array([b"non-cat", b"cat"])
-    source = open_source(tmp_path / "test.h5")
-    assert source.facts.classes == ("non-cat", "cat")
-    assert source.facts.layout.startswith("DeepLearning.ai (test_set_x, labels from test_set_y)")
-    with h5py.File(tmp_path / "odd.h5", "w") as file:
-        file["train_set_x"], file["train_set_y"] = IMAGES, np.arange(COUNT)
-        file["list_classes"] = np.array([b"a", b"b"])
-    assert open_source(tmp_path / "odd.h5").facts.classes is None
-    source = open_source(tmp_path / "odd.h5", Request("train_set_x", None))
-    assert source.labels is None
-
-
 def test_fields_far_inside_are_listed(tmp_path: Path) -> None:
     """A missing field's error lists those in groups at any depth, and ends where groups go round in
     circles."""
@@ -663,21 +646,18 @@ def test_labels_of_another_number_are_refused(tmp_path: Path, name: str, rows: i
         "plain": {"data": IMAGES},
         "field": {"images": IMAGES.repeat(2, 0), "val_images": IMAGES},
         "encoded": {"images": None},
-        "course": {"train_set_x": IMAGES},
         "gan": {"imgs": IMAGES.transpose(0, 3, 1, 2)},
         "fuel": {"features": IMAGES},
     }
     for kind, fields in contents.items():
-        path, labels = tmp_path / f"{kind}.h5", name
+        path = tmp_path / f"{kind}.h5"
         with h5py.File(path, "w") as file:
             for field, data in fields.items():
                 if data is None:
                     foreign.vlen(file, field, foreign.files(IMAGES))
                 else:
                     file[field] = data
-            if kind == "course":
-                labels = "train_set_y"
-            file[labels] = np.zeros(rows)
+            file[name] = np.zeros(rows)
             if kind == "fuel":
                 foreign.fuel_split(file, both("train", 0, 4))
         if kind == "fuel" and rows < COUNT:
@@ -686,7 +666,7 @@ def test_labels_of_another_number_are_refused(tmp_path: Path, name: str, rows: i
         if kind == "field":
             params["data_field"] = "val_images"
         if name == "y":
-            params["labels_field"] = labels
+            params["labels_field"] = name
         for one in (params, {**params, "path": [str(path)] * 2}):
             with pytest.raises(FormatError, match=r"another number of rows.*labels_field=None"):
                 AsyncReader(one)
@@ -715,8 +695,8 @@ def test_links_are_refused_for_known_names(tmp_path: Path) -> None:
     with h5py.File(tmp_path / "other.h5", "w") as file:
         file["secret"] = LABELS
     with h5py.File(tmp_path / "set.h5", "w") as file:
-        file["train_set_x"] = IMAGES
-        file["train_set_y"] = h5py.ExternalLink("other.h5", "secret")
+        file["imgs"] = IMAGES
+        file["labels"] = h5py.ExternalLink("other.h5", "secret")
     with pytest.raises(FormatError, match="link into another file"):
         open_source(tmp_path / "set.h5")
     with h5py.File(tmp_path / "caffe.h5", "w") as file:
@@ -734,67 +714,6 @@ def test_our_own_names_win(tmp_path: Path) -> None:
     source = open_source(path)
     assert source.facts.meta is not None
     assert source.splits == {}
-
-
-# -- Caffe's lists ---------------------------------------------------------------------------------
-
-
-def write_parts(folder: Path) -> str:
-    for number, part in enumerate((slice(0, 5), slice(5, COUNT))):
-        with h5py.File(folder / f"part{number}.h5", "w") as file:
-            file["data"], file["label"] = IMAGES[part].transpose(0, 3, 1, 2), LABELS[part]
-    (folder / "list.txt").write_text("part0.h5\npart1.h5\n")
-    return str(folder / "list.txt")
-
-
-def test_caffe_list(tmp_path: Path) -> None:
-    """A list is one set in its order; blobs are N x C x H x W, unless axes are named."""
-    path = write_parts(tmp_path)
-    data, labels, _ = served(path)
-    np.testing.assert_array_equal(data, IMAGES)
-    np.testing.assert_array_equal(labels, LABELS)
-    data, _, _ = served(path, num_dim=1, h_dim=2, w_dim=3, cha_dim=4)
-    np.testing.assert_array_equal(data, IMAGES.transpose(0, 3, 1, 2))
-    convert(path, tmp_path / "out.h5")
-    np.testing.assert_array_equal(served(str(tmp_path / "out.h5"))[0], IMAGES)
-    assert verify_file(path).unverified
-
-
-def test_a_list_of_our_own(tmp_path: Path) -> None:
-    """A list may name sets that we packed: they keep their own axes."""
-    path = write_hdf5(tmp_path / "ours.h5", packed(IMAGES))
-    (tmp_path / "list.txt").write_text(path)
-    np.testing.assert_array_equal(served(str(tmp_path / "list.txt"))[0], IMAGES)
-
-
-@pytest.mark.parametrize(
-    ("text", "error", "match"),
-    [
-        (b"part0.h5\ngone.h5\n", SourceNotFoundError, r"line 2 .* does not exist.*found 'gone.h5'"),
-        (b"part0.h5\nlist.txt\n", FormatError, "not HDF5"),
-        (b"part0.h5\npipe\n", FormatError, "not a regular file"),
-        (b"part0.h5\n" + b"x" * 9000 + b"\0", FormatError, "too long, or not text"),
-        (b"part0.txt\n", FormatError, "neither HDF5 nor LMDB"),
-        (b"\0part0.h5", FormatError, "neither HDF5 nor LMDB"),
-        (b"", FormatError, "the file is empty"),
-    ],
-)
-def test_bad_lists(tmp_path: Path, text: bytes, error: type[Exception], match: str) -> None:
-    """What a list names must be there, regular, and HDF5; nothing is opened that is not."""
-    path = write_parts(tmp_path)
-    os.mkfifo(tmp_path / "pipe")
-    Path(path).write_bytes(text)
-    with pytest.raises(error, match=match):
-        open_source(path)
-
-
-def test_parts_that_differ(tmp_path: Path) -> None:
-    """Files of another shape do not go together."""
-    path = write_parts(tmp_path)
-    with h5py.File(tmp_path / "part1.h5", "w") as file:
-        file["data"], file["label"] = np.zeros((4, 3, 9, 9), np.uint8), LABELS[:4]
-    with pytest.raises(FormatError, match="does not match the first"):
-        open_source(path)
 
 
 def test_fields_of_params() -> None:

@@ -184,43 +184,6 @@ def test_caffe_colours_in_every_fill(tmp_path: Path, params: dict[str, Any]) -> 
         np.testing.assert_allclose(found, wanted, rtol=1e-6, atol=1e-6)
 
 
-def test_caffe_masks_as_labels(tmp_path: Path) -> None:
-    """Masks in a second LMDB come as rows of values; with size or flip they would stay behind."""
-    path = foreign.write_lmdb(tmp_path / "data", foreign.caffe(IMAGES, range(COUNT)))
-    maps = foreign.write_lmdb(tmp_path / "maps", foreign.caffe(IMAGES[..., :1], range(COUNT)))
-    source = open_source(path, Request(labels_path=maps))
-    np.testing.assert_array_equal(source.labels, IMAGES[..., 0].reshape(COUNT, -1))
-    for asked in ({"flip": True}, {"size": (4, 4)}):
-        with pytest.raises(ParamsError, match="labels 'labels' have the height and width"):
-            AsyncReader(path=path, labels_path=maps, **asked)
-
-
-def test_caffe_labels_of_their_own(tmp_path: Path) -> None:
-    """labels_path names a second LMDB of Datums in the same order: rows of labels."""
-    path = foreign.write_lmdb(tmp_path / "data", foreign.caffe(IMAGES, range(COUNT)))
-    rows = np.random.default_rng(1).random((COUNT, 5)).astype(np.float32)
-    for name, packed in (("plain", False), ("packed", True)):
-        entries = {
-            b"%08d" % i: foreign.datum((5, 1, 1), floats=r, packed=packed)
-            for i, r in enumerate(rows)
-        }
-        labels = foreign.write_lmdb(tmp_path / name, entries)
-        source = open_source(path, Request(labels_path=labels, labels_required=True))
-        np.testing.assert_array_equal(source.labels, rows)
-    entries = {b"%08d" % i: foreign.datum((4, 1, 1), bytes([i, 2, 3, 4])) for i in range(COUNT)}
-    labels = foreign.write_lmdb(tmp_path / "bytes", entries)
-    source = open_source(path, Request(labels_path=labels))
-    assert source.labels is not None
-    assert source.labels.tolist() == [[i, 2, 3, 4] for i in range(COUNT)]
-    numbers = {b"%08d" % i: foreign.datum(label=-i) for i in range(COUNT)}
-    labels = foreign.write_lmdb(tmp_path / "numbers", numbers)
-    source = open_source(path, Request(labels_path=labels))
-    np.testing.assert_array_equal(source.labels, -np.arange(COUNT))
-    short = foreign.write_lmdb(tmp_path / "short", dict(list(numbers.items())[1:]))
-    with pytest.raises(FormatError, match="not as many labels as samples"):
-        open_source(path, Request(labels_path=short))
-
-
 def test_no_labels_field(tmp_path: Path) -> None:
     """labels_field=None leaves labels out of every layout; names it lacks are refused."""
     sets = {
@@ -234,7 +197,7 @@ def test_no_labels_field(tmp_path: Path) -> None:
             open_source(path, Request("pixels"))
         with pytest.raises(ParamsError, match="fixed axes"):
             open_source(path, Request(dims=(1, 3, 4, 2)))
-    for path in (sets["ocr"], sets["lsun"]):
+    for path in sets.values():
         with pytest.raises(ParamsError, match="labels_path does not go"):
             open_source(path, Request(labels_path=sets["caffe"]))
 

@@ -187,16 +187,6 @@ def fuel_vlen(folder: Path) -> Built:
     return built(str(folder / "set.hdf5"), images, stored, LABELS[:, None])
 
 
-def course(folder: Path) -> Built:
-    images = paint(COUNT, (8, 7, 3))
-    labels = np.arange(COUNT) % 2
-    with h5py.File(folder / "train_catvnoncat.h5", "w") as file:
-        file["train_set_x"], file["train_set_y"] = images, labels
-        file["list_classes"] = np.array([b"non-cat", b"cat"])
-    stored = [image.tobytes() for image in images]
-    return built(str(folder / "train_catvnoncat.h5"), images, stored, labels)
-
-
 def biggan(folder: Path) -> Built:
     images = paint(COUNT, (8, 7, 3))
     planes = np.ascontiguousarray(images.transpose(0, 3, 1, 2))
@@ -216,17 +206,6 @@ def pcam(folder: Path) -> Built:
         file["y"] = labels
     stored = [image.tobytes() for image in images]
     return built(str(folder / "split_train_x.h5"), images, stored, labels)
-
-
-def caffe_list(folder: Path) -> Built:
-    images = paint(COUNT, (8, 7, 3), "float32")
-    labels = np.arange(COUNT, dtype=np.float32)[:, None]
-    for number, part in enumerate((slice(0, 9), slice(9, COUNT))):
-        with h5py.File(folder / f"part{number}.h5", "w") as file:
-            file["data"], file["label"] = images[part].transpose(0, 3, 1, 2), labels[part]
-    (folder / "train.txt").write_text(f"part0.h5\n\n{folder}/part1.h5")
-    stored = [np.ascontiguousarray(image.transpose(2, 0, 1)).tobytes() for image in images]
-    return built(str(folder / "train.txt"), images, stored, labels)
 
 
 def caffe_data(folder: Path) -> Built:
@@ -314,10 +293,8 @@ CASES: dict[str, Callable[[Path], Built]] = {
     "vlen gzip": vlen(1024, chunks=(5,), compression="gzip", shuffle=True),
     "Fuel": fuel,
     "Fuel vlen": fuel_vlen,
-    "DeepLearning.ai": course,
     "BigGAN-PyTorch": biggan,
     "PCam": pcam,
-    "HDF5Data list": caffe_list,
     "data/label": caffe_data,
     "AnnData": sparse("X", chunks=(9,), compression="gzip"),
     "AnnData contiguous": sparse("X"),

@@ -30,8 +30,9 @@ from foreign_cases import CASES
 from asyncreader import AsyncReaderError, SampleError
 from asyncreader.pixels.specs import OutputSpec
 from asyncreader.sources import Inspector, open_source
+from asyncreader.sources.lmdb.btree import LmdbFile
 from asyncreader.sources.lmdb.entries import Entries
-from asyncreader.sources.lmdb.file import lmdb_data_file, open_tree
+from asyncreader.sources.lmdb.file import lmdb_data_file, open_data_file
 from asyncreader.testing.contract import fill_rows
 
 COUNT = 9
@@ -92,7 +93,7 @@ def written(case: str) -> Callable[[Path], str]:
 #: Cases of foreign_cases.py: one for each way in which a layout can be read.
 OTHERS = (
     *("pyxis", "pyxis branch", "tensorpack files", "Caffe", "Caffe floats", "Caffe encoded", "OCR"),
-    *("BasicSR", "StyleGAN2", "LSUN", "vlen", "DeepLearning.ai", "PCam", "HDF5Data list"),
+    *("BasicSR", "StyleGAN2", "LSUN", "vlen", "PCam"),
     *("AnnData", "AnnData contiguous", "10x"),
 )
 LAYOUTS: dict[str, Callable[[Path], str]] = {
@@ -129,8 +130,8 @@ def values_of(path: str) -> list[tuple[int, int]]:
     """Where the values of an LMDB's records lie in its file: what the parsers see."""
     if lmdb_data_file(path) is None:
         return []
-    file, tree = open_tree(path)
-    with contextlib.closing(file):
+    with contextlib.closing(open_data_file(path, "mmap")) as file:
+        tree = LmdbFile(file.mapped.bytes, path)
         found = [Entries.of(tree, one) for one in tree.named().values() or (tree.main,)]
         return [
             value

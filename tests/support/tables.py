@@ -187,7 +187,6 @@ LAYOUT_ROWS: Final = {
         "a group of `data`, `indices`, `indptr`, with its `shape` (CSR) | dense rows of "
         "float32 | the group: `data_field`; `columns`"
     ),
-    "DeepLearning.ai": "`train_set_x` or `test_set_x` | with `..._y` and `list_classes` |",
     "Fuel": (
         "attribute `split` | `features`, `image_features` or `encoded_images`; pixels of "
         'variable length by their `shapes`; `targets` | a split: `subset="train"`; samples '
@@ -203,10 +202,6 @@ LAYOUT_ROWS: Final = {
     ),
     "PCam": (
         "`x`, and `..._y.h5` next to `..._x.h5` | `x` with `y` | labels elsewhere: `labels_path`"
-    ),
-    "Caffe HDF5Data list": (
-        "text, its first line an HDF5 file | all files as one dataset, N x C x H x W | "
-        "other axes: `num_dim` ..."
     ),
     "Caffe HDF5Data": "HDF5 `data`, `label` | `data` with `label` | the axes: `num_dim` ...",
     "OCR": "key `num-samples` | `image-%09d`, the texts `label-%09d` as classes |",
@@ -224,8 +219,7 @@ LAYOUT_ROWS: Final = {
     ),
     "Caffe Datum": (
         "values are Datums | planes, turned from BGR to RGB; `float_data`; encoded images; "
-        'labels | `channel_order="stored"` keeps BGR; `labels_path`: a second LMDB of '
-        "labels"
+        'labels | `channel_order="stored"` keeps BGR'
     ),
     "numpy array (.npy)": "numpy's `.npy` | the array, without labels | the axes: `num_dim` ...",
 }

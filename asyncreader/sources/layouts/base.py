@@ -82,7 +82,7 @@ class ForeignSet:
         self.check_dims()
 
     def check_labels_path(self) -> None:
-        """Only HDF5 and Caffe's sets may have their labels in another file."""
+        """Only HDF5 sets may have their labels in another file."""
         if self.fields.labels_path is not None:
             raise ParamsError("labels_path does not go with this dataset", path=self.path)
 

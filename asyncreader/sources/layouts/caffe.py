@@ -13,17 +13,15 @@ from typing import Any, Final
 
 import numpy as np
 
-from ...errors import FormatError, ParamsError
+from ...errors import FormatError
 from ...pixels import kernels
 from ...pixels.record_fields import DATUM_COLUMNS
 from ...pixels.specs import SampleSpec
-from ...system.array_types import Array, Bools, Int64, UInt8
-from ..base import row_size
+from ...system.array_types import Array, Bools, Int64
 from ..extents import ImageExtents
 from ..fields import Layout, SetIndex
 from ..images import image_kind
-from ..lmdb.entries import BLOCK, Entries, gather
-from ..request import check_labels
+from ..lmdb.entries import Entries
 from .base import ForeignSet, encoded_images
 
 
@@ -123,30 +121,12 @@ def _need(good: Bools, what: str, entries: Entries, found: Any = None) -> None:
 
 def index_datum(found: ForeignSet) -> SetIndex:
     """The index of Datums, in key order."""
-    index = _index_datum(found)
-    (high, wide, _), labels = index.first.spec.image_shape(), index.labels
-    if labels is not None and labels.ndim == 2 and high is not None and wide is not None:
-        count, values = labels.shape  # a Datum's values in a row
-        maps = (count, values // (high * wide), high, wide)
-        if values % (high * wide) == 0:
-            check_labels(maps, index.first.spec, found.fields, found.path, in_file=False)
-    return index
-
-
-def _index_datum(found: ForeignSet) -> SetIndex:
-    entries = found.records
-    order = found.fields.channel_order
-    labels_path = found.fields.labels_path
-    if labels_path is None:
-        found.check_fields(("data",), ("labels", "label"))
-    else:
-        found.check_dims()
+    found.check_fields(("data",), ("labels", "label"))
+    entries, order = found.records, found.fields.channel_order
     header = parse(entries)
     raw, floats, encoded = _kinds(header, entries)
     labels: Array | None = None
-    if labels_path is not None:
-        labels = label_rows(labels_path, len(entries))
-    elif found.fields.labels is not None and (header.has_label > 0).any():
+    if found.fields.labels is not None and (header.has_label > 0).any():
         labels = np.where(header.has_label > 0, header.label, 0)  # 0 is the field's default
     if encoded[0]:
         return encoded_images(
@@ -207,59 +187,6 @@ def _path_in_key(key: bytes) -> bytes | None:
     """The picture's path, which convert_imageset puts into the key."""
     match = _IMAGESET_KEY.fullmatch(key)
     return None if match is None else match[1]
-
-
-def label_rows(path: str, count: int) -> Array:
-    """Labels from an LMDB of their own: each Datum's values in a row, or its label."""
-    from ..lmdb.file import open_tree
-
-    file, tree = open_tree(path)
-    try:
-        if tree.named():
-            raise ParamsError("labels_path is not an LMDB of Caffe Datums", path=path)
-        entries = Entries.of(tree, tree.main)
-        if len(entries) != count:
-            raise FormatError(
-                "there are not as many labels as samples",
-                path=path,
-                found=f"{len(entries)} rows",
-                expected=f"{count} rows",
-            )
-        header = parse(entries)
-        holding = (header.data_size > 0) | (header.float_count > 0)
-        if not holding.any():
-            _need(header.has_label > 0, "a Datum without a label", entries)
-            return header.label
-        _, floats, encoded = _kinds(header, entries)
-        _need(~encoded, "a Datum of labels that calls itself encoded", entries)
-        held = np.where(floats, header.float_count, header.data_size)
-        _need(held == held[0], "labels of different lengths", entries)
-        step = int(header.float_step[0]) if floats[0] else 1
-        dtype = np.dtype("<f4" if floats[0] else "u1")
-        return _rows(tree.data, header, (int(held[0]),), dtype, step, entries)
-    finally:
-        file.close()
-
-
-def _rows(
-    data: UInt8,
-    header: Headers,
-    shape: tuple[int, ...],
-    dtype: np.dtype[Any],
-    step: int,
-    entries: Entries,
-) -> Array:
-    if len(entries) * row_size(shape, dtype) > data.size:
-        raise FormatError("the labels are larger than the file", path=entries.tree.path)
-    if step != 5:
-        return gather(data, header.floats if step == 4 else header.data, shape, dtype)
-    out = np.empty((len(entries), *shape), np.float32)
-    steps = np.arange(shape[0]) * 5
-    rows = max(1, BLOCK // max(1, shape[0]))
-    for lo in range(0, len(entries), rows):
-        at = header.floats[lo : lo + rows, None] + steps
-        out[lo : lo + rows] = gather(data, at.reshape(-1), (), dtype).reshape(at.shape)
-    return out
 
 
 DATUM: Final = Layout[ForeignSet](

@@ -23,9 +23,6 @@ from .hdf5_packed import index_packed
 from .hdf5_set import Hdf5Set
 from .hdf5_sparse import index_sparse, index_tenx, is_sparse, is_tenx
 
-#: DeepLearning.ai's course sets: one file for training, one for testing.
-_COURSE: Final = ("train_set_x", "test_set_x")
-_COURSE_CLASSES: Final = "list_classes"
 #: Fuel's usual names of images; labels are ``targets``.
 _FUEL: Final = ("features", "image_features", "encoded_images", "images")
 #: What BigGAN-PyTorch's make_hdf5.py writes, and what followed it: (N, C, H, W), and ``labels``.
@@ -59,21 +56,6 @@ def _by_names(found: Hdf5Set, layout: str, data: str | None = None) -> SetIndex:
     """The index of a recognised set: ``data`` where the layout has a name for them, and the labels
     beside them."""
     return index_data(found.named(layout, _with_labels(found, data or found.fields.data)))
-
-
-def _course(found: Hdf5Set) -> str | None:
-    """The data of DeepLearning.ai's course sets: those that are named, else the first there."""
-    data = _there(found, _COURSE) or found.fields.data
-    return data if data in _COURSE else None
-
-
-def _index_course(found: Hdf5Set) -> SetIndex:
-    data, classes = _course(found) or "", _COURSE_CLASSES
-    fields, labels = replace(found.fields, data=data), f"{data[:-1]}y"
-    if found.labels_unnamed and labels in found.h5.names:
-        fields = replace(fields, labels=labels)
-    named = found.named("DeepLearning.ai", fields)
-    return index_data(replace(named, classes=classes if classes in found.h5.names else None))
 
 
 def _index_fuel(found: Hdf5Set) -> SetIndex:
@@ -123,10 +105,6 @@ def _index_pcam(found: Hdf5Set) -> SetIndex:
 # -- Caffe's HDF5Data, and what has usual names ---------------------------------------------------
 
 
-def _index_list(found: Hdf5Set) -> SetIndex:
-    return _by_names(replace(found, axes=lambda shape: (1, 3, 4, 2)), "Caffe HDF5Data list")
-
-
 def _is_caffe(found: Hdf5Set) -> bool:
     return found.fields.data == "data" and _with_labels(found, "data").labels == "label"
 
@@ -152,7 +130,6 @@ LAYOUTS: Final[tuple[Layout[Hdf5Set], ...]] = (
         lambda found: is_sparse(found, found.fields.data),
         lambda found: index_sparse(found.named("", found.fields)),
     ),
-    Layout("DeepLearning.ai", lambda found: _course(found) is not None, _index_course),
     Layout("Fuel", lambda found: fuel.is_fuel(found.h5), _index_fuel),
     Layout(
         "encoded images of variable length",
@@ -165,7 +142,6 @@ LAYOUTS: Final[tuple[Layout[Hdf5Set], ...]] = (
         _index_gan,
     ),
     Layout("PCam", lambda found: _pcam(found) is not None, _index_pcam),
-    Layout("Caffe HDF5Data list", lambda found: found.fields.listed, _index_list),
     Layout("Caffe HDF5Data", _is_caffe, lambda found: _by_names(found, "Caffe HDF5Data")),
     Layout("", lambda found: True, _index_plain),
 )

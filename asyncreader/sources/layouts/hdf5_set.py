@@ -45,16 +45,14 @@ def _unknown(shape: tuple[int, ...]) -> Axes | None:
 class Hdf5Set:
     """An open HDF5 set, which is handed from check to check until it is indexed.
 
-    A layout fills in the rest: ``layout``: its name; ``classes``: the data set of class names;
-    ``unlabelled``: samples without labels come last, and are left out; ``axes``: of data of a
-    shape, unless the caller names them.
+    A layout fills in the rest: ``layout``: its name; ``unlabelled``: samples without labels come
+    last, and are left out; ``axes``: of data of a shape, unless the caller names them.
     """
 
     file: ByteFile
     h5: Hdf5
     fields: Request
     layout: str = ""
-    classes: str | None = None
     unlabelled: bool = False
     axes: Callable[[tuple[int, ...]], Axes | None] = _unknown
 
@@ -196,16 +194,6 @@ class Hdf5Set:
         _check_labels(labels, count, self.path, asked)
         return labels
 
-    def _class_names(self, labels: Array | None) -> tuple[str, ...] | None:
-        """Class names: those of a known layout if they fit the labels."""
-        if self.classes is None or labels is None or labels.dtype.kind not in "iu":
-            return None
-        table = self.dataset(self.classes)
-        if table.dtype.kind != "S" or table.ndim != 1 or table.shape[0] > 1 << 16:
-            return None
-        names = tuple(bytes(name).decode("utf-8", "backslashreplace") for name in table.read())
-        return names if int(labels.min()) >= 0 and int(labels.max()) < len(names) else None
-
     # -- what was found --------------------------------------------------------------------
 
     def index_field(self, field: FieldIndex, rows: int, how: str) -> SetIndex:
@@ -214,7 +202,6 @@ class Hdf5Set:
         labels, count = self.labels(rows, field.spec), self.count(rows)
         how = f"{self.layout}, {how}" if self.layout else how
         facts = SetFacts.of(self.file, "HDF5", how, count)
-        facts = replace(facts, classes=self._class_names(labels))
         fields = {self.fields.data: replace(field, where=self.file.where)}
         if not self.layout.startswith("Fuel"):
             return SetIndex(facts, fields, labels)

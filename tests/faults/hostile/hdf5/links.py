@@ -136,7 +136,7 @@ def external_link_labels_to_a_pipe(file: Any, scratch: Scratch) -> None:
 @on_plain(says="no field 'data'|link into another file", data=False, labels=False)
 def external_link_in_all_known_names(file: Any, scratch: Scratch) -> None:
     """Every name that a known layout has, each a pipe."""
-    names = "train_set_x test_set_x features image_features encoded_images images image jpegs x y"
+    names = "features image_features encoded_images images image jpegs x y"
     for name in names.split():
         file[name] = h5py.ExternalLink(scratch.pipe, "x")
 

@@ -38,6 +38,15 @@ def done(file: Any, **params: Any) -> Target:
     return Target(path, params)
 
 
+def with_classes(file: Any, *classes: bytes) -> Target:
+    """Images and labels of AnnData's, which keeps the names of classes in a column: no digest is in
+    the way."""
+    file.create_group("var")
+    file["X"] = np.zeros((N, 8, 8, 3), np.uint8)
+    file["obs/kind"] = np.array(classes)[np.arange(N) % len(classes)]
+    return done(file, labels_field="obs/kind")
+
+
 def on_plain(
     refused: tuple[str, ...] = SET,
     says: str = "",

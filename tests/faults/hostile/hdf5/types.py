@@ -23,6 +23,7 @@ from .tools import (
     redescribe,
     redigest,
     space,
+    with_classes,
 )
 
 
@@ -248,12 +249,11 @@ def escapes_in_names(file: Any, scratch: Scratch) -> None:
     file["é" * 30_000] = np.zeros(4)
 
 
-@on_plain(NONE, ways=SET, data=False, labels=False)
-def escapes_in_classes(file: Any, scratch: Scratch) -> None:
+@attack(NONE, ways=SET)
+def escapes_in_classes(scratch: Scratch) -> Target:
     """Class names of another's set that would do so: shown, escaped."""
-    file["train_set_x"] = np.zeros(ROWS, np.uint8)
-    file["train_set_y"] = np.arange(N) % 2
-    file["list_classes"] = np.array([ESCAPES, b"\xff\xfe\n\n"])
+    file = plain(scratch, data=False, labels=False)
+    return with_classes(file, ESCAPES, b"\xff\xfe\n\n")
 
 
 def _with_paths(file: Any, paths: list[bytes]) -> None:
