@@ -20,7 +20,7 @@ import asyncreader
 from asyncreader import AsyncReader, Batch, DecodeError, FormatError, ParamsError, Writer
 from asyncreader.cli.main import cli
 from asyncreader.sampling.patches import Patches, Volumes
-from asyncreader.sources.hdf5 import chunk_patches
+from asyncreader.sources.hdf5 import chunks
 from asyncreader.tools.preview import preview
 from asyncreader.tools.preview_batch import preview_batch
 
@@ -338,13 +338,13 @@ def test_only_the_chunks_that_are_touched(tmp_path: Path, monkeypatch: pytest.Mo
     with h5py.File(tmp_path / "x.h5", "w") as file:
         file.create_dataset("data", data=data, chunks=(8, 8, 8), compression="gzip")
     read: list[int] = []
-    plain = chunk_patches.decode_into
+    plain = chunks.decode_into
 
     def counted(grid: Any, numbers: Any, *more: Any) -> Any:
         read.extend(numbers.tolist())
         return plain(grid, numbers, *more)
 
-    monkeypatch.setattr(chunk_patches, "decode_into", counted)
+    monkeypatch.setattr(chunks, "decode_into", counted)
     given: dict[str, Any] = {"path": tmp_path / "x.h5", "sample_axis": None, "labels_field": None}
     with AsyncReader(given, patch=(8, 8, 8), patch_at="center") as reader:
         batch = next(iter(reader))

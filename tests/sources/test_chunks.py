@@ -369,8 +369,16 @@ def pixels(chunk: Chunk, size: int = 4096) -> np.ndarray:
     return bytes_at(chunk.address, size)
 
 
+def get(cache: ChunkCache, number: int, decode: Decode, alone: bool = False) -> Chunk | None:
+    """A chunk by itself. DecodeError if it is damaged."""
+    (found,) = cache.get_some([number], decode, alone)
+    if isinstance(found, DecodeError):
+        raise found
+    return found
+
+
 def got(cache: ChunkCache, number: int, decode: Any = filled, alone: bool = False) -> Chunk:
-    chunk = cache.get(number, decode, alone)
+    chunk = get(cache, number, decode, alone)
     assert chunk is not None
     return chunk
 
@@ -385,7 +393,7 @@ def test_a_pinned_chunk_stays() -> None:
     assert addresses[1] == 0
     assert addresses[3] == held[0].address
     cache.unpin([chunk.entry for chunk in held])
-    assert cache.get(3, filled) is None
+    assert get(cache, 3, filled) is None
     lonely = got(cache, 3, alone=True)
     assert lonely.entry == 0
     assert (pixels(lonely) == 3).all()
@@ -444,10 +452,10 @@ def test_a_chunk_that_another_thread_decodes() -> None:
         assert go_on.wait(HANG)
         return filled([7] * len(numbers), targets)
 
-    one = threading.Thread(target=cache.get, args=(1, slowly))
+    one = threading.Thread(target=get, args=(cache, 1, slowly))
     one.start()
     assert begun.wait(HANG)
-    assert cache.get(1, slowly) is None
+    assert get(cache, 1, slowly) is None
     cache.wait(0)  # of the other nobody has to wait
     found: list[Any] = []
 
@@ -479,7 +487,7 @@ def test_a_chunk_that_cannot_be_decoded_is_tried_again(alone: bool) -> None:
 
     for decode, error in ((broken, DecodeError), (stopped, KeyboardInterrupt)) * 2:
         with pytest.raises(error):
-            cache.get(1, decode, alone)
+            get(cache, 1, decode, alone)
     cache.unpin(pinned)
     assert (pixels(got(cache, 1, lambda _, targets: filled([3], targets))) == 3).all()
 
@@ -512,7 +520,7 @@ def test_some_chunks_at_once() -> None:
         cache.get_some([1, 8], stopped)
     cache.unpin([held.entry])
     # nothing but what 6 has is pinned now
-    assert [n for n in (9, 10, 11, 12) if cache.get(n, filled) is not None] == [9, 10, 11]
+    assert [n for n in (9, 10, 11, 12) if get(cache, n, filled) is not None] == [9, 10, 11]
 
 
 def test_what_fails_leaves_nothing_pinned() -> None:

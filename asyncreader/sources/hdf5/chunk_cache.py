@@ -66,6 +66,11 @@ class ChunkCache:
         self._limit = limit
         self.release()
 
+    def hold(self, count: int, nbytes: int) -> None:
+        """:meth:`resize` for a window of ``count`` parts of ``nbytes``, and what the next window
+        needs while the last batches of it are in flight."""
+        self.resize((count + count // 32 + 2) * nbytes)
+
     def release(self) -> None:
         """Drop all chunks and give the memory back, unless a thread has pinned one."""
         with self._lock:
@@ -94,13 +99,6 @@ class ChunkCache:
         with self._lock:
             if self._memory is not None:
                 np.subtract.at(self._pins, entries, 1)
-
-    def get(self, number: int, decode: Decode, alone: bool = False) -> Chunk | None:
-        """:meth:`get_some` of one. DecodeError if it is damaged."""
-        (found,) = self.get_some([number], decode, alone)
-        if isinstance(found, DecodeError):
-            raise found
-        return found
 
     def get_some(
         self, numbers: list[int], decode: Decode, alone: bool = False

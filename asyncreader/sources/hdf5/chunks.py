@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import Any, Final, NamedTuple, Protocol
 
 import numpy as np
@@ -18,13 +18,14 @@ from ...errors import DecodeError
 from ...pixels import kernels
 from ...pixels.rows import RowWriter, Writer
 from ...stats import Meter
-from ...system.array_types import Array, Int64, UInt8
+from ...system.array_types import Array, Bools, Int64, UInt8
 from ...system.memory import SCRATCH, address_of, bytes_at
 from ...system.signals import after_this
 from ..base import BaseSource, FieldIndex, SetFacts, Source
 from ..bytestore import ByteFile, ByteStore, MemoryStore
 from .chunk_cache import Chunk, ChunkCache, Decode
 from .filters import Filter, decode_chunk, inflated_width, inflater
+from .shares import Boxes, Shares, first_piece
 
 MEMORY: Final = MemoryStore()
 
@@ -35,6 +36,8 @@ MOST_ASSEMBLED: Final = 16 << 20
 #: Bytes of chunks that are decoded before they are put together in one call: less than a core's
 #: cache holds.
 DECODED_AT_ONCE: Final = 1 << 20
+#: Boxes are read together that have so many shares of chunks.
+_SHARES: Final = 1 << 18
 #: Chunks whose rows are copied in one call after they were decoded, and are pinned until then.
 TOGETHER: Final = 32
 
@@ -79,66 +82,20 @@ class ChunkGrid:
             store.will_need(self.offsets[written], self.sizes[written])
 
 
-class Cuts(NamedTuple):
-    """The chunks that the samples of a data set are cut over: their numbers for the first of those
-    along the samples, and what is added to these for the next, ``step``.
-
-    Where they lie in a sample, in bytes: ``places`` (n,); how much of it they hold: ``extents``
-    (n, 1 + rank), with the number of samples before; bytes from one element to the next in a chunk
-    and in samples that lie one behind the other, along these axes: ``near``, ``far`` (1 + rank,).
-    ``beside``: so many lie beside each other along the last axis.
-    """
-
-    numbers: Int64
-    step: int
-    places: Int64
-    extents: Int64
-    near: Int64
-    far: Int64
-    beside: int
-
-    @staticmethod
-    @lru_cache(maxsize=16)  # the data sets of a set's groups are alike
-    def of(
-        shape: tuple[int, ...], chunk: tuple[int, ...], itemsize: int, axis: int, lead: int
-    ) -> Cuts:
-        """Those of a data set, whose ``lead`` axes from ``axis`` on number samples: these axes of
-        ``shape`` count only where they are not the first."""
-        others = [i for i in range(len(shape)) if not axis <= i < axis + lead]
-        grid = [-(-n // c) for n, c in zip(shape, chunk, strict=True)]
-        counts = [grid[i] for i in others]
-        first = np.arange(math.prod(grid[:axis]))[:, None] * math.prod(grid[axis:])
-        step = math.prod(grid[axis + lead :])
-        numbers = (first + np.arange(step)).reshape(-1)
-
-        def steps(sizes: list[int]) -> list[int]:
-            return [math.prod(sizes[i + 1 :]) * itemsize for i in range(len(sizes))]
-
-        each = steps(list(chunk))
-        near = [each[axis + lead - 1], *(each[i] for i in others)]
-        rows = math.prod(chunk[axis : axis + lead])
-        sizes = np.array([shape[i] for i in others], np.int64)
-        most = np.array([chunk[i] for i in others], np.int64)
-        far = np.array(steps([rows, *sizes.tolist()]), np.int64)
-        corners = np.indices(counts).reshape(len(counts), numbers.size).T * most
-        extents = np.full((numbers.size, 1 + len(others)), rows, np.int64)
-        extents[:, 1:] = np.minimum(most, sizes - corners)
-        places: Int64 = corners @ far[1:]
-        return Cuts(numbers, step, places, extents, np.array(near), far, grid[-1])
-
-
 class Pieces(NamedTuple):
     """What is decoded in one go and remembered, in a data set in chunks.
 
     ``number``: how many; ``rows``: samples in each; ``nbytes``: of each; ``whole``: its samples are
     whole, one behind the other: it is one chunk, or is put together of all those that the same
-    samples are cut over. Else a piece is one of these chunks: together they would be too large.
+    samples are cut over. Else a piece is one of these chunks, ``across`` of which hold the same
+    samples: together they would be too large.
     """
 
     number: int
     rows: int
     nbytes: int
     whole: bool
+    across: int
 
     @classmethod
     def of(
@@ -153,10 +110,10 @@ class Pieces(NamedTuple):
         rows = math.prod(chunk[axis : axis + lead])
         sample = math.prod(shape[:axis]) * math.prod(shape[axis + lead :]) * itemsize
         counts = [-(-n // c) for n, c in zip(shape, chunk, strict=True)]
-        one = math.prod(counts[:axis]) * math.prod(counts[axis + lead :]) == 1
-        if rows * sample <= MOST_ASSEMBLED or (one and axis == 0):
-            return cls(math.prod(counts[axis : axis + lead]), rows, rows * sample, True)
-        return cls(math.prod(counts), rows, math.prod(chunk) * itemsize, False)
+        along, number = math.prod(counts[axis : axis + lead]), math.prod(counts)
+        if rows * sample <= MOST_ASSEMBLED or (along == number and axis == 0):
+            return cls(along, rows, rows * sample, True, 1)
+        return cls(number, rows, math.prod(chunk) * itemsize, False, number // along)
 
 
 class LibraryChunks(Protocol):
@@ -307,6 +264,119 @@ def decode_each(
         unpin()
 
 
+class BoxReader:
+    """Copies boxes of a data set in chunks, each of which is decoded once for all boxes that are
+    read together. A bounded number of decoded chunks is remembered.
+
+    ``cache``: decoded chunks; ``first``: the number of the data set's first one there.
+    """
+
+    def __init__(
+        self,
+        grid: ChunkGrid,
+        boxes: Boxes,
+        store: ByteStore,
+        library: LibraryChunks | None,
+        cache: ChunkCache,
+        first: int = 0,
+    ) -> None:
+        self.grid, self.boxes, self.store = grid, boxes, store
+        self.cache, self.first = cache, first
+        self._library = library
+        #: chunks are copied from where they lie
+        self._plain = not grid.filters and grid.fill is None and not store.remote
+
+    def will_need(self, starts: Int64) -> None:
+        """Prefetch: the calling thread reads the boxes that begin at ``starts`` next."""
+        self.grid.will_need(self.store, self.boxes.shares(starts).chunks)
+
+    def copy(self, writer: Writer, which: Int64, starts: Int64, out: Array, rows: Int64) -> Bools:
+        """Copy the boxes ``which`` of the job, which begin at ``starts``, into ``rows`` of ``out``.
+        Which of them are good."""
+        chunk, extent = np.array(self.boxes.chunk), np.array(self.boxes.extent)
+        together = max(1, int(_SHARES // ((extent - 2) // chunk + 2).prod()))
+        parts = []
+        for first in range(0, which.size, together):
+            some = slice(first, first + together)
+            parts.append(self._copy_some(writer, which[some], starts[some], out, rows[some]))
+        return np.concatenate(parts) if parts else np.empty(0, np.bool_)
+
+    def _copy_some(
+        self, writer: Writer, which: Int64, starts: Int64, out: Array, rows: Int64
+    ) -> Bools:
+        """:meth:`copy` of so many that the table of their shares is small."""
+        boxes, good = self.boxes, np.ones(which.size, np.bool_)
+        shares, item = boxes.shares(starts), self.grid.dtype.itemsize
+        targets = shares.targets + address_of(out) + rows[shares.box] * boxes.nbytes
+
+        def give(chunks: Int64, addresses: Int64) -> None:
+            """Copy all shares of ``shares.chunks[chunks]``, which are at ``addresses``."""
+            some, counts = shares.of(chunks)
+            sources = shares.sources[some] + np.repeat(addresses, counts)
+            extents = shares.extents[some]
+            kernels.copy_boxes(sources, targets[some], extents, boxes.near, boxes.far, item)
+
+        def fail(i: int, error: DecodeError) -> None:
+            at = np.unravel_index(int(shares.chunks[i]), boxes.grid)
+            error.found = f"chunk {tuple(int(n) for n in at)}: {error.found}"
+            bad = np.unique(shares.box[shares.ends[i] : shares.ends[i + 1]])
+            writer.fail_all(which[bad[good[bad]]], error)
+            good[bad] = False
+
+        if self._plain:
+            self._give_plain(shares.chunks, give, writer)
+        else:
+            self._give_decoded(shares.chunks, give, fail, writer)
+        return good
+
+    def _give_plain(
+        self, chunks: Int64, give: Callable[[Int64, Int64], None], writer: Writer
+    ) -> None:
+        """Give chunks that are stored as they are."""
+        offsets, sizes = self.grid.offsets[chunks], self.grid.sizes[chunks]
+        base = self.store.address(int(sizes.sum()))
+        if base is not None:
+            give(np.arange(chunks.size), base + offsets)
+            return
+        for i, (offset, size) in enumerate(zip(offsets.tolist(), sizes.tolist(), strict=True)):
+            if writer.stopped:
+                break
+            view = self.store.view(offset, size)
+            give(np.array([i]), np.array([address_of(view)]))
+
+    def _give_decoded(
+        self,
+        chunks: Int64,
+        give: Callable[[Int64, Int64], None],
+        fail: Callable[[int, DecodeError], None],
+        writer: Writer,
+    ) -> None:
+        """Give all chunks, those that are remembered first."""
+        numbers = chunks + self.first
+        entries, addresses = self.cache.pin(numbers)
+        try:
+            there = np.flatnonzero(entries)
+            give(there, addresses[there])
+        finally:
+            self.cache.unpin(entries)
+        left = np.flatnonzero(entries == 0)
+        if self.store.remote and left.size:
+            self.grid.will_need(self.store, chunks[left])
+
+        def decode(numbers: list[int], targets: Int64) -> dict[int, DecodeError]:
+            mine, meter = np.array(numbers) - self.first, writer.meter
+            return decode_into(self.grid, mine, self.store, self._library, meter, targets)
+
+        decode_each(
+            self.cache,
+            numbers[left],
+            decode,
+            writer,
+            lambda places, at: give(left[places], at),
+            lambda place, error: fail(int(left[place]), error),
+        )
+
+
 class ChunkSource(BaseSource):
     """Reads samples inside chunks: decoded in the calling thread, a bounded number remembered.
 
@@ -367,13 +437,8 @@ class ChunkSource(BaseSource):
             self._library.close()
 
     def reserve(self, samples: int) -> None:
-        # a window, and what the next one needs while the last batches of it are in flight
-        pieces, axis, lead = self._pieces, self._axis, self._lead
-        count = -(-samples // pieces.rows)
-        across = (
-            1 if pieces.whole else pieces.number // math.prod(self._grid.grid[axis : axis + lead])
-        )
-        self.cache.resize((count + count // 32 + 2) * across * pieces.nbytes)
+        pieces = self._pieces
+        self.cache.hold(-(-samples // pieces.rows), pieces.across * pieces.nbytes)
 
     def release(self) -> None:
         self.cache.release()
@@ -384,10 +449,10 @@ class ChunkSource(BaseSource):
 
     def _decoder(self, meter: Meter) -> Decode:
         """What puts decoded pieces into memory."""
-        pieces, first = self._pieces, self._number
+        first = self._number
 
         def decode(numbers: list[int], targets: Int64) -> dict[int, DecodeError]:
-            if not pieces.whole or self._single:
+            if self._single:
                 return self._decode(np.array(numbers) - first, targets, meter)
             bad = {}
             for i, (number, target) in enumerate(zip(numbers, targets.tolist(), strict=True)):
@@ -403,68 +468,40 @@ class ChunkSource(BaseSource):
         """The numbers of all chunks of some pieces."""
         if self._single:
             return pieces
-        return (pieces[:, None] * self._cuts.step + self._cuts.numbers).reshape(-1)
+        return (pieces[:, None] * self._step + self._first_piece[1].chunks).reshape(-1)
 
     @cached_property
-    def _sample_shape(self) -> tuple[int, ...]:
-        shape, axis = self._grid.shape, self._axis
-        return (*shape[:axis], *shape[axis + self._lead :])
+    def _step(self) -> int:
+        """What is added to the numbers of a piece's chunks for those of the next."""
+        return math.prod(self._grid.grid[self._axis + self._lead :])
 
     @cached_property
-    def _cuts(self) -> Cuts:
+    def _first_piece(self) -> tuple[Boxes, Shares]:
         grid, axis, lead = self._grid, self._axis, self._lead
         # alike in groups of different length
-        shape = grid.shape if axis else (0,) * lead + grid.shape[lead:]
-        return Cuts.of(shape, grid.chunk, grid.dtype.itemsize, axis, lead)
+        shape = grid.shape if axis else grid.chunk[:lead] + grid.shape[lead:]
+        return first_piece(shape, grid.chunk, grid.dtype.itemsize, axis, lead)
 
     def _assemble(self, along: int, target: int, meter: Meter) -> None:
         """Put a piece together, at an address, of the chunks that its samples are cut over."""
-        cuts, size, item = self._cuts, self._grid.chunk_bytes, self._grid.dtype.itemsize
-        numbers = cuts.numbers + along * cuts.step
+        boxes, shares = self._first_piece
+        size, item = self._grid.chunk_bytes, self._grid.dtype.itemsize
+        numbers = shares.chunks + along * self._step
         together = min(numbers.size, max(1, DECODED_AT_ONCE // size))
-        if together > cuts.beside:
-            together -= together % cuts.beside
+        beside = boxes.grid[-1]  # these are copied together
+        if together > beside:
+            together -= together % beside
         scratch = SCRATCH.take("cut chunks", together * size)
         sources = address_of(scratch) + np.arange(together) * size
         for first in range(0, numbers.size, together):
             some = slice(first, first + together)
-            places, extents = cuts.places[some] + target, cuts.extents[some]
+            places, extents = shares.targets[some] + target, shares.extents[some]
             for error in self._decode(numbers[some], sources[: places.size], meter).values():
                 raise error
             with decoding(meter):
                 kernels.copy_boxes(
-                    sources[: places.size], places, extents, cuts.near, cuts.far, item
+                    sources[: places.size], places, extents, boxes.near, boxes.far, item
                 )
-
-    def _samples(self, along: int, inside: Int64, meter: Meter) -> Array:
-        """The samples at ``inside`` of those with number ``along``, which are no piece together."""
-        out = np.empty((inside.size, *self._sample_shape), self._grid.dtype)
-        decode, cuts, size = self._decoder(meter), self._cuts, self._grid.dtype.itemsize
-        numbers = (cuts.numbers + along * cuts.step + self._number).tolist()
-        targets = address_of(out) + np.arange(inside.size) * cuts.far[0]
-        rows, near, far = inside * cuts.near[0], cuts.near[1:], cuts.far[1:]
-        for number, place, extent in zip(numbers, cuts.places, cuts.extents[:, 1:], strict=True):
-            extents = np.tile(extent, (rows.size, 1))
-
-            def copy(address: int, places: Int64 = targets + place, box: Int64 = extents) -> None:
-                kernels.copy_boxes(rows + address, places, box, near, far, size)
-
-            while not self._handed(number, decode, copy):
-                with decoding(meter):  # which another thread does
-                    self.cache.wait(number)
-        return out
-
-    def _handed(self, number: int, decode: Decode, copy: Callable[[int], None]) -> bool:
-        """Whether ``copy`` got the address of a chunk; not while another thread decodes it."""
-        with after_this():
-            found = self.cache.get(number, decode, alone=True)
-            if found is None:
-                return False
-            try:
-                copy(found.address)
-            finally:
-                self.cache.unpin([found.entry])
-        return True
 
     def read_into(self, writer: Writer) -> None:
         in_place = writer.in_place
@@ -525,22 +562,24 @@ class ChunkSource(BaseSource):
 
     def _read_cut(self, writer: Writer) -> None:
         """Rows of samples that are cut over several chunks, or lie across them."""
-        along, inside = self._places(writer.job.records)
-        held: list[Array] = []  # what the addresses point into
-        addresses = np.zeros(along.size, np.int64)
+        records, grid = writer.job.records, self._grid
+        axes = range(self._axis, self._axis + self._lead)
+        extent = tuple(1 if axis in axes else n for axis, n in enumerate(grid.shape))
+        boxes = Boxes.of(grid.shape, grid.chunk, extent, grid.dtype.itemsize, axes)
+        reader = BoxReader(grid, boxes, self.store, self._library, self.cache, self._number)
+        starts = np.zeros((records.size, len(extent)), np.int64)
+        along = np.unravel_index(records, [grid.shape[axis] for axis in axes])
+        starts[:, axes] = np.transpose(along)
         # samples of one chunk together, so that it is decoded once even if soon dropped
-        order = np.argsort(along, kind="stable")
-        _, first = np.unique(along[order], return_index=True)
+        chunks = self._places(records)[0]
+        order = np.argsort(chunks, kind="stable")
+        _, first = np.unique(chunks[order], return_index=True)
         for places in np.split(order, first[1:]):
-            try:
-                rows = self._samples(int(along[places[0]]), inside[places], writer.meter)
-            except DecodeError as exc:
-                writer.fail_all(places, exc)
-                continue
-            held.append(rows)
-            addresses[places] = address_of(rows) + np.arange(places.size) * rows[0].nbytes
-        good = addresses != 0
-        self._give(writer, addresses[good], None if good.all() else np.flatnonzero(good))
+            rows, lines = np.empty((places.size, boxes.nbytes), np.uint8), np.arange(places.size)
+            good = reader.copy(writer, places, starts[places], rows, lines)
+            if writer.stopped:
+                return
+            self._give(writer, address_of(rows) + lines[good] * boxes.nbytes, places[good])
 
     def _read_straight(self, writer: RowWriter) -> None:
         """One sample a chunk and nothing to convert: decoded where it is wanted."""

@@ -198,7 +198,7 @@ class GroupSource(BaseSource):
             return
         count = -(-samples // max(1, self.index.chunk or 1))
         share = max(self._members.piece_bytes, self.spec.row_bytes * (self.index.chunk or 1))
-        self.cache.resize((count + count // 32 + 2) * share)
+        self.cache.hold(count, share)
 
     def release(self) -> None:
         self.cache.release()
