@@ -1,13 +1,11 @@
-"""Mixes of sets: the ratios at any place, each set in its own order, and elastic states.
+"""Mixes of sets: the ratios at any place, and each set in its own order.
 
-Facts that the tests of other libraries state about mixing and elastic resuming are stated here for
-this one, in its own words (Streaming's test_mixing.py; Grain's mix_test.py and
-elastic_iterator_test.py).
+Facts that the tests of other libraries state about mixing are stated here for this one, in its own
+words (Streaming's test_mixing.py; Grain's mix_test.py).
 """
 
 from __future__ import annotations
 
-import json
 import pickle
 from typing import Any
 
@@ -20,8 +18,6 @@ from asyncreader import ParamsError
 from asyncreader.sampling import sampler_of
 from asyncreader.sampling.mixed import LONGEST, Mixed, Pattern, shares_of
 from asyncreader.sampling.samplers import Storage
-from asyncreader.sampling.schedule import Cursor, Schedule
-from asyncreader.sampling.state import cursor_in, state_at
 
 ratios = st.lists(st.floats(0.01, 1), min_size=2, max_size=6).map(
     lambda parts: tuple(part / sum(parts) for part in parts)
@@ -174,35 +170,6 @@ def test_orders_differ_by_set_and_pass() -> None:
     assert not np.array_equal(first, two[two < 50])
 
 
-def test_any_position_alone() -> None:
-    """A position's record does not depend on which others are asked for, nor on the process; far
-    epochs are served, too."""
-    order = pickle.loads(pickle.dumps(mixed((100, 37, 5), (0.5, 0.3, 0.2), True)))
-    for epoch in (0, 9, 2**62):
-        whole = everything(order, epoch)
-        some = np.array([order.length - 1, 0, 13, 13, 70])
-        np.testing.assert_array_equal(order.records(epoch, some), whole[some])
-
-
-def test_golden_values() -> None:
-    """The order is pinned: with another a state would resume in another order."""
-    order = mixed((6, 4), (0.7, 0.3), True)
-    assert everything(order, 1).tolist() == GOLDEN["records"]
-    assert order.replacements(0, 2, 6).tolist() == GOLDEN["replacements"]
-    assert order.identity() == {
-        "shuffle": True,
-        "files": None,
-        "mix": "7:3 of 6:4 samples",
-        "epoch_samples": 12,
-    }
-
-
-GOLDEN: dict[str, Any] = {
-    "records": [4, 7, 1, 2, 5, 8, 3, 2, 6, 4, 0, 9],
-    "replacements": [2, 2, 0, 2, 0, 3],
-}
-
-
 def test_replacements_are_of_the_same_set() -> None:
     """What replaces a bad sample is of the set that comes at its position."""
     order = mixed((50, 20), (0.6, 0.4), True)
@@ -239,28 +206,25 @@ def test_large_sets(power: int) -> None:
 FOURS = (2, 2, 2, 2)
 
 
-@pytest.mark.parametrize("samples", [8, 16])
-def test_equal_proportions_serve_each_sample_alike(samples: int) -> None:
-    """Streaming: four sets of two in equal proportions are each sample once in 8 (its choose=2),
-    twice in 16 (its choose=4), and without a given number each sample once."""
-    counted = np.bincount(everything(mixed(FOURS, (0.25,) * 4, samples=samples)))
-    assert counted.tolist() == [samples // 8] * 8
-    assert np.bincount(everything(mixed(FOURS, (0.25,) * 4))).tolist() == [1] * 8
+#: Sizes, ratios, samples in an epoch, and how often each sample of all sets comes in it.
+COUNTED: list[tuple[Any, Any, int | None, list[int]]] = [
+    # Streaming: four sets of two in equal proportions (its choose=2 and choose=4)
+    (FOURS, (0.25,) * 4, 8, [1] * 8),
+    (FOURS, (0.25,) * 4, 16, [2] * 8),
+    (FOURS, (0.25,) * 4, None, [1] * 8),
+    # Streaming: by proportion, choose or repeat
+    ((2, 2, 2), (1 / 6, 2 / 6, 3 / 6), 12, [1, 1, 2, 2, 3, 3]),
+    # Grain: though the sets hold one sample each
+    ((1, 1), (0.4, 0.6), 1000, [400, 600]),
+]
 
 
-def test_proportions_set_the_repeats() -> None:
-    """Streaming: in 12 samples of proportions 1, 2 and 3 of 6 the sets are served once, twice and
-    three times (there by proportion, choose or repeat)."""
-    counted = np.bincount(everything(mixed((2, 2, 2), (1 / 6, 2 / 6, 3 / 6), samples=12)))
-    assert counted.tolist() == [1, 1, 2, 2, 3, 3]
-
-
-def test_partial_passes_are_balanced() -> None:
-    """Streaming: with three draws of each set of two in an epoch, all samples are served equally
-    often over 1,000 epochs (there within 2.5 percent; here to one draw)."""
-    order = mixed(FOURS, (0.25,) * 4, True, samples=12)
-    counted = np.bincount(np.concatenate([everything(order, epoch) for epoch in range(1000)]))
-    assert counted.max() - counted.min() <= 1
+@pytest.mark.parametrize(("sizes", "parts", "samples", "counted"), COUNTED)
+def test_proportions_set_the_repeats(
+    sizes: tuple[int, ...], parts: tuple[float, ...], samples: int | None, counted: list[int]
+) -> None:
+    """The samples of each set come as often as its ratio says, all of a set alike."""
+    assert np.bincount(everything(mixed(sizes, parts, samples=samples))).tolist() == counted
 
 
 def test_lengths_until_the_first_is_used_up() -> None:
@@ -282,59 +246,3 @@ def test_interleaved_in_order() -> None:
     assert both[both < 5].tolist() == [0, 1, 2, 3, 4, 0, 1, 2, 3, 4]
     odd = both[both >= 5].tolist()
     assert odd == [5, 6, 7, 8, 9][: len(odd)]
-
-
-def test_counts_of_a_thousand() -> None:
-    """Grain: 1,000 samples of 0.4 and 0.6 are 400 and 600, though the sets hold one sample each."""
-    counted = np.bincount(everything(mixed((1, 1), (0.4, 0.6), samples=1000)))
-    assert counted.tolist() == [400, 600]
-
-
-def ranks(order: Mixed, world: int, batch: int) -> list[Schedule]:
-    return [Schedule(order, batch, rank, world, "pad") for rank in range(world)]
-
-
-@pytest.mark.parametrize(
-    ("before", "after"),
-    [((32, 2), (16, 2)), ((8, 16), (64, 2)), ((4, 16), (6, 16)), ((1, 5), (7, 3))],
-)
-def test_elastic(before: tuple[int, int], after: tuple[int, int]) -> None:
-    """Grain: after seven steps on some ranks, other ranks take the state of any of them, and all
-    samples come exactly once. Here the mix too, and in the global order."""
-    order = mixed((1024, 512), (2 / 3, 1 / 3), True)
-    assert order.length == 1536
-    old, served = ranks(order, *before), []
-    cursor = old[0].next_batch_at(cursor_in(old[0], state_at(old[0], Cursor(), "x"), "x"))
-    for _ in range(7):
-        served += [record for one in old for record in one.plan(cursor).indices.tolist()]
-        cursor = old[0].advance(cursor)
-    states = {json.dumps(state_at(one, cursor, "x")) for one in old}
-    assert len(states) == 1
-    new = ranks(order, *after)
-    cursor = cursor_in(new[-1], json.loads(states.pop()), "x")
-    while cursor.epoch == 0:
-        plans = [one.plan(cursor) for one in new]
-        served += [record for plan in plans for record in plan.indices[plan.valid].tolist()]
-        cursor = new[0].advance(cursor)
-    assert served == everything(order).tolist()
-    assert sorted(served) == list(range(1536))
-
-
-def test_states_of_another_mix_are_refused() -> None:
-    """Grain goes on with other ratios or sets as if nothing had changed; here a state of another
-    mix is an error that shows both."""
-    order = mixed((50, 20), (0.6, 0.4), True)
-    state = state_at(Schedule(order, 2), Cursor(0, 4, 2), "x")
-    for other, name in (
-        (mixed((50, 20), (0.5, 0.5), True), "mix"),
-        (mixed((50, 21), (0.6, 0.4), True), "mix"),
-        (mixed((50, 20), (0.6, 0.4)), "shuffle"),
-        (mixed((50, 20), (0.6, 0.4), "block"), "shuffle"),
-        (mixed((50, 20), (0.6, 0.4), True, until_first=True), "epoch_samples"),
-        (sampler_of(True, 3, 0, Storage("x", 70)), "mix"),
-    ):
-        for mine, theirs in ((order, other), (other, order)):
-            saved = state_at(Schedule(theirs, 2), Cursor(0, 4, 2), "x")
-            with pytest.raises(ParamsError, match=f"{name} differs"):
-                cursor_in(Schedule(mine, 2), saved, "x")
-    assert cursor_in(Schedule(order, 5, 1, 2), state, "x") == (0, 4, 2)

@@ -1,20 +1,16 @@
-"""Weighted draws: the alias table, how often samples come, and what is said of wrong weights."""
+"""Weighted draws: the alias table, and how often samples come."""
 
 from __future__ import annotations
 
-import pickle
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from fakes import MemorySource, open_fake, packed, paint, write_hdf5
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from oracles import alias_rows_numpy
 from painted import COUNT, IMAGES, open_reader
 
-from asyncreader import AsyncReader, ParamsError
+from asyncreader import AsyncReader
 from asyncreader.sampling.weighted import AliasTable, Weighted
 
 #: Labels of the painted images: twelve of class 4, eight of class -2, and two of class 7.
@@ -47,19 +43,6 @@ def test_the_table_is_the_distribution(values: list[float]) -> None:
     wanted /= wanted.sum()
     assert (found[given == 0] == 0).all()
     np.testing.assert_allclose(found, wanted, rtol=1e-12, atol=2 * 2.0**-32 / given.size)
-
-
-@pytest.mark.parametrize("count", [1, 3, 1000, 70_000])
-def test_the_kernel_is_its_twin(count: int) -> None:
-    """Compiled or not, each position draws the same number, of positions of any size."""
-    rng = np.random.default_rng(count)
-    table = AliasTable.of(rng.random(count) + (np.arange(count) == 0))
-    numbers = np.concatenate((np.arange(3000), rng.integers(0, 2**62, 3000)))
-    twin = np.empty_like(numbers)
-    for key in (0, 2**64 - 1, 0x9E3779B97F4A7C15):
-        alias_rows_numpy(numbers, key, table.cells, table.bits, twin)
-        np.testing.assert_array_equal(table.draw(key, numbers), twin)
-        assert ((twin >= 0) & (twin < count)).all()
 
 
 def test_many_weights() -> None:
@@ -99,35 +82,6 @@ def test_draws_are_independent() -> None:
     part = given / given.sum()
     expected = np.outer(part, part).reshape(-1) * 30_000
     assert abs(((counted - expected) ** 2 / expected).sum() - 8) < 5 * 4
-
-
-def test_any_position_alone() -> None:
-    """A position's record does not depend on which others are asked for, nor on the process."""
-    order = Weighted(50, 9, AliasTable.of(np.arange(50.0)), 700)
-    whole = order.records(2, np.arange(700))
-    some = np.array([699, 0, 13, 13, 350])
-    np.testing.assert_array_equal(order.records(2, some), whole[some])
-    copy = pickle.loads(pickle.dumps(order))
-    np.testing.assert_array_equal(copy.records(2, some), whole[some])
-
-
-def test_golden_values() -> None:
-    """The draws are pinned: with others a state would resume in another order."""
-    order = Weighted(6, 7, AliasTable.of(np.array([1, 0, 2, 3, 0.5, 8])), 12)
-    assert order.records(1, np.arange(12)).tolist() == GOLDEN["records"]
-    assert order.replacements(0, 5, 6).tolist() == GOLDEN["replacements"]
-    assert order.identity() == {
-        "shuffle": "weights",
-        "epoch_samples": 12,
-        "weights": GOLDEN["digest"],
-    }
-
-
-GOLDEN: dict[str, Any] = {
-    "records": [5, 3, 5, 3, 2, 5, 2, 0, 5, 5, 5, 2],
-    "replacements": [2, 5, 3, 5, 5, 5],
-    "digest": "a4caedc8beb18938",
-}
 
 
 def served(**params: Any) -> np.ndarray:
@@ -192,59 +146,3 @@ def test_an_epoch_of_so_many_samples() -> None:
     assert 0 not in first
     with open_reader(shuffle="replacement", epoch_samples=7, last_batch="short") as reader:
         assert [len(batch) for batch in reader] == [4, 3]
-
-
-def test_a_state_is_of_its_weights() -> None:
-    """A state of other weights, another number of samples, or another order is refused."""
-    weights = np.arange(COUNT) + 1.0
-    with open_reader(weights=weights) as reader:
-        next(iter(reader))
-        state = reader.state_dict()
-    for other, says in (
-        ({"weights": weights[::-1]}, "weights differs"),
-        ({"weights": weights, "epoch_samples": 44}, "epoch_samples differs"),
-        ({"shuffle": True}, "shuffle differs"),
-        ({"shuffle": "replacement"}, "shuffle differs"),
-    ):
-        with open_reader(**other) as reader:
-            with pytest.raises(ParamsError, match=says):
-                reader.load_state_dict(state)
-            theirs = reader.state_dict()
-        with open_reader(weights=weights) as mine, pytest.raises(ParamsError, match="differs"):
-            mine.load_state_dict(theirs)
-    with open_reader(weights=2 * weights) as reader:  # the same draws
-        reader.load_state_dict(state)
-
-
-def test_epochs_of_another_number_of_draws() -> None:
-    """A state of shuffle="replacement" with epoch_samples is not one without, nor the reverse."""
-    with open_reader(shuffle="replacement", epoch_samples=8) as short:
-        state = short.state_dict()
-        with open_reader(shuffle="replacement") as plain:
-            with pytest.raises(ParamsError, match="epoch_samples differs"):
-                plain.load_state_dict(state)
-            with pytest.raises(ParamsError, match="epoch_samples differs"):
-                short.load_state_dict(plain.state_dict())
-
-
-def test_bad_samples_are_replaced_by_weight(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A bad sample's replacement is drawn by the same weights: never one of weight 0."""
-    weights = np.zeros(COUNT)
-    weights[[3, 4, 5]] = 1
-    source = MemorySource(IMAGES, damaged=[4])
-    params = {"weights": weights, "epoch_samples": 60, "on_error": "skip"}
-    with open_fake(monkeypatch, source, batch_size=60, **params) as reader:
-        batch = reader.fetchData() and reader.getNextBatch()
-    assert set(batch.indices.tolist()) == {3, 5}
-
-
-def test_packed_sets(tmp_path: Path) -> None:
-    """Balanced draws of shards read the labels of all of them."""
-    labels = np.array([0] * 18 + [1] * 2, np.int64)
-    parts = [
-        write_hdf5(tmp_path / f"{i}.h5", packed(paint(20, (6, 5, 3)), labels=labels[:, None]))
-        for i in range(2)
-    ]
-    with AsyncReader(path=parts, weights="balanced", epoch_samples=2000, batch_size=100) as reader:
-        ones = sum(int(batch.labels.sum()) for batch in reader)
-    assert abs(ones - 1000) < 5 * 500**0.5

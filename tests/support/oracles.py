@@ -1,4 +1,4 @@
-"""Plain numpy versions of kernels of which no library is the judge: orders, fills, casts, resizes.
+"""Plain numpy versions of kernels of which no library is the judge: fills, casts, resizes.
 
 Each takes the arguments of the kernel of its name: see asyncreader/pixels/_compiled.
 """
@@ -12,57 +12,8 @@ import numpy as np
 from asyncreader.pixels.codec.planes import halves, planes_bytes
 from asyncreader.pixels.fill_tables import RUN
 from asyncreader.pixels.geometry import AREA, BICUBIC, BILINEAR
-from asyncreader.system.array_types import Array, Float32, Float64, Int64, UInt8, UInt64
-from asyncreader.system.keyed_random import mix_rows, mixed, scale_rows
+from asyncreader.system.array_types import Array, Float32, Float64, Int64, UInt8
 from asyncreader.system.memory import bytes_at
-
-
-def feistel_rows_numpy(
-    positions: Int64, count: int, left: int, right: int, keys: UInt64, out: Int64
-) -> None:
-    """Alternating Feistel network on ``left + right`` bits, walked until below ``count``."""
-    lmask, rmask = np.uint64((1 << left) - 1), np.uint64((1 << right) - 1)
-    shift = np.uint64(right)
-    x = positions.astype(np.uint64)
-    todo = np.arange(x.size)
-    while todo.size:
-        hi, lo = x[todo] >> shift, x[todo] & rmask
-        for r in range(keys.size):
-            if r % 2 == 0:
-                hi ^= mixed(lo + keys[r]) & lmask
-            else:
-                lo ^= mixed(hi + keys[r]) & rmask
-        walked = (hi << shift) | lo
-        x[todo] = walked
-        todo = todo[walked >= np.uint64(count)]
-    out[:] = x.astype(np.int64)
-
-
-def permuted_rows_numpy(
-    positions: Int64, counts: Int64, keys: UInt64, rounds: int, out: Int64
-) -> None:
-    """The swap-or-not shuffle of each position under its own key: see sampling/feistel.py."""
-    sizes, images = counts.astype(np.uint64), positions.copy()
-    for number in range(rounds):
-        key = mix_rows(number, keys.view(np.int64))
-        # the first 32 bits times the count, over 2**32
-        partners = ((key >> np.uint64(32)) * sizes >> np.uint64(32)).view(np.int64) - images
-        partners += np.where(partners < 0, counts, 0)
-        shared = np.maximum(images, partners)
-        swap = mix_rows(0, shared + key.view(np.int64)) >> np.uint64(63) != 0
-        images = np.where(swap, partners, images)
-    out[:] = images
-
-
-def alias_rows_numpy(numbers: Int64, key: int, cells: UInt64, bits: int, out: Int64) -> None:
-    """Draws from an alias table: see sampling/weighted.py."""
-    shift = np.uint64(64 - bits)
-    draws = mix_rows(int(key), numbers)
-    chosen = scale_rows(draws, cells.size)
-    found = cells[chosen]
-    coins = draws * np.uint64(cells.size) >> shift
-    aliases = (found & ((np.uint64(1) << shift) - np.uint64(1))).view(np.int64)
-    out[:] = np.where(coins < found >> shift, chosen, aliases)
 
 
 def filter_weights(
