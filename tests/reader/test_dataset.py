@@ -19,9 +19,8 @@ import h5py
 import numpy as np
 import process_functions
 import pytest
-from fakes import CLASSES, damage, packed, pictures, write_hdf5, write_lmdb
+from fakes import CLASSES, damage, packed, pictures, write_hdf5
 from PIL import Image
-from shard_sets import SIZES, write_set
 
 import asyncreader
 import converters
@@ -32,26 +31,17 @@ from asyncreader import (
     DecodeError,
     ParamsError,
     ReaderClosedError,
-    SourceNotFoundError,
 )
 from asyncreader.adapters.base import Loader
 from asyncreader.pipeline import build
 from asyncreader.system.limits import usable_cores
 
-COUNT = sum(SIZES)
+COUNT = 23
 IMAGES = pictures(COUNT, (24, 20, 3))
 
 
 def raw(folder: Path) -> dict[str, Any]:
     return {"path": write_hdf5(folder / "a.h5", packed(IMAGES))}
-
-
-def jpeg(folder: Path) -> dict[str, Any]:
-    return {"path": write_lmdb(folder / "a.lmdb", packed(IMAGES, "jpeg")), "size": (16, 12)}
-
-
-def shards(folder: Path) -> dict[str, Any]:
-    return {"path": write_set(folder / "set", IMAGES, chunk=3)}
 
 
 def fields(folder: Path) -> dict[str, Any]:
@@ -66,45 +56,29 @@ def arrays(folder: Path) -> dict[str, Any]:
     return {"data": np.random.default_rng(0).normal(size=(COUNT, 5)).astype(np.float32)}
 
 
-def part(folder: Path) -> dict[str, Any]:
-    return raw(folder) | {"subset": slice(30, 3, -2), "dtype": "float32", "mean": 3.0}
+def test_samples_by_number(tmp_path: Path) -> None:
+    """A sample by its number, a slice, a list, a mask and a loop are those in the file; negative
+    numbers count from the end. TestCombinations has all kinds of samples."""
+    wanted = [IMAGES, IMAGES[..., 0].astype(np.int32), np.arange(COUNT)]
 
+    def flat(found: Any) -> list[np.ndarray]:
+        if isinstance(found, tuple):
+            return [array for one in found for array in flat(one)]
+        return [np.asarray(found)]
 
-MADE = (raw, jpeg, shards, fields, arrays, part)
-
-
-@pytest.mark.parametrize("make", MADE)
-def test_samples_are_those_of_a_reader(make: Any, tmp_path: Path) -> None:
-    """A sample by its number, a slice, a list and a loop are the rows of a reader without shuffle;
-    negative numbers count from the end."""
-    given = make(tmp_path)
-    with AsyncReader(given, batch_size=1) as reader, asyncreader.open(given) as ds:
-        batches = [
-            (tuple(map(np.copy, batch.data)) if isinstance(batch.data, tuple) else (batch.data,))
-            + (() if batch.labels is None else (np.copy(batch.labels),))
-            for batch in AsyncReader(given, batch_size=1, copy=True, epochs=1)
-        ]
-        wanted = [np.concatenate(column) for column in zip(*batches, strict=True)]
-        assert len(ds) == ds.count == reader.count == len(wanted[0])
-
-        def flat(found: Any) -> list[np.ndarray]:
-            if isinstance(found, tuple):
-                return [array for one in found for array in flat(one)]
-            return [np.asarray(found)]
-
+    with asyncreader.open(fields(tmp_path)) as ds:
+        assert len(ds) == ds.count == COUNT
         some = [5, 0, 5, -1]
         for index in (0, 3, -1, np.int64(2), np.array(4)):
             same(flat(ds[index]), [column[index] for column in wanted])
-        same(flat(ds[2:9:3]), [column[2:9:3] for column in wanted])
-        same(flat(ds[some]), [column[some] for column in wanted])
-        same(flat(ds[np.arange(len(ds)) < 4]), [column[:4] for column in wanted])
+        for several in (slice(2, 9, 3), some, np.arange(COUNT) < 4, slice(0)):
+            same(flat(ds[several]), [column[several] for column in wanted])
         for numbers in (some, tuple(some), np.array(some)):
             for number, sample in zip(some, ds.__getitems__(numbers), strict=True):
                 same(flat(sample), [column[number] for column in wanted])
         for number, sample in enumerate(ds):
             same(flat(sample), [column[number] for column in wanted])
-        assert number == len(ds) - 1
-        assert [len(column) for column in flat(ds[:0])] == [0] * len(wanted)
+        assert number == COUNT - 1
         for name, column in zip(ds.fields, wanted, strict=False):
             assert ds.fields[name] == (column.shape[1:], column.dtype)
 
@@ -166,16 +140,6 @@ def test_what_is_random_is_left_out_with_a_warning() -> None:
         with ds, ds.reader(batch_size=2) as reader, pickle.loads(pickle.dumps(ds)) as copy:
             assert len(reader.dataset) == len(copy) == 6
         asyncreader.open(given, crop_ratio=0.5).close()
-
-
-def test_fields_by_name(tmp_path: Path) -> None:
-    """With as_dict a sample is a dict of its fields and its label."""
-    with asyncreader.open(fields(tmp_path), as_dict=True) as ds:
-        sample = cast("dict[str, np.ndarray]", ds[3])
-        assert list(sample) == ["image", "mask", "label"]
-        np.testing.assert_array_equal(sample["image"], IMAGES[3])
-        np.testing.assert_array_equal(sample["mask"], IMAGES[3, ..., 0])
-        assert sample["label"] == 3
 
 
 @pytest.mark.parametrize(
@@ -661,17 +625,8 @@ def test_the_dataset_of_a_reader(tmp_path: Path) -> None:
             use()
 
 
-def test_what_cannot_be_opened(tmp_path: Path) -> None:
-    """The errors are those of AsyncReader."""
-    with pytest.raises(SourceNotFoundError):
-        asyncreader.open(tmp_path / "none.h5")
-    with pytest.raises(ParamsError, match="shufle"):
-        asyncreader.open(raw(tmp_path), shufle=True)  # type: ignore[call-arg]
-
-
 def test_windows_of_episodes(tmp_path: Path) -> None:
-    """A sample of a set of episodes is its window; a dict says its episode and which rows are the
-    episode's own; statistics count each row once."""
+    """A sample of a set of episodes is its window, and what is stored of it is that of its rows."""
     rows = np.arange(24, dtype=np.float32).reshape(12, 2)
     with h5py.File(tmp_path / "a.h5", "w") as file:
         file["obs"], file["ends"] = rows, [5, 12]
@@ -680,16 +635,9 @@ def test_windows_of_episodes(tmp_path: Path) -> None:
         "episodes": "ends:ends", "window": 3, "window_edge": "repeat",
     }  # fmt: skip
     with asyncreader.open(given, as_dict=True) as ds:
-        assert len(ds) == 12
-        found = cast("dict[str, np.ndarray]", ds[4])
-        np.testing.assert_array_equal(found["obs"], rows[[4, 4, 4]])
-        np.testing.assert_array_equal(found["present"], [True, False, False])
-        assert found["episode"] == 0
-        np.testing.assert_array_equal(cast(Any, ds[6:8])["obs"], [rows[6:9], rows[7:10]])
         assert ds.sample(4).stored == {"obs": rows[[4, 4, 4]].tobytes()}
-        np.testing.assert_allclose(ds.statistics()["obs"].mean, rows.mean(0))
-        assert ds.statistics()["obs"].count == 12
         assert ds.fields["obs"] == ((3, 2), np.float32)
+        np.testing.assert_array_equal(cast(Any, ds[6:8])["obs"], [rows[6:9], rows[7:10]])
 
 
 def test_a_mix(tmp_path: Path) -> None:
@@ -698,12 +646,9 @@ def test_a_mix(tmp_path: Path) -> None:
     first = write_hdf5(tmp_path / "a.h5", packed(IMAGES[:5]))
     second = write_hdf5(tmp_path / "b.h5", packed(IMAGES[5:12], "png"))
     params: dict[str, Any] = {"mix": {first: 0.25, second: 0.75}, "size": (24, 20)}
-    with asyncreader.open(params) as ds, AsyncReader(params, batch_size=8, shuffle=True) as reader:
-        assert len(ds) == 12
-        for batch in reader:
-            for picture, record in zip(batch.data, batch.indices.tolist(), strict=True):
-                np.testing.assert_array_equal(ds[record][0], picture)
-                np.testing.assert_array_equal(picture, IMAGES[record].transpose(2, 0, 1))
+    with asyncreader.open(params) as ds:
+        for number, picture in enumerate(IMAGES[:12]):
+            np.testing.assert_array_equal(ds[number][0], picture.transpose(2, 0, 1))
         found = ds.statistics()["data"]
         pixels = np.asarray(IMAGES[:12]).reshape(-1, 3).astype(np.float64)
         assert found.count == len(pixels)

@@ -227,15 +227,6 @@ def test_proportions_set_the_repeats(
     assert np.bincount(everything(mixed(sizes, parts, samples=samples))).tolist() == counted
 
 
-def test_lengths_until_the_first_is_used_up() -> None:
-    """Grain: sets of 10, 20 and 5 have a length of 15 in equal proportions, of 20 in 1:2:1: no
-    sample comes twice."""
-    for parts, length in (((1 / 3,) * 3, 15), ((0.25, 0.5, 0.25), 20)):
-        order = mixed((10, 20, 5), parts, True, until_first=True)
-        assert length - 2 <= order.length <= length
-        assert np.bincount(everything(order)).max() == 1
-
-
 def test_interleaved_in_order() -> None:
     """Grain: without shuffling two sets come in turn, each in its own order; in the second epoch a
     set goes on where it was."""
