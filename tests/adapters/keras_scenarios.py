@@ -1,7 +1,8 @@
 """What Keras does with a ReaderDataset; run by test_keras.py, one process per backend.
 
-Prints one JSON object: the name of each scenario -> what was recorded in it. The samples of a batch
-are recorded where Keras trains on them, in train_step(), after comparing every pixel.
+Prints one JSON object: the name of each scenario -> "", what went wrong in it, or null where this
+Keras cannot do it. The samples of a batch are recorded where Keras trains on them, in train_step(),
+after comparing every pixel.
 """
 
 from __future__ import annotations
@@ -9,25 +10,15 @@ from __future__ import annotations
 import json
 import os
 import pickle
-import sys
-import time
+import traceback
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from frameworks import (
-    EPOCHS,
-    IMAGES,
-    LABELS,
-    LEARNING_RATE,
-    SMALL,
-    STEPS,
-    check,
-    expected,
-    heldout_params,
-    train_params,
-)
+from frameworks import IMAGES, LABELS, SMALL, STEPS, check, expected
 
+os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
 warnings.simplefilter("error")
 # pyproject.toml has it for tests: some ask for whole batches of few samples
 warnings.filterwarnings("ignore", 'last_batch="drop" leaves out', UserWarning)
@@ -41,7 +32,19 @@ with warnings.catch_warnings():
 
 from asyncreader import FinishedError  # noqa: E402
 
-Batches = list[list[int]]
+#: The samples of the batches of six epochs.
+EXPECTED = expected(6)
+SCENARIOS: dict[str, Callable[[], None]] = {}
+
+
+class NotHere(Exception):
+    """This Keras cannot do it."""
+
+
+def scenario(function: Callable[[], None]) -> Callable[[], None]:
+    """Declares a scenario."""
+    SCENARIOS[function.__name__] = function
+    return function
 
 
 def host(array: Any) -> np.ndarray:
@@ -54,18 +57,15 @@ class Recording(keras.Sequential):  # type: ignore[misc]
     def __init__(self, built: bool) -> None:
         layers = [keras.layers.Flatten(), keras.layers.Dense(1)]
         super().__init__([keras.Input((6, 5, 3)), *layers] if built else layers)
-        self.trained: Batches = []
-        self.tested: Batches = []
-
-    def _record(self, to: Batches, data: Any) -> None:
-        to.append(check(host(data[0]), host(data[1]), nchw=False))
+        self.trained: list[list[int]] = []
+        self.tested: list[list[int]] = []
 
     def train_step(self, *arguments: Any) -> Any:
-        self._record(self.trained, arguments[-1])
+        self.trained.append(check(*map(host, arguments[-1][:2]), nchw=False))
         return super().train_step(*arguments)
 
     def test_step(self, *arguments: Any) -> Any:
-        self._record(self.tested, arguments[-1])
+        self.tested.append(check(*map(host, arguments[-1][:2]), nchw=False))
         return super().test_step(*arguments)
 
 
@@ -83,65 +83,76 @@ def dataset(**params: Any) -> Any:
 # -- scenarios -----------------------------------------------------------------------------------
 
 
-def two_fits(built: bool) -> Any:
-    """Two fit calls of two epochs each, with one dataset."""
-    with dataset() as data:
-        net = model(built)
-        for _ in range(2):
-            net.fit(data, epochs=2, verbose=0)
-        place = data.state_dict()
-    return {"trained": net.trained, "place": [place["epoch"], place["steps"]]}
+@scenario
+def two_fits() -> None:
+    """Two fits of two epochs train on exactly the reader's four epochs, model built or not."""
+    for built in (True, False):
+        with dataset() as data:
+            net = model(built)
+            for _ in range(2):
+                net.fit(data, epochs=2, verbose=0)
+            place = data.state_dict()
+        assert net.trained == EXPECTED[: 4 * STEPS]
+        assert (place["epoch"], place["steps"]) == (4, 0)
 
 
-def unbuilt_after_built() -> Any:
-    """A new, unbuilt model after a fit; then the old one, compiled again."""
+@scenario
+def new_models() -> None:
+    """A new, unbuilt model after a fit, and the old one compiled again, only peek in the middle of
+    a dataset's life."""
     with dataset() as data:
         first, second = model(True), model(False)
         first.fit(data, epochs=1, verbose=0)
         second.fit(data, epochs=1, verbose=0)
         first.compile(optimizer="sgd", loss="mse", run_eagerly=True, metrics=["mae"])
         first.fit(data, epochs=1, verbose=0)
-    return [*first.trained[:STEPS], *second.trained, *first.trained[STEPS:]]
+    trained = [*first.trained[:STEPS], *second.trained, *first.trained[STEPS:]]
+    assert trained == EXPECTED[: 3 * STEPS]
 
 
-def several_steps(built: bool) -> Any:
-    """steps_per_execution=4 over 10 batches: the last execution is not full. None: not allowed."""
-    with dataset() as data:
-        net = model(built, steps_per_execution=4)
-        try:
-            net.make_train_function()
-        except ValueError:
-            return None
-        for _ in range(2):
-            net.fit(data, epochs=2, verbose=0)
-    return net.trained
-
-
-def steps_per_epoch(built: bool) -> Any:
-    """Epochs of 3 of the 10 batches, in two fits; then a whole one."""
-    with dataset() as data:
-        net = model(built)
-        for _ in range(2):
-            net.fit(data, epochs=2, steps_per_epoch=3, verbose=0)
-        net.fit(data, epochs=1, verbose=0)
-    return net.trained
-
-
-def looked_at() -> Any:
-    """The user looks at a batch for its shapes, then fits."""
-    trained = []
+@scenario
+def several_steps() -> None:
+    """With steps_per_execution=4, of which the last one is not full, every batch is trained on
+    once, in order."""
     for built in (True, False):
         with dataset() as data:
-            shapes = [array.shape for array in data[0]]
-            assert shapes == [(4, 6, 5, 3), (4,)]
+            net = model(built, steps_per_execution=4)
+            try:
+                net.make_train_function()
+            except ValueError as exc:
+                raise NotHere from exc
+            for _ in range(2):
+                net.fit(data, epochs=2, verbose=0)
+        assert net.trained == EXPECTED[: 4 * STEPS]
+
+
+@scenario
+def steps_per_epoch() -> None:
+    """With steps_per_epoch=3 each epoch of each fit goes on where the last one stopped."""
+    for built in (True, False):
+        with dataset() as data:
+            net = model(built)
+            for _ in range(2):
+                net.fit(data, epochs=2, steps_per_epoch=3, verbose=0)
+            net.fit(data, epochs=1, verbose=0)
+        assert net.trained == EXPECTED[: 4 * 3 + STEPS]
+
+
+@scenario
+def a_look() -> None:
+    """dataset[0], looked at before fit(), is the first batch of fit() all the same."""
+    for built in (True, False):
+        with dataset() as data:
+            assert [array.shape for array in data[0]] == [(4, 6, 5, 3), (4,)]
             net = model(built)
             net.fit(data, epochs=1, verbose=0)
-            trained.append(net.trained)
-    return trained
+        assert net.trained == EXPECTED[:STEPS]
 
 
-def interrupted() -> Any:
-    """A callback raises in batch 4 of the second epoch; the next fit goes on."""
+@scenario
+def interrupted() -> None:
+    """After an exception in batch 4 of the second epoch the next fit serves that epoch from its
+    start."""
 
     class Stop(keras.callbacks.Callback):  # type: ignore[misc]
         epoch = 0
@@ -160,27 +171,30 @@ def interrupted() -> Any:
         except InterruptedError:
             other = model(True)  # in Keras 3.5 with jax an exception breaks the model
         other.fit(data, epochs=1, verbose=0)
-    return [net.trained, other.trained]
+    assert net.trained == EXPECTED[: STEPS + 4]
+    assert other.trained == EXPECTED[STEPS : 2 * STEPS]
 
 
-def validation() -> Any:
-    """Validation after each of two epochs, then evaluate(): whole epochs each time."""
+@scenario
+def validation() -> None:
+    """Validation and evaluate() see each held-out sample once, and do not disturb training."""
     with dataset() as data, dataset(seed=9, shuffle=False) as others:
         net = model(False)
         net.fit(data, epochs=2, validation_data=others, verbose=0)
         net.evaluate(others, verbose=0)
-    return {"trained": net.trained, "tested": net.tested}
+    assert net.trained == EXPECTED[: 2 * STEPS]
+    assert net.tested == LABELS[: STEPS * 4, 0].reshape(STEPS, 4).tolist() * 3
 
 
-def resumed() -> Any:
-    """A state after 14 batches of training, through JSON and through pickle."""
+@scenario
+def resumed() -> None:
+    """A state, through JSON, or pickle of batch 14 goes on with batch 14, model built or not."""
     with dataset() as data:
         net = model(False)
         net.fit(data, epochs=1, verbose=0)
         net.fit(data, epochs=1, steps_per_epoch=4, verbose=0)
         state = json.dumps(data.state_dict())
         pickled = pickle.dumps(data)
-    results = []
     loaded = dataset()
     loaded.load_state_dict(json.loads(state))
     for again in (loaded, pickle.loads(pickled)):
@@ -188,132 +202,94 @@ def resumed() -> Any:
             for built in (True, False):
                 other = model(built)
                 other.fit(again, epochs=1, steps_per_epoch=6, verbose=0)
-                results.append(other.trained)
+                assert other.trained == EXPECTED[14:20]
                 again.load_state_dict(json.loads(state))
-    return results
 
 
-def held() -> Any:
-    """Twelve batches held at once; and in how many buffers twelve are, copied or not."""
+@scenario
+def held() -> None:
+    """Twelve batches held at once are right and private; with zero_copy they share 3 slots."""
     with dataset(debug=True) as data:
         batches = [data[i] for i in range(12)]
-        seen = [check(*batch, nchw=False) for batch in batches]
-    copies = {images.ctypes.data for images, _ in batches}
+        assert [check(*batch, nchw=False) for batch in batches] == EXPECTED[:12]
+    assert len({images.ctypes.data for images, _ in batches}) == 12
     with dataset(zero_copy=True, debug=True) as data:
-        slots = {data[i][0].ctypes.data for i in range(12)}
-    return {"seen": seen, "buffers": [len(copies), len(slots)]}
+        assert len({data[i][0].ctypes.data for i in range(12)}) <= 3
 
 
-def kinds() -> Any:
-    """Batches of sets with padding, without labels, as NCHW, pickled; the end of epochs=1."""
-    with dataset(last_batch="pad", shuffle=False) as data:
+@scenario
+def padded() -> None:
+    """last_batch="pad" comes with sample weights: what is padded adds nothing to the loss."""
+    with dataset(last_batch="pad", shuffle=False, dtype="float32") as data:
         weights = [data[i][2].tolist() for i in range(len(data))]
+        assert weights == [[1.0] * 4] * 10 + [[1.0, 1.0, 0.0, 0.0]]
+        layers = [keras.Input((6, 5, 3)), keras.layers.Flatten(), keras.layers.Dense(1)]
+        net = keras.Sequential(layers)
+        net.compile(loss="mse")
+        found = net.evaluate(data, verbose=0)
+        scores = host(net(IMAGES.astype(np.float32)))
+    alone = float(((scores - LABELS) ** 2).mean())
+    # Keras divides the weighted sum by the number of all rows, 44 with the padded ones
+    np.testing.assert_allclose(found, alone * 42 / 44, rtol=1e-4)
+
+
+@scenario
+def soft() -> None:
+    """Soft labels come as (B, classes) float32 and fit() trains on them; padded rows have labels of
+    zeros and weigh nothing."""
+    given = {"mixup": 0.5, "label_smoothing": 0.1, "num_classes": 50, "last_batch": "pad"}
+    with ReaderDataset(SMALL, **given, dtype="float32", scale=1 / 255) as data:
+        for _ in range(len(data)):
+            _, labels, weights = data[0]
+            assert (labels.dtype, labels.shape) == (np.float32, (4, 50))
+            np.testing.assert_allclose(labels.sum(axis=1), weights, atol=1e-5)
+        assert weights.tolist() == [1.0, 1.0, 0.0, 0.0]
+        layers = [keras.layers.Flatten(), keras.layers.Dense(50, activation="softmax")]
+        net = keras.Sequential(layers)
+        net.compile(loss=keras.losses.CategoricalCrossentropy())
+        (loss,) = net.fit(data, epochs=1, verbose=0).history["loss"]
+    assert 0 < loss < 10
+
+
+@scenario
+def without_labels() -> None:
+    """A set without labels gives (data,); predict() serves whole epochs."""
     with dataset(labels=None) as data:
-        alone = len(data[0])
+        assert len(data[0]) == 1
         net = keras.Sequential([keras.layers.Flatten(), keras.layers.Dense(1)])
-        predicted = [list(net.predict(data, verbose=0).shape) for _ in range(2)]
-        place = data.state_dict()["epoch"]
+        assert [net.predict(data, verbose=0).shape for _ in range(2)] == [(40, 1)] * 2
+        assert data.state_dict()["epoch"] == 2
+
+
+@scenario
+def layout_and_end() -> None:
+    """layout="NCHW" is kept, also by pickle; past epochs=1 comes FinishedError."""
     with dataset(layout="NCHW") as data, pickle.loads(pickle.dumps(data)) as twin:
-        shapes = [list(data[0][0].shape), list(twin[0][0].shape)]
+        assert data[0][0].shape == twin[0][0].shape == (4, 3, 6, 5)
     with dataset(epochs=1) as data:
-        whole = len(list(data))
+        assert len(list(data)) == STEPS
         try:
             data[0]
         except FinishedError:
-            whole += 100
-    return {
-        "weights": weights,
-        "alone": alone,
-        "predicted": predicted,
-        "place": place,
-        "shapes": shapes,
-        "whole": whole,
-    }
+            return
+    raise AssertionError("a batch past the end")
 
 
-def weighted() -> Any:
-    """The loss over a padded epoch, and that over its 42 samples alone."""
-    with dataset(last_batch="pad", shuffle=False, dtype="float32") as data:
-        net = keras.Sequential(
-            [keras.Input((6, 5, 3)), keras.layers.Flatten(), keras.layers.Dense(1)]
-        )
-        net.compile(loss="mse")
-        given = net.evaluate(data, verbose=0)
-        flat = IMAGES.astype(np.float32).reshape(len(IMAGES), -1)
-        scores = host(net(IMAGES.astype(np.float32)))
-        assert flat.shape == (42, 90)
-        return [given, float(((scores - LABELS) ** 2).mean())]
+def came_of(function: Callable[[], None]) -> str | None:
+    """What came of a scenario."""
+    try:
+        function()
+    except NotHere:
+        return None
+    except Exception:
+        return traceback.format_exc()
+    return ""
 
 
-def soft() -> Any:
-    """Soft labels: their sums and weights in each batch, and the loss of a fit."""
-    given = {"mixup": 0.5, "label_smoothing": 0.1, "num_classes": 50, "last_batch": "pad"}
-    with ReaderDataset(SMALL, **given, dtype="float32", scale=1 / 255) as data:
-        steps = [data[0] for _ in range(len(data))]
-        layers = [keras.layers.Flatten(), keras.layers.Dense(50, activation="softmax")]
-        made = keras.Sequential(layers)
-        made.compile(loss=keras.losses.CategoricalCrossentropy())
-        history = made.fit(data, epochs=1, verbose=0).history
-    return {
-        "types": sorted({f"{labels.dtype} {labels.shape}" for _, labels, _ in steps}),
-        "sums": [labels.sum(axis=1).tolist() for _, labels, _ in steps],
-        "weights": [weights.tolist() for *_, weights in steps],
-        "loss": history["loss"],
-    }
-
-
-def training(paths: dict[str, str]) -> float:
-    """Held-out accuracy of a small network trained on sample_data."""
-    keras.utils.set_random_seed(0)
-    layers = keras.layers
-    net = keras.Sequential(
-        [
-            layers.Conv2D(12, 5, strides=2, activation="relu"),
-            layers.Conv2D(24, 4, strides=2, activation="relu"),
-            layers.Flatten(),
-            layers.Dense(4),
-        ]
-    )
-    with ReaderDataset(train_params(paths)) as data, ReaderDataset(heldout_params(paths)) as others:
-        steps = EPOCHS * len(data)
-        rate = keras.optimizers.schedules.PolynomialDecay(LEARNING_RATE, steps, 0.0)
-        net.compile(
-            optimizer=keras.optimizers.Adam(rate, beta_2=0.99),
-            loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
-            metrics=["accuracy"],
-        )
-        net.fit(data, epochs=EPOCHS, verbose=0)
-        return float(net.evaluate(others, verbose=0, return_dict=True)["accuracy"])
-
-
-def main(paths: dict[str, str]) -> None:
-    """Run all scenarios."""
+if __name__ == "__main__":
     if keras.backend.backend() == "torch":
         import torch
 
         torch.set_num_threads(1)
-    started = time.perf_counter()
-    told = {
-        "backend": keras.backend.backend(),
-        "expected": expected(6),
-        "two_fits": [two_fits(built) for built in (True, False)],
-        "unbuilt_after_built": unbuilt_after_built(),
-        "several_steps": [several_steps(built) for built in (True, False)],
-        "steps_per_epoch": [steps_per_epoch(built) for built in (True, False)],
-        "looked_at": looked_at(),
-        "interrupted": interrupted(),
-        "validation": validation(),
-        "resumed": resumed(),
-        "held": held(),
-        "kinds": kinds(),
-        "weighted": weighted(),
-        "soft": soft(),
-        "training": training(paths),
-    }
-    told["seconds"] = time.perf_counter() - started
-    print(json.dumps(told))
-
-
-if __name__ == "__main__":
-    os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
-    main(json.loads(sys.argv[1]))
+    assert keras.backend.backend() == os.environ["KERAS_BACKEND"]
+    print(json.dumps({name: came_of(function) for name, function in SCENARIOS.items()}))

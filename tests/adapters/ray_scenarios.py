@@ -1,9 +1,8 @@
 """What is tried on Ray, on one cluster of three nodes: run by test_ray.py in a process of its own.
 
-``PYTHONPATH=tests/support python tests/adapters/ray_scenarios.py FOLDER [--count 20000]`` packs so
-many pictures into 16 shards while a node is killed, packs from a bucket (range_server.py), reads
-with Ray Data, and with 4 workers of Ray Train that write down what they get; it prints a JSON
-object of what came of it. Needs ``pip install -e '.[ray,store]'``.
+``python tests/adapters/ray_scenarios.py FOLDER [--count 20000]`` packs so many pictures into 16
+shards while a node is killed, reads them with Ray Data, and with 4 workers of Ray Train that write
+down what they get; it prints a JSON object of what came of it. Needs ``pip install -e '.[ray]'``.
 """
 
 from __future__ import annotations
@@ -15,17 +14,15 @@ import os
 import sys
 import threading
 import time
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import ray
 from PIL import Image
-from range_server import serving
 from ray.cluster_utils import Cluster
 
-from asyncreader import AsyncReader, DecodeError
+from asyncreader import AsyncReader
 from asyncreader.adapters.ray import packed_datasource
 from converters import convert
 
@@ -89,70 +86,6 @@ def packing(folder: Path, cluster: Any, victim: Any, count: int) -> dict[str, An
         "left behind": sorted(set(os.listdir(folder)) - {"photos", "local", "ray"}),
         "local seconds": round(local, 1),
         "ray seconds": round(spent, 1),
-    }
-
-
-def repacking(folder: Path) -> dict[str, Any]:
-    """From a sharded set, into LMDB, with a bad picture in it, and skipping it."""
-    options: dict[str, Any] = {"format": "lmdb", "encoding": "png", "size": 32, "shards": 3}
-    few = folder / "few"
-    for number, path in enumerate(sorted((folder / "photos").rglob("*.jpg"))[:40]):
-        (few / f"class{number % 2}").mkdir(parents=True, exist_ok=True)
-        (few / f"class{number % 2}" / path.name).write_bytes(path.read_bytes())
-    convert(few, folder / "few local", encoding="original", shards=4)
-    told: dict[str, Any] = {}
-    for name, engine in (("one", "local"), ("two", "ray")):
-        convert(folder / "few local", folder / name, engine=engine, **options)
-    told["from shards"] = same(folder / "one", folder / "two")
-    told["masks"] = _masked(folder, few)
-    bad = sorted(few.rglob("*.jpg"))[25]
-    bad.write_bytes(b"no picture")
-    try:
-        convert(few, folder / "three", engine="ray", size=32, shards=4)
-    except DecodeError as error:
-        told["error names"] = error.source_path == str(bad)
-    for name, engine in (("four", "local"), ("five", "ray")):
-        report = convert(few, folder / name, engine=engine, size=32, shards=4, skip_bad=True)
-        told[f"skipped by {engine}"] = [len(report.skipped), report.count]
-    told["skipping"] = same(folder / "four", folder / "five")
-    return told
-
-
-def _masked(folder: Path, pictures: Path) -> list[bool]:
-    """Pictures with masks: from folders, and from a set that has them."""
-    masks = folder / "masks"
-    for number, path in enumerate(sorted(pictures.rglob("*.jpg"))):
-        place = (masks / path.relative_to(pictures)).with_suffix(".png")
-        place.parent.mkdir(parents=True, exist_ok=True)
-        Image.new("L", (128, 128), number).save(place)
-    found = []
-    for source, fields in ((pictures, {"mask": masks}), (folder / "masked local0", None)):
-        names = [folder / f"masked {engine}{len(found)}" for engine in ("local", "ray")]
-        for name, engine in zip(names, ("local", "ray"), strict=True):
-            convert(source, name, fields=fields, engine=engine, encoding="jpeg", size=32, shards=3)
-        found.append(same(*names))
-    return found
-
-
-def from_a_store(folder: Path) -> dict[str, Any]:
-    """From a bucket, which every task opens for itself, with the credentials of its machine."""
-    options: dict[str, Any] = {"encoding": "original", "shards": 5}
-    bad = next((folder / "few").rglob("*.jpg"))
-    convert(folder / "few", folder / "six", skip_bad=True, **options)
-    report = convert("s3://few/", folder / "seven", engine="ray", skip_bad=True, **options)
-    convert("s3://six", folder / "eight", engine="ray", shards=2)
-    convert(folder / "six", folder / "nine", shards=2)
-    bad.write_bytes(b"no picture")
-    error = ""
-    try:
-        convert("s3://few/", folder / "ten", engine="ray", check_decode=True, **options)
-    except DecodeError as exc:
-        error = str(exc.source_path)
-    return {
-        "pictures": same(folder / "six", folder / "seven"),
-        "count": report.count,
-        "shards": same(folder / "eight", folder / "nine"),
-        "error names": error.startswith("s3://few/class"),
     }
 
 
@@ -237,15 +170,7 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--count", type=int, default=20_000)
     options = parser.parse_args()
-    with serving(options.folder, errors=0.05, cuts=0.05) as url:
-        os.environ |= {  # workers inherit it from the nodes
-            "AWS_ACCESS_KEY_ID": "key",
-            "AWS_SECRET_ACCESS_KEY": "secret",
-            "AWS_DEFAULT_REGION": "us-east-1",
-            "AWS_ENDPOINT_URL": url,
-            "AWS_ALLOW_HTTP": "true",
-        }
-        told = on_a_cluster(options.folder, options.count)
+    told = on_a_cluster(options.folder, options.count)
     (options.folder / "told.json").write_text(json.dumps(told, indent=1))
     json.dump(told, sys.stdout, indent=1)
 
@@ -260,8 +185,6 @@ def on_a_cluster(folder: Path, count: int) -> dict[str, Any]:
         ray.init(address=cluster.address, log_to_driver=False, logging_level="error")
         return {
             "packing": packing(folder, cluster, victim, count),
-            "repacking": repacking(folder),
-            "from a store": from_a_store(folder) if find_spec("obstore") else None,
             "reading": reading(folder),
             "training": training(folder),
         }

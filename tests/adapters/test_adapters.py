@@ -7,6 +7,7 @@ import pickle
 import subprocess
 import sys
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -38,31 +39,14 @@ def test_endless_goes_on() -> None:
     assert seen(batches, 4 * STEPS) == expected
 
 
-def test_endless_marks_each_of_several_labels(tmp_path: Path) -> None:
-    """Padded rows of each of several integer labels are -100."""
-    with h5py.File(tmp_path / "x.h5", "w") as file:
-        file["data"], file["a"], file["b"] = np.zeros((5, 3)), np.arange(5), np.arange(5) / 2
-    batches = endless(
-        tmp_path / "x.h5", labels_field=["a", "b"], batch_size=4, last_batch="pad", epochs=1
-    )
-    (_, (_, (a, b))) = list(batches)
-    assert a.tolist() == [4, -100, -100, -100]
-    assert b.tolist() == [2, 0, 0, 0]
-
-
 def test_endless_holds_twelve() -> None:
-    """Twelve batches held at once are right; with zero_copy they lie in the njob + 1 slots."""
+    """Twelve batches held at once are right; with zero_copy, which a dict may hold, they lie in the
+    njob + 1 slots. as_dict counts in the dict of open()."""
     held = list(itertools.islice(endless(SMALL, debug=True), 12))
     assert is_whole_epoch(seen(held, STEPS))
-    places = [data.ctypes.data for data, _ in itertools.islice(endless(SMALL, zero_copy=True), 12)]
-    assert len(set(places)) <= 2
-
-
-def test_a_dict_may_hold_the_keywords_of_the_generator_and_of_open(tmp_path: Path) -> None:
-    """zero_copy counts in the dict of endless(), and as_dict in that of open()."""
-    given = {**SMALL, "zero_copy": True}
-    places = [data.ctypes.data for data, _ in itertools.islice(endless(given), 12)]
-    assert len(set(places)) <= 2
+    for batches in (endless(SMALL, zero_copy=True), endless({**SMALL, "zero_copy": True})):
+        places = {data.ctypes.data for data, _ in itertools.islice(batches, 12)}
+        assert len(places) <= 2
     with asyncreader.open({"data": np.zeros((3, 2)), "as_dict": True}) as ds:
         assert ds[0].keys() == {"data"}
 
@@ -75,20 +59,28 @@ def test_endless_ends_with_epochs() -> None:
     assert next(endless(SMALL, labels=None))[1] is None
 
 
-@pytest.mark.parametrize(
-    ("labels", "dtype"), [(LABELS, np.int64), (LABELS.astype(np.uint8), np.int64)]
-)
-def test_endless_marks_padded_rows(labels: np.ndarray, dtype: type) -> None:
-    """Integer labels of padded rows are -100, in the dtype of all batches; AsyncReader's, whose
-    batches have a mask, stay 0."""
-    params = {**SMALL, "labels": labels, "last_batch": "pad", "shuffle": False, "epochs": 1}
-    for zero_copy in (False, True):
-        *_, last = (labels.copy() for _, labels in endless(params, zero_copy=zero_copy))
-        assert last.dtype == dtype
-        assert last.tolist() == [[40], [41], [-100], [-100]]
+@pytest.mark.parametrize("zero_copy", [False, True])
+def test_endless_marks_padded_rows(zero_copy: bool) -> None:
+    """Integer labels of padded rows are -100, unsigned ones as int64; AsyncReader's, whose batches
+    have a mask, stay 0."""
+    params: dict[str, Any] = {**SMALL, "last_batch": "pad", "shuffle": False, "epochs": 1}
+    for labels, ignored in ((LABELS, -100), (LABELS.astype(np.uint8), -100), (LABELS / 2, 0)):
+        batches = endless(params, labels=labels, zero_copy=zero_copy)
+        *_, last = (given.copy() for _, given in batches)
+        assert last.dtype == (np.float64 if labels.dtype.kind == "f" else np.int64)
+        assert last.tolist() == [*labels[40:].tolist(), [ignored], [ignored]]
     with AsyncReader(params) as reader:
         *_, batch = reader
         assert batch.labels.tolist() == [[40], [41], [0], [0]]
+
+
+def test_endless_marks_each_of_several_labels(tmp_path: Path) -> None:
+    """Padded rows of each of several integer labels are -100."""
+    with h5py.File(tmp_path / "x.h5", "w") as file:
+        file["data"], file["a"], file["b"] = np.zeros((5, 3)), np.arange(5), np.arange(5) / 2
+    given = {"labels_field": ["a", "b"], "batch_size": 4, "last_batch": "pad", "epochs": 1}
+    (_, (_, (a, b))) = endless(tmp_path / "x.h5", **given)
+    assert (a.tolist(), b.tolist()) == ([4, -100, -100, -100], [2, 0, 0, 0])
 
 
 def test_endless_closes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -109,29 +101,22 @@ def test_endless_closes(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("module", "name", "extra"),
-    [("torch", "TorchReader", "torch"), ("jax", "JaxReader", "jax")],
+    ("module", "name"),
+    [
+        ("torch", "TorchReader"),
+        ("jax", "JaxReader"),
+        ("keras", "ReaderDataset"),
+        ("ray", "packed_datasource"),
+    ],
 )
-def test_missing_framework(
-    monkeypatch: pytest.MonkeyPatch, module: str, name: str, extra: str
-) -> None:
-    """Without its framework an adapter says which extra to install."""
-    from importlib import import_module
-
+def test_missing_framework(monkeypatch: pytest.MonkeyPatch, module: str, name: str) -> None:
+    """Without its framework an adapter says which extra to install, that of Keras, which is a class
+    of Keras, where it is imported."""
     monkeypatch.setitem(sys.modules, module, None)
-    adapter = getattr(import_module(f"asyncreader.adapters.{module}"), name)
-    with pytest.raises(ImportError, match=rf"needs {module}.*'\.\[{extra}\]'"):
-        adapter(SMALL)
-
-
-def test_missing_keras(monkeypatch: pytest.MonkeyPatch) -> None:
-    """ReaderDataset is a Keras class: without Keras its module says which extra to install."""
-    from importlib import import_module
-
-    monkeypatch.setitem(sys.modules, "keras", None)
+    monkeypatch.setitem(sys.modules, "ray.data", None)
     monkeypatch.delitem(sys.modules, "asyncreader.adapters.keras", raising=False)
-    with pytest.raises(ImportError, match=r"needs keras.*'\.\[keras\]'"):
-        import_module("asyncreader.adapters.keras")
+    with pytest.raises(ImportError, match=rf"needs {module}.*'\.\[{module}\]'"):
+        getattr(import_module(f"asyncreader.adapters.{module}"), name)(SMALL)
 
 
 @pytest.mark.slow

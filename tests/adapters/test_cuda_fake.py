@@ -38,12 +38,17 @@ PACES = ["late", "eager", 1, 2, 3]
 
 @pytest.fixture
 def on(monkeypatch: pytest.MonkeyPatch) -> Iterator[Opener]:
-    """Opens a reader of the small set on a fake device."""
+    """Opens a reader of the small set, or of a source, on a fake device."""
     readers = []
 
-    def opened(device: FakeDevice, **params: Any) -> AsyncReader:
+    def opened(
+        device: FakeDevice, source: MemorySource | None = None, **params: Any
+    ) -> AsyncReader:
         monkeypatch.setattr("asyncreader.reader.open_device", lambda _: device)
-        readers.append(AsyncReader(SMALL, cuda=True, **params))
+        if source is None:
+            readers.append(AsyncReader(SMALL, cuda=True, **params))
+        else:
+            readers.append(open_fake(monkeypatch, source, cuda=True, batch_size=4, **params))
         return readers[-1]
 
     yield opened
@@ -191,13 +196,17 @@ def test_copy_is_private(on: Opener, pace: str | int) -> None:
     assert is_whole_epoch(seen[:STEPS])
 
 
-def test_keep_is_refused(on: Opener) -> None:
-    """keep() on the device is QueueFullError that advises clone()."""
-    with on(FakeDevice(), njob=3) as reader:
-        for batch in reader:
-            with pytest.raises(QueueFullError, match=r"clone\(\)"):
-                batch.keep()
-            break
+def test_what_a_batch_may_not(on: Opener) -> None:
+    """keep() on the device is QueueFullError that advises clone(); a batch raises when its data is
+    read after the next one was taken."""
+    with on(FakeDevice("late"), njob=2) as reader:
+        loop = iter(reader)
+        first, second = next(loop), next(loop)
+        with pytest.raises(QueueFullError, match=r"clone\(\)"):
+            second.keep()
+        with pytest.raises(ReaderClosedError, match="given back"):
+            _ = first.labels
+        assert len(second.data) == len(second.labels) == 4
 
 
 @pytest.mark.parametrize("pace", PACES)
@@ -214,16 +223,6 @@ def test_release(on: Opener, pace: str | int) -> None:
             with pytest.raises(ReaderClosedError, match="copy=True"):
                 _ = batch.data
         assert consumer.records() == expected(1)
-
-
-def test_a_batch_that_was_given_back(on: Opener) -> None:
-    """A batch on the device raises, too, when its data is read after the next one was taken."""
-    with on(FakeDevice("late"), njob=2) as reader:
-        loop = iter(reader)
-        first, second = next(loop), next(loop)
-        with pytest.raises(ReaderClosedError, match="given back"):
-            _ = first.labels
-        assert len(second.data) == len(second.labels) == 4
 
 
 def test_poison(on: Opener) -> None:
@@ -290,14 +289,12 @@ def test_short_and_unlabelled(on: Opener) -> None:
 
 
 @pytest.mark.parametrize("pace", PACES)
-def test_bad_batch(monkeypatch: pytest.MonkeyPatch, pace: str | int) -> None:
+def test_bad_batch(on: Opener, pace: str | int) -> None:
     """A bad batch raises for itself; the one held stays valid, and the next ones are right."""
     device = FakeDevice(pace)
-    monkeypatch.setattr("asyncreader.reader.open_device", lambda _: device)
     source = MemorySource(IMAGES, LABELS, damaged=[9])
-    consumer = Consumer(device)
-    with open_fake(monkeypatch, source, cuda=True, batch_size=4, njob=2, debug=True) as reader:
-        seen = []
+    consumer, held = Consumer(device), []
+    with on(device, source, njob=2, debug=True) as reader:
         for step in range(STEPS):
             with contextlib.suppress(QueueFullError):
                 while True:
@@ -305,22 +302,17 @@ def test_bad_batch(monkeypatch: pytest.MonkeyPatch, pace: str | int) -> None:
             if step == 2:
                 with pytest.raises(ChecksumError):
                     reader.getNextBatch()
-                consumer.use(*batch)  # noqa: F821
-                seen.append(1)
-                continue
-            batch = reader.getNextBatch()
+            else:
+                batch, number = reader.getNextBatch(), step
             consumer.use(*batch)
-            seen.append(step)
-        assert consumer.records() == LABELS[:40, 0].reshape(STEPS, 4)[seen].tolist()
+            held.append(number)
+        assert consumer.records() == LABELS[:40, 0].reshape(STEPS, 4)[held].tolist()
 
 
-def test_timeout_and_nothing_queued(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_timeout_and_nothing_queued(on: Opener) -> None:
     """A late batch is a timeout, and comes later; with nothing queued getNextBatch() says so."""
-    device = FakeDevice()
-    monkeypatch.setattr("asyncreader.reader.open_device", lambda _: device)
-    gate = threading.Event()
-    source = MemorySource(IMAGES, LABELS, gate=gate)
-    with open_fake(monkeypatch, source, cuda=True, batch_size=4, timeout=0.01) as reader:
+    device, gate = FakeDevice(), threading.Event()
+    with on(device, MemorySource(IMAGES, LABELS, gate=gate), timeout=0.01) as reader:
         with pytest.raises(NothingQueuedError):
             reader.getNextBatch()
         reader.fetchData()
@@ -333,27 +325,17 @@ def test_timeout_and_nothing_queued(monkeypatch: pytest.MonkeyPatch) -> None:
         assert consumer.records() == [[0, 1, 2, 3]]
 
 
-def test_device_fails(on: Opener) -> None:
-    """What the device raises reaches the consumer; the reader still closes and unlocks."""
-    device = FakeDevice()
-    device.fail_upload_at = 3
-    reader = on(device, njob=2)
-    with pytest.raises(RuntimeError, match="planned"):
+@pytest.mark.parametrize("what", ["upload", "pin"])
+def test_a_device_that_fails(on: Opener, what: str) -> None:
+    """What the device raises reaches the caller, and nothing is left locked or running: a reader
+    whose slots cannot be locked does not open, one whose batch is not copied still closes."""
+    device, before = FakeDevice(), threading.active_count()
+    setattr(device, f"fail_{what}_at", 3)
+    with pytest.raises((OSError, RuntimeError), match="planned"), on(device, njob=2) as reader:
         for _ in reader:
             pass
-    reader.close()
     assert device.unpinned == device.pinned
-
-
-def test_memory_cannot_be_locked(on: Opener) -> None:
-    """A reader whose slots cannot be locked does not open, and leaves nothing locked or running."""
-    device = FakeDevice()
-    device.fail_pin_at = 3
-    before = threading.active_count()
-    with pytest.raises(OSError, match="planned"):
-        on(device, njob=2)
-    assert device.unpinned == device.pinned
-    assert len(device.pinned) == 3
+    assert what == "upload" or len(device.pinned) == 3
     assert threading.active_count() == before
 
 
@@ -372,20 +354,17 @@ def test_close(on: Opener) -> None:
         reader.getNextBatch()
 
 
-def test_close_from_another_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_close_from_another_thread(on: Opener) -> None:
     """close() wakes a consumer that waits for a batch on the device."""
-    monkeypatch.setattr("asyncreader.reader.open_device", lambda _: FakeDevice())
     gate = threading.Event()
-    source = MemorySource(IMAGES, LABELS, gate=gate)
-    reader = open_fake(monkeypatch, source, cuda=True, batch_size=4)
+    reader = on(FakeDevice(), MemorySource(IMAGES, LABELS, gate=gate))
     reader.fetchData()
     raised: list[BaseException] = []
 
     def consume() -> None:
-        try:
+        with pytest.raises(ReaderClosedError) as caught:
             reader.getNextBatch()
-        except ReaderClosedError as exc:
-            raised.append(exc)
+        raised.append(caught.value)
 
     thread = threading.Thread(target=consume)
     thread.start()
@@ -396,21 +375,10 @@ def test_close_from_another_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(raised) == 1
 
 
-def test_forgotten_reader(on: Opener, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_forgotten_reader(monkeypatch: pytest.MonkeyPatch) -> None:
     """A reader that nobody refers to is collected, and its memory unlocked."""
     device = FakeDevice()
     monkeypatch.setattr("asyncreader.reader.open_device", lambda _: device)
     next(iter(AsyncReader(SMALL, cuda=True)))
     gc.collect()
     assert device.unpinned == device.pinned != []
-
-
-def test_waiting_does_not_stop_the_workers(on: Opener) -> None:
-    """Workers fill on while the consumer waits inside getNextBatch() for a slow first row."""
-    device = FakeDevice("late")
-    with on(device, njob=4, nthread=2) as reader:
-        for _ in range(3):
-            for _ in reader:
-                pass
-        device.finish()
-        assert device.uploads >= 3 * STEPS

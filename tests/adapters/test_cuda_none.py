@@ -32,27 +32,23 @@ def no_gpu_torch(count: int) -> types.ModuleType:
     return torch
 
 
-def test_cuda_without_torch(monkeypatch: pytest.MonkeyPatch) -> None:
-    """cuda=True without torch is a ParamsError that says what to install, before any thread."""
-    monkeypatch.setitem(sys.modules, "torch", None)
+@pytest.mark.parametrize(
+    ("torch", "cuda", "words"),
+    [
+        (None, True, r"needs torch.*pip install -e '\.\[torch\]'"),
+        (no_gpu_torch(0), "cuda:0", r"sees no GPU.*built for CPU.*leave cuda out"),
+        (no_gpu_torch(2), "cuda:2", r"no GPU cuda:2.*2 GPUs"),
+    ],
+    ids=["no torch", "no GPU", "no such GPU"],
+)
+def test_no_gpu(monkeypatch: pytest.MonkeyPatch, torch: Any, cuda: Any, words: str) -> None:
+    """cuda without torch, where torch sees no GPU, or with the number of one that is not there is a
+    ParamsError with advice, before any thread."""
+    monkeypatch.setitem(sys.modules, "torch", torch)
     before = threading.active_count()
-    with pytest.raises(ParamsError, match=r"needs torch.*pip install -e '\.\[torch\]'"):
-        AsyncReader(SMALL, cuda=True)
+    with pytest.raises(ParamsError, match=words):
+        AsyncReader(SMALL, cuda=cuda)
     assert threading.active_count() == before
-
-
-def test_cuda_without_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    """cuda=True where torch sees no GPU is a ParamsError with advice."""
-    monkeypatch.setitem(sys.modules, "torch", no_gpu_torch(0))
-    with pytest.raises(ParamsError, match=r"sees no GPU.*built for CPU.*leave cuda out"):
-        AsyncReader(SMALL, cuda="cuda:0")
-
-
-def test_no_such_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A GPU number that is not there is a ParamsError."""
-    monkeypatch.setitem(sys.modules, "torch", no_gpu_torch(2))
-    with pytest.raises(ParamsError, match=r"no GPU cuda:2.*2 GPUs"):
-        AsyncReader(SMALL, cuda="cuda:2")
 
 
 def test_cuda_with_the_real_torch() -> None:

@@ -1,18 +1,22 @@
-"""Several fields through every adapter, and on a device: a tuple of what one field would be."""
+"""Several fields, and views, through every adapter and on a device: a tuple of what one field would
+be."""
 
 from __future__ import annotations
 
 import importlib.util
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 from fake_device import FakeDevice
+from frameworks import kept, opener
 
-from asyncreader import AsyncReader, ParamsError
+from asyncreader import AsyncReader
 from asyncreader.adapters.generator import endless
+
+__all__ = ["opener"]  # a fixture
 
 N = 12
 IMAGES = np.arange(N * 8 * 6 * 3, dtype=np.uint8).reshape(N, 8, 6, 3)
@@ -36,42 +40,53 @@ def check(image: Any, mask: Any, labels: Any, nchw: bool = True) -> None:
         np.testing.assert_array_equal(classes, MASKS[number][:, ::step])
 
 
-def test_torch() -> None:
-    """(images, masks), labels: tensors of their dtypes, private, images channels-last."""
-    torch = pytest.importorskip("torch", reason="torch is not installed: pip install '.[torch]'")
-    from asyncreader.adapters.torch import TorchReader
-
-    with TorchReader(PARAMS) as loader:
-        held = list(loader)
-        assert len(held) == 3
-        for (image, mask), labels in held:
-            assert (image.dtype, mask.dtype) == (torch.uint8, torch.uint16)
-            assert image.is_contiguous(memory_format=torch.channels_last)
-            assert labels.shape == (4,)
-            check(image.numpy(), mask.numpy(), labels.numpy())
-    with TorchReader(PARAMS, batch_size=5, last_batch="pad", with_mask=True) as loader:
-        *_, ((image, mask), labels, valid) = loader
-        assert valid.tolist() == [True, True, False, False, False]
-        assert labels[2:].tolist() == [-100] * 3
-        check(image[valid].numpy(), mask.numpy()[:2], labels[valid].numpy())
+VIEWS: dict[str, Any] = {
+    "data": IMAGES,
+    "labels": np.arange(N)[:, None],
+    "batch_size": 4,
+    "shuffle": True,
+    "views": [{"count": 2}, {"count": 3, "size": (4, 4)}],
+}
 
 
-def test_jax() -> None:
-    """(images, masks), labels: arrays of jax, on the device that is asked for."""
-    jax = pytest.importorskip("jax", reason="jax is not installed: pip install '.[jax]'")
-    from asyncreader.adapters.jax import JaxReader
+def check_views(data: Any, labels: Any, nchw: bool = True) -> None:
+    """Views of two sizes, (B, count, ...); the first ones are whole pictures."""
+    large, small = (np.asarray(array) for array in data)
+    assert large.shape == ((4, 2, 3, 8, 6) if nchw else (4, 2, 8, 6, 3))
+    assert small.shape == ((4, 3, 3, 4, 4) if nchw else (4, 3, 4, 4, 3))
+    pictures = IMAGES[np.asarray(labels).reshape(-1)]
+    for view in range(2):
+        own = large[:, view].transpose(0, 2, 3, 1) if nchw else large[:, view]
+        np.testing.assert_array_equal(own, pictures)
 
-    with JaxReader(PARAMS, sharding=jax.devices()[0]) as loader:
-        held = list(loader)
-        assert len(held) == 3
-        for (image, mask), labels in held:
-            assert isinstance(mask, jax.Array)
-            assert mask.dtype == np.uint16
-            check(image, mask, labels)
+
+def test_fields(opener: Any) -> None:
+    """(images, masks), labels: arrays of their dtypes."""
+    with opener(PARAMS, batch_size=5, last_batch="pad", with_mask=True) as loader:
+        steps = 0
+        for (image, mask), labels, valid in loader:
+            steps += 1
+            rows = int(np.asarray(valid).sum())
+            image, mask, labels = map(kept, (image, mask, labels))
+            assert (image.dtype, mask.dtype, labels.shape) == (np.uint8, np.uint16, (5,))
+            check(image[:rows], mask[:rows], labels[:rows])
+        assert (steps, rows, labels[2:].tolist()) == (3, 2, [-100] * 3)
+
+
+def test_views(opener: Any) -> None:
+    """A tuple of arrays, one for each size; a number of views is a tuple of one."""
+    with opener(VIEWS) as loader:
+        for data, labels in loader:
+            check_views(data, labels)
+    with opener(VIEWS, views=2, with_indices=True) as loader:
+        for (both,), labels, indices in loader:
+            assert both.shape == (4, 2, 3, 8, 6)
+            assert indices.tolist() == labels.tolist()
 
 
 def test_keras(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As two inputs of a model; and image and mask as data and target, by postprocess."""
+    """As two inputs of a model; and image and mask as data and target, by postprocess. Views have
+    channels last."""
     backends = [name for name in ("torch", "jax") if importlib.util.find_spec(name)]
     if "KERAS_BACKEND" not in os.environ and backends:
         monkeypatch.setenv("KERAS_BACKEND", backends[0])
@@ -96,6 +111,10 @@ def test_keras(monkeypatch: pytest.MonkeyPatch) -> None:
     history = model.fit(masks, epochs=2, verbose=0)
     assert np.isfinite(history.history["loss"]).all()
     masks.close()
+    views = ReaderDataset(VIEWS)
+    for step in range(3):
+        check_views(*views[step], nchw=False)
+    views.close()
 
 
 def as_target(data: Any, labels: np.ndarray) -> Any:
@@ -114,104 +133,23 @@ def test_endless() -> None:
 
 
 @pytest.mark.parametrize("pace", ["eager", "late"])
-def test_on_a_device(monkeypatch: pytest.MonkeyPatch, pace: str) -> None:
-    """cuda: every field of every slot is page-locked and has its tensors in both device slots."""
+@pytest.mark.parametrize(
+    ("params", "same"),
+    [(PARAMS, lambda data, labels: check(*data, labels)), (VIEWS, check_views)],
+    ids=["fields", "views"],
+)
+def test_on_a_device(
+    params: dict[str, Any], same: Callable[..., None], pace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """cuda: each array of every slot is page-locked and has its tensors in both device slots."""
     device = FakeDevice(pace)
     monkeypatch.setattr("asyncreader.reader.open_device", lambda _: device)
-    with AsyncReader(PARAMS, cuda=True, njob=2, copy=True) as reader:
-        assert len(device.pinned) == 3 * 3  # slots x (image, mask, labels)
+    with AsyncReader(params, cuda=True, njob=2, copy=True) as reader:
+        assert len(device.pinned) == 3 * 3  # slots x (two arrays, and labels)
         assert len(device.tensors) == 2 * 3
         batches = list(reader)
         device.finish()
         for batch in batches:
             assert isinstance(batch.data, tuple)
-            check(*batch.data, batch.labels)
-    assert device.unpinned == device.pinned
-
-
-def test_a_mask_that_does_not_fit_jax() -> None:
-    """64-bit numbers of any field that jax would cut are an error."""
-    pytest.importorskip("jax", reason="jax is not installed: pip install '.[jax]'")
-    from asyncreader.adapters.jax import JaxReader
-
-    data = {"image": IMAGES, "ids": np.full((N, 1), 1 << 40)}
-    with (
-        JaxReader(data=data, batch_size=4) as loader,
-        pytest.raises(ParamsError, match="do not fit the int32"),
-    ):
-        next(iter(loader))
-
-
-# -- views ---------------------------------------------------------------------------------------
-
-VIEWS: dict[str, Any] = {
-    "data": IMAGES,
-    "labels": np.arange(N)[:, None],
-    "batch_size": 4,
-    "shuffle": True,
-    "views": [{"count": 2}, {"count": 3, "size": (4, 4)}],
-}
-
-
-def check_views(data: Any, labels: Any, nchw: bool = True) -> None:
-    """Views of two sizes, (B, count, ...); the first ones are whole pictures."""
-    large, small = (np.asarray(array) for array in data)
-    assert large.shape == ((4, 2, 3, 8, 6) if nchw else (4, 2, 8, 6, 3))
-    assert small.shape == ((4, 3, 3, 4, 4) if nchw else (4, 3, 4, 4, 3))
-    pictures = IMAGES[np.asarray(labels).reshape(-1)]
-    for view in range(2):
-        own = large[:, view].transpose(0, 2, 3, 1) if nchw else large[:, view]
-        np.testing.assert_array_equal(own, pictures)
-
-
-def test_views_as_tensors() -> None:
-    """A tuple of tensors, one for each size; a number of views is a tuple of one."""
-    pytest.importorskip("torch", reason="torch is not installed: pip install '.[torch]'")
-    from asyncreader.adapters.torch import TorchReader
-
-    with TorchReader(VIEWS) as loader:
-        for data, labels in loader:
-            check_views([one.numpy() for one in data], labels.numpy())
-    with TorchReader(VIEWS, views=2, with_indices=True) as loader:
-        for (both,), labels, indices in loader:
-            assert both.shape == (4, 2, 3, 8, 6)
-            assert indices.tolist() == labels.tolist()
-
-
-def test_views_as_arrays_of_jax() -> None:
-    """The same of jax."""
-    pytest.importorskip("jax", reason="jax is not installed: pip install '.[jax]'")
-    from asyncreader.adapters.jax import JaxReader
-
-    with JaxReader(VIEWS) as loader:
-        for data, labels in loader:
-            check_views(data, labels)
-
-
-def test_views_in_keras(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same of keras, with channels last."""
-    backends = [name for name in ("torch", "jax") if importlib.util.find_spec(name)]
-    if "KERAS_BACKEND" not in os.environ and backends:
-        monkeypatch.setenv("KERAS_BACKEND", backends[0])
-    pytest.importorskip("keras", reason="keras is not installed: pip install '.[keras]'")
-    from asyncreader.adapters.keras import ReaderDataset
-
-    dataset = ReaderDataset(VIEWS)
-    for step in range(3):
-        data, labels = dataset[step]
-        check_views(data, labels, nchw=False)
-    dataset.close()
-
-
-@pytest.mark.parametrize("pace", ["eager", "late"])
-def test_views_on_a_device(monkeypatch: pytest.MonkeyPatch, pace: str) -> None:
-    """cuda: each array of views is page-locked and has tensors of its own."""
-    device = FakeDevice(pace)
-    monkeypatch.setattr("asyncreader.reader.open_device", lambda _: device)
-    with AsyncReader(VIEWS, cuda=True, njob=2, copy=True) as reader:
-        assert len(device.pinned) == 3 * 3  # slots x (large, small, labels)
-        batches = list(reader)
-        device.finish()
-        for batch in batches:
-            check_views(batch.data, batch.labels)
+            same(batch.data, batch.labels)
     assert device.unpinned == device.pinned

@@ -5,7 +5,6 @@ from __future__ import annotations
 import faulthandler
 import importlib.util
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -14,15 +13,16 @@ from typing import Any
 import h5py
 import pytest
 from converter_corpus import listed, write_small
+from fake_ray import FakeRay
 from fakes import packed, paint, write_hdf5
+from PIL import Image
 
 import asyncreader.pipeline.distributed
-from asyncreader import AsyncReader, ParamsError
+from asyncreader import AsyncReader, DecodeError, ParamsError
 from asyncreader.params import parse_params
 from asyncreader.pipeline.distributed import rank_and_world, worker_count
 from converters import convert
 
-SUPPORT = Path(__file__).resolve().parents[1] / "support"
 COUNT = 2000
 #: Seconds that the whole run may take on a busy machine.
 LIMIT = 480
@@ -41,7 +41,6 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """What came of ray_scenarios.py."""
     folder = tmp_path_factory.mktemp("ray")
     script = Path(__file__).parent / "ray_scenarios.py"
-    path = os.pathsep.join([str(SUPPORT), os.environ.get("PYTHONPATH", "")])
     faulthandler.cancel_dump_traceback_later()  # its limit is for one test; this has its own
     run = subprocess.run(
         [sys.executable, script, folder, "--count", str(COUNT)],
@@ -49,7 +48,6 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         capture_output=True,
         text=True,
         timeout=LIMIT,
-        env={**os.environ, "PYTHONPATH": path},
     )
     assert run.returncode == 0, run.stderr[-4000:]
     found: dict[str, Any] = json.loads((folder / "told.json").read_text())
@@ -68,22 +66,6 @@ class TestCluster:
         assert packing["same"] is True
         assert packing["left behind"] == []
         assert packing["progress"][1:] == [COUNT, 16]
-
-    def test_from_shards_and_with_bad_pictures(self, told: dict[str, Any]) -> None:
-        """Packed sets are sources, too; errors come typed; skipping gives the same files."""
-        repacking = told["repacking"]
-        assert repacking["from shards"] is True
-        assert repacking["masks"] == [True, True]
-        assert repacking["error names"] is True
-        assert repacking["skipped by local"] == repacking["skipped by ray"] == [1, 39]
-        assert repacking["skipping"] is True
-
-    def test_from_a_store(self, told: dict[str, Any]) -> None:
-        """From a bucket whose answers fail: pictures and shards, as from the same on disk."""
-        found = told["from a store"]
-        if found is None:
-            pytest.skip("obstore is not installed: pip install -e '.[store]'")
-        assert found == {"pictures": True, "count": 39, "shards": True, "error names": True}
 
     def test_ray_data(self, told: dict[str, Any]) -> None:
         """Every record once; in record order with preserve_order; its own pixels and label."""
@@ -107,8 +89,54 @@ class TestCluster:
 # -- without a cluster ---------------------------------------------------------------------------
 
 
+def files_of(folder: Path) -> dict[str, bytes]:
+    """The files of a set."""
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def test_tasks_write_what_this_machine_writes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Tasks of Ray, which get pickles, write byte for byte the files of this machine: of pictures
+    with masks, and of a packed set that has them, into LMDB."""
+    monkeypatch.setitem(sys.modules, "ray", FakeRay())
+    (tmp_path / "photos").mkdir()
+    photos, masks = write_small(tmp_path / "photos"), tmp_path / "masks"
+    for number, path in enumerate(photos.rglob("*.png")):
+        place = masks / path.relative_to(photos)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        Image.new("L", (30, 20), number).save(place)
+    options: dict[str, Any] = {"encoding": "png", "size": 32, "shards": 3}
+    for source, more in (
+        (photos, {"fields": {"mask": masks}}),
+        (tmp_path / "local photos", {"format": "lmdb"}),
+    ):
+        targets = [tmp_path / f"{engine} {source.name}" for engine in ("local", "ray")]
+        for target, engine in zip(targets, ("local", "ray"), strict=True):
+            convert(source, target, engine=engine, **options, **more)
+        one, other = map(files_of, targets)
+        assert one == other
+
+
+def test_bad_pictures_in_tasks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error of a task has its type and names the picture; skipping gives the same files."""
+    monkeypatch.setitem(sys.modules, "ray", FakeRay())
+    (tmp_path / "photos").mkdir()
+    photos = write_small(tmp_path / "photos")
+    bad = photos / "class 1" / "13.png"
+    bad.write_bytes(b"no picture")
+    options: dict[str, Any] = {"size": 32, "shards": 4}
+    with pytest.raises(DecodeError) as caught:
+        convert(photos, tmp_path / "set", engine="ray", **options)
+    assert caught.value.source_path == str(bad)
+    for engine in ("local", "ray"):
+        report = convert(photos, tmp_path / engine, engine=engine, skip_bad=True, **options)
+        assert (len(report.skipped), report.count) == (1, 22)
+    assert files_of(tmp_path / "local") == files_of(tmp_path / "ray")
+
+
 def test_without_ray(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where Ray is missing, the engine and the adapter name the command that installs it."""
+    """Where Ray is missing, the engine names the command that installs it."""
     photos = write_small(tmp_path)
     monkeypatch.setitem(sys.modules, "ray", None)
     monkeypatch.setitem(sys.modules, "ray.data", None)
@@ -116,10 +144,6 @@ def test_without_ray(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ParamsError, match=r"pip install -e '\.\[ray\]'"):
         convert(photos, tmp_path / "set", shards=2, engine="ray")
     assert listed(tmp_path) == before
-    from asyncreader.adapters.ray import packed_datasource
-
-    with pytest.raises(ImportError, match=r"pip install -e '\.\[ray\]'"):
-        packed_datasource(path=str(tmp_path))
 
 
 def test_what_cannot_be_asked_of_ray(tmp_path: Path) -> None:

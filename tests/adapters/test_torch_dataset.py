@@ -19,8 +19,10 @@ from asyncreader import Writer  # noqa: E402
 IMAGES = pictures(40, (12, 10, 3))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("method", [None, "fork", "spawn", "forkserver"])
+@pytest.mark.parametrize(
+    "method",
+    [None, "fork", *(pytest.param(m, marks=pytest.mark.slow) for m in ("spawn", "forkserver"))],
+)
 def test_workers_of_every_start_method(tmp_path: Path, method: str | None) -> None:
     """What a DataLoader serves is what the set holds, epoch after epoch: in this process, and in
     workers of each start method; of a part of the set joined to all of it, in tuples of numbers."""

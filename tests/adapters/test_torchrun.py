@@ -5,8 +5,6 @@ from __future__ import annotations
 import faulthandler
 import importlib.util
 import json
-import re
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -24,18 +22,13 @@ pytestmark = [
 ]
 
 
-def launched(ranks: int, script: Path, *words: Any) -> subprocess.CompletedProcess[str]:
-    """A script that torchrun has run."""
-    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    words = [*launch, f"--nproc_per_node={ranks}", script, *words]
-    done = run(words, env=for_torchrun())
-    assert done.returncode in (0, 1), done.stderr[-3000:]
-    return done
-
-
 def torchrun(ranks: int, *words: Any) -> int:
     """Exit code of torchrun over torchrun_worker.py."""
-    return launched(ranks, ROOT / "tests/adapters/torchrun_worker.py", *words).returncode
+    launch = ["-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={ranks}"]
+    script = ROOT / "tests/adapters/torchrun_worker.py"
+    done = run([sys.executable, *launch, script, *words], env=for_torchrun())
+    assert done.returncode in (0, 1), done.stderr[-3000:]
+    return done.returncode
 
 
 def test_killed_and_resumed_with_other_ranks(tmp_path: Path) -> None:
@@ -58,34 +51,3 @@ def test_killed_and_resumed_with_other_ranks(tmp_path: Path) -> None:
             whole = [int(batch.indices[0]) for batch in reader]
             served = [n for at, _, rows in seen if at == epoch for n in rows if n >= 0]
             assert served == whole
-
-
-def test_evaluation_counts_each_sample_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The evaluation of docs/pytorch.md prints the same on one rank and on two, whose last batches
-    have 23 and 48 padded rows: what plain torch finds in the 352 samples."""
-    import torch
-
-    faulthandler.cancel_dump_traceback_later()  # each run has a limit of its own
-    monkeypatch.chdir(tmp_path)
-    convert(ROOT / "sample_data" / "train", "train.h5", size=(224, 224))
-    page = (ROOT / "docs" / "pytorch.md").read_text(encoding="utf-8")
-    (script,) = re.findall(r"^# evaluate_ddp\.py\n.*?(?=^```)", page, re.MULTILINE | re.DOTALL)
-    Path("evaluate_ddp.py").write_text(script, encoding="utf-8")
-    torch.manual_seed(0)
-    model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(3 * 32 * 32, 4))
-    state = {f"module.{name}": value for name, value in model.state_dict().items()}
-    torch.save({"model": state}, "checkpoint.pt")
-    with AsyncReader(path="train.h5", size=(32, 32), dtype="float32", scale=1 / 255) as reader:
-        scores, labels = [], []
-        for data, label in reader:
-            scores.append(model(torch.from_numpy(data.copy())).detach())
-            labels.append(int(label[0, 0]))
-    found, right = torch.cat(scores), torch.tensor(labels)
-    accuracy = (found.argmax(1) == right).float().mean()
-    loss = torch.nn.functional.cross_entropy(found, right)
-    for ranks in (1, 2):
-        done = launched(ranks, tmp_path / "evaluate_ddp.py")
-        assert done.returncode == 0, done.stderr[-3000:]
-        assert done.stdout == f"accuracy {accuracy:.3f}, loss {loss:.3f}, 352 samples\n"

@@ -196,38 +196,6 @@ def test_theirs_is_served(tmp_path: Path) -> None:
     assert sorted(seen) == list(range(40))
 
 
-def test_scalars_keep_their_dtype(tmp_path: Path) -> None:
-    """Where ml-pyxis changes the dtype of single values, ours keeps it; both are read by both."""
-    odd = {
-        dtype: np.arange(7, 7 + COUNT).astype(dtype)
-        for dtype in DTYPES
-        if not plain_scalar(np.dtype(dtype))
-    }
-    write = (
-        "odd = dict(np.load({odd!r}))\n"
-        "with px.Writer({path!r}, 10) as writer:\n    writer.put_samples(odd)\n"
-    )
-    read = (
-        "with px.Reader({path!r}, lock=False) as reader:\n"
-        "    found = {{f'{{i}}/{{k}}': v for i in range(5) for k, v in reader[i].items()}}\n"
-        "np.savez({out!r}, **found)\n"
-    )
-    np.savez(tmp_path / "odd.npz", **odd)
-    real(write, tmp_path, odd=str(tmp_path / "odd.npz"), path=str(tmp_path / "theirs"))
-    with px.Writer(tmp_path / "ours", 10) as writer:
-        writer.put_samples(odd)
-    out = str(tmp_path / "out.npz")
-    real(read, tmp_path, path=str(tmp_path / "ours"), out=out)
-    found = loaded(Path(out))
-    for name in ("theirs", "ours"):
-        with px.Reader(tmp_path / name) as reader:
-            for i in range(COUNT):
-                for key, values in odd.items():
-                    assert reader[i][key] == found[f"{i}/{key}"] == values[i]
-                    same = reader[i][key].dtype == values.dtype
-                    assert same or name == "theirs"
-
-
 def test_theirs_is_added_to(tmp_path: Path) -> None:
     """A set begun by ml-pyxis is added to by us, and it reads both parts."""
     path = str(tmp_path / "set")

@@ -1,19 +1,17 @@
-"""What the tests of all adapters share: a small set, and the pictures of sample_data packed."""
+"""What the tests of all adapters share: a small set, and what is served of it."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from pathlib import Path
+from functools import partial
+from importlib import import_module
 from typing import Any
 
 import numpy as np
 import pytest
 from fakes import paint
-from project import ROOT
 
 from asyncreader import AsyncReader
-from asyncreader.tools.demo import IMAGE_SIZE, augment, shape_map
-from converters import convert
 
 COUNT = 42
 #: All different; the label of image i is i.
@@ -62,6 +60,25 @@ def is_whole_epoch(batches: Iterable[list[int]]) -> bool:
     return len(records) == len(set(records)) == STEPS * 4
 
 
+@pytest.fixture(params=["torch", "torch, zero_copy", "jax"])
+def opener(request: pytest.FixtureRequest) -> Any:
+    """Opens the loader of each framework that is installed."""
+    name, *zero_copy = request.param.split(", ")
+    pytest.importorskip(name, reason=f"{name} is not installed: pip install '.[{name}]'")
+    kind = getattr(import_module(f"asyncreader.adapters.{name}"), f"{name.title()}Reader")
+    return partial(kind, zero_copy=True) if zero_copy else kind
+
+
+def kept(array: Any) -> np.ndarray:
+    """An array of a framework, copied."""
+    return np.asarray(array).copy()
+
+
+def narrowed(opener: Any, dtype: str) -> str:
+    """The name of what a dtype becomes: jax holds 32 bits."""
+    return dtype.replace("64", "32") if "Jax" in str(opener) else dtype
+
+
 def lightning_module(seen: list[list[int]]) -> Any:
     """A LightningModule over the batches of SMALL; it adds their samples to ``seen``."""
     import lightning
@@ -80,69 +97,3 @@ def lightning_module(seen: list[list[int]]) -> Any:
             return torch.optim.SGD(self.parameters(), 1e-6)
 
     return Module()
-
-
-# -- training on sample_data -----------------------------------------------------------------------
-
-EPOCHS = 20
-LEARNING_RATE = 6e-3
-GOOD = 0.9
-
-
-def train_maps(data: np.ndarray, labels: np.ndarray, rng: np.random.Generator) -> Any:
-    """postprocess: (B, 48, 48, 3) pictures, changed at random, as (B, 24, 24, 1) float32 maps."""
-    augment(data, labels, rng)
-    return shape_map(data), labels
-
-
-def plain_maps(data: np.ndarray, labels: np.ndarray) -> Any:
-    """postprocess: as train_maps(), unchanged."""
-    return shape_map(data), labels
-
-
-def nchw(function: Any) -> Any:
-    """``function`` as a postprocess, its maps as (B, 1, 24, 24)."""
-
-    def moved(data: np.ndarray, labels: np.ndarray, rng: np.random.Generator) -> Any:
-        rest = (rng,) if function is train_maps else ()
-        maps, labels = function(data, labels, *rest)
-        return maps.transpose(0, 3, 1, 2), labels
-
-    return moved
-
-
-def pack_sample_data(folder: Path) -> dict[str, str]:
-    """sample_data's two halves, packed: {"train": path, "test": path}."""
-    paths = {split: folder / f"{split}.h5" for split in ("train", "test")}
-    for split, path in paths.items():
-        convert(ROOT / "sample_data" / split, path, size=IMAGE_SIZE)
-    return {split: str(path) for split, path in paths.items()}
-
-
-def train_params(paths: dict[str, str]) -> dict[str, Any]:
-    """Parameters of the training half."""
-    return {
-        "path": paths["train"],
-        "batch_size": 32,
-        "nthread": 2,
-        "njob": 2,
-        "layout": "NHWC",
-        "shuffle": True,
-        "postprocess": train_maps,
-    }
-
-
-def heldout_params(paths: dict[str, str]) -> dict[str, Any]:
-    """Parameters of the half that is held out."""
-    return {
-        "path": paths["test"],
-        "batch_size": 28,  # 112 pictures
-        "layout": "NHWC",
-        "postprocess": plain_maps,
-    }
-
-
-@pytest.fixture(scope="session")
-def sample_sets(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """The packed halves of sample_data, made once."""
-    return pack_sample_data(tmp_path_factory.mktemp("sample_sets"))

@@ -35,13 +35,6 @@ def count_to(stop: int) -> Iterator[int]:
     yield from range(stop)
 
 
-def for_ever() -> Iterator[int]:
-    number = 0
-    while True:
-        yield number
-        number += 1
-
-
 def share_of(stop: int, worker: int, workers: int) -> Iterator[int]:
     yield from range(worker, stop, workers)
 
