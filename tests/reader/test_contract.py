@@ -1,16 +1,89 @@
 """Combinations of features do what every reader must do: some of those that
-tests/robustness/combinations.py draws."""
+tests/robustness/combinations.py draws, and each way to store and to cut samples."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import pytest
 from drawn_sets import DrawnContract, DrawnSet, draw_set
 from reader_contract import Served
 
+#: What holds episodes, and how it says where they are.
+EPISODES = [
+    *(("file", kind) for kind in ("groups", "ends", "ids", "flags", "axis", "whole")),
+    *(("data", kind) for kind in ("ends", "ids", "flags", "axis", "whole")),
+    *(("files", kind) for kind in ("groups", "files", "ends", "whole")),
+]
+#: What a drawn set has for certain; all else is drawn.
+CASES: list[dict[str, Any]] = [
+    *({} for _ in range(24)),
+    *(
+        {"sample": "windows", "container": container, "episodes": kind, "one window": False}
+        for container, kind in EPISODES
+    ),
+    *(
+        {"sample": "windows", "container": "file", "episodes": kind, "kind": "Image",
+         "stored": stored, "one window": False, "move": move}
+        for kind in ("groups", "ends", "axis")
+        for stored, move in (
+            ("contiguous", True), ("chunked", False), ("gzip", True), ("cut", False),
+        )
+    ),
+    *(
+        {"sample": "windows", "container": container, "episodes": kind, "fields": 2,
+         "kind of b": "Numbers", "extra": True, "one window": one}
+        for container, kind in (("file", "groups"), ("files", "files"), ("file", "ends"))
+        for one in (False, True)
+    ),
+    *(
+        {"sample": "windows", "container": container, "episodes": episodes, "kind": kind}
+        for kind in ("Table", "Encoded")
+        for container, episodes in (("file", "groups"), ("file", "ends"), ("files", "files"))
+    ),
+    *(
+        {"sample": "windows", "container": "file", "episodes": "ends", "kind": "Ragged",
+         "labels": labels}
+        for labels in ("several", "episode")
+    ),
+    {"sample": "windows", "container": "file", "episodes": "groups", "subset": "split"},
+    *(
+        {"sample": "whole", "container": container, "episodes": kind, "fields": 2}
+        for container, kind in EPISODES
+    ),
+    *(
+        {"sample": "rows", "container": container, "episodes": None, "kind": "Ragged", "how": how,
+         "overlong": {"overlong": overlong}}
+        for container, how in (
+            ("file", "_offsets"), ("file", "_lengths"), ("file", "vlen"), ("files", "_offsets"),
+            ("files", "vlen"), ("data", "_offsets"), ("data", "_lengths"),
+        )
+        for overlong in ("cut", "random")
+    ),
+    *(
+        {"sample": "rows", "container": container, "kind": "Ragged"}
+        for container in ("h5", "lmdb", "shards")
+    ),
+    *(
+        {"sample": "patch", "container": container, "single volume": single, "patch at": at}
+        for container, single in (
+            ("file", 0), ("file", 1), ("files", 0), ("files", 1), ("data", 0), ("data", 1),
+            ("h5", 0), ("shards", 0),
+        )
+        for at in ("random", "grid", "center")
+    ),
+]  # fmt: skip
 
-@pytest.fixture(params=range(24), scope="class")
+
+def told(case: dict[str, Any]) -> str:
+    """A case by what it has for certain."""
+    return " ".join(map(str, case.values())) or "any"
+
+
+@pytest.fixture(params=enumerate(CASES), scope="class", ids=lambda case: told(case[1]))
 def drawn(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> DrawnSet:
-    return draw_set(tmp_path_factory.mktemp("set"), request.param)
+    seed, forced = request.param
+    return draw_set(tmp_path_factory.mktemp("set"), seed, **forced)
 
 
 @pytest.fixture(scope="class")

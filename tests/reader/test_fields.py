@@ -8,7 +8,6 @@ cropped elsewhere or mirrored alone shows.
 
 from __future__ import annotations
 
-import hashlib
 import io
 import os
 import pickle
@@ -39,7 +38,6 @@ from asyncreader import (
 from asyncreader.params import parse_params
 from asyncreader.pipeline.slots import POISON
 from asyncreader.pixels.codec.masks import decode_values, encode_values
-from asyncreader.pixels.geometry import nearest_pixels
 from asyncreader.sources import (
     fingerprint,
     open_reader_source,
@@ -116,55 +114,72 @@ def write_maps(path: Path, samples: list[dict[str, Any]]) -> str:
     return write_pyxis(path, [pyxis_sample(sample) for sample in samples])
 
 
-def write_maps_of_all(path: Path) -> str:
+def maps_of_all(path: Path) -> str:
+    """The set as ml-pyxis writes it."""
     rows = zip(IMAGES, MASKS, IDS, LABELS, strict=True)
     return write_maps(path, [dict(zip([*ALL, "labels"], row, strict=True)) for row in rows])
 
 
-def write_plain(path: Path, four: bool = True, **storage: Any) -> str:
-    """A foreign HDF5 file; masks with an axis of channels, or without."""
+def write_plain(path: Path, *, part: slice = slice(None), **tables: Any) -> str:
+    """A foreign HDF5 file, of a part of the set. ``tables``: other arrays, or keywords of
+    h5py's create_dataset, for some of the fields."""
+    given = {"data": IMAGES, "mask": MASKS[..., None], "ids": IDS[..., None], "labels": LABELS}
     with h5py.File(path, "w") as file:
-        file.create_dataset("data", data=IMAGES, **storage)
-        file.create_dataset("mask", data=MASKS[..., None] if four else MASKS)
-        file.create_dataset("ids", data=IDS[..., None] if four else IDS, **(storage and {}))
-        file["labels"] = LABELS
-        file["boxes"] = BOXES
+        for name, values in given.items():
+            other = tables.get(name, {})
+            how = other if isinstance(other, dict) else {"data": other}
+            file.create_dataset(name, **({"data": values[part]} | how))
     return str(path)
 
 
 def write_chunked(path: Path, **storage: Any) -> str:
-    with h5py.File(path, "w") as file:
-        file.create_dataset("data", data=IMAGES, chunks=(3, HIGH, WIDE, 3), **storage)
-        file.create_dataset("mask", data=MASKS[..., None], chunks=(5, HIGH, WIDE, 1), **storage)
-        file.create_dataset("ids", data=IDS[..., None], chunks=(1, 20, WIDE, 1), **storage)
-        file["labels"] = LABELS
-    return str(path)
+    """Each field in chunks of its own; those of ``ids`` are parts of a row."""
+    chunks = {"data": (3, HIGH, WIDE, 3), "mask": (5, HIGH, WIDE, 1), "ids": (1, 20, WIDE, 1)}
+    return write_plain(path, **{name: {"chunks": c, **storage} for name, c in chunks.items()})
 
 
-def write_two(path: Path) -> list[str]:
+def write_two(folder: Path) -> list[str]:
     """The same set in two files."""
-    names = []
-    for part in (slice(0, 9), slice(9, N)):
-        names.append(str(path / f"part{part.start}.h5"))
-        with h5py.File(names[-1], "w") as file:
-            file["data"], file["labels"] = IMAGES[part], LABELS[part]
-            file["mask"], file["ids"] = MASKS[part], IDS[part]
-    return names
+    parts = (slice(0, 9), slice(9, N))
+    return [write_plain(folder / f"part{part.start}.h5", part=part) for part in parts]
 
 
-CONTAINERS: dict[str, Callable[[Path], Any]] = {
-    "hdf5": lambda path: write_plain(path / "set.h5"),
-    "hdf5 without channels": lambda path: write_plain(path / "set.h5", four=False),
-    "hdf5 chunks": lambda path: write_chunked(path / "set.h5"),
-    "hdf5 gzip": lambda path: write_chunked(path / "set.h5", compression="gzip"),
-    "two files": write_two,
-    "ours raw hdf5": lambda path: write_hdf5(path / "set.h5", ours()),
-    "ours gzip hdf5": lambda path: write_hdf5(path / "set.h5", ours(), compression="gzip"),
-    "ours jpeg hdf5": lambda path: write_hdf5(path / "set.h5", ours("jpeg")),
-    "ours raw lmdb": lambda path: write_lmdb(path / "set.lmdb", ours()),
-    "ours png lmdb": lambda path: write_lmdb(path / "set.lmdb", ours("png")),
-    "pyxis": lambda path: write_maps_of_all(path / "set.lmdb"),
-}
+def number_last(path: Path) -> str:
+    """The axis of samples comes last, as MATLAB has it; masks without channels have theirs last,
+    too."""
+    return write_plain(path, data=np.moveaxis(IMAGES, 0, 3), mask=np.moveaxis(MASKS, 0, 2),
+                       ids=np.moveaxis(IDS, 0, 2))  # fmt: skip
+
+
+def arrays(**images: Any) -> dict[str, Any]:
+    return {"data": {"data": IMAGES, "mask": MASKS, "ids": IDS, **images}, "labels": LABELS}
+
+
+CONTAINERS: dict[str, Callable[[Path], dict[str, Any]]] = {
+    "hdf5": lambda path: {"path": write_plain(path / "set.h5")},
+    "hdf5 without channels": lambda path: {
+        "path": write_plain(path / "set.h5", mask=MASKS, ids=IDS)
+    },
+    "hdf5 chunks": lambda path: {"path": write_chunked(path / "set.h5")},
+    "hdf5 gzip": lambda path: {"path": write_chunked(path / "set.h5", compression="gzip")},
+    "hdf5, number last": lambda path: {
+        "path": number_last(path / "set.h5"), "num_dim": 4, "h_dim": 1, "w_dim": 2, "cha_dim": 3,
+    },
+    "two files": lambda path: {"path": write_two(path)},
+    "ours raw hdf5": lambda path: {"path": write_hdf5(path / "set.h5", ours())},
+    "ours gzip hdf5": lambda path: {
+        "path": write_hdf5(path / "set.h5", ours(), compression="gzip")
+    },
+    "ours jpeg hdf5": lambda path: {"path": write_hdf5(path / "set.h5", ours("jpeg"))},
+    "ours raw lmdb": lambda path: {"path": write_lmdb(path / "set.lmdb", ours())},
+    "ours png lmdb": lambda path: {"path": write_lmdb(path / "set.lmdb", ours("png"))},
+    "pyxis": lambda path: {"path": maps_of_all(path / "set.lmdb")},
+    "arrays": lambda path: arrays(),
+    "planar arrays": lambda path: {
+        **arrays(data=IMAGES.transpose(0, 3, 1, 2), ids=IDS[:, None]),
+        "num_dim": 1, "h_dim": 3, "w_dim": 4, "cha_dim": 2,
+    },
+}  # fmt: skip
 
 MODES: dict[str, dict[str, Any]] = {
     "as stored": {},
@@ -184,33 +199,15 @@ MODES: dict[str, dict[str, Any]] = {
 
 
 @pytest.fixture(scope="module", params=CONTAINERS)
-def container(request: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Any]:
+def container(request: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, dict[str, Any]]:
     return request.param, CONTAINERS[request.param](tmp_path_factory.mktemp("fields"))
 
 
-def everything(params: dict[str, Any], epochs: int = 1) -> list[Any]:
-    """(fields, labels, indices, mask) of all batches, as copies."""
-    found = []
-    with AsyncReader(params, copy=True) as reader:
-        for _ in range(epochs):
-            found += [(*b.data, b.labels, b.indices, b.mask) for b in reader]
-    return found
-
-
-def digest(found: list[Any]) -> str:
-    state = hashlib.sha256()
-    for batch in found:
-        for array in batch:
-            state.update(repr((array.shape, array.dtype)).encode())
-            state.update(np.ascontiguousarray(array).tobytes())
-    return state.hexdigest()
-
-
 @pytest.mark.parametrize("mode", MODES)
-def test_image_and_mask_agree(container: tuple[str, Any], mode: str) -> None:
+def test_image_and_mask_agree(container: tuple[str, dict[str, Any]], mode: str) -> None:
     """In every container and mode: same samples, same order, same part, same side of the mirror."""
-    name, path = container
-    params = {"path": path, "data_field": ALL, "batch_size": 5, "nthread": 2, "njob": 2}
+    name, given = container
+    params = {**given, "data_field": ALL, "batch_size": 5, "nthread": 2, "njob": 2}
     params |= MODES[mode]
     size = params.get("size")
     # half a pixel of the mask's rounding and of the image's mixing, at 5 grey levels a row; the
@@ -231,8 +228,8 @@ class TestFields(ReaderContract):
     """All fields of a sample are the same in every way of reading."""
 
     @pytest.fixture
-    def served(self, container: tuple[str, Any]) -> Served:
-        given = {"path": container[1], "data_field": ALL, **MODES["random-resized"]}
+    def served(self, container: tuple[str, dict[str, Any]]) -> Served:
+        given = {**container[1], "data_field": ALL, **MODES["random-resized"]}
         return Served(given, lambda _: None, N)
 
 
@@ -245,12 +242,13 @@ def test_the_first_field_is_as_alone(tmp_path: Path, mode: str) -> None:
     path = write_plain(tmp_path / "set.h5")
     params: dict[str, Any] = {"path": path, "batch_size": 5, **MODES[mode]}
     params |= {"dtype": "float32", "scale": 1 / 255, "mean": (0.5,), "std": (0.25,)}
-    alone = []
-    with AsyncReader(params, copy=True) as reader:
-        alone = [(b.data, b.labels, b.indices, b.mask) for b in reader]
-    both = everything({**params, "data_field": FIELDS})
-    assert digest(alone) == digest([(image, *rest) for image, _, *rest in both])
-    assert {mask.dtype for _, mask, *_ in both} == {np.dtype(np.uint16)}
+    both = {**params, "data_field": FIELDS}
+    with AsyncReader(params, copy=True) as alone, AsyncReader(both, copy=True) as reader:
+        for one, batch in zip(alone, reader, strict=True):
+            np.testing.assert_array_equal(batch.data[0], one.data)
+            np.testing.assert_array_equal(batch.labels, one.labels)
+            np.testing.assert_array_equal(batch.indices, one.indices)
+            assert batch.data[1].dtype == np.uint16
 
 
 def test_a_list_of_one_name_is_a_tuple_of_one(tmp_path: Path) -> None:
@@ -276,30 +274,10 @@ def test_any_order_of_fields(tmp_path: Path) -> None:
         np.testing.assert_array_equal(batch.data[:, 0], IDS)
 
 
-def test_fields_that_are_no_pictures(tmp_path: Path) -> None:
-    """Boxes are served as stored, whatever is done to the pictures."""
-    path = write_plain(tmp_path / "set.h5")
-    params = {"path": path, "data_field": ["data", "boxes"], "batch_size": 4, "shuffle": True}
-    with AsyncReader(params, size=(9, 9), flip=True, dtype="float32", scale=2.0) as reader:
-        assert reader.data_shape == ((4, 3, 9, 9), (4, 5))
-        for batch in reader:
-            np.testing.assert_array_equal(batch.data[1], BOXES[batch.indices])
-
-
-def test_labels_still_apply(tmp_path: Path) -> None:
-    """labels_field names any labels, or none, beside the fields."""
-    path = write_plain(tmp_path / "set.h5")
-    with AsyncReader(path=path, data_field=FIELDS, labels_field="boxes", batch_size=3) as reader:
-        batch = next(iter(reader))
-        np.testing.assert_array_equal(batch.labels, BOXES[:3])
-    with AsyncReader(path=path, data_field=FIELDS, labels_field=None, batch_size=3) as reader:
-        assert next(iter(reader)).labels is None
-
-
-LABEL_MAPS: dict[str, Callable[[], np.ndarray]] = {
-    "(N, H, W)": lambda: MASKS,
-    "(N, H, W, 1)": lambda: MASKS[..., None],
-    "(N, 2, H, W)": lambda: np.stack([MASKS, MASKS], 1),
+LABEL_MAPS: dict[str, np.ndarray] = {
+    "(N, H, W)": MASKS,
+    "(N, H, W, 1)": MASKS[..., None],
+    "(N, 2, H, W)": np.stack([MASKS, MASKS], 1),
 }
 
 
@@ -308,59 +286,45 @@ LABEL_MAPS: dict[str, Callable[[], np.ndarray]] = {
 def test_masks_as_labels_are_refused_where_pictures_move(
     tmp_path: Path, kind: str, asked: dict[str, Any]
 ) -> None:
-    """Labels of the pictures' height and width would stay behind: the error says how to serve
-    them as a field, and that works."""
-    masks, path = LABEL_MAPS[kind](), tmp_path / "set.h5"
-    with h5py.File(path, "w") as file:
-        file["data"], file["mask"], file["ids"] = IMAGES, masks, IDS
-    with AsyncReader(path=path, labels_field="mask", batch_size=N) as reader:
+    """Labels of the pictures' height and width would stay behind, wherever they are found: the
+    error names the data set that they are in and says how to serve them as a field, and that
+    works."""
+    masks, paths = LABEL_MAPS[kind], {}
+    for name in ("mask", "labels", "target"):  # named by the caller, or under a usual name
+        paths[name] = tmp_path / f"{name}.h5"
+        with h5py.File(paths[name], "w") as file:
+            file["data"], file["ids"], file[name] = IMAGES, IDS, masks
+    mask, labels, target = paths.values()
+    rows = [{"image": image, "label": one} for image, one in zip(IMAGES, MASKS, strict=True)]
+    maps = write_maps(tmp_path / "set.lmdb", rows)
+    with AsyncReader(path=mask, labels_field="mask", batch_size=N) as reader:
         np.testing.assert_array_equal(next(iter(reader)).labels, masks)
-    match = r"labels 'mask'.*data_field=\["
-    with pytest.raises(ParamsError, match=match + r'"data", "mask"\]'):
-        AsyncReader(path=path, labels_field="mask", **asked)
-    with pytest.raises(ParamsError, match=match + r'"data", "ids", "mask"\]'):
-        AsyncReader(path=path, labels_field="mask", data_field=["data", "ids"], **asked)
-    with AsyncReader(path=path, data_field=FIELDS, batch_size=N, **asked) as reader:
-        assert next(iter(reader)).labels is None
-    match = r'labels.*data=\{"data": \.\.\., "labels": \.\.\.\}'
-    with pytest.raises(ParamsError, match=match):
-        AsyncReader(data=IMAGES, labels=masks, **asked)
-    with h5py.File(path) as file, pytest.raises(ParamsError, match=match):
-        AsyncReader(data=file["data"], labels=masks, **asked)
-    named = {"data": IMAGES, "labels": masks}
-    with AsyncReader(data=named, data_field=["data", "labels"], **asked) as reader:
-        assert next(iter(reader)).labels is None
-
-
-@pytest.mark.parametrize("asked", [{"size": (20, 20)}, {"flip": True}])
-def test_masks_as_labels_of_every_layout_are_refused(tmp_path: Path, asked: dict[str, Any]) -> None:
-    """Under the usual name, in another file, found by a usual name, in a list of files, and in an
-    LMDB: the error names the data set that the labels are in."""
-    path = tmp_path / "usual.h5"
-    with h5py.File(path, "w") as file:
-        file["data"], file["labels"] = IMAGES, MASKS
-    match = r'"data", "labels"\], labels_field=None'
-    for several in (path, [path, path]):
-        with pytest.raises(ParamsError, match=match):
-            AsyncReader(path=several, **asked)
-    reader = AsyncReader(path=path, data_field=["data", "labels"], labels_field=None, **asked)
-    reader.close()
-    with h5py.File(tmp_path / "found.h5", "w") as file:
-        file["data"], file["target"] = IMAGES, MASKS
-    match = r'"data", "target"\], labels_field=None'
-    for named in ({}, {"data_field": ["data", "target"]}):
-        with pytest.raises(ParamsError, match=match):
-            AsyncReader(path=tmp_path / "found.h5", **named, **asked)
-    both = {"data_field": ["data", "target"], "labels_field": None}
-    AsyncReader(path=tmp_path / "found.h5", **both, **asked).close()
-    with h5py.File(tmp_path / "images.h5", "w") as file:
-        file["data"] = IMAGES
-    elsewhere = {"labels_path": path, "labels_field": "labels"}
-    with pytest.raises(ParamsError, match="in one file"):
-        AsyncReader(path=tmp_path / "images.h5", **elsewhere, **asked)
-    rows = [{"image": image, "label": mask} for image, mask in zip(IMAGES, MASKS, strict=True)]
-    with pytest.raises(ParamsError, match=r'"image", "label"\]'):
-        AsyncReader(path=write_maps(tmp_path / "set.lmdb", rows), **asked)
+    several, both = ["data", "ids"], {"data_field": ["data", "target"]}
+    with h5py.File(mask) as file:
+        as_arrays = r'labels.*data=\{"data": \.\.\., "labels": \.\.\.\}'
+        for given, says in (
+            ({"path": mask, "labels_field": "mask"}, r'\["data", "mask"\]'),
+            ({"path": mask, "labels_field": "mask", "data_field": several},
+             r'labels .mask..*data_field=\["data", "ids", "mask"\]'),
+            ({"path": labels}, r'"data", "labels"\], labels_field=None'),
+            ({"path": [labels, labels]}, r'"data", "labels"\], labels_field=None'),
+            ({"path": target}, r'"data", "target"\], labels_field=None'),
+            ({"path": target, **both}, r'"data", "target"\], labels_field=None'),
+            ({"path": mask, "labels_path": labels, "labels_field": "labels"}, "in one file"),
+            ({"path": maps}, r'"image", "label"\]'),
+            ({"data": IMAGES, "labels": masks}, as_arrays),
+            ({"data": file["data"], "labels": masks}, as_arrays),
+        ):  # fmt: skip
+            with pytest.raises(ParamsError, match=says):
+                AsyncReader(given, **asked)
+    for cured in (
+        {"path": mask, "data_field": FIELDS},
+        {"path": labels, "data_field": ["data", "labels"], "labels_field": None},
+        {"path": target, **both, "labels_field": None},
+        {"data": {"data": IMAGES, "labels": masks}, "data_field": ["data", "labels"]},
+    ):
+        with AsyncReader(cured, **asked) as reader:
+            assert next(iter(reader)).labels is None
 
 
 def test_maps_of_other_sides_are_warned_of() -> None:
@@ -382,34 +346,15 @@ def test_maps_of_other_sides_are_warned_of() -> None:
         AsyncReader(data=IMAGES, labels=labels, flip=True).close()
 
 
-def test_arrays(tmp_path: Path) -> None:
-    """Arrays by name: numpy in any axis order, memmap, h5py data sets; all, or those named."""
+def test_data_sets_as_arrays(tmp_path: Path) -> None:
+    """Arrays by name may be open data sets of h5py; without names all are served."""
     with h5py.File(write_plain(tmp_path / "set.h5")) as file:
-        data = {"data": IMAGES, "mask": MASKS, "ids": file["ids"], "boxes": BOXES}
-        params = {"data": data, "labels": LABELS, "batch_size": 6, "size": (30, 30), "flip": True}
-        with AsyncReader(params, data_field=ALL) as reader:
+        given = arrays(ids=file["ids"], boxes=BOXES) | {"batch_size": 6, **MODES["centre"]}
+        with AsyncReader(given, data_field=ALL) as reader:
             for batch in reader:
-                check(batch, "NCHW", (30, 30), 6)
-        with AsyncReader(params) as reader:
+                check(batch, "NHWC", (20, 24), 6)
+        with AsyncReader(given) as reader:
             assert len(reader.data_shape) == 4
-    planar = {"data": IMAGES.transpose(0, 3, 1, 2), "mask": MASKS, "ids": IDS[:, None]}
-    params = {"data": planar, "labels": LABELS, "batch_size": 6, "size": (30, 30), "flip": True}
-    with AsyncReader(params, h_dim=3, w_dim=4, cha_dim=2) as reader:
-        for batch in reader:
-            check(batch, "NCHW", (30, 30), 6)
-
-
-def test_matlab_axes(tmp_path: Path) -> None:
-    """With the number last, masks without channels have theirs last, too."""
-    with h5py.File(tmp_path / "set.h5", "w") as file:
-        file["data"] = np.moveaxis(IMAGES, 0, 3)
-        file["mask"], file["ids"] = np.moveaxis(MASKS, 0, 2), np.moveaxis(IDS, 0, 2)
-        file["labels"] = LABELS
-    dims = {"num_dim": 4, "h_dim": 1, "w_dim": 2, "cha_dim": 3}
-    params = {"path": tmp_path / "set.h5", "data_field": ALL, "batch_size": 5, **dims}
-    with AsyncReader(params, flip=True) as reader:
-        for batch in reader:
-            check(batch, "NCHW", None, 0)
 
 
 def test_masks_of_half_the_size(tmp_path: Path) -> None:
@@ -560,19 +505,6 @@ def test_all_fields_are_zero_together(damaged: str) -> None:
             assert array[3].any()
 
 
-def test_padding(tmp_path: Path) -> None:
-    """last_batch: zeros in every field, or fewer rows of every field."""
-    path = write_hdf5(tmp_path / "set.h5", ours())
-    with AsyncReader(path=path, data_field=ALL, batch_size=8, last_batch="pad") as reader:
-        *_, batch = reader
-        assert batch.mask.tolist() == [True] * 6 + [False] * 2
-        assert not any(array[6:].any() for array in batch.data)
-        np.testing.assert_array_equal(batch.data[1][:6, 0], MASKS[16:])
-    with AsyncReader(path=path, data_field=ALL, batch_size=8, last_batch="short") as reader:
-        *_, batch = reader
-        assert [len(array) for array in batch.data] == [6, 6, 6]
-
-
 def test_verify_always_needs_checksums_of_all_fields(tmp_path: Path) -> None:
     """A field that someone added to a packed set has none: it is served, but not as verified."""
     path = write_hdf5(tmp_path / "set.h5", ours())
@@ -641,11 +573,6 @@ def test_buffers(tmp_path: Path) -> None:
         for array in arrays:
             assert (np.ascontiguousarray(array).view(np.uint8) == POISON).all()
         assert (other.data[1][:, 0] == MASKS[4:8]).all()
-    # with debug what is still in a slot would be poisoned
-    params = {"path": path, "data_field": FIELDS, "batch_size": 4, "copy": True, "debug": True}
-    with AsyncReader(params) as reader:
-        for number, batch in enumerate(list(reader)):
-            np.testing.assert_array_equal(batch.data[1][:, 0], MASKS[4 * number :][:4])
 
 
 def test_stats_and_words(tmp_path: Path) -> None:
@@ -661,35 +588,24 @@ def test_stats_and_words(tmp_path: Path) -> None:
 
 
 def test_postprocess_gets_the_tuple(tmp_path: Path) -> None:
-    """It works in place, or returns data of any number of arrays, with labels."""
+    """It works in place, or returns data of any number of arrays, with labels; a pair is (data,
+    labels) of segmentation."""
     path = write_plain(tmp_path / "set.h5")
-
-    def in_place(data: Any, labels: Any) -> None:
-        data[1][...] = 7
-
-    def pair(data: Any, labels: Any) -> Any:
-        return data  # two arrays: (data, labels) of segmentation
-
-    def one(data: Any, labels: Any) -> Any:
-        return data[0][:, 0] + data[1][:, 0], labels
-
-    def three(data: Any, labels: Any) -> Any:
-        return [data[0], data[1], data[1] == 0], labels
 
     def read(function: Any) -> Any:
         params = {"path": path, "data_field": FIELDS, "batch_size": 4}
         with AsyncReader(params, postprocess=function, copy=True) as reader:
             return next(iter(reader)), reader.data_shape
 
-    batch, shape = read(in_place)
+    batch, shape = read(lambda data, labels: data[1].fill(7))
     assert (batch.data[1] == 7).all()
     assert len(shape) == 2
-    batch, shape = read(pair)
+    batch, shape = read(lambda data, labels: data)
     assert shape == (4, 3, HIGH, WIDE)
     np.testing.assert_array_equal(batch.labels[:, 0], MASKS[:4])
-    batch, shape = read(one)
+    batch, shape = read(lambda data, labels: (data[0][:, 0] + data[1][:, 0], labels))
     assert shape == (4, HIGH, WIDE)
-    batch, shape = read(three)
+    batch, shape = read(lambda data, labels: ([*data, data[1] == 0], labels))
     assert [array.dtype for array in batch.data] == [np.uint8, np.uint16, np.bool_]
     np.testing.assert_array_equal(batch.data[2], batch.data[1] == 0)
 
@@ -856,27 +772,6 @@ def test_garbled_descriptions(tmp_path: Path, change: dict[str, Any], match: str
 
 
 # -- values --------------------------------------------------------------------------------------
-
-
-def test_nearest_is_pils() -> None:
-    """Nearest neighbour takes the pixels that PIL's does, up and down, for a part or all.
-
-    But for centres that fall between two pixels, where PIL's sums of floats decide.
-    """
-    values = np.random.default_rng(3).integers(0, 255, (37, 53), dtype=np.uint8)
-
-    def chosen(start: int, length: int, count: int, limit: int) -> tuple[np.ndarray, np.ndarray]:
-        between = start * 2 * count + (2 * np.arange(count) + 1) * length
-        return nearest_pixels(start, length, count, limit), between % (2 * count) != 0
-
-    for high, wide in ((37, 53), (20, 20), (90, 111), (1, 1), (74, 106)):
-        for left, top, columns, rows in ((0, 0, 53, 37), (5, 3, 40, 30)):
-            box = (left, top, left + columns, top + rows)
-            resized = Image.fromarray(values).resize((wide, high), Image.Resampling.NEAREST, box)
-            (ys, by_y), (xs, by_x) = chosen(top, rows, high, 37), chosen(left, columns, wide, 53)
-            found, expected = values[ys][:, xs], np.asarray(resized)
-            np.testing.assert_array_equal(found[by_y][:, by_x], expected[by_y][:, by_x])
-            assert high == 1 or by_y.any()
 
 
 def saved(values: np.ndarray, kind: str = "PNG", mode: str | None = None, **options: Any) -> bytes:

@@ -1,9 +1,11 @@
-"""Samples of different length: every kind of set gives the slices of what was written."""
+"""Samples of different length: how they are cut and filled up, and what says how long they are.
+
+That every kind of set gives the slices of what was written, is a case of test_contract.py.
+"""
 
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,7 +14,6 @@ import h5py
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from reader_contract import ReaderContract, Served
 
 import asyncreader
 from asyncreader import AsyncReader, Batch, FormatError, ParamsError, SampleError
@@ -28,24 +29,13 @@ MOST = {"x": 6, "y": 9}
 
 Samples = list[dict[str, np.ndarray]]
 
-#: How a data set of a shape is stored: keywords of h5py.
-STORED: dict[str, Callable[[tuple[int, ...]], dict[str, Any]]] = {
-    "contiguous": lambda shape: {},
-    "chunked": lambda shape: {"chunks": (min(5, shape[0]), *shape[1:])},
-    "gzip": lambda shape: {"chunks": (min(5, shape[0]), *shape[1:]), "compression": "gzip"},
-    "cut": lambda shape: {
-        "chunks": tuple(max(1, (n + 1) // 2) for n in shape),
-        "compression": "lzf",
-    },
-}
 
-
-def made(lengths: tuple[int, ...], extra: int = 0) -> Samples:
+def made(lengths: tuple[int, ...]) -> Samples:
     """Samples whose values say where they stand: x (n, 2): sample and place; y (n,): both in one
-    number, big-endian. ``extra``: values that x has more."""
+    number, big-endian."""
     return [
         {
-            "x": np.stack((np.full(n + extra, k), np.arange(n + extra)), axis=1).astype("f4") + 0.5,
+            "x": np.stack((np.full(n, k), np.arange(n)), axis=1).astype("f4") + 0.5,
             "y": (1000 * (k + 1) + np.arange(n)).astype(">i4"),
         }
         for k, n in enumerate(lengths)
@@ -61,10 +51,6 @@ class Written:
     names: dict[str, str] = field(default_factory=lambda: {"x": "x", "y": "y"})
 
 
-def put(group: h5py.Group, name: str, rows: np.ndarray, stored: str) -> None:
-    group.create_dataset(name, data=rows, **STORED[stored](rows.shape))
-
-
 def joined(samples: Samples, name: str) -> np.ndarray:
     return np.concatenate([one[name] for one in samples], dtype=samples[0][name].dtype)
 
@@ -73,99 +59,51 @@ def offsets_of(samples: Samples, name: str) -> np.ndarray:
     return np.cumsum([0, *(len(one[name]) for one in samples)])
 
 
-def offsets(folder: Path, stored: str) -> Written:
+def offsets(folder: Path) -> Written:
     """Values with starts, which go by a usual name, in a group; other starts for each field."""
     samples = made(WITH_EMPTY)
     for one in samples[::2]:
         one["y"] = one["y"][: len(one["y"]) // 2]
     with h5py.File(folder / "set.h5", "w") as file:
         for name in ("x", "y"):
-            put(file.require_group("in"), name, joined(samples, name), stored)
+            file[f"in/{name}"] = joined(samples, name)
             file[f"in/{name}_offsets"] = offsets_of(samples, name).astype("u4")
     return Written({"path": folder / "set.h5"}, samples, {"x": "in/x", "y": "in/y"})
 
 
-def lengths(folder: Path, stored: str) -> Written:
-    """Values with lengths, whose name the caller says."""
+def variable(folder: Path) -> Written:
+    """HDF5's variable length: y alone can be; x has lengths. Both are in chunks."""
     samples = made(WITH_EMPTY)
-    with h5py.File(folder / "set.h5", "w") as file:
-        for name in ("x", "y"):
-            put(file, name, joined(samples, name), stored)
-        put(file, "n", np.array(WITH_EMPTY, "u2"), stored)
-    return Written({"path": folder / "set.h5", "offsets_field": "n"}, samples)
-
-
-def variable(folder: Path, stored: str) -> Written:
-    """HDF5's variable length: y alone can be; x has offsets."""
-    samples = made(WITH_EMPTY)
+    how: dict[str, Any] = {"compression": "gzip"}
     with h5py.File(folder / "set.h5", "w", userblock_size=512) as file:
-        how = STORED[stored]((len(samples),))
-        data = file.create_dataset("y", (len(samples),), h5py.vlen_dtype(np.dtype(">i4")), **how)
+        y = file.create_dataset("y", (len(samples),), h5py.vlen_dtype(np.dtype(">i4")), **how)
         for k, one in enumerate(samples):
-            data[k] = one["y"]
-        put(file, "x", joined(samples, "x"), stored)
+            y[k] = one["y"]
+        file.create_dataset("x", data=joined(samples, "x"), chunks=(5, 2), **how)
         file["x_lengths"] = np.array(WITH_EMPTY)
     return Written({"path": folder / "set.h5"}, samples)
 
 
-def several(folder: Path, stored: str) -> Written:
-    """Two files are one set."""
-    samples = made(WITH_EMPTY)
-    for number, some in enumerate((samples[:5], samples[5:])):
-        with h5py.File(folder / f"{number}.h5", "w") as file:
-            for name in ("x", "y"):
-                put(file, name, joined(some, name), stored)
-            file["indptr"] = offsets_of(some, "x")
-    return Written({"path": [folder / "0.h5", folder / "1.h5"]}, samples)
-
-
-def arrays(folder: Path, stored: str) -> Written:
+def arrays(folder: Path) -> Written:
+    """Arrays, with starts that are those of both."""
     samples = made(WITH_EMPTY)
     data = {name: joined(samples, name) for name in ("x", "y")}
     return Written({"data": {**data, "offsets": offsets_of(samples, "x")}}, samples)
 
 
-def whole(folder: Path, stored: str) -> Written:
+def whole(folder: Path) -> Written:
     """Whole episodes of flat arrays."""
     samples = made(LENGTHS)
     with h5py.File(folder / "set.h5", "w") as file:
         for name in ("x", "y"):
-            put(file, name, joined(samples, name), stored)
+            file[name] = joined(samples, name)
         file["ends"] = np.cumsum(LENGTHS)
-    return Written(
-        {"path": folder / "set.h5", "episodes": "ends:ends", "window": "episode"}, samples
-    )
-
-
-def groups(folder: Path, stored: str) -> Written:
-    """Whole episodes of groups, as Minari writes them: x has a row more."""
-    samples = made(LENGTHS, extra=1)
-    with h5py.File(folder / "set.h5", "w") as file:
-        for number, one in enumerate(samples):
-            for name, rows in one.items():
-                put(file.require_group(f"episode_{number}"), name, rows, stored)
-    return Written({"path": folder / "set.h5", "window": "episode"}, samples)
-
-
-def bags(folder: Path, stored: str) -> Written:
-    """Files as rows, as CLAM writes them."""
-    samples = made(LENGTHS)
-    for number, one in enumerate(samples):
-        with h5py.File(folder / f"slide_{number}.h5", "w") as file:
-            for name, rows in one.items():
-                put(file, name, rows, stored)
-    where = {"path": str(folder / "slide_*.h5"), "episodes": "files", "window": "episode"}
+    where = {"path": folder / "set.h5", "episodes": "ends:ends", "window": "episode"}
     return Written(where, samples)
 
 
-KINDS = {
-    one.__name__: one for one in (offsets, lengths, variable, several, arrays, whole, groups, bags)
-}
-EPISODES = ("whole", "groups", "bags")
-
-
-def asked(known: Written, **more: Any) -> dict[str, Any]:
-    """The parameters of a reader of samples of different length."""
+def opened(known: Written, **more: Any) -> AsyncReader:
+    """A reader of samples of different length."""
     params: dict[str, Any] = {
         **known.params,
         "labels_field": None,
@@ -176,11 +114,7 @@ def asked(known: Written, **more: Any) -> dict[str, Any]:
     }
     if "data" not in params:
         params.setdefault("data_field", known.names)
-    return params
-
-
-def opened(known: Written, **more: Any) -> AsyncReader:
-    return AsyncReader(asked(known, **more))
+    return AsyncReader(params)
 
 
 def numbers_of(batch: Batch) -> list[int]:
@@ -189,90 +123,48 @@ def numbers_of(batch: Batch) -> list[int]:
     return found.tolist()  # type: ignore[no-any-return]
 
 
-def check(batch: Batch, known: Written, starts: Callable[[int, str], int] = lambda k, n: 0) -> None:
-    """The batch is the slices that plain numpy takes, filled up."""
-    for place, name in enumerate(("x", "y")):
-        data, most, pad = batch.data[place], MOST[name], {"x": -1, "y": -7}[name]
-        served = batch.lengths[place]
-        assert served.dtype == np.int64
-        for k, number in enumerate(numbers_of(batch)):
-            if not batch.mask[k]:
-                assert served[k] == 0
-                continue
-            stored = known.samples[number][name]
-            start = starts(number, name)
-            part = stored[start : start + most]
-            expected = np.full((most, *stored.shape[1:]), pad, stored.dtype.newbyteorder("="))
-            expected[: len(part)] = part
-            np.testing.assert_array_equal(data[k], expected)
-            assert served[k] == len(part)
-            if batch.episode is not None:
-                present = batch.present[place]
-                np.testing.assert_array_equal(present[k], np.arange(most) < len(part))
+def check(batch: Batch, known: Written) -> None:
+    """The batch is the heads of samples, as plain numpy takes them, filled up."""
+    for place, (name, most) in enumerate(MOST.items()):
+        for k in np.flatnonzero(batch.mask).tolist():
+            part = known.samples[numbers_of(batch)[k]][name][:most]
+            np.testing.assert_array_equal(batch.data[place][k, : len(part)], part)
+            assert (batch.data[place][k, len(part) :] == {"x": -1, "y": -7}[name]).all()
+            assert batch.lengths[place][k] == len(part)
 
 
-#: Each kind in each storage; arrays are in memory.
-CASES = [(k, s) for k in KINDS for s in STORED if k != "arrays" or s == "contiguous"]
-
-
-@pytest.fixture(params=CASES, ids="-".join)
+@pytest.fixture(params=[offsets, variable, arrays, whole], ids=lambda kind: kind.__name__)
 def known(request: pytest.FixtureRequest, tmp_path: Path) -> Written:
-    kind, stored = request.param
-    return KINDS[kind](tmp_path, stored)
+    made: Written = request.param(tmp_path)
+    return made
 
 
-@pytest.fixture(params=KINDS)
-def gzipped(request: pytest.FixtureRequest, tmp_path: Path) -> Written:
-    return KINDS[request.param](tmp_path, "gzip")
-
-
-class TestEverySet(ReaderContract):
+class TestEverySet:
     """What holds of every kind of set."""
 
-    @pytest.fixture(params=["cut", "random"])
-    def served(self, request: pytest.FixtureRequest, gzipped: Written) -> Served:
-        given = asked(gzipped, last_batch="pad", overlong=request.param)
-        cut = request.param == "cut"  # test_random_stretches has the others
-        expected = (lambda batch: check(batch, gzipped)) if cut else lambda batch: None
-        return Served(given, expected, len(gzipped.samples))
-
-    def test_a_state_is_of_its_lengths(self, gzipped: Written) -> None:
+    def test_a_state_is_of_its_lengths(self, known: Written) -> None:
         """A state is refused with another max_length or overlong."""
-        with opened(gzipped) as reader:
+        with opened(known) as reader:
             state = reader.state_dict()
         for other in ({"max_length": 5}, {"overlong": "random"}):
             with (
-                opened(gzipped, **other) as reader,
+                opened(known, **other) as reader,
                 pytest.raises(ParamsError, match="lengths differs"),
             ):
                 reader.load_state_dict(state)
 
-    def test_samples_are_slices(self, known: Written) -> None:
-        """In each order each sample comes once: its head, filled up, with its length."""
-        for shuffle in (False, True, "block"):
-            with opened(
-                known, shuffle=shuffle, last_batch="pad", nthread=2, batch_size=5
-            ) as reader:
-                seen: list[int] = []
-                for batch in reader:
-                    check(batch, known)
-                    seen += np.array(numbers_of(batch))[batch.mask].tolist()
-            assert sorted(seen) == list(range(len(known.samples)))
-            assert (seen == sorted(seen)) == (shuffle is False)
-
-    def test_random_stretches(self, gzipped: Written) -> None:
+    def test_random_stretches(self, known: Written) -> None:
         """A longer sample is cut at a random place, in one draw for all of its fields; over some
         epochs every place comes. Shorter ones are whole."""
         both = {"x": 6, "y": 6}
-        how = {} if "data" in gzipped.params else {"io": "pread"}
         drawn: dict[int, set[int]] = {}
         with opened(
-            gzipped, shuffle=True, overlong="random", max_length=both, batch_size=12, **how
+            known, shuffle=True, overlong="random", max_length=both, batch_size=12
         ) as reader:
             for _ in range(60):
                 for batch in reader:
                     for k, number in enumerate(numbers_of(batch)):
-                        x, y = (gzipped.samples[number][name] for name in ("x", "y"))
+                        x, y = (known.samples[number][name] for name in ("x", "y"))
                         begin = int(batch.data[0][k, 0, 1]) if len(x) else 0
                         part = x[begin : begin + 6]
                         np.testing.assert_array_equal(batch.data[0][k, : len(part)], part)
@@ -282,97 +174,52 @@ class TestEverySet(ReaderContract):
                         if len(y) > 6:
                             drawn.setdefault(number, set()).add(begin)
         for number, begins in drawn.items():
-            assert begins == set(range(len(gzipped.samples[number]["y"]) - 6 + 1))
+            assert begins == set(range(len(known.samples[number]["y"]) - 6 + 1))
 
-    def test_samples_by_number(self, gzipped: Written) -> None:
-        """A dataset serves heads; it says their lengths, their stored bytes, and the statistics of
-        their values, each counted once."""
-        given: dict[str, Any] = {**gzipped.params, "max_length": MOST, "overlong": "random"}
+    def test_samples_by_number(self, known: Written) -> None:
+        """A dataset has the stored bytes of samples, and the statistics of their values, each
+        counted once, also when it was pickled."""
+        given: dict[str, Any] = {**known.params, "max_length": MOST, "overlong": "random"}
         if "data" not in given:
-            given["data_field"] = gzipped.names
+            given["data_field"] = known.names
         with asyncreader.open(given, as_dict=True) as dataset:
-            assert len(dataset) == len(gzipped.samples)
             assert dataset.fields["x"].shape == (6, 2)
-            rows = dataset[0 : len(dataset)]
-            for number, stored in enumerate(gzipped.samples):
-                one = dataset[number]
-                for name, most in MOST.items():
-                    part = stored[name][:most]
-                    np.testing.assert_array_equal(one[name][: len(part)], part)
-                    assert not one[name][len(part) :].any()
-                    assert one[f"{name}.lengths"] == len(part) == rows[f"{name}.lengths"][number]
+            for number, stored in enumerate(known.samples):
+                for name in MOST:
                     assert dataset.sample(number).stored[name] == stored[name].tobytes()
-            values = joined(gzipped.samples, "x").astype(float)
-            found = dataset.statistics()["x"]
+            values = joined(known.samples, "x").astype(float)
+            found = pickle.loads(pickle.dumps(dataset)).statistics()["x"]
             np.testing.assert_allclose(found.mean, values.mean(axis=0))
             np.testing.assert_allclose(found.std, values.std(axis=0))
             assert found.count == len(values)
-            again = pickle.loads(pickle.dumps(dataset))
-            np.testing.assert_array_equal(again[3]["x"], dataset[3]["x"])
 
-    def test_too_long_samples_are_bad(self, gzipped: Written) -> None:
+    def test_too_long_samples_are_bad(self, known: Written) -> None:
         """With "error" a sample that is longer than max_length is a bad sample."""
         with (
-            opened(gzipped, overlong="error") as reader,
+            opened(known, overlong="error") as reader,
             pytest.raises(SampleError, match="longer"),
         ):
             list(reader)
-        with opened(
-            gzipped, overlong="error", on_error="zero", last_batch="short", batch_size=5
-        ) as reader:
-            good: list[int] = []
+        good: list[int] = []
+        more: dict[str, Any] = {"on_error": "zero", "last_batch": "short", "batch_size": 5}
+        with opened(known, overlong="error", **more) as reader:
             for batch in reader:
-                check(batch, gzipped)
+                check(batch, known)
                 good += np.array(numbers_of(batch))[batch.mask].tolist()
-        fits = [
-            k
-            for k, one in enumerate(gzipped.samples)
-            if len(one["x"]) <= MOST["x"] and len(one["y"]) <= MOST["y"]
-        ]
+        samples = enumerate(known.samples)
+        fits = [k for k, one in samples if all(len(one[n]) <= MOST[n] for n in MOST)]
         assert good == fits
 
-    def test_the_longest_is_told(self, gzipped: Written) -> None:
+    def test_the_longest_is_told(self, known: Written) -> None:
         """Without max_length the error has the longest length and the line to write."""
-        longest = {n: max(len(one[n]) for one in gzipped.samples) for n in ("x", "y")}
-        with pytest.raises(ParamsError) as caught:
-            opened(gzipped, max_length=None, pad_value=0)
-        assert f"max_length={longest}" in str(caught.value)
-        with pytest.raises(ParamsError) as caught:
-            opened(gzipped, max_length={"y": 3}, pad_value=0)
-        assert f"max_length={longest | {'y': 3}}" in str(caught.value)
+        longest = {n: max(len(one[n]) for one in known.samples) for n in ("x", "y")}
+        for most in ({}, {"y": 3}):
+            with pytest.raises(ParamsError) as caught:
+                opened(known, max_length=most or None, pad_value=0)
+            assert f"max_length={longest | most}" in str(caught.value)
 
 
 # -- rules ---------------------------------------------------------------------------------------
-
-
-def test_fields_and_labels_of_samples(tmp_path: Path) -> None:
-    """A field with a row for each sample goes with those of different length, without lengths; so
-    do labels, splits and subsets."""
-    samples = made(WITH_EMPTY)
-    with h5py.File(tmp_path / "set.h5", "w") as file:
-        file["x"], file["n"] = joined(samples, "x"), np.array(WITH_EMPTY)
-        file["one"] = np.arange(12.0)
-        file["labels"] = np.arange(12) % 3
-    with AsyncReader(
-        tmp_path / "set.h5",
-        data_field={"one": "one", "mine": "x"},
-        offsets_field={"mine": "n"},
-        max_length={"mine": 4},
-        subset=np.array([11, 2, 2, 7]),
-        batch_size=4,
-    ) as reader:
-        batch = next(iter(reader))
-        assert batch.indices.tolist() == batch.data[0].tolist() == [11, 2, 2, 7]
-        assert batch.labels.tolist() == [2, 2, 2, 1]
-        assert batch.lengths[0] is None
-        assert batch.lengths[1].tolist() == [0, 3, 3, 4]
-        assert batch.present is None
-    with AsyncReader(tmp_path / "set.h5", data_field="one", labels_field=None) as reader:
-        assert next(iter(reader)).lengths is None
-    with AsyncReader(
-        tmp_path / "set.h5", data_field="x", offsets_field="n", max_length=4, labels_field=None
-    ) as reader:
-        assert next(iter(reader)).lengths.tolist() == [0]
 
 
 def test_other_numbers(tmp_path: Path) -> None:
@@ -473,36 +320,6 @@ def test_a_file_whose_samples_are_all_empty(tmp_path: Path, shape: tuple[int, ..
         assert batch.episode.tolist() == [0, 0, 1, 1]
 
 
-def test_windows_of_samples(tmp_path: Path) -> None:
-    """Rows of different length have windows: (B, W, max_length), with a length for each row."""
-    samples = made(WITH_EMPTY)
-    with h5py.File(tmp_path / "set.h5", "w") as file:
-        file["x"], file["n"] = joined(samples, "x"), np.array(WITH_EMPTY)
-        file["ends"] = np.array([5, 12])
-    params: dict[str, Any] = {
-        "path": tmp_path / "set.h5",
-        "data_field": ["x"],
-        "offsets_field": "n",
-        "episodes": "ends:ends",
-        "labels_field": None,
-    }
-    with AsyncReader(
-        params, window=(-1, 2), window_edge=("zero", "repeat"), max_length=4, batch_size=12
-    ) as reader:
-        batch = next(iter(reader))
-        assert batch.data[0].shape == (12, 3, 4, 2)
-        for k in range(12):
-            first, last = (0, 4) if k < 5 else (5, 11)
-            for w, row in enumerate((k - 1, k, k + 1)):
-                part = samples[min(row, last)]["x"][:4] if row >= first else np.zeros((0, 2))
-                expected = np.zeros((4, 2))
-                expected[: len(part)] = part
-                np.testing.assert_array_equal(batch.data[0][k, w], expected)
-                assert batch.lengths[0][k, w] == len(part)
-    with pytest.raises(ParamsError, match="not served in whole episodes"):
-        AsyncReader(params, window="episode", max_length=4)
-
-
 def test_whole_episodes_beside_others(tmp_path: Path) -> None:
     """A field with its whole episode goes with others' first rows, windows, last rows, constants;
     pictures are moved alike in all of an episode; ``subset`` takes episodes."""
@@ -546,23 +363,9 @@ def test_whole_episodes_beside_others(tmp_path: Path) -> None:
         assert (cam[1] == cam[1, :1]).all()
         assert (cam[0, :2] == cam[0, :1]).all()
         assert not cam[0, 2:].any()
-    with AsyncReader(
-        tmp_path / "set.h5",
-        data_field="t",
-        episodes="ends:ends",
-        window="episode",
-        max_length=4,
-        weights=[0, 1, 0],
-        labels_field=None,
-    ) as reader:
-        assert [batch.episode.tolist() for batch in reader] == [[1]] * 3
-    given = {"t": np.arange(13), "cam": pictures, "ends": np.cumsum(lengths)}
-    with AsyncReader(
-        data=given, episodes="ends:ends", window={"t": "episode"}, max_length=7, batch_size=3
-    ) as reader:
-        batch = next(iter(reader))
-        assert batch.data[0].sum(1).tolist() == [6, 49, 23]
-        np.testing.assert_array_equal(batch.data[1], pictures[[0, 4, 11]].transpose(0, 3, 1, 2))
+
+
+ARRAYS = {"x": np.zeros((30, 3)), "x_offsets": np.array([0, 10, 30])}
 
 
 @pytest.mark.parametrize(
@@ -588,6 +391,10 @@ def test_whole_episodes_beside_others(tmp_path: Path) -> None:
         ({"data_field": "x", "max_length": 3, "offsets_field": "nothing"}, "no field 'nothing'"),
         ({"data_field": "x", "max_length": 3, "offsets_field": {"y": "n"}}, "names a field"),
         ({"data_field": "plain", "offsets_field": "x_offsets"}, "no field has such"),
+        ({"data_field": "x", "max_length": {"none": 3}}, "found field 'none'"),
+        ({"data_field": "x", "max_length": 3, "columns": [0]}, "field 'x' has none.*in length"),
+        ({"data": ARRAYS, "max_length": 3, "columns": [0]}, "field 'x' has none.*in length"),
+        ({"data": ARRAYS, "max_length": {"none": 3}}, "found field 'none'"),
         (
             {"data": {"x": np.arange(6.0)}, "data_field": ["x"], "offsets_field": "n"},
             "no field 'n'",
@@ -600,6 +407,16 @@ def test_whole_episodes_beside_others(tmp_path: Path) -> None:
             {"data_field": "x", "window": "episode", "window_every": 2, "episodes": "ends:ends"},
             "shorter than an episode",
         ),
+        (
+            {
+                "data_field": "x",
+                "window": "episode",
+                "max_length": 4,
+                "episodes": "ends:last",
+                "offsets_field": "x_offsets",
+            },
+            "not served in whole episodes",
+        ),
     ],
     ids=str,
 )
@@ -607,7 +424,7 @@ def test_wrong_params(tmp_path: Path, params: dict[str, Any], says: str) -> None
     """What does not go together is a ParamsError that says what would."""
     with h5py.File(tmp_path / "set.h5", "w") as file:
         file["x"], file["x_offsets"] = np.arange(6.0), np.array([0, 2, 6])
-        file["plain"], file["ends"] = np.arange(2.0), np.array([3, 6])
+        file["plain"], file["ends"], file["last"] = np.arange(2.0), [3, 6], [1, 2]
     where = {} if "data" in params else {"path": tmp_path / "set.h5"}
     with pytest.raises(ParamsError, match=says):
         AsyncReader({"labels_field": None, **where, **params})
@@ -711,14 +528,12 @@ class TestOffsets:
             assert [record for record, _ in reader.stats().bad_list] == [1, 3]
 
 
-def test_long_samples_are_read_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_long_samples_are_read_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """However long samples are, some values are read at a time; the sum is the same. Long rows are
     filled up behind what is served alone."""
     monkeypatch.setattr("asyncreader.pixels.lengths.TOGETHER", 5)
     monkeypatch.setattr("asyncreader.pixels.lengths.WHOLE", 0)
-    samples = made(WITH_EMPTY)
-    known = Written({"data": {"x": joined(samples, "x"), "y": joined(samples, "y")}}, samples)
-    known.params["data"]["offsets"] = offsets_of(samples, "x")
+    known = arrays(tmp_path)
     for dtype in ({}, {"dtype": {"x": "float64", "y": "int64"}}):
         with opened(known, **dtype) as reader:
             for batch in reader:
@@ -728,7 +543,7 @@ def test_long_samples_are_read_in_pieces(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_info_and_verify(tmp_path: Path) -> None:
     """``info`` says how long samples are, without max_length; a set without checksums can be
     verified, and copied with checksums."""
-    known = offsets(tmp_path, "gzip")
+    known = offsets(tmp_path)
     path = str(known.params["path"])
     result = CliRunner().invoke(cli, ["info", path, "-p", "data_field=in/x"])
     assert result.exit_code == 0, result.output
@@ -740,31 +555,6 @@ def test_info_and_verify(tmp_path: Path) -> None:
     with h5py.File(target) as file:
         np.testing.assert_array_equal(file["data"][:], joined(known.samples, "x"))
         np.testing.assert_array_equal(file["offsets"][:], offsets_of(known.samples, "x"))
-
-
-def test_a_row_for_each_episode_has_a_state(tmp_path: Path) -> None:
-    """A set whose field has fewer rows than the set has a fingerprint."""
-    with h5py.File(tmp_path / "set.h5", "w") as file:
-        file["x"], file["one"] = np.arange(100.0), np.arange(2.0)
-        file["ends"] = np.array([40, 100])
-    with AsyncReader(
-        tmp_path / "set.h5", data_field=["x", "one"], episodes="ends:ends", window=2
-    ) as reader:
-        assert reader.state_dict()["samples"] == 0
-
-
-def test_columns_of_values_are_refused(tmp_path: Path) -> None:
-    """Columns are of dense rows: of rows of different length they are an error, not ignored. A
-    max_length of a field that is not read is named."""
-    given = {"x": np.zeros((30, 3)), "x_offsets": np.array([0, 10, 30])}
-    with h5py.File(tmp_path / "set.h5", "w") as file:
-        for name, values in given.items():
-            file[name] = values
-    for source in ({"data": given}, {"path": tmp_path / "set.h5", "data_field": "x"}):
-        with pytest.raises(ParamsError, match=r"field 'x' has none.*differ in length"):
-            AsyncReader(source, max_length=3, columns=[0, 2])
-        with pytest.raises(ParamsError, match="found field 'none'"):
-            AsyncReader(source, max_length={"none": 3})
 
 
 def test_files_without_rows_are_empty_episodes(tmp_path: Path) -> None:

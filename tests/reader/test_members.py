@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -94,16 +93,69 @@ def served(**params: Any) -> tuple[Any, Any]:
     return tuple(np.concatenate(parts) for parts in fields), records
 
 
-@pytest.mark.parametrize("shuffle", [False, True, "block", "replacement"])
-@pytest.mark.parametrize("io", ["mmap", "pread"])
-def test_members_are_numpys(stored: Path, shuffle: Any, io: str) -> None:
-    """In any order, however they are stored and read, rows are what numpy's fields are."""
-    for name, rows in (("jets", JETS), ("tracks", TRACK)):
-        data, records = served(path=stored, data_field=name, members=MEMBERS, shuffle=shuffle,
-                               batch_size=7, io=io, nthread=2, njob=2)  # fmt: skip
-        assert data.dtype == np.float64
-        assert np.array_equal(data, right(rows)[records])
-        assert shuffle == "replacement" or sorted(records) == list(range(N))
+class TestMembers(ReaderContract):
+    """Members of structured rows are numpy's fields, in every order and way of reading."""
+
+    @pytest.fixture(params=["jets", "tracks"])
+    def served(self, request: pytest.FixtureRequest, stored: Path) -> Served:
+        rows, io = (JETS, "mmap") if request.param == "jets" else (TRACK, "pread")
+
+        def expected(batch: Any) -> None:
+            assert batch.data.dtype == np.float64
+            records = batch.indices[batch.mask]
+            assert np.array_equal(batch.data[batch.mask], right(rows)[records])
+
+        given = {"path": stored, "data_field": request.param, "subset": slice(3, 40), "io": io}
+        return Served(given | {"members": MEMBERS}, expected, 37, (12, 3, 4))
+
+
+@pytest.mark.parametrize(
+    "kind", ["plain", "strided", "swapped", "recarray", "npy", "h5py", "files", "axis"]
+)
+@pytest.mark.parametrize("shuffle", [False, True, "block"])
+def test_what_holds_structured_rows(tmp_path: Path, kind: str, shuffle: Any) -> None:
+    """Structured arrays of numpy, of any strides and byte order, a .npy file, an open data set of
+    h5py, several files and rows of episodes are served as a file is."""
+    path, rows = tmp_path / "set.h5", TRACK
+    given: dict[str, Any] = {"data_field": "tracks"}
+    if kind == "files":
+        parts = zip((slice(0, 40), slice(40, 56), slice(56, N)), LAYOUTS[1:4], strict=True)
+        given["path"] = [
+            write(tmp_path / f"{layout}.h5", layout, JETS[part], TRACK[part])
+            for part, layout in parts
+        ]
+    elif kind == "axis":
+        rows = TRACK.reshape(-1)
+        given |= {"path": write(path, "cut"), "episodes": "axis", "labels_field": None}
+    elif kind == "h5py":
+        with h5py.File(write(path, "gzip")) as file:
+            check_members({"data": file["tracks"], "shuffle": shuffle}, rows)
+        return
+    elif kind == "npy":
+        np.save(tmp_path / "tracks.npy", TRACK)
+        given = {"path": tmp_path / "tracks.npy"}
+    else:
+        given = {"data": {
+            "plain": TRACK, "strided": np.repeat(TRACK, 2, axis=0)[::2],
+            "swapped": TRACK.astype(JET.newbyteorder()), "recarray": np.rec.array(TRACK),
+        }[kind]}  # fmt: skip
+    check_members(given | {"shuffle": shuffle}, rows)
+
+
+def check_members(given: dict[str, Any], rows: Any) -> None:
+    """A reader serves the members of rows, each row once."""
+    data, records = served(**given, members=MEMBERS, batch_size=11)
+    assert np.array_equal(data, right(rows)[records])
+    assert sorted(records) == list(range(len(rows)))
+
+
+def test_files_whose_members_differ(tmp_path: Path) -> None:
+    """A file whose members differ from those of the others is refused."""
+    path = write(tmp_path / "0.h5", "contiguous")
+    with h5py.File(tmp_path / "1.h5", "w") as file:
+        file["jets"] = JETS[["pt", "eta"]]
+    with pytest.raises(FormatError, match="dtype"):
+        AsyncReader([path, tmp_path / "1.h5"], data_field="jets", members=["pt"])
 
 
 def test_several_fields_have_members_of_their_own(stored: Path) -> None:
@@ -140,25 +192,6 @@ def test_shapes_of_members(stored: Path, members: Any) -> None:
         assert data.dtype.isnative
 
 
-@pytest.mark.parametrize(
-    "made",
-    [
-        lambda rows: rows,
-        lambda rows: np.repeat(rows, 2, axis=0)[::2],
-        lambda rows: rows.astype(JET.newbyteorder()),
-        lambda rows: np.rec.array(rows),
-    ],
-    ids=["plain", "strided", "swapped", "recarray"],
-)
-@pytest.mark.parametrize("shuffle", [False, True, "block"])
-def test_structured_arrays(made: Callable[[Any], Any], shuffle: Any) -> None:
-    """Structured arrays of numpy, of any strides and byte order, are served as files are."""
-    data, records = served(data={"jets": made(JETS), "tracks": made(TRACK)}, members=MEMBERS,
-                           shuffle=shuffle, batch_size=11)  # fmt: skip
-    assert np.array_equal(data[0], right(JETS)[records])
-    assert np.array_equal(data[1], right(TRACK)[records])
-
-
 def test_members_of_arrays_as_fields() -> None:
     """``data_field`` names members of arrays, too, also of the rows of episodes; a point in the
     name of an array is a part of it."""
@@ -179,13 +212,6 @@ def test_members_of_arrays_as_fields() -> None:
         AsyncReader(data=np.zeros(3, [("x", "O")]), members=["x"])
 
 
-def test_structured_npy(tmp_path: Path) -> None:
-    """A .npy file of structured rows."""
-    np.save(tmp_path / "jets.npy", JETS)
-    data, at = served(path=tmp_path / "jets.npy", members=MEMBERS, shuffle=True, batch_size=16)
-    assert np.array_equal(data, right(JETS)[at])
-
-
 def test_numbers_of_more_than_64_bits() -> None:
     """Arrays of numpy's long double are served and cast, though no compiled code knows them."""
     rows = np.arange(12, dtype=np.longdouble).reshape(4, 3)
@@ -195,13 +221,6 @@ def test_numbers_of_more_than_64_bits() -> None:
     records = np.zeros(4, [("x", "g"), ("y", "f4")])
     with pytest.raises(ParamsError, match="'x' does not hold plain numbers"):
         AsyncReader(data=records, members=["x"])
-
-
-def test_an_h5py_data_set_as_data(stored: Path) -> None:
-    """An open data set of h5py is reopened by its path."""
-    with h5py.File(stored, "r") as file:
-        data, records = served(data=file["tracks"], members=MEMBERS, shuffle=True, batch_size=16)
-    assert np.array_equal(data, right(TRACK)[records])
 
 
 @pytest.mark.parametrize("label", ["flavour", "at.y", "cov"])
@@ -237,19 +256,6 @@ def test_names_of_members_with_dots(tmp_path: Path) -> None:
         assert next(iter(reader)).indices.tolist() == [0, 2, 4]
 
 
-class TestMembers(ReaderContract):
-    """Members of structured rows are the same in every way of reading."""
-
-    @pytest.fixture
-    def served(self, stored: Path) -> Served:
-        def expected(batch: Any) -> None:
-            records = batch.indices[batch.mask]
-            assert np.array_equal(batch.data[batch.mask], right(TRACK)[records])
-
-        given = {"path": stored, "data_field": "tracks", "subset": slice(3, 40), "members": MEMBERS}
-        return Served(given, expected, 37, (12, 3, 4))
-
-
 def test_a_state_is_of_the_stored_rows(stored: Path) -> None:
     """A state resumes with other members and another dtype."""
     params: dict[str, Any] = {"path": stored, "data_field": "tracks", "shuffle": True}
@@ -264,48 +270,6 @@ def test_a_state_is_of_the_stored_rows(stored: Path) -> None:
         assert np.array_equal(batch.data, right(TRACK, ["pt", "n"], "f4")[records])
 
 
-def test_lists_of_files(tmp_path: Path) -> None:
-    """Several files of structured rows are one set; one whose members differ is refused."""
-    parts = [slice(0, 40), slice(40, 56), slice(56, N)]
-    paths = [
-        str(write(tmp_path / f"{i}.h5", layout, JETS[part], TRACK[part]))
-        for i, (part, layout) in enumerate(zip(parts, ["contiguous", "gzip", "cut"], strict=True))
-    ]
-    for shuffle in (False, True, "block"):
-        params = {"path": paths, "data_field": ["jets", "tracks.pt"], "members": MEMBERS}
-        (jets, tracks), records = served(**params, shuffle=shuffle, batch_size=9)
-        assert np.array_equal(jets, right(JETS)[records])
-        assert np.array_equal(tracks, TRACK["pt"][records])
-    with h5py.File(tmp_path / "3.h5", "w") as file:
-        file["jets"] = JETS[["pt", "eta"]]
-    with pytest.raises(FormatError, match="dtype"):
-        AsyncReader([*paths, tmp_path / "3.h5"], data_field="jets", members=["pt"])
-
-
-@pytest.mark.parametrize("edge", ["drop", "repeat", "zero"])
-def test_windows_of_structured_rows(stored: Path, edge: Any) -> None:
-    """A window is W rows of one episode: (B, W, k)."""
-    with h5py.File(stored, "r+") as file:
-        if "ends" not in file:
-            file["ends"] = np.array([13, 50, N])
-    begins = np.repeat([0, 13, 50], [13, 37, N - 50])
-    ends = np.repeat([13, 50, N], [13, 37, N - 50])
-    with AsyncReader(stored, data_field={"jets": "jets", "pt": "tracks.pt"}, members=["pt", "n"],
-                     episodes="ends:ends", window=(-2, 2), window_edge=edge, batch_size=8,
-                     shuffle=True, last_batch="short") as reader:  # fmt: skip
-        for batch in reader:
-            rows = batch.indices[:, None] + np.arange(-2, 2)
-            low, high = begins[batch.indices][:, None], ends[batch.indices][:, None]
-            inside = (rows >= low) & (rows < high)
-            assert edge != "drop" or inside.all()
-            rows = np.clip(rows, low, high - 1)
-            jets, pt = right(JETS, ["pt", "n"])[rows], TRACK["pt"][rows]
-            if edge == "zero":
-                jets[~inside], pt[~inside] = 0, 0
-            assert np.array_equal(batch.data[0], jets)
-            assert np.array_equal(batch.data[1], pt)
-
-
 @pytest.mark.parametrize("kind", ["ids:jets.at.y", "flags:jets.valid,jets.flag"])
 def test_episodes_by_a_member(tmp_path: Path, kind: str) -> None:
     """Ids and flags of episodes may be members, too."""
@@ -318,32 +282,6 @@ def test_episodes_by_a_member(tmp_path: Path, kind: str) -> None:
     ends = np.flatnonzero(last) + 1 if kind[0] == "f" else np.arange(7, N + 7, 7).clip(max=N)
     with AsyncReader(path, data_field="jets.pt", episodes=kind, window=1) as reader:
         assert np.array_equal(reader._source.rule.episodes.ends, ends)
-
-
-@pytest.mark.parametrize("layout", ["contiguous", "gzip", "cut"])
-def test_episodes_that_are_groups(tmp_path: Path, layout: str) -> None:
-    """Structured rows inside the groups of episodes, some of their members and one by its name."""
-    with h5py.File(tmp_path / "set.h5", "w") as file:
-        for i, part in enumerate((slice(0, 20), slice(20, 77), slice(77, N))):
-            options: dict[str, Any] = {} if layout == "contiguous" else {"compression": "gzip"}
-            if layout == "cut":
-                options["chunks"] = (8, 2)
-            file.create_dataset(f"data/demo_{i}/tracks", data=TRACK[part], **options)
-    for field, members in (("tracks", ["pt", "n"]), ("tracks.pt", None)):
-        with AsyncReader(tmp_path / "set.h5", data_field=field, members=members, window=3,
-                         batch_size=8, shuffle=True, last_batch="short") as reader:  # fmt: skip
-            values = TRACK["pt"] if members is None else right(TRACK, members)
-            for batch in reader:
-                rows = batch.indices[:, None] + np.arange(3)
-                assert np.array_equal(batch.data, values[rows])
-
-
-def test_the_leading_axis_of_episodes(tmp_path: Path) -> None:
-    """``episodes="axis"``: (episode, time) of structured rows."""
-    path = write(tmp_path / "set.h5", "cut")
-    data, _ = served(path=path, data_field="tracks", members=MEMBERS, episodes="axis", batch_size=8,
-                     labels_field=None)  # fmt: skip
-    assert np.array_equal(data, right(TRACK).reshape(-1, len(MEMBERS)))
 
 
 # -- what is refused -----------------------------------------------------------------------------

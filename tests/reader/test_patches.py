@@ -1,8 +1,10 @@
-"""Patches of volumes: every kind of set gives the slices that numpy takes of what was written."""
+"""Patches of volumes: where they lie, what is read for them, and what is refused.
+
+That every kind of set gives the slices that numpy takes, is a case of test_contract.py.
+"""
 
 from __future__ import annotations
 
-import itertools
 import json
 import pickle
 from collections.abc import Iterator
@@ -14,7 +16,6 @@ import h5py
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from reader_contract import ReaderContract, Served
 
 import asyncreader
 from asyncreader import AsyncReader, Batch, DecodeError, FormatError, ParamsError, Writer
@@ -24,13 +25,8 @@ from asyncreader.sources.hdf5 import chunks
 from asyncreader.tools.preview import preview
 from asyncreader.tools.preview_batch import preview_batch
 
-#: How a data set is stored, by its number of axes: keywords of h5py. No chunk divides a volume.
+#: Chunks of a volume, by its number of axes. None divides a volume.
 CHUNKS = {2: (7, 5), 3: (4, 7, 5), 4: (2, 4, 7, 5), 5: (2, 1, 4, 7, 5)}
-STORED: dict[str, Any] = {
-    "contiguous": lambda rank: {},
-    "chunked": lambda rank: {"chunks": CHUNKS[rank]},
-    "gzip": lambda rank: {"chunks": CHUNKS[rank], "compression": "gzip", "shuffle": True},
-}
 PATCH = (3, 6, 4)
 
 
@@ -49,70 +45,37 @@ def volumes(*extents: tuple[int, ...]) -> tuple[list[np.ndarray], list[np.ndarra
     return raw, [rng.integers(0, 9, extent, np.uint8) for extent in extents]
 
 
-def put(file: h5py.File, name: str, data: np.ndarray, stored: str) -> None:
-    how = STORED[stored](data.ndim)
-    if "chunks" in how:
-        how["chunks"] = tuple(map(min, how["chunks"], data.shape))
-    file.create_dataset(name, data=data, **how)
+def put(file: h5py.File, name: str, data: np.ndarray) -> None:
+    chunk = tuple(map(min, CHUNKS[data.ndim], data.shape))
+    file.create_dataset(name, data=data, chunks=chunk, compression="gzip", shuffle=True)
 
 
-def rows(folder: Path, stored: str) -> Written:
+def rows(folder: Path) -> Written:
     """Volumes of one extent along the first axis, with a class for each."""
     raw, label = volumes(*[(9, 13, 11)] * 3)
     with h5py.File(folder / "rows.h5", "w") as file:
-        put(file, "raw", np.stack(raw), stored)
-        put(file, "label", np.stack(label), stored)
+        put(file, "raw", np.stack(raw))
+        put(file, "label", np.stack(label))
         file["labels"] = np.array([5, 7, 9])
     return Written({"path": folder / "rows.h5"}, raw, label)
 
 
-def one(folder: Path, stored: str) -> Written:
-    """One volume, as a microscope gives it."""
-    raw, label = volumes((12, 17, 14))
-    with h5py.File(folder / "one.h5", "w") as file:
-        put(file, "raw", raw[0], stored)
-        put(file, "label", label[0], stored)
-    return Written({"path": folder / "one.h5", "sample_axis": None}, raw, label)
-
-
-def files(folder: Path, stored: str) -> Written:
+def files(folder: Path) -> Written:
     """Files of one volume each, of its own extent; one is as large as the patch."""
     raw, label = volumes((12, 9, 14), PATCH, (7, 15, 9), (5, 6, 21))
     paths = []
     for number, (x, y) in enumerate(zip(raw, label, strict=True)):
         paths.append(folder / f"{number}.h5")
         with h5py.File(paths[-1], "w") as file:
-            put(file, "raw", x, stored)
-            put(file, "label", y, stored)
+            put(file, "raw", x)
+            put(file, "label", y)
     return Written({"path": paths, "sample_axis": None}, raw, label)
 
 
-def arrays(folder: Path, stored: str) -> Written:
-    raw, label = volumes(*[(9, 13, 11)] * 2)
-    given = {"raw": np.stack(raw), "label": np.stack(label)}
-    if stored == "chunked":  # no runs
-        given["raw"] = np.asfortranarray(given["raw"])
-    return Written({"data": given}, raw, label)
-
-
-KINDS = {one.__name__: one for one in (rows, one, files, arrays)}
-
-
-def asked(known: Written, **more: Any) -> dict[str, Any]:
-    """The parameters of a reader of patches."""
-    given: dict[str, Any] = {
-        "data_field": ["raw", "label"],
-        "patch": PATCH,
-        "batch_size": 4,
-        "labels_field": None,
-    }
-    if more.get("patch_at", "random") == "random":
-        given["epoch_samples"] = 13
-    return {**known.params, **given, **more}
-
-
 def opened(known: Written, **more: Any) -> AsyncReader:
-    return AsyncReader(asked(known, **more))
+    """A reader of patches."""
+    given = {"data_field": ["raw", "label"], "patch": PATCH, "batch_size": 4, "labels_field": None}
+    return AsyncReader({**known.params, **given, **more})
 
 
 def check(batch: Batch[Any, Any], known: Written) -> None:
@@ -132,73 +95,12 @@ def check(batch: Batch[Any, Any], known: Written) -> None:
         np.testing.assert_array_equal(label[k], known.label[volume][where])
 
 
-def grid(extent: tuple[int, ...], step: tuple[int, ...] = PATCH) -> list[tuple[int, ...]]:
-    """The corners of a grid in C order, as pytorch-3dunet's loader takes them."""
-    axes = []
-    for n, size, by in zip(extent, PATCH, step, strict=True):
-        inside = list(range(0, n - size + 1, by))
-        axes.append(inside if inside[-1] == n - size else [*inside, n - size])
-    return list(itertools.product(*axes))
-
-
 def places(reader: AsyncReader) -> Iterator[tuple[int, ...]]:
     """(volume, corner) of all samples of an epoch."""
     for batch in reader:
         assert batch.place is not None
         some = np.concatenate((batch.indices[:, None], batch.place), axis=1)[batch.mask]
         yield from map(tuple, some.tolist())
-
-
-@pytest.fixture(params=[(kind, stored) for kind in KINDS for stored in STORED], ids="-".join)
-def known(request: pytest.FixtureRequest, tmp_path: Path) -> Written:
-    kind, stored = request.param
-    return KINDS[kind](tmp_path, stored)
-
-
-@pytest.fixture(params=["rows", "files"])
-def gzipped(request: pytest.FixtureRequest, tmp_path: Path) -> Written:
-    return KINDS[request.param](tmp_path, "gzip")
-
-
-class TestEverySet(ReaderContract):
-    """What holds of every kind of set."""
-
-    @pytest.fixture(params=["random", "grid"])
-    def served(self, request: pytest.FixtureRequest, gzipped: Written) -> Served:
-        given = asked(gzipped, patch_at=request.param, shuffle=True, last_batch="pad")
-        count = sum(len(grid(one.shape)) for one in gzipped.label)
-        count = 13 if request.param == "random" else count
-        return Served(given, lambda batch: check(batch, gzipped), count)
-
-    def test_patches_are_slices(self, known: Written) -> None:
-        """In every order a patch is the slice at its place; a grid has each of its places once."""
-        expected = [
-            (number, *corner) for number, y in enumerate(known.label) for corner in grid(y.shape)
-        ]
-        for shuffle in (False, True, "block"):
-            with opened(
-                known, patch_at="grid", shuffle=shuffle, last_batch="pad", nthread=2
-            ) as reader:
-                seen = []
-                for batch in reader:
-                    check(batch, known)
-                    seen += places([batch])  # type: ignore[arg-type]
-            assert reader.count == len(expected)
-            assert sorted(seen) == expected
-            assert (seen == expected) == (shuffle is False)
-        for at, count in (("random", 13), ("center", len(known.raw))):
-            with opened(known, patch_at=at, shuffle=True, last_batch="pad", io="pread") as reader:
-                for batch in reader:
-                    check(batch, known)
-                assert reader.count == count
-
-    def test_cast_and_normalised(self, known: Written) -> None:
-        """dtype, mean and std are those of the patch, and do not change its place."""
-        more: dict[str, Any] = {"dtype": "float32", "scale": 0.5, "mean": 10, "std": 4}
-        with opened(known, **more) as reader, opened(known) as plain:
-            for batch, other in zip(reader, plain, strict=True):
-                np.testing.assert_allclose(batch.data[0], (other.data[0] * 0.5 - 10) / 4, rtol=1e-6)
-                np.testing.assert_array_equal(batch.data[1], other.data[1])
 
 
 # -- orders --------------------------------------------------------------------------------------
@@ -208,7 +110,7 @@ class TestEverySet(ReaderContract):
 def test_random_places_are_uniform_and_keyed(tmp_path: Path) -> None:
     """Every place of every volume comes about equally often; the places follow from the seed, the
     epoch and the position, and each volume comes once in a pass."""
-    known = files(tmp_path, "contiguous")
+    known = files(tmp_path)
     with opened(known, epoch_samples=4000, shuffle=True, batch_size=40) as reader:
         first, second = list(places(reader)), list(places(reader))
     assert first != second
@@ -229,32 +131,11 @@ def test_random_places_are_uniform_and_keyed(tmp_path: Path) -> None:
 
 def test_passes_go_on_in_the_next_epoch(tmp_path: Path) -> None:
     """Epochs that are no whole number of passes give each volume as often as the others."""
-    known = files(tmp_path, "contiguous")
+    known = files(tmp_path)
     with opened(known, epoch_samples=6, shuffle=True, batch_size=3) as reader:
         seen = [volume for _ in range(2) for volume, *_ in places(reader)]
     assert np.bincount(seen).tolist() == [3, 3, 3, 3]
     assert all(set(seen[i : i + 4]) == {0, 1, 2, 3} for i in (0, 4, 8))
-
-
-def test_one_for_each_volume(tmp_path: Path) -> None:
-    """An epoch of random patches has one of each volume, the next one other places."""
-    known = rows(tmp_path, "gzip")
-    with opened(known, epoch_samples=None, batch_size=3, labels_field="labels") as reader:
-        found = [list(places(reader)) for _ in range(2)]
-        assert [volume for volume, *_ in found[0]] == [0, 1, 2]
-        assert found[0] != found[1]
-        assert next(iter(reader)).labels.tolist() == [5, 7, 9]
-
-
-def test_steps_of_a_grid(tmp_path: Path) -> None:
-    """Patches of a grid are patch_step apart, and the last ones are shifted inwards."""
-    known = files(tmp_path, "contiguous")
-    for step in (2, (1, 3, 9)):
-        by = (2, 2, 2) if step == 2 else (1, 3, 9)
-        with opened(
-            known, patch_at="grid", patch_step=step, batch_size=1, subset=slice(2, 3)
-        ) as reader:
-            assert list(places(reader)) == [(2, *at) for at in grid((7, 15, 9), by)]
 
 
 def test_cells_are_another_order_of_a_grid() -> None:
@@ -280,50 +161,27 @@ def test_cells_are_another_order_of_a_grid() -> None:
     assert np.array_equal(volumes.records(volume, corner), cells)
 
 
-def test_subset_weights_and_classes(tmp_path: Path) -> None:
-    """A subset is of volumes, in its order; weights and classes are those of the volumes."""
-    known = rows(tmp_path, "contiguous")
-    more: dict[str, Any] = {"labels_field": "labels", "epoch_samples": None}
-    with opened(known, subset=[2, 0], batch_size=2, **more) as reader:
-        assert reader.count == 2
-        batch = next(iter(reader))
-        assert batch.indices.tolist() == [2, 0]
-        assert batch.labels.tolist() == [9, 5]
-    with opened(known, weights=[0, 1, 3], epoch_samples=400, batch_size=40) as reader:
-        found = np.bincount([volume for volume, *_ in places(reader)])
-    assert found[0] == 0
-    assert abs(found[1] - 100) < 50
-    balanced: dict[str, Any] = {"shuffle": "balanced-permutation", "batch_size": 3, **more}
-    for at in ("random", "grid"):
-        with opened(known, patch_at=at, **balanced) as reader:
-            for batch in reader:
-                check(batch, known)
-                assert sorted(batch.labels.tolist()) == [5, 7, 9]
-    each = len(grid((9, 13, 11)))
-    with opened(known, weights=np.ones(3 * each), patch_at="grid", epoch_samples=8) as reader:
-        assert reader.count == 8
-
-
 @pytest.mark.slow
 def test_states_hold_the_patch(tmp_path: Path) -> None:
     """A state is refused with another patch, other places or other volumes."""
-    known = files(tmp_path, "contiguous")
-    with opened(known, shuffle=True) as reader:
+    known = files(tmp_path)
+    more: dict[str, Any] = {"shuffle": True, "epoch_samples": 13}
+    with opened(known, **more) as reader:
         state = reader.state_dict()
     assert "patch" in state
     for other in (
         {"patch": (3, 5, 4)},
-        {"patch_at": "center", "batch_size": 2},
+        {"patch_at": "center", "batch_size": 2, "epoch_samples": None},
         {"subset": [0, 1, 3]},
         {"path": known.params["path"][:3]},
     ):
         with (
-            opened(known, shuffle=True, **other) as reader,
+            opened(known, **(more | other)) as reader,
             pytest.raises(ParamsError, match="by other training"),
         ):
             reader.load_state_dict(state)
     with (
-        opened(known, shuffle=True, epoch_samples=14) as reader,
+        opened(known, **(more | {"epoch_samples": 14})) as reader,
         pytest.raises(ParamsError, match="epoch_samples differs"),
     ):
         reader.load_state_dict(state)
@@ -456,15 +314,10 @@ def test_a_narrow_patch_has_no_channels(dtype: str, wide: int) -> None:
                 np.testing.assert_array_equal(patch, data[n, :, y : y + 8, x : x + wide])
 
 
-def test_series_and_axes(tmp_path: Path) -> None:
-    """A patch has any number of axes, anywhere: stretches of series, and axes before the others."""
+def test_any_axis_of_samples() -> None:
+    """The axes of a patch may be before that of samples."""
     data = np.random.default_rng(0).normal(size=(5, 6, 40)).astype("f4")
     given: dict[str, Any] = {"data": data, "epoch_samples": 20, "batch_size": 5}
-    with AsyncReader(given, patch=[9]) as reader:
-        for batch in reader:
-            assert batch.place is not None
-            for k, (at,) in enumerate(batch.place.tolist()):
-                np.testing.assert_array_equal(batch.data[k], data[batch.indices[k], :, at : at + 9])
     with AsyncReader(given, patch=(2, 3), patch_axes=(0, 1), sample_axis=2) as reader:
         for batch in reader:
             assert batch.place is not None
@@ -478,34 +331,22 @@ def test_series_and_axes(tmp_path: Path) -> None:
 
 
 def test_dataset(tmp_path: Path) -> None:
-    """A Dataset numbers the patches of a grid, and has the centre where patches are random."""
-    known = rows(tmp_path, "gzip")
+    """A Dataset says the stored bytes of the patch in the centre and the classes of volumes; its
+    statistics are of whole volumes, also of a grid."""
+    known = rows(tmp_path)
     given = {**known.params, "data_field": {"raw": "raw", "mask": "label"}, "patch": PATCH}
-    with asyncreader.open(given, as_dict=True) as ds:
-        assert len(ds) == 3
-        sample: Any = ds[1]
-        assert sample["place"].tolist() == [3, 3, 3]
-        assert sample["label"] == 7
-        np.testing.assert_array_equal(sample["raw"], known.raw[1][:, 3:6, 3:9, 3:7])
-        assert ds.sample(2).record == 2
+    with asyncreader.open(given) as ds:
         assert ds.sample(2).stored["mask"] == known.label[2][3:6, 3:9, 3:7].tobytes()
         assert ds.paths == [None] * 3
         assert ds.labels is not None
         assert ds.labels.tolist() == [5, 7, 9]
         assert ds.class_counts == {5: 1, 7: 1, 9: 1}
-    corners = grid((9, 13, 11))
     with asyncreader.open(given, patch_at="grid", labels_field=None) as grids:
-        assert len(grids) == 3 * len(corners)
-        for number in (0, 7, len(grids) - 1):
-            volume, at = divmod(number, len(corners))
-            where = tuple(slice(a, a + n) for a, n in zip(corners[at], PATCH, strict=True))
-            expected: Any = grids[number]
-            np.testing.assert_array_equal(expected[1], known.label[volume][where])
         found = pickle.loads(pickle.dumps(grids)).statistics()
         assert found["raw"].count == np.stack(known.raw).size
         assert np.isclose(found["raw"].mean, np.mean(known.raw))
         assert np.isclose(found["mask"].std, np.std(known.label))
-    with opened(known) as reader:
+    with opened(known, batch_size=3) as reader:
         np.testing.assert_array_equal(reader.dataset[1][1], known.label[1][3:6, 3:9, 3:7])
 
 
@@ -540,7 +381,7 @@ def test_paths_are_of_the_volumes(tmp_path: Path, compression: Any, shards: int 
 @pytest.mark.slow
 def test_info_and_preview(tmp_path: Path) -> None:
     """info says how many volumes, patches and chunks of a patch; a sheet has slices of patches."""
-    known = files(tmp_path, "gzip")
+    known = files(tmp_path)
     given = {"data_field": ["raw", "label"], "labels_field": None, **known.params}
     run = CliRunner()
     words = ["-p", 'data_field=["raw","label"]', "-p", "sample_axis=null"]
@@ -571,32 +412,9 @@ def test_info_and_preview(tmp_path: Path) -> None:
     assert made.sheet.width > 300
     batch = preview_batch({**given, "patch": PATCH}, count=9)
     assert len(batch.records) == 9
-    one = rows(tmp_path, "gzip")
+    one = rows(tmp_path)
     classes = preview({**one.params, "data_field": "raw", "patch": PATCH}, classes=["7"])
     assert list(classes.records) == [1]
-
-
-# -- sets that asyncreader packed ----
-
-
-def test_shards(tmp_path: Path) -> None:
-    """Patches of a sharded set are those of its files in sequence; LMDB has none."""
-    known = rows(tmp_path, "contiguous")
-    for container in ("hdf5", "lmdb"):
-        folder = tmp_path / container
-        with Writer(folder, format=container, shards=2) as writer:  # type: ignore[arg-type]
-            for x, y in zip(known.raw, known.label, strict=True):
-                writer.add(x, 1, mask=y)
-    with AsyncReader(
-        tmp_path / "hdf5", data_field=["data", "mask"], patch=PATCH, patch_at="grid", batch_size=3
-    ) as reader:
-        seen = []
-        for batch in reader:
-            check(batch, known)
-            seen += places([batch])  # type: ignore[arg-type]
-        assert len(set(seen)) == len(seen) == 3 * len(grid((9, 13, 11)))
-    with pytest.raises(ParamsError, match="patch goes with volumes: HDF5"):
-        AsyncReader(tmp_path / "lmdb", data_field="data", patch=PATCH)
 
 
 # -- damage --------------------------------------------------------------------------------------
@@ -614,7 +432,7 @@ def damaged(path: Path, name: str, at: tuple[int, ...]) -> None:
 def test_a_damaged_chunk_is_named(tmp_path: Path) -> None:
     """Patches that touch a damaged chunk are bad samples, the others are served; the error names
     the chunk, the volume and the place."""
-    known = rows(tmp_path, "gzip")
+    known = rows(tmp_path)
     damaged(known.params["path"], "raw", (2, 1, 4, 7, 5))
     with opened(known, patch_at="grid", batch_size=1) as reader:
         errors = []
@@ -640,7 +458,7 @@ def test_a_damaged_chunk_is_named(tmp_path: Path) -> None:
 
 def test_mistakes(tmp_path: Path) -> None:
     """What cannot be cut is a ParamsError that says what was found and what would do."""
-    known = rows(tmp_path, "gzip")
+    known = rows(tmp_path)
     path = known.params["path"]
     for more, words in (
         ({"patch": (3, 14, 4)}, r"larger than the volume.*\(3, 14, 4\).*\(9, 13, 11\)"),
@@ -685,14 +503,22 @@ def test_mistakes(tmp_path: Path) -> None:
             file["data"][i] = np.zeros(100, np.uint8)
     with pytest.raises((ParamsError, FormatError)):
         AsyncReader(tmp_path / "vlen.h5", patch=(3, 3))
+    with Writer(tmp_path / "lmdb", format="lmdb", shards=2) as writer:
+        for x in known.raw:
+            writer.add(x, 1)
+    with pytest.raises(ParamsError, match="patch goes with volumes: HDF5"):
+        AsyncReader(tmp_path / "lmdb", data_field="data", patch=PATCH)
     with pytest.raises(FormatError, match=r"first one.*sample_axis=None with patch=\(Z, Y, X\)"):
-        AsyncReader(files(tmp_path, "gzip").params["path"], data_field="label", labels_field=None)
+        AsyncReader(files(tmp_path).params["path"], data_field="label", labels_field=None)
 
 
 def test_volumes_beside_are_no_labels(tmp_path: Path) -> None:
     """A volume under a usual name of labels is a field; it is not served whole as labels."""
-    known = one(tmp_path, "contiguous")
-    with AsyncReader(known.params, data_field="raw", patch=PATCH) as reader:
+    with h5py.File(tmp_path / "one.h5", "w") as file:
+        file["raw"], file["label"] = np.zeros((2, 12, 17, 14)), np.zeros((12, 17, 14))
+    with AsyncReader(
+        tmp_path / "one.h5", sample_axis=None, data_field="raw", patch=PATCH
+    ) as reader:
         assert reader.labels_shape is None
         assert next(iter(reader)).data.shape == (1, 2, *PATCH)
 

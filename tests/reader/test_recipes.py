@@ -331,7 +331,7 @@ TOGETHER |= {"size": (16, 16), "transform": process_functions.dims}
 #: What is served: a way of reading, and what is switched on.
 CASES = [
     *((kind, name) for kind in ("jpeg", "raw") for name in [*ALONE, "together"]),
-    *((kind, name) for kind in ("weights", "mix") for name in ("nothing", "together")),
+    *((kind, name) for kind in ("weights", "mix") for name in ("nothing", "views", "together")),
 ]
 
 

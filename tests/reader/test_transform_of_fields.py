@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import warnings
 from pathlib import Path
 from typing import Any
@@ -11,11 +10,13 @@ import h5py
 import numpy as np
 import process_functions
 import pytest
-from fakes import error_of_batch
-from PIL import Image
+from fakes import encoded, error_of_batch
+from foreign_sets import vlen
+from reader_contract import ReaderContract, Served
 from torchvision_pixels import need_torchvision
 
 from asyncreader import AsyncReader, ParamsError, WorkerError
+from asyncreader.pixels.codec.masks import encode_values
 
 COUNT, HIGH, WIDE = 24, 20, 28
 RNG = np.random.default_rng(0)
@@ -123,44 +124,28 @@ def test_one_that_does_nothing_changes_nothing(
         np.testing.assert_array_equal(one, other)
 
 
-def encoded(path: Path) -> str:
+def written(path: Path) -> str:
     """Pictures and label maps as PNG files, boxes and keypoints, in a file of h5py."""
     with h5py.File(path, "w") as file:
-        for name, values in (("image", IMAGES), ("mask", MASKS[..., 0].astype(np.uint16))):
-            files = file.create_dataset(name, (COUNT,), h5py.vlen_dtype(np.uint8))
-            for number, one in enumerate(values):
-                held = io.BytesIO()
-                Image.fromarray(one).save(held, "PNG")
-                files[number] = np.frombuffer(held.getvalue(), np.uint8)
+        vlen(file, "image", [encoded(image) for image in IMAGES])
+        vlen(file, "mask", [encode_values(mask.astype(np.uint16)) for mask in MASKS])
         file["boxes"], file["points"], file["labels"] = BOXES, POINTS, LABELS
     return str(path)
 
 
-@pytest.mark.slow
-def test_bytes_do_not_depend_on_workers(tmp_path: Path) -> None:
-    """Threads, processes, ranks and resuming give the same fields and labels, erasing included."""
-    params: dict[str, Any] = {
-        "data": None, "labels": None, "path": encoded(tmp_path / "a.h5"), "shuffle": True,
-        "data_field": ["image", "mask"], "boxes_field": "boxes", "keypoints_field": "points",
-        "transform": process_functions.shift_fields, "size": (16, 16), "crop": "random",
-        "flip": True, "dtype": "float32",
-        "augment": ["trivial-augment-wide", ("random-erasing", {"p": 1})],
-    }  # fmt: skip
-    whole = epoch(**params)
-    assert len(whole) == 6
-    for more in ({"nthread": 3, "njob": 2}, {"nthread": 2, "workers": "process"}):
-        for one, other in zip(whole, epoch(**params, **more), strict=True):
-            np.testing.assert_array_equal(one, other)
-    ranks = [epoch(**{**params, "batch_size": 4}, rank=rank, world_size=2) for rank in (0, 1)]
-    for number, one in enumerate(whole):
-        parts = [rank[number].reshape(-1, 4, *one.shape[1:]) for rank in ranks]
-        np.testing.assert_array_equal(np.concatenate(parts, axis=1).reshape(one.shape), one)
-    with reader(**params, copy=True) as opened:
-        next(iter(opened))
-        state = opened.state_dict()
-    with reader(**params, copy=True) as opened:
-        opened.load_state_dict(state)
-        np.testing.assert_array_equal(next(iter(opened)).data[0], whole[0][8:16])
+class TestTransformOfFields(ReaderContract):
+    """Fields that are changed together are the same in every way of reading, erasing included."""
+
+    @pytest.fixture
+    def served(self, tmp_path: Path) -> Served:
+        given: dict[str, Any] = {
+            "path": written(tmp_path / "a.h5"), "data_field": ["image", "mask"],
+            "boxes_field": "boxes", "keypoints_field": "points", "size": (16, 16),
+            "crop": "random", "flip": True, "dtype": "float32",
+            "transform": process_functions.shift_fields,
+            "augment": ["trivial-augment-wide", ("random-erasing", {"p": 1})],
+        }  # fmt: skip
+        return Served(given, lambda batch: None, COUNT)
 
 
 @pytest.mark.parametrize(
@@ -182,7 +167,7 @@ def test_a_failure_names_its_record(how: Any, said: str, tmp_path: Path) -> None
     def function(fields, label):  # type: ignore[no-untyped-def]
         return how(*fields, label) if label[0] == 13 else None
 
-    path = encoded(tmp_path / "a.h5")
+    path = written(tmp_path / "a.h5")
     with AsyncReader(
         path=path, batch_size=4, data_field=["image", "mask"], transform=function
     ) as opened:
@@ -195,7 +180,7 @@ def test_a_failure_names_its_record(how: Any, said: str, tmp_path: Path) -> None
 def test_bad_samples_and_padding(tmp_path: Path) -> None:
     """A sample of which one field is bad is left out, zeroed or an error, and a padded row is
     zeros, as without a transform."""
-    path = encoded(tmp_path / "a.h5")
+    path = written(tmp_path / "a.h5")
     with h5py.File(path, "r+") as file:
         file["mask"][5] = np.frombuffer(b"no picture at all", np.uint8)
     params: dict[str, Any] = {

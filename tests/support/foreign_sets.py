@@ -233,7 +233,8 @@ def stylegan(by_size: Mapping[int, Sequence[bytes]]) -> Entries:
 
 def vlen(file: h5py.File, name: str, values: Sequence[Any], **storage: Any) -> h5py.Dataset:
     """A data set of variable length."""
-    kind = np.asarray(values[0]).dtype if not isinstance(values[0], bytes) else np.uint8
+    plain = not values or isinstance(values[0], bytes)
+    kind = np.uint8 if plain else np.asarray(values[0]).dtype
     data = file.create_dataset(name, (len(values),), h5py.vlen_dtype(kind), **storage)
     for i, value in enumerate(values):
         data[i] = np.frombuffer(value, np.uint8) if isinstance(value, bytes) else value

@@ -574,7 +574,7 @@ class ChunkSource(BaseSource):
         chunks = self._places(records)[0]
         order = np.argsort(chunks, kind="stable")
         _, first = np.unique(chunks[order], return_index=True)
-        for places in np.split(order, first[1:]):
+        for places in np.split(order, first)[1:]:  # of no sample none
             rows, lines = np.empty((places.size, boxes.nbytes), np.uint8), np.arange(places.size)
             good = reader.copy(writer, places, starts[places], rows, lines)
             if writer.stopped:

@@ -22,6 +22,7 @@ from field_kinds import (
     Asked,
     Boxes,
     Draw,
+    Encoded,
     Image,
     Mask,
     Numbers,
@@ -179,15 +180,16 @@ class DrawnSet:
         how += ["vlen"] if self.container in ("file", "files") else []
         kinds: dict[str, Numbers] = {}
         for name in ("data", "b", "c")[: draw("fields", 1, 2, 3)]:
-            ragged = Ragged((), draw.any("i4", "f4", "i8"), draw.any(*how))
+            ragged = Ragged((), draw.any("i4", "f4", "i8"), draw("how", *how))
             kinds[name] = {
                 "Numbers": Numbers(draw.any((), (4,), (4,), (2, 5)), draw.any(*dtypes)),
                 "Ragged": replace(ragged, shape=() if ragged.how == "vlen" else draw.any((), (2,))),
                 "Sparse": Sparse(dtype=draw.any("f4", "f8")),
                 "Table": Table(),
                 "Image": Image(),
+                "Encoded": Encoded(),
                 "Mask": Mask(),
-            }[draw("kind", *names)]
+            }[draw("kind" if name == "data" else f"kind of {name}", *names)]
         image = isinstance(kinds["data"], Image) and self.container != "lmdb"
         if image and draw("boxes", False, False, True):
             kinds["boxes"] = Boxes(dtype=draw.any("i4", "f4"))
@@ -431,8 +433,8 @@ class DrawnSet:
 
         first = isinstance(self.kinds["data"], Mask)
         if draw("move", *((True, False) if first else (False,) * 30 + (True,))):
-            width, crop = draw.any((WIDTH, "center"), (6, "center"), (6, "random"))
-            ref.look = Look(width, crop, draw.any(True, False))
+            width, crop = draw("look", (WIDTH, "center"), (6, "center"), (6, "random"))
+            ref.look = Look(width, crop, draw("mirrored", True, False))
             params |= asked(ref.look)
             if draw("views", False, False, True):
                 ref.views, params["views"] = (replace(ref.look, count=2),), 2

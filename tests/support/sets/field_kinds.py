@@ -1,7 +1,7 @@
 """Kinds of stored fields: how plain h5py stores their rows, and what a row is served as.
 
 A kind makes rows, puts them into an HDF5 group or into arrays, draws the parameters that a reader
-takes for one field, and says what numpy makes of a row with these. Nothing here uses asyncreader.
+takes for one field, and says what numpy makes of a row with these.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ from typing import Any, ClassVar, TypeAlias
 
 import h5py
 import numpy as np
+from fakes import encoded
+from foreign_sets import vlen
 
 Array: TypeAlias = np.ndarray
 #: Parameters of one served field, by name.
@@ -138,6 +140,20 @@ class Image(Mask):
 
     def serve(self, row: Array, asked: Asked) -> Array:
         return row if asked.get("layout") == "NHWC" else np.moveaxis(row, -1, -3)
+
+
+@dataclass(frozen=True)
+class Encoded(Image):
+    """Images as PNG files: of variable length, or in rows of as many bytes, with zeros after."""
+
+    def put(self, group: h5py.Group, name: str, rows: list[Array], draw: Draw) -> None:
+        files = [encoded(row) for row in rows]
+        if not files or draw.any(True, False):
+            vlen(group, name, files)
+        else:
+            size = max(map(len, files))
+            padded = b"".join(file.ljust(size, b"\0") for file in files)
+            draw.table(group, name, np.frombuffer(padded, np.uint8).reshape(-1, size))
 
 
 @dataclass(frozen=True)
