@@ -126,7 +126,7 @@ def divided_fields(source: Source) -> list[Divided]:
 def _divided(h5: Hdf5, table: Listed, fields: Sequence[Listed]) -> Iterator[Divided]:
     if not fields:
         return
-    numbers = h5.table(table.name)
+    numbers = h5.dataset(table.name).read()
     for one in fields:
         offsets = offsets_in(numbers, table.name, one.shape[0], h5.path)
         if offsets is not None:

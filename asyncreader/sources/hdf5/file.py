@@ -112,7 +112,6 @@ class Hdf5:
         self.path = file.path
         self.size = file.size
         self._structure = Structure(file.mapped.bytes, file.path)
-        self.base = self._structure.base
         if checked:
             self._structure.check()
         named = file.handle
@@ -274,10 +273,6 @@ class Hdf5:
             return self.stored(found, name)
         except FormatError:
             return None
-
-    def table(self, name: str) -> Array:
-        """All of a data set, in memory."""
-        return self.dataset(name).read()
 
     def read_member(self, name: str, member: str) -> Array:
         """One member of all rows of a data set of structured ones, in memory."""

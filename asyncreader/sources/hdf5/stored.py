@@ -292,7 +292,7 @@ class Stored:
             self.check_library_filters()
             self.check_bomb(declared, int(self.grid(stored).sizes.sum()))
         elif layout == h5py.h5d.CONTIGUOUS and declared:
-            offset = data.id.get_offset()
+            offset = self.offset
             if offset is None or offset + declared > self.file_size:
                 raise self.refuse(
                     f"{name} lies outside the file"

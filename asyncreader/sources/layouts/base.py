@@ -13,14 +13,15 @@ import numpy.typing as npt
 from ...errors import ErrorFields, FormatError, ParamsError, SourceError
 from ...pixels.specs import SampleSpec
 from ...system.array_types import Array, Int64
-from ..base import FieldIndex, Names, SetFacts, default_block
+from ..base import FieldIndex, Names, SetFacts, check_extents, default_block
 from ..bytestore import ByteFile, OpenFile
-from ..extents import Extents
+from ..extents import Extents, ImageExtents
 from ..fields import SetIndex
 from ..images import stored_images
 from ..lmdb.btree import LmdbFile, Tree
-from ..lmdb.entries import Entries, shown_key
+from ..lmdb.entries import AGAIN, Entries, shown_key
 from ..request import Request, no_field
+from .packed import check_sizes
 
 #: Keys of some layouts that are not records.
 _KEYS, _LENGTH_OF, LENGTH = b"__keys__", b"__len__", b"length"
@@ -106,8 +107,20 @@ class ForeignSet:
         classes: tuple[str, ...] | None = None,
         origin: Callable[[bytes], bytes | None] | None = None,
     ) -> SetIndex:
-        """The index of samples that lie in the values of ``entries``."""
-        facts = SetFacts.of(self.file, "LMDB", layout, len(entries))
+        """The index of samples that lie in the values of ``entries``. FormatError unless they lie
+        in the file, as large as they are said to be: they are read without another look."""
+        count, starts = len(entries), extents.starts
+        if labels is not None and len(labels) != count:
+            what = "there are not as many labels as samples"
+            raise self.refuse(what, found=f"{len(labels)} labels for {count} samples")
+        if isinstance(starts, tuple):
+            starts = starts[0] + starts[1] * np.arange(count)
+        sizes = np.broadcast_to(extents.sizes, starts.shape)
+        check_extents(starts, sizes, self.file.size, self.path)
+        tagged = isinstance(extents, ImageExtents) and extents.tagged
+        if stored.shape is not None and not stored.encoded and not tagged:
+            check_sizes(sizes, stored, self.path, AGAIN)
+        facts = SetFacts.of(self.file, "LMDB", layout, count)
         facts = replace(facts, path=self.path, classes=classes)
         field = FieldIndex(
             stored,

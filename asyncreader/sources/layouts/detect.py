@@ -32,7 +32,7 @@ def _unless_installed(refuse: Index) -> Index:
     def index(found: ForeignSet) -> SetIndex:
         from .plugins import LmdbLayout, index_installed  # with HDF5's layouts
 
-        installed = index_installed(found, LmdbLayout, found.file)
+        installed = index_installed(found, LmdbLayout, found.path)
         return refuse(found) if installed is None else installed
 
     return index

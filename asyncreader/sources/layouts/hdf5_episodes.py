@@ -201,13 +201,10 @@ def _ends(found: Hdf5Set, word: str, name: str, rows: int) -> Int64:
 
 
 def _table(found: Hdf5Set, name: str) -> Array:
-    held, member = found.h5.member_of(name)
-    data = found.dataset(held, records=member is not None)
-    if member is not None:
-        return found.h5.read_member(held, member)
-    if data.dtype.kind == "S" and data.dtype.itemsize <= 256:
+    data = found.h5.find(name)
+    if data is not None and data.dtype.kind == "S" and data.dtype.itemsize <= 256:
         return data.read()
-    return found.values(data)
+    return found.table(name)
 
 
 def _column(found: Hdf5Set, name: str, rows: int) -> Array:

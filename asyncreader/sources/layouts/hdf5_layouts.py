@@ -115,7 +115,7 @@ def _index_plain(found: Hdf5Set) -> SetIndex:
     except (FormatError, ParamsError):
         from .plugins import Hdf5Layout, index_installed
 
-        installed = index_installed(found, Hdf5Layout, found.file)
+        installed = index_installed(found, Hdf5Layout, found.path)
         if installed is None:
             raise
         return installed

@@ -112,33 +112,30 @@ class Hdf5Set:
         return self.dataset(self.h5.member_of(name)[0], records=True)
 
     def table(self, name: str) -> Array:
-        """All of a small data set: see :meth:`values`."""
-        return self.values(self.dataset(name))
+        """All of a small data set, or one member of its structured rows: see :meth:`values`."""
+        held, member = self.h5.member_of(name)
+        if member is not None:
+            return self.h5.read_member(held, member)
+        return self.values(self.dataset(held))
 
     def values(self, dataset: Stored, hint: str | None = None) -> Array:
         """All of a data set: mapped if it is contiguous in the file, else read by h5py."""
         dataset.check_numeric(hint)
-        offset, name = dataset.id.get_offset(), dataset.name
-        size = dataset.size * dataset.dtype.itemsize
-        if size and offset is not None and offset < self.h5.base:  # see stored_at()
-            raise self.refuse(
-                f"dataset {name!r} declares values but stores none",
-                found=f"shape {dataset.shape}",
-                hint=AGAIN,
-            )
+        offset, dtype = dataset.offset, dataset.dtype
+        size = dataset.size * dtype.itemsize
         if (
             offset is not None
+            and offset % dtype.itemsize == 0
+            and offset + size <= self.file.size
             and dataset.chunks is None
-            and dataset.dtype.isnative
-            and dataset.dtype != np.bool_
+            and dtype.isnative
+            and dtype != np.bool_
             and dataset.odd_bits() is None
         ):
-            if offset + size > self.file.size:
-                raise self.refuse(f"{name} lies outside the file", hint=AGAIN)
-            if offset % dataset.dtype.itemsize == 0:
-                table: Array = self.file.table(offset, size).view(dataset.dtype)
-                return table.reshape(dataset.shape)
-        return _native(dataset.read())
+            table: Array = self.file.table(offset, size).view(dtype)
+            return table.reshape(dataset.shape)
+        read: Array = dataset.read()
+        return read.astype(dtype.newbyteorder("="), copy=False)
 
     def inside(self, offset: int, size: int) -> None:
         """FormatError unless these bytes are in the file."""
@@ -190,9 +187,8 @@ class Hdf5Set:
                 raise self.h5.no_field(asked)
             return None
         stored.check_samples()
-        labels = self.values(stored, _TEXT_LABELS)
-        _check_labels(labels, count, self.path, asked)
-        return labels
+        _check_labels(stored, count, self.path, asked)
+        return self.values(stored, _TEXT_LABELS)
 
     # -- what was found --------------------------------------------------------------------
 
@@ -217,25 +213,12 @@ def _labels_elsewhere(path: str, name: str, count: int) -> Array:
     file = OpenFile(path, "mmap")
     file.close()  # its mapping stays
     with translated(path), Hdf5(file, checked=True) as h5:
-        held, member = h5.member_of(name)
-        dataset = h5.find(held, records=member is not None)
-        if dataset is None:
-            raise h5.no_field(name)
-        dataset.check_samples()
-        _check_labels(dataset, count, path, name)
-        if member is not None:
-            return h5.read_member(held, member)
-        dataset.check_numeric(_TEXT_LABELS)
-        return _native(dataset.read())
+        asked = Request(labels=name, labels_required=True)
+        return np.array(Hdf5Set(file, h5, asked)._labels_inside(name, count))
 
 
-def _native(table: Array) -> Array:
-    found: Array = table.astype(table.dtype.newbyteorder("="), copy=False)
-    return found
-
-
-def _check_labels(labels: Array | Stored, count: int, path: str, name: str) -> None:
-    """``labels``: an array, or a data set before it is read."""
+def _check_labels(labels: Stored, count: int, path: str, name: str) -> None:
+    """FormatError unless there are ``count`` labels."""
     if labels.ndim == 0 or labels.shape[0] != count or 0 in labels.shape:
         raise FormatError(
             f"{name!r} has another number of rows than the data",

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
@@ -21,7 +20,7 @@ from ..lmdb.btree import LmdbFile, Tree
 from ..lmdb.entries import Entries
 from ..ragged import ragged_field
 from ..request import Request, no_field
-from .packed import with_tables
+from .packed import check_sizes, with_tables
 
 
 def _tree(file: ByteFile) -> LmdbFile:
@@ -160,7 +159,7 @@ def _packed(
     check_extents(starts, sizes, file.size, path)
     spec = packed_rows(meta, other is not None, fields, path)
     if not spec.encoded:
-        _check_row_sizes(meta, sizes, path)
+        check_sizes(sizes, spec, path, fmt.REPACK)
     held = _PackedLmdb(path, file, tree, named, fields, whole, meta, other)
     how, block = "asyncreader, one value a sample", default_block(int(sizes.mean()))
     if spec.ragged:
@@ -177,19 +176,3 @@ def _runs(spec: SampleSpec, starts: Int64, sizes: Array, meta: fmt.Meta, path: s
     runs = RunExtents(starts + sizes, offsets[1:], spec.row_bytes)
     values = FieldIndex(spec, runs, block=default_block(spec.row_bytes))
     return ragged_field(values, int(offsets[-1]), offsets)
-
-
-def _check_row_sizes(meta: fmt.Meta, sizes: Any, path: str) -> None:
-    item = np.dtype(meta.dtype).itemsize
-    expected = math.prod(meta.shape) * item if meta.shape is not None else -1
-    wrong = sizes % expected != 0 if meta.encoding == fmt.RAGGED else sizes != expected
-    if wrong.any():
-        record = int(np.argmax(wrong))
-        raise FormatError(
-            "a sample's size does not match its shape",
-            path=path,
-            index=record,
-            found=f"{int(sizes[record])} bytes",
-            expected=f"{expected} bytes for shape {meta.shape}",
-            hint=fmt.REPACK,
-        )

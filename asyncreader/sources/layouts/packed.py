@@ -5,7 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final, Protocol
 
+import numpy as np
+
+from ...errors import FormatError
 from ...formats import packed as fmt
+from ...pixels.specs import SampleSpec
 from ...system.array_types import Array
 from ..base import FieldIndex, Names, SetFacts, kept
 from ..bytestore import ByteFile
@@ -55,6 +59,22 @@ def checked_table(held: PackedSet, name: str, dtype: str, count: int) -> Array:
         table = kept(table)
     fmt.check_digest(name, table, held.meta, held.path)
     return table
+
+
+def check_sizes(sizes: Array, spec: SampleSpec, path: str, hint: str) -> None:
+    """FormatError unless samples of these bytes are of the shape that ``spec`` says; those of
+    different length are of whole values."""
+    wrong = sizes % spec.row_bytes != 0 if spec.ragged else sizes != spec.row_bytes
+    if wrong.any():
+        record = int(np.argmax(wrong))
+        raise FormatError(
+            "a sample's size does not match its shape",
+            path=path,
+            index=record,
+            found=f"{int(sizes[record])} bytes",
+            expected=f"{spec.row_bytes} bytes for shape {spec.shape}",
+            hint=hint,
+        )
 
 
 def with_tables(held: PackedSet, field: FieldIndex, count: int, how: str) -> SetIndex:

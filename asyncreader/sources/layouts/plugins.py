@@ -11,12 +11,9 @@ from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
 from typing import Final
 
-import numpy as np
-
-from ...errors import AsyncReaderError, FormatError, SourceError
+from ...errors import AsyncReaderError, SourceError
 from ...pixels.specs import SampleSpec
-from ..base import FieldIndex, SetFacts, check_extents
-from ..bytestore import ByteFile
+from ..base import FieldIndex, SetFacts
 from ..extents import Extents, ImageExtents
 from ..fields import Found, Layout, SetIndex
 from ..lmdb.entries import Entries
@@ -54,15 +51,13 @@ class Hdf5Layout(Layout[Hdf5Set]):
     """A layout of HDF5 sets."""
 
 
-def index_installed(found: Found, kind: type[Layout[Found]], file: ByteFile) -> SetIndex | None:
-    """The index by the first installed layout, by name, that recognises the set in ``file``; None
-    without one.
+def index_installed(found: Found, kind: type[Layout[Found]], path: str) -> SetIndex | None:
+    """The index by the first installed layout, by name, that recognises the set in the file
+    ``path``; None without one.
 
     ``kind``: :class:`LmdbLayout` or :class:`Hdf5Layout`. SourceError names a layout that cannot be
-    loaded, if no other recognises the set, and one that fails; FormatError where samples do not lie
-    in the file.
+    loaded, if no other recognises the set, and one that fails.
     """
-    path = file.path
     broken: SourceError | None = None
     for point in sorted(entry_points(group=GROUP), key=lambda point: point.name):
         try:
@@ -76,7 +71,6 @@ def index_installed(found: Found, kind: type[Layout[Found]], file: ByteFile) -> 
             index = _called(layout.index, found, point, path)
             if not isinstance(index, SetIndex):
                 raise _failed(point, path, f"index() returned {type(index).__name__}")
-            _check(index, point, file)
             return index
     if broken is not None:
         raise broken
@@ -112,38 +106,3 @@ def _failed(point: EntryPoint, path: str, found: str) -> SourceError:
         expected="an LmdbLayout or Hdf5Layout of asyncreader.sources.layouts.plugins",
         hint=f"update or uninstall {package}",
     )
-
-
-def _check(index: SetIndex, point: EntryPoint, file: ByteFile) -> None:
-    """SourceError unless an index has a row of each table for each sample; FormatError unless its
-    samples lie inside the file: they are read without another look at their bounds."""
-    count, field = index.facts.count, index.first
-    spec, storage = field.spec, field.storage
-    tables = {"labels": index.labels, "checksums": field.checksums}
-    if isinstance(storage, Extents):
-        tables |= {name: getattr(storage, name, None) for name in ("starts", "sizes", "shapes")}
-    for name, table in tables.items():
-        if isinstance(table, np.ndarray) and len(table) != count:
-            raise _failed(point, file.path, f"{len(table)} {name} for {count} samples")
-    if not isinstance(storage, Extents):
-        return
-    starts = storage.starts
-    if isinstance(starts, tuple):
-        starts = starts[0] + starts[1] * np.arange(count, dtype=np.int64)
-    sizes = np.broadcast_to(np.asarray(storage.sizes), starts.shape)
-    check_extents(starts, sizes, file.size, file.path)
-    if spec.encoded or (isinstance(storage, ImageExtents) and storage.tagged):
-        return
-    shapes = getattr(storage, "shapes", None)
-    item = spec.dtype.itemsize
-    expected = spec.row_bytes if shapes is None else shapes.prod(axis=1) * item
-    wrong = np.flatnonzero(sizes != expected)
-    if wrong.size:
-        record = int(wrong[0])
-        raise FormatError(
-            "a sample's size does not match its shape",
-            path=file.path,
-            index=record,
-            found=f"{int(sizes[record])} bytes",
-            expected=f"{int(np.broadcast_to(expected, sizes.shape)[record])} bytes",
-        )

@@ -24,7 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ...errors import FormatError
-from ...system.array_types import Int64, UInt8
+from ...system.array_types import Array, Int64, UInt8
 
 MAGIC: Final = 0xBEEFC0DE
 _BRANCH, _LEAF, _OVERFLOW, _META, _LEAF2 = 0x01, 0x02, 0x04, 0x08, 0x20
@@ -259,22 +259,31 @@ class LmdbFile:
         seen = 0
         step = max(1, _TOGETHER // self.page_size)
         for lo in range(0, leaves.size, step):
-            pages = leaves[lo : lo + step]
-            counts = self._open_pages(pages, _LEAF)
-            nodes, ends = self._nodes(pages, counts)
-            low, high, flags, key_sizes = self._heads(nodes)
-            sizes = low | high << 16
-            starts = nodes + _NODE + key_sizes
-            big = (flags & _BIG) != 0
-            space = ends - starts
-            if (space < np.where(big, 8, sizes)).any():
-                raise self._bad("a node runs past its page")
-            if big.any():
-                starts[big] = self._overflow(starts[big], sizes[big])
-            seen += nodes.size
-            yield Nodes(nodes, key_sizes, starts, sizes, flags)
+            nodes = self._leaf_nodes(leaves[lo : lo + step])
+            seen += nodes.at.size
+            yield nodes
         if seen != tree.entries:
             raise self._bad(f"{seen} entries where {tree.entries} are stated")
+
+    def _leaf_nodes(self, pages: Int64) -> Nodes:
+        """All nodes of leaf pages, in order."""
+        nodes, ends = self._nodes(pages, self._open_pages(pages, _LEAF))
+        low, high, flags, key_sizes = self._heads(nodes)
+        sizes = low | high << 16
+        starts = nodes + _NODE + key_sizes
+        big = (flags & _BIG) != 0
+        space = ends - starts
+        if (space < np.where(big, 8, sizes)).any():
+            raise self._bad("a node runs past its page")
+        if big.any():
+            starts[big] = self._overflow(starts[big], sizes[big])
+        return Nodes(nodes, key_sizes, starts, sizes, flags)
+
+    def _keys(self, nodes: Int64, sizes: Array) -> list[bytes]:
+        """The keys of nodes."""
+        begin = nodes + _NODE
+        pairs = zip(begin.tolist(), (begin + sizes).tolist(), strict=True)
+        return [self.data[start:stop].tobytes() for start, stop in pairs]
 
     def _overflow(self, at: Int64, sizes: Int64) -> Int64:
         """Where data on overflow pages starts, from the page numbers at ``at``."""
@@ -293,11 +302,11 @@ class LmdbFile:
         if self.main.entries > 4096:
             return found
         for nodes in self.walk(self.main):
-            for at, size, start, length, flags in zip(
-                nodes.at, nodes.key_sizes, nodes.starts, nodes.sizes, nodes.flags, strict=True
+            keys = self._keys(nodes.at, nodes.key_sizes)
+            for key, start, length, flags in zip(
+                keys, nodes.starts, nodes.sizes, nodes.flags, strict=True
             ):
                 if flags & _SUB and length == 48:
-                    key = self.data[at + _NODE : at + _NODE + size].tobytes()
                     found[key] = Tree(*_TREE.unpack_from(self.data.data, start))
         return found
 
@@ -330,35 +339,19 @@ class LmdbFile:
             return None
         self._check_root(tree)
         page = np.array([tree.root], np.int64)
-        for level in range(tree.depth):
-            leaf = level == tree.depth - 1
-            counts = self._open_pages(page, _LEAF if leaf else _BRANCH)
-            nodes, ends = self._nodes(page, counts)
-            heads = self._heads(nodes)
-            sizes = heads[3]
+        for _ in range(tree.depth - 1):
+            nodes, ends = self._nodes(page, self._open_pages(page, _BRANCH))
+            low, middle, high, sizes = self._heads(nodes)
             if (sizes > ends - nodes - _NODE).any():
                 raise self._bad("a node runs past its page")
-            keys = []
-            for at, size in zip(nodes.tolist(), sizes.tolist(), strict=True):
-                keys.append(self.data[at + _NODE : at + _NODE + size].tobytes())
-            if leaf:
-                if key not in keys:
-                    return None
-                return self._value(nodes, ends, heads, keys.index(key))
             # the first branch key stands for "everything below the second"
+            keys = self._keys(nodes, sizes)
             pick = max(i for i in range(len(keys)) if i == 0 or keys[i] <= key)
-            low, middle, high, _ = heads[:, pick : pick + 1]
-            page = low | middle << 16 | high << 32
-        return None
-
-    def _value(self, nodes: Int64, ends: Int64, heads: Int64, which: int) -> UInt8:
-        low, high, flags, key_size = heads[:, which].tolist()
-        size = low | high << 16
-        start = nodes[which : which + 1] + _NODE + key_size
-        if flags & _BIG:
-            if int(start[0]) + 8 > int(ends[which]):
-                raise self._bad("a node runs past its page")
-            start = self._overflow(start, np.array([size], np.int64))
-        elif int(start[0]) + size > int(ends[which]):
-            raise self._bad("a node runs past its page")
-        return self.data[int(start[0]) : int(start[0]) + size]
+            page = (low | middle << 16 | high << 32)[pick : pick + 1]
+        found = self._leaf_nodes(page)
+        keys = self._keys(found.at, found.key_sizes)
+        if key not in keys:
+            return None
+        which = keys.index(key)
+        start = int(found.starts[which])
+        return self.data[start : start + int(found.sizes[which])]
