@@ -39,7 +39,7 @@ class PackedHdf5(Hdf5Set):
 
     def stored_table(self, name: str, dtype: str, count: int) -> Array:
         """See packed.PackedSet."""
-        table = self.table(name)
+        table = self.values(self.dataset(name))
         axes = 2 if name == fmt.LABELS else 1
         if (table.dtype, table.ndim, table.shape[0]) != (np.dtype(dtype), axes, count):
             raise self.refuse(
