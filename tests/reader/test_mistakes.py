@@ -560,17 +560,3 @@ def test_mixes(case: str, sets: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = len(os.listdir("/proc/self/fd"))
     refused({"mix": mix, "batch_size": 4, **more}, kind, *says)
     assert len(os.listdir("/proc/self/fd")) == before
-
-
-# -- mixing rows, and crops ----------------------------------------------------------------------
-
-
-def test_labels_without_a_class_are_no_mistake() -> None:
-    """A label of -1 has no part in a loss: its row is zeros, and no neighbour is blended with it;
-    two ranks mix, too."""
-    labels = np.where(LABELS == 2, -1, LABELS)
-    for rank in range(2):
-        with AsyncReader({**ARRAYS, "labels": labels}, **SOFT, world_size=2, rank=rank) as reader:
-            for batch in reader:
-                known = labels[batch.indices] >= 0
-                np.testing.assert_allclose(batch.labels.sum(axis=1), known, atol=1e-6)

@@ -367,7 +367,7 @@ def test_pickling_reopens(some_set: dict[str, Any], protocol: int) -> None:
         assert one.getNextBatch().step == 2
 
 
-#: What a user may write, in the folder that holds ``set``, ``lmdb``, ``a.h5`` and ``list.txt``.
+#: What a user may write, in the folder that holds ``set``, ``lmdb`` and ``a.h5``.
 RELATIVE: dict[str, dict[str, Any]] = {
     "folder": {"path": "set"},
     "dotted": {"path": "./set/"},
@@ -377,7 +377,6 @@ RELATIVE: dict[str, dict[str, Any]] = {
     "hdf5": {"hdf5_path": "a.h5"},
     "lmdb": {"lmdb_path": "lmdb"},
     "labels elsewhere": {"path": "a.h5", "labels_path": "labels.h5", "labels_field": "y"},
-    "caffe": {"path": "list.txt", "data_field": "x"},
 }
 
 
@@ -400,11 +399,7 @@ def test_relative_paths_survive_chdir(
     write_lmdb("lmdb", content)
     with h5py.File("labels.h5", "w") as file:
         file["y"] = LABELS
-    with h5py.File("b.h5", "w") as file:
-        file["x"], file["labels"] = IMAGES, LABELS
-    Path("list.txt").write_text("b.h5\n")
-    more = {"num_dim": 1} if name == "caffe" else {}
-    params = {**RELATIVE[name], **more, "batch_size": 5, "workers": workers, "trace": "trace.json"}
+    params = {**RELATIVE[name], "batch_size": 5, "workers": workers, "trace": "trace.json"}
     with AsyncReader(params) as reader:
         first = reader._source.first
         if hasattr(first, "open_files"):
