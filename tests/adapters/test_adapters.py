@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import pickle
-import subprocess
 import sys
 from collections.abc import Iterator
 from importlib import import_module
@@ -14,10 +13,11 @@ from typing import Any
 import h5py
 import numpy as np
 import pytest
+from child_processes import run
 from frameworks import LABELS, SMALL, STEPS, check, is_whole_epoch
 
 import asyncreader
-from asyncreader import AsyncReader, ParamsError
+from asyncreader import AsyncReader, ParamsError, faces
 from asyncreader.adapters.base import Loader
 from asyncreader.adapters.generator import endless
 from asyncreader.batch import Taken
@@ -119,18 +119,24 @@ def test_missing_framework(monkeypatch: pytest.MonkeyPatch, module: str, name: s
         getattr(import_module(f"asyncreader.adapters.{module}"), name)(SMALL)
 
 
-@pytest.mark.slow
-def test_frameworks_are_not_loaded() -> None:
-    """Opening and using a reader loads neither torch nor jax nor keras."""
+def test_what_is_not_loaded() -> None:
+    """What a user's module of sequences imports loads neither numpy nor numba; opening and using a
+    reader loads neither torch nor jax nor keras."""
     code = (
-        "import sys, numpy as np\n"
+        "import sys\n"
+        "from asyncreader.faces import GeneratorEnqueuer, OrderedEnqueuer, Sequence, get_batch\n"
+        "assert not {'numpy', 'numba', 'h5py', 'cv2', 'lmdb'} & set(sys.modules)\n"
+        "import numpy as np\n"
         "import asyncreader.adapters.torch, asyncreader.adapters.jax\n"
-        "from asyncreader import AsyncReader\n"
         "from asyncreader.adapters.generator import endless\n"
         "next(endless(data=np.zeros((4, 6, 2, 3), np.uint8)))\n"
         "assert not {'torch', 'jax', 'keras'} & set(sys.modules)\n"
     )
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+    ended = run([sys.executable, "-c", code])
+    assert ended.returncode == 0, ended.stderr
+    assert set(faces.__all__) <= set(dir(faces))
+    with pytest.raises(AttributeError, match="nonsense"):
+        _ = faces.nonsense
 
 
 class Plain(Loader[Any]):

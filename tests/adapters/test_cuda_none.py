@@ -9,27 +9,11 @@ import types
 from typing import Any
 
 import pytest
-from frameworks import SMALL, check
+from frameworks import SMALL, check, no_gpu_torch
 
 from asyncreader import AsyncReader, ParamsError
 
 # -- without a GPU -------------------------------------------------------------------------------
-
-
-def no_gpu_torch(count: int) -> types.ModuleType:
-    """As much of torch as is looked at before a device is opened."""
-    torch = types.ModuleType("torch")
-    torch.__version__ = "9.9+fake"  # type: ignore[attr-defined]
-    torch.version = types.SimpleNamespace(cuda=None)  # type: ignore[attr-defined]
-    torch.device = lambda name: types.SimpleNamespace(  # type: ignore[attr-defined]
-        index=int(name.split(":")[1]) if ":" in name else None
-    )
-    torch.cuda = types.SimpleNamespace(  # type: ignore[attr-defined]
-        is_available=lambda: count > 0,
-        device_count=lambda: count,
-        current_device=lambda: 0,
-    )
-    return torch
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from child_processes import run
+from frameworks import needs
 from project import ROOT
 
 if importlib.util.find_spec("keras") is None:
@@ -24,8 +25,7 @@ SCENARIOS = re.findall(r"^@scenario\ndef (\w+)", SCRIPT.read_text(encoding="utf-
 def told(request: pytest.FixtureRequest) -> dict[str, str | None]:
     """What came of each scenario on a backend."""
     backend = request.param
-    if importlib.util.find_spec(backend) is None:
-        pytest.skip(f"{backend} is not installed: pip install '.[{backend}]'")
+    needs(backend)
     places = [str(ROOT / "tests" / "support"), os.environ.get("PYTHONPATH", "")]
     environment = {"KERAS_BACKEND": backend, "PYTHONPATH": os.pathsep.join(filter(None, places))}
     ended = run([sys.executable, SCRIPT], env={**os.environ, **environment})

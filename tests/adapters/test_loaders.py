@@ -88,14 +88,9 @@ def test_labels(opener: Any, labels: np.ndarray, signed: str) -> None:
         assert {array.shape for array in found} == {(4, *stored.shape[1:])}
 
 
-def test_no_labels(opener: Any) -> None:
-    """A set without labels gives None, in padded batches, too."""
-    with opener(PADDED, labels=None) as loader:
-        assert all(labels is None for _, labels in loader)
-
-
 def test_several_labels_are_a_tuple(opener: Any, tmp_path: Path) -> None:
-    """Each of several labels is an array of its own, with -100 where integers are padded."""
+    """Each of several labels is an array of its own, with -100 where integers are padded. A set
+    without labels gives None."""
     path = tmp_path / "x.h5"
     with h5py.File(path, "w") as file:
         file["data"] = np.zeros((5, 3))
@@ -107,6 +102,8 @@ def test_several_labels_are_a_tuple(opener: Any, tmp_path: Path) -> None:
     assert (a.dtype.name, a.tolist()) == (narrowed(opener, "int64"), [4, -100, -100, -100])
     assert b.tolist() == [2.0, 0, 0, 0]
     assert (c.dtype.name, c.tolist()) == ("int32", [4, -100, -100, -100])
+    with opener(PADDED, labels=None) as loader:
+        assert all(labels is None for _, labels in loader)
 
 
 def test_soft_labels(opener: Any) -> None:

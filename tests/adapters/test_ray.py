@@ -7,7 +7,9 @@ import importlib.util
 import json
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import h5py
@@ -135,51 +137,38 @@ def test_bad_pictures_in_tasks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert files_of(tmp_path / "local") == files_of(tmp_path / "ray")
 
 
-def test_without_ray(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where Ray is missing, the engine names the command that installs it."""
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"shards": 2, "engine": "ray"}, r"pip install -e '\.\[ray\]'"),
+        ({"engine": "ray"}, "engine 'ray' packs shards"),
+        ({"shards": 2, "address": "auto"}, "address goes with"),
+        ({"shards": 2, "engine": "spark"}, "engine"),
+    ],
+)
+def test_what_cannot_be_asked_of_ray(
+    tmp_path: Path, given: dict[str, Any], words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where Ray is missing, the error names the command that installs it; one file is packed by one
+    machine, and an address is that of a cluster. Nothing is left behind."""
     photos = write_small(tmp_path)
     monkeypatch.setitem(sys.modules, "ray", None)
-    monkeypatch.setitem(sys.modules, "ray.data", None)
     before = listed(tmp_path)
-    with pytest.raises(ParamsError, match=r"pip install -e '\.\[ray\]'"):
-        convert(photos, tmp_path / "set", shards=2, engine="ray")
+    with pytest.raises(ParamsError, match=words):
+        convert(photos, tmp_path / ("set" if "shards" in given else "one.h5"), **given)
     assert listed(tmp_path) == before
 
 
-def test_what_cannot_be_asked_of_ray(tmp_path: Path) -> None:
-    """One file is packed by one machine, and an address is that of a cluster."""
-    photos = write_small(tmp_path)
-    with pytest.raises(ParamsError, match="engine 'ray' packs shards"):
-        convert(photos, tmp_path / "one.h5", engine="ray")
-    with pytest.raises(ParamsError, match="address goes with"):
-        convert(photos, tmp_path / "set", shards=2, address="auto")
-    with pytest.raises(ParamsError, match="engine"):
-        convert(photos, tmp_path / "set", shards=2, engine="spark")
-
-
-class _Context:
-    """Stands for Ray Train's context in a worker."""
-
-    def get_world_rank(self) -> int:
-        return 2
-
-    def get_world_size(self) -> int:
-        return 4
-
-    def get_local_world_size(self) -> int:
-        return 2
-
-
-class _Train:
+def ray_train(inside: bool) -> Any:
     """Stands for the module ray.train, in a worker or (``inside`` False) in the driver."""
 
-    def __init__(self, inside: bool) -> None:
-        self.inside = inside
-
-    def get_context(self) -> _Context:
-        if not self.inside:
+    def get_context() -> SimpleNamespace:
+        if not inside:
             raise RuntimeError("cannot be used outside of a Ray Train training function")
-        return _Context()
+        told = {"get_world_rank": 2, "get_world_size": 4, "get_local_world_size": 2}
+        return SimpleNamespace(**{name: lambda n=n: n for name, n in told.items()})
+
+    return SimpleNamespace(get_context=get_context)
 
 
 def test_auto_asks_ray_train_first(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -189,27 +178,37 @@ def test_auto_asks_ray_train_first(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(asyncreader.pipeline.distributed, "usable_cores", lambda: 8)
     given = {"path": "x", "rank": "auto", "world_size": "auto", "nthread": "auto"}
     auto = parse_params(given, {})
-    monkeypatch.setitem(sys.modules, "ray.train", _Train(inside=True))
+    monkeypatch.setitem(sys.modules, "ray.train", ray_train(inside=True))
     assert (rank_and_world(auto), worker_count(auto)) == ((2, 4), 4)
     with pytest.raises(ParamsError, match="not what the launcher says"):
         rank_and_world(parse_params({**given, "world_size": 3}, {}))
     monkeypatch.setattr(asyncreader.pipeline.distributed, "_warned", False)
     with pytest.warns(UserWarning, match=r'world size is 4.*rank="auto", world_size="auto"'):
         AsyncReader(data=paint(9)).close()
-    monkeypatch.setitem(sys.modules, "ray.train", _Train(inside=False))
+    monkeypatch.setitem(sys.modules, "ray.train", ray_train(inside=False))
     assert (rank_and_world(auto), worker_count(auto)) == ((0, 9), 8)
     fixed = parse_params({"path": "x", "rank": 1, "world_size": 2}, {})
     assert rank_and_world(fixed) == (1, 2)
 
 
-def test_zeroed_rows_of_a_datasource(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With on_error="zero" rows have a mask, and a zeroed one no class: its label is -100."""
-    from asyncreader.adapters import ray as adapter
-
-    block = type(sys)("ray.data.block")
-    block.BlockAccessor = type("Accessor", (), {"batch_to_block": staticmethod(dict)})  # type: ignore[attr-defined]
-    for name, module in (("ray", type(sys)("ray")), ("ray.data.block", block)):
+@pytest.fixture
+def adapter(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The module of the datasource, with as much of Ray Data as it uses."""
+    accessor = SimpleNamespace(batch_to_block=dict)
+    parts = {
+        "ray": {},
+        "ray.data": {"Datasource": object, "ReadTask": object},
+        "ray.data.block": {"BlockAccessor": accessor, "BlockMetadata": object},
+    }
+    for name, names in parts.items():
+        module = ModuleType(name)
+        vars(module).update(names)
         monkeypatch.setitem(sys.modules, name, module)
+    return import_module("asyncreader.adapters.ray")
+
+
+def test_zeroed_rows_of_a_datasource(adapter: Any, tmp_path: Path) -> None:
+    """With on_error="zero" rows have a mask, and a zeroed one no class: its label is -100."""
     path = write_hdf5(tmp_path / "bad.h5", packed(paint(10, (4, 4, 3))))
     with h5py.File(path, "r+") as file:
         file["data"][5] = 255 - file["data"][5]
@@ -221,17 +220,8 @@ def test_zeroed_rows_of_a_datasource(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert all("mask" not in rows for rows in adapter._blocks({**params, "on_error": "skip"}, 0, 4))
 
 
-def test_a_datasource_has_no_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_datasource_has_no_order(adapter: Any, tmp_path: Path) -> None:
     """What Ray Data decides itself is refused: order, shares, epochs."""
-    from asyncreader.adapters import ray as adapter
-
-    monkeypatch.setattr(adapter, "need", lambda *_: None)
-    fake = type(sys)("ray.data")
-    fake.Datasource, fake.ReadTask = object, object  # type: ignore[attr-defined]
-    block = type(sys)("ray.data.block")
-    block.BlockMetadata = object  # type: ignore[attr-defined]
-    for name, module in (("ray", type(sys)("ray")), ("ray.data", fake), ("ray.data.block", block)):
-        monkeypatch.setitem(sys.modules, name, module)
     for name in ("shuffle", "rank", "epochs", "subset"):
         with pytest.raises(ParamsError, match=f"{name} is not for a datasource"):
             adapter.packed_datasource({"path": "x", name: 1})

@@ -136,34 +136,23 @@ def test_what_loops_ask() -> None:
 # -- frameworks ----------------------------------------------------------------------------------
 
 
-def test_in_a_data_loader() -> None:
-    """DataLoader(reader, batch_size=None) takes a reader as the iterable set that it is."""
-    with TorchReader(SMALL) as loader:
-        wrapped = torch.utils.data.DataLoader(loader, batch_size=None)
-        assert len(wrapped) == STEPS
-        assert is_whole_epoch(checked(wrapped))
-        assert is_whole_epoch(checked(wrapped))
-
-
 @pytest.mark.parametrize("options", [{}, {"batch_size": 16}, {"batch_size": 2, "drop_last": True}])
-def test_batches_of_batches(options: dict[str, Any]) -> None:
-    """A DataLoader that would join batches to batches of batches is an error that says
-    batch_size=None; a loop by hand in the same place goes on."""
+def test_in_a_data_loader(options: dict[str, Any]) -> None:
+    """DataLoader(reader, batch_size=None) takes a reader as the iterable set that it is; one that
+    would join batches to batches of batches is an error that says so. An AsyncReader, which it asks
+    for samples by number, is an error that names TorchReader."""
+    wrapped: Any = torch.utils.data.DataLoader
     with TorchReader(SMALL) as loader:
-        wrapped = torch.utils.data.DataLoader(loader, **options)
         with pytest.raises(ParamsError, match="batch_size=None"):
-            next(iter(wrapped))
+            next(iter(wrapped(loader, **options)))
         assert is_whole_epoch(checked(loader))
-
-
-@pytest.mark.parametrize("options", [{}, {"batch_size": 16}, {"batch_size": None}])
-def test_an_async_reader_in_a_data_loader(options: dict[str, Any]) -> None:
-    """An AsyncReader in a DataLoader, which asks it for samples by number, is an error that names
-    TorchReader."""
+        whole = wrapped(loader, batch_size=None)
+        assert len(whole) == STEPS
+        assert all(is_whole_epoch(checked(whole)) for _ in range(2))
     with AsyncReader(SMALL) as reader:
-        wrapped = torch.utils.data.DataLoader(reader, **options)  # type: ignore[arg-type]
-        with pytest.raises(ParamsError, match="TorchReader"):
-            next(iter(wrapped))
+        for more in (options, {"batch_size": None}):
+            with pytest.raises(ParamsError, match="TorchReader"):
+                next(iter(wrapped(reader, **more)))
 
 
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import contextlib
 import fcntl
-import importlib.util
 import json
 import os
 import re
@@ -16,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from child_processes import child, ended
+from child_processes import ALONE, child, ended
+from frameworks import needs
 from project import ROOT
 
 from asyncreader.cli.main import main
@@ -25,15 +25,6 @@ EXAMPLES = ROOT / "tests" / "examples"
 SAMPLES, BATCH = 352, 32
 STEPS = SAMPLES // BATCH
 EPOCHS = 3
-
-#: One thread for each library: where a machine is busy, their pools are ten times slower.
-ALONE = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
-
-
-def needs(*modules: str) -> None:
-    for module in modules:
-        if importlib.util.find_spec(module) is None:
-            pytest.skip(f"{module} is not installed: pip install '.[{module}]'")
 
 
 def command_lines(script: str) -> list[list[str]]:
@@ -57,7 +48,7 @@ def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def started(
     script: str, folder: Path, *words: str, **settings: Any
 ) -> contextlib.AbstractContextManager[subprocess.Popen[str]]:
-    environment = {**os.environ, **ALONE, **settings.pop("env", {})}
+    environment = {**os.environ, **ALONE, "PYTHONPATH": str(ROOT), **settings.pop("env", {})}
     line = [sys.executable, EXAMPLES / script, "train.h5", "test.h5", *words]
     return child(line, cwd=folder, env=environment, stdout=-1, text=True, **settings)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import importlib.util
 import json
 import re
 import subprocess
@@ -12,14 +11,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from child_processes import child, ended, for_torchrun
+from child_processes import ALONE, child, ended, for_torchrun
+from frameworks import needs
 from project import ROOT
 
 from asyncreader import Writer
 
 RECIPES = ROOT / "tests" / "examples" / "recipes"
-#: One thread for each library: where a machine is busy, their pools are ten times slower.
-ALONE = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 #: Runs the script that follows; torchvision may have been built for another torch than this one.
 BESIDE_TORCHVISION = (
     "-c",
@@ -27,12 +25,6 @@ BESIDE_TORCHVISION = (
     "del sys.argv[0]; sys.path[0] = sys.argv[0].rpartition('/')[0];"
     "runpy.run_path(sys.argv[0], run_name='__main__')",
 )
-
-
-def needs(*modules: str) -> None:
-    for module in modules:
-        if importlib.util.find_spec(module) is None:
-            pytest.skip(f"{module} is not installed")
 
 
 def figures(folder: Path, script: Path, *words: str, launcher: tuple[str, ...] = ()) -> list[float]:

@@ -6,13 +6,13 @@ import os
 import re
 import sys
 import time
-import types
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import h5py
 import numpy as np
 import pytest
+from frameworks import no_gpu_torch
 from PIL import Image
 from project import ROOT
 
@@ -187,22 +187,10 @@ PROVOKED: dict[str, Callable[[], object]] = {
 }
 
 
-class _Torch(types.ModuleType):
-    """As much of torch as is looked at before a device is opened, where there is no GPU."""
-
-    __version__ = "9.9"
-    version = types.SimpleNamespace(cuda=None)
-    cuda = types.SimpleNamespace(is_available=lambda: False)
-
-    @staticmethod
-    def device(name: str) -> types.SimpleNamespace:
-        return types.SimpleNamespace(index=None)
-
-
 @pytest.mark.parametrize("message", PROVOKED)
 def test_a_message_is_given(message: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """What leads to a message raises an error (or warns) of the type and the words on the page."""
-    monkeypatch.setitem(sys.modules, "torch", _Torch("torch"))
+    monkeypatch.setitem(sys.modules, "torch", no_gpu_torch(0))
     if SAID[message] == "UserWarning":
         monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises((Exception, Warning)) as raised:

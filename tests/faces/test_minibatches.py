@@ -47,24 +47,12 @@ class Spy:
         return self._array[key].copy()
 
 
-def mapped(folder: Path, array: np.ndarray) -> np.memmap:
-    """An array in a file of its own."""
-    found = np.memmap(folder / f"{array.shape}", array.dtype, "w+", shape=array.shape)
-    found[...] = array
-    return found
-
-
-def in_hdf5(folder: Path, array: np.ndarray, **storage: Any) -> Any:
-    """An array as a data set, whose file is open."""
-    return h5py.File(folder / f"{array.shape}", "w").create_dataset("x", data=array, **storage)
-
-
 #: Makes a container of each kind.
 CONTAINERS: dict[str, Callable[[Path, np.ndarray], Any]] = {
     "numpy": lambda folder, array: array,
-    "memmap": mapped,
-    "h5py": in_hdf5,
-    "h5py gzip": lambda folder, array: in_hdf5(folder, array, chunks=True, compression="gzip"),
+    "h5py": lambda folder, array: h5py.File(folder / f"{len(array)}", "w").create_dataset(
+        "x", data=array
+    ),
     "zarr": lambda folder, array: zarr.array(array),
     "spy": lambda folder, array: Spy(array),
 }

@@ -24,6 +24,9 @@ from typing import IO, Any, Self
 from observed import HANG
 from project import ROOT
 
+#: One thread for each library: where a machine is busy, their pools are ten times slower.
+ALONE = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+
 
 @contextmanager
 def child(

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from functools import partial
 from importlib import import_module
+from importlib.util import find_spec
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -60,11 +62,18 @@ def is_whole_epoch(batches: Iterable[list[int]]) -> bool:
     return len(records) == len(set(records)) == STEPS * 4
 
 
+def needs(*modules: str) -> None:
+    """Skips a test where one of the modules is not installed."""
+    for module in modules:
+        if find_spec(module) is None:
+            pytest.skip(f"{module} is not installed")
+
+
 @pytest.fixture(params=["torch", "torch, zero_copy", "jax"])
 def opener(request: pytest.FixtureRequest) -> Any:
     """Opens the loader of each framework that is installed."""
     name, *zero_copy = request.param.split(", ")
-    pytest.importorskip(name, reason=f"{name} is not installed: pip install '.[{name}]'")
+    needs(name)
     kind = getattr(import_module(f"asyncreader.adapters.{name}"), f"{name.title()}Reader")
     return partial(kind, zero_copy=True) if zero_copy else kind
 
@@ -97,3 +106,15 @@ def lightning_module(seen: list[list[int]]) -> Any:
             return torch.optim.SGD(self.parameters(), 1e-6)
 
     return Module()
+
+
+def no_gpu_torch(count: int) -> Any:
+    """As much of torch as is looked at before a device is opened, with so many GPUs."""
+    torch: Any = ModuleType("torch")
+    torch.__version__ = "9.9+fake"
+    torch.version = SimpleNamespace(cuda=None)
+    torch.device = lambda name: SimpleNamespace(index=int(name.partition(":")[2] or 0))
+    torch.cuda = SimpleNamespace(
+        is_available=lambda: count > 0, device_count=lambda: count, current_device=lambda: 0
+    )
+    return torch

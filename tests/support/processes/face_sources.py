@@ -9,6 +9,7 @@ import os
 import random
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -117,6 +118,7 @@ class Numbers(Sequence):
         return self.count
 
     def __getitem__(self, index: int) -> int:
+        time.sleep(0.002)  # on_epoch_end must wait for it
         return index + 100 * self.epoch
 
     def on_epoch_end(self) -> None:
