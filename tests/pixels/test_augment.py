@@ -1,19 +1,19 @@
-"""Operations of ``augment``: compiled and plain code agree, label maps move along."""
+"""Operations of ``augment``: small pictures against torchvision, label maps move along."""
 
 from __future__ import annotations
 
 import pickle
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import oracles
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from torchvision_pixels import need_torchvision
 
 from asyncreader import AsyncReader
 from asyncreader.pixels import kernels
+from asyncreader.pixels.augment import functions
 from asyncreader.pixels.augment.base import Operation
 from asyncreader.pixels.augment.parse import AUGMENT, known
 from asyncreader.system.keyed_random import Draws
@@ -32,98 +32,81 @@ ALL["random-sharpness"] = {"sharpness_factor": 2}
 ALL["gaussian-blur"] = {"kernel_size": 5}
 ALL["random-rotation"] = ALL["random-affine"] = {"degrees": 30}
 
-sides = st.integers(1, 24)
-floats = st.floats(-3, 3, width=32)
-
-
-def both(name: str, image: np.ndarray, *arguments: Any, out: bool = False) -> np.ndarray:
-    """What a kernel and its twin make of ``image``, compared: bytes around it stay as they are."""
-    made = []
-    for function in (getattr(kernels, name), getattr(oracles, f"{name}_numpy")):
-        memory = np.full(image.nbytes + 512, 77, np.uint8)
-        inside = memory[256 : 256 + image.nbytes]
-        given, rest = image.copy(), arguments
-        if out:
-            function(given.ctypes.data, inside.ctypes.data, *rest)
-            np.testing.assert_array_equal(given, image)
-        else:
-            inside[:] = image.reshape(-1)
-            function(inside.ctypes.data, *rest)
-        assert (memory[:256] == 77).all()
-        assert (memory[-256:] == 77).all()
-        made.append(inside.reshape(image.shape).astype(np.int64))
-    assert np.abs(made[0] - made[1]).max(initial=0) <= 1
-    return made[0] != made[1]
-
-
-def picture(high: int, wide: int, channels: int) -> np.ndarray:
-    return np.random.default_rng(high * wide).integers(0, 256, (high, wide, channels), np.uint8)
+#: What functions get beside a picture of (high, wide); torchvision's have the same names.
+FUNCTIONS: dict[str, Callable[[np.random.Generator, int, int], tuple[Any, ...]]] = {
+    **{
+        f"adjust_{what}": lambda rng, *_: (rng.uniform(0, 3),)
+        for what in ("brightness", "contrast", "saturation", "sharpness")
+    },
+    "adjust_hue": lambda rng, *_: (rng.uniform(-0.5, 0.5),),
+    **dict.fromkeys(("autocontrast", "equalize", "invert"), lambda *_: ()),
+    "posterize": lambda rng, *_: (int(rng.integers(0, 9)),),
+    "solarize": lambda rng, *_: (rng.uniform(0, 255),),
+    "gaussian_blur": lambda rng, high, wide: (
+        [2 * int(rng.integers(0, min(6, side))) + 1 for side in (wide, high)],
+        rng.uniform(0.1, 2),
+    ),
+}
 
 
 @pytest.mark.slow
-@settings(max_examples=60, deadline=None)
-@given(high=sides, wide=sides, channels=st.sampled_from([1, 3]), factor=floats, data=st.data())
-def test_kernels_of_levels(
-    high: int, wide: int, channels: int, factor: float, data: st.DataObject
-) -> None:
-    """Kernels of levels and neighbours give what plain numpy gives, and write nowhere else."""
-    image = picture(high, wide, channels)
-    few = image // np.uint8(data.draw(st.integers(1, 99)))
-    for name in ("autocontrast", "equalize"):
-        assert not both(name, image, high * wide, channels).any()
-        assert not both(name, few, high * wide, channels).any()
-    if channels == 3:
-        totals = np.zeros((2, 1), np.int64)
-        kernels.sum_of_grey(image.ctypes.data, high * wide, totals[0])
-        oracles.sum_of_grey_numpy(image.ctypes.data, high * wide, totals[1])
-        assert totals[0] == totals[1]
-        both("saturate", image, high * wide, abs(factor))
-        both("turn_hue", image, high * wide, factor / 6)
-    assert not both("blend_level", image, image.size, abs(factor), 30 * factor).any()
-    if high > 2 < wide:
-        both("sharpen", image, high, wide, channels, abs(factor), out=True)
-    x, y = data.draw(st.integers(0, min(5, wide - 1))), data.draw(st.integers(0, min(5, high - 1)))
-    weights = [np.full(2 * n + 1, 1 / (2 * n + 1), np.float32) for n in (x, y)]
-    both("blur", image, high, wide, channels, *weights)
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_small_pictures_are_torchvisions(name: str) -> None:
+    """Pictures of one channel or three, of any size from one pixel on, of many levels or few, are
+    to one level what torchvision's function makes of them."""
+    need_torchvision()
+    import torch
+    from torchvision.transforms.v2 import functional
+
+    rng = np.random.default_rng(1)
+    for trial in range(120):
+        (high, wide), channels = rng.integers(1, 25, 2).tolist(), int(rng.choice([1, 3]))
+        image = rng.integers(0, 256, (high, wide, channels), np.uint8) // (1 + trial % 4 * 30)
+        given, made = FUNCTIONS[name](rng, high, wide), image.astype(np.uint8)
+        tensor = torch.from_numpy(made.copy()).permute(2, 0, 1)
+        expected = getattr(functional, name)(tensor, *given).permute(1, 2, 0).numpy()
+        getattr(functions, name)(made, *given)
+        assert np.abs(made.astype(int) - expected).max() <= 1, (image.shape, given)
 
 
-@pytest.mark.slow
-@settings(max_examples=150, deadline=None)
-@given(
-    sides=st.tuples(sides, sides, sides, sides),
-    channels=st.sampled_from([1, 2, 3, 8]),
-    matrix=st.lists(floats, min_size=6, max_size=6),
-    move=st.tuples(st.floats(-400, 400), st.floats(-400, 400)),
-    tilt=st.tuples(st.floats(-0.2, 0.2), st.floats(-0.2, 0.2)),
-    bilinear=st.booleans(),
-    painted=st.booleans(),
-)
-def test_kernels_of_geometry(
-    sides: Any, channels: int, matrix: Any, move: Any, tilt: Any, bilinear: bool, painted: bool
-) -> None:
-    """Pictures are moved as by plain numpy, however far, and nothing is read or written outside."""
-    high, wide, height, width = sides
-    source = picture(height, width, channels)
-    out = np.zeros((high, wide, channels), np.uint8)
-    affine = np.array([*matrix[:2], move[0], *matrix[2:4], move[1]])
-    fill = np.arange(channels, dtype=np.uint8)
-    size = height, width, high, wide, channels
+def placed(image: np.ndarray, matrix: np.ndarray, high: int, wide: int, fill: Any) -> np.ndarray:
+    """A picture (high, wide) whose pixels lie in ``image`` where a matrix (6,) says, both seen from
+    their middles."""
+    y, left = np.arange(high)[:, None] - 0.5 * (high - 1), -0.5 * (wide - 1)
+    made = np.empty((high, wide, image.shape[2]), np.uint8)
+    made[:] = fill
+    with np.errstate(all="ignore"):
+        across, down = (
+            a * left + b * y + c + 0.5 * side + a * np.arange(wide)
+            for (a, b, c), side in zip(matrix.reshape(2, 3), image.shape[1::-1], strict=True)
+        )
+    there = (across >= 0) & (across < image.shape[1]) & (down >= 0) & (down < image.shape[0])
+    made[there] = image[down[there].astype(int), across[there].astype(int)]
+    return made
 
-    def each(name: str, *arguments: Any) -> float:
-        made = []
-        for function in (getattr(kernels, name), getattr(oracles, f"{name}_numpy")):
-            memory = np.full(out.nbytes + 512, 77, np.uint8)
-            function(source.ctypes.data, memory[256:].ctypes.data, *size, *arguments)
-            assert (memory[:256] == 77).all()
-            assert (memory[256 + out.nbytes :] == 77).all()
-            made.append(memory[256 : 256 + out.nbytes].astype(np.int64))
-        differ: float = (np.abs(made[0] - made[1]) > 1).mean()
-        return differ
 
-    assert each("affine_nearest", affine, fill) == 0
-    full = np.array([*affine, *tilt, 1.0])
-    paint = fill.astype(np.float32) if painted else np.empty(0, np.float32)
-    assert each("warp", full, bilinear, paint) < 0.2  # places between two pixels
+def moved(image: np.ndarray, matrix: np.ndarray, high: int, wide: int, fill: Any) -> np.ndarray:
+    """What compiled code makes of it."""
+    out = np.empty((high, wide, image.shape[2]), np.uint8)
+    size = *image.shape[:2], high, wide, image.shape[2]
+    paint = np.array(fill, np.uint8)
+    kernels.affine_nearest(image.ctypes.data, out.ctypes.data, *size, matrix, paint)
+    return out
+
+
+def test_pixels_are_moved_as_a_matrix_says() -> None:
+    """However a picture of any size and channels is turned, sheared, scaled and moved, and whatever
+    the size of the result, each pixel is the one at its place, or the colour of the fill."""
+    rng = np.random.default_rng(2)
+    for trial in range(300):
+        (height, width, high, wide), channels = rng.integers(1, 25, 4).tolist(), trial % 4 * 2 + 1
+        image = rng.integers(0, 256, (height, width, channels), np.uint8)
+        matrix = rng.uniform(-3, 3, 6)
+        matrix[[2, 5]] *= 400 if trial % 5 == 0 else 3
+        if trial % 3 == 0:  # lines that are moved along
+            matrix[[0, 1, 3, 4]] = 1, 0, 0, rng.uniform(0.5, 2)
+        given = image, matrix, high, wide, np.arange(channels)
+        np.testing.assert_array_equal(moved(*given), placed(*given), str(trial))
 
 
 @pytest.mark.parametrize("channels", [1, 3])
@@ -263,16 +246,11 @@ def test_a_picture_without_bounds(options: dict[str, Any], interpolation: str) -
 
 
 def test_matrices_without_bounds() -> None:
-    """Compiled code and its twin agree on matrices that fixed point cannot hold."""
+    """Matrices that fixed point cannot hold place pixels as others do."""
     image = np.random.default_rng(0).integers(0, 256, (9, 11, 3), dtype=np.uint8)
-    fill = np.array([1, 2, 3], np.uint8)
     for factor in (1.0, 2.0**28, 2.0**29, 2.0**31, 1e20, 1e300, np.inf, np.nan):
         for place in range(6):
             matrix = np.array([1.0, 0, 0, 0, 1.0, 0])
             matrix[place] = factor
-            found = []
-            for kernel in (kernels.affine_nearest, oracles.affine_nearest_numpy):
-                out = np.zeros_like(image)
-                kernel(image.ctypes.data, out.ctypes.data, 9, 11, 9, 11, 3, matrix, fill)
-                found.append(out)
-            np.testing.assert_array_equal(*found)
+            given = image, matrix, 9, 11, (1, 2, 3)
+            np.testing.assert_array_equal(moved(*given), placed(*given), f"{place} {factor}")

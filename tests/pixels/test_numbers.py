@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from oracles import cast_numbers_numpy
 
 from asyncreader.errors import ParamsError
 from asyncreader.pixels import kernels
@@ -29,8 +27,6 @@ EDGES: dict[str, list[Any]] = {
     "b": [False, True],
 }  # fmt: skip
 
-TWINS: list[Callable[..., None]] = [kernels.cast_numbers, cast_numbers_numpy]
-
 
 def edges(dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
     """Values at which a cast of ``dtype`` may go wrong."""
@@ -42,9 +38,7 @@ def edges(dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
         return np.array(values, dtype)
 
 
-def cast(
-    function: Callable[..., None], values: Any, dtype: Any, scale: tuple[float, float] | None = None
-) -> tuple[Any, int]:
+def cast(values: Any, dtype: Any, scale: tuple[float, float] | None = None) -> tuple[Any, int]:
     """Each of ``values`` as a row of one number of ``dtype``, and the first that it cannot hold."""
     stored, made = values.dtype, np.dtype(dtype)
     out = np.zeros(values.size, made)
@@ -52,7 +46,7 @@ def cast(
                        scale is None and stored.newbyteorder("=") == made]])  # fmt: skip
     bad = np.full(2, -1, np.int64)
     a, b = (np.array([one]) for one in scale or (1.0, 0.0))
-    function(
+    kernels.cast_numbers(
         values.ctypes.data + np.arange(values.size) * stored.itemsize, 1, stored.itemsize, table,
         ord(made.kind), made.itemsize, scale is not None, a, b, out.ctypes.data,
         np.arange(values.size), made.itemsize, bad,
@@ -72,16 +66,15 @@ def held_by(made: str, one: Any, right: Any) -> bool:
     return bool(np.iinfo(made).min <= exact <= np.iinfo(made).max)
 
 
-@pytest.mark.parametrize("function", TWINS)
 @pytest.mark.parametrize("stored", KINDS)
-def test_casts_are_numpys(stored: str, function: Callable[..., None]) -> None:
+def test_casts_are_numpys(stored: str) -> None:
     """Every number becomes what numpy's astype makes of it, to the bit, and one that the dtype
     cannot hold is noted."""
     for made, order, one in itertools.product(KINDS, "=>", edges(np.dtype(stored))):
         value = np.array([one], np.dtype(stored).newbyteorder(order))
         with np.errstate(all="ignore"):
             right = value.astype(made)
-        out, bad = cast(function, value, made)
+        out, bad = cast(value, made)
         fits, case = held_by(made, one, right[0]), (one, stored, order, made)
         assert (bad < 0) == fits, case
         if fits:
@@ -89,32 +82,30 @@ def test_casts_are_numpys(stored: str, function: Callable[..., None]) -> None:
             assert equal or (np.isnan(out[0]) and np.isnan(right[0])), case
 
 
-@pytest.mark.parametrize("function", TWINS)
 @pytest.mark.parametrize("made", ["f2", "f4", "f8"])
 @pytest.mark.parametrize("stored", KINDS)
-def test_scaled_numbers_are_numpys(stored: str, made: str, function: Callable[..., None]) -> None:
+def test_scaled_numbers_are_numpys(stored: str, made: str) -> None:
     """A number is cast to the work dtype (float64 for float64, else float32), multiplied and added
     to there, and then cast."""
     values, work = edges(np.dtype(stored)), np.dtype("f8" if made == "f8" else "f4")
     a, b = 0.37, -1.25
     with np.errstate(all="ignore"):
         right = (values.astype(work) * work.type(a) + work.type(b)).astype(made)
-    out, _ = cast(function, values, made, (a, b))
+    out, _ = cast(values, made, (a, b))
     assert np.array_equal(out, right, equal_nan=True)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("function", TWINS)
-def test_every_half_is_read_and_rounded_as_numpy_does(function: Callable[..., None]) -> None:
+def test_every_half_is_read_and_rounded_as_numpy_does() -> None:
     """All 65,536 numbers of float16 become the float64 that they are; float64 halfway between two,
     and next to that, are rounded as numpy does."""
     halves = np.arange(1 << 16, dtype=np.uint16).view(np.float16)
-    out, _ = cast(function, halves, "f8")
+    out, _ = cast(halves, "f8")
     assert np.array_equal(out, halves.astype("f8"), equal_nan=True)
     good = np.unique(halves[np.isfinite(halves)].astype("f8"))
     middle = (good[1:] + good[:-1]) / 2
     near = np.concatenate([middle, np.nextafter(middle, -np.inf), np.nextafter(middle, np.inf)])
-    out, bad = cast(function, near, "f2")
+    out, bad = cast(near, "f2")
     assert bad == -1
     assert np.array_equal(out.view("u2") & 0x7FFF, near.astype("f2").view("u2") & 0x7FFF)
     assert np.array_equal(out, near.astype("f2"))
@@ -122,8 +113,8 @@ def test_every_half_is_read_and_rounded_as_numpy_does(function: Callable[..., No
 
 @pytest.mark.slow
 @settings(max_examples=150, deadline=None)
-@given(data=st.data(), twin=st.booleans())
-def test_members_of_rows_are_numpys(data: st.DataObject, twin: bool) -> None:
+@given(data=st.data())
+def test_members_of_rows_are_numpys(data: st.DataObject) -> None:
     """Members at any offset, also one over the other, of any kind and order, into any rows of a
     slot, are what numpy's fields are."""
     kinds = data.draw(st.lists(st.sampled_from(KINDS), min_size=1, max_size=6))
@@ -148,13 +139,7 @@ def test_members_of_rows_are_numpys(data: st.DataObject, twin: bool) -> None:
     with np.errstate(all="ignore"):
         right = np.stack([stored[name].astype(common) for name in asked], axis=-1)
     out = np.zeros((count + 2, *each, len(asked)), common)
-    function, before = (TWINS[twin], kernels.cast_numbers)
-    kernels.cast_numbers = function
-    try:
-        wrong = fill.put(raw.ctypes.data + np.arange(count) * raw.shape[1], rows, out)
-    finally:
-        kernels.cast_numbers = before
-    assert wrong is None
+    assert fill.put(raw.ctypes.data + np.arange(count) * raw.shape[1], rows, out) is None
     assert np.array_equal(out[rows], right, equal_nan=common.kind == "f")
     assert not out[np.setdiff1d(np.arange(count + 2), rows)].any()
 

@@ -9,17 +9,14 @@ import pytest
 from fakes import encoded, paint, pictures
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from PIL import Image
 
 from asyncreader import DecodeError, ParamsError
-from asyncreader.pixels import codec
 from asyncreader.pixels.encoded import RowView, put_views
 from asyncreader.pixels.fill_tables import MIRROR_DRAW
 from asyncreader.pixels.specs import OutputSpec, SampleSpec
 from asyncreader.pixels.transform import RowTransform
 from asyncreader.stats import Meter
 from asyncreader.system.keyed_random import mix_rows, uniforms
-from asyncreader.system.memory import SCRATCH, bytes_at
 from asyncreader.testing.contract import MODES, expected, sized
 
 U8, F4 = np.dtype("uint8"), np.dtype("float32")
@@ -68,13 +65,17 @@ def test_shape_handed_out(axes: str, layout: str, contiguous: bool) -> None:
         assert batch.transpose(0, 2, 3, 1).flags.c_contiguous
     # a plain copy unless the order must change
     assert (fill.mode == "copy") == (not contiguous or axes == layout[1:])
+    # and so with a size that is there already
+    wanted = OutputSpec(layout=layout, contiguous=contiguous, size=(8, 6))
+    assert RowTransform(stored(axes), wanted, "set").mode == fill.mode
 
 
 @pytest.mark.parametrize("axes", ["HWC", "CHW", "WHC", "CWH"])
 @pytest.mark.parametrize("mode", ROW_MODES)
 def test_any_axes_in_any_mode(axes: str, mode: str) -> None:
-    """However samples lie, each mode hands out the same values."""
+    """However samples lie, each mode hands out the same values, and writes to no sample."""
     images = paint(7, (8, 6, 3))
+    images.flags.writeable = False
     wanted = sized(MODES[mode], images)
     keys = mix_rows(3, np.arange(7))
     found = filled(RowTransform(stored(axes), wanted, "set"), images, keys)
@@ -100,6 +101,14 @@ def test_any_axes_in_any_mode(axes: str, mode: str) -> None:
         (OutputSpec(dtype=F4), "uint16", "each"),
         (OutputSpec(dtype=np.dtype("float64")), "uint8", "each"),
         (OutputSpec(), ">i2", "each"),
+        *(  # a size that is there, with nothing to cut off, costs nothing
+            (OutputSpec(size=(8, 6), crop=crop), "uint8", "copy")
+            for crop in ("center", "random", "none")
+        ),
+        (OutputSpec(size=(8, 6), layout="NHWC", flip=True), "uint8", "mirror"),
+        (OutputSpec(size=(8, 6), crop="random-resized"), "uint8", "resize"),
+        (OutputSpec(size=(8, 6), crop="random", crop_ratio=0.9), "uint8", "resize"),
+        (OutputSpec(size=(8, 6), crop_ratio=0.9), "uint8", "resize"),
         (OutputSpec(size=(4, 4)), "uint8", "resize"),
         (OutputSpec(size=(4, 4), dtype=F4, contiguous=True), "uint8", "resize"),
         (OutputSpec(size=(4, 4)), "uint16", "each"),
@@ -211,18 +220,6 @@ def test_big_endian_becomes_native() -> None:
     np.testing.assert_array_equal(found, images)
 
 
-def test_draws_are_by_key_alone() -> None:
-    """A sample's crop and flip depend on its key, not on its place in the batch."""
-    images = np.repeat(paint(1, (20, 16, 3)), 8, axis=0)
-    keys = mix_rows(1, np.array([5, 9, 5, 2, 9, 5, 7, 2]))
-    wanted = OutputSpec(size=(9, 9), crop="random", crop_ratio=0.6, flip=True)
-    found = filled(RowTransform(stored(shape=(20, 16, 3)), wanted, "set"), images, keys)
-    for same in ((0, 2, 5), (1, 4), (3, 7)):
-        for one in same[1:]:
-            np.testing.assert_array_equal(found[same[0]], found[one])
-    assert np.unique(found.reshape(8, -1), axis=0).shape[0] > 2  # two of them share a crop
-
-
 def test_half_of_all_are_flipped() -> None:
     """flip mirrors one sample in two."""
     keys = mix_rows(1, np.arange(4000))
@@ -232,14 +229,6 @@ def test_half_of_all_are_flipped() -> None:
     np.testing.assert_array_equal(flips, uniforms(keys, MIRROR_DRAW) < 0.5)
     assert flips.mean() == pytest.approx(0.5, abs=0.03)
     assert RowTransform(stored(), OutputSpec(), "set").draws(keys) == (None, None)
-
-
-def test_a_sample_is_never_changed() -> None:
-    """Filling reads a stored sample and never writes to it."""
-    images = paint(2, (8, 6, 3))
-    images.flags.writeable = False
-    for mode in ROW_MODES.values():
-        filled(RowTransform(stored(), sized(mode, images), "set"), images, np.zeros(2, np.uint64))
 
 
 def test_other_ranks() -> None:
@@ -312,74 +301,3 @@ def test_encoded_of_another_size() -> None:
     with pytest.raises(DecodeError, match="26 x 30") as caught:
         put(fill, encoded(np.zeros((26, 30, 3), np.uint8)))
     assert caught.value.expected == "30 x 26"
-
-
-@pytest.mark.parametrize("turn", [1, 6])
-def test_dct_scaled_resize_is_the_same_picture(turn: int) -> None:
-    """Shrinking a large JPEG by way of its DCT looks like shrinking its pixels."""
-    coarse = Image.fromarray(pictures(6, (40, 30, 3))[5])
-    image = np.asarray(coarse.resize((300, 400), Image.Resampling.BICUBIC))
-    data = encoded(image, "JPEG", quality=92, exif=_exif(turn))
-    whole = codec.decode(data, 3)
-    for wanted in (
-        OutputSpec(size=(50, 60), layout="NHWC"),
-        OutputSpec(size=(64, 48), crop="none", layout="NHWC"),
-        OutputSpec(size=(90, 90), crop_ratio=0.5, layout="NHWC"),
-    ):
-        found = put(RowTransform(SampleSpec(None, U8, "HWC", "original"), wanted, "set"), data)
-        raw = RowTransform(SampleSpec(whole.shape, U8, "HWC"), wanted, "set")
-        plain = filled(raw, whole[None], np.zeros(1, np.uint64))[0]
-        assert np.abs(found.astype(int) - plain).mean() < 3
-
-
-def _exif(turn: int) -> Any:
-    exif = Image.Exif()
-    exif[0x0112] = turn
-    return exif
-
-
-def test_scratch_belongs_to_a_thread() -> None:
-    """Scratch memory is reused by its thread as soon as no array looks into it, and never shared
-    with another."""
-    from concurrent.futures import ThreadPoolExecutor
-
-    first = SCRATCH.take("test", 100).ctypes.data
-    mine = SCRATCH.take("test", 50).reshape(5, 10)
-    assert mine.ctypes.data == first
-    mine[:] = 1
-    inner = SCRATCH.take("test", 200)  # of a signal handler that comes now
-    inner[:] = 2
-    assert (mine == 1).all()
-    mine = SCRATCH.take("test", 100)
-    with ThreadPoolExecutor(1) as pool:
-        other = pool.submit(lambda: SCRATCH.take("test", 100).ctypes.data).result()
-        assert other != mine.ctypes.data
-    assert SCRATCH.array("test", (2, 3), F4).shape == (2, 3)
-    assert bytes_at(mine.ctypes.data, 100).tobytes() == mine.tobytes()
-
-
-@pytest.mark.parametrize("crop", ["center", "random", "none"])
-@pytest.mark.parametrize("axes", ["HWC", "CHW"])
-def test_a_size_that_is_there_costs_nothing(crop: str, axes: str) -> None:
-    """Raw samples of the size asked for, with nothing to cut off, are copied as they are; with a
-    part to cut, or as encoded images, they are resized."""
-    images = paint(4, (8, 6, 3))
-    keys = np.arange(4, dtype=np.uint64)
-    fill = RowTransform(stored(axes), OutputSpec(size=(8, 6), crop=crop), "x")
-    assert fill.mode == "copy"
-    plain = filled(RowTransform(stored(axes), OutputSpec(), "x"), images, keys)
-    assert (filled(fill, images, keys) == plain).all()
-    flipped = RowTransform(
-        stored("WHC"), OutputSpec(size=(8, 6), crop=crop, flip=True, dtype=F4), "x"
-    )
-    assert flipped.mode == "each"
-    resizing = "resize" if axes == "HWC" else "each"
-    same = RowTransform(stored("WHC"), OutputSpec(flip=True, dtype=F4), "x")
-    assert (filled(flipped, images, keys) == filled(same, images, keys)).all()
-    assert (
-        RowTransform(stored(axes), OutputSpec(size=(8, 6), crop="random-resized"), "x").mode
-        == resizing
-    )
-    if crop != "none":
-        cut = OutputSpec(size=(8, 6), crop=crop, crop_ratio=0.9)
-        assert RowTransform(stored(axes), cut, "x").mode == resizing
