@@ -11,6 +11,8 @@ from pathlib import Path
 import h5py
 import numpy as np
 import pytest
+from fakes import packed as pack
+from fakes import paint, write_hdf5
 from observed import HANG, until, waits
 
 from asyncreader import AsyncReader, ChecksumError, SourceError
@@ -248,15 +250,7 @@ def test_an_interrupted_copy_wakes_who_waits_for_it(monkeypatch: pytest.MonkeyPa
 
 def packed(path: Path, side: int = 12) -> Path:
     """A packed set with checksums."""
-    from converters import convert
-
-    with h5py.File(path / "raw.h5", "w") as file:
-        file["data"] = np.random.default_rng(4).integers(
-            0, 256, (64, side, side, 3), dtype=np.uint8
-        )
-        file["labels"] = np.arange(64)[:, None] % 10
-    convert(path / "raw.h5", path / "packed.h5")
-    return path / "packed.h5"
+    return Path(write_hdf5(path / "packed.h5", pack(paint(64, (side, side, 3)))))
 
 
 @pytest.mark.parametrize("extra", [{}, {"flip": True}, {"dtype": "float32"}, {"contiguous": True}])
@@ -365,25 +359,6 @@ def test_a_refused_batch_that_is_dropped(tmp_path: Path) -> None:
                 assert batch.step == step
 
 
-def test_files_of_a_list_are_only_copied(tmp_path: Path) -> None:
-    """A list of raw files that are held open is copied by the queue, and serves what it holds."""
-    rng = np.random.default_rng(5)
-    data = rng.integers(0, 256, (64, 6, 6, 3), dtype=np.uint8)
-    names = []
-    for number, part in enumerate(np.split(data, [20, 21, 50])):
-        names.append(tmp_path / f"{number}.h5")
-        with h5py.File(names[-1], "w") as file:
-            file["data"], file["labels"] = part, part[:, 0, 0, :1].astype(np.int64)
-    with AsyncReader(path=names, batch_size=8, shuffle=True, njob=2, layout="NHWC") as reader:
-        fills = queue_of(reader)
-        assert fills is not None
-        for _ in range(3):
-            for batch in reader:
-                assert (batch.data == data[batch.indices]).all()
-                assert (batch.labels[:, 0] == data[batch.indices, 0, 0, 0]).all()
-        assert fills.control[PUBLISHED] >= 24
-
-
 @pytest.mark.calls
 @pytest.mark.parametrize("labels", ["labels", None])
 def test_shards_are_only_copied_when_all_are_open(tmp_path: Path, labels: str | None) -> None:
@@ -458,13 +433,14 @@ def test_a_few_cold_files_of_many(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 def test_files_of_a_list_that_are_cold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With io="auto" a list is only copied while all of its files are in the page cache."""
+    """A list of raw files that are held open is copied by the queue, and serves what it holds; with
+    io="auto" only while all of its files are in the page cache."""
     data = np.random.default_rng(4).integers(0, 256, (64, 6, 6, 3), dtype=np.uint8)
     names, cold = [], {"1"}
-    for number, part in enumerate(np.split(data, 4)):
+    for number, part in enumerate(np.split(data, [20, 21, 50])):
         names.append(tmp_path / f"{number}.h5")
         with h5py.File(names[-1], "w") as file:
-            file["data"] = part
+            file["data"], file["labels"] = part, part[:, 0, 0, :1].astype(np.int64)
     mapped: list[object] = []
 
     def share(bytes_: object) -> float:
@@ -485,6 +461,7 @@ def test_files_of_a_list_that_are_cold(tmp_path: Path, monkeypatch: pytest.Monke
                 before = fills.control[PUBLISHED]
                 for batch in reader:
                     assert (batch.data == data[batch.indices]).all()
+                    assert (batch.labels[:, 0] == data[batch.indices, 0, 0, 0]).all()
                 published = fills.control[PUBLISHED] - before
             assert low <= published <= high
 

@@ -313,19 +313,6 @@ def test_verified_once_for_all_workers(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_set_without_tables(tmp_path: Path) -> None:
-    """A file of data alone, without labels or checksums, is served by processes too."""
-    images = paint(8, (6, 4, 3))
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        file["data"] = images
-    with AsyncReader(
-        path=str(tmp_path / "a.h5"), batch_size=4, workers="process", layout="NHWC"
-    ) as reader:
-        for batch in reader:
-            np.testing.assert_array_equal(batch.data, images[batch.indices])
-
-
-@pytest.mark.slow
 def test_exit_without_close(packed: str, tmp_path: Path) -> None:
     """A program that ends without close() ends cleanly and leaves no process behind."""
     script = tmp_path / "train.py"

@@ -70,6 +70,7 @@ class RingMachine(RuleBasedStateMachine):
         self.queued: list[Slot] = []  # in the order begun
         self.tasks: list[tuple[Slot, int, int]] = []  # not yet taken by a worker
         self.working: list[tuple[Slot, int, int]] = []  # taken by a worker
+        self.parts: dict[int, int] = {}
         self.failed: dict[int, list[tuple[int, BaseException]]] = {}
         self.ready: set[int] = set()
         self.held: tuple[Slot, int] | None = None
@@ -101,7 +102,7 @@ class RingMachine(RuleBasedStateMachine):
         assert slot.state is SlotState.FILLING
         slot.rows[0][:] = -1  # as left by the batch before
         self.queued.append(slot)
-        self.failed[id(slot)] = []
+        self.parts[id(slot)], self.failed[id(slot)] = parts, []
         bounds = [ROWS * p // parts for p in range(parts + 1)]
         self.tasks += [(slot, lo, hi) for lo, hi in itertools.pairwise(bounds)]
         self.steps += 1
@@ -115,7 +116,9 @@ class RingMachine(RuleBasedStateMachine):
             with pytest.raises(NothingQueuedError):
                 self.ring.take()
         elif id(self.queued[0]) not in self.ready:
-            with pytest.raises(ReaderTimeoutError):
+            left = sum(task[0] is self.queued[0] for task in self.tasks)
+            parts = self.parts[id(self.queued[0])]
+            with pytest.raises(ReaderTimeoutError, match=f"{parts - left} of {parts} parts"):
                 self.ring.take(timeout=0.0001)
             if self.held is not None:
                 assert self.held[0].state is SlotState.HELD
@@ -315,8 +318,12 @@ def fill(slot: Slot, ring: SlotRing) -> None:
         ring.ready(slot)
 
 
-def test_close_wakes_a_waiting_consumer(started: Callable[..., threading.Thread]) -> None:
-    """A consumer inside take() gets ReaderClosedError as soon as the ring closes."""
+@pytest.mark.parametrize("failure", [None, WorkerError("a worker died")])
+def test_close_wakes_a_waiting_consumer(
+    failure: WorkerError | None, started: Callable[..., threading.Thread]
+) -> None:
+    """A consumer inside take() gets ReaderClosedError as soon as the ring closes, or the failure
+    that closes it, which is raised from then on."""
     ring = make_ring()
     ring.begin(plan(0))
     seen: list[BaseException] = []
@@ -324,14 +331,18 @@ def test_close_wakes_a_waiting_consumer(started: Callable[..., threading.Thread]
     def consume() -> None:
         try:
             ring.take()
-        except ReaderClosedError as exc:
+        except (ReaderClosedError, WorkerError) as exc:
             seen.append(exc)
 
     thread = started(consume)
     until(lambda: waits(thread))
+    ring.close(failure)
     ring.close()
     thread.join(HANG)
     assert len(seen) == 1
+    assert seen[0] is failure or (failure is None and isinstance(seen[0], ReaderClosedError))
+    with pytest.raises(WorkerError if failure else ReaderClosedError):
+        ring.begin(plan(0))
 
 
 def test_close_wakes_all_workers(started: Callable[..., threading.Thread]) -> None:
@@ -348,29 +359,6 @@ def test_close_wakes_all_workers(started: Callable[..., threading.Thread]) -> No
     ring.close()
     for _ in range(8):
         assert ended.acquire(timeout=HANG)
-
-
-def test_close_with_a_failure_raises_it(started: Callable[..., threading.Thread]) -> None:
-    """A ring closed by a failure raises that failure, first to whoever waits."""
-    ring = make_ring()
-    ring.begin(plan(0))
-    seen: list[BaseException] = []
-
-    def consume() -> None:
-        try:
-            ring.take()
-        except WorkerError as exc:
-            seen.append(exc)
-
-    thread = started(consume)
-    until(lambda: waits(thread))
-    failure = WorkerError("a worker died")
-    ring.close(failure)
-    ring.close()
-    thread.join(HANG)
-    assert seen == [failure]
-    with pytest.raises(WorkerError, match="a worker died"):
-        ring.begin(plan(0))
 
 
 def test_a_batch_that_becomes_ready_wakes_the_consumer(
@@ -398,57 +386,6 @@ def test_a_batch_that_becomes_ready_wakes_the_consumer(
     fill(one[0], ring)
     thread.join(HANG)
     assert taken == [0, 1]
-
-
-def test_timeout_leaves_everything_as_it_was() -> None:
-    """After a timeout the same batch can be waited for again, and the held one is still held."""
-    ring = make_ring()
-    first = ring.begin(plan(0))
-    fill(ring.next_task()[0], ring)
-    assert ring.take()[0] is first
-    second = ring.begin(plan(1), parts=3)
-    with pytest.raises(ReaderTimeoutError, match="0 of 3 parts"):
-        ring.take(0.001)
-    assert first.state is SlotState.HELD
-    assert (first.rows[0] == 0).all()
-    for _ in range(3):
-        fill(ring.next_task()[0], ring)
-    slot, _ = ring.take(HANG)
-    assert slot is second
-    assert first.state is SlotState.FREE
-
-
-def test_error_of_the_first_rows_wins() -> None:
-    """Of several failed parts the error of the first rows is raised, whichever came first."""
-    ring = make_ring()
-    slot = ring.begin(plan(0), parts=3)
-    for _ in range(3):
-        ring.next_task()
-    errors = {lo: DecodeError(str(lo)) for lo in (0, 2, 4)}
-    for lo in (4, 0, 2):
-        last = ring.part_done(slot, lo, errors[lo])
-    assert last
-    ring.ready(slot)
-    _, error = ring.take()
-    assert error is errors[0]
-    assert ring.counts()["free"] == 2
-
-
-def test_an_error_does_not_free_the_held_batch() -> None:
-    """A batch that failed frees its own slot; the one held before stays valid."""
-    ring = make_ring()
-    ring.begin(plan(0))
-    fill(ring.next_task()[0], ring)
-    held, _ = ring.take()
-    slot = ring.begin(plan(1))
-    ring.next_task()
-    ring.part_done(slot, 0, DecodeError("bad"))
-    ring.ready(slot)
-    assert isinstance(ring.take()[1], DecodeError)
-    assert held.state is SlotState.HELD
-    ring.begin(plan(2))
-    with pytest.raises(QueueFullError):
-        ring.begin(plan(3))
 
 
 def test_drop_waits_for_busy_workers(started: Callable[..., threading.Thread]) -> None:
@@ -573,30 +510,9 @@ def test_slots_are_aligned_and_zeroed() -> None:
         assert not array.any()
 
 
-def test_an_interrupted_begin_is_no_begin() -> None:
-    """Ctrl-C while workers are being woken: nothing is queued, and the slot is still free."""
-    ring = make_ring(njob=1)
-
-    def interrupt(*_: Any) -> None:
-        raise KeyboardInterrupt
-
-    worker = threading.Thread(target=ring.next_task)
-    worker.start()
-    until(lambda: ring._idle > 0)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ring._work, "notify", interrupt)
-        with pytest.raises(KeyboardInterrupt):
-            ring.begin(plan(0))
-    assert ring.counts()["free"] == 2
-    assert ring.newest() is None
-    assert ring.begin(plan(0)).state is SlotState.FILLING
-    worker.join(HANG)
-    assert not worker.is_alive()
-
-
 def test_an_interrupted_begin_loses_no_wake_up() -> None:
-    """Ctrl-C in begin() when a worker is awake, but still in the Condition's queue: the next
-    begin() wakes the worker, not the one that the queue remembers."""
+    """Ctrl-C in begin() when a worker is awake, but still in the Condition's queue: nothing is
+    queued, and the next begin() wakes the worker, not the one that the queue remembers."""
     ring = make_ring(njob=1)
     waits, filled = queue.SimpleQueue[None](), queue.SimpleQueue[Slot]()
     wait = ring._work.wait
@@ -623,6 +539,8 @@ def test_an_interrupted_begin_loses_no_wake_up() -> None:
             inner.setattr(ring._work, "notify_all", lambda: type(ring._work).notify(ring._work, 9))
             with pytest.raises(KeyboardInterrupt):
                 ring.begin(plan(0))
+        assert ring.counts()["free"] == 2
+        assert ring.newest() is None
         waits.get(timeout=HANG)  # the worker found nothing, and waits again
         slot = ring.begin(plan(0))
         try:

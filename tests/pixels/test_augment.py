@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -159,16 +158,6 @@ def test_label_maps_move_along(dtype: str, contiguous: bool) -> None:
             assert (one.data[0] != other.data[0]).any()
 
 
-def test_each_operation_has_its_seconds() -> None:
-    """stats() and a trace name the seconds of each operation."""
-    both = ["trivial-augment-wide", "random-erasing"]
-    with AsyncReader(data=DATA, batch_size=8, augment=both) as reader:
-        for _ in reader:
-            pass
-        assert set(reader.stats().other_seconds) == set(both)
-        assert all(reader.stats().other_seconds.values())
-
-
 def test_erasing_is_behind_normalising() -> None:
     """random-erasing paints normalised values: 0 is the mean; "random" is normal noise."""
     params: dict[str, Any] = {"data": DATA, "batch_size": COUNT, "dtype": "float32", "mean": 7}
@@ -181,17 +170,6 @@ def test_erasing_is_behind_normalising() -> None:
         painted = seen[seen != given]
         assert abs(painted.mean()) < 0.2
         assert 0.9 < painted.std() < 1.1
-
-
-def test_on_the_command_line(tmp_path: Path) -> None:
-    """-p takes a name, a pair and a list."""
-    from asyncreader.cli.options import params_of
-
-    words = ["augment=trivial-augment-wide"]
-    assert params_of(None, None, words) == {"augment": "trivial-augment-wide"}  # type: ignore[arg-type]
-    words = ['augment=["color-jitter", {"brightness": 0.4}]']
-    (pair,) = AUGMENT("augment", params_of(None, None, words)["augment"])  # type: ignore[arg-type]
-    assert pair.brightness == (0.6, 1.4)
 
 
 @pytest.mark.parametrize("name", ALL)

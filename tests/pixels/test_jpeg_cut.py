@@ -173,25 +173,6 @@ def test_damage_in_the_part_is_the_error_of_the_whole_file() -> None:
     assert errors[0] == errors[1]
 
 
-def test_segments_that_decode_with_bytes_left_over() -> None:
-    """A segment in whose place a shorter one stands is an error in the part as in the whole."""
-    rng = np.random.default_rng(2)
-    for _ in range(40):
-        cut_at = int(rng.integers(2_000, len(MARKED) - 2_000))
-        data = MARKED[:cut_at] + b"\x12\x34\x56" + MARKED[cut_at:]
-        try:
-            whole = decoded(data, None)
-        except DecodeError:
-            whole = decoded(MARKED, None)
-        try:
-            found = decoded(data)
-        except DecodeError:
-            continue
-        wanted = cut_jpegs.pixels_of(whole, header_of(MARKED), PART)
-        found_part = cut_jpegs.pixels_of(found, header_of(MARKED), PART)
-        np.testing.assert_array_equal(found_part, wanted)
-
-
 def test_a_plain_header_is_what_the_decoder_reads() -> None:
     """What the compiled kernel says of a header is what the decoder and Pillow say of it; where it
     is damaged, the kernel says nothing or the decoder says the same, without a complaint."""

@@ -123,23 +123,6 @@ def test_it_may_make_labels() -> None:
 
 
 @pytest.mark.slow
-def test_bytes_do_not_depend_on_workers(tmp_path: Path) -> None:
-    """Threads, processes and ranks give the same pictures and labels."""
-    path = write_hdf5(tmp_path / "a.h5", packed(list(DATA), "png"))
-    params: dict[str, Any] = {"data": None, "labels": None, "path": path, "shuffle": True}
-    params["transform"] = process_functions.darker
-    whole = epoch(**params)
-    assert whole[0].shape == (COUNT, 8, 8, 3)
-    for more in ({"nthread": 3, "njob": 2}, {"nthread": 2, "workers": "process"}):
-        for one, other in zip(whole, epoch(**params, **more), strict=True):
-            np.testing.assert_array_equal(one, other)
-    ranks = [epoch(**{**params, "batch_size": 4}, rank=rank, world_size=2) for rank in (0, 1)]
-    for number, one in enumerate(whole):
-        parts = [rank[number].reshape(-1, 4, *one.shape[1:]) for rank in ranks]
-        np.testing.assert_array_equal(np.concatenate(parts, axis=1).reshape(one.shape), one)
-
-
-@pytest.mark.slow
 def test_global_generators_in_processes() -> None:
     """In worker processes the global generators are seeded for each sample: the same numbers with
     any number of processes."""
