@@ -20,6 +20,7 @@ import numpy as np
 import process_functions
 import pytest
 from fakes import CLASSES, damage, packed, pictures, write_hdf5
+from observed import switching_often
 from PIL import Image
 
 import asyncreader
@@ -686,13 +687,8 @@ def test_threads_of_a_forked_child_open_a_set_once(
             barrier.wait()
             return len(dataset)
 
-        interval = sys.getswitchinterval()
-        sys.setswitchinterval(1e-6)
-        try:
-            with ThreadPoolExecutor(8) as pool:
-                assert set(pool.map(use, range(8))) == {COUNT}
-        finally:
-            sys.setswitchinterval(interval)
+        with switching_often(), ThreadPoolExecutor(8) as pool:
+            assert set(pool.map(use, range(8))) == {COUNT}
         assert opened == [1]
         dataset.close()
         monkeypatch.undo()

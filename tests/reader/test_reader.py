@@ -6,8 +6,6 @@ import contextlib
 import itertools
 import json
 import pickle
-import sys
-import threading
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 from fakes import MemorySource, open_fake, packed, pictures, write_hdf5, write_lmdb
-from observed import HANG, slot_states, until
+from observed import in_threads, slot_states, switching_often, until
 from painted import COUNT, IMAGES, LABELS, open_reader
 from reader_contract import ReaderContract, Served
 
@@ -162,63 +160,33 @@ def test_misuse_at_once() -> None:
 @pytest.mark.parametrize("njob", [1, 3])
 def test_several_threads_in_loops(njob: int) -> None:
     """Threads in loops over one reader that copies share each epoch: each batch comes once."""
-    seen: list[tuple[int, int]] = []
-    failed: list[Exception] = []
-
-    def consume(reader: AsyncReader) -> None:
-        try:
-            seen.extend((batch.epoch, batch.step) for batch in reader)
-        except Exception as exc:
-            failed.append(exc)
-
-    interval = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    try:
+    with switching_often():
         for _ in range(20):
             with open_reader(njob=njob, epochs=1, copy=True) as reader:
-                threads = [threading.Thread(target=consume, args=(reader,)) for _ in range(4)]
-                for thread in threads:
-                    thread.start()
-                for thread in threads:
-                    thread.join(HANG)
-    finally:
-        sys.setswitchinterval(interval)
-    assert not failed
-    assert sorted(seen) == sorted([(0, step) for step in range(5)] * 20)
+                taken = in_threads(4, lambda: [batch.step for batch in reader])
+            assert sorted(itertools.chain(*taken)) == [0, 1, 2, 3, 4]
 
 
 def test_several_threads_fetch_and_take() -> None:
     """However many threads fetch and take copies, each batch comes once, and is right."""
-    seen: list[tuple[int, int]] = []
-    right: list[bool] = []
 
-    def consume() -> None:
+    def take() -> Iterator[tuple[int, int]]:
         with contextlib.suppress(FinishedError):
             while True:
                 with contextlib.suppress(QueueFullError):
                     reader.fetchData()
                 with contextlib.suppress(NothingQueuedError):
                     batch = reader.getNextBatch()
-                    seen.append((batch.epoch, batch.step))
-                    right.append(np.array_equal(batch.data, IMAGES[batch.indices]))
-
-    interval = sys.getswitchinterval()
-    with open_reader(njob=4, nthread=2, epochs=20, copy=True) as reader:
-        threads = [threading.Thread(target=consume) for _ in range(3)]
-        sys.setswitchinterval(1e-5)
-        try:
-            for thread in threads:
-                thread.start()
-            for thread in threads:
-                thread.join()
-        finally:
-            sys.setswitchinterval(interval)
+                    np.testing.assert_array_equal(batch.data, IMAGES[batch.indices])
+                    yield batch.epoch, batch.step
         with contextlib.suppress(NothingQueuedError):
             while True:
                 batch = reader.getNextBatch()
-                seen.append((batch.epoch, batch.step))
-    assert sorted(seen) == [(epoch, step) for epoch in range(20) for step in range(5)]
-    assert all(right)
+                yield batch.epoch, batch.step
+
+    with switching_often(), open_reader(njob=4, nthread=2, epochs=20, copy=True) as reader:
+        seen = sorted(itertools.chain(*in_threads(3, take)))
+    assert seen == [(epoch, step) for epoch in range(20) for step in range(5)]
 
 
 @pytest.mark.parametrize("njob", [1, 2, 3])

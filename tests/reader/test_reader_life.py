@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 import xxhash
 from fakes import MemorySource, describe, open_fake, packed, pictures, write_hdf5, write_lmdb
-from observed import HANG, descriptors, private_bytes, until
+from observed import HANG, descriptors, private_bytes, switching_often, until
 from painted import COUNT, IMAGES, LABELS, open_reader
 from shard_sets import write_set
 
@@ -153,9 +153,7 @@ def test_close_from_many_threads() -> None:
         reader.fetchData()
 
 
-def test_samples_by_number_while_the_reader_is_closed(
-    tmp_path: Path,
-) -> None:
+def test_samples_by_number_while_the_reader_is_closed(tmp_path: Path) -> None:
     """Threads that ask ``reader.dataset`` for samples during close() end with ReaderClosedError."""
     path, ended = tmp_path / "set.h5", list[str]()
     with h5py.File(path, "w") as file:
@@ -169,23 +167,17 @@ def test_samples_by_number_while_the_reader_is_closed(
         except Exception as exc:
             ended.append(type(exc).__name__)
 
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    try:
+    with switching_often():
         for _ in range(10):
             reader, asked = AsyncReader(path, labels_field=None), threading.Event()
-            threads = [
-                threading.Thread(target=ask, args=(reader.dataset, asked), daemon=True)
-                for _ in range(2)
-            ]
+            given = {"target": ask, "args": (reader.dataset, asked), "daemon": True}
+            threads = [threading.Thread(**given) for _ in range(2)]
             for thread in threads:
                 thread.start()
             assert asked.wait(HANG)
             reader.close()
             for thread in threads:
                 thread.join(HANG)
-    finally:
-        sys.setswitchinterval(before)
     assert ended == ["ReaderClosedError"] * 20
 
 

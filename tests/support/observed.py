@@ -13,7 +13,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -46,6 +46,17 @@ def in_threads(count: int, take: Callable[[], Iterable[Any]]) -> list[list[Any]]
         thread.join(HANG)
         assert not thread.is_alive()
     return taken
+
+
+@contextlib.contextmanager
+def switching_often() -> Iterator[None]:
+    """Threads take turns after a microsecond, so that they meet between any two steps."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        yield
+    finally:
+        sys.setswitchinterval(before)
 
 
 def waits(thread: threading.Thread) -> bool:
