@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import os
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -48,16 +47,6 @@ def small(bench: SimpleNamespace, program: str, folder: Path, *words: str) -> No
     module = getattr(bench, program)
     arguments = [str(folder), "--small", "--rounds", "1", "--seconds", "0.05", *words]
     assert bench.harness.main(program, module.__doc__, module.CASES, arguments=arguments) == 0
-
-
-@pytest.mark.slow
-def test_inputs_are_cut_from_photographs(bench: SimpleNamespace) -> None:
-    """Crops have the shape asked for, differ from each other, and repeat with their seed."""
-    once = list(bench.inputs.crops(3, 37, 50, seed=1))
-    again = list(bench.inputs.crops(3, 37, 50, seed=1))
-    assert [piece.shape for piece in once] == [(37, 50, 3)] * 3
-    assert all((a == b).all() for a, b in zip(once, again, strict=True))
-    assert (once[0] != once[1]).any()
 
 
 @pytest.mark.slow
@@ -183,30 +172,6 @@ def test_a_batch_is_read_once_where_it_lies(bench: SimpleNamespace) -> None:
     assert bench.player.read_once(np.ones(3, np.float32)) == 0x3F8000003F800000
 
 
-@pytest.mark.parametrize("mode", ["epochs", "fastest"])
-def test_a_dataloader_keeps_its_workers(bench: SimpleNamespace, mode: str) -> None:
-    """In both modes the same worker processes serve one epoch after the other."""
-    pytest.importorskip("torch", reason="DataLoader is torch's: pip install '.[torch]'")
-
-    class Rows:
-        shape = (1,)
-
-        def __len__(self) -> int:
-            return 8
-
-        def __getitem__(self, index: int) -> Any:
-            return np.array([os.getpid()]), 0
-
-        def rows(self, numbers: list[int], out: np.ndarray) -> np.ndarray:
-            out[:, 0] = os.getpid() % 256
-            return np.zeros(len(numbers), np.int64)
-
-    spec = {"mode": mode, "batch": 2, "count": 8, "workers": 1}
-    batches = bench.rivals.torch_batches(spec, Rows())
-    assert len({int(row) for _ in range(12) for row in next(batches)[:, 0]}) == 1
-    batches.close()
-
-
 @pytest.mark.slow
 def test_another_revision_runs_from_a_tree_of_its_own(
     bench: SimpleNamespace, tmp_path: Path
@@ -253,15 +218,13 @@ def test_cases_are_whole(bench: SimpleNamespace, tmp_path: Path, program: str) -
 def test_scale_in_miniature(bench: SimpleNamespace) -> None:
     """The simulations of scale.py run, and find what they look for."""
     scale = bench.scale
-    with scale.open_virtual(10**11, 1000, batch_size=64, shuffle="block") as reader:
-        for _ in range(3):
-            reader.fetchData()
-            batch = reader.getNextBatch()
-            assert np.unique(batch.indices).size == 64
-            assert batch.labels is not None
-    assert set(scale.PARTS) == {
-        *("batch", "draws", "reader", "ranks", "elastic", "chunks", "window"),
-    }
+    source = scale.virtual_source(10**11, 1000)
+    order = scale.order_of(10**11, 7, "block", 9, 16_380, source.facts.ends)
+    (schedule,) = scale.ranks_of(1, order, 64)
+    rows = [schedule.plan(scale.Cursor(0, step * 64, step)).indices for step in range(3)]
+    assert np.unique(rows).size == 3 * 64
+    assert sum(len(part[1]) for part in source.first.split(rows[0])) == 64
+    assert set(scale.PARTS) == {"batch", "ranks", "window"}
     assert all(f"``{name}``" in scale.__doc__ for name in scale.PARTS)
 
 

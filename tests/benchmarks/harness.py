@@ -59,7 +59,7 @@ class Setting:
 
     batch: int = 128
     workers: int = 2
-    #: What is done with a batch: see ``player.consume``.
+    #: What is done with a batch: "none", or "sum", which reads it once.
     consumer: str = "none"
 
 
@@ -364,8 +364,7 @@ def words(value: Any) -> str:
 
 def markdown(case: dict[str, Any]) -> str:
     """The outcome of a case as tables."""
-    words_of = {"none": "batches not read", "sum": "each batch read once"}
-    consumer = words_of.get(case["consumer"], f"consumer: {case['consumer']}")
+    consumer = {"none": "batches not read", "sum": "each batch read once"}[case["consumer"]]
     setting = f"batch {case['batch']}, {case['workers']} worker(s), {consumer}"
     lines = [f"### {case['case']}", "", f"{case['unit']}; {setting}.", ""]
     both = any(len(row["modes"]) > 1 for row in case["contenders"])

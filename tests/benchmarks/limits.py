@@ -1,8 +1,8 @@
-"""What the reader costs beside samples: growth with N and threads, opening, memory, cold files.
+"""What the reader costs beside samples: growth with N, opening, shards, packing.
 
 ``python tests/benchmarks/limits.py DIR`` uses the inputs of run.py in DIR, and builds what more it
-needs (about 12 GB). ``--only NAME`` runs some of: growth, threads, open, shards, memory, consumer,
-cold, postprocess, jpeg, python, convert. Bars stand in the notes.
+needs (about 12 GB). ``--only NAME`` runs some of: growth, open, shards, jpeg, python, convert.
+Bars stand in the notes.
 """
 
 from __future__ import annotations
@@ -19,22 +19,20 @@ from typing import Any
 
 import harness
 import numpy as np
-from harness import Case, Contender, Goal, Setting, Unit, ours
+from harness import Case, Contender, Goal, Setting, Unit
 from inputs import (
     JPEG,
     JPEG_H5,
-    JPEG_LMDB,
     JPEG_RESTARTS,
     MANY_RECORDS,
     MANY_SHARDS,
     RAW,
     Value,
 )  # fmt: skip
-from ours import Ours, files_of, params_of
+from ours import Ours, files_of
 from player import Result, Spec, private_mb, timed
 
 SIZE = {"size": [224, 224]}
-CENTRE = {**SIZE, "crop_ratio": 0.875}
 #: Pictures of the parts of decoding.
 PICTURES = 500
 
@@ -43,7 +41,7 @@ def job(name: str, function: str, about: str = "", **spec: Any) -> Contender:
     return Contender(name, function, spec, about=about, ours=True)
 
 
-# -- growth, threads, opening ----------------------------------------------------------------------
+# -- growth, opening ----------------------------------------------------------------------
 
 
 class Virtual(Ours):
@@ -68,11 +66,6 @@ def growth() -> Case:
     contenders = [job(f"10^{n}", "limits.Virtual", count=10**n) for n in (4, 5, 6, 7, 8)]
     unit = Unit("us a batch", 1e6, a_batch=True)
     return Case("growth", "growth", contenders, unit=unit, rounds=3, seconds=0.4)
-
-
-def threads(name: str, path: Any, **params: Any) -> Case:
-    contenders = [ours(f"nthread {n}", path, nthread=n, njob=8, **params) for n in (1, 2, 4, 8)]
-    return Case(f"threads, {name}", "threads", contenders, rounds=3, seconds=1.0)
 
 
 def opening() -> Case:
@@ -113,99 +106,6 @@ def many_shards() -> Case:
         )
     ]  # fmt: skip
     return Case("shards", "shards", contenders, rounds=3)
-
-
-# -- memory, consumers, cold files -----------------------------------------------------------------
-
-
-def memory(spec: Spec) -> Callable[[], Result]:
-    """Private memory after 10 and after 1,000 batches."""
-    from asyncreader import AsyncReader
-
-    def run() -> Result:
-        figures, taken = {}, 0
-        with AsyncReader(params_of(spec)) as reader:
-            while taken < 1000:
-                for _ in reader:
-                    taken += 1
-                    if taken in (10, 1000):
-                        figures[f"MB after {taken}"] = private_mb()
-        return figures
-
-    return run
-
-
-def memories() -> Case:
-    params = {
-        "raw224.h5": {"path": RAW["raw224.h5"]},
-        "raw224.lmdb": {"path": RAW["raw224.lmdb"]},
-        "raw32.gz, block": {"path": RAW["raw32.gz"], "shuffle": "block"},
-        "jpeg.lmdb": {"path": JPEG_LMDB, **SIZE},
-        "raw224.h5, float32": {"path": RAW["raw224.h5"], "dtype": "float32", "scale": 1 / 255},
-    }
-    contenders = [
-        job(name, "limits.memory", "bar +5", params={"njob": 2, **given})
-        for name, given in params.items()
-    ]
-    return Case("memory", "memory", contenders, unit=harness.SECONDS, fresh=True, rounds=1)
-
-
-class Waiting(Ours):
-    """A reader, and the share of the time in which its consumer waits for it."""
-
-    def figures(self) -> Result:
-        return {"share of waiting": self.reader.stats().wait_share}
-
-
-def consumed(consumer: str) -> Case:
-    """JPEGs while the consumer burns 80 ms of pure Python a batch, or waits as long."""
-    contenders = [job("ours", "limits.Waiting", params={"path": JPEG_LMDB, **CENTRE})]
-    setting = Setting(consumer=consumer)
-    return Case(f"consumer, {consumer}", "consumer", contenders, (), setting, rounds=3)
-
-
-def cold(spec: Spec) -> Callable[[], Result]:
-    """One shuffled epoch of a file that is not in the page cache."""
-    from asyncreader import AsyncReader
-    from asyncreader.system.memory import cached_share, map_file
-
-    path = spec["params"]["path"]
-
-    def run() -> Result:
-        fd = os.open(os.path.join(path, "data.mdb") if os.path.isdir(path) else path, os.O_RDONLY)
-        try:
-            os.fsync(fd)
-            os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
-            if cached_share(map_file(fd, os.fstat(fd).st_size)) >= 0.1:
-                raise RuntimeError("this machine keeps its page cache")
-        finally:
-            os.close(fd)
-        with AsyncReader(params_of(spec)) as reader, timed(0) as result:
-            result["samples"] = sum(len(batch) for batch in reader)
-        return result
-
-    return run
-
-
-def colds(name: str, **params: Any) -> Case:
-    contenders = [
-        job(f"{io}, nthread {n}", "limits.cold", params={
-            "io": io, "nthread": n, "njob": 8, "verify": "never", **params})
-        for io in ("mmap", "pread", "auto")
-        for n in (2, 8)
-    ]  # fmt: skip
-    return Case(f"cold, {name}", "cold", contenders, warm=False, rounds=1)
-
-
-def postprocess() -> Case:
-    """A postprocess that holds the GIL: threads against processes."""
-    contenders = [
-        ours(f"{workers}, {n}", RAW["raw32.h5"], workers=workers, nthread=n, postprocess="burn")
-        for workers in ("thread", "process")
-        for n in (1, 2)
-    ]
-    goals = [Goal(f"{workers}, 2", f"{workers}, 1") for workers in ("thread", "process")]
-    return Case("postprocess", "postprocess", contenders, goals, seconds=1.5)
 
 
 # -- where the time of a picture goes --------------------------------------------------------------
@@ -409,16 +309,8 @@ def conversions() -> list[Case]:
 
 CASES = [
     growth(),
-    threads("raw224.h5", RAW["raw224.h5"]),
-    threads("raw32.h5", RAW["raw32.h5"]),
-    threads("jpeg.lmdb", JPEG_LMDB, **CENTRE),
     opening(),
     many_shards(),
-    memories(),
-    *(consumed(consumer) for consumer in ("none", "burn", "wait")),
-    colds("raw224.h5", path=RAW["raw224.h5"]),
-    colds("jpeg.lmdb", path=JPEG_LMDB, **SIZE),
-    postprocess(),
     jpegs(),
     pythons(),
     *conversions(),

@@ -16,22 +16,12 @@ def nothing(data: Any, labels: Any) -> None:
     """A postprocess that changes nothing, in place."""
 
 
-def burn(data: Any, labels: Any) -> None:
-    """A postprocess that holds the GIL for about 10 ms."""
-    total = 0
-    for i in range(300_000):
-        total += i * i
-
-
-POSTPROCESS = {"nothing": nothing, "burn": burn}
-
-
 def params_of(spec: Spec) -> Spec:
     """The parameters of a reader: random order, ``AHEAD`` batches in flight, and what is given."""
     params = {"shuffle": True, "njob": AHEAD, "batch_size": spec["batch"], **spec["params"]}
     params.setdefault("nthread", spec["workers"])
     if "postprocess" in params:
-        params["postprocess"] = POSTPROCESS[params["postprocess"]]
+        params["postprocess"] = nothing
     return params
 
 

@@ -91,7 +91,7 @@ class Loop:
     """
 
     def __init__(self, spec: Spec, contender: Any) -> None:
-        self.contender, self.consumer = contender, spec["consumer"]
+        self.contender, self.reads = contender, spec["consumer"] == "sum"
         #: Batches that can be ready before a window starts, and so would cost nothing in it.
         self.ready = 2 + AHEAD * spec["workers"]
         self.batches: Batches | None = None
@@ -108,7 +108,8 @@ class Loop:
         while taken < least or not enough(seconds, samples, taken, spent):
             data = next(self.batches)
             taken += len(data)
-            consume(self.consumer, data)
+            if self.reads:
+                read_once(data)
             spent = time.perf_counter() - began
         more = getattr(self.contender, "figures", dict)()
         return {"samples": taken, "seconds": spent, **more}
@@ -166,18 +167,6 @@ class Job:
 # -- what is done with a batch ---------------------------------------------------------------------
 
 
-def consume(consumer: str, data: Any) -> None:
-    """Read the batch once ("sum"), burn 80 ms of Python, wait as long, or do nothing with it."""
-    if consumer == "sum":
-        read_once(data)
-    elif consumer == "wait":
-        threading.Event().wait(0.08)
-    elif consumer == "burn":
-        ends = time.perf_counter() + 0.08
-        while time.perf_counter() < ends:
-            pass
-
-
 def pixels_of(data: Any) -> np.ndarray:
     """A batch of any contender as a one-dimensional array over its own memory."""
     if hasattr(data, "as_tensor"):  # DALI
@@ -203,7 +192,7 @@ def read_once(data: Any) -> int:
 #: Modules whose versions are published with the figures.
 MODULES = (
     "numpy", "numba", "h5py", "lmdb", "imagecodecs", "cv2", "PIL", "torch", "torchvision", "ffcv",
-    "grain", "tensorflow", "nvidia.dali", "webdataset", "litdata", "anndata", "scdataset",
+    "tensorflow", "nvidia.dali", "webdataset", "litdata", "anndata", "scdataset",
     "robomimic", "pytorch3dunet",
 )  # fmt: skip
 

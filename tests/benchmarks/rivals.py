@@ -26,40 +26,6 @@ class EndInsideError(RuntimeError):
     """An order ended inside a window."""
 
 
-# -- JPEGs as Python code treats them --------------------------------------------------------------
-
-
-def random_box(height: int, width: int, rng: Any) -> tuple[int, int, int, int]:
-    """Top, left, height, width of a random-resized crop: area 0.08 to 1, ratio 3/4 to 4/3."""
-    for _ in range(10):
-        area = height * width * rng.uniform(0.08, 1.0)
-        ratio = np.exp(rng.uniform(np.log(3 / 4), np.log(4 / 3)))
-        w, h = round(np.sqrt(area * ratio)), round(np.sqrt(area / ratio))
-        if 0 < w <= width and 0 < h <= height:
-            return int(rng.integers(height - h + 1)), int(rng.integers(width - w + 1)), h, w
-    side = min(height, width)
-    return (height - side) // 2, (width - side) // 2, side, side
-
-
-def center_box(height: int, width: int) -> tuple[int, int, int, int]:
-    """Top, left, height, width of the square of 0.875 of the shorter side in the middle."""
-    side = int(min(height, width) * CROP_RATIO)
-    return (height - side) // 2, (width - side) // 2, side, side
-
-
-def decode_into(data: Any, out: np.ndarray, rng: Any) -> None:
-    """Decode, crop and resize a JPEG into a row; with ``rng`` cropped and mirrored at random."""
-    import cv2
-    import simplejpeg
-
-    image = simplejpeg.decode_jpeg(data)
-    size = image.shape[:2]
-    top, left, h, w = center_box(*size) if rng is None else random_box(*size, rng)
-    cv2.resize(image[top : top + h, left : left + w], (SIDE, SIDE), dst=out)
-    if rng is not None and rng.random() < 0.5:
-        out[:] = out[:, ::-1].copy()
-
-
 # -- torch DataLoader ------------------------------------------------------------------------------
 
 
@@ -152,28 +118,15 @@ class H5Rows(Rows):
 
 
 class LmdbRows(Rows):
-    """Raw rows, or JPEGs cropped and resized with OpenCV, out of an LMDB."""
+    """Raw rows out of an LMDB."""
 
     @functools.cached_property
     def env(self) -> Any:
-        import cv2
         import lmdb
 
-        cv2.setNumThreads(0)
-        crop = self.spec.get("crop")
-        self.decoded, self.rng = crop is not None, None
-        if crop == "random":
-            self.rng = np.random.default_rng()
         env = lmdb.open(self.spec["path"], readonly=True, lock=False, readahead=False, max_dbs=8)
         self.db = env.open_db(b"data", create=False)
         return env
-
-    def _row(self, txn: Any, number: int, out: np.ndarray) -> None:
-        value = txn.get(b"%010d" % number, db=self.db)
-        if self.decoded:
-            decode_into(value, out, self.rng)
-        else:
-            out[:] = np.frombuffer(value, np.uint8).reshape(self.shape)
 
     def __getitem__(self, index: int) -> tuple[np.ndarray, int]:
         out = np.empty((1, *self.shape), np.uint8)
@@ -183,38 +136,9 @@ class LmdbRows(Rows):
     def rows(self, numbers: list[int], out: np.ndarray) -> np.ndarray:
         with self.env.begin(buffers=True) as txn:
             for row, number in zip(out, numbers, strict=True):
-                self._row(txn, number, row)
+                value = txn.get(b"%010d" % number, db=self.db)
+                row[:] = np.frombuffer(value, np.uint8).reshape(self.shape)
         return np.zeros(len(numbers), np.int64)
-
-
-class Pictures(Rows):
-    """torchvision's ImageFolder and transforms; whole batches with torchvision's own decoder."""
-
-    def __init__(self, spec: Spec) -> None:
-        from torchvision import transforms
-        from torchvision.datasets import ImageFolder
-        from torchvision.transforms import v2
-
-        super().__init__(spec)
-        if spec["crop"] == "random":
-            crop = [v2.RandomResizedCrop(SIDE), v2.RandomHorizontalFlip()]
-        else:
-            crop = [v2.Resize(int(SIDE / CROP_RATIO)), v2.CenterCrop(SIDE)]
-        self.cropped = v2.Compose(crop)
-        recipe = transforms.Compose([*crop, transforms.PILToTensor()])
-        self.images = ImageFolder(spec["images"], recipe)
-
-    def __getitem__(self, index: int) -> Any:
-        return self.images[index]
-
-    def rows(self, numbers: list[int], out: np.ndarray) -> np.ndarray:
-        from torchvision.io import ImageReadMode, decode_image
-
-        labels = np.empty(len(numbers), np.int64)
-        for row, number in enumerate(numbers):
-            path, labels[row] = self.images.samples[number]
-            out[row] = self.cropped(decode_image(path, ImageReadMode.RGB)).numpy()
-        return labels
 
 
 class Recipe(Rows):
@@ -258,10 +182,6 @@ def torch_h5py(spec: Spec) -> Batches:
 
 def torch_lmdb(spec: Spec) -> Batches:
     return torch_batches(spec, LmdbRows(spec))
-
-
-def torch_folder(spec: Spec) -> Batches:
-    return torch_batches(spec, Pictures({**spec, "shape": (3, SIDE, SIDE)}))
 
 
 def torch_recipe(spec: Spec) -> Batches:
@@ -406,49 +326,15 @@ def write_ffcv(path: str, samples: Sequence[Callable[[], Any]], field: Any) -> s
 # -- other systems ---------------------------------------------------------------------------------
 
 
-def each_file(folder: str, write: Callable[[bytes], None]) -> None:
-    for name in files_of(folder):
-        with open(name, "rb") as file:
-            write(file.read())
-
-
-def grain(spec: Spec) -> Batches:
-    """Grain over an ArrayRecord file of JPEGs, read with threads."""
-    import cv2
-    import grain.python as pygrain
-    from array_record.python.array_record_module import ArrayRecordWriter
-
-    cv2.setNumThreads(0)
-
-    def write(target: str) -> None:
-        writer = ArrayRecordWriter(target, "group_size:1")
-        each_file(spec["images"], writer.write)
-        writer.close()
-
-    def decoded(data: Any, rng: Any = None) -> np.ndarray:
-        out = np.empty((SIDE, SIDE, 3), np.uint8)
-        decode_into(data, out, rng)
-        return out
-
-    path = beside(spec["images"], ".arrayrecord", write)
-    rows = pygrain.MapDataset.source(pygrain.ArrayRecordDataSource(path)).seed(0).shuffle()
-    rows = rows if spec["mode"] == "epochs" else rows.repeat()
-    rows = rows.map(decoded) if spec["crop"] == "center" else rows.random_map(decoded)
-    options = pygrain.ReadOptions(
-        num_threads=spec["workers"], prefetch_buffer_size=AHEAD * spec["batch"]
-    )
-    loader = rows.to_iter_dataset(options).batch(spec["batch"], drop_remainder=True)
-    while True:
-        yield from loader
-
-
 def tfdata(spec: Spec) -> Batches:
     """tf.data over a TFRecord file of JPEGs, all records in its shuffle buffer."""
     import tensorflow as tf
 
     def write(target: str) -> None:
         with tf.io.TFRecordWriter(target) as writer:
-            each_file(spec["images"], writer.write)
+            for name in files_of(spec["images"]):
+                with open(name, "rb") as file:
+                    writer.write(file.read())
 
     endless = spec["mode"] != "epochs"
     method = "INTEGER_FAST" if endless else ""

@@ -2,8 +2,8 @@
 
 ``python tests/benchmarks/run.py DIR`` builds its inputs in DIR (once, about 5 GB with the rivals'
 own files), runs every contender that is installed, and writes DIR/results.json and DIR/results.md.
-``--ffcv-python``, ``--torch-python`` (torch, torchvision) and ``--peers-python`` (Grain,
-TensorFlow, DALI) name interpreters that have the rivals. harness.py says how it is measured.
+``--ffcv-python``, ``--torch-python`` (torch, torchvision) and ``--peers-python`` (TensorFlow, DALI)
+name interpreters that have the rivals. harness.py says how it is measured.
 
 ``--matrix`` measures ours alone: each path of raw pixels as a share of plain copying, and what
 checks cost on each, in the first epoch and in the second. ``--recipes`` measures augmentation
@@ -49,9 +49,7 @@ FASTEST_WAYS = {
     "rivals.Ffcv": f"one index array of {LONG} epochs",
     "rivals.torch_h5py": f"a sampler without end; {WHOLE}",
     "rivals.torch_lmdb": f"a sampler without end; {WHOLE}",
-    "rivals.torch_folder": "a sampler without end; torchvision.io decodes instead of Pillow",
     "rivals.tfdata": "repeat() before shuffle, without order, fast IDCT",
-    "rivals.grain": "repeat()",
     "rivals.dali": "pipe.run() without end",
 }
 
@@ -161,7 +159,7 @@ CROPS: dict[str, dict[str, Any]] = {
 }
 #: Ratios asked of ours, and of ours with restart markers.
 ASKED: dict[str, dict[str, float]] = {
-    "center": {"FFCV": 1.4, "Grain": 1.2, LMDB: 2.5, "bare decode": 0.95},
+    "center": {"FFCV": 1.4, "bare decode": 0.95},
     "random": {},
 }
 RESTARTS = {
@@ -189,9 +187,6 @@ def jpeg(crop: str) -> harness.Case:
         ),
         rival("DALI, CPU", "dali", spec, dali, modes=ONE),
         rival("tf.data", "tfdata", spec, f"{TURBO}, {part}; {PLAIN}"),
-        rival("Grain", "grain", spec, f"simplejpeg; OpenCV {PLAIN}"),
-        rival(LMDB, "torch_lmdb", {**spec, "path": JPEG_LMDB}, f"simplejpeg; OpenCV {PLAIN}"),
-        rival("DataLoader + folder", "torch_folder", spec, "Pillow; bilinear, antialiased"),
     ]
     goals = [
         Goal(mine, other.name, ASKED[crop].get(other.name))
@@ -200,13 +195,6 @@ def jpeg(crop: str) -> harness.Case:
     ]
     title = "center crop" if crop == "center" else "random-resized crop, flip"
     return Case(f"JPEG, {title}", "jpeg", contenders, goals, modes=BOTH, count=EPOCH_OF_JPEGS)
-
-
-def jpeg_otherwise(case: harness.Case) -> list[harness.Case]:
-    """The same with a consumer that reads, and other numbers of workers."""
-    others = ["bare decode", "FFCV", "DALI, CPU", "tf.data", LMDB]
-    goals = [Goal("ours LMDB", other) for other in others]
-    return otherwise(case, READ | WORKERS, ["ours LMDB", *others], goals)
 
 
 def restarts(case: harness.Case, crop: str) -> harness.Case:
@@ -237,23 +225,6 @@ def floats() -> harness.Case:
     ]
     goals = [Goal(view, bare, 0.6), Goal(packed, bare, 0.6)]
     name = "raw224 to normalised float32"
-    return Case(name, "alone", contenders, goals, modes=BOTH, count=COUNTS["raw224"])
-
-
-def verifying() -> harness.Case:
-    """What checksums cost in an epoch that checks all samples, and in later ones."""
-    path = RAW["raw224.lmdb"]
-    contenders = [
-        *(first_epochs(f"first epoch, {verify}", path=path, verify=verify)
-          for verify in ("never", "first", "always")),
-        *(ours(f"later epochs, {verify}", path, verify=verify) for verify in ("never", "first")),
-    ]  # fmt: skip
-    goals = [
-        Goal("first epoch, first", "first epoch, never", 0.75),
-        Goal("first epoch, always", "first epoch, never", 0.7),
-        Goal("later epochs, first", "later epochs, never", 0.97),
-    ]
-    name = "cost of verify, raw224 LMDB"
     return Case(name, "alone", contenders, goals, modes=BOTH, count=COUNTS["raw224"])
 
 
@@ -393,9 +364,7 @@ CASES: list[harness.Case] = [
     *JPEG_CASES.values(),
     *(restarts(case, crop) for crop, case in JPEG_CASES.items()),
     floats(),
-    verifying(),
     *(other for case in PLAIN_CASES for other in raw_otherwise(case)),
-    *jpeg_otherwise(JPEG_CASES["random"]),
     *(paths(name) for name in SIDES),
     *(checked("raw224", path) for path in CHECKED),
     *(checked("raw32", path) for path in ("copy", "flip", "flip, float32")),

@@ -1,12 +1,9 @@
 """What cannot be had on one machine, simulated: 10^12 samples, 10^6 shards, 10,000 ranks.
 
 ``python tests/benchmarks/scale.py`` needs no files and takes about two minutes. It prints
-``batch``: time per batch of order and bookkeeping; ``draws``: the same of weighted draws, draws by
-class and of mixes; ``reader``: of a whole reader, over shards that
-hold nothing;
-``ranks``: whether the batches of 1 to 10,000 ranks are disjoint, complete and equal in number;
-``elastic``: the same while the number of ranks changes; ``chunks``: how often a compressed chunk is
-decoded by all ranks together; ``window``: shards that a window reads, and how far it mixes.
+``batch``: time per batch of order and bookkeeping; ``ranks``: whether the batches of 1 to 10,000
+ranks are disjoint, complete and equal in number; ``window``: shards that a window reads, and how
+far it mixes.
 ``--only NAME`` runs some of them; ``--json FILE`` also writes them there.
 """
 
@@ -17,20 +14,16 @@ import json
 import statistics
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from asyncreader import AsyncReader
-from asyncreader.formats import packed as fmt
 from asyncreader.formats.manifest import Common, Manifest, Shard
-from asyncreader.pipeline import build
 from asyncreader.sampling import Shuffle, sampler_of
 from asyncreader.sampling.samplers import Sampler, Storage
 from asyncreader.sampling.schedule import Cursor, Schedule
-from asyncreader.sources import OpenSet, Request, SetIndex, Source
+from asyncreader.sources import OpenSet, Request
 from asyncreader.sources.sets.shards import sharded as sharded_set
 
 SHARDS = 10**6
@@ -62,54 +55,11 @@ def virtual_manifest(count: int, shards: int) -> Manifest:
     return Manifest(common, tuple(rows))
 
 
-class VirtualShard:
-    """Stands for an open shard: it writes nothing, so that only the way to it costs time."""
-
-    def __init__(self, whole: Source, row: Shard) -> None:
-        assert whole.facts.meta is not None
-        meta = replace(
-            whole.facts.meta,
-            count=row.count,
-            digests={
-                fmt.CHECKSUMS: row.checksums,
-                fmt.LABELS: row.labels,
-                fmt.CLASSES: fmt.names_digest([b"a", b"b"]),
-            },
-        )
-        self.facts = replace(whole.facts, count=row.count, meta=meta, ends=None)
-        self.spec = whole.spec
-        self.index = whole.index
-        self.checksums = None
-        self.splits: dict[str, Any] = {}
-        self.labels = np.lib.stride_tricks.as_strided(
-            np.zeros((1, 1), np.int64), (row.count, 1), (0, 8)
-        )
-
-    def read_into(self, writer: Any) -> None:
-        pass
-
-    def reserve(self, samples: int) -> None:
-        pass
-
-    def close(self) -> None:
-        pass
-
-
 class VirtualShards:
-    """Opens shards that are not there."""
-
-    def __init__(self, count: int, shards: int) -> None:
-        self._manifest = virtual_manifest(count, shards)
-        fields = Request()
-        found = sharded_set(self._manifest, self, fields, path="virtual", io="mmap")
-        self.whole = found
+    """Shards that are not there: none of them is opened."""
 
     def path(self, number: int) -> str:
         return f"virtual {number}"
-
-    def open(self, number: int, fields: Request) -> Any:
-        shard: Any = VirtualShard(self.whole.first, self._manifest.shard(number))
-        return OpenSet(SetIndex(shard.facts, {fields.data: shard.index}, shard.labels), [shard])
 
     def close(self) -> None:
         pass
@@ -117,17 +67,9 @@ class VirtualShards:
 
 def virtual_source(count: int, shards: int) -> OpenSet:
     """A sharded set without files."""
-    return VirtualShards(count, shards).whole
-
-
-def open_virtual(count: int, shards: int, **params: Any) -> AsyncReader:
-    """A reader over virtual shards."""
-    source = virtual_source(count, shards)
-    real, build.open_set = build.open_set, lambda _: source
-    try:
-        return AsyncReader({"path": "virtual", **params})
-    finally:
-        build.open_set = real
+    opener: Any = VirtualShards()
+    manifest = virtual_manifest(count, shards)
+    return sharded_set(manifest, opener, Request(), path="virtual", io="mmap")
 
 
 # -- parts ---------------------------------------------------------------------------------------
@@ -161,57 +103,6 @@ def batch() -> Iterator[dict[str, Any]]:
                 "us a batch": round(statistics.median(times) * 1e6),
                 "first ms": round(first * 1e3, 1),
             }
-
-
-def draws() -> Iterator[dict[str, Any]]:
-    """CPU microseconds per batch of 256 of weights, classes and mixes, by number of samples."""
-    halves = (0.9, 0.1)
-    for power in range(4, 10):
-        count = 10**power
-        part = Storage("virtual", count)
-        kinds: dict[str, tuple[Shuffle, Storage]] = {
-            "shuffled": (True, part),
-            "mix": (True, replace(part, count=2 * count, sets=(part, part), ratios=halves)),
-        }
-        if power < 8:  # tables of 8 bytes a sample
-            kinds["weights"] = (True, replace(part, weights=np.arange(1.0, count + 1)))
-            classes = np.arange(count) % 10
-            kinds["classes"] = ("balanced-permutation", replace(part, classes=classes))
-        row: dict[str, Any] = {"samples": f"10^{power}"}
-        for kind, (shuffle, storage) in kinds.items():
-            order = sampler_of(shuffle, 7, 1, storage)
-            times = []
-            for start in np.linspace(0, order.length - 4096, 200).astype(np.int64).tolist():
-                positions = np.arange(start, start + 4096)
-                started = time.process_time()
-                order.records(1, positions)
-                times.append(time.process_time() - started)
-            row[kind] = round(min(times) / 16 * 1e6, 1)
-        yield row
-
-
-def reader() -> Iterator[dict[str, Any]]:
-    """The same of a whole reader, in shards of 10,000 samples or more that open in 0.2 ms."""
-    for power in range(6, 13):
-        count = 10**power
-        shards = min(SHARDS, count // 10_000)
-        with open_virtual(
-            count, shards, batch_size=BATCH, shuffle="block", verify="never"
-        ) as opened:
-            opened.fetchData()
-            opened.getNextBatch()
-            times = []
-            for _ in range(500):
-                started = time.perf_counter()
-                opened.fetchData()
-                opened.getNextBatch()
-                times.append(time.perf_counter() - started)
-        yield {
-            "samples": f"10^{power}",
-            "shards": shards,
-            "us a batch": round(statistics.median(times) * 1e6),
-            "mean us": round(statistics.fmean(times) * 1e6),
-        }
 
 
 def order_of(
@@ -265,63 +156,6 @@ def ranks() -> Iterator[dict[str, Any]]:
                 }
 
 
-def elastic() -> Iterator[dict[str, Any]]:
-    """Ranks 8, 6, 1, 3, 64, 5 and so on, changed every few steps: the global order, each once."""
-    count = 100_003
-    ends = virtual_manifest(count, 100).ends
-    rng = np.random.default_rng(5)
-    for shuffle in (True, "block"):
-        for last in ("drop", "pad", "wrap"):
-            order = order_of(count, 3, shuffle, 9, 4095, ends)
-            whole = [order.records(epoch, np.arange(count)) for epoch in range(3)]
-            served: list[list[int]] = [[], [], []]
-            cursor, changes = Cursor(), 0
-            while cursor.epoch < 3:
-                world = int(rng.choice([8, 6, 1, 3, 64, 5]))
-                ranks = ranks_of(world, order, int(rng.integers(1, 40)), last)
-                cursor = ranks[0].next_batch_at(cursor)
-                changes += 1
-                for _ in range(int(rng.integers(1, 12))):
-                    if cursor.epoch == 3:
-                        break
-                    rows = np.concatenate([rank.plan(cursor).indices for rank in ranks])
-                    served[cursor.epoch] += rows[: count - cursor.position].tolist()
-                    cursor = ranks[0].advance(cursor)
-            right = all(
-                found == list(rows[: len(found)]) for found, rows in zip(served, whole, strict=True)
-            )
-            yield {
-                "shuffle": shuffle,
-                "last_batch": last,
-                "changes": changes,
-                "in the global order, each once": right,
-                "left out at epochs' ends": [count - len(found) for found in served],
-            }
-
-
-def chunks() -> Iterator[dict[str, Any]]:
-    """Times that a compressed chunk is decoded an epoch, by all ranks together, block shuffle."""
-    count = 200_000
-    ends = virtual_manifest(count, 20).ends
-    starts = np.concatenate(([0], ends[:-1]))
-    for inside in (1, 4, 16, 64):
-        row: dict[str, Any] = {"samples a chunk": inside}
-        for world in (1, 2, 8, 64):
-            decoded = 0
-            order = order_of(count, 1, "block", inside, 16_384, ends)
-            for rank in range(world):
-                # the positions of this rank, all at once: plans step by step would give the same
-                start = np.arange(0, count, 32 * world)[:, None] + rank * 32
-                positions = (start + np.arange(32)).reshape(-1)
-                records = order.records(0, positions[positions < count])
-                shard = np.searchsorted(ends, records, side="right")
-                chunk = shard * count + (records - starts[shard]) // inside
-                decoded += np.unique(chunk).size
-            total = int(np.sum(-(-np.diff(ends, prepend=0) // inside)))
-            row[f"{world} ranks"] = round(decoded / total, 2)
-        yield row
-
-
 def window() -> Iterator[dict[str, Any]]:
     """Shards that are read together, and mixed in a batch, by size of shard and window."""
     for per_shard in (1000, 10_000, 100_000):
@@ -348,11 +182,7 @@ def window() -> Iterator[dict[str, Any]]:
 
 PARTS: dict[str, Callable[[], Iterator[dict[str, Any]]]] = {
     "batch": batch,
-    "reader": reader,
-    "draws": draws,
     "ranks": ranks,
-    "elastic": elastic,
-    "chunks": chunks,
     "window": window,
 }
 

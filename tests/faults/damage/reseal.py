@@ -21,40 +21,32 @@ SIGNATURES = tuple(
 LONGEST = 8192
 
 
-@numba.njit("uint32(uint8[:], int64)", cache=True)
+@numba.njit("int64(int64, int64)", cache=True)
+def _turned(word: Any, bits: int) -> Any:
+    """32 bits turned to the left."""
+    return (word << bits | word >> (32 - bits)) & 0xFFFFFFFF
+
+
+@numba.njit("int64(uint8[:], int64)", cache=True)
 def lookup3(key: Any, length: int) -> Any:
     """hashlittle() of the first ``length`` bytes, initial value 0."""
-    mask = np.uint32(0xFFFFFFFF)
-    a = np.uint32(0xDEADBEEF + length)
+    mask = np.int64(0xFFFFFFFF)
+    a = (np.int64(0xDEADBEEF) + length) & mask
     b, c = a, a
-    at = 0
-    left = length
-    while left > 0:
-        word = np.zeros(3, np.uint32)
-        for i in range(min(left, 12)):
-            word[i // 4] |= np.uint32(np.uint32(key[at + i]) << np.uint32(8 * (i % 4)))
-        a = np.uint32((a + word[0]) & mask)
-        b = np.uint32((b + word[1]) & mask)
-        c = np.uint32((c + word[2]) & mask)
-        if left > 12:
-            for r, s, t in ((4, 6, 8), (16, 19, 4)):
-                a = np.uint32((np.uint32(a - c) & mask) ^ np.uint32((c << r) | (c >> (32 - r))))
-                c = np.uint32((c + b) & mask)
-                b = np.uint32((np.uint32(b - a) & mask) ^ np.uint32((a << s) | (a >> (32 - s))))
-                a = np.uint32((a + c) & mask)
-                c = np.uint32((np.uint32(c - b) & mask) ^ np.uint32((b << t) | (b >> (32 - t))))
-                b = np.uint32((b + a) & mask)
+    for at in range(0, length, 12):
+        words = np.zeros(3, np.int64)
+        for i in range(min(length - at, 12)):
+            words[i // 4] |= np.int64(key[at + i]) << 8 * (i % 4)
+        a, b, c = (a + words[0]) & mask, (b + words[1]) & mask, (c + words[2]) & mask
+        if length - at > 12:
+            for bits in (4, 6, 8, 16, 19, 4):
+                a = ((a - c) & mask) ^ _turned(c, bits)
+                a, b, c = b, (c + b) & mask, a
         else:
-            c = np.uint32((c ^ b) - np.uint32((b << 14) | (b >> 18)))
-            a = np.uint32((a ^ c) - np.uint32((c << 11) | (c >> 21)))
-            b = np.uint32((b ^ a) - np.uint32((a << 25) | (a >> 7)))
-            c = np.uint32((c ^ b) - np.uint32((b << 16) | (b >> 16)))
-            a = np.uint32((a ^ c) - np.uint32((c << 4) | (c >> 28)))
-            b = np.uint32((b ^ a) - np.uint32((a << 14) | (a >> 18)))
-            c = np.uint32((c ^ b) - np.uint32((b << 24) | (b >> 8)))
-        at += 12
-        left -= 12
-    return c
+            for bits in (14, 11, 25, 16, 4, 14, 24):
+                c = ((c ^ b) - _turned(b, bits)) & mask
+                a, b, c = b, c, a
+    return b
 
 
 def sealed_blocks(data: bytes) -> tuple[tuple[int, int], ...]:

@@ -7,6 +7,7 @@ import re
 import shutil
 import socket
 import subprocess
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -65,6 +66,7 @@ ATTACKS: dict[str, Attack] = {}
 
 SET = ("read", "info", "verify", "convert")
 SAMPLE = ("read", "verify", "convert")
+CONVERT = ("convert",)
 NONE: tuple[str, ...] = ()
 #: Of a file without a known layout ``info`` lists what is in it.
 UNKNOWN = SAMPLE
@@ -87,6 +89,26 @@ def attack(
         return make
 
     return register
+
+
+def family(
+    words: str,
+    prefix: str,
+    make: Callable[..., Target],
+    rows: Mapping[str, tuple[Any, ...]],
+    refused: tuple[str, ...] = SET,
+    ways: tuple[str, ...] = WAYS,
+) -> None:
+    """Register an attack for each row: its name, what an error must say (None: it may be served, as
+    well), and what ``make`` gets after the scratch folder."""
+    module = sys._getframe(1).f_globals["__name__"]  # it says which kind of file this is
+    for name, (says, *given) in rows.items():
+
+        def made(scratch: Scratch, given: Any = tuple(given)) -> Target:
+            return make(scratch, *given)
+
+        made.__doc__, made.__module__ = f"{words}: {name.replace('_', ' ')}.", module
+        attack(NONE if says is None else refused, says or "", ways, f"{prefix}{name}")(made)
 
 
 class Corpus:
@@ -199,6 +221,12 @@ class Scratch:
         else:
             shutil.copy(source, target)
         return target
+
+
+def sparse(path: Path, size: int) -> None:
+    """A file of that size without any bytes on the disk."""
+    path.touch()
+    os.truncate(path, size)
 
 
 @contextmanager

@@ -6,23 +6,14 @@ import os
 from pathlib import Path
 from typing import Any
 
-from .corpus import NONE, Scratch, Target, attack, class_folders, jpeg, put_socket
-
-CONVERT = ("convert",)
+from .corpus import CONVERT, Scratch, Target, class_folders, family, jpeg, put_socket, sparse
 
 
-def _holding(name: str, change: Any, says: str, harmless: bool = False, **options: Any) -> None:
-    def make(scratch: Scratch) -> Target:
-        folder = class_folders(scratch.folder / "pictures", 4)
-        change(folder / "a", scratch)
-        return Target(folder, {"size": [8, 8]}, options)
-
-    make.__doc__ = f"A folder with {name.replace('_', ' ')}."
-    attack(NONE if harmless else CONVERT, says, CONVERT, name=f"folder_{name}")(make)
-
-
-def _socket(folder: Path, scratch: Scratch) -> None:
-    put_socket(folder / "x.jpg")
+def holding(scratch: Scratch, change: Any) -> Target:
+    """A folder of pictures, changed."""
+    folder = class_folders(scratch.folder / "pictures", 4)
+    change(folder / "a", scratch)
+    return Target(folder, {"size": [8, 8]})
 
 
 def _links(folder: Path, scratch: Scratch) -> None:
@@ -53,112 +44,86 @@ def _hidden(folder: Path, scratch: Scratch) -> None:
         (folder / f".{number}.jpg").touch()
 
 
-def _odd_names(folder: Path, scratch: Scratch) -> None:
-    for name in (
-        b"\x1b[2J\x1b]0;owned\x07.jpg",
-        b"new\nline.jpg",
-        b"\xff\xfe.jpg",
-        b"-rf.jpg",
-        b"; id #.jpg",
-        b"%s%n.jpg",
-        b"..jpg.jpg",
-        "\u202egpj.exe.jpg".encode(),
-    ):
-        with open(os.path.join(os.fsencode(folder), name), "wb") as file:
-            file.write(jpeg(0))
+def _named(data: bytes, *names: bytes) -> Any:
+    """Files of these names."""
+
+    def change(folder: Path, scratch: Scratch) -> None:
+        for name in names:
+            path = os.path.join(os.fsencode(folder), name)
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            with open(path, "wb") as file:
+                file.write(data)
+
+    return change
 
 
-def _odd_bad_names(folder: Path, scratch: Scratch) -> None:
-    with open(os.path.join(os.fsencode(folder), b"\x1b[2J\xff\n.jpg"), "wb") as file:
-        file.write(b"no picture")
-
-
-def _odd_folder(folder: Path, scratch: Scratch) -> None:
-    other = os.path.join(os.fsencode(folder.parent), b"\x1b[2J\xff\nclass")
-    os.mkdir(other)
-    with open(os.path.join(other, b"x.jpg"), "wb") as file:
-        file.write(jpeg(0))
-
-
-def _sparse(folder: Path, scratch: Scratch) -> None:
-    path = folder / "x.jpg"
-    path.touch()
-    os.truncate(path, 1 << 43)
-
-
-def _link(target: str) -> Any:
-    return lambda folder, scratch: (folder / "x.jpg").symlink_to(getattr(scratch, target, target))
-
-
-_holding("a_link_to_another_file", _link("secret"), "a link out of the folder")
-_holding(
-    "a_link_to_another_folder",
-    lambda folder, scratch: (folder / "x").symlink_to(scratch.outside),
-    "a link out of the folder",
+ODD = (
+    *(b"\x1b[2J\x1b]0;owned\x07.jpg", b"new\nline.jpg", b"\xff\xfe.jpg", b"-rf.jpg"),
+    *(b"; id #.jpg", b"%s%n.jpg", b"..jpg.jpg", "\u202egpj.exe.jpg".encode()),
 )
-_holding("a_link_to_a_device", _link("/dev/zero"), "not a regular file|out of the folder")
-_holding("a_link_to_a_pipe", _link("pipe"), "not a regular file|out of the folder")
-_holding("a_link_up", lambda folder, scratch: (folder / "x").symlink_to(".."), "a link loop")
-_holding(
-    "a_link_to_itself",
-    lambda folder, scratch: (folder / "x.jpg").symlink_to("x.jpg"),
-    "a link loop",
-)
-_holding("links_by_the_million", _links, "too many links|link loop")
-_holding("a_pipe", lambda folder, scratch: os.mkfifo(folder / "x.jpg"), "a FIFO")
-_holding("a_socket", _socket, "a socket")
-_holding(
-    "a_hard_link", lambda folder, scratch: os.link(scratch.secret, folder / "x.jpg"), "not an image"
-)
-_holding("a_path_of_6000_bytes", _deep, "cannot be read|too long")
-_holding("hidden_files", _hidden, "", harmless=True)
-_holding("odd_names", _odd_names, "", harmless=True)
-_holding("odd_names_of_bad_files", _odd_bad_names, "not an image")
-_holding("an_odd_class", _odd_folder, "", harmless=True)
-_holding("a_sparse_picture", _sparse, "too large to be an image")
 
 
-def _labelled(name: str, text: bytes | None, says: str, make_file: Any = None) -> None:
-    def make(scratch: Scratch) -> Target:
-        folder = class_folders(scratch.folder / "pictures", 4)
-        csv = scratch.folder / "labels.csv"
-        if text is None:
-            make_file(csv, scratch)
-        else:
-            csv.write_bytes(text.replace(b"@", os.fsencode(scratch.secret)))
-        return Target(folder, {"size": [8, 8]}, {"labels": str(csv)})
-
-    make.__doc__ = f"A labels CSV: {name.replace('_', ' ')}."
-    attack(CONVERT, says, CONVERT, name=f"csv_{name}")(make)
+def _link(target: str, name: str = "x.jpg") -> Any:
+    return lambda folder, scratch: (folder / name).symlink_to(getattr(scratch, target, target))
 
 
-_labelled(
-    "out_of_the_folder", b"a/0.jpg,1\n../../outside/secret.raw,1\n", "a path out of the folder"
-)
-_labelled("absolute", b"a/0.jpg,1\n@,1\n", "a path out of the folder")
-_labelled("winding", b"a/0.jpg,1\na/../../../outside/secret.raw,2\n", "a path out of the folder")
-_labelled("5000_digits", b"a/0.jpg," + b"9" * 5000 + b"\n", "beyond 64 bits")
-_labelled("a_cell_of_a_megabyte", b"a/0.jpg," + b"x" * (1 << 20) + b"\n", "not a CSV file")
-_labelled("nul", b"a/0.jpg\0,1\n", "a NUL character")
-_labelled("an_open_quote", b'a/0.jpg,"1\n' + b"x\n" * 100, "not a CSV")
-_labelled("escapes", b"a/0.jpg,1\n\x1b[2J.jpg,\x1b[2J,3\n", "another number of labels|not there")
-_labelled("binary", bytes(range(256)) * 40, "CSV|not there|path")
-_labelled("a_pipe", None, "not a regular file", lambda csv, scratch: os.mkfifo(csv))
-_labelled("a_device", None, "not a regular file", lambda csv, scratch: csv.symlink_to("/dev/zero"))
+OUT, IRREGULAR = "a link out of the folder", "not a regular file|out of the folder"
+family("A folder with", "folder_", holding, {
+    "a_link_to_another_file": (OUT, _link("secret")),
+    "a_link_to_another_folder": (OUT, _link("outside", "x")),
+    "a_link_to_a_device": (IRREGULAR, _link("/dev/zero")),
+    "a_link_to_a_pipe": (IRREGULAR, _link("pipe")),
+    "a_link_up": ("a link loop", _link("..", "x")),
+    "a_link_to_itself": ("a link loop", _link("x.jpg")),
+    "links_by_the_million": ("too many links|link loop", _links),
+    "a_pipe": ("a FIFO", lambda folder, scratch: os.mkfifo(folder / "x.jpg")),
+    "a_socket": ("a socket", lambda folder, scratch: put_socket(folder / "x.jpg")),
+    "a_hard_link": (
+        "not an image", lambda folder, scratch: os.link(scratch.secret, folder / "x.jpg")
+    ),
+    "a_path_of_6000_bytes": ("cannot be read|too long", _deep),
+    "hidden_files": (None, _named(b"", *(b".%d.jpg" % number for number in range(1500)))),
+    "odd_names": (None, _named(jpeg(0), *ODD)),
+    "odd_names_of_bad_files": ("not an image", _named(b"no picture", b"\x1b[2J\xff\n.jpg")),
+    "an_odd_class": (None, _named(jpeg(0), b"../\x1b[2J\xff\nclass/x.jpg")),
+    "a_sparse_picture": (
+        "too large to be an image", lambda folder, scratch: sparse(folder / "x.jpg", 1 << 43)
+    ),
+}, CONVERT, CONVERT)  # fmt: skip
 
 
-def _classed(name: str, make_file: Any, says: str) -> None:
-    def make(scratch: Scratch) -> Target:
-        folder = class_folders(scratch.folder / "pictures", 4)
-        classes = scratch.folder / "classes"
-        make_file(classes, scratch)
-        return Target(folder, {"size": [8, 8]}, {"classes": str(classes)})
+def optioned(scratch: Scratch, name: str, make: Any) -> Target:
+    """A good folder, and a file beside it that an option names: its bytes, or what makes it."""
+    folder, path = class_folders(scratch.folder / "pictures", 4), scratch.folder / name
+    if isinstance(make, bytes):
+        path.write_bytes(make.replace(b"@", os.fsencode(scratch.secret)))
+    else:
+        make(path)
+    return Target(folder, {"size": [8, 8]}, {path.stem: str(path)})
 
-    make.__doc__ = f"A file of class names: {name.replace('_', ' ')}."
-    attack(CONVERT, says, CONVERT, name=f"classes_{name}")(make)
 
-
-_classed("a_pipe", lambda path, scratch: os.mkfifo(path), "not a regular file")
-_classed("a_device", lambda path, scratch: path.symlink_to("/dev/zero"), "not a regular file")
-_classed("escapes", lambda path, scratch: path.write_bytes(b"\x1b[2J\na\n"), "an unknown class")
-_classed("nul", lambda path, scratch: path.write_bytes(b"a\0\nb\n"), "not text")
+OUTSIDE = "a path out of the folder"
+SPECIAL = {
+    "a_pipe": ("not a regular file", os.mkfifo),
+    "a_device": ("not a regular file", lambda path: path.symlink_to("/dev/zero")),
+}
+LABELS: dict[str, tuple[str, Any]] = {
+    "out_of_the_folder": (OUTSIDE, b"a/0.jpg,1\n../../outside/secret.raw,1\n"),
+    "absolute": (OUTSIDE, b"a/0.jpg,1\n@,1\n"),
+    "winding": (OUTSIDE, b"a/0.jpg,1\na/../../../outside/secret.raw,2\n"),
+    "5000_digits": ("beyond 64 bits", b"a/0.jpg," + b"9" * 5000 + b"\n"),
+    "a_cell_of_a_megabyte": ("not a CSV file", b"a/0.jpg," + b"x" * (1 << 20) + b"\n"),
+    "nul": ("a NUL character", b"a/0.jpg\0,1\n"),
+    "an_open_quote": ("not a CSV", b'a/0.jpg,"1\n' + b"x\n" * 100),
+    "escapes": ("another number of labels|not there", b"a/0.jpg,1\n\x1b[2J.jpg,\x1b[2J,3\n"),
+    "binary": ("CSV|not there|path", bytes(range(256)) * 40),
+    **SPECIAL,
+}
+CLASSES: dict[str, tuple[str, Any]] = {
+    "escapes": ("an unknown class", b"\x1b[2J\na\n"),
+    "nul": ("not text", b"a\0\nb\n"),
+    **SPECIAL,
+}
+for _file, _prefix, _rows in (("labels.csv", "csv_", LABELS), ("classes", "classes_", CLASSES)):
+    _given = {name: (says, _file, make) for name, (says, make) in _rows.items()}
+    family(f"A file {_file}", _prefix, optioned, _given, CONVERT, CONVERT)

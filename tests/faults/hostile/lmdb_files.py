@@ -6,6 +6,7 @@ import json
 import os
 import pickle
 import struct
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,21 @@ import lmdb
 import msgpack
 import numpy as np
 
-from .corpus import COUNT, NONE, SAMPLE, SET, Scratch, Target, attack, edited, jpeg, put_socket
+from .corpus import (
+    COUNT,
+    NONE,
+    SAMPLE,
+    SET,
+    WAYS,
+    Scratch,
+    Target,
+    attack,
+    edited,
+    family,
+    jpeg,
+    put_socket,
+    sparse,
+)
 
 PAGE = 4096
 DBS = ("data", "meta", "labels", "checksums", "paths")
@@ -65,81 +80,61 @@ def _raw(field: str, literal: bytes) -> Any:
     return change
 
 
-_DESCRIPTIONS: dict[str, tuple[Any, str]] = {
-    "nested": (lambda text: b"[" * 200_000, "not JSON"),
+_DESCRIPTIONS: dict[str, tuple[str, Any]] = {
+    "nested": ("not JSON", lambda text: b"[" * 200_000),
     "nested_in_a_field": (
-        _raw("classes", b"[" * 100_000 + b"]" * 100_000),
         "not JSON|wrong 'classes'",
+        _raw("classes", b"[" * 100_000 + b"]" * 100_000),
     ),
-    "huge_int": (_raw("count", b"9" * 100_000), "not JSON"),
-    "infinite": (_raw("count", b"1e999"), "wrong 'count'"),
-    "nan": (_raw("count", b"NaN"), "wrong 'count'"),
-    "negative": (_with(count=-5), "wrong 'count'.*found -5"),
-    "count_is_text": (_with(count="24"), "wrong 'count'.*found '24'"),
-    "count_is_a_fraction": (_with(count=24.5), "wrong 'count'.*found 24.5"),
-    "count_is_true": (_with(count=True), "wrong 'count'.*found True"),
-    "many": (_with(count=1 << 61), "number of samples"),
-    "list": (lambda text: b"[1, 2]", "did not write its description"),
-    "empty": (lambda text: b"", "not JSON"),
-    "binary": (lambda text: b"\x80\x04\x95" + text, "not JSON"),
-    "pickle": (lambda text: pickle.dumps(json.loads(text)), "not JSON"),
-    "shape_wraps": (_with(shape=[1 << 62, 4, 3]), "wrong 'shape'"),
-    "shape_of_another_size": (_with(shape=[1000, 1000, 3]), "size does not match its shape"),
-    "shape_negative": (_with(shape=[-16, -12, 3]), "wrong 'shape'"),
-    "shape_is_text": (_with(shape="123"), "wrong 'shape'.*found '123'"),
-    "shape_is_missing": (_with(shape=None), "wrong 'shape'.*of raw samples"),
-    "class_is_a_number": (_with(classes=[0, 1]), "wrong 'classes'"),
-    "digest_is_text": (_with(digests={"checksums": "xyz"}), "wrong 'digests'"),
-    "channels": (_with(channels=1), "wrong 'shape'.*expected 1 channels"),
-    "bomb_of_a_picture": (_with(encoding="jpeg", shape=[60000, 60000, 3]), "wrong 'shape'.*pixels"),
-    "label_dtype": (_with(label_dtype="|O8"), "wrong 'label_dtype'"),
-    "dtype": (_with(dtype="object"), "wrong 'dtype'"),
-    "newer": (_with(version=10**30), "newer"),
-    "digests": (_with(digests=[1, 2]), "wrong 'digests'"),
-    "surrogates": (_raw("classes", b'["\\ud800", "b"]'), "wrong 'classes'"),
+    "huge_int": ("not JSON", _raw("count", b"9" * 100_000)),
+    "infinite": ("wrong 'count'", _raw("count", b"1e999")),
+    "nan": ("wrong 'count'", _raw("count", b"NaN")),
+    "negative": ("wrong 'count'.*found -5", _with(count=-5)),
+    "count_is_text": ("wrong 'count'.*found '24'", _with(count="24")),
+    "count_is_a_fraction": ("wrong 'count'.*found 24.5", _with(count=24.5)),
+    "count_is_true": ("wrong 'count'.*found True", _with(count=True)),
+    "many": ("number of samples", _with(count=1 << 61)),
+    "list": ("did not write its description", lambda text: b"[1, 2]"),
+    "empty": ("not JSON", lambda text: b""),
+    "binary": ("not JSON", lambda text: b"\x80\x04\x95" + text),
+    "pickle": ("not JSON", lambda text: pickle.dumps(json.loads(text))),
+    "shape_wraps": ("wrong 'shape'", _with(shape=[1 << 62, 4, 3])),
+    "shape_of_another_size": ("size does not match its shape", _with(shape=[1000, 1000, 3])),
+    "shape_negative": ("wrong 'shape'", _with(shape=[-16, -12, 3])),
+    "shape_is_text": ("wrong 'shape'.*found '123'", _with(shape="123")),
+    "shape_is_missing": ("wrong 'shape'.*of raw samples", _with(shape=None)),
+    "class_is_a_number": ("wrong 'classes'", _with(classes=[0, 1])),
+    "digest_is_text": ("wrong 'digests'", _with(digests={"checksums": "xyz"})),
+    "channels": ("wrong 'shape'.*expected 1 channels", _with(channels=1)),
+    "bomb_of_a_picture": ("wrong 'shape'.*pixels", _with(encoding="jpeg", shape=[60000, 60000, 3])),
+    "label_dtype": ("wrong 'label_dtype'", _with(label_dtype="|O8")),
+    "dtype": ("wrong 'dtype'", _with(dtype="object")),
+    "newer": ("newer", _with(version=10**30)),
+    "digests": ("wrong 'digests'", _with(digests=[1, 2])),
+    "surrogates": ("wrong 'classes'", _raw("classes", b'["\\ud800", "b"]')),
     "forty_megabytes": (
-        lambda text: text[:-1] + b', "x": [' + b"[]," * (13 << 20) + b"[]]}",
         "too long",
+        lambda text: text[:-1] + b', "x": [' + b"[]," * (13 << 20) + b"[]]}",
     ),
 }
-for _name, (_change, _says) in _DESCRIPTIONS.items():
-
-    def _described(scratch: Scratch, change: Any = _change) -> Target:
-        return described(scratch, change)
-
-    _described.__doc__ = f"Our description: {_name}."
-    attack(SET, _says, SET, name=f"meta_{_name}")(_described)
-
-
-@attack(NONE, ways=SET)
-def meta_duplicate_keys(scratch: Scratch) -> Target:
-    """Served: the last of two counts, which must be right, is the one that counts."""
-    return described(scratch, lambda text: b'{"count": 99, ' + text[1:])
-
-
-@attack(NONE, ways=SET)
-def meta_escapes_in_classes(scratch: Scratch) -> Target:
-    """Served: class names that would wipe a terminal are shown escaped."""
-    return described(scratch, _with(classes=["\x1b[2J\x1b]0;owned\x07", "b\n\r\u202e\u2028"]))
+#: The last of two counts, which must be right, is the one that counts; class names that would wipe
+#: a terminal are shown escaped.
+_SERVED = {
+    "duplicate_keys": (None, lambda text: b'{"count": 99, ' + text[1:]),
+    "escapes_in_classes": (None, _with(classes=["\x1b[2J\x1b]0;owned\x07", "b\n\r\u202e\u2028"])),
+}
+family("Our description", "meta_", described, _DESCRIPTIONS | _SERVED, SET, SET)
 
 
 # -- pages -----------------------------------------------------------------------------------------
 
 
-def _paged(name: str, says: str, refused: tuple[str, ...] = SET) -> Any:
-    """Register a change to the bytes of a bare set of pictures with two levels of pages."""
-
-    def register(change: Any) -> Any:
-        def make(scratch: Scratch) -> Target:
-            path = bare(scratch, [jpeg(i % COUNT) for i in range(40)])
-            with edited(path / "data.mdb") as raw:
-                change(raw)
-            return Target(path, {"size": [8, 8]})
-
-        make.__doc__ = change.__doc__
-        return attack(refused, says, SET, name=f"lmdb_{name}")(make)
-
-    return register
+def paged(scratch: Scratch, change: Callable[[bytearray], None]) -> Target:
+    """A bare set of pictures with two levels of pages, its bytes changed."""
+    path = bare(scratch, [jpeg(i % COUNT) for i in range(40)])
+    with edited(path / "data.mdb") as raw:
+        change(raw)
+    return Target(path, {"size": [8, 8]})
 
 
 def newest(raw: bytearray) -> int:
@@ -174,70 +169,6 @@ def in_circles(raw: bytearray, record: int, depth: int) -> None:
         struct.pack_into("<HHH", raw, node, page // PAGE, 0, 0)
 
 
-@_paged("root_is_its_own_child", "reached twice|not what it should be|damaged")
-def _(raw: bytearray) -> None:
-    """A branch page whose children are itself, forty levels deep."""
-    in_circles(raw, tree(raw), 40)
-
-
-@_paged("depth_65535", "depth out of range")
-def _(raw: bytearray) -> None:
-    """The same, as deep as can be said."""
-    in_circles(raw, tree(raw), 65535)
-
-
-@_paged("root_out_of_range", "out of range")
-def _(raw: bytearray) -> None:
-    """A root page beyond the end of the file."""
-    struct.pack_into("<Q", raw, tree(raw) + 40, 1 << 50)
-
-
-@_paged("last_page_lies", "truncated")
-def _(raw: bytearray) -> None:
-    """More pages stated than there are."""
-    struct.pack_into("<Q", raw, newest(raw) + 16 + 120, 1 << 50)
-
-
-@_paged("entries_lie", "more entries|entries where")
-def _(raw: bytearray) -> None:
-    """2^60 entries."""
-    struct.pack_into("<Q", raw, tree(raw) + 32, 1 << 60)
-
-
-@_paged("entries_negative", "more entries|entries where")
-def _(raw: bytearray) -> None:
-    """2^64 - 1 entries."""
-    struct.pack_into("<Q", raw, tree(raw) + 32, (1 << 64) - 1)
-
-
-@_paged("page_size_0", "damaged|not an LMDB|truncated", ("read", "info", "verify", "convert"))
-def _(raw: bytearray) -> None:
-    """Pages of no bytes, by both meta pages."""
-    for at in (0, PAGE):
-        struct.pack_into("<I", raw, at + 16 + 24, 0)
-
-
-@_paged("page_size_64k", "damaged|truncated|not an LMDB")
-def _(raw: bytearray) -> None:
-    """Pages of another size than those that are there."""
-    for at in (0, PAGE):
-        struct.pack_into("<I", raw, at + 16 + 24, 65536)
-
-
-@_paged("another_version", "another LMDB data version")
-def _(raw: bytearray) -> None:
-    """A format of the future."""
-    for at in (0, PAGE):
-        struct.pack_into("<I", raw, at + 16 + 4, 999)
-
-
-@_paged("map_of_2_62", "", NONE)
-def _(raw: bytearray) -> None:
-    """Served: a map size that no machine has; nothing is mapped by it."""
-    for at in (0, PAGE):
-        struct.pack_into("<Q", raw, at + 16 + 16, 1 << 62)
-
-
 def _first_leaf(raw: bytearray) -> int:
     page = root(raw)
     while not struct.unpack_from("<H", raw, page + 10)[0] & 2:
@@ -246,9 +177,27 @@ def _first_leaf(raw: bytearray) -> int:
     return page
 
 
-@_paged("a_thousand_nodes_at_one_offset", "more nodes than fit|runs past|bounds")
-def _(raw: bytearray) -> None:
-    """A leaf whose node table fills the page, every entry the same node."""
+def _first_node(raw: bytearray) -> int:
+    return nodes(raw, _first_leaf(raw))[0]
+
+
+def _put(where: Callable[[bytearray], int], at: int, form: str, *values: int) -> Any:
+    """Numbers at an offset from some place."""
+    return lambda raw: struct.pack_into(form, raw, where(raw) + at, *values)
+
+
+def _in_both(at: int, form: str, value: int) -> Any:
+    """A number of both meta pages."""
+
+    def change(raw: bytearray) -> None:
+        for page in (0, PAGE):
+            struct.pack_into(form, raw, page + 16 + at, value)
+
+    return change
+
+
+def _one_node(raw: bytearray) -> None:
+    """A node table that fills the page, every entry the same node."""
     page = _first_leaf(raw)
     node = nodes(raw, page)[0] - page
     for at in range(page + 16, page + PAGE - 600, 2):
@@ -256,56 +205,46 @@ def _(raw: bytearray) -> None:
     struct.pack_into("<HH", raw, page + 12, PAGE - 600, PAGE - 600)
 
 
-@_paged("value_beyond_its_page", "runs past its page")
-def _(raw: bytearray) -> None:
-    """A value of 2 GB in a page of 4 KiB."""
-    struct.pack_into("<HH", raw, nodes(raw, _first_leaf(raw))[0], 0xFFFF, 0x7FFF)
+def _on_page(page: int, *size: int) -> Any:
+    """The first value, of another size perhaps, on overflow pages from that one on."""
+
+    def change(raw: bytearray) -> None:
+        node = _first_node(raw)
+        key = struct.unpack_from("<H", raw, node + 6)[0]
+        struct.pack_into(f"<{len(size) + 1}H", raw, node + 4 - 2 * len(size), *size, 1)
+        struct.pack_into("<Q", raw, node + 8 + key, page)
+
+    return change
 
 
-@_paged("value_on_a_page_outside_the_file", "outside the file")
-def _(raw: bytearray) -> None:
-    """A value on overflow pages beyond the end of the file."""
-    node = nodes(raw, _first_leaf(raw))[0]
-    key = struct.unpack_from("<H", raw, node + 6)[0]
-    struct.pack_into("<H", raw, node + 4, 1)
-    struct.pack_into("<Q", raw, node + 8 + key, 1 << 40)
-
-
-@_paged("value_of_4_gb_on_overflow_pages", "outside the file")
-def _(raw: bytearray) -> None:
-    """A chain of overflow pages longer than the file."""
-    node = nodes(raw, _first_leaf(raw))[0]
-    key = struct.unpack_from("<H", raw, node + 6)[0]
-    struct.pack_into("<HHH", raw, node, 0xFFFF, 0xFFFF, 1)
-    struct.pack_into("<Q", raw, node + 8 + key, 2)
-
-
-@_paged("value_in_the_meta_page", "outside the file")
-def _(raw: bytearray) -> None:
-    """A value on page 0."""
-    node = nodes(raw, _first_leaf(raw))[0]
-    key = struct.unpack_from("<H", raw, node + 6)[0]
-    struct.pack_into("<H", raw, node + 4, 1)
-    struct.pack_into("<Q", raw, node + 8 + key, 0)
-
-
-@_paged("key_of_64_kb", "runs past its page")
-def _(raw: bytearray) -> None:
-    """A key longer than its page."""
-    struct.pack_into("<H", raw, nodes(raw, _first_leaf(raw))[0] + 6, 0xFFFF)
-
-
-@_paged("leaf_is_leaf2", "not what it should be")
-def _(raw: bytearray) -> None:
-    """A page of keys alone, as DUPFIXED has them."""
-    struct.pack_into("<H", raw, _first_leaf(raw) + 10, 0x22)
-
-
-@_paged("duplicates", "unexpected|kind")
-def _(raw: bytearray) -> None:
-    """Values that say that they are trees of duplicates."""
+def _trees_of_duplicates(raw: bytearray) -> None:
     for node in nodes(raw, _first_leaf(raw)):
         struct.pack_into("<H", raw, node + 4, 4)
+
+
+ENTRIES, PAST, OUTSIDE = "more entries|entries where", "runs past its page", "outside the file"
+family("Pages of an LMDB", "lmdb_", paged, {
+    "root_is_its_own_child": (
+        "reached twice|not what it should be|damaged", lambda raw: in_circles(raw, tree(raw), 40)
+    ),
+    "depth_65535": ("depth out of range", lambda raw: in_circles(raw, tree(raw), 65535)),
+    "root_out_of_range": ("out of range", _put(tree, 40, "<Q", 1 << 50)),
+    "last_page_lies": ("truncated", _put(newest, 16 + 120, "<Q", 1 << 50)),
+    "entries_lie": (ENTRIES, _put(tree, 32, "<Q", 1 << 60)),
+    "entries_negative": (ENTRIES, _put(tree, 32, "<Q", (1 << 64) - 1)),
+    "page_size_0": ("damaged|not an LMDB|truncated", _in_both(24, "<I", 0)),
+    "page_size_64k": ("damaged|truncated|not an LMDB", _in_both(24, "<I", 65536)),
+    "another_version": ("another LMDB data version", _in_both(4, "<I", 999)),
+    "map_of_2_62": (None, _in_both(16, "<Q", 1 << 62)),  # nothing is mapped by it
+    "a_thousand_nodes_at_one_offset": ("more nodes than fit|runs past|bounds", _one_node),
+    "value_beyond_its_page": (PAST, _put(_first_node, 0, "<HH", 0xFFFF, 0x7FFF)),
+    "value_on_a_page_outside_the_file": (OUTSIDE, _on_page(1 << 40)),
+    "value_of_4_gb_on_overflow_pages": (OUTSIDE, _on_page(2, 0xFFFF, 0xFFFF)),
+    "value_in_the_meta_page": (OUTSIDE, _on_page(0)),
+    "key_of_64_kb": (PAST, _put(_first_node, 6, "<H", 0xFFFF)),
+    "leaf_is_leaf2": ("not what it should be", _put(_first_leaf, 10, "<H", 0x22)),
+    "duplicates": ("unexpected|kind", _trees_of_duplicates),
+}, SET, SET)  # fmt: skip
 
 
 def _record(raw: bytearray, name: bytes) -> int:
@@ -326,29 +265,23 @@ def lmdb_description_in_circles(scratch: Scratch) -> Target:
     return Target(path)
 
 
-def _without_children(name: bytes) -> Any:
-    def make(scratch: Scratch) -> Target:
-        path = scratch.copy("raw.lmdb")
-        with edited(path / "data.mdb") as raw:
-            record = _record(raw, name)
-            struct.pack_into("<H", raw, record + 6, 2)
-            page = struct.unpack_from("<Q", raw, record + 40)[0] * PAGE
-            struct.pack_into("<H", raw, page + 10, 1)
-            struct.pack_into("<H", raw, page + 12, 16)
-        return Target(path)
-
-    make.__doc__ = f"The root page of our {name.decode()} is a branch page that has no child."
-    return make
+def childless(scratch: Scratch, name: str) -> Target:
+    """The root page of one of our databases is a branch page that has no child."""
+    path = scratch.copy("raw.lmdb")
+    with edited(path / "data.mdb") as raw:
+        record = _record(raw, name.encode())
+        struct.pack_into("<H", raw, record + 6, 2)
+        page = struct.unpack_from("<Q", raw, record + 40)[0] * PAGE
+        struct.pack_into("<H", raw, page + 10, 1)
+        struct.pack_into("<H", raw, page + 12, 16)
+    return Target(path)
 
 
 for _name in DBS:
     # the paths are looked up for messages alone, and all of them by verify and convert
-    attack(
-        ("verify", "convert") if _name == "paths" else SET,
-        "fewer than two children",
-        SET,
-        name=f"lmdb_{_name}_without_children",
-    )(_without_children(_name.encode()))
+    _refused = ("verify", "convert") if _name == "paths" else SET
+    _row = {f"{_name}_without_children": ("fewer than two children", _name)}
+    family("Our tables", "lmdb_", childless, _row, _refused, SET)
 
 
 @attack(SET, "not read|damaged", SET)
@@ -383,39 +316,33 @@ def lmdb_dupfixed_data(scratch: Scratch) -> Target:
 # -- what data.mdb is ------------------------------------------------------------------------------
 
 
-def _is(name: str, make_file: Any, says: str) -> None:
-    def make(scratch: Scratch) -> Target:
-        folder = scratch.folder / "set"
-        folder.mkdir()
-        make_file(folder / "data.mdb", scratch)
-        return Target(folder, {"pyxis": True})
-
-    make.__doc__ = f"data.mdb is {name}."
-    attack(("read", "info", "verify", "convert", "drop_in"), says, name=f"data_mdb_is_{name}")(make)
+def instead(scratch: Scratch, make: Callable[[Path, Scratch], Any]) -> Target:
+    """Something else as data.mdb."""
+    folder = scratch.folder / "set"
+    folder.mkdir()
+    make(folder / "data.mdb", scratch)
+    return Target(folder, {"pyxis": True})
 
 
-def _socket(path: Path, scratch: Scratch) -> None:
-    put_socket(path)
+WITHOUT = "without an LMDB data file|no LMDB"
+family("data.mdb is", "data_mdb_is_", instead, {
+    "a_pipe": (f"{WITHOUT}|no images", lambda path, scratch: os.mkfifo(path)),
+    "a_socket": (WITHOUT, lambda path, scratch: put_socket(path)),
+    "a_folder": (WITHOUT, lambda path, scratch: path.mkdir()),
+    "a_device": (
+        "without an LMDB|no LMDB", lambda path, scratch: path.symlink_to("/dev/zero")
+    ),
+    "another_file": (
+        "not an LMDB file|meta pages", lambda path, scratch: path.symlink_to(scratch.secret)
+    ),
+    "empty": ("empty", lambda path, scratch: path.touch()),
+    "sparse": (
+        "not an LMDB file|cannot be mapped", lambda path, scratch: sparse(path, 1 << 42)
+    ),
+}, WAYS)  # fmt: skip
 
 
-_is("a_pipe", lambda path, scratch: os.mkfifo(path), "without an LMDB data file|no LMDB|no images")
-_is("a_socket", _socket, "without an LMDB data file|no LMDB")
-_is("a_folder", lambda path, scratch: path.mkdir(), "without an LMDB data file|no LMDB")
-_is("a_device", lambda path, scratch: path.symlink_to("/dev/zero"), "without an LMDB|no LMDB")
-_is(
-    "another_file",
-    lambda path, scratch: path.symlink_to(scratch.secret),
-    "not an LMDB file|meta pages",
-)
-_is("empty", lambda path, scratch: path.touch(), "empty")
-_is(
-    "sparse",
-    lambda path, scratch: (path.touch(), os.truncate(path, 1 << 42)),
-    "not an LMDB file|cannot be mapped",
-)
-
-
-@attack(("read", "info", "verify", "convert", "drop_in"), "not a regular file|no LMDB")
+@attack(WAYS, "not a regular file|no LMDB")
 def lmdb_path_is_a_pipe(scratch: Scratch) -> Target:
     """The path itself is one."""
     os.mkfifo(scratch.folder / "set")
@@ -474,70 +401,55 @@ def _array(**fields: Any) -> dict[bytes, Any]:
     return {k.encode(): v for k, v in {**good, **fields}.items()}
 
 
-_POINTS: dict[str, tuple[Any, str]] = {
-    "object_array": (lambda p: [_array(kind=b"O", data=_pickled(p)), 1], "Python objects"),
-    "object_dtype": (lambda p: [_array(type="|O", data=_pickled(p)), 1], "plain numbers"),
-    "structured": (lambda p: [_array(kind=b"V", type=[["a", "|O"]]), 1], "structures"),
-    "extension": (lambda p: [msgpack.ExtType(42, _pickled(p)), 1], "neither array"),
-    "complex": (lambda p: [_array(nd=False, type="complex", data="1j"), 1], "plain numbers|text"),
-    "nested": (lambda p: b"\x92" * 100_000 + b"\x01", "nested|cut short"),
-    "bin_of_4_gb": (lambda p: b"\x92\xc6\xff\xff\xff\xff\x01", "cut short"),
-    "list_of_4_g": (lambda p: b"\xdd\xff\xff\xff\xff" + bytes(99), "cut short|fields"),
-    "shape_bomb": (lambda p: [_array(shape=[1 << 40, 1 << 40, 3]), 1], "size that its shape"),
-    "negative_shape": (lambda p: [_array(shape=[-2, -2, 3]), 1], "no number"),
-    "pickle_as_picture": (lambda p: [_pickled(p), 1], "axes|4-D|size|labels"),
-}
-for _name, (_point, _says) in _POINTS.items():
-
-    def _pointed(scratch: Scratch, point: Any = _point) -> Target:
-        return Target(_tensorpack(scratch, point(scratch)))
-
-    _pointed.__doc__ = f"tensorpack's msgpack: {_name}."
-    _refused = NONE if _name == "pickle_as_picture" else SET
-    attack(_refused, "" if not _refused else _says, SET, name=f"msgpack_{_name}")(_pointed)
+def pointed(scratch: Scratch, point: Callable[[bytes], Any]) -> Target:
+    """tensorpack's msgpack with that point, which gets a pickle."""
+    return Target(_tensorpack(scratch, point(_pickled(scratch))))
 
 
-def _pyxis(scratch: Scratch, **fields: Any) -> Path:
-    inner = {
-        k.encode(): v
-        for k, v in {
-            "type": 2,
-            "dtype": "|u1",
-            "shape": [6, 2, 3],
-            "data": bytes(36),
-            **fields,
-        }.items()
-    }
+family("tensorpack's msgpack", "msgpack_", pointed, {
+    "object_array": ("Python objects", lambda p: [_array(kind=b"O", data=p), 1]),
+    "object_dtype": ("plain numbers", lambda p: [_array(type="|O", data=p), 1]),
+    "structured": ("structures", lambda p: [_array(kind=b"V", type=[["a", "|O"]]), 1]),
+    "extension": ("neither array", lambda p: [msgpack.ExtType(42, p), 1]),
+    "complex": ("plain numbers|text", lambda p: [_array(nd=False, type="complex", data="1j"), 1]),
+    "nested": ("nested|cut short", lambda p: b"\x92" * 100_000 + b"\x01"),
+    "bin_of_4_gb": ("cut short", lambda p: b"\x92\xc6\xff\xff\xff\xff\x01"),
+    "list_of_4_g": ("cut short|fields", lambda p: b"\xdd\xff\xff\xff\xff" + bytes(99)),
+    "shape_bomb": ("size that its shape", lambda p: [_array(shape=[1 << 40, 1 << 40, 3]), 1]),
+    "negative_shape": ("no number", lambda p: [_array(shape=[-2, -2, 3]), 1]),
+    "pickle_as_picture": (None, lambda p: [p, 1]),
+}, SET, SET)  # fmt: skip
+
+
+def pyxis(scratch: Scratch, fields: dict[str, Any]) -> Target:
+    """A set as ml-pyxis writes it, with these fields of its arrays."""
+    good = {"type": 2, "dtype": "|u1", "shape": [6, 2, 3], "data": bytes(36)}
+    inner = {k.encode(): v for k, v in {**good, **fields}.items()}
     sample = msgpack.packb({"input": msgpack.packb(inner, use_bin_type=True)}, use_bin_type=True)
     data = {b"%010d" % i: sample for i in range(4)}
     meta = {b"nb_samples": b"4"}
-    return environment(scratch.folder / "set", {b"data_db": data, b"meta_db": meta})
+    path = environment(scratch.folder / "set", {b"data_db": data, b"meta_db": meta})
+    return Target(path, {"pyxis": True})
 
 
-_ARRAYS: dict[str, dict[str, Any]] = {
-    "object": {"dtype": "|O8"},
-    "fields_by_the_million": {"dtype": "i1," * (1 << 20)},
-    "structured": {"dtype": "i4,O"},
-    "shape_bomb": {"shape": [1 << 40, 1 << 40]},
-    "many_axes": {"shape": [1] * 60},
-    "negative": {"shape": [-1, -12]},
-    "void": {"dtype": "|V0"},
-    "datetime": {"dtype": "M8[s", "data": bytes(96)},
-}
-for _name, _fields in _ARRAYS.items():
-
-    def _arrayed(scratch: Scratch, fields: Any = _fields) -> Target:
-        return Target(_pyxis(scratch, **fields), {"pyxis": True})
-
-    _arrayed.__doc__ = f"ml-pyxis' arrays: {_name}."
-    attack((*SET, "drop_in"), "", name=f"pyxis_{_name}")(_arrayed)
+family("ml-pyxis' arrays", "pyxis_", pyxis, {
+    "object": ("", {"dtype": "|O8"}),
+    "fields_by_the_million": ("", {"dtype": "i1," * (1 << 20)}),
+    "structured": ("", {"dtype": "i4,O"}),
+    "shape_bomb": ("", {"shape": [1 << 40, 1 << 40]}),
+    "many_axes": ("", {"shape": [1] * 60}),
+    "negative": ("", {"shape": [-1, -12]}),
+    "void": ("", {"dtype": "|V0"}),
+    "datetime": ("", {"dtype": "M8[s", "data": bytes(96)}),
+}, WAYS)  # fmt: skip
 
 
 @attack(SET, "not a number", SET)
 def pyxis_count_of_30_digits(scratch: Scratch) -> Target:
     """As many samples as can be written in 30 digits."""
-    path = _pyxis(scratch)
-    return Target(environment(path, {b"meta_db": {b"nb_samples": b"9" * 30}}), {"pyxis": True})
+    made = pyxis(scratch, {})
+    environment(Path(made.path), {b"meta_db": {b"nb_samples": b"9" * 30}})
+    return made
 
 
 @attack(NONE, ways=SET)

@@ -13,41 +13,24 @@ import h5py
 import numpy as np
 from PIL import Image
 
-from .corpus import CANARY, NONE, SET, Scratch, Target, attack, jpeg
-from .hdf5.tools import ROWS, N, closed, external, filtered, packed_set, plain
+from .corpus import CANARY, CONVERT, SET, Scratch, Target, family, jpeg, sparse
+from .hdf5.tools import (
+    ROWS,
+    N,
+    done,
+    elsewhere,
+    external,
+    filtered,
+    leads_out,
+    on,
+    packed_set,
+    plain,
+    puts,
+)
 from .images import png
 
 #: Masks (N, H, W) of the pictures of :func:`plain`.
 MASKS = ROWS[:3]
-#: The ways that are given the field; ``verify`` of others' sets checks the data alone.
-ASKED = ("read", "info", "convert")
-
-
-def field(
-    name: str, change: Callable[[Any, Scratch], Any], says: str = "", harmless: bool = False
-) -> None:
-    """Register a foreign HDF5 file whose field ``mask`` is what ``change`` makes of it."""
-
-    def make(scratch: Scratch) -> Target:
-        file = plain(scratch)
-        change(file, scratch)
-        return Target(closed(file), {"data_field": ["data", "mask"]})
-
-    make.__doc__ = f"A second field: {name.replace('_', ' ')}."
-    attack(NONE if harmless else ASKED, says, SET, name=f"field_{name}")(make)
-
-
-def _linked(target: str, inside: str) -> Callable[[Any, Scratch], None]:
-    def change(file: Any, scratch: Scratch) -> None:
-        file["mask"] = h5py.ExternalLink(getattr(scratch, target), inside)
-
-    return change
-
-
-def _virtual(file: Any, scratch: Scratch) -> None:
-    layout = h5py.VirtualLayout(MASKS, "u1")
-    layout[:] = h5py.VirtualSource(scratch.secret_h5, "data", MASKS, "u1")
-    file.create_virtual_dataset("mask", layout)
 
 
 def _made(*shape: int, kind: Any = "u1", **settings: Any) -> Callable[[Any, Scratch], None]:
@@ -59,44 +42,47 @@ def _made(*shape: int, kind: Any = "u1", **settings: Any) -> Callable[[Any, Scra
     return change
 
 
-field("external_storage", lambda f, p: external(f, "mask", MASKS, "u1", p), "outside the file")
-field("external_link", _linked("secret_h5", "data"), "link into another file")
-field("link_to_a_pipe", _linked("pipe", "data"), "link into another file")
-field("virtual", _virtual, "virtual dataset")
-field("plugin", lambda f, p: filtered(f, "mask", MASKS, "u1", optional=True), "filter 32099")
-field("missing", lambda f, p: None, "mask")
-field("of_another_count", _made(N - 1, *MASKS[1:]), "mask|number|count")
-field(
-    "of_no_rows",
-    _made(0, *MASKS[1:], maxshape=(None, *MASKS[1:]), chunks=(1, *MASKS[1:])),
-    "mask|sample|count|number",
-)
-field("of_a_billion_rows", _made(1 << 40, 4, 4, chunks=(1 << 10, 4, 4)), "lacks|number|too small")
-field("bomb", _made(N, 1 << 20, 1 << 20, chunks=(1, 1 << 10, 1 << 10)), "lacks|too small|size")
-field("of_objects", lambda f, p: _opaque(f), "plain numbers")
-field("a_group", lambda f, p: f.create_group("mask"), "mask")
-field("dangling", lambda f, p: f.__setitem__("mask", h5py.SoftLink("/nowhere")), "mask")
-field("in_circles", lambda f, p: f.__setitem__("mask", h5py.SoftLink("/mask")), "circles|soft")
-field("the_data_again", lambda f, p: f.__setitem__("mask", f["data"]), harmless=True)
-field("of_another_size", _made(N, 3, 3), harmless=True)
+ASKED = ("read", "info", "convert")
+TWO = {"data_field": ["data", "mask"]}
+EMPTY = _made(0, *MASKS[1:], maxshape=(None, *MASKS[1:]), chunks=(1, *MASKS[1:]))
+OUT, SMALL = "link into another file", "lacks|number|too small"
+# ``verify`` of others' sets checks the data alone
+family("A second field", "field_", on(TWO), {
+    "external_storage": ("outside the file", lambda f, p: external(f, "mask", MASKS, "u1", p)),
+    "external_link": (OUT, leads_out("mask", "secret_h5", "data")),
+    "link_to_a_pipe": (OUT, leads_out("mask", "pipe", "data")),
+    "virtual": (
+        "virtual dataset", lambda f, p: elsewhere(f, "mask", p.secret_h5, "data", MASKS, "u1")
+    ),
+    "plugin": ("filter 32099", lambda f, p: filtered(f, "mask", MASKS, "u1", optional=True)),
+    "missing": ("mask", lambda f, p: None),
+    "of_another_count": ("mask|number|count", _made(N - 1, *MASKS[1:])),
+    "of_no_rows": ("mask|sample|count|number", EMPTY),
+    "of_a_billion_rows": (SMALL, _made(1 << 40, 4, 4, chunks=(1 << 10, 4, 4))),
+    "bomb": (
+        "lacks|too small|size", _made(N, 1 << 20, 1 << 20, chunks=(1, 1 << 10, 1 << 10))
+    ),
+    "of_objects": (
+        "plain numbers", puts(mask=np.zeros(MASKS, "M8[s]").astype(h5py.opaque_dtype("M8[s]")))
+    ),
+    "a_group": ("mask", lambda f, p: f.create_group("mask")),
+    "dangling": ("mask", puts(mask=h5py.SoftLink("/nowhere"))),
+    "in_circles": ("circles|soft", puts(mask=h5py.SoftLink("/mask"))),
+    "the_data_again": (None, lambda f, p: f.__setitem__("mask", f["data"])),
+    "of_another_size": (None, _made(N, 3, 3)),
+}, ASKED, SET)  # fmt: skip
 
 
-def _opaque(file: Any) -> None:
-    kind = h5py.opaque_dtype("M8[s]")
-    file["mask"] = np.zeros(MASKS, "M8[s]").astype(kind)
+def named(scratch: Scratch, name: str) -> Target:
+    """A second field of this name is asked for."""
+    return done(plain(scratch), data_field=["data", name])
 
 
-def _named(name: str, fields: Any, says: str = "") -> None:
-    def make(scratch: Scratch) -> Target:
-        return Target(closed(plain(scratch)), {"data_field": fields})
-
-    make.__doc__ = f"Fields that are asked for: {name.replace('_', ' ')}."
-    attack(ASKED, says, SET, name=f"fields_{name}")(make)
-
-
-_named("with_escapes", ["data", "\x1b[2J"])
-_named("a_path_out", ["data", "../../etc/passwd"])
-_named("with_nul", ["data", "a\0b"])
+family("Fields that are asked for", "fields_", named, {
+    "with_escapes": ("", "\x1b[2J"),
+    "a_path_out": ("", "../../etc/passwd"),
+    "with_nul": ("", "a\0b"),
+}, ASKED, SET)  # fmt: skip
 
 
 def _masked(scratch: Scratch) -> Path:
@@ -118,63 +104,43 @@ def _masked(scratch: Scratch) -> Path:
     return scratch.copy("masked.h5")
 
 
-def _replaced(name: str, change: Callable[[Any, Scratch, Any], Any], says: str) -> None:
-    def make(scratch: Scratch) -> Target:
-        _masked(scratch)
-        file = packed_set(scratch, "masked.h5")
-        old = file["mask"]
-        shape, kind = old.shape, old.dtype
-        del file["mask"]
-        change(file, scratch, (shape, kind))
-        return Target(closed(file), {"data_field": ["data", "mask"]})
-
-    make.__doc__ = f"Our set's masks: {name.replace('_', ' ')}."
-    # the page shows the pictures alone
-    attack(SET, says, (*SET, "page"), name=f"masks_of_ours_{name}")(make)
+def replaced(scratch: Scratch, change: Callable[[Any, Scratch, Any, Any], Any]) -> Target:
+    """Our set with something else in the place of its masks; ``change`` gets shape and dtype."""
+    _masked(scratch)
+    file = packed_set(scratch, "masked.h5")
+    old = file["mask"]  # as long as it is open, its bytes stay in the file
+    shape, kind = old.shape, old.dtype
+    del file["mask"]
+    change(file, scratch, shape, kind)
+    return done(file, **TWO)
 
 
-_replaced("external", lambda f, p, old: external(f, "mask", *old, p), "outside the file")
-_replaced(
-    "linked",
-    lambda f, p, old: f.__setitem__("mask", h5py.ExternalLink(p.secret_h5, "data")),
-    "link into another file",
-)
-_replaced("gone", lambda f, p, old: None, "mask")
-_replaced(
-    "fewer",
-    lambda f, p, old: f.__setitem__("mask", np.zeros((old[0][0] - 1, *old[0][1:]), old[1])),
-    "mask|number|shape|description",
-)
+# the page shows the pictures alone
+family("Our set's masks", "masks_of_ours_", replaced, {
+    "external": ("outside the file", lambda f, p, *old: external(f, "mask", *old, p)),
+    "linked": (OUT, lambda f, p, *old: leads_out("mask", "secret_h5", "data")(f, p)),
+    "gone": ("mask", lambda f, p, *old: None),
+    "fewer": (
+        "mask|number|shape|description",
+        lambda f, p, shape, kind: f.__setitem__("mask", np.zeros((shape[0] - 1, *shape[1:]), kind)),
+    ),
+}, SET, (*SET, "page"))  # fmt: skip
 
 
 # -- folders -------------------------------------------------------------------------------------
 
-CONVERT = ("convert",)
 
-
-def folder(
-    what: str,
-    change: Callable[[Path, Scratch], Any],
-    says: str,
-    harmless: bool = False,
-    field: str = "mask",
-) -> None:
-    """Register pictures packed with a folder of masks that is then changed."""
-
-    def make(scratch: Scratch) -> Target:
-        pictures, masks = scratch.folder / "pictures", scratch.folder / "masks"
-        for number in range(4):
-            for where in (pictures / "a", masks / "a"):
-                where.mkdir(parents=True, exist_ok=True)
-            (pictures / "a" / f"{number}.jpg").write_bytes(jpeg(number))
-            mask = Image.fromarray(np.full((16, 12), number, np.uint8))
-            mask.save(masks / "a" / f"{number}.png")
-        change(masks, scratch)
-        options = {"field": f"{field}={masks}"}
-        return Target(pictures, {"size": [8, 8]}, options)
-
-    make.__doc__ = f"A folder of masks: {what.replace('_', ' ')}."
-    attack(NONE if harmless else CONVERT, says, CONVERT, name=f"mask_{what}")(make)
+def packed(scratch: Scratch, change: Callable[[Path, Scratch], Any], field: str = "mask") -> Target:
+    """Pictures packed with a folder of masks that is then changed."""
+    pictures, masks = scratch.folder / "pictures", scratch.folder / "masks"
+    for number in range(4):
+        for where in (pictures / "a", masks / "a"):
+            where.mkdir(parents=True, exist_ok=True)
+        (pictures / "a" / f"{number}.jpg").write_bytes(jpeg(number))
+        mask = Image.fromarray(np.full((16, 12), number, np.uint8))
+        mask.save(masks / "a" / f"{number}.png")
+    change(masks, scratch)
+    return Target(pictures, {"size": [8, 8]}, {"field": f"{field}={masks}"})
 
 
 def _instead(how: Callable[[Path, Scratch], Any]) -> Callable[[Path, Scratch], Any]:
@@ -210,69 +176,47 @@ def _signed_tiff() -> bytes:
     return held.getvalue()
 
 
-OUT = "a link out of the folder"
-folder("a_link_to_another_file", _instead(lambda p, at: p.symlink_to(at.secret)), OUT)
-folder("a_link_to_a_device", _instead(lambda p, at: p.symlink_to("/dev/zero")), f"regular|{OUT}")
-folder("a_link_to_a_pipe", _instead(lambda p, at: p.symlink_to(at.pipe)), f"regular|{OUT}")
-folder(
-    "a_link_to_itself", _instead(lambda p, at: p.symlink_to("2.png")), "link loop|Too many levels"
-)
-folder("a_pipe", _instead(lambda p, at: os.mkfifo(p)), "FIFO")
-folder("a_hard_link", _instead(lambda p, at: os.link(at.secret, p)), "not an image|no image")
-folder("a_folder", _instead(lambda p, at: p.mkdir()), "without its 'mask'")
-folder("missing", _instead(lambda p, at: None), "without its 'mask'")
-folder("sparse", _instead(lambda p, at: (p.touch(), os.truncate(p, 1 << 43))), "too large")
-folder("bomb", _written(lambda: png(30_000, 30_000, 8, 0, b"x")), "pixels|larger")
-folder(
-    "a_bomb_that_inflates",
-    _written(lambda: png(12, 16, 8, 0, zlib.compress(bytes(80 << 20), 1))),
-    "",
-    harmless=True,
-)
-folder("of_another_size", _written(lambda: png(11, 16, 8, 2)), "differ in size")
-folder("of_one_pixel", _written(lambda: png(1, 1, 8, 2)), "differ in size")
-folder("text", _written(lambda: b"#!/bin/sh\n" + CANARY[:20]), "not an image|no image")
-folder("numpy", _written(lambda: b"\x93NUMPY\x01\x00" + b"x" * 80), "not an image|no image")
-folder("of_negative_numbers", _written(_signed_tiff), "mask|tiff|TIFF|image")
-folder(
-    "palette_of_nothing",
-    _written(lambda: png(12, 16, 8, 3, zlib.compress(bytes(13 * 16)))),
-    "",
-    harmless=True,
-)
-folder(
-    "with_two_suffixes",
-    lambda masks, scratch: (masks / "a" / "2.jpg").write_bytes(jpeg(2)),
-    "two of field",
-)
-folder(
-    "with_escapes",
-    lambda masks, scratch: (masks / "a" / "2.png").rename(masks / "a" / "\x1b[2J.png"),
-    "without its 'mask'",
-)
-folder("root_is_a_file", _whole(lambda p, at: p.touch()), "no folder of field")
-folder("root_is_a_pipe", _whole(lambda p, at: os.mkfifo(p)), "no folder of field")
-folder("root_is_a_device", _whole(lambda p, at: p.symlink_to("/dev/zero")), "no folder of field")
-folder("root_is_missing", _whole(lambda p, at: None), "no folder of field")
-folder("root_in_circles", _whole(lambda p, at: p.symlink_to("masks")), "no folder of field")
-
-
-def _deep_mask(masks: Path, scratch: Scratch) -> None:
-    (masks / "a" / "up").symlink_to("..")
-
-
-folder("a_link_up", _deep_mask, "", harmless=True)
-
-
-def _deflated_huge() -> bytes:
-    """A PNG of 2^31 - 1 by 1."""
-    return png((1 << 31) - 1, 1, 8, 0, struct.pack("<I", 0))
-
-
-folder("as_wide_as_can_be", _written(_deflated_huge), "pixels|larger|size|wide")
-folder(
-    "name_of_a_table",
-    lambda masks, scratch: None,
-    "",
-    field="labels",
-)
+LED = "a link out of the folder"
+NO_IMAGE, WITHOUT, NO_FOLDER = "not an image|no image", "without its 'mask'", "no folder of field"
+family("A folder of masks", "mask_", packed, {
+    "a_link_to_another_file": (LED, _instead(lambda p, at: p.symlink_to(at.secret))),
+    "a_link_to_a_device": (f"regular|{LED}", _instead(lambda p, at: p.symlink_to("/dev/zero"))),
+    "a_link_to_a_pipe": (f"regular|{LED}", _instead(lambda p, at: p.symlink_to(at.pipe))),
+    "a_link_to_itself": (
+        "link loop|Too many levels", _instead(lambda p, at: p.symlink_to("2.png"))
+    ),
+    "a_pipe": ("FIFO", _instead(lambda p, at: os.mkfifo(p))),
+    "a_hard_link": (NO_IMAGE, _instead(lambda p, at: os.link(at.secret, p))),
+    "a_folder": (WITHOUT, _instead(lambda p, at: p.mkdir())),
+    "missing": (WITHOUT, _instead(lambda p, at: None)),
+    "sparse": ("too large", _instead(lambda p, at: sparse(p, 1 << 43))),
+    "bomb": ("pixels|larger", _written(lambda: png(30_000, 30_000, 8, 0, b"x"))),
+    "a_bomb_that_inflates": (
+        None, _written(lambda: png(12, 16, 8, 0, zlib.compress(bytes(80 << 20), 1)))
+    ),
+    "of_another_size": ("differ in size", _written(lambda: png(11, 16, 8, 2))),
+    "of_one_pixel": ("differ in size", _written(lambda: png(1, 1, 8, 2))),
+    "text": (NO_IMAGE, _written(lambda: b"#!/bin/sh\n" + CANARY[:20])),
+    "numpy": (NO_IMAGE, _written(lambda: b"\x93NUMPY\x01\x00" + b"x" * 80)),
+    "of_negative_numbers": ("mask|tiff|TIFF|image", _written(_signed_tiff)),
+    "palette_of_nothing": (
+        None, _written(lambda: png(12, 16, 8, 3, zlib.compress(bytes(13 * 16))))
+    ),
+    "with_two_suffixes": (
+        "two of field", lambda masks, at: (masks / "a" / "2.jpg").write_bytes(jpeg(2))
+    ),
+    "with_escapes": (
+        WITHOUT, lambda masks, at: (masks / "a" / "2.png").rename(masks / "a" / "\x1b[2J.png")
+    ),
+    "root_is_a_file": (NO_FOLDER, _whole(lambda p, at: p.touch())),
+    "root_is_a_pipe": (NO_FOLDER, _whole(lambda p, at: os.mkfifo(p))),
+    "root_is_a_device": (NO_FOLDER, _whole(lambda p, at: p.symlink_to("/dev/zero"))),
+    "root_is_missing": (NO_FOLDER, _whole(lambda p, at: None)),
+    "root_in_circles": (NO_FOLDER, _whole(lambda p, at: p.symlink_to("masks"))),
+    "a_link_up": (None, lambda masks, at: (masks / "a" / "up").symlink_to("..")),
+    "as_wide_as_can_be": (
+        "pixels|larger|size|wide",
+        _written(lambda: png((1 << 31) - 1, 1, 8, 0, struct.pack("<I", 0))),
+    ),
+    "name_of_a_table": ("", lambda masks, scratch: None, "labels"),
+}, CONVERT, CONVERT)  # fmt: skip

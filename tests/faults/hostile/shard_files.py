@@ -10,19 +10,14 @@ from typing import Any
 
 from asyncreader.formats.manifest import NAME
 
-from .corpus import SET, Scratch, Target, attack
+from .corpus import SET, Scratch, Target, family
 
 
-def shards(name: str, change: Callable[[Path, Scratch], Any], says: str) -> None:
-    """Register what ``change`` does to the folder of a set of three shards."""
-
-    def make(scratch: Scratch) -> Target:
-        folder = scratch.copy("shards")
-        change(folder, scratch)
-        return Target(folder)
-
-    make.__doc__ = f"A sharded dataset: {name.replace('_', ' ')}."
-    attack(SET, says, SET, name=f"shards_{name}")(make)
+def changed(scratch: Scratch, change: Callable[[Path, Scratch], Any]) -> Target:
+    """The folder of a set of three shards, changed."""
+    folder = scratch.copy("shards")
+    change(folder, scratch)
+    return Target(folder)
 
 
 def named(value: Any) -> Callable[[Path, Scratch], Any]:
@@ -55,47 +50,31 @@ def replaced(
 
 
 _NAME = "makes no sense: its name is not a plain name of a file next to the manifest"
-shards("out_of_the_folder", named("../../outside/secret.h5"), _NAME)
-shards("absolute", named(lambda scratch: scratch.secret_h5), _NAME)
-shards("name_with_escapes", named("\x1b[2Jx.h5"), _NAME)
-shards("name_is_a_surrogate", named("\ud800.h5"), _NAME)
-shards("name_is_a_list", named(["x"]), _NAME)
-shards("name_is_another", named("x.h5"), "not as it was written|no such|not there")
-shards("nested_manifest", written(lambda text: b"[" * 300_000), "not JSON|no table of shards")
-shards(
-    "manifest_of_numbers",
-    written(lambda text: b"[" + b"0," * (60 << 20) + b"0]"),
-    "no table of shards",
-)
-shards(
-    "manifest_of_lists",
-    written(lambda text: b"[" + b"[]," * (40 << 20) + b"0]"),
-    "no table of shards",
-)
-shards(
-    "count_of_400_digits",
-    written(lambda text: text.replace(b'"count": 6', b'"count": ' + b"9" * 400)),
-    "makes no sense|count|not as",
-)
-shards(
-    "manifest_is_a_pipe",
-    replaced(lambda path, scratch: os.mkfifo(path), NAME),
-    "not a regular file",
-)
-shards(
-    "manifest_is_endless",
-    replaced(lambda path, scratch: path.symlink_to("/dev/zero"), NAME),
-    "not a regular file",
-)
-shards(
-    "manifest_is_another_file",
-    replaced(lambda path, scratch: path.symlink_to(scratch.secret), NAME),
-    "not JSON|no table",
-)
-shards("shard_is_a_pipe", replaced(lambda path, scratch: os.mkfifo(path)), "regular|size|shard")
-shards(
-    "shard_is_another_file",
-    replaced(lambda path, scratch: path.symlink_to(scratch.secret_h5)),
-    "shard|size",
-)
-shards("shard_is_a_folder", replaced(lambda path, scratch: path.mkdir()), "shard|regular|size")
+TABLE, REGULAR = "no table of shards", "not a regular file"
+family("A sharded dataset", "shards_", changed, {
+    "out_of_the_folder": (_NAME, named("../../outside/secret.h5")),
+    "absolute": (_NAME, named(lambda scratch: scratch.secret_h5)),
+    "name_with_escapes": (_NAME, named("\x1b[2Jx.h5")),
+    "name_is_a_surrogate": (_NAME, named("\ud800.h5")),
+    "name_is_a_list": (_NAME, named(["x"])),
+    "name_is_another": ("not as it was written|no such|not there", named("x.h5")),
+    "nested_manifest": ("not JSON|no table of shards", written(lambda text: b"[" * 300_000)),
+    "manifest_of_numbers": (TABLE, written(lambda text: b"[" + b"0," * (60 << 20) + b"0]")),
+    "manifest_of_lists": (TABLE, written(lambda text: b"[" + b"[]," * (40 << 20) + b"0]")),
+    "count_of_400_digits": (
+        "makes no sense|count|not as",
+        written(lambda text: text.replace(b'"count": 6', b'"count": ' + b"9" * 400)),
+    ),
+    "manifest_is_a_pipe": (REGULAR, replaced(lambda path, scratch: os.mkfifo(path), NAME)),
+    "manifest_is_endless": (
+        REGULAR, replaced(lambda path, scratch: path.symlink_to("/dev/zero"), NAME)
+    ),
+    "manifest_is_another_file": (
+        "not JSON|no table", replaced(lambda path, scratch: path.symlink_to(scratch.secret), NAME)
+    ),
+    "shard_is_a_pipe": ("regular|size|shard", replaced(lambda path, scratch: os.mkfifo(path))),
+    "shard_is_another_file": (
+        "shard|size", replaced(lambda path, scratch: path.symlink_to(scratch.secret_h5))
+    ),
+    "shard_is_a_folder": ("shard|regular|size", replaced(lambda path, scratch: path.mkdir())),
+}, SET, SET)  # fmt: skip

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 
 import h5py
 import numpy as np
 
-from .corpus import NONE, SET, Scratch, Target, attack, jpeg
-from .hdf5.tools import N, plain, with_classes
+from .corpus import NONE, SET, Scratch, Target, attack, family, jpeg
+from .hdf5.tools import N, with_classes
 
 SHOWN = ("page", "preview", "batch", *SET)
 
@@ -36,44 +37,35 @@ NAMES = {
 }
 
 
-def _packed(name: str, container: str) -> None:
-    text = NAMES[name]
+def packed(scratch: Scratch, text: str, container: str) -> Target:
+    """A packed set with this class, and with paths that hold it."""
+    from converters import convert
 
-    def make(scratch: Scratch) -> Target:
-        from converters import convert
-
-        folder = scratch.folder / "pictures"
-        for number in range(4):
-            of_class = folder / (text if number % 2 else "plain")
-            of_class.mkdir(parents=True, exist_ok=True)
-            # some twice, so that the tables of duplicates name them, too
-            path = of_class / f"{number}{text[:60]}.jpg"
-            path.write_bytes(jpeg(number % 2))
-        convert(folder, scratch.folder / f"set.{container}", encoding="jpeg", jobs=1)
-        return Target(scratch.folder / f"set.{container}")
-
-    make.__doc__ = f"Classes and paths of a dataset in {container}: {name.replace('_', ' ')}."
-    attack(NONE, "", SHOWN, name=f"names_{name}_{container}")(make)
+    folder = scratch.folder / "pictures"
+    for number in range(4):
+        of_class = folder / (text if number % 2 else "plain")
+        of_class.mkdir(parents=True, exist_ok=True)
+        # some twice, so that the tables of duplicates name them, too
+        path = of_class / f"{number}{text[:60]}.jpg"
+        path.write_bytes(jpeg(number % 2))
+    convert(folder, scratch.folder / f"set.{container}", encoding="jpeg", jobs=1)
+    return Target(scratch.folder / f"set.{container}")
 
 
-for _number, _name in enumerate(NAMES):
-    _packed(_name, ("h5", "lmdb")[_number % 2])
+CONTAINERS = dict(zip(NAMES, itertools.cycle(("h5", "lmdb")), strict=False))
+SETS = {f"{name}_{kind}": (None, NAMES[name], kind) for name, kind in CONTAINERS.items()}
+family("Classes and paths of a dataset", "names_", packed, SETS, ways=SHOWN)
 
 
-def _classes(name: str, text: bytes) -> None:
-    def make(scratch: Scratch) -> Target:
-        file = plain(scratch, data=False, labels=False)
-        return with_classes(file, text + b"0", text + b"1")
-
-    make.__doc__ = f"Classes that no folder could have: {name.replace('_', ' ')}."
-    attack(NONE, "", SHOWN, name=f"classes_of_{name}")(make)
-
-
-_classes("end_tags", b"</script></style></title><script src=//evil/x.js></script>")
-_classes("markup_without_end", b"<a href='javascript:alert(1)")
-_classes("no_utf_8", b"\xff\xfe<b>\xc0\xaf")
-_classes("megabytes", b"<b>" * (1 << 18))
-_classes("surrogates", "\ud83d".encode("utf-8", "surrogatepass"))
+CLASSES = {
+    "end_tags": b"</script></style></title><script src=//evil/x.js></script>",
+    "markup_without_end": b"<a href='javascript:alert(1)",
+    "no_utf_8": b"\xff\xfe<b>\xc0\xaf",
+    "megabytes": b"<b>" * (1 << 18),
+    "surrogates": "\ud83d".encode("utf-8", "surrogatepass"),
+}
+ROWS = {name: (None, text + b"0", text + b"1") for name, text in CLASSES.items()}
+family("Classes that no folder could have", "classes_of_", with_classes, ROWS, ways=SHOWN)
 
 
 @attack(NONE, "", SHOWN)

@@ -11,8 +11,8 @@ from typing import Any
 import h5py
 import numpy as np
 
-from ..corpus import NONE, Scratch, Target, attack, edited
-from .tools import N, closed, filtered, plain
+from ..corpus import Scratch, Target, attack, edited, family
+from .tools import N, closed, creates, done, filtered, on, plain
 
 #: The ways that take the parameters.
 ASKED = ("read", "info")
@@ -25,49 +25,28 @@ MANY = 20_000
 SHAPE, CHUNK = (N, 8, 8, 8), (1, 4, 4, 4)
 
 
-def _patches(
-    name: str, make: Callable[[Any], None], says: str, ways: tuple[str, ...] = READ
-) -> None:
-    """Register a file of volumes, all patches of which are read."""
-
-    def made(scratch: Scratch) -> Target:
-        file = plain(scratch, data=False, labels=False)
-        make(file)
-        return Target(closed(file), {"patch": [4, 4, 4], "patch_at": "grid", "labels_field": None})
-
-    made.__doc__ = f"Patches: {name.replace('_', ' ')}."
-    attack(ways if says else NONE, says, ways, name=f"patches_{name}")(made)
+GRID = {"patch": [4, 4, 4], "patch_at": "grid", "labels_field": None}
+HUGE = (1 << 10, 1 << 12, 1 << 12, 1 << 12)
 
 
-def _stored(body: bytes) -> Callable[[Any], None]:
-    return lambda file: filtered(file, "data", SHAPE, "u1", (1,), CHUNK, body, values=(9,))
+def _stored(body: bytes) -> Callable[[Any, Scratch], None]:
+    return lambda file, s: filtered(file, "data", SHAPE, "u1", (1,), CHUNK, body, values=(9,))
 
 
-_patches("of_a_damaged_chunk", _stored(b"\x78\x9c" + b"\xff" * 60), "decompress")
-_patches("of_a_chunk_inflated_short", _stored(zlib.compress(bytes(10))), "size")
-_patches(
-    "of_a_chunk_of_50_mb", _stored(zlib.compress(bytes(50 << 20), 9)), "decompress|size|declares"
-)
-_patches(
-    "of_volumes_that_lack",
-    lambda f: f.create_dataset("data", (1 << 20, 1 << 14, 1 << 14, 1 << 14), "u1", chunks=CHUNK),
-    "too many places",
-)
-_patches(
-    "of_chunks_that_lack",
-    lambda f: f.create_dataset("data", (1 << 10, 1 << 12, 1 << 12, 1 << 12), "u1", chunks=CHUNK),
-    "lacks|too small|declares",
-)
-_patches(
-    "of_volumes_never_written",
-    lambda f: f.create_dataset("data", (1 << 10, 1 << 12, 1 << 12, 1 << 12), "u1"),
-    "stores none",
-)
-_patches(
-    "as_they_should_be",
-    lambda f: f.create_dataset("data", data=np.ones(SHAPE, "u1"), chunks=CHUNK, compression="gzip"),
-    "",
-)
+family("Patches", "patches_", on(GRID, data=False, labels=False), {
+    "of_a_damaged_chunk": ("decompress", _stored(b"\x78\x9c" + b"\xff" * 60)),
+    "of_a_chunk_inflated_short": ("size", _stored(zlib.compress(bytes(10)))),
+    "of_a_chunk_of_50_mb": (
+        "decompress|size|declares", _stored(zlib.compress(bytes(50 << 20), 9))
+    ),
+    "of_volumes_that_lack": (
+        "too many places", creates("data", (1 << 20, 1 << 14, 1 << 14, 1 << 14), chunks=CHUNK)
+    ),
+    "of_chunks_that_lack": ("lacks|too small|declares", creates("data", HUGE, chunks=CHUNK)),
+    "of_volumes_never_written": ("stores none", creates("data", HUGE)),
+    "as_they_should_be": (None, lambda f, s: f.create_dataset(
+        "data", data=np.ones(SHAPE, "u1"), chunks=CHUNK, compression="gzip")),
+}, READ, READ)  # fmt: skip
 
 
 @attack(READ, "outside|truncated", READ)
@@ -81,7 +60,7 @@ def patches_of_a_chunk_outside(scratch: Scratch) -> Target:
         assert raw.count(at) == 1
         where = raw.index(at)
         raw[where : where + 8] = struct.pack("<Q", 1 << 50)
-    return Target(path, {"patch": [4, 4, 4], "patch_at": "grid", "labels_field": None})
+    return Target(path, GRID)
 
 
 # -- sparse rows -----------------------------------------------------------------------------------
@@ -90,67 +69,55 @@ ENDS = np.arange(0, 4 * N + 1, 4)
 COLUMNS = np.tile(np.arange(4), N)
 
 
-def _sparse(
-    name: str,
-    says: str,
-    ways: tuple[str, ...] = READ,
+def sparse(
+    scratch: Scratch,
     ends: Any = ENDS,
     columns: Any = COLUMNS,
     shape: tuple[int, int] = (N, 5),
-    **stored: Any,
-) -> None:
-    """Register a file of sparse rows; ``stored``: how its values are, else in gzip."""
-
-    def make(scratch: Scratch) -> Target:
-        file = plain(scratch, data=False, labels=False)
-        rows = file.create_group("X")
-        rows.attrs["encoding-type"], rows.attrs["shape"] = "csr_matrix", shape
-        rows["indptr"] = ends
-        rows.create_dataset("indices", data=columns, compression="gzip")
-        if stored:
-            filtered(rows, "data", (4 * N,), "f4", (1,), (4,), values=(9,), **stored)
-        else:
-            rows.create_dataset("data", data=np.ones(4 * N, "f4"), compression="gzip")
-        return Target(closed(file), {"data_field": "X", "labels_field": None})
-
-    make.__doc__ = f"Sparse rows: {name.replace('_', ' ')}."
-    attack(ways if says else NONE, says, ways, name=f"sparse_{name}")(make)
+    stored: bytes | None = None,
+) -> Target:
+    """A file of sparse rows; ``stored``: the bytes of a chunk of its values, if they are odd."""
+    file = plain(scratch, data=False, labels=False)
+    rows = file.create_group("X")
+    rows.attrs["encoding-type"], rows.attrs["shape"] = "csr_matrix", shape
+    rows["indptr"] = ends
+    rows.create_dataset("indices", data=columns, compression="gzip")
+    if stored is not None:
+        filtered(rows, "data", (4 * N,), "f4", (1,), (4,), values=(9,), stored=stored)
+    else:
+        rows.create_dataset("data", data=np.ones(4 * N, "f4"), compression="gzip")
+    return done(file, data_field="X", labels_field=None)
 
 
-_sparse("as_they_should_be", "", ASKED)
-_sparse("indptr_decreases", "in order", ASKED, ends=np.where(ENDS == 8, 20, ENDS))
-_sparse("indptr_far_outside", "in order", ASKED, ends=np.append(ENDS[:-1], 1 << 60))
-_sparse("indptr_negative", "in order", ASKED, ends=np.where(ENDS == 0, -4, ENDS))
-_sparse("indptr_short", "one number more", ASKED, ends=ENDS[:-1])
-_sparse("more_indices_than_values", "whole number", ASKED, columns=np.arange(5 * N) % 4)
-_sparse("column_outside", "column", columns=np.append(COLUMNS[:-1], 5))
-_sparse("column_negative", "column", columns=np.append(COLUMNS[:-1], -1))
-_sparse("column_of_2_62", "column", columns=np.append(COLUMNS[:-1], 1 << 62))
-_sparse("of_2_50_columns", "declares", ASKED, shape=(N, 1 << 50))
-_sparse("of_2_50_rows", "one number more", ASKED, shape=(1 << 50, 5))
-_sparse("of_a_damaged_chunk", "decompress", stored=b"\x78\x9c" + b"\xff" * 20)
-_sparse("of_a_chunk_inflated_short", "size", stored=zlib.compress(bytes(3)))
+def with_columns(scratch: Scratch, last: int) -> Target:
+    """Rows whose last value is of that column."""
+    return sparse(scratch, columns=np.append(COLUMNS[:-1], last))
+
+
+family("Sparse rows", "sparse_", sparse, {
+    "as_they_should_be": (None,),
+    "indptr_decreases": ("in order", np.where(ENDS == 8, 20, ENDS)),
+    "indptr_far_outside": ("in order", np.append(ENDS[:-1], 1 << 60)),
+    "indptr_negative": ("in order", np.where(ENDS == 0, -4, ENDS)),
+    "indptr_short": ("one number more", ENDS[:-1]),
+    "more_indices_than_values": ("whole number", ENDS, np.arange(5 * N) % 4),
+    "of_2_50_columns": ("declares", ENDS, COLUMNS, (N, 1 << 50)),
+    "of_2_50_rows": ("one number more", ENDS, COLUMNS, (1 << 50, 5)),
+}, ASKED, ASKED)  # fmt: skip
+family("Sparse rows", "sparse_", with_columns, {
+    "column_outside": ("column", 5),
+    "column_negative": ("column", -1),
+    "column_of_2_62": ("column", 1 << 62),
+}, READ, READ)  # fmt: skip
+family("Sparse rows", "sparse_", sparse, {
+    "of_a_damaged_chunk": (
+        "decompress", ENDS, COLUMNS, (N, 5), b"\x78\x9c" + b"\xff" * 20
+    ),
+    "of_a_chunk_inflated_short": ("size", ENDS, COLUMNS, (N, 5), zlib.compress(bytes(3))),
+}, READ, READ)  # fmt: skip
 
 
 # -- groups ----------------------------------------------------------------------------------------
-
-
-def _groups(
-    name: str,
-    make: Callable[[Any, Scratch], Any],
-    says: str,
-    ways: tuple[str, ...] = ASKED,
-    **params: Any,
-) -> None:
-    """Register a file with many groups."""
-
-    def made(scratch: Scratch) -> Target:
-        file = plain(scratch, data=False, labels=False, libver="latest")
-        make(file, scratch)
-        return Target(closed(file), {"labels_field": None, **params})
-
-    made.__doc__ = f"Groups: {name.replace('_', ' ')}."
-    attack(ways if says else NONE, says, ways, name=f"episodes_{name}")(made)
 
 
 def _many(inside: str, name: bytes) -> Callable[[Any, Scratch], None]:
@@ -185,25 +152,33 @@ def _unequal(file: Any, scratch: Scratch) -> None:
         file[f"data/demo_{number}/states"] = np.zeros((4 + 2 * (number == 2), 3), "f4")
 
 
-ACTIONS = {"data_field": "actions"}
-_groups("many_beside_the_data", _many("other", b"g%d"), "")
-_groups("many_in_the_root", _many("/", b"g%d"), "")
-_groups("many_empty_episodes", _many("data", b"demo_%d"), "20,000 episodes", **ACTIONS)
-_groups("one_under_many_names", _linked(lambda f, i, s: f["data/demo_0"]), "", READ, **ACTIONS)
-_groups(
-    "a_chain_of_soft_links",
-    _linked(lambda f, i, s: h5py.SoftLink(f"/data/demo_{i - 1}")),
-    "soft link",
-    **ACTIONS,
-)
-_groups(
-    "external_links",
-    _linked(lambda f, i, s: h5py.ExternalLink(s.secret_h5, "/")),
-    "link into another file",
-    **ACTIONS,
-)
-_groups("in_circles", _circles, "in circles", episodes="groups:demo_*/demo_*/demo_*", **ACTIONS)
-_groups("of_unequal_length", _unequal, "demo_2", data_field=["actions", "states"])
+NO_LABELS = {"labels_field": None}
+ACTIONS = {**NO_LABELS, "data_field": "actions"}
+NEW: dict[str, Any] = {"data": False, "labels": False, "libver": "latest"}
+family("Groups", "episodes_", on(NO_LABELS, **NEW), {
+    "many_beside_the_data": (None, _many("other", b"g%d")),
+    "many_in_the_root": (None, _many("/", b"g%d")),
+}, ASKED, ASKED)  # fmt: skip
+family("Groups", "episodes_", on(ACTIONS, **NEW), {
+    "one_under_many_names": (None, _linked(lambda f, i, s: f["data/demo_0"])),
+}, READ, READ)  # fmt: skip
+family("Groups", "episodes_", on(ACTIONS, **NEW), {
+    "many_empty_episodes": ("20,000 episodes", _many("data", b"demo_%d")),
+    "a_chain_of_soft_links": (
+        "soft link", _linked(lambda f, i, s: h5py.SoftLink(f"/data/demo_{i - 1}"))
+    ),
+    "external_links": (
+        "link into another file", _linked(lambda f, i, s: h5py.ExternalLink(s.secret_h5, "/"))
+    ),
+}, ASKED, ASKED)  # fmt: skip
+_CIRCLE = {**ACTIONS, "episodes": "groups:demo_*/demo_*/demo_*"}
+family("Groups", "episodes_", on(_CIRCLE, **NEW), {
+    "in_circles": ("in circles", _circles),
+}, ASKED, ASKED)  # fmt: skip
+_BOTH = {**NO_LABELS, "data_field": ["actions", "states"]}
+family("Groups", "episodes_", on(_BOTH, **NEW), {
+    "of_unequal_length": ("demo_2", _unequal),
+}, ASKED, ASKED)  # fmt: skip
 
 
 @attack(ASKED, "of variable length|cannot be found", ASKED)
@@ -217,7 +192,7 @@ def episodes_of_a_damaged_mask(scratch: Scratch) -> Target:
     with edited(path) as raw:
         (heap,) = struct.unpack_from("<Q", raw, at + 4)
         struct.pack_into("<Q", raw, heap + 16 + 8, 0)  # the size of its first object
-    return Target(path, {"labels_field": None, **ACTIONS})
+    return Target(path, ACTIONS)
 
 
 @attack(ASKED, "splits", ASKED)
@@ -228,4 +203,4 @@ def episodes_of_many_masks(scratch: Scratch) -> Target:
     file["mask/train"] = np.array([b"demo_0"])
     for number in range(MANY):
         file[f"mask/{number}"] = file["mask/train"]
-    return Target(closed(file), {"labels_field": None, **ACTIONS})
+    return done(file, **ACTIONS)

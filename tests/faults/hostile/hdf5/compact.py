@@ -12,8 +12,8 @@ import numpy as np
 
 from asyncreader.formats import packed as fmt
 
-from ..corpus import NONE, SET, Scratch, Target, attack, edited
-from .tools import ROWS, N, closed, packed_set, patched, plain, space
+from ..corpus import NONE, SAMPLE, SET, Scratch, Target, attack, edited, family
+from .tools import ROWS, N, closed, done, opaque, packed_set, patched, plain, space
 
 
 def compact(file: Any, name: str, values: Any, kind: Any = None) -> Any:
@@ -52,21 +52,21 @@ _LIES: dict[str, Callable[[Any], tuple[bytes, bytes]]] = {
 }
 
 
-def _lying(table: str, values: np.ndarray[Any, Any], how: str) -> None:
-    def make(scratch: Scratch) -> Target:
-        file = plain(scratch, data=table != "data", labels=table != "labels")
-        compact(file, table, values)
-        path = closed(file)
-        patched(path, *_LIES[how](values))
-        return Target(path)
+def lying(
+    scratch: Scratch, table: str, values: Any, lie: Callable[[Any], tuple[bytes, bytes]]
+) -> Target:
+    """A compact table whose header says something else."""
+    file = plain(scratch, data=table != "data", labels=table != "labels")
+    compact(file, table, values)
+    path = closed(file)
+    patched(path, *lie(values))
+    return Target(path)
 
-    make.__doc__ = f"Compact {table} whose header says {how.replace('_', ' ')}."
-    attack(SET, "", name=f"compact_{table}_{how}")(make)
 
-
-for _how in _LIES:
-    _lying("data", PIXELS, _how)
-    _lying("labels", np.arange(N, dtype=np.int64)[:, None] + 1000, _how)
+NUMBERS = np.arange(N, dtype=np.int64)[:, None] + 1000
+for _table, _values in (("data", PIXELS), ("labels", NUMBERS)):
+    _rows = {how: ("", _table, _values, lie) for how, lie in _LIES.items()}
+    family(f"Compact {_table} whose header says", f"compact_{_table}_", lying, _rows)
 
 
 @attack(NONE)
@@ -75,50 +75,41 @@ def compact_tables(scratch: Scratch) -> Target:
     file = plain(scratch, data=False, labels=False)
     compact(file, "data", PIXELS)
     compact(file, "labels", np.arange(N))
-    return Target(closed(file))
+    return done(file)
 
 
-def _ours(table: str, base: str, change: bool) -> None:
-    def make(scratch: Scratch) -> Target:
-        file = packed_set(scratch, base)
-        values = file[table][()]
-        del file[table]
-        if change:
-            values = values[::-1] if table != fmt.OFFSETS else values * (1 << 40)
-        compact(file, table, values)
-        return Target(closed(file))
-
-    words = "and other values" if change else "and the same values"
-    make.__doc__ = f"Our set's {table} in its header, {words}."
-    name = f"compact_ours_{table}{'_changed' if change else ''}"
-    attack(("read", "verify", "convert") if change else NONE, "", SET, name=name)(make)
+def ours(scratch: Scratch, table: str, base: str, change: bool) -> Target:
+    """Our set, a table in its header, with the same values or others."""
+    file = packed_set(scratch, base)
+    values = file[table][()]
+    del file[table]
+    if change:
+        values = values[::-1] if table != fmt.OFFSETS else values * (1 << 40)
+    compact(file, table, values)
+    return done(file)
 
 
-for _table, _base in (("labels", "raw.h5"), ("checksums", "raw.h5"), ("offsets", "jpeg.h5")):
-    _ours(_table, _base, False)
-    _ours(_table, _base, True)
+_BASES = {"labels": "raw.h5", "checksums": "raw.h5", "offsets": "jpeg.h5"}
+_SAME = {name: (None, name, base, False) for name, base in _BASES.items()}
+_CHANGED = {f"{name}_changed": ("", name, base, True) for name, base in _BASES.items()}
+family("Our set's table in its header", "compact_ours_", ours, _SAME | _CHANGED, SAMPLE, SET)
 
 
-def _typed(name: str, make_kind: Callable[[], Any], table: str) -> None:
-    def make(scratch: Scratch) -> Target:
-        file = plain(scratch, data=table != "data", labels=table != "labels")
-        compact(file, table, np.zeros(N, np.uint8), make_kind())
-        return Target(closed(file))
-
-    make.__doc__ = f"Compact {table} of an odd type: {name}."
-    attack(SET, "", SET, name=f"compact_{table}_of_{name}")(make)
+def typed(scratch: Scratch, table: str, make_kind: Callable[[], Any]) -> Target:
+    """A compact table of an odd type."""
+    file = plain(scratch, data=table != "data", labels=table != "labels")
+    compact(file, table, np.zeros(N, np.uint8), make_kind())
+    return done(file)
 
 
-def _opaque() -> Any:
-    kind = h5py.h5t.create(h5py.h5t.OPAQUE, 8)
-    kind.set_tag(b"NUMPY:O")
-    return kind
-
-
+_KINDS: dict[str, Callable[[], Any]] = {
+    "objects": lambda: opaque(b"NUMPY:O"),
+    "text": lambda: h5py.h5t.py_create(h5py.string_dtype(), logical=True),
+    "references": lambda: h5py.h5t.STD_REF_OBJ,
+}
 for _table in ("data", "labels"):
-    _typed("objects", _opaque, _table)
-    _typed("text", lambda: h5py.h5t.py_create(h5py.string_dtype(), logical=True), _table)
-    _typed("references", lambda: h5py.h5t.STD_REF_OBJ, _table)
+    _typed = {f"{_table}_of_{name}": ("", _table, kind) for name, kind in _KINDS.items()}
+    family("A compact table", "compact_", typed, _typed, SET, SET)
 
 
 @attack(NONE, ways=SET)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import re
 import struct
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import h5py
 import numpy as np
 
-from ..corpus import NONE, SET, Scratch, Target, attack, edited
+from ..corpus import NONE, SET, WAYS, Scratch, Target, attack, edited, family, sparse
 from .tools import ROWS, done, patched, plain
 
 
@@ -92,7 +93,7 @@ def address_outside_the_file(scratch: Scratch) -> Target:
     return made
 
 
-@attack(("read", "info", "verify", "convert", "drop_in"), "neither HDF5 nor LMDB")
+@attack(WAYS, "neither HDF5 nor LMDB")
 def list_in_disguise(scratch: Scratch) -> Target:
     """A text that names another file and goes by the name of an HDF5 file."""
     path = scratch.folder / "set.h5"
@@ -119,29 +120,25 @@ def list_of_itself(scratch: Scratch) -> Target:
     return Target(path)
 
 
-def _path_is(name: str, make_path: Any, says: str, ways: tuple[str, ...] = SET) -> None:
-    def make(scratch: Scratch) -> Target:
-        path = scratch.folder / "set.h5"
-        return Target(make_path(path, scratch) or path)
-
-    make.__doc__ = f"The path is {name}."
-    attack(ways, says, ways, name=f"path_is_{name}")(make)
+def path_is(scratch: Scratch, make: Callable[[Path, Scratch], Any]) -> Target:
+    """The path itself is something else."""
+    path = scratch.folder / "set.h5"
+    return Target(make(path, scratch) or path)
 
 
-def _sparse(path: Path, scratch: Scratch) -> None:
-    path.touch()
-    os.truncate(path, 1 << 43)
-
-
-_path_is("a_pipe", lambda path, scratch: os.mkfifo(path), "not a regular file|no image")
-_path_is("a_device", lambda path, scratch: Path("/dev/zero"), "not a regular file|no folder")
-_path_is(
-    "a_link_in_circles", lambda path, scratch: path.symlink_to(path), "cannot be reached|no folder"
-)
-_path_is(
-    "a_link_to_a_pipe", lambda path, scratch: path.symlink_to(scratch.pipe), "regular|no folder"
-)
-_path_is("another_file", lambda path, scratch: path.symlink_to(scratch.secret), "neither HDF5 nor")
-_path_is("empty", lambda path, scratch: path.touch(), "the file is empty")
-# it cannot be mapped where memory is limited, as in an attack
-_path_is("a_sparse_exabyte", _sparse, "neither HDF5 nor|cannot be mapped")
+family("The path is", "path_is_", path_is, {
+    "a_pipe": ("not a regular file|no image", lambda path, scratch: os.mkfifo(path)),
+    "a_device": ("not a regular file|no folder", lambda path, scratch: Path("/dev/zero")),
+    "a_link_in_circles": (
+        "cannot be reached|no folder", lambda path, scratch: path.symlink_to(path)
+    ),
+    "a_link_to_a_pipe": (
+        "regular|no folder", lambda path, scratch: path.symlink_to(scratch.pipe)
+    ),
+    "another_file": ("neither HDF5 nor", lambda path, scratch: path.symlink_to(scratch.secret)),
+    "empty": ("the file is empty", lambda path, scratch: path.touch()),
+    # it cannot be mapped where memory is limited, as in an attack
+    "a_sparse_exabyte": (
+        "neither HDF5 nor|cannot be mapped", lambda path, scratch: sparse(path, 1 << 43)
+    ),
+}, SET, SET)  # fmt: skip

@@ -4,37 +4,47 @@ from __future__ import annotations
 
 import os
 import struct
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import h5py
 import numpy as np
 
-from ..corpus import NONE, SET, UNKNOWN, Scratch, Target, attack
+from ..corpus import NONE, SET, UNKNOWN, Scratch, Target, attack, family
 from .tools import (
     ROWS,
     N,
-    closed,
+    creates,
     done,
+    elsewhere,
     external,
     filtered,
-    on_plain,
+    leads_out,
+    on,
     patched,
     plain,
     virtually,
 )
 
-
-@on_plain(says="filter 32099", data=False)
-def plugin_data(file: Any, scratch: Scratch) -> None:
-    """Pixels behind a filter that HDF5 would look for in HDF5_PLUGIN_PATH."""
-    filtered(file, "data", ROWS, "u1", optional=True)
-
-
-@on_plain(says="filter 32099", ways=SET, labels=False)
-def plugin_labels(file: Any, scratch: Scratch) -> None:
-    """Labels behind one: a small table is read by the HDF5 library."""
-    filtered(file, "labels", (N,), "i8")
+#: The ways that take a file of labels.
+ASKED = ("read", "info", "convert")
+VLEN = h5py.h5t.py_create(h5py.vlen_dtype(np.dtype("u1")), logical=True)
+family("Pixels behind a filter", "", on(data=False), {
+    # HDF5 would look for it in HDF5_PLUGIN_PATH
+    "plugin_data": ("filter 32099", lambda f, s: filtered(f, "data", ROWS, "u1", optional=True)),
+    "plugin_vlen": (
+        "filter that is not read", lambda f, s: filtered(f, "data", (N,), VLEN, optional=True)
+    ),
+})  # fmt: skip
+# a small table is read by the HDF5 library
+family("Labels behind a filter", "", on(labels=False), {
+    "plugin_labels": ("filter 32099", lambda f, s: filtered(f, "labels", (N,), "i8")),
+    "plugin_blosc_labels": (
+        "is not read|needs a filter",
+        lambda f, s: filtered(f, "labels", (N,), "i8", codes=(32001,)),
+    ),
+}, SET, SET)  # fmt: skip
 
 
 @attack(says="filters that are not read together")
@@ -52,68 +62,32 @@ def plugin_with_a_built_in(scratch: Scratch) -> Target:
     return made
 
 
-@on_plain(says="is not read|needs a filter", ways=SET, labels=False)
-def plugin_blosc_labels(file: Any, scratch: Scratch) -> None:
-    """A known filter on a table that only the HDF5 library reads."""
-    filtered(file, "labels", (N,), "i8", codes=(32001,))
+def labels_file(scratch: Scratch, change: Callable[[Any, Scratch], Any]) -> Target:
+    """A second file has the labels."""
+    with h5py.File(scratch.folder / "labels.h5", "w") as other:
+        change(other, scratch)
+    path = scratch.folder / "labels.h5"
+    return done(plain(scratch, labels=False), labels_path=str(path))
 
 
-@on_plain(says="filter that is not read", data=False)
-def plugin_vlen(file: Any, scratch: Scratch) -> None:
-    """Pictures of variable length behind one."""
-    kind = h5py.h5t.py_create(h5py.vlen_dtype(np.dtype("u1")), logical=True)
-    filtered(file, "data", (N,), kind, optional=True)
+def labels_path(scratch: Scratch, path: str) -> Target:
+    """The labels' file is something else."""
+    return done(plain(scratch, labels=False), labels_path=getattr(scratch, path, path))
 
 
-def _labels_file(scratch: Scratch, how: str) -> Target:
-    file = plain(scratch, labels=False)
-    other = h5py.File(scratch.folder / "labels.h5", "w")
-    if how == "plugin":
-        filtered(other, "labels", (N,), "i8")
-    elif how == "storage":
-        external(other, "labels", (N,), "i8", scratch)
-    elif how == "link":
-        other["labels"] = h5py.ExternalLink(scratch.pipe, "labels")
-    elif how == "bomb":
-        other.create_dataset("labels", (N, 1 << 50), "i8", chunks=(1, 1 << 20))
-    elif how == "virtual":
-        layout = h5py.VirtualLayout((N,), "i8")
-        layout[:] = h5py.VirtualSource(scratch.secret_h5, "labels", (N,), "i8")
-        other.create_virtual_dataset("labels", layout)
-    path = closed(other)
-    return Target(closed(file), {"labels_path": str(path)})
-
-
-def _labels_files() -> None:
-    says = {
-        "plugin": "filter 32099",
-        "storage": "outside the file",
-        "link": "link into another file",
-        "bomb": "lacks some",
-        "virtual": "virtual",
-    }
-    for how, message in says.items():
-
-        def make(scratch: Scratch, how: str = how) -> Target:
-            return _labels_file(scratch, how)
-
-        ways = ("read", "info", "convert")
-        attack(ways, message, ways, name=f"labels_path_{how}")(make)
-
-
-_labels_files()
-
-
-@attack(("read", "info", "convert"), "no such labels file", ("read", "info", "convert"))
-def labels_path_pipe(scratch: Scratch) -> Target:
-    """The labels' file is a pipe."""
-    return Target(closed(plain(scratch, labels=False)), {"labels_path": scratch.pipe})
-
-
-@attack(("read", "info", "convert"), "no such labels file", ("read", "info", "convert"))
-def labels_path_device(scratch: Scratch) -> Target:
-    """The labels' file is endless."""
-    return Target(closed(plain(scratch, labels=False)), {"labels_path": "/dev/zero"})
+family("A file of labels", "labels_path_", labels_file, {
+    "plugin": ("filter 32099", lambda f, s: filtered(f, "labels", (N,), "i8")),
+    "storage": ("outside the file", lambda f, s: external(f, "labels", (N,), "i8", s)),
+    "link": ("link into another file", leads_out("labels", "pipe", "labels")),
+    "bomb": ("lacks some", creates("labels", (N, 1 << 50), "i8", chunks=(1, 1 << 20))),
+    "virtual": (
+        "virtual", lambda f, s: elsewhere(f, "labels", s.secret_h5, "labels", (N,), "i8")
+    ),
+}, ASKED, ASKED)  # fmt: skip
+family("A file of labels", "labels_path_", labels_path, {
+    "pipe": ("no such labels file", "pipe"),
+    "device": ("no such labels file", "/dev/zero"),
+}, ASKED, ASKED)  # fmt: skip
 
 
 @attack(UNKNOWN, ways=SET, says="no field 'data'")
@@ -125,43 +99,40 @@ def sidecar_is_a_pipe(scratch: Scratch) -> Target:
     return Target(scratch.folder / "set_x.h5")
 
 
-def _fuel(file: Any, start: int, indices: Any) -> None:
-    kind = np.dtype(
-        [
-            ("split", "S5"),
-            ("source", "S6"),
-            ("start", "i8"),
-            ("stop", "i8"),
-            ("indices", h5py.ref_dtype),
-            ("available", "?"),
-            ("comment", "S1"),
-        ]
-    )
-    table = np.zeros(2, kind)
+FUEL = np.dtype([
+    ("split", "S5"), ("source", "S6"), ("start", "i8"), ("stop", "i8"),
+    ("indices", h5py.ref_dtype), ("available", "?"), ("comment", "S1"),
+])  # fmt: skip
+
+
+def _fuel(file: Any, indices: Any) -> None:
+    """Fuel's attribute of splits, whose records a reference tells."""
+    table = np.zeros(2, FUEL)
     for row, source in zip(table, (b"data", b"labels"), strict=True):
         row["split"], row["source"], row["available"] = b"train", source, True
-        row["start"], row["stop"], row["indices"] = start, N, indices
+        row["stop"], row["indices"] = N, indices
     file.attrs["split"] = table
 
 
-@on_plain(says="filter 32099|found filter", ways=SET)
-def fuel_indices_plugin(file: Any, scratch: Scratch) -> None:
-    """A split's records behind a filter."""
-    filtered(file, "rows", (N,), "i8")
-    _fuel(file, 0, file["rows"].ref)
+def _referred(make: Callable[[Any, Scratch], Any]) -> Callable[[Any, Scratch], None]:
+    """A reference to what ``make`` makes as "rows"."""
+
+    def change(file: Any, scratch: Scratch) -> None:
+        make(file, scratch)
+        _fuel(file, file["rows"].ref)
+
+    return change
 
 
-@on_plain(says="outside the file", ways=SET)
-def fuel_indices_storage(file: Any, scratch: Scratch) -> None:
-    """A split's records are another file's bytes."""
-    external(file, "rows", (N,), "i8", scratch)
-    _fuel(file, 0, file["rows"].ref)
-
-
-@on_plain(says="is not a dataset", ways=SET)
-def fuel_indices_group(file: Any, scratch: Scratch) -> None:
-    """A reference to a group."""
-    _fuel(file, 0, file.create_group("g").ref)
+family("A split's records", "fuel_indices_", on(), {
+    "plugin": (
+        "filter 32099|found filter", _referred(lambda f, s: filtered(f, "rows", (N,), "i8"))
+    ),
+    "storage": (
+        "outside the file", _referred(lambda f, s: external(f, "rows", (N,), "i8", s))
+    ),
+    "group": ("is not a dataset", _referred(lambda f, s: f.create_group("rows"))),
+}, SET, SET)  # fmt: skip
 
 
 @attack(NONE, ways=SET)
@@ -169,7 +140,7 @@ def fuel_reference_to_garbage(scratch: Scratch) -> Target:
     """A reference to an address in the middle of pixels."""
     file = plain(scratch)
     group = file.create_group("g")
-    _fuel(file, 0, group.ref)
+    _fuel(file, group.ref)
     address = h5py.h5o.get_info(group.id).addr
     made = done(file)
     patched(Path(made.path), struct.pack("<QQ", N, address), struct.pack("<QQ", N, 1 << 60), -1)
@@ -186,5 +157,5 @@ def fuel_shapes_virtual(scratch: Scratch) -> Target:
     file.create_dataset("data", (N,), kind)
     for number in range(N):
         file["data"][number] = np.full(12, number, np.uint8)
-    _fuel(file, 0, h5py.Reference())
+    _fuel(file, h5py.Reference())
     return done(file)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import struct
 import zlib
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +12,8 @@ import numpy as np
 
 from asyncreader.sources.hdf5.vlen import ELEMENT
 
-from ..corpus import NONE, Scratch, Target, attack, edited
-from .tools import N, closed, filtered, plain
+from ..corpus import NONE, Scratch, Target, attack, edited, family
+from .tools import N, closed, done, filtered, plain
 
 #: The ways that take max_length.
 ASKED = ("read", "info")
@@ -22,42 +21,32 @@ ASKED = ("read", "info")
 VALUES = 4 * N
 
 
-def offsets(
-    name: str, table: Callable[[], Any], says: str = "offsets", table_name: str = "data_offsets"
-) -> None:
-    """Register a foreign file whose samples begin where ``table`` says."""
-
-    def make(scratch: Scratch) -> Target:
-        file = plain(scratch, data=False)
-        file["data"] = np.arange(VALUES * 3, dtype="f4").reshape(-1, 3)
-        file[table_name] = table()
-        return Target(closed(file), {"max_length": 4})
-
-    make.__doc__ = f"Samples of different length: {name.replace('_', ' ')}."
-    attack(ASKED, says, ASKED, name=f"lengths_{name}")(make)
-
-
 EVEN = np.arange(0, VALUES + 1, 4)
+OTHERS = [4] * (N - 1)
+NOT_SAID = "does not say"
 
-offsets("decreasing", lambda: np.where(EVEN == 8, 20, EVEN), "decrease")
-offsets("far_outside", lambda: np.append(EVEN[:-1], 1 << 60), "does not say")
-offsets(
-    "beyond_int64",
-    lambda: np.append(EVEN[:-1].astype("u8"), np.uint64((1 << 64) - 1)),
-    "does not say",
-)
-offsets("negative", lambda: np.where(EVEN == 8, -4, EVEN), "decrease")
-offsets("of_other_values", lambda: EVEN // 2, "does not say")
-offsets(
-    "that_overflow",
-    lambda: np.full(N, (1 << 63) + 4, "u8"),
-    "does not say",
-    "data_lengths",
-)
-offsets(
-    "negative_lengths", lambda: np.array([-4, 28, *[0] * (N - 2)]), "does not say", "data_lengths"
-)
-offsets("huge_lengths", lambda: np.array([1 << 62, *[4] * (N - 1)]), "not say", "data_lengths")
+
+def table(scratch: Scratch, name: str, values: Any) -> Target:
+    """A foreign file whose samples begin, or are as long, as a table says."""
+    file = plain(scratch, data=False)
+    file["data"] = np.arange(VALUES * 3, dtype="f4").reshape(-1, 3)
+    file[f"data_{name}"] = values
+    return done(file, max_length=4)
+
+
+family("Samples of different length", "lengths_", table, {
+    "as_they_should_be": (None, "offsets", EVEN),
+    "decreasing": ("decrease", "offsets", np.where(EVEN == 8, 20, EVEN)),
+    "far_outside": (NOT_SAID, "offsets", np.append(EVEN[:-1], 1 << 60)),
+    "beyond_int64": (
+        NOT_SAID, "offsets", np.append(EVEN[:-1].astype("u8"), np.uint64((1 << 64) - 1))
+    ),
+    "negative": ("decrease", "offsets", np.where(EVEN == 8, -4, EVEN)),
+    "of_other_values": (NOT_SAID, "offsets", EVEN // 2),
+    "that_overflow": (NOT_SAID, "lengths", np.full(N, (1 << 63) + 4, "u8")),
+    "negative_lengths": (NOT_SAID, "lengths", np.array([-4, 28, *[0] * (N - 2)])),
+    "huge_lengths": ("not say", "lengths", np.array([1 << 62, *OTHERS])),
+}, ASKED, ASKED)  # fmt: skip
 
 
 @attack(ASKED, "declares far more", ASKED)
@@ -66,13 +55,13 @@ def lengths_bomb(scratch: Scratch) -> Target:
     file = plain(scratch, data=False)
     file["data"] = np.arange(4.0)
     count = 260_000_000
-    table = file.create_dataset(
+    lengths = file.create_dataset(
         "data_lengths", (count,), "u1", chunks=(1 << 24,), compression="gzip"
     )
     zeros = zlib.compress(bytes(1 << 24), 9)
     for at in range(0, count, 1 << 24):
-        table.id.write_direct_chunk((at,), zeros)
-    return Target(closed(file), {"max_length": 4})
+        lengths.id.write_direct_chunk((at,), zeros)
+    return done(file, max_length=4)
 
 
 @attack(ASKED, "outside|heap|longer", ASKED)
@@ -87,15 +76,6 @@ def lengths_variable_huge(scratch: Scratch) -> Target:
     with edited(path) as raw:
         raw[at : at + 4] = struct.pack("<I", (1 << 32) - 1)
     return Target(path, {"max_length": 4})
-
-
-@attack(NONE, ways=ASKED)
-def lengths_as_they_should_be(scratch: Scratch) -> Target:
-    """Served: values with offsets."""
-    file = plain(scratch, data=False)
-    file["data"] = np.arange(VALUES * 3, dtype="f4").reshape(-1, 3)
-    file["data_offsets"] = EVEN
-    return Target(closed(file), {"max_length": 4})
 
 
 @attack(NONE, ways=ASKED)
@@ -115,4 +95,4 @@ def lengths_of_one_crowded_heap(scratch: Scratch) -> Target:
     kind = h5py.h5t.py_create(h5py.vlen_dtype(np.dtype("f4")), logical=True)
     body = zlib.compress(elements)
     filtered(file, "data", elements.shape, kind, (1,), stored=body, optional=True, values=(9,))
-    return Target(closed(file), {"max_length": 4, "labels_field": None})
+    return done(file, max_length=4, labels_field=None)

@@ -10,135 +10,121 @@ from typing import Any
 import h5py
 import numpy as np
 
-from ...damage.reseal import lookup3
-from ..corpus import NONE, SET, UNKNOWN, Scratch, Target, attack
+from ...damage.reseal import seal
+from ..corpus import NONE, SET, UNKNOWN, Scratch, Target, attack, edited, family
 from .tools import (
     ROWS,
     N,
     closed,
     done,
+    elsewhere,
     external,
     filtered,
-    on_plain,
+    leads_out,
+    on,
     packed_set,
     plain,
+    puts,
     virtually,
 )
 
-
-@on_plain(says="keeps its bytes outside the file", data=False)
-def external_storage_data(file: Any, scratch: Scratch) -> None:
-    """The pixels are another file's bytes."""
-    external(file, "data", ROWS, "u1", scratch)
+KNOWN = "features image_features encoded_images images image jpegs x y"
+OUTSIDE, OUT = "keeps its bytes outside the file", "link into another file"
+CIRCLES, GONE = "leads in circles|soft link", "no field 'data'"
 
 
-@on_plain(says="keeps its bytes outside the file", ways=SET, labels=False)
-def external_storage_labels(file: Any, scratch: Scratch) -> None:
-    """So are the labels."""
-    external(file, "labels", (N,), "i8", scratch)
-
-
-@on_plain(says="keeps its bytes outside the file", data=False)
-def external_storage_in_a_group(file: Any, scratch: Scratch) -> None:
+def _in_a_group(file: Any, scratch: Scratch) -> None:
     """Behind a soft link, two groups down."""
     external(file.create_group("a/b"), "x", ROWS, "u1", scratch)
     file["data"] = h5py.SoftLink("a/b/x")
 
 
-def _replaced(scratch: Scratch, table: str, how: str, base: str = "raw.h5") -> Target:
-    """A set packed by asyncreader one of whose tables is in another file."""
-    file = packed_set(scratch, base)
-    old = file[table]
-    shape, kind = old.shape, old.dtype
-    del file[table]
-    if how == "storage":
-        external(file, table, shape, kind, scratch)
-    elif how == "link":
-        file[table] = h5py.ExternalLink(scratch.secret_h5, "text" if kind.kind == "S" else "labels")
-    elif how == "pipe":
-        file[table] = h5py.ExternalLink(scratch.pipe, "x")
-    elif how == "virtual":
-        layout = h5py.VirtualLayout(shape, kind)
-        layout[:] = h5py.VirtualSource(scratch.secret_h5, "labels", shape, kind)
-        file.create_virtual_dataset(table, layout)
-    elif how == "plugin":
-        filtered(file, table, shape, kind)
-    elif how == "bomb":
-        file.create_dataset(table, (1 << 40, *shape[1:]), kind, chunks=(1 << 16, *shape[1:]))
-    elif how == "opaque":
-        file[table] = np.zeros(shape, "M8[s]").astype(h5py.opaque_dtype("M8[s]"))
-    return done(file)
-
-
-def _tables(table: str, base: str, refused: tuple[str, ...] = SET) -> None:
-    says = {
-        "storage": "outside the file",
-        "link": "link into another file",
-        "pipe": "link into another file",
-        "virtual": "virtual dataset",
-        "plugin": "filter that is not read|found filter",
-        "bomb": "wrong shape|lacks some|another number|too small|not the blob",
-        "opaque": "plain numbers|wrong shape|no list of text",
-    }
-    for how, message in says.items():
-
-        def make(scratch: Scratch, how: str = how) -> Target:
-            return _replaced(scratch, table, how, base)
-
-        make.__doc__ = f"Our set's {table}: {how}."
-        attack(refused, message, SET, name=f"ours_{table}_{how}")(make)
-
-
-for _table in ("labels", "checksums", "classes"):
-    _tables(_table, "raw.h5")
-_tables("offsets", "jpeg.h5")
-_tables("paths", "raw.h5", ("verify", "convert"))
-
-
-@on_plain(says="link into another file", data=False)
-def external_link_data(file: Any, scratch: Scratch) -> None:
-    """The data are a link to another file's data."""
-    file["data"] = h5py.ExternalLink(scratch.secret_h5, "data")
-
-
-@on_plain(says="link into another file", ways=SET, labels=False)
-def external_link_labels(file: Any, scratch: Scratch) -> None:
-    """The labels are a link to another file's labels."""
-    file["labels"] = h5py.ExternalLink(scratch.secret_h5, "labels")
-
-
-@on_plain(says="link into another file", data=False)
-def external_link_to_a_pipe(file: Any, scratch: Scratch) -> None:
-    """Whoever follows it waits for ever."""
-    file["data"] = h5py.ExternalLink(scratch.pipe, "data")
-
-
-@on_plain(says="link into another file", data=False)
-def external_link_behind_soft_link(file: Any, scratch: Scratch) -> None:
+def _behind(file: Any, scratch: Scratch) -> None:
     """A soft link inside the file, to a link out of it, to a pipe."""
     file["way"] = h5py.ExternalLink(scratch.pipe, "data")
     file["data"] = h5py.SoftLink("/way")
 
 
-@on_plain(says="link into another file", data=False, data_field="way/data")
-def external_link_as_a_group(file: Any, scratch: Scratch) -> None:
-    """The group that the data lie in is another file's."""
-    file["way"] = h5py.ExternalLink(scratch.pipe, "/")
+def _all_pipes(names: str) -> Callable[[Any, Scratch], None]:
+    """A pipe under each name that is tried."""
+
+    def change(file: Any, scratch: Scratch) -> None:
+        for name in names.split():
+            file[name] = h5py.ExternalLink(scratch.pipe, "x")
+
+    return change
 
 
-@on_plain(says="link into another file", ways=SET, labels=False)
-def external_link_labels_to_a_pipe(file: Any, scratch: Scratch) -> None:
-    """Labels by the names that are tried: each of them a pipe."""
-    for name in ("labels", "label", "targets", "target"):
-        file[name] = h5py.ExternalLink(scratch.pipe, "x")
+def _circle(file: Any, scratch: Scratch) -> None:
+    """A group that holds itself, and the root."""
+    group = file.create_group("g")
+    group["again"], group["root"] = group, file["/"]
 
 
-@on_plain(says="no field 'data'|link into another file", data=False, labels=False)
-def external_link_in_all_known_names(file: Any, scratch: Scratch) -> None:
-    """Every name that a known layout has, each a pipe."""
-    names = "features image_features encoded_images images image jpegs x y"
-    for name in names.split():
-        file[name] = h5py.ExternalLink(scratch.pipe, "x")
+family("Pixels that are not there", "", on(data=False), {
+    "external_storage_data": (OUTSIDE, lambda f, s: external(f, "data", ROWS, "u1", s)),
+    "external_storage_in_a_group": (OUTSIDE, _in_a_group),
+    "external_link_data": (OUT, leads_out("data", "secret_h5", "data")),
+    "external_link_to_a_pipe": (OUT, leads_out("data", "pipe", "data")),
+    "external_link_behind_soft_link": (OUT, _behind),
+    "soft_link_cycle": (CIRCLES, puts(data=h5py.SoftLink("/other"), other=h5py.SoftLink("/data"))),
+    "soft_link_that_grows": (CIRCLES, puts(data=h5py.SoftLink("/data/" + "a/" * 2000))),
+})  # fmt: skip
+family("Pixels that are not there", "", on(data=False), {
+    "soft_link_to_nothing": (GONE, puts(data=h5py.SoftLink("/../../../../etc/passwd"))),
+}, UNKNOWN)  # fmt: skip
+family("Pixels that are not there", "", on(data=False), {
+    "groups_in_circles": (GONE, _circle),
+}, UNKNOWN, SET)  # fmt: skip
+family("Pixels that are not there", "", on({"data_field": "way/data"}, data=False), {
+    "external_link_as_a_group": (OUT, leads_out("way", "pipe", "/")),
+})  # fmt: skip
+family("Labels that are not there", "", on(labels=False), {
+    "external_storage_labels": (OUTSIDE, lambda f, s: external(f, "labels", (N,), "i8", s)),
+    "external_link_labels": (OUT, leads_out("labels", "secret_h5", "labels")),
+    "external_link_labels_to_a_pipe": (OUT, _all_pipes("labels label targets target")),
+}, SET, SET)  # fmt: skip
+family("Every name of a known layout", "", on(data=False, labels=False), {
+    "external_link_in_all_known_names": (f"{GONE}|{OUT}", _all_pipes(KNOWN)),
+})  # fmt: skip
+
+
+# -- tables of our sets ------------------------------------------------------------------------
+
+#: What takes a table's place: what an error must say, and how it is made.
+INSTEAD: dict[str, tuple[str, Callable[..., Any]]] = {
+    "storage": ("outside the file", external),
+    "link": (OUT, lambda f, table, shape, kind, s: leads_out(
+        table, "secret_h5", "text" if kind.kind == "S" else "labels")(f, s)),
+    "pipe": (OUT, lambda f, table, shape, kind, s: leads_out(table, "pipe", "x")(f, s)),
+    "virtual": ("virtual dataset", lambda f, table, shape, kind, s: elsewhere(
+        f, table, s.secret_h5, "labels", shape, kind)),
+    "plugin": ("filter that is not read|found filter",
+               lambda f, table, shape, kind, s: filtered(f, table, shape, kind)),
+    "bomb": ("wrong shape|lacks some|another number|too small|not the blob",
+             lambda f, table, shape, kind, s: f.create_dataset(
+                 table, (1 << 40, *shape[1:]), kind, chunks=(1 << 16, *shape[1:]))),
+    "opaque": ("plain numbers|wrong shape|no list of text",
+               lambda f, table, shape, kind, s: f.__setitem__(
+                   table, np.zeros(shape, "M8[s]").astype(h5py.opaque_dtype("M8[s]")))),
+}  # fmt: skip
+
+
+def replaced(scratch: Scratch, how: Callable[..., Any], table: str, base: str) -> Target:
+    """A set packed by asyncreader with something else in the place of one of its tables."""
+    file = packed_set(scratch, base)
+    old = file[table]  # as long as it is open, its bytes stay in the file
+    shape, kind = old.shape, old.dtype
+    del file[table]
+    how(file, table, shape, kind, scratch)
+    return done(file)
+
+
+for _table in ("labels", "checksums", "classes", "offsets", "paths"):
+    _base = "jpeg.h5" if _table == "offsets" else "raw.h5"
+    _refused = ("verify", "convert") if _table == "paths" else SET
+    _rows = {how: (*row, _table, _base) for how, row in INSTEAD.items()}
+    family(f"Our set's {_table}", f"ours_{_table}_", replaced, _rows, _refused, SET)
 
 
 @attack(says="link into another file")
@@ -153,33 +139,6 @@ def user_defined_link(scratch: Scratch) -> Target:
     return made
 
 
-@on_plain(says="leads in circles|soft link", data=False)
-def soft_link_cycle(file: Any, scratch: Scratch) -> None:
-    """Soft links that lead to each other."""
-    file["data"] = h5py.SoftLink("/other")
-    file["other"] = h5py.SoftLink("/data")
-
-
-@on_plain(says="leads in circles|soft link", data=False)
-def soft_link_that_grows(file: Any, scratch: Scratch) -> None:
-    """A soft link through itself, longer with each step."""
-    file["data"] = h5py.SoftLink("/data/" + "a/" * 2000)
-
-
-@on_plain(UNKNOWN, says="no field 'data'", data=False)
-def soft_link_to_nothing(file: Any, scratch: Scratch) -> None:
-    """A soft link that tries a file system's path."""
-    file["data"] = h5py.SoftLink("/../../../../etc/passwd")
-
-
-@on_plain(UNKNOWN, says="no field 'data'", ways=SET, data=False)
-def groups_in_circles(file: Any, scratch: Scratch) -> None:
-    """A group that holds itself, and the root."""
-    group = file.create_group("g")
-    group["again"] = group
-    group["root"] = file["/"]
-
-
 @attack(NONE)
 def data_behind_circles(scratch: Scratch) -> Target:
     """Served: many steps round a circle of groups are still this file's data."""
@@ -188,22 +147,16 @@ def data_behind_circles(scratch: Scratch) -> Target:
     return Target(closed(file), {"data_field": "me/" * 50 + "data"})
 
 
-@attack(says="virtual dataset.*pass those files as a list")
-def virtual(scratch: Scratch) -> Target:
-    """Pixels mapped from another file."""
-    return done(virtually(scratch, scratch.secret_h5, False))
+def mapped(scratch: Scratch, source: str, unlimited: bool) -> Target:
+    """Pixels mapped from another file. Asking for an unlimited shape opens that file."""
+    return done(virtually(scratch, getattr(scratch, source, source), unlimited))
 
 
-@attack(says="virtual dataset")
-def virtual_to_a_pipe(scratch: Scratch) -> Target:
-    """Asking for its shape opens the file: a pipe."""
-    return done(virtually(scratch, scratch.pipe, True))
-
-
-@attack(says="virtual dataset")
-def virtual_of_itself(scratch: Scratch) -> Target:
-    """Mapped from itself."""
-    return done(virtually(scratch, ".", False))
+family("A virtual data set", "virtual", mapped, {
+    "": ("virtual dataset.*pass those files as a list", "secret_h5", False),
+    "_to_a_pipe": ("virtual dataset", "pipe", True),
+    "_of_itself": ("virtual dataset", ".", False),
+})  # fmt: skip
 
 
 @attack(UNKNOWN, says="no field|virtual", ways=SET)
@@ -216,15 +169,19 @@ def virtual_by_known_names(scratch: Scratch) -> Target:
     return done(file)
 
 
-@attack(says="virtual dataset", ways=SET)
-def virtual_labels_to_a_pipe(scratch: Scratch) -> Target:
-    """The labels' shape opens a pipe."""
-    file = virtually(scratch, scratch.pipe, True)
+def as_labels(file: Any) -> Any:
+    """The virtual data set as labels of plain pixels."""
     file.move("data", "other")
     del file["labels"]
     file["labels"] = file["other"]
     file["data"] = np.zeros(ROWS, np.uint8)
-    return done(file)
+    return file
+
+
+@attack(says="virtual dataset", ways=SET)
+def virtual_labels_to_a_pipe(scratch: Scratch) -> Target:
+    """The labels' shape opens a pipe."""
+    return done(as_labels(virtually(scratch, scratch.pipe, True)))
 
 
 # -- virtual layouts with a false list of sources --------------------------------------------------
@@ -238,10 +195,7 @@ def listed(scratch: Scratch, table: str) -> tuple[Path, int, int]:
     """
     file = virtually(scratch, scratch.secret_h5, False)
     if table == "labels":
-        file.move("data", "other")
-        del file["labels"]
-        file["labels"] = file["other"]
-        file["data"] = np.zeros(ROWS, np.uint8)
+        as_labels(file)
     elif table != "data":
         file.move("data", table)
     path = closed(file)
@@ -253,12 +207,11 @@ def listed(scratch: Scratch, table: str) -> tuple[Path, int, int]:
 def forged(scratch: Scratch, table: str, change: Callable[[bytearray], None]) -> Target:
     """``change`` done to the list of sources, and its checksum made good."""
     path, begin, end = listed(scratch, table)
-    raw = bytearray(path.read_bytes())
-    block = raw[begin : end - 4]
-    change(block)
-    sealed = np.array(block)
-    raw[begin:end] = bytes(block) + struct.pack("<I", int(lookup3(sealed, sealed.size)))
-    path.write_bytes(raw)
+    with edited(path) as raw:
+        block = raw[begin : end - 4]
+        change(block)
+        raw[begin : end - 4] = block
+        seal(raw, begin, len(block))
     return Target(path)
 
 
@@ -296,16 +249,10 @@ _LISTS: dict[str, Callable[[bytearray], None]] = {
 }
 
 
-def _lists(table: str, how: str) -> None:
-    def make(scratch: Scratch) -> Target:
-        return forged(scratch, table, _LISTS[how])
-
-    make.__doc__ = f"A virtual data set {table} whose list of sources is {how.replace('_', ' ')}."
-    refused = SET if table in ("data", "labels") else UNKNOWN
-    attack(refused, "virtual dataset|no field", SET, f"virtual_{table}_{how}")(make)
-
-
-for _how in _LISTS:
-    _lists("data", _how)
+FALSE = "virtual dataset|no field"
+_DATA = {how: (FALSE, "data", change) for how, change in _LISTS.items()}
+family("A false list of sources", "virtual_data_", forged, _DATA, SET, SET)
+_MANY = "of_2305843009213693952"
 for _table in ("labels", "images", "elsewhere"):
-    _lists(_table, "of_2305843009213693952")
+    _row = {f"{_table}_{_MANY}": (FALSE, _table, _LISTS[_MANY])}
+    family("A false list", "virtual_", forged, _row, SET if _table == "labels" else UNKNOWN, SET)

@@ -12,7 +12,7 @@ import numpy as np
 
 from asyncreader.formats import packed as fmt
 
-from ..corpus import CANARY, COUNT, SET, WAYS, Scratch, Target, attack
+from ..corpus import CANARY, COUNT, Scratch, Target
 
 N = COUNT
 ROWS = (N, 16, 4, 3)
@@ -33,42 +33,53 @@ def plain(
 
 def done(file: Any, **params: Any) -> Target:
     """Close it: it is opened by its path."""
-    path = Path(file.filename)
-    file.close()
-    return Target(path, params)
+    return Target(closed(file), params)
 
 
-def with_classes(file: Any, *classes: bytes) -> Target:
+def with_classes(scratch: Scratch, *classes: bytes) -> Target:
     """Images and labels of AnnData's, which keeps the names of classes in a column: no digest is in
     the way."""
+    file = plain(scratch, data=False, labels=False)
     file.create_group("var")
     file["X"] = np.zeros((N, 8, 8, 3), np.uint8)
     file["obs/kind"] = np.array(classes)[np.arange(N) % len(classes)]
     return done(file, labels_field="obs/kind")
 
 
-def on_plain(
-    refused: tuple[str, ...] = SET,
-    says: str = "",
-    ways: tuple[str, ...] = WAYS,
-    *,
-    data: bool = True,
-    labels: bool = True,
-    **params: Any,
-) -> Callable[[Callable[[Any, Scratch], None]], Callable[[Scratch], Target]]:
-    """Register an attack: what the function makes of a new foreign file, open for writing.
-    ``params``: how the file is opened."""
+def on(params: dict[str, Any] | None = None, **settings: Any) -> Callable[..., Target]:
+    """The ``make`` of a family of attacks: what a function makes of a new foreign file, open for
+    writing. ``params``: how the file is opened; ``settings``: of :func:`plain`."""
 
-    def register(change: Callable[[Any, Scratch], None]) -> Callable[[Scratch], Target]:
-        def make(scratch: Scratch) -> Target:
-            file = plain(scratch, data=data, labels=labels)
-            change(file, scratch)
-            return done(file, **params)
+    def make(scratch: Scratch, change: Callable[[Any, Scratch], Any]) -> Target:
+        file = plain(scratch, **settings)
+        change(file, scratch)
+        return done(file, **(params or {}))
 
-        make.__doc__ = change.__doc__
-        return attack(refused, says, ways, change.__name__)(make)
+    return make
 
-    return register
+
+def leads_out(name: str, target: str, inside: str) -> Callable[[Any, Scratch], None]:
+    """A link to another file: ``target`` is an attribute of Scratch."""
+
+    def change(file: Any, scratch: Scratch) -> None:
+        file[name] = h5py.ExternalLink(getattr(scratch, target), inside)
+
+    return change
+
+
+def puts(**made: Any) -> Callable[[Any, Scratch], None]:
+    """Data sets or links of these names."""
+
+    def change(file: Any, scratch: Scratch) -> None:
+        for name, value in made.items():
+            file[name] = value
+
+    return change
+
+
+def creates(name: str, shape: tuple[int, ...], kind: str = "u1", **how: Any) -> Any:
+    """A data set that is declared."""
+    return lambda file, scratch: file.create_dataset(name, shape, kind, **how)
 
 
 def patched(path: Path, old: bytes, new: bytes, count: int = 1) -> None:
@@ -120,6 +131,13 @@ def space(shape: tuple[int, ...], unlimited: bool = False) -> Any:
     return h5py.h5s.create_simple(shape, most)
 
 
+def opaque(tag: bytes, size: int = 8) -> Any:
+    """An opaque type."""
+    kind = h5py.h5t.create(h5py.h5t.OPAQUE, size)
+    kind.set_tag(tag)
+    return kind
+
+
 def external(file: Any, name: str, shape: tuple[int, ...], kind: Any, scratch: Scratch) -> None:
     size = int(np.prod(shape)) * np.dtype(kind).itemsize
     file.create_dataset(name, shape, kind, external=[(scratch.secret, 0, size)])
@@ -153,6 +171,15 @@ def closed(file: Any) -> Path:
     path = Path(file.filename)
     file.close()
     return path
+
+
+def elsewhere(
+    file: Any, name: str, source: str, inside: str, shape: tuple[int, ...], kind: Any
+) -> None:
+    """A virtual data set: the rows of another file's."""
+    layout = h5py.VirtualLayout(shape, kind)
+    layout[:] = h5py.VirtualSource(source, inside, shape, kind)
+    file.create_virtual_dataset(name, layout)
 
 
 def virtually(scratch: Scratch, source: str, unlimited: bool, dataset: str = "data") -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,15 +12,17 @@ import numpy as np
 
 from asyncreader.formats import packed as fmt
 
-from ..corpus import NONE, SET, UNKNOWN, Scratch, Target, attack
+from ..corpus import NONE, SAMPLE, SET, UNKNOWN, Scratch, Target, attack, family
 from .tools import (
     ROWS,
     N,
     done,
-    on_plain,
+    on,
+    opaque,
     packed_set,
     patched,
     plain,
+    puts,
     redescribe,
     redigest,
     space,
@@ -27,16 +30,11 @@ from .tools import (
 )
 
 
-def _typed(
-    name: str, kind: Any, says: str = "plain numbers", refused: tuple[str, ...] = SET
-) -> None:
-    def make(scratch: Scratch) -> Target:
-        file = plain(scratch, data=False)
-        h5py.h5d.create(file.id, b"data", kind(), space((N,)))
-        return done(file)
-
-    make.__doc__ = f"Data of an odd type: {name}."
-    attack(refused, says, name=f"type_{name}")(make)
+def typed(scratch: Scratch, kind: Callable[[], Any]) -> Target:
+    """Data of an odd type."""
+    file = plain(scratch, data=False)
+    h5py.h5d.create(file.id, b"data", kind(), space((N,)))
+    return done(file)
 
 
 def _nested(levels: int, how: str) -> Any:
@@ -53,97 +51,82 @@ def _nested(levels: int, how: str) -> Any:
     return kind
 
 
-def _opaque(tag: bytes, size: int = 8) -> Any:
-    kind = h5py.h5t.create(h5py.h5t.OPAQUE, size)
-    kind.set_tag(tag)
-    return kind
-
-
-_typed("vlen_of_vlen_3000", lambda: _nested(3000, "vlen"))
-_typed("array_of_array_2000", lambda: _nested(2000, "array"))
-_typed("compound_1000", lambda: _nested(1000, "compound"), "stores none")
-_typed("opaque", lambda: _opaque(b"pickle"))
-_typed("opaque_as_objects", lambda: _opaque(b"NUMPY:O"))
-_typed("opaque_as_a_long_list", lambda: _opaque(b"NUMPY:" + b"i1," * 80))
-_typed("object_reference", lambda: h5py.h5t.STD_REF_OBJ)
-_typed("text", lambda: h5py.h5t.py_create(h5py.string_dtype(), logical=True), "variable length")
-_typed("float128", lambda: h5py.h5t.IEEE_F128LE, "plain numbers|Insufficient precision")
-_typed(
-    "vlen_of_text",
-    lambda: h5py.h5t.vlen_create(h5py.h5t.py_create(np.dtype("S4"))),
-    "variable length|plain numbers|holds neither|stored",
-)
+NUMBERS, NO_NUMBERS = "plain numbers", "does not hold plain numbers"
+_WORD, _TEXT = h5py.h5t.STD_I32LE, h5py.h5t.py_create(h5py.string_dtype(), logical=True)
+family("Data of an odd type", "type_", typed, {
+    "vlen_of_vlen_3000": (NUMBERS, lambda: _nested(3000, "vlen")),
+    "array_of_array_2000": (NUMBERS, lambda: _nested(2000, "array")),
+    "compound_1000": ("stores none", lambda: _nested(1000, "compound")),
+    "opaque": (NUMBERS, lambda: opaque(b"pickle")),
+    "opaque_as_objects": (NUMBERS, lambda: opaque(b"NUMPY:O")),
+    "opaque_as_a_long_list": (NUMBERS, lambda: opaque(b"NUMPY:" + b"i1," * 80)),
+    "object_reference": (NUMBERS, lambda: h5py.h5t.STD_REF_OBJ),
+    "text": ("variable length", lambda: _TEXT),
+    "float128": ("plain numbers|Insufficient precision", lambda: h5py.h5t.IEEE_F128LE),
+    "vlen_of_text": (
+        "variable length|plain numbers|holds neither|stored",
+        lambda: h5py.h5t.vlen_create(h5py.h5t.py_create(np.dtype("S4"))),
+    ),
+})  # fmt: skip
 
 
 # -- structured rows -----------------------------------------------------------------------------
 
-_WORD, _TEXT = h5py.h5t.STD_I32LE, h5py.h5t.py_create(h5py.string_dtype(), logical=True)
 
-
-def _records(
-    name: str,
+def records(
+    scratch: Scratch,
     members: dict[bytes, tuple[int, Any]],
-    asked: Any = ("x",),
-    says: str = "",
-    refused: tuple[str, ...] = ("read",),
-    damage: tuple[bytes, bytes] | None = None,
     size: int = 16,
-) -> None:
-    """Rows of these members (offset, type), with ``asked`` of them. ``damage``: bytes of the file,
-    and what stands there instead."""
-
-    def make(scratch: Scratch) -> Target:
-        file = plain(scratch, data=False)
-        kind = h5py.h5t.create(h5py.h5t.COMPOUND, size)
-        for one, (offset, inner) in members.items():
-            kind.insert(one, offset, inner)
-        early = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
-        early.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
-        h5py.h5d.create(file.id, b"data", kind, space((N,)), early)
-        target = done(file, members=asked)
-        if damage is not None:
-            patched(Path(target.path), *damage)
-        return target
-
-    make.__doc__ = f"Structured rows: {name.replace('_', ' ')}."
-    attack(refused, says, ("read", "info", "convert"), name=f"records_{name}")(make)
+    old: bytes = b"",
+    new: bytes = b"",
+    asked: tuple[str, ...] = ("x",),
+) -> Target:
+    """Rows of these members (offset, type), with ``asked`` of them; ``old`` bytes of the file are
+    replaced by others."""
+    file = plain(scratch, data=False)
+    kind = h5py.h5t.create(h5py.h5t.COMPOUND, size)
+    for one, (offset, inner) in members.items():
+        kind.insert(one, offset, inner)
+    early = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+    early.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
+    h5py.h5d.create(file.id, b"data", kind, space((N,)), early)
+    target = done(file, members=asked)
+    if old:
+        patched(Path(target.path), old, new)
+    return target
 
 
-_records("of_text_in_a_heap", {b"x": (0, _TEXT)}, says="does not hold plain numbers")
-_records("beside_text_in_a_heap", {b"x": (0, _WORD), b"y": (4, _nested(1, "vlen"))}, refused=NONE,
-         size=24)  # fmt: skip
-_records("of_references", {b"x": (0, h5py.h5t.STD_REF_OBJ)}, says="does not hold plain numbers")
-_records("of_objects", {b"x": (0, _opaque(b"NUMPY:O"))}, says="does not hold plain numbers")
-_records("inside_each_other", {b"x": (0, _nested(900, "compound"))}, says="no member 'x'")
-_records("arrays_of_arrays", {b"x": (0, _nested(900, "array"))}, says="does not hold plain numbers")
-_records("named_alike", {b"x": (0, _WORD), b"y": (4, _WORD)}, damage=(b"y\0\0\0", b"x\0\0\0"),
-         says="already|another|damaged|name")  # fmt: skip
-_records("member_outside", {b"xmember": (0, _WORD), b"y": (8, _WORD)}, ("xmember",),
-         "damaged|outside|HDF5 cannot read",
-         damage=(b"xmember\0" + bytes(4), b"xmember\0\x0e\0\0\0"))  # fmt: skip
-_records("member_far_outside", {b"xmember": (0, _WORD), b"y": (8, _WORD)}, ("xmember",),
-         "damaged|outside|HDF5 cannot read",
-         damage=(b"xmember\0" + bytes(4), b"xmember\0\0\0\0\xff"))  # fmt: skip
-_records("over_each_other", {b"x": (0, _WORD), b"ymember": (8, _WORD)}, ("x", "ymember"),
-         refused=NONE,
-         damage=(b"ymember\0" + b"\x08\0\0\0", b"ymember\0\x02\0\0\0"))  # fmt: skip
+_TWO = {b"x": (0, _WORD), b"y": (4, _WORD)}
+_LONG = {b"xmember": (0, _WORD), b"y": (8, _WORD)}
+_OVER = {b"x": (0, _WORD), b"ymember": (8, _WORD)}
+_DAMAGED = "damaged|outside|HDF5 cannot read"
+family("Structured rows", "records_", records, {
+    "of_text_in_a_heap": (NO_NUMBERS, {b"x": (0, _TEXT)}),
+    "beside_text_in_a_heap": (None, {b"x": (0, _WORD), b"y": (4, _nested(1, "vlen"))}, 24),
+    "of_references": (NO_NUMBERS, {b"x": (0, h5py.h5t.STD_REF_OBJ)}),
+    "of_objects": (NO_NUMBERS, {b"x": (0, opaque(b"NUMPY:O"))}),
+    "inside_each_other": ("no member 'x'", {b"x": (0, _nested(900, "compound"))}),
+    "arrays_of_arrays": (NO_NUMBERS, {b"x": (0, _nested(900, "array"))}),
+    "named_alike": ("already|another|damaged|name", _TWO, 16, b"y\0\0\0", b"x\0\0\0"),
+    "member_outside": (
+        _DAMAGED, _LONG, 16, b"xmember\0" + bytes(4), b"xmember\0\x0e\0\0\0", ("xmember",)
+    ),
+    "member_far_outside": (
+        _DAMAGED, _LONG, 16, b"xmember\0" + bytes(4), b"xmember\0\0\0\0\xff", ("xmember",)
+    ),
+    "over_each_other": (
+        None, _OVER, 16, b"ymember\0\x08\0\0\0", b"ymember\0\x02\0\0\0", ("x", "ymember")
+    ),
+}, ("read",), ("read", "info", "convert"))  # fmt: skip
 
 
-@on_plain(NONE, data=False)
-def committed_type(file: Any, scratch: Scratch) -> None:
-    """Served: a named type of plain numbers."""
+def _committed(file: Any, scratch: Scratch) -> None:
+    """A named type of plain numbers."""
     file["kind"] = np.dtype("u1")
     file.create_dataset("data", data=np.zeros(ROWS, np.uint8), dtype=file["kind"])
 
 
-def _attributed(name: str, make_attribute: Any, base: str | None = None) -> None:
-    def make(scratch: Scratch) -> Target:
-        file = plain(scratch) if base is None else packed_set(scratch, base)
-        make_attribute(file)
-        return done(file)
-
-    make.__doc__ = f"An odd attribute: {name}."
-    attack(NONE, ways=SET, name=f"attribute_{name}")(make)
+family("Served", "", on(data=False), {"committed_type": (None, _committed)})
 
 
 def _raw_attribute(name: bytes, kind: Any, count: int = 2) -> Any:
@@ -153,15 +136,6 @@ def _raw_attribute(name: bytes, kind: Any, count: int = 2) -> Any:
         h5py.h5a.create(file.id, name, kind() if callable(kind) else kind, space((count,)))
 
     return make
-
-
-for _name in ("format", "split", "train"):
-    _attributed(f"{_name}_of_objects", _raw_attribute(_name.encode(), lambda: _opaque(b"NUMPY:O")))
-    _attributed(f"{_name}_deep", _raw_attribute(_name.encode(), lambda: _nested(1500, "vlen")))
-    _attributed(
-        f"{_name}_compound_of_objects",
-        _raw_attribute(_name.encode(), lambda: _compound(_opaque(b"NUMPY:O"))),
-    )
 
 
 def _compound(member: Any) -> Any:
@@ -176,7 +150,24 @@ def _huge_attribute(file: Any) -> None:
     plist.write(np.full(60_000, 66, np.uint8))
 
 
-_attributed("huge", _huge_attribute, "raw.h5")
+def attributed(scratch: Scratch, change: Callable[[Any], Any], ours: bool) -> Target:
+    """An odd attribute of a foreign file, or of ours."""
+    file = packed_set(scratch) if ours else plain(scratch)
+    change(file)
+    return done(file)
+
+
+_KINDS = {
+    "of_objects": lambda: opaque(b"NUMPY:O"),
+    "deep": lambda: _nested(1500, "vlen"),
+    "compound_of_objects": lambda: _compound(opaque(b"NUMPY:O")),
+}
+_ATTRIBUTES: dict[str, tuple[None, Any, bool]] = {"huge": (None, _huge_attribute, True)}
+for _name in ("format", "split", "train"):
+    for _what, _kind in _KINDS.items():
+        _make = _raw_attribute(_name.encode(), _kind)
+        _ATTRIBUTES[f"{_name}_{_what}"] = None, _make, False
+family("An odd attribute", "attribute_", attributed, _ATTRIBUTES, ways=SET)
 
 
 @attack(NONE, ways=SET)
@@ -188,72 +179,54 @@ def attributes_by_the_thousand(scratch: Scratch) -> Target:
     return done(file)
 
 
-def _described(
-    name: str, field: str, value: Any, refused: tuple[str, ...] = SET, says: str = ""
-) -> None:
-    def make(scratch: Scratch) -> Target:
-        file = packed_set(scratch)
-        redescribe(file, **{field: value})
-        return done(file)
-
-    make.__doc__ = f"Our description with {field} = {name}."
-    attack(refused, says, SET, name=f"description_{field}_{name}")(make)
+def described(scratch: Scratch, field: str, value: Any) -> Target:
+    """Our description with another value of a field."""
+    file = packed_set(scratch)
+    redescribe(file, **{field: value})
+    return done(file)
 
 
-_described("huge", "count", 1 << 62, says="wrong 'count'|number of samples")
-_described("negative", "count", -1, says="wrong 'count'")
-_described("nan", "count", math.nan, says="not JSON|wrong 'count'")
-_described("infinite", "count", math.inf, says="not JSON|wrong 'count'")
-_described("text", "count", "9" * 5000, says="wrong 'count'|not JSON")
-_described("huge", "shape", [1 << 62, 4, 3], says="wrong 'shape'")
-_described("short", "shape", [4], says="wrong 'shape'")
-_described("huge", "version", 1 << 40, says="newer")
-_described("two", "channels", 2, says="wrong 'channels'")
-_described("jpeg", "encoding", "jpeg", says="blob|not the")
-_described("object", "dtype", "object", says="wrong 'dtype'")
-_described("floats", "label_dtype", "|O8", says="wrong 'label_dtype'")
-
-
-def _odd_description(name: str, make_attribute: Any, says: str) -> None:
-    def make(scratch: Scratch) -> Target:
-        file = packed_set(scratch)
-        make_attribute(file)
-        return done(file)
-
-    make.__doc__ = f"Our description as {name}."
-    attack(SET, says, SET, name=f"description_{name}")(make)
+family("Our description", "description_", described, {
+    "count_huge": ("wrong 'count'|number of samples", "count", 1 << 62),
+    "count_negative": ("wrong 'count'", "count", -1),
+    "count_nan": ("not JSON|wrong 'count'", "count", math.nan),
+    "count_infinite": ("not JSON|wrong 'count'", "count", math.inf),
+    "count_text": ("wrong 'count'|not JSON", "count", "9" * 5000),
+    "shape_huge": ("wrong 'shape'", "shape", [1 << 62, 4, 3]),
+    "shape_short": ("wrong 'shape'", "shape", [4]),
+    "version_huge": ("newer", "version", 1 << 40),
+    "channels_two": ("wrong 'channels'", "channels", 2),
+    "encoding_jpeg": ("blob|not the", "encoding", "jpeg"),
+    "dtype_object": ("wrong 'dtype'", "dtype", "object"),
+    "label_dtype_floats": ("wrong 'label_dtype'", "label_dtype", "|O8"),
+}, SET, SET)  # fmt: skip
 
 
 def _attribute_of(value: Any) -> Any:
     return lambda file: file.attrs.__setitem__("description", value)
 
 
-for _name, _kind in (
-    ("objects", lambda: _opaque(b"NUMPY:O")),
-    ("deep", lambda: _nested(1500, "vlen")),
-):
-    _odd_description(_name, _raw_attribute(b"description", _kind), "or no text")
-_odd_description("text of variable length", _attribute_of("{}"), "or no text")
-_odd_description("numbers", _attribute_of(np.zeros(4)), "or no text")
-_odd_description("two", _attribute_of(np.array([b"{}", b"{}"])), "or no text")
-_odd_description("nothing", _attribute_of(h5py.Empty("S5")), "or no text")
-_odd_description("brackets", _attribute_of(np.bytes_(b"[" * 60_000)), "not JSON")
+NO_TEXT = "or no text"
+family("Our description as", "description_", attributed, {
+    "objects": (NO_TEXT, _raw_attribute(b"description", lambda: opaque(b"NUMPY:O")), True),
+    "deep": (NO_TEXT, _raw_attribute(b"description", lambda: _nested(1500, "vlen")), True),
+    "text of variable length": (NO_TEXT, _attribute_of("{}"), True),
+    "numbers": (NO_TEXT, _attribute_of(np.zeros(4)), True),
+    "two": (NO_TEXT, _attribute_of(np.array([b"{}", b"{}"])), True),
+    "nothing": (NO_TEXT, _attribute_of(h5py.Empty("S5")), True),
+    "brackets": ("not JSON", _attribute_of(np.bytes_(b"[" * 60_000)), True),
+}, SET, SET)  # fmt: skip
 
 ESCAPES = b"\x1b]0;owned\x07\x1b[2J\r\n\x9b31m\x7f"
 
 
-@on_plain(UNKNOWN, says="no field 'data'", ways=SET, data=False, labels=False)
-def escapes_in_names(file: Any, scratch: Scratch) -> None:
-    """Names that would retitle a terminal and wipe it: listed where data is not found."""
-    file[ESCAPES.decode("latin-1")] = np.zeros(ROWS)
-    file["é" * 30_000] = np.zeros(4)
-
-
-@attack(NONE, ways=SET)
-def escapes_in_classes(scratch: Scratch) -> Target:
-    """Class names of another's set that would do so: shown, escaped."""
-    file = plain(scratch, data=False, labels=False)
-    return with_classes(file, ESCAPES, b"\xff\xfe\n\n")
+# they would retitle a terminal and wipe it: listed where data are not found, or shown, escaped
+family("Names with escapes", "escapes_in_", on(data=False, labels=False), {
+    "names": ("no field 'data'", puts(**{
+        ESCAPES.decode("latin-1"): np.zeros(ROWS), "é" * 30_000: np.zeros(4)})),
+}, UNKNOWN, SET)  # fmt: skip
+_BOTH = {"classes": (None, ESCAPES, b"\xff\xfe\n\n")}
+family("Names with escapes", "escapes_in_", with_classes, _BOTH, ways=SET)
 
 
 def _with_paths(file: Any, paths: list[bytes]) -> None:
@@ -263,7 +236,7 @@ def _with_paths(file: Any, paths: list[bytes]) -> None:
     redigest(file, fmt.PATHS, fmt.names_digest(paths))
 
 
-@attack(("read", "verify", "convert"), "source '", ways=("read", "verify", "convert"))
+@attack(SAMPLE, "source '", ways=SAMPLE)
 def escapes_in_paths(scratch: Scratch) -> Target:
     """Recorded paths that would do so, of samples that are damaged: named in the errors."""
     with packed_set(scratch) as file:
@@ -285,29 +258,25 @@ def paths_out_of_the_folder(scratch: Scratch) -> Target:
     return Target(path)
 
 
-def _offsets(name: str, change: Any, says: str) -> None:
-    def make(scratch: Scratch) -> Target:
-        with packed_set(scratch, "jpeg.h5") as file:
-            path = Path(file.filename)
-            offsets = file["offsets"][()]
-            change(offsets)
-            file["offsets"][...] = offsets
-            redigest(file, fmt.OFFSETS, fmt.digest(offsets))
-        return Target(path)
-
-    make.__doc__ = f"Our offsets {name}, their digest right."
-    attack(SET, says, SET, name=f"offsets_{name}")(make)
+def offsets(scratch: Scratch, change: Callable[[Any], Any]) -> Target:
+    """Our offsets, changed, and their digest right."""
+    with packed_set(scratch, "jpeg.h5") as file:
+        path = Path(file.filename)
+        table = file["offsets"][()]
+        change(table)
+        file["offsets"][...] = table
+        redigest(file, fmt.OFFSETS, fmt.digest(table))
+    return Target(path)
 
 
 def _set(index: int, value: int) -> Any:
-    def change(offsets: Any) -> None:
-        offsets[index] = value
-
-    return change
+    return lambda table: table.__setitem__(index, value)
 
 
-_offsets("beyond", _set(2, 1 << 40), "outside the file|lies outside")
-_offsets("negative", _set(0, -(1 << 40)), "outside")
-_offsets("wrapping", _set(1, (1 << 63) - 1), "outside")
-_offsets("backwards", lambda p: p.__setitem__(slice(1, 5), p[1:5][::-1].copy()), "outside")
-_offsets("end", _set(-1, 1 << 50), "do not end")
+family("Our offsets", "offsets_", offsets, {
+    "beyond": ("outside the file|lies outside", _set(2, 1 << 40)),
+    "negative": ("outside", _set(0, -(1 << 40))),
+    "wrapping": ("outside", _set(1, (1 << 63) - 1)),
+    "backwards": ("outside", lambda p: p.__setitem__(slice(1, 5), p[1:5][::-1].copy())),
+    "end": ("do not end", _set(-1, 1 << 50)),
+}, SET, SET)  # fmt: skip
