@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 import xxhash
 from fakes import MemorySource, describe, open_fake, packed, pictures, write_hdf5, write_lmdb
-from observed import HANG, descriptors, private_bytes, switching_often, until
+from observed import HANG, descriptors, in_threads, private_bytes, switching_often, until
 from painted import COUNT, IMAGES, LABELS, open_reader
 from shard_sets import write_set
 
@@ -143,11 +143,7 @@ def test_batches_outlive_their_reader(some_set: dict[str, Any]) -> None:
 def test_close_from_many_threads() -> None:
     """Any number of threads may close one reader."""
     reader = open_reader(nthread=2)
-    threads = [threading.Thread(target=reader.close) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(HANG)
+    in_threads(8, lambda: [reader.close()])
     reader.close()
     with pytest.raises(ReaderClosedError):
         reader.fetchData()

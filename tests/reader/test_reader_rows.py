@@ -23,7 +23,7 @@ from fakes import (
     write_hdf5,
     write_lmdb,
 )
-from observed import HANG
+from observed import HANG, slot_states, until
 from painted import COUNT, IMAGES, LABELS, open_reader
 
 from asyncreader import (
@@ -737,12 +737,8 @@ def test_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
             next(iter(reader))
         assert reader.state_dict() == before
         gate.set()
-        while True:
-            try:
-                assert reader.getNextBatch().step == 0
-                break
-            except ReaderTimeoutError:
-                continue
+        until(lambda: slot_states(reader)["ready"] == 1)
+        assert reader.getNextBatch().step == 0
 
 
 def test_encoded_of_another_size_is_a_bad_sample(tmp_path: Path) -> None:
