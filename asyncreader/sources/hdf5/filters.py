@@ -12,7 +12,7 @@ import importlib
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import Any, Final
 
 import numpy as np
@@ -202,22 +202,11 @@ def fletcher32(data: UInt8) -> int:
 _WORDS: Final = 1 << 16
 
 
-def _undo_lzf(data: UInt8, step: Filter, size: int, item: int) -> UInt8:
+def _decode(name: str, data: UInt8, step: Filter, size: int, item: int) -> UInt8:
+    """What imagecodecs' function ``name`` makes of it."""
     import imagecodecs
 
-    return _bytes(imagecodecs.lzf_decode(data.tobytes(), out=size))
-
-
-def _undo_lz4(data: UInt8, step: Filter, size: int, item: int) -> UInt8:
-    import imagecodecs
-
-    return _bytes(imagecodecs.lz4h5_decode(data, out=size))
-
-
-def _undo_zstd(data: UInt8, step: Filter, size: int, item: int) -> UInt8:
-    import imagecodecs
-
-    return _bytes(imagecodecs.zstd_decode(data, out=size))
+    return _bytes(getattr(imagecodecs, name)(data, out=size))
 
 
 def _undo_blosc(data: UInt8, step: Filter, size: int, item: int) -> UInt8:
@@ -275,11 +264,11 @@ _UNDO: Final[dict[int, Callable[[UInt8, Filter, int, int], UInt8]]] = {
     DEFLATE: _undo_deflate,
     SHUFFLE: _undo_shuffle,
     FLETCHER32: _undo_fletcher32,
-    LZF: _undo_lzf,
+    LZF: partial(_decode, "lzf_decode"),
     BLOSC: _undo_blosc,
-    LZ4: _undo_lz4,
+    LZ4: partial(_decode, "lz4h5_decode"),
     BITSHUFFLE: _undo_bitshuffle,
-    ZSTD: _undo_zstd,
+    ZSTD: partial(_decode, "zstd_decode"),
 }
 READABLE: Final = frozenset(_UNDO)
 #: Those that are undone where imagecodecs is not installed; of the others HDF5 undoes lzf.
@@ -291,11 +280,12 @@ def readable() -> frozenset[int]:
     return READABLE if find_imagecodecs() else _WITHOUT
 
 
+_REPACK: Final = "repack it, for example with h5repack -f GZIP=4"
+
+
 def remedy(filters: tuple[Filter, ...]) -> str:
     """What to do about a data set whose filters are not all undone here."""
-    if {step.code for step in filters} <= READABLE:
-        return INSTALL
-    return "repack it, for example with h5repack -f GZIP=4"
+    return INSTALL if {step.code for step in filters} <= READABLE else _REPACK
 
 
 def check_known(filters: tuple[Filter, ...], known: frozenset[int], path: str, name: str) -> None:
@@ -307,7 +297,7 @@ def check_known(filters: tuple[Filter, ...], known: frozenset[int], path: str, n
             path=path,
             found=f"filter {unknown[0]}",
             expected=f"one of {', '.join(sorted(NAMES[code] for code in known))}",
-            hint="repack it, for example with h5repack -f GZIP=4",
+            hint=_REPACK,
         )
 
 
@@ -317,18 +307,12 @@ def check_filters(filters: tuple[Filter, ...], path: str, name: str) -> bool:
     codes = {step.code for step in filters}
     if codes <= readable():
         return True
-    if codes <= READABLE and codes - LIBRARY:
-        raise FormatError(
-            f"dataset {name!r} needs imagecodecs",
-            path=path,
-            found=" + ".join(NAMES[code] for code in sorted(codes)),
-            hint=INSTALL,
-        )
-    if codes - LIBRARY:
-        raise FormatError(
-            f"dataset {name!r} needs filters that are not read together",
-            path=path,
-            found=" + ".join(NAMES[code] for code in sorted(codes)),
-            hint="repack it, for example with h5repack -f GZIP=4",
-        )
-    return False
+    if codes <= LIBRARY:
+        return False
+    needed = "imagecodecs" if codes <= READABLE else "filters that are not read together"
+    raise FormatError(
+        f"dataset {name!r} needs {needed}",
+        path=path,
+        found=" + ".join(NAMES[code] for code in sorted(codes)),
+        hint=remedy(filters),
+    )

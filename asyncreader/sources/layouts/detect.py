@@ -52,10 +52,6 @@ def _refuse_databases(found: ForeignSet) -> SetIndex:
     raise unknown(found.path, f"named databases {', '.join(sorted(map(_name, found.named)))}")
 
 
-def _refuse_empty(found: ForeignSet) -> SetIndex:
-    raise found.refuse("an LMDB without a record")
-
-
 def _refuse_unknown(found: ForeignSet) -> SetIndex:
     begins = f"values that begin with {found.first[:8].hex(' ')}"
     raise unknown(found.path, begins, found.records, caffe.refusal(found.records))
@@ -66,7 +62,6 @@ LAYOUTS: Final[tuple[Layout[ForeignSet], ...]] = (
     msgpack.PYXIS,
     msgpack.PYXIS_BRANCH,
     Layout("", lambda found: bool(found.named), _unless_installed(_refuse_databases)),
-    Layout("", lambda found: not found.tree.main.entries, _refuse_empty),
     image_files.OCR,
     image_files.BASICSR,
     Layout("", lambda found: is_pickle(found.records), _refuse_pickles),

@@ -6,7 +6,6 @@ A package names a :class:`LmdbLayout` or :class:`Hdf5Layout` in its entry points
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
 from typing import Final
@@ -55,54 +54,46 @@ def index_installed(found: Found, kind: type[Layout[Found]], path: str) -> SetIn
     """The index by the first installed layout, by name, that recognises the set in the file
     ``path``; None without one.
 
-    ``kind``: :class:`LmdbLayout` or :class:`Hdf5Layout`. SourceError names a layout that cannot be
-    loaded, if no other recognises the set, and one that fails.
+    ``kind``: :class:`LmdbLayout` or :class:`Hdf5Layout`. SourceError names the first layout that
+    cannot be loaded or fails, if no other reads the set.
     """
     broken: SourceError | None = None
     for point in sorted(entry_points(group=GROUP), key=lambda point: point.name):
         try:
-            layout = _load(point, path)
-        except SourceError as exc:
-            broken = broken or exc
+            index = _index(point, found, kind)
+        except AsyncReaderError:
+            raise
+        except Exception as exc:
+            broken = broken or _failed(point, path, exc)
             continue
-        if not isinstance(layout, kind):
-            continue
-        if _called(layout.recognise, found, point, path):
-            index = _called(layout.index, found, point, path)
-            if not isinstance(index, SetIndex):
-                raise _failed(point, path, f"index() returned {type(index).__name__}")
+        if index is not None:
             return index
     if broken is not None:
         raise broken
     return None
 
 
-def _load(point: EntryPoint, path: str) -> object:
-    try:
-        layout = point.load()
-    except Exception as exc:
-        raise _failed(point, path, f"{type(exc).__name__}: {exc}") from exc
+def _index(point: EntryPoint, found: Found, kind: type[Layout[Found]]) -> SetIndex | None:
+    """The index by the layout of an entry point; None where it does not recognise the set."""
+    layout = point.load()
     if not isinstance(layout, LmdbLayout | Hdf5Layout):
-        raise _failed(point, path, f"an object of type {type(layout).__name__}")
-    return layout
+        raise TypeError(f"an object of type {type(layout).__name__}")
+    if not isinstance(layout, kind) or not layout.recognise(found):
+        return None
+    index: object = layout.index(found)
+    if not isinstance(index, SetIndex):
+        raise TypeError(f"index() returned {type(index).__name__}")
+    return index
 
 
-def _called(call: Callable[[Found], object], found: Found, point: EntryPoint, path: str) -> object:
-    """What a function of a layout returns."""
-    try:
-        return call(found)
-    except AsyncReaderError:
-        raise
-    except Exception as exc:
-        raise _failed(point, path, f"{type(exc).__name__}: {exc}") from exc
-
-
-def _failed(point: EntryPoint, path: str, found: str) -> SourceError:
+def _failed(point: EntryPoint, path: str, reason: Exception) -> SourceError:
     package = "?" if point.dist is None else point.dist.name
-    return SourceError(
+    error = SourceError(
         f"the layout {point.name!r} ({point.value}) of the package {package!r} does not work",
         path=path,
-        found=found,
+        found=f"{type(reason).__name__}: {reason}",
         expected="an LmdbLayout or Hdf5Layout of asyncreader.sources.layouts.plugins",
         hint=f"update or uninstall {package}",
     )
+    error.__cause__ = reason
+    return error
