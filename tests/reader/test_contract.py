@@ -72,6 +72,10 @@ CASES: list[dict[str, Any]] = [
         )
         for at in ("random", "grid", "center")
     ),
+    *(
+        {"sample": "whole", "container": "file", "episodes": episodes, "kind": kind, "move": True}
+        for episodes, kind in (("ends", "Image"), ("groups", "Encoded"))
+    ),
 ]  # fmt: skip
 
 

@@ -39,7 +39,6 @@ from asyncreader.params import parse_params
 from asyncreader.pipeline.slots import POISON
 from asyncreader.pixels.codec.masks import decode_values, encode_values
 from asyncreader.sources import (
-    fingerprint,
     open_reader_source,
     open_whole,
 )
@@ -662,19 +661,6 @@ def test_a_state_is_of_its_fields(tmp_path: Path) -> None:
 
 
 # -- opening -------------------------------------------------------------------------------------
-
-
-def test_open_whole(tmp_path: Path) -> None:
-    """A packed set's own fields are found without naming them; another set is what it is."""
-    for write in (write_hdf5, write_lmdb):
-        source = open_whole(write(tmp_path / write.__name__, ours()))
-        assert source.names == ("data", "mask", "ids")
-        named = parse_params({"path": tmp_path / write.__name__, "data_field": ALL}, {})
-        assert fingerprint(source) == fingerprint(open_reader_source(named))
-        source.close()
-    source = open_whole(write_plain(tmp_path / "plain.h5"))
-    assert (source.names, source.named) == (("data",), False)
-    source.close()
 
 
 @pytest.mark.parametrize("write", [write_hdf5, write_lmdb])

@@ -20,7 +20,6 @@ from click.testing import CliRunner
 import asyncreader
 from asyncreader import AsyncReader, Batch, DecodeError, FormatError, ParamsError, Writer
 from asyncreader.cli.main import cli
-from asyncreader.sampling.patches import Patches, Volumes
 from asyncreader.sources.hdf5 import chunks
 from asyncreader.tools.preview import preview
 from asyncreader.tools.preview_batch import preview_batch
@@ -136,29 +135,6 @@ def test_passes_go_on_in_the_next_epoch(tmp_path: Path) -> None:
         seen = [volume for _ in range(2) for volume, *_ in places(reader)]
     assert np.bincount(seen).tolist() == [3, 3, 3, 3]
     assert all(set(seen[i : i + 4]) == {0, 1, 2, 3} for i in (0, 4, 8))
-
-
-def test_cells_are_another_order_of_a_grid() -> None:
-    """Numbered cell by cell, a grid has the same places; those of one chunk follow each other."""
-    volumes = Volumes(
-        (4, 4, 4),
-        (1, 2, 3),
-        0,
-        np.array([[40, 23, 33], [9, 60, 8]]),
-        np.array([2, 3]),
-        (16, 8, 16),
-    )
-    patches = Patches(volumes, "grid", (4, 4, 4))
-    numbers = np.arange(patches.population)
-    plain, cells = patches.places(numbers), patches.places(numbers, by_chunk=True)
-    assert np.array_equal(np.sort(cells), np.sort(plain))
-    assert np.unique(plain).size == plain.size
-    volume, corner = volumes.of(cells)
-    chunk = np.concatenate((volume[:, None], corner // volumes.chunk), axis=1)
-    aligned = (corner % 4 == 0).all(axis=1)  # the last ones are shifted
-    runs = 1 + np.count_nonzero((np.diff(chunk[aligned], axis=0) != 0).any(axis=1))
-    assert runs == len(np.unique(chunk[aligned], axis=0))
-    assert np.array_equal(volumes.records(volume, corner), cells)
 
 
 @pytest.mark.slow

@@ -557,40 +557,32 @@ def test_ids_and_flags_that_are_not_a_number(tmp_path: Path, kind: str) -> None:
 @pytest.mark.parametrize(
     ("name", "new", "says"),
     [
-        ("demo_1/b", np.zeros((4, 2), "f4"), "of another kind"),
-        ("demo_1/b", np.zeros((4, 3), "f8"), "of another kind"),
-        ("demo_2/b", np.zeros((7, 3), "f4"), "demo_2: a 4, b 7"),
-        ("demo_2/b", None, "has no dataset 'b'"),
-        ("demo_2", h5py.SoftLink("/data/demo_2"), "in circles"),
-        ("demo_2/b", h5py.ExternalLink("other.h5", "b"), "another file"),
-        ("demo_2/b", {"shape": (4, 3), "dtype": "f4"}, "stores none"),
+        ("data/demo_1/b", np.zeros((4, 2), "f4"), "of another kind"),
+        ("data/demo_1/b", np.zeros((4, 3), "f8"), "of another kind"),
+        ("data/demo_2/b", np.zeros((7, 3), "f4"), "demo_2: a 4, b 7"),
+        ("data/demo_2/b", None, "has no dataset 'b'"),
+        ("data/demo_2", h5py.SoftLink("/data/demo_2"), "in circles"),
+        ("data/demo_2/b", h5py.ExternalLink("other.h5", "b"), "another file"),
+        ("data/demo_2/b", {"shape": (4, 3), "dtype": "f4"}, "stores none"),
+        ("ends", [4, 3, 12], "decrease"),
+        ("ends", [-1, 12], "decrease"),
+        ("ends", [4, 8], "last row"),
+        ("ends", [4, 8, 13], "last row"),
+        ("ends", [0, 0], "last row"),
+        ("ends", [4.0, 8.0, 12.0], "whole numbers"),
+        ("ends", [[4, 8, 12]], "whole numbers"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_wrong_groups(tmp_path: Path, name: str, new: Any, says: str) -> None:
-    """Groups that do not go together are a FormatError that names the group."""
-    path = hostile(tmp_path / "x.h5", f"data/{name}", new)
+def test_wrong_sets(tmp_path: Path, name: str, new: Any, says: str) -> None:
+    """Groups that do not go together are a FormatError that names the group; so are ends that
+    decrease, or do not end with the rows."""
+    path = hostile(tmp_path / "x.h5", name, new)
+    given = {"data_field": ["a", "b"], "episodes": "groups:data/demo_*"}
+    if name == "ends":
+        given = {"data_field": ["a"], "episodes": "ends:ends"}
     with pytest.raises(FormatError, match=says):
-        AsyncReader(path, data_field=["a", "b"], window=2, episodes="groups:data/demo_*")
-
-
-@pytest.mark.parametrize(
-    ("ends", "says"),
-    [
-        ([4, 3, 12], "decrease"),
-        ([-1, 12], "decrease"),
-        ([4, 8], "last row"),
-        ([4, 8, 13], "last row"),
-        ([0, 0], "last row"),
-        ([4.0, 8.0, 12.0], "whole numbers"),
-        ([[4, 8, 12]], "whole numbers"),
-    ],
-)
-def test_wrong_ends(tmp_path: Path, ends: list[Any], says: str) -> None:
-    """Ends that decrease, or do not end with the rows, are a FormatError."""
-    path = hostile(tmp_path / "x.h5", "ends", ends)
-    with pytest.raises(FormatError, match=says):
-        AsyncReader(path, data_field="a", window=2, episodes="ends:ends")
+        AsyncReader(path, window=2, **given)
 
 
 LISTED = r"a \(4 x 2 float64\), b \(4 x 3 float32\)"

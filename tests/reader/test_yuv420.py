@@ -10,8 +10,7 @@ import h5py
 import lmdb
 import numpy as np
 import pytest
-from converter_corpus import saved
-from fakes import Packed, digest, first, packed, write_hdf5, write_lmdb
+from fakes import Packed, digest, encoded, first, packed, write_hdf5, write_lmdb
 from PIL import Image
 from reader_contract import ReaderContract, Served
 
@@ -31,18 +30,13 @@ def painted(number: int, size: tuple[int, int]) -> np.ndarray:
     return np.clip(smooth + rng.integers(-9, 10, smooth.shape), 0, 255).astype(np.uint8)
 
 
-def written(folder: Path, sizes: list[tuple[int, int]], masks: bool = False) -> Path:
-    """Pictures in two classes, and beside them their masks."""
-    for number, size in enumerate(sizes):
-        name = f"{'ab'[number % 2]}/{number:02d}.png"
-        (folder / "photos" / name).parent.mkdir(parents=True, exist_ok=True)
-        image = Image.fromarray(painted(number, size))
-        (folder / "photos" / name).write_bytes(saved(image, "PNG"))
-        if masks:
-            (folder / "masks" / name).parent.mkdir(parents=True, exist_ok=True)
-            grey = Image.fromarray((np.asarray(image)[..., 0] // 64).astype(np.uint8))
-            (folder / "masks" / name).write_bytes(saved(grey, "PNG"))
-    return folder / "photos"
+def written(path: Path, sizes: list[tuple[int, int]]) -> str:
+    """A packed set of pictures as PNG, and of their masks."""
+    images = [painted(number, size) for number, size in enumerate(sizes)]
+    content = packed(images, "png")
+    masks = [image[..., :1] // 64 for image in images]
+    content.fields["mask"] = packed(masks, "png", with_labels=False)
+    return write_hdf5(path, content)
 
 
 @pytest.fixture(scope="module")
@@ -54,9 +48,8 @@ def sets(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("yuv", [(41, 50)] * COUNT),
         ("any", [(20 + 3 * k, 61 - 4 * k) for k in range(COUNT)]),
     ):
-        source = written(folder / name, sizes, masks=True)
-        masks = {"mask": folder / name / "masks"}
-        convert(source, folder / f"{name}.h5", encoding="yuv420", fields=masks)
+        source = written(folder / f"{name}_source.h5", sizes)
+        convert(source, folder / f"{name}.h5", encoding="yuv420")
         convert(folder / f"{name}.h5", folder / f"{name}_png.h5", encoding="png")
     return folder
 
@@ -82,10 +75,9 @@ def test_values(tmp_path: Path, suffix: str) -> None:
     """A value is what codec.encode makes of the picture, of any size: the samples differ in it."""
     sizes = [(1, 1), (1, 7), (9, 1), (2, 2), (5, 4), (33, 17)]
     target = tmp_path / f"set.{suffix}"
-    report = convert(written(tmp_path, sizes), target, encoding="yuv420", shuffle=None)
+    report = convert(written(tmp_path / "png.h5", sizes), target, encoding="yuv420")
     assert (report.count, report.encoding) == (len(sizes), "yuv420")
-    order = [0, 2, 4, 1, 3, 5]  # classes a and b
-    wanted = [codec.encode(painted(k, sizes[k]), "yuv420") for k in order]
+    wanted = [codec.encode(painted(k, size), "yuv420") for k, size in enumerate(sizes)]
     assert stored_in(target) == wanted
     assert verify_file(str(target), decode=True).ok
 
@@ -126,8 +118,10 @@ def test_options_that_do_not_apply(
     sets: Path, tmp_path: Path, options: dict[str, Any], words: str
 ) -> None:
     """Grey pictures, 16 bits, a quality, compression and restart markers are ParamsErrors."""
+    (tmp_path / "photos").mkdir()
+    (tmp_path / "photos" / "a.png").write_bytes(encoded(painted(0, (6, 10))))
     with pytest.raises(ParamsError, match=words):
-        convert(sets / "yuv" / "photos", tmp_path / "a.h5", encoding="yuv420", **options)
+        convert(tmp_path / "photos", tmp_path / "a.h5", encoding="yuv420", **options)
     with pytest.raises(ParamsError, match="image files' own bytes"):
         convert(sets / "yuv.h5", tmp_path / "a.h5", encoding="original")
 
@@ -177,7 +171,7 @@ def test_served_as_any_picture(sets: Path, name: str, way: str) -> None:
 @pytest.mark.slow
 def test_shrunk_beyond_the_weights(tmp_path: Path) -> None:
     """Also where pixels are averaged before they are resized (shrunk more than 64 times)."""
-    convert(written(tmp_path, [(700, 900)] * 2), tmp_path / "a.h5", encoding="yuv420")
+    convert(written(tmp_path / "png.h5", [(700, 900)] * 2), tmp_path / "a.h5", encoding="yuv420")
     convert(tmp_path / "a.h5", tmp_path / "b.h5", encoding="png")
     sizes = {"batch_size": 2, "size": (5, 7), "crop": "random-resized"}
     found = [digest(AsyncReader(str(tmp_path / name), **sizes), 3) for name in ("a.h5", "b.h5")]
