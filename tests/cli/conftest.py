@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import h5py
 import numpy as np
 import pytest
-from PIL import Image
+from command_sets import hdf5, save_images
 
 import converters
 
@@ -15,13 +14,9 @@ import converters
 @pytest.fixture(scope="module")
 def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """20 pictures in classes cat and dog, 12 x 10 (height x width)."""
-    folder = tmp_path_factory.mktemp("cli") / "photos"
-    rng = np.random.default_rng(0)
-    for number in range(20):
-        path = folder / ("cat" if number % 4 else "dog") / f"{number:02}.png"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        Image.fromarray(rng.integers(0, 256, (12, 10, 3), np.uint8)).save(path)
-    return folder
+    noise = np.random.default_rng(0).integers(0, 256, (20, 12, 10, 3), np.uint8)
+    named = {f"{'cat' if n % 4 else 'dog'}/{n:02}.png": image for n, image in enumerate(noise)}
+    return save_images(tmp_path_factory.mktemp("cli") / "photos", named)
 
 
 @pytest.fixture(scope="module")
@@ -35,9 +30,9 @@ def packed(photos: Path) -> Path:
 @pytest.fixture
 def foreign(tmp_path: Path) -> Path:
     """An HDF5 set that is not ours: images (30, 6, 5, 3) int16, y (30,), boxes (30, 4)."""
-    path = tmp_path / "foreign.h5"
-    with h5py.File(path, "w") as file:
-        file["images"] = np.zeros((30, 6, 5, 3), "<i2")
-        file["y"] = np.arange(30) % 3 - 1
-        file["boxes"] = np.linspace(0, 1, 120).reshape(30, 4)
-    return path
+    return hdf5(
+        tmp_path / "foreign.h5",
+        images=np.zeros((30, 6, 5, 3), "<i2"),
+        y=np.arange(30) % 3 - 1,
+        boxes=np.linspace(0, 1, 120).reshape(30, 4),
+    )

@@ -11,8 +11,6 @@ import pytest
 from command_sets import differing, run
 
 import asyncreader
-import asyncreader.tools.demo
-import asyncreader.tools.demo_arrays
 from asyncreader import AsyncReader, ParamsError
 from asyncreader.tools.bench import run_bench
 
@@ -129,15 +127,20 @@ def test_bench_of_pictures_that_differ_in_size(tmp_path: Path) -> None:
 
 
 def test_bench_takes_turns(packed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Thread counts alternate and go back and forth, so that none always comes first."""
+    """Thread counts alternate and go back and forth, so that none always comes first. Whatever the
+    turns, the structure of the file is read once."""
     order: list[int] = []
-    real = AsyncReader.__init__
+    opened: list[object] = []
+    init, open_set = AsyncReader.__init__, asyncreader.pipeline.build.open_set
 
     def note(reader: AsyncReader, params: Any, **given: Any) -> None:
         order.append(given["nthread"])
-        real(reader, params, **given)
+        init(reader, params, **given)
 
     monkeypatch.setattr(AsyncReader, "__init__", note)
+    monkeypatch.setattr(
+        "asyncreader.pipeline.build.open_set", lambda params: opened.append(1) or open_set(params)
+    )
     seen: list[tuple[int, int]] = []
     run_bench(
         {"path": str(packed), "batch_size": 4},
@@ -147,20 +150,6 @@ def test_bench_takes_turns(packed: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     )
     assert order == [1, 2, 3, 3, 2, 1, 1, 2, 3]
     assert seen == [(n, 9) for n in range(1, 10)]
-
-
-def test_bench_opens_a_set_once(packed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever the turns, the structure of the file is read once."""
-    opened: list[object] = []
-    real = asyncreader.pipeline.build.open_set
-
-    def note(params: Any) -> Any:
-        opened.append(params)
-        return real(params)
-
-    monkeypatch.setattr("asyncreader.pipeline.build.open_set", note)
-    result = run("bench", packed, "--nthread", "1,2", "--batch-size", "4", "--seconds", "0.003")
-    assert result.exit_code == 0
     assert len(opened) == 1
 
 

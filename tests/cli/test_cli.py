@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any
 
 import child_processes
-import click
 import h5py
 import numpy as np
 import pytest
@@ -28,14 +27,11 @@ from command_sets import damaged, run
 from project import ROOT
 
 import asyncreader
-import asyncreader.tools.demo
-import asyncreader.tools.demo_arrays
 import converters
 from asyncreader.cli import main as cli
 from asyncreader.cli import terminal
-from asyncreader.cli.options import params_of
 
-COMMANDS = sorted(cli.cli.commands)
+COMMANDS = ["bench", "convert", "demo", "doctor", "info", "preview", "verify"]
 
 #: The command in a process of its own; SIGINT as in a terminal, however the tests were started.
 PROGRAM = """
@@ -108,6 +104,7 @@ def test_without_arguments_help_is_shown() -> None:
     assert result.stdout == ""
     for command in COMMANDS:
         assert f"\n  {command} " in result.stderr
+    assert sorted(cli.cli.commands) == COMMANDS
 
 
 def test_version_names_the_libraries() -> None:
@@ -357,17 +354,6 @@ def test_ctrl_c_while_packing(photos: Path, tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.slow
-def test_ctrl_c_while_training() -> None:
-    """Ctrl-C in the middle of the demo, with workers running, ends at once in the same way."""
-    with child(command("demo"), stdout=-1, stderr=-1, text=True) as done:
-        assert done.stdout is not None
-        assert any("epoch  1/" in line for line in done.stdout)
-        done.send_signal(signal.SIGINT)
-        _, err = ended(done)
-    assert (done.returncode, err) == (130, "interrupted\n")
-
-
 def on_terminal(*words: str | Path, code: int = 0, **environment: str) -> str:
     """What a terminal of 80 columns gets from the command, which exits with ``code``."""
     ours, theirs = pty.openpty()
@@ -423,18 +409,6 @@ def test_long_lines_are_broken_between_words() -> None:
     assert f"{first} {second.strip()}".endswith("see 'asyncreader convert --help'")
 
 
-@pytest.mark.slow
-def test_output_elsewhere_is_plain(packed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without a terminal there are no escape codes, and the table keeps to 80 columns."""
-    for name in ("COLUMNS", "FORCE_COLOR", "NO_COLOR"):
-        monkeypatch.delenv(name, raising=False)
-    for words in (["info", packed], ["bench", packed, "--seconds", "0.02"]):
-        done = child_processes.run(command(*words))
-        assert "\x1b" not in done.stdout + done.stderr
-        table_lines = [line for line in done.stdout.splitlines() if str(packed) not in line]
-        assert max(map(len, table_lines)) <= 80
-
-
 def completed(line: str, folder: Path) -> list[str]:
     """What bash itself makes of a Tab at the end of ``line``, in ``folder``."""
     script = """
@@ -477,37 +451,7 @@ def test_tab_completes_in_bash(tmp_path: Path) -> None:
         assert completed(line, tmp_path) == found, line
 
 
-def test_text_that_looks_like_a_number() -> None:
-    """A field, a path and a trace may be called by a number; a number of samples stays one."""
-    words = ["data_field=1", "labelsPath=2", "trace=3", "njob=4", "labels_field=null"]
-    assert params_of(None, None, words) == {  # type: ignore[arg-type]
-        "data_field": "1",
-        "labelsPath": "2",
-        "trace": "3",
-        "njob": 4,
-        "labels_field": None,
-    }
-
-
 # -- the package -----------------------------------------------------------------------------------
-
-
-def test_public_names_are_all_there() -> None:
-    """Names loaded late are the real ones, listed by dir(); others are an AttributeError."""
-    from asyncreader.reader import AsyncReader
-
-    for name in asyncreader.__all__:
-        assert hasattr(asyncreader, name)
-    assert asyncreader.AsyncReader is AsyncReader
-    assert set(asyncreader.__all__) <= set(dir(asyncreader))
-    with pytest.raises(AttributeError, match="no attribute 'AsyncRaeder'"):
-        _ = asyncreader.AsyncRaeder
-
-
-def test_commands_are_those_of_the_contract() -> None:
-    """The commands that exist today; each is a plain click command."""
-    assert COMMANDS == ["bench", "convert", "demo", "doctor", "info", "preview", "verify"]
-    assert all(isinstance(command, click.Command) for command in cli.cli.commands.values())
 
 
 def test_what_cannot_be_read_is_no_misuse(
@@ -581,3 +525,6 @@ def test_an_attribute_error_of_a_package_is_shown(tmp_path: Path, line: str) -> 
     for module in ("asyncreader", "asyncreader.faces"):
         with pytest.raises(ImportError, match="cannot import name 'nonsense'"):
             exec(f"from {module} import nonsense")
+    assert set(asyncreader.__all__) <= set(dir(asyncreader))
+    with pytest.raises(AttributeError, match="no attribute 'AsyncRaeder'"):
+        _ = asyncreader.AsyncRaeder

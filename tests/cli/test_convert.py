@@ -23,13 +23,21 @@ from converters.options import ConvertKeywords
 def test_convert_packs_and_reports(
     photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """All packed: exit 0, the report on stdout, and no progress of what takes no second."""
+    """All packed: exit 0, the report on stdout, as JSON too, and no progress of what takes no
+    second; with --quiet nothing."""
     target = tmp_path / "out.h5"
     monkeypatch.setattr(terminal, "_LINES_APART", (1000.0, 1000.0))
     result = run("convert", photos, target)
     assert result.exit_code == 0
     assert result.stdout.startswith(f"wrote 20 samples in 2 classes to {target}\nHDF5, raw, ")
     assert result.stderr == ""
+    result = run("convert", photos, tmp_path / "out.lmdb", "--quiet")
+    assert (result.exit_code, result.output) == (0, "")
+    assert (tmp_path / "out.lmdb" / "data.mdb").is_file()
+    result = run("convert", photos, target, "--json", "--size", "8x6", "--overwrite")
+    report = json.loads(result.stdout)
+    assert (report["count"], report["skipped"], report["format"]) == (20, [], "hdf5")
+    assert report["classes"] == ["cat", "dog"]
 
 
 def test_progress_elsewhere_is_lines(
@@ -52,23 +60,6 @@ def test_progress_elsewhere_is_lines(
 def test_time_left_in_words(seconds: float, words: str) -> None:
     """Seconds, minutes, hours: as many as one can take in."""
     assert terminal.in_time(seconds) == words
-
-
-def test_convert_quiet_says_nothing(photos: Path, tmp_path: Path) -> None:
-    """--quiet: no progress, no summary, the set is there."""
-    result = run("convert", photos, tmp_path / "out.lmdb", "--quiet")
-    assert (result.exit_code, result.output) == (0, "")
-    assert (tmp_path / "out.lmdb" / "data.mdb").is_file()
-
-
-def test_convert_json(photos: Path, tmp_path: Path) -> None:
-    """--json: stdout is the whole report as JSON, and nothing else."""
-    result = run("convert", photos, tmp_path / "out.h5", "--json", "--size", "8x6")
-    report = json.loads(result.stdout)
-    assert report["count"] == 20
-    assert report["classes"] == ["cat", "dog"]
-    assert report["skipped"] == []
-    assert report["format"] == "hdf5"
 
 
 def test_convert_says_that_it_compiles(
@@ -132,43 +123,36 @@ def test_a_resumed_rate_is_of_new_samples(
     assert "; 2.0 s, 5 samples/s\n" in run(*words).stdout
 
 
-def test_convert_says_what_it_ignored(photos: Path, tmp_path: Path) -> None:
-    """Files that are no pictures are counted in words."""
-    folder = tmp_path / "photos"
-    shutil.copytree(photos, folder)
-    for name in ("cat/a.txt", "cat/b.txt", "dog/.hidden.png"):
+@pytest.fixture
+def spoiled(photos: Path, tmp_path: Path) -> Path:
+    """The photos with one that is none, and other files."""
+    folder = shutil.copytree(photos, tmp_path / "photos")
+    for name in ("cat/no picture.jpg", "cat/a.txt", "cat/b.txt", "dog/.hidden.png"):
         (folder / name).write_text("text")
-    result = run("convert", folder, tmp_path / "a.h5")
-    assert result.stdout.splitlines()[-1] == (
-        "ignored: 1 hidden file, 2 files that are no images by suffix"
-    )
+    return folder
 
 
-def test_convert_skips_and_lists(photos: Path, tmp_path: Path) -> None:
-    """With --skip-bad a bad file is named on stderr, also when quiet, and the exit code is 3."""
-    folder = tmp_path / "photos"
-    shutil.copytree(photos, folder)
-    (folder / "cat" / "no picture.jpg").write_text("text")
-    result = run("convert", folder, tmp_path / "a.h5", "--skip-bad", "--quiet")
+def test_convert_skips_and_lists(spoiled: Path, tmp_path: Path) -> None:
+    """With --skip-bad a bad file is named on stderr, also when quiet, and the exit code is 3. Files
+    that are no pictures are counted in words."""
+    result = run("convert", spoiled, tmp_path / "a.h5", "--skip-bad", "--quiet")
     assert (result.exit_code, result.stdout) == (3, "")
     assert re.fullmatch(r"skipped cat/no picture\.jpg: [^\n]+\n", result.stderr)
-    result = run("convert", folder, tmp_path / "b.h5", "--skip-bad")
-    assert result.stdout.endswith("skipped: 1 bad image, listed above\n")
-    result = run("convert", folder, tmp_path / "c.h5", "--skip-bad", "--json", "--quiet")
-    assert result.exit_code == 3
-    assert [entry["path"] for entry in json.loads(result.stdout)["skipped"]] == [
-        "cat/no picture.jpg"
+    result = run("convert", spoiled, tmp_path / "b.h5", "--skip-bad")
+    assert result.stdout.splitlines()[-2:] == [
+        "ignored: 1 hidden file, 2 files that are no images by suffix",
+        "skipped: 1 bad image, listed above",
     ]
-    assert result.stderr == ""
+    result = run("convert", spoiled, tmp_path / "c.h5", "--skip-bad", "--json", "--quiet")
+    assert (result.exit_code, result.stderr) == (3, "")
+    (entry,) = json.loads(result.stdout)["skipped"]
+    assert entry["path"] == "cat/no picture.jpg"
 
 
-def test_convert_fails_in_one_line(photos: Path, tmp_path: Path) -> None:
+def test_convert_fails_in_one_line(spoiled: Path, photos: Path, tmp_path: Path) -> None:
     """A bad picture, or a target that exists: exit 1, one line on stderr, nothing half-made."""
-    folder = tmp_path / "photos"
-    shutil.copytree(photos, folder)
-    (folder / "cat" / "no picture.jpg").write_text("text")
     before = sorted(tmp_path.iterdir())
-    result = run("convert", folder, tmp_path / "out.h5", "--quiet")
+    result = run("convert", spoiled, tmp_path / "out.h5", "--quiet")
     assert (result.exit_code, result.stdout) == (1, "")
     assert re.fullmatch(r"error: [^\n]*no picture\.jpg[^\n]*--skip-bad\)\n", result.stderr)
     assert sorted(tmp_path.iterdir()) == before
@@ -196,6 +180,42 @@ def test_convert_notes_what_folders_lose(photos: Path, tmp_path: Path) -> None:
     assert "--classes-from-folders" in result.stderr
 
 
+#: A value of each option, as Python takes it; on the command line flags have none.
+GIVEN: dict[str, Any] = {
+    "encoding": "jpeg",
+    "size": 256,
+    "resize": "pad",
+    "quality": 80,
+    "labels": "l.csv",
+    "channels": 1,
+    "bits": 8,
+    "shuffle": 7,
+    "compression": "gzip",
+    "chunk": 16,
+    "jobs": 3,
+    "classes": "c.txt",
+    "format": "lmdb",
+    "shards": 3,
+    "shard_size": "1GB",
+    "engine": "ray",
+    "address": "auto",
+    "split": "a=0.5,b=0.5",
+    "group_by": "who",
+    "split_column": "part",
+    "label_columns": "age,weight",
+    "boxes_field": "boxes,faces",
+    "keypoints_field": "joints",
+    "numbers_field": "pose",
+    "select": ("0:5", "b"),
+    "sample": 4,
+    "params": {"data_field": "x", "num_dim": 1},
+    "fields": {"mask": "m", "depth": "d/e"},
+    **dict.fromkeys(("restarts", "no_labels", "follow_links", "classes_from_folders"), True),
+    **dict.fromkeys(("skip_bad", "overwrite", "check_decode", "resume", "append"), True),
+    **dict.fromkeys(("stratify", "splits_from_folders"), True),
+}
+
+
 def test_convert_hands_on_every_option(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each parameter of converters.convert has an option, and what is not given is left to it."""
     calls: list[dict[str, Any]] = []
@@ -207,66 +227,21 @@ def test_convert_hands_on_every_option(monkeypatch: pytest.MonkeyPatch) -> None:
         return ConvertReport("t", "lmdb", "jpeg", 1, (), {}, None, 1, 1.0)
 
     monkeypatch.setattr(converters, "convert", fake)
-    words = (
-        "--encoding jpeg --size 256 --resize pad --quality 80 --restarts --labels l.csv "
-        "--no-labels --channels 1 --bits 8 --shuffle 7 --compression gzip --chunk 16 "
-        "--classes c.txt --follow-links "
-        "--classes-from-folders "
-        "--jobs 3 --skip-bad --overwrite --check-decode --format lmdb "
-        "--shards 3 --shard-size 1GB --resume --engine ray --address auto "
-        "--append --split a=0.5,b=0.5 --stratify --group-by who --splits-from-folders "
-        "--split-column part --label-columns age,weight --boxes-field boxes,faces "
-        "--keypoints-field joints --numbers-field pose --select 0:5 --select b --sample 4 "
-        "-p data_field=x --param num_dim=1 --field mask=m --field depth=d/e"
-    )
-    assert run("convert", "a", "b", *words.split()).exit_code == 0
-    assert run("convert", "a", "b", "--size", "20x30").exit_code == 0
+    words: list[str] = []
+    for name, value in GIVEN.items():
+        option = {"params": "--param", "fields": "--field"}.get(name, f"--{name.replace('_', '-')}")
+        pairs = [f"{k}={v}" for k, v in value.items()] if isinstance(value, dict) else value
+        for one in pairs if isinstance(pairs, list | tuple) else [pairs]:
+            words += [option] if one is True else [option, str(one)]
+
+    assert run("convert", "a", "b", *words).exit_code == 0
+    assert run("convert", "a", "b", "--size", "20x30", "-p", "data_field=x").exit_code == 0
     full, short = calls
     assert callable(full.pop("progress"))
-    assert full == {
-        "encoding": "jpeg",
-        "size": 256,
-        "resize": "pad",
-        "quality": 80,
-        "labels": "l.csv",
-        "no_labels": True,
-        "channels": 1,
-        "bits": 8,
-        "shuffle": 7,
-        "compression": "gzip",
-        "chunk": 16,
-        "classes": "c.txt",
-        "follow_links": True,
-        "classes_from_folders": True,
-        "params": {"data_field": "x", "num_dim": 1},
-        "fields": {"mask": "m", "depth": "d/e"},
-        "shards": 3,
-        "shard_size": "1GB",
-        "resume": True,
-        "engine": "ray",
-        "address": "auto",
-        "append": True,
-        "split": "a=0.5,b=0.5",
-        "stratify": True,
-        "group_by": "who",
-        "splits_from_folders": True,
-        "split_column": "part",
-        "label_columns": "age,weight",
-        "boxes_field": "boxes,faces",
-        "keypoints_field": "joints",
-        "numbers_field": "pose",
-        "select": ("0:5", "b"),
-        "sample": 4,
-        "jobs": 3,
-        "skip_bad": True,
-        "overwrite": True,
-        "check_decode": True,
-        "restarts": True,
-        "format": "lmdb",
-    }
+    assert full == GIVEN
     of_python = {"src", "dst", "progress", "variable_length"}  # the last: of samples from a program
     assert set(full) == set(signature.parameters) - of_python
     assert list(ConvertKeywords.__annotations__) == list(signature.parameters)[2:]
     given = {name for name, value in short.items() if value is not False}
-    assert given == {"progress", "size"}
-    assert short["size"] == (20, 30)
+    assert given == {"progress", "size", "params"}
+    assert (short["size"], short["params"]) == ((20, 30), {"data_field": "x"})

@@ -13,18 +13,13 @@ import foreign_sets
 import h5py
 import numpy as np
 import pytest
-from command_sets import differing, run
-from fakes import paint
+from command_sets import differing, hdf5, run, save_images
 from PIL import Image
 
 import asyncreader
-import asyncreader.tools.demo
-import asyncreader.tools.demo_arrays
 import converters
 from asyncreader.cli.options import params_of
 from asyncreader.sources import open_source
-from asyncreader.sources.bytestore import OpenFile
-from asyncreader.sources.hdf5.structure import Structure
 from asyncreader.system.text import in_bytes
 
 
@@ -34,9 +29,12 @@ def table(text: str) -> dict[str, str]:
 
 
 def test_info_of_a_packed_set(packed: Path) -> None:
-    """The table tells format, count, shape, encoding, labels per class, and what is checked."""
+    """The table tells format, count, shape, encoding, labels per class, and what is checked; --json
+    has the same facts as plain values, with the fingerprint of a reader's state."""
     result = run("info", packed)
     assert result.exit_code == 0
+    assert "\x1b" not in result.stdout
+    assert max(len(line) for line in result.stdout.splitlines() if str(packed) not in line) <= 80
     facts = table(result.stdout)
     assert facts["format"].startswith("HDF5: ")
     assert facts["count"] == "20 samples"
@@ -46,6 +44,15 @@ def test_info_of_a_packed_set(packed: Path) -> None:
     assert facts["checksums"] == "XXH3-64 of each sample"
     rows = [line.split() for line in result.stdout.split("\n\n")[1].splitlines()]
     assert rows == [["label", "samples", "class"], ["0", "15", "cat"], ["1", "5", "dog"]]
+    told = json.loads(run("info", packed, "--json").stdout)
+    assert (told["count"], told["shape"], told["checksums"]) == (20, [12, 10, 3], True)
+    assert told["bytes_on_disk"] == packed.stat().st_size
+    assert told["labels"]["counts"] == [
+        {"label": 0, "class": "cat", "samples": 15},
+        {"label": 1, "class": "dog", "samples": 5},
+    ]
+    with asyncreader.AsyncReader(path=packed) as reader:
+        assert told["fingerprint"] == reader.state_dict()["fingerprint"]
 
 
 def test_info_has_no_line_for_what_a_set_lacks(packed: Path, foreign: Path) -> None:
@@ -60,52 +67,30 @@ def test_info_has_no_line_for_what_a_set_lacks(packed: Path, foreign: Path) -> N
 def test_info_divides_by_the_samples_of_their_own_field(tmp_path: Path) -> None:
     """Bytes of a sample are those of its field, whatever else the file holds: contiguous, in
     compressed chunks, encoded, in a list of files, and in shards."""
-    path = tmp_path / "two.h5"
-    with h5py.File(path, "w") as file:
-        file["images"] = np.zeros((200, 8, 9, 3), np.uint8)
-        file["val_images"] = np.zeros((20, 8, 9, 3), np.uint8)
-        zipped = file.create_dataset(
-            "zipped", (40, 8, 9, 3), np.uint8, chunks=(10, 8, 9, 3), compression="gzip"
-        )
-        zipped[:] = 7
+    images = {"images": np.zeros((200, 8, 9, 3), "u1"), "val_images": np.zeros((20, 8, 9, 3), "u1")}
+    path = hdf5(tmp_path / "two.h5", **images)
+    with h5py.File(path, "a") as file:
+        seven, chunks = np.full((40, 8, 9, 3), 7, "u1"), (10, 8, 9, 3)
+        zipped = file.create_dataset("zipped", data=seven, chunks=chunks, compression="gzip")
         stored = zipped.id.get_storage_size() / 40
 
     def each(*words: str | Path) -> float:
-        facts = json.loads(run("info", *words, "--json").stdout)
-        return float(facts["bytes_a_sample"])
+        return float(json.loads(run("info", *words, "--json").stdout)["bytes_a_sample"])
 
     for name, size in (("images", 216), ("val_images", 216), ("zipped", stored)):
         words = (path, "-p", f"data_field={name}", "-p", "labels_field=null")
         assert each(*words) == size
-        shown_size = table(run("info", *words).stdout)["a sample"]
-        assert shown_size == f"{in_bytes(size)} as stored"
+        assert table(run("info", *words).stdout)["a sample"] == f"{in_bytes(size)} as stored"
     shutil.copy(path, tmp_path / "two2.h5")
     both = tmp_path / "two*.h5"
     assert each(both, "-p", "data_field=val_images", "-p", "labels_field=null") == 216
-    for number in range(4):
-        place = tmp_path / "in" / "c" / f"{number}.png"
-        place.parent.mkdir(parents=True, exist_ok=True)
-        Image.new("RGB", (10 + number, 9)).save(place)
-    sizes = [one.stat().st_size for one in (tmp_path / "in" / "c").iterdir()]
-    converters.convert(tmp_path / "in", tmp_path / "o.lmdb", encoding="original")
+    named = {f"c/{n}.png": Image.new("RGB", (10 + n, 9)) for n in range(4)}
+    photos = save_images(tmp_path / "in", named)
+    sizes = [one.stat().st_size for one in (photos / "c").iterdir()]
+    converters.convert(photos, tmp_path / "o.lmdb", encoding="original")
     assert each(tmp_path / "o.lmdb") == sum(sizes) / 4
-    converters.convert(tmp_path / "in", tmp_path / "s", encoding="original", shards=2)
+    converters.convert(photos, tmp_path / "s", encoding="original", shards=2)
     assert each(tmp_path / "s") > sum(sizes) / 4
-
-
-def test_info_json(packed: Path) -> None:
-    """--json has the same facts as plain values, with the fingerprint of a reader's state."""
-    facts = json.loads(run("info", packed, "--json").stdout)
-    assert facts["count"] == 20
-    assert facts["shape"] == [12, 10, 3]
-    assert facts["checksums"] is True
-    assert facts["bytes_on_disk"] == packed.stat().st_size
-    assert facts["labels"]["counts"] == [
-        {"label": 0, "class": "cat", "samples": 15},
-        {"label": 1, "class": "dog", "samples": 5},
-    ]
-    with asyncreader.AsyncReader(path=packed) as reader:
-        assert facts["fingerprint"] == reader.state_dict()["fingerprint"]
 
 
 @pytest.mark.parametrize(
@@ -156,10 +141,7 @@ def test_info_suggests_what_serves_a_set(tmp_path: Path) -> None:
         "found": ({"x": np.ones(17), "x_lengths": count}, "max_length=9 serves all of them whole"),
     }
     for name, (fields, says) in sets.items():
-        path = tmp_path / f"{name}.h5"
-        with h5py.File(path, "w") as file:
-            for field, values in fields.items():
-                file[field] = values
+        path = hdf5(tmp_path / f"{name}.h5", **fields)
         (hint,) = _hints(path)
         assert says in hint
         passed = [word for part in re.findall(r"-p (\S+)", hint) for word in ("-p", part)]
@@ -177,34 +159,7 @@ def test_info_suggests_what_serves_a_set(tmp_path: Path) -> None:
         "rows": np.zeros((20, 8)),
         "maps": np.zeros((9, 64, 7, 7)),
     }.items():
-        with h5py.File(tmp_path / f"{name}.h5", "w") as file:
-            file["x"], file["y"] = values, np.arange(len(values))
-        assert _hints(tmp_path / f"{name}.h5") == []
-
-
-def test_info_opens_a_file_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a foreign file holds besides is looked up in the file that is open: its structure is
-    walked once. Of several files the first one is looked into."""
-    opened: list[str] = []
-    real = OpenFile.__init__
-
-    def note(file: OpenFile, path: str, io: str) -> None:
-        opened.append(path)
-        real(file, path, io)
-
-    walked: list[Structure] = []
-    check = Structure.check
-    monkeypatch.setattr(OpenFile, "__init__", note)
-    monkeypatch.setattr(Structure, "check", lambda one: walked.append(one) or check(one))
-    for name in ("a", "b"):
-        with h5py.File(tmp_path / f"{name}.h5", "w") as file:
-            file["x"], file["n"] = np.ones((17, 2)), np.array([3, 9, 0, 5])
-    (hint,) = _hints(tmp_path / "a.h5", "-p", "data_field=x")
-    assert "n may say where samples begin in x" in hint
-    assert len(opened) == len(walked) == 1
-    (again,) = _hints(tmp_path / "*.h5", "-p", "data_field=x")
-    assert again == hint
-    assert len(opened) == len(walked) == 3
+        assert _hints(hdf5(tmp_path / f"{name}.h5", x=values, y=np.arange(len(values)))) == []
 
 
 def test_info_lists_the_columns_of_cells(tmp_path: Path) -> None:
@@ -249,11 +204,21 @@ def test_info_of_a_subset_that_is_not_there(packed: Path, subset: str) -> None:
     assert "Traceback" not in result.stderr
 
 
-def test_size_as_it_is_written_elsewhere(packed: Path) -> None:
-    """-p size=24x32 is size=(24, 32), as --size writes it."""
-    assert params_of(None, None, ["size=24x32", "subset=5:"]) == {  # type: ignore[arg-type]
+def test_words_of_parameters() -> None:
+    """-p size=24x32 is size=(24, 32), as --size writes it. A field, a path and a trace may be named
+    by a number; a number of samples stays one."""
+    words = ["size=24x32", "subset=5:", "data_field=1", "labelsPath=2", "trace=3", "labelsField=0"]
+    found = params_of(None, None, [*words, "njob=4", "flip=True", "scale=null"])  # type: ignore[arg-type]
+    assert found == {
         "size": [24, 32],
         "subset": slice(5, None),
+        "data_field": "1",
+        "labelsPath": "2",
+        "trace": "3",
+        "labelsField": "0",
+        "njob": 4,
+        "flip": True,
+        "scale": None,
     }
 
 
@@ -270,14 +235,11 @@ def test_info_of_pictures_that_differ_in_size(tmp_path: Path) -> None:
 def test_info_says_how_many_jpegs_can_be_cut(tmp_path: Path, kind: str) -> None:
     """Of JPEGs, packed by asyncreader or not, info tells how many have restart markers by which a
     part is decoded without the rest, and of how many it looked at; of other pictures nothing."""
-    pictures = tmp_path / "pictures"
-    pictures.mkdir()
-    rng = np.random.default_rng(3)
-    for number in range(230):
-        image = Image.fromarray(rng.integers(0, 256, (32, 144, 3), np.uint8))
+    noise = np.random.default_rng(3).integers(0, 256, (230, 32, 144, 3), np.uint8)
+    pictures = save_images(tmp_path / "pictures", {"999.png": noise[-1]})
+    for number, pixels in enumerate(noise):
         more: dict[str, Any] = {} if number % 2 else {"restart_marker_blocks": 3}
-        image.save(pictures / f"{number:03}.jpg", **more)
-    image.save(pictures / "999.png")
+        Image.fromarray(pixels).save(pictures / f"{number:03}.jpg", **more)
     target = tmp_path / ("set" if kind == "shards" else "set.lmdb")
     if kind == "foreign":
         files = [file.read_bytes() for file in sorted(pictures.iterdir())]
@@ -285,8 +247,7 @@ def test_info_says_how_many_jpegs_can_be_cut(tmp_path: Path, kind: str) -> None:
     else:
         shards = {"shards": 3} if kind == "shards" else {}
         converters.convert(pictures, target, encoding="original", no_labels=True, **shards)
-    result = run("info", target, "--json")
-    found = json.loads(result.stdout)["restarts"]
+    found = json.loads(run("info", target, "--json").stdout)["restarts"]
     assert (found["looked_at"], found["jpegs"]) == (200, 199)
     assert 90 <= found["can_be_cut"] <= 110
     words = table(run("info", target).stdout)["restart markers"]
@@ -295,13 +256,10 @@ def test_info_says_how_many_jpegs_can_be_cut(tmp_path: Path, kind: str) -> None:
 
 def test_info_of_damaged_jpegs(tmp_path: Path) -> None:
     """A damaged sample does not keep info from showing the set: it is no JPEG that can be cut."""
-    pictures = tmp_path / "pictures"
-    pictures.mkdir()
     image = Image.fromarray(np.zeros((90, 160, 3), np.uint8))
-    for number in range(2):
-        image.save(pictures / f"{number}.jpg")
+    photos = save_images(tmp_path / "in", {"0.jpg": image, "1.jpg": image})
     target = tmp_path / "set.h5"
-    converters.convert(pictures, target, encoding="jpeg", no_labels=True)
+    converters.convert(photos, target, encoding="jpeg", no_labels=True)
     with h5py.File(target, "r+") as file:
         file["data"][: int(file["offsets"][1])] = 0
     result = run("info", target, "--json")
@@ -331,25 +289,14 @@ def test_info_where_no_field_is_named(tmp_path: Path) -> None:
     """Fields of as many samples are shown together, and values by their offsets; where no number of
     samples is more frequent than another, the largest field is, and a table of offsets never."""
     offsets = np.array([0, 4, 4, 10])
-    with h5py.File(tmp_path / "hits.h5", "w") as file:
-        file["hits"], file["hits_offsets"], file["y"] = np.ones((10, 2)), offsets, np.arange(3)
-    facts = table(run("info", tmp_path / "hits.h5").stdout)
+    hits = {"hits": np.ones((10, 2)), "hits_offsets": offsets, "y": np.arange(3)}
+    facts = table(run("info", hdf5(tmp_path / "hits.h5", **hits)).stdout)
     assert (facts["count"], facts["field"]) == ("3 samples", "hits")
     assert facts["length of hits"] == "0 to 6 values, median 4"
     assert facts["field y"] == "one number int64, raw"
-    with h5py.File(tmp_path / "tokens.h5", "w") as file:
-        file["tokens"], file["offsets"], file["y"] = np.ones(10), offsets, np.arange(3)
-    facts = table(run("info", tmp_path / "tokens.h5").stdout)
+    tokens = {"tokens": np.ones(10), "offsets": offsets, "y": np.arange(3)}
+    facts = table(run("info", hdf5(tmp_path / "tokens.h5", **tokens)).stdout)
     assert (facts["count"], facts["length of tokens"]) == ("3 samples", "0 to 6 values, median 4")
-
-
-def test_fields_called_by_a_number(tmp_path: Path) -> None:
-    """-p data_field=1 is the field "1"; numbers of other parameters stay numbers."""
-    points = [[n, paint(1, (4, 5, 3))[0].tobytes()] for n in range(4)]
-    path = foreign_sets.write_lmdb(tmp_path / "set", foreign_sets.tensorpack(points))
-    result = run("info", path, "-p", "data_field=1", "-p", "labelsField=0")
-    assert table(result.stdout)["format"] == "LMDB: tensorpack, msgpack: 1, labels from 0"
-    assert params_of(None, None, ["njob=2", "flip=True"]) == {"njob": 2, "flip": True}  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -365,9 +312,7 @@ def test_fields_called_by_a_number(tmp_path: Path) -> None:
 )
 def test_info_of_odd_labels(tmp_path: Path, labels: Any, low: Any, high: Any, counts: Any) -> None:
     """Labels of any dtype and range are described, and never make JSON that others refuse."""
-    with h5py.File(tmp_path / "odd.h5", "w") as file:
-        file["data"] = np.zeros((4, 3), "u1")
-        file["labels"] = labels
+    hdf5(tmp_path / "odd.h5", data=np.zeros((4, 3), "u1"), labels=labels)
     result = run("info", tmp_path / "odd.h5", "--json")
     assert result.exit_code == 0, result.stderr
     found = json.loads(result.stdout, parse_constant=lambda name: pytest.fail(name))["labels"]
@@ -383,9 +328,7 @@ def test_info_of_odd_labels(tmp_path: Path, labels: Any, low: Any, high: Any, co
 
 def test_info_of_many_classes(tmp_path: Path) -> None:
     """Only the first 20 of many classes are shown; --json has all."""
-    with h5py.File(tmp_path / "many.h5", "w") as file:
-        file["data"] = np.zeros((100, 3), "u1")
-        file["labels"] = np.arange(100)
+    hdf5(tmp_path / "many.h5", data=np.zeros((100, 3), "u1"), labels=np.arange(100))
     result = run("info", tmp_path / "many.h5")
     assert result.stdout.endswith("... and 80 more (--json lists all)\n")
     assert len(result.stdout.split("\n\n")[1].splitlines()) == 1 + 20 + 1

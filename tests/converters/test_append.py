@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import os
-import pickle
 import re
 import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
 import h5py
 import numpy as np
 import pytest
+from fake_ray import FakeRay
 from split_sets import TEXT, contents, pictures, splits_of
 
 import asyncreader
@@ -20,14 +20,7 @@ from asyncreader.cli.main import main
 from asyncreader.formats.manifest import read_manifest
 from asyncreader.tools.verify import verify_file
 from converters import convert
-from converters.check_options import check
-from converters.inputs.opening import open_samples
 from converters.outputs.append import Grown
-from converters.outputs.one_file import Order
-from converters.outputs.publish import Target
-from converters.outputs.ray import tasks_of
-from converters.outputs.shards import make_plan
-from converters.outputs.workspace import Workspace
 
 KINDS = ("hdf5", "lmdb")
 
@@ -106,23 +99,31 @@ def test_the_encoding_is_that_of_the_set(tmp_path: Path) -> None:
         ({"size": (3, 3)}, "images of different sizes", FormatError),
         ({"no_labels": True}, "do not go with the dataset: kind of labels", ParamsError),
         ({"channels": 1}, "do not go with the dataset: channels", ParamsError),
-        ({"classes": "names.txt"}, "do not go with the dataset: the first classes", ParamsError),
+        (
+            {"classes": ["b", "c", "a"]},
+            "do not go with the dataset: the first classes",
+            ParamsError,
+        ),
         ({"overwrite": True}, "contradict each other", ParamsError),
+        ({"dst": "new"}, "no sharded dataset to append to", SourceNotFoundError),
+        ({"dst": "one.h5"}, "the target of shards is a folder", ParamsError),
     ],
 )
 def test_what_does_not_go_with_the_set(
     made: Path, tmp_path: Path, given: dict[str, Any], said: str, error: type[Exception]
 ) -> None:
-    """Is said, and changes nothing."""
-    shutil.copytree(made / "hdf5", tmp_path / "set")
-    before = contents_of(tmp_path / "set")
+    """Is said, and changes nothing; so is a folder that is not there, and a file."""
+    convert(made / "more", tmp_path / "one.h5")
+    target = shutil.copytree(made / "hdf5", tmp_path / "set")
+    before = contents_of(target)
     if "classes" in given:
+        (tmp_path / "names.txt").write_text("\n".join(given["classes"]))
         given = {"classes": tmp_path / "names.txt"}
-        given["classes"].write_text("b\nc\na\n")
-    split = {} if said.startswith("the dataset has splits") else {"split": TEXT}
+    split = {"split": TEXT} if given else {}
+    asked = {"dst": target, "append": True, **split, **given}
     with pytest.raises(error, match=said):
-        convert(made / "more", tmp_path / "set", append=True, **split, **given)
-    assert contents_of(tmp_path / "set") == before
+        convert(made / "more", **{**asked, "dst": tmp_path / asked["dst"]})
+    assert contents_of(target) == before
 
 
 @pytest.mark.slow
@@ -165,15 +166,6 @@ def test_sets_of_numbers_grow(tmp_path: Path) -> None:
 def contents_of(folder: Path) -> dict[str, bytes]:
     """The files of a folder."""
     return {path.name: path.read_bytes() for path in folder.iterdir()}
-
-
-def test_what_is_no_sharded_set(made: Path, tmp_path: Path) -> None:
-    """A folder that is not there, and a file."""
-    with pytest.raises(SourceNotFoundError, match="no sharded dataset to append to"):
-        convert(made / "more", tmp_path / "new", append=True)
-    convert(made / "more", tmp_path / "one.h5")
-    with pytest.raises(ParamsError, match="the target of shards is a folder"):
-        convert(made / "more", tmp_path / "one.h5", append=True)
 
 
 @pytest.mark.slow
@@ -239,50 +231,20 @@ def test_what_a_cut_run_left(made: Path, grown: Path, monkeypatch: pytest.Monkey
     assert not list(grown.parent.glob(".*"))
 
 
-def test_tasks_of_a_cluster_append_the_same(made: Path, grown: Path) -> None:
-    """What is sent to a worker of Ray packs its shard to the byte: new classes and splits have the
-    numbers of the set, and packed samples are copied."""
-    convert(made / "more", grown.with_name("more.h5"), split="val=0.5,dev=0.5")
-    source = grown.with_name("more.h5")
-    given: dict[str, Any] = {"append": True, "shards": 2, "select": "1:", "params": {}}
-    options = check(source, grown, **given)
-    with Target(options.dst, "shards", False, append=True, keep=False) as target:
-        of = Grown.open(target.path, target.shown)
-        options = of.options(options)
-        samples = open_samples(options, target.path, of.classes, of.encoding)
-        of.fit(samples, target.shown)
-        plan = make_plan(options, samples, Order(samples.count, None), of)
-        workspace = Workspace(target.workspace, options.format)
-        workspace.prepare()
-        numbers = ((n, np.array(plan.span(n), np.int64)) for n in range(plan.shards))
-        tasks = list(tasks_of(options, plan, samples, workspace.root, numbers))
-        samples.close()
-        for task in tasks:
-            pickle.loads(pickle.dumps(task)).run()
-        packed = {path.name: path.read_bytes() for path in Path(workspace.set).iterdir()}
-    convert(source, grown, **given)
-    assert len(packed) == 2
-    assert packed == {path.name: path.read_bytes() for path in grown.glob("shards-after-*")}
-    assert {*splits_of(grown)} == {"train", "val", "test", "dev"}
-
-
-def test_ctrl_c_when_the_manifest_has_its_name(
+def test_tasks_of_a_cluster_append_the_same(
     made: Path, grown: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It leaves the new set, whole."""
-    rename = os.rename
-
-    def interrupted(old: str, new: str) -> None:
-        rename(old, new)
-        if new == str(grown / "asyncreader.json"):
-            raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr("converters.outputs.append.os.rename", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            convert(made / "more", grown, append=True, split=TEXT)
-    report = verify_file(str(grown))
-    assert (report.problems, report.count) == ((), 49)
+    """What is sent to a worker of Ray packs its shard to the byte: new classes and splits have the
+    numbers of the set, and packed samples are copied."""
+    monkeypatch.setitem(sys.modules, "ray", FakeRay())
+    source, other = grown.with_name("more.h5"), shutil.copytree(grown, grown.with_name("other"))
+    convert(made / "more", source, split="val=0.5,dev=0.5")
+    given: dict[str, Any] = {"append": True, "shards": 2, "select": "1:"}
+    convert(source, grown, **given)
+    convert(source, other, engine="ray", **given)
+    assert len(list(grown.glob("shards-after-*"))) == 2
+    assert contents_of(other) == contents_of(grown)
+    assert {*splits_of(grown)} == {"train", "val", "test", "dev"}
 
 
 # -- states that were saved before ---------------------------------------------------------------

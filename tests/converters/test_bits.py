@@ -12,16 +12,14 @@ from typing import Any
 import cv2
 import h5py
 import imagecodecs
-import lmdb
 import numpy as np
 import numpy.typing as npt
 import pytest
-from click.testing import CliRunner
+from command_sets import hdf5, run
+from foreign_sets import write_lmdb
 from PIL import Image
 
 from asyncreader import AsyncReader, DecodeError, ParamsError
-from asyncreader.cli.main import cli
-from asyncreader.formats.packed import record_key
 from asyncreader.tools.preview import preview
 from asyncreader.tools.verify import verify_file
 from converters import convert
@@ -108,6 +106,9 @@ def test_sixteen_bits_are_kept(tmp_path: Path, encoding: str, name: str) -> None
     assert (data.dtype, data.shape) == (np.uint16, (COUNT, 1, HEIGHT, WIDTH))
     assert np.array_equal(data[:, 0], values)
     assert verify_file(str(tmp_path / "a.h5"), decode=True).ok
+    with h5py.File(tmp_path / "a.h5") as file:
+        assert encoding != "raw" or file["data"].dtype == "<u2"
+        assert json.loads(file.attrs["description"])["dtype"] == "uint16"
 
 
 @pytest.mark.slow
@@ -133,31 +134,10 @@ def test_sixteen_bits_in_every_container(tmp_path: Path, encoding: str, target: 
     with pytest.raises(ParamsError, match="uint8"):
         served(path, dtype="uint8")
     assert verify_file(str(path), decode=True).ok
-    told = CliRunner().invoke(cli, ["info", "--json", str(path)])
-    facts = json.loads(told.stdout)
+    facts = json.loads(run("info", "--json", path).stdout)
     assert (facts["dtype"], facts["encoding"]) == ("uint16", encoding)
     assert facts["shape"] == [HEIGHT, WIDTH, 1]
     assert not preview({"path": str(path)}).bad
-
-
-def test_raw_sets_are_uint16_for_plain_readers(tmp_path: Path) -> None:
-    """Without asyncreader: h5py finds (N, H, W, 1) uint16, contiguous or compressed, large or
-    small, and lmdb little-endian values."""
-    values = write_depths(tmp_path / "in")
-    for number, options in enumerate(({}, {"compression": "gzip", "chunk": 4})):
-        target = tmp_path / f"{number}.h5"
-        convert(tmp_path / "in", target, bits=16, **options)  # type: ignore[arg-type]
-        with h5py.File(target) as file:
-            assert file["data"].dtype == "<u2"
-            assert np.array_equal(file["data"][..., 0], values)
-            assert json.loads(file.attrs["description"])["dtype"] == "uint16"
-        assert np.array_equal(served(target)[:, 0], values)
-    convert(tmp_path / "in", tmp_path / "a.lmdb", bits=16)
-    with lmdb.open(str(tmp_path / "a.lmdb"), max_dbs=9, readonly=True, lock=False) as env:
-        data = env.open_db(b"data", create=False)
-        with env.begin() as transaction:
-            found = transaction.get(record_key(3), db=data)
-    assert np.array_equal(np.frombuffer(found, "<u2").reshape(HEIGHT, WIDTH), values[3])
 
 
 @pytest.mark.parametrize("encoding", ["raw", "png", "jpeg", "original"])
@@ -169,8 +149,7 @@ def test_without_a_choice_it_is_an_error(tmp_path: Path, encoding: str) -> None:
         options = {"encoding": encoding, "skip_bad": skip_bad, **_sharded(target)}
         with pytest.raises(ParamsError, match=r"0cv\.png.*--bits 16.*--bits 8"):
             convert(tmp_path / "in", tmp_path / target, **options)
-    words = ["convert", str(tmp_path / "in"), str(tmp_path / "x.h5"), "--encoding", encoding]
-    told = CliRunner().invoke(cli, words)
+    told = run("convert", tmp_path / "in", tmp_path / "x.h5", "--encoding", encoding)
     assert told.exit_code == 2
     assert "--bits 16" in told.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["in"]
@@ -180,23 +159,18 @@ def test_without_a_choice_it_is_an_error(tmp_path: Path, encoding: str) -> None:
 def test_eight_bits_are_counted(tmp_path: Path, encoding: str) -> None:
     """With bits 8 the lower 8 bits are dropped, and the report and the command count the pictures;
     the set says uint8, and a reader serves the high bytes."""
-    values = write_depths(tmp_path / "in")
+    values, target = write_depths(tmp_path / "in"), tmp_path / "a.h5"
     (tmp_path / "in" / "c0" / "a.png").write_bytes(WRITERS["cv.png"](values[0].astype(np.uint8)))
-    told = CliRunner().invoke(
-        cli,
-        [
-            *("convert", str(tmp_path / "in"), str(tmp_path / "a.h5"), "--bits", "8"),
-            *("--encoding", encoding, "--channels", "1"),
-        ],
-    )
+    words = ["--bits", "8", "--encoding", encoding, "--channels", "1"]
+    told = run("convert", tmp_path / "in", target, *words)
     assert told.exit_code == 0, told.stderr
     assert f"16 bits became 8: in {COUNT} of {COUNT + 1} samples" in told.stdout
-    data = served(tmp_path / "a.h5", subset=np.array([0, 1, 2, 4, 5, 6]))  # "a" sorts behind digits
+    data = served(target, subset=np.array([0, 1, 2, 4, 5, 6]))  # "a" sorts behind digits
     assert data.dtype == np.uint8
     if encoding != "jpeg":
         assert np.array_equal(data[:, 0], values >> 8)
-    assert verify_file(str(tmp_path / "a.h5"), decode=True).ok
-    assert not preview({"path": str(tmp_path / "a.h5")}).bad
+    assert verify_file(str(target), decode=True).ok
+    assert not preview({"path": str(target)}).bad
 
 
 def _colour(values: UInt16, name: str) -> bytes:
@@ -276,25 +250,18 @@ def test_masks_keep_their_numbers(tmp_path: Path) -> None:
     values = write_depths(tmp_path / "in")
     small = (values % 20).astype(np.uint8)
     colours = np.stack([values[0] % 1000] * 3, axis=2)
-    files = {
-        "wide": (WRITERS["alpha.png"], "png", values),
-        "narrow": (lambda one: b"P5 30 20 20\n" + one.tobytes(), "pgm", small),
-        "thousand": (
-            lambda one: b"P5\n30 20\n4095\n" + np.minimum(one, 4095).astype(">u2").tobytes(),
-            "pgm",
-            np.minimum(values, 4095),
-        ),
-        "colours": (
-            lambda one: b"P6 30 20 999\n" + colours.astype(">u2").tobytes(),
-            "ppm",
-            np.stack([colours] * COUNT),
-        ),
+    files: dict[str, tuple[str, bytes, npt.NDArray[Any]]] = {
+        "wide": ("png", b"", values),
+        "narrow": ("pgm", b"P5 30 20 20\n", small),
+        "thousand": ("pgm", b"P5\n30 20\n4095\n", np.minimum(values, 4095)),
+        "colours": ("ppm", b"P6 30 20 999\n", np.stack([colours] * COUNT)),
     }
-    for name, (write, suffix, wanted) in files.items():
-        for number in range(COUNT):
+    for name, (suffix, head, wanted) in files.items():
+        for number, one in enumerate(wanted):
             path = tmp_path / name / f"c{number * 2 // COUNT}" / f"{number}cv.{suffix}"
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(write(wanted[number]))  # type: ignore[operator]
+            body = one.astype(">u2" if one.itemsize == 2 else "u1").tobytes()
+            path.write_bytes(head + body if head else WRITERS["alpha.png"](one))
     fields = {name: tmp_path / name for name in files}
     for bits, encoding in itertools.product((8, 16), ("raw", "png")):
         target = tmp_path / f"{bits}{encoding}.h5"
@@ -348,84 +315,37 @@ def test_original_files_can_get_their_bits_back(tmp_path: Path) -> None:
         convert(tmp_path / "d.h5", tmp_path / "e.h5", bits=16)
 
 
-def _foreign_lmdb(path: Path, pictures: list[bytes]) -> None:
-    with lmdb.open(str(path), map_size=1 << 24) as env, env.begin(write=True) as transaction:
-        for number, data in enumerate(pictures):
-            transaction.put(b"%08d" % number, data)
-
-
-def _foreign_hdf5(path: Path, pictures: list[bytes]) -> None:
-    with h5py.File(path, "w") as file:
-        kind = h5py.vlen_dtype(np.uint8)
-        images = file.create_dataset("images", (len(pictures),), kind)
-        for number, data in enumerate(pictures):
-            images[number] = np.frombuffer(data, np.uint8)
-
-
-@pytest.mark.parametrize("write", [_foreign_lmdb, _foreign_hdf5])
-def test_foreign_sets_of_16_bits(
-    tmp_path: Path, write: Callable[[Path, list[bytes]], None]
-) -> None:
+@pytest.mark.parametrize("kind", ["lmdb", "hdf5"])
+def test_foreign_sets_of_16_bits(tmp_path: Path, kind: str) -> None:
     """A set of PNGs of 16 bits that others packed is served as uint16, verified and converted so;
     where only some of its pictures have 16 bits, those are DecodeErrors, and bits 8 converts it."""
-    values = depths()
-    deep = [WRITERS["cv.png"](one) for one in values]
-    write(tmp_path / "deep", deep)
-    assert np.array_equal(served(tmp_path / "deep", labels_field=None)[:, 0], values)
-    assert verify_file(str(tmp_path / "deep"), decode=True).ok
-    convert(tmp_path / "deep", tmp_path / "ours.h5", encoding="raw")
+
+    def write(path: Path, files: list[bytes]) -> None:
+        if kind == "hdf5":
+            hdf5(path, images=files)
+        else:
+            write_lmdb(path, {b"%08d" % number: data for number, data in enumerate(files)})
+
+    values, some = depths(), [0, 1, 2, 4, 5]
+    deep, mixed = tmp_path / "deep", tmp_path / "mixed"
+    files = [WRITERS["cv.png"](one) for one in values]
+    write(deep, files)
+    assert np.array_equal(served(deep, labels_field=None)[:, 0], values)
+    assert verify_file(str(deep), decode=True).ok
+    convert(deep, tmp_path / "ours.h5", encoding="raw")
     assert np.array_equal(served(tmp_path / "ours.h5")[:, 0], values)
-    plain = WRITERS["cv.png"]((values[0] >> 8).astype(np.uint8))
-    write(tmp_path / "mixed", [*deep[:3], plain, *deep[4:]])
+    files[3] = WRITERS["cv.png"]((values[0] >> 8).astype(np.uint8))
+    write(mixed, files)
     with pytest.raises(DecodeError, match=r"16 bits.*--bits 8"):
-        served(tmp_path / "mixed", labels_field=None)
-    skipping = AsyncReader(
-        path=tmp_path / "mixed", labels_field=None, batch_size=COUNT, on_error="zero"
-    )
-    with skipping as reader:
-        batch = next(iter(reader))
-        assert batch.mask.tolist() == [False] * 3 + [True] + [False] * 2
-    assert verify_file(str(tmp_path / "mixed"), decode=True).bad == COUNT - 1
+        served(mixed, labels_field=None)
+    with AsyncReader(mixed, labels_field=None, batch_size=COUNT, on_error="zero") as reader:
+        assert np.flatnonzero(next(iter(reader)).mask).tolist() == [3]
+    assert verify_file(str(mixed), decode=True).bad == COUNT - 1
     with pytest.raises(ParamsError, match=r"--bits 16.*--bits 8"):
-        convert(tmp_path / "mixed", tmp_path / "x.h5", encoding="raw")
-    report = convert(tmp_path / "mixed", tmp_path / "x.h5", encoding="raw", bits=8, channels=1)
+        convert(mixed, tmp_path / "x.h5", encoding="raw")
+    report = convert(mixed, tmp_path / "x.h5", encoding="raw", bits=8, channels=1)
     assert report.narrowed == COUNT - 1
-    assert np.array_equal(
-        served(tmp_path / "x.h5")[[0, 1, 2, 4, 5], 0], values[[0, 1, 2, 4, 5]] >> 8
-    )
-
-
-@pytest.mark.parametrize("dtype", ["<u2", ">u2"])
-@pytest.mark.parametrize("axes", [(), (1,)], ids=["NHW", "NHW1"])
-def test_foreign_arrays_of_16_bits(tmp_path: Path, dtype: str, axes: tuple[int, ...]) -> None:
-    """An array of grey uint16 pictures that others stored, of either byte order, is packed with its
-    values, and with bits 8 with the high bytes."""
-    values = depths()
-    with h5py.File(tmp_path / "foreign.h5", "w") as file:
-        file["data"] = values.reshape(*values.shape, *axes).astype(dtype)
-    for target in TARGETS:
-        convert(tmp_path / "foreign.h5", tmp_path / target, **_sharded(target))
-        assert np.array_equal(served(tmp_path / target)[:, 0], values)
-    report = convert(tmp_path / "foreign.h5", tmp_path / "8.h5", bits=8)
-    assert report.narrowed == COUNT
-    assert np.array_equal(served(tmp_path / "8.h5")[:, 0], values >> 8)
-
-
-def test_a_run_with_other_bits_is_not_resumed(tmp_path: Path) -> None:
-    """--resume refuses a run that was begun with other ``bits``, and goes on with the same ones."""
-    values = write_depths(tmp_path / "in")
-    options: dict[str, Any] = {"shards": 3, "bits": 16}
-
-    def stop(done: int, total: int) -> None:
-        if done == 3:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        convert(tmp_path / "in", tmp_path / "set", progress=stop, **options)
-    with pytest.raises(OSError, match="other sources or options"):
-        convert(tmp_path / "in", tmp_path / "set", shards=3, bits=8, resume=True)
-    assert convert(tmp_path / "in", tmp_path / "set", resume=True, **options).kept == 1
-    assert np.array_equal(served(tmp_path / "set")[:, 0], values)
+    assert np.array_equal(served(tmp_path / "x.h5")[some, 0], values[some] >> 8)
 
 
 @pytest.mark.parametrize("target", TARGETS)
@@ -450,27 +370,28 @@ def test_sixteen_bits_are_kept_where_markers_are_asked_for(tmp_path: Path, targe
         (TARGETS[1], "png", None),
     ],
 )
-def test_big_endian_numbers_are_packed(
-    tmp_path: Path, target: str, encoding: Any, size: str | None
+@pytest.mark.parametrize("axes", [(), (1,)], ids=["NHW", "NHW1"])
+def test_arrays_of_either_byte_order(
+    tmp_path: Path, target: str, encoding: Any, size: str | None, axes: tuple[int, ...]
 ) -> None:
-    """Pictures and masks of big-endian numbers give what little-endian ones give."""
+    """Grey uint16 pictures and masks that others stored as big-endian numbers give what
+    little-endian ones give: their values, and with bits 8 the high bytes."""
     values = depths()
-    made = []
+    fields, made = {"data_field": ["data", "mask"]}, []
     for order in "<>":
-        source = tmp_path / f"{order == '>'}.h5"
-        with h5py.File(source, "w") as file:
-            file["data"], file["labels"] = values.astype(f"{order}u2"), np.arange(COUNT)
-            file["mask"] = values[..., None].astype(f"{order}u2")
-        for name, params in (
-            ("grey", {"num_dim": 1}),
-            ("masks", {"data_field": ["data", "mask"]}),
-        ):
+        stored = values.astype(f"{order}u2")
+        grey, source = stored.reshape(*values.shape, *axes), tmp_path / f"{order == '>'}.h5"
+        hdf5(source, data=grey, labels=np.arange(COUNT), mask=stored[..., None])
+        for name, params in (("grey", {"num_dim": 1}), ("masks", fields)):
             path = tmp_path / f"{name} {order == '>'}{target}"
             given = None if name == "grey" else params
             convert(source, path, encoding=encoding, size=size, params=given, **_sharded(target))
-            fields = {} if name == "grey" else params
-            with AsyncReader(path=path, batch_size=COUNT, **fields) as reader:
+            asked = {} if name == "grey" else fields
+            with AsyncReader(path=path, batch_size=COUNT, **asked) as reader:
                 made.append(next(iter(reader)).data)
+        report = convert(source, tmp_path / "8.h5", bits=8, overwrite=True)
+        assert report.narrowed == COUNT
+        assert np.array_equal(served(tmp_path / "8.h5")[:, 0], values >> 8)
     np.testing.assert_array_equal(made[2], made[0])
     for little, big in zip(made[1], made[3], strict=True):
         np.testing.assert_array_equal(big, little)

@@ -13,16 +13,15 @@ import h5py
 import lmdb
 import numpy as np
 import pytest
-from click.testing import CliRunner
+from command_sets import hdf5, run
+from fakes import data_file
 from foreign_sets import pyxis_sample, write_pyxis
 from PIL import Image
 
 import asyncreader
 from asyncreader import AsyncReader, DecodeError, FormatError, ParamsError, SampleError, Writer
-from asyncreader.cli.main import cli
 from asyncreader.errors import SourceNotFoundError
 from asyncreader.pixels.codec.masks import decode_values
-from asyncreader.sources import Inspector, open_whole
 from asyncreader.tools.verify import verify_file
 from converters import convert
 from converters.inputs.masks import MaskFolder, as_stored
@@ -101,22 +100,31 @@ KINDS.remove(("gzip", ".lmdb"))
 def test_masks_are_kept_to_the_bit(
     folders: tuple[Path, Path], tmp_path: Path, encoding: str, suffix: str
 ) -> None:
-    """In every encoding and container: palette indices, in the pictures' order, checked."""
+    """In every encoding and container, in the pictures' order, checked: palette indices are uint8,
+    masks of 16 bits uint16 (depth, instances), and coloured ones have three channels."""
     pictures, masks = folders
-    path = tmp_path / f"set{suffix}"
-    report = convert(pictures, path, fields={"mask": masks}, jobs=2, **ENCODINGS[encoding])
+    depth = [(picture(n)[..., 0].astype(np.uint16) * 250 + n) for n in range(6)]
+    for number, name in enumerate(NAMES):
+        save(tmp_path / "depth" / f"{name}.tif", depth[number])
+        save(tmp_path / "panoptic" / f"{name}.png", picture(number + 100))
+    fields = {"mask": masks, "depth": tmp_path / "depth", "panoptic": tmp_path / "panoptic"}
+    path, same = tmp_path / f"set{suffix}", tmp_path / f"again{suffix}"
+    report = convert(pictures, path, fields=fields, jobs=2, **ENCODINGS[encoding])
     assert (report.count, report.skipped) == (6, ())
-    image, mask = all_of(path)
-    assert mask.dtype == np.uint8
-    np.testing.assert_array_equal(mask[..., 0], [classes(n) for n in range(6)])
-    if encoding not in ("jpeg", "yuv420"):
-        np.testing.assert_array_equal(image, [picture(n) for n in range(6)])
+    asked: Any = {"data_field": ["data", *fields], "layout": "NHWC", "batch_size": 6}
+    with AsyncReader(path=path, **asked) as reader:
+        (batch,) = reader
+        image, mask, deep, colours = batch.data
+        assert (mask.dtype, deep.dtype) == (np.uint8, np.uint16)
+        np.testing.assert_array_equal(mask[..., 0], [classes(n) for n in range(6)])
+        np.testing.assert_array_equal(deep[..., 0], depth)
+        np.testing.assert_array_equal(colours, [picture(n + 100) for n in range(6)])
+        if encoding not in ("jpeg", "yuv420"):
+            np.testing.assert_array_equal(image, [picture(n) for n in range(6)])
     checked = verify_file(str(path), decode=True)
-    assert (checked.ok, checked.checked) == (True, 12)
-    same = tmp_path / f"again{suffix}"
-    convert(pictures, same, fields={"mask": masks}, jobs=1, **ENCODINGS[encoding])
-    files = [p / "data.mdb" if suffix == ".lmdb" else p for p in (path, same)]
-    assert files[0].read_bytes() == files[1].read_bytes()
+    assert (checked.ok, checked.checked) == (True, 24)
+    convert(pictures, same, fields=fields, jobs=1, **ENCODINGS[encoding])
+    assert data_file(path).read_bytes() == data_file(same).read_bytes()
 
 
 def test_what_others_read(folders: tuple[Path, Path], tmp_path: Path) -> None:
@@ -145,39 +153,7 @@ def test_what_others_read(folders: tuple[Path, Path], tmp_path: Path) -> None:
         np.testing.assert_array_equal(np.frombuffer(raw, np.uint8).reshape(HIGH, WIDE), classes(3))
 
 
-def test_sets_without_fields_are_as_before(folders: tuple[Path, Path], tmp_path: Path) -> None:
-    """A set of pictures only says nothing of fields."""
-    convert(folders[0], tmp_path / "set.h5")
-    with h5py.File(tmp_path / "set.h5") as file:
-        assert b"fields" not in file.attrs["description"]
-    convert(folders[0], tmp_path / "set.lmdb")
-    with lmdb.open(str(tmp_path / "set.lmdb"), max_dbs=8, lock=False) as env, env.begin() as txn:
-        meta = txn.get(b"meta", db=env.open_db(b"meta", txn, create=False))
-        assert b"fields" not in meta
-
-
 # -- kinds of masks ------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(("encoding", "suffix"), KINDS)
-def test_deep_and_coloured_masks(tmp_path: Path, suffix: str, encoding: str) -> None:
-    """16-bit masks stay uint16 (depth, instances), coloured ones three channels; two fields."""
-    depth = [(picture(n)[..., 0].astype(np.uint16) * 250 + n) for n in range(3)]
-    for number in range(3):
-        save(tmp_path / "photos" / f"{number}.png", picture(number))
-        save(tmp_path / "depth" / f"{number}.tif", depth[number])
-        save(tmp_path / "panoptic" / f"{number}.png", picture(number + 100))
-    fields = {"depth": tmp_path / "depth", "panoptic": tmp_path / "panoptic"}
-    path = tmp_path / f"set{suffix}"
-    convert(tmp_path / "photos", path, fields=fields, no_labels=True, **ENCODINGS[encoding])
-    assert verify_file(str(path), decode=True).ok
-    with AsyncReader(path=path, data_field=["data", *fields], batch_size=3) as reader:
-        (batch,) = reader
-        _, deep, colours = batch.data
-        assert deep.dtype == np.uint16
-        np.testing.assert_array_equal(deep[:, 0], depth)
-        found = colours.transpose(0, 2, 3, 1)
-        np.testing.assert_array_equal(found, [picture(n + 100) for n in range(3)])
 
 
 def test_masks_of_two_kinds_are_refused(folders: tuple[Path, Path], tmp_path: Path) -> None:
@@ -257,18 +233,16 @@ def test_orientation(tmp_path: Path) -> None:
 @pytest.mark.parametrize("suffix", [".h5", ".lmdb"])
 def test_pictures_of_many_sizes(tmp_path: Path, suffix: str) -> None:
     """Encoded sets keep each size, and each mask its picture's."""
-    for number in range(5):
-        size = 30 + 4 * number, 60 - 5 * number
+    sizes = [(30 + 4 * number, 60 - 5 * number) for number in range(5)]
+    for number, size in enumerate(sizes):
         save(tmp_path / "photos" / f"{number}.png", picture(number, *size))
         save(tmp_path / "masks" / f"{number}.gif", classes(number, *size), mode="P")
     path, fields = tmp_path / f"set{suffix}", {"mask": tmp_path / "masks"}
     convert(tmp_path / "photos", path, fields=fields, encoding="original", no_labels=True)
-    source = open_whole(path)
-    for number in range(5):
-        found = decode_values(Inspector(source.parts[1]).bytes(number))
-        size = 30 + 4 * number, 60 - 5 * number
-        np.testing.assert_array_equal(found[:, :, 0], classes(number, *size))
-    source.close()
+    with asyncreader.open(path, data_field=["data", "mask"]) as found:
+        for number, size in enumerate(sizes):
+            mask = decode_values(found.sample(number).stored["mask"])
+            np.testing.assert_array_equal(mask[:, :, 0], classes(number, *size))
     image, mask = all_of(path, size=(24, 24), crop="random-resized", flip=True)
     assert (image.shape, mask.shape) == ((5, 24, 24, 3), (5, 24, 24, 1))
 
@@ -276,17 +250,14 @@ def test_pictures_of_many_sizes(tmp_path: Path, suffix: str) -> None:
 # -- what goes with what -------------------------------------------------------------------------
 
 
-def matched(tmp_path: Path, pictures: list[str], masks: list[str], **how: bool) -> MaskFolder:
-    folder = tmp_path / "masks"
-    folder.mkdir()
+def matched(tmp_path: Path, pictures: list[str], masks: list[str]) -> MaskFolder:
     for name in masks:
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_bytes(b"")
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_bytes(b"")
     names = Strings()
     for name in pictures:
         names.append(name.encode())
-    given = {"follow_links": False, "skip_bad": False, **how}
-    return MaskFolder.match("mask", str(folder), names.freeze(), **given)
+    return MaskFolder.match("mask", str(tmp_path), names.freeze(), False, False)
 
 
 def test_masks_are_found_by_path_without_suffix(tmp_path: Path) -> None:
@@ -311,13 +282,8 @@ def test_masks_are_found_by_path_without_suffix(tmp_path: Path) -> None:
 def test_a_picture_with_two_masks(tmp_path: Path) -> None:
     """Which one is meant cannot be known; but two pictures may share one."""
     with pytest.raises(FormatError, match=r"two of field 'mask'.*1\.png.*1\.tif"):
-        matched(tmp_path, ["1.jpg"], ["1.png", "1.tif"])
-    for name in ("1.tif", "2.png"):
-        (tmp_path / "masks" / name).write_bytes(b"")
-    names = Strings()
-    for name in ("2.bmp", "2.jpg"):
-        names.append(name.encode())
-    found = MaskFolder.match("mask", str(tmp_path / "masks"), names.freeze(), False, False)
+        matched(tmp_path / "two", ["1.jpg"], ["1.png", "1.tif"])
+    found = matched(tmp_path / "one", ["2.bmp", "2.jpg"], ["1.png", "1.tif", "2.png"])
     assert [found.paths[n] for n in range(2)] == [b"2.png"] * 2
     assert found.extra == 2
 
@@ -331,13 +297,9 @@ def test_a_missing_mask_is_named_before_anything_is_packed(
     (masks / "dog/sub/x.png").unlink()
     calls: list[int] = []
     expected = r"without its 'mask'.*'cat/10.png'.*2 such images.*masks/cat/10\.png"
+    given: Any = {"fields": {"mask": masks}, "progress": lambda done, _: calls.append(done)}
     with pytest.raises(SampleError, match=expected):
-        convert(
-            pictures,
-            tmp_path / "set.h5",
-            fields={"mask": masks},
-            progress=lambda done, _: calls.append(done),
-        )
+        convert(pictures, tmp_path / "set.h5", **given)
     assert calls == []
     assert not (tmp_path / "set.h5").exists()
 
@@ -363,17 +325,11 @@ def test_bad_masks_are_skipped_with_their_pictures(
     assert report.ignored["mask without an image"] == 1
     _, mask = all_of(path)
     np.testing.assert_array_equal(mask[..., 0], [classes(n) for n in (0, 2, 5)])
-    with pytest.raises(SampleError):
+    save(masks / "cat/10.png", classes(1))
+    save(masks / "dog/a-1.png", classes(3))
+    with pytest.raises(DecodeError) as raised:  # it is told by its own path
         convert(pictures, tmp_path / "other.h5", fields={"mask": masks})
-
-
-def test_a_bad_mask_names_its_own_file(folders: tuple[Path, Path], tmp_path: Path) -> None:
-    """A damaged mask is told by the mask's path, not by the picture's."""
-    pictures, masks = folders
-    (masks / "cat/2.png").write_bytes(b"no picture")
-    with pytest.raises(DecodeError) as raised:
-        convert(pictures, tmp_path / "set.h5", fields={"mask": masks})
-    assert raised.value.source_path == str(masks / "cat/2.png")
+    assert raised.value.source_path == str(masks / "dog/a.png")
 
 
 def test_links_out_of_the_folder_are_not_followed(
@@ -389,41 +345,30 @@ def test_links_out_of_the_folder_are_not_followed(
     convert(pictures, tmp_path / "set.h5", fields={"mask": masks}, follow_links=True)
 
 
-def test_shuffled_and_listed(folders: tuple[Path, Path], tmp_path: Path) -> None:
-    """Masks stay with their pictures in random order, and in a set that a CSV names."""
-    pictures, masks = folders
-    convert(pictures, tmp_path / "set.h5", fields={"mask": masks}, shuffle=4)
-    image, mask = all_of(tmp_path / "set.h5")
-    numbers = image[:, 0, 0, 2].tolist()
-    assert sorted(numbers) == list(range(6)) != numbers
-    assert mask[:, 0, 0, 0].tolist() == numbers
+@pytest.mark.parametrize("suffix", [".h5", ".lmdb"])
+def test_shuffled_and_listed(folders: tuple[Path, Path], tmp_path: Path, suffix: str) -> None:
+    """Masks, labels and paths stay with their pictures in random order, and in a set that a CSV
+    names. A seed gives another order, another seed a third."""
+    (pictures, masks), orders = folders, []
+    for seed in (None, 1, 2, -1):
+        path = tmp_path / f"set{seed}{suffix}"
+        convert(pictures, path, fields={"mask": masks}, shuffle=seed)
+        image, mask = all_of(path)
+        orders.append(image[:, 0, 0, 2].tolist())
+        assert mask[:, 0, 0, 0].tolist() == orders[-1]
+        with asyncreader.open(path) as found:
+            assert found.paths == [f"{NAMES[n]}.png" for n in orders[-1]]
+            assert found.labels[:, 0].tolist() == [n // 3 for n in orders[-1]]
+    assert all(sorted(order) == list(range(6)) for order in orders)
+    assert len(set(map(tuple, orders))) == 4
     (tmp_path / "some.csv").write_text("dog/a.png,5\ncat/2.png,7\n")
-    report = convert(
-        pictures, tmp_path / "some.h5", fields={"mask": masks}, labels=tmp_path / "some.csv"
-    )
+    labels, some = tmp_path / "some.csv", tmp_path / f"some{suffix}"
+    report = convert(pictures, some, fields={"mask": masks}, labels=labels)
     assert report.ignored["mask without an image"] == 4
-    assert all_of(tmp_path / "some.h5")[1][:, 0, 0, 0].tolist() == [2, 4]
+    assert all_of(some)[1][:, 0, 0, 0].tolist() == [2, 4]
 
 
 # -- from set to set -----------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("first", [".h5", ".lmdb"])
-@pytest.mark.parametrize("encoding", ["raw", "original"])
-def test_fields_go_with_the_set(
-    folders: tuple[Path, Path], tmp_path: Path, first: str, encoding: str
-) -> None:
-    """From one container to the other and back, fields and all bytes stay."""
-    pictures, masks = folders
-    one, other = tmp_path / f"one{first}", tmp_path / {".h5": "o.lmdb", ".lmdb": "o.h5"}[first]
-    back = tmp_path / f"back{first}"
-    convert(pictures, one, fields={"mask": masks}, encoding=encoding)
-    convert(one, other)
-    convert(other, back)
-    files = [p / "data.mdb" if first == ".lmdb" else p for p in (one, back)]
-    assert files[0].read_bytes() == files[1].read_bytes()
-    for path in (one, other):
-        np.testing.assert_array_equal(all_of(path)[1][..., 0], [classes(n) for n in range(6)])
 
 
 @pytest.mark.parametrize("encoding", ["raw", "original"])
@@ -451,12 +396,8 @@ def test_fields_of_foreign_sets(tmp_path: Path) -> None:
     """data_field names what is packed; masks without an axis of channels get one, int64 fits."""
     images = np.stack([picture(n) for n in range(4)])
     masks = np.stack([classes(n) for n in range(4)])
-    with h5py.File(tmp_path / "foreign.h5", "w") as file:
-        file["train/x"], file["train/mask"], file["boxes"] = (
-            images,
-            masks.astype(np.int64),
-            masks[:, 0],
-        )
+    fields = {"train/x": images, "train/mask": masks.astype(np.int64), "boxes": masks[:, 0]}
+    hdf5(tmp_path / "foreign.h5", **fields)
     params: dict[str, Any] = {"data_field": ["train/x", "train/mask"]}
     convert(tmp_path / "foreign.h5", tmp_path / "set.lmdb", params=params)
     image, mask = all_of(tmp_path / "set.lmdb")
@@ -465,8 +406,7 @@ def test_fields_of_foreign_sets(tmp_path: Path) -> None:
     assert mask.dtype == np.uint16
     params = {"data_field": ["train/x", "boxes"]}
     convert(tmp_path / "foreign.h5", tmp_path / "rows.h5", params=params)
-    fields = ["data", "boxes"]
-    found = all_of(tmp_path / "rows.h5", data_field=fields)[1]
+    found = all_of(tmp_path / "rows.h5", data_field=["data", "boxes"])[1]
     np.testing.assert_array_equal(found, masks[:, 0])
     samples = [{"image": images[n], "seg": masks[n]} for n in range(4)]
     path = write_pyxis(tmp_path / "pyxis", [pyxis_sample(sample) for sample in samples])
@@ -479,50 +419,36 @@ def test_fields_of_foreign_sets(tmp_path: Path) -> None:
 # -- what is asked for ---------------------------------------------------------------------------
 
 
-def bad_fields(pictures: Path, masks: Path) -> Iterator[tuple[Any, type[Exception], str]]:
-    yield {"data": masks}, ParamsError, "not a valid name of a field"
-    yield {"a.b": masks}, ParamsError, "not a valid name of a field"
-    yield {3: masks}, ParamsError, "not a valid name of a field"
-    yield ["mask"], ParamsError, "fields is not valid"
-    yield {"mask": 7}, ParamsError, r"fields\['mask'\] is not valid; found 7; expected a path"
-    yield {"mask": pictures / "cat"}, ParamsError, "lies inside"
-    yield {"mask": masks / "nowhere"}, SourceNotFoundError, "no folder of field 'mask'"
-
-
 def test_what_cannot_be(folders: tuple[Path, Path], tmp_path: Path) -> None:
-    """Names, places and sources that make no sense are refused before anything is packed."""
+    """Names and places that make no sense are refused before anything is packed."""
     pictures, masks = folders
-    for fields, kind, match in bad_fields(pictures, masks):
-        with pytest.raises(kind, match=match):
-            convert(pictures, tmp_path / "set.h5", fields=fields)
-    convert(pictures, tmp_path / "set.h5")
-    with pytest.raises(ParamsError, match="for folders of images"):
-        convert(tmp_path / "set.h5", tmp_path / "other.h5", fields={"mask": masks})
+    for fields, match in (
+        *(({name: masks}, "not a valid name of a field") for name in ("data", "a.b", 3)),
+        (["mask"], "fields is not valid"),
+        ({"mask": 7}, r"fields\['mask'\] is not valid; found 7; expected a path"),
+        ({"mask": pictures / "cat"}, "lies inside"),
+    ):
+        with pytest.raises(ParamsError, match=match):
+            convert(pictures, tmp_path / "set.h5", fields=fields)  # type: ignore[arg-type]
+    with pytest.raises(SourceNotFoundError, match="no folder of field 'mask'"):
+        convert(pictures, tmp_path / "set.h5", fields={"mask": masks / "nowhere"})
 
 
 def test_the_command(folders: tuple[Path, Path], tmp_path: Path) -> None:
-    """--field NAME=DIR, repeated; info and verify tell of fields."""
-    pictures, masks = (str(folder) for folder in folders)
-
-    def run(*words: str) -> Any:
-        return CliRunner().invoke(cli, words)
-
-    path = str(tmp_path / "set.h5")
+    """--field NAME=DIR, repeated; info, verify and bench tell of fields."""
+    pictures, masks = folders
+    path, words = tmp_path / "set.h5", ("-p", 'data_field=["data", "again"]')
     both = ("--field", f"mask={masks}", "--field", f"again={masks}")
     assert run("convert", pictures, path, *both, "--quiet").exit_code == 0
-    facts = json.loads(run("info", path, "--json").stdout)
-    assert [field["name"] for field in facts["fields"]] == ["mask", "again"]
+    for given, names in (((), ["mask", "again"]), (words, ["again"])):
+        facts = json.loads(run("info", path, *given, "--json").stdout)
+        assert [field["name"] for field in facts["fields"]] == names
     assert "field mask   40 x 56 x 1 uint8, raw" in run("info", path).stdout
-    words = ("-p", 'data_field=["data", "again"]')
-    facts = json.loads(run("info", path, *words, "--json").stdout)
-    assert [field["name"] for field in facts["fields"]] == ["again"]
     assert "18 checksums right" in run("verify", path).stdout
     bench = run("bench", path, *words, "--nthread", "1", "--seconds", "0.01", "--batch-size", "2")
     assert "batch 2 x 3 x 40 x 56, 2 x 1 x 40 x 56 uint8, uint8" in bench.stdout
-    for wrong in ("mask", "=x", "mask="):
-        assert run("convert", pictures, path, "--field", wrong).exit_code == 2
-    twice = ("--field", "mask=a", "--field", "mask=b")
-    assert run("convert", pictures, path, *twice).exit_code == 2
+    for wrong in (["mask"], ["=x"], ["mask="], ["mask=a", "--field", "mask=b"]):
+        assert run("convert", pictures, path, "--field", *wrong).exit_code == 2
 
 
 @pytest.mark.parametrize("target", ["copy.h5", "copy.lmdb", "copy"])
@@ -686,18 +612,16 @@ def test_boxes_of_foreign_sets_and_the_command(tmp_path: Path) -> None:
     """--size of a file of h5py with boxes: its line is the one that the refusal gives, and boxes in
     the table for all, int64, are those that Pillow's arithmetic gives."""
     images, boxes = zip(*(white(number) for number in range(3)), strict=True)
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        file["images"], file["boxes"] = np.stack(images), np.stack(boxes)[:, None]
-        file["one"], file["names"] = np.stack(boxes), np.arange(15).reshape(3, 5)
-    line = ["convert", str(tmp_path / "a.h5"), str(tmp_path / "b.h5"), "--size", "30x30"]
+    fields = {"boxes": np.stack(boxes)[:, None], "one": np.stack(boxes)}
+    hdf5(tmp_path / "a.h5", images=np.stack(images), names=np.arange(15).reshape(3, 5), **fields)
+    line = ["convert", tmp_path / "a.h5", tmp_path / "b.h5", "--size", "30x30"]
     line += ["-p", 'data_field=["images", "boxes", "one", "names"]']
-    refused = CliRunner().invoke(cli, line)
+    refused = run(*line)
     assert refused.exit_code == 2
     assert "--boxes-field boxes" in refused.output
-    refused = CliRunner().invoke(cli, [*line, "--boxes-field", "boxes"])
-    assert "'one'" in refused.output
+    assert "'one'" in run(*line, "--boxes-field", "boxes").output
     assert not (tmp_path / "b.h5").exists()
-    done = CliRunner().invoke(cli, [*line, "--boxes-field", "boxes,one"])
+    done = run(*line, "--boxes-field", "boxes,one")
     assert done.exit_code == 0, done.output
     with h5py.File(tmp_path / "b.h5") as file:
         for number, box in enumerate(boxes):

@@ -13,11 +13,10 @@ import h5py
 import numpy as np
 import pytest
 import split_sets
-from click.testing import CliRunner
+from command_sets import run
 from converter_trees import labels_of, make_bad, paths_of, scan, tree, write
 
 import asyncreader
-from asyncreader.cli.main import cli
 from asyncreader.dataset import look_into
 from asyncreader.errors import (
     FormatError,
@@ -372,7 +371,7 @@ def test_names_of_labels_are_kept(named: Path, tmp_path: Path, kind: str) -> Non
         convert(src, target, **given)
         assert names_of(target) == names, (src, given)
         assert verify_file(str(target)).ok
-    result = CliRunner().invoke(cli, ["info", str(source)])
+    result = run("info", source)
     assert re.search(r"^label names +age, weight$", result.output, re.MULTILINE), result.output
     with asyncreader.open([source, named / "one.h5"]) as both:
         assert both.count == 8

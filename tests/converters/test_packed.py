@@ -4,26 +4,25 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 from pathlib import Path
 
+import foreign_sets
 import h5py
 import numpy as np
 import pytest
 from converter_corpus import (
     hash_of,
-    listed,
     names_in,
 )
-from fakes import data_file
+from fakes import data_file, pictures
+from PIL import Image
+from project import ROOT
 
 import asyncreader
-from asyncreader import AsyncReader
 from asyncreader.errors import (
     ChecksumError,
-    DecodeError,
     FormatError,
-    SourceError,
-    SourceNotFoundError,
 )
 from asyncreader.tools.verify import verify_file
 from converters import convert
@@ -33,14 +32,25 @@ SUFFIXES = ["h5", "lmdb"]
 
 @pytest.mark.parametrize("encoding", ["raw", "jpeg", "png", "yuv420", "original"])
 def test_there_and_back(folder: Path, tmp_path: Path, encoding: str) -> None:
-    """HDF5 -> LMDB -> HDF5 changes nothing: the last file has the bytes of the first."""
-    convert(folder, tmp_path / "a.h5", encoding=encoding, size=None)
+    """HDF5 -> LMDB -> HDF5 changes nothing, of fields neither: the last file has the bytes of the
+    first."""
+    for name in names_in(folder):
+        mask = tmp_path / "masks" / os.fsdecode(name)
+        mask.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(np.full((20, 30), len(name) + hash(name) % 100, "u1")).save(mask)
+    fields = {"mask": tmp_path / "masks"}
+    convert(folder, tmp_path / "a.h5", encoding=encoding, size=None, fields=fields)
     report = convert(tmp_path / "a.h5", tmp_path / "b.lmdb")
     assert (report.encoding, report.count) == (encoding, 23)
     convert(tmp_path / "b.lmdb", tmp_path / "c.h5", jobs=3)
     convert(tmp_path / "c.h5", tmp_path / "d.lmdb")
     assert hash_of(tmp_path / "a.h5") == hash_of(tmp_path / "c.h5")
     assert hash_of(tmp_path / "b.lmdb") == hash_of(tmp_path / "d.lmdb")
+    with (
+        asyncreader.open(tmp_path / "a.h5", data_field="mask") as one,
+        asyncreader.open(tmp_path / "b.lmdb", data_field="mask") as other,
+    ):
+        np.testing.assert_array_equal(one[:][0], other[:][0])
 
 
 @pytest.mark.slow
@@ -124,6 +134,24 @@ def test_a_foreign_hdf5_is_packed(tmp_path: Path) -> None:
         convert(tmp_path / "floats.h5", tmp_path / "y.h5", size=8)
 
 
+def test_pickles_are_packed_by_the_lines_of_the_page(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The lines in docs/layouts.md convert a set of pickles, as tensorpack writes it."""
+    images = pictures(12, (9, 11, 3))
+    points = [(data, i) for i, data in enumerate(foreign_sets.files(images))]
+    entries = foreign_sets.tensorpack(points, dumps=pickle.dumps)
+    foreign_sets.write_lmdb(tmp_path / "old.lmdb", entries, subdir=False)
+    page = (ROOT / "docs" / "layouts.md").read_text(encoding="utf-8")
+    blocks = [block.partition("```")[0] for block in page.split("```python\n")]
+    (*_, lines) = [block for block in blocks if "pickle.loads" in block]
+    monkeypatch.chdir(tmp_path)
+    exec(compile(lines, "docs/layouts.md", "exec"), {})
+    with asyncreader.open(tmp_path / "new.h5", layout="NHWC") as ds:
+        np.testing.assert_array_equal(ds[:][0], images)
+        assert ds[:][1].ravel().tolist() == list(range(12))
+
+
 def test_sparse_and_structured_rows_are_converted_from_an_open_set(tmp_path: Path) -> None:
     """convert() of the file refuses both, and says what writes them: what a reader of it serves."""
     dense = np.diag(np.arange(1, 6, dtype=np.float32))
@@ -145,28 +173,6 @@ def test_sparse_and_structured_rows_are_converted_from_an_open_set(tmp_path: Pat
             assert np.array_equal(ds[:], expected)
 
 
-def test_other_sources_are_refused(tmp_path: Path) -> None:
-    """A text file, nothing, and a FIFO as source are errors at once."""
-    (tmp_path / "a.txt").write_text("no set")
-    os.mkfifo(tmp_path / "fifo")
-    for name, kind in (
-        ("a.txt", FormatError),
-        ("none", SourceNotFoundError),
-        ("fifo", SourceError),
-    ):
-        with pytest.raises(kind):
-            convert(tmp_path / name, tmp_path / "x.h5")
-    assert listed(tmp_path) == ["a.txt", "fifo"]
-
-
-def test_errors_keep_their_cause_short(tmp_path: Path) -> None:
-    """A bad picture's error has the path, what was found, and what to do."""
-    (tmp_path / "c").mkdir()
-    (tmp_path / "c" / "a\nb.jpg").write_bytes(b"text")
-    with pytest.raises(DecodeError, match=r"not an image.*a\\nb\.jpg.*b'text'.*--skip-bad"):
-        convert(tmp_path, tmp_path / "x.h5")
-
-
 @pytest.mark.parametrize("target", ["b.h5", "b.lmdb", "b"])
 def test_channels_of_original_files_can_be_changed(
     folder: Path, tmp_path: Path, target: str
@@ -179,13 +185,12 @@ def test_channels_of_original_files_can_be_changed(
     convert(tmp_path / "a.h5", tmp_path / target, channels=1, **sharded)
     assert verify_file(str(tmp_path / target), decode=True).ok
     with (
-        AsyncReader(path=tmp_path / target, batch_size=23) as one,
-        AsyncReader(path=tmp_path / f"direct{target}", batch_size=23) as other,
+        asyncreader.open(tmp_path / target) as one,
+        asyncreader.open(tmp_path / f"direct{target}") as other,
     ):
-        assert one.data_shape == (23, 1, 20, 30)
-        (data, labels), (expected, numbers) = next(iter(one)), next(iter(other))
-        assert np.array_equal(data, expected)
-        assert np.array_equal(labels, numbers)
+        assert one[:][0].shape == (23, 1, 20, 30)
+        for found, wanted in zip(one[:], other[:], strict=True):
+            np.testing.assert_array_equal(found, wanted)
 
 
 def test_quality_of_packed_jpegs_can_be_changed(folder: Path, tmp_path: Path) -> None:

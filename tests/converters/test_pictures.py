@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import itertools
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
 
@@ -15,6 +16,7 @@ import pytest
 from converter_corpus import BAD, GOOD, by_pillow, image, noise, saved, turned_by_words, write_good
 from PIL import Image, ImageOps
 
+import asyncreader
 from asyncreader import AsyncReader
 from asyncreader.errors import DecodeError, FormatError, SourceError
 from converters import convert
@@ -58,74 +60,71 @@ def samples_of(target: Path) -> dict[bytes, bytes]:
     return dict(zip(names, values, strict=True))
 
 
+#: How all kinds are stored: options, and whether the bytes of a sample, which Pillow decodes to
+#: pixels, are those that a file should give (its bytes, and its pixels by Pillow).
+FORMS: dict[str, tuple[dict[str, Any], Callable[[bytes, Any, bytes, Any], bool]]] = {
+    "png": ({"encoding": "png", "jobs": 3}, lambda _, found, __, wanted: same(found, wanted)),
+    "grey png": (
+        {"encoding": "png", "channels": 1},
+        lambda data, _, file, __: same(by_pillow(data, 1), by_pillow(file, 1)),
+    ),
+    "raw": (
+        {"size": "30x42"},
+        lambda data, _, __, wanted: near(np.frombuffer(data, "u1").reshape(30, 42, 3), fit(wanted)),
+    ),
+    "jpeg": (
+        {"encoding": "jpeg", "quality": 95},
+        lambda _, found, __, wanted: again(found, wanted),
+    ),
+    "original": ({"encoding": "original"}, lambda data, _, file, __: data == file),
+    "checked": (
+        {"encoding": "original", "check_decode": True},
+        lambda data, _, file, __: data == file,
+    ),
+}
+
+
+def same(found: Any, wanted: Any) -> bool:
+    return np.array_equal(found, wanted)
+
+
+def fit(pixels: Any) -> Image.Image:
+    """Cut to 30 x 42 as PIL does it."""
+    return ImageOps.fit(Image.fromarray(pixels), (42, 30), Image.Resampling.BICUBIC)
+
+
+def again(found: Any, wanted: Any) -> bool:
+    """Whether pixels are no further off than those of Pillow's JPEG of the same quality."""
+    usual = by_pillow(saved(Image.fromarray(wanted), "JPEG", quality=95, subsampling=2))
+    loss, its = (np.abs(one - wanted.astype(int)).mean() for one in (found, usual))
+    return found.shape == wanted.shape and bool(loss < its + 0.5)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("suffix", ["h5", "lmdb"])
-@pytest.mark.parametrize("channels", [3, 1])
-def test_png_holds_the_exact_pixels_of_every_kind(
-    corpus: tuple[Path, dict[bytes, bytes]], tmp_path: Path, suffix: str, channels: int
+@pytest.mark.parametrize("form", FORMS)
+def test_every_kind_of_picture(
+    corpus: tuple[Path, dict[bytes, bytes]], tmp_path: Path, suffix: str, form: str
 ) -> None:
-    """Grey, CMYK, 16-bit, palette, alpha, animated, EXIF-turned, oddly named: as Pillow decodes."""
+    """Grey, CMYK, 16-bit, palette, alpha, animated, EXIF-turned, oddly named: PNGs have the exact
+    pixels that Pillow decodes, raw pixels those of its ImageOps.fit to a level, JPEGs nearly the
+    same, and "original" has the very files."""
     folder, contents = corpus
+    options, right = FORMS[form]
     target = tmp_path / f"set.{suffix}"
-    report = convert(folder, target, encoding="png", channels=channels, bits=8, jobs=3)
+    report = convert(folder, target, bits=8, **options)
     stored = samples_of(target)
     assert report.count == len(stored) == len(GOOD)
     assert list(stored) == [b"all/" + name for name in sorted(contents)]
-    for name, data in contents.items():
-        wanted = by_pillow(data, channels)
-        with Image.open(io.BytesIO(stored[b"all/" + name])) as found:
-            assert found.mode == ("RGB" if channels == 3 else "L")
-            pixels = np.asarray(found).reshape(wanted.shape)
-        assert np.array_equal(pixels, wanted), name
-
-
-@pytest.mark.parametrize("suffix", ["h5", "lmdb"])
-def test_raw_holds_the_exact_pixels(
-    corpus: tuple[Path, dict[bytes, bytes]], tmp_path: Path, suffix: str
-) -> None:
-    """Raw pixels of all kinds, cropped to one shape, are those of PIL's ImageOps.fit to a level."""
-    folder, contents = corpus
-    target = tmp_path / f"set.{suffix}"
-    convert(folder, target, size="30x42", bits=8)
-    stored = samples_of(target)
-    for name, data in contents.items():
-        if name == b"large.jpg":
+    for name, file in contents.items():
+        if form == "raw" and name == b"large.jpg":
             continue  # decoded smaller first: test_large_jpegs_are_reduced_by_little
-        fit = ImageOps.fit(Image.fromarray(by_pillow(data)), (42, 30), Image.Resampling.BICUBIC)
-        found = np.frombuffer(stored[b"all/" + name], np.uint8).reshape(30, 42, 3)
-        assert near(found, fit), name
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("suffix", ["h5", "lmdb"])
-def test_jpeg_holds_nearly_the_same_pixels(
-    corpus: tuple[Path, dict[bytes, bytes]], tmp_path: Path, suffix: str
-) -> None:
-    """Re-encoding changes pixels no more than Pillow's JPEG of the same quality does."""
-    folder, contents = corpus
-    target = tmp_path / f"set.{suffix}"
-    convert(folder, target, encoding="jpeg", quality=95, bits=8)
-    stored = samples_of(target)
-    for name, data in contents.items():
-        wanted = by_pillow(data)
-        found = by_pillow(stored[b"all/" + name])
-        again = by_pillow(saved(Image.fromarray(wanted), "JPEG", quality=95, subsampling=2))
-        assert found.shape == wanted.shape, name
-        loss, usual = (np.abs(one - wanted.astype(int)).mean() for one in (found, again))
-        assert loss < usual + 0.5, name
-
-
-@pytest.mark.parametrize("suffix", ["h5", "lmdb"])
-@pytest.mark.parametrize("check", [False, True])
-def test_original_holds_the_very_files(
-    corpus: tuple[Path, dict[bytes, bytes]], tmp_path: Path, suffix: str, check: bool
-) -> None:
-    """Encoding "original" stores each file's bytes untouched."""
-    folder, contents = corpus
-    target = tmp_path / f"set.{suffix}"
-    convert(folder, target, encoding="original", check_decode=check, bits=8)
-    stored = samples_of(target)
-    assert {name.removeprefix(b"all/"): data for name, data in stored.items()} == contents
+        data = stored[b"all/" + name]
+        found = by_pillow(data) if "png" in form or form == "jpeg" else None
+        assert right(data, found, file, by_pillow(file)), name
+        if "png" in form:
+            with Image.open(io.BytesIO(data)) as picture:
+                assert picture.mode == ("RGB" if form == "png" else "L")
 
 
 @pytest.mark.parametrize("encoding", ["original", "raw", "png"])
@@ -167,28 +166,19 @@ def test_a_damaged_picture_is_named(tmp_path: Path, name: bytes, encoding: str) 
 @pytest.mark.parametrize("encoding", ["raw", "original"])
 @pytest.mark.parametrize("suffix", ["h5", "lmdb"])
 def test_damaged_pictures_are_skipped_and_reported(
-    tmp_path: Path, suffix: str, encoding: str
+    tmp_path: Path, suffix: str, encoding: Any
 ) -> None:
     """With skip_bad all damaged files are listed, all others packed, and none is lost count of."""
-    folder = tmp_path / "in" / "c"
+    folder, target = tmp_path / "in" / "c", tmp_path / f"out.{suffix}"
     write_good(folder)
     for name, make in BAD.items():
         (folder / os.fsdecode(name)).write_bytes(make())
-    size = (24, 24) if encoding == "raw" else None
-    report = convert(
-        tmp_path / "in",
-        tmp_path / f"out.{suffix}",
-        encoding=encoding,
-        size=size,
-        bits=8,
-        skip_bad=True,
-        check_decode=True,
-    )
+    given: Any = {"size": (24, 24) if encoding == "raw" else None, "bits": 8, "check_decode": True}
+    report = convert(tmp_path / "in", target, encoding=encoding, skip_bad=True, **given)
     assert [path for path, _ in report.skipped] == [f"c/{os.fsdecode(n)}" for n in sorted(BAD)]
     assert all(reason for _, reason in report.skipped)
     assert report.count == len(GOOD)
-    stored = samples_of(tmp_path / f"out.{suffix}")
-    assert list(stored) == [b"c/" + name for name in sorted(GOOD)]
+    assert list(samples_of(target)) == [b"c/" + name for name in sorted(GOOD)]
 
 
 @pytest.mark.parametrize("name", ["cut50.jpg", "cut5.jpg", "crc.png", "no_end.png", "cut.gif"])
@@ -210,24 +200,19 @@ def test_all_bad_is_an_error(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == ["in"]
 
 
-def test_raw_needs_one_shape(tmp_path: Path) -> None:
-    """The first picture of another shape is named, and --size advised."""
-    (tmp_path / "in" / "c").mkdir(parents=True)
-    for name, shape in (("a", (8, 9)), ("b", (8, 9)), ("c", (9, 8))):
-        (tmp_path / "in" / "c" / f"{name}.png").write_bytes(saved(image(*shape), "PNG"))
-    with pytest.raises(FormatError, match=r"9 x 8.*8 x 9.*--size HxW") as caught:
-        convert(tmp_path / "in", tmp_path / "out.h5")
-    assert caught.value.source_path == str(tmp_path / "in" / "c" / "c.png")
-
-
 @pytest.mark.parametrize("more", [{}, {"shards": 2}])
-def test_one_length_for_raw_pixels_suggests_two(tmp_path: Path, more: dict[str, Any]) -> None:
-    """size=4 leaves pictures of two shapes: the error says that 4x4 makes one shape of them."""
+def test_raw_needs_one_shape(tmp_path: Path, more: dict[str, Any]) -> None:
+    """The first picture of another shape is named, and --size advised; of one length, which leaves
+    pictures of two shapes, the error says that 4x4 makes one shape of them."""
     (tmp_path / "in" / "c").mkdir(parents=True)
-    for name, shape in (("a", (8, 16)), ("b", (16, 8))):
+    for name, shape in (("a", (8, 16)), ("b", (8, 16)), ("c", (16, 8))):
         (tmp_path / "in" / "c" / f"{name}.png").write_bytes(saved(image(*shape), "PNG"))
+    given: Any = {"format": "hdf5", **more}
+    with pytest.raises(FormatError, match=r"16 x 8.*8 x 16.*--size HxW") as caught:
+        convert(tmp_path / "in", tmp_path / "out", **given)
+    assert caught.value.source_path == str(tmp_path / "in" / "c" / "c.png")
     with pytest.raises(FormatError, match=r"shorter side.*'4x4' \(--size 4x4\)"):
-        convert(tmp_path / "in", tmp_path / "out", size=4, format="hdf5", **more)
+        convert(tmp_path / "in", tmp_path / "four", size=4, **given)
 
 
 # -- resizing ------------------------------------------------------------------------------------
@@ -258,14 +243,6 @@ def test_resizing_is_pils(shape: tuple[int, int], target: tuple[int, int]) -> No
         assert near(pixels, wanted), resize
 
 
-def test_small_jpegs_are_decoded_in_full() -> None:
-    """A JPEG of up to three times the target is cropped from its full decode."""
-    data = saved(image(96, 128), "JPEG", quality=95)
-    found = Recipe("raw", 3, (32, 32)).from_file(data, no_hold)
-    fit = ImageOps.fit(Image.fromarray(by_pillow(data)), (32, 32), Image.Resampling.BICUBIC)
-    assert near(np.frombuffer(found.data, np.uint8).reshape(32, 32, 3), fit)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("channels", [3, 1])
 def test_packing_resizes_as_reading(
@@ -273,22 +250,18 @@ def test_packing_resizes_as_reading(
 ) -> None:
     """Pictures that are resized when they are packed are, to the bit, those that a reader makes of
     the original files with interpolation="bicubic"."""
-    folder, _ = corpus
-    size = (30, 42)
+    folder, size = corpus[0], (30, 42)
     convert(folder, tmp_path / "a.h5", size=size, resize="squeeze", channels=channels, bits=8)
     convert(folder, tmp_path / "b.h5", encoding="png", channels=channels, bits=8)
     read: dict[str, Any] = {"size": size, "crop": "none", "interpolation": "bicubic"}
     with (
-        AsyncReader(path=tmp_path / "a.h5", epochs=1) as packed,
-        AsyncReader(path=tmp_path / "b.h5", epochs=1, **read) as resized,
+        asyncreader.open(tmp_path / "a.h5") as packed,
+        asyncreader.open(tmp_path / "b.h5", **read) as resized,
     ):
-        rows = list(
-            zip((b.data.copy() for b in packed), (b.data.copy() for b in resized), strict=True)
-        )
-    assert len(rows) == len(GOOD)
-    for name, (one, other) in zip(sorted(GOOD), rows, strict=True):
-        if name != b"large.jpg":  # decoded smaller first
-            assert np.array_equal(one, other), name
+        assert len(packed) == len(resized) == len(GOOD)
+        for number, name in enumerate(sorted(GOOD)):
+            if name != b"large.jpg":  # decoded smaller first
+                assert np.array_equal(packed[number][0], resized[number][0]), name
 
 
 @pytest.mark.parametrize("turned", [1, 6])

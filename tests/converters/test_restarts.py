@@ -89,8 +89,7 @@ def test_coefficients_stay_the_same() -> None:
             subprocess.run(command, input=one, capture_output=True, check=True, timeout=60)
             for one in (data, rewritten(data))
         ]
-        assert outs[0].stdout == outs[1].stdout
-        assert outs[1].stderr == b""
+        assert (outs[0].stdout, outs[1].stderr) == (outs[1].stdout, b"")
 
 
 def test_missing_dc_codes_are_added() -> None:
@@ -203,32 +202,22 @@ def test_convert_counts_what_it_rewrote(tmp_path: Path, sharded: bool) -> None:
     assert np.array_equal(batches[0], batches[1])
 
 
-def test_a_packed_set_is_rewritten_too(tmp_path: Path) -> None:
-    """Pictures that asyncreader packed as they are get markers when they are packed again. Other
-    encodings may be told that they get none."""
+@pytest.mark.parametrize(("kind", "encoding"), [("PNG", "jpeg"), ("JPEG", "original")])
+def test_packed_jpegs_get_markers_by_record(tmp_path: Path, kind: str, encoding: Any) -> None:
+    """A set of JPEGs that is copied, not encoded anew, gets markers when that is asked: the same
+    pixels; and without a word it is copied byte for byte. Other encodings may refuse them."""
     folder = tmp_path / "pictures"
     folder.mkdir()
-    (folder / "a.jpg").write_bytes(saved(image(150, 320), "JPEG"))
-    convert(folder, tmp_path / "a.h5", encoding="original", no_labels=True)
-    again = convert(tmp_path / "a.h5", tmp_path / "b.lmdb", encoding="original", restarts=True)
-    assert again.rewritten == 1
-    convert(folder, tmp_path / "c.h5", encoding="png", restarts=False, no_labels=True)
-
-
-def test_packed_jpegs_get_markers_by_record(tmp_path: Path) -> None:
-    """A set of encoding jpeg that is copied, not encoded anew, gets markers when that is asked:
-    the same pixels; and without a word it is copied byte for byte."""
-    folder = tmp_path / "pictures"
-    folder.mkdir()
-    (folder / "a.png").write_bytes(saved(image(150, 320), "PNG"))
+    (folder / f"a.{kind}").write_bytes(saved(image(150, 320), kind))
     before = tmp_path / "a.h5"
-    convert(folder, before, encoding="jpeg", no_labels=True, restarts=False)
+    convert(folder, before, encoding=encoding, no_labels=True, restarts=False)
     assert convert(before, tmp_path / "copy.lmdb").rewritten is None
     again = convert(before, tmp_path / "b.h5", restarts=True)
-    assert (again.encoding, again.rewritten) == ("jpeg", 1)
+    assert (again.encoding, again.rewritten) == (encoding, 1)
     old, copy, new = (stored(tmp_path / name)[0] for name in ("a.h5", "copy.lmdb", "b.h5"))
     assert old == copy
     assert new == with_restarts(old)
+    convert(folder, tmp_path / "c.h5", encoding="png", restarts=False, no_labels=True)
 
 
 @pytest.mark.parametrize(("size", "channels"), [(None, 3), (None, 1), ((224, 224), 3), (256, 3)])

@@ -17,7 +17,7 @@ from asyncreader.errors import (
 )
 from converters.inputs.listing import read_class_names
 from converters.inputs.local_tree import Tree
-from converters.temp_tables import Numbers, Strings, sorted_records
+from converters.temp_tables import sorted_records
 
 # -- finding -------------------------------------------------------------------------------------
 
@@ -41,21 +41,32 @@ def test_order_is_by_component_as_bytes(tmp_path: Path) -> None:
     assert listing.classes == ("B", "a", "a b", "a\udcff")
 
 
-def test_hidden_files_and_other_suffixes_are_counted(tmp_path: Path) -> None:
-    """Hidden entries and files without an image suffix are not samples, and are counted."""
-    tree(tmp_path, "c/a.png", "c/.b.png", ".git/x.png", "c/notes.txt", "c/Makefile", "c/B.PNG")
+@pytest.mark.parametrize(
+    ("files", "classes", "labels"),
+    [
+        # deeper folders do not make classes; a class without pictures keeps its number
+        (
+            ["dog/1.png", "cat/deep/er/1.png", "cat/2.png", "ant/.keep"],
+            *(("ant", "cat", "dog"), [1, 1, 2]),
+        ),
+        # Pascal VOC's class train, among classes that are no parts of a set, stays one
+        (
+            ["bus/1.png", "train/1.png", "tvmonitor/1.png", "test/.keep"],
+            *(("bus", "test", "train", "tvmonitor"), [0, 2, 3]),
+        ),
+    ],
+)
+def test_class_is_the_first_level(
+    tmp_path: Path, files: list[str], classes: tuple[str, ...], labels: list[int]
+) -> None:
+    """A class is a first-level folder, and its number that in their order. Hidden entries and files
+    without an image suffix are no samples, and are counted."""
+    first = files[0].partition("/")[0]
+    tree(tmp_path, *files, ".git/x.png", f"{first}/notes.txt", f"{first}/Makefile")
     listing = scan(str(tmp_path))
-    assert paths_of(listing) == [b"c/B.PNG", b"c/a.png"]
+    assert (listing.classes, listing.label_kind) == (classes, "class")
+    assert labels_of(listing) == [[label] for label in labels]
     assert listing.ignored == {"hidden": 2, "other suffix": 2}
-
-
-def test_class_is_the_first_level(tmp_path: Path) -> None:
-    """Deeper folders do not make classes; a class without pictures keeps its number."""
-    tree(tmp_path, "dog/1.png", "cat/deep/er/1.png", "cat/2.png", "ant/.keep")
-    listing = scan(str(tmp_path))
-    assert listing.classes == ("ant", "cat", "dog")
-    assert labels_of(listing) == [[1], [1], [2]]
-    assert listing.label_kind == "class"
 
 
 @pytest.mark.parametrize(
@@ -87,14 +98,9 @@ def test_parts_of_a_set_are_no_classes(tmp_path: Path, files: list[str], said: s
     assert scan(str(tmp_path), no_labels=True).label_kind == "none"
 
 
-def test_a_train_is_a_class_among_others(tmp_path: Path) -> None:
-    """Pascal VOC's class ``train``, among classes that are no parts of a set, stays one."""
-    tree(tmp_path, "bus/1.png", "train/1.png", "tvmonitor/1.png", "test/.keep")
-    assert scan(str(tmp_path)).classes == ("bus", "test", "train", "tvmonitor")
-
-
 def test_what_folders_lose_is_said(tmp_path: Path) -> None:
-    """A second level that is dropped, pictures mixed with it and empty classes are notes."""
+    """A second level that is dropped, pictures mixed with it and empty classes are notes. A folder
+    of one name in each class, as tiny-imagenet's class/images/picture, is no level."""
     tree(tmp_path, "animal/cat/1.png", "animal/dog/1.png", "animal/x.png", "car/1.png", "zoo/.k")
     deep, empty = scan(str(tmp_path)).notes
     assert "'animal/cat', 'animal/dog'" in deep
@@ -104,36 +110,15 @@ def test_what_folders_lose_is_said(tmp_path: Path) -> None:
     (empty,) = scan(str(tmp_path), classes_from_folders=True).notes
     assert "'zoo'" in empty
     assert scan(str(tmp_path), no_labels=True).notes == ()
-
-
-def test_one_folder_of_the_same_name_in_each_class_is_no_level(tmp_path: Path) -> None:
-    """tiny-imagenet's class/images/picture loses nothing, so nothing is said."""
-    tree(tmp_path, "n1/images/1.png", "n1/images/deeper/1.png", "n2/images/1.png")
-    assert scan(str(tmp_path)).notes == ()
-    tree(tmp_path, "n2/pictures/1.png")
-    assert len(scan(str(tmp_path)).notes) == 1
-
-
-def test_a_flat_folder_needs_a_word(tmp_path: Path) -> None:
-    """Pictures without a class folder are an error that names the ways out."""
-    tree(tmp_path, "1.png")
-    with pytest.raises(FormatError, match=r"flat.*--labels.*--no-labels"):
-        scan(str(tmp_path))
-    listing = scan(str(tmp_path), no_labels=True)
-    assert listing.label_table is None
-    assert listing.label_kind == "none"
-
-
-def test_files_next_to_class_folders_are_an_error(tmp_path: Path) -> None:
-    """A stray picture next to the class folders is named, not dropped."""
-    tree(tmp_path, "cat/1.png", "stray.png")
-    with pytest.raises(FormatError, match="next to the class folders") as caught:
-        scan(str(tmp_path))
-    assert caught.value.source_path == str(tmp_path / "stray.png")
+    tiny = tree(tmp_path / "t", "n1/images/1.png", "n1/images/deeper/1.png", "n2/images/1.png")
+    assert scan(str(tiny)).notes == ()
+    tree(tiny, "n2/pictures/1.png")
+    assert len(scan(str(tiny)).notes) == 1
 
 
 def test_no_pictures_is_an_error(tmp_path: Path) -> None:
-    """An empty folder, one of other files, and none at all are errors."""
+    """An empty folder, one of other files, and none at all are errors; so are pictures without a
+    class folder, which are named, with the ways out, and not dropped."""
     with pytest.raises(SourceError, match="no images"):
         scan(str(tmp_path))
     tree(tmp_path, "c/a.txt")
@@ -143,6 +128,15 @@ def test_no_pictures_is_an_error(tmp_path: Path) -> None:
         scan(str(tmp_path / "nowhere"))
     with pytest.raises(SourceError):
         scan(str(tmp_path / "c" / "a.txt"))
+    flat = str(tree(tmp_path / "c", "stray.png"))
+    with pytest.raises(FormatError, match=r"flat.*--labels.*--no-labels"):
+        scan(flat)
+    listing = scan(flat, no_labels=True)
+    assert (listing.label_table, listing.label_kind) == (None, "none")
+    tree(tmp_path / "c", "cat/1.png")
+    with pytest.raises(FormatError, match="next to the class folders") as caught:
+        scan(flat)
+    assert caught.value.source_path == f"{flat}/stray.png"
 
 
 def test_an_unreadable_folder_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -189,8 +183,14 @@ def test_a_deep_tree_is_no_recursion(tmp_path: Path) -> None:
 
 
 def test_each_trap_is_named(tmp_path: Path) -> None:
-    """A FIFO, a device, links out, to nothing and in a circle: each alone is a clear error."""
+    """A FIFO, a device, links out, to nothing and in a circle: each alone is a clear error. With
+    skip_bad they are listed in order and the rest is found."""
     traps = make_bad(tmp_path / "all", tmp_path / "outside")
+    listing = scan(str(tmp_path / "all"), skip_bad=True)
+    assert paths_of(listing) == [b"c/good.png"]
+    assert [os.fsdecode(path) for path, _ in listing.skipped] == list(traps)
+    for (_, problem), said in zip(listing.skipped, traps.values(), strict=True):
+        assert said in str(problem)
     for number, (path, said) in enumerate(traps.items()):
         root = tmp_path / f"one{number}"
         tree(root, "c/good.png")
@@ -198,16 +198,6 @@ def test_each_trap_is_named(tmp_path: Path) -> None:
         with pytest.raises(SampleError, match=said) as caught:
             scan(str(root))
         assert caught.value.source_path == str(root / path)
-
-
-def test_traps_are_skipped_and_listed(tmp_path: Path) -> None:
-    """With skip_bad the traps are listed in order and the rest is found."""
-    traps = make_bad(tmp_path / "in", tmp_path / "outside")
-    listing = scan(str(tmp_path / "in"), skip_bad=True)
-    assert paths_of(listing) == [b"c/good.png"]
-    assert [os.fsdecode(path) for path, _ in listing.skipped] == list(traps)
-    for (_, problem), said in zip(listing.skipped, traps.values(), strict=True):
-        assert said in str(problem)
 
 
 def test_links_within_the_tree_are_followed(tmp_path: Path) -> None:
@@ -317,24 +307,6 @@ def test_a_wrong_file_of_names_is_an_error(tmp_path: Path, text: str) -> None:
 
 
 # -- spools --------------------------------------------------------------------------------------
-
-
-def test_spools_give_back_what_was_put_in() -> None:
-    """Strings and numbers survive the way over the disk, empty ones too."""
-    texts = [b"", b"a", b"\xff\n\0", b"x" * 100_000]
-    strings = Strings()
-    for text in texts:
-        strings.append(text)
-    assert [strings.freeze()[n] for n in range(4)] == texts
-    assert strings.longest == 100_000
-    with pytest.raises(IndexError):
-        strings[4]
-    numbers = Numbers("q", 2)
-    numbers.append(-1)
-    numbers.append(2**62)
-    numbers.extend(np.array([[3, 4], [5, 6]]))
-    assert numbers.rows().tolist() == [[-1, 2**62], [3, 4], [5, 6]]
-    assert Numbers("d").rows().tolist() == []
 
 
 @pytest.mark.parametrize("run", [1, 3, 1000])

@@ -105,18 +105,6 @@ def test_sources_become_one_set(jpegs: Path, tmp_path: Path) -> None:
     assert contents(tmp_path / "sh") == found
 
 
-def test_given_classes_number_a_packed_set(jpegs: Path, tmp_path: Path) -> None:
-    """Their order is the file's; a class that it lacks is an error."""
-    (tmp_path / "names.txt").write_text("c\nz\nb\na\n")
-    convert(jpegs / "all.h5", tmp_path / "o.h5", classes=tmp_path / "names.txt")
-    assert contents(tmp_path / "o.h5") == contents(jpegs / "all.h5")
-    with asyncreader.open(tmp_path / "o.h5") as found:
-        assert found.classes == ("c", "z", "b", "a")
-    (tmp_path / "names.txt").write_text("c\nb\n")
-    with pytest.raises(Exception, match="unknown class"):
-        convert(jpegs / "all.h5", tmp_path / "no.h5", classes=tmp_path / "names.txt")
-
-
 @pytest.mark.parametrize("kind", ["packed", "folder", "csv", "splits", "joined"])
 @pytest.mark.parametrize("chosen", ["select", "sample"])
 def test_classes_need_not_name_what_is_left_out(

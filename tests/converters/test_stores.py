@@ -11,11 +11,11 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pytest
-from converter_corpus import listed
+from converter_corpus import listed, stop_at
 from converter_trees import scan
 from fake_ray import FakeRay
 from fakes import encoded, pictures, s3_environment
@@ -32,11 +32,7 @@ from asyncreader import (
 )
 from asyncreader.sources.remote.client import Version
 from converters import convert
-from converters.check_options import check
 from converters.inputs.object_store import StoreFolder
-from converters.outputs.ray import tasks_of
-from converters.outputs.workspace import ShardPlan
-from converters.pack import open_samples
 
 pytest.importorskip("obstore", reason="obstore is not installed")
 
@@ -144,18 +140,15 @@ def test_labels_by_csv(photos: Path, bucket: str, tmp_path: Path, scheme: str) -
 
 
 def test_missing_rows(photos: Path, bucket: str, tmp_path: Path) -> None:
-    """Pictures that the CSV names and the store has not are counted and named with their lines."""
+    """Pictures that the CSV names and the store has not are counted and named with their lines. A
+    web server, which cannot list what it has, needs a CSV, and the error says so."""
     csv = write_csv(photos, "cat/none.jpg,pet", "cat/nor.jpg,pet")
     for top in ("s3://b", f"{bucket}/b"):
         with pytest.raises(SourceNotFoundError, match=r"^2 of the files.*'cat/none.jpg' \(line 5"):
             convert(f"{top}/photos", tmp_path / "out.h5", labels=csv)
-    assert not (tmp_path / "out.h5").exists()
-
-
-def test_a_web_server_cannot_list(bucket: str, tmp_path: Path) -> None:
-    """The error says what to do instead."""
     with pytest.raises(ParamsError, match=r"does not list.*--labels.*local folder"):
         convert(f"{bucket}/b/photos", tmp_path / "out.h5")
+    assert not (tmp_path / "out.h5").exists()
 
 
 @pytest.mark.slow
@@ -195,13 +188,7 @@ def test_masks_beside_a_store(photos: Path, bucket: str, tmp_path: Path) -> None
         mask.parent.mkdir(parents=True, exist_ok=True)
         Image.new("L", (20, 24), 3).save(mask)
     options: dict[str, Any] = {"size": 16, "fields": {"mask": tmp_path / "masks"}, "shards": 3}
-
-    def stop(done: int, total: int) -> None:
-        if done > 2 * COUNT // 3:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        convert("s3://b/photos", tmp_path / "store", progress=stop, **options)
+    stop_at(2 * COUNT // 3 + 1, "s3://b/photos", tmp_path / "store", **options)
     Image.new("L", (20, 24), 4).save(tmp_path / "masks" / "cat" / "0.png")
     assert convert("s3://b/photos", tmp_path / "store", resume=True, **options).kept == 1
     convert(photos, tmp_path / "disk", **options)
@@ -307,14 +294,7 @@ def test_without_obstore(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_no_network(monkeypatch: pytest.MonkeyPatch, impatient: None, tmp_path: Path) -> None:
     """A server that is not there is a typed error without credentials; nothing is left behind."""
-    for name, value in {
-        "AWS_ACCESS_KEY_ID": "key",
-        "AWS_SECRET_ACCESS_KEY": "topsecret",
-        "AWS_DEFAULT_REGION": "us-east-1",
-        "AWS_ENDPOINT_URL": "http://127.0.0.1:9",
-        "AWS_ALLOW_HTTP": "true",
-    }.items():
-        monkeypatch.setenv(name, value)
+    s3_environment(monkeypatch, "http://127.0.0.1:9")
     with pytest.raises(SourceError, match=r"cannot be reached.*s3://b/photos") as caught:
         convert("s3://b/photos", tmp_path / "out.h5")
     assert "secret" not in str(caught.value)
@@ -439,52 +419,22 @@ def test_a_packed_set_is_asked_for_in_runs(photos: Path, bucket: str, tmp_path: 
         assert server_stats(bucket)["requests"] - before < COUNT // 2
 
 
-def test_a_task_opens_its_own_store(photos: Path, bucket: str, tmp_path: Path) -> None:
+def test_a_task_opens_its_own_store(
+    photos: Path, bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What is sent to a worker of Ray is the URL and what was listed, no credential and no store;
-    what comes of it there is what was listed here."""
-    asked: dict[str, Any] = dict.fromkeys(
-        (
-            "labels",
-            "classes",
-            "channels",
-            "shuffle",
-            "compression",
-            "chunk",
-            "jobs",
-            "shard_size",
-            "progress",
-            "params",
-            "fields",
-            "address",
-            "format",
-        )
+    what comes of it there is what is packed here."""
+    sent: list[bytes] = []
+    seen = SimpleNamespace(
+        dumps=lambda value: sent.append(pickle.dumps(value)) or sent[-1], loads=pickle.loads
     )
-    asked |= dict.fromkeys(
-        (
-            "no_labels",
-            "follow_links",
-            "skip_bad",
-            "overwrite",
-            "check_decode",
-            "resume",
-        ),
-        False,
-    )
-    asked |= {"resize": "crop", "quality": 90, "encoding": "original", "size": None}
-    options = check(src="s3://b/photos", dst=tmp_path / "x", shards=2, engine="ray", **asked)
-    samples = open_samples(options, str(tmp_path / "x"))
-    numbers = np.arange(5, 9)
-    (task,) = tasks_of(
-        options, ShardPlan("", COUNT, 2), samples, str(tmp_path), iter([(0, numbers)])
-    )
-    sent = pickle.dumps(task)
-    assert b"secret" not in sent
-    part = pickle.loads(sent)
-    assert part.options.src == "s3://b/photos"
-    there = part.part.open(part.options)
-    for number in range(4):
-        mine = samples.fetch(number + 5, lambda _: None)
-        assert there.fetch(number, lambda _: None) == mine
-    assert there.sources(np.arange(4)) == samples.sources(numbers)
-    there.close()
-    samples.close()
+    monkeypatch.setattr("fake_ray.pickle", seen)
+    monkeypatch.setitem(sys.modules, "ray", FakeRay())
+    given: Any = {"shards": 2, "encoding": "original"}
+    convert("s3://b/photos", tmp_path / "ray", engine="ray", **given)
+    assert len(sent) == 2
+    for task in sent:
+        assert b"s3://b/photos" in task
+        assert b"secret" not in task
+    convert("s3://b/photos", tmp_path / "here", **given)
+    assert contents(tmp_path / "ray") == contents(tmp_path / "here")

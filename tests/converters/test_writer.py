@@ -7,6 +7,7 @@ import gc
 import io
 import itertools
 import os
+import shutil
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -18,7 +19,12 @@ import child_processes
 import h5py
 import numpy as np
 import pytest
+from command_sets import hdf5, save_images
+from converter_corpus import files as files_of
+from converter_corpus import stop_at
+from fakes import encoded
 from PIL import Image
+from split_sets import splits_of
 
 import asyncreader
 from asyncreader import (
@@ -89,29 +95,19 @@ def test_rows_of_any_dtype_and_shape(tmp_path: Path, suffix: str) -> None:
                 np.testing.assert_array_equal(labels[:, 0], np.arange(6) * 2)
 
 
-def test_h5py_reads_what_was_written(tmp_path: Path) -> None:
-    """Any HDF5 program finds plain data sets of the dtype and shape that were added."""
-    rows = np.random.default_rng(1).standard_normal((300, 4, 7)).astype("f4")
-    with Writer(tmp_path / "set.h5") as writer:
-        writer.add_many(rows, np.arange(300) / 4, double=rows * 2)
-    with h5py.File(tmp_path / "set.h5") as file:
-        np.testing.assert_array_equal(file["data"][()], rows)
-        np.testing.assert_array_equal(file["double"][()], rows * 2)
-        np.testing.assert_array_equal(file["labels"][:, 0], np.arange(300) / 4)
-        assert file["data"].dtype == np.dtype("<f4")
-
-
 @pytest.mark.slow
 def test_blocks_and_single_rows_make_the_same_file(tmp_path: Path) -> None:
-    """Bytes do not depend on how samples are added: one by one, many at once, or both."""
-    rows = np.random.default_rng(2).integers(0, 60_000, (5000, 17)).astype("u2")
+    """Bytes do not depend on how samples are added: one by one, many at once, or both. h5py finds
+    plain data sets of the dtype and shape that were added."""
+    rows = np.random.default_rng(2).standard_normal((5000, 17)).astype("f4")
+    labels = np.arange(5000) / 4
     ways: dict[str, Callable[[Writer], object]] = {
-        "one": lambda w: [w.add(row, n) for n, row in enumerate(rows)],
-        "many": lambda w: w.add_many(rows, np.arange(5000)),
+        "one": lambda w: [w.add(row, n / 4, double=row * 2) for n, row in enumerate(rows)],
+        "many": lambda w: w.add_many(rows, labels, double=rows * 2),
         "both": lambda w: (
-            w.add(rows[0], 0),
-            w.add_many(rows[1:4000], np.arange(1, 4000)),
-            [w.add(rows[n], n) for n in range(4000, 5000)],
+            w.add(rows[0], 0.0, double=rows[0] * 2),
+            w.add_many(rows[1:4000], labels[1:4000], double=rows[1:4000] * 2),
+            [w.add(rows[n], n / 4, double=rows[n] * 2) for n in range(4000, 5000)],
         ),
     }
     for name, way in ways.items():
@@ -119,10 +115,15 @@ def test_blocks_and_single_rows_make_the_same_file(tmp_path: Path) -> None:
             way(writer)
     (one, *others) = [(tmp_path / f"{name}.h5").read_bytes() for name in ways]
     assert all(other == one for other in others)
-    convert((rows, np.arange(5000)), tmp_path / "array.h5", compression="gzip", chunk=7)
+    convert((rows, labels), tmp_path / "array.h5", compression="gzip", chunk=7)
     assert verify_file(str(tmp_path / "array.h5")).ok
-    with h5py.File(tmp_path / "array.h5") as file:
-        np.testing.assert_array_equal(file["data"][()], rows)
+    for name in ("one", "array"):
+        with h5py.File(tmp_path / f"{name}.h5") as file:
+            np.testing.assert_array_equal(file["data"][()], rows)
+            np.testing.assert_array_equal(file["labels"][:, 0], labels)
+            assert file["data"].dtype == np.dtype("<f4")
+            if name == "one":
+                np.testing.assert_array_equal(file["double"][()], rows * 2)
 
 
 @pytest.mark.parametrize("held", [100, 1 << 20])
@@ -131,7 +132,7 @@ def test_tables_in_memory_and_in_files(held: int, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(temp_tables, "HELD", held)
     numbers, names = temp_tables.Numbers("d", 2), temp_tables.Strings()
     rows = np.random.default_rng(0).random((50, 2))
-    given = [b"name %d" % n * (n % 3) for n in range(40)]
+    given = [b"", b"\xff\n\0", b"x" * 100_000, *(b"name %d" % n * (n % 3) for n in range(40))]
     numbers.append(-1.0)
     numbers.append(-2.0)
     for start in range(0, 50, 7):
@@ -139,10 +140,14 @@ def test_tables_in_memory_and_in_files(held: int, monkeypatch: pytest.MonkeyPatc
     for name in given:
         names.append(name)
     assert np.array_equal(numbers.rows(), [(-1.0, -2.0), *rows])
-    assert list(names.freeze()) == [names[n] for n in range(40)] == given
-    assert isinstance(names[0], bytes)
-    empty = temp_tables.Numbers("q").rows()
-    assert empty.shape == (0,)
+    assert list(names.freeze()) == [names[n] for n in range(43)] == given
+    assert (names.longest, type(names[0])) == (100_000, bytes)
+    with pytest.raises(IndexError):
+        names[43]
+    assert temp_tables.Numbers("q").rows().shape == (0,)
+    whole = temp_tables.Numbers("q")
+    whole.append(2**62)
+    assert whole.rows().tolist() == [2**62]
 
 
 def test_the_disk_begins_while_samples_are_added(
@@ -176,7 +181,8 @@ def test_memory_that_is_used_again_is_copied(tmp_path: Path, options: Any) -> No
 
 
 def test_pictures_are_encoded_as_convert_does(tmp_path: Path) -> None:
-    """JPEG and PNG of arrays and of files' bytes, in order whatever the threads; masks as PNG."""
+    """PNG of arrays, in order whatever the threads, with masks as PNG and boxes beside them; a
+    file's bytes are kept, or resized; uint16 stays so."""
     rng = np.random.default_rng(3)
     pictures = [rng.integers(0, 256, (20 + n, 30, 3), np.uint8) for n in range(12)]
     masks = [(picture[:, :, 0] > 99).astype("u1") for picture in pictures]
@@ -198,18 +204,13 @@ def test_pictures_are_encoded_as_convert_does(tmp_path: Path) -> None:
     convert(list(deep), tmp_path / "deep.h5", encoding="png")
     with asyncreader.open(tmp_path / "deep.h5") as found:
         np.testing.assert_array_equal(found[0:4][:, 0], deep)
-    files = []
-    for picture in pictures:
-        file = io.BytesIO()
-        Image.fromarray(picture).save(file, "PNG")
-        files.append((file.getvalue(), 1))
+    files = [(encoded(picture), 1) for picture in pictures]
     convert(files, tmp_path / "files.h5", encoding="original")
+    convert(iter(files), tmp_path / "small.h5", size=(8, 8))
     with asyncreader.open(tmp_path / "files.h5") as found:
         assert found.sample(3).stored["data"] == files[3][0]
-    report = convert(iter(files), tmp_path / "small.h5", size=(8, 8))
-    assert report.count == 12
     with asyncreader.open(tmp_path / "small.h5") as found:
-        assert found[0][0].shape == (3, 8, 8)
+        assert (len(found), found[0][0].shape) == (12, (3, 8, 8))
 
 
 class MapStyle:
@@ -252,7 +253,8 @@ def test_sources_of_convert(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_dataset_is_written_as_it_serves_its_samples(tmp_path: Path) -> None:
+@pytest.mark.parametrize("as_dict", [False, True])
+def test_a_dataset_is_written_as_it_serves_its_samples(tmp_path: Path, as_dict: bool) -> None:
     """Fields, labels, classes and paths are kept; images stay images, which can be encoded."""
     rng = np.random.default_rng(0)
     source, target = tmp_path / "from.h5", tmp_path / "to.h5"
@@ -261,15 +263,12 @@ def test_a_dataset_is_written_as_it_serves_its_samples(tmp_path: Path) -> None:
             image, mask = rng.integers(0, 9, (8, 8, 3), np.uint8), rng.integers(0, 5, (8, 8), "u1")
             pose = rng.random(4, dtype="f4")
             writer.add(image, n % 3 - 1, path=f"a/{n}", mask=mask, pose=pose)  # -1: no class
-    fields = ["data", "mask", "pose"]
     cases: list[dict[str, Any]] = [
-        {"data_field": fields},
-        {"data_field": fields, "subset": slice(3, 9), "labels_field": None},
+        {"data_field": ["data", "mask", "pose"], "subset": slice(3, 9), "labels_field": None},
         {"data_field": {"mask": "mask", "data": "data"}, "size": (6, 6), "dtype": "float32"},
         {"data_field": "pose"},
-        {},
     ]
-    for given, as_dict in itertools.product(cases, (False, True)):
+    for given in cases:
         with asyncreader.open(source, **given, as_dict=as_dict) as ds:
             convert(ds, target, overwrite=True)
             served: Any = asyncreader.open(ds.given, as_dict=True)
@@ -287,12 +286,13 @@ def test_a_dataset_is_written_as_it_serves_its_samples(tmp_path: Path) -> None:
         assert convert(ds, tmp_path / "png.h5", encoding="png").encoding == "png"
         with asyncreader.open(tmp_path / "png.h5") as found:
             np.testing.assert_array_equal(found[:][0], ds[:][0])
-    with h5py.File(tmp_path / "x.h5", "w") as file:
-        for name in ("a/x", "data", "b/x"):
-            file[name] = np.zeros((3, 5))
-    fields = ["a/x", "data", "b/x"]
+
+
+def test_fields_of_a_dataset_that_would_have_one_name(tmp_path: Path) -> None:
+    """Such as a/x and b/x, which are a ParamsError."""
+    path = hdf5(tmp_path / "x.h5", **dict.fromkeys(("a/x", "data", "b/x"), np.zeros((3, 5))))
     with (
-        asyncreader.open(tmp_path / "x.h5", data_field=fields, labels_field=None) as ds,
+        asyncreader.open(path, data_field=["a/x", "data", "b/x"], labels_field=None) as ds,
         pytest.raises(ParamsError, match="would have one name"),
     ):
         convert(ds, tmp_path / "y.h5")
@@ -330,9 +330,9 @@ def test_classes_renumber_a_dataset_as_they_do_its_file(tmp_path: Path, of: str)
 def test_a_dataset_keeps_several_labels(tmp_path: Path, compression: Any) -> None:
     """One HDF5 file has the first as its labels and the others as fields of their names, which
     labels_field serves again as they were; other targets are told that they cannot."""
-    with h5py.File(tmp_path / "x.h5", "w") as file:
-        file["data"], file["obs/kind"] = np.random.default_rng(0).random((7, 5)), np.arange(7) % 3
-        file["obs/depth"], file["obs/pose"] = np.arange(7, dtype="f4"), np.ones((7, 2), "u1")
+    fields = {"data": np.random.default_rng(0).random((7, 5)), "obs/kind": np.arange(7) % 3}
+    fields |= {"obs/depth": np.arange(7, dtype="f4"), "obs/pose": np.ones((7, 2), "u1")}
+    hdf5(tmp_path / "x.h5", **fields)
     named = ["obs/kind", "obs/depth", "obs/pose"]
     with asyncreader.open(tmp_path / "x.h5", labels_field=named) as ds:
         for target, options in (("y", {"shards": 2, "format": "hdf5"}), ("y.lmdb", {})):
@@ -357,7 +357,8 @@ def test_a_dataset_keeps_several_labels(tmp_path: Path, compression: Any) -> Non
 @pytest.mark.slow
 def test_a_dataset_keeps_its_splits(tmp_path: Path) -> None:
     """Those of the samples that are written, in each format and with a subset, whatever a sample
-    is: an image, a window (the split of its anchor, or of its episode), a patch of a volume."""
+    is: an image, a window (the split of its anchor, or of its episode), a patch of a volume. Those
+    that share samples are left out, as a file has one split for each sample; the report says so."""
     known = {"rows": _with_splits(tmp_path / "rows", (4,)), "maps": {}, "robot.h5": {}}
     known["maps"] = _with_splits(tmp_path / "maps", (6, 8))
     known["robot.h5"] = {0: "train", 2: "train", 3: "valid"}
@@ -365,6 +366,9 @@ def test_a_dataset_keeps_its_splits(tmp_path: Path) -> None:
         for n in range(4):
             file[f"data/demo_{n}/actions"] = np.full((5, 2), n, "f4")
         file["mask/train"], file["mask/valid"] = [b"demo_2", b"demo_0"], [b"demo_3"]
+    shutil.copy(tmp_path / "robot.h5", tmp_path / "shared.h5")
+    with h5py.File(tmp_path / "shared.h5", "a") as file:
+        file["mask/half"] = [b"demo_2", b"demo_1"]
     robot: dict[str, Any] = {"data_field": "actions", "window": 2}
     cases: list[tuple[str, dict[str, Any]]] = [
         *(("rows", {}), ("rows", {"subset": [7, 2, 2, 9, 0]}), ("rows", {"subset": "val"})),
@@ -387,6 +391,11 @@ def test_a_dataset_keeps_its_splits(tmp_path: Path) -> None:
             assert splits
             assert report.notes == ()
         assert verify_file(str(tmp_path / target)).ok
+    with asyncreader.open(tmp_path / "shared.h5", **robot) as ds:
+        report = convert(ds, tmp_path / "none.h5")
+    assert report.notes == ("the splits of the source share samples, so they are left out",)
+    with asyncreader.open(tmp_path / "none.h5") as found:
+        assert found.splits == {}
 
 
 def _with_splits(path: Path, shape: tuple[int, ...] = (4,)) -> dict[int, str]:
@@ -406,37 +415,14 @@ def test_splits_of_a_run_that_is_resumed(tmp_path: Path, monkeypatch: pytest.Mon
     """Each sample has its split, in whatever order the samples come again."""
     _with_splits(tmp_path / "from")
     monkeypatch.setattr("converters.writer.PIECE", 64)
-
-    def stop(done: int, _: int) -> None:
-        if done == 5:
-            raise KeyboardInterrupt
-
     options: Any = {"shards": 2, "format": "hdf5", "resume": True}
-    with asyncreader.open(tmp_path / "from") as ds, pytest.raises(KeyboardInterrupt):
-        convert(ds, tmp_path / "to", progress=stop, **options)
+    with asyncreader.open(tmp_path / "from") as ds:
+        stop_at(5, ds, tmp_path / "to", **options)
     with asyncreader.open(tmp_path / "from", subset=slice(None, None, -1)) as ds:
         assert convert(ds, tmp_path / "to", **options).count == 10
-
-    def splits_of(path: Path) -> dict[str, set[str | None]]:
-        with asyncreader.open(path) as ds:
-            return {name: {ds.paths[n] for n in rows} for name, rows in ds.splits.items()}
-
     with asyncreader.open(tmp_path / "to") as ds:
         assert ds.paths != [f"a/{n}" for n in range(9, -1, -1)]
     assert splits_of(tmp_path / "to") == splits_of(tmp_path / "from")
-
-
-def test_splits_that_share_samples_are_left_out(tmp_path: Path) -> None:
-    """A file has one split for each sample, so the report says that they are not kept."""
-    with h5py.File(tmp_path / "robot.h5", "w") as file:
-        for n in range(2):
-            file[f"data/demo_{n}/actions"] = np.full((5, 2), n, "f4")
-        file["mask/train"], file["mask/half"] = [b"demo_0", b"demo_1"], [b"demo_1"]
-    with asyncreader.open(tmp_path / "robot.h5", data_field="actions", window=2) as ds:
-        report = convert(ds, tmp_path / "x.h5")
-    assert report.notes == ("the splits of the source share samples, so they are left out",)
-    with asyncreader.open(tmp_path / "x.h5") as found:
-        assert found.splits == {}
 
 
 GOOD = np.zeros((3, 4), "f4")
@@ -492,7 +478,7 @@ def test_nothing_is_published_after_an_error(tmp_path: Path) -> None:
     assert target.read_bytes() == before
     with pytest.raises(SourceError, match="no sample"), Writer(tmp_path / "none.h5"):
         pass
-    files = [{"data": _png(n), "path": f"{n}.png"} for n in range(40)]
+    files = [{"data": encoded(np.zeros((8, 8, 3), "u1")), "path": f"{n}.png"} for n in range(40)]
     files[3]["data"] = b"no picture"
     with pytest.raises(SampleError) as info:
         convert(files, tmp_path / "bad.h5", encoding="original")
@@ -537,20 +523,12 @@ def test_class_numbers_are_whole(tmp_path: Path, label: Any, number: int) -> Non
     assert caught.value.index == number
     if np.ndim(label) == 0:
         real = np.array([*labels[:number], label, *labels[number + 1 :]], "f8")
-        with h5py.File(tmp_path / "theirs.h5", "w") as file:
-            file["data"], file["labels"] = rows, real
-        with asyncreader.open(tmp_path / "theirs.h5") as ds:
+        with asyncreader.open(hdf5(tmp_path / "theirs.h5", data=rows, labels=real)) as ds:
             for source in ((rows, real), ds):
                 with pytest.raises(ParamsError, match="no whole number"):
                     convert(source, tmp_path / "x.h5", classes=["a", "b"])
         (tmp_path / "theirs.h5").unlink()
     assert os.listdir(tmp_path) == []
-
-
-def _png(number: int) -> bytes:
-    file = io.BytesIO()
-    Image.fromarray(np.full((8, 8, 3), number, np.uint8)).save(file, "PNG")
-    return file.getvalue()
 
 
 def test_one_label_and_many_have_two_names(tmp_path: Path) -> None:
@@ -588,61 +566,35 @@ def test_shards_of_any_shape(tmp_path: Path, dtype: str) -> None:
 
 def test_columns_may_be_lists(tmp_path: Path) -> None:
     """Labels, paths and rows in lists are columns, as arrays are; a tuple is data and labels."""
-    rows, names = np.arange(6).reshape(3, 2), ["b", "a", "b"]
+    rows, names, target = np.arange(6).reshape(3, 2), ["b", "a", "b"], tmp_path / "a.h5"
     sources: list[Any] = [(rows, names), {"data": rows.tolist(), "label": names}]
     sources += [({"data": rows, "labels": names, "paths": ["x", "y", "z"]})]
     for number, source in enumerate(sources):
-        convert(source, tmp_path / f"{number}.h5")
-        with asyncreader.open(tmp_path / f"{number}.h5") as found:
-            data, labels = found[:]
-            np.testing.assert_array_equal(data, rows)
-            assert labels[:, 0].tolist() == [1, 0, 1]
+        convert(source, target, overwrite=True)
+        with asyncreader.open(target) as found:
+            np.testing.assert_array_equal(found[:][0], rows)
+            assert found.labels[:, 0].tolist() == [1, 0, 1]
             assert found.paths == (["x", "y", "z"] if number == 2 else [None] * 3)
-    convert((rows[:, 0], [7, 8, 9]), tmp_path / "numbers.h5")  # not two samples of three numbers
-    with asyncreader.open(tmp_path / "numbers.h5") as found:
-        assert np.ravel(found[:][1]).tolist() == [7, 8, 9]
+    convert((rows[:, 0], [7, 8, 9]), target, overwrite=True)  # not two samples of three numbers
+    with asyncreader.open(target) as found:
+        assert found.labels.ravel().tolist() == [7, 8, 9]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("encoding", ["raw", "png"])
-def test_shards(tmp_path: Path, encoding: Any) -> None:
-    """A folder of shards holds the same samples as one file, and has the same identity."""
+def test_shards_of_a_size(tmp_path: Path, encoding: Any) -> None:
+    """Images in shards of about a size are those of one file, which has the same identity."""
     rows = np.random.default_rng(5).integers(0, 256, (40, 10, 12, 3), np.uint8)
-    many = [{"data": r, "label": f"{n % 3}", "side": r[0, 0] / 2} for n, r in enumerate(rows)]
-    convert(many, tmp_path / "one.h5", encoding=encoding)
-    for format in ("hdf5", "lmdb"):
-        report = convert(many, tmp_path / format, encoding=encoding, shards=3, format=format)
-        assert (report.count, report.shards, report.encoding) == (40, 3, encoding)
-        with (
-            asyncreader.open(tmp_path / "one.h5", data_field=["data", "side"]) as one,
-            asyncreader.open(tmp_path / format, data_field=["data", "side"]) as found,
-        ):
-            assert found.fingerprint == one.fingerprint
-            assert found.classes == one.classes == ("0", "1", "2")
-            for n in range(40):
-                np.testing.assert_array_equal(found[n][0][0], one[n][0][0])
-                np.testing.assert_array_equal(found[n][0][1], many[n]["side"])
-        assert verify_file(str(tmp_path / format)).ok
-    with Writer(tmp_path / "sized", encoding=encoding, shard_size=4000) as writer:
-        for sample in many:
-            writer.add(sample["data"])
+    for target, more in (("one.h5", {}), ("set", {"shard_size": 4000})):
+        with Writer(tmp_path / target, encoding=encoding, **more) as writer:
+            writer.add_many(rows, [f"{n % 3}" for n in range(40)])
     assert writer.report is not None
-    assert (writer.report.shards or 0) > 2
-    assert sorted(os.listdir(tmp_path)) == ["hdf5", "lmdb", "one.h5", "sized"]
-
-
-def test_rows_of_numbers_are_copied_from_set_to_set(tmp_path: Path) -> None:
-    """convert of a packed set of float32 rows, and of one that h5py wrote, keeps every byte."""
-    rows = np.random.default_rng(6).standard_normal((30, 4, 5)).astype("f4")
-    convert({"data": rows, "label": np.arange(30), "w": rows[:, 0]}, tmp_path / "a.h5")
-    convert(str(tmp_path / "a.h5"), str(tmp_path / "b.lmdb"))
-    convert(str(tmp_path / "b.lmdb"), str(tmp_path / "c.h5"))
-    assert (tmp_path / "c.h5").read_bytes() == (tmp_path / "a.h5").read_bytes()
-    with h5py.File(tmp_path / "foreign.h5", "w") as file:
-        file["data"], file["labels"] = rows, np.arange(30)
-    convert(str(tmp_path / "foreign.h5"), str(tmp_path / "d.h5"))
-    with asyncreader.open(tmp_path / "d.h5") as found:
-        np.testing.assert_array_equal(found[:][0], rows)
+    assert (writer.report.count, (writer.report.shards or 0) > 2) == (40, True)
+    with asyncreader.open(tmp_path / "one.h5") as one, asyncreader.open(tmp_path / "set") as found:
+        assert found.fingerprint == one.fingerprint
+        assert found.classes == one.classes == ("0", "1", "2")
+        np.testing.assert_array_equal(found[:][0], rows.transpose(0, 3, 1, 2))
+        np.testing.assert_array_equal(found[:][1], one[:][1])
 
 
 @pytest.mark.slow
@@ -651,17 +603,14 @@ def test_an_interrupted_run_goes_on_by_key(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr("converters.writer.PIECE", 2000)
     made: list[int] = []
 
-    def samples(stop: int, writer: Writer) -> None:
-        for n in range(stop):
-            if f"{n}" not in writer:
-                made.append(n)
-                writer.add(np.full((8, 9), n, "u2"), n, path=f"{n}")
-        if stop < 60:
-            raise ZeroDivisionError
-
     def run(stop: int, target: Path, **options: Any) -> None:
         with Writer(target, shards=4, resume=True, **options) as writer:
-            samples(stop, writer)
+            for n in range(stop):
+                if f"{n}" not in writer:
+                    made.append(n)
+                    writer.add(np.full((8, 9), n, "u2"), n, path=f"{n}")
+            if stop < 60:
+                raise ZeroDivisionError
 
     run(60, tmp_path / "whole")
     with pytest.raises(ZeroDivisionError) as info:
@@ -674,8 +623,7 @@ def test_an_interrupted_run_goes_on_by_key(tmp_path: Path, monkeypatch: pytest.M
     made.clear()
     run(60, tmp_path / "set")
     assert made == list(range(28, 60))
-    for name in os.listdir(tmp_path / "whole"):
-        assert (tmp_path / "set" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+    assert files_of(tmp_path / "set") == files_of(tmp_path / "whole")
     keyed = [{"data": np.full(300, n), "path": f"{n % 9}"} for n in range(18)]
     with pytest.raises(ParamsError, match="two samples have the same path"):
         convert(keyed, tmp_path / "twice", shards=2, resume=True)
@@ -763,9 +711,7 @@ def test_a_finished_file_that_was_removed_takes_no_other_with_it(
         assert sorted(found.paths) == sorted(f"{number}" for number in range(50))
 
 
-def test_memory_does_not_grow_with_the_finished_files(
-    resumable: Callable[[], Writer],
-) -> None:
+def test_memory_does_not_grow_with_the_finished_files(resumable: Callable[[], Writer]) -> None:
     """Nothing of a file of samples stays in memory when it is finished."""
     with resumable() as writer:
         for number in range(85):
@@ -874,10 +820,8 @@ def test_progress_in_a_notebook_replaces_one_output(
 
 def test_a_report_is_a_table_in_notebooks(tmp_path: Path) -> None:
     """It says what was packed and, of what was skipped, where and why, as far as there is room."""
-    folder = tmp_path / "a<b>"
-    for name in ("x", "y"):
-        (folder / name).mkdir(parents=True)
-        Image.new("RGB", (4, 4)).save(folder / name / "good.png")
+    image = Image.new("RGB", (4, 4))
+    folder = save_images(tmp_path / "a<b>", {"x/good.png": image, "y/good.png": image})
     page = convert(folder, tmp_path / "set.h5")._repr_html_()
     assert "2 samples" in page
     assert "2: x, y" in page

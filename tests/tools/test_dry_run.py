@@ -10,13 +10,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
+from command_sets import run, save_images
 from fakes import packed, pictures, write_hdf5
-from PIL import Image
 from told_rates import Told
 
 from asyncreader import ParamsError, SampleError, SourceNotFoundError
-from asyncreader.cli import main as cli
 from asyncreader.tools.doctor.advice import Candidate
 from asyncreader.tools.doctor.folder import Survey, _advised
 from asyncreader.tools.doctor.folder import survey as measured_survey
@@ -28,13 +26,13 @@ SIZES = [(300, 400), (40, 50), (280, 270)]
 @pytest.fixture(scope="module")
 def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two classes with JPEGs of three sizes, a PNG, a text file, a truncated JPEG, a dead link."""
-    folder = tmp_path_factory.mktemp("dry") / "my photos"
-    for name in ("cat", "dog"):
-        (folder / name).mkdir(parents=True)
-        for number, (high, wide) in enumerate(SIZES):
-            pixels = pictures(1, (high, wide, 3))[0]
-            Image.fromarray(np.asarray(pixels)).save(folder / name / f"{number}, a.jpg")
-    Image.fromarray(np.zeros((40, 50), np.uint8)).save(folder / "dog" / "grey.png")
+    images: dict[str, Any] = {
+        f"{name}/{number}, a.jpg": pictures(1, (high, wide, 3))[0]
+        for name in ("cat", "dog")
+        for number, (high, wide) in enumerate(SIZES)
+    }
+    images["dog/grey.png"] = np.zeros((40, 50), np.uint8)
+    folder = save_images(tmp_path_factory.mktemp("dry") / "my photos", images)
     (folder / "dog" / "notes.txt").write_text("x")
     whole = (folder / "cat" / "0, a.jpg").read_bytes()
     (folder / "cat" / "bad.jpg").write_bytes(whole[: len(whole) // 2])
@@ -79,7 +77,7 @@ def test_what_each_form_takes_and_gives(found: Survey, photos: Path, tmp_path: P
         program, name, src, dst, *options = shlex.split(form.command or "")
         assert (program, name, src, dst) == ("asyncreader", "convert", str(photos), "my photos.h5")
         target = tmp_path / f"{number}.h5"
-        done = CliRunner().invoke(cli.cli, ["convert", "-q", src, str(target), *options])
+        done = run("convert", "-q", src, target, *options)
         assert done.exit_code == 3, done.output  # packed without the bad ones
         assert form.size == pytest.approx(target.stat().st_size, rel=0.1)
 
@@ -100,9 +98,8 @@ def test_options_are_those_of_convert(photos: Path) -> None:
 def test_small_pictures_of_one_size_keep_it(tmp_path: Path) -> None:
     """Nothing is scaled where all pictures are small and alike; grey ones are not stored as
     colours."""
-    for number, picture in enumerate(pictures(5, (20, 24, 3))):
-        os.makedirs(tmp_path / "in" / "a", exist_ok=True)
-        Image.fromarray(np.asarray(picture)[:, :, 0]).save(tmp_path / "in" / "a" / f"{number}.png")
+    grey = pictures(5, (20, 24, 3))[..., 0]
+    save_images(tmp_path / "in", {f"a/{number}.png": one for number, one in enumerate(grey)})
     found = survey(str(tmp_path / "in"), channels=1)
     assert (found.served, found.cut) == ((20, 24), "center")
     assert [form.options for form in found.forms] == [
@@ -128,26 +125,25 @@ def test_which_form_is_advised() -> None:
 def test_the_command(photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """``--dry-run`` needs no DST and writes nothing; without it DST is missing."""
     monkeypatch.chdir(tmp_path)
-    words = ["convert", str(photos), "--dry-run", "--encoding", "original", "--seconds", "0.2"]
-    done = CliRunner().invoke(cli.cli, words)
+    words = ["convert", photos, "--dry-run", "--encoding", "original", "--seconds", "0.2"]
+    done = run(*words)
     assert done.exit_code == 0, done.output
     for part in ("8, ", "cat 4, dog 4", "jpeg 6, png 1", "--skip-bad --encoding original"):
         assert part in done.stdout
     assert "bad.jpg" in done.stderr
-    told = json.loads(CliRunner().invoke(cli.cli, [*words, "--json"]).stdout)
+    told = json.loads(run(*words, "--json").stdout)
     assert told["forms"][0]["options"] == {"encoding": "original"}
     assert not list(tmp_path.iterdir())
-    for words, why in (([], "Missing argument 'DST'"), (["a.h5", "--seconds", "1"], "--dry-run")):
-        done = CliRunner().invoke(cli.cli, ["convert", str(photos), *words])
+    for given, why in (([], "Missing argument 'DST'"), (["a.h5", "--seconds", "1"], "--dry-run")):
+        done = run("convert", photos, *given)
         assert done.exit_code == 2
         assert why in done.stderr
 
 
 def test_a_seed_of_zero_is_a_seed(photos: Path) -> None:
     """``--shuffle 0`` stands in the command that ``--dry-run`` prints for a folder of shards."""
-    words = ["convert", str(photos), "set", "--dry-run", "--encoding", "original"]
-    words += ["--shards", "2", "--seconds", "0.2", "--shuffle", "0"]
-    done = CliRunner().invoke(cli.cli, words)
+    words = ["convert", photos, "set", "--dry-run", "--encoding", "original"]
+    done = run(*words, "--shards", "2", "--seconds", "0.2", "--shuffle", "0")
     assert done.exit_code == 0, done.output
     assert "--shuffle 0 " in done.stdout
 
@@ -155,15 +151,14 @@ def test_a_seed_of_zero_is_a_seed(photos: Path) -> None:
 def test_what_cannot_be_surveyed(photos: Path, tmp_path: Path) -> None:
     """A packed set, wrong options, and folders that convert refuses, too, in its own words."""
     path = write_hdf5(tmp_path / "a.h5", packed(pictures(3, (8, 8, 3))))
-    with pytest.raises(ParamsError, match="asyncreader doctor"):
-        survey(str(path))
-    with pytest.raises(ParamsError, match="quality applies only"):
-        survey(str(photos), quality=50)
-    with pytest.raises(ParamsError, match="unknown option"):
-        survey(str(photos), sise=3)
-    with pytest.raises(SourceNotFoundError):
-        survey(str(tmp_path / "none"))
     (tmp_path / "in" / "a").mkdir(parents=True)
     (tmp_path / "in" / "a" / "x.jpg").write_bytes(b"no picture")
-    with pytest.raises(SampleError, match="none of the images"):
-        survey(str(tmp_path / "in"))
+    for source, given, error, says in (
+        (path, {}, ParamsError, "asyncreader doctor"),
+        (photos, {"quality": 50}, ParamsError, "quality applies only"),
+        (photos, {"sise": 3}, ParamsError, "unknown option"),
+        (tmp_path / "none", {}, SourceNotFoundError, "none"),
+        (tmp_path / "in", {}, SampleError, "none of the images"),
+    ):
+        with pytest.raises(error, match=says):
+            survey(str(source), **given)

@@ -11,12 +11,12 @@ from typing import Any
 import h5py
 import numpy as np
 import pytest
-from command_sets import differing, run
+from command_sets import damaged, differing, hdf5, run, save_images
 from fakes import paint, pictures
 from PIL import Image
 
 import converters
-from asyncreader import AsyncReader, FormatError, ParamsError, WorkerError
+from asyncreader import AsyncReader, FormatError, ParamsError
 from asyncreader.tools import contact_sheet as sheet
 from asyncreader.tools.contact_sheet import Tile, draw_sheet
 from asyncreader.tools.preview import preview
@@ -60,33 +60,26 @@ def images() -> np.ndarray:
 def packed(tmp_path_factory: pytest.TempPathFactory, images: np.ndarray) -> Path:
     """Those 30 pictures, ten of each class, as raw HDF5."""
     folder = tmp_path_factory.mktemp("preview")
-    for number, image in enumerate(images):
-        path = folder / "photos" / NAMES[number // 10] / f"{number:02}.png"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        Image.fromarray(image).save(path)
-    converters.convert(folder / "photos", folder / "pets.h5")
+    named = {f"{NAMES[n // 10]}/{n:02}.png": image for n, image in enumerate(images)}
+    converters.convert(save_images(folder / "photos", named), folder / "pets.h5")
     return folder / "pets.h5"
-
-
-def hdf5(path: Path, data: np.ndarray, labels: np.ndarray | None = None) -> Path:
-    with h5py.File(path, "w") as file:
-        file["data"] = data
-        if labels is not None:
-            file["labels"] = labels
-    return path
 
 
 # -- stored samples ------------------------------------------------------------------------------
 
 
 def test_chosen_samples_are_shown_as_they_are(packed: Path, images: np.ndarray) -> None:
-    """--indices: those records in that order, pixel for pixel, with their classes."""
+    """--indices: those records in that order, pixel for pixel, with their classes; data= is shown
+    as a file is."""
     made = preview({"path": packed}, indices=[21, 3, 3, 10], columns=4)
     assert made.records == (21, 3, 3, 10)
     assert made.labels == ("eel", "cat", "cat", "dog")
     for place, record in enumerate(made.records):
         np.testing.assert_array_equal(small(made.sheet, place, 4, 24, 20), images[record])
     assert made.notes == ("all 24 x 20 (height x width)",)
+    made = preview({"data": images, "labels": np.arange(30)}, indices=[4], columns=1)
+    np.testing.assert_array_equal(small(made.sheet, 0, 1, 24, 20), images[4])
+    assert made.labels == ("label 4",)
 
 
 def test_random_samples_depend_on_the_seed_only(packed: Path) -> None:
@@ -115,18 +108,14 @@ def test_classes_and_subset_narrow_the_choice(packed: Path) -> None:
 
 def test_pictures_of_different_sizes(tmp_path: Path) -> None:
     """Each encoded picture fills its square as its shape lets it, upright, and its size is told."""
-    for number, size in enumerate([(400, 200), (90, 300), (700, 700)]):
-        path = tmp_path / "photos" / f"{number}.jpg"
-        path.parent.mkdir(exist_ok=True)
-        Image.new("RGB", size, (200, 30, 30)).save(path)
-    converters.convert(path.parent, tmp_path / "o.lmdb", encoding="original", no_labels=True)
+    sides = enumerate([(400, 200), (90, 300), (700, 700)])
+    images = {f"{n}.jpg": Image.new("RGB", size, (200, 30, 30)) for n, size in sides}
+    photos = save_images(tmp_path / "photos", images)
+    converters.convert(photos, tmp_path / "o.lmdb", encoding="original", no_labels=True)
     made = preview({"path": tmp_path / "o.lmdb"}, columns=3)
     red = [square(made.sheet, n, 3)[:, :, 1] < 100 for n in range(3)]
-    assert [(part.any(axis=1).sum(), part.any(axis=0).sum()) for part in red] == [
-        (80, 160),
-        (160, 48),
-        (160, 160),
-    ]
+    seen = [(part.any(axis=1).sum(), part.any(axis=0).sum()) for part in red]
+    assert seen == [(80, 160), (160, 48), (160, 160)]
     assert made.notes == ("sizes are height x width",)
 
 
@@ -148,7 +137,7 @@ def test_any_numbers_in_the_shape_of_pictures(
     data: np.ndarray, notes: list[str], tmp_path: Path
 ) -> None:
     """Any dtype and number of channels, and grey without a channel axis, can be looked at."""
-    made = preview({"path": hdf5(tmp_path / "f.h5", data)}, count=6, columns=6)
+    made = preview({"path": hdf5(tmp_path / "f.h5", data=data)}, count=6, columns=6)
     assert list(made.notes[1:]) == notes
     assert set(made.labels) == {None}
     spread = square(made.sheet, 0, 6).reshape(-1, 3).std(axis=0)
@@ -159,7 +148,7 @@ def test_numbers_that_are_none_are_magenta(tmp_path: Path) -> None:
     """NaN and infinity show as magenta, and the foot of the sheet says so."""
     data = np.full((1, 8, 8, 3), 0.5, np.float32)
     data[0, 2, 3, 0], data[0, 4, 4, 1] = np.nan, np.inf
-    made = preview({"path": hdf5(tmp_path / "f.h5", data)}, columns=1)
+    made = preview({"path": hdf5(tmp_path / "f.h5", data=data)}, columns=1)
     pixels = small(made.sheet, 0, 1, 8, 8)
     magenta = (pixels == (255, 0, 255)).all(axis=2)
     assert [tuple(place) for place in np.argwhere(magenta)] == [(2, 3), (4, 4)]
@@ -169,11 +158,7 @@ def test_numbers_that_are_none_are_magenta(tmp_path: Path) -> None:
 
 def test_bad_samples_have_a_square_that_says_so(packed: Path, tmp_path: Path) -> None:
     """A sample whose bytes changed is framed in red, named, and keeps no other from the sheet."""
-    data = bytearray(packed.read_bytes())
-    with h5py.File(packed) as file:
-        data[file["data"].id.get_offset() + 2 * 24 * 20 * 3] ^= 1
-    target = tmp_path / "damaged.h5"
-    target.write_bytes(data)
+    target = damaged(packed, tmp_path / "damaged.h5", 2)
     made = preview({"path": target}, indices=[1, 2, 3], columns=3)
     assert [record for record, _ in made.bad] == [2]
     assert "XXH3-64" in made.bad[0][1]
@@ -182,29 +167,6 @@ def test_bad_samples_have_a_square_that_says_so(packed: Path, tmp_path: Path) ->
     result = run("preview", target, "--indices", "2", "--output", tmp_path / "s.png")
     assert result.exit_code == 0
     assert result.stderr.startswith("warning: record 2: the stored bytes of a sample do not match")
-
-
-def test_arrays_can_be_looked_at(images: np.ndarray) -> None:
-    """data= is shown as a file is."""
-    made = preview({"data": images, "labels": np.arange(30)}, indices=[4], columns=1)
-    np.testing.assert_array_equal(small(made.sheet, 0, 1, 24, 20), images[4])
-    assert made.labels == ("label 4",)
-
-
-def test_shards_are_looked_at_as_one_set(packed: Path, tmp_path: Path) -> None:
-    """A sharded set is one set, in sheet and page: records, labels, classes of all its shards."""
-    from asyncreader.tools.report import gather
-
-    target = tmp_path / "shards"
-    converters.convert(packed.parent / "photos", target, shards=4)
-    for params in ({"path": target}, {"path": str(target / "*.h5")}):
-        made, whole = (preview(p, count=12, seed=3) for p in (params, {"path": packed}))
-        assert (made.records, made.labels) == (whole.records, whole.labels)
-        assert preview(params, classes=["eel"]).records == tuple(range(20, 30))
-        facts = gather(params)
-        assert [group.tally.samples for group in facts.groups] == [10, 10, 10]
-        assert (facts.looked, facts.compared, facts.bad_count) == (30, 30, 0)
-    assert run("preview", f"{target}/", "--output", tmp_path / "s.png").exit_code == 0
 
 
 # -- batches -------------------------------------------------------------------------------------
@@ -301,10 +263,9 @@ def masked(tmp_path: Path) -> Path:
     masks = np.zeros((4, 8, 10), np.uint8)
     masks[:, :4] = np.arange(1, 5)[:, None, None]
     masks[3, :4] = 255
-    path = hdf5(tmp_path / "m.h5", np.zeros((4, 8, 10, 3), np.uint8), np.arange(4))
-    with h5py.File(path, "a") as file:
-        file["boxes"], file["mask"] = np.zeros((4, 4)), masks
-    return path
+    black = np.zeros((4, 8, 10, 3), np.uint8)
+    more = {"labels": np.arange(4), "boxes": np.zeros((4, 4)), "mask": masks}
+    return hdf5(tmp_path / "m.h5", data=black, **more)
 
 
 def test_a_mask_lies_over_its_picture(masked: Path) -> None:
@@ -476,7 +437,7 @@ def test_what_no_font_has_is_said(fonts: Path, tmp_path: Path) -> None:
     )
     assert "has: Latin letters;" in (sheet.font_for(["caf\u00e9"])[1] or "")
     assert sheet.font_for(["\x1b[31m"])[1] is None
-    made = preview({"path": hdf5(tmp_path / "\u732b.h5", paint(2, (8, 8, 3)))})
+    made = preview({"path": hdf5(tmp_path / "\u732b.h5", data=paint(2, (8, 8, 3)))})
     assert made.notes[-1].startswith("no installed font has: CJK letters;")
 
 
@@ -484,43 +445,38 @@ def test_what_no_font_has_is_said(fonts: Path, tmp_path: Path) -> None:
 
 
 def test_the_command_says_where(packed: Path, tmp_path: Path, monkeypatch: Any) -> None:
-    """Without --output the sheet comes into this folder under the set's name, and that is said."""
+    """Without --output the sheet comes into this folder under the set's name, and that is said;
+    --json tells the file, and the records with their labels."""
     monkeypatch.chdir(tmp_path)
     result = run("preview", packed, "--count", "6", "--columns", "2")
     assert result.exit_code == 0, result.stderr
-    assert re.fullmatch(
-        r"6 samples in pets-preview\.png: \d+ x \d+ pixels \(height x width\), [\d.]+ kB\n",
-        result.stdout,
-    )
+    says = r"6 samples in pets-preview\.png: \d+ x \d+ pixels \(height x width\), [\d.]+ kB\n"
+    assert re.fullmatch(says, result.stdout)
     assert [path.name for path in tmp_path.iterdir()] == ["pets-preview.png"]
     with Image.open("pets-preview.png") as sheet:
         assert (sheet.format, sheet.width) == ("PNG", 2 * 20 + 2 * SIDE + 12)
     assert run("preview", packed, "--quiet", "--output", "x.webp").output == ""
     with Image.open("x.webp") as sheet:
         assert sheet.format == "WEBP"
-
-
-def test_the_command_in_json(packed: Path, tmp_path: Path) -> None:
-    """--json tells the file, and the records with their labels."""
-    target = tmp_path / "s.jpg"
-    words = ["--indices", "1,12-13", "--output", target, "--json"]
-    told = json.loads(run("preview", packed, *words).stdout)
-    assert told["sheet"]["file"] == str(target)
-    assert told["sheet"]["records"] == [1, 12, 13]
-    assert told["sheet"]["labels"] == ["cat", "dog", "dog"]
-    assert target.is_file()
+    words = ["--indices", "1,12-13", "--output", "s.jpg", "--json"]
+    told = json.loads(run("preview", packed, *words).stdout)["sheet"]
+    assert (told["file"], told["records"]) == ("s.jpg", [1, 12, 13])
+    assert told["labels"] == ["cat", "dog", "dog"]
+    assert Path("s.jpg").is_file()
 
 
 def test_the_command_shows_a_batch(packed: Path, tmp_path: Path, monkeypatch: Any) -> None:
-    """--batch takes parameters, and a postprocess by module:function from this folder."""
+    """--batch takes parameters, and a postprocess by module:function from this folder. Pictures
+    that differ in size are cut to 224 x 224, and that is said."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "my_aug.py").write_text("def dim(data, labels): data //= 2\n")
     words = "--batch --size 16x16 -p postprocess=my_aug:dim -p flip=true --count 4 --seed 2 --json"
-    told = json.loads(run("preview", packed, *words.split()).stdout)
-    assert told["sheet"]["notes"] == [
-        "seed=2, shuffle=False, size=(16, 16), crop=center, flip=True, postprocess=dim"
-    ]
-    assert told["sheet"]["records"] == [0, 1, 2, 3]
+    told = json.loads(run("preview", packed, *words.split()).stdout)["sheet"]
+    asked = "seed=2, shuffle=False, size=(16, 16), crop=center, flip=True, postprocess=dim"
+    assert (told["notes"], told["records"]) == ([asked], [0, 1, 2, 3])
+    result = run("preview", differing(tmp_path / "o.h5"), "--batch")
+    assert result.exit_code == 0
+    assert result.stderr == "the images differ in size: cut to 224x224; see --size\n"
 
 
 def test_a_recipe_is_seen(packed: Path, tmp_path: Path, monkeypatch: Any) -> None:
@@ -556,14 +512,6 @@ def test_a_recipe_is_seen(packed: Path, tmp_path: Path, monkeypatch: Any) -> Non
         result = run("preview", *words)
         assert result.exit_code == 2
         assert "one dataset" in result.stderr
-
-
-def test_a_batch_of_pictures_that_differ_in_size(tmp_path: Path, monkeypatch: Any) -> None:
-    """Without a size such a set is cut to 224 x 224, and that is said."""
-    monkeypatch.chdir(tmp_path)
-    result = run("preview", differing(tmp_path / "o.h5"), "--batch")
-    assert result.exit_code == 0
-    assert result.stderr == "the images differ in size: cut to 224x224; see --size\n"
 
 
 @pytest.mark.parametrize(
@@ -605,16 +553,6 @@ def test_errors_leave_nothing(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_postprocess_that_fails_is_named(packed: Path) -> None:
-    """What postprocess raises is the reader's error."""
-
-    def broken(data: np.ndarray, labels: np.ndarray) -> None:
-        raise ValueError("mine")
-
-    with pytest.raises(WorkerError, match="mine"):
-        preview_batch({"path": str(packed), "postprocess": broken})
-
-
 # -- boxes, keypoints and several pictures -------------------------------------------------------
 
 
@@ -628,12 +566,13 @@ def coloured(picture: np.ndarray) -> np.ndarray:
 def boxed(tmp_path: Path) -> Path:
     """Four black pictures of 80 x 80 with a box, which a mark of absent boxes follows, and a
     keypoint."""
-    with h5py.File(tmp_path / "boxed.h5", "w") as file:
-        file["data"] = np.zeros((4, 80, 80, 3), np.uint8)
-        file["boxes"] = np.array([[[10, 20, 40, 70], [0, 0, 0, 0]]] * 4)
-        file["points"] = np.array([[[60, 10, 2], [5, 5, 0]]] * 4, np.float32)
-        file["depth"] = np.full((4, 80, 80, 1), 7, np.float32)
-    return tmp_path / "boxed.h5"
+    return hdf5(
+        tmp_path / "boxed.h5",
+        data=np.zeros((4, 80, 80, 3), np.uint8),
+        boxes=np.array([[[10, 20, 40, 70], [0, 0, 0, 0]]] * 4),
+        points=np.array([[[60, 10, 2], [5, 5, 0]]] * 4, np.float32),
+        depth=np.full((4, 80, 80, 1), 7, np.float32),
+    )
 
 
 def frame_of(picture: np.ndarray) -> tuple[int, int, int, int]:

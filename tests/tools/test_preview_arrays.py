@@ -9,7 +9,7 @@ from typing import Any
 import h5py
 import numpy as np
 import pytest
-from command_sets import run
+from command_sets import hdf5, run
 from fakes import paint
 
 import asyncreader
@@ -211,15 +211,14 @@ def test_rows_in_the_shape_of_images_that_are_none(tmp_path: Path, kind: str) ->
     path, rng = tmp_path / "x.h5", np.random.default_rng(0)
     table = rng.random((9, 40, 30), np.float32)
     given: dict[str, Any] = {"path": path, "data_field": "x", "labels_field": None}
-    with h5py.File(path, "w") as file:
-        if kind == "structured":
-            rows = np.zeros((9, 40, 30), [("a", "f4"), ("b", "i2")])
-            rows["a"] = table
-            file["x"] = rows
-            given["members"] = ["a", "b"]
-        else:
-            file["x"], file["x_lengths"] = table, np.array([4, 2, 3])
-            given["max_length"] = 4
+    if kind == "structured":
+        rows = np.zeros((9, 40, 30), [("a", "f4"), ("b", "i2")])
+        rows["a"] = table
+        hdf5(path, x=rows)
+        given["members"] = ["a", "b"]
+    else:
+        hdf5(path, x=table, x_lengths=np.array([4, 2, 3]))
+        given["max_length"] = 4
     assert len(preview(given).records) == (9 if kind == "structured" else 3)
     with asyncreader.open(**given) as dataset:
         assert "<img" in dataset._repr_html_()
@@ -232,12 +231,10 @@ def test_rows_in_the_shape_of_images_that_are_none(tmp_path: Path, kind: str) ->
 def test_labels_and_bad_samples(tmp_path: Path) -> None:
     """Series with labels: classes choose, and words say which; what is one number cannot be
     drawn, and members that are not named are listed."""
-    with h5py.File(tmp_path / "x.h5", "w") as file:
-        file["data"] = np.random.default_rng(0).normal(size=(20, 4, 100))
-        file["labels"] = np.arange(20) % 4
-        file["one"] = np.arange(20.0)
-        file["jets"] = np.zeros(20, [("pt", "f4"), ("flavour", "i8")])
-    path = tmp_path / "x.h5"
+    rows = np.random.default_rng(0).normal(size=(20, 4, 100))
+    jets = np.zeros(20, [("pt", "f4"), ("flavour", "i8")])
+    more = {"labels": np.arange(20) % 4, "one": np.arange(20.0), "jets": jets}
+    path = hdf5(tmp_path / "x.h5", data=rows, **more)
     made = preview({"path": path}, classes=["2"], count=3)
     assert set(made.labels) == {"label 2"}
     assert all(record % 4 == 2 for record in made.records)
@@ -289,20 +286,15 @@ def test_info_of_sparse_and_structured_rows(tmp_path: Path) -> None:
     assert chosen["dtype"] == "pt (float32), flavour (int64)"
 
 
-def test_errors_list_fields_with_shapes(robot: Path, tmp_path: Path) -> None:
+def test_errors_list_fields_with_shapes(tmp_path: Path) -> None:
     """A reader that is told no field says which there are, with shapes and dtypes."""
-    with pytest.raises(
-        ParamsError, match=r"actions \(6 x 2 float64\), obs/image \(6 x 8 x 8 x 3 u"
-    ):
-        asyncreader.AsyncReader(robot, window=2)
-    with h5py.File(tmp_path / "x.h5", "w") as file:
-        file["x"] = np.zeros((4, 3), ">f4")
-        file["names"] = np.array([b"a"] * 4)
-        file.create_dataset("some", (4,), h5py.vlen_dtype(np.uint8))
-        file["flags"] = np.zeros(4, bool)
-        file["table"] = np.zeros(4, [("a", "u2")])
+    names = {"names": np.array([b"a"] * 4), "flags": np.zeros(4, bool), "some": [b"x"] * 4}
+    path = hdf5(
+        tmp_path / "x.h5", x=np.zeros((4, 3), ">f4"), table=np.zeros(4, [("a", "u2")]), **names
+    )
+
     with pytest.raises(ParamsError) as caught:
-        asyncreader.AsyncReader(tmp_path / "x.h5")
+        asyncreader.AsyncReader(path)
     assert caught.value.found == (
         "flags (4 bool), names (4 text), some (4 of variable length), table (4 structured), "
         "x (4 x 3 float32)"

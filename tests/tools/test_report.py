@@ -17,8 +17,8 @@ from typing import Any
 import h5py
 import numpy as np
 import pytest
-from command_sets import HOSTILE, damaged, grainy, pets, run
-from fakes import damage, paint
+from command_sets import HOSTILE, damaged, grainy, hdf5, pets, run, save_images
+from fakes import damage, encoded, paint
 from PIL import Image
 
 import converters
@@ -103,6 +103,10 @@ def test_duplicates_and_single_colours_are_found(set_of_pets: Path) -> None:
     assert facts.copies[0].rows[1].path == "dog/12.png"
     assert [row.record for row in facts.flat] == [20]
     assert facts.bad == ()
+    assert facts.sizes == [((30, 40), 18), ((40, 30), 6)]  # height first
+    with h5py.File(set_of_pets) as file:
+        np.testing.assert_array_equal(facts.bytes_each, np.diff(file["offsets"][:]))
+    assert ratios(facts.widths, facts.heights) == [("3:4", 6), ("4:3", 18)]
     assert states(facts) == {
         "Structure": "ok",
         "Checksums": "ok",
@@ -121,9 +125,7 @@ def test_copies_are_counted_beyond_those_listed(tmp_path: Path) -> None:
     labels = np.zeros((330, 2))
     labels[150:270, 1] = 1  # of 120 pictures the second copy says otherwise
     labels[[140, 290], 0] = np.nan  # which is no difference
-    with h5py.File(tmp_path / "twice.h5", "w") as file:
-        file["data"], file["labels"] = data, labels
-    facts = gather({"path": tmp_path / "twice.h5"})
+    facts = gather({"path": hdf5(tmp_path / "twice.h5", data=data, labels=labels)})
     assert (facts.extra_copies, facts.copy_groups, facts.torn_groups) == (180, 150, 120)
     assert len(facts.copies) == 100
     assert all(group.labels == 2 for group in facts.copies)
@@ -132,67 +134,41 @@ def test_copies_are_counted_beyond_those_listed(tmp_path: Path) -> None:
     assert "100 of 150 groups, those whose labels differ first:" in words
 
 
-def test_sizes_and_bytes(set_of_pets: Path) -> None:
-    """Sizes are those of the pictures, height first; bytes are those that are stored."""
-    facts = gather({"path": set_of_pets})
-    assert facts.sizes == [((30, 40), 18), ((40, 30), 6)]
-    with h5py.File(set_of_pets) as file:
-        np.testing.assert_array_equal(facts.bytes_each, np.diff(file["offsets"][:]))
-    assert ratios(facts.widths, facts.heights) == [("3:4", 6), ("4:3", 18)]
-
-
-def test_damage_is_a_fact(set_of_pets: Path, tmp_path: Path) -> None:
-    """Changed bytes are listed with their record and origin, and the page is made all the same."""
+def test_what_cannot_be_shown_has_not_passed(set_of_pets: Path, tmp_path: Path) -> None:
+    """Changed bytes are listed with their record and origin, and the page is made all the same. A
+    check of pictures passes only if every one that was looked at can be shown, and a check of what
+    is in them only if there is one."""
     facts = gather({"path": damaged(set_of_pets, tmp_path / "d.h5", 5, 19)})
     assert facts.bad_count == 2
     assert [(row.record, row.words, row.path) for row in facts.bad] == [
         (5, "cat", "cat/05.png"),
         (19, "eel", "eel/19.png"),
     ]
-    assert states(facts)["Checksums"] == "bad"
-    assert "match their checksums" in page(facts)
-
-
-def test_what_cannot_be_shown_has_not_passed(set_of_pets: Path, tmp_path: Path) -> None:
-    """A check of pictures passes only if every one that was looked at can be shown, and a check of
-    what is in them only if there is one."""
-    facts = gather({"path": damaged(set_of_pets, tmp_path / "d.h5", 5, 19)})
     found = {check.name: check for check in facts.checks}
-    assert (found["Images"].state, found["Images"].words) == (
-        "bad",
-        "2 of 24 samples cannot be shown",
-    )
+    words = "2 of 24 samples cannot be shown"
+    assert (found["Images"].state, found["Images"].words) == ("bad", words)
+    assert found["Checksums"].state == "bad"
+    assert "match their checksums" in page(facts)
     assert facts.verdict == "24 of 24 samples: 2 checks passed, 4 to look at"
     none = gather({"path": damaged(set_of_pets, tmp_path / "n.h5", *range(24))})
     assert (none.bad_count, len(none.bytes_each)) == (24, 0)
-    assert {name for name, state in states(none).items() if state == "ok"} == {
-        "Structure",
-        "Classes",
-    }
-    Image.new("RGB", (8, 8)).save(tmp_path / "x.png")
-    with h5py.File(tmp_path / "f.h5", "w") as file:
-        data = file.create_dataset("data", (2,), h5py.vlen_dtype(np.uint8))
-        for n in range(2):
-            data[n] = np.frombuffer((tmp_path / "x.png").read_bytes()[:-20], np.uint8)
-    assert states(gather({"path": tmp_path / "f.h5"}))["Duplicates"] == "look"
+    passed = {name for name, state in states(none).items() if state == "ok"}
+    assert passed == {"Structure", "Classes"}
 
 
-def test_what_cannot_be_decoded_is_a_fact(tmp_path: Path) -> None:
+@pytest.mark.parametrize("bad", [[1], [0, 1, 2]])
+def test_what_cannot_be_decoded_is_a_fact(tmp_path: Path, bad: list[int]) -> None:
     """Bytes that are no picture, packed as they are elsewhere, are bad but not wrong bytes."""
-    good = tmp_path / "x.png"
-    Image.new("RGB", (8, 8)).save(good)
-    with h5py.File(tmp_path / "f.h5", "w") as file:
-        kind = h5py.vlen_dtype(np.uint8)
-        data = file.create_dataset("data", (3,), kind)
-        for n, content in enumerate(
-            (good.read_bytes(), good.read_bytes()[:-20], good.read_bytes())
-        ):
-            data[n] = np.frombuffer(content, np.uint8)
-    facts = gather({"path": tmp_path / "f.h5"})
-    assert [row.record for row in facts.bad] == [1]
-    assert states(facts)["Checksums"] == "look"
-    assert states(facts)["Images"] == "bad"
-    assert [[row.record for row in c.rows] for c in facts.copies] == [[0, 2]]
+    good = encoded(np.zeros((8, 8, 3), np.uint8))
+    data = [good[:-20] if n in bad else good for n in range(3)]
+    facts = gather({"path": hdf5(tmp_path / "f.h5", data=data)})
+    assert [row.record for row in facts.bad] == bad
+    found = states(facts)
+    assert (found["Checksums"], found["Images"]) == ("look", "bad")
+    if len(bad) == 1:
+        assert [[row.record for row in c.rows] for c in facts.copies] == [[0, 2]]
+    else:
+        assert found["Duplicates"] == "look"
 
 
 @pytest.mark.parametrize("limit", [1, 2, 5, 23])
@@ -243,10 +219,7 @@ def test_duplicates_of_a_large_set_are_shown(tmp_path: Path) -> None:
     """Of a set that is looked at in part, recorded duplicates still have their pictures."""
     pixels = np.random.default_rng(0).integers(0, 256, (400, 8, 8, 3), np.uint8)
     pixels[390:] = pixels[:10]
-    for number, picture in enumerate(pixels):
-        path = tmp_path / "in" / f"{number % 2}" / f"{number:03}.png"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        Image.fromarray(picture).save(path)
+    save_images(tmp_path / "in", {f"{n % 2}/{n:03}.png": one for n, one in enumerate(pixels)})
     converters.convert(tmp_path / "in", tmp_path / "many.h5", encoding="original")
     facts = gather({"path": tmp_path / "many.h5"}, limit=60)
     assert facts.looked == 60
@@ -281,11 +254,8 @@ def test_thumbnails_are_bounded(set_of_pets: Path, monkeypatch: Any) -> None:
 )
 def test_labels_of_any_kind(labels: Any, classed: bool, tmp_path: Path) -> None:
     """Labels that are no classes, several a sample, or none: the page shows what there is."""
-    with h5py.File(tmp_path / "f.h5", "w") as file:
-        file["data"] = paint(12, (9, 8, 3))
-        if labels is not None:
-            file["labels"] = labels
-    facts = gather({"path": tmp_path / "f.h5"})
+    more = {} if labels is None else {"labels": labels}
+    facts = gather({"path": hdf5(tmp_path / "f.h5", data=paint(12, (9, 8, 3)), **more)})
     assert facts.classed is classed
     assert sum(len(group.thumbs) for group in facts.groups) == 12
     headings = re.findall(r"<h3>label( \d)?</h3>", page(facts))
@@ -300,20 +270,17 @@ def test_empty_and_uneven_classes_want_a_look(tmp_path: Path) -> None:
         (2, "c", 2),
     ]
     for labels, state in (([0] * 11 + [1], "look"), ([0] * 10 + [1], "ok")):
-        path = tmp_path / f"{state}.h5"
-        with h5py.File(path, "w") as file:
-            file["data"], file["labels"] = paint(len(labels), (9, 8, 3)), labels
+        path = hdf5(tmp_path / f"{state}.h5", data=paint(len(labels), (9, 8, 3)), labels=labels)
         assert states(gather({"path": path}))["Classes"] == state
 
 
 def test_single_numbers_are_refused(tmp_path: Path) -> None:
     """They have no page; nor has a part of a set."""
-    with h5py.File(tmp_path / "f.h5", "w") as file:
-        file["data"] = np.zeros(4)
+    path = hdf5(tmp_path / "f.h5", data=np.zeros(4))
     with pytest.raises(FormatError, match="single numbers"):
-        gather({"path": tmp_path / "f.h5"})
+        gather({"path": path})
     with pytest.raises(ParamsError, match="whole dataset"):
-        gather({"path": tmp_path / "f.h5", "subset": slice(2)})
+        gather({"path": path, "subset": slice(2)})
 
 
 def test_samples_of_different_length(tmp_path: Path) -> None:
@@ -375,10 +342,7 @@ def test_samples_that_are_no_images(
 
 def test_shares_are_of_all_samples(tmp_path: Path) -> None:
     """A share in a table is of all samples, those of rows that are left out included."""
-    for number in range(100):
-        path = tmp_path / "in" / f"{number}.png"
-        path.parent.mkdir(exist_ok=True)
-        Image.new("RGB", (10 + number, 9)).save(path)
+    save_images(tmp_path / "in", {f"{n}.png": Image.new("RGB", (10 + n, 9)) for n in range(100)})
     converters.convert(tmp_path / "in", tmp_path / "s.h5", encoding="original", no_labels=True)
     made = page(gather({"path": tmp_path / "s.h5"}))
     (table,) = re.findall("Height \u00d7 width.*?</table>", made, re.DOTALL)
@@ -404,9 +368,7 @@ def test_bars_stand_in_the_page(tmp_path: Path) -> None:
     """A chart of labels shows every value in its bars; a column of one value, or of none, is said
     in words."""
     labels = np.stack([np.arange(12) * 1.5, np.full(12, 7), np.full(12, np.nan)], axis=1)
-    with h5py.File(tmp_path / "f.h5", "w") as file:
-        file["data"], file["labels"] = paint(12, (9, 8, 3)), labels
-    made = page(gather({"path": tmp_path / "f.h5"}))
+    made = page(gather({"path": hdf5(tmp_path / "f.h5", data=paint(12, (9, 8, 3)), labels=labels)}))
     assert sum(map(int, re.findall(r"<rect[^>]*><title>[^<]*: (\d+)</title>", made))) == 12
     assert "<p>all 7 value</p>" in made
     assert "<p class=quiet>no values</p>" in made
@@ -419,14 +381,11 @@ def test_bars_stand_in_the_page(tmp_path: Path) -> None:
 def hostile(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A set whose class names and paths try to break out of the page."""
     folder = tmp_path_factory.mktemp("hostile")
-    rng = np.random.default_rng(0)
-    for name in HOSTILE:
-        (folder / "in" / name).mkdir(parents=True)
-        for number in range(2):
-            pixels = np.full((20, 20, 3), 7, np.uint8)
-            if number:
-                pixels = rng.integers(0, 256, (20, 20, 3), np.uint8)
-            Image.fromarray(pixels).save(folder / "in" / name / f"{number}'\"><b>.png")
+    noise = np.random.default_rng(0).integers(0, 256, (len(HOSTILE), 20, 20, 3), np.uint8)
+    for number, name in enumerate(HOSTILE):
+        images = (np.full((20, 20, 3), 7, np.uint8), noise[number])
+        named = {f"{n}'\"><b>.png": image for n, image in enumerate(images)}
+        save_images(folder / "in" / name, named)
     converters.convert(folder / "in", folder / "h<b>.lmdb", encoding="png")
     return folder / "h<b>.lmdb"
 
@@ -469,12 +428,6 @@ def test_every_picture_of_a_page_decodes(make: Any, tmp_path: Path) -> None:
             assert picture.size == (int(image["width"] or 0), int(image["height"] or 0))
 
 
-def test_a_name_of_megabytes_is_cut(set_of_pets: Path) -> None:
-    """A value that is longer than any path takes 4,096 letters of a page."""
-    facts = replace(gather({"path": set_of_pets}), fingerprint="<" * 1_000_000)
-    assert re.findall("(?:&lt;)+[.]{3}", page(facts)) == ["&lt;" * LONGEST + "..."]
-
-
 def test_the_policy_allows_this_style_and_this_script_only(set_of_pets: Path) -> None:
     """default-src 'none', and the hashes are those of the one style and the one script."""
     made = page(gather({"path": set_of_pets}))
@@ -493,19 +446,18 @@ def test_the_policy_allows_this_style_and_this_script_only(set_of_pets: Path) ->
     for tag, attributes in parsed.tags:
         for name in ("src", "href", "srcset", "data", "action"):
             assert (attributes.get(name) or "data:").startswith(("data:", "#")), tag
-    assert not re.search(
-        r"https?:|url\(|@import|fetch\(|innerHTML", page(gather({"path": set_of_pets}))
-    )
+    assert not re.search(r"https?:|url\(|@import|fetch\(|innerHTML", made)
 
 
-def test_a_page_names_the_set_as_it_was_asked_for(
-    set_of_pets: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A set named by a relative path is called so: its page does not tell the folders above it."""
+def test_a_page_names_the_set_as_it_was_asked_for(set_of_pets: Path, monkeypatch: Any) -> None:
+    """A set named by a relative path is called so: its page does not tell the folders above it. A
+    value that is longer than any path takes 4,096 letters of a page."""
     monkeypatch.chdir(set_of_pets.parent)
     facts = gather({"path": set_of_pets.name})
     assert facts.path == set_of_pets.name
     assert str(set_of_pets.parent) not in page(facts)
+    long = replace(facts, fingerprint="<" * 1_000_000)
+    assert re.findall("(?:&lt;)+[.]{3}", page(long)) == ["&lt;" * LONGEST + "..."]
 
 
 def test_the_same_set_gives_the_same_page(set_of_pets: Path, monkeypatch: Any) -> None:
@@ -520,26 +472,20 @@ def test_the_same_set_gives_the_same_page(set_of_pets: Path, monkeypatch: Any) -
 
 
 def test_the_command_writes_one_page(set_of_pets: Path, tmp_path: Path) -> None:
-    """--html writes the page alone, with --output a sheet, too, and says what it found."""
-    target = tmp_path / "pets.html"
-    result = run("preview", set_of_pets, "--html", target)
+    """--html writes the page alone, with --output a sheet, too, and says what it found; --json
+    tells every fact but the pictures."""
+    target, sheet = tmp_path / "pets.html", tmp_path / "s.png"
+    words = ["preview", set_of_pets, "--html", target]
+    result = run(*words)
     assert result.exit_code == 0, result.stderr
-    assert re.fullmatch(
-        r"24 of 24 samples: 4 checks passed, 2 to look at; [\d.]+ kB in .*pets\.html\n",
-        result.stdout,
-    )
+    says = r"24 of 24 samples: 4 checks passed, 2 to look at; [\d.]+ kB in .*pets\.html\n"
+    assert re.fullmatch(says, result.stdout)
     assert [path.name for path in tmp_path.iterdir()] == ["pets.html"]
     assert target.read_text(encoding="utf-8").startswith("<!doctype html>\n")
-    sheet = tmp_path / "s.png"
-    result = run("preview", set_of_pets, "--html", target, "--output", sheet, "-q", "--count", "2")
+    result = run(*words, "--output", sheet, "-q", "--count", "2")
     assert (result.exit_code, result.output, sheet.is_file()) == (0, "", True)
-
-
-def test_the_command_in_json(set_of_pets: Path, tmp_path: Path) -> None:
-    """--json tells every fact but the pictures."""
-    words = ["--html", tmp_path / "p.html", "--json"]
-    told = json.loads(run("preview", set_of_pets, *words).stdout)["report"]
-    assert told["page_bytes"] == (tmp_path / "p.html").stat().st_size
+    told = json.loads(run(*words, "--json").stdout)["report"]
+    assert told["page_bytes"] == target.stat().st_size
     assert told["sizes"][0] == {"width": 40, "height": 30, "samples": 18}
     assert told["copies"][0] == {"samples": 2, "labels": 2, "records": [4, 12]}
     assert told["near_constant_list"][0]["record"] == 20

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import h5py
 import numpy as np
@@ -31,6 +33,28 @@ def run(*words: str | Path) -> Result:
     return CliRunner().invoke(cli, [str(word) for word in words])
 
 
+def hdf5(path: Path, **fields: Any) -> Path:
+    """A file of h5py with these data sets; a list of bytes is one of variable length."""
+    with h5py.File(path, "w") as file:
+        for name, values in fields.items():
+            if isinstance(values, list) and isinstance(values[0], bytes):
+                stored = file.create_dataset(name, (len(values),), h5py.vlen_dtype(np.uint8))
+                for number, one in enumerate(values):
+                    stored[number] = np.frombuffer(one, np.uint8)
+            else:
+                file[name] = values
+    return path
+
+
+def save_images(folder: Path, images: Mapping[str, Any]) -> Path:
+    """Files of pixels, or of images, by their paths in the folder, which is made."""
+    for name, image in images.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        found = image if isinstance(image, Image.Image) else Image.fromarray(np.asarray(image))
+        found.save(folder / name)
+    return folder
+
+
 def pets(folder: Path) -> Path:
     """24 PNGs in HDF5: 10 cat, 8 dog (40 x 30), 6 eel (30 x 40, width x height).
 
@@ -40,12 +64,14 @@ def pets(folder: Path) -> Path:
     wide[2] = wide[3] = wide[1]
     wide[12] = wide[4]
     tall[20] = 99
-    for number in range(24):
-        name = "cat" if number < 10 else "dog" if number < 18 else "eel"
-        path = folder / "photos" / name / f"{number:02}.png"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        Image.fromarray((tall if name == "eel" else wide)[number]).save(path)
-    converters.convert(folder / "photos", folder / "pets.h5", encoding="original")
+    names = ["cat"] * 10 + ["dog"] * 8 + ["eel"] * 6
+    images = {
+        f"{name}/{number:02}.png": (tall if name == "eel" else wide)[number]
+        for number, name in enumerate(names)
+    }
+    converters.convert(
+        save_images(folder / "photos", images), folder / "pets.h5", encoding="original"
+    )
     return folder / "pets.h5"
 
 

@@ -10,12 +10,16 @@ import zlib
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pytest
 from fakes import data_file
 from jpeg_files import jpeg_of, segment
 from PIL import Image, ImageOps
+
+from converters import convert
 
 UInt8 = npt.NDArray[np.uint8]
 
@@ -302,3 +306,19 @@ def files(folder: Path) -> dict[str, str]:
 def listed(folder: Path) -> list[str]:
     """What lies in a folder, hidden entries too."""
     return sorted(os.listdir(folder))
+
+
+class _Stop(Exception):
+    """What a test interrupts a run with."""
+
+
+def stop_at(number: int, src: Any, dst: Path, **options: Any) -> BaseException:
+    """Convert until that sample, where ``progress`` raises; its error."""
+
+    def stop(done: int, _: int) -> None:
+        if done == number:
+            raise _Stop
+
+    with pytest.raises(_Stop) as caught:
+        convert(src, dst, progress=stop, **options)
+    return caught.value
