@@ -80,20 +80,25 @@ def dataset(**params: Any) -> Any:
     return ReaderDataset(SMALL, njob=2, **params)
 
 
-# -- scenarios -----------------------------------------------------------------------------------
+def fit(data: Any, net: Recording, *fits: dict[str, int]) -> list[list[int]]:
+    """What a model was trained on by one fit after the other."""
+    for one in fits:
+        net.fit(data, verbose=0, **one)
+    return net.trained
+
+
+# -- scenarios: each with a model that is built, and one that is not -----------------------------
 
 
 @scenario
 def two_fits() -> None:
-    """Two fits of two epochs train on exactly the reader's four epochs, model built or not."""
+    """Two fits of two epochs train on exactly the reader's four epochs."""
     for built in (True, False):
         with dataset() as data:
-            net = model(built)
-            for _ in range(2):
-                net.fit(data, epochs=2, verbose=0)
+            trained = fit(data, model(built), *[{"epochs": 2}] * 2)
+            assert trained == EXPECTED[: 4 * STEPS]
             place = data.state_dict()
-        assert net.trained == EXPECTED[: 4 * STEPS]
-        assert (place["epoch"], place["steps"]) == (4, 0)
+            assert (place["epoch"], place["steps"]) == (4, 0)
 
 
 @scenario
@@ -102,11 +107,9 @@ def new_models() -> None:
     a dataset's life."""
     with dataset() as data:
         first, second = model(True), model(False)
-        first.fit(data, epochs=1, verbose=0)
-        second.fit(data, epochs=1, verbose=0)
+        trained = [*fit(data, first, {}), *fit(data, second, {})]
         first.compile(optimizer="sgd", loss="mse", run_eagerly=True, metrics=["mae"])
-        first.fit(data, epochs=1, verbose=0)
-    trained = [*first.trained[:STEPS], *second.trained, *first.trained[STEPS:]]
+        trained += fit(data, first, {})[STEPS:]
     assert trained == EXPECTED[: 3 * STEPS]
 
 
@@ -121,9 +124,7 @@ def several_steps() -> None:
                 net.make_train_function()
             except ValueError as exc:
                 raise NotHere from exc
-            for _ in range(2):
-                net.fit(data, epochs=2, verbose=0)
-        assert net.trained == EXPECTED[: 4 * STEPS]
+            assert fit(data, net, *[{"epochs": 2}] * 2) == EXPECTED[: 4 * STEPS]
 
 
 @scenario
@@ -131,11 +132,8 @@ def steps_per_epoch() -> None:
     """With steps_per_epoch=3 each epoch of each fit goes on where the last one stopped."""
     for built in (True, False):
         with dataset() as data:
-            net = model(built)
-            for _ in range(2):
-                net.fit(data, epochs=2, steps_per_epoch=3, verbose=0)
-            net.fit(data, epochs=1, verbose=0)
-        assert net.trained == EXPECTED[: 4 * 3 + STEPS]
+            fits = [{"epochs": 2, "steps_per_epoch": 3}] * 2
+            assert fit(data, model(built), *fits, {}) == EXPECTED[: 4 * 3 + STEPS]
 
 
 @scenario
@@ -144,9 +142,7 @@ def a_look() -> None:
     for built in (True, False):
         with dataset() as data:
             assert [array.shape for array in data[0]] == [(4, 6, 5, 3), (4,)]
-            net = model(built)
-            net.fit(data, epochs=1, verbose=0)
-        assert net.trained == EXPECTED[:STEPS]
+            assert fit(data, model(built), {}) == EXPECTED[:STEPS]
 
 
 @scenario
@@ -170,9 +166,8 @@ def interrupted() -> None:
             net.fit(data, epochs=2, verbose=0, callbacks=[Stop()])
         except InterruptedError:
             other = model(True)  # in Keras 3.5 with jax an exception breaks the model
-        other.fit(data, epochs=1, verbose=0)
-    assert net.trained == EXPECTED[: STEPS + 4]
-    assert other.trained == EXPECTED[STEPS : 2 * STEPS]
+        assert net.trained == EXPECTED[: STEPS + 4]
+        assert fit(data, other, {}) == EXPECTED[STEPS : 2 * STEPS]
 
 
 @scenario
@@ -188,11 +183,9 @@ def validation() -> None:
 
 @scenario
 def resumed() -> None:
-    """A state, through JSON, or pickle of batch 14 goes on with batch 14, model built or not."""
+    """A state, through JSON, or pickle of batch 14 goes on with batch 14."""
     with dataset() as data:
-        net = model(False)
-        net.fit(data, epochs=1, verbose=0)
-        net.fit(data, epochs=1, steps_per_epoch=4, verbose=0)
+        fit(data, model(False), {}, {"steps_per_epoch": 4})
         state = json.dumps(data.state_dict())
         pickled = pickle.dumps(data)
     loaded = dataset()
@@ -200,9 +193,7 @@ def resumed() -> None:
     for again in (loaded, pickle.loads(pickled)):
         with again:
             for built in (True, False):
-                other = model(built)
-                other.fit(again, epochs=1, steps_per_epoch=6, verbose=0)
-                assert other.trained == EXPECTED[14:20]
+                assert fit(again, model(built), {"steps_per_epoch": 6}) == EXPECTED[14:20]
                 again.load_state_dict(json.loads(state))
 
 

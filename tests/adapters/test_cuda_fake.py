@@ -57,10 +57,10 @@ def on(monkeypatch: pytest.MonkeyPatch) -> Iterator[Opener]:
 
 
 class Consumer:
-    """Queues work on the device that reads each batch, and keeps what it read."""
+    """Queues work on a device that reads each batch, and keeps what it read."""
 
-    def __init__(self, device: FakeDevice) -> None:
-        self.device = device
+    def __init__(self, *device: Any) -> None:
+        self.device = FakeDevice(*device)
         self.read: list[tuple[np.ndarray, np.ndarray]] = []
 
     def use(self, data: Any, labels: Any) -> None:
@@ -79,9 +79,8 @@ class Consumer:
 @pytest.mark.parametrize("njob", [1, 3])
 def test_loop(on: Opener, pace: str | int, njob: int) -> None:
     """Whatever the device's pace, the consumer's work sees each batch with its own pixels."""
-    device = FakeDevice(pace)
-    consumer = Consumer(device)
-    with on(device, njob=njob, debug=True) as reader:
+    consumer = Consumer(pace)
+    with on(consumer.device, njob=njob, debug=True) as reader:
         for _ in range(3):
             for data, labels in reader:
                 consumer.use(data, labels)
@@ -95,9 +94,8 @@ def test_loop(on: Opener, pace: str | int, njob: int) -> None:
 )
 def test_fetch_and_get(on: Opener, pace: str | int, workers: str) -> None:
     """The same of a loop that fetches by hand, and of process workers' shared slots."""
-    device = FakeDevice(pace)
-    consumer = Consumer(device)
-    with on(device, njob=1, debug=True, workers=workers) as reader:
+    consumer = Consumer(pace)
+    with on(consumer.device, njob=1, debug=True, workers=workers) as reader:
         reader.fetchData()
         for _ in range(2 * STEPS):
             batch = reader.getNextBatch()
@@ -109,13 +107,12 @@ def test_fetch_and_get(on: Opener, pace: str | int, workers: str) -> None:
 @pytest.mark.parametrize("forgets", ["after", "wait", "follow"])
 def test_the_fake_notices(on: Opener, forgets: str) -> None:
     """Without any one of the three waits the consumer's work reads wrong pixels, and it shows."""
-    device = FakeDevice("late", forgets)
-    consumer = Consumer(device)
-    with on(device, njob=2, debug=True) as reader:
+    consumer = Consumer("late", forgets)
+    with on(consumer.device, njob=2, debug=True) as reader:
         for _ in range(2):
             for data, labels in reader:
                 consumer.use(data, labels)
-        device.finish()
+        consumer.device.finish()
     seen = [labels[:, 0].tolist() for _, labels in consumer.read]
     assert len(seen) == 2 * STEPS
     assert seen != expected(2)
@@ -212,9 +209,8 @@ def test_what_a_batch_may_not(on: Opener) -> None:
 @pytest.mark.parametrize("pace", PACES)
 def test_release(on: Opener, pace: str | int) -> None:
     """release() gives a batch back before the next one; twice is harmless; work queued is safe."""
-    device = FakeDevice(pace)
-    consumer = Consumer(device)
-    with on(device, njob=2, debug=True) as reader:
+    consumer = Consumer(pace)
+    with on(consumer.device, njob=2, debug=True) as reader:
         for batch in reader:
             consumer.use(batch.data, batch.labels)
             batch.release()
@@ -227,12 +223,11 @@ def test_release(on: Opener, pace: str | int) -> None:
 
 def test_poison(on: Opener) -> None:
     """With debug=True a released device slot is overwritten, once the consumer's work passed it."""
-    device = FakeDevice("late")
-    with on(device, debug=True) as reader:
+    consumer = Consumer("late")
+    with on(consumer.device, debug=True) as reader:
         reader.fetchData()
         batch = reader.getNextBatch()
         data = batch.data
-        consumer = Consumer(device)
         consumer.use(data, batch.labels)
         batch.release()
         assert is_whole_epoch(consumer.records()) is False
@@ -242,10 +237,9 @@ def test_poison(on: Opener) -> None:
 @pytest.mark.parametrize("pace", PACES)
 def test_seek(on: Opener, pace: str | int) -> None:
     """seek() drops a batch that is on the device already; its slots are used again, rightly."""
-    device = FakeDevice(pace)
-    consumer = Consumer(device)
+    consumer = Consumer(pace)
     epochs = expected(2)
-    with on(device, njob=3, debug=True) as reader:
+    with on(consumer.device, njob=3, debug=True) as reader:
         for repeat in range(6):
             for step, (data, labels) in enumerate(reader):
                 consumer.use(data, labels)
@@ -291,10 +285,9 @@ def test_short_and_unlabelled(on: Opener) -> None:
 @pytest.mark.parametrize("pace", PACES)
 def test_bad_batch(on: Opener, pace: str | int) -> None:
     """A bad batch raises for itself; the one held stays valid, and the next ones are right."""
-    device = FakeDevice(pace)
+    consumer, held = Consumer(pace), []
     source = MemorySource(IMAGES, LABELS, damaged=[9])
-    consumer, held = Consumer(device), []
-    with on(device, source, njob=2, debug=True) as reader:
+    with on(consumer.device, source, njob=2, debug=True) as reader:
         for step in range(STEPS):
             with contextlib.suppress(QueueFullError):
                 while True:
@@ -311,16 +304,15 @@ def test_bad_batch(on: Opener, pace: str | int) -> None:
 
 def test_timeout_and_nothing_queued(on: Opener) -> None:
     """A late batch is a timeout, and comes later; with nothing queued getNextBatch() says so."""
-    device, gate = FakeDevice(), threading.Event()
-    with on(device, MemorySource(IMAGES, LABELS, gate=gate), timeout=0.01) as reader:
+    consumer, gate = Consumer(), threading.Event()
+    with on(consumer.device, MemorySource(IMAGES, LABELS, gate=gate), timeout=0.01) as reader:
         with pytest.raises(NothingQueuedError):
             reader.getNextBatch()
         reader.fetchData()
         with pytest.raises(ReaderTimeoutError):
             reader.getNextBatch()
         gate.set()
-        until(lambda: device.uploads == 1)
-        consumer = Consumer(device)
+        until(lambda: consumer.device.uploads == 1)
         consumer.use(*reader.getNextBatch())
         assert consumer.records() == [[0, 1, 2, 3]]
 

@@ -160,7 +160,10 @@ def test_mask_and_indices(opener: Any, names: tuple[str, str]) -> None:
     opened = opener({**PADDED, **both}) if camel else opener(PADDED, **both)
     with opened as loader, pickle.loads(pickle.dumps(loader)) as twin:
         for one in (loader, twin):
-            steps = [(kept(mask), kept(indices)) for _, _, mask, indices in one]
+            steps = []
+            for step in one:
+                assert (len(step), len(set(map(type, step)))) == (4, 1)
+                steps.append((kept(step[2]), kept(step[3])))
             masks, indices = map(np.concatenate, zip(*steps, strict=True))
             assert masks.dtype == np.bool_
             assert masks.tolist() == [True] * COUNT + [False] * 2

@@ -117,25 +117,6 @@ def test_P2_configurable_loader_threads(asked: int | None) -> None:
         assert len(loaders()) == count
 
 
-def test_P4_consumer_waits_for_a_filled_slot() -> None:
-    """The consumer waits until a slot is filled, on a condition."""
-    gate = threading.Event()
-    got: list[int] = []
-
-    def callback(batch: np.ndarray) -> None:
-        assert gate.wait(HANG)
-
-    with ParaLoad(buffer(1), callback) as loader:
-        loader.start_loaders(1)
-        consumer = threading.Thread(target=lambda: got.append(loader.get_available_data_index()))
-        consumer.start()
-        until(lambda: waits(consumer))
-        assert got == []
-        gate.set()
-        consumer.join(HANG)
-        assert got == [0]
-
-
 def test_P5_consumer_holds_several_and_returns_each() -> None:
     """Held slots are not touched, however many, while the others go round."""
     made = buffer(5)
@@ -191,9 +172,10 @@ def test_P8_only_false_is_the_end(result: Any) -> None:
         assert loader.get_available_data_index() == -1
 
 
-def test_P8_no_lost_tail() -> None:
-    """A batch that is being filled while another loader finds the end is still handed out."""
-    inside, ended = threading.Event(), threading.Event()
+def test_P4_P8_consumer_waits_for_a_slot_that_is_filled() -> None:
+    """The consumer waits, on a condition, until a slot is filled; it is handed out though another
+    loader finds the end meanwhile."""
+    inside, ended, got = threading.Event(), threading.Event(), list[int]()
 
     def callback(batch: np.ndarray) -> Any:
         if not inside.is_set():
@@ -207,8 +189,12 @@ def test_P8_no_lost_tail() -> None:
     with ParaLoad(buffer(4), callback) as loader:
         loader.start_loaders(1)
         assert inside.wait(HANG)
+        consumer = threading.Thread(target=lambda: got.extend(drain(loader)))
+        consumer.start()
+        until(lambda: waits(consumer))
         loader.start_loaders(1)
-        assert drain(loader) == [7]
+        consumer.join(HANG)
+        assert got == [7]
 
 
 def test_P9_several_consumers() -> None:

@@ -113,7 +113,7 @@ def no_gpu_torch(count: int) -> Any:
     torch: Any = ModuleType("torch")
     torch.__version__ = "9.9+fake"
     torch.version = SimpleNamespace(cuda=None)
-    torch.device = lambda name: SimpleNamespace(index=int(name.partition(":")[2] or 0))
+    torch.device = lambda name: SimpleNamespace(index=int(name[5:]) if ":" in name else None)
     torch.cuda = SimpleNamespace(
         is_available=lambda: count > 0, device_count=lambda: count, current_device=lambda: 0
     )
