@@ -90,14 +90,12 @@ SAID: list[tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = [
     ({"window": Window(8)}, {"window": 8}, {}),
     ({"window": Window(8, every=4)}, {"window": 8, "window_every": 4}, {}),
     ({"window": Window(every=4)}, {"window_every": 4}, {"episodes": "files"}),
-    ({"window": Window(8, edge="zero")}, {"window": 8, "window_edge": "zero"}, {}),
     (
         {"window": Window((-2, 2), edge="zero", outside=(1, None))},
         {"window": (-2, 2), "window_edge": "zero", "window_outside": (1, None)},
         {},
     ),
     ({"patch": Patch((4, 5))}, {"patch": (4, 5)}, {}),
-    ({"patch": Patch((4, 5), at="center")}, {"patch": (4, 5), "patch_at": "center"}, {}),
     ({"patch": Patch((4, 5), axes=(1, 2))}, {"patch": (4, 5), "patch_axes": (1, 2)}, {}),
     (
         {"patch": Patch((4, 5), at="grid", step=2)},

@@ -658,24 +658,6 @@ def test_garbled_state_is_refused() -> None:
         reader.load_state_dict(state)
 
 
-def test_state_of_one_container_resumes_the_other(tmp_path: Path) -> None:
-    """A state saved over HDF5 resumes over LMDB of the same set, and the other way round."""
-    h5 = write_hdf5(tmp_path / "a.h5", packed(IMAGES))
-    lm = write_lmdb(tmp_path / "a.lmdb", packed(IMAGES))
-    with (
-        AsyncReader(path=h5, shuffle=True, batch_size=4) as one,
-        AsyncReader(path=lm, shuffle=True, batch_size=4) as two,
-    ):
-        one.seek(2, 3)
-        two.load_state_dict(one.state_dict())
-        for _ in range(4):
-            one.fetchData()
-            two.fetchData()
-            first, second = one.getNextBatch(), two.getNextBatch()
-            np.testing.assert_array_equal(first.indices, second.indices)
-            np.testing.assert_array_equal(first.data, second.data)
-
-
 # -- the same bytes, whatever the machinery ------------------------------------------------------
 
 
