@@ -11,8 +11,8 @@ from pathlib import Path
 import h5py
 import numpy as np
 import pytest
+from fakes import first, paint, write_hdf5
 from fakes import packed as pack
-from fakes import paint, write_hdf5
 from observed import HANG, until, waits
 
 from asyncreader import AsyncReader, ChecksumError, SourceError
@@ -189,19 +189,9 @@ def test_batches_are_right_whatever_is_done_with_them(nthread: int, njob: int) -
                 assert (batch.data == 255).all()
 
 
-def test_the_consumer_copies_what_no_worker_has_begun() -> None:
-    """A batch that is wanted at once is there without a worker."""
-    with AsyncReader(data=DATA, batch_size=ROWS) as reader:
-        fills = queue_of(reader)
-        assert fills is not None
-        fills.servers = 0  # no worker may serve
-        for step, batch in zip(range(5), reader, strict=False):
-            assert (batch.data == DATA[step * ROWS : (step + 1) * ROWS]).all()
-
-
 def test_a_slot_is_ready_as_soon_as_its_rows_are_copied() -> None:
     """A slot's state is the one that compiled code has written: it is READY for whoever asks, with
-    no call of the ring in between."""
+    no call of the ring in between; and a batch that is wanted at once is there without a worker."""
     with AsyncReader(data=DATA, batch_size=ROWS) as reader:
         fills = queue_of(reader)
         assert fills is not None
@@ -212,6 +202,9 @@ def test_a_slot_is_ready_as_soon_as_its_rows_are_copied() -> None:
         fills.fill_one()
         assert slot.state is SlotState.READY
         assert reader._ring.head() is slot
+        for step in range(5):
+            batch = first(reader) if step else reader.getNextBatch()
+            assert (batch.data == DATA[step * ROWS : (step + 1) * ROWS]).all()
 
 
 def test_an_interrupted_copy_wakes_who_waits_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -432,63 +425,42 @@ def test_a_few_cold_files_of_many(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
             assert bool(found) is in_memory, cold
 
 
-def test_files_of_a_list_that_are_cold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A list of raw files that are held open is copied by the queue, and serves what it holds; with
-    io="auto" only while all of its files are in the page cache."""
+@pytest.mark.parametrize("cuts", [[], [20, 21, 50]])
+def test_files_that_are_cold(
+    cuts: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file, or a list of raw files that are held open, is copied by the queue, and serves what it
+    holds; with io="auto" only while all of it is in the page cache."""
     data = np.random.default_rng(4).integers(0, 256, (64, 6, 6, 3), dtype=np.uint8)
-    names, cold = [], {"1"}
-    for number, part in enumerate(np.split(data, [20, 21, 50])):
+    names, last = [], len(cuts)
+    for number, part in enumerate(np.split(data, cuts)):
         names.append(tmp_path / f"{number}.h5")
         with h5py.File(names[-1], "w") as file:
             file["data"], file["labels"] = part, part[:, 0, 0, :1].astype(np.int64)
     mapped: list[object] = []
+    cold = {last}
 
     def share(bytes_: object) -> float:
         if not any(one is bytes_ for one in mapped):
             mapped.append(bytes_)
-        number = next(i for i, one in enumerate(mapped) if one is bytes_)
-        return float(str(number) not in cold)
+        return float(next(i for i, one in enumerate(mapped) if one is bytes_) not in cold)
 
     monkeypatch.setattr(bytestore, "cached_share", share)
     monkeypatch.setattr(bytestore, "_LOOK_AGAIN_BYTES", 1)
     with AsyncReader(path=names, batch_size=8, shuffle=True, layout="NHWC") as reader:
-        fills = queue_of(reader)
-        assert fills is not None
-        for cold_now, low, high in (({"1"}, 0, 2), (set(), 1, 8), ({"3"}, 0, 8)):
+        for cold_now, low, high in (({last}, 0, 4), (set(), 4, 8), ({0}, 0, 4), (set(), 4, 8)):
             cold.clear()
             cold.update(cold_now)
             for _ in range(2):
-                before = fills.control[PUBLISHED]
+                queue = queue_of(reader)
+                before = 0 if queue is None else queue.control[PUBLISHED]
                 for batch in reader:
                     assert (batch.data == data[batch.indices]).all()
                     assert (batch.labels[:, 0] == data[batch.indices, 0, 0, 0]).all()
-                published = fills.control[PUBLISHED] - before
-            assert low <= published <= high
-
-
-def test_a_set_that_comes_into_memory_later(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """io="auto" over a cold file reads with pread first, and only copies once it is cached."""
-    path, share = packed(tmp_path), [0.0]
-    monkeypatch.setattr(bytestore, "cached_share", lambda mapped: share[0])
-    monkeypatch.setattr(bytestore, "_LOOK_AGAIN_BYTES", 1)
-    with h5py.File(path) as file:
-        data = file["data"][:]
-    with AsyncReader(
-        path=str(path), batch_size=8, shuffle=True, verify="never", layout="NHWC"
-    ) as reader:
-        for copied in (False, True, False, True):
-            share[0] = float(copied)
-            queue = queue_of(reader)
-            before = 0 if queue is None else queue.control[PUBLISHED]
-            for batch in reader:
-                assert (batch.data == data[batch.indices]).all()
-            queue = queue_of(reader)
-            assert queue is not None
-            published = queue.control[PUBLISHED] - before
-            # it is looked at again after an eighth of the file
-            assert (published >= 4) if copied else (published <= 4)
+                queue = queue_of(reader)
+                assert queue is not None
+                published = queue.control[PUBLISHED] - before
+            assert low <= published <= high, cold
 
 
 @pytest.mark.parametrize(

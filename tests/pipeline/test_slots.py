@@ -361,33 +361,6 @@ def test_close_wakes_all_workers(started: Callable[..., threading.Thread]) -> No
         assert ended.acquire(timeout=HANG)
 
 
-def test_a_batch_that_becomes_ready_wakes_the_consumer(
-    started: Callable[..., threading.Thread],
-) -> None:
-    """take() waits for the oldest batch and no longer."""
-    ring = make_ring(2)
-    ring.begin(plan(0))
-    ring.begin(plan(1))
-    one = ring.next_task()
-    two = ring.next_task()
-    taken: list[int] = []
-
-    def consume() -> None:
-        for _ in range(2):
-            slot, error = ring.take()
-            assert error is None
-            taken.append(slot.plan.step)
-
-    thread = started(consume)
-    until(lambda: waits(thread))
-    fill(two[0], ring)  # the younger one first: the consumer must not take it
-    until(lambda: waits(thread))
-    assert taken == []
-    fill(one[0], ring)
-    thread.join(HANG)
-    assert taken == [0, 1]
-
-
 def test_drop_waits_for_busy_workers(started: Callable[..., threading.Thread]) -> None:
     """drop_queued() returns when no worker writes any more; what was begun is finished unseen."""
     ring = make_ring(3)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from asyncreader import AsyncReader, WorkerError
+from asyncreader import AsyncReader
 from asyncreader.pipeline import build
 from asyncreader.pipeline.slots import BatchArrays, BatchLayout, Part
 from asyncreader.pipeline.stages import Stage, Trial, stages_of
@@ -50,28 +50,6 @@ class OneHot:
         assert given.labels is not None
         assert made.labels is not None
         made.labels[:] = given.labels == np.arange(CLASSES)
-
-
-class Drawn:
-    """Adds to each row a number that follows from its key alone."""
-
-    name = "drawn"
-
-    def layout(self, given: BatchLayout, trial: Trial) -> BatchLayout:
-        return given
-
-    def run(self, given: BatchArrays, made: BatchArrays, plan: BatchPlan) -> None:
-        made.data[0][:] += (plan.keys & 0xFF).astype(np.uint8)[:, None, None, None]
-
-
-class Fails(Nothing):
-    """Raises for the batch that begins with record 8."""
-
-    name = "fails"
-
-    def run(self, given: BatchArrays, made: BatchArrays, plan: BatchPlan) -> None:
-        if plan.indices[0] == 8:
-            raise KeyError("mine")
 
 
 @pytest.fixture
@@ -144,31 +122,3 @@ def test_a_stage_changes_shape_and_dtype_of_labels(add: Add) -> None:
         assert reader.labels_shape == (4, 2)
         for batch in reader:
             assert (batch.labels[:, 1] == 2 * (LABELS[batch.indices, 0] == 1)).all()
-
-
-def test_a_stage_draws_by_the_keys_of_its_rows(add: Add) -> None:
-    """What a stage draws by the batch's keys is the same for any threads, and for two ranks joined
-    as for one process."""
-    add(Drawn(), Nothing())
-    plain = served(shuffle=True)
-    assert not equal(plain, [(DATA[:4], LABELS[:4])] * 5)
-    assert equal(served(shuffle=True, nthread=3, njob=4), plain)
-    ranks = [served(shuffle=True, batch_size=2, rank=rank, world_size=2) for rank in range(2)]
-    joined = [
-        tuple(map(np.concatenate, zip(*pair, strict=True))) for pair in zip(*ranks, strict=True)
-    ]
-    assert equal(joined, plain)
-
-
-def test_the_error_of_a_stage_belongs_to_its_batch(add: Add) -> None:
-    """What a stage raises is a WorkerError of that batch alone, with the error as its cause."""
-    add(Fails())
-    with AsyncReader(data=DATA, labels=LABELS, batch_size=4, njob=2) as reader:
-        for step in range(5):
-            reader.fetchData()
-            if step == 2:
-                with pytest.raises(WorkerError) as caught:
-                    reader.getNextBatch()
-                assert isinstance(caught.value.__cause__, KeyError)
-            else:
-                assert reader.getNextBatch().step == step

@@ -63,6 +63,22 @@ def load(path: Path) -> tuple[dict[str, list[dict[str, Any]]], list[dict[str, An
     return dict(lanes), events
 
 
+def states(lanes: dict[str, list[dict[str, Any]]]) -> dict[tuple[int, int], list[dict[str, Any]]]:
+    """By epoch and step of a batch: what its slot was, one after the other, with its number."""
+    found: dict[tuple[int, int], list[dict[str, Any]]] = defaultdict(list)
+    for number in range(3):
+        for event in lanes[f"slot {number}"]:
+            if event["name"] != "FREE":
+                key = event["args"]["epoch"], event["args"]["step"]
+                found[key].append(event | {"slot": number})
+    return found
+
+
+def names(events: list[dict[str, Any]]) -> list[str]:
+    """Those of some events."""
+    return [event["name"] for event in events]
+
+
 @pytest.fixture
 def small(tmp_path: Path) -> str:
     """300 samples of 8 x 8 x 3."""
@@ -102,26 +118,18 @@ def test_lanes(small: str, tmp_path: Path, workers: str) -> None:
     assert lanes["consumer"][0]["name"] == "before the first"
     used = [e["args"]["step"] for e in lanes["consumer"] if e["name"] == "use" and "args" in e]
     assert waits == used == steps
-    batches: dict[tuple[int, int], list[str]] = defaultdict(list)
-    filling = {}
-    for number in range(3):
-        for event in lanes[f"slot {number}"]:
-            if event["name"] != "FREE":
-                key = event["args"]["epoch"], event["args"]["step"]
-                batches[key].append(event["name"])
-                if event["name"] == "FILLING":
-                    filling[key] = (number, event["ts"], event["ts"] + event["dur"])
-    assert all(batches[0, step] == ["FILLING", "READY", "HELD"] for step in steps)
+    batches = states(lanes)
+    assert all(names(batches[0, step]) == ["FILLING", "READY", "HELD"] for step in steps)
     work = [e for number in range(2) for e in lanes.get(f"{kind} {number}", [])]
     for name in ("fill", "postprocess"):
         done = [e for e in work if e["name"] == name]
         assert {e["args"]["step"] for e in done} >= set(steps)
         for event in done:
-            number, begun, ended = filling[event["args"]["epoch"], event["args"]["step"]]
-            assert event["args"]["slot"] == number
+            filling = batches[event["args"]["epoch"], event["args"]["step"]][0]
+            assert event["args"]["slot"] == filling["slot"]
             # another process notes its times itself, on the same clock
-            assert begun - 1 <= event["ts"]
-            assert event["ts"] + event["dur"] <= ended + 1
+            assert filling["ts"] - 1 <= event["ts"]
+            assert event["ts"] + event["dur"] <= filling["ts"] + filling["dur"] + 1
     assert all(e["dur"] >= 5000 for e in work if e["name"] == "postprocess")
 
 
@@ -139,11 +147,8 @@ def test_a_trace_shows_what_is_measured_without_it(small: str, tmp_path: Path) -
     named = {e["name"] for e in work}
     assert "fill queue" in named
     assert "fill" not in named
-    batches: dict[tuple[int, int], list[str]] = defaultdict(list)
-    for event in (e for number in range(3) for e in lanes[f"slot {number}"]):
-        if event["name"] != "FREE":
-            batches[event["args"]["epoch"], event["args"]["step"]].append(event["name"])
-    assert all(batches[step] == ["FILLING", "READY", "HELD"] for step in steps)
+    batches = states(lanes)
+    assert all(names(batches[step]) == ["FILLING", "READY", "HELD"] for step in steps)
 
 
 def test_written_after_errors(small: str, tmp_path: Path) -> None:

@@ -7,23 +7,22 @@ import math
 from collections import Counter
 from collections.abc import Iterator
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import cut_jpegs
 import numpy as np
 import pytest
 import simplejpeg
-from fakes import encoded
+from fakes import Packed, encoded, write_hdf5
 from PIL import Image
-from xxhash import xxh3_64_intdigest
 
-from asyncreader.errors import DecodeError
+from asyncreader import AsyncReader, DecodeError
 from asyncreader.pixels import codec, geometry, kernels
 from asyncreader.pixels import rows as rows_module
 from asyncreader.pixels.encoded import Images, RowView, groups, planned, put_views
 from asyncreader.pixels.fill_tables import PLAN, numbers
 from asyncreader.pixels.rectangles import choose_rect, crop_shares
-from asyncreader.pixels.rows import RowJob, RowWriter
 from asyncreader.pixels.specs import OutputSpec, SampleSpec
 from asyncreader.pixels.transform import RowTransform
 from asyncreader.stats import Meter
@@ -281,78 +280,50 @@ def test_a_reader_that_is_closed_plans_no_more() -> None:
     assert meter.seconds["decode"] > 0
 
 
-class _Store:
-    """Images in memory, or ``apart``: as of a file that is read, one at a time."""
+class WrongSums(Packed):
+    """A set whose checksums of some samples are wrong."""
 
-    def __init__(self, images: list[bytes], apart: bool) -> None:
-        self.data = np.frombuffer(b"".join(images), np.uint8)
-        self.sizes = np.array([len(image) for image in images])
-        self.offsets = np.cumsum(self.sizes) - self.sizes
-        self.apart = apart
-        self._scratch = np.zeros(self.sizes.max(), np.uint8)
-
-    def address(self, size: int) -> int | None:
-        return None if self.apart else self.data.ctypes.data
-
-    def view(self, offset: int, length: int) -> np.ndarray:
-        part = self.data[offset : offset + length]
-        if not self.apart:
-            return part
-        self._scratch[:] = 0  # valid until the next call
-        self._scratch[:length] = part
-        return self._scratch[:length]
+    @property
+    def checksums(self) -> np.ndarray:
+        found = super().checksums
+        found[WRONG] += np.uint64(1)
+        return found
 
 
-class _Origin:
-    def __init__(self, checksums: np.ndarray) -> None:
-        self.checksums = checksums
-
-    def located(self, error: Any, record: int) -> Any:
-        error.index = record
-        return error
+WRONG = [3, 11, 12, 29]
 
 
 @pytest.mark.parametrize("together", [0, 20_000, 1 << 20])
-def test_all_ways_of_a_writer(together: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A writer serves the same rows, and finds the same samples bad for the same reasons, whether
+def test_all_ways_of_a_reader(
+    together: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A reader serves the same rows, and finds the same samples bad for the same reasons, whether
     images lie in memory or are read, are compared with checksums or not, and however many are
-    planned together."""
+    planned together; and they are those that are decoded one by one, for a transform."""
     monkeypatch.setattr(rows_module, "PLANNED_BYTES", together)
     rng = np.random.default_rng(9)
-    images = [any_image(rng) for _ in range(30)]
-    sums = np.array([xxh3_64_intdigest(image) for image in images], np.uint64)
-    wrong = np.array([3, 11, 12, 29])
-    sums[wrong] += np.uint64(1)
-    keys = mix_rows(2, np.arange(30))
-    at = rng.permutation(30)
-    wanted = OutputSpec(size=(24, 31), crop="random-resized", flip=True)
-    fill = RowTransform(STORED, wanted, "")
-    alone, damaged = np.zeros(fill.allocate_shape(30), np.uint8), dict[int, str]()
-    crops, flips = fill.draws(keys)
-    assert crops is not None
-    assert flips is not None
-    for k, image in enumerate(images):
-        try:
-            view = RowView(fill, crops[k], bool(flips[k]), alone[at[k]])
-            put_views((view,), image, Meter())
-        except DecodeError as exc:
-            damaged[k] = exc.what
-    for apart in (False, True):
-        for check in (None, rng.random(30) < 0.5, np.ones(30, bool)):
-            store, out = _Store(images, apart), np.zeros(fill.allocate_shape(30), np.uint8)
-            job = RowJob(np.arange(30), at, keys, check)
-            writer = RowWriter(_Origin(sums), job, fill, out, Meter())
-            writer.encoded(store, store.offsets, store.sizes)
-            bad = dict(damaged)
-            if check is not None:
-                differ = wrong[check[wrong]].tolist()
-                bad.update(dict.fromkeys(differ, "the stored bytes of a sample do not match"))
-            found = {one.error.index: one.error.what for one in writer.errors}
-            assert sorted(found) == sorted(bad)
-            assert all(found[k].startswith(what) for k, what in bad.items()), (found, bad)
-            assert {one.row for one in writer.errors} == {int(at[k]) for k in bad}
-            good = at[[k for k in range(30) if k not in bad]]
-            np.testing.assert_array_equal(out[good], alone[good])
+    content = WrongSums([any_image(rng) for _ in range(30)], None, "original", None)
+    path = write_hdf5(tmp_path / "set.h5", content)
+
+    def served(**params: Any) -> tuple[np.ndarray, dict[int, str]]:
+        with AsyncReader(
+            path=path, batch_size=30, size=(24, 31), crop="random-resized", flip=True, seed=2,
+            shuffle=True, on_error="zero", labels_field=None, **params,
+        ) as reader:  # fmt: skip
+            batch = next(iter(reader))
+            bad = dict(reader.stats().bad_list)
+            assert not batch.data[~batch.mask].any()
+            assert sorted(bad) == sorted(batch.indices[~batch.mask])
+            return batch.data[np.argsort(batch.indices)].copy(), bad
+
+    for verify, wrong in (("never", []), ("always", WRONG)):
+        alone, damaged = served(verify=verify, transform=lambda image: image)
+        assert len(damaged) > len(wrong)
+        assert all("the stored bytes of a sample do not match" in damaged[k] for k in wrong)
+        for way in ("mmap", "pread"):
+            rows, bad = served(verify=verify, io=way)
+            np.testing.assert_array_equal(rows, alone)
+            assert bad == damaged
 
 
 def test_groups() -> None:

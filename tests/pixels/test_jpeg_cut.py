@@ -14,12 +14,7 @@ from PIL import Image
 
 from asyncreader.errors import DecodeError
 from asyncreader.pixels import codec
-from asyncreader.pixels.codec import decoding, jpeg_cut
-from asyncreader.pixels.encoded import RowView, put_views
-from asyncreader.pixels.geometry import INTERPOLATIONS
-from asyncreader.pixels.specs import OutputSpec, SampleSpec
-from asyncreader.pixels.transform import RowTransform
-from asyncreader.stats import Meter
+from asyncreader.pixels.codec import jpeg_cut
 
 PIXELS = cut_jpegs.picture(np.random.default_rng(5), 300, 400)
 #: 4:2:0, with segments of 80 pixels.
@@ -81,43 +76,6 @@ def test_parts_of_files_with_several_damages() -> None:
                 whole = codec.Decoded(upright, 0, 0, whole.whole)
                 np.testing.assert_array_equal(pixels, cut_jpegs.pixels_of(whole, header, part))
     assert min(counts) > 2, counts
-
-
-@pytest.mark.parametrize("interpolation", INTERPOLATIONS)
-def test_rows_of_a_slot(interpolation: str) -> None:
-    """A picture with restart markers fills its row with what the same picture without them does,
-    bit for bit, whatever is cut out of it and however it is resized."""
-    rng = np.random.default_rng(1)
-    fields: list[dict[str, Any]] = [
-        {"crop": "random-resized"},
-        {"crop": "random", "crop_ratio": 0.5},
-        {"crop_ratio": 0.4, "dtype": np.dtype("f4")},
-    ]
-    decoder = decoding._decode_jpeg
-    sizes: list[tuple[int, ...]] = []
-    for sampling, turn in (("4:2:0", 1), ("4:4:4", 6), ("grey", 3)):
-        interval = 80 // cut_jpegs.ACROSS[sampling]
-        data = cut_jpegs.marked(PIXELS, sampling, interval, turn)
-        for k, options in enumerate(fields * 4):
-            size = [(64, 64), (30, 20), (3, 2), (200, 180)][k // 3]
-            wanted = OutputSpec(size=size, interpolation=interpolation, **options)
-            fill = RowTransform(SampleSpec(None, np.dtype("u1"), "HWC", "original"), wanted, "set")
-            rows = np.zeros(fill.allocate_shape(2), fill.dtype)
-            draws = rng.random(40)
-            flip = bool(rng.random() < 0.5)
-            with pytest.MonkeyPatch.context() as patch:
-                patch.setattr(decoding, "_decode_jpeg", lambda *a: _noted(decoder(*a), sizes))
-                put_views((RowView(fill, draws, flip, rows[0]),), data, Meter())
-                patch.setattr(codec, "read_plain_header", lambda _: None)
-                put_views((RowView(fill, draws, flip, rows[1]),), data, Meter())
-            np.testing.assert_array_equal(rows[0], rows[1])
-    cut, whole = sizes[::2], sizes[1::2]
-    assert sum(a != b for a, b in zip(cut, whole, strict=True)) > len(cut) / 2
-
-
-def _noted(pixels: np.ndarray, sizes: list[tuple[int, ...]]) -> np.ndarray:
-    sizes.append(pixels.shape)
-    return pixels
 
 
 @pytest.mark.parametrize("sampling", cut_jpegs.ACROSS)

@@ -10,7 +10,6 @@ import numpy as np
 import process_functions
 import pytest
 from fakes import error_of_batch, packed, write_hdf5
-from torchvision_pixels import need_torchvision
 
 from asyncreader import AsyncReader, ParamsError, WorkerError
 
@@ -188,16 +187,6 @@ def test_the_trial_call_fails() -> None:
         reader(data=DATA[:, 0, 0], transform=fails)
     with pytest.raises(WorkerError, match="trial call of a worker process"):
         reader(transform=process_functions.dies_in_worker, workers="process")
-
-
-def test_torchvisions_are_called_as_they_are() -> None:
-    """A transform of torchvision v2 gets a tensor (C, H, W), and returns one."""
-    need_torchvision()
-    from torchvision.transforms import v2
-
-    both = v2.Compose([v2.RandomHorizontalFlip(p=1), v2.CenterCrop((5, 4))])
-    data, _, _ = epoch(transform=both)
-    np.testing.assert_array_equal(data, DATA[:, 2:7, 2:6][:, :, ::-1])
 
 
 def test_albumentations_are_called_as_they_are() -> None:
