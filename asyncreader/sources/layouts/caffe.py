@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
@@ -23,6 +23,8 @@ from ..fields import Layout, SetIndex
 from ..images import image_kind
 from ..lmdb.entries import Entries
 from .base import ForeignSet, encoded_images
+
+_MIXED: Final = "the dataset is damaged or mixed: write it again"
 
 
 @dataclass
@@ -82,7 +84,7 @@ def _kinds(header: Headers, entries: Entries) -> tuple[Bools, Bools, Bools]:
         (encoded != encoded[0], "encoded and raw Datums in one dataset"),
         (floats != floats[0], "Datums of bytes and of floats in one dataset"),
     ):
-        _need(~bad, what, entries)
+        entries.need(~bad, what, hint=_MIXED)
     return image & ~encoded, floats, encoded
 
 
@@ -93,26 +95,14 @@ def _check_sizes(header: Headers, entries: Entries) -> None:
     stated = (header.channels > 0) & (header.height > 0) & (header.width > 0)
     # divided, not multiplied: three sides of 31 bits would overflow
     good = stated & (held % c == 0) & (held // c % h == 0) & (held // c // h == w)
-    _need(
+    entries.need(
         good,
         "a Datum's size does not match its shape",
-        entries,
         lambda i: (
             f"{int(held[i])} values, shape {int(header.channels[i])} x "
             f"{int(header.height[i])} x {int(header.width[i])}"
         ),
-    )
-
-
-def _need(good: Bools, what: str, entries: Entries, found: Any = None) -> None:
-    if good.all():
-        return
-    bad = int(np.argmin(good))
-    raise entries.refuse(
-        bad,
-        what,
-        found=None if found is None else found(bad),
-        hint="the dataset is damaged or mixed: write it again",
+        hint=_MIXED,
     )
 
 
@@ -142,7 +132,8 @@ def index_datum(found: ForeignSet) -> SetIndex:
     shapes = np.stack([header.channels, header.height, header.width], axis=1)
     same = bool((shapes == shapes[0]).all())
     channels = int(shapes[0, 0])
-    _need(header.channels == channels, "Datums of different channels in one dataset", entries)
+    differ = "Datums of different channels in one dataset"
+    entries.need(header.channels == channels, differ, hint=_MIXED)
     shape = (channels, int(shapes[0, 1]), int(shapes[0, 2])) if same else None
     bgr, said = False, ""
     if raw[0] and channels == 3:
@@ -158,11 +149,8 @@ def index_datum(found: ForeignSet) -> SetIndex:
     starts, sizes = header.data, header.data_size
     tagged = False
     if floats[0]:
-        _need(
-            header.float_step == header.float_step[0],
-            "packed and unpacked float_data in one dataset",
-            entries,
-        )
+        differ = "packed and unpacked float_data in one dataset"
+        entries.need(header.float_step == header.float_step[0], differ, hint=_MIXED)
         starts = header.floats
         step = int(header.float_step[0])
         # the last float has no tag after it

@@ -324,16 +324,11 @@ def _labels(name: str, values: Values, entries: Entries) -> tuple[Array, tuple[s
 
 
 def _alike(entries: Entries, good: Any, what: str, found: Any = None) -> None:
-    if good.all():
-        return
-    bad = int(np.argmin(good))
-    raise entries.refuse(
-        bad,
-        what,
-        found=None if found is None else found[bad],
-        expected=None if found is None else found[0],
-        hint="labels_field=None serves a dataset without its labels" if "labels" in what else None,
-    )
+    hint = "labels_field=None serves a dataset without its labels" if "labels" in what else None
+    if found is None:
+        entries.need(good, what, hint=hint)
+    else:
+        entries.need(good, what, found.__getitem__, expected=found[0], hint=hint)
 
 
 PYXIS: Final = Layout[ForeignSet](

@@ -134,6 +134,21 @@ class Entries:
         fields.update(self.blame(index))
         return FormatError(what, **fields)
 
+    def need(
+        self,
+        good: Bools,
+        what: str,
+        found: Callable[[int], object] = lambda bad: None,
+        /,
+        **fields: Unpack[ErrorFields],
+    ) -> None:
+        """FormatError unless all entries are ``good``: it names the first that is not, and what is
+        ``found`` there."""
+        if not good.all():
+            bad = int(np.argmin(good))
+            fields["found"] = found(bad)
+            raise self.refuse(bad, what, **fields)
+
     def read(
         self, kernel: Callable[..., None], *arguments: Any, names: Sequence[str] = ("",)
     ) -> None:
