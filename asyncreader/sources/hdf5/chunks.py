@@ -283,7 +283,7 @@ class BoxReader:
         self.grid, self.boxes, self.store = grid, boxes, store
         self.cache, self.first = cache, first
         self._library = library
-        #: chunks are copied from where they lie
+        #: chunks are copied from where they lie, where that is memory
         self._plain = not grid.filters and grid.fill is None and not store.remote
 
     def will_need(self, starts: Int64) -> None:
@@ -323,26 +323,14 @@ class BoxReader:
             writer.fail_all(which[bad[good[bad]]], error)
             good[bad] = False
 
+        base, stored = None, shares.chunks
         if self._plain:
-            self._give_plain(shares.chunks, give, writer)
+            base = self.store.address(int(self.grid.sizes[stored].sum()))
+        if base is None:
+            self._give_decoded(stored, give, fail, writer)
         else:
-            self._give_decoded(shares.chunks, give, fail, writer)
+            give(np.arange(stored.size), self.grid.offsets[stored] + base)
         return good
-
-    def _give_plain(
-        self, chunks: Int64, give: Callable[[Int64, Int64], None], writer: Writer
-    ) -> None:
-        """Give chunks that are stored as they are."""
-        offsets, sizes = self.grid.offsets[chunks], self.grid.sizes[chunks]
-        base = self.store.address(int(sizes.sum()))
-        if base is not None:
-            give(np.arange(chunks.size), base + offsets)
-            return
-        for i, (offset, size) in enumerate(zip(offsets.tolist(), sizes.tolist(), strict=True)):
-            if writer.stopped:
-                break
-            view = self.store.view(offset, size)
-            give(np.array([i]), np.array([address_of(view)]))
 
     def _give_decoded(
         self,
