@@ -76,6 +76,15 @@ CASES: list[dict[str, Any]] = [
         {"sample": "whole", "container": "file", "episodes": episodes, "kind": kind, "move": True}
         for episodes, kind in (("ends", "Image"), ("groups", "Encoded"))
     ),
+    *(
+        {"sample": "patch", "container": container, "single volume": single, "patch at": "grid",
+         "stored": "cut", "shuffle": "block"}
+        for container, single in (("file", 0), ("file", 1), ("files", 0), ("files", 1))
+    ),
+    *(
+        {"sample": "windows", "container": "file", "episodes": "groups", "labels": labels}
+        for labels in ("several", "attribute")
+    ),
 ]  # fmt: skip
 
 

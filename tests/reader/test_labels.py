@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 from command_sets import run
 from fakes import paint
-from reader_contract import ReaderContract, Served
 
 import asyncreader
 from asyncreader import AsyncReader, FormatError, ParamsError
@@ -122,21 +121,6 @@ def test_a_postprocess_returns_other_labels(robot: Path) -> None:
         "data": [[0, 10, 20, 30], [task] * 4],
         "in place": [[7] * 4, [task] * 4],
     }
-
-
-class TestSeveralLabels(ReaderContract):
-    """Several labels are the same in every way of reading."""
-
-    @pytest.fixture
-    def served(self, robot: Path) -> Served:
-        def expected(batch: Any) -> None:
-            records = batch.indices[batch.mask]
-            reward, task = (one[batch.mask] for one in batch.labels)
-            assert np.array_equal(reward, records * 10)
-            assert np.array_equal(task, np.array(WAYS["@task"])[OF_ROW[records]])
-
-        given = {"path": robot, "data_field": "x", "labels_field": ["reward", "@task"]}
-        return Served(given | {"window": 2, "last_batch": "pad"}, expected, TOTAL - 4)
 
 
 def test_labels_of_flat_episodes_and_files(tmp_path: Path) -> None:

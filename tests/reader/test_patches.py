@@ -16,6 +16,7 @@ import h5py
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from fakes import damage_chunk
 
 import asyncreader
 from asyncreader import AsyncReader, Batch, DecodeError, FormatError, ParamsError, Writer
@@ -396,20 +397,11 @@ def test_info_and_preview(tmp_path: Path) -> None:
 # -- damage --------------------------------------------------------------------------------------
 
 
-def damaged(path: Path, name: str, at: tuple[int, ...]) -> None:
-    """Overwrite the chunk of a data set at ``at``."""
-    with h5py.File(path) as file:
-        found = file[name].id.get_chunk_info_by_coord(at)
-    with path.open("r+b") as raw:
-        raw.seek(found.byte_offset + 2)
-        raw.write(b"\xff" * min(64, found.size - 2))
-
-
 def test_a_damaged_chunk_is_named(tmp_path: Path) -> None:
     """Patches that touch a damaged chunk are bad samples, the others are served; the error names
     the chunk, the volume and the place."""
     known = rows(tmp_path)
-    damaged(known.params["path"], "raw", (2, 1, 4, 7, 5))
+    damage_chunk(known.params["path"], "raw", (2, 1, 4, 7, 5))
     with opened(known, patch_at="grid", batch_size=1) as reader:
         errors = []
         for _ in range(len(reader)):

@@ -22,25 +22,30 @@ DATA = np.random.default_rng(0).integers(0, 256, (COUNT, 16, 12, 3), dtype=np.ui
 LABELS = np.arange(COUNT)[:, None] % 5
 
 
-@pytest.mark.parametrize("verify", ["always", "never"])
+@pytest.mark.parametrize(("verify", "views"), [("always", 1), ("never", 2)])
 @pytest.mark.parametrize("dtype", ["uint8", "float32"])
 @pytest.mark.parametrize("encoding", ["raw", "png"])
 @pytest.mark.parametrize("mode", ["zero", "edge", "reflect"])
-def test_a_padded_crop(encoding: str, mode: str, dtype: str, verify: str, tmp_path: Path) -> None:
-    """crop_padding puts pixels around a picture: each crop is a part of it, of the picture's own
-    size, all places come up, and a label map is cut alike."""
+def test_a_padded_crop(
+    encoding: str, mode: str, dtype: str, verify: str, views: int, tmp_path: Path
+) -> None:
+    """crop_padding puts pixels around a picture: each crop, of each view, is a part of it, of the
+    picture's own size, all places come up, and a label map is cut alike."""
     path = write_hdf5(tmp_path / "a.h5", packed(list(DATA), encoding))
     numpy = "constant" if mode == "zero" else mode
     padded = np.pad(DATA, ((0, 0), (2, 2), (2, 2), (0, 0)), numpy)  # type: ignore[call-overload]
     params: dict[str, Any] = {"size": (16, 12), "crop": "random", "crop_padding": 2}
+    params |= {"batch_size": 8, "padding_mode": mode} | ({"views": views} if views > 1 else {})
     places = set()
     with AsyncReader(
-        path=path, batch_size=8, layout="NHWC", shuffle=True, padding_mode=mode, dtype=dtype,
-        verify=verify, **params,
-    ) as reader:  # fmt: skip
+        path=path, layout="NHWC", shuffle=True, dtype=dtype, verify=verify, **params
+    ) as reader:
         for _ in range(8):
             for batch in reader:
-                for image, record in zip(batch.data, batch.indices, strict=True):
+                images = batch.data[0] if views > 1 else batch.data[:, None]
+                for image, record in zip(
+                    images.reshape(-1, 16, 12, 3), batch.indices.repeat(views), strict=True
+                ):
                     found = [
                         (top, left)
                         for top in range(5)
@@ -51,11 +56,10 @@ def test_a_padded_crop(encoding: str, mode: str, dtype: str, verify: str, tmp_pa
                     assert found
     assert len(places) == 25
     both: Any = {"image": DATA, "mask": DATA[..., :1].astype(np.int32)}
-    with AsyncReader(
-        data=both, data_field=["image", "mask"], batch_size=8, padding_mode=mode, **params
-    ) as reader:
+    with AsyncReader(data=both, data_field=["image", "mask"], **params) as reader:
         for batch in reader:
-            np.testing.assert_array_equal(batch.data[0][:, :1], batch.data[1])
+            image, mask = batch.data
+            np.testing.assert_array_equal(image.take([0], axis=-3), mask)
 
 
 @pytest.mark.parametrize("interpolation", ["nearest", "bilinear"])

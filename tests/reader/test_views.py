@@ -213,28 +213,6 @@ def test_shapes_and_strides(layout: str, contiguous: bool, views: Any) -> None:
             np.testing.assert_array_equal(plain[:, view], SMALL[:4].astype(np.float32))
 
 
-@pytest.mark.parametrize("kind", ["raw", "png"])
-def test_padded_views(kind: str, tmp_path: Path) -> None:
-    """With crop_padding each view is a part of the padded picture, and label maps are cut alike."""
-    path = write_hdf5(tmp_path / "a.h5", packed(list(SMALL), kind))
-    params: dict[str, Any] = {"size": (24, 20), "crop": "random", "crop_padding": 2, "views": 4}
-    (data,) = reader_data(path=path, layout="NHWC", dtype="float32", verify="always", **params)
-    padded, places = np.pad(SMALL, ((0, 0), (2, 2), (2, 2), (0, 0))), set()
-    for record, view in ((r, v) for r in range(8) for v in range(4)):
-        found = {
-            (top, left)
-            for top in range(5)
-            for left in range(5)
-            if (padded[record, top : top + 24, left : left + 20] == data[record, view]).all()
-        }
-        assert found
-        places |= found
-    assert len(places) > 12
-    both: Any = {"image": SMALL, "mask": SMALL[..., :1].astype(np.int32)}
-    image, mask = reader_data(data=both, **params)
-    np.testing.assert_array_equal(image[:, :, :1], mask)
-
-
 def test_pictures_of_one_channel() -> None:
     """Grey pictures without a channel axis are (B, count, H, W)."""
     grey = SMALL[..., 0]

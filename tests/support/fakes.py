@@ -299,6 +299,15 @@ def damage(path: str, sample: bytes) -> None:
     file.write_bytes(held)
 
 
+def damage_chunk(path: str | Path, name: str, at: tuple[int, ...]) -> None:
+    """Overwrite the chunk of a data set of HDF5 that begins at an element."""
+    with h5py.File(path) as file:
+        chunk = file[name].id.get_chunk_info_by_coord(at)
+    with open(path, "r+b") as raw:
+        raw.seek(chunk.byte_offset + 2)
+        raw.write(b"\xff" * min(64, chunk.size - 2))
+
+
 def first(reader: AsyncReader) -> Batch:
     """The next batch; its arrays stay valid while the reader is not used."""
     reader.fetchData()
