@@ -48,10 +48,15 @@ class ForeignSet:
     @cached_property
     def records(self) -> Entries:
         """Its entries but for those that describe the set."""
-        found = records(self.entries)
-        if not len(found):
+        entries = self.entries
+        keep = np.ones(len(entries), np.bool_)
+        for key in (_KEYS, _LENGTH_OF, LENGTH):
+            at = entries.place(key)
+            if at < len(entries) and entries.key(at) == key:
+                keep[at] = False
+        if not keep.any():
             raise self.refuse("an LMDB without a record")
-        return found
+        return entries if keep.all() else entries.pick(keep)
 
     @cached_property
     def first(self) -> bytes:
@@ -159,16 +164,6 @@ class EntryNames(Names):
         """A sample's source path, if its key holds it."""
         key = None if self.origin is None else self._key(file, index)
         return None if key is None or self.origin is None else self.origin(key)
-
-
-def records(entries: Entries) -> Entries:
-    """The entries but for those that describe the set."""
-    keep = np.ones(len(entries), np.bool_)
-    for key in (_KEYS, _LENGTH_OF, LENGTH):
-        at = entries.place(key)
-        if at < len(entries) and entries.key(at) == key:
-            keep[at] = False
-    return entries if keep.all() else entries.pick(keep)
 
 
 def is_pickle(entries: Entries) -> bool:

@@ -122,8 +122,8 @@ def _index_maps(found: ForeignSet, entries: Entries, layout: str) -> SetIndex:
     """Records that are maps from names to msgpack inside bytes."""
     if not len(entries):
         raise found.refuse("the dataset has no samples")
-    first = _fields(entries)
-    return _index(found, entries, layout, _read(entries, *_choose(found, first), col.NESTED))
+    chosen = _choose(found, _fields(entries), found.fields.data, found.fields.labels)
+    return _index(found, entries, layout, _read(entries, *chosen, col.NESTED))
 
 
 def _listed(value: bytes, path: str) -> int:
@@ -144,14 +144,12 @@ def index_tensorpack(found: ForeignSet) -> SetIndex:
     entries = in_order(found.records)
     names, fields = _fields(entries), found.fields
     if _is_map(entries):
-        data, labels = _choose(found, names)
-        return _index(
-            found, entries, "tensorpack, msgpack", _read(entries, data, labels, col.NAMED)
-        )
+        chosen = _choose(found, names, fields.data, fields.labels)
+        return _index(found, entries, "tensorpack, msgpack", _read(entries, *chosen, col.NAMED))
     data = "0" if fields.data == "data" else fields.data
     labels = "1" if fields.labels == "labels" and len(names) > 1 else fields.labels
-    data, labels = _choose(found, names, data, None if labels == "labels" else labels)
-    return _index(found, entries, "tensorpack, msgpack", _read(entries, data, labels, col.LISTED))
+    chosen = _choose(found, names, data, None if labels == "labels" else labels)
+    return _index(found, entries, "tensorpack, msgpack", _read(entries, *chosen, col.LISTED))
 
 
 def _is_map(entries: Entries) -> bool:
@@ -184,16 +182,11 @@ def _read(entries: Entries, data: str, labels: str | None, form: int) -> dict[st
     return {name: Values.of(part) for name, part in zip(names, table, strict=True)}
 
 
-_MISSING: Final = object()
-
-
 def _choose(
-    found: ForeignSet, names: list[str], data: str | None = None, labels: Any = _MISSING
+    found: ForeignSet, names: list[str], data: str, labels: str | None
 ) -> tuple[str, str | None]:
     """The fields that are served: those named, else a pair that usually goes together."""
     found.check_labels_path()
-    data = found.fields.data if data is None else data
-    labels = found.fields.labels if labels is _MISSING else labels
     if data not in names and data == "data":
         data = next((image for image, _ in _PAIRS if image in names), data)
     if labels == "labels" and labels not in names and not found.fields.labels_required:

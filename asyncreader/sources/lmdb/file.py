@@ -5,10 +5,9 @@ from __future__ import annotations
 import os
 from typing import Final
 
-from ...errors import SourceNotFoundError, closed_on_error
+from ...errors import SourceNotFoundError
 from ...system.array_types import UInt8
 from ..bytestore import OpenFile, check_descriptors
-from .btree import LmdbFile
 
 _MAGIC: Final = b"\xde\xc0\xef\xbe"
 
@@ -45,10 +44,3 @@ def open_data_file(path: str, io: str) -> OpenFile:
     if data_file is None:
         raise SourceNotFoundError("no LMDB data file there", path=path, hint="expected data.mdb")
     return OpenFile(data_file, io)
-
-
-def open_tree(path: str) -> tuple[OpenFile, LmdbFile]:
-    """The data file of an environment, and its tree, through a mapping."""
-    file = open_data_file(path, "mmap")
-    with closed_on_error([file]):
-        return file, LmdbFile(file.mapped.bytes, path)
