@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 import collections
-import contextlib
 import itertools
 from typing import Any
 
 import numpy as np
 import pytest
-from torchvision_augment import CASES, INTERPOLATING, differences, magnitudes, operation, theirs
+from torchvision_augment import (
+    CASES,
+    INTERPOLATING,
+    differences,
+    given_to,
+    magnitudes,
+    operation,
+    theirs,
+)
 from torchvision_pixels import need_torchvision
 
 from asyncreader import AsyncReader
 from asyncreader.pixels.augment.parse import AUGMENT, known
+from asyncreader.pixels.augment.policies import Policy
 from asyncreader.system.keyed_random import Draws, mix
 
 SHAPE = (40, 56, 3)
@@ -45,65 +53,38 @@ def test_magnitudes_are_torchvisions() -> None:
         assert ours == pytest.approx(expected, abs=1e-5)
 
 
-def numbers(drawn: Any) -> list[float]:
-    """What was drawn, as numbers of one kind each."""
-    if drawn is None:
+def numbers(made: dict[str, Any] | None) -> list[float]:
+    """What was drawn, as torchvision's make_params() has it, in numbers of one kind each; of a
+    rectangle its place, its area and its ratio."""
+    if made is None or made.get("v", 0) is None:
         return [-1.0]
-    if "chosen" in drawn:
-        return [sum(4000.0 * (len(n) + ord(n[0]) + ord(n[-1])) + m for n, m in drawn["chosen"])]
-    found: list[float] = []
-    for value in drawn.values():
-        found += np.ravel([-9 if one is None else one for one in np.ravel(value)]).tolist()
-    return [float(one) for one in found]
+    if "h" in made:
+        rows, columns = made["h"], made["w"]
+        made = {"i": made["i"], "j": made["j"], "area": rows * columns, "ratio": rows / columns}
+    flat = (np.ravel(made[key]) for key in sorted(made))
+    return [-9.0 if one is None else round(float(one), 4) for part in flat for one in part]
 
 
-def erased(top: int, left: int, rows: int, columns: int) -> list[float]:
-    """A rectangle: its place, its area and its ratio."""
-    return [float(top), float(left), float(rows * columns), rows / columns]
-
-
-def their_numbers(name: str, transform: Any) -> list[float]:
+def their_numbers(transform: Any) -> list[float]:
     """What torchvision draws once."""
     import torch
 
-    image = torch.zeros((SHAPE[2], *SHAPE[:2]), dtype=torch.uint8)
-    chosen: list[tuple[str, float]] = []
-    if hasattr(transform, "_apply_image_or_video_transform"):
-
-        def note(given: Any, kind: str, magnitude: float, **_: Any) -> Any:
-            chosen.append((kind, magnitude))
-            return given
-
-        transform._apply_image_or_video_transform = note
-        transform(image)
-        return numbers({"chosen": chosen})
     if hasattr(transform, "p") and torch.rand(1) >= transform.p:
         return numbers(None)
-    made = transform.make_params([image])
-    if name == "color-jitter":
-        words = ("brightness", "contrast", "saturation", "hue")
-        order, factors = made["fn_idx"].tolist(), [made[f"{word}_factor"] for word in words]
-        return numbers({"order": order, "factors": factors})
-    if name == "random-erasing":
-        if made["v"] is None:
-            return numbers(None)
-        return erased(*(made[letter] for letter in "ijhw"))
-    if name == "random-perspective":
-        return [round(value, 4) for value in made["coefficients"]]
-    if name == "gaussian-blur":
-        return made["sigma"][:1]
-    return numbers({key: made[key] for key in made if key != "num_input_channels"})
+    image = torch.zeros((SHAPE[2], *SHAPE[:2]), dtype=torch.uint8)
+    return numbers(transform.make_params([image]))
 
 
+#: The operations that choose no others.
 OPTIONS: dict[str, dict[str, Any]] = {
-    **{name: {} for name in known()},
+    **{name: {} for name, kind in known().items() if not issubclass(kind, Policy)},
     "color-jitter": {"brightness": 0.4, "contrast": (0.5, 2), "hue": 0.1},
     "random-solarize": {"threshold": 100},
     "random-posterize": {"bits": 3},
     "random-autocontrast": {"p": 0.3},
     "random-sharpness": {"sharpness_factor": 2},
     "gaussian-blur": {"kernel_size": 3},
-    "random-erasing": {"p": 0.7, "scale": (0.05, 0.4), "ratio": (0.2, 4)},
+    "random-erasing": {"p": 0.7, "scale": (0.05, 0.4), "ratio": (0.2, 4), "value": (9, 200, 77)},
     "random-rotation": {"degrees": 30},
     "random-affine": {"degrees": (-10, 20), "translate": (0.2, 0.1), "scale": (0.5, 2), "shear": 9},
 }
@@ -118,26 +99,14 @@ def test_draws_have_torchvisions_distribution(name: str, monkeypatch: pytest.Mon
     import torch
     from scipy.stats import ks_2samp
 
-    for case in [key for key in CASES if key.split(",")[0] == name][:1]:
-        monkeypatch.setitem(CASES, case, (OPTIONS[name], CASES[case][1]))
-        ours, transform = operation(case), theirs(case)
-    found = []
-    for draw in range(COUNT):
-        drawn = ours.draw(Draws(mix(draw)), SHAPE)
-        if drawn is not None and name == "random-perspective":
-            from asyncreader.pixels.augment.functions import perspective_coefficients
-
-            high, wide = SHAPE[0] - 1, SHAPE[1] - 1
-            corners = ((0, 0), (wide, 0), (wide, high), (0, high))
-            values = perspective_coefficients(corners, drawn["moved"])
-            found.append([round(value, 4) for value in values])
-        elif drawn is not None and name == "random-erasing":
-            found.append(erased(*(drawn[key] for key in ("top", "left", "rows", "columns"))))
-        else:
-            found.append(numbers(drawn))
-    with torch.random.fork_rng(devices=[]), contextlib.suppress(StopIteration):
+    case = next(key for key in CASES if key.split(",")[0] == name)
+    monkeypatch.setitem(CASES, case, (OPTIONS[name], CASES[case][1]))
+    ours, transform = operation(case), theirs(case)
+    drawn = (ours.draw(Draws(mix(draw)), SHAPE) for draw in range(COUNT))
+    found = [numbers(None if one is None else given_to(case, one, SHAPE)) for one in drawn]
+    with torch.random.fork_rng(devices=[]):
         torch.manual_seed(5)
-        expected = [their_numbers(name, transform) for _ in range(COUNT)]
+        expected = [their_numbers(transform) for _ in range(COUNT)]
     assert {len(one) for one in found} == {len(one) for one in expected}
     widest = max(map(len, found))
     left, right = ([one for one in side if len(one) < widest] for side in (found, expected))
