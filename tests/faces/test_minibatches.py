@@ -67,11 +67,11 @@ def batches(size: int = 5, **options: Any) -> list[list[int]]:
 @pytest.mark.parametrize("kind", CONTAINERS)
 @pytest.mark.parametrize("shuffle", ["block", "sample"])
 @pytest.mark.parametrize("replace", [False, True])
-def test_C1_aligned_containers_with_an_axis_each(
+def test_C1_C9_aligned_containers_with_an_axis_each(
     kind: str, shuffle: str, replace: bool, tmp_path: Path
 ) -> None:
-    """Each tuple has the same samples of every container, whatever axis they lie on; h5py's, too,
-    which take numbers in ascending order alone."""
+    """Each tuple has the same samples of every container, whatever axis they lie on, of a list, and
+    of h5py's, which take numbers in ascending order alone."""
     rows, columns = (CONTAINERS[kind](tmp_path, array) for array in (ROWS, COLUMNS))
     found = []
     for a, b, c in iter_minibatches(
@@ -136,10 +136,12 @@ def test_C3_sample_order_is_read_by_sorted_runs() -> None:
     assert len(mixed) > 10
 
 
-def test_C4_endless_or_n_passes() -> None:
-    """None goes on for ever, k is k passes, 0 none; False is None, with a warning."""
+def test_C4_C10_endless_or_n_passes() -> None:
+    """None goes on for ever, k is k passes, 0 none; False is None, with a warning. What comes is an
+    iterator, as an args loop takes it."""
     endless = iter_minibatches([NUMBERS], 10, [0])
-    assert len(list(itertools.islice(endless, 100))) == 100
+    args = zip(endless, itertools.repeat({}), strict=False)
+    assert len(list(itertools.islice(args, 100))) == 100
     for cycles in (0, 1, np.int64(3)):
         assert len(batches(n_cycles=cycles)) == 5 * cycles
     with pytest.warns(DeprecationWarning, match="for ever"):
@@ -199,28 +201,6 @@ def test_C8_full_batches_across_cycles() -> None:
             assert sorted(together[start : start + COUNT]) == list(range(COUNT))
 
 
-def test_C9_lists() -> None:
-    """Lists of anything are served along axis 0, beside arrays."""
-    names = [f"sample {i}" for i in range(COUNT)]
-    for shuffle in ("block", "sample"):
-        found = [
-            (name, int(row[0]) // 10)
-            for part, rows in iter_minibatches(
-                [names, ROWS], 4, [0, 0], 1, random_state=0, shuffle=shuffle
-            )
-            for name, row in zip(part, rows, strict=True)
-        ]
-        assert sorted(found, key=lambda pair: pair[1]) == [(names[i], i) for i in range(COUNT)]
-    with pytest.raises(ParamsError, match="axis 0"):
-        iter_minibatches([names], 4, [1])
-
-
-def test_C10_an_args_loop() -> None:
-    """An args loop takes minibatches."""
-    args = zip(iter_minibatches([NUMBERS], 5, [0], 2, 1), itertools.repeat({}), strict=False)
-    assert [part.tolist() for (part,), _ in args] == batches()
-
-
 def test_replacement_is_a_switch_and_goes_on() -> None:
     """replace=True draws with replacement, in every cycle; draw_mini_slices goes on for ever."""
     drawn = batches(n_cycles=40, replace=True)
@@ -260,6 +240,7 @@ def test_smaller_pieces() -> None:
         (([], 5, []), {}),
         (([np.zeros((0, 3))], 5, [0]), {}),
         (([5], 5, [0]), {}),
+        (([["a", "list"]], 1, [1]), {}),
         *((([NUMBERS], 5, [0]), {"n_cycles": wrong}) for wrong in (-1, 1.5)),
         *((([NUMBERS], 5, [0]), {"random_state": wrong}) for wrong in ("seed", -1)),
         (([NUMBERS], 5, [0]), {"shuffle": "rows"}),
