@@ -95,12 +95,13 @@ WAYS = [(crop, "nothing") for crop in CROPS] + [("squeezed", move) for move in M
 
 
 @pytest.mark.parametrize(("crop", "move"), WAYS)
-@pytest.mark.parametrize("kind", ["arrays", "png", "jpeg, many sizes"])
+@pytest.mark.parametrize("kind", ["arrays", "png", "jpeg, turned", "jpeg, many sizes"])
 def test_boxes_are_where_their_picture_shows_them(
     kind: str, crop: str, move: str, tmp_path: Path
 ) -> None:
     """The first box of a sample is the box around what is white in the picture that is served, and
-    in its label map, to two pixels; its corners are the keypoints, where nothing turns them."""
+    in its label map, to two pixels; its corners are the keypoints, where nothing turns them. Both
+    are in pixels of the upright picture."""
     if kind == "jpeg, many sizes" and "size" not in CROPS[crop]:
         pytest.skip("such images need a size")
     source: Any = arrays()
@@ -141,11 +142,16 @@ def test_boxes_are_where_their_picture_shows_them(
 
 
 def foreign(path: Path, kind: str) -> str:
-    """A file of h5py with encoded pictures, as others write it, and boxes beside them."""
+    """A file of h5py with encoded pictures, as others write it, and boxes beside them; "turned":
+    EXIF says to turn the stored one."""
     scales = np.arange(COUNT) % 3 + 1 if "many" in kind else np.ones(COUNT, np.int64)
     form: dict[str, Any] = {"kind": "JPEG", "quality": 95} if "jpeg" in kind else {}
     with h5py.File(path, "w") as file:
         images = [painted(scale)[number] for number, scale in enumerate(scales.tolist())]
+        if "turned" in kind:
+            form["exif"] = Image.Exif()
+            form["exif"][0x0112] = 6  # by a quarter, clockwise, when shown
+            images = [np.rot90(image) for image in images]
         vlen(file, "image", [encoded(image, **form) for image in images])
         places = POINTS.copy()
         places[:, :2, :2] *= scales[:, None, None]
@@ -290,23 +296,6 @@ def test_keypoints_of_several_figures(tmp_path: Path) -> None:
                 assert (some[mirrored][:, 0, 0] == 2).all()
                 expected = 3 - points[:8][mirrored][..., 0]
                 np.testing.assert_array_equal(places[mirrored][..., 0], expected)
-
-
-def test_boxes_of_a_turned_picture(tmp_path: Path) -> None:
-    """Boxes are in pixels of the upright picture, where EXIF turns the stored one."""
-    exif = Image.Exif()
-    exif[0x0112] = 6  # turned by a quarter, clockwise, when shown
-    turned = [encoded(np.rot90(image), "JPEG", quality=95, exif=exif) for image in IMAGES]
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        vlen(file, "data", turned)
-        file["boxes"] = FIRST
-    params: dict[str, Any] = {"size": (50, 50), "crop": "random", "flip": True, "layout": "NHWC"}
-    with AsyncReader(path=tmp_path / "a.h5", boxes_field="boxes", batch_size=COUNT,
-                     labels_field=None, **params) as opened:  # fmt: skip
-        images, boxes = next(iter(opened)).data
-        for image, box in zip(images, boxes, strict=True):
-            if min(box[2:] - box[:2]) > 2:
-                assert abs(box - seen(image)).max() <= 2
 
 
 def test_rows_that_are_no_boxes_stay() -> None:

@@ -209,35 +209,30 @@ def test_planes(sets: Path, tmp_path: Path, verify: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "changed",
+    ("name", "changed", "says", "hint"),
     [
-        {"size": (24, 24)},
-        {"size": (24, 24), "crop": "random"},
-        {"flip": True},
-        {"dtype": "float32"},
-        {"dtype": "float32", "scale": 1 / 255},
-        {"crop": "none"},
+        ("yuv.h5", {"size": (24, 24)}, "as they are stored", ""),
+        ("yuv.h5", {"size": (24, 24), "crop": "random"}, "as they are stored", ""),
+        ("yuv.h5", {"flip": True}, "as they are stored", ""),
+        ("yuv.h5", {"dtype": "float32"}, "as they are stored", ""),
+        ("yuv.h5", {"dtype": "float32", "scale": 1 / 255}, "as they are stored", ""),
+        ("yuv.h5", {"crop": "none"}, "as they are stored", ""),
+        ("yuv_png.h5", {}, "for datasets of encoding yuv420", "--encoding yuv420"),
+        (None, {"data": painted(0, (8, 8))[None]}, "for datasets of encoding yuv420", "--encoding"),
+        ("any.h5", {}, "differ in size", "--size"),
     ],
 )
-def test_planes_as_they_are_alone(sets: Path, changed: dict[str, Any]) -> None:
-    """A size, a crop, a flip, another dtype or numbers that normalise are ParamsErrors with advice
-    beside layout="planes"."""
-    with pytest.raises(ParamsError, match="as they are stored") as caught:
-        AsyncReader(str(sets / "yuv.h5"), layout="planes", **changed)
+def test_planes_that_are_not_there(
+    sets: Path, name: str | None, changed: dict[str, Any], says: str, hint: str
+) -> None:
+    """Beside layout="planes" a size, a crop, a flip, another dtype or numbers that normalise, and
+    sets of another encoding, of arrays, or whose pictures differ in size, are ParamsErrors with
+    advice."""
+    given = changed if name is None else {"path": sets / name, **changed}
+    with pytest.raises(ParamsError, match=says) as caught:
+        AsyncReader(given, layout="planes")
     assert caught.value.hint
-
-
-def test_planes_of_other_sets(sets: Path) -> None:
-    """Sets of another encoding, of arrays, or whose pictures differ in size have no planes to hand
-    out: ParamsErrors with advice."""
-    for path in (sets / "yuv_png.h5", None):
-        given = {"path": str(path)} if path else {"data": np.zeros((4, 8, 8, 3), np.uint8)}
-        with pytest.raises(ParamsError, match="for datasets of encoding yuv420") as caught:
-            AsyncReader(given, layout="planes")
-        assert "--encoding yuv420" in str(caught.value.hint)
-    with pytest.raises(ParamsError, match="differ in size") as caught:
-        AsyncReader(str(sets / "any.h5"), layout="planes")
-    assert "--size" in str(caught.value.hint)
+    assert hint in caught.value.hint
 
 
 # -- bad values ----------------------------------------------------------------------------------
