@@ -49,8 +49,10 @@ class Rows:
 
     def serve(self, facts: SetFacts, index: FieldIndex, file: ByteFile | None) -> Source:
         """A source that reads them."""
-        data = self.array
-        if file is None and isinstance(data, np.ndarray) and data.flags.c_contiguous:
+        data: Any = self.array
+        plain = isinstance(data, np.ndarray) and data.flags.c_contiguous
+        # numpy pickles an array with gaps as one of the machine's byte order, whatever its own is
+        if file is None and plain and data.dtype.isnative == index.spec.dtype.isnative:
             size = row_size(data.shape[1:], data.dtype)
             extents = Extents((data.ctypes.data, size), size)
             return ExtentSource(facts, index, None, extents)

@@ -228,7 +228,9 @@ class ArrayVolumes:
     def serve(self, facts: SetFacts, index: FieldIndex, file: ByteFile | None) -> Source:
         """A source that reads them."""
         data = self.array
-        if isinstance(data, np.ndarray) and data.flags.c_contiguous:
+        plain = isinstance(data, np.ndarray) and data.flags.c_contiguous
+        # numpy pickles an array with gaps as one of the machine's byte order, whatever its own is
+        if plain and data.dtype.isnative == index.spec.dtype.isnative:
             flat = FlatVolumes(data.ctypes.data, self.stored, in_memory=True)
             return FlatPatches(facts, index, file, flat)  # the index holds the array
         return ArrayPatches(facts, index, file, self.stored)
