@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from command_sets import run
-from fakes import encoded, pictures
+from fakes import class_folders
 from range_server import server_stats, serving
 
 from asyncreader import SourceError, SourceNotFoundError
@@ -26,10 +26,7 @@ COUNT = 60
 def sets(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Shards of HDF5 and of LMDB, and one file."""
     root = tmp_path_factory.mktemp("commands")
-    for number, image in enumerate(pictures(COUNT)):
-        into = root / "photos" / f"class{number % 3}"
-        into.mkdir(parents=True, exist_ok=True)
-        (into / f"{number}.jpg").write_bytes(encoded(image, "JPEG"))
+    class_folders(root / "photos", COUNT)
     (root / "sets").mkdir()
     convert(root / "photos", root / "sets" / "hdf5", shards=4, encoding="original")
     convert(root / "photos", root / "sets" / "lmdb", shards=4, size=16, format="lmdb")
@@ -152,16 +149,6 @@ def test_the_other_commands(copied: tuple[Path, str], here: Path, kind: str) -> 
     assert len(told.output.splitlines()) == 1
     assert "the doctor is for datasets on this machine" in told.output
     assert "bench" in told.output
-
-
-@pytest.mark.parametrize("command", ["info", "verify", "preview", "bench", "doctor"])
-def test_errors_are_one_line(command: str) -> None:
-    """A URL that makes no sense or holds a password is one line on stderr, without it."""
-    for url in ("https://me:topsecret@host/set", "ftp://host/set"):
-        told = run(command, url)
-        assert told.exit_code == 2
-        assert len(told.output.splitlines()) == 1
-        assert "topsecret" not in told.output
 
 
 def test_the_store_is_asked_once(copied: tuple[Path, str]) -> None:

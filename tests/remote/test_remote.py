@@ -23,17 +23,11 @@ import pytest
 import xxhash
 from child_processes import child, ended
 from ctrl_c import every_moment, interrupted, moments
-from fakes import encoded, pictures
+from fakes import class_folders, encoded, pictures
 from observed import HANG
 from range_server import server_stats, serving
 
-from asyncreader import (
-    AsyncReader,
-    FormatError,
-    ParamsError,
-    SourceError,
-    SourceNotFoundError,
-)
+from asyncreader import AsyncReader, FormatError, ParamsError, SourceError, SourceNotFoundError
 from asyncreader.formats.manifest import Manifest, Shard
 from asyncreader.sources.remote import client as objects_module
 from asyncreader.sources.remote import open as open_module
@@ -58,11 +52,7 @@ KINDS: dict[str, dict[str, Any]] = {
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with one sharded set of each kind, and one HDF5 file."""
     folder = tmp_path_factory.mktemp("store")
-    photos = folder / "photos"
-    for number, image in enumerate(pictures(37)):
-        into = photos / ("cat" if number < 20 else "dog")
-        into.mkdir(parents=True, exist_ok=True)
-        (into / f"{number}.jpg").write_bytes(encoded(image, "JPEG"))
+    photos = class_folders(folder / "photos", 37)
     (folder / "sets").mkdir()
     for name, options in KINDS.items():
         convert(photos, folder / "sets" / name, shards=4, **options)
@@ -249,27 +239,6 @@ def held(cache: Path) -> int:
 
 
 @pytest.mark.slow
-def test_the_cache_keeps_its_bound(
-    root: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """With room for two of four shards an epoch is whole, and never more than that is held."""
-    sizes = [path.stat().st_size for path in (root / "raw").glob("*.h5")]
-    limit = 2 * max(sizes) + 100
-    monkeypatch.setenv("ASYNCREADER_CACHE_BYTES", str(limit))
-    most = 0
-    with (
-        serving(root) as url,
-        AsyncReader(path=f"{url}/raw", batch_size=2, shuffle="block", nthread=2) as reader,
-    ):
-        found = []
-        for batch in reader:
-            found += batch.indices.tolist()
-            most = max(most, held(cache))
-    assert len(set(found)) == 36
-    assert 0 < most <= limit
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["raw", "lmdb"])
 def test_more_threads_than_shards_fit(
     root: Path, cache: Path, monkeypatch: pytest.MonkeyPatch, kind: str
@@ -293,23 +262,33 @@ def test_more_threads_than_shards_fit(
     assert 0 < most <= limit
 
 
+PROGRAM = """
+import json, sys
+from asyncreader import AsyncReader
+with AsyncReader(json.loads(sys.argv[2]), path=sys.argv[1]) as reader:
+    print(len(list(reader)))
+"""
+
+
 @pytest.mark.slow
-def test_more_processes_than_shards_fit(
-    root: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("limited", [True, False])
+def test_two_processes_of_a_machine(
+    root: Path, cache: Path, monkeypatch: pytest.MonkeyPatch, limited: bool
 ) -> None:
-    """The ranks of a machine wait for one another, too."""
+    """Processes of a machine share the cache: nothing is fetched twice, and where not all shards
+    fit, they wait for one another."""
     limit = 2 * max(shard.bytes for shard in shards(root / "raw")) + 100
-    monkeypatch.setenv("ASYNCREADER_CACHE_BYTES", str(limit))
-    program = (
-        "import sys; from asyncreader import AsyncReader\n"
-        "params = dict(batch_size=3, shuffle=True, seed=int(sys.argv[2]), nthread=2, njob=2)\n"
-        "with AsyncReader(path=sys.argv[1], **params) as reader: print(len(list(reader)))"
-    )
+    if limited:
+        monkeypatch.setenv("ASYNCREADER_CACHE_BYTES", str(limit))
+    given = {"batch_size": 3, "shuffle": limited, "nthread": 2, "njob": 2}
     with serving(root, latency=0.02) as url, contextlib.ExitStack() as children:
-        words = [sys.executable, "-c", program, f"{url}/raw"]
-        ranks = [children.enter_context(child([*words, str(seed)], stdout=-1)) for seed in range(2)]
-        assert [ended(process)[0] for process in ranks] == [b"12\n"] * 2
-    assert held(cache) <= limit
+        words = [[sys.executable, "-c", PROGRAM, f"{url}/raw"]] * 2
+        words = [[*one, json.dumps(given | {"seed": seed})] for seed, one in enumerate(words)]
+        both = [children.enter_context(child(one, stdout=-1)) for one in words]
+        assert [ended(process)[0] for process in both] == [b"12\n"] * 2
+        if not limited:  # manifest: size and text; each of four small shards is one range
+            assert server_stats(url)["requests"] == 2 * 2 + 4
+    assert not limited or held(cache) <= limit
     assert not list(cache.glob("*.part"))
 
 
@@ -593,21 +572,6 @@ def test_ctrl_c_at_every_moment_of_a_shard(cached: bool, tmp_path: Path) -> None
             path.unlink()
 
     moments(case, stop)
-
-
-@pytest.mark.slow
-def test_two_processes_fetch_a_shard_once(root: Path, cache: Path) -> None:
-    """Processes of a machine share the cache: nothing is fetched twice."""
-    program = (
-        "import sys; from asyncreader import AsyncReader\n"
-        "with AsyncReader(path=sys.argv[1], batch_size=4) as reader: print(len(list(reader)))"
-    )
-    with serving(root, latency=0.02) as url, contextlib.ExitStack() as children:
-        words = [sys.executable, "-c", program, f"{url}/raw"]
-        both = [children.enter_context(child(words, stdout=-1)) for _ in range(2)]
-        assert [ended(process)[0] for process in both] == [b"9\n", b"9\n"]
-        # manifest: size and text; each of four small shards is one range
-        assert server_stats(url)["requests"] == 2 * 2 + 4
 
 
 def test_a_shard_that_was_changed(root: Path, cache: Path, tmp_path: Path) -> None:

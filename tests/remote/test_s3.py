@@ -8,13 +8,12 @@ from __future__ import annotations
 import json
 import logging
 import os
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from fakes import digest, encoded, pictures, s3_environment
+from fakes import class_folders, digest, encoded, pictures, s3_environment
 from range_server import server_stats, serving
 
 from asyncreader import AsyncReader, SourceError
@@ -32,11 +31,7 @@ def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     if given:
         return Path(given)
     folder = tmp_path_factory.mktemp("s3")
-    for number, image in enumerate(pictures(60)):
-        into = folder / "photos" / f"class{number % 3}"
-        into.mkdir(parents=True, exist_ok=True)
-        (into / f"{number}.jpg").write_bytes(encoded(image, "JPEG"))
-    convert(folder / "photos", folder / "set", encoding="original", shards=10)
+    convert(class_folders(folder / "photos", 60), folder / "set", encoding="original", shards=10)
     return folder / "set"
 
 
@@ -105,34 +100,6 @@ def test_epochs_with_faults(packed: Path, bucket: str, io: str) -> None:
     after = server_stats(bucket)
     if io == "pread":  # whole shards are too few requests to be sure of a fault
         assert after["errors"] + after["cuts"] > before["errors"] + before["cuts"]
-
-
-def test_a_cache_of_a_third(packed: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """A cache with room for 30 % of the set stays within that while the epoch is served."""
-    sizes = [file.stat().st_size for file in packed.iterdir()]
-    limit = max(int(0.3 * sum(sizes)), 2 * max(sizes))
-    monkeypatch.setenv("ASYNCREADER_CACHE_BYTES", str(limit))
-    cache, most, stop = tmp_path / "cache", [0], threading.Event()
-
-    def watch() -> None:
-        while not stop.wait(0.001):
-            held = 0
-            for entry in os.scandir(cache) if cache.exists() else ():
-                try:
-                    held += entry.stat().st_blocks * 512
-                except FileNotFoundError:
-                    continue
-            most[0] = max(most[0], held)
-
-    watcher = threading.Thread(target=watch)
-    watcher.start()
-    try:
-        found = epochs("s3://sets/train", 1, shuffle="block")
-    finally:
-        stop.set()
-        watcher.join()
-    assert found == epochs(packed, 1, shuffle="block")
-    assert 0 < most[0] <= limit + 4096 * len(sizes)  # whole pages of the file system
 
 
 def test_packing(tmp_path: Path) -> None:

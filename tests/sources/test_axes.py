@@ -119,44 +119,48 @@ def test_every_kind_of_answer_is_in_the_table() -> None:
 # -- what is no picture --------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
 @pytest.mark.parametrize(
     "shape", [(8, 64, 64), (16, 24, 24), (64, 7, 7), (5, 30, 30), (30, 30, 12), (5, 5, 5)]
 )
 def test_other_data_are_served_as_stored(
-    source: Callable[[Path, np.ndarray], dict[str, Any]],
-    tmp_path: Path,
-    shape: tuple[int, ...],
-    layout: str,
+    source: Callable[[Path, np.ndarray], dict[str, Any]], tmp_path: Path, shape: tuple[int, ...]
 ) -> None:
     """Volumes, feature maps and many bands come as they are stored, whatever the layout."""
     data = values(*shape, dtype="float32")
-    np.testing.assert_array_equal(served(source(tmp_path, data), layout=layout), data)
+    params = source(tmp_path, data)
+    for layout in ("NCHW", "NHWC"):
+        np.testing.assert_array_equal(served(params, layout=layout), data)
 
 
-@pytest.mark.parametrize("shape", [(16, 24, 24), (3, 24, 24), (2, 3, 4), (24, 24, 12)])
-@pytest.mark.parametrize("asked", [{"size": (12, 12)}, {"flip": True}])
-def test_what_moves_pictures_asks_for_the_axes(
+NCHW = {"num_dim": 1, "cha_dim": 2, "h_dim": 3, "w_dim": 4}
+VOLUMES = [(16, 24, 24), (3, 24, 24), (2, 3, 4), (24, 24, 12)]
+SIDES = [(3, 24, 24), (1, 5, 5), (4, 24, 4), (1, 1, 1), (4, 4, 4)]
+
+
+@pytest.mark.parametrize(
+    ("shape", "asked"),
+    [
+        *((shape, {}) for shape in SIDES),
+        *(
+            (shape, {"flip": True})
+            for shape in ((16, 24, 24), (3, 24, 24), (2, 3, 4), (24, 24, 12))
+        ),
+        *((shape, {"size": (12, 12)}) for shape in ((16, 24, 24), (24, 24, 12))),
+    ],
+)
+def test_the_axes_are_asked_for(
     source: Callable[[Path, np.ndarray], dict[str, Any]],
     tmp_path: Path,
     shape: tuple[int, ...],
     asked: dict[str, Any],
 ) -> None:
-    """size and flip of 4-D data that are not known to be pictures: the error says what to pass."""
+    """Where the second axis may be the channels, and for size and flip of 4-D data that are not
+    known to be pictures, the axes must be named: the error says what to pass."""
     params = source(tmp_path, values(*shape))
-    with pytest.raises(ParamsError, match=r"num_dim=1, cha_dim=2, h_dim=3, w_dim=4 .*NCHW"):
+    says = r"num_dim=1, cha_dim=2, h_dim=3, w_dim=4 .*NCHW" if asked else r"ambiguous.*cha_dim=2"
+    with pytest.raises(ParamsError, match=says):
         served(params, **asked)
-    served(params, **asked, num_dim=1, cha_dim=2, h_dim=3, w_dim=4)
-
-
-@pytest.mark.parametrize("shape", [(3, 24, 24), (1, 5, 5), (4, 24, 4), (1, 1, 1), (4, 4, 4)])
-def test_what_may_be_nchw_is_asked(
-    source: Callable[[Path, np.ndarray], dict[str, Any]], tmp_path: Path, shape: tuple[int, ...]
-) -> None:
-    """Where the second axis may be the channels, the axes must be named."""
-    params = source(tmp_path, values(*shape))
-    with pytest.raises(ParamsError, match=r"ambiguous.*cha_dim=2"):
-        served(params)
+    served(params, **asked, **NCHW)
 
 
 def test_grey_pictures(
@@ -202,17 +206,6 @@ def test_our_own_sets_know_their_axes(tmp_path: Path) -> None:
     np.testing.assert_array_equal(served({"path": path}, layout="NHWC"), images)
     with pytest.raises(ParamsError, match="the axes of this dataset are known"):
         served({"path": path}, num_dim=1, cha_dim=2, h_dim=3, w_dim=4)
-
-
-def test_biggan_by_name(tmp_path: Path) -> None:
-    """A field that its layout knows is served the same by name as without."""
-    images = values(3, 24, 24)
-    with h5py.File(tmp_path / "set.h5", "w") as file:
-        file["imgs"], file["labels"] = images, np.arange(N)
-    for more in ({}, {"data_field": "imgs"}, {"data_field": ["imgs"]}):
-        found = served({"path": tmp_path / "set.h5", "layout": "NHWC"}, **more)
-        found = found[0] if isinstance(found, tuple) else found
-        np.testing.assert_array_equal(found, images.transpose(0, 2, 3, 1))
 
 
 def test_data_that_are_no_pictures_are_packed_as_stored(tmp_path: Path) -> None:

@@ -29,7 +29,6 @@ from asyncreader.sources.hdf5 import chunk_cache, chunks, filters, stored
 from asyncreader.sources.hdf5.chunk_cache import Chunk, ChunkCache, Decode
 from asyncreader.stats import Meter
 from asyncreader.system.memory import bytes_at
-from converters import convert
 
 PIXELS = np.random.default_rng(0).integers(0, 40, (37, 12, 9, 3)).astype(np.uint8)
 
@@ -256,14 +255,6 @@ def test_a_set_that_grows_along_its_last_axis(tmp_path: Path, workers: str) -> N
         np.testing.assert_array_equal(labels, np.arange(240).reshape(40, 6))
 
 
-def test_a_growing_set_is_converted(tmp_path: Path) -> None:
-    """What convert makes of a set whose last axis grows holds the values that h5py reads."""
-    images = growing(tmp_path / "set.h5")
-    convert(tmp_path / "set.h5", tmp_path / "out.h5", params=DIMS)
-    with h5py.File(tmp_path / "out.h5") as file:
-        np.testing.assert_array_equal(file["data"][()], images)
-
-
 def test_a_wrong_list_of_chunks_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where the list of chunks and h5py's own read disagree, in places or in values, opening the
     set is an error."""
@@ -403,18 +394,6 @@ def test_a_pinned_chunk_stays() -> None:
     assert (cache.pin(np.array([1, 2]))[0] == 0).all()
 
 
-def test_memory_is_given_back_unless_it_is_in_use() -> None:
-    """While a chunk is pinned, releasing keeps it; after that, its chunk is decoded anew."""
-    cache = ChunkCache(limit=2 * 4096, chunks=9, chunk_bytes=4096)
-    chunk = got(cache, 3)
-    cache.release()
-    assert cache.pin(np.array([3]))[0].tolist() == [chunk.entry]
-    cache.unpin([chunk.entry, chunk.entry])
-    cache.release()
-    assert cache.pin(np.array([3]))[0].tolist() == [0]
-    assert (pixels(got(cache, 3)) == 3).all()
-
-
 def test_the_chunk_used_longest_ago_goes_first() -> None:
     """Of three chunks in two entries the one goes that was not used lately."""
     cache = ChunkCache(limit=2 * 4096, chunks=9, chunk_bytes=4096)
@@ -423,73 +402,6 @@ def test_the_chunk_used_longest_ago_goes_first() -> None:
     cache.unpin(cache.pin(np.array([1]))[0])
     cache.unpin([got(cache, 3).entry])
     assert (cache.pin(np.array([1, 2, 3]))[0] != 0).tolist() == [True, False, True]
-
-
-@pytest.mark.parametrize("chunk_bytes", [1, 972, 4096])
-def test_memory_of_dropped_chunks_is_used_again(chunk_bytes: int) -> None:
-    """A cache that drops as much as it takes in stays in the memory of as many chunks as it may
-    hold, whatever their size."""
-    cache = ChunkCache(limit=2 * chunk_bytes, chunks=100, chunk_bytes=chunk_bytes)
-    places = set()
-    for number in range(100):
-        if number % 17 == 5:
-            continue
-        chunk = got(cache, number, filling(chunk_bytes))
-        assert (pixels(chunk, chunk_bytes) == number).all()
-        places.add(chunk.address)
-        cache.unpin([chunk.entry])
-    assert len(places) == 2
-
-
-def test_a_chunk_that_another_thread_decodes() -> None:
-    """It is decoded once: who asks meanwhile is told so at once, and can wait for it."""
-    cache = ChunkCache(limit=1 << 20, chunks=2, chunk_bytes=4096)
-    begun, go_on, decoded = threading.Event(), threading.Event(), []
-
-    def slowly(numbers: list[int], targets: np.ndarray) -> dict[int, DecodeError]:
-        decoded.extend(numbers)
-        begun.set()
-        assert go_on.wait(HANG)
-        return filled([7] * len(numbers), targets)
-
-    one = threading.Thread(target=get, args=(cache, 1, slowly))
-    one.start()
-    assert begun.wait(HANG)
-    assert get(cache, 1, slowly) is None
-    cache.wait(0)  # of the other nobody has to wait
-    found: list[Any] = []
-
-    def waits() -> None:
-        cache.wait(1)
-        found.append(got(cache, 1, slowly))
-
-    two = threading.Thread(target=waits)
-    two.start()
-    go_on.set()
-    one.join()
-    two.join()
-    assert decoded == [1]
-    assert (pixels(found[0]) == 7).all()
-
-
-@pytest.mark.parametrize("alone", [False, True])
-def test_a_chunk_that_cannot_be_decoded_is_tried_again(alone: bool) -> None:
-    """An error leaves nothing behind: the next one who wants the chunk decodes it, and the entry
-    serves again."""
-    cache = ChunkCache(limit=4096, chunks=3, chunk_bytes=4096)
-    pinned = [got(cache, 2).entry] if alone else []
-
-    def broken(numbers: list[int], targets: np.ndarray) -> dict[int, DecodeError]:
-        return {0: DecodeError("damaged")}
-
-    def stopped(numbers: list[int], targets: np.ndarray) -> dict[int, DecodeError]:
-        raise KeyboardInterrupt
-
-    for decode, error in ((broken, DecodeError), (stopped, KeyboardInterrupt)) * 2:
-        with pytest.raises(error):
-            get(cache, 1, decode, alone)
-    cache.unpin(pinned)
-    assert (pixels(got(cache, 1, lambda _, targets: filled([3], targets))) == 3).all()
 
 
 def test_some_chunks_at_once() -> None:
@@ -792,35 +704,32 @@ def test_windows_take_memory_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert taken[0] <= 40 * 32 * 3072
 
 
+#: How shared chunks are read by eight threads: bytes of the cache, and parameters.
+READ: dict[str, tuple[int | None, dict[str, Any]]] = {
+    "one by one": (0, {"batch_size": 16, "shuffle": True}),
+    "a large batch": (0, {"batch_size": 1024, "shuffle": True}),
+    "copy": (None, {"batch_size": 64, **BLOCKS}),
+    "affine": (None, {"batch_size": 64, "dtype": "float32", "scale": 0.5, **BLOCKS}),
+}
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("batch", [16, 1024])
-def test_a_cache_smaller_than_a_batch(
-    tmp_path: Path, batch: int, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("case", READ)
+def test_many_threads_over_shared_chunks(
+    tmp_path: Path, case: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Eight threads that share room for two chunks serve every sample right: none waits for ever
-    for another one's chunk, or for memory."""
-    pixels = shared(tmp_path / "set.h5", compression="lzf")
-    monkeypatch.setattr(chunks, "CACHE_BYTES", 0)
-    params: dict[str, Any] = {"batch_size": batch, "nthread": 8, "njob": 8, "layout": "NHWC"}
-    with AsyncReader(path=tmp_path / "set.h5", shuffle=True, **params) as reader:
-        for _ in range(2):
-            for data, labels in reader:
-                np.testing.assert_array_equal(data, pixels[labels[:, 0]])
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("more", [{}, {"dtype": "float32", "scale": 0.5}], ids=["copy", "affine"])
-def test_many_threads_over_shared_chunks(tmp_path: Path, more: dict[str, Any]) -> None:
-    """In block order eight threads over shared chunks serve every sample once an epoch, with its
-    own pixels, copied or converted."""
-    pixels = shared(tmp_path / "set.h5", compression="lzf")
-    params = {"batch_size": 64, "nthread": 8, "njob": 8, **BLOCKS, **more}
+    """Eight threads over shared chunks, also where there is room for two, serve every sample once
+    an epoch, with its own pixels, copied or converted: none waits for ever for another one's chunk,
+    or for memory."""
+    pixels, (cache, given) = shared(tmp_path / "set.h5", compression="lzf"), READ[case]
+    monkeypatch.setattr(chunks, "CACHE_BYTES", chunks.CACHE_BYTES if cache is None else cache)
+    params = {"nthread": 8, "njob": 8, "layout": "NHWC", **given}
     with AsyncReader(path=tmp_path / "set.h5", **params) as reader:
-        for _ in range(3):
+        for _ in range(2):
             seen = []
             for data, labels in reader:
-                expected = pixels[labels[:, 0]]
-                np.testing.assert_array_equal(data, expected * 0.5 if more else expected)
+                expected = pixels[labels[:, 0]] * given.get("scale", 1)
+                np.testing.assert_array_equal(data, expected)
                 seen.append(labels[:, 0].copy())
             np.testing.assert_array_equal(np.sort(np.concatenate(seen)), np.arange(2048))
 
@@ -855,14 +764,6 @@ def test_a_damaged_chunk_fails_its_batches_only(tmp_path: Path) -> None:
     assert set(blamed) <= set(bad)
     assert whole + len(blamed) == 256
     assert whole > 0
-    with AsyncReader(
-        path=path, batch_size=16, nthread=8, njob=8, on_error="zero", **BLOCKS
-    ) as reader:
-        for batch in reader:
-            mine = np.isin(batch.indices, bad)
-            np.testing.assert_array_equal(batch.mask, ~mine)
-            np.testing.assert_array_equal(batch.data[~mine], pixels[batch.indices[~mine]])
-            assert not batch.data[mine].any()
 
 
 def test_what_the_library_decodes_counts_as_decoding(tmp_path: Path) -> None:
@@ -880,18 +781,19 @@ def test_what_the_library_decodes_counts_as_decoding(tmp_path: Path) -> None:
 def test_waiting_for_another_thread_to_decode_counts_as_decoding(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, high: int
 ) -> None:
-    """Two threads want one chunk: the one that waits until the other has decoded it counts that
-    time as decoding, not as reading."""
+    """Two threads want one chunk: it is decoded once, and the one that waits until the other has
+    done so counts that time as decoding, not as reading."""
     with h5py.File(tmp_path / "a.h5", "w") as file:
         pixels = np.zeros((4, 32, 32, 3), "u1")
         form = {"chunks": (4, high, 32, 3), "maxshape": (4, None, 32, 3)}
         file.create_dataset("data", data=pixels, compression="gzip", **form)
     source = open_source(tmp_path / "a.h5")
-    begun, waited = threading.Event(), threading.Event()
+    begun, waited, decoded = threading.Event(), threading.Event(), []
     decode, wait = chunks.decode_chunk, ChunkCache.wait
 
     def slow(*given: Any) -> Any:
         begun.set()
+        decoded.append(1)
         assert waited.wait(HANG)
         return decode(*given)
 
@@ -918,4 +820,5 @@ def test_waiting_for_another_thread_to_decode_counts_as_decoding(
         thread.join(HANG)
     source.close()
     assert waited.is_set()
+    assert decoded == [1]
     assert meters[1].seconds["decode"] > 0

@@ -12,7 +12,7 @@ import h5py
 import numpy as np
 import pytest
 from fakes import Packed, packed, paint, write_hdf5
-from shard_sets import cut
+from shard_sets import cut, write_set
 
 from asyncreader import AsyncReader
 from asyncreader.sources import fingerprint, open_whole
@@ -94,19 +94,24 @@ def test_more_files_than_may_ever_be_open(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.calls
+@pytest.mark.parametrize("kind", ["files of others", "shards"])
 def test_compressed_files_share_the_memory_for_chunks(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With block shuffle over many compressed files of others each chunk is decoded once an epoch,
-    and the decoded chunks that are kept are those of a few windows, however many the files."""
+    """With block shuffle over many compressed files each chunk is decoded once an epoch, and the
+    decoded chunks that are kept are those of a few windows, however many the files."""
     files, count, chunk, window = 60, 100, 5, 400
-    names = []
-    for number in range(files):
-        names.append(str(tmp_path / f"{number:03d}.h5"))
-        pixels = np.full((count, 6, 4, 3), number, np.uint8)
-        with h5py.File(names[-1], "w") as file:
-            file.create_dataset("data", data=pixels, chunks=(chunk, 6, 4, 3), compression="gzip")
-            file["labels"] = np.arange(count)
+    images = np.zeros((files * count, 6, 4, 3), np.uint8)
+    images += np.repeat(np.arange(files, dtype=np.uint8), count)[:, None, None, None]
+    path: Any = tmp_path / "set"
+    if kind == "shards":
+        write_set(path, images, [count] * files, chunk=chunk)
+    else:
+        path = [str(tmp_path / f"{number:03d}.h5") for number in range(files)]
+        for name, pixels in zip(path, np.split(images, files), strict=True):
+            with h5py.File(name, "w") as file:
+                file.create_dataset("data", data=pixels, chunks=(chunk, 6, 4, 3), compression=1)
+                file["labels"] = np.arange(count)
     decoded: list[int] = []
     caches: list[ChunkCache] = []
     real, made = chunks.ChunkSource._decode, ChunkCache.__init__
@@ -123,10 +128,11 @@ def test_compressed_files_share_the_memory_for_chunks(
     monkeypatch.setattr(ChunkCache, "__init__", noted)
     given = {"shuffle": "block", "shuffle_window": window, "layout": "NHWC"}
     kept, descriptors = [], len(os.listdir("/proc/self/fd"))
-    with AsyncReader(path=names, **given, batch_size=16, nthread=2, last_batch="pad") as reader:
+    with AsyncReader(path=path, **given, batch_size=16, nthread=2, last_batch="pad") as reader:
         for batch in reader:
             assert (batch.data[batch.mask, 0, 0, 0] == batch.indices[batch.mask] // count).all()
             kept.append(sum(0 if one._memory is None else one._memory.nbytes for one in caches))
     assert len(os.listdir("/proc/self/fd")) <= descriptors
     assert len(decoded) <= files * count // chunk * 1.1
-    assert max(kept) <= 5 * window * 6 * 4 * 3
+    if kind != "shards":  # of which those that were closed are kept by this test alone
+        assert max(kept) <= 5 * window * 6 * 4 * 3

@@ -49,41 +49,14 @@ def test_npy_under_names(tmp_path: Path) -> None:
             np.testing.assert_array_equal(dataset[number]["next"], rows[number + 3, [1]])
 
 
-@pytest.mark.parametrize("workers", ["thread", pytest.param("process", marks=pytest.mark.slow)])
-def test_npy_is_served_as_any_set(npy: Path, workers: Any) -> None:
-    """An array of pictures in a .npy file is shuffled, decoded by threads or processes, and resumed
-    to the sample; its fingerprint tells it from other values."""
-    given = {"path": npy, "batch_size": 5, "shuffle": True, "layout": "NHWC", "nthread": 2}
-    with AsyncReader(given, workers=workers) as reader:
-        first, state = next(iter(reader)).indices.copy(), reader.state_dict()
-        seen = [batch.indices.copy() for batch in reader]
-    with AsyncReader(given) as again:
-        again.load_state_dict(state)
-        for batch, indices in zip(again, seen, strict=True):
-            np.testing.assert_array_equal(batch.indices, indices)
-            np.testing.assert_array_equal(batch.data, IMAGES[indices])
-            assert batch.labels is None
-    assert len({*first, *np.concatenate(seen)}) == 20
-    np.save(npy, IMAGES[::-1])
-    with AsyncReader(given) as other, pytest.raises(ParamsError, match="fingerprint"):
-        other.load_state_dict(state)
-
-
-def test_npy_by_its_axes_in_lists_and_to_other_containers(npy: Path, tmp_path: Path) -> None:
-    """Axes can be named, several files are one set, and info, verify and convert take it."""
+def test_npy_by_its_axes_and_in_lists(npy: Path, tmp_path: Path) -> None:
+    """Axes can be named, and several files are one set."""
     np.save(tmp_path / "matlab.npy", np.ascontiguousarray(IMAGES.transpose(1, 2, 3, 0)))
     axes = {"h_dim": 1, "w_dim": 2, "cha_dim": 3, "num_dim": 4}
     with AsyncReader(axes, path=tmp_path / "matlab.npy", batch_size=23, layout="NHWC") as reader:
         np.testing.assert_array_equal(next(iter(reader)).data, IMAGES)
     with AsyncReader(path=[npy, npy], batch_size=46, layout="NHWC") as reader:
         np.testing.assert_array_equal(next(iter(reader)).data, np.concatenate([IMAGES, IMAGES]))
-    assert verify_file(str(npy)).unverified
-    convert(npy, tmp_path / "b.h5")
-    with h5py.File(tmp_path / "b.h5") as file:
-        np.testing.assert_array_equal(file["data"], IMAGES)
-    np.save(tmp_path / "rows.npy", np.arange(12.0).reshape(4, 3))
-    with AsyncReader(path=tmp_path / "rows.npy", batch_size=4) as reader:
-        np.testing.assert_array_equal(next(iter(reader)).data, np.arange(12.0).reshape(4, 3))
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ import h5py
 import numpy as np
 import pytest
 from fakes import Packed, damage, packed, paint, pictures, write_hdf5, write_lmdb
+from observed import HANG
 from shard_sets import cut, write_set
 
 from asyncreader import (
@@ -53,18 +54,6 @@ def foreign_rows(axis: int = 0, **storage: Any) -> Write:
     return write
 
 
-def foreign_planes(path: Path, rows: slice, bad: int | None) -> str:
-    """Fuel's pixels of variable length."""
-    flat = [np.ascontiguousarray(one.transpose(2, 0, 1)).reshape(-1) for one in samples()[rows]]
-    with h5py.File(path.with_suffix(".h5"), "w") as file:
-        data = foreign.vlen(file, "image_features", flat)
-        foreign.shapes(file, data, [(3, 6, 5)] * len(flat))
-        file["targets"] = np.zeros((len(flat), 1), np.int64)
-        entry = ("all", "image_features", 0, len(flat), None, True)
-        foreign.fuel_split(file, [entry])
-    return str(path.with_suffix(".h5"))
-
-
 def foreign_floats(path: Path, rows: slice, bad: int | None) -> str:
     """Caffe's floats in LMDB."""
     entries = {}
@@ -72,14 +61,6 @@ def foreign_floats(path: Path, rows: slice, bad: int | None) -> str:
         turned = one.transpose(2, 0, 1)
         entries[b"%08d" % i] = foreign.datum(turned.shape, label=0, floats=turned)
     return foreign.write_lmdb(path, entries)
-
-
-def pyxis(path: Path, rows: slice, bad: int | None) -> str:
-    """ml-pyxis' numbers in LMDB."""
-    return foreign.write_pyxis(
-        path,
-        [foreign.pyxis_sample({"input": one, "target": np.int64(0)}) for one in samples()[rows]],
-    )
 
 
 def files(rows: slice, bad: int | None) -> list[bytes]:
@@ -105,21 +86,6 @@ def bare_files(path: Path, rows: slice, bad: int | None) -> str:
     """LSUN's image files in LMDB."""
     made = files(rows, bad)
     return foreign.write_lmdb(path, {b"%040x" % i: one for i, one in enumerate(made)})
-
-
-def damaged_chunks(path: Path, rows: slice, bad: int | None) -> str:
-    """A sample in each chunk, of which one cannot be inflated."""
-    path = path.with_suffix(".h5")
-    with h5py.File(path, "w") as file:
-        made = paint(COUNT)[rows]
-        storage = {"chunks": (1, *made.shape[1:]), "compression": "gzip"}
-        data = file.create_dataset("data", data=made, **storage)
-        chunk = None if bad is None else data.id.get_chunk_info_by_coord((bad, 0, 0, 0))
-    if chunk is not None:
-        held = bytearray(path.read_bytes())
-        held[chunk.byte_offset : chunk.byte_offset + chunk.size] = b"\xaa" * chunk.size
-        path.write_bytes(held)
-    return str(path)
 
 
 def ours(encoding: str, with_mask: bool = False) -> Packed:
@@ -163,12 +129,9 @@ STORAGE: dict[str, tuple[Write, dict[str, Any], type[AsyncReaderError]]] = {
         UINT8 | {"num_dim": 4, "h_dim": 1, "w_dim": 2, "cha_dim": 3},
         ParamsError,
     ),
-    "vlen pixels": (foreign_planes, UINT8, ParamsError),
     "Caffe floats": (foreign_floats, UINT8, ParamsError),
-    "pyxis": (pyxis, UINT8, ParamsError),
     "vlen files": (foreign_files, {}, DecodeError),
     "bare files": (bare_files, {}, DecodeError),
-    "damaged chunks": (damaged_chunks, {}, DecodeError),
     "our rows": (our_rows("raw"), {}, ChecksumError),
     "our chunks": (
         our_rows("raw", chunks=(4, 16, 15, 3), compression="gzip"),
@@ -265,6 +228,8 @@ def test_fields_name_it(name: str, way: str, tmp_path: Path) -> None:
     with pytest.raises(ChecksumError) as caught:
         Inspector(source.first).bytes(BAD)
     check(caught.value, ChecksumError, file)
+    inside = {"our LMDB": BAD if way == "one file" else BAD - SIZES[0]}.get(name)
+    assert caught.value.key == (None if inside is None else f"{inside:010d}")
     source.close()
 
 
@@ -276,16 +241,6 @@ def test_worker_processes_name_it(name: str, tmp_path: Path) -> None:
     error = error_of(path, workers="process", nthread=2, **STORAGE[name][1])
     assert type(error) is STORAGE[name][2]
     assert error.index == BAD
-
-
-def test_replacement_samples_name_it(tmp_path: Path) -> None:
-    """The list of bad samples and its reasons name the same record."""
-    path, _ = build(tmp_path, "our rows", "list")
-    with AsyncReader(path=path, batch_size=5, on_error="skip", epochs=1) as reader:
-        assert all(BAD not in batch.indices for batch in reader)
-        ((record, reason),) = reader.stats().bad_list
-    assert record == BAD
-    assert f"record {BAD}" in reason
 
 
 def test_a_picture_without_a_header(tmp_path: Path) -> None:
@@ -306,10 +261,7 @@ def test_a_picture_without_a_header(tmp_path: Path) -> None:
 
 def test_a_file_of_a_list_that_cannot_be_opened(tmp_path: Path) -> None:
     """What is found wrong when a list is opened is named by its number in the whole set."""
-    names = []
-    for number, size in enumerate(SIZES):
-        path = foreign_planes(tmp_path / str(number), slice(0, size), None)
-        names.append(path)
+    names = [foreign.write_varied_fuel(tmp_path / f"{n}.h5", n) for n in SIZES]
     with h5py.File(names[1], "r+") as file:
         file["image_features_shapes"][10] = 3, 6, 6
     with pytest.raises(FormatError, match="size does not match") as caught:
@@ -320,11 +272,12 @@ def test_a_file_of_a_list_that_cannot_be_opened(tmp_path: Path) -> None:
 def test_a_shard_that_two_threads_cannot_open(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Threads that wait for the same shard get one error, and its number is right in each."""
+    """Threads that wait for the same shard get one error, and its number is right in each; whoever
+    comes later opens it."""
     folder = write_set(tmp_path / "set", [], SIZES, content=ours("raw"))
     source = open_source(folder)
     cache = source.first.open_files  # type: ignore[attr-defined]
-    both = threading.Event()
+    both, opened = threading.Event(), list[int]()
     take = cache._take
 
     def taken(number: int) -> Any:
@@ -334,11 +287,13 @@ def test_a_shard_that_two_threads_cannot_open(
         return found
 
     def cannot(self: LocalShards, number: int, fields: Any) -> Any:
-        assert both.wait(60)
+        opened.append(number)
+        assert both.wait(HANG)
         raise FormatError("a sample lies outside the file", path=self.path(number), index=10)
 
     monkeypatch.setattr(cache, "_take", taken)
-    monkeypatch.setattr(LocalShards, "open", cannot)
+    patch = pytest.MonkeyPatch()
+    patch.setattr(LocalShards, "open", cannot)
     seen: list[int | None] = []
 
     def read() -> None:
@@ -352,4 +307,7 @@ def test_a_shard_that_two_threads_cannot_open(
     for thread in threads:
         thread.join()
     assert seen == [BAD, BAD]
+    assert opened == [1]
+    patch.undo()
+    assert len(Inspector(source.first).bytes(25)) == 16 * 15 * 3
     source.close()

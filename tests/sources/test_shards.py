@@ -21,16 +21,10 @@ from ctrl_c import elsewhere, moments
 from fakes import damage, first, packed, paint, pictures, write_hdf5
 from observed import HANG
 from shard_sets import SIZES, edit, write_set
-from source_contract import Built, Case
+from source_contract import Build, Built, each_of
 
 import asyncreader
-from asyncreader import (
-    AsyncReader,
-    FormatError,
-    ParamsError,
-    SourceError,
-    SourceNotFoundError,
-)
+from asyncreader import AsyncReader, FormatError, ParamsError, SourceError, SourceNotFoundError
 from asyncreader.formats.manifest import MOST, NAME, Manifest, manifest_path, read_manifest
 from asyncreader.params import parse_params
 from asyncreader.pixels.specs import OutputSpec
@@ -46,7 +40,7 @@ from asyncreader.tools.verify import verify_file
 COUNT = sum(SIZES)
 
 
-def case(name: str, encoding: str = "raw", io: str = "auto", **options: Any) -> Case:
+def case(encoding: str = "raw", io: str = "auto", **options: Any) -> Build:
     def build(folder: Path) -> Built:
         images = np.stack(pictures(COUNT, (20, 23, 3)))
         quality = {"quality": 95} if encoding == "jpeg" else {}
@@ -62,27 +56,28 @@ def case(name: str, encoding: str = "raw", io: str = "auto", **options: Any) -> 
             checked=True,
         )
 
-    return Case(name, build)
+    return build
 
 
-CASES = [
-    case("raw hdf5"),
-    case("raw hdf5 pread", io="pread"),
-    case("gzip hdf5", chunk=3),
-    case("png hdf5", "png"),
-    case("jpeg lmdb", "jpeg", container="lmdb"),
-]
+CASES = {
+    "raw hdf5": case(),
+    "raw hdf5 pread": case(io="pread"),
+    "gzip hdf5": case(chunk=3),
+    "png hdf5": case("png"),
+    "jpeg lmdb": case("jpeg", container="lmdb"),
+}
 
 
-@pytest.fixture(scope="module", params=CASES, ids=lambda case: case.name.replace(" ", "-"))
-def built(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Built:
+@pytest.fixture(scope="class")
+def built(case: Build, tmp_path_factory: pytest.TempPathFactory) -> Built:
     """A set of five shards, of which two may be open."""
-    found: Built = request.param.build(tmp_path_factory.mktemp("set"))
-    return found
+    return case(tmp_path_factory.mktemp("set"))
 
 
 class TestShards(CheckedSourceContract):
     """What every source with checksums must do; but labels lie in the shards, and go with them."""
+
+    case = each_of(CASES)
 
     def test_close(self, built: Built) -> None:
         """close() may be called twice, and pixels handed out before stay readable."""
@@ -322,63 +317,6 @@ def test_a_set_is_closed_by_the_thread_that_opens_a_part_of_it(kind: str, tmp_pa
     assert closed == [True]
 
 
-def test_two_threads_open_a_shard_once() -> None:
-    """Who comes while a shard is being opened waits for it; an error reaches all, and passes."""
-    started, go = threading.Event(), threading.Event()
-    calls: list[int] = []
-
-    def open_one(number: int) -> Any:
-        calls.append(number)
-        started.set()
-        assert go.wait(HANG)
-        if len(calls) == 1:
-            raise SourceNotFoundError("not yet there", path="x")
-        return _Opened(number)
-
-    open_files = OpenFileCache(open_one, 4)
-
-    def use(_: int) -> str:
-        try:
-            with open_files.use(7):
-                return "open"
-        except SourceNotFoundError as error:
-            return error.what
-
-    with ThreadPoolExecutor(2) as pool:
-        first = pool.submit(use, 0)
-        assert started.wait(HANG)
-        second = pool.submit(use, 1)
-        go.set()
-        assert {first.result(), second.result()} <= {"not yet there", "open"}
-    assert first.result() == "not yet there"
-    assert use(2) == "open"
-    assert len(open_files) == 1
-
-
-@pytest.mark.slow
-def test_compressed_chunks_are_decoded_once(tmp_path: Path, monkeypatch: Any) -> None:
-    """With block shuffle each chunk of each shard is decoded once an epoch, on each rank."""
-    sizes = [30, 50, 8, 41, 60, 3] * 4
-    path = write_set(tmp_path / "set", paint(sum(sizes)), sizes, chunk=5)
-    decoded: list[int] = []
-    from asyncreader.sources.hdf5 import chunks
-
-    real = chunks.ChunkSource._decode
-
-    def counted(self: Any, numbers: Any, *rest: Any) -> Any:
-        decoded.extend(numbers.tolist())
-        return real(self, numbers, *rest)
-
-    monkeypatch.setattr(chunks.ChunkSource, "_decode", counted)
-    total = sum(-(-size // 5) for size in sizes)
-    with AsyncReader(
-        path=path, shuffle="block", shuffle_window=100, batch_size=16, epochs=1, last_batch="pad"
-    ) as reader:
-        for _ in reader:
-            pass
-    assert len(decoded) <= total * 1.1
-
-
 def test_many_shards_and_a_full_shuffle_warn(tmp_path: Path, monkeypatch: Any) -> None:
     """A full shuffle over more shards than can be open says what it costs and what to do."""
     path = write_set(tmp_path / "set", paint(40), [2] * 20)
@@ -477,8 +415,6 @@ def test_shards_without_a_manifest(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("params", "says"),
     [
-        ({"data_field": "images"}, "no field 'images' in this dataset.*found data, labels;"),
-        ({"labels_field": "y"}, "no field 'y' in this dataset.*found data, labels;"),
         ({"labels_path": "other.h5"}, "labels_path goes with one HDF5 file"),
         (
             {"num_dim": 4, "h_dim": 1, "w_dim": 2, "cha_dim": 3},
@@ -487,7 +423,7 @@ def test_shards_without_a_manifest(folder: Path) -> None:
     ],
 )
 def test_what_only_foreign_files_have(shared: Path, params: Any, says: str) -> None:
-    """Fields and axes of other layouts are refused rather than ignored."""
+    """Labels elsewhere and axes of other layouts are refused rather than ignored."""
     with pytest.raises(ParamsError, match=says):
         AsyncReader(path=shared, **params)
 
@@ -699,14 +635,6 @@ def test_a_text_takes_the_memory_of_its_size(folder: Path) -> None:
         assert tracemalloc.get_traced_memory()[1] < 2 << 20
     finally:
         tracemalloc.stop()
-
-
-def test_a_manifest_that_is_a_pipe(folder: Path) -> None:
-    """A pipe in the place of the manifest is refused, not waited for."""
-    (folder / NAME).unlink()
-    os.mkfifo(folder / NAME)
-    with pytest.raises(FormatError, match="regular"):
-        open_source(folder)
 
 
 def test_what_is_no_set_has_no_manifest(tmp_path: Path) -> None:

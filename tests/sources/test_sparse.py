@@ -12,13 +12,12 @@ import h5py
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from oracles import add_rows_f4_numpy
+from fakes import first
 from reader_contract import ReaderContract, Served
 
 import asyncreader
 from asyncreader import AsyncReader, FormatError, ParamsError, SampleError
 from asyncreader.cli.main import cli
-from asyncreader.pixels import kernels
 from asyncreader.sources import open_source
 from asyncreader.sources.hdf5.sparse import LONGEST
 
@@ -141,14 +140,6 @@ def test_whole_numbers_stay_exact(tmp_path: Path) -> None:
     assert np.array_equal(served(path, dtype="float64")[0], table)
 
 
-def test_rows_are_cast_and_normalised(tmp_path: Path) -> None:
-    """scale, mean and std work on sparse rows as on dense ones."""
-    table = dense()
-    path = write(tmp_path / "x.h5ad", table)
-    data = served(path, scale=0.5, mean=3, std=2)[0]
-    assert np.allclose(data, (table * 0.5 - 3) / 2)
-
-
 def test_values_that_do_not_fit(tmp_path: Path) -> None:
     """A value, or a sum of values, that the dtype cannot hold is an error that names the row."""
     table = dense("float64")
@@ -164,22 +155,23 @@ def test_values_that_do_not_fit(tmp_path: Path) -> None:
         served(str(tmp_path / "y.h5"), data_field="m")
 
 
-def test_duplicates_are_summed(tmp_path: Path) -> None:
-    """Values of one column in one row are added, also in a row longer than what is read at once."""
+@pytest.mark.parametrize("dtype", [None, "float64"])
+def test_duplicates_are_summed(tmp_path: Path, dtype: str | None) -> None:
+    """Values of one column in one row are added, also in a row longer than what is read at once;
+    those that are stored as no number, or as infinite, stay so."""
     many = LONGEST + 5
-    data = np.ones(many + 3, np.float32)
-    indices = np.concatenate(([2, 2, 0], np.full(many, 1)))
+    data = np.ones(many + 6, np.float32)
+    data[-3:] = np.nan, np.inf, 5
+    indices = np.concatenate(([2, 2, 0], np.full(many, 1), [3, 0, 0]))
     with h5py.File(tmp_path / "x.h5", "w") as file:
-        put(
-            file.create_group("m"),
-            (data, indices.astype("i4"), np.array([0, 3, many + 3])),
-            (2, 4),
-            compression="gzip",
-        )
-    expected = np.array([[1, 0, 2, 0], [0, many, 0, 0]], np.float32)
-    assert np.array_equal(served(str(tmp_path / "x.h5"), data_field="m")[0], expected)
-    scaled = served(str(tmp_path / "x.h5"), data_field="m", scale=2.0)[0]
-    assert np.array_equal(scaled, expected * 2)
+        parts = data, indices.astype("i4"), np.array([0, 3, many + 3, many + 6])
+        put(file.create_group("m"), parts, (3, 4), compression="gzip")
+    expected = np.array([[1, 0, 2, 0], [0, many, 0, 0], [np.inf, 0, 0, np.nan]])
+    for scale in (1.0, 2.0):
+        given = {"data_field": "m", "scale": scale, "dtype": dtype}
+        np.testing.assert_array_equal(served(tmp_path / "x.h5", **given)[0], expected * scale)
+    found = served(tmp_path / "x.h5", data_field="m", columns=[2, 1], dtype=dtype)[0]
+    np.testing.assert_array_equal(found, expected[:, [2, 1]])
 
 
 class TestSparse(ReaderContract):
@@ -212,9 +204,9 @@ def test_columns(tmp_path: Path) -> None:
     with AsyncReader(
         path=path, batch_size=N, data_field=["X", "layers/counts"], columns={"X": ["gene5"]}
     ) as reader:
-        first, second = next(iter(reader)).data
-        assert np.array_equal(first, table[:, [5]])
-        assert np.array_equal(second, other)
+        one, two = next(iter(reader)).data
+        assert np.array_equal(one, table[:, [5]])
+        assert np.array_equal(two, other)
     for columns, what in (
         (["gene1", "nope"], "nope"),
         ([WIDTH], f"0 to {WIDTH - 1}"),
@@ -226,30 +218,22 @@ def test_columns(tmp_path: Path) -> None:
 
 def test_columns_may_change_between_runs(tmp_path: Path) -> None:
     """A saved state is that of the stored rows: another choice of columns, or dtype, resumes it."""
+    given: dict[str, Any] = {"batch_size": 8, "shuffle": True}
     path = write(tmp_path / "x.h5ad", dense())
-    with AsyncReader(path=path, batch_size=8, shuffle=True) as reader:
-        reader.fetchData()
-        expected = np.array(reader.getNextBatch().indices)
-        state = reader.state_dict()
-        reader.fetchData()
-        expected = np.array(reader.getNextBatch().indices)
-    with AsyncReader(
-        path=path, batch_size=8, shuffle=True, columns=["gene3"], dtype="float64"
-    ) as reader:
+    with AsyncReader(given, path=path) as reader:
+        first(reader)
+        state, expected = reader.state_dict(), np.array(first(reader).indices)
+    with AsyncReader(given, path=path, columns=["gene3"], dtype="float64") as reader:
         reader.load_state_dict(state)
-        reader.fetchData()
-        assert np.array_equal(reader.getNextBatch().indices, expected)
+        assert np.array_equal(first(reader).indices, expected)
     other = write(tmp_path / "y.h5ad", dense(seed=5))
-    with (
-        AsyncReader(path=other, batch_size=8, shuffle=True) as reader,
-        pytest.raises(ParamsError),
-    ):
+    with AsyncReader(given, path=other) as reader, pytest.raises(ParamsError):
         reader.load_state_dict(state)
 
 
 def test_columns_of_dense_rows(tmp_path: Path) -> None:
-    """Dense rows, in one piece or in chunks, and arrays have columns by number, those of AnnData
-    by name: in the order asked for, normalised, of several files, in windows, beside others."""
+    """Dense rows, in one piece or in chunks, have columns by number, those of AnnData by name: in
+    the order asked for, normalised, of several files."""
     table, chosen = dense(), [5, 2, 30]
     names = [GENES[i] for i in chosen]
     path = write(tmp_path / "x.h5ad", table)
@@ -261,26 +245,16 @@ def test_columns_of_dense_rows(tmp_path: Path) -> None:
         for columns in (chosen, names):
             given: dict[str, Any] = {"data_field": field, "columns": columns}
             np.testing.assert_array_equal(served(path, **given)[0], table[:, chosen])
-    assert (
-        served(path, data_field="plain", columns=chosen)[0] == table[:, chosen].astype(int)
-    ).all()
-    scaled: dict[str, Any] = {"dtype": "float64", "mean": [1, 2, 3], "std": 2}
-    made = served(path, data_field="plain", columns=chosen, **scaled)[0]
-    np.testing.assert_allclose(made, (table[:, chosen].astype(int) - [1, 2, 3]) / 2)
+    plain: dict[str, Any] = {"data_field": "plain", "columns": chosen}
+    numbers = table[:, chosen].astype(int)
+    np.testing.assert_array_equal(served(path, **plain)[0], numbers)
+    made = served(path, **plain, dtype="float64", mean=[1, 2, 3], std=2)[0]
+    np.testing.assert_allclose(made, (numbers - [1, 2, 3]) / 2)
     other = write(tmp_path / "y.h5ad", dense(seed=5))
     with h5py.File(other, "a") as file:
         file["layers/dense"] = dense(seed=5)
     both = served([path, other], data_field="layers/dense", columns=names)[0]
     np.testing.assert_array_equal(both, np.concatenate([table, dense(seed=5)])[:, chosen])
-    given = {"data": {"a": table, "b": table}, "columns": {"b": chosen}, "batch_size": N}
-    with AsyncReader(given) as reader:
-        a, b = next(iter(reader)).data
-        assert (a == table).all()
-        assert (b == table[:, chosen]).all()
-    with AsyncReader(
-        data={"x": table, "ends": [20, N]}, episodes="ends:ends", window=3, columns=chosen
-    ) as reader:
-        assert (next(iter(reader)).data[0][0] == table[:3, chosen]).all()
 
 
 def test_a_field_goes_by_its_name_in_the_file(tmp_path: Path) -> None:
@@ -307,10 +281,10 @@ def test_a_field_goes_by_its_name_in_the_file(tmp_path: Path) -> None:
         assert list(ds.fields) == ["imgs"]
     mixed = {"mix": {images: 0.5, data: 0.5}, "contiguous": True}
     together: list[dict[str, Any]] = [mixed, {"path": [more, data]}]
-    for given, first in zip(together, (0, 2), strict=True):
+    for given, most in zip(together, (0, 2), strict=True):
         with asyncreader.open(given) as ds:
             assert (len(ds), list(ds.fields)) == (12, ["imgs"])
-            assert [int(ds[i].max()) for i in (0, 11)] == [first, 1]
+            assert [int(ds[i].max()) for i in (0, 11)] == [most, 1]
 
 
 def test_columns_that_are_not_there(tmp_path: Path) -> None:
@@ -379,21 +353,6 @@ def test_labels(tmp_path: Path) -> None:
         served(path, labels_field="obs/nothing")
 
 
-def test_labels_of_episodes(tmp_path: Path) -> None:
-    """Sparse rows have episodes, with a label for each row or for each episode."""
-    table = dense()
-    with h5py.File(tmp_path / "x.h5", "w") as file:
-        put(file.create_group("cells"), csr(table), table.shape)
-        file["ends"], file["donor"], file["label"] = [4, 20, N], [7, 8, 9], np.arange(N)
-    given: dict[str, Any] = {"path": tmp_path / "x.h5", "episodes": "ends:ends", "window": 2}
-    with asyncreader.open(given, data_field="cells", labels_field=["label", "donor"]) as stored:
-        data, (labels, donors) = stored[:]
-    starts = np.delete(np.arange(N - 1), [3, 19])
-    np.testing.assert_array_equal(data, np.stack((table[starts], table[starts + 1]), axis=1))
-    np.testing.assert_array_equal(labels, starts)
-    np.testing.assert_array_equal(donors, np.where(starts < 4, 7, np.where(starts < 20, 8, 9)))
-
-
 def test_damaged_labels(tmp_path: Path) -> None:
     """Codes outside of the categories, a mask or a column of another length are FormatErrors."""
     path = write(tmp_path / "x.h5ad", dense())
@@ -417,8 +376,8 @@ def test_damaged_labels(tmp_path: Path) -> None:
 def test_files_as_one_set(tmp_path: Path) -> None:
     """Categories of several files are joined by name, and what is missing stays -1; files of other
     genes go together where columns names the same ones."""
-    first, second = dense(), dense(seed=1)
-    one = write(tmp_path / "a.h5ad", first, chunks=(50,), compression="gzip")
+    table, second = dense(), dense(seed=1)
+    one = write(tmp_path / "a.h5ad", table, chunks=(50,), compression="gzip")
     two = write(tmp_path / "b.h5ad", second)
     turned = write(tmp_path / "c.h5ad", second, genes=GENES[::-1])
     codes = np.arange(N) % 3 - 1
@@ -427,7 +386,7 @@ def test_files_as_one_set(tmp_path: Path) -> None:
             categorical(file["obs"], "kind", codes, names)
     for shuffle in (True, "block"):
         data, records, labels = served([one, two], labels_field="obs/kind", shuffle=shuffle)
-        assert np.array_equal(data, np.concatenate((first, second))[records])
+        assert np.array_equal(data, np.concatenate((table, second))[records])
         expected = np.concatenate(([-1, 1, 2], [-1, 2, 0]))  # of a, x, y
         assert labels is not None
         assert np.array_equal(labels, expected[(records >= N) * 3 + codes[records % N] + 1])
@@ -442,7 +401,7 @@ def test_files_as_one_set(tmp_path: Path) -> None:
     with pytest.raises(FormatError, match="other columns"):
         served([one, turned])
     data, _, _ = served([one, turned], columns=["gene3", "gene30"])
-    assert np.array_equal(data[:N], first[:, [3, 30]])
+    assert np.array_equal(data[:N], table[:, [3, 30]])
     assert np.array_equal(data[N:], second[:, [WIDTH - 4, WIDTH - 31]])
     with pytest.raises(FormatError, match="other columns"):
         served([one, turned], columns=[3])
@@ -450,7 +409,7 @@ def test_files_as_one_set(tmp_path: Path) -> None:
         AsyncReader(mix={one: 0.5, turned: 0.5})
     with AsyncReader(mix={one: 0.5, turned: 0.5}, columns=["gene3"], batch_size=8) as reader:
         batch = next(iter(reader))
-        expected = np.concatenate((first[:, [3]], second[:, [WIDTH - 4]]))
+        expected = np.concatenate((table[:, [3]], second[:, [WIDTH - 4]]))
         assert np.array_equal(batch.data, expected[batch.indices])
 
 
@@ -503,20 +462,22 @@ def test_attributes_in_any_form(tmp_path: Path, form: str) -> None:
         served(path)
 
 
+def tenx(group: h5py.Group, table: np.ndarray, **names: str) -> None:
+    """10x Genomics' matrix of cells; ``names``: tables of the genes' names, and how these begin."""
+    for part, values in zip(("data", "indices", "indptr"), csr(table), strict=True):
+        group.create_dataset(part, data=values, compression="gzip")
+    group["shape"] = np.array([WIDTH, N], np.int32)
+    group["barcodes"] = np.array([f"AC{i}-1" for i in range(N)], "S18")
+    for name, begin in names.items():
+        group[name.replace("_", "/")] = np.array([f"{begin}{i}" for i in range(WIDTH)], "S15")
+
+
 def test_tenx(tmp_path: Path) -> None:
     """10x Genomics' matrix: cells are rows, though its shape is (genes, cells); names are ids, or
     else names of features."""
-    table = dense("int32")
-    data, indices, indptr = csr(table)
-    with h5py.File(tmp_path / "x.h5", "w") as file:
-        group = file.create_group("matrix")
-        for name, part in (("data", data), ("indices", indices), ("indptr", indptr)):
-            group.create_dataset(name, data=part, compression="gzip")
-        group["shape"] = np.array([WIDTH, N], np.int32)
-        group["barcodes"] = np.array([f"AC{i}-1" for i in range(N)], "S18")
-        group["features/id"] = np.array([f"ENSG{i}" for i in range(WIDTH)], "S15")
-        group["features/name"] = np.array(GENES, "S15")
-    path = str(tmp_path / "x.h5")
+    table, path = dense("int32"), tmp_path / "x.h5"
+    with h5py.File(path, "w") as file:
+        tenx(file.create_group("matrix"), table, features_id="ENSG", features_name="gene")
     assert np.array_equal(served(path)[0], table)
     for columns in (["ENSG7", "ENSG2"], ["gene7", "gene2"], [7, 2]):
         assert np.array_equal(served(path, columns=columns)[0], table[:, [7, 2]])
@@ -531,12 +492,7 @@ def test_sparse_rows_in_a_group_of_any_name_are_listed_as_one_field(
     table, path = dense("int32"), str(tmp_path / "x.h5")
     with h5py.File(path, "w") as file:
         for name in ("GRCh38", "mm10")[:genomes]:
-            group = file.create_group(name)
-            for part, values in zip(("data", "indices", "indptr"), csr(table), strict=True):
-                group[part] = values
-            group["shape"] = np.array([WIDTH, N], np.int32)
-            group["barcodes"] = np.array([f"AC{i}-1" for i in range(N)], "S18")
-            group["genes"] = np.array([f"ENSG{i}" for i in range(WIDTH)], "S15")
+            tenx(file.create_group(name), table, genes="ENSG")
     with pytest.raises(ParamsError, match=rf"found GRCh38 \({N} sparse vectors\)") as caught:
         served(path)
     assert "indptr" not in str(caught.value)
@@ -715,36 +671,3 @@ def test_block_is_about_a_chunk_of_indices(tmp_path: Path) -> None:
     path = write(tmp_path / "x.h5ad", dense(), chunks=(50,), compression="gzip")
     with contextlib.closing(open_source(path)) as source:
         assert source.first.index.block == int(50 / (_DATA.size / N))
-
-
-ADDED = {"add_rows_f4": "f4", "add_rows_f8": "f8", "add_rows_i8": "i8"}
-
-
-@pytest.mark.parametrize("name", ADDED)
-@pytest.mark.parametrize("chosen", [False, True])
-def test_kernels_equal_plain_numpy(name: str, chosen: bool) -> None:
-    """The compiled kernel and plain numpy make the same rows and find the same faults."""
-    rng = np.random.default_rng(4)
-    width = 9
-    columns = rng.integers(0, 20, 400)
-    columns[[50, 300]] = 20, -1
-    values = rng.integers(1, 9, 400).astype(ADDED[name])
-    if values.dtype.kind == "f":
-        values[100:103], columns[100:103] = np.finfo(values.dtype).max, 3
-        values[200], values[201] = np.nan, np.inf
-    ends = np.sort(rng.integers(0, 400, 12))
-    ends[-1] = 400
-    first = rng.integers(0, 2, 12).astype(np.uint8)
-    lookup = np.full(20, -1, np.int64)
-    lookup[rng.permutation(20)[:width]] = np.arange(width)
-    lookup[3] = 0
-    width, lookup = (width, lookup) if chosen else (20, np.empty(0, np.int64))
-    rows = rng.permutation(12)
-    made = []
-    for add in (getattr(kernels, name), add_rows_f4_numpy):
-        out, bad = np.ones(12 * width, values.dtype), np.zeros(12, np.int64)
-        add(columns, values, ends, first, lookup, rows, width, 20, out, bad)
-        made.append((out.reshape(12, width)[rows[bad == 0]], bad))
-    assert np.array_equal(made[0][1], made[1][1])
-    assert np.array_equal(made[0][0], made[1][0], equal_nan=values.dtype.kind == "f")
-    assert (made[0][1] > 0).sum() == 2

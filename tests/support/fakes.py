@@ -74,6 +74,15 @@ def encoded(image: np.ndarray, kind: str = "PNG", **options: Any) -> bytes:
     return file.getvalue()
 
 
+def class_folders(folder: Path, count: int) -> Path:
+    """So many JPEGs, in folders of three classes."""
+    for number, image in enumerate(pictures(count)):
+        into = folder / f"class{number % 3}"
+        into.mkdir(parents=True, exist_ok=True)
+        (into / f"{number}.jpg").write_bytes(encoded(image, "JPEG"))
+    return folder
+
+
 # -- a source in memory --------------------------------------------------------------------------
 
 
@@ -238,6 +247,15 @@ def write_hdf5(path: str | Path, content: Packed, **storage: Any) -> str:
             file.create_dataset(fmt.CLASSES, data=names)
         describe(file, meta.facts())
     return str(path)
+
+
+def put_compact(file: h5py.File, name: str, values: np.ndarray) -> None:
+    """A data set whose values lie in its object header."""
+    plan = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+    plan.set_layout(h5py.h5d.COMPACT)
+    kind, space = h5py.h5t.py_create(values.dtype), h5py.h5s.create_simple(values.shape)
+    made = h5py.h5d.create(file.id, name.encode(), kind, space, plan)
+    made.write(h5py.h5s.ALL, h5py.h5s.ALL, values)
 
 
 def describe(file: h5py.File, facts: Mapping[str, Any]) -> None:

@@ -162,10 +162,7 @@ def fuel(folder: Path) -> Built:
     images = paint(COUNT, (28, 28, 1))
     with h5py.File(folder / "mnist.hdf5", "w") as file:
         file["features"] = images.transpose(0, 3, 1, 2)
-        for dim, name in zip(
-            file["features"].dims, ("batch", "channel", "height", "width"), strict=True
-        ):
-            dim.label = name
+        foreign.label_axes(file["features"])
         file["targets"] = LABELS[:, None]
         rows = [
             (s, n, 0, 9, None, True) for s in ("train", "test") for n in ("features", "targets")
@@ -181,8 +178,10 @@ def fuel_vlen(folder: Path) -> Built:
     with h5py.File(folder / "set.hdf5", "w") as file:
         data = foreign.vlen(file, "image_features", flat)
         foreign.shapes(file, data, [(3, 6, 5)] * COUNT)
-        file["targets"] = LABELS[:, None]
-        foreign.fuel_split(file, [("all", "image_features", 0, COUNT, None, True)])
+        file["targets"], file["chosen"] = LABELS[:, None], np.array([1, 2])
+        rows = [(n, 0, COUNT, i) for n, i in (("all", None), ("some", "chosen"))]
+        names = ("image_features", "targets")
+        foreign.fuel_split(file, [(s, n, a, b, i, True) for s, a, b, i in rows for n in names])
     stored = [row.tobytes() for row in flat]
     return built(str(folder / "set.hdf5"), images, stored, LABELS[:, None])
 

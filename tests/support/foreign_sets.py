@@ -125,14 +125,10 @@ def pyxis_sample(fields: Mapping[str, Any]) -> bytes:
     return msgpack.packb({k: pyxis_array(v) for k, v in fields.items()}, use_bin_type=True)
 
 
-def write_pyxis(
-    path: Path, samples: Sequence[bytes], stated: str | None = "", meta: Entries | None = None
-) -> str:
-    """ml-pyxis' two databases around values; ``stated``: what nb_samples says ("": the truth)."""
+def write_pyxis(path: Path, samples: Sequence[bytes]) -> str:
+    """ml-pyxis' two databases around values."""
     data = {b"%010d" % i: sample for i, sample in enumerate(samples)}
-    about = dict(meta or {})
-    if stated is not None:
-        about[b"nb_samples"] = (stated or str(len(samples))).encode()
+    about = {b"nb_samples": str(len(samples)).encode()}
     return write_named(path, {b"data_db": data, b"meta_db": about})
 
 
@@ -243,25 +239,20 @@ def vlen(file: h5py.File, name: str, values: Sequence[Any], **storage: Any) -> h
 
 def fuel_split(file: h5py.File, rows: Sequence[tuple[str, str, int, int, Any, bool]]) -> np.ndarray:
     """Fuel's ``split`` attribute: (split, source, start, stop, indices or None, available) rows."""
-    table = np.empty(
-        len(rows),
-        np.dtype(
-            [
-                ("split", "S5"),
-                ("source", "S20"),
-                ("start", np.int64),
-                ("stop", np.int64),
-                ("indices", h5py.ref_dtype),
-                ("available", np.bool_),
-                ("comment", "S1"),
-            ]
-        ),
-    )
+    words = [("split", "S5"), ("source", "S20"), ("start", np.int64), ("stop", np.int64)]
+    rest = [("indices", h5py.ref_dtype), ("available", np.bool_), ("comment", "S1")]
+    table = np.empty(len(rows), np.dtype([*words, *rest]))
     for i, (split, source, start, stop, indices, available) in enumerate(rows):
         reference = h5py.Reference() if indices is None else file[indices].ref
         table[i] = (split.encode(), source.encode(), start, stop, reference, available, b".")
     file.attrs["split"] = table
     return table
+
+
+def label_axes(data: h5py.Dataset) -> None:
+    """Fuel's names of the axes of images."""
+    for dim, name in zip(data.dims, ("batch", "channel", "height", "width"), strict=True):
+        dim.label = name
 
 
 def shapes(file: h5py.File, data: h5py.Dataset, sizes: Any) -> None:
@@ -271,3 +262,15 @@ def shapes(file: h5py.File, data: h5py.Dataset, sizes: Any) -> None:
         scale = file.create_dataset(f"{data.name}_{name}", data=table)
         scale.make_scale(name)
         data.dims[0].attach_scale(scale)
+
+
+def write_varied_fuel(path: Path, count: int, change: Any = lambda table: table) -> str:
+    """Fuel's images of variable length, whose table of shapes was changed."""
+    images = varied(count)
+    table = np.array([(3, *image.shape[:2]) for image in images], np.int32)
+    with h5py.File(path, "w") as file:
+        flat = [np.ascontiguousarray(image.transpose(2, 0, 1)).reshape(-1) for image in images]
+        shapes(file, vlen(file, "image_features", flat), change(table))
+        file["targets"] = np.arange(count)[:, None]
+        fuel_split(file, [("train", "image_features", 0, count, None, True)])
+    return str(path)

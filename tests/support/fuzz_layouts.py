@@ -24,7 +24,7 @@ import foreign_sets as foreign
 import h5py
 import numpy as np
 from child_processes import Ended, Watched, answer_requests
-from fakes import paint, pictures
+from fakes import packed, paint, pictures, write_hdf5, write_lmdb
 from foreign_cases import CASES
 
 from asyncreader import AsyncReaderError, SampleError
@@ -45,12 +45,6 @@ MEMORY = 4 << 30
 # -- the layouts -----------------------------------------------------------------------------------
 
 
-def tensorpack(folder: Path) -> str:
-    """tensorpack's msgpack, with arrays and text."""
-    points = [[foreign.numpy_map(i), f"text {n}"] for n, i in enumerate(IMAGES)]
-    return foreign.write_lmdb(folder / "set", foreign.tensorpack(points))
-
-
 def pickles(folder: Path) -> str:
     """Pickled datapoints, which stay what they are, whatever is done to them."""
     import pickle
@@ -58,24 +52,6 @@ def pickles(folder: Path) -> str:
     points = [(f, n) for n, f in enumerate(FILES)]
     entries = foreign.tensorpack(points, dumps=pickle.dumps)
     return foreign.write_lmdb(folder / "set", entries)
-
-
-def fuel(folder: Path) -> str:
-    """Pixels of variable length with shapes, and splits."""
-    flat = [np.ascontiguousarray(i.transpose(2, 0, 1)).reshape(-1) for i in IMAGES]
-    with h5py.File(folder / "set.h5", "w") as file:
-        data = foreign.vlen(file, "image_features", flat, chunks=(4,), compression="gzip")
-        foreign.shapes(file, data, [(3, 8, 7)] * COUNT)
-        file["targets"], file["chosen"] = np.arange(COUNT), np.array([1, 2])
-        foreign.fuel_split(
-            file,
-            [
-                (s, n, 0, 4, i, True)
-                for s, i in (("a", None), ("b", "chosen"))
-                for n in ("image_features", "targets")
-            ],
-        )
-    return str(folder / "set.h5")
 
 
 def any_names(folder: Path) -> str:
@@ -92,13 +68,18 @@ def written(case: str) -> Callable[[Path], str]:
 
 #: Cases of foreign_cases.py: one for each way in which a layout can be read.
 OTHERS = (
-    *("pyxis", "pyxis branch", "tensorpack files", "Caffe", "Caffe floats", "Caffe encoded", "OCR"),
-    *("BasicSR", "StyleGAN2", "LSUN", "vlen", "PCam"),
-    *("AnnData", "AnnData contiguous", "10x"),
+    *("pyxis", "pyxis branch", "tensorpack files", "Caffe", "Caffe floats", "Caffe encoded"),
+    *("tensorpack pixels", "OCR", "BasicSR", "Fuel vlen", "StyleGAN2", "LSUN", "vlen", "vlen gzip"),
+    *("PCam", "AnnData", "AnnData contiguous", "10x"),
 )
 LAYOUTS: dict[str, Callable[[Path], str]] = {
     **{case.replace(" ", "-"): written(case) for case in OTHERS},
-    **{make.__name__: make for make in (tensorpack, pickles, fuel, any_names)},
+    **{make.__name__: make for make in (pickles, any_names)},
+    "our-HDF5": lambda folder: write_hdf5(folder / "set.h5", packed(IMAGES, "png")),
+    "our-LMDB": lambda folder: write_lmdb(folder / "set", packed(IMAGES)),
+    "our-gzip": lambda folder: write_hdf5(
+        folder / "set.h5", packed(IMAGES), chunks=(2, 8, 7, 3), compression="gzip"
+    ),
 }
 
 

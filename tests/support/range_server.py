@@ -35,20 +35,14 @@ RANGE = re.compile(rb"^range: *bytes=(\d+)-(\d*)", re.I | re.M)
 class Server:
     """Files below ``folder``; every answer takes ``latency`` seconds."""
 
-    def __init__(
-        self,
-        folder: Path,
-        latency: float,
-        cap: float,
-        errors: float,
-        cuts: float,
-        upstream: int = 0,
-        page: int = 1000,
-    ) -> None:
-        self.page = page
-        self.folder = folder.resolve()
-        self.upstream = upstream
-        self.latency, self.cap, self.errors, self.cuts = latency, cap, errors, cuts
+    def __init__(self, options: argparse.Namespace) -> None:
+        self.page: int = options.page
+        self.folder: Path = options.folder.resolve()
+        self.upstream: int = options.upstream
+        self.latency: float = options.latency
+        self.cap: float = options.cap
+        self.errors: float = options.errors
+        self.cuts: float = options.cuts
         self.random = random.Random(0)
         self.stats = {"requests": 0, "errors": 0, "cuts": 0, "now": 0, "peak": 0}
         self.next = 0.0
@@ -82,14 +76,9 @@ class Server:
         )
         more = len(names) > self.page
         token = html.escape(names[self.page - 1]) if more else ""
-        return (
-            "<ListBucketResult><IsTruncated>"
-            + str(more).lower()
-            + "</IsTruncated>"
-            + rows
-            + (f"<NextContinuationToken>{token}</NextContinuationToken>" if more else "")
-            + "</ListBucketResult>"
-        ).encode()
+        token = f"<NextContinuationToken>{token}</NextContinuationToken>" if more else ""
+        cut = f"<IsTruncated>{str(more).lower()}</IsTruncated>"
+        return f"<ListBucketResult>{cut}{rows}{token}</ListBucketResult>".encode()
 
     async def turn(self) -> None:
         """Wait until the cap lets one more request begin."""
@@ -191,15 +180,7 @@ def etag(facts: os.stat_result) -> str:
 
 async def run(options: argparse.Namespace) -> None:
     """Serve until stdin ends."""
-    server = Server(
-        options.folder,
-        options.latency,
-        options.cap,
-        options.errors,
-        options.cuts,
-        options.upstream,
-        options.page,
-    )
+    server = Server(options)
     listening = await asyncio.start_server(server.serve, "127.0.0.1", 0, backlog=1024)
     print(listening.sockets[0].getsockname()[1], flush=True)
     await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)

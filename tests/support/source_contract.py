@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -27,21 +27,17 @@ class Built(testing.KnownSet):
     path: str = field(default="", kw_only=True)
 
 
-@dataclass(frozen=True)
-class Case:
-    """A kind of set, by name, and how one is made in a folder."""
-
-    name: str
-    build: Callable[[Path], Built]
+#: How a set of some kind is made in a folder.
+Build = Callable[[Path], Built]
 
 
-def each_of(cases: Sequence[Case]) -> Any:
+def each_of(cases: Mapping[str, Build]) -> Any:
     """The fixture ``case`` of a class: its tests run for each of these."""
 
-    @pytest.fixture(scope="class", params=cases, ids=lambda case: case.name.replace(" ", "-"))
+    @pytest.fixture(scope="class", params=cases.values(), ids=[c.replace(" ", "-") for c in cases])
     @classmethod
-    def case(cls: type, request: pytest.FixtureRequest) -> Case:
-        found: Case = request.param
+    def case(cls: type, request: pytest.FixtureRequest) -> Build:
+        found: Build = request.param
         return found
 
     return case
