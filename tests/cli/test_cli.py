@@ -410,43 +410,26 @@ def test_long_lines_are_broken_between_words() -> None:
 
 
 def completed(line: str, folder: Path) -> list[str]:
-    """What bash itself makes of a Tab at the end of ``line``, in ``folder``."""
-    script = """
-    compopt() { [[ $2 == default ]] && COMPREPLY+=($(compgen -f -- "${COMP_WORDS[-1]}")); true; }
-    eval "$(_ASYNCREADER_COMPLETE=bash_source "$PYTHON" -m asyncreader)"
-    COMP_WORDS=($1) COMPREPLY=()
-    [[ $1 == *" " ]] && COMP_WORDS+=("")
-    COMP_CWORD=$((${#COMP_WORDS[@]} - 1))
-    _asyncreader_completion asyncreader
-    printf '%s\\n' "${COMPREPLY[@]}"
-    """
-    program = folder / "bin" / "asyncreader"
-    program.parent.mkdir(exist_ok=True)
-    program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m asyncreader "$@"\n')
-    program.chmod(0o755)
-    env = {
-        **os.environ,
-        "PYTHON": sys.executable,
-        "PYTHONPATH": str(ROOT),
-        "PATH": f"{program.parent}:{os.environ['PATH']}",
-    }
-    words = ["bash", "--norc", "-c", script, "bash", line]
+    """What bash is handed at a Tab behind ``line``, in ``folder``: kinds and values. What lies in
+    the folder comes first on the path."""
+    asked = {"_ASYNCREADER_COMPLETE": "bash_complete", "COMP_WORDS": line}
+    env = {**os.environ, **asked, "COMP_CWORD": str(line.count(" "))}
+    env["PYTHONPATH"] = os.pathsep.join((str(folder), str(ROOT)))
+    words = [sys.executable, "-m", "asyncreader"]
     done = subprocess.run(words, env=env, cwd=folder, capture_output=True, text=True, check=True)
     assert done.stderr == ""
     return done.stdout.split()
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(shutil.which("bash") is None, reason="no bash")
 def test_tab_completes_in_bash(tmp_path: Path) -> None:
     """bash completes commands, options and their values, and files."""
-    (tmp_path / "train.h5").write_text("")
     for line, found in {
-        "asyncreader ": COMMANDS,
-        "asyncreader ver": ["verify"],
-        "asyncreader convert a b --enc": ["--encoding"],
-        "asyncreader convert a b --encoding j": ["jpeg"],
-        "asyncreader info tr": ["train.h5"],
+        "asyncreader ": [f"plain,{name}" for name in COMMANDS],
+        "asyncreader ver": ["plain,verify"],
+        "asyncreader convert a b --enc": ["plain,--encoding"],
+        "asyncreader convert a b --encoding j": ["plain,jpeg"],
+        "asyncreader info tr": ["file,tr"],
     }.items():
         assert completed(line, tmp_path) == found, line
 
@@ -487,18 +470,13 @@ def test_a_converters_of_the_user_is_named(tmp_path: Path, command: str) -> None
     assert done.stderr.count("\n") == 1
 
 
-def test_tab_where_a_converters_of_the_user_comes_first(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_tab_where_a_converters_of_the_user_comes_first(tmp_path: Path) -> None:
     """Tab prints no traceback where another ``converters`` hides ours: it offers the options that
     all commands have."""
-    monkeypatch.setenv("_ASYNCREADER_COMPLETE", "bash_complete")
-    monkeypatch.setenv("COMP_WORDS", "asyncreader convert a b --")
-    monkeypatch.setenv("COMP_CWORD", "4")
-    done = beside(tmp_path, "-m", "asyncreader", path=str(tmp_path))
-    assert done.stderr == ""
-    assert "--json" in done.stdout
-    assert "--size" not in done.stdout
+    (tmp_path / "converters.py").write_text("def to_grey(image):\n    return image\n")
+    found = completed("asyncreader convert a b --", tmp_path)
+    assert "plain,--json" in found
+    assert "plain,--size" not in found
 
 
 @pytest.mark.slow

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import re
 import shutil
@@ -19,7 +18,6 @@ from PIL import Image
 import asyncreader
 import converters
 from asyncreader.cli.options import params_of
-from asyncreader.sources import open_source
 from asyncreader.system.text import in_bytes
 
 
@@ -96,12 +94,8 @@ def test_info_divides_by_the_samples_of_their_own_field(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("subset", "rows"),
     [
-        ("0:3", slice(0, 3)),
-        ("::2", slice(None, None, 2)),
-        ("-4:", slice(-4, None)),
-        (":-1", slice(None, -1)),
-        ("[1,1,5]", [1, 1, 5]),
-        ("4:1:-1", slice(4, 1, -1)),
+        *(("0:3", slice(0, 3)), ("::2", slice(None, None, 2)), ("-4:", slice(-4, None))),
+        *((":-1", slice(None, -1)), ("[1,1,5]", [1, 1, 5]), ("4:1:-1", slice(4, 1, -1))),
     ],
 )
 @pytest.mark.parametrize("kind", ["file", "shards"])
@@ -111,12 +105,9 @@ def test_info_of_a_subset(packed: Path, subset: str, rows: Any, kind: str, tmp_p
     if kind == "shards":
         path = tmp_path / "set"
         assert run("convert", packed, path, "--shards", "3", "-q").exit_code == 0
-    with contextlib.closing(open_source(str(packed))) as source:
-        assert source.labels is not None
-        labels = np.asarray(source.labels)[rows]
-        count = source.facts.count
+    labels = np.repeat([0, 1], [15, 5])[rows]
     facts = json.loads(run("info", path, "-p", f"subset={subset}", "--json").stdout)
-    assert (facts["count"], facts["subset"]) == (count, len(labels))
+    assert (facts["count"], facts["subset"]) == (20, len(labels))
     told = {row["label"]: row["samples"] for row in facts["labels"]["counts"] if row["samples"]}
     assert told == {int(n): int((labels == n).sum()) for n in np.unique(labels)}
     words = table(run("info", path, "-p", f"subset={subset}").stdout)

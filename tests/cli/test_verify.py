@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import h5py
 import numpy as np
-from command_sets import damaged, run
+from command_sets import damaged, hdf5, run
 
 import converters
 
@@ -51,8 +50,6 @@ def test_verify_decodes(photos: Path, tmp_path: Path) -> None:
 
 def test_verify_a_set_without_checksums(tmp_path: Path) -> None:
     """A foreign set is said to be unverified, not ok."""
-    with h5py.File(tmp_path / "f.h5", "w") as file:
-        file["data"] = np.zeros((4, 3), "u1")
-    result = run("verify", tmp_path / "f.h5")
+    result = run("verify", hdf5(tmp_path / "f.h5", data=np.zeros((4, 3), "u1")))
     assert result.exit_code == 0
     assert result.stdout.startswith("unverified: it has no checksums")

@@ -11,6 +11,7 @@ from typing import Any
 import h5py
 import numpy as np
 import pytest
+from command_sets import hdf5
 from fake_ray import FakeRay
 from split_sets import TEXT, contents, pictures, splits_of
 
@@ -137,8 +138,7 @@ def test_sets_of_numbers_grow(tmp_path: Path) -> None:
         rows, more = (rng.integers(0, 9, (n, *shape)).astype(dtype) for n in (10, 7))
         target, foreign = tmp_path / f"set{number}", tmp_path / f"{number}.h5"
         convert((rows, np.arange(10)), target, shards=2)
-        with h5py.File(foreign, "w") as file:
-            file["data"], file["labels"] = more, np.arange(7)
+        hdf5(foreign, data=more, labels=np.arange(7))
         convert(foreign, target, append=True, params={"data_field": "data"})
         convert((more, np.arange(7)), tmp_path / f"own{number}.h5")
         convert(tmp_path / f"own{number}.h5", target, append=True)

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 from command_sets import hdf5, run
+from converter_corpus import put
 from foreign_sets import write_lmdb
 from PIL import Image
 
@@ -68,11 +69,13 @@ WRITERS: dict[str, Callable[[UInt16], bytes]] = {
 def write_depths(folder: Path, name: str = "cv.png") -> UInt16:
     """A folder of pictures in two classes, written in one way; their values."""
     values = depths()
-    for number, one in enumerate(values):
-        path = folder / f"c{number * 2 // COUNT}" / f"{number}{name}"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(WRITERS[name](one))
+    put(folder, {place(n, name): WRITERS[name](one) for n, one in enumerate(values)})
     return values
+
+
+def place(number: int, name: str) -> str:
+    """Where a picture lies in the folder."""
+    return f"c{number * 2 // COUNT}/{number}{name}"
 
 
 def served(path: Path, **params: Any) -> npt.NDArray[Any]:
@@ -192,13 +195,11 @@ def test_colours_of_16_bits_become_8_and_are_counted(
     """Colour pictures of 16 bits need no option: Pillow's 8 bits are served, and the report counts
     them; with bits 16 they are a DecodeError."""
     values = np.random.default_rng(3).integers(0, 1 << 16, (HEIGHT, WIDTH, 3), np.uint16)
-    (tmp_path / "in" / "c").mkdir(parents=True)
-    file = tmp_path / "in" / "c" / f"0.{name}"
-    file.write_bytes(_colour(values, name))
-    (tmp_path / "in" / "c" / "1.png").write_bytes(_colour((values >> 8).astype(np.uint8), "png"))
+    small = _colour((values >> 8).astype(np.uint8), "png")
+    folder = put(tmp_path / "in" / "c", {f"0.{name}": _colour(values, name), "1.png": small})
     report = convert(tmp_path / "in", tmp_path / "a.h5", encoding=encoding)
     assert (report.count, report.narrowed) == (2, 1)
-    with Image.open(file) as picture:
+    with Image.open(folder / f"0.{name}") as picture:
         wanted = np.asarray(picture.convert("RGB")).transpose(2, 0, 1)
     with AsyncReader(path=tmp_path / "a.h5", batch_size=2) as reader:
         data, _ = next(iter(reader))
@@ -231,9 +232,7 @@ def test_resized_16_bits_are_pillows(tmp_path: Path, size: str, resize: Any) -> 
     at both ends of the range do not wrap."""
     values = depths()
     values[0] = np.where(np.arange(WIDTH) % 7 < 3, 65_535, 0)
-    (tmp_path / "in" / "c").mkdir(parents=True)
-    for number, one in enumerate(values):
-        (tmp_path / "in" / "c" / f"{number}.png").write_bytes(WRITERS["cv.png"](one))
+    put(tmp_path / "in", {f"c/{n}.png": WRITERS["cv.png"](one) for n, one in enumerate(values)})
     convert(tmp_path / "in", tmp_path / "a.h5", bits=16, size=size, resize=resize)
     data = served(tmp_path / "a.h5")[:, 0]
     high, wide = data.shape[1:]
@@ -257,11 +256,10 @@ def test_masks_keep_their_numbers(tmp_path: Path) -> None:
         "colours": ("ppm", b"P6 30 20 999\n", np.stack([colours] * COUNT)),
     }
     for name, (suffix, head, wanted) in files.items():
-        for number, one in enumerate(wanted):
-            path = tmp_path / name / f"c{number * 2 // COUNT}" / f"{number}cv.{suffix}"
-            path.parent.mkdir(parents=True, exist_ok=True)
-            body = one.astype(">u2" if one.itemsize == 2 else "u1").tobytes()
-            path.write_bytes(head + body if head else WRITERS["alpha.png"](one))
+        order = ">u2" if wanted.itemsize == 2 else "u1"
+        bodies = [one.astype(order).tobytes() for one in wanted]
+        whole = [head + one for one in bodies] if head else map(WRITERS["alpha.png"], wanted)
+        put(tmp_path / name, {place(n, f"cv.{suffix}"): one for n, one in enumerate(whole)})
     fields = {name: tmp_path / name for name in files}
     for bits, encoding in itertools.product((8, 16), ("raw", "png")):
         target = tmp_path / f"{bits}{encoding}.h5"

@@ -14,6 +14,7 @@ import lmdb
 import numpy as np
 import pytest
 from command_sets import hdf5, run
+from converter_corpus import put
 from fakes import data_file
 from foreign_sets import pyxis_sample, write_pyxis
 from PIL import Image
@@ -250,14 +251,12 @@ def test_pictures_of_many_sizes(tmp_path: Path, suffix: str) -> None:
 # -- what goes with what -------------------------------------------------------------------------
 
 
-def matched(tmp_path: Path, pictures: list[str], masks: list[str]) -> MaskFolder:
-    for name in masks:
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_bytes(b"")
+def matched(folder: Path, pictures: list[str], masks: list[str]) -> MaskFolder:
+    put(folder, dict.fromkeys(masks, b""))
     names = Strings()
     for name in pictures:
         names.append(name.encode())
-    return MaskFolder.match("mask", str(tmp_path), names.freeze(), False, False)
+    return MaskFolder.match("mask", str(folder), names.freeze(), False, False)
 
 
 def test_masks_are_found_by_path_without_suffix(tmp_path: Path) -> None:

@@ -15,13 +15,7 @@ import lmdb
 import numpy as np
 import pytest
 import xxhash
-from converter_corpus import (
-    by_pillow,
-    image,
-    listed,
-    names_in,
-    saved,
-)
+from converter_corpus import by_pillow, image, listed, names_in, put, saved
 
 import asyncreader
 import converters.outputs.one_file
@@ -106,11 +100,8 @@ def test_encoded_hdf5_by_plain_h5py(folder: Path, tmp_path: Path, encoding: str)
 
 def test_large_contiguous_data_begin_at_a_page(tmp_path: Path) -> None:
     """Data of 64 KiB and more begin at byte 4096, so that they can be mapped and read directly."""
-    (tmp_path / "in" / "c").mkdir(parents=True)
     for side in (145, 147):
-        for old in (tmp_path / "in" / "c").iterdir():
-            old.unlink()
-        (tmp_path / "in" / "c" / "1.png").write_bytes(saved(image(side, 150), "PNG"))
+        put(tmp_path / "in", {"c/1.png": saved(image(side, 150), "PNG")})
         convert(tmp_path / "in", tmp_path / "out.h5", overwrite=True)
         with h5py.File(tmp_path / "out.h5") as file:
             size = file["data"].size
@@ -184,8 +175,7 @@ def test_class_numbers_of_another_set(folder: Path, tmp_path: Path, name: str) -
     """classes=PACKED_SET, or a set of shards, gives a test set the numbers of its training set."""
     sharded: Any = {} if "." in name.partition("/")[0] else {"shards": 2}
     convert(folder, tmp_path / name.partition("/")[0], **sharded)
-    (tmp_path / "in" / "class 2").mkdir(parents=True)
-    (tmp_path / "in" / "class 2" / "1.png").write_bytes(saved(image(20, 30), "PNG"))
+    put(tmp_path / "in" / "class 2", {"1.png": saved(image(20, 30), "PNG")})
     report = convert(tmp_path / "in", tmp_path / "test.h5", classes=tmp_path / name)
     assert report.classes == ("class 0", "class 1", "class 2")
     with h5py.File(tmp_path / "test.h5") as file:
@@ -226,9 +216,7 @@ def test_the_map_of_lmdb_grows(
 def test_progress_counts_every_sample(tmp_path: Path) -> None:
     """progress(done, total) goes up by one to the total, skipped ones included. A class whose
     pictures are all bad keeps its number and its name."""
-    for name, data in (("a/1.png", b"bad"), ("c/1.png", saved(image(8, 8), "PNG"))):
-        (tmp_path / "in" / name).parent.mkdir(parents=True)
-        (tmp_path / "in" / name).write_bytes(data)
+    put(tmp_path / "in", {"a/1.png": b"bad", "c/1.png": saved(image(8, 8), "PNG")})
     os.mkfifo(tmp_path / "in" / "c" / "3.png")
     seen: list[tuple[int, int]] = []
     report = convert(
@@ -243,9 +231,7 @@ def test_progress_counts_every_sample(tmp_path: Path) -> None:
 @pytest.mark.parametrize("code", [*(pytest.param(n, marks=pytest.mark.slow) for n in range(3)), 3])
 def test_the_module_is_the_command(folder: Path, tmp_path: Path, code: int) -> None:
     """python -m converters is asyncreader convert, with its exit codes."""
-    (tmp_path / "c").mkdir()
-    for name, data in (("1", b"bad"), ("2", saved(image(8, 8), "PNG"))):
-        (tmp_path / "c" / f"{name}.png").write_bytes(data)
+    put(tmp_path / "c", {"1.png": b"bad", "2.png": saved(image(8, 8), "PNG")})
     arguments = {
         0: [folder, tmp_path / "out.h5"],
         1: [tmp_path, tmp_path / "out.h5"],
@@ -263,10 +249,7 @@ def test_the_module_is_the_command(folder: Path, tmp_path: Path, code: int) -> N
 @pytest.mark.parametrize("suffix", ["lmdb"])
 def test_a_class_whose_name_is_not_utf8(tmp_path: Path, suffix: str) -> None:
     """A class folder's name may be any bytes; it is shown with surrogate escapes."""
-    odd = os.path.join(os.fsencode(tmp_path), b"in", b"c\xff")
-    os.makedirs(odd)
-    with open(os.path.join(odd, b"1.png"), "wb") as file:
-        file.write(saved(image(8, 8), "PNG"))
+    put(tmp_path / "in", {b"c\xff/1.png": saved(image(8, 8), "PNG")})
     report = convert(tmp_path / "in", tmp_path / f"out.{suffix}")
     assert report.classes == ("c\udcff",)
     assert json.loads(json.dumps(report.to_dict()))["classes"] == ["c\udcff"]

@@ -68,6 +68,15 @@ ASKED: list[tuple[Any, str, dict[str, Any], str]] = [
         {"compression": "gzip"}, {"labels": "x.csv"}, {"splits_from_folders": True},
         {"follow_links": True})),
     ("raw.h5", "out.h5", {"fields": {"mask": "."}}, "for folders of images"),
+    # URLs: before a request is made, and no secret is repeated
+    *((src, dst, {}, "user name, password or query") for src, dst in (
+        ("s3://key:topsecret@b/x", "o.h5"), ("https://h/x?sig=topsecret", "o.h5"),
+        ("here", "https://me:topsecret@h/o.h5"))),
+    ("here", "s3://b/train.h5", {}, "must be on a disk"),
+    ("s3://b/x", "o.h5", {"follow_links": True}, "follow_links is for folders on a disk"),
+    ("s3://b/x", "o.h5", {"fields": {"mask": "s3://b/m"}}, "must be on this machine"),
+    ("here", "o.h5", {"labels": "https://h/l.csv?token=topsecret"}, "password or query"),
+    ("ftp://h/x", "o.h5", {}, "unknown URL scheme"),
     # options of elsewhere, and slips of the keyboard
     *(("photos", "out.h5", {name: 4}, f"{name}.*{says}") for name, says in {
         "qualty": "did you mean 'quality'", "sized": "did you mean 'size'",
@@ -112,8 +121,10 @@ def test_what_cannot_be_asked(
 ) -> None:
     """It is a ParamsError before a sample is packed."""
     source = sources.get(src, src) if isinstance(src, str) else src
-    with pytest.raises(ParamsError, match=says):
-        convert(source, tmp_path / dst, **options)
+    target = dst if "://" in dst else tmp_path / dst
+    with pytest.raises(ParamsError, match=says) as caught:
+        convert(source, target, **options)
+    assert "topsecret" not in f"{caught.value}{caught.value!r}{caught.value.fields()}"
     assert listed(tmp_path) == []
 
 

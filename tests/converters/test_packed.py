@@ -11,19 +11,13 @@ import foreign_sets
 import h5py
 import numpy as np
 import pytest
-from converter_corpus import (
-    hash_of,
-    names_in,
-)
+from command_sets import hdf5, save_images
+from converter_corpus import hash_of, names_in
 from fakes import data_file, pictures
-from PIL import Image
 from project import ROOT
 
 import asyncreader
-from asyncreader.errors import (
-    ChecksumError,
-    FormatError,
-)
+from asyncreader.errors import ChecksumError, FormatError
 from asyncreader.tools.verify import verify_file
 from converters import convert
 
@@ -34,10 +28,8 @@ SUFFIXES = ["h5", "lmdb"]
 def test_there_and_back(folder: Path, tmp_path: Path, encoding: str) -> None:
     """HDF5 -> LMDB -> HDF5 changes nothing, of fields neither: the last file has the bytes of the
     first."""
-    for name in names_in(folder):
-        mask = tmp_path / "masks" / os.fsdecode(name)
-        mask.parent.mkdir(parents=True, exist_ok=True)
-        Image.fromarray(np.full((20, 30), len(name) + hash(name) % 100, "u1")).save(mask)
+    masks = {os.fsdecode(n): np.full((20, 30), k, "u1") for k, n in enumerate(names_in(folder))}
+    save_images(tmp_path / "masks", masks)
     fields = {"mask": tmp_path / "masks"}
     convert(folder, tmp_path / "a.h5", encoding=encoding, size=None, fields=fields)
     report = convert(tmp_path / "a.h5", tmp_path / "b.lmdb")
@@ -113,25 +105,21 @@ def test_a_damaged_sample_of_a_packed_set(
 
 def test_a_foreign_hdf5_is_packed(tmp_path: Path) -> None:
     """Pixels and labels of someone else's file become a set of ours; axes and types are mended."""
-    rng = np.random.default_rng(3)
-    pixels = rng.integers(0, 256, (7, 10, 12, 3), np.uint8)
-    with h5py.File(tmp_path / "foreign.h5", "w") as file:
-        file["data"] = pixels
-        file["labels"] = np.arange(7, dtype=np.uint8)
-    convert(tmp_path / "foreign.h5", tmp_path / "ours.h5")
+    pixels = np.random.default_rng(3).integers(0, 256, (7, 10, 12, 3), np.uint8)
+    foreign = hdf5(tmp_path / "foreign.h5", data=pixels, labels=np.arange(7, dtype=np.uint8))
+    convert(foreign, tmp_path / "ours.h5")
     with h5py.File(tmp_path / "ours.h5") as file:
         assert np.array_equal(file["data"][:], pixels)
         assert file["labels"][:].tolist() == [[n] for n in range(7)]
         assert set(file) == {"data", "labels", "checksums"}
         assert json.loads(file.attrs["description"])["label_kind"] == "values"
     assert verify_file(str(tmp_path / "ours.h5")).ok
-    with h5py.File(tmp_path / "floats.h5", "w") as file:
-        file["data"] = pixels.astype(np.float32)
-    convert(tmp_path / "floats.h5", tmp_path / "x.h5")  # numbers are copied as they are
+    floats = hdf5(tmp_path / "floats.h5", data=pixels.astype(np.float32))
+    convert(floats, tmp_path / "x.h5")  # numbers are copied as they are
     with h5py.File(tmp_path / "x.h5") as file:
         assert np.array_equal(file["data"][:], pixels.astype(np.float32))
     with pytest.raises(FormatError, match="8-bit"):
-        convert(tmp_path / "floats.h5", tmp_path / "y.h5", size=8)
+        convert(floats, tmp_path / "y.h5", size=8)
 
 
 def test_pickles_are_packed_by_the_lines_of_the_page(

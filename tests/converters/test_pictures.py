@@ -13,11 +13,20 @@ import h5py
 import lmdb
 import numpy as np
 import pytest
-from converter_corpus import BAD, GOOD, by_pillow, image, noise, saved, turned_by_words, write_good
+from converter_corpus import (
+    BAD,
+    GOOD,
+    by_pillow,
+    image,
+    noise,
+    put,
+    saved,
+    turned_by_words,
+    write_good,
+)
 from PIL import Image, ImageOps
 
 import asyncreader
-from asyncreader import AsyncReader
 from asyncreader.errors import DecodeError, FormatError, SourceError
 from converters import convert
 from converters.encode import Recipe
@@ -131,18 +140,14 @@ def test_every_kind_of_picture(
 def test_orientation_outside_exif_is_followed(tmp_path: Path, encoding: str) -> None:
     """Pictures that XMP or ImageMagick's fields turn are served upright, also from their own files:
     there it is the reader that turns them."""
-    folder = tmp_path / "pictures"
-    folder.mkdir()
-    contents = {os.fsdecode(name): make() for name, make in turned_by_words().items()}
-    for name, data in contents.items():
-        (folder / name).write_bytes(data)
+    contents = {name: make() for name, make in turned_by_words().items()}
+    folder = put(tmp_path / "in", contents)
     convert(folder, tmp_path / "set.h5", encoding=encoding, no_labels=True)
-    with AsyncReader(path=tmp_path / "set.h5", layout="NHWC", copy=True) as reader:
-        found = [batch.data[0] for batch in reader]
-    for (name, data), pixels in zip(sorted(contents.items()), found, strict=True):
-        wanted = by_pillow(data)
-        assert pixels.shape == wanted.shape == (56, 40, 3)
-        assert np.abs(pixels.astype(int) - wanted).max() <= (3 if name.endswith("jpg") else 0)
+    with asyncreader.open(tmp_path / "set.h5", layout="NHWC") as found:
+        for (name, data), pixels in zip(sorted(contents.items()), found, strict=True):
+            wanted = by_pillow(data)
+            assert pixels.shape == wanted.shape == (56, 40, 3)
+            assert np.abs(pixels.astype(int) - wanted).max() <= (3 if name.endswith(b"jpg") else 0)
 
 
 # -- damage --------------------------------------------------------------------------------------
@@ -152,10 +157,7 @@ def test_orientation_outside_exif_is_followed(tmp_path: Path, encoding: str) -> 
 @pytest.mark.parametrize("name", BAD, ids=lambda name: name.decode())
 def test_a_damaged_picture_is_named(tmp_path: Path, name: bytes, encoding: str) -> None:
     """A damaged file stops the run with its path in a DecodeError, and nothing is left."""
-    folder = tmp_path / "in" / "c"
-    folder.mkdir(parents=True)
-    (folder / "a.png").write_bytes(saved(image(), "PNG"))
-    (folder / os.fsdecode(name)).write_bytes(BAD[name]())
+    folder = put(tmp_path / "in" / "c", {"a.png": saved(image(), "PNG"), name: BAD[name]()})
     with pytest.raises(DecodeError) as caught:
         convert(tmp_path / "in", tmp_path / "out.h5", encoding=encoding, check_decode=True)
     assert caught.value.source_path == str(folder / os.fsdecode(name))
@@ -170,9 +172,7 @@ def test_damaged_pictures_are_skipped_and_reported(
 ) -> None:
     """With skip_bad all damaged files are listed, all others packed, and none is lost count of."""
     folder, target = tmp_path / "in" / "c", tmp_path / f"out.{suffix}"
-    write_good(folder)
-    for name, make in BAD.items():
-        (folder / os.fsdecode(name)).write_bytes(make())
+    write_good(put(folder, {name: make() for name, make in BAD.items()}))
     given: Any = {"size": (24, 24) if encoding == "raw" else None, "bits": 8, "check_decode": True}
     report = convert(tmp_path / "in", target, encoding=encoding, skip_bad=True, **given)
     assert [path for path, _ in report.skipped] == [f"c/{os.fsdecode(n)}" for n in sorted(BAD)]
@@ -184,17 +184,14 @@ def test_damaged_pictures_are_skipped_and_reported(
 @pytest.mark.parametrize("name", ["cut50.jpg", "cut5.jpg", "crc.png", "no_end.png", "cut.gif"])
 def test_original_finds_damage_without_decoding(tmp_path: Path, name: str) -> None:
     """Encoding "original" checks markers, CRCs and lengths although it decodes nothing."""
-    (tmp_path / "c").mkdir()
-    (tmp_path / "c" / name).write_bytes(BAD[name.encode()]())
+    put(tmp_path / "c", {name: BAD[name.encode()]()})
     with pytest.raises(DecodeError, match=name):
         convert(tmp_path, tmp_path / "out.h5", encoding="original")
 
 
 def test_all_bad_is_an_error(tmp_path: Path) -> None:
     """A set of no samples is never written, whatever is skipped."""
-    (tmp_path / "in" / "c").mkdir(parents=True)
-    for name in ("x.jpg", "y.jpg"):
-        (tmp_path / "in" / "c" / name).write_bytes(b"no picture")
+    put(tmp_path / "in" / "c", dict.fromkeys(("x.jpg", "y.jpg"), b"no picture"))
     with pytest.raises(SourceError, match=r"every image was bad.*2 bad ones.*c/x\.jpg"):
         convert(tmp_path / "in", tmp_path / "out.h5", skip_bad=True)
     assert os.listdir(tmp_path) == ["in"]
@@ -204,9 +201,8 @@ def test_all_bad_is_an_error(tmp_path: Path) -> None:
 def test_raw_needs_one_shape(tmp_path: Path, more: dict[str, Any]) -> None:
     """The first picture of another shape is named, and --size advised; of one length, which leaves
     pictures of two shapes, the error says that 4x4 makes one shape of them."""
-    (tmp_path / "in" / "c").mkdir(parents=True)
-    for name, shape in (("a", (8, 16)), ("b", (8, 16)), ("c", (16, 8))):
-        (tmp_path / "in" / "c" / f"{name}.png").write_bytes(saved(image(*shape), "PNG"))
+    sides = {"a.png": (8, 16), "b.png": (8, 16), "c.png": (16, 8)}
+    put(tmp_path / "in" / "c", {n: saved(image(*shape), "PNG") for n, shape in sides.items()})
     given: Any = {"format": "hdf5", **more}
     with pytest.raises(FormatError, match=r"16 x 8.*8 x 16.*--size HxW") as caught:
         convert(tmp_path / "in", tmp_path / "out", **given)
@@ -309,8 +305,7 @@ def test_reduced_jpegs_are_where_they_belong(resize: str, turned: int) -> None:
 @pytest.mark.parametrize("shape", [(40, 56), (56, 40), (30, 30), (200, 7)], ids=str)
 def test_shorter_side(shape: tuple[int, int], tmp_path: Path) -> None:
     """One number is the length of the shorter side; the other side keeps the shape."""
-    (tmp_path / "c").mkdir()
-    (tmp_path / "c" / "a.png").write_bytes(saved(image(*shape), "PNG"))
+    put(tmp_path / "c", {"a.png": saved(image(*shape), "PNG")})
     convert(tmp_path, tmp_path / "out.h5", encoding="png", size=28)
     (data,) = samples_of(tmp_path / "out.h5").values()
     scale = 28 / min(shape)
@@ -319,8 +314,7 @@ def test_shorter_side(shape: tuple[int, int], tmp_path: Path) -> None:
 
 def test_shorter_side_cannot_blow_up(tmp_path: Path) -> None:
     """A sliver whose long side would become millions of pixels is a bad picture, not a crash."""
-    (tmp_path / "c").mkdir()
-    (tmp_path / "c" / "a.png").write_bytes(saved(image(2, 40_000), "PNG"))
+    put(tmp_path / "c", {"a.png": saved(image(2, 40_000), "PNG")})
     with pytest.raises(DecodeError, match="too large"):
         convert(tmp_path, tmp_path / "out.h5", encoding="png", size=2000)
     with pytest.raises(DecodeError, match="too long for a JPEG"):
@@ -329,8 +323,7 @@ def test_shorter_side_cannot_blow_up(tmp_path: Path) -> None:
 
 def test_the_suffix_says_the_format(tmp_path: Path) -> None:
     """.h5, .hdf5 and .lmdb are known in any case, others need format."""
-    (tmp_path / "in" / "c").mkdir(parents=True)
-    (tmp_path / "in" / "c" / "a.png").write_bytes(saved(image(), "PNG"))
+    put(tmp_path / "in" / "c", {"a.png": saved(image(), "PNG")})
 
     for name, asked, kind in (
         ("a.H5", None, "hdf5"),

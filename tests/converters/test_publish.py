@@ -19,11 +19,7 @@ from typing import Any
 import lmdb
 import numpy as np
 import pytest
-from converter_corpus import (
-    files,
-    hash_of,
-    listed,
-)
+from converter_corpus import files, hash_of, listed
 from ctrl_c import interrupted, killed, moments
 from fakes import data_file
 
@@ -267,58 +263,37 @@ def test_the_kth_write_fails(
 
 
 @pytest.mark.calls
-@pytest.mark.parametrize("suffix", [*SUFFIXES, "shards"])
+@pytest.mark.parametrize("name", ["out.h5", "out.lmdb", "shards", "append"])
 @pytest.mark.parametrize("old", [False, True])
 def test_a_name_that_is_not_durable_is_taken_back(
-    folder: Path, tmp_path: Path, suffix: str, old: bool, monkeypatch: pytest.MonkeyPatch
+    folder: Path, tmp_path: Path, name: str, old: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where the target's folder cannot be synced, the target is what it was: old, or absent."""
-    target = tmp_path / f"out.{suffix}"
-    options: dict[str, Any] = {"shards": 2} if suffix == "shards" else {}
-    if old:
+    """Where the target's folder cannot be synced, the target is what it was: old, or absent. Added
+    shards, whose new manifest does not reach the disk, wait for a run that resumes."""
+    target, appends = tmp_path / name, name == "append"
+    options: dict[str, Any] = {} if "." in name else {"shards": 2}
+    if old or appends:
         convert(folder, target, **options)
-    before = bytes_of(target)
-    real = os.fsync
+    before, real, place = bytes_of(target), os.fsync, target if appends else tmp_path
 
     def failing(file: int) -> None:
-        if os.readlink(f"/proc/self/fd/{file}") == str(tmp_path):
+        there = os.readlink(f"/proc/self/fd/{file}") == str(place)
+        if there and (not appends or len(read_manifest(str(target / NAME))) > 2):
             raise OSError(errno.EIO, os.strerror(errno.EIO))
         real(file)
 
+    how: dict[str, Any] = {"append": True} if appends else {"encoding": "png", "overwrite": old}
+    said = (
+        r"Input/output error.*finished shards are kept" if appends else "cannot be given its name"
+    )
     monkeypatch.setattr(os, "fsync", failing)
-    with pytest.raises(SourceError, match="cannot be given its name"):
-        convert(folder, target, encoding="png", overwrite=old, **options)
+    with pytest.raises(SourceError, match=said):
+        convert(folder, target, **how, **options)
     monkeypatch.undo()
     assert bytes_of(target) == before
     if options:
-        assert convert(folder, target, encoding="png", overwrite=old, resume=True, shards=2).kept
-    assert listed(tmp_path) == ([target.name] if old or options else [])
-
-
-@pytest.mark.calls
-def test_added_shards_that_are_not_durable_are_taken_back(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Where the rename of a new manifest does not reach the disk, the set is the old one, and the
-    shards wait for a run that resumes."""
-    target = tmp_path / "set"
-    convert(folder, target, shards=2)
-    before = files(target)
-    real = os.fsync
-
-    def failing(file: int) -> None:
-        there = os.readlink(f"/proc/self/fd/{file}") == str(target)
-        if there and len(read_manifest(str(target / NAME))) > 2:
-            raise OSError(errno.EIO, os.strerror(errno.EIO))
-        real(file)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "fsync", failing)
-        with pytest.raises(SourceError, match=r"Input/output error.*finished shards are kept"):
-            convert(folder, target, append=True, shards=3)
-    assert files(target) == before
-    assert convert(folder, target, append=True, shards=3, resume=True).kept == 3
-    assert listed(tmp_path) == ["set"]
+        assert convert(folder, target, resume=True, **how, **options).kept == 2
+    assert listed(tmp_path) == ([name] if old or options else [])
 
 
 @pytest.mark.slow

@@ -11,13 +11,12 @@ from typing import Any, Literal
 
 import numpy as np
 import pytest
-from converter_corpus import image, saved
+from converter_corpus import image, put, saved
 from jpeg_files import jpeg_of, segment
 from PIL import Image
 
-from asyncreader import AsyncReader
+import asyncreader
 from asyncreader.pixels import codec
-from asyncreader.sources import Inspector, open_whole
 from converters import convert
 from converters.encode import with_restarts
 
@@ -40,13 +39,8 @@ def rewritten(data: bytes) -> bytes:
 
 def stored(target: Path) -> list[bytes]:
     """The samples of a packed set, as they are stored."""
-    source = open_whole(str(target))
-    try:
-        return [
-            bytes(Inspector(source.first).bytes(number)) for number in range(source.facts.count)
-        ]
-    finally:
-        source.close()
+    with asyncreader.open(target) as found:
+        return [found.sample(number).stored["data"] for number in range(len(found))]
 
 
 def stated(data: bytes) -> int:
@@ -183,11 +177,8 @@ def test_damaged_files_do_no_harm() -> None:
 @pytest.mark.parametrize("sharded", [False, True])
 def test_convert_counts_what_it_rewrote(tmp_path: Path, sharded: bool) -> None:
     """The report tells rewritten files from others; readers see the same pixels as before."""
-    folder = tmp_path / "pictures"
-    folder.mkdir()
-    for number in range(4):
-        data = saved(image(150, 320, number), "JPEG", progressive=number == 3)
-        (folder / f"{number}.jpg").write_bytes(data)
+    images = (saved(image(150, 320, n), "JPEG", progressive=n == 3) for n in range(4))
+    folder = put(tmp_path / "in", {f"{number}.jpg": data for number, data in enumerate(images)})
     common = {"encoding": "original", "no_labels": True}
     before = convert(folder, tmp_path / "before.h5", **common)
     if sharded:
@@ -195,20 +186,16 @@ def test_convert_counts_what_it_rewrote(tmp_path: Path, sharded: bool) -> None:
     target = tmp_path / ("after" if sharded else "after.h5")
     after = convert(folder, target, restarts=True, **common)
     assert (before.rewritten, after.rewritten, after.count) == (None, 3, 4)
-    batches = []
-    for path in (tmp_path / "before.h5", target):
-        with AsyncReader(str(path), batch_size=4, size=(150, 320), epochs=1) as reader:
-            batches.append([np.array(batch.data) for batch in reader])
-    assert np.array_equal(batches[0], batches[1])
+    with asyncreader.open(tmp_path / "before.h5") as one, asyncreader.open(target) as other:
+        for number in range(4):
+            assert np.array_equal(one[number], other[number])
 
 
 @pytest.mark.parametrize(("kind", "encoding"), [("PNG", "jpeg"), ("JPEG", "original")])
 def test_packed_jpegs_get_markers_by_record(tmp_path: Path, kind: str, encoding: Any) -> None:
     """A set of JPEGs that is copied, not encoded anew, gets markers when that is asked: the same
     pixels; and without a word it is copied byte for byte. Other encodings may refuse them."""
-    folder = tmp_path / "pictures"
-    folder.mkdir()
-    (folder / f"a.{kind}").write_bytes(saved(image(150, 320), kind))
+    folder = put(tmp_path / "in", {f"a.{kind}": saved(image(150, 320), kind)})
     before = tmp_path / "a.h5"
     convert(folder, before, encoding=encoding, no_labels=True, restarts=False)
     assert convert(before, tmp_path / "copy.lmdb").rewritten is None
@@ -226,11 +213,9 @@ def test_jpeg_gets_markers_unless_refused(
 ) -> None:
     """Encoding jpeg has restart markers that jpeg_cut can use, at most 2 % larger; with
     restarts=False it has none. Pillow decodes both to the same pixels."""
-    folder = tmp_path / "pictures"
-    folder.mkdir()
-    for number, (high, wide) in enumerate(SIZES):
-        (folder / f"{number}.png").write_bytes(saved(image(high, wide, number), "PNG"))
-    (folder / "small.png").write_bytes(saved(image(8, 16), "PNG"))
+    images = [*(image(*size, number) for number, size in enumerate(SIZES)), image(8, 16)]
+    files = {f"{number}.png": saved(one, "PNG") for number, one in enumerate(images)}
+    folder = put(tmp_path / "in", files)
     common: Any = {"encoding": "jpeg", "no_labels": True, "size": size, "channels": channels}
     with_them = convert(folder, tmp_path / "with.h5", **common)
     without = convert(folder, tmp_path / "without.h5", restarts=False, **common)

@@ -56,41 +56,37 @@ def made(
     ]
 
 
+def add(writer: Writer, samples: Samples, numbers: range) -> None:
+    """Add some samples, whose labels are their numbers."""
+    for k in numbers:
+        one = samples[k]
+        writer.add(one["data"], k, path=f"k{k}", ids=one["ids"], side=one["side"])
+
+
 def write(target: Path, samples: Samples, **options: Any) -> Path:
-    """A set of ``samples``, whose labels are their numbers."""
+    """A set of ``samples``."""
     with Writer(target, variable_length=("data", "ids"), **options) as writer:
-        for number, one in enumerate(samples):
-            writer.add(one["data"], number, path=f"k{number}", ids=one["ids"], side=one["side"])
+        add(writer, samples, range(len(samples)))
     return target
 
 
 def check_served(path: Any, samples: Samples, most: int = 7, **params: Any) -> None:
     """A reader serves the heads of what was written, with lengths and zeros behind."""
-    limits = {"data": most, "ids": most + 2}
-    with AsyncReader(
-        path,
-        **FIELDS,
-        max_length=limits,
-        batch_size=3,
-        shuffle=True,
-        last_batch="pad",
-        **params,
-    ) as reader:
-        assert reader.count == len(samples)
-        for epoch in range(2):
-            for batch in reader:
-                for row in np.flatnonzero(batch.mask).tolist():
-                    one = samples[batch.indices[row]]
-                    assert int(batch.labels[row, 0]) == batch.indices[row]
-                    for name, limit in limits.items():
-                        part = batch.data[FIELDS["data_field"].index(name)]
-                        head = one[name][:limit]
-                        np.testing.assert_array_equal(part[row, : len(head)], head)
-                        assert not part[row, len(head) :].any()
-                    got = [lengths[row] for lengths in batch.lengths[:2]]
-                    assert got == [min(len(one["data"]), most), min(len(one["ids"]), most + 2)]
-                    np.testing.assert_array_equal(batch.data[2][row], one["side"])
-            assert epoch == batch.epoch
+    limits, count = {"data": most, "ids": most + 2}, len(samples)
+    asked = {**FIELDS, "max_length": limits, "batch_size": count, **params}
+    with AsyncReader(path, **asked) as reader:
+        assert reader.count == count
+        batch = next(iter(reader))
+        assert batch.labels[:, 0].tolist() == list(range(count))
+        for row, one in enumerate(samples):
+            for part, lengths, (name, limit) in zip(
+                batch.data[:2], batch.lengths[:2], limits.items(), strict=True
+            ):
+                head = one[name][:limit]
+                np.testing.assert_array_equal(part[row, : len(head)], head)
+                assert not part[row, len(head) :].any()
+                assert lengths[row] == len(head)
+            np.testing.assert_array_equal(batch.data[2][row], one["side"])
 
 
 @pytest.mark.slow
@@ -130,27 +126,20 @@ def test_what_was_added_is_what_is_stored_and_served(tmp_path: Path, way: str) -
 
 
 @pytest.mark.slow
-def test_a_row_that_is_larger_than_all_blocks(tmp_path: Path) -> None:
+@pytest.mark.parametrize("way", ["hdf5", "gzip"])
+def test_a_row_that_is_larger_than_all_blocks(tmp_path: Path, way: str) -> None:
     """Rows beyond what is kept and read together, beside short ones, equal to the byte however
     they are added."""
+    (suffix, options), other = WAYS[way], tmp_path / f"other{WAYS[way][0]}"
     samples = made([5, 140_000, 0, 3, 150_000, 1], shape=(), dtype="f8")
-    for suffix, options in (WAYS["hdf5"], WAYS["gzip"]):
-        target = write(tmp_path / f"one{suffix}", samples, overwrite=True, **options)
-        assert verify_file(str(target)).ok
-        check_served(target, samples, most=140_001)
-        check_served(target, samples, most=4, verify="always")
-        columns = {name: [one[name] for one in samples] for name in ("data", "ids", "side")}
-        columns |= {"label": list(range(6)), "path": [f"k{i}" for i in range(6)]}
-        other = tmp_path / f"other{suffix}"
-        convert(
-            columns,
-            other,
-            variable_length=["data", "ids"],
-            overwrite=True,
-            progress=False,
-            **options,
-        )
-        assert target.read_bytes() == other.read_bytes()
+    target = write(tmp_path / f"one{suffix}", samples, **options)
+    assert verify_file(str(target)).ok
+    check_served(target, samples, most=140_001)
+    check_served(target, samples, most=4, verify="always")
+    columns = {name: [one[name] for one in samples] for name in ("data", "ids", "side")}
+    columns |= {"label": list(range(6)), "path": [f"k{i}" for i in range(6)]}
+    convert(columns, other, variable_length=["data", "ids"], **options)
+    assert target.read_bytes() == other.read_bytes()
 
 
 # -- damage ----------------------------------------------------------------------------------------
@@ -226,7 +215,7 @@ def test_a_false_description_is_a_format_error(
 ) -> None:
     """Tables that contradict each other are found when the set is opened, digests right or not."""
     path = tmp_path / "set.h5"
-    convert([np.ones((n, 2), "f4") for n in (3, 2, 4)], path, variable_length=True, progress=False)
+    convert([np.ones((n, 2), "f4") for n in (3, 2, 4)], path, variable_length=True)
     with h5py.File(path, "r+") as file:
         change(file)
         if said in ("outside the file", "do not end"):
@@ -241,7 +230,7 @@ def test_a_set_without_such_fields_is_what_it_was(tmp_path: Path) -> None:
     rows = np.arange(12.0).reshape(4, 3)
     found = []
     for source, named, version in ((rows, False, 1), (rows, (), 1), ([rows, rows[:1]], True, 2)):
-        convert(source, tmp_path / "a.h5", variable_length=named, progress=False, overwrite=True)
+        convert(source, tmp_path / "a.h5", variable_length=named, overwrite=True)
         found.append((tmp_path / "a.h5").read_bytes())
         with h5py.File(tmp_path / "a.h5") as file:
             described = json.loads(file.attrs["description"])
@@ -260,10 +249,9 @@ def test_copies_selections_and_joined_sets(tmp_path: Path) -> None:
     samples, more = made([3, 0, 8, 1, 5, 12]), made([2, 9], seed=1)
     first = write(tmp_path / "a.h5", samples)
     second = write(tmp_path / "b.lmdb", more)
-    quiet: dict[str, Any] = {"progress": False}
-    convert(first, tmp_path / "c.lmdb", **quiet)
-    convert(tmp_path / "c.lmdb", tmp_path / "d", shards=3, **quiet)
-    convert(tmp_path / "d", tmp_path / "e.h5", **quiet)
+    convert(first, tmp_path / "c.lmdb")
+    convert(tmp_path / "c.lmdb", tmp_path / "d", shards=3)
+    convert(tmp_path / "d", tmp_path / "e.h5")
     prints = set()
     for path in (first, tmp_path / "c.lmdb", tmp_path / "d", tmp_path / "e.h5"):
         check_served(path, samples)
@@ -273,14 +261,14 @@ def test_copies_selections_and_joined_sets(tmp_path: Path) -> None:
     with h5py.File(first) as one, h5py.File(tmp_path / "e.h5") as other:
         for table in ("data", "offsets", "ids", "ids.offsets", "checksums", "ids.checksums"):
             np.testing.assert_array_equal(one[table][:], other[table][:])
-    convert(first, tmp_path / "some.h5", select="2:5", split={"a": 0.5, "b": 0.5}, **quiet)
+    convert(first, tmp_path / "some.h5", select="2:5", split={"a": 0.5, "b": 0.5})
     with asyncreader.open(tmp_path / "some.h5", max_length=12) as found:
         assert sum(map(len, found.splits.values())) == 3
         np.testing.assert_array_equal(found[0][0][:8], samples[2]["data"])
-    convert([first, second], tmp_path / "both.h5", **quiet)
+    convert([first, second], tmp_path / "both.h5")
     both = tmp_path / "both"
-    convert(first, both, shards=2, **quiet)
-    convert(second, both, append=True, **quiet)
+    convert(first, both, shards=2)
+    convert(second, both, append=True)
     every = samples + more
     for path in (tmp_path / "both.h5", both, [first, second]):
         with AsyncReader(path, **FIELDS, max_length=12, batch_size=8) as reader:
@@ -288,9 +276,8 @@ def test_copies_selections_and_joined_sets(tmp_path: Path) -> None:
             assert batch.lengths[0].tolist() == [len(one["data"]) for one in every]
             for row, one in enumerate(every):
                 np.testing.assert_array_equal(batch.data[0][row, : len(one["data"])], one["data"])
-
     raw = tmp_path / "raw.h5"
-    convert(np.ones((3, 3), "f4"), raw, **quiet)
+    convert(np.ones((3, 3), "f4"), raw)
     for source, target, options in (
         ([first, raw], tmp_path / "x.h5", {}),
         (raw, both, {"append": True}),
@@ -298,30 +285,22 @@ def test_copies_selections_and_joined_sets(tmp_path: Path) -> None:
         (first, tmp_path / "x.h5", {"variable_length": True}),
     ):
         with pytest.raises((ParamsError, FormatError)):
-            convert(source, target, **options, **quiet)
+            convert(source, target, **options)
     assert not (tmp_path / "x.h5").exists()
 
 
 @pytest.mark.slow
-def test_resume_by_key(tmp_path: Path) -> None:
+def test_resume_by_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A run that was interrupted goes on where its finished files end."""
-    samples = made([7, 0, 3, 2, 9])
-    target = tmp_path / "set"
+    samples, target = made([7, 0, 3, 2, 9]), tmp_path / "set"
     options: dict[str, Any] = {"shards": 2, "resume": True, "variable_length": ["data", "ids"]}
-
-    def add(writer: Writer, numbers: range) -> None:
-        for k in numbers:
-            one = samples[k]
-            writer.add(one["data"], k, path=f"k{k}", ids=one["ids"], side=one["side"])
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("converters.writer.PIECE", 60)
-        writer = Writer(target, **options)
-        add(writer, range(3))
-        writer.__exit__(KeyboardInterrupt, KeyboardInterrupt(), None)
-        with Writer(target, **options) as writer:
-            assert "k0" in writer
-            add(writer, range(5))
+    monkeypatch.setattr("converters.writer.PIECE", 60)
+    writer = Writer(target, **options)
+    add(writer, samples, range(3))
+    writer.__exit__(KeyboardInterrupt, KeyboardInterrupt(), None)
+    with Writer(target, **options) as writer:
+        assert "k0" in writer
+        add(writer, samples, range(5))
     assert verify_file(str(target)).ok
     check_served(target, samples)
 
@@ -351,7 +330,7 @@ def test_samples_that_differ_otherwise(
 ) -> None:
     """A ParamsError with the sample's number, and nothing is published."""
     with pytest.raises(ParamsError, match=said) as caught:
-        convert(iter(added), tmp_path / "x.h5", progress=False, **options)
+        convert(iter(added), tmp_path / "x.h5", **options)
     assert caught.value.index == number
     assert list(tmp_path.iterdir()) == []
 

@@ -377,7 +377,7 @@ def test_a_dataset_keeps_its_splits(tmp_path: Path) -> None:
         ("maps", {"patch": (3, 3), "patch_at": "grid", "subset": slice(2, 9)}),
     ]
     targets: list[tuple[str, dict[str, Any]]] = [
-        *(("x.h5", {}), ("x.lmdb", {}), ("s", {"shards": 1, "format": "lmdb"})),
+        *(("x.h5", {}), ("x.lmdb", {}), ("s", {"shards": 1, "format": "lmdb"}))
     ]
     for (source, given), (target, options) in itertools.product(cases, targets):
         with asyncreader.open(tmp_path / source, **given) as ds:
@@ -581,11 +581,12 @@ def test_columns_may_be_lists(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("format", ["hdf5", "lmdb"])
 @pytest.mark.parametrize("encoding", ["raw", "png"])
-def test_shards_of_a_size(tmp_path: Path, encoding: Any) -> None:
+def test_shards(tmp_path: Path, encoding: Any, format: Any) -> None:
     """Images in shards of about a size are those of one file, which has the same identity."""
     rows = np.random.default_rng(5).integers(0, 256, (40, 10, 12, 3), np.uint8)
-    for target, more in (("one.h5", {}), ("set", {"shard_size": 4000})):
+    for target, more in (("one.h5", {}), ("set", {"shard_size": 4000, "format": format})):
         with Writer(tmp_path / target, encoding=encoding, **more) as writer:
             writer.add_many(rows, [f"{n % 3}" for n in range(40)])
     assert writer.report is not None

@@ -523,56 +523,48 @@ def test_what_cannot_be_packed_is_told(tmp_path: Path) -> None:
     assert found.advised is None
 
 
-def all_cold(monkeypatch: pytest.MonkeyPatch, path: Path) -> None:
-    """No page of the file is in the page cache."""
-    pages = -(-path.stat().st_size // 4096)
-    monkeypatch.setattr(measure, "cached_pages", lambda _: np.zeros(pages, np.uint8))
+@pytest.fixture(params=[False, True])
+def large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: Any) -> tuple[Path, bool]:
+    """A set that is larger than the memory of the tests, and whether none of it is cached."""
+    path = Path(write_hdf5(tmp_path / "a.h5", packed(paint(600, (16, 16, 3)))))
+    if request.param:
+        pages = -(-path.stat().st_size // 4096)
+        monkeypatch.setattr(measure, "cached_pages", lambda _: np.zeros(pages, np.uint8))
+    return path, request.param
 
 
-@pytest.mark.parametrize("cold", [False, True])
-def test_a_set_larger_than_memory(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cold: bool
-) -> None:
+def test_a_set_larger_than_memory(large: tuple[Path, bool]) -> None:
     """Trials read records that are not in memory, each trial its own; where there are none, that
     is told. What the page cache would hold is added by calculation, and said to be so."""
-    path = Path(write_hdf5(tmp_path / "a.h5", packed(paint(600, (16, 16, 3)))))
-    if cold:
-        all_cold(monkeypatch, path)
-    told = Told()
+    (path, cold), told = large, Told()
     found = diagnose({"path": str(path)}, told, memory=200_000)
     opened = list(told.opened.values())
     assert not found.measured
     assert {change.name for change in found.tried} == {"block", "many"}
     assert found.suited["io"] == "pread"
     assert any("too little" in note for note in found.notes) is not cold
-    parts = [params["subset"] for params in opened if "subset" in params]
+    parts = [(set(p["subset"].tolist()), p["shuffle"]) for p in opened if "subset" in p]
     assert bool(parts) is cold
     if cold:
-        random = [
-            set(part.tolist())
-            for part, p in zip(parts, opened, strict=True)
-            if p["shuffle"] is True
-        ]
+        random = [part for part, shuffle in parts if shuffle is True]
         assert len(random) == 3
         assert sum(map(len, random)) == len(set.union(*random))
         assert all(p["io"] == "pread" for p in opened)
 
 
+@pytest.mark.parametrize("large", [True], indirect=True)
 @pytest.mark.parametrize("shuffle", [False, True, "block"])
 def test_trials_in_order_read_what_no_other_trial_reads(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shuffle: bool | str
+    large: tuple[Path, bool], shuffle: bool | str
 ) -> None:
     """Of a set larger than memory each trial in order reads a run of its own of the file: what one
     trial brought into the page cache is measured by no other."""
-    path = Path(write_hdf5(tmp_path / "a.h5", packed(paint(600, (16, 16, 3)))))
-    all_cold(monkeypatch, path)
     told = Told()
-    diagnose({"path": str(path), "shuffle": shuffle}, told, memory=200_000)
+    diagnose({"path": str(large[0]), "shuffle": shuffle}, told, memory=200_000)
     opened = list(told.opened.values())
     assert len(opened) >= 3
     every = np.concatenate([params["subset"] for params in opened])
-    assert every.size == 600
-    assert np.unique(every).size == every.size
+    assert every.size == np.unique(every).size == 600
     in_order = [p["subset"] for p in opened if p["shuffle"] is not True]
     assert in_order
     assert all((np.diff(part) == 1).all() for part in in_order)

@@ -7,7 +7,7 @@ import io
 import os
 import struct
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -165,13 +165,20 @@ GOOD: dict[bytes, Callable[[], bytes]] = {
 }
 
 
+def put(folder: Path, files: Mapping[Any, bytes]) -> Path:
+    """Files by their paths in the folder, which is made."""
+    for name, data in files.items():
+        path = os.path.join(os.fsencode(folder), os.fsencode(name))
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with open(path, "wb") as file:
+            file.write(data)
+    return folder
+
+
 def write_good(folder: Path) -> dict[bytes, bytes]:
     """All of GOOD in ``folder``, which is made; path below it -> contents."""
-    folder.mkdir(parents=True, exist_ok=True)
     contents = {name: make() for name, make in GOOD.items()}
-    for name, data in contents.items():
-        with open(os.path.join(os.fsencode(folder), name), "wb") as file:
-            file.write(data)
+    put(folder, contents)
     return contents
 
 
@@ -271,14 +278,10 @@ BAD: dict[bytes, Callable[[], bytes]] = {
 
 def write_small(root: Path) -> Path:
     """Three classes, 23 pictures of one shape, one of them with an odd name."""
-    for number in range(22):
-        path = root / f"class {number % 3}" / f"{number:02}.png"
-        path.parent.mkdir(exist_ok=True)
-        path.write_bytes(saved(image(20, 30, number), "PNG"))
-    odd = os.path.join(os.fsencode(root), b"class 1", b"\xff\n.png")
-    with open(odd, "wb") as file:
-        file.write(saved(image(20, 30, 99), "PNG"))
-    return root
+    names = [b"class %d/%02d.png" % (number % 3, number) for number in range(22)]
+    images = {name: image(20, 30, number) for number, name in enumerate(names)}
+    images[b"class 1/\xff\n.png"] = image(20, 30, 99)
+    return put(root, {name: saved(one, "PNG") for name, one in images.items()})
 
 
 def names_in(folder: Path) -> list[bytes]:

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from converter_corpus import image, saved
+from converter_corpus import image, put, saved
 
 from converters.inputs import listing
 from converters.inputs.listing import Listing
@@ -17,12 +17,7 @@ PNG = saved(image(6, 6), "PNG")
 
 def tree(root: Path, *paths: str | bytes) -> Path:
     """Files with a picture in each; folders as needed."""
-    for path in paths:
-        full = os.path.join(os.fsencode(root), os.fsencode(path))
-        os.makedirs(os.path.dirname(full), exist_ok=True)
-        with open(full, "wb") as file:
-            file.write(PNG)
-    return root
+    return put(root, dict.fromkeys(paths, PNG))
 
 
 def paths_of(listing: Listing) -> list[bytes]:
