@@ -124,44 +124,6 @@ def test_a_window_ends_by_samples_or_seconds(bench: SimpleNamespace) -> None:
     assert not enough(5.0, 0, 0, 5.0)
 
 
-def test_an_order_is_renewed_between_windows_and_never_inside(bench: SimpleNamespace) -> None:
-    """A long index array that is half used is replaced before a window; its end in one is fatal."""
-
-    class Epoch:
-        def __init__(self) -> None:
-            self.closed, self.rows = False, iter([(np.zeros(4, np.uint8), None)] * 40)
-
-        def __next__(self) -> Any:
-            return next(self.rows)
-
-        def close(self) -> None:
-            self.closed = True
-
-    made: list[Epoch] = []
-
-    class Loader:
-        def __len__(self) -> int:
-            return 40
-
-        def __iter__(self) -> Epoch:
-            made.append(Epoch())
-            return made[-1]
-
-    ffcv = object.__new__(bench.rivals.Ffcv)
-    ffcv.long, ffcv.left, ffcv.batches, ffcv.loader = True, 0, None, Loader()
-    batches = iter(ffcv)
-    ffcv.renew()
-    for _ in range(20):
-        next(batches)
-    ffcv.renew()
-    assert [epoch.closed for epoch in made] == [False]
-    next(batches)
-    ffcv.renew()
-    assert [epoch.closed for epoch in made] == [True, False]
-    with pytest.raises(bench.rivals.EndInsideError):
-        list(batches)
-
-
 def test_a_batch_is_read_once_where_it_lies(bench: SimpleNamespace) -> None:
     """The consumer sums a batch without a copy, whatever its axes, dtype and size are."""
     data = np.arange(2 * 4 * 6 * 3, dtype=np.uint8).reshape(2, 4, 6, 3)

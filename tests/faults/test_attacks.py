@@ -25,6 +25,7 @@ from faults.case_attacks import broken, group, ways
 from faults.hostile import all_attacks
 from faults.hostile.corpus import CANARY, NONE, Attack, Corpus, Scratch, Target
 from faults.hostile.runner import AttackRunner
+from faults.programs.long_use import children
 
 ATTACKS = all_attacks()
 
@@ -192,7 +193,7 @@ def listening() -> set[str]:
             if table != "unix" and row[3] == "0A":  # TCP_LISTEN
                 heard.add(row[9])
     mine = set()
-    for process in [os.getpid(), *children(os.getpid())]:
+    for process in [os.getpid(), *children()]:
         for link in Path(f"/proc/{process}/fd").iterdir():
             try:
                 target = os.readlink(link)
@@ -201,11 +202,3 @@ def listening() -> set[str]:
             if target.startswith("socket:["):
                 mine.add(target[8:-1])
     return heard & mine
-
-
-def children(parent: int) -> list[int]:
-    """Processes that a process has started."""
-    found = []
-    for task in Path(f"/proc/{parent}/task").iterdir():
-        found += [int(number) for number in (task / "children").read_text().split()]
-    return found

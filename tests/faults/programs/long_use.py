@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -124,59 +125,16 @@ def stress(path: str, workers: str, rounds: int, seed: int) -> None:
     tell(found=found, counts={"mixed or wrong": len(found), "right": rounds - len(found)})
 
 
-def interrupts(path: str, workers: str, rounds: int, seed: int, trace: str | None = None) -> None:
-    """Ctrl-C at random moments of opening, looping, seeking and closing, and on with the reader."""
-    from asyncreader import AsyncReader
-
+def interrupted(
+    rounds: int,
+    seed: int,
+    act: Callable[[int, list[Any], list[int]], None],
+    after: Callable[[Any, list[int]], str | None],
+) -> None:
+    """Ctrl-C at a random moment of each ``act(number, box, got)``, which puts what it opens into
+    the box; ``after(left, got)`` goes on with that, closes it, and says what is wrong."""
     signal.signal(signal.SIGALRM, lambda *_: os.kill(os.getpid(), signal.SIGINT))
-    rng = random.Random(seed)
-    given = {"path": path, "batch_size": 4, "nthread": 2, "njob": 2, "shuffle": True}
-    if trace is not None:
-        given["trace"] = trace
-    with AsyncReader(given) as reader:
-        whole = [batch.indices.tolist() for batch in reader]
-    before = usage()
-    counts: Counter[str] = Counter()
-    found: list[str] = []
-    for number in range(rounds):
-        box: list[Any] = []
-        try:
-            signal.setitimer(signal.ITIMER_REAL, 1e-6 + rng.random() * 0.004)
-            reader = AsyncReader(given, debug=number % 4 == 0, postprocess=_nothing)
-            box.append(reader)
-            for batch in reader:
-                if batch.step == 5:
-                    break
-            reader.seek(1, 2)
-            for batch in reader:
-                assert len(batch) == 4
-            reader.close()
-            signal.setitimer(signal.ITIMER_REAL, 0)
-            counts["finished before it"] += 1
-        except KeyboardInterrupt:
-            counts["interrupted"] += 1
-        reader = batch = None
-        for left in box:
-            if not repr(left).endswith(" closed>"):
-                left.state_dict()
-                left.seek(0)
-                if [batch.indices.tolist() for batch in left] != whole:
-                    found.append(f"round {number}: another epoch than without Ctrl-C")
-                batch = None
-            left.close()
-        left = None
-        box.clear()
-    tell_interrupts(found + left_over(before), counts)
-
-
-def drop_ins(path: str, workers: str, rounds: int, seed: int) -> None:
-    """Ctrl-C at random moments of starting, taking, giving back and stopping, and on with the same
-    enqueuer or ParaLoad: items come in order, and all slots go round."""
-    signal.signal(signal.SIGALRM, lambda *_: os.kill(os.getpid(), signal.SIGINT))
-    rng = random.Random(seed)
-    for kind in (Enqueued, Loaded):  # what is imported late
-        kind().take_all([], 3)
-    before = usage()
+    rng, before = random.Random(seed), usage()
     counts: Counter[str] = Counter()
     found: list[str] = []
     for number in range(rounds):
@@ -184,120 +142,149 @@ def drop_ins(path: str, workers: str, rounds: int, seed: int) -> None:
         got: list[int] = []
         try:
             signal.setitimer(signal.ITIMER_REAL, 1e-6 + rng.random() * 0.004)
-            box.append((Enqueued, Loaded)[number % 2]())
-            box[0].take_all(got, 40)
+            act(number, box, got)
             signal.setitimer(signal.ITIMER_REAL, 0)
             counts["finished before it"] += 1
         except KeyboardInterrupt:
             counts["interrupted"] += 1
-        for left in box:
-            if left.runs():
-                left.take(got, 10)
-            left.stop()
-        # what was on its way to the caller when Ctrl-C came is gone, and nothing else
-        gaps = [b - a for a, b in itertools.pairwise([-1, *got]) if b - a != 1]
-        if gaps not in ([], [2]):
-            found.append(f"round {number}: {got}")
-        box.clear()
-        left = None
-    tell_interrupts(found + left_over(before), counts)
-
-
-def tell_interrupts(found: list[str], counts: Counter[str]) -> None:
-    """Report it. Rounds in which no Ctrl-C came prove nothing."""
-    if not counts["interrupted"]:
-        found = [*found, "no round was interrupted"]
+        while box:
+            problem = after(box.pop(), got)
+            found += [f"round {number}: {problem}"] if problem else []
+    if not counts["interrupted"]:  # rounds in which no Ctrl-C came prove nothing
+        found.append("no round was interrupted")
+    # a thread that has ended is counted until the system has removed it
+    now = usage_as_before(before)
+    found += [
+        f"{name}: {before[name]} before, {now[name]} after: {_files()}"
+        for name in ("threads", "descriptors")
+        if now[name] != before[name]
+    ]
     tell(found=found, counts=dict(counts))
 
 
-def left_over(before: dict[str, int]) -> list[str]:
-    """Threads and descriptors that this process has more of than before, after at most a minute."""
-    # a thread that has ended is counted until the system has removed it
-    after = usage_as_before(before)
-    return [
-        f"{name}: {before[name]} before, {after[name]} after: {_files()}"
-        for name in ("threads", "descriptors")
-        if after[name] != before[name]
-    ]
+def interrupts(path: str, workers: str, rounds: int, seed: int, trace: str | None = None) -> None:
+    """Ctrl-C while a reader is opened, looped over, sought and closed, and on with the reader."""
+    from asyncreader import AsyncReader
+
+    given = {"path": path, "batch_size": 4, "nthread": 2, "njob": 2, "shuffle": True}
+    given |= {} if trace is None else {"trace": trace}
+    with AsyncReader(given) as reader:
+        whole = [batch.indices.tolist() for batch in reader]
+
+    def act(number: int, box: list[Any], got: list[int]) -> None:
+        reader = AsyncReader(given, debug=number % 4 == 0, postprocess=_nothing)
+        box.append(reader)
+        for batch in reader:
+            if batch.step == 5:
+                break
+        reader.seek(1, 2)
+        for batch in reader:
+            assert len(batch) == 4
+        reader.close()
+
+    def after(left: Any, got: list[int]) -> str | None:
+        problem = None
+        if not repr(left).endswith(" closed>"):
+            left.state_dict()
+            left.seek(0)
+            if [batch.indices.tolist() for batch in left] != whole:
+                problem = "another epoch than without Ctrl-C"
+        left.close()
+        return problem
+
+    interrupted(rounds, seed, act, after)
 
 
-class _Numbers:
-    """A sequence of a thousand numbers."""
+def drop_ins(path: str, workers: str, rounds: int, seed: int) -> None:
+    """Ctrl-C while an enqueuer or a ParaLoad starts, is taken from and stops, and on with it: items
+    come in order, and all slots go round."""
+    kinds = (Enqueued, Loaded)
+    for kind in kinds:  # what is imported late
+        kind().take_all([], 3)
 
-    def __len__(self) -> int:
-        return 1000
+    def act(number: int, box: list[Any], got: list[int]) -> None:
+        box.append(kinds[number % 2]())
+        box[0].take_all(got, 40)
 
-    def __getitem__(self, index: int) -> int:
-        return index
+    def after(left: Any, got: list[int]) -> str | None:
+        if left.runs():
+            left.take(got, 10)
+        left.stop()
+        # what was on its way to the caller when Ctrl-C came is gone, and nothing else
+        gaps = [b - a for a, b in itertools.pairwise([-1, *got]) if b - a != 1]
+        return None if gaps in ([], [2]) else str(got)
+
+    interrupted(rounds, seed, act, after)
 
 
-class Enqueued:
-    """The numbers from 0 on, by an OrderedEnqueuer."""
+class Taker:
+    """The numbers from 0 on, by a drop-in class."""
+
+    made: Any
+
+    def take_all(self, got: list[int], count: int) -> None:
+        """Start, take that many, and stop."""
+        self.start()
+        self.take(got, count)
+        self.stop()
+
+    def start(self) -> None:
+        """Begin."""
+        raise NotImplementedError
+
+    def take(self, got: list[int], count: int) -> None:
+        """Take that many."""
+        raise NotImplementedError
+
+    def stop(self) -> None:
+        """End it."""
+        self.made.stop()
+
+
+class Enqueued(Taker):
+    """By an OrderedEnqueuer."""
 
     def __init__(self) -> None:
         from asyncreader.faces import OrderedEnqueuer
 
-        self._made = OrderedEnqueuer(_Numbers())
+        self.made = OrderedEnqueuer(range(1000))
+        self.runs = self.made.is_running
 
-    def take_all(self, got: list[int], count: int) -> None:
-        """Start, take that many, and stop."""
-        self._made.start(2, 3)
-        self.take(got, count)
-        self.stop()
+    def start(self) -> None:
+        self.made.start(2, 3)
 
     def take(self, got: list[int], count: int) -> None:
-        """Take that many."""
-        for number in self._made.get():
+        for number in self.made.get():
             got += (number,)
             count -= 1
             if count == 0:
                 return
 
-    def runs(self) -> bool:
-        """Whether it was started and not stopped."""
-        return self._made.is_running()
 
-    def stop(self) -> None:
-        """End it."""
-        self._made.stop()
-
-
-class Loaded:
-    """The numbers from 0 on, by a ParaLoad."""
+class Loaded(Taker):
+    """By a ParaLoad; buffers that the caller had when Ctrl-C came are given back first."""
 
     def __init__(self) -> None:
         from asyncreader.faces import ParaLoad
 
-        self._buffer = [[0], [0], [0]]
-        self._made = ParaLoad(self._buffer, self._load)
+        self.buffer = [[0], [0], [0]]
+        self.made = ParaLoad(self.buffer, lambda batch, number: batch.__setitem__(0, number))
 
-    @staticmethod
-    def _load(batch: list[int], number: int) -> None:
-        batch[0] = number
-
-    def take_all(self, got: list[int], count: int) -> None:
-        """Start, take that many, and stop."""
-        self._made.start_loaders(2)
-        self.take(got, count)
-        self.stop()
+    def start(self) -> None:
+        self.made.start_loaders(2)
 
     def take(self, got: list[int], count: int) -> None:
-        """Take that many, giving the buffers back."""
-        for place, lent in enumerate(list(self._made._ahead._lent)):
+        for place, lent in enumerate(list(self.made._ahead._lent)):
             if lent:
-                self._made.return_back_for_refill(place)
+                self.made.return_back_for_refill(place)
         for _ in range(count):
-            index = self._made.get_available_data_index()
-            got += self._buffer[index]
-            self._made.return_back_for_refill(index)
+            index = self.made.get_available_data_index()
+            got += self.buffer[index]
+            self.made.return_back_for_refill(index)
 
     def runs(self) -> bool:
         """Whether it was started and not stopped."""
-        return bool(self._made._threads) and not self._made._ahead.closed
-
-    def stop(self) -> None:
-        """End it."""
-        self._made.stop()
+        return bool(self.made._threads) and not self.made._ahead.closed
 
 
 def _files() -> list[str]:
