@@ -97,54 +97,49 @@ def is_public(name: str) -> bool:
 
 def annotations_of(node: ast.stmt) -> Iterator[tuple[str, ast.expr | None]]:
     """(What it is called, annotation) of all that users see of a class, function or alias."""
-    if isinstance(node, ast.FunctionDef):
-        given = node.args
-        every = (*given.posonlyargs, *given.args, *given.kwonlyargs, given.vararg, given.kwarg)
-        for argument in every:
-            if argument is not None:
-                yield f"{node.name}({argument.arg})", argument.annotation
-        yield f"{node.name} ->", node.returns
-    elif isinstance(node, ast.ClassDef):
-        for base in node.bases:
-            yield f"class {node.name}", base
-        for member in node.body:
-            if isinstance(member, ast.FunctionDef):
-                if is_public(member.name):
-                    for what, annotation in annotations_of(member):
-                        yield f"{node.name}.{what}", annotation
-                for part in ast.walk(member):
-                    if (
-                        isinstance(part, ast.AnnAssign)
-                        and isinstance(part.target, ast.Attribute)
-                        and ast.unparse(part.target.value) == "self"
-                        and is_public(part.target.attr)
-                    ):
-                        yield f"{node.name}.{part.target.attr}", part.annotation
-            elif isinstance(member, ast.AnnAssign) and is_public(ast.unparse(member.target)):
-                yield f"{node.name}.{ast.unparse(member.target)}", member.annotation
-    elif isinstance(node, ast.AnnAssign):
+    if isinstance(node, ast.AnnAssign):
         alias = ast.unparse(node.annotation).endswith("TypeAlias")
         yield ast.unparse(node.target), node.value if alias else node.annotation
+        return
+    parts = [node]
+    if isinstance(node, ast.ClassDef):
+        yield from ((f"class {node.name}", base) for base in node.bases)
+        parts = [part for part in ast.walk(node) if isinstance(part, ast.AnnAssign)]
+        parts = [part for part in parts if part in node.body or hasattr(part.target, "attr")]
+        parts += [part for part in node.body if isinstance(part, ast.FunctionDef)]
+    for part in parts:
+        if isinstance(part, ast.FunctionDef) and is_public(part.name):
+            given = part.args
+            every = (*given.posonlyargs, *given.args, *given.kwonlyargs, given.vararg, given.kwarg)
+            for argument in filter(None, every):
+                yield f"{part.name}({argument.arg})", argument.annotation
+            yield f"{part.name} ->", part.returns
+        elif isinstance(part, ast.AnnAssign):
+            name = ast.unparse(part.target)
+            if is_public(name.removeprefix("self.")):
+                yield name, part.annotation
 
 
-def without_meaning(module: str, name: str) -> list[str]:
-    """Public annotations that can be reached from ``name`` in ``module`` and that say Any."""
-    found, seen, todo = [], set(), [resolve(module, name)]
+def reached(module: str, name: str) -> Iterator[tuple[str, ast.stmt, list[str]]]:
+    """All definitions that users reach from a name, with their module, and the public annotations
+    of each that say Any."""
+    seen, todo = set(), [resolve(module, name)]
     while todo:
         module, node = todo.pop()
         if isinstance(node, str) or (module, id(node)) in seen:
             continue
         seen.add((module, id(node)))
+        found = []
         for what, annotation in annotations_of(node):
             for part in annotated(annotation):
                 first, _, rest = ast.unparse(part).partition(".")
                 where, meant = resolve(module, first)
                 if isinstance(meant, str):
                     if (f"{meant}.{rest}" if rest else meant) in NOTHING_SAID:
-                        found.append(f"{module}: {what} {ast.unparse(annotation)}")
+                        found.append(f"{module}: {what} {ast.unparse(annotation or part)}")
                 elif not where.startswith(INNER):
                     todo.append((where, meant))
-    return found
+        yield module, node, found
 
 
 def public_names(module: str) -> list[str]:
@@ -163,26 +158,15 @@ def public_names(module: str) -> list[str]:
 @pytest.mark.parametrize("module", PUBLIC)
 def test_no_public_annotation_says_any(module: str) -> None:
     """Every type that a public name shows, directly or through what it returns, is one."""
-    found = {line for name in public_names(module) for line in without_meaning(module, name)}
-    assert not found, "\n".join(sorted(found))
+    every = (found for name in public_names(module) for _, _, found in reached(module, name))
+    wrong = {line for found in every for line in found}
+    assert not wrong, "\n".join(sorted(wrong))
 
 
 def test_the_walk_reaches_what_users_hold() -> None:
     """The classes of what a reader returns are looked at, and so are inherited methods."""
-    seen: set[str] = set()
-    todo = [
-        resolve("asyncreader", "AsyncReader"),
-        resolve("asyncreader.adapters.keras", "ReaderDataset"),
-    ]
-    while todo:
-        module, node = todo.pop()
-        if isinstance(node, str) or getattr(node, "name", "") in seen:
-            continue
-        seen.add(getattr(node, "name", ""))
-        for _, annotation in annotations_of(node):
-            todo += [
-                resolve(module, ast.unparse(p).partition(".")[0]) for p in annotated(annotation)
-            ]
+    starts = [("asyncreader", "AsyncReader"), ("asyncreader.adapters.keras", "ReaderDataset")]
+    seen = {getattr(node, "name", "") for start in starts for _, node, _ in reached(*start)}
     assert {"Batch", "Cursor", "ReaderParams", "ReaderStats", "Loader", "Taken"} <= seen
 
 
