@@ -19,6 +19,7 @@ import sys
 import time
 import traceback
 import warnings
+from contextlib import redirect_stderr, redirect_stdout
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -78,25 +79,25 @@ def drop_in(path: Any, params: dict[str, Any]) -> bytes:
 
 def command(*words: str) -> bytes:
     """What the command prints; SystemExit with its code becomes an error where it is not 0."""
-    streams = [io.TextIOWrapper(io.BytesIO(), encoding="utf-8") for _ in range(2)]
-    before = sys.stdout, sys.stderr
-    sys.stdout, sys.stderr = streams
+    held = io.BytesIO()
     code: Any = 0
-    try:
-        cli.main(list(words))
-    except SystemExit as exc:
-        code = exc.code
-    finally:
-        sys.stdout, sys.stderr = before
-        for stream in streams:
-            stream.flush()
-    texts = [stream.buffer.getvalue() for stream in streams]  # type: ignore[attr-defined]
-    shown = b"".join(texts).decode("utf-8", "surrogateescape")
+    with (
+        io.TextIOWrapper(held, encoding="utf-8", write_through=True) as stream,
+        redirect_stdout(stream),
+        redirect_stderr(stream),
+    ):
+        try:
+            cli.main(list(words))
+        except SystemExit as exc:
+            code = exc.code
+        stream.flush()
+        said = held.getvalue()
+    shown = said.decode("utf-8", "surrogateescape")
     if not shown.replace("\n", "").isprintable():
         raise AssertionError(f"control characters reach the terminal: {shown[:300]!r}")
     if code:
         raise Refused(shown.strip()[-2000:])
-    return b"".join(texts)
+    return said
 
 
 class Refused(Exception):

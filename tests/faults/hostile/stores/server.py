@@ -1,17 +1,17 @@
-"""A store on this machine whose answers an attack chooses: HTTP by hand, a thread a request."""
+"""A store on this machine whose answers an attack chooses: a thread a request."""
 
 from __future__ import annotations
 
 import contextlib
 import re
-import socket
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import unquote
 
-_RANGE = re.compile(rb"^range: *bytes=(\d+)-(\d+)", re.I | re.M)
+_RANGE = re.compile(r" *bytes=(\d+)-(\d+)")
 
 
 @dataclass(frozen=True)
@@ -60,59 +60,41 @@ def honest(folder: Path) -> Answer:
     return answer
 
 
-class Store:
+class _Handler(BaseHTTPRequestHandler):
+    server: Store
+
+    def do_GET(self) -> None:
+        name, _, key = unquote(self.path).lstrip("/").partition("/")
+        found = _RANGE.match(self.headers.get("range") or "")
+        span = (int(found[1]), int(found[2]) + 1) if found else None
+        answer = self.server.answers.get(name) or honest(Path("/nowhere"))
+        with contextlib.suppress(OSError, ValueError):
+            for piece in answer(Asked(self.command, key, span)):
+                self.wfile.write(piece)
+        self.close_connection = True
+
+    do_HEAD = do_GET
+
+    def log_message(self, *words: object) -> None:
+        pass
+
+
+class Store(ThreadingHTTPServer):
     """The server: each attack is a name at the top of its URLs."""
 
-    def __init__(self) -> None:
-        self._answers: dict[str, Answer] = {}
-        self._socket = socket.create_server(("127.0.0.1", 0), backlog=64)
-        self._open: set[socket.socket] = set()
-        self._threads: list[threading.Thread] = []
-        self._begin(self._accept)
+    block_on_close, request_queue_size = False, 64
 
-    def _begin(self, work: Callable[..., None], *given: object) -> None:
-        thread = threading.Thread(target=work, args=given, daemon=True)
-        self._threads.append(thread)
-        thread.start()
+    def __init__(self) -> None:
+        self.answers: dict[str, Answer] = {}
+        super().__init__(("127.0.0.1", 0), _Handler)
+        threading.Thread(target=self.serve_forever, daemon=True).start()
 
     def serve(self, name: str, answer: Answer) -> str:
         """The URL below which ``answer`` answers."""
-        self._answers[name] = answer
-        return f"http://127.0.0.1:{self._socket.getsockname()[1]}/{name}"
-
-    def _accept(self) -> None:
-        while True:
-            try:
-                connection, _ = self._socket.accept()
-            except OSError:
-                return
-            self._open.add(connection)
-            self._begin(self._one, connection)
-
-    def _one(self, connection: socket.socket) -> None:
-        with connection, contextlib.suppress(OSError, ValueError):
-            text = b""
-            while b"\r\n\r\n" not in text:
-                more = connection.recv(1 << 16)
-                if not more:
-                    return
-                text += more
-            method, target, _ = text.split(b" ", 2)
-            name, _, key = unquote(target.decode("latin-1")).lstrip("/").partition("/")
-            found = _RANGE.search(text)
-            span = (int(found[1]), int(found[2]) + 1) if found else None
-            answer = self._answers.get(name) or honest(Path("/nowhere"))
-            for piece in answer(Asked(method.decode(), key, span)):
-                connection.sendall(piece)
-        self._open.discard(connection)
+        self.answers[name] = answer
+        return f"http://127.0.0.1:{self.server_port}/{name}"
 
     def close(self) -> None:
-        """Stop, whatever is still being sent."""
-        with contextlib.suppress(OSError):
-            self._socket.shutdown(socket.SHUT_RDWR)
-        self._socket.close()
-        for connection in list(self._open):
-            with contextlib.suppress(OSError):
-                connection.shutdown(socket.SHUT_RDWR)
-        for thread in self._threads:
-            thread.join(5)
+        """Stop; what is still being sent ends with its connection."""
+        self.shutdown()
+        self.server_close()
