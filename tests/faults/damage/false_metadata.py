@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,30 +17,29 @@ Rng = np.random.Generator
 TABLES = ("labels", "offsets", "checksums", "classes", "paths", "data")
 
 
+def _one_of(rng: Rng, choices: Sequence[Any]) -> Any:
+    """One of some things, of whatever types."""
+    return choices[int(rng.integers(len(choices)))]
+
+
+TEXTS = (
+    *("<f8", "<i8", ">i8", "NCHW", "NHWC", "int8", "raw", "jpeg", "png", "yuv420", "original"),
+    *("class", "values", "none", "", "\u00e9"),
+)
+
+
 def _other(value: Any, rng: Rng) -> Any:
     """Another value of about the same kind."""
     if isinstance(value, np.ndarray | list):
         values = [int(number) for number in value]
-        kind = int(rng.integers(4))
-        if kind == 0 and len(values) > 1:
-            values[0], values[1] = values[1], values[0]
-        elif kind == 1:
-            values[int(rng.integers(len(values)))] += int(rng.choice([-1, 1, 256, -1000]))
-        elif kind == 2:
-            values = values[:-1]
-        else:
-            values = values[::-1]
-        return values
+        moved = list(values)
+        moved[int(rng.integers(len(moved)))] += int(rng.choice([-1, 1, 256, -1000]))
+        return _one_of(rng, [values[1::-1] + values[2:], moved, values[:-1], values[::-1]])
     if isinstance(value, bytes | str | np.bytes_):
         given = value.decode() if isinstance(value, bytes) else str(value)
-        choices = [
-            *("<f8", "<i8", ">i8", "NCHW", "NHWC", "int8", "raw", "jpeg", "png"),
-            *("yuv420", "original"),
-            *("class", "values", "none", "", "\u00e9", given[:-1], given + "0", given[::-1]),
-        ]
-        return str(rng.choice(choices))
+        return _one_of(rng, (*TEXTS, given[:-1], given + "0", given[::-1]))
     number = int(value)
-    return int(rng.choice([0, 1, -1, 2, 3, number + 1, number - 1, number * 2, 1 << 40]))
+    return _one_of(rng, (0, 1, -1, 2, 3, number + 1, number - 1, number * 2, 1 << 40))
 
 
 # -- HDF5 ----------------------------------------------------------------------------------------
@@ -53,7 +52,7 @@ def _attribute(file: h5py.File, rng: Rng) -> str:
         kept = rng.random() < 0.8
         file.attrs["description"] = np.bytes_(text.encode() or b" ") if kept else text
         return said
-    name = str(rng.choice(names))
+    name = _one_of(rng, names)
     if rng.random() < 0.25:
         del file.attrs[name]
         return f"attribute {name} deleted"
@@ -65,59 +64,58 @@ def _attribute(file: h5py.File, rng: Rng) -> str:
     return f"attribute {name} = {value!r}"
 
 
+def _two(file: h5py.File, rng: Rng) -> tuple[str, str]:
+    return tuple(rng.choice([name for name in TABLES if name in file], 2, replace=False).tolist())
+
+
 def _links(file: h5py.File, rng: Rng) -> str:
-    names = [name for name in TABLES if name in file]
-    one, two = rng.choice(names, 2, replace=False).tolist()
-    kind = int(rng.integers(4))
-    if kind == 0:
+    one, two = _two(file, rng)
+    how = _one_of(rng, ("deleted", "exchanged with", "a soft link to", "a second hard link to"))
+    if how == "exchanged with":
+        for source, target in ((one, "aside"), (two, one), ("aside", two)):
+            file.move(source, target)
+    else:
         del file[one]
-        return f"{one} deleted"
-    if kind == 1:
-        file.move(one, "aside")
-        file.move(two, one)
-        file.move("aside", two)
-        return f"{one} and {two} exchanged"
-    del file[one]
-    if kind == 2:
-        file[one] = h5py.SoftLink(f"/{two}")
-        return f"{one} is a soft link to {two}"
-    file[one] = file[two]
-    return f"{one} is {two}, a second hard link"
+        if how != "deleted":
+            file[one] = h5py.SoftLink(f"/{two}") if "soft" in how else file[two]
+    return f"{one} is {how} {two}"
+
+
+def _number(rows: Any, rng: Rng) -> Any:
+    value = np.array(_one_of(rng, (0, 1, -1, 1 << 40, 7)))
+    with np.errstate(all="ignore"):
+        rows.reshape(-1)[int(rng.integers(rows.size))] = value.astype(rows.dtype)
+    return rows
+
+
+def _viewed(rows: Any, rng: Rng) -> Any:
+    return rows.view(
+        _one_of(rng, ("<i8", "<u8", "<f8") if rows.itemsize == 8 else ("i1", "u1", "?"))
+    )
+
+
+#: What becomes of the rows of a table; the first two are for numbers, the next for pictures.
+ROWS: dict[str, Callable[[Any, Rng], Any]] = {
+    "another number": _number,
+    "another type": _viewed,
+    "sides exchanged": lambda rows, rng: rows.reshape(
+        rows.shape[0], rows.shape[2], rows.shape[1], *rows.shape[3:]),
+    "one row less or more": lambda rows, rng: (
+        rows[:-1] if rng.random() < 0.5 else np.concatenate([rows, rows[:1]])),
+    "another order": lambda rows, rng: rows[rng.permutation(len(rows))],
+    "another rank": lambda rows, rng: rows.reshape(-1) if rows.ndim > 1 else rows[:, None],
+}  # fmt: skip
 
 
 def _table(file: h5py.File, rng: Rng) -> str:
-    names = [name for name in TABLES if name in file]
-    name = str(rng.choice(names))
+    name, _ = _two(file, rng)
     rows = file[name][()]
-    kind = int(rng.integers(6))
-    if kind == 0 and rows.dtype.kind in "iuf":
-        value = [0, 1, -1, 1 << 40, 7][int(rng.integers(5))]
-        flat = rows.reshape(-1)
-        at = int(rng.integers(flat.size))
-        with np.errstate(all="ignore"):
-            flat[at] = np.array(value).astype(rows.dtype)
-        said = f"{name}[{at}] = {value}"
-    elif kind == 1 and rows.dtype.kind in "iuf":
-        kinds = ["<i8", "<u8", "<f8"] if rows.dtype.itemsize == 8 else ["i1", "u1", "?"]
-        new = str(rng.choice(kinds))
-        rows = rows.view(new)
-        said = f"{name} as {new}"
-    elif kind == 2:
-        rows = rows[:-1] if rng.random() < 0.5 else np.concatenate([rows, rows[:1]])
-        said = f"{name} with {len(rows)} rows"
-    elif kind == 3 and rows.ndim > 2:
-        rows = rows.reshape(rows.shape[0], rows.shape[2], rows.shape[1], *rows.shape[3:])
-        said = f"{name} of shape {rows.shape}"
-    elif kind == 4:
-        order = rng.permutation(len(rows))
-        rows = rows[order]
-        said = f"{name} in another order"
-    else:
-        rows = rows.reshape(-1) if rows.ndim > 1 else rows[:, None]
-        said = f"{name} of shape {rows.shape}"
+    fit = (rows.dtype.kind in "iuf", rows.dtype.kind in "iuf", rows.ndim > 2, True, True, True)
+    how = _one_of(rng, [one for one, fits in zip(ROWS, fit, strict=True) if fits])
+    rows = ROWS[how](rows, rng)
     del file[name]
     file[name] = rows
-    return said
+    return f"{name}: {how}, {rows.shape} {rows.dtype}"
 
 
 def _layout(file: h5py.File, rng: Rng) -> str:
@@ -206,31 +204,23 @@ def _change(transaction: Any, databases: dict[str, Any], env: Any, rng: Rng) -> 
 
 def _described(facts: dict[str, Any], rng: Rng) -> tuple[str, str]:
     """The JSON text of a description with one change, and what was changed."""
-    name = str(rng.choice(list(facts)))
-    kind = int(rng.integers(4))
-    if kind == 0:
-        facts.pop(name)
-        text = json.dumps(facts)
-        said = f"{name} dropped"
-    elif kind == 1:
-        text = json.dumps(facts)
-        text = text[: int(rng.integers(len(text)))]
-        said = f"cut to {len(text)} bytes"
-    elif kind == 2:
-        values = ["[" * 5000, "1e999", "-1", "null", '"x"', "[]", "{}", "true", "9" * 30]
+    name = _one_of(rng, list(facts))
+    how, old = _one_of(rng, ("dropped", "cut", "a literal", "another")), facts[name]
+    if how == "dropped":
+        del facts[name]
+    elif how == "a literal":
+        literals = ("[" * 5000, "1e999", "-1", "null", '"x"', "[]", "{}", "true", "9" * 30)
         facts[name] = "@"
-        value = str(rng.choice(values))
-        text = json.dumps(facts).replace('"@"', value)
-        said = f"{name} = {value[:20]}"
-    else:
-        old = facts[name]
-        if isinstance(old, dict):
-            key = str(rng.choice(list(old)))
-            old[key] = old[key][::-1]
-        elif old is not None and not (isinstance(old, list) and isinstance(old[0], str)):
-            facts[name] = _other(old, rng)
-        elif isinstance(old, list):
-            facts[name] = old[::-1]
-        text = json.dumps(facts)
-        said = f"{name} = {facts[name]!r}"
-    return text, f"description: {said}"
+        return json.dumps(facts).replace('"@"', literal := _one_of(rng, literals)), (
+            f"description: {name} = {literal[:20]}"
+        )
+    elif how == "another" and isinstance(old, dict):
+        key = _one_of(rng, list(old))
+        old[key] = old[key][::-1]
+    elif how == "another" and old is not None:
+        words = isinstance(old, list) and isinstance(old[0], str)
+        facts[name] = old[::-1] if words else _other(old, rng)
+    text = json.dumps(facts)
+    if how == "cut":
+        text = text[: int(rng.integers(len(text)))]
+    return text, f"description: {name} {how}: {facts.get(name)!r}"
