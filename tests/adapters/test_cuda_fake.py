@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import pickle
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -28,7 +27,7 @@ from asyncreader import (
     ReaderTimeoutError,
 )
 from asyncreader.pipeline.cuda import DEVICE_SLOTS
-from asyncreader.pipeline.slots import HELD, POISON
+from asyncreader.pipeline.slots import POISON
 
 Opener = Callable[..., AsyncReader]
 
@@ -116,24 +115,6 @@ def test_the_fake_notices(on: Opener, forgets: str) -> None:
     seen = [labels[:, 0].tolist() for _, labels in consumer.read]
     assert len(seen) == 2 * STEPS
     assert seen != expected(2)
-
-
-def test_a_slot_is_not_refilled_before_its_copy(on: Opener) -> None:
-    """getNextBatch() gives a host slot back only when the copy from it has happened."""
-    device = FakeDevice("late")
-    with on(device, njob=1) as reader:
-        reader.fetchData()
-        reader.getNextBatch()
-        reader.fetchData()
-        until(lambda: device.uploads == 2)
-        ring = reader._batches_from
-        held, ahead = ring._slots
-        assert held.holds(HELD)
-        assert not held.copied.done
-        reader.getNextBatch()
-        assert held.copied.done
-        assert ahead.holds(HELD)
-        assert not ahead.copied.done
 
 
 def test_two_device_slots(on: Opener) -> None:
@@ -253,19 +234,6 @@ def test_seek(on: Opener, pace: str | int) -> None:
             reader.seek(0)
             seen = consumer.records()[-4:]
             assert seen == [*epochs[:3], epochs[place]]
-
-
-def test_state_and_pickle(on: Opener) -> None:
-    """state_dict() counts what was handed out, whatever is on the device; pickling resumes."""
-    device = FakeDevice()
-    with on(device, njob=2) as reader:
-        loop = iter(reader)
-        for _ in range(3):
-            next(loop)
-        assert reader.state_dict()["steps"] == 3
-        with pickle.loads(pickle.dumps(reader)) as twin:
-            assert next(iter(twin)).indices.tolist() == expected(1)[3]
-            assert twin.params.cuda is True
 
 
 def test_short_and_unlabelled(on: Opener) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,6 @@ from fake_device import FakeDevice
 from frameworks import kept, opener
 
 from asyncreader import AsyncReader
-from asyncreader.adapters.generator import endless
 
 __all__ = ["opener"]  # a fixture
 
@@ -121,15 +120,6 @@ def as_target(data: Any, labels: np.ndarray) -> Any:
     """Learn the mask from the image."""
     image, mask = data
     return image, (mask % 2 == 0)[..., None].astype(np.float32)
-
-
-def test_endless() -> None:
-    """The plain generator gives the tuple as it is."""
-    batches: Iterator[Any] = endless(PARAMS)
-    for _ in range(5):
-        (image, mask), labels = next(batches)
-        check(image, mask, labels)
-    batches.close()  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("pace", ["eager", "late"])

@@ -6,7 +6,7 @@ import os
 import re
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import h5py
@@ -16,7 +16,7 @@ from frameworks import no_gpu_torch
 from PIL import Image
 from project import ROOT
 
-from asyncreader import AsyncReader
+from asyncreader import AsyncReader, Batch
 from converters import Writer, convert
 
 PAGE = (ROOT / "docs" / "troubleshooting.md").read_text(encoding="utf-8")
@@ -78,25 +78,6 @@ def used(use: Callable[[AsyncReader], object], **params: object) -> Callable[[],
     return run
 
 
-def _closed(reader: AsyncReader) -> None:
-    reader.close()
-    reader.fetchData()
-
-
-def _twice(reader: AsyncReader) -> None:
-    reader.fetchData()
-    reader.fetchData()
-
-
-def _waits(reader: AsyncReader) -> None:
-    reader.fetchData()
-    reader.getNextBatch()
-
-
-def _joined(reader: AsyncReader) -> None:
-    reader.__getitems__([0, 1])  # what torch's DataLoader calls
-
-
 def _of_another_seed(reader: AsyncReader) -> None:
     with AsyncReader(path="train.h5", shuffle=True, seed=1) as other:
         reader.load_state_dict(other.state_dict())
@@ -121,12 +102,9 @@ def _late(data: object, labels: object) -> None:
     time.sleep(0.1)
 
 
-def _wrong(data: object, labels: object) -> None:
-    raise KeyError("a mistake")
-
-
-def _batches(reader: AsyncReader) -> Iterator[object]:
-    return (batch.data for batch in list(reader))
+def _taken(reader: AsyncReader) -> Batch:
+    reader.fetchData()
+    return reader.getNextBatch()
 
 
 #: What leads to each message.
@@ -156,24 +134,26 @@ PROVOKED: dict[str, Callable[[], object]] = {
     ),
     "cuda=True, but torch sees no GPU": opened(cuda=True),
     "this batch was given back: its memory is used for later batches": used(
-        lambda reader: list(_batches(reader))
+        lambda reader: [batch.data for batch in list(reader)]
     ),
     "arrays of batches that were given back are still held": used(
         lambda reader: [images for images, _ in reader]
     ),
-    "every slot is in use": used(_twice),
+    "every slot is in use": used(lambda reader: [reader.fetchData() for _ in range(2)]),
     "no batch is in flight": used(lambda reader: reader.getNextBatch()),
     "no more batches can be kept": used(lambda reader: next(iter(reader)).keep()),
     "all ... epochs have been fetched": used(
         lambda reader: [reader.fetchData() for _ in range(6)], epochs=1, njob=8
     ),
-    "this reader is closed": used(_closed),
-    "no batch within ... s": used(_waits, postprocess=_late, timeout=0.01),
-    "postprocess raised ...": used(_waits, postprocess=_wrong),
+    "this reader is closed": used(lambda reader: (reader.close(), reader.fetchData())),
+    "no batch within ... s": used(_taken, postprocess=_late, timeout=0.01),
+    "postprocess raised ...": used(_taken, postprocess=lambda data, labels: {}["a mistake"]),
     "postprocess cannot be sent to worker processes": used(
-        _waits, postprocess=lambda data, labels: None, workers="process"
+        _taken, postprocess=lambda data, labels: None, workers="process"
     ),
-    "an AsyncReader serves whole batches, and its length is a number of batches": used(_joined),
+    "an AsyncReader serves whole batches, and its length is a number of batches": used(
+        lambda reader: reader.__getitems__([0, 1])  # what torch's DataLoader calls
+    ),
     "this reader belongs to the process that this one was forked from": used(_in_a_fork),
     "WORLD_SIZE=..., but world_size is left out: each rank serves all batches": opened(),
     "the state was saved by other training: ... differs": used(_of_another_seed, shuffle=True),
