@@ -12,6 +12,7 @@ from pathlib import Path
 import h5py
 import numpy as np
 import pytest
+from command_sets import damaged
 from frameworks import no_gpu_torch
 from PIL import Image
 from project import ROOT
@@ -33,11 +34,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = tmp_path_factory.mktemp("troubles")
     with Writer(made / "train.h5") as writer:
         writer.add_many(PIXELS, np.arange(20) % 4)
-    with h5py.File(made / "train.h5") as file:
-        offset = file["data"].id.get_offset()
-    damaged = bytearray((made / "train.h5").read_bytes())
-    damaged[offset] ^= 0xFF
-    (made / "damaged.h5").write_bytes(damaged)
+    damaged(made / "train.h5", made / "damaged.h5", 0)
     with h5py.File(made / "foreign.h5", "w") as file:
         file["images"], file["few"] = PIXELS, np.arange(5)
         file["axes"] = np.zeros((20, 3, 4, 9), np.uint8)
