@@ -366,7 +366,12 @@ def raw_map(**fields: Any) -> bytes:
     return msgpack.packb({"input": inner, "target": target}, use_bin_type=True)
 
 
-GOOD = foreign.pyxis_sample({"input": IMAGES[0], "target": np.array(1)})
+def sample(image: Any, target: Any = 1) -> bytes:
+    """A pyxis sample with a label."""
+    return foreign.pyxis_sample({"input": image, "target": np.asarray(target)})
+
+
+GOOD = sample(IMAGES[0])
 ARRAY = {"type": 2, "dtype": "|u1", "shape": [2, 3], "data": b"abcdef"}
 BAD_SAMPLES: list[tuple[str, bytes, str]] = [
     ("empty", b"", "cut short"),
@@ -382,11 +387,7 @@ BAD_SAMPLES: list[tuple[str, bytes, str]] = [
     ("no input", foreign.pyxis_sample({"target": np.array(1)}), "a sample without 'input'"),
     ("no target", foreign.pyxis_sample({"input": IMAGES[0]}), "a sample without 'target'"),
     ("not bytes", msgpack.packb({"input": 3, "target": 4}), "'input' is no msgpack in bytes"),
-    (
-        "text",
-        foreign.pyxis_sample({"input": "t", "target": np.array(1)}),
-        "found text; expected an",
-    ),
+    ("text", sample("t"), "found text; expected an"),
     ("lying bin", GOOD.replace(b"\xc4\xa8", b"\xc4\xff", 1), "cut short|lacks|behind|size"),
     ("no dtype", raw_map(type=2, shape=[1], data=b"a"), "without a dtype"),
     ("no shape", raw_map(type=2, dtype="|u1", data=b"a"), "without a shape"),
@@ -403,32 +404,12 @@ BAD_SAMPLES: list[tuple[str, bytes, str]] = [
     ("beyond int64", raw_map(**{**ARRAY, "shape": [(1 << 64) - 1]}), "cut short or damaged"),
     ("many axes", raw_map(**{**ARRAY, "shape": [1] * 9}), "no list of at most"),
     ("shape a number", raw_map(**{**ARRAY, "shape": 6}), "no list of at most"),
-    (
-        "other shape",
-        foreign.pyxis_sample({"input": IMAGES[0, :5, 0], "target": np.array(1)}),
-        "axes",
-    ),
+    ("other shape", sample(IMAGES[0, :5, 0]), "axes"),
     ("empty array", raw_map(type=2, dtype="|u1", shape=[0, 7, 3], data=b""), "is empty"),
-    (
-        "other dtype",
-        foreign.pyxis_sample({"input": IMAGES[0].astype("i2"), "target": np.array(1)}),
-        "of another dtype",
-    ),
-    (
-        "other channels",
-        foreign.pyxis_sample({"input": IMAGES[0, :, :, :2].copy(), "target": np.array(1)}),
-        "other channels",
-    ),
-    (
-        "other label",
-        foreign.pyxis_sample({"input": IMAGES[0], "target": np.arange(2)}),
-        "labels 'target' are of another shape",
-    ),
-    (
-        "label dtype",
-        foreign.pyxis_sample({"input": IMAGES[0], "target": np.array(1.0)}),
-        "labels 'target' are of another dtype",
-    ),
+    ("other dtype", sample(IMAGES[0].astype("i2")), "of another dtype"),
+    ("other channels", sample(IMAGES[0, :, :, :2].copy()), "other channels"),
+    ("other label", sample(IMAGES[0], np.arange(2)), "labels 'target' are of another shape"),
+    ("label dtype", sample(IMAGES[0], np.array(1.0)), "labels 'target' are of another dtype"),
 ]
 
 

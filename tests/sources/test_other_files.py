@@ -81,6 +81,17 @@ def _with_header(text: str, data: bytes = bytes(64)) -> bytes:
     return b"\x93NUMPY\1\0" + len(text).to_bytes(2, "little") + text.encode() + data
 
 
+SHAPES = [
+    "(17,)",
+    "(2**70,)",
+    "(1180591620717411303424, 1)",
+    "(-1, -16)",
+    "(True, 4)",
+    "()",
+    "(0, 4)",
+]
+KINDS = ["'|O'", "'<c8'", "'<f16'", "'<M8[s]'", "'|V4'", "('<f4', (2,))", "[('a', '|O')]"]
+KINDS += ["'nonsense'", "None"]
 HEADER = "{{'descr': {}, 'fortran_order': {}, 'shape': {}}}\n"
 
 
@@ -94,29 +105,10 @@ HEADER = "{{'descr': {}, 'fortran_order': {}, 'shape': {}}}\n"
         _with_header("__import__('os').abort()"),
         _with_header("(" * 5000),
         _with_header("[]"),
-        *(
-            _with_header(HEADER.format(*said))
-            for said in (
-                ("'<f4'", "False", "(17,)"),
-                ("'<f4'", "False", "(2**70,)"),
-                ("'<f4'", "False", "(1180591620717411303424, 1)"),
-                ("'<f4'", "False", "(-1, -16)"),
-                ("'<f4'", "False", "(True, 4)"),
-                ("'<f4'", "False", "()"),
-                ("'<f4'", "False", "(0, 4)"),
-                ("'<f4'", "1", "(4,)"),
-                ("'<f4'", "True", "(4, 4)"),
-                ("'|O'", "False", "(4,)"),
-                ("'<c8'", "False", "(4,)"),
-                ("'<f16'", "False", "(4,)"),
-                ("'<M8[s]'", "False", "(4,)"),
-                ("'|V4'", "False", "(4,)"),
-                ("('<f4', (2,))", "False", "(4,)"),
-                ("[('a', '|O')]", "False", "(4,)"),
-                ("'nonsense'", "False", "(4,)"),
-                ("None", "False", "(4,)"),
-            )
-        ),
+        *(_with_header(HEADER.format("'<f4'", "False", shape)) for shape in SHAPES),
+        *(_with_header(HEADER.format(kind, "False", "(4,)")) for kind in KINDS),
+        _with_header(HEADER.format("'<f4'", "1", "(4,)")),
+        _with_header(HEADER.format("'<f4'", "True", "(4, 4)")),
     ],
 )
 def test_damaged_npy(tmp_path: Path, content: bytes) -> None:
