@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from fakes import class_folders
 from range_server import server_stats, serving
 
 from asyncreader import SourceError, SourceNotFoundError
-from asyncreader.sources import Inspector, container_of
+from asyncreader.sources import Inspector, container_of, open_source
 from asyncreader.tools.verify import verify_file
 from converters import convert
 
@@ -67,38 +68,30 @@ def test_verify_finds_nothing(copied: tuple[Path, str], here: Path, kind: str) -
     assert not list((here / "cache").rglob("*"))
 
 
-@pytest.mark.parametrize("damage", ["a byte", "cut", "missing", "manifest", "one file", "no file"])
-def test_verify_finds_damage(
-    copied: tuple[Path, str], damage: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def flip(file: Path, at: int) -> None:
+    """Change a byte of a file."""
+    data = bytearray(file.read_bytes())
+    data[at] ^= 1
+    file.write_bytes(data)
+
+
+#: What is done to a shard, or to the manifest beside it.
+DAMAGE: dict[str, Callable[[Path], object]] = {
+    "a byte": lambda shard: flip(shard, -1),
+    "cut": lambda shard: os.truncate(shard, 1000),
+    "missing": lambda shard: shard.unlink(),
+    "manifest": lambda shard: shard.with_name("asyncreader.json").write_text("{}"),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_verify_finds_damage(copied: tuple[Path, str], damage: str) -> None:
     """Any damage is reported with the name of the shard; the other shards are checked, too. What
     the cache of this machine holds does not count."""
     folder, url = copied
-    if damage in ("one file", "no file"):
-        file = folder / "one.h5"
-        data = bytearray(file.read_bytes())
-        if damage == "no file":
-            data[:8] = b"no HDF5!"
-        else:
-            start = data.index(convert_sample(folder))
-            data[start + 5] ^= 1
-        file.write_bytes(data)
-        report = verify_file(f"{url}/one.h5")
-        assert not report.ok
-        assert report.bad == (damage == "one file")
-        return
     assert run("bench", f"{url}/hdf5", "--seconds", "0.01", "--nthread", "1").exit_code == 0
     shard = next(folder.glob("hdf5/*-00002-*"))
-    if damage == "a byte":
-        data = bytearray(shard.read_bytes())
-        data[-1] ^= 1
-        shard.write_bytes(data)
-    elif damage == "cut":
-        os.truncate(shard, 1000)
-    elif damage == "missing":
-        shard.unlink()
-    else:
-        (folder / "hdf5" / "asyncreader.json").write_text("{}")
+    DAMAGE[damage](shard)
     report = verify_file(f"{url}/hdf5")
     assert len(report.problems) == 1
     if damage != "manifest":
@@ -107,15 +100,16 @@ def test_verify_finds_damage(
     assert run("verify", f"{url}/hdf5").exit_code == 1
 
 
-def convert_sample(folder: Path) -> bytes:
-    """The pixels of a sample of ``one.h5``."""
-    from asyncreader.sources import open_source
-
-    source = open_source(folder / "one.h5")
-    try:
-        return Inspector(source.first).bytes(7)
-    finally:
-        source.close()
+@pytest.mark.parametrize("bad", [0, 1])
+def test_verify_finds_damage_of_one_file(copied: tuple[Path, str], bad: int) -> None:
+    """A file that is no HDF5 is a problem, and one whose sample changed has a bad one."""
+    folder, url = copied
+    file = folder / "one.h5"
+    with closing(open_source(file)) as source:
+        sample = Inspector(source.first).bytes(7)
+    flip(file, file.read_bytes().index(sample) + 5 if bad else 0)
+    report = verify_file(f"{url}/one.h5")
+    assert (report.ok, report.bad) == (False, bad)
 
 
 def test_verify_needs_the_store(copied: tuple[Path, str], impatient: None) -> None:

@@ -142,7 +142,6 @@ STORAGE: dict[str, tuple[Write, dict[str, Any], type[AsyncReaderError]]] = {
     "our LMDB": (our_rows("raw", "lmdb"), {}, ChecksumError),
     "our LMDB of files": (our_rows("png", "lmdb"), {"verify": "never"}, DecodeError),
 }
-OURS = [name for name in STORAGE if name.startswith("our")]
 KINDS = [
     *((name, way) for name in STORAGE for way in ("one file", "list")),
     *((name, "shards") for name in ("our rows", "our blob", "our LMDB")),

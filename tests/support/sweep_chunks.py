@@ -91,16 +91,15 @@ class Layout:
         plist = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
         if self.history == "allocated early":
             plist.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
-        filled, plist_ = FILTERS[self.filters], plist
         data = file.create_dataset(
             name,
             shape=begun,
             dtype=values.dtype,
             chunks=self.chunk,
             maxshape=self.most(),
-            dcpl=plist_,
+            dcpl=plist,
             fillvalue=FILL if self.history == "written in part" else None,
-            **filled,
+            **FILTERS[self.filters],
         )
         if self.history == "written in part":
             for where in data.iter_chunks():
