@@ -29,8 +29,6 @@ from asyncreader.formats import packed
 from asyncreader.tools.describe import describe
 from asyncreader.tools.verify import verify_file
 from converters import convert
-from converters.inputs.labels_csv import read_labels
-from converters.inputs.local_tree import Tree, sort_key
 
 
 @pytest.fixture
@@ -314,20 +312,6 @@ def test_csv_must_be_a_file(pictures: Path, tmp_path: Path) -> None:
     for path in (tmp_path / "fifo.csv", tmp_path):
         with pytest.raises(SourceError, match="not a regular file"):
             scan(str(pictures), labels=str(path))
-
-
-def test_a_long_csv_is_sorted_on_disk(tmp_path: Path) -> None:
-    """Rows come in path order with their own labels however long the CSV is."""
-    rng = np.random.default_rng(1)
-    numbers = rng.permutation(5000)
-    csv = write(tmp_path / "l.csv", "".join(f"d{n % 7}/{n}.png,{n}\n" for n in numbers))
-    labels = read_labels(csv, Tree(str(tmp_path), False), None)
-    rows = list(labels.rows)
-    assert [row.path for row in rows] == sorted(
-        (b"d%d/%d.png" % (n % 7, n) for n in numbers), key=sort_key
-    )
-    values = labels.labels.rows()
-    assert all(row.path.endswith(b"/%d.png" % values[row.number]) for row in rows)
 
 
 # -- the names of columns in a set ---------------------------------------------------------------

@@ -295,6 +295,14 @@ def test_other_options_are_not_resumed(
     assert convert(photos, tmp_path / "set", shards=4, resume=True).kept == 2
 
 
+def write_with_old_times(path: Path, data: bytes, moved: bool) -> None:
+    """Write a file anew, in place or ``moved`` in, with the times of the old one, not shorter."""
+    facts, new = path.stat(), path.with_name("new") if moved else path
+    new.write_bytes(data.ljust(facts.st_size, b"\0"))
+    os.utime(new, ns=(facts.st_atime_ns, facts.st_mtime_ns))
+    new.rename(path)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("engine", ["local", "ray"])
 @pytest.mark.parametrize("change", ["written", "in place", "moved in", "removed and bad"])
@@ -305,28 +313,21 @@ def test_edited_pictures_are_packed_again(
     monkeypatch.setitem(sys.modules, "ray", FakeRay())
     folder = shutil.copytree(photos, tmp_path / "photos")
     paths = sorted(folder.rglob("*.png"), key=lambda path: os.fsencode(path).split(b"/"))
-    good = paths[20].read_bytes()
+    good, edited = paths[20].read_bytes(), paths[8]
     paths[20].write_bytes(b"bad")
     options: dict[str, Any] = {"shards": 4, "engine": engine, "encoding": "original"}
     with pytest.raises(DecodeError):
         convert(folder, tmp_path / "set", **options)
     paths[20].write_bytes(good)
-    edited, facts = paths[8], paths[8].stat()
     other = saved(image(20, 30, seed=99), "PNG")
-    if change == "written":
-        edited.write_bytes(other)
-    elif change == "moved in":  # with the time of the old one, and its size
-        (tmp_path / "new").write_bytes(other.ljust(facts.st_size, b"\0"))
-        os.utime(tmp_path / "new", ns=(facts.st_atime_ns, facts.st_mtime_ns))
-        (tmp_path / "new").rename(edited)
-    elif change == "in place":
-        edited.write_bytes(saved(image(20, 30, seed=98), "PNG"))
-        os.utime(edited, ns=(facts.st_atime_ns, facts.st_mtime_ns))
+    if change in ("in place", "moved in"):
+        write_with_old_times(edited, other, change == "moved in")
     else:
-        edited.write_bytes(b"bad")
-        with pytest.raises(DecodeError) as caught:
-            convert(folder, tmp_path / "set", resume=True, **options)
-        assert caught.value.source_path == str(edited)
+        if change == "removed and bad":
+            edited.write_bytes(b"bad")
+            with pytest.raises(DecodeError) as caught:
+                convert(folder, tmp_path / "set", resume=True, **options)
+            assert caught.value.source_path == str(edited)
         edited.write_bytes(other)
     report = convert(folder, tmp_path / "set", resume=True, **options)
     # of Ray's tasks the last one was done in the run before
