@@ -49,16 +49,6 @@ def test_npy_under_names(tmp_path: Path) -> None:
             np.testing.assert_array_equal(dataset[number]["next"], rows[number + 3, [1]])
 
 
-def test_npy_by_its_axes_and_in_lists(npy: Path, tmp_path: Path) -> None:
-    """Axes can be named, and several files are one set."""
-    np.save(tmp_path / "matlab.npy", np.ascontiguousarray(IMAGES.transpose(1, 2, 3, 0)))
-    axes = {"h_dim": 1, "w_dim": 2, "cha_dim": 3, "num_dim": 4}
-    with AsyncReader(axes, path=tmp_path / "matlab.npy", batch_size=23, layout="NHWC") as reader:
-        np.testing.assert_array_equal(next(iter(reader)).data, IMAGES)
-    with AsyncReader(path=[npy, npy], batch_size=46, layout="NHWC") as reader:
-        np.testing.assert_array_equal(next(iter(reader)).data, np.concatenate([IMAGES, IMAGES]))
-
-
 @pytest.mark.parametrize(
     ("given", "says"),
     [

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -675,37 +676,31 @@ def test_several_files_keep_their_order(tmp_path: Path) -> None:
     images = pictures(6, (5, 6, 3))
     for name, part in (("a", images[:2]), ("b", images[2:3]), ("c", images[3:])):
         write_hdf5(tmp_path / f"{name}.h5", packed(part))
-
-    def served(path: Any) -> np.ndarray:
-        with AsyncReader(path=path, batch_size=6, layout="NHWC") as reader:
-            return first(reader).data.copy()
-
     a, b, c = (tmp_path / f"{name}.h5" for name in "abc")
-    np.testing.assert_array_equal(served(str(tmp_path / "*.h5")), images)
-    np.testing.assert_array_equal(served([a, b, c]), images)
-    np.testing.assert_array_equal(served([c, b, a]), images[[3, 4, 5, 2, 0, 1]])
-    np.testing.assert_array_equal(
-        served([str(c), str(tmp_path / "[ab].h5")]), images[[3, 4, 5, 0, 1, 2]]
-    )
+    for path, numbers in (
+        (str(tmp_path / "*.h5"), [0, 1, 2, 3, 4, 5]),
+        ([a, b, c], [0, 1, 2, 3, 4, 5]),
+        ([c, b, a], [3, 4, 5, 2, 0, 1]),
+        ([str(c), str(tmp_path / "[ab].h5")], [3, 4, 5, 0, 1, 2]),
+    ):
+        with AsyncReader(path=path, batch_size=6, layout="NHWC") as reader:
+            np.testing.assert_array_equal(first(reader).data, images[numbers])
 
 
 def test_several_files_that_do_not_go_together(tmp_path: Path) -> None:
-    """Files that differ in shape, dtype, classes or labels are refused by name."""
-    one = write_hdf5(tmp_path / "one.h5", packed(pictures(4, (5, 6, 3))))
-    other = {
-        "shape": write_hdf5(tmp_path / "shape.h5", packed(pictures(4, (6, 5, 3)))),
-        "encoding": write_hdf5(tmp_path / "png.h5", packed(pictures(4, (5, 6, 3)), "png")),
-        "labels": write_hdf5(
-            tmp_path / "none.h5", packed(pictures(4, (5, 6, 3)), with_labels=False)
-        ),
-    }
-    content = packed(pictures(4, (5, 6, 3)))
-    content.classes = ("cat", "dog", "pig")
-    other["classes"] = write_hdf5(tmp_path / "classes.h5", content)
-    for path in other.values():
+    """Files that differ in shape, encoding, classes or labels are refused by name."""
+    images = pictures(4, (5, 6, 3))
+    one = write_hdf5(tmp_path / "one.h5", packed(images))
+    for content in (
+        packed(pictures(4, (6, 5, 3))),
+        packed(images, "png"),
+        packed(images, with_labels=False),
+        replace(packed(images), classes=("cat", "dog", "pig")),
+    ):
+        other = write_hdf5(tmp_path / "other.h5", content)
         with pytest.raises(FormatError) as caught:
-            open_source([one, path])
-        assert caught.value.path == path
+            open_source([one, other])
+        assert caught.value.path == other
 
 
 def test_fields_of_files_of_which_some_have_checksums(tmp_path: Path) -> None:
