@@ -43,42 +43,24 @@ NAN = float("nan")
     ("text", "dtype", "rows", "classes", "kind"),
     [
         # whole numbers, in the order of the paths; a header and a BOM are no rows
-        *(
-            (
-                f"{start}b/2.png,7\n./a/1.png, -3\n3.png,0\n\n",
-                "i8",
-                [[0], [-3], [7]],
-                None,
-                "values",
-            )
-            for start in ("", "path,label\n", "\ufefffile,first\r\n", "\ufeff")
-        ),
+        *((f"{start}b/2.png,7\n./a/1.png, -3\n3.png,0\n\n", "i8", [[0], [-3], [7]], None, "values")
+          for start in ("", "path,label\n", "\ufefffile,first\r\n", "\ufeff")),
         # one point anywhere makes all float64; several labels make (N, L)
-        (
-            *("a/1.png,1,2.5\nb/2.png,3,nan\n3.png,-1e3,4\n", "f8"),
-            *([[-1000, 4], [1, 2.5], [3, NAN]], None, "values"),
-        ),
+        ("a/1.png,1,2.5\nb/2.png,3,nan\n3.png,-1e3,4\n", "f8", [[-1000, 4], [1, 2.5], [3, NAN]],
+         None, "values"),
         # text becomes sorted classes, numbers among it included; quoting is CSV's
-        (
-            *('path,label\na/1.png,"cat, big"\nb/2.png,9\n3.png,ant\n', "i8"),
-            *([[1], [2], [0]], ("9", "ant", "cat, big"), "class"),
-        ),
+        ('path,label\na/1.png,"cat, big"\nb/2.png,9\n3.png,ant\n', "i8", [[1], [2], [0]],
+         ("9", "ant", "cat, big"), "class"),
         # numbers keep their values beside text
-        (
-            *("path,age,species\na/1.png,31,cat\nb/2.png,7,ant\n", "i8"),
-            *([[31, 1], [7, 0]], ("ant", "cat"), "values"),
-        ),
-        (
-            *("a/1.png,31,cat,0.25\nb/2.png,9007199254740992,ant,nan\n", "f8"),
-            *([[31, 1, 0.25], [9007199254740992, 0, NAN]], ("ant", "cat"), "values"),
-        ),
+        ("path,age,species\na/1.png,31,cat\nb/2.png,7,ant\n", "i8", [[31, 1], [7, 0]],
+         ("ant", "cat"), "values"),
+        ("a/1.png,31,cat,0.25\nb/2.png,9007199254740992,ant,nan\n", "f8",
+         [[31, 1, 0.25], [9007199254740992, 0, NAN]], ("ant", "cat"), "values"),
         # True and False are 1 and 0 in all columns
-        (
-            *("path,old,big\na/1.png,True,False\nb/2.png,False,True\n", "i8"),
-            *([[1, 0], [0, 1]], ("False", "True"), "class"),
-        ),
+        ("path,old,big\na/1.png,True,False\nb/2.png,False,True\n", "i8", [[1, 0], [0, 1]],
+         ("False", "True"), "class"),
     ],
-)
+)  # fmt: skip
 def test_each_column_has_its_own_type(
     pictures: Path, tmp_path: Path, text: str, dtype: str, rows: Any, classes: Any, kind: str
 ) -> None:

@@ -109,9 +109,11 @@ def again(found: Any, wanted: Any) -> bool:
     return found.shape == wanted.shape and bool(loss < its + 0.5)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("suffix", ["h5", "lmdb"])
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize(
+    "form",
+    [pytest.param(f, marks=[pytest.mark.slow] * (("png" in f) or f == "jpeg")) for f in FORMS],
+)
 def test_every_kind_of_picture(
     corpus: tuple[Path, dict[bytes, bytes]], tmp_path: Path, suffix: str, form: str
 ) -> None:

@@ -40,17 +40,13 @@ def test_order_is_by_component_as_bytes(tmp_path: Path) -> None:
     ("files", "classes", "labels"),
     [
         # deeper folders do not make classes; a class without pictures keeps its number
-        (
-            ["dog/1.png", "cat/deep/er/1.png", "cat/2.png", "ant/.keep"],
-            *(("ant", "cat", "dog"), [1, 1, 2]),
-        ),
+        (["dog/1.png", "cat/deep/er/1.png", "cat/2.png", "ant/.keep"],
+         ("ant", "cat", "dog"), [1, 1, 2]),
         # Pascal VOC's class train, among classes that are no parts of a set, stays one
-        (
-            ["bus/1.png", "train/1.png", "tvmonitor/1.png", "test/.keep"],
-            *(("bus", "test", "train", "tvmonitor"), [0, 2, 3]),
-        ),
+        (["bus/1.png", "train/1.png", "tvmonitor/1.png", "test/.keep"],
+         ("bus", "test", "train", "tvmonitor"), [0, 2, 3]),
     ],
-)
+)  # fmt: skip
 def test_class_is_the_first_level(
     tmp_path: Path, files: list[str], classes: tuple[str, ...], labels: list[int]
 ) -> None:
