@@ -186,7 +186,8 @@ class Damaged:
 
 def no_pickles(event: str, arguments: Any) -> None:
     """An audit hook: a pickle that names anything, as the dangerous ones must, is a failure."""
-    if event == "pickle.find_class":
+    # numba keeps the error that a kernel raises as a pickle in its own compiled code
+    if event == "pickle.find_class" and arguments != ("builtins", "ValueError"):
         raise AssertionError(f"a pickle was read: {arguments}")
 
 
