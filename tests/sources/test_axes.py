@@ -49,7 +49,10 @@ def _lmdb(folder: Path, data: np.ndarray) -> dict[str, Any]:
     return {"path": write_pyxis(folder / "set", [pyxis_sample({"data": row}) for row in data])}
 
 
-SOURCES: dict[str, Callable[[Path, np.ndarray], dict[str, Any]]] = {
+#: Writes data into a folder: the parameters that open them.
+Opens = Callable[[Path, np.ndarray], dict[str, Any]]
+
+SOURCES: dict[str, Opens] = {
     "array": _array,
     "hdf5": _hdf5,
     "hdf5 gzip": _chunked,
@@ -59,7 +62,7 @@ SOURCES: dict[str, Callable[[Path, np.ndarray], dict[str, Any]]] = {
 
 
 @pytest.fixture(params=SOURCES)
-def source(request: Any) -> Callable[[Path, np.ndarray], dict[str, Any]]:
+def source(request: Any) -> Opens:
     return SOURCES[request.param]
 
 
@@ -79,9 +82,7 @@ def served(params: dict[str, Any], **more: Any) -> Any:
 
 
 @pytest.mark.parametrize("row", tables.SHAPES, ids=str)
-def test_the_table_is_what_is_served(
-    row: tables.Shape, source: Callable[[Path, np.ndarray], dict[str, Any]], tmp_path: Path
-) -> None:
+def test_the_table_is_what_is_served(row: tables.Shape, source: Opens, tmp_path: Path) -> None:
     """Data of each shape in the table of docs/layouts.md are served as it says, value for value,
     from arrays, HDF5, a list of files and an LMDB; and cut and resized, or refused, as it says."""
     line = next(line for line in tables.shape_table().splitlines() if f"| {row.example} |" in line)
@@ -123,7 +124,7 @@ def test_every_kind_of_answer_is_in_the_table() -> None:
     "shape", [(8, 64, 64), (16, 24, 24), (64, 7, 7), (5, 30, 30), (30, 30, 12), (5, 5, 5)]
 )
 def test_other_data_are_served_as_stored(
-    source: Callable[[Path, np.ndarray], dict[str, Any]], tmp_path: Path, shape: tuple[int, ...]
+    source: Opens, tmp_path: Path, shape: tuple[int, ...]
 ) -> None:
     """Volumes, feature maps and many bands come as they are stored, whatever the layout."""
     data = values(*shape, dtype="float32")
@@ -149,7 +150,7 @@ SIDES = [(3, 24, 24), (1, 5, 5), (4, 24, 4), (1, 1, 1), (4, 4, 4)]
     ],
 )
 def test_the_axes_are_asked_for(
-    source: Callable[[Path, np.ndarray], dict[str, Any]],
+    source: Opens,
     tmp_path: Path,
     shape: tuple[int, ...],
     asked: dict[str, Any],
@@ -163,9 +164,7 @@ def test_the_axes_are_asked_for(
     served(params, **asked, **NCHW)
 
 
-def test_grey_pictures(
-    source: Callable[[Path, np.ndarray], dict[str, Any]], tmp_path: Path
-) -> None:
+def test_grey_pictures(source: Opens, tmp_path: Path) -> None:
     """(N, H, W) uint8: as stored, and grey pictures where size or flip is asked for."""
     data = values(8, 10)
     params = source(tmp_path, data)

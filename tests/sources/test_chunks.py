@@ -341,23 +341,19 @@ def test_numbers_of_other_bits(tmp_path: Path, name: str, chunk: Any) -> None:
 # -- the cache -------------------------------------------------------------------------------------
 
 
-def filling(size: int) -> Decode:
-    """What fills chunks of ``size`` bytes with their own numbers; those whose number is 5 modulo 17
-    are damaged."""
-
-    def fill(numbers: list[int], targets: np.ndarray) -> dict[int, DecodeError]:
-        for number, target in zip(numbers, targets.tolist(), strict=True):
-            bytes_at(target, size)[:] = 255 if number % 17 == 5 else number
-        return {i: DecodeError("damaged") for i, number in enumerate(numbers) if number % 17 == 5}
-
-    return fill
+#: Bytes of the chunks below.
+SIZE = 256
 
 
-filled = filling(4096)
+def filled(numbers: list[int], targets: np.ndarray) -> dict[int, DecodeError]:
+    """Fills chunks with their own numbers; those whose number is 5 modulo 17 are damaged."""
+    for number, target in zip(numbers, targets.tolist(), strict=True):
+        bytes_at(target, SIZE)[:] = 255 if number % 17 == 5 else number
+    return {i: DecodeError("damaged") for i, number in enumerate(numbers) if number % 17 == 5}
 
 
-def pixels(chunk: Chunk, size: int = 4096) -> np.ndarray:
-    return bytes_at(chunk.address, size)
+def pixels(chunk: Chunk) -> np.ndarray:
+    return bytes_at(chunk.address, SIZE)
 
 
 def get(cache: ChunkCache, number: int, decode: Decode, alone: bool = False) -> Chunk | None:
@@ -377,7 +373,7 @@ def got(cache: ChunkCache, number: int, decode: Any = filled, alone: bool = Fals
 def test_a_pinned_chunk_stays() -> None:
     """No other chunk is decoded into the memory of one that is pinned; where all are pinned a
     chunk comes in memory of its own, or not at all."""
-    cache = ChunkCache(limit=2 * 4096, chunks=9, chunk_bytes=4096)
+    cache = ChunkCache(limit=2 * SIZE, chunks=9, chunk_bytes=SIZE)
     held = [got(cache, number) for number in (1, 2)]
     entries, addresses = cache.pin(np.array([2, 5, 2, 1]))
     assert (entries != 0).tolist() == [True, False, True, True]
@@ -396,7 +392,7 @@ def test_a_pinned_chunk_stays() -> None:
 
 def test_the_chunk_used_longest_ago_goes_first() -> None:
     """Of three chunks in two entries the one goes that was not used lately."""
-    cache = ChunkCache(limit=2 * 4096, chunks=9, chunk_bytes=4096)
+    cache = ChunkCache(limit=2 * SIZE, chunks=9, chunk_bytes=SIZE)
     for number in (1, 2):
         cache.unpin([got(cache, number).entry])
     cache.unpin(cache.pin(np.array([1]))[0])
@@ -407,7 +403,7 @@ def test_the_chunk_used_longest_ago_goes_first() -> None:
 def test_some_chunks_at_once() -> None:
     """Of chunks that are asked for together, those that are held come as they are, the others are
     made in one call as far as there are entries, and one that is damaged costs no other."""
-    cache = ChunkCache(limit=4 * 4096, chunks=50, chunk_bytes=4096)
+    cache = ChunkCache(limit=4 * SIZE, chunks=50, chunk_bytes=SIZE)
     held, calls = got(cache, 2), []
 
     def noted(numbers: list[int], targets: np.ndarray) -> dict[int, DecodeError]:
@@ -438,7 +434,7 @@ def test_some_chunks_at_once() -> None:
 def test_what_fails_leaves_nothing_pinned() -> None:
     """Where it is an error to tell of a damaged chunk, or to copy what others hold, those that were
     decoded with it are let go."""
-    cache = ChunkCache(limit=4 * 4096, chunks=50, chunk_bytes=4096)
+    cache = ChunkCache(limit=4 * SIZE, chunks=50, chunk_bytes=SIZE)
 
     def broken(*_: object) -> None:
         raise OSError("planned")
@@ -459,7 +455,7 @@ def test_what_fails_leaves_nothing_pinned() -> None:
 def test_many_threads_over_one_cache(capacity: int) -> None:
     """Whatever eight threads pin, decode, fail to decode and release, none ever sees another
     chunk's pixels under a number, and nothing stays pinned."""
-    cache = ChunkCache(limit=capacity * 256, chunks=50, chunk_bytes=256)
+    cache = ChunkCache(limit=capacity * SIZE, chunks=50, chunk_bytes=SIZE)
     wrong: list[int] = []
 
     def work(seed: int) -> None:
@@ -468,15 +464,15 @@ def test_many_threads_over_one_cache(capacity: int) -> None:
             numbers = rng.integers(0, 50, 4)
             entries, addresses = cache.pin(numbers)
             for number, address in zip(numbers.tolist(), addresses.tolist(), strict=True):
-                if address and (bytes_at(address, 256) != number).any():
+                if address and (bytes_at(address, SIZE) != number).any():
                     wrong.append(number)
             cache.unpin(entries)
             if not rng.integers(8):
                 cache.release()
             some = np.unique(numbers[: rng.integers(1, 4)]).tolist()
-            found = cache.get_some(some, filling(256), alone=bool(rng.integers(2)))
+            found = cache.get_some(some, filled, alone=bool(rng.integers(2)))
             for number, chunk in zip(some, found, strict=True):
-                if isinstance(chunk, Chunk) and (pixels(chunk, 256) != number).any():
+                if isinstance(chunk, Chunk) and (pixels(chunk) != number).any():
                     wrong.append(number)
                 if isinstance(chunk, DecodeError) != (number % 17 == 5 and chunk is not None):
                     wrong.append(number)
@@ -490,7 +486,7 @@ def test_many_threads_over_one_cache(capacity: int) -> None:
     for thread in threads:
         thread.join()
     assert wrong == []
-    places = {got(cache, n, filling(256)).entry for n in range(capacity) if n % 17 != 5}
+    places = {got(cache, n, filled).entry for n in range(capacity) if n % 17 != 5}
     assert len(places - {0}) == len([n for n in range(capacity) if n % 17 != 5])
 
 
