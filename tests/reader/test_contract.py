@@ -15,12 +15,18 @@ EPISODES = [
     *(("data", kind) for kind in ("ends", "ids", "flags", "axis", "whole")),
     *(("files", kind) for kind in ("groups", "files", "ends", "whole")),
 ]
+#: Windows at each row of all episodes, and what becomes of rows before and after an episode.
+PLAIN: dict[str, Any] = {
+    "sample": "windows", "one window": False, "every": 1, "subset": False,
+    "episodes_subset": False, "outside": False,
+}  # fmt: skip
+EDGES = [("drop", "drop"), ("repeat", "zero"), ("zero", "repeat"), ("zero", "zero")]
 #: What a drawn set has for certain; all else is drawn.
 CASES: list[dict[str, Any]] = [
     *({} for _ in range(24)),
     *(
-        {"sample": "windows", "container": container, "episodes": kind, "one window": False}
-        for container, kind in EPISODES
+        {**PLAIN, "container": container, "episodes": kind, "edges": EDGES[number % 4]}
+        for number, (container, kind) in enumerate(EPISODES)
     ),
     *(
         {"sample": "windows", "container": "file", "episodes": kind, "kind": "Image",
@@ -31,10 +37,13 @@ CASES: list[dict[str, Any]] = [
         )
     ),
     *(
-        {"sample": "windows", "container": container, "episodes": kind, "fields": 2,
-         "kind of b": "Numbers", "extra": True, "one window": one}
-        for container, kind in (("file", "groups"), ("files", "files"), ("file", "ends"))
-        for one in (False, True)
+        {**PLAIN, "container": container, "episodes": kind, "fields": 2, "kind of b": "Numbers",
+         "extra": True, "more": more, "edges": edges, "one window": one}
+        for container, kind, more in (
+            ("file", "groups", 1), ("files", "files", 1), ("file", "groups", None),
+            ("files", "files", None), ("file", "ends", None),
+        )
+        for edges, one in zip(EDGES, (True, False), strict=False)
     ),
     *(
         {"sample": "windows", "container": container, "episodes": episodes, "kind": kind}
@@ -42,11 +51,15 @@ CASES: list[dict[str, Any]] = [
         for container, episodes in (("file", "groups"), ("file", "ends"), ("files", "files"))
     ),
     *(
-        {"sample": "windows", "container": "file", "episodes": "ends", "kind": "Ragged",
-         "labels": labels}
+        {**PLAIN, "container": "file", "episodes": "ends", "kind": "Ragged", "labels": labels,
+         "edges": ("zero", "zero")}
         for labels in ("several", "episode")
     ),
-    {"sample": "windows", "container": "file", "episodes": "groups", "subset": "split"},
+    *(
+        {**PLAIN, "container": "file", "episodes": "groups", "subset": "split", "edges": EDGES[1],
+         "shuffle": False}
+        for _ in range(2)
+    ),
     *(
         {"sample": "whole", "container": container, "episodes": kind, "fields": 2}
         for container, kind in EPISODES

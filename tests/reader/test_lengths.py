@@ -332,6 +332,22 @@ def test_whole_episodes_beside_others(tmp_path: Path) -> None:
     assert lengths == [[2, 5], [2, 7], *[None] * 4]
 
 
+def test_one_stretch_of_an_episode(tmp_path: Path) -> None:
+    """All fields of an episode are cut at one place, also one that has a row more."""
+    with h5py.File(tmp_path / "set.h5", "w") as file:
+        for number, n in enumerate(LENGTHS):
+            file[f"episode_{number}/x"] = np.arange(n + 1)
+            file[f"episode_{number}/y"] = np.arange(n)
+    given: dict[str, Any] = {"data_field": ["x", "y"], "window": "episode", "max_length": 6}
+    begins = set()
+    with AsyncReader(tmp_path / "set.h5", **given, overlong="random", batch_size=12) as reader:
+        for _ in range(60):
+            x, y = next(iter(reader)).data
+            np.testing.assert_array_equal(x[:, 0], y[:, 0])
+            begins.add(int(y[2, 0]))  # of twelve rows
+    assert begins == set(range(7))
+
+
 ARRAYS = {"x": np.zeros((30, 3)), "x_offsets": np.array([0, 10, 30])}
 
 

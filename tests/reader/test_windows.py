@@ -196,6 +196,27 @@ def test_a_row_for_each_episode_beside_odd_ones(tmp_path: Path) -> None:
         AsyncReader(str(tmp_path / "one_*.h5"), data_field=["who", "x"], episodes="files")
 
 
+def test_a_row_more(tmp_path: Path) -> None:
+    """Windows reach into the row that observations have more, as Minari writes them: the last one
+    of their episode."""
+    with h5py.File(tmp_path / "set.h5", "w") as file:
+        for e, rows in enumerate(LENGTHS):
+            file[f"episode_{e}/act"] = 100 * e + np.arange(rows)
+            file[f"episode_{e}/obs"] = 100 * e + np.arange(rows + 1)
+    fields, window = (
+        {"now": "obs", "goal": "obs", "act": "act"},
+        {"now": 2, "goal": "last", "act": 1},
+    )
+    with AsyncReader(
+        tmp_path / "set.h5", data_field=fields, window=window, batch_size=COUNT
+    ) as reader:
+        batch = next(iter(reader))
+        now, goal, act = batch.data
+    assert act[:, 0].tolist() == [100 * e + row for e, n in enumerate(LENGTHS) for row in range(n)]
+    np.testing.assert_array_equal(now, act + np.arange(2))
+    assert goal[:, 0].tolist() == [100 * e + LENGTHS[e] for e in batch.episode]
+
+
 def test_an_empty_group_beside_a_row_more(tmp_path: Path) -> None:
     """Of a set whose observations have a row more, a group without any row is empty, too; the
     statistics are of all observations."""
@@ -277,6 +298,17 @@ def test_outside_counts_rows_of_the_window(outside: tuple[Any, Any], rows: Any) 
     given |= {"episodes": "ends:ends", "window": rows, "last_batch": "short"}
     with AsyncReader(given, window_edge="repeat", window_outside=outside) as reader:
         assert [int(batch.indices[0]) for batch in reader] == expected
+
+
+@pytest.mark.parametrize("subset", [[30, 8, 9, 12, 13], slice(4, 20), slice(1, 30, 3)], ids=str)
+def test_subset_of_rows(subset: Any) -> None:
+    """A subset selects, in its order, the rows at which windows begin; a window sees its whole
+    episode."""
+    starts = np.cumsum([0, *LENGTHS[:-1]])
+    able = [s + r for s, n in zip(starts.tolist(), LENGTHS, strict=True) for r in range(2, n - 1)]
+    with opened(window=(-2, 2), subset=subset, batch_size=1) as reader:
+        found = [row for _, row in anchors_of(reader)]
+    assert found == [row for row in np.arange(COUNT)[subset].tolist() if row in able]
 
 
 @pytest.mark.parametrize("chosen", [None, [5, 3, 1, 0], slice(4, None, -1)], ids=str)

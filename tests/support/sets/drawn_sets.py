@@ -82,7 +82,7 @@ class DrawnSet:
         self.extra: dict[str, int | None] = dict.fromkeys(self.kinds, 0)
         later = [name for name in ("b", "c") if type(self.kinds.get(name)) is Numbers]
         if later and self.episodes in ("groups", "ends", "files"):
-            extra = None if self.episodes == "ends" else self.draw.any(None, 1)
+            extra = None if self.episodes == "ends" else self.draw("more", None, 1)
             self.extra[later[0]] = extra if self.draw("extra", False, True) else 0
         #: rows of each episode of each file, without episodes of each file
         files = {"files": int(self.rng.integers(2, 4)), "mix": 2}.get(self.container, 1)
@@ -387,7 +387,7 @@ class DrawnSet:
                     elif each != "last":
                         one.reach = tuple(range(each) if isinstance(each, int) else each)
         ref.every = draw("every", 1, 1, 2, 3, "episode")
-        ref.edges = draw.any(*itertools.product(("drop", "repeat", "zero"), repeat=2))
+        ref.edges = draw("edges", *itertools.product(("drop", "repeat", "zero"), repeat=2))
         params |= {"window_every": ref.every, "window_edge": ref.edges}
         if draw("outside", False, False, True):
             before, after = (None if e == "drop" else draw.any(1, 2, None) for e in ref.edges)
