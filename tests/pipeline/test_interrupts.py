@@ -27,8 +27,7 @@ from asyncreader import AsyncReader, Batch, QueueFullError
 from asyncreader.faces import GeneratorEnqueuer, OrderedEnqueuer, ParaLoad
 from asyncreader.faces.ahead import Ahead
 from asyncreader.pipeline.ring import SlotRing
-from asyncreader.pipeline.slots import Slot, SlotLayout
-from asyncreader.pipeline.trace import Trace
+from asyncreader.pipeline.slots import SlotLayout
 from asyncreader.sampling.schedule import BatchPlan, Cursor
 
 #: Methods that enter a lock, or a context that they are given.
@@ -42,13 +41,6 @@ def plan(step: int) -> BatchPlan:
     return BatchPlan(0, step, 2 * step, False, after, rows, valid, False, seed=0)
 
 
-def rings(debug: bool, trace: Trace | None) -> SlotRing:
-    """A ring of two in flight, traced or not."""
-    layout = SlotLayout((((2, 4), np.dtype("u1")),), None)
-    slots = layout.build(3, np.zeros, lambda rows: rows)
-    return SlotRing(slots, 2, debug, trace)
-
-
 def fill(ring: SlotRing) -> None:
     """Fill one batch, as a worker does."""
     task = ring.next_task()
@@ -57,47 +49,13 @@ def fill(ring: SlotRing) -> None:
     ring.ready(task[0])
 
 
-@pytest.mark.parametrize("debug", [False, True])
-@pytest.mark.parametrize("traced", [False, True])
-@pytest.mark.parametrize("what", ["begin", "take", "release", "keep", "drop"])
-def test_ring_at_every_moment(what: str, traced: bool, debug: bool, tmp_path: Path) -> None:
-    """Ctrl-C at any moment of a call: the lock is free, and each slot is somebody's."""
-
-    def case() -> Iterator[Callable[[], Any]]:
-        ring = rings(debug, Trace(str(tmp_path / "t.json")) if traced else None)
-        ring.begin(plan(0))
-        fill(ring)
-        held: list[Slot] = []
-        if what in ("take", "release", "keep"):
-            held.append(ring.take()[0])
-            ring.begin(plan(1))
-            fill(ring)
-        number = held[0].generation if held else 0
-        acts: dict[str, Callable[[], Any]] = {
-            "begin": lambda: ring.begin(plan(1)),
-            "take": ring.take,
-            "release": lambda: ring.release(held[0], number),
-            "keep": lambda: ring.keep(held[0], number),
-            "drop": ring.drop_queued,
-        }
-        yield acts[what]
-        elsewhere(ring.can_begin)
-        counts = elsewhere(ring.counts)
-        assert counts["ready"] + counts["filling"] == ring.in_flight_now()
-        owners = ring._owners
-        assert counts["free"] == len(owners.free)
-        assert counts["held"] == len(owners.held) + len(owners.kept)
-        assert ring._waiting == 0
-
-    moments(case)
-
-
 def test_the_error_of_a_batch_outlives_ctrl_c() -> None:
     """Ctrl-C at any moment of a take() while another thread waits: a batch that failed is never
     handed out as a good one."""
 
     def case() -> Iterator[Callable[[], Any]]:
-        ring = rings(False, None)
+        layout = SlotLayout((((2, 4), np.dtype("u1")),), None)
+        ring = SlotRing(layout.build(3, np.zeros, lambda rows: rows), 2)
         slot, _ = [ring.begin(plan(step)) for step in range(2)]
         error = ValueError("row 0")
         other = threading.Thread(target=lambda: seen.append(ring.take()), daemon=True)
@@ -191,7 +149,7 @@ def acts(reader: AsyncReader) -> dict[str, tuple[Callable[[], Any], set[int]]]:
     }
 
 
-@pytest.mark.parametrize("kind", ["plain", "debug", "copy", "late", "eager"])
+@pytest.mark.parametrize("kind", ["plain", "debug", "copy", "trace", "late", "eager"])
 @pytest.mark.parametrize(
     "what",
     [
@@ -199,15 +157,17 @@ def acts(reader: AsyncReader) -> dict[str, tuple[Callable[[], Any], set[int]]]:
         *("keep", "release", "close"),
     ],
 )
-def test_reader_at_every_moment(what: str, kind: str) -> None:
-    """Ctrl-C at any moment of a call that moves a reader: it stands at the old place or at the new
-    one, its state says which, the batches from there on have their own pixels, and all slots go
-    round."""
+def test_reader_at_every_moment(what: str, kind: str, tmp_path: Path) -> None:
+    """Ctrl-C at any moment of a call that moves a reader: the lock is free, each slot is
+    somebody's, the reader stands at the old place or at the new one, its state says which, the
+    batches from there on have their own pixels, and all slots go round."""
     order = whole_order()
 
     def case() -> Iterator[Callable[[], Any]]:
         device = FakeDevice(kind) if kind in ("late", "eager") else None
-        options = {kind: True} if kind in ("debug", "copy") else {}
+        options = {"debug": {"debug": True}, "copy": {"copy": True}}.get(kind, {})
+        if kind == "trace":
+            options = {"trace": tmp_path / "trace.json"}
         with opened(device, **options) as reader:
             reader.seek(0, 1)
             for _ in range(SERVED):
@@ -219,8 +179,15 @@ def test_reader_at_every_moment(what: str, kind: str) -> None:
             elif what != "loop" or device is None:
                 in_flight(reader)
             yield act
-            if reader._ring.closed:
+            ring = reader._ring
+            elsewhere(ring.can_begin)
+            if ring.closed:
                 return
+            counts, owners = elsewhere(ring.counts), ring._owners
+            assert counts["ready"] + counts["filling"] == ring.in_flight_now()
+            assert counts["free"] == len(owners.free)
+            assert counts["held"] == len(owners.held) + len(owners.kept)
+            assert ring._waiting == 0
             state = elsewhere(reader.state_dict)
             at = 7 * state["epoch"] + state["steps"]
             assert at in places
@@ -354,11 +321,6 @@ def test_pyxis_at_every_moment(kind: str, tmp_path: Path) -> None:
         moments(case)
 
 
-def making_conditions() -> list[Path]:
-    """The files that make a Condition."""
-    return [path for path in FILES if "Condition(" in path.read_text(encoding="utf-8")]
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("chunk", [(4, 10), (4, 5)])
 def test_chunks_at_every_moment(chunk: tuple[int, int], tmp_path: Path) -> None:
@@ -382,59 +344,60 @@ def test_chunks_at_every_moment(chunk: tuple[int, int], tmp_path: Path) -> None:
         moments(case)
 
 
+# -- what no file does ---------------------------------------------------------------------------
+
+
+def nodes(*kinds: type[ast.AST], text: str = "") -> Iterator[tuple[Path, Any]]:
+    """Each node of these kinds in the packages' files that hold a text, with its file."""
+    for path in (one for one in FILES if text in one.read_text(encoding="utf-8")):
+        yield from ((path, node) for node in ast.walk(tree_of(path)) if isinstance(node, kinds))
+
+
+def assigned(value: str) -> set[tuple[Path, str]]:
+    """What is assigned such a value in a file, by its last name."""
+    return {
+        (path, ast.unparse(target).rpartition(".")[2])
+        for path, node in nodes(ast.Assign, text=value)
+        if value in ast.unparse(node.value)
+        for target in node.targets
+    }
+
+
+@pytest.mark.slow
 def test_conditions_have_locks_that_ctrl_c_leaves_whole() -> None:
     """Every Condition has an RLock, which wait() takes back in C. Another lock is taken back in
     Python, and Ctrl-C there would leave wait() without the lock."""
-    for path in making_conditions():
-        locks = {
-            ast.unparse(target)
-            for node in ast.walk(tree_of(path))
-            if isinstance(node, ast.Assign) and ast.unparse(node.value) == "threading.RLock()"
-            for target in node.targets
-        }
-        for node in ast.walk(tree_of(path)):
-            if isinstance(node, ast.Call) and ast.unparse(node.func).endswith(
-                "threading.Condition"
-            ):
-                given = [ast.unparse(argument) for argument in node.args]
-                assert not given or given[0] in locks, f"{path}:{node.lineno}"
+    locks = assigned("threading.RLock()")
+    for path, node in nodes(ast.Call, text="Condition("):
+        if ast.unparse(node.func).endswith("threading.Condition") and node.args:
+            given = ast.unparse(node.args[0]).rpartition(".")[2]
+            assert (path, given) in locks, f"{path}:{node.lineno}"
 
 
 @pytest.mark.slow
 def test_futures_are_waited_for_by_one_module() -> None:
     """No other file calls a Future's result() or a pool's submit(): Ctrl-C in them can leave a lock
     held, and then the program never ends."""
-    for path in FILES:
-        for node in ast.walk(tree_of(path)):
-            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-                called = ast.unparse(node.func)
-                if path.name != "futures.py":
-                    assert not re.search(r"pool\.(submit|map)$|\.result$", called), (
-                        f"{path}:{node.lineno}: {called}"
-                    )
+    for path, node in nodes(ast.Call):
+        if isinstance(node.func, ast.Attribute) and path.name != "futures.py":
+            called = ast.unparse(node.func)
+            assert not re.search(r"pool\.(submit|map)$|\.result$", called), f"{path}:{node.lineno}"
 
 
 @pytest.mark.slow
 def test_no_condition_is_entered() -> None:
     """No file enters a Condition by ``with`` or acquire(): its lock is entered by itself, since a
     Condition's ``__enter__`` and ``__exit__`` are Python, and Ctrl-C in them leaves it held."""
-    makers = making_conditions()
-    for path in FILES:
-        conditions = {"_cond", "_work"}
-        for node in ast.walk(tree_of(path)):
-            if (
-                path in makers
-                and isinstance(node, ast.Assign)
-                and "Condition(" in ast.unparse(node)
-            ):
-                conditions |= {ast.unparse(target).rpartition(".")[2] for target in node.targets}
-        for node in ast.walk(tree_of(path)):
-            entered: list[ast.expr] = []
-            if isinstance(node, ast.With):
-                entered = [item.context_expr for item in node.items]
-            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-                entered = [node.func.value, *node.args] if node.func.attr in ENTERS else []
-            for expression in entered:
-                name = ast.unparse(expression).rpartition(".")[2]
-                assert name not in conditions, f"{path}:{node.lineno} enters {name}"
-                assert "Condition(" not in name, f"{path}:{node.lineno}"
+    conditions = assigned("Condition(")
+    assert {"_cond", "_work"} < {name for _, name in conditions}
+    for path, node in nodes(ast.With, ast.Call):
+        entered: list[ast.expr] = []
+        if isinstance(node, ast.With):
+            entered = [item.context_expr for item in node.items]
+        elif isinstance(node.func, ast.Attribute) and node.func.attr in ENTERS:
+            entered = [node.func.value, *node.args]
+        for expression in entered:
+            name = ast.unparse(expression).rpartition(".")[2]
+            known = name in ("_cond", "_work") or (path, name) in conditions
+            assert not known, f"{path}:{node.lineno} enters {name}"
+            assert "Condition(" not in name, f"{path}:{node.lineno}"
