@@ -345,22 +345,6 @@ def test_close_wakes_a_waiting_consumer(
         ring.begin(plan(0))
 
 
-def test_close_wakes_all_workers(started: Callable[..., threading.Thread]) -> None:
-    """Workers waiting for a task leave when the ring closes."""
-    ring = make_ring()
-    ended = threading.Semaphore(0)
-
-    def work() -> None:
-        assert ring.next_task() is None
-        ended.release()
-
-    for _ in range(8):
-        started(work)
-    ring.close()
-    for _ in range(8):
-        assert ended.acquire(timeout=HANG)
-
-
 def test_drop_waits_for_busy_workers(started: Callable[..., threading.Thread]) -> None:
     """drop_queued() returns when no worker writes any more; what was begun is finished unseen."""
     ring = make_ring(3)

@@ -129,24 +129,17 @@ def test_flat_stays_flat() -> None:
         assert (out == 77).all()
 
 
-draws40 = st.lists(st.floats(0, 1, exclude_max=True), min_size=40, max_size=40)
-
-
 @pytest.mark.slow
 @settings(max_examples=300, deadline=None)
-@given(
-    height=st.integers(1, 400),
-    width=st.integers(1, 400),
-    target=st.tuples(st.integers(1, 300), st.integers(1, 300)),
-    crop=st.sampled_from(["center", "random", "random-resized", "none"]),
-    ratio=st.floats(0.05, 1),
-    draws=draws40,
-)
-def test_rectangles_lie_inside(
-    height: int, width: int, target: tuple[int, int], crop: str, ratio: float, draws: list[float]
-) -> None:
+@given(data=st.data())
+def test_rectangles_lie_inside(data: st.DataObject) -> None:
     """Every rectangle is at least a pixel and inside the picture."""
-    rect = geometry.choose_rect(height, width, target, crop, ratio, np.array(draws))
+    height, width = (data.draw(st.integers(1, 400)) for _ in range(2))
+    target = data.draw(st.integers(1, 300)), data.draw(st.integers(1, 300))
+    crop = data.draw(st.sampled_from(["center", "random", "random-resized", "none"]))
+    draws = np.array([data.draw(st.floats(0, 1, exclude_max=True)) for _ in range(40)])
+    ratio = data.draw(st.floats(0.05, 1))
+    rect = geometry.choose_rect(height, width, target, crop, ratio, draws)
     assert 0 <= rect.top <= rect.top + rect.height <= height
     assert 0 <= rect.left <= rect.left + rect.width <= width
     assert rect.height >= 1

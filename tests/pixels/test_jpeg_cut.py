@@ -15,6 +15,11 @@ from PIL import Image
 from asyncreader.errors import DecodeError
 from asyncreader.pixels import codec
 from asyncreader.pixels.codec import jpeg_cut
+from asyncreader.pixels.encoded import RowView, put_views
+from asyncreader.pixels.geometry import INTERPOLATIONS
+from asyncreader.pixels.specs import OutputSpec, SampleSpec
+from asyncreader.pixels.transform import RowTransform
+from asyncreader.stats import Meter
 
 PIXELS = cut_jpegs.picture(np.random.default_rng(5), 300, 400)
 #: 4:2:0, with segments of 80 pixels.
@@ -76,6 +81,22 @@ def test_parts_of_files_with_several_damages() -> None:
                 whole = codec.Decoded(upright, 0, 0, whole.whole)
                 np.testing.assert_array_equal(pixels, cut_jpegs.pixels_of(whole, header, part))
     assert min(counts) > 2, counts
+
+
+@pytest.mark.parametrize("interpolation", INTERPOLATIONS)
+def test_rows_of_a_slot(interpolation: str) -> None:
+    """A picture with restart markers fills its row with what the same picture decoded whole does,
+    bit for bit, whatever is cut out of it, and with what lies around it where that is averaged."""
+    rng, data = np.random.default_rng(1), cut_jpegs.marked(PIXELS, "grey", 1)
+    for size in [(64, 64), (30, 20), (3, 2), (1, 300), (300, 1)] * 4:
+        wanted = OutputSpec(size=size, interpolation=interpolation, crop="random-resized")
+        fill = RowTransform(SampleSpec(None, np.dtype("u1"), "HWC", "original"), wanted, "set")
+        rows, draws = np.zeros(fill.allocate_shape(2), fill.dtype), rng.random(40)
+        put_views((RowView(fill, draws, False, rows[0]),), data, Meter())
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(codec, "read_plain_header", lambda _: None)
+            put_views((RowView(fill, draws, False, rows[1]),), data, Meter())
+        np.testing.assert_array_equal(rows[0], rows[1], str(size))
 
 
 @pytest.mark.parametrize("sampling", cut_jpegs.ACROSS)
