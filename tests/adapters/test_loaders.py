@@ -109,7 +109,7 @@ def test_several_labels_are_a_tuple(opener: Any, tmp_path: Path) -> None:
 def test_soft_labels(opener: Any) -> None:
     """Soft labels come as (B, classes) float32 as the reader has them, zeros in padded rows and not
     -100."""
-    soft = {"mixup": 0.5, "label_smoothing": 0.1, "num_classes": 50, "dtype": "float32"}
+    soft: dict[str, Any] = {"mixup": 0.5, "label_smoothing": 0.1, "num_classes": 50}
     with opener(PADDED, **soft) as loader, AsyncReader(PADDED, **soft) as reader:
         for (_, labels), batch in zip(loader, reader, strict=True):
             np.testing.assert_array_equal(np.asarray(labels), batch.labels, strict=True)
@@ -137,7 +137,7 @@ def test_postprocess_sees_zeros_and_its_labels_are_marked(opener: Any) -> None:
 
 def test_zeroed_samples_have_no_class(opener: Any, tmp_path: Path) -> None:
     """A bad sample that on_error="zero" zeroes has the label -100 and the mask False."""
-    path = write_hdf5(tmp_path / "bad.h5", packed(IMAGES[:8]))
+    path = write_hdf5(tmp_path / "bad.h5", packed(list(IMAGES[:8])))
     with h5py.File(path, "r+") as file:
         file["data"][5] = 255 - file["data"][5]
         stored = file["labels"][:, 0].tolist()
