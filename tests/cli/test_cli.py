@@ -212,14 +212,11 @@ def test_only_slips_of_the_keyboard_are_guessed(words: list[str], says: str | No
 # -- pipes, signals, terminals ---------------------------------------------------------------------
 
 
+SLOW = ("info {}", "info {} --json", "--version")
+
+
 @pytest.mark.parametrize(
-    "words",
-    [
-        "verify {}",
-        pytest.param("info {}", marks=pytest.mark.slow),
-        pytest.param("info {} --json", marks=pytest.mark.slow),
-        pytest.param("--version", marks=pytest.mark.slow),
-    ],
+    "words", ["verify {}", *(pytest.param(words, marks=pytest.mark.slow) for words in SLOW)]
 )
 def test_a_closed_pipe_is_no_error(words: str, packed: Path) -> None:
     """A reader that went away ends the command without a word, as it ends other programs."""

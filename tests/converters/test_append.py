@@ -100,11 +100,7 @@ def test_the_encoding_is_that_of_the_set(tmp_path: Path) -> None:
         ({"size": (3, 3)}, "images of different sizes", FormatError),
         ({"no_labels": True}, "do not go with the dataset: kind of labels", ParamsError),
         ({"channels": 1}, "do not go with the dataset: channels", ParamsError),
-        (
-            {"classes": ["b", "c", "a"]},
-            "do not go with the dataset: the first classes",
-            ParamsError,
-        ),
+        ({"classes": ["b", "c", "a"]}, "with the dataset: the first classes", ParamsError),
         ({"overwrite": True}, "contradict each other", ParamsError),
         ({"dst": "new"}, "no sharded dataset to append to", SourceNotFoundError),
         ({"dst": "one.h5"}, "the target of shards is a folder", ParamsError),

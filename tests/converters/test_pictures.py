@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import itertools
 import os
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
 
@@ -69,44 +68,31 @@ def samples_of(target: Path) -> dict[bytes, bytes]:
     return dict(zip(names, values, strict=True))
 
 
-#: How all kinds are stored: options, and whether the bytes of a sample, which Pillow decodes to
-#: pixels, are those that a file should give (its bytes, and its pixels by Pillow).
-FORMS: dict[str, tuple[dict[str, Any], Callable[[bytes, Any, bytes, Any], bool]]] = {
-    "png": ({"encoding": "png", "jobs": 3}, lambda _, found, __, wanted: same(found, wanted)),
-    "grey png": (
-        {"encoding": "png", "channels": 1},
-        lambda data, _, file, __: same(by_pillow(data, 1), by_pillow(file, 1)),
-    ),
-    "raw": (
-        {"size": "30x42"},
-        lambda data, _, __, wanted: near(np.frombuffer(data, "u1").reshape(30, 42, 3), fit(wanted)),
-    ),
-    "jpeg": (
-        {"encoding": "jpeg", "quality": 95},
-        lambda _, found, __, wanted: again(found, wanted),
-    ),
-    "original": ({"encoding": "original"}, lambda data, _, file, __: data == file),
-    "checked": (
-        {"encoding": "original", "check_decode": True},
-        lambda data, _, file, __: data == file,
-    ),
+#: Options of convert, by what the pictures are stored as.
+FORMS: dict[str, dict[str, Any]] = {
+    "png": {"encoding": "png", "jobs": 3},
+    "grey png": {"encoding": "png", "channels": 1},
+    "raw": {"size": "30x42"},
+    "jpeg": {"encoding": "jpeg", "quality": 95},
+    "original": {"encoding": "original"},
+    "checked": {"encoding": "original", "check_decode": True},
 }
 
 
-def same(found: Any, wanted: Any) -> bool:
+def right(form: str, data: bytes, file: bytes) -> bool:
+    """Whether a sample is what its file gives: the same bytes or pixels, or nearly so."""
+    wanted = by_pillow(file, 1 if form == "grey png" else 3)
+    if form == "raw":
+        fit = ImageOps.fit(Image.fromarray(wanted), (42, 30), Image.Resampling.BICUBIC)
+        return near(np.frombuffer(data, np.uint8).reshape(30, 42, 3), fit)
+    if form in ("original", "checked"):
+        return data == file
+    found = by_pillow(data, wanted.shape[2])
+    if form == "jpeg":  # no further off than Pillow's JPEG of the same quality
+        usual = by_pillow(saved(Image.fromarray(wanted), "JPEG", quality=95, subsampling=2))
+        loss, its = (np.abs(one - wanted.astype(int)).mean() for one in (found, usual))
+        return found.shape == wanted.shape and bool(loss < its + 0.5)
     return np.array_equal(found, wanted)
-
-
-def fit(pixels: Any) -> Image.Image:
-    """Cut to 30 x 42 as PIL does it."""
-    return ImageOps.fit(Image.fromarray(pixels), (42, 30), Image.Resampling.BICUBIC)
-
-
-def again(found: Any, wanted: Any) -> bool:
-    """Whether pixels are no further off than those of Pillow's JPEG of the same quality."""
-    usual = by_pillow(saved(Image.fromarray(wanted), "JPEG", quality=95, subsampling=2))
-    loss, its = (np.abs(one - wanted.astype(int)).mean() for one in (found, usual))
-    return found.shape == wanted.shape and bool(loss < its + 0.5)
 
 
 @pytest.mark.parametrize("suffix", ["h5", "lmdb"])
@@ -121,9 +107,9 @@ def test_every_kind_of_picture(
     pixels that Pillow decodes, raw pixels those of its ImageOps.fit to a level, JPEGs nearly the
     same, and "original" has the very files."""
     folder, contents = corpus
-    options, right = FORMS[form]
+
     target = tmp_path / f"set.{suffix}"
-    report = convert(folder, target, bits=8, **options)
+    report = convert(folder, target, bits=8, **FORMS[form])
     stored = samples_of(target)
     assert report.count == len(stored) == len(GOOD)
     assert list(stored) == [b"all/" + name for name in sorted(contents)]
@@ -131,8 +117,7 @@ def test_every_kind_of_picture(
         if form == "raw" and name == b"large.jpg":
             continue  # decoded smaller first: test_large_jpegs_are_reduced_by_little
         data = stored[b"all/" + name]
-        found = by_pillow(data) if "png" in form or form == "jpeg" else None
-        assert right(data, found, file, by_pillow(file)), name
+        assert right(form, data, file), name
         if "png" in form:
             with Image.open(io.BytesIO(data)) as picture:
                 assert picture.mode == ("RGB" if form == "png" else "L")
