@@ -23,7 +23,6 @@ PLAIN: dict[str, Any] = {
 EDGES = [("drop", "drop"), ("repeat", "zero"), ("zero", "repeat"), ("zero", "zero")]
 #: What a drawn set has for certain; all else is drawn.
 CASES: list[dict[str, Any]] = [
-    *({} for _ in range(24)),
     *(
         {**PLAIN, "container": container, "episodes": kind, "edges": EDGES[number % 4]}
         for number, (container, kind) in enumerate(EPISODES)
@@ -101,12 +100,13 @@ CASES: list[dict[str, Any]] = [
 ]  # fmt: skip
 
 
-def told(case: dict[str, Any]) -> str:
+def told(case: tuple[int, dict[str, Any]]) -> str:
     """A case by what it has for certain."""
-    return " ".join(map(str, case.values())) or "any"
+    own = (value for name, value in case[1].items() if name == "sample" or name not in PLAIN)
+    return " ".join(map(str, own)) or str(case[0])
 
 
-@pytest.fixture(params=enumerate(CASES), scope="class", ids=lambda case: told(case[1]))
+@pytest.fixture(scope="class")
 def drawn(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> DrawnSet:
     seed, forced = request.param
     return draw_set(tmp_path_factory.mktemp("set"), seed, **forced)
@@ -117,5 +117,15 @@ def served(drawn: DrawnSet) -> Served:
     return drawn.served()
 
 
+@pytest.mark.parametrize(
+    "drawn", [(seed, {}) for seed in range(24)], indirect=True, ids=told, scope="class"
+)
 class TestCombinations(DrawnContract):
     """All that holds of a reader, for each combination."""
+
+
+@pytest.mark.parametrize("drawn", [*enumerate(CASES, 24)], indirect=True, ids=told, scope="class")
+class TestEachWay(DrawnContract):
+    """The same for each way to store and to cut samples; processes take the ones above."""
+
+    test_processes = None  # type: ignore[assignment]

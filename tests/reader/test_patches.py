@@ -224,15 +224,17 @@ def test_every_way_to_store_a_volume(tmp_path: Path) -> None:
         )
     np.save(tmp_path / "x.npy", data)
     names = ("lzf", "scaleoffset", "big", "big gzip", "compact")
-    sets = [{"path": tmp_path / "x.h5", "data_field": name} for name in names]
+    turned = data[::-1][:, ::2]
     with h5py.File(tmp_path / "x.h5") as file:
-        sets += [{"data": file["lzf"]}, {"data": file["big"]}]
-        sets += [{"path": tmp_path / "x.npy"}, {"data": data[::-1][:, ::2]}, {"data": Sliced()}]
-        sets += [{"data": np.load(tmp_path / "x.npy", mmap_mode="r")}]
-        for given in sets:
-            expected = data[::-1][:, ::2] if isinstance(given.get("data"), np.ndarray) else data
-            if isinstance(given.get("data"), np.memmap):
-                expected = data
+        sets: list[tuple[dict[str, Any], np.ndarray]] = [
+            *(({"path": tmp_path / "x.h5", "data_field": name}, data) for name in names),
+            *(({"data": file[name]}, data) for name in ("lzf", "big")),
+            ({"path": tmp_path / "x.npy"}, data),
+            ({"data": turned}, turned),
+            ({"data": Sliced()}, data),
+            ({"data": np.load(tmp_path / "x.npy", mmap_mode="r")}, data),
+        ]
+        for given, expected in sets:
             with AsyncReader(
                 given, patch=PATCH, sample_axis=None, epoch_samples=20, batch_size=10, nthread=2
             ) as reader:
