@@ -4,7 +4,7 @@ A program of this folder is a list of cases and the functions that they name; :f
 command line and does the rest. To add a measurement, add a :class:`Case` to such a list.
 
 * Each contender is a process of its own (player.py), which is built, compiled and warm before its
-  first window, except where the case says "fresh". While another works it is stopped (SIGSTOP).
+  first window. While another works it is stopped (SIGSTOP).
 * A window ends after 20 epochs and a fifth of ``--seconds``, or after ``--seconds``, whichever is
   first. What was ready before it is thrown away. A contender that does a job, such as writing a
   file, does it once in each turn.
@@ -124,8 +124,7 @@ class Case:
     count: Any = 0
     rounds: int = 5
     seconds: float = 2.0
-    #: Whether each turn has a new process; without ``warm`` the first turn counts.
-    fresh: bool = False
+    #: Whether a turn that does not count comes first.
     warm: bool = True
 
 
@@ -243,19 +242,15 @@ class Turns:
     def take(self, player: Player) -> None:
         """One turn that counts."""
         try:
-            if self.case.fresh:
-                player.start()
             result = player.turn(self.seconds, self.samples)
             self.number += 1
             player.results.append({**result, "turn": self.number})
-            if self.case.fresh:
-                player.stop()
         except RuntimeError as exc:
             self._fails(player, exc)
 
     def all(self, rounds: int) -> None:
         try:
-            for player in list(self.running) if not self.case.fresh else []:
+            for player in list(self.running):
                 self.prepare(player)
             for number in range(rounds):
                 for player in self.running[:: 1 if number % 2 == 0 else -1]:
