@@ -136,25 +136,26 @@ class Jobs:
     _RECORDS, _MEMORY, _PLACES, _MARK = (struct.Struct(f"{n}q") for n in (4, 2, 5, 3))
 
     def __init__(self, count: int) -> None:
-        self.table: Int64 = np.zeros((count, len(JOB)), np.int64)
+        self.table: Int64 = np.zeros((count, JOB.itemsize // 8), np.int64)
+        self._bytes = self.table.data
 
     def records(self, job: int, records: Int64, key: int = 0, position: int = 0) -> None:
         """Which records the rows of a job are, and what their keys follow from."""
         given = records.size, address_of(records), key, position
-        self._RECORDS.pack_into(self.table, job * JOB.itemsize, *given)
+        self._RECORDS.pack_into(self._bytes, job * JOB.itemsize, *given)
 
     def memory(self, job: int, out: int, labels: int) -> None:
         """Where the rows of a job and their labels are written to."""
-        self._MEMORY.pack_into(self.table, job * JOB.itemsize + 32, out, labels)
+        self._MEMORY.pack_into(self._bytes, job * JOB.itemsize + 32, out, labels)
 
     def places(self, job: int, count: int, *places: int) -> None:
         """Rows at addresses: see ``offsets`` to ``hashes`` of JOB."""
-        self._RECORDS.pack_into(self.table, job * JOB.itemsize, count, 0, 0, 0)
-        self._PLACES.pack_into(self.table, job * JOB.itemsize + 48, *places)
+        self._RECORDS.pack_into(self._bytes, job * JOB.itemsize, count, 0, 0, 0)
+        self._PLACES.pack_into(self._bytes, job * JOB.itemsize + 48, *places)
 
     def mark(self, job: int, address: int, whole: int, refused: int) -> None:
         """What is written where when a batch is whole, or refused."""
-        self._MARK.pack_into(self.table, job * JOB.itemsize + 88, address, whole, refused)
+        self._MARK.pack_into(self._bytes, job * JOB.itemsize + 88, address, whole, refused)
 
 
 class Descriptor(Protocol):
