@@ -660,25 +660,10 @@ def test_tables_without_a_fill_value(tmp_path: Path, name: str) -> None:
         AsyncReader(params, labels_field="labels" if name == "labels" else None)
 
 
-def test_blocks_of_a_set_that_fits_in_memory(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Where all decoded chunks fit in memory, "block" decodes each of them once in all epochs."""
-    shared(tmp_path / "set.h5", compression="lzf")
-    decoded: list[int] = []
-    decode = chunks.decode_chunk
-    monkeypatch.setattr(chunks, "decode_chunk", lambda *given: decoded.append(1) or decode(*given))
-    with AsyncReader(path=tmp_path / "set.h5", batch_size=256, nthread=1, **BLOCKS) as reader:
-        for _ in range(3):
-            assert sum(len(batch) for batch in reader) == 2048
-    assert len(decoded) == 2048 // 32
-
-
 def test_windows_take_memory_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Window after window is decoded into the same memory: none is taken after the first batch,
     and each chunk is decoded once an epoch."""
     shared(tmp_path / "set.h5", compression="lzf")
-    monkeypatch.setattr(chunks, "CACHE_BYTES", 0)  # else all of it is kept
     taken: list[int] = []
     take = chunk_cache.aligned_empty
 

@@ -68,10 +68,8 @@ class ChunkCache:
 
     def hold(self, count: int, nbytes: int) -> None:
         """:meth:`resize` for a window of ``count`` parts of ``nbytes``, and what the next window
-        needs while the last batches of it are in flight. Where all chunks fit already they stay,
-        and none is decoded again in the next epoch."""
-        if self._limit // self.chunk_bytes < self._chunks:
-            self.resize((count + count // 32 + 2) * nbytes)
+        needs while the last batches of it are in flight."""
+        self.resize((count + count // 32 + 2) * nbytes)
 
     def release(self) -> None:
         """Drop all chunks and give the memory back, unless a thread has pinned one."""
