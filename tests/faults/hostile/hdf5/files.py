@@ -101,7 +101,7 @@ def list_in_disguise(scratch: Scratch) -> Target:
     return Target(path)
 
 
-@attack(says="not a regular file|not HDF5", ways=SET)
+@attack(says="neither HDF5", ways=SET)
 def list_of_pipes(scratch: Scratch) -> Target:
     """A list of files, one of which is a pipe."""
     pipe = scratch.folder / "pipe.h5"
