@@ -112,10 +112,11 @@ def test_every_batch_has_the_ratios(batch: int, parts: tuple[float, ...]) -> Non
         ((0.5, 0.3, 0.2), (5, 3, 2)),
         ((1.0,), (1,)),
         ((1 / 7, 6 / 7), (1, 6)),
+        ((1e-9, 1 - 1e-9), (1, LONGEST - 1)),
     ],
 )
 def test_shares(given: tuple[float, ...], expected: tuple[int, ...]) -> None:
-    """Ratios that are fractions are kept exactly."""
+    """Ratios that are fractions are kept exactly; the smallest share is one."""
     assert shares_of(given) == expected
 
 
