@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import h5py
 import numpy as np
 import pytest
 from command_sets import hdf5
@@ -68,7 +69,7 @@ def test_listed_paths(jpegs: Path, tmp_path: Path) -> None:
 
 def test_drawn_samples(jpegs: Path, tmp_path: Path) -> None:
     """So many, the same from the folder and the set, smaller ones inside larger ones; stratified
-    as many of each class."""
+    as many of each class, and what is left over is of the class that lacks most."""
     drawn = []
     for number, src in ((6, jpegs / "in"), (6, jpegs / "all.h5"), (15, jpegs / "all.h5")):
         convert(src, tmp_path / "d.h5", sample=number, overwrite=True)
@@ -78,6 +79,11 @@ def test_drawn_samples(jpegs: Path, tmp_path: Path) -> None:
     convert(jpegs / "all.h5", tmp_path / "s.h5", sample=10, stratify=True)
     with asyncreader.open(tmp_path / "s.h5") as found:
         assert sorted(np.bincount(found.labels[:, 0]).tolist()) == [3, 3, 4]
+    with h5py.File(tmp_path / "unequal.h5", "w") as file:
+        file["data"], file["labels"] = np.zeros((30, 2)), np.repeat(np.arange(3), (8, 13, 9))
+    convert(tmp_path / "unequal.h5", tmp_path / "u.h5", sample=10, stratify=True)
+    with asyncreader.open(tmp_path / "u.h5") as found:
+        assert np.bincount(found.labels.reshape(-1)).tolist() == [3, 4, 3]
     with pytest.raises(ParamsError, match="larger than the dataset"):
         convert(jpegs / "all.h5", tmp_path / "no.h5", sample=31)
 
