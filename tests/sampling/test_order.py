@@ -24,6 +24,7 @@ from asyncreader.sampling.samplers import Replacement, Sampler, Sequential, Shuf
 from asyncreader.sampling.schedule import BatchPlan, Cursor, PlanAhead, Schedule
 from asyncreader.sampling.state import ORDER_VERSION
 from asyncreader.sampling.weighted import AliasTable, Weighted
+from asyncreader.sampling.within import numbers_below
 from asyncreader.system.keyed_random import key_of, mix, mix_rows, scale_rows, uniforms
 
 counts = st.one_of(st.sampled_from([1, 2, 3, 4, 5]), st.integers(1, 5000))
@@ -400,3 +401,11 @@ def test_planning_ahead_goes_on_after_an_interrupt() -> None:
         assert (plan.indices == expected.indices).all()
         assert plan.valid.all()
         cursor = plan.after
+
+
+@pytest.mark.parametrize("subset", [range(10), range(3, 40, 4), range(98, -1, -2), range(9, 2, -3)])
+def test_numbers_below(subset: range) -> None:
+    """How many of the selected records are below a bound does not follow from their order."""
+    bounds = np.arange(120)
+    expected = np.searchsorted(np.sort(subset), bounds)
+    assert numbers_below(subset, bounds).tolist() == expected.tolist()
