@@ -75,8 +75,7 @@ class FillQueue:
             self.jobs.mark(number * self._each, self._marks[-1], READY, REFUSED)
         self._fill = getattr(kernels, filler.kernel)
         self._draws = filler.draws
-        table = self.jobs.table
-        self._arguments = (control, queue, table, tables.files, *filler.arguments)
+        self._arguments = (control, queue, self.jobs.table, tables.files, *filler.arguments)
         # memoryviews: items are read and written without a call
         self.control, self.queue = control.data, queue.data
         # their addresses are in the tables: they must stay alive
