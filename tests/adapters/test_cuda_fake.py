@@ -16,15 +16,13 @@ import pytest
 from fake_device import FakeDevice
 from fakes import MemorySource, open_fake
 from frameworks import IMAGES, LABELS, SMALL, STEPS, check, expected, is_whole_epoch
-from observed import slot_states, until, waits
+from observed import slot_states, until
 
 from asyncreader import (
     AsyncReader,
     ChecksumError,
-    NothingQueuedError,
     QueueFullError,
     ReaderClosedError,
-    ReaderTimeoutError,
 )
 from asyncreader.pipeline.cuda import DEVICE_SLOTS
 from asyncreader.pipeline.slots import POISON
@@ -270,21 +268,6 @@ def test_bad_batch(on: Opener, pace: str | int) -> None:
         assert consumer.records() == LABELS[:40, 0].reshape(STEPS, 4)[held].tolist()
 
 
-def test_timeout_and_nothing_queued(on: Opener) -> None:
-    """A late batch is a timeout, and comes later; with nothing queued getNextBatch() says so."""
-    consumer, gate = Consumer(), threading.Event()
-    with on(consumer.device, MemorySource(IMAGES, LABELS, gate=gate), timeout=0.01) as reader:
-        with pytest.raises(NothingQueuedError):
-            reader.getNextBatch()
-        reader.fetchData()
-        with pytest.raises(ReaderTimeoutError):
-            reader.getNextBatch()
-        gate.set()
-        until(lambda: consumer.device.uploads == 1)
-        consumer.use(*reader.getNextBatch())
-        assert consumer.records() == [[0, 1, 2, 3]]
-
-
 @pytest.mark.parametrize("what", ["upload", "pin"])
 def test_a_device_that_fails(on: Opener, what: str) -> None:
     """What the device raises reaches the caller, and nothing is left locked or running: a reader
@@ -312,27 +295,6 @@ def test_close(on: Opener) -> None:
     check(batch.data, batch.labels[:, 0], nchw=True)
     with pytest.raises(ReaderClosedError):
         reader.getNextBatch()
-
-
-def test_close_from_another_thread(on: Opener) -> None:
-    """close() wakes a consumer that waits for a batch on the device."""
-    gate = threading.Event()
-    reader = on(FakeDevice(), MemorySource(IMAGES, LABELS, gate=gate))
-    reader.fetchData()
-    raised: list[BaseException] = []
-
-    def consume() -> None:
-        with pytest.raises(ReaderClosedError) as caught:
-            reader.getNextBatch()
-        raised.append(caught.value)
-
-    thread = threading.Thread(target=consume)
-    thread.start()
-    until(lambda: waits(thread))
-    threading.Timer(0.05, gate.set).start()
-    reader.close()
-    thread.join()
-    assert len(raised) == 1
 
 
 def test_forgotten_reader(monkeypatch: pytest.MonkeyPatch) -> None:

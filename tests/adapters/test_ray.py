@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import faulthandler
-import importlib.util
-import json
-import subprocess
 import sys
 from importlib import import_module
 from pathlib import Path
@@ -24,69 +20,6 @@ from asyncreader import AsyncReader, DecodeError, ParamsError
 from asyncreader.params import parse_params
 from asyncreader.pipeline.distributed import rank_and_world, worker_count
 from converters import convert
-
-COUNT = 2000
-#: Seconds that the whole run may take on a busy machine.
-LIMIT = 480
-
-needs_ray = [
-    pytest.mark.machines,
-    pytest.mark.skipif(
-        importlib.util.find_spec("ray") is None,
-        reason="Ray is not installed: pip install -e '.[ray]'",
-    ),
-]
-
-
-@pytest.fixture(scope="module")
-def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """What came of ray_scenarios.py."""
-    folder = tmp_path_factory.mktemp("ray")
-    script = Path(__file__).parent / "ray_scenarios.py"
-    faulthandler.cancel_dump_traceback_later()  # its limit is for one test; this has its own
-    run = subprocess.run(
-        [sys.executable, script, folder, "--count", str(COUNT)],
-        check=False,
-        capture_output=True,
-        text=True,
-        timeout=LIMIT,
-    )
-    assert run.returncode == 0, run.stderr[-4000:]
-    found: dict[str, Any] = json.loads((folder / "told.json").read_text())
-    return found
-
-
-class TestCluster:
-    """Three nodes, one of which is killed."""
-
-    pytestmark = needs_ray
-
-    def test_a_node_dies_while_packing(self, told: dict[str, Any]) -> None:
-        """Packed to the end though a node dies, byte for byte as locally, nothing left behind."""
-        packing = told["packing"]
-        assert (packing["count"], packing["nodes left"]) == (COUNT, 2)
-        assert packing["same"] is True
-        assert packing["left behind"] == []
-        assert packing["progress"][1:] == [COUNT, 16]
-
-    def test_ray_data(self, told: dict[str, Any]) -> None:
-        """Every record once; in record order with preserve_order; its own pixels and label."""
-        assert told["reading"] == {
-            "ordered": True,
-            "complete": True,
-            "pixels and labels": True,
-            "count": COUNT,
-        }
-
-    def test_ray_train(self, told: dict[str, Any]) -> None:
-        """Four workers with rank="auto": each sample once an epoch, as one process gets them."""
-        steps = 2 * -(-COUNT // (32 * 4))
-        assert told["training"] == {
-            "steps": [steps],
-            "as one process": True,
-            "each once": [True, True],
-        }
-
 
 # -- without a cluster ---------------------------------------------------------------------------
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import collections
-import itertools
 from typing import Any
 
 import numpy as np
@@ -194,47 +193,6 @@ def test_choices_have_torchvisions_distribution(name: str, options: dict[str, An
         assert likely(table)
     wrong = [one for one in found if one and one[0][0] != "Equalize"]
     assert not likely(as_cells(wrong + wrong[: COUNT - len(wrong)], expected))  # it can tell
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("p", [None, 0.03, 0.3, 0.9])
-@pytest.mark.parametrize("name", [name for name in OPTIONS if hasattr(known()[name], "p")])
-def test_chances(name: str, p: float | None) -> None:
-    """An operation with a chance is done as often as that says in 10,000 draws (binomial test), by
-    default as often as torchvision's."""
-    need_torchvision()
-    from scipy.stats import binomtest
-
-    given = {key: value for key, value in OPTIONS[name].items() if key != "p"}
-    (ours,) = AUGMENT("augment", (name, given if p is None else {**given, "p": p}))
-    options, kind = next(CASES[key] for key in CASES if key.split(",")[0] == name)
-    from torchvision.transforms import v2
-
-    needed = {key: value for key, value in options.items() if key in given}
-    chance = getattr(v2, kind)(**needed).p if p is None else p
-    done = sum(ours.draw(Draws(mix(number)), (224, 224, 3)) is not None for number in range(COUNT))
-    assert binomtest(done, COUNT, chance).pvalue > 1e-3
-
-
-@pytest.mark.slow
-def test_orders_and_factors_are_independent() -> None:
-    """The 24 orders of color-jitter come equally often, and its factors follow from neither the
-    order nor each other (chi-square)."""
-    from scipy.stats import chisquare
-
-    options = {"brightness": 0.5, "contrast": 0.5, "saturation": 0.5, "hue": 0.2}
-    (ours,) = AUGMENT("augment", ("color-jitter", options))
-    drawn = [ours.draw(Draws(mix(number)), SHAPE) for number in range(COUNT)]
-    orders = [tuple(one["order"]) for one in drawn if one is not None]
-    factors = np.array([one["factors"] for one in drawn if one is not None])
-    counted = collections.Counter(orders)
-    assert len(counted) == 24
-    assert chisquare(list(counted.values())).pvalue > 1e-3
-    quarter = [np.digitize(column, np.quantile(column, (0.25, 0.5, 0.75))) for column in factors.T]
-    for one, other in itertools.combinations([*quarter, [order[0] for order in orders]], 2):
-        table = np.zeros((4, 4))
-        np.add.at(table, (np.asarray(one), np.asarray(other)), 1)
-        assert likely(table)
 
 
 def mixed_pairs(**asked: Any) -> tuple[np.ndarray, np.ndarray]:
