@@ -50,20 +50,6 @@ def test_no_repeats_inside_a_class(counts: list[int], seed: int) -> None:
     assert shown.max() - shown.min() <= 1  # the last, short groups are of all classes in turn
 
 
-def test_orders_change() -> None:
-    """Another group, another epoch and another seed are other orders of the classes, and another
-    pass through a class is another order of its samples."""
-    order = Balanced.of(CLASSES, 4)
-    first, second = (everything(order, epoch) for epoch in (0, 1))
-    groups = {tuple(group) for group in CLASSES[first][:60].reshape(-1, 4).tolist()}
-    assert len(groups) > 8
-    assert not np.array_equal(CLASSES[first], CLASSES[second])
-    assert not np.array_equal(first, everything(Balanced.of(CLASSES, 5)))
-    six = [record for record in first.tolist() if CLASSES[record] == 2]
-    assert sorted(six[:6]) == sorted(six[6:12])
-    assert six[:6] != six[6:12]
-
-
 def test_served() -> None:
     """A reader serves it, with labels of any numbers; a subset has its own classes."""
     labels = np.array([4] * 12 + [-1] * 8 + [7] * 2)[:, None]

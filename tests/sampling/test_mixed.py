@@ -69,17 +69,6 @@ def apart(sets: np.ndarray, parts: tuple[float, ...]) -> float:
 
 
 @settings(max_examples=15, deadline=None)
-@given(part=st.floats(0.0001, 0.9999))
-def test_two_sets_differ_by_one_sample_at_most(part: float) -> None:
-    """In any row of positions, wherever it begins and however long it is, two sets come as often as
-    their ratios say, to within one sample."""
-    pattern = Pattern.of((part, 1 - part))
-    exact = tuple(share / pattern.sets.size for share in pattern.shares)
-    np.testing.assert_allclose(exact, (part, 1 - part), atol=1 / LONGEST)
-    assert apart(np.concatenate([pattern.sets, pattern.sets]), exact) <= 1 + 1e-6
-
-
-@settings(max_examples=15, deadline=None)
 @given(parts=ratios)
 def test_more_sets_differ_by_less_than_two(parts: tuple[float, ...]) -> None:
     """More sets differ by less than two samples in any row of positions, and after any position by
@@ -203,29 +192,6 @@ def test_large_sets(power: int) -> None:
 
 
 # -- what others' tests state --------------------------------------------------------------------
-
-FOURS = (2, 2, 2, 2)
-
-
-#: Sizes, ratios, samples in an epoch, and how often each sample of all sets comes in it.
-COUNTED: list[tuple[Any, Any, int | None, list[int]]] = [
-    # Streaming: four sets of two in equal proportions (its choose=2 and choose=4)
-    (FOURS, (0.25,) * 4, 8, [1] * 8),
-    (FOURS, (0.25,) * 4, 16, [2] * 8),
-    (FOURS, (0.25,) * 4, None, [1] * 8),
-    # Streaming: by proportion, choose or repeat
-    ((2, 2, 2), (1 / 6, 2 / 6, 3 / 6), 12, [1, 1, 2, 2, 3, 3]),
-    # Grain: though the sets hold one sample each
-    ((1, 1), (0.4, 0.6), 1000, [400, 600]),
-]
-
-
-@pytest.mark.parametrize(("sizes", "parts", "samples", "counted"), COUNTED)
-def test_proportions_set_the_repeats(
-    sizes: tuple[int, ...], parts: tuple[float, ...], samples: int | None, counted: list[int]
-) -> None:
-    """The samples of each set come as often as its ratio says, all of a set alike."""
-    assert np.bincount(everything(mixed(sizes, parts, samples=samples))).tolist() == counted
 
 
 def test_interleaved_in_order() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 import pickle
 import sys
@@ -176,54 +175,6 @@ def test_a_million_millions_cost_nothing() -> None:
 # -- looks uniform -------------------------------------------------------------------------------
 
 
-def test_every_position_is_uniform() -> None:
-    """Position and record are independent: the whole table over seeds is flat."""
-    count, runs = 24, 1500
-    positions = np.arange(count)
-    cells = np.concatenate(
-        [positions * count + everything(Shuffled(count, s)) for s in range(runs)]
-    )
-    counted = np.bincount(cells, minlength=count * count)
-    mean = runs / count
-    statistic = float(((counted - mean) ** 2 / mean).sum())
-    degrees = (count - 1) ** 2
-    assert abs(statistic - degrees) / (2 * degrees) ** 0.5 < 4.5
-
-
-@pytest.mark.parametrize("count", [1000, 4096, 5000])
-def test_neighbours_are_unrelated(count: int) -> None:
-    """Samples that follow each other are no nearer than by chance, and hardly ever adjacent."""
-    adjacent, distance = 0, []
-    for seed in range(60):
-        served = everything(Shuffled(count, seed))
-        steps = np.abs(np.diff(served))
-        adjacent += int((steps == 1).sum())
-        distance.append(steps.mean())
-    # |i - j| of two different records: mean (n + 1) / 3; P(adjacent) = 2 / n
-    assert np.mean(distance) == pytest.approx((count + 1) / 3, rel=0.005)
-    assert adjacent == pytest.approx(60 * (count - 1) * 2 / count, abs=5 * (120**0.5))
-
-
-def test_epochs_and_seeds_are_unrelated() -> None:
-    """Epochs of one seed, and seeds, have one sample in common place on average, as by chance."""
-    epochs = [everything(Shuffled(500, 3), epoch) for epoch in range(201)]
-    seeds = [everything(Shuffled(500, seed)) for seed in range(201)]
-    for orders in (epochs, seeds):
-        same = [(one == other).sum() for one, other in itertools.pairwise(orders)]
-        assert np.mean(same) == pytest.approx(1.0, abs=0.35)
-
-
-def test_uniform_draws() -> None:
-    """The draws for crops and flips are uniform and unrelated between samples and draws."""
-    keys = Schedule(Sequential(20_000), 20_000).plan(Cursor()).keys
-    one, two = uniforms(keys, 0), uniforms(keys, 1)
-    for draws in (one, two, uniforms(keys, 63)):
-        assert 0 <= draws.min() < draws.max() < 1
-        assert abs(chi_square((draws * 50).astype(np.int64), 50)) < 4.5
-    assert abs(np.corrcoef(one, two)[0, 1]) < 0.03
-    assert abs(np.corrcoef(one[:-1], one[1:])[0, 1]) < 0.03
-
-
 @settings(max_examples=200, deadline=None)
 @given(draws=st.lists(seeds, min_size=1, max_size=8), count=st.integers(1, 2**62))
 def test_scaling_is_the_high_half_of_the_product(draws: list[int], count: int) -> None:
@@ -277,36 +228,6 @@ def test_block_order(count: int, seed: int, epoch: int, block: int, blocks: int)
         seen.update(touched.tolist())
     # so each block is read in at most two windows
     assert max(seen.values()) <= 2
-
-
-def test_block_order_mixes() -> None:
-    """Blocks come in another order each epoch, and samples of several blocks alternate."""
-    order = Blocks(10_000, 5, block=50, window=1000)
-    one, two = everything(order, 0), everything(order, 1)
-    first = [one[lo : lo + 1000] // 50 for lo in range(0, 10_000, 1000)]
-    assert all(np.unique(blocks).size == 20 for blocks in first)
-    assert np.mean(np.diff(first[0]) != 0) > 0.9
-    assert not np.array_equal(np.sort(one[:1000]), np.sort(two[:1000]))
-
-
-def test_short_block_moves() -> None:
-    """The short last block may come anywhere."""
-    places = {
-        int(np.argmax(everything(Blocks(17, seed, block=5, window=1)) >= 15)) for seed in range(60)
-    }
-    assert places == {0, 5, 10, 15}
-
-
-def test_replacement_draws() -> None:
-    """count independent draws an epoch: some twice, some never, all equally likely."""
-    order = Replacement(1000, 3)
-    one = everything(order, 0)
-    assert ((one >= 0) & (one < 1000)).all()
-    assert np.unique(one).size == pytest.approx(1000 * (1 - np.exp(-1)), abs=60)
-    assert not np.array_equal(one, everything(order, 1))
-    many = np.concatenate([everything(order, e) for e in range(40)])
-    assert abs(chi_square(many, 1000)) < 4.5
-    assert len(list(plans(Schedule(order, 64)))) == 1000 // 64
 
 
 # -- batches, ranks and the end of an epoch ------------------------------------------------------

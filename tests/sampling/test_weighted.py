@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from painted import COUNT, IMAGES, open_reader
 
 from asyncreader import AsyncReader
-from asyncreader.sampling.weighted import AliasTable, Weighted
+from asyncreader.sampling.weighted import AliasTable
 
 #: Labels of the painted images: twelve of class 4, eight of class -2, and two of class 7.
 SOME = np.array([4] * 12 + [-2] * 8 + [7] * 2, np.int64)
@@ -43,33 +43,6 @@ def test_the_table_is_the_distribution(values: list[float]) -> None:
     wanted /= wanted.sum()
     assert (found[given == 0] == 0).all()
     np.testing.assert_allclose(found, wanted, rtol=1e-12, atol=2 * 2.0**-32 / given.size)
-
-
-def test_draws_follow_the_weights() -> None:
-    """10,000 draws of a fixed seed match the weights: Pearson's chi-square is within five
-    deviations of its mean, in each of five epochs, and epochs differ."""
-    given = np.array([5, 0, 1, 1, 3, 0.5, 10, 0, 2, 7.5])
-    order = Weighted(10, 3, AliasTable.of(given), 10_000)
-    kept = given > 0
-    epochs = [order.records(epoch, np.arange(10_000)) for epoch in range(5)]
-    for drawn in epochs:
-        counted = np.bincount(drawn, minlength=10)
-        expected = given * 10_000 / given.sum()
-        assert (counted[~kept] == 0).all()
-        square = ((counted - expected)[kept] ** 2 / expected[kept]).sum()
-        cells = int(kept.sum()) - 1
-        assert abs(square - cells) < 5 * (2 * cells) ** 0.5
-    assert not np.array_equal(epochs[0], epochs[1])
-
-
-def test_draws_are_independent() -> None:
-    """Pairs of neighbours come as often as their weights multiplied say (chi-square)."""
-    given = np.array([1, 2, 5.0])
-    drawn = Weighted(3, 0, AliasTable.of(given), 60_000).records(0, np.arange(60_000))
-    counted = np.bincount(drawn[::2] * 3 + drawn[1::2], minlength=9)
-    part = given / given.sum()
-    expected = np.outer(part, part).reshape(-1) * 30_000
-    assert abs(((counted - expected) ** 2 / expected).sum() - 8) < 5 * 4
 
 
 def served(**params: Any) -> np.ndarray:
