@@ -153,19 +153,6 @@ def test_bench_takes_turns(packed: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     assert len(opened) == 1
 
 
-def test_bench_waits_little_for_a_fast_loader(packed: Path) -> None:
-    """With a slow consumer the share of waiting falls to where the consumer is the limit."""
-    report = run_bench(
-        {"path": str(packed), "batch_size": 4, "njob": 2},
-        nthreads=(1,),
-        seconds=0.3,
-        consumer_seconds=0.01,
-    )
-    (row,) = report.rows
-    assert row.wait_share < 0.5
-    assert row.samples_per_second <= 4 / 0.01
-
-
 def test_bench_refuses_what_cannot_be(packed: Path) -> None:
     """Nothing to measure, or an unknown parameter, is a usage error."""
     with pytest.raises(ParamsError):

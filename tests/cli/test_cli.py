@@ -27,7 +27,6 @@ from command_sets import damaged, run
 from project import ROOT
 
 import asyncreader
-import converters
 from asyncreader.cli import main as cli
 from asyncreader.cli import terminal
 
@@ -301,20 +300,6 @@ def test_no_file_gets_the_descriptor_of_a_closed_stream(tmp_path: Path) -> None:
     done = child_processes.run(["sh", "-c", 'exec "$@" <&- >&- 2>&-', "sh", *words])
     assert done.returncode == 0
     assert (tmp_path / "file").read_bytes() == b"data"
-
-
-def test_convert_without_stderr(
-    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A daemon that has no sys.stdout and sys.stderr packs, with and without progress."""
-    monkeypatch.setattr(sys, "stdout", None)
-    monkeypatch.setattr(sys, "stderr", None)
-    converters.convert(photos, tmp_path / "a.h5")
-    with terminal.Progress("packing", quiet=False) as progress, terminal.Status(False) as status:
-        status("packing")
-        converters.convert(photos, tmp_path / "b.h5", progress=progress)
-    terminal.say("done")
-    assert (tmp_path / "b.h5").exists()
 
 
 @pytest.mark.slow

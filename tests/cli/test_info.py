@@ -12,7 +12,7 @@ import foreign_sets
 import h5py
 import numpy as np
 import pytest
-from command_sets import differing, hdf5, run, save_images
+from command_sets import hdf5, run, save_images
 from PIL import Image
 
 import asyncreader
@@ -211,15 +211,6 @@ def test_words_of_parameters() -> None:
         "flip": True,
         "scale": None,
     }
-
-
-def test_info_of_pictures_that_differ_in_size(tmp_path: Path) -> None:
-    """A set of encoded pictures has a shape only where all have it."""
-    target = differing(tmp_path / "o.lmdb")
-    facts = table(run("info", target).stdout)
-    assert facts["shape"] == "differs"
-    assert facts["labels"] == "read without labels"
-    assert facts["format"].startswith("LMDB: ")
 
 
 @pytest.mark.parametrize("kind", ["ours", "shards", "foreign"])

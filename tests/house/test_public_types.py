@@ -248,11 +248,14 @@ WRONG = {
     "batch.data = None": 'Property "data" defined in "Batch" is read-only',
     'reader.seek("1")': 'Argument 1 to "seek" of "AsyncReader" has incompatible type "str"',
     'converters.convert("in", "a.h5", encoding="gif")': 'Argument "encoding" to "convert" has in',
+    'converters.convert("in", "a.h5", qualty=9)': 'Unexpected keyword argument "qualty" for',
+    'TorchReader("a.h5", njobs=3)': 'Unexpected keyword argument "njobs" for "TorchReader"; did ',
     'converters.convert("in", size=256)': 'Missing positional argument "dst" in call to "convert"',
 }
 BEFORE = """import asyncreader, converters
 from asyncreader import AsyncReader
-reader = AsyncReader("a.h5")
+from asyncreader.adapters.torch import TorchReader
+reader = AsyncReader({"path": "a.h5", "batchSize": 3}, size=(2, 3))
 ds = asyncreader.open("a.h5")
 batch = reader.getNextBatch()
 """

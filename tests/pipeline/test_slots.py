@@ -428,33 +428,6 @@ def test_interrupted_drop_never_hands_out_unfilled_rows(
     assert isinstance(error, WorkerError)
 
 
-def test_many_threads_and_one_consumer(started: Callable[..., threading.Thread]) -> None:
-    """With six workers and batches in parts, 2,000 batches come whole and in order."""
-    ring = make_ring(3, debug=True)
-
-    def work() -> None:
-        while (task := ring.next_task()) is not None:
-            slot, lo, hi = task
-            slot.rows[0][lo:hi] = slot.plan.step
-            slot.labels[lo:hi] = slot.plan.step
-            if ring.part_done(slot, lo, None):
-                ring.ready(slot)
-
-    for _ in range(6):
-        started(work)
-    begun = 0
-    for step in range(2000):
-        while ring.can_begin():
-            ring.begin(plan(begun), parts=begun % 4 + 1)
-            begun += 1
-        slot, error = ring.take(HANG)
-        assert error is None
-        assert slot.plan.step == step
-        assert (slot.rows[0] == step).all()
-        assert (slot.labels == step).all()
-    ring.close()
-
-
 def test_slots_are_aligned_and_zeroed() -> None:
     """Buffers begin on a page and are zero at first, whatever their size and type."""
     for shape, dtype in (((1,), "u1"), ((3, 5, 7), "f4"), ((1 << 20, 5), "u1"), ((2, 0), "i8")):

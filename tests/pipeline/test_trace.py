@@ -18,7 +18,7 @@ from child_processes import child, ended
 from fakes import packed, paint, write_hdf5
 from project import ROOT
 
-from asyncreader import AsyncReader, NothingQueuedError, ParamsError, WorkerError
+from asyncreader import AsyncReader, NothingQueuedError, WorkerError
 from asyncreader.pipeline.fill_queue import FillQueue
 from asyncreader.pipeline.trace import Trace, note
 from asyncreader.sources import OpenSet
@@ -229,13 +229,6 @@ def test_memory_is_bounded(tmp_path: Path) -> None:
     assert len(lanes["worker thread 0"]) == 20_000
 
 
-def test_refused_places(small: str, tmp_path: Path) -> None:
-    """A trace that could never be written is refused when the reader opens."""
-    for bad in (tmp_path, tmp_path / "none" / "t.json"):
-        with pytest.raises(ParamsError, match="trace"):
-            AsyncReader(path=small, trace=str(bad))
-
-
 def test_a_folder_that_vanished_is_a_warning(small: str, tmp_path: Path) -> None:
     """What cannot be written at close() is told, and closing goes on."""
     folder = tmp_path / "gone"
@@ -244,20 +237,6 @@ def test_a_folder_that_vanished_is_a_warning(small: str, tmp_path: Path) -> None
     folder.rmdir()
     with pytest.warns(RuntimeWarning, match="trace could not be written"):
         reader.close()
-
-
-def test_bad_samples_and_seek(small: str, tmp_path: Path) -> None:
-    """seek() frees what was queued, and the trace shows it."""
-    path = tmp_path / "t.json"
-    with AsyncReader(path=small, batch_size=32, njob=2, trace=path) as reader:
-        reader.fetchData()
-        reader.fetchData()
-        reader.seek(1)
-        reader.fetchData()
-        assert reader.getNextBatch().epoch == 1
-    lanes, _ = load(path)
-    used = [e["args"]["epoch"] for e in lanes["consumer"] if e["name"] == "use" and "args" in e]
-    assert used == [1]
 
 
 def test_without_trace_the_plain_classes_run(small: str) -> None:

@@ -165,29 +165,6 @@ def test_pictures_of_the_size_declared_are_planned() -> None:
             assert planned == (7 if shape == (1, 1, 3) else 6)
 
 
-def test_what_is_cut_is_planned() -> None:
-    """Of JPEGs with restart markers the planned part is decoded, not the whole."""
-    pytest.importorskip("numba")
-    rng = np.random.default_rng(3)
-    data = encoded(cut_jpegs.picture(rng, 400, 400), "JPEG", restart_marker_blocks=5)
-    fill = RowTransform(STORED, OutputSpec(size=(64, 64), crop="random", crop_ratio=0.3), "")
-    sizes = []
-    decode = simplejpeg.decode_jpeg
-
-    def noted(*arguments: Any) -> np.ndarray:
-        sizes.append(decode(*arguments).shape[:2])
-        return decode(*arguments)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(simplejpeg, "decode_jpeg", noted)
-        crops, flips = fill.draws(np.arange(9, dtype=np.uint64))
-        out = np.zeros(fill.allocate_shape(9), np.uint8)
-        left = put_planned(fill, lying([data] * 9), crops, flips, out, np.arange(9), Meter())
-        assert not list(left)
-    assert len(sizes) == 9
-    assert all(high * wide < 400 * 400 / 3 for high, wide in sizes), sizes
-
-
 @pytest.mark.slow
 def test_a_turned_picture_is_not_planned() -> None:
     """JPEGs whose EXIF says that they are upright are planned, and none that EXIF or XMP turns,

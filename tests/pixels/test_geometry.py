@@ -119,16 +119,6 @@ def test_noise_of_black_and_white_is_resized_along_the_lines_first(interpolation
     assert swapped > 10 if interpolation == "bicubic" else swapped <= 2
 
 
-def test_flat_stays_flat() -> None:
-    """Resizing a picture of one colour changes no pixel, whatever the sizes."""
-    rng = np.random.default_rng(9)
-    for _ in range(60):
-        high, wide, rows, columns = rng.integers(1, 60, 4)
-        out = np.empty((rows, columns, 3), np.uint8)
-        geometry.resize_into(np.full((high, wide, 3), 77, np.uint8), out)
-        assert (out == 77).all()
-
-
 @pytest.mark.slow
 @settings(max_examples=300, deadline=None)
 @given(data=st.data())

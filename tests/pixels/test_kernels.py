@@ -182,22 +182,6 @@ def test_rows_are_filled(name: str, data: st.DataObject) -> None:
             assert int(sums[i]) == xxh3_64_intdigest(source[at].tobytes())
 
 
-@settings(max_examples=80, deadline=None)
-@given(size=st.integers(1, 6000), shift=st.integers(0, 63), stream=st.booleans())
-def test_rows_of_any_size_are_hashed(size: int, shift: int, stream: bool) -> None:
-    """The XXH3-64 of a row of any number of bytes, at any address, also where it lies in its place
-    already."""
-    memory = np.random.default_rng(size).integers(0, 256, size + shift, np.uint8)
-    source, zero = memory[shift:], np.zeros(1, np.int64)
-    expected = [xxh3_64_intdigest(source.tobytes())]
-    copier = filler("copy_batches", row_bytes=size, out_bytes=size, channels=1, stream=stream)
-    for out in (np.zeros((1, size), np.uint8), source.reshape(1, size)):
-        found = copier.fill(np.array([address(source)]), zero, out, None, np.ones(1, np.bool_))
-        assert found is not None
-        assert found.tolist() == expected
-        np.testing.assert_array_equal(out[0], source)
-
-
 class Set:
     """Rows in several files, some found by a table, some by a stride and some in runs, with labels
     and checksums of some of them."""

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import io
 import struct
-from importlib.resources import files
 
 import numpy as np
 import pytest
@@ -12,7 +10,6 @@ import simplejpeg
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
-from torchvision_pixels import PHOTOGRAPHS
 
 from asyncreader import DecodeError
 from asyncreader.pixels import codec, kernels
@@ -114,19 +111,6 @@ def test_planes_are_bt601(height: int, width: int) -> None:
     chroma = stored[luma.size :].reshape(2, *y.shape)
     for plane, c, size in ((chroma[0], 2, 1.772), (chroma[1], 0, 1.402)):
         assert np.abs(plane - np.minimum(128 + (mean[..., c] - y) / size, 255)).max() <= _ROUNDED
-
-
-@pytest.mark.parametrize("name", [f"{m}/{n}" for m, names in PHOTOGRAPHS.items() for n in names])
-def test_error_of_photographs(name: str) -> None:
-    """On photographs the mean error to the source is below that of a JPEG of quality 95."""
-    module, file = name.split("/")
-    data = files(module).joinpath(file).read_bytes()
-    rgb = np.asarray(Image.open(io.BytesIO(data)).convert("RGB"))
-
-    def error(stored: bytes) -> float:
-        return float(np.abs(codec.decode(stored, 3).astype(int) - rgb).mean())
-
-    assert error(codec.encode(rgb, "yuv420")) < error(codec.encode(rgb, "jpeg", 95))
 
 
 def test_header() -> None:

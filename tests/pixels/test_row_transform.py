@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from fakes import encoded, paint
 
-from asyncreader import DecodeError, ParamsError
+from asyncreader import DecodeError
 from asyncreader.pixels.encoded import RowView, put_views
 from asyncreader.pixels.fill_tables import MIRROR_DRAW
 from asyncreader.pixels.specs import OutputSpec, SampleSpec
@@ -198,28 +198,6 @@ def test_half_of_all_are_flipped() -> None:
     np.testing.assert_array_equal(flips, uniforms(keys, MIRROR_DRAW) < 0.5)
     assert flips.mean() == pytest.approx(0.5, abs=0.03)
     assert RowTransform(stored(), OutputSpec(), "set").draws(keys) == (None, None)
-
-
-# -- refusals ------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("kind", "wanted", "says"),
-    [
-        (stored(), OutputSpec(scale=0.5), "float dtype"),
-        (stored(), OutputSpec(mean=(1.0,), dtype=np.dtype("int16")), "float dtype"),
-        (stored(), OutputSpec(dtype=F4, mean=(1.0, 2.0)), "mean has one value"),
-        (stored(), OutputSpec(dtype=F4, std=(1.0, 2.0, 3.0, 4.0)), "std has one value"),
-        (stored(None, "f4", (5,)), OutputSpec(size=(2, 2)), "size need"),
-        (stored(None, "f4", (5,)), OutputSpec(flip=True), "flip need"),
-        (stored(None, "f4", (5,)), OutputSpec(mean=(1.0, 2.0)), "one for each number"),
-        (SampleSpec(None, U8, "HWC", "original"), OutputSpec(), "differ in size"),
-    ],
-)
-def test_refused(kind: SampleSpec, wanted: OutputSpec, says: str) -> None:
-    """What cannot be done with the stored kind is a ParamsError that says why."""
-    with pytest.raises(ParamsError, match=says):
-        RowTransform(kind, wanted, "set")
 
 
 # -- encoded images ------------------------------------------------------------------------------

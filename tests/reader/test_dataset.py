@@ -24,7 +24,6 @@ from observed import switching_often
 from PIL import Image
 
 import asyncreader
-import converters
 from asyncreader import (
     AsyncReader,
     ChecksumError,
@@ -263,26 +262,6 @@ def test_what_a_notebook_shows(tmp_path: Path) -> None:
             for page in (ds._repr_html_(), reader._repr_html_(), next(iter(reader))._repr_html_()):
                 assert "<table>" in page
                 assert len(shown_in(page)) == drawn * (2 if "Batch:" in page else 8)
-
-
-def test_a_notebook_shows_samples_of_different_length(tmp_path: Path) -> None:
-    """Each is drawn as long as it is, in a set, a reader and a batch: what fills it up is no line
-    to zero. An empty one is blank."""
-    with converters.Writer(tmp_path / "x.h5", variable_length=True) as writer:
-        for number in (6, 0, 2):
-            writer.add(np.full((number, 2), 9.0), number)
-    given: dict[str, Any] = {"path": tmp_path / "x.h5", "max_length": 6, "pad_value": -9}
-    with asyncreader.open(given) as ds, AsyncReader(given, batch_size=3) as reader:
-        batch = next(iter(reader))
-        for page in (ds._repr_html_(), reader._repr_html_(), batch._repr_html_()):
-            long, empty, short = shown_in(page)
-            assert long.shape == (96, 296, 3)
-            assert empty.min() > 240
-            for one in (long, short):  # all on one height, from side to side
-                ink = (one < 200).any(axis=2)
-                assert np.ptp(np.flatnonzero(ink.any(axis=1))) < 6
-                assert np.ptp(np.flatnonzero(ink.any(axis=0))) > 280
-        batch.release()
 
 
 def test_a_notebook_shows_the_labels_of_rows(tmp_path: Path) -> None:

@@ -9,7 +9,6 @@ cropped elsewhere or mirrored alone shows.
 from __future__ import annotations
 
 import io
-import os
 import pickle
 import warnings
 from collections.abc import Callable
@@ -31,17 +30,10 @@ from asyncreader import (
     DecodeError,
     FormatError,
     ParamsError,
-    QueueFullError,
     SampleError,
     WorkerError,
 )
-from asyncreader.params import parse_params
-from asyncreader.pipeline.slots import POISON
 from asyncreader.pixels.codec.masks import decode_values, encode_values
-from asyncreader.sources import (
-    open_reader_source,
-    open_whole,
-)
 from asyncreader.tools.verify import verify_file
 
 N, HIGH, WIDE = 22, 48, 56
@@ -439,26 +431,6 @@ def test_a_mask_of_another_kind_is_a_bad_sample(tmp_path: Path) -> None:
         next(iter(reader))
 
 
-def test_foreign_pictures_and_masks_of_many_sizes(tmp_path: Path) -> None:
-    """ml-pyxis: raw pictures of many sizes and their masks, without an axis of channels, and
-    masks that are palette PNGs: their indices."""
-    samples = []
-    for i in range(N):
-        high, wide = 30 + i, 60 - i
-        rows = (np.mgrid[0:high, 0:wide][0] % 21).astype(np.uint8)
-        sample = {"data": pixels(high, wide)[i], "mask": places(high, wide)[i]}
-        sample |= {"png": np.frombuffer(saved(rows, mode="P"), np.uint8), "labels": LABELS[i]}
-        samples.append(sample)
-    write_maps(tmp_path / "set", samples)
-    params = {"path": tmp_path / "set", "data_field": ["data", "mask", "png"], "batch_size": 4}
-    with AsyncReader(params, size=(26, 26), crop="random-resized", flip=True) as reader:
-        assert reader.data_shape == ((4, 3, 26, 26), (4, 26, 26), (4, 1, 26, 26))
-        for batch in reader:
-            image, mask, classes = batch.data
-            assert np.abs(image[:, 0].astype(int) - 5 * (mask // 256).astype(int)).max() <= 8
-            np.testing.assert_array_equal(classes[:, 0], mask // 256 % 21)
-
-
 # -- bad samples ---------------------------------------------------------------------------------
 
 
@@ -548,32 +520,6 @@ def test_tables_of_fields_are_bound_by_their_digests(tmp_path: Path, write: Any)
 # -- buffers -------------------------------------------------------------------------------------
 
 
-def test_buffers(tmp_path: Path) -> None:
-    """Every field lies in its own aligned slot array, is handed out as a view of it, kept and
-    released with the batch, and poisoned when debugging."""
-    path = write_plain(tmp_path / "set.h5")
-    with AsyncReader(path=path, data_field=FIELDS, batch_size=4, njob=2, debug=True) as reader:
-        for field in range(2):
-            places = {batch.data[field].ctypes.data for batch in reader}
-            assert len(places) == 3
-            assert all(place % 4096 == 0 for place in places)
-        reader.seek(0)
-        reader.fetchData()
-        reader.fetchData()
-        batch = reader.getNextBatch().keep()
-        held = [array.copy() for array in batch.data]
-        other = reader.getNextBatch()
-        with pytest.raises(QueueFullError):
-            other.keep()
-        for array, before in zip(batch.data, held, strict=True):
-            np.testing.assert_array_equal(array, before)
-        arrays = batch.data
-        batch.release()
-        for array in arrays:
-            assert (np.ascontiguousarray(array).view(np.uint8) == POISON).all()
-        assert (other.data[1][:, 0] == MASKS[4:8]).all()
-
-
 def test_stats_and_words(tmp_path: Path) -> None:
     """Bytes count all fields; a batch's repr names all shapes."""
     path = write_plain(tmp_path / "set.h5")
@@ -661,25 +607,6 @@ def test_a_state_is_of_its_fields(tmp_path: Path) -> None:
 
 
 # -- opening -------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("write", [write_hdf5, write_lmdb])
-def test_all_fields_are_opened_at_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, write: Any
-) -> None:
-    """A set is opened once, however many fields of it are read."""
-    path = write(tmp_path / "set", ours())
-    opened: list[Any] = []
-    system_open = os.open
-
-    def note(name: Any, *more: Any, **named: Any) -> int:
-        opened.append(name)
-        return system_open(name, *more, **named)
-
-    monkeypatch.setattr(os, "open", note)
-    open_whole(path).close()
-    open_reader_source(parse_params({"path": path, "data_field": ALL}, {})).close()
-    assert len(opened) == 2
 
 
 def test_fields_that_are_not_there(tmp_path: Path) -> None:
@@ -915,20 +842,6 @@ def test_dtype_of_sparse_rows_by_name(tmp_path: Path, names: tuple[str, ...]) ->
             expected = exact if name == "high" else exact.astype(np.float32)
             assert served.dtype == expected.dtype
             np.testing.assert_array_equal(served, expected)
-
-
-def test_names_of_one_field_share_its_chunks(tmp_path: Path) -> None:
-    """Names that ask the same of a stored field are one source: its chunks are decoded once."""
-    given = same_field(tmp_path, "file")
-    with AsyncReader(
-        given,
-        data_field={"a": "x", "b": "x", "c": "x"},
-        columns={"c": [1]},
-        dtype={"a": "float32"},
-    ) as reader:
-        first, second, third = reader.dataset.source.parts
-        assert first is second
-        assert third is not first
 
 
 @pytest.mark.parametrize("kind", ["variable length", "sparse", "packed", "rows", "groups", "mix"])

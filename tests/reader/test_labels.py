@@ -60,19 +60,6 @@ WAYS: dict[str, list[Any]] = {
 }
 
 
-@pytest.mark.parametrize("field", WAYS)
-def test_labels_of_episodes(robot: Path, field: str) -> None:
-    """An attribute of each group, or a single value in it, is the label of all of its rows."""
-    given: dict[str, Any] = {"path": robot, "data_field": "x", "labels_field": field}
-    for more in ({}, {"window": 3}, {"shuffle": "block"}):
-        found = dict(rows_of(AsyncReader(given, batch_size=3, last_batch="pad", **more)))
-        assert found == {row: WAYS[field][OF_ROW[row]] for row in found}
-        assert len(found) == (TOTAL if "window" not in more else TOTAL - 2 * 4)
-    with AsyncReader(given) as reader:
-        assert reader.classes == (("close", "open", "pour") if field == "@task" else None)
-        assert np.array_equal(reader.labels, np.array(WAYS[field])[OF_ROW])
-
-
 def test_several_labels(robot: Path) -> None:
     """A tuple of labels, in the order given: of rows and of episodes together; a Dataset has them,
     too, also when it was pickled."""

@@ -158,27 +158,6 @@ def test_files_whose_members_differ(tmp_path: Path) -> None:
         AsyncReader([path, tmp_path / "1.h5"], data_field="jets", members=["pt"])
 
 
-def test_several_fields_have_members_of_their_own(stored: Path) -> None:
-    """``members``, ``dtype``, ``mean`` and ``std`` by field; one set may be served under several
-    names; a member is a field by its name behind a point, with the shape that it has."""
-    (jets, tracks, valid, cov, y), records = served(
-        path=stored, shuffle=True, batch_size=32,
-        data_field={"jets": "jets", "tracks": "tracks", "valid": "tracks", "cov": "jets.cov",
-                    "y": "jets.at.y"},
-        members={"jets": ["pt", "eta"], "tracks": ["pt", "n"], "valid": "valid"},
-        dtype={"jets": "float32", "tracks": "float16", "cov": "float32"},
-        mean={"jets": [1, 2], "cov": [0, 1, 2]}, std={"tracks": 2}, scale={"cov": 0.5},
-    )  # fmt: skip
-    assert np.array_equal(jets, (right(JETS, ["pt", "eta"], "f4") - np.float32([1, 2]))[records])
-    work = right(TRACK, ["pt", "n"], "f4") * np.float32(0.5)
-    assert np.array_equal(tracks, work.astype("f2")[records])
-    assert np.array_equal(valid, TRACK["valid"][records])
-    assert valid.dtype == np.bool_
-    assert np.array_equal(cov, JETS["cov"].astype("f4")[records] * 0.5 - [0, 1, 2])
-    assert np.array_equal(y, JETS["at"]["y"][records])
-    assert y.dtype == np.int32
-
-
 @pytest.mark.parametrize(
     ("members", "shape"), [("pt", ()), (["pt"], (1,)), (["cov"], (2, 3)), (["pt", "n"], (2,))]
 )

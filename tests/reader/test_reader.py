@@ -62,20 +62,6 @@ def test_batch() -> None:
         assert repr(batch) == "<Batch epoch 0 step 2: 4x6x5x3 uint8>"
 
 
-def test_what_a_reader_serves() -> None:
-    """A reader states its count, classes, shapes, dtype, length and parameters."""
-    with open_reader(layout="NCHW") as reader:
-        assert len(reader) == 5
-        assert reader.count == COUNT
-        assert reader.classes is None
-        assert reader.data_shape == (4, 3, 6, 5)
-        assert reader.labels_shape == (4, 1)
-        assert reader.dtype == np.uint8
-        assert reader.params.batch_size == 4
-    with AsyncReader(data=IMAGES, batch_size=2, world_size=3, subset=slice(0, 20)) as reader:
-        assert (len(reader), reader.count, reader.labels_shape) == (3, 20, None)
-
-
 @pytest.mark.parametrize(
     ("given", "steps"),
     [
@@ -492,25 +478,16 @@ def test_epochs() -> None:
         with pytest.raises(NothingQueuedError):
             reader.getNextBatch()
         reader.seek(1, 3)
+        assert [reader.fetchData(), reader.fetchData()] == [False, True]
+        with pytest.raises(FinishedError):
+            reader.fetchData()  # which takes nothing away that was fetched before
+        assert [reader.getNextBatch().step for _ in range(2)] == [3, 4]
+        reader.seek(1, 3)
         assert [batch.step for batch in reader] == [3, 4]
         reader.seek(7)
         assert list(reader) == []
         with pytest.raises(FinishedError):
             reader.fetchData()
-
-
-def test_queued_batches_stay_available_at_the_end() -> None:
-    """FinishedError does not take away what was fetched before."""
-    with open_reader(epochs=1, njob=3) as reader:
-        reader.seek(0, 3)
-        assert reader.fetchData() is False
-        assert reader.fetchData() is True
-        for _ in range(2):
-            with pytest.raises(FinishedError):
-                reader.fetchData()
-        assert [reader.getNextBatch().step for _ in range(2)] == [3, 4]
-        with pytest.raises(NothingQueuedError):
-            reader.getNextBatch()
 
 
 def test_seek() -> None:

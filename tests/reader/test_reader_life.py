@@ -501,28 +501,6 @@ def test_errors_keep_their_fields_through_pickling() -> None:
 # -- side by side --------------------------------------------------------------------------------
 
 
-def test_two_readers_on_one_file(some_set: dict[str, Any]) -> None:
-    """Two readers on one file, used in turn and from two threads, do not know of each other."""
-    with AsyncReader(some_set, epochs=1) as alone:
-        plain = [batch.data.copy() for batch in alone]
-    with AsyncReader(some_set, nthread=2) as one, AsyncReader(some_set, njob=2) as two:
-        for number, (first, second) in enumerate(zip(one, two, strict=True)):
-            np.testing.assert_array_equal(first.data, plain[number])
-            np.testing.assert_array_equal(second.data, plain[number])
-
-        def sweep(reader: AsyncReader) -> None:
-            for _ in range(5):
-                for batch in reader:
-                    np.testing.assert_array_equal(batch.data, plain[batch.step])
-
-        threads = [threading.Thread(target=sweep, args=(reader,)) for reader in (one, two)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(HANG)
-        assert one.state_dict()["epoch"] == two.state_dict()["epoch"] == 6
-
-
 def test_replaced_file_does_not_matter(some_set: dict[str, Any], tmp_path: Path) -> None:
     """An open reader goes on with its file when another is renamed over it."""
     with AsyncReader(some_set, epochs=1) as alone:

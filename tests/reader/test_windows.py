@@ -113,22 +113,6 @@ def test_windows_without_any_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         assert not batch.present.any()
 
 
-def test_one_row_of_some_fields() -> None:
-    """A field that the window does not name has its one row, and no axis for it; of one field
-    ``present`` is no tuple."""
-    with opened(data_field=["cam", "at"], window={"at": (0, 3)}, layout="NHWC") as reader:
-        assert reader.data_shape == ((4, 6, 5, 3), (4, 3, 2))
-        for batch in reader:
-            np.testing.assert_array_equal(batch.data[0], ARRAYS["cam"][batch.indices])
-            rows = batch.indices[:, None] + np.arange(3)
-            np.testing.assert_array_equal(batch.data[1], ARRAYS["at"][rows])
-            assert batch.present[0] is None
-            assert batch.present[1].all()
-    given: dict[str, Any] = {"data": ARRAYS["at"], "episodes": "whole", "window": 2}
-    with AsyncReader(given, batch_size=3) as reader:
-        assert next(iter(reader)).present.shape == (3, 2)
-
-
 def test_pictures_of_a_window_are_moved_alike() -> None:
     """All rows of a sample have one crop, one flip and one draw of each operation: that of the
     sample's place in the order."""
@@ -194,27 +178,6 @@ def test_a_row_for_each_episode_beside_odd_ones(tmp_path: Path) -> None:
         file["x"], file["who"] = np.zeros((3, 2), int), np.arange(3)
     with pytest.raises(ParamsError, match="'who' has as many rows as the others in some files"):
         AsyncReader(str(tmp_path / "one_*.h5"), data_field=["who", "x"], episodes="files")
-
-
-def test_a_row_more(tmp_path: Path) -> None:
-    """Windows reach into the row that observations have more, as Minari writes them: the last one
-    of their episode."""
-    with h5py.File(tmp_path / "set.h5", "w") as file:
-        for e, rows in enumerate(LENGTHS):
-            file[f"episode_{e}/act"] = 100 * e + np.arange(rows)
-            file[f"episode_{e}/obs"] = 100 * e + np.arange(rows + 1)
-    fields, window = (
-        {"now": "obs", "goal": "obs", "act": "act"},
-        {"now": 2, "goal": "last", "act": 1},
-    )
-    with AsyncReader(
-        tmp_path / "set.h5", data_field=fields, window=window, batch_size=COUNT
-    ) as reader:
-        batch = next(iter(reader))
-        now, goal, act = batch.data
-    assert act[:, 0].tolist() == [100 * e + row for e, n in enumerate(LENGTHS) for row in range(n)]
-    np.testing.assert_array_equal(now, act + np.arange(2))
-    assert goal[:, 0].tolist() == [100 * e + LENGTHS[e] for e in batch.episode]
 
 
 def test_an_empty_group_beside_a_row_more(tmp_path: Path) -> None:
@@ -298,17 +261,6 @@ def test_outside_counts_rows_of_the_window(outside: tuple[Any, Any], rows: Any) 
     given |= {"episodes": "ends:ends", "window": rows, "last_batch": "short"}
     with AsyncReader(given, window_edge="repeat", window_outside=outside) as reader:
         assert [int(batch.indices[0]) for batch in reader] == expected
-
-
-@pytest.mark.parametrize("subset", [[30, 8, 9, 12, 13], slice(4, 20), slice(1, 30, 3)], ids=str)
-def test_subset_of_rows(subset: Any) -> None:
-    """A subset selects, in its order, the rows at which windows begin; a window sees its whole
-    episode."""
-    starts = np.cumsum([0, *LENGTHS[:-1]])
-    able = [s + r for s, n in zip(starts.tolist(), LENGTHS, strict=True) for r in range(2, n - 1)]
-    with opened(window=(-2, 2), subset=subset, batch_size=1) as reader:
-        found = [row for _, row in anchors_of(reader)]
-    assert found == [row for row in np.arange(COUNT)[subset].tolist() if row in able]
 
 
 @pytest.mark.parametrize("chosen", [None, [5, 3, 1, 0], slice(4, None, -1)], ids=str)
@@ -423,23 +375,6 @@ def test_states_of_other_windows_are_refused(other: dict[str, Any]) -> None:
 # -- what is recognised --------------------------------------------------------------------------
 
 
-def test_d4rl(tmp_path: Path) -> None:
-    """D4RL's flags are found where a window is asked for; rows after the last are an episode."""
-    rows = np.arange(20)[:, None]
-    with h5py.File(tmp_path / "d4rl.h5", "w") as file:
-        file["observations"] = rows
-        file["terminals"], file["timeouts"] = rows[:, 0] == 6, rows[:, 0] == 13
-        file["metadata/algorithm"] = 1
-    given = {"path": tmp_path / "d4rl.h5", "data_field": "observations", "batch_size": 20}
-    with AsyncReader(given, window=2, window_edge="repeat") as reader:
-        batch = next(iter(reader))
-        last = np.repeat([6, 13, 19], [7, 7, 6])
-        assert batch.episode.tolist() == np.repeat([0, 1, 2], [7, 7, 6]).tolist()
-        assert batch.data[:, 1, 0].tolist() == np.minimum(rows[:, 0] + 1, last).tolist()
-    with AsyncReader(given) as reader:
-        assert next(iter(reader)).episode is None  # rows, as before
-
-
 def test_transitions_of_d4rl(tmp_path: Path) -> None:
     """With window_edge=("drop", "zero"), the rows whose next observation is present or that are
     done are the transitions of d4rl's qlearning_dataset, each that ends an episode among them, and
@@ -477,6 +412,8 @@ def test_transitions_of_d4rl(tmp_path: Path) -> None:
                 assert (following[k, 0] == (0 if done[k] else observations[i + 1])).all()
     assert served == expected
     assert sum(served.values()) == 4
+    with AsyncReader(path=tmp_path / "d4rl.h5", data_field="observations") as reader:
+        assert next(iter(reader)).episode is None  # without a window flags are not looked for
 
 
 def test_aloha(tmp_path: Path) -> None:

@@ -549,24 +549,6 @@ def test_a_set_larger_than_memory(large: tuple[Path, bool]) -> None:
         assert all(p["io"] == "pread" for p in opened)
 
 
-@pytest.mark.parametrize("large", [True], indirect=True)
-@pytest.mark.parametrize("shuffle", [False, True, "block"])
-def test_trials_in_order_read_what_no_other_trial_reads(
-    large: tuple[Path, bool], shuffle: bool | str
-) -> None:
-    """Of a set larger than memory each trial in order reads a run of its own of the file: what one
-    trial brought into the page cache is measured by no other."""
-    told = Told()
-    diagnose({"path": str(large[0]), "shuffle": shuffle}, told, memory=200_000)
-    opened = list(told.opened.values())
-    assert len(opened) >= 3
-    every = np.concatenate([params["subset"] for params in opened])
-    assert every.size == np.unique(every).size == 600
-    in_order = [p["subset"] for p in opened if p["shuffle"] is not True]
-    assert in_order
-    assert all((np.diff(part) == 1).all() for part in in_order)
-
-
 def test_a_subset_is_repacked_at_the_size_of_its_samples(
     chunked: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

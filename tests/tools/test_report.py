@@ -71,22 +71,6 @@ def set_of_pets(tmp_path_factory: pytest.TempPathFactory) -> Path:
 # -- facts ---------------------------------------------------------------------------------------
 
 
-def test_episodes_that_have_a_picture_more(tmp_path: Path) -> None:
-    """Pictures of which each episode has one more than labels stand under their own labels."""
-    with h5py.File(tmp_path / "set.h5", "w") as file:
-        for number in range(3):
-            group = file.create_group(f"episode_{number}")
-            levels = np.arange(3) * 20 + number * 70
-            group["cam"] = np.broadcast_to(levels[:, None, None, None], (3, 16, 16, 3)).astype("u1")
-            group["act"], group["label"] = np.zeros((2, 1)), levels[:2]
-    given = {"path": tmp_path / "set.h5", "data_field": ["cam", "act"], "labels_field": "label"}
-    thumbs = [one for group in gather(given).groups for one in group.thumbs]
-    assert len(thumbs) == 6
-    for one in thumbs:
-        level = np.asarray(Image.open(io.BytesIO(one.data)).convert("L")).mean()
-        assert abs(level - int(one.words.split()[-1])) < 3
-
-
 def test_duplicates_and_single_colours_are_found(set_of_pets: Path) -> None:
     """Copies, copies with different labels, and pictures of one colour: each by record number."""
     facts = gather({"path": set_of_pets})
