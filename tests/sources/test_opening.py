@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import pickle
-import re
 import sys
 import tracemalloc
 from collections import Counter
@@ -18,7 +17,6 @@ import h5py
 import numpy as np
 import pytest
 from fakes import Packed, describe, described, packed, paint, write_hdf5, write_lmdb
-from PIL import Image
 
 import asyncreader
 from asyncreader import AsyncReader, FormatError
@@ -30,20 +28,9 @@ from asyncreader.sources.hdf5.file import Hdf5
 from asyncreader.sources.hdf5.listing import some_names
 from asyncreader.system import late
 from asyncreader.system.text import natural
-from converters import convert
 from converters.outputs.hdf5_writer import Hdf5File
 
 PACKAGE = os.path.dirname(asyncreader.__file__)
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Twelve pictures in three classes."""
-    root = tmp_path_factory.mktemp("opening")
-    for number, image in enumerate(paint(12, (9, 8, 3))):
-        (root / f"class {number % 3}").mkdir(exist_ok=True)
-        Image.fromarray(image).save(root / f"class {number % 3}" / f"{number:02d}.png")
-    return root
 
 
 def with_masks() -> Packed:
@@ -56,16 +43,6 @@ def foreign(path: Path) -> str:
     with h5py.File(path, "w") as file:
         file["data"], file["labels"] = paint(6, (9, 8, 3)), np.arange(6)
     return str(path)
-
-
-#: A set's kind: its name, options of convert, and the most calls that opening it takes.
-KINDS: dict[str, tuple[str, dict[str, Any], int]] = {
-    "raw": ("raw.h5", {}, 300),
-    "png": ("png.h5", {"encoding": "png"}, 315),
-    "foreign": ("foreign.h5", {}, 250),
-    "lmdb": ("raw.lmdb", {}, 250),
-    "shards": ("shards", {"shards": 4}, 300),
-}
 
 
 @contextmanager
@@ -82,23 +59,6 @@ def counted() -> Iterator[Counter[str]]:
         yield calls
     finally:
         sys.setprofile(None)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_opening_takes_few_calls(folder: Path, tmp_path: Path, kind: str) -> None:
-    """Opening a set takes at most 315 calls of the package if it is HDF5 of ours, else 250."""
-    name, options, most = KINDS[kind]
-    path = str(tmp_path / name)
-    if kind == "foreign":
-        foreign(tmp_path / name)
-    else:
-        convert(folder, path, **options)
-    params = parse_params({"path": path}, {})
-    open_reader_source(params).close()  # what is imported late
-    with counted() as calls:
-        source = open_reader_source(params)
-    source.close()
-    assert sum(calls.values()) <= most, calls.most_common(20)
 
 
 @pytest.mark.parametrize(
@@ -290,16 +250,9 @@ def test_groups_in_circles(tmp_path: Path) -> None:
 
 
 def test_names_sort_by_their_numbers() -> None:
-    """Names sort as their texts and numbers do, one after the other."""
-    names = ["a", "a0", "a1", "a01b", "a1a", "a2", "a10", "a9z3", "a9z12", "a-1", "b", "", "7"]
-    names += ["70x", "a" + "9" * 5000, "a1" + "0" * 5000]
-
-    def parts(name: str) -> list[tuple[int, int, str]]:
-        split = re.split("([0-9]+)", name)
-        return [
-            (len(one.lstrip("0")), 0, one.lstrip("0")) if i % 2 else (0, 0, one)
-            for i, one in enumerate(split)
-        ]
-
+    """Names sort as their texts and numbers do, one after the other; numbers may be of any length,
+    and zeros before them do not count."""
+    names = ["", "7", "70x", "a", "a0", "a1", "a01b", "a2", "a9z3", "a9z12", "a10"]
+    names += ["a1" + "0" * 5000, "a9" + "0" * 5000, "a-1", "b"]
     for order in (names, names[::-1]):
-        assert sorted(order, key=natural) == sorted(order, key=parts)
+        assert sorted(order, key=natural) == names

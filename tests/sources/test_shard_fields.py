@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-import pickle
 import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,8 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 from converter_corpus import files, listed
-from fakes import damage, first
+from fake_ray import FakeRay
+from fakes import damage
 from PIL import Image
 from range_server import serving
 from shard_sets import edit
@@ -22,25 +23,15 @@ from shard_sets import edit
 from asyncreader import (
     AsyncReader,
     ChecksumError,
-    DecodeError,
     FormatError,
     SampleError,
 )
 from asyncreader.cli.main import cli
 from asyncreader.formats.manifest import NAME, read_manifest
-from asyncreader.sources import Inspector, OpenSet, Request, fingerprint, open_whole
-from asyncreader.sources.remote.client import Objects
+from asyncreader.sources import Inspector, fingerprint, open_whole
 from asyncreader.sources.sets.open_cache import open_limit
-from asyncreader.sources.sets.shards import LocalShards, sharded
 from asyncreader.tools.verify import verify_file
 from converters import convert
-from converters.check_options import check
-from converters.outputs.one_file import Order
-from converters.outputs.publish import Target
-from converters.outputs.ray import tasks_of
-from converters.outputs.shards import make_plan
-from converters.outputs.workspace import ShardRecord, Workspace
-from converters.pack import open_samples
 
 COUNT, SHARDS = 23, 4
 HIGH, WIDE = 20, 28
@@ -155,61 +146,16 @@ def test_tasks_of_a_cluster_write_the_same(
 ) -> None:
     """What is sent to a worker of Ray packs its shard to the byte, wherever the worker stands:
     from a folder with its masks, and from fields of a packed set."""
-    convert(raw, tmp_path / "one.h5")
+    monkeypatch.setitem(sys.modules, "ray", FakeRay())
     monkeypatch.chdir(tmp_path)
+    convert(raw, "one.h5")
     shutil.copytree(folders[0], "photos")
     shutil.copytree(folders[1], "masks")
-    ways: list[dict[str, Any]] = [
-        {"src": "photos", "fields": {"mask": "masks"}},
-        {"src": "one.h5", "params": {"data_field": ["data", "mask"]}},
-        {"src": "set", "params": {"data_field": ["data", "mask"]}},
-    ]
-    for number, way in enumerate(ways):
-        options = check(dst=f"target{number}", shards=SHARDS, jobs=1, **way)
-        with Target(options.dst, "shards", False, False) as target:
-            samples = open_samples(options, target.path)
-            plan = make_plan(options, samples, Order(samples.count, None))
-            workspace = Workspace(target.workspace, options.format)
-            workspace.prepare()
-            numbers = ((n, np.array(plan.span(n), np.int64)) for n in range(plan.shards))
-            sent = [
-                pickle.dumps(task)
-                for task in tasks_of(options, plan, samples, workspace.root, numbers)
-            ]
-            samples.close()
-            with monkeypatch.context() as elsewhere:
-                elsewhere.chdir("/")
-                told = [ShardRecord.from_json(pickle.loads(task).run()) for task in sent]
-            assert files(Path(workspace.set)) == {
-                name: found for name, found in files(raw).items() if name != NAME
-            }
-            for record, count in zip(told, (5, 6, 6, 6), strict=True):
-                assert record.shard is not None
-                common = record.shard.common
-                assert common.data_bytes == 3 * count * HIGH * WIDE
-                assert common.field_bytes == (count * HIGH * WIDE,)
-
-
-@pytest.mark.slow
-def test_resumed_after_a_bad_mask(folders: tuple[Path, Path], tmp_path: Path, raw: Path) -> None:
-    """A run that ended at a bad mask goes on when that is mended, and gives the same files; other
-    masks are another run."""
-    pictures, masks = folders[0], shutil.copytree(folders[1], tmp_path / "masks")
-    bad = masks / "dog/15.png"
-    held = bad.read_bytes()
-    bad.write_bytes(b"no picture")
-    how: dict[str, Any] = {"fields": {"mask": masks}, "shards": SHARDS}
-    with pytest.raises(DecodeError, match=r"finished shards are kept \(2\)") as caught:
-        convert(pictures, tmp_path / "out", **how)
-    assert caught.value.source_path == str(bad)
-    bad.write_bytes(held)
-    other = shutil.copytree(masks, tmp_path / "other")
-    (other / "cat/00.png").rename(other / "cat/00.PNG")
-    with pytest.raises(Exception, match="other sources or options"):
-        convert(pictures, tmp_path / "out", resume=True, fields={"mask": other}, shards=SHARDS)
-    report = convert(pictures, tmp_path / "out", resume=True, **how)
-    assert report.kept == 2
-    assert files(tmp_path / "out") == files(raw)
+    both: dict[str, Any] = {"params": {"data_field": ["data", "mask"]}}
+    ways = {"photos": {"fields": {"mask": "masks"}}, "one.h5": both, "set": both}
+    for source, way in ways.items():
+        convert(source, f"of {source}s", shards=SHARDS, engine="ray", **way)
+        assert files(tmp_path / f"of {source}s") == files(raw)
 
 
 def test_bad_masks_shorten_their_shard(folders: tuple[Path, Path], tmp_path: Path) -> None:
@@ -260,40 +206,6 @@ def test_from_a_store(
             assert digest(f"{url}/set/{NAME}") == whole
     held = [name for name in listed(tmp_path / "cache") if name != "lock"]
     assert len(held) == SHARDS  # once for both fields
-
-
-@pytest.mark.slow
-def test_a_batch_of_all_fields_is_asked_for_at_once(
-    raw: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Masks are asked for before the first picture is waited for."""
-    pytest.importorskip("obstore", reason="obstore is not installed")
-    done: list[str] = []
-    begin = Objects.begin_ranges
-
-    def begun(self: Any, place: Any, ranges: Any) -> Any:
-        wait = begin(self, place, ranges)
-        done.append("ask")
-
-        def waited() -> Any:
-            done.append("wait")
-            return wait()
-
-        return waited
-
-    monkeypatch.setattr(Objects, "begin_ranges", begun)
-    with (
-        serving(raw.parent) as url,
-        AsyncReader(
-            path=f"{url}/set", data_field=["data", "mask"], batch_size=8, shuffle=True
-        ) as reader,
-    ):
-        first(reader)
-        done.clear()
-        first(reader)
-    asked = done.count("ask")
-    assert asked >= 4
-    assert done == ["ask"] * asked + ["wait"] * asked
 
 
 # -- what goes wrong -----------------------------------------------------------------------------
@@ -423,28 +335,3 @@ def test_open_files_are_shared(raw: Path) -> None:
     assert 2 * limits[0] <= max(2, open_limit())
     one.close()
     both.close()
-
-
-def test_a_shard_is_indexed_for_the_field_that_is_read(raw: Path) -> None:
-    """Opening a shard for one field finds that field alone in it, whichever of the fields it is,
-    and however the fields were asked for."""
-    manifest = read_manifest(str(raw / NAME))
-    found: list[list[str]] = []
-
-    class Noted(LocalShards):
-        """Notes the fields that were found in each shard that was opened."""
-
-        def open(self, number: int, fields: Request) -> OpenSet:
-            shard = super().open(number, fields)
-            found.append(list(shard.names))
-            return shard
-
-    for others in ({"mask": "mask"}, None):
-        shards = Noted(str(raw), manifest)
-        parts = sharded(manifest, shards, Request(others=others), path="set", io="auto")
-        assert list(parts.names) == ["data", "mask"]
-        for name, part in zip(parts.names, parts.parts, strict=True):
-            found.clear()
-            Inspector(part).bytes(0)
-            part.close()
-            assert found == [[name]]

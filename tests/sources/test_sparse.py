@@ -645,27 +645,6 @@ def test_rows_of_a_damaged_chunk(tmp_path: Path) -> None:
 # -- how it is read --------------------------------------------------------------------------------
 
 
-def test_a_chunk_is_decoded_once_for_a_batch(tmp_path: Path) -> None:
-    """Rows of a batch that lie in one chunk decode it once, whatever their order."""
-    path = write(tmp_path / "x.h5ad", dense(), chunks=(50,), compression="gzip")
-    with AsyncReader(path=path, batch_size=N, shuffle=True) as reader:
-        source: Any = reader._source.first  # type: ignore[attr-defined]
-        found: list[int] = []
-        for part in source._parts:
-            plain = part._decode
-
-            def counted(number: int, *more: Any, plain: Any = plain) -> Any:
-                found.append(number)
-                return plain(number, *more)
-
-            part._decode = counted
-            part.cache.resize(1)  # room for one chunk
-        found.clear()
-        source.release()
-        next(iter(reader))
-        assert sorted(found) == sorted([*range(-(-_DATA.size // 50))] * 2)
-
-
 def test_block_is_about_a_chunk_of_indices(tmp_path: Path) -> None:
     """A block of "block" is as many rows as about fill a chunk of indices."""
     path = write(tmp_path / "x.h5ad", dense(), chunks=(50,), compression="gzip")
