@@ -22,7 +22,7 @@ PYPROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text(en
 PROJECT: dict[str, Any] = PYPROJECT["project"]
 
 #: Packages that have another name in conda-forge.
-CONDA = {"lmdb": "python-lmdb", "xxhash": "python-xxhash"}
+CONDA = {"deflate": "libdeflate", "lmdb": "python-lmdb", "xxhash": "python-xxhash"}
 
 
 def test_the_version_stands_in_one_place() -> None:

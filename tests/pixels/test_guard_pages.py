@@ -242,22 +242,11 @@ def inflate_chunks(g: Guards, rng: Rng) -> None:
     streams[2] = zlib.compress(bytes(room + 9))
     held = [g.bytes(one) for one in streams]
     outs = [g.empty(room) for _ in held]
-    functions = filters.inflater()
-    assert functions is not None
-    for some in (functions, _zlib()):
-        kernels.inflate_chunks(
-            g.of(some), g.of([address(one) for one in held]), g.of([one.size for one in held]),
-            g.of([address(one) for one in outs]), room, width, g.empty(5, np.int64),
-        )  # fmt: skip
-
-
-@functools.cache
-def _zlib() -> np.ndarray:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(filters, "find_imagecodecs", lambda: None)
-        found = filters.inflater.__wrapped__()
-    assert found is not None
-    return found
+    kernels.inflate_chunks(
+        g.of(filters._libdeflate()), g.of([address(one) for one in held]),
+        g.of([one.size for one in held]), g.of([address(one) for one in outs]), room, width,
+        g.empty(5, np.int64),
+    )  # fmt: skip
 
 
 # -- resizing ------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""The kernel that inflates chunks, with either library, against zlib and numpy."""
+"""The kernel that inflates chunks, against zlib and numpy."""
 
 from __future__ import annotations
 
@@ -7,31 +7,12 @@ import zlib
 import numpy as np
 import pytest
 
-from asyncreader.pixels import kernels
 from asyncreader.sources.hdf5 import filters
 
-KINDS = ("libdeflate", "zlib")
-
-
-def functions_of(kind: str, monkeypatch: pytest.MonkeyPatch) -> np.ndarray:
-    """The library's functions."""
-    if kind == "libdeflate":
-        pytest.importorskip("imagecodecs")
-    else:
-        monkeypatch.setattr(filters, "find_imagecodecs", lambda: None)
-    found = filters.inflater.__wrapped__()
-    if found is None:
-        pytest.skip(f"{kind} has no functions here")
-    assert len(found) == (3 if kind == "libdeflate" else 1)
-    return found
-
-
 @pytest.mark.parametrize("width", [1, 2, 3, 4, 8])
-@pytest.mark.parametrize("kind", KINDS)
-def test_chunks_are_inflated(kind: str, width: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_chunks_are_inflated(width: int) -> None:
     """Whole streams give the bytes that were packed, in the order of before the shuffle filter;
     those that are cut, damaged, too short or too long are told, and no byte outside is written."""
-    functions = functions_of(kind, monkeypatch)
     rng, room = np.random.default_rng(width), 5003
     plain = rng.integers(0, 9, (8, room), np.uint8)
     items = plain[:, : room // width * width].reshape(8, -1, width)
@@ -49,16 +30,16 @@ def test_chunks_are_inflated(kind: str, width: int, monkeypatch: pytest.MonkeyPa
         whole[i] = False
     held = [np.frombuffer(stream + b"\0", np.uint8) for stream in streams]
     out = np.full((8, room + 16), 77, np.uint8)
-    good = np.full(8, 9)
-    kernels.inflate_chunks(
-        functions,
+    found = np.full(8, 9)
+    filters.inflate(
         np.array([one.ctypes.data for one in held]),
         np.array([len(stream) for stream in streams]),
         out.ctypes.data + np.arange(8) * out.strides[0],
         room,
         width,
-        good,
+        found,
     )
-    assert (good != 0).tolist() == whole
+    assert (found == room).tolist() == whole
+    assert found[~np.array(whole)].tolist() == [-1, room - 1, -1, -1, -1]
     np.testing.assert_array_equal(out[whole, :room], plain[whole])
     assert (out[:, room:] == 77).all()

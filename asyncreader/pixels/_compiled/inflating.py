@@ -1,4 +1,4 @@
-"""A kernel that inflates many gzip chunks in one call, by a C library's functions."""
+"""A kernel that inflates many gzip chunks in one call, by libdeflate's functions."""
 
 from __future__ import annotations
 
@@ -28,17 +28,10 @@ def _freed(builder, function, decompressor):
     _called(builder, function, ir.VoidType(), decompressor)
 
 
-@instruction(types.int32(*[types.uintp] * 6))
-def _libdeflate(builder, function, decompressor, come, size, go, room):
-    """0 for a stream of ``room`` bytes: fewer are an error where they cannot be told."""
-    nowhere = ir.Constant(_i8, 0)
-    return _called(builder, function, _i4, decompressor, come, size, go, room, nowhere)
-
-
-@instruction(types.int32(*[types.uintp] * 5))
-def _zlib(builder, function, go, room, come, size):
-    """0 for a whole stream; ``room``: where the target's bytes are, and then those of it."""
-    return _called(builder, function, _i4, go, room, come, size)
+@instruction(types.int32(*[types.uintp] * 7))
+def _decompressed(builder, function, decompressor, come, size, go, room, found):
+    """0 for a whole stream of ``room`` bytes or fewer: ``found`` is where their number is put."""
+    return _called(builder, function, _i4, decompressor, come, size, go, room, found)
 
 
 @njit
@@ -55,35 +48,35 @@ def _unshuffle(come, go, size, width):
 
 
 @kernel(*[offsets_type] * 4, types.int64, types.int64, offsets_type)
-def inflate_chunks(functions, sources, sizes, targets, room, width, good):
-    """Inflate zlib streams (RFC 1950), which are ``sizes`` bytes from ``sources`` on, into ``room``
-    bytes each from ``targets`` on, whose items of ``width`` bytes HDF5's shuffle filter has taken
-    apart. ``good``: 1 where a stream was whole, had so many bytes and the right checksum, else 0.
+def inflate_chunks(functions, sources, sizes, targets, room, width, found):
+    """Inflate zlib streams (RFC 1950), which are ``sizes`` bytes from ``sources`` on, into at most
+    ``room`` bytes each from ``targets`` on. ``found``: how many bytes; -1 of a stream that is not
+    whole, or longer, or has the wrong checksum. Items of ``width`` bytes that HDF5's shuffle filter
+    has taken apart are put together where there are ``room`` bytes.
 
-    ``functions``: the addresses of zlib's ``uncompress``, or of libdeflate's
-    ``libdeflate_zlib_decompress``, ``libdeflate_alloc_decompressor`` and
-    ``libdeflate_free_decompressor``.
+    ``functions``: the addresses of ``libdeflate_zlib_decompress``, ``libdeflate_alloc_decompressor``
+    and ``libdeflate_free_decompressor``.
     """
-    decompress = np.uintp(functions[0])
     planes = np.empty(room if width > 1 else 1, np.uint8)
     length = np.empty(1, np.int64)
-    decompressor = np.uintp(0)
-    if functions.size > 1:
-        decompressor = _made(np.uintp(functions[1]))
+    decompressor = _made(np.uintp(functions[1]))
     for i in range(sources.size):
         target = np.uintp(targets[i])
         out = target if width == 1 else np.uintp(address_in(planes))
-        source, size = np.uintp(sources[i]), np.uintp(sizes[i])
-        if functions.size > 1:
-            failed = decompressor == 0 or (
-                _libdeflate(decompress, decompressor, source, size, out, np.uintp(room)) != 0
+        failed = decompressor == 0 or (
+            _decompressed(
+                np.uintp(functions[0]),
+                decompressor,
+                np.uintp(sources[i]),
+                np.uintp(sizes[i]),
+                out,
+                np.uintp(room),
+                np.uintp(address_in(length)),
             )
-        else:
-            length[0] = room
-            found = _zlib(decompress, out, np.uintp(address_in(length)), source, size)
-            failed = found != 0 or length[0] != room
-        good[i] = 0 if failed else 1
-        if width > 1 and not failed:
+            != 0
+        )
+        found[i] = -1 if failed else length[0]
+        if width > 1 and found[i] == room:
             _unshuffle(out, target, room, width)
     if decompressor != 0:
         _freed(np.uintp(functions[2]), decompressor)

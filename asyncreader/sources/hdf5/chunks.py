@@ -24,7 +24,7 @@ from ...system.signals import after_this
 from ..base import BaseSource, FieldIndex, SetFacts, Source
 from ..bytestore import ByteFile, ByteStore, MemoryStore
 from .chunk_cache import Chunk, ChunkCache, Decode
-from .filters import Filter, decode_chunk, inflated_width, inflater
+from .filters import Filter, decode_chunk, inflate, inflated_width
 from .shares import Boxes, Shares, first_piece
 
 MEMORY: Final = MemoryStore()
@@ -166,20 +166,17 @@ def _decode_one(
     """Decode a chunk into ``out``. DecodeError if it is damaged."""
     if library is not None:
         with decoding(meter):  # and reading, which the library does along with it
-            pixels = library.read(number)
+            out[:] = library.read(number)
     elif grid.fill is not None and grid.offsets[number] < 0:
         out.reshape(-1, grid.fill.size)[:] = grid.fill
-        return
     else:
         stored = store.view(int(grid.offsets[number]), int(grid.sizes[number]))
         mask, size = int(grid.masks[number]), grid.chunk_bytes
         started = time.perf_counter()  # decoding() takes a microsecond more for each chunk
         try:
-            pixels = decode_chunk(stored, grid.filters, mask, size, grid.dtype.itemsize, out)
+            out[:] = decode_chunk(stored, grid.filters, mask, size, grid.dtype.itemsize)
         finally:
             meter.seconds["decode"] += time.perf_counter() - started
-    if pixels is not out:
-        out[:] = pixels
 
 
 def decode_into(
@@ -193,16 +190,14 @@ def decode_into(
     """Decode chunks into memory at the addresses ``targets``. The errors of those that are damaged,
     by their places in ``numbers``."""
     bad, left = dict[int, DecodeError](), np.arange(numbers.size)
-    functions = None
     if library is None and grid.inflated is not None:
-        functions, sizes = inflater(), grid.sizes[numbers]
-    if functions is not None and (base := store.address(int(sizes.sum()))) is not None:
-        sources, good = grid.offsets[numbers] + base, np.zeros(numbers.size, np.int64)
-        with decoding(meter):
-            kernels.inflate_chunks(
-                functions, sources, sizes, targets, grid.chunk_bytes, grid.inflated, good
-            )
-        left = np.flatnonzero(good == 0)
+        sizes, found = grid.sizes[numbers], np.empty(numbers.size, np.int64)
+        base = store.address(int(sizes.sum()))
+        if base is not None:
+            sources = grid.offsets[numbers] + base
+            with decoding(meter):
+                inflate(sources, sizes, targets, grid.chunk_bytes, grid.inflated, found)
+            left = np.flatnonzero(found != grid.chunk_bytes)
     for i in left.tolist():
         memory = bytes_at(int(targets[i]), grid.chunk_bytes)
         try:

@@ -6,10 +6,7 @@ Specification 3.0, IV.A.2.l and III.A.1). Numbers of registered filters are the 
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
-import importlib
-import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, partial
@@ -18,8 +15,10 @@ from typing import Any, Final
 import numpy as np
 
 from ...errors import DecodeError, FormatError
+from ...pixels import kernels
 from ...pixels.codec import INSTALL, find_imagecodecs
 from ...system.array_types import Int64, UInt8
+from ...system.memory import address_of
 
 DEFLATE: Final = 1
 SHUFFLE: Final = 2
@@ -54,26 +53,15 @@ class Filter:
 
 
 def decode_chunk(
-    data: UInt8,
-    filters: tuple[Filter, ...],
-    mask: int,
-    size: int,
-    item: int,
-    out: UInt8 | None = None,
+    data: UInt8, filters: tuple[Filter, ...], mask: int, size: int, item: int
 ) -> UInt8:
-    """A chunk's ``size`` bytes of pixels from its stored bytes; DecodeError if damaged.
-
-    ``out`` (uint8, ``size``): the last step may write its result there.
-    """
+    """A chunk's ``size`` bytes of pixels from its stored bytes; DecodeError if damaged."""
     for position in range(len(filters) - 1, -1, -1):
         if mask & (1 << position):
             continue
         step = filters[position]
         try:
-            if step.code == DEFLATE and position == 0 and out is not None:
-                data = _inflate_into(data, out)
-            else:
-                data = _UNDO[step.code](data, step, size, item)
+            data = _UNDO[step.code](data, step, size, item)
         except (DecodeError, ImportError, MemoryError):
             raise  # what cannot be loaded, and memory that runs out, say nothing of the data
         except AttributeError as exc:
@@ -96,44 +84,41 @@ def _bytes(decoded: Any) -> UInt8:
 
 
 def _undo_deflate(data: UInt8, step: Filter, size: int, item: int) -> UInt8:
-    # 4 more: a fletcher32 sum may lie inside
-    return _inflate_into(data, np.empty(size + 4, np.uint8))
-
-
-def _inflate_into(data: UInt8, out: UInt8) -> UInt8:
-    imagecodecs = find_imagecodecs()
-    if imagecodecs is not None:
-        decoded = imagecodecs.deflate_decode(data, out=out)
-        return out if decoded is out else _bytes(decoded)
-    # zlib takes twice as long; what a byte more shows to be too long has not the right size
-    step = zlib.decompressobj()
-    found = _bytes(step.decompress(data.data, out.size + 1))
-    if not step.eof:
-        raise DecodeError("a deflate stream that does not end", found=f"{found.size} bytes")
-    return found
+    out, found = np.empty(size + 4, np.uint8), np.empty(1, np.int64)  # a fletcher32 sum may follow
+    source, target = np.array([data.ctypes.data]), np.array([address_of(out)])
+    inflate(source, np.array([data.size]), target, out.size, 1, found)
+    if found[0] < 0:
+        raise DecodeError(
+            "a chunk cannot be decompressed (gzip)",
+            found="a damaged zlib stream, or a longer one",
+            expected=f"one of {size} bytes",
+        )
+    return out[: found[0]]
 
 
 @cache
-def inflater() -> Int64 | None:
-    """The C functions that the kernel ``inflate_chunks`` calls, by address: libdeflate's, which
-    imagecodecs is linked with, or without imagecodecs zlib's, which Python is. None where they
-    cannot be found.
+def _libdeflate() -> Int64:
+    """The addresses of the functions of libdeflate that inflate a zlib stream."""
+    try:
+        import deflate._deflate as package
+
+        library = ctypes.CDLL(package.__file__)
+    except ImportError:  # conda-forge has the library, but not the package
+        library = ctypes.CDLL("libdeflate.so.0")
+    names = ("zlib_decompress", "alloc_decompressor", "free_decompressor")
+    functions = [getattr(library, f"libdeflate_{name}") for name in names]
+    return np.array([ctypes.cast(one, ctypes.c_void_p).value for one in functions], np.int64)
+
+
+def inflate(
+    sources: Int64, sizes: Int64, targets: Int64, room: int, width: int, found: Int64
+) -> None:
+    """Inflate many gzip chunks in one call: see the kernel ``inflate_chunks``.
 
     A chunk of 20 kB is inflated in 15 us. Two threads that took and let go the GIL for each of them
     were together slower than one.
     """
-    names = [
-        f"libdeflate_{n}" for n in ("zlib_decompress", "alloc_decompressor", "free_decompressor")
-    ]
-    module = "imagecodecs._deflate"
-    if find_imagecodecs() is None:
-        module, names = "zlib", ["uncompress"]
-    # no such names there; on Windows, no file where zlib is a part of Python
-    with contextlib.suppress(ImportError, OSError, AttributeError, TypeError):
-        library = ctypes.CDLL(getattr(importlib.import_module(module), "__file__", None))
-        found = [ctypes.cast(getattr(library, name), ctypes.c_void_p).value for name in names]
-        return np.array(found, np.int64)
-    return None
+    kernels.inflate_chunks(_libdeflate(), sources, sizes, targets, room, width, found)
 
 
 def inflated_width(filters: tuple[Filter, ...], item: int) -> int | None:
