@@ -21,17 +21,20 @@ from ..pixels.transform import RowTransform
 from ..pixels.user_transform import Made, Transform
 from ..pixels.views import by_field
 from ..sampling import sampler_of, takes_classes
+from ..sampling.patches import Patches
 from ..sampling.samplers import Sampler, Storage
 from ..sampling.schedule import BatchPlan, Cursor, Schedule
 from ..sources import (
     OpenSet,
     RowJob,
     SetIndex,
+    Source,
     absolute,
     absolute_pattern,
     open_reader_source,
     read_rows,
 )
+from ..sources.base import CACHE_BYTES
 from ..sources.ragged import rule_of_lengths
 from ..sources.sets.joined import JoinedSource
 from ..sources.subset import classes_of, resolve_rule, resolve_weights
@@ -120,7 +123,7 @@ def make_filler(
             for step in fill.wanted.steps:
                 if isinstance(step, Operation):
                     step.check(*fill.stepped(step.last), one.facts.path)
-    if schedule.sampler.window:
+    if schedule.sampler.window and not _stays_decoded(source, fills):
         source.reserve(schedule.sampler.window)
     unchecked = [name for name in source.names if name not in source.checked]
     if p.verify == "always" and unchecked:
@@ -405,13 +408,25 @@ def open_set(p: ReaderParams) -> OpenSet:
 
 def _storage(source: OpenSet, p: ReaderParams) -> Storage:
     """What a sampler needs to know of a set, which is decoded as ``p`` says."""
-    decoded = 0
     fills = source.fills(replace(p.wanted, others=()))
-    for part, fill in zip(source.parts, fills, strict=True):
-        shape = fill.stored.shape
-        whole = fill.row_bytes if shape is None else fill.stored.row_bytes
-        decoded += part.index.memory or whole
+    decoded = sum(map(_decoded_bytes, source.parts, fills))
     facts, block = source.facts, source.first.index.block
     files = source.first.open_at_once if isinstance(source.first, JoinedSource) else None
     sets = tuple(_storage(one, p) for one in source.sets)
     return Storage(facts.path, facts.count, block, decoded, facts.ends, files, sets=sets)
+
+
+def _decoded_bytes(part: Source, fill: RowTransform) -> int:
+    """Bytes that a sample of a field takes decoded."""
+    stored = fill.stored
+    return part.index.memory or (fill.row_bytes if stored.shape is None else stored.row_bytes)
+
+
+def _stays_decoded(source: OpenSet, fills: Sequence[RowTransform]) -> bool:
+    """Whether a source that is asked for no window remembers all chunks: of each field, those of
+    all files together are no more than one may remember. Volumes are more than their patches."""
+    made = by_field(fills, fills)
+    return not isinstance(source.rule, Patches) and all(
+        part.facts.count * _decoded_bytes(part, arrays[0]) <= CACHE_BYTES
+        for part, arrays in zip(source.parts, made, strict=True)
+    )

@@ -26,6 +26,8 @@ from .request import Request, stored_samples
 #: Labels up to this size (2 million of 8 bytes) are copied into memory, so that a file that changes
 #: while it is read cannot change them. Larger ones are mapped: memory must not grow with the set.
 KEPT_BYTES: Final = 16 << 20
+#: Decoded chunks of a field that a source remembers.
+CACHE_BYTES: Final = 64 << 20
 
 
 def packed_rows(meta: Meta, other_field: bool, asked: Request, path: str) -> SampleSpec:

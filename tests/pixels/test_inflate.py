@@ -9,6 +9,7 @@ import pytest
 
 from asyncreader.sources.hdf5 import filters
 
+
 @pytest.mark.parametrize("width", [1, 2, 3, 4, 8])
 def test_chunks_are_inflated(width: int) -> None:
     """Whole streams give the bytes that were packed, in the order of before the shuffle filter;

@@ -21,6 +21,7 @@ from observed import HANG
 
 import asyncreader
 from asyncreader import AsyncReader, DecodeError, FormatError, WorkerError
+from asyncreader.pipeline import build
 from asyncreader.pixels.rows import Writer
 from asyncreader.pixels.specs import OutputSpec
 from asyncreader.pixels.transform import RowTransform
@@ -652,10 +653,33 @@ def test_tables_without_a_fill_value(tmp_path: Path, name: str) -> None:
         AsyncReader(params, labels_field="labels" if name == "labels" else None)
 
 
+@pytest.mark.parametrize("files", [1, 2])
+def test_blocks_of_a_set_that_fits_in_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, files: int
+) -> None:
+    """Where all decoded chunks of all files fit in memory, "block" decodes each of them once in
+    all epochs; where those of all together do not, again in each."""
+    paths = [tmp_path / f"{number}.h5" for number in range(files)]
+    for path in paths:
+        shared(path, compression="lzf")
+    decoded: list[int] = []
+    decode = chunks.decode_chunk
+    monkeypatch.setattr(chunks, "decode_chunk", lambda *given: decoded.append(1) or decode(*given))
+    once, size = files * 2048 // 32, files * 2048 * 32 * 32 * 3
+    for most in (size, size - 1):
+        monkeypatch.setattr(build, "CACHE_BYTES", most)
+        decoded.clear()
+        with AsyncReader(path=paths, batch_size=256, nthread=1, **BLOCKS) as reader:
+            for _ in range(3):
+                assert sum(len(batch) for batch in reader) == files * 2048
+        assert len(decoded) == once if most == size else len(decoded) > 2 * once
+
+
 def test_windows_take_memory_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Window after window is decoded into the same memory: none is taken after the first batch,
     and each chunk is decoded once an epoch."""
     shared(tmp_path / "set.h5", compression="lzf")
+    monkeypatch.setattr(build, "CACHE_BYTES", 0)  # the set is larger than what is remembered
     taken: list[int] = []
     take = chunk_cache.aligned_empty
 

@@ -15,6 +15,7 @@ from fakes import Packed, packed, paint, write_hdf5
 from shard_sets import cut, write_set
 
 from asyncreader import AsyncReader
+from asyncreader.pipeline import build
 from asyncreader.sources import fingerprint, open_whole
 from asyncreader.sources.hdf5 import chunks
 from asyncreader.sources.hdf5.chunk_cache import ChunkCache
@@ -124,6 +125,7 @@ def test_compressed_files_share_the_memory_for_chunks(
         made(self, *rest)
         caches.append(self)
 
+    monkeypatch.setattr(build, "CACHE_BYTES", 0)  # the set is larger than what is remembered
     monkeypatch.setattr(chunks.ChunkSource, "_decode", counted)
     monkeypatch.setattr(ChunkCache, "__init__", noted)
     given = {"shuffle": "block", "shuffle_window": window, "layout": "NHWC"}

@@ -9,11 +9,11 @@ import numpy as np
 
 from ...pixels.rows import Writer
 from ...system.array_types import Array, Bools, Int64
-from ..base import FieldIndex, SetFacts, Source
+from ..base import CACHE_BYTES, FieldIndex, SetFacts, Source
 from ..bytestore import ByteFile
 from ..patches import PatchSource, StoredVolumes
 from .chunk_cache import ChunkCache
-from .chunks import CACHE_BYTES, BoxReader, ChunkGrid, LibraryChunks
+from .chunks import BoxReader, ChunkGrid, LibraryChunks
 from .shares import Boxes
 
 

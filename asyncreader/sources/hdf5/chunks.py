@@ -21,7 +21,7 @@ from ...stats import Meter
 from ...system.array_types import Array, Bools, Int64, UInt8
 from ...system.memory import SCRATCH, address_of, bytes_at
 from ...system.signals import after_this
-from ..base import BaseSource, FieldIndex, SetFacts, Source
+from ..base import CACHE_BYTES, BaseSource, FieldIndex, SetFacts, Source
 from ..bytestore import ByteFile, ByteStore, MemoryStore
 from .chunk_cache import Chunk, ChunkCache, Decode
 from .filters import Filter, decode_chunk, inflate, inflated_width
@@ -29,8 +29,6 @@ from .shares import Boxes, Shares, first_piece
 
 MEMORY: Final = MemoryStore()
 
-#: Decoded chunks that a source may remember.
-CACHE_BYTES: Final = 64 << 20
 #: The largest piece that is put together of chunks which samples are cut over.
 MOST_ASSEMBLED: Final = 16 << 20
 #: Bytes of chunks that are decoded before they are put together in one call: less than a core's

@@ -18,11 +18,11 @@ from ...errors import AsyncReaderError, FormatError
 from ...pixels.fill_tables import RowsInMemory
 from ...pixels.rows import Writer
 from ...system.array_types import Int64
-from ..base import BaseSource, FieldIndex, Names, SetFacts, Source
+from ..base import CACHE_BYTES, BaseSource, FieldIndex, Names, SetFacts, Source
 from ..bytestore import ByteFile
 from ..fields import SetIndex
 from .chunk_cache import ChunkCache
-from .chunks import CACHE_BYTES, Chunks, ChunkSource, Pieces
+from .chunks import Chunks, ChunkSource, Pieces
 from .file import Hdf5, translated
 from .filters import NAMES, check_filters, remedy
 
