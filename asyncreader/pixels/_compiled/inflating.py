@@ -54,8 +54,8 @@ def inflate_chunks(functions, sources, sizes, targets, room, width, found):
     whole, or longer, or has the wrong checksum. Items of ``width`` bytes that HDF5's shuffle filter
     has taken apart are put together where there are ``room`` bytes.
 
-    ``functions``: the addresses of ``libdeflate_zlib_decompress``, ``libdeflate_alloc_decompressor``
-    and ``libdeflate_free_decompressor``.
+    ``functions``: the addresses of libdeflate's ``zlib_decompress``, ``alloc_decompressor`` and
+    ``free_decompressor``.
     """
     planes = np.empty(room if width > 1 else 1, np.uint8)
     length = np.empty(1, np.int64)
