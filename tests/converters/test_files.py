@@ -17,7 +17,6 @@ import pytest
 import xxhash
 from converter_corpus import by_pillow, image, listed, names_in, put, saved
 
-import asyncreader
 import converters.outputs.one_file
 import converters.outputs.sinks
 from asyncreader.errors import FormatError
@@ -156,18 +155,6 @@ def test_a_set_without_labels(folder: Path, tmp_path: Path, suffix: str) -> None
             with h5py.File(target) as file:
                 assert set(file) == {"data", "paths", "checksums"}
                 assert json.loads(file.attrs["description"])["label_kind"] == "none"
-
-
-@pytest.mark.parametrize("suffix", SUFFIXES)
-def test_float_labels_of_several_columns(folder: Path, tmp_path: Path, suffix: str) -> None:
-    """A CSV with fractions gives (N, L) float64 in both containers."""
-    csv, target = tmp_path / "l.csv", tmp_path / f"out.{suffix}"
-    csv.write_text("class 2/05.png,0.5,1\nclass 0/00.png,1,-2\n")
-    report = convert(folder, target, labels=csv)
-    assert (report.count, report.ignored["not in the CSV"]) == (2, 21)
-    with asyncreader.open(target) as found:
-        assert found.labels.dtype == np.float64
-        assert found.labels.tolist() == [[1, -2], [0.5, 1]]
 
 
 @pytest.mark.parametrize("name", ["train.h5", "train.lmdb", "shards", "shards/asyncreader.json"])

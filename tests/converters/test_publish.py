@@ -10,7 +10,6 @@ import itertools
 import os
 import shutil
 import subprocess
-import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -151,26 +150,6 @@ def test_a_target_being_written_is_refused(folder: Path, tmp_path: Path, suffix:
         assert listed(left) == ["lock", "set"]
     convert(folder, target)
     assert listed(tmp_path) == [target.name]
-
-
-@pytest.mark.parametrize("suffix", SUFFIXES)
-@pytest.mark.parametrize("at", [1, 12, 23])
-@pytest.mark.parametrize("error", [KeyboardInterrupt, ValueError])
-def test_nothing_is_left_by_an_interruption(
-    folder: Path, tmp_path: Path, suffix: str, at: int, error: type[BaseException]
-) -> None:
-    """Ctrl-C or an exception from the caller's own progress leaves no file and no thread."""
-    threads = threading.active_count()
-
-    def progress(done: int, total: int) -> None:
-        if done == at:
-            raise error
-
-    for options in ({}, {"compression": "gzip"}) if suffix == "h5" else ({},):
-        with pytest.raises(error):
-            convert(folder, tmp_path / f"out.{suffix}", progress=progress, **options)
-    assert listed(tmp_path) == []
-    assert threading.active_count() == threads
 
 
 @pytest.mark.parametrize("suffix", SUFFIXES)

@@ -178,6 +178,8 @@ def test_all_bad(tmp_path: Path) -> None:
     for more in ({"shards": 2}, {"shard_size": 100}, {"shards": 2, "encoding": "jpeg"}):
         with pytest.raises(SourceError, match="every image was bad"):
             convert(tmp_path, tmp_path / "set", skip_bad=True, **more)
+    with pytest.raises(SourceError, match=r"every image was bad.*4 bad ones.*c/0\.png"):
+        convert(tmp_path, tmp_path / "out.h5", skip_bad=True)
     assert listed(tmp_path) == ["c"]
 
 

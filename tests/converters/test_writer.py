@@ -581,24 +581,6 @@ def test_columns_may_be_lists(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("format", ["hdf5", "lmdb"])
-@pytest.mark.parametrize("encoding", ["raw", "png"])
-def test_shards(tmp_path: Path, encoding: Any, format: Any) -> None:
-    """Images in shards of about a size are those of one file, which has the same identity."""
-    rows = np.random.default_rng(5).integers(0, 256, (40, 10, 12, 3), np.uint8)
-    for target, more in (("one.h5", {}), ("set", {"shard_size": 4000, "format": format})):
-        with Writer(tmp_path / target, encoding=encoding, **more) as writer:
-            writer.add_many(rows, [f"{n % 3}" for n in range(40)])
-    assert writer.report is not None
-    assert (writer.report.count, (writer.report.shards or 0) > 2) == (40, True)
-    with asyncreader.open(tmp_path / "one.h5") as one, asyncreader.open(tmp_path / "set") as found:
-        assert found.fingerprint == one.fingerprint
-        assert found.classes == one.classes == ("0", "1", "2")
-        np.testing.assert_array_equal(found[:][0], rows.transpose(0, 3, 1, 2))
-        np.testing.assert_array_equal(found[:][1], one[:][1])
-
-
-@pytest.mark.slow
 def test_an_interrupted_run_goes_on_by_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With resume what was finished is kept and not made again; the result is the same set."""
     monkeypatch.setattr("converters.writer.PIECE", 2000)

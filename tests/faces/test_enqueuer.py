@@ -356,19 +356,6 @@ def test_K11_none_is_skipped(processes: bool) -> None:
         assert some(OrderedEnqueuer(Sparse()), 6) == [1, 3, 5] * 2
 
 
-@EITHER
-def test_K12_two_at_once_keep_separate_state(processes: bool) -> None:
-    """Two enqueuers over two sequences, read in turn, do not mix."""
-    one, two = made.Numbers(4), made.Numbers(3)
-    two.epoch = 50
-    with OrderedEnqueuer(one, processes) as a, OrderedEnqueuer(two, processes) as b:
-        a.start(2)
-        b.start(1)
-        pairs = list(itertools.islice(zip(a.get(), b.get(), strict=False), 9))
-    assert [pair[0] for pair in pairs] == [i + 100 * e for e in range(3) for i in range(4)][:9]
-    assert [pair[1] for pair in pairs] == [5000 + i + 100 * e for e in range(3) for i in range(3)]
-
-
 SCRIPT = """
 from asyncreader.faces import OrderedEnqueuer
 

@@ -59,11 +59,6 @@ def loaders() -> list[threading.Thread]:
     return [t for t in threading.enumerate() if t.name.startswith("asyncreader-load")]
 
 
-def idle() -> bool:
-    """Whether all loaders wait for a free slot."""
-    return all(map(waits, loaders()))
-
-
 @pytest.fixture(autouse=True)
 def nothing_is_left_behind() -> Iterator[None]:
     """No test leaves a loader that another one would count."""
@@ -131,21 +126,6 @@ def test_P5_consumer_holds_several_and_returns_each() -> None:
             assert (made[i] == copy).all()
             loader.return_back_for_refill(i)
         assert len(drain(loader)) == 97
-
-
-def test_P6_loaders_wait_without_a_free_slot() -> None:
-    """With nobody taking batches no more are made than there are slots; each return makes one."""
-    callback = Numbers(1000)
-    with ParaLoad(buffer(3), callback) as loader:
-        loader.start_loaders(4)
-        until(lambda: callback.given >= 3 and idle())
-        assert callback.given == 3
-        for more in range(1, 5):
-            index = loader.get_available_data_index()
-            assert callback.given == 2 + more
-            loader.return_back_for_refill(index)
-            until(lambda more=more: callback.given >= 3 + more and idle())
-            assert callback.given == 3 + more
 
 
 @pytest.mark.parametrize(

@@ -18,8 +18,6 @@ import lmdb
 import numpy as np
 import pytest
 
-from asyncreader import AsyncReader
-
 px = pytest.importorskip("asyncreader.faces.pyxis", reason="needs msgpack")
 
 PYTHON = os.environ.get("ML_PYXIS_PYTHON", "")
@@ -128,42 +126,6 @@ def test_both_write_the_same_bytes(both: tuple[str, str]) -> None:
     assert set(theirs) == {b"data_db", b"meta_db"}
     assert theirs == ours
     assert len(theirs[b"data_db"]) == COUNT * len(SHAPES)
-
-
-def test_theirs_is_read_by_us(both: tuple[str, str]) -> None:
-    """Every array of a file of ml-pyxis comes with its dtype, shape and values."""
-    with px.Reader(both[0]) as reader:
-        assert len(reader) == COUNT * len(SHAPES)
-        for number, put in enumerate(puts()):
-            for i in range(COUNT):
-                sample = reader[number * COUNT + i]
-                assert list(sample) == list(put)
-                for key, values in put.items():
-                    assert sample[key].dtype == values.dtype
-                    np.testing.assert_array_equal(sample[key], values[i])
-                    assert sample[key].shape == values.shape[1:]
-        assert reader.get_meta_str("about") == "Wörter 中"
-        assert reader.get_meta_str("empty") == ""
-
-
-def test_theirs_is_served(tmp_path: Path) -> None:
-    """AsyncReader serves pictures of a file of ml-pyxis, in batches, with their labels."""
-    path = str(tmp_path / "set")
-    program = (
-        "rng = np.random.default_rng(3)\n"
-        "images = rng.integers(0, 256, (40, 9, 8, 3)).astype('u1')\n"
-        "with px.Writer({path!r}, map_size_limit=10) as writer:\n"
-        "    for i in range(0, 40, 8):\n"
-        "        writer.put_samples('input', images[i:i+8], 'target', np.arange(i, i + 8))\n"
-    )
-    real(program, tmp_path, path=path)
-    images = np.random.default_rng(3).integers(0, 256, (40, 9, 8, 3)).astype("u1")
-    seen = []
-    with AsyncReader(path=path, batch_size=8, shuffle=True, nthread=2, layout="NHWC") as reader:
-        for data, labels in reader:
-            np.testing.assert_array_equal(data, images[labels])
-            seen += labels.tolist()
-    assert sorted(seen) == list(range(40))
 
 
 def test_theirs_is_added_to(tmp_path: Path) -> None:

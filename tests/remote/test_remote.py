@@ -186,20 +186,6 @@ def test_file_urls(root: Path) -> None:
     assert digest(f"file://{root}/raw") == digest(root / "raw")
 
 
-def test_a_state_goes_on_elsewhere(root: Path) -> None:
-    """Training that began on disk goes on from a store: the set is the same."""
-    params: dict[str, Any] = {"batch_size": 8, "shuffle": True, "njob": 2}
-    with serving(root) as url, AsyncReader({"path": root / "raw", **params}) as here:
-        batches = iter(here)
-        next(batches)
-        state = json.loads(json.dumps(here.state_dict()))
-        expected = next(batches).indices.tolist()
-        with AsyncReader({"path": f"{url}/raw", **params}) as there:
-            there.load_state_dict(state)
-            assert next(iter(there)).indices.tolist() == expected
-            assert "http" not in json.dumps(there.state_dict())
-
-
 # -- the cache -----------------------------------------------------------------------------------
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import h5py
 import numpy as np
 import pytest
-from fakes import packed, paint, write_hdf5
+from fakes import paint
 
 from asyncreader import FormatError
 from asyncreader.sources import open_source
@@ -105,13 +105,3 @@ def test_large_sound_structures_are_read(tmp_path: Path) -> None:
     source = open_source(path)
     assert source.facts.count == 4
     source.close()
-
-
-def test_a_set_whose_description_is_gone(tmp_path: Path) -> None:
-    """Our table of checksums without our description is a damaged set, not a foreign one."""
-    path = write_hdf5(tmp_path / "a.h5", packed(paint(8)))
-    with h5py.File(path, "r+") as file:
-        for name in list(file.attrs):
-            del file.attrs[name]
-    with pytest.raises(FormatError, match="description is damaged or missing"):
-        open_source(path)

@@ -6,7 +6,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from child_processes import environment, run
 
 from faults.programs import case_exits
 from faults.programs.child_runner import ChildRunner, started
@@ -37,20 +36,6 @@ def trial(what):
         end = runner.run({"outlive": 1}, what="leaves one")
         assert end.how == "exit code 3"
         assert "odd_program" in end.left[0]
-
-
-@pytest.mark.slow
-def test_no_kernel_is_loaded_while_descriptors_are_counted() -> None:
-    """The processes that count descriptors begin with all kernels loaded: a worker that loads one
-    has its files open for a moment."""
-    code = """
-from faults.programs import long_use
-long_use.warm()
-from asyncreader.pixels import _compiled, kernels
-print(sorted(set(_compiled.KERNELS) - set(vars(kernels))))
-"""
-    done = run([sys.executable, "-c", code], env=environment())
-    assert done.stdout == "[]\n", done.stderr
 
 
 def test_python_itself_says_1_after_ctrl_c(tmp_path: Path) -> None:
