@@ -1,4 +1,4 @@
-"""Shuffled minibatches from HDF5 or LMDB at the speed of memory, every pixel checked."""
+"""Shuffled minibatches from HDF5 or LMDB; training resumes at the next sample."""
 
 from __future__ import annotations
 

@@ -3,7 +3,8 @@ tables are those of the declarations.
 
 A block of commands is run line by line. The Python blocks of a page share one namespace. A Python
 block whose first line is the name of a file (``# train.py``) is written there for a command to run.
-Text that is no input is marked ``text``. ``<!-- not run: REASON -->`` above a block excuses it.
+Text that is no input is marked ``text``. ``<!-- not run: REASON -->`` above a block excuses it, and
+``<!-- setup: NAME -->`` makes the files that it reads (tests/support/page_files.py).
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ import tables
 from child_processes import for_torchrun
 from fakes import pictures
 from foreign_sets import caffe, pyxis_sample, write_lmdb, write_pyxis
+from page_files import SETUPS
 from PIL import Image, ImageOps
 from project import ROOT
 from torchvision_pixels import load_torchvision
@@ -51,15 +53,17 @@ VISION = {"torchvision", "albumentations"}
 FRAMEWORKS = {"torch", "jax", "keras", "lightning", "accelerate"}
 
 _BLOCK = re.compile(
-    r"(?:^<!-- not run: ([^\n]+) -->\n)?^( *)```(\w*)\n(.*?)^\2```$", re.MULTILINE | re.DOTALL
+    r"(?:^<!-- (not run|setup): ([^\n]+) -->\n)?^( *)```(\w*)\n(.*?)^\3```$",
+    re.MULTILINE | re.DOTALL,
 )
 
 
 @dataclass(frozen=True)
 class Block:
-    """What stands between two fences of a page."""
+    """What stands between two fences of a page, why it is not run, and what makes its files."""
 
     excuse: str
+    setup: str
     language: str
     text: str
 
@@ -68,9 +72,15 @@ def blocks(page: str) -> list[Block]:
     """The blocks of a page in order."""
     text = (ROOT / page).read_text(encoding="utf-8")
     found = [
-        Block(excuse or "", language, textwrap.dedent(body))
-        for excuse, _, language, body in _BLOCK.findall(text)
+        Block(
+            said if mark == "not run" else "",
+            said if mark == "setup" else "",
+            language,
+            textwrap.dedent(body),
+        )
+        for mark, said, _, language, body in _BLOCK.findall(text)
     ]
+    assert text.count("<!-- setup: ") == sum(bool(block.setup) for block in found), page
     assert len(re.findall(r"^ *```", text, re.MULTILINE)) == 2 * len(found), page
     return found
 
@@ -189,8 +199,8 @@ def test_blocks_run(page: str, beside_photos: Path, subtests: pytest.Subtests) -
     """Every block of commands and of Python on a page runs, one after the other; one that needs a
     module that is not installed, or what such a block makes, is a skip that names the module."""
 
-    def train(data: Any, labels: Any) -> None:
-        assert len(labels) == len(data) > 0
+    def train(data: Any, target: Any) -> None:
+        assert len(target) == len(data) > 0
 
     namespace: dict[str, Any] = {"train": train, "__name__": "page"}
     files: dict[str, ast.AST] = {}
@@ -201,6 +211,8 @@ def test_blocks_run(page: str, beside_photos: Path, subtests: pytest.Subtests) -
             pytest.skip(f"not installed: {', '.join(sorted(absent))}")
 
     for block in blocks(page):
+        if block.setup:
+            namespace |= SETUPS[block.setup]() or {}
         if block.excuse or block.language == "text":
             continue
         if block.language in ("", "bash", "sh"):
@@ -340,9 +352,8 @@ def test_links_lead_somewhere() -> None:
 
 
 def test_the_front_page_is_short() -> None:
-    """README has at most 150 lines, and twelve parameters."""
+    """README has at most 150 lines."""
     assert len(README.splitlines()) <= 150
-    assert len(tables.TWELVE) == 12
 
 
 def test_a_virtual_environment_is_made_before_the_first_command() -> None:

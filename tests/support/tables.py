@@ -18,7 +18,7 @@ from project import ROOT
 
 from asyncreader.cli.main import cli
 from asyncreader.errors import ParamsError
-from asyncreader.params import PARAMETERS, SHOWN
+from asyncreader.params import SHOWN
 from asyncreader.params.declare import Parameter, form_of
 from asyncreader.pixels.augment.parse import known
 from asyncreader.pixels.specs import OutputSpec
@@ -29,13 +29,8 @@ from asyncreader.sources.layouts.npy import NAME as NPY
 from asyncreader.sources.request import Request, stored_samples
 from converters.options import OPTIONS
 
-#: The parameters that README shows: those that most people need.
-TWELVE = ("path", "batch_size", "shuffle", "seed", "nthread", "size", "crop", "flip", "dtype")
-TWELVE += ("scale", "last_batch", "rank")
-
 #: The table between two marks of a page.
 TABLES = {
-    ("README.md", "parameters"): {name: PARAMETERS[name] for name in TWELVE},
     ("docs/parameters.md", "parameters"): SHOWN,
     ("docs/convert.md", "options"): OPTIONS,
 }

@@ -1,0 +1,206 @@
+"""The files that blocks of pages read, as their programs write them: ``<!-- setup: NAME -->`` above
+a block calls the function of that name in the working folder of the page. What it returns are names
+that the blocks of the page may use."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import h5py
+import numpy as np
+
+from asyncreader.tools.demo_sets import make_volumes
+
+Names = Mapping[str, Any] | None
+
+
+def robot() -> None:
+    """``robot.hdf5`` as robomimic writes it: twelve recordings, six of them in the split train."""
+    rng = np.random.default_rng(0)
+    with h5py.File("robot.hdf5", "w") as file:
+        file.create_group("data").attrs["total"] = sum(range(40, 52))
+        for i in range(12):
+            demo = file.create_group(f"data/demo_{i}")
+            demo.attrs["num_samples"] = steps = 40 + i
+            demo["obs/agentview_image"] = rng.integers(0, 255, (steps, 84, 84, 3), np.uint8)
+            demo["obs/qpos"] = rng.normal(size=(steps, 9))
+            demo["actions"] = rng.normal(size=(steps, 7))
+        file["mask/train"] = np.array([f"demo_{i}" for i in range(0, 12, 2)], "S")
+        file["mask/valid"] = np.array([f"demo_{i}" for i in range(1, 12, 2)], "S")
+
+
+def maze() -> None:
+    """``maze.hdf5`` as D4RL has it: 500 rows, of which three episodes end at their goal."""
+    with h5py.File("maze.hdf5", "w") as file:
+        file["observations"] = np.arange(2000.0).reshape(500, 4)
+        file["actions"], file["rewards"] = np.zeros((500, 2), "f4"), np.ones(500, "f4")
+        file["terminals"] = np.arange(500) % 200 == 99
+        file["timeouts"] = np.arange(500) % 200 == 199
+
+
+def minari() -> None:
+    """``main_data.hdf5`` as Minari writes it: five episodes of 30 actions and 31 observations."""
+    rng = np.random.default_rng(0)
+    with h5py.File("main_data.hdf5", "w") as file:
+        for i in range(5):
+            episode = file.create_group(f"episode_{i}")
+            episode["observations"] = rng.normal(size=(31, 4))
+            episode["actions"] = rng.normal(size=(30, 2))
+
+
+def aloha() -> None:
+    """``episode_0.hdf5`` to ``episode_3.hdf5`` as ACT writes them."""
+    rng = np.random.default_rng(0)
+    for i in range(4):
+        with h5py.File(f"episode_{i}.hdf5", "w") as file:
+            file["observations/qpos"] = rng.normal(size=(50 + i, 14))
+            file["action"] = rng.normal(size=(50 + i, 14))
+            file["observations/images/top"] = rng.integers(0, 255, (50 + i, 48, 64, 3), np.uint8)
+
+
+def push() -> None:
+    """``push.zarr`` as Diffusion Policy's replay buffers are: three episodes of 30 rows."""
+    import zarr
+
+    rng = np.random.default_rng(0)
+    root = zarr.open_group("push.zarr", mode="w")
+    for name, values in (
+        ("data/img", rng.integers(0, 255, (90, 32, 32, 3), np.uint8)),
+        ("data/action", rng.normal(size=(90, 2)).astype(np.float32)),
+        ("meta/episode_ends", np.array([30, 60, 90])),
+    ):
+        stored = root.create_array(name, shape=values.shape, dtype=values.dtype)
+        stored[:] = values
+
+
+def well() -> None:
+    """``gas.hdf5`` as The Well has it: fields of (trajectory, time, ...)."""
+    rng = np.random.default_rng(0)
+    with h5py.File("gas.hdf5", "w") as file:
+        file["t0_fields/density"] = rng.normal(size=(6, 25, 32, 32)).astype("f4")
+        file["t1_fields/velocity"] = rng.normal(size=(6, 25, 32, 32, 2)).astype("f4")
+
+
+def series() -> Names:
+    """``series.h5``: 5,000 rows of three numbers."""
+    values = np.cumsum(np.random.default_rng(0).normal(size=(5000, 3)), axis=0)
+    with h5py.File("series.h5", "w") as file:
+        file["values"] = values
+    return {"series": values}
+
+
+def tasks() -> None:
+    """``tasks.hdf5``: six recordings with a task, a success, and a reward for each row."""
+    with h5py.File("tasks.hdf5", "w") as file:
+        for i in range(6):
+            demo = file.create_group(f"data/demo_{i}")
+            demo["actions"], demo["rewards"] = np.ones((20, 7)), np.linspace(0, 1, 20)
+            demo["success"], demo.attrs["task"] = i % 2, ["pour", "open"][i % 2]
+
+
+def cells() -> Names:
+    """``cells.h5ad`` as AnnData's write_h5ad() writes it: 600 cells, 50 genes, ``obs/cell_type``,
+    ``obs/donor`` and ``obs/total_counts``."""
+    genes, count = 50, 600
+    counts = np.random.default_rng(0).poisson(0.2, (count, genes)).astype(np.float32)
+    row, column = np.nonzero(counts)
+
+    def mark(node: Any, kind: str, version: str, **attributes: Any) -> Any:
+        node.attrs.update({"encoding-type": kind, "encoding-version": version, **attributes})
+        return node
+
+    def text(table: Any, name: str, values: list[str]) -> None:
+        table[name] = np.array(values, h5py.string_dtype())
+        mark(table[name], "string-array", "0.2.0")
+
+    with h5py.File("cells.h5ad", "w") as file:
+        mark(file, "anndata", "0.1.0")
+        x = mark(file.create_group("X"), "csr_matrix", "0.1.0", shape=counts.shape)
+        x.create_dataset("data", data=counts[row, column], compression="gzip")
+        x.create_dataset("indices", data=column.astype(np.int32), compression="gzip")
+        x["indptr"] = np.searchsorted(row, np.arange(count + 1))
+        for group, prefix, number in (("obs", "CELL", count), ("var", "GENE", genes)):
+            table = mark(file.create_group(group), "dataframe", "0.2.0", _index="name")
+            columns = ["cell_type", "donor", "total_counts"] if group == "obs" else []
+            table.attrs["column-order"] = np.array(columns, h5py.string_dtype())
+            text(table, "name", [f"{prefix}{i}" for i in range(number)])
+        for name, categories in (("cell_type", ["B", "NK", "T"]), ("donor", ["d1", "d2", "d3"])):
+            column_of = file.create_group(f"obs/{name}")
+            mark(column_of, "categorical", "0.2.0", ordered=False)
+            text(column_of, "categories", categories)
+            number = np.arange(count) % 3 if name == "cell_type" else np.arange(count) // 200
+            column_of["codes"] = number.astype(np.int8)
+            mark(column_of["codes"], "array", "0.2.0")
+        file["obs/total_counts"] = counts.sum(1)
+        mark(file["obs/total_counts"], "array", "0.2.0")
+    return {"counts": counts}
+
+
+def jets() -> Names:
+    """``jets.h5`` as salt and ftag read it: jets, and up to 40 tracks of each."""
+    members = [("pt", "f4"), ("eta", "f2"), ("flavour", "i8"), ("valid", "?"), ("name", "S8")]
+    table = np.zeros(1000, [*members, ("cov", "f4", (3, 3))])
+    table["pt"] = np.random.default_rng(0).normal(size=1000)
+    table["flavour"] = np.arange(1000) % 3
+    with h5py.File("jets.h5", "w") as file:
+        file["jets"] = table
+        tracks = np.zeros((1000, 40), table.dtype)
+        file.create_dataset("tracks", data=tracks, chunks=(100, 40), compression="gzip")
+    return {"jets": table}
+
+
+def events() -> Names:
+    """``events.h5``: hits of 200 events by offsets, and ids in HDF5's own variable length."""
+    rng = np.random.default_rng(0)
+    count = rng.integers(0, 30, 200)
+    hits, starts = rng.normal(size=(count.sum(), 3)), np.concatenate([[0], np.cumsum(count)])
+    with h5py.File("events.h5", "w") as file:
+        file.create_dataset("hits", data=hits, chunks=(64, 3), compression="gzip")
+        file["hits_offsets"] = starts
+        ids = file.create_dataset("ids", (200,), h5py.vlen_dtype(np.int32))
+        for i, n in enumerate(count):
+            ids[i] = np.arange(n)
+        file["labels"] = count > 15
+    return {"count": count, "hits": hits, "offsets": starts}
+
+
+def slides() -> None:
+    """``slide_0.h5`` to ``slide_5.h5`` as CLAM and TRIDENT write the patches of a slide."""
+    rng = np.random.default_rng(0)
+    for i in range(6):
+        with h5py.File(f"slide_{i}.h5", "w") as file:
+            file["features"] = rng.normal(size=(50 + i, 16)).astype(np.float32)
+            file["coords"] = rng.integers(0, 1000, (50 + i, 2))
+
+
+def ovules() -> None:
+    """``ovule_0.h5`` and ``ovule_1.h5`` as pytorch-3dunet reads them: ``raw`` and ``label``."""
+    rng = np.random.default_rng(0)
+    for i, depth in enumerate((40, 56)):
+        with h5py.File(f"ovule_{i}.h5", "w") as file:
+            for name, most in (("raw", 255), ("label", 3)):
+                values = rng.integers(0, most, (depth, 72, 80), np.uint8)
+                file.create_dataset(name, data=values, chunks=(16, 32, 32), compression="gzip")
+
+
+def eeg() -> None:
+    """``eeg.h5``: trials of 22 channels, their classes, and tokens of one length."""
+    rng = np.random.default_rng(0)
+    with h5py.File("eeg.h5", "w") as file:
+        trials = rng.normal(size=(300, 22, 250)).astype(np.float32)
+        file.create_dataset("x", data=trials, chunks=(10, 22, 250))
+        file["y"] = rng.integers(0, 4, 300)
+        file["tokens"] = rng.integers(0, 50_000, (300, 128), np.uint16)
+
+
+def volumes() -> None:
+    """``volumes.h5``: four volumes and their labels in two arrays."""
+    make_volumes(Path("volumes.h5"))
+
+
+SETUPS: Final[Mapping[str, Callable[[], Names]]] = {
+    made.__name__: made
+    for made in (robot, maze, minari, aloha, push, well, series, tasks, cells, jets, events)
+} | {made.__name__: made for made in (slides, ovules, eeg, volumes)}
