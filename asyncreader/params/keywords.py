@@ -56,6 +56,7 @@ class ReaderKeywords(TypedDict, total=False):
     episodes: str | None
     offsets_field: str | Literal[False] | Mapping[str, str] | None
     channel_order: ChannelOrder
+    sample_axis: int | None
     axes: str | None
     num_dim: int | None
     h_dim: int | None
@@ -77,7 +78,6 @@ class ReaderKeywords(TypedDict, total=False):
     patch_at: PatchAt
     patch_axes: Sequence[int] | None
     patch_step: int | Sequence[int] | None
-    sample_axis: int | None
     verify: Verify
     io: Io
     shuffle: Shuffle | Block

@@ -125,6 +125,12 @@ def _check_together(p: ReaderParams) -> None:
             "num_dim, h_dim, w_dim and cha_dim must be a permutation of 1, 2, 3, 4",
             found=f"({', '.join(map(str, dims))})",
         )
+    along = p.sample_axis or 0
+    if dims is not None and along and dims[0] != along + 1:
+        raise ParamsError(
+            "num_dim and sample_axis name different axes of the samples",
+            found=f"num_dim={dims[0]}, counted from 1, and sample_axis={along}, counted from 0",
+        )
     auto = {p.rank, p.world_size} & {"auto"}
     if not auto and not 0 <= int(p.rank) < int(p.world_size):
         raise ParamsError(
@@ -285,6 +291,13 @@ def _prefixes(name: str) -> set[str]:
 
 def _check_windows(p: ReaderParams) -> None:
     window = p.window
+    parted = (window.rows, p.episodes, p.episodes_subset) != (None, None, None)
+    if parted and p.sample_axis is None:
+        raise ParamsError(
+            "with sample_axis=None a dataset is one sample; window, episodes and episodes_subset "
+            "are of its rows",
+            hint='episodes="files", window="episode" serves each file whole',
+        )
     edges = window.edge if isinstance(window.edge, tuple) else (window.edge,) * 2
     for edge, rows in zip(edges, window.outside or (), strict=False):
         if edge == "drop" and rows:

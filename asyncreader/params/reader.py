@@ -28,7 +28,7 @@ from ..system import checks
 from ..system.checks import one_of, optional, or_auto, whole
 from ..system.late import numpy as np
 from .columns import COLUMNS, Chosen
-from .declare import ANY, Parameter, declared, family, parameter, shown
+from .declare import Parameter, declared, family, parameter, shown
 from .families import (
     SHUFFLE_WINDOW,
     Axes,
@@ -170,6 +170,12 @@ class Stored:
         one_of(ChannelOrder),
         '`"stored"`: raw pixels known to be BGR (Caffe) are not turned into RGB',
     )
+    sample_axis: int | None = parameter(
+        0,
+        optional(whole(0, 32)),
+        "the axis of stored data along which samples lie, with `patch` volumes; None: a dataset is "
+        "one sample or volume, and in a list of files each is one (volumes of their own extent)",
+    )
     axes: Axes = family(Axes())
 
 
@@ -211,13 +217,6 @@ class Source(Stored, Files):
     )
     window: Window = family(Window())
     patch: Patch = family(Patch())
-    sample_axis: int | None = parameter(
-        0,
-        optional(whole(0, 32)),
-        "the axis of stored data that numbers the volumes; None: a dataset is one volume, and in "
-        "a list of files each is one, of its own extent",
-        goes_with={"patch": ANY},
-    )
     verify: Verify = parameter(
         "first",
         one_of(Verify),

@@ -127,6 +127,10 @@ def index_arrays(data: Any, labels: Any, asked: Request, member: str | None = No
     if dtype.kind not in "buif" and (dtype.names is None or not isinstance(data, np.ndarray)):
         needed = "plain numbers" if dtype.names is None else "structured rows in a numpy array"
         raise ParamsError(f"data must hold {needed}", found=f"{type(data).__name__}, dtype {dtype}")
+    if not asked.lead and isinstance(data, np.ndarray):
+        data, shape = data[None], (1, *shape)
+    elif not asked.lead:
+        raise ParamsError("sample_axis=None needs a numpy array", found=type(data).__name__)
     if asked.lead > 1:
         if not isinstance(data, np.ndarray) or len(shape) < asked.lead:
             raise ParamsError(
@@ -163,7 +167,10 @@ def index_arrays(data: Any, labels: Any, asked: Request, member: str | None = No
         return of_volumes(SetIndex(facts, {asked.data: field}, table), volumes)
     if axis != 0:
         if not isinstance(data, np.ndarray):
-            raise ParamsError("num_dim other than 1 needs a numpy array", found=type(data).__name__)
+            raise ParamsError(
+                "samples along another axis than the first need a numpy array",
+                found=type(data).__name__,
+            )
         data = np.moveaxis(data, axis, 0)
     field = FieldIndex(stored, Rows(data), block=default_block(row_size(rows, dtype)))
     return SetIndex(facts, {asked.data: field}, table)

@@ -35,6 +35,7 @@ def packed_rows(meta: Meta, other_field: bool, asked: Request, path: str) -> Sam
 
     ParamsError where ``asked`` names the axes of pictures, whose order is known, or takes samples
     of different length for others."""
+    asked.check_rows("a dataset that asyncreader packed", path)
     ragged = meta.encoding == RAGGED
     fixed = meta.channels or ragged
     if asked.dims not in (None, (1, 2, 3, 4)) and (fixed or asked.dims[0] != 1):

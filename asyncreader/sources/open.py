@@ -65,6 +65,7 @@ def fields_of(p: ReaderParams) -> Request:
     for option, given in by_field.items():
         if isinstance(given, dict):  # without the names that are those of another field
             by_field[option] = {n: one for n, one in given.items() if opened.get(n, n) == n}
+    rows = p.patch.shape is None
     return Request(
         data=stored[first],
         name=None if isinstance(p.data_field, str) else first,
@@ -79,6 +80,8 @@ def fields_of(p: ReaderParams) -> Request:
         moved=p.size is not None or p.flip or p.views is not None,
         places=p.places,
         limited=p.lengths.most is not None,
+        lead=0 if rows and p.sample_axis is None else 1,
+        along=(p.sample_axis or 0) if rows else 0,
         cut=None if p.patch.shape is None else Cut(p.patch.shape, p.patch.axes, p.sample_axis),
         **by_field,
     )
@@ -400,7 +403,8 @@ def _open_mix(
 
 def _open_arrays(p: ReaderParams, data: Any, fields: Request) -> OpenSet:
     """The arrays that the caller gives as ``data``: one, or several by name."""
-    asked = replace(fields, episodes=None, windowed=False, lead=2 if p.episodes == "axis" else 1)
+    axes = 2 if p.episodes == "axis" else fields.lead
+    asked = replace(fields, episodes=None, windowed=False, lead=axes)
     given: dict[str, Any] = data if isinstance(data, dict) else {fmt.DATA: data}
     arrays: dict[str, OpenSet] = {}
     with closed_on_error(arrays.values()):

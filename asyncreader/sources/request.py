@@ -74,8 +74,10 @@ class Request:
     windowed: bool = False
     #: The file is one of several.
     several: bool = False
-    #: So many first axes of stored data number the samples together.
+    #: So many first axes of stored data number the samples together; 0: all of it is one sample.
     lead: int = 1
+    #: The axis of stored data along which samples lie, unless there is but one axis.
+    along: int = 0
     #: Samples are patches of stored volumes.
     cut: Cut | None = None
     #: The dtype that is asked for of the first field, or by field; None: none.
@@ -89,6 +91,16 @@ class Request:
     limited: bool = False
     #: What the first field is called in the open set; None: as in the file.
     name: str | None = None
+
+    def check_rows(self, stored: str, path: str) -> None:
+        """ParamsError where samples are to lie along an axis of what is no array, ``stored``."""
+        if self.along or not self.lead:
+            raise ParamsError(
+                "sample_axis goes with arrays of numbers: HDF5 datasets, .npy files, arrays in "
+                "memory",
+                path=path,
+                found=stored,
+            )
 
     @property
     def own_name(self) -> str:
@@ -205,6 +217,17 @@ def stored_samples(
     where pictures are asked for. Boxes and keypoints are never pictures, nor are structured rows
     (flat dtypes).
     """
+    along = asked.along
+    if along and len(shape) > 1 and asked.dims is None:
+        if along >= len(shape):
+            raise ParamsError(
+                f"field {asked.data!r} has no such axis of samples",
+                path=path,
+                found=f"sample_axis={along}, shape {shape}",
+                expected=f"at most {len(shape) - 1}",
+            )
+        moved = shape[along], *shape[:along], *shape[along + 1 :]
+        return along, stored_samples(moved, dtype, replace(asked, along=0), path, known)[1]
     if asked.data in asked.places or dtype.names is not None:
         return 0, SampleSpec(shape[1:], dtype, None)
     letters = _letters(shape, dtype, asked, path, known)

@@ -245,7 +245,6 @@ TOGETHER: list[tuple[dict[str, Any], str]] = [
     ({"patch": Patch(at="grid")}, "patch_at goes with patch"),
     ({"patch_axes": [1]}, "patch_axes goes with patch"),
     ({"patch_step": 2}, "patch_step goes with patch"),
-    ({"sample_axis": None}, "sample_axis goes with patch"),
     ({"overlong": "error"}, "overlong goes with max_length"),
     ({"lengths": Lengths(pad=1)}, "pad_value goes with max_length"),
     ({"crop_area": (0.5, 1)}, 'crop_area goes with crop="random-resized"'),

@@ -437,7 +437,6 @@ def test_mistakes(tmp_path: Path) -> None:
         ({"patch": PATCH, "window": 3}, "patch and window do not go together"),
         ({"patch": PATCH, "max_length": 3}, "patch and max_length do not go together"),
         ({"patch_at": "grid"}, "patch_at goes with patch"),
-        ({"sample_axis": None}, "sample_axis goes with patch"),
         ({"patch": PATCH, "sample_axis": 7}, "do not have the axes of a patch"),
         ({"patch": PATCH, "batch_size": 8}, "epoch_samples draws more"),
         ({"patch": PATCH, "labels_field": "label"}, r"data_field=\['raw', 'label'\]"),

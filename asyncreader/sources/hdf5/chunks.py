@@ -36,6 +36,8 @@ MOST_ASSEMBLED: Final = 16 << 20
 DECODED_AT_ONCE: Final = 1 << 20
 #: Boxes are read together that have so many shares of chunks.
 _SHARES: Final = 1 << 18
+#: To put a piece together takes as long as to copy the n-th part of its samples, each by itself.
+_FEW: Final = 8
 #: Chunks whose rows are copied in one call after they were decoded, and are pinned until then.
 TOGETHER: Final = 32
 
@@ -387,6 +389,9 @@ class ChunkSource(BaseSource):
             limit = TOGETHER * 2 * pieces.nbytes  # memory to decode in: nothing comes twice
         own = cached or (ChunkCache(limit, pieces.number, pieces.nbytes), 0)
         self.cache, self._number = own
+        #: few samples are copied from where they lie: a piece is much more, and soon dropped
+        self._plain = axis > 0 and not grid.filters and grid.fill is None and not self.store.remote
+        self._plain = self._plain and pieces.number * pieces.nbytes > limit
 
     @property
     def chunks(self) -> int:
@@ -418,7 +423,7 @@ class ChunkSource(BaseSource):
             self._library.close()
 
     def reserve(self, samples: int) -> None:
-        pieces = self._pieces
+        pieces, self._plain = self._pieces, False
         self.cache.hold(-(-samples // pieces.rows), pieces.across * pieces.nbytes)
 
     def release(self) -> None:
@@ -489,10 +494,11 @@ class ChunkSource(BaseSource):
         if in_place is not None and self._single and self._pieces.rows == 1:
             self._read_straight(in_place)
             return
-        if not self._pieces.whole:
+        chunks, inside = self._places(writer.job.records)
+        few = self._plain and chunks.size * _FEW < np.unique(chunks).size * self._pieces.rows
+        if few or not self._pieces.whole:
             self._read_cut(writer)
             return
-        chunks, inside = self._places(writer.job.records)
         size = self._pieces.nbytes // self._pieces.rows
         chunks, inside = chunks + self._number, inside * size
         with after_this():

@@ -387,7 +387,9 @@ class _LibraryReader:
         part, data = np.empty(extent, grid.dtype), self._data.id
         with self._lock, translated(self._h5.path):
             space = data.get_space()
-            space.select_hyperslab(corner, extent)
+            # the grid of a data set that is one sample has an axis more
+            stored = slice(len(corner) - len(self._data.shape), None)
+            space.select_hyperslab(corner[stored], extent[stored])
             # as the file's own type: nothing is converted
             data.read(h5py.h5s.create_simple(extent), space, part, data.get_type())
         full = np.zeros(grid.chunk, grid.dtype)

@@ -58,10 +58,12 @@ def index_data(found: Hdf5Set) -> SetIndex:
     warn_of_packed(data.data, name)
     base = None if data.compound else h5py.check_vlen_dtype(data.dtype)
     if base is not None:
+        found.fields.check_rows("variable length", found.path)
         return _vlen(found, data, np.dtype(base))
     offsets = offsets_of(found, name, data.shape)
     if offsets is None:
         return index_rows(found, data, member)
+    found.fields.check_rows("samples of different length", found.path)
     asked = replace(found.fields, labels=None, places=(found.fields.data,))
     values = index_rows(replace(found, fields=asked, layout=""), data, member, values=True)
     table, starts = offsets
@@ -124,9 +126,10 @@ def _samples(
             expected="(episode, time, ...)",
         )
     shape = (math.prod(data.shape[:lead]), *data.shape[lead:])
-    asked = replace(found.fields, dims=found.fields.dims or found.axes(shape))
+    known = None if found.fields.along else found.axes(shape)
+    asked = replace(found.fields, dims=found.fields.dims or known)
     axis, stored = stored_samples(shape, dtype, asked, found.path)
-    if axis and lead > 1:
+    if axis and lead != 1:
         raise ParamsError("the axes of episodes and of time are the first", path=found.path)
     return axis, replace(stored, members=member)
 
@@ -135,7 +138,7 @@ def _pictures(found: Hdf5Set, data: Stored, raw: SampleSpec) -> SampleSpec | Non
     """What a sample is where rows of uint8 are image files with zeros behind, as ACT and Minari
     write them: some rows are looked at, and all of them begin as such a file; None where not."""
     axes = found.fields.lead + 1
-    plain = data.ndim == axes and raw.dtype == np.uint8
+    plain = data.ndim == axes > 1 and not found.fields.along and raw.dtype == np.uint8
     codes = {step.code for step in data.filters}
     if not plain or data.shape[-1] < _SHORTEST or not codes <= LIBRARY - BUILT_IN_ONLY.keys():
         return None
@@ -163,7 +166,7 @@ def _rows(found: Hdf5Set, data: Stored, axis: int, size: int, dtype: np.dtype[An
         # at most 64 KiB, inside the object header; as the file's own type: nothing is converted
         held = np.empty(data.shape, dtype)
         data.id.read(h5py.h5s.ALL, h5py.h5s.ALL, held, data.id.get_type())
-        if found.fields.lead > 1:
+        if found.fields.lead != 1:
             held = held.reshape(-1, *held.shape[found.fields.lead :])
         return Rows(np.moveaxis(held, axis, 0))
     offset = data.offset
@@ -184,24 +187,26 @@ def _chunked(
 ) -> tuple[FieldIndex, str]:
     dtype = None if stored.dtype.names is None else stored.dtype
     grid, lead = _grid(found, data, dtype, compare), found.fields.lead
+    if not lead:  # all of it is one sample
+        grid, lead = replace(grid, shape=(1, *grid.shape), chunk=(1, *grid.chunk)), 1
     names = " + ".join(NAMES[step.code] for step in grid.filters)
     storage: Storage
     whole = grid.chunk[1:] == grid.shape[1:] and grid.fill is None
     if not names and axis == 0 and lead == 1 and whole:
-        size = row_size(data.shape[1:], stored.dtype)
-        records = np.arange(data.shape[0], dtype=np.int64)
+        size = row_size(grid.shape[1:], stored.dtype)
+        records = np.arange(grid.shape[0], dtype=np.int64)
         starts = grid.offsets[records // grid.chunk[0]] + records % grid.chunk[0] * size
         storage = Extents(starts, size)
     else:
-        storage = _chunks(found, grid, axis)
+        storage = _chunks(found, grid, axis, lead)
     chunk = math.prod(grid.chunk[axis : axis + lead])
     how = f"chunks of {'x'.join(str(n) for n in grid.chunk)}" + (f", {names}" if names else "")
     return FieldIndex(stored, storage, block=chunk, chunk=chunk, compression=names or None), how
 
 
-def _chunks(found: Hdf5Set, grid: ChunkGrid, axis: int) -> Chunks:
+def _chunks(found: Hdf5Set, grid: ChunkGrid, axis: int, lead: int = 1) -> Chunks:
     """The chunks of the data set that is asked for."""
-    name, lead = found.fields.data, found.fields.lead
+    name = found.fields.data
     if check_filters(grid.filters, found.path, name):
         return Chunks(grid, axis, lead=lead)
     names = " + ".join(NAMES[step.code] for step in grid.filters)

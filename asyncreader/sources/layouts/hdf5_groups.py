@@ -177,7 +177,10 @@ class GroupedFields:
         axis, column.spec = stored_samples(tuple(dataset.shape), dtype, request, path)
         column.spec = replace(column.spec, members=column.member)
         if axis != 0:
-            raise ParamsError("the rows of an episode are its first axis: num_dim is 1", path=path)
+            raise ParamsError(
+                "the rows of an episode are its first axis: num_dim is 1, and sample_axis 0",
+                path=path,
+            )
         column.kind, column.row = data.get_type(), tuple(dataset.shape[1:])
         column.chunk = None if dataset.chunks is None else dataset.chunks[0]
         names = (NAMES.get(step.code, str(step.code)) for step in dataset.filters)

@@ -187,6 +187,12 @@ class Hdf5Set:
                 raise self.h5.no_field(asked)
             return None
         stored.check_samples()
+        shape, along = stored.shape, min(self.fields.along, stored.ndim - 1)
+        if not self.fields.lead and shape[:1] != (1,):
+            return self.values(stored, _TEXT_LABELS)[None]
+        # MATLAB writes those of samples along the last axis as one row of as many columns
+        if along > 0 and shape[along] == count != shape[0]:
+            return np.moveaxis(self.values(stored, _TEXT_LABELS), along, 0)
         _check_labels(stored, count, self.path, asked)
         return self.values(stored, _TEXT_LABELS)
 

@@ -54,6 +54,7 @@ def index_sparse(found: Hdf5Set, names: Sequence[str] = ()) -> SetIndex:
     """The index of the sparse rows in the group that is asked for. ``names``: data sets with names
     of its columns, of which the first that has all that are asked for says which they are."""
     name, path = found.fields.data, found.path
+    found.fields.check_rows("sparse rows", path)
     rows, width = _shape(found, name)
     pair = tuple(_numbers(found, f"{name}/{part}") for part in (_INDICES, _VALUES))
     sizes = [found.dataset(one.name).shape[0] for one in pair]

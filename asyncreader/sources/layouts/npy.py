@@ -44,6 +44,7 @@ def index_npy(file: OpenFile, fields: Request) -> SetIndex:
         volumes, stored = cut_volumes(shape, dtype, fields, file.path)
         storage, count = FlatVolumes(start, volumes), volumes.volumes.count
     else:
+        shape = shape if fields.lead else (1, *shape)
         axis, stored = stored_samples(shape, dtype, fields, file.path)
         size, count = stored.row_bytes, shape[axis]
         storage, block = FileRows(start, shape, dtype, axis), default_block(size)

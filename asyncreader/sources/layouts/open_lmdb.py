@@ -66,6 +66,7 @@ def index_lmdb(path: str, file: OpenFile, fields: Request) -> SetIndex:
     FormatError if it is damaged, truncated or of an unknown layout; SourceNotFoundError or
     ParamsError if it lacks a field of ``fields``.
     """
+    fields.check_rows("LMDB", path)
     tree = LmdbFile(file.mapped.bytes, path)
     named = tree.named()
     if fmt.META.encode() in named and fmt.DATA.encode() in named:
