@@ -289,7 +289,7 @@ def patches(name: str, count: int, step: int, **params: Any) -> Case:
         patch=[PATCH] * 3, **params,
     )  # fmt: skip
     contenders.append(Contender("bare inflating", "fields.patch_chunks", spec))
-    goals = [Goal(FASTEST, "bare inflating", 0.6 if step == 1 else None)]
+    goals = [Goal(FASTEST, "bare inflating")]
     if step == STEP:
         contenders.append(Contender("3dunet, lazy", "fields.lazy_3dunet", spec, "torch"))
         goals += [Goal(one.name, "3dunet, lazy") for one in contenders[:2]]
@@ -314,11 +314,11 @@ def open_plain(spec: Spec) -> Any:
 
 
 def opening() -> Case:
-    """Seconds to open 10,000 episodes of two data sets; bars: 2 s, 50 MB."""
+    """Seconds to open 10,000 episodes of two data sets."""
     names = ["actions", "obs/qpos"]
     params = {"path": GROUPS, "data_field": names, "window": WINDOW}
     contenders = [
-        Contender("asyncreader", "ours.opened", {"params": params}, about="2 s, 50 MB", ours=True),
+        Contender("asyncreader", "ours.opened", {"params": params}, ours=True),
         Contender("h5py", "fields.open_plain", {"path": GROUPS, "fields": names}),
     ]
     goals = [Goal("asyncreader", "h5py")]
@@ -349,8 +349,7 @@ def index_rows(spec: Spec) -> Batches:
 
 
 def index() -> Case:
-    """256 windows of 16 rows of a byte, one worker, from 10^4 to 10^8 rows; bars of opening: 2 s,
-    50 MB."""
+    """256 windows of 16 rows of a byte, one worker, from 10^4 to 10^8 rows."""
     params = {"data_field": "data", "labels_field": None, "window": WINDOW}
     params |= {"shuffle": False, "njob": 1}
     contenders = []

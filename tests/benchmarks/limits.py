@@ -2,7 +2,6 @@
 
 ``python tests/benchmarks/limits.py DIR`` uses the inputs of run.py in DIR, and builds what more it
 needs (about 12 GB). ``--only NAME`` runs some of: growth, open, shards, jpeg, python, convert.
-Bars stand in the notes.
 """
 
 from __future__ import annotations
@@ -37,8 +36,8 @@ SIZE = {"size": [224, 224]}
 PICTURES = 500
 
 
-def job(name: str, function: str, about: str = "", **spec: Any) -> Contender:
-    return Contender(name, function, spec, about=about, ours=True)
+def job(name: str, function: str, **spec: Any) -> Contender:
+    return Contender(name, function, spec, ours=True)
 
 
 # -- growth, opening ----------------------------------------------------------------------
@@ -69,14 +68,10 @@ def growth() -> Case:
 
 
 def opening() -> Case:
-    bars = {
-        "raw32.h5": (RAW["raw32.h5"], 0.5), "raw32.lmdb": (RAW["raw32.lmdb"], 0.5),
-        "jpeg.h5": (JPEG_H5, 0.5), "raw32.gz": (RAW["raw32.gz"], 0.5),
-        "1.28M lmdb": (MANY_RECORDS, 5.0),
-    }  # fmt: skip
+    paths = {name: RAW[name] for name in ("raw32.h5", "raw32.lmdb", "raw32.gz")}
+    paths |= {"jpeg.h5": JPEG_H5, "1.28M lmdb": MANY_RECORDS}
     contenders = [
-        job(name, "ours.opened", f"bar {bar} s", params={"path": path, "njob": 1})
-        for name, (path, bar) in bars.items()
+        job(name, "ours.opened", params={"path": path, "njob": 1}) for name, path in paths.items()
     ]
     return Case("open", "open", contenders, unit=harness.SECONDS)
 
@@ -211,14 +206,14 @@ def python_part(spec: Spec) -> Callable[[], Result]:
 def pythons() -> Case:
     crop = {"crop": "random-resized", "flip": True}
     rows = {
-        "JPEG, random-resized crop": (JPEG_H5, crop, 14),
-        "JPEG, centre crop": (JPEG_H5, {"crop_ratio": 0.875}, 14),
-        "raw, random-resized crop": (RAW["raw224.h5"], crop, 6.7),
+        "JPEG, random-resized crop": (JPEG_H5, crop),
+        "JPEG, centre crop": (JPEG_H5, {"crop_ratio": 0.875}),
+        "raw, random-resized crop": (RAW["raw224.h5"], crop),
     }
     count = Value(1000, 100)
     contenders = [
-        job(name, "limits.python_part", f"bar {bar} us", path=path, options=options, count=count)
-        for name, (path, options, bar) in rows.items()
+        job(name, "limits.python_part", path=path, options=options, count=count)
+        for name, (path, options) in rows.items()
     ]
     return Case("python", "python", contenders, unit=Unit("us a sample", 1e6), rounds=15)
 
@@ -280,13 +275,13 @@ def copied(spec: Spec) -> Callable[[], Result]:
     return run
 
 
-def converting(name: str, options: Spec, other: Contender, bar: float, *files: str) -> Case:
+def converting(name: str, options: Spec, other: Contender, *files: str) -> Case:
     """Packing 10,000 JPEGs beside the bare work, or beside ``cp -r``."""
     contenders = [
         job(f"to {file}", "limits.converted", images=JPEG, options=options, file=file)
         for file in files or ("converted.h5", "converted.lmdb")
     ]
-    goals = [Goal(one.name, other.name, bar) for one in contenders]
+    goals = [Goal(one.name, other.name) for one in contenders]
     group = {"unit": Unit("files/s"), "rounds": 3, "warm": False}
     return Case(f"convert {name}", "convert", [*contenders, other], goals, **group)
 
@@ -296,14 +291,14 @@ def conversions() -> list[Case]:
     plain = job("without", "limits.converted", images=JPEG, options=original, file="plain.h5")
     cp = Contender("cp -r and sync", "limits.copied", {"images": JPEG})
     cases = [
-        converting("original", original, cp, 0.4),
-        converting("restarts", {**original, "restarts": True}, plain, 0.5, "converted.h5"),
+        converting("original", original, cp),
+        converting("restarts", {**original, "restarts": True}, plain, "converted.h5"),
     ]
     for encoding in ("raw", "jpeg"):
         spec = {"images": JPEG, "encoding": encoding}
         bare = Contender("bare work", "limits.bare_convert", spec)
         options = {"encoding": encoding, **SIZE}
-        cases.append(converting(f"{encoding} 224x224", options, bare, 0.9))
+        cases.append(converting(f"{encoding} 224x224", options, bare))
     return cases
 
 

@@ -92,17 +92,8 @@ WORKERS = {"1 worker": Setting(workers=1), "4 workers": Setting(workers=4)}
 
 def raw(name: str) -> harness.Case:
     """Stored pixels, in random order."""
-    side, big = SIDES[name], name == "raw224"
+    side = SIDES[name]
     rows = {"count": COUNTS[name], "shape": [side, side, 3]}
-    goals = []
-    for mine, of_memcpy in zip(OURS, (0.6, 0.5) if big else (0.4, 0.4), strict=True):
-        goals += [
-            Goal(mine, "FFCV", 1.4 if big else 2.0),
-            Goal(mine, "FFCV", 2.0 if big else None, EPOCHS),
-            Goal(mine, "memcpy", of_memcpy),
-            Goal(mine, H5PY, 10.0 if big else 30.0),
-            Goal(mine, LMDB),
-        ]
     contenders = [
         ours(OURS[0], RAW[f"{name}.h5"]),
         ours(OURS[1], RAW[f"{name}.lmdb"], verify="never"),
@@ -111,7 +102,14 @@ def raw(name: str) -> harness.Case:
         rival(H5PY, "torch_h5py", {**rows, "path": RAW[f"{name}.h5"]}),
         rival(LMDB, "torch_lmdb", {**rows, "path": RAW[f"{name}.lmdb"]}),
     ]
+    goals = of_both("FFCV", "memcpy", H5PY, LMDB)
     return Case(name, "raw", contenders, goals, modes=BOTH, count=COUNTS[name])
+
+
+def of_both(*others: str) -> list[Goal]:
+    """Ratios of ours of either container and others, and of FFCV in users' own mode."""
+    goals = [Goal(mine, other) for mine in OURS for other in others]
+    return goals + [Goal(mine, "FFCV", EPOCHS) for mine in OURS]
 
 
 def raw_otherwise(case: harness.Case) -> list[harness.Case]:
@@ -121,9 +119,7 @@ def raw_otherwise(case: harness.Case) -> list[harness.Case]:
         (READ, ["FFCV", LMDB]),
         (BATCHES | WORKERS, ["FFCV", LMDB, "memcpy"]),
     ):
-        goals = [Goal(mine, other) for mine in OURS for other in others]
-        goals += [Goal(mine, "FFCV", mode=EPOCHS) for mine in OURS]
-        cases += otherwise(case, settings, [*OURS, *others], goals)
+        cases += otherwise(case, settings, [*OURS, *others], of_both(*others))
     return cases
 
 
@@ -141,11 +137,7 @@ def gzip(name: str) -> harness.Case:
             rival(random, "torch_h5py", spec),
             rival(whole, "torch_h5py_block", spec, modes=ONE),
         ],
-        [
-            Goal("ours HDF5", "bare inflate", 0.95 if big else 0.85),
-            Goal("ours HDF5", random, 4.0 if big else 150.0),
-            Goal("ours HDF5", whole, 1.0),
-        ],
+        [Goal("ours HDF5", other) for other in ("bare inflate", random, whole)],
         modes=BOTH,
         count=COUNTS[name],
     )
@@ -156,15 +148,6 @@ def gzip(name: str) -> harness.Case:
 CROPS: dict[str, dict[str, Any]] = {
     "center": {"crop_ratio": 0.875},
     "random": {"crop": "random-resized", "flip": True},
-}
-#: Ratios asked of ours, and of ours with restart markers.
-ASKED: dict[str, dict[str, float]] = {
-    "center": {"FFCV": 1.4, "bare decode": 0.95},
-    "random": {},
-}
-RESTARTS = {
-    "center": {"ours HDF5": 1.15, "FFCV": 1.5},
-    "random": {"ours HDF5": 1.45, "FFCV": 2.1, "DALI, CPU": 2.0, "tf.data": 2.0},
 }
 TURBO, PLAIN = "libjpeg-turbo", "bilinear without antialiasing"
 MINE = f"simplejpeg ({TURBO}); the reader's default resize"
@@ -188,11 +171,7 @@ def jpeg(crop: str) -> harness.Case:
         rival("DALI, CPU", "dali", spec, dali, modes=ONE),
         rival("tf.data", "tfdata", spec, f"{TURBO}, {part}; {PLAIN}"),
     ]
-    goals = [
-        Goal(mine, other.name, ASKED[crop].get(other.name))
-        for mine in ("ours LMDB", "ours HDF5")
-        for other in contenders[2:]
-    ]
+    goals = [Goal(mine, other.name) for mine in OURS for other in contenders[2:]]
     title = "center crop" if crop == "center" else "random-resized crop, flip"
     return Case(f"JPEG, {title}", "jpeg", contenders, goals, modes=BOTH, count=EPOCH_OF_JPEGS)
 
@@ -201,8 +180,8 @@ def restarts(case: harness.Case, crop: str) -> harness.Case:
     """The same JPEGs with restart markers, of which only the part is decoded that is wanted."""
     marked, params = "ours HDF5, restart markers", {"size": [224, 224], "verify": "never"}
     mine = ours(marked, JPEG_RESTARTS, f"{MINE}; only the part decoded", **params, **CROPS[crop])
-    goals = [Goal(marked, other, bar) for other, bar in RESTARTS[crop].items()]
     names = ["ours HDF5", "FFCV", "DALI, CPU", "tf.data"]
+    goals = [Goal(marked, other) for other in names]
     (some,) = otherwise(case, {"restart markers": case.setting}, names, goals)
     return replace(some, group="jpeg", contenders=[mine, *some.contenders])
 
@@ -223,62 +202,54 @@ def floats() -> harness.Case:
         ours(f"{packed}, float16, flip", path, **half),
         limit(bare, "fill", row_values=224 * 224 * 3),
     ]
-    goals = [Goal(view, bare, 0.6), Goal(packed, bare, 0.6)]
+    goals = [Goal(view, bare), Goal(packed, bare)]
     name = "raw224 to normalised float32"
     return Case(name, "alone", contenders, goals, modes=BOTH, count=COUNTS["raw224"])
 
 
-#: What users do besides plain copying from one file: parameters, and the shares of plain copying
-#: that are asked for, at 224 x 224 and at 32 x 32.
-Path = tuple[dict[str, Any], float | None, float | None]
-PATHS: dict[str, Path] = {
-    "flip": ({"flip": True}, 0.8, 0.5),
-    "NCHW, contiguous": ({"contiguous": True}, 0.85, 0.6),
-    "float32": ({"dtype": "float32", "scale": 1 / 255}, None, None),
-    "float16": ({"dtype": "float16", "scale": 1 / 255}, None, None),
-    "postprocess that does nothing": ({"postprocess": "nothing"}, None, 0.6),
-    "copy=True": ({"copy": True}, 0.7, 0.8),
-    'io="pread"': ({"io": "pread"}, 0.6, 0.3),
-    "process workers": ({"workers": "process"}, None, 0.4),
+#: What users do besides plain copying from one file.
+PATHS: dict[str, dict[str, Any]] = {
+    "flip": {"flip": True},
+    "NCHW, contiguous": {"contiguous": True},
+    "float32": {"dtype": "float32", "scale": 1 / 255},
+    "float16": {"dtype": "float16", "scale": 1 / 255},
+    "postprocess that does nothing": {"postprocess": "nothing"},
+    "copy=True": {"copy": True},
+    'io="pread"': {"io": "pread"},
+    "process workers": {"workers": "process"},
 }
 
 
 def paths(name: str) -> harness.Case:
     """What each path costs that is not plain copying from one file: all from one run."""
-    column = 1 if name == "raw224" else 2
     contenders = [
         ours("plain", RAW[f"{name}.h5"]),
         ours("8 shards", RAW[f"{name}.shards"], verify="never"),
         ours("list of 2 files", [RAW[f"{name}.half{half}"] for half in (0, 1)]),
-        *(ours(path, RAW[f"{name}.h5"], **row[0]) for path, row in PATHS.items()),
+        *(ours(path, RAW[f"{name}.h5"], **params) for path, params in PATHS.items()),
     ]
-    bars = {path: row[column] for path, row in PATHS.items()} | {"8 shards": (0, 0.9, 0.8)[column]}
-    goals = [Goal(one.name, "plain", bars.get(one.name)) for one in contenders[1:]]
+    goals = [Goal(one.name, "plain") for one in contenders[1:]]
     for dtype in ("float32", "float16"):
         bare = f"bare loop to {dtype}"
         contenders.append(limit(bare, "cast", npy=RAW[name], dtype=dtype))
-        goals.append(Goal(dtype, bare, 0.85))
+        goals.append(Goal(dtype, bare))
     return Case(f"paths, {name}", "matrix", contenders, goals, count=COUNTS[name])
 
 
-#: What checksums are compared on, and the share of the same path without them that is asked for
-#: with "always", which the first epoch has to reach, too.
-CHECKED: dict[str, tuple[dict[str, Any], float]] = {
-    "copy": ({}, 0.85),
-    "flip": (PATHS["flip"][0], 0.7),
-    "NCHW, contiguous": (PATHS["NCHW, contiguous"][0], 0.7),
-    "float32": (PATHS["float32"][0], 0.7),
-    "flip, float32": ({"flip": True, **PATHS["float32"][0]}, 0.7),
-    "center crop": ({"crop": "center", "size": [192, 192]}, 0.7),
-    "random crop": ({"crop": "random", "size": [192, 192]}, 0.7),
-    "random-resized crop": ({"crop": "random-resized", "size": [224, 224]}, 0.9),
+#: What checksums are compared on.
+CHECKED: dict[str, dict[str, Any]] = {
+    "copy": {},
+    **{path: PATHS[path] for path in ("flip", "NCHW, contiguous", "float32")},
+    "flip, float32": {"flip": True, **PATHS["float32"]},
+    "center crop": {"crop": "center", "size": [192, 192]},
+    "random crop": {"crop": "random", "size": [192, 192]},
+    "random-resized crop": {"crop": "random-resized", "size": [224, 224]},
 }
 
 
 def checked(name: str, path: str) -> harness.Case:
     """What checksums cost on one path, in the first epoch, the second, and with "always"."""
-    params, bar = CHECKED[path]
-    given = {"path": RAW[f"{name}.lmdb"], **params}
+    given = {"path": RAW[f"{name}.lmdb"], **CHECKED[path]}
     contenders = [
         first_epochs("first epoch, never", 0, verify="never", **given),
         first_epochs("first epoch", 0, verify="first", **given),
@@ -287,9 +258,8 @@ def checked(name: str, path: str) -> harness.Case:
         first_epochs("always", 1, verify="always", **given),
     ]
     goals = [
-        Goal("first epoch", "first epoch, never", bar),
-        Goal("second epoch", "second epoch, never", 0.97),
-        Goal("always", "second epoch, never", bar),
+        Goal("first epoch", "first epoch, never"),
+        *(Goal(checks, "second epoch, never") for checks in ("second epoch", "always")),
     ]
     return Case(f"checks, {name}, {path}", "matrix", contenders, goals, count=COUNTS[name])
 
@@ -302,7 +272,7 @@ def encodings() -> harness.Case:
     ImageNet is: random-resized crops of 224 x 224, mirrored at random."""
     names = {"pixels": "raw", "yuv420": "yuv420", "JPEG": "jpeg"}
     contenders = [ours(name, AT_256[key], **CROPPED) for name, key in names.items()]
-    goals = [Goal("yuv420", "JPEG", 3.0), Goal("yuv420", "pixels", 0.7)]
+    goals = [Goal("yuv420", other) for other in ("JPEG", "pixels")]
     name = "encodings at 256"
     return Case(name, "matrix", contenders, goals, modes=BOTH, count=EPOCH_OF_JPEGS)
 
@@ -317,7 +287,7 @@ PADDED: dict[str, Any] = {"size": [32, 32], "crop": "random", "crop_padding": 4,
 CUTOUT = {"augment": [["random-erasing", {"scale": [0.25, 0.25], "ratio": [1, 1], "p": 1}]]}
 
 
-def augmented(source: str, path: Input, decoders: dict[str, str], bar: float) -> harness.Case:
+def augmented(source: str, path: Input, decoders: dict[str, str]) -> harness.Case:
     """Random-resized crop, flip, trivial-augment-wide and erasing, from JPEGs or from pixels."""
     mine, plain = "ours", "ours, crop and flip alone"
     contenders = [ours(mine, path, augment=AUGMENTED, **CROPPED), ours(plain, path, **CROPPED)]
@@ -326,8 +296,7 @@ def augmented(source: str, path: Input, decoders: dict[str, str], bar: float) ->
         name = f"DataLoader, v2 of {decoder}"
         one = {**spec, "decoder": decoder.split()[0]}
         contenders.append(rival(name, "torch_recipe", one, about))
-    goals = [Goal(mine, other.name, bar) for other in contenders[2:]]
-    goals.append(Goal(mine, plain, 0.6 if source == "JPEG" else None))
+    goals = [Goal(mine, other.name) for other in contenders[1:]]
     return Case(f"augmented, {source}", "recipes", contenders, goals, count=EPOCH_OF_JPEGS)
 
 
@@ -338,7 +307,7 @@ def cifar() -> harness.Case:
     for dtype, given in (("uint8", {}), ("float32", NORMALISED)):
         contenders.append(ours(f"padded, {dtype}", path, **PADDED, **given))
         contenders.append(ours(f"padded, cutout, {dtype}", path, **PADDED, **CUTOUT, **given))
-    goals = [Goal(one.name, plain, 0.3) for one in contenders[1:]]
+    goals = [Goal(one.name, plain) for one in contenders[1:]]
     return Case("augmented, raw32", "recipes", contenders, goals, count=COUNTS["raw32"])
 
 
@@ -351,8 +320,7 @@ def drawn() -> harness.Case:
         ours("balanced permutation", path, shuffle="balanced-permutation"),
         ours("mix", mix={RAW["raw32.half0"]: 0.9, RAW["raw32.half1"]: 0.1}),
     ]
-    goals = [Goal("weights", plain, 0.95), Goal("mix", plain, 0.95),
-             Goal("balanced permutation", plain)]  # fmt: skip
+    goals = [Goal(one.name, plain) for one in contenders[1:]]
     return Case("orders, raw32", "recipes", contenders, goals, count=COUNTS["raw32"])
 
 
@@ -370,8 +338,8 @@ CASES: list[harness.Case] = [
     *(checked("raw32", path) for path in ("copy", "flip", "flip, float32")),
     encodings(),
     augmented("JPEG", JPEG_RESTARTS, {
-        "tensor": "decoded by torchvision.io", "pillow": "decoded by Pillow"}, 4.0),
-    augmented("raw 256", AT_256["raw"], {"h5py rows": ""}, 10.0),
+        "tensor": "decoded by torchvision.io", "pillow": "decoded by Pillow"}),
+    augmented("raw 256", AT_256["raw"], {"h5py rows": ""}),
     cifar(),
     drawn(),
 ]  # fmt: skip
