@@ -21,83 +21,94 @@ PLAIN: dict[str, Any] = {
     "episodes_subset": False, "outside": False,
 }  # fmt: skip
 EDGES = [("drop", "drop"), ("repeat", "zero"), ("zero", "repeat"), ("zero", "zero")]
-#: What a drawn set has for certain; all else is drawn.
-CASES: list[dict[str, Any]] = [
-    *(
+#: What drawn sets have for certain, by family; all else is drawn.
+FAMILIES: list[list[dict[str, Any]]] = [
+    [
         {**PLAIN, "container": container, "episodes": kind, "edges": EDGES[number % 4]}
         for number, (container, kind) in enumerate(EPISODES)
-    ),
-    *(
+    ],
+    [
         {"sample": "windows", "container": "file", "episodes": kind, "kind": "Image",
          "stored": stored, "one window": False, "move": move}
-        for kind in ("groups", "ends", "axis")
         for stored, move in (
-            ("contiguous", True), ("chunked", False), ("gzip", True), ("cut", False),
+            ("cut", False), ("contiguous", True), ("chunked", False), ("gzip", True),
         )
-    ),
-    *(
+        for kind in ("groups", "ends", "axis")
+    ],
+    [
         {**PLAIN, "container": container, "episodes": kind, "fields": 2, "kind of b": "Numbers",
          "extra": True, "more": more, "edges": edges, "one window": one}
         for container, kind, more in (
-            ("file", "groups", 1), ("files", "files", 1), ("file", "groups", None),
+            ("files", "files", 1), ("file", "groups", 1), ("file", "groups", None),
             ("files", "files", None), ("file", "ends", None),
         )
         for edges, one in zip(EDGES, (True, False), strict=False)
-    ),
+    ],
     *(
-        {"sample": "windows", "container": container, "episodes": episodes, "kind": kind}
+        [
+            {"sample": "windows", "container": container, "episodes": episodes, "kind": kind}
+            for container, episodes in (("file", "groups"), ("file", "ends"), ("files", "files"))
+        ]
         for kind in ("Table", "Encoded")
-        for container, episodes in (("file", "groups"), ("file", "ends"), ("files", "files"))
     ),
-    *(
+    [
         {**PLAIN, "container": "file", "episodes": "ends", "kind": "Ragged", "labels": labels,
          "edges": ("zero", "zero")}
         for labels in ("several", "episode")
-    ),
-    *(
+    ],
+    [
         {**PLAIN, "container": "file", "episodes": "groups", "subset": "split", "edges": EDGES[1],
          "shuffle": False}
         for _ in range(2)
-    ),
-    *(
+    ],
+    [
         {"sample": "whole", "container": container, "episodes": kind, "fields": 2}
         for container, kind in EPISODES
-    ),
+    ],
     *(
-        {"sample": "rows", "container": container, "episodes": None, "kind": "Ragged", "how": how,
-         "overlong": {"overlong": overlong}}
-        for container, how in (
-            ("file", "_offsets"), ("file", "_lengths"), ("file", "vlen"), ("files", "_offsets"),
-            ("files", "vlen"), ("data", "_offsets"), ("data", "_lengths"),
-        )
+        [
+            {"sample": "rows", "container": container, "episodes": None, "kind": "Ragged",
+             "how": how, "overlong": {"overlong": overlong}}
+            for container, how in (
+                ("file", "_offsets"), ("file", "_lengths"), ("file", "vlen"), ("files", "_offsets"),
+                ("files", "vlen"), ("data", "_offsets"), ("data", "_lengths"),
+            )
+        ]
         for overlong in ("cut", "random")
     ),
-    *(
+    [
         {"sample": "rows", "container": container, "kind": "Ragged"}
-        for container in ("h5", "lmdb", "shards")
-    ),
+        for container in ("shards", "h5", "lmdb")
+    ],
     *(
-        {"sample": "patch", "container": container, "single volume": single, "patch at": at}
-        for container, single in (
-            ("file", 0), ("file", 1), ("files", 0), ("files", 1), ("data", 0), ("data", 1),
-            ("h5", 0), ("shards", 0),
-        )
+        [
+            {"sample": "patch", "container": container, "single volume": single, "patch at": at}
+            for container, single in (
+                ("files", 1), ("file", 0), ("file", 1), ("files", 0), ("data", 0), ("data", 1),
+                ("h5", 0), ("shards", 0),
+            )
+        ]
         for at in ("random", "grid", "center")
     ),
-    *(
+    [
         {"sample": "whole", "container": "file", "episodes": episodes, "kind": kind, "move": True}
         for episodes, kind in (("ends", "Image"), ("groups", "Encoded"))
-    ),
-    *(
+    ],
+    [
         {"sample": "patch", "container": container, "single volume": single, "patch at": "grid",
          "stored": "cut", "shuffle": "block"}
         for container, single in (("file", 0), ("file", 1), ("files", 0), ("files", 1))
-    ),
-    *(
+    ],
+    [
         {"sample": "windows", "container": "file", "episodes": "groups", "labels": labels}
         for labels in ("several", "attribute")
-    ),
+    ],
 ]  # fmt: skip
+#: Their cases, each with a seed of its own; of a family the first one is for the fast tests.
+CASES = [
+    pytest.param((seed, case), marks=[pytest.mark.slow] * (case is not cases[0]))
+    for seed, (cases, case) in enumerate(((some, one) for some in FAMILIES for one in some), 24)
+]
 
 
 def told(case: tuple[int, dict[str, Any]]) -> str:
@@ -124,7 +135,7 @@ class TestCombinations(DrawnContract):
     """All that holds of a reader, for each combination."""
 
 
-@pytest.mark.parametrize("drawn", [*enumerate(CASES, 24)], indirect=True, ids=told, scope="class")
+@pytest.mark.parametrize("drawn", CASES, indirect=True, ids=told, scope="class")
 class TestEachWay(DrawnContract):
     """The same for each way to store and to cut samples; processes take the ones above."""
 

@@ -38,7 +38,6 @@ from asyncreader.tools.verify import verify_file
 
 N, HIGH, WIDE = 22, 48, 56
 LABELS = np.arange(N, dtype=np.int64)[:, None] * 10
-ROWS, COLUMNS = np.mgrid[0:HIGH, 0:WIDE]
 BOXES = np.arange(N * 5, dtype=np.float64).reshape(N, 5)
 FIELDS = ["data", "mask"]
 ALL = ["data", "mask", "ids"]
@@ -215,6 +214,9 @@ def test_image_and_mask_agree(container: tuple[str, dict[str, Any]], mode: str) 
         assert len(seen) == 20
 
 
+@pytest.mark.parametrize(
+    "container", ["hdf5 chunks", "two files", "ours png lmdb", "pyxis"], indirect=True
+)
 class TestFields(ReaderContract):
     """All fields of a sample are the same in every way of reading."""
 

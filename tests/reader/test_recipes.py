@@ -332,10 +332,15 @@ for _name in ("augment", "mixing", "crop"):
 TOGETHER |= {"size": (16, 16), "transform": process_functions.dims}
 
 
-#: What is served: a way of reading, and what is switched on.
+#: What is served: a way of reading, and what is switched on; of these, few are fast tests.
 CASES = [
-    *((kind, name) for kind in ("jpeg", "raw") for name in [*ALONE, "together"]),
-    *((kind, name) for kind in ("weights", "mix") for name in ("nothing", "views", "together")),
+    pytest.param((kind, name), marks=[pytest.mark.slow] * (name not in fast))
+    for kinds, every, fast in (
+        (("jpeg", "raw"), [*ALONE, "together"], {"together", "crop"}),
+        (("weights", "mix"), ["nothing", "views", "together"], {"views"}),
+    )
+    for kind in kinds
+    for name in every
 ]
 
 

@@ -89,19 +89,25 @@ class Served:
     ) -> list[Batches]:
         """The batches of some epochs, from a state on. ``checked``: all of them are checked, not
         only the last one of each epoch."""
+        with AsyncReader(self.params, **more) as reader:
+            return self.loops(reader, epochs, state, checked)
+
+    def loops(
+        self, reader: Any, epochs: int, state: dict[str, Any] | None, checked: bool = False
+    ) -> list[Batches]:
+        """The same of an open reader."""
         epoch = first = 0 if state is None else state["epoch"]
         served: list[Batches] = [[] for _ in range(epochs)]
-        with AsyncReader(self.params, **more) as reader:
-            if state is not None:
-                reader.load_state_dict(state)
-            while epoch < first + epochs:
-                for batch in reader:
-                    if checked or batch.step == len(reader) - 1:
-                        self.expected(batch)
-                    epoch = batch.epoch
-                    if epoch < first + epochs:
-                        served[epoch - first].append(rows_of(batch))
-                epoch += 1
+        if state is not None:
+            reader.load_state_dict(state)
+        while epoch < first + epochs:
+            for batch in reader:
+                if checked or batch.step == len(reader) - 1:
+                    self.expected(batch)
+                epoch = batch.epoch
+                if epoch < first + epochs:
+                    served[epoch - first].append(rows_of(batch))
+            epoch += 1
         return served
 
     @cached_property
@@ -177,11 +183,12 @@ class ReaderContract:
             states: list[dict[str, Any]] = [reader.state_dict()]
             states += [reader.state_dict() for _ in reader]
         last = len(states) - 1
-        for step in sorted({*range(0, last, max(1, last // 4)), last}):
-            state, ended = states[step], step == last
-            assert (state["epoch"], state["samples"]) == ((1, 0) if ended else (0, step * size))
-            (batches,) = served.read(1, state, batch_size=size)
-            served.compare(batches, order[ended], state["samples"], size)
+        with AsyncReader(served.params, batch_size=size) as reader:
+            for step in sorted({*range(0, last, max(1, last // 4)), last}, reverse=True):
+                state, ended = states[step], step == last
+                assert (state["epoch"], state["samples"]) == ((1, 0) if ended else (0, step * size))
+                (batches,) = served.loops(reader, 1, state)
+                served.compare(batches, order[ended], state["samples"], size)
         served.ranks(order[last == 1], states[1])
 
     def test_copies(self, served: Served) -> None:
