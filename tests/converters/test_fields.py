@@ -22,7 +22,6 @@ from PIL import Image
 import asyncreader
 from asyncreader import AsyncReader, DecodeError, FormatError, ParamsError, SampleError, Writer
 from asyncreader.errors import SourceNotFoundError
-from asyncreader.pixels.codec.masks import decode_values
 from asyncreader.tools.verify import verify_file
 from converters import convert
 from converters.inputs.masks import MaskFolder, as_stored
@@ -231,23 +230,6 @@ def test_orientation(tmp_path: Path) -> None:
         convert(tmp_path / "photos", tmp_path / "x.h5", fields=fields, no_labels=True)
 
 
-@pytest.mark.parametrize("suffix", [".h5", ".lmdb"])
-def test_pictures_of_many_sizes(tmp_path: Path, suffix: str) -> None:
-    """Encoded sets keep each size, and each mask its picture's."""
-    sizes = [(30 + 4 * number, 60 - 5 * number) for number in range(5)]
-    for number, size in enumerate(sizes):
-        save(tmp_path / "photos" / f"{number}.png", picture(number, *size))
-        save(tmp_path / "masks" / f"{number}.gif", classes(number, *size), mode="P")
-    path, fields = tmp_path / f"set{suffix}", {"mask": tmp_path / "masks"}
-    convert(tmp_path / "photos", path, fields=fields, encoding="original", no_labels=True)
-    with asyncreader.open(path, data_field=["data", "mask"]) as found:
-        for number, size in enumerate(sizes):
-            mask = decode_values(found.sample(number).stored["mask"])
-            np.testing.assert_array_equal(mask[:, :, 0], classes(number, *size))
-    image, mask = all_of(path, size=(24, 24), crop="random-resized", flip=True)
-    assert (image.shape, mask.shape) == ((5, 24, 24, 3), (5, 24, 24, 1))
-
-
 # -- what goes with what -------------------------------------------------------------------------
 
 
@@ -448,25 +430,6 @@ def test_the_command(folders: tuple[Path, Path], tmp_path: Path) -> None:
     assert "batch 2 x 3 x 40 x 56, 2 x 1 x 40 x 56 uint8, uint8" in bench.stdout
     for wrong in (["mask"], ["=x"], ["mask="], ["mask=a", "--field", "mask=b"]):
         assert run("convert", pictures, path, "--field", *wrong).exit_code == 2
-
-
-@pytest.mark.parametrize("target", ["copy.h5", "copy.lmdb", "copy"])
-@pytest.mark.parametrize("dtype", ["u1", "u2", "i4", "f4"])
-def test_a_copied_field_keeps_its_shape(tmp_path: Path, dtype: str, target: str) -> None:
-    """Rows (H, W) beside images (H, W, 3) stay so in a copy, and in shards of a Writer."""
-    rng = np.random.default_rng(0)
-    images = rng.integers(0, 256, (6, 6, 10, 3), np.uint8)
-    maps = rng.integers(0, 200, (6, 6, 10)).astype(dtype)
-    for name, more in (("one.h5", {}), ("shards", {"shards": 2})):
-        with Writer(tmp_path / name, **more) as writer:
-            for image, rows in zip(images, maps, strict=True):
-                writer.add(image, 0, depth=rows)
-    convert(tmp_path / "one.h5", tmp_path / target, shards=None if "." in target else 2)
-    for name in ("one.h5", "shards", target):
-        with asyncreader.open(tmp_path / name, data_field=["data", "depth"]) as ds:
-            found, depth = ds[:][0]
-            np.testing.assert_array_equal(found, images.transpose(0, 3, 1, 2))
-            np.testing.assert_array_equal(depth, maps)
 
 
 # -- boxes, keypoints and other numbers beside images that are resized -----------------------------

@@ -239,23 +239,6 @@ def test_a_flat_bucket_and_an_empty_one(photos: Path, bucket: str, tmp_path: Pat
     assert not list(tmp_path.glob("*out*"))
 
 
-@pytest.mark.slow
-def test_parts_of_a_set_in_a_bucket(photos: Path, bucket: str, tmp_path: Path) -> None:
-    """train and val in a bucket are refused as on a disk; what folders lose is in the report."""
-    report = convert("s3://b/photos", tmp_path / "all.h5", size=(8, 8))
-    deep, empty = report.notes
-    assert "'eel/deep'" in deep
-    assert "'s3://b/photos/eel'" in deep
-    assert "'notes'" in empty
-    for part, name in (("train", "cat"), ("val", "cat-2")):
-        (photos.parent / "parts" / part).mkdir(parents=True)
-        (photos / name).rename(photos.parent / "parts" / part / name)
-    with pytest.raises(FormatError, match=r"'train' and 'val'.*'s3://b/parts/train'"):
-        convert("s3://b/parts", tmp_path / "out.h5", size=(8, 8))
-    report = convert("s3://b/parts", tmp_path / "out.h5", size=(8, 8), classes_from_folders=True)
-    assert report.classes == ("train", "val")
-
-
 def test_without_obstore(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where it is missing, the error names the command that installs it."""
     monkeypatch.setitem(sys.modules, "obstore.store", None)
@@ -378,17 +361,6 @@ def test_a_packed_set_at_a_url(
     assert contents(tmp_path / "c") == contents(tmp_path / "d")
     with pytest.raises(SourceNotFoundError, match="no manifest"):
         convert("s3://b/other.lmdb", tmp_path / "e.h5")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("bucket", [{"latency": 0.01}], indirect=True)
-def test_a_packed_set_is_asked_for_in_runs(photos: Path, bucket: str, tmp_path: Path) -> None:
-    """Samples of a packed set at a URL come many to a request, not one by one."""
-    convert(photos, photos.parent / "set", shards=2, encoding="original")
-    for options in ({}, {"size": 16, "encoding": "png"}):
-        before = server_stats(bucket)["requests"]
-        convert("s3://b/set", tmp_path / f"{len(options)}.h5", jobs=1, **options)
-        assert server_stats(bucket)["requests"] - before < COUNT // 2
 
 
 def test_a_task_opens_its_own_store(

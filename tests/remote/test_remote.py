@@ -302,60 +302,6 @@ class Store:
             return Path(path).read_bytes()
 
 
-@pytest.mark.parametrize("moment", ["listed", "opened"])
-def test_a_shard_that_is_complete_while_another_makes_room(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
-) -> None:
-    """A part file that gets its final name while another thread lists the files, or is about to
-    remove it, is counted: both do not take the same space."""
-    cache, store = ShardCache(str(tmp_path), 250), Store()
-    assert store.read(cache, "a") == b"a" * 100
-    asked, go, done = threading.Event(), threading.Event(), threading.Event()
-    main, totals = threading.get_ident(), []
-    scandir, remove, rename, flock = os.scandir, ShardCache._remove, os.rename, fcntl.flock
-
-    def other_completes() -> None:
-        go.set()
-        assert done.wait(HANG)
-
-    def first_asked() -> None:
-        asked.set()
-        assert go.wait(HANG)
-
-    def listed(folder: str) -> Any:
-        entries = list(scandir(folder))
-        if moment == "listed" and threading.get_ident() == main:
-            other_completes()
-        return entries
-
-    def removed(self: ShardCache, path: str) -> None:
-        if moment == "opened" and path.endswith(".part") and threading.get_ident() == main:
-            other_completes()
-        remove(self, path)
-
-    def renamed(source: str, target: str) -> None:
-        rename(source, target)
-        done.set()
-
-    def locked(file: int, kind: int) -> None:
-        if go.is_set() and threading.get_ident() != main and kind == fcntl.LOCK_EX:
-            done.set()  # it waits until the space is taken
-        flock(file, kind)
-
-    store.before = {"x": first_asked, "y": lambda: totals.append(held(tmp_path))}
-    thread = threading.Thread(target=store.read, args=(cache, "x"))
-    thread.start()
-    assert asked.wait(HANG)
-    monkeypatch.setattr(os, "scandir", listed)
-    monkeypatch.setattr(ShardCache, "_remove", removed)
-    monkeypatch.setattr(os, "rename", renamed)
-    monkeypatch.setattr(fcntl, "flock", locked)
-    assert store.read(cache, "y") == b"y" * 100
-    thread.join(HANG)
-    assert totals == [200]
-    assert held(tmp_path) <= 250
-
-
 @pytest.mark.parametrize("what", ["part", "folder"])
 def test_a_cleaner_deletes_what_is_fetched(tmp_path: Path, what: str) -> None:
     """A part file that is deleted (rm, tmpwatch) while it is fetched, alone or with its folder, is

@@ -17,15 +17,12 @@ import numpy as np
 import pytest
 import sweep_chunks
 from fakes import encoded, paint
-from observed import HANG
 
 import asyncreader
 from asyncreader import AsyncReader, DecodeError, FormatError, WorkerError
 from asyncreader.pipeline import build
 from asyncreader.pixels.rows import Writer
-from asyncreader.pixels.specs import OutputSpec
-from asyncreader.pixels.transform import RowTransform
-from asyncreader.sources import Request, RowJob, open_source, read_rows
+from asyncreader.sources import Request, open_source
 from asyncreader.sources.hdf5 import chunk_cache, chunks, filters, stored
 from asyncreader.sources.hdf5.chunk_cache import Chunk, ChunkCache, Decode
 from asyncreader.stats import Meter
@@ -740,49 +737,3 @@ def test_what_the_library_decodes_counts_as_decoding(tmp_path: Path) -> None:
     with reader:
         next(iter(reader))
         assert reader.stats().decode_seconds > 0
-
-
-@pytest.mark.parametrize("high", [32, 64], ids=["of whole samples", "larger than a sample"])
-def test_waiting_for_another_thread_to_decode_counts_as_decoding(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, high: int
-) -> None:
-    """Two threads want one chunk: it is decoded once, and the one that waits until the other has
-    done so counts that time as decoding, not as reading."""
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        pixels = np.zeros((4, 32, 32, 3), "u1")
-        form = {"chunks": (4, high, 32, 3), "maxshape": (4, None, 32, 3)}
-        file.create_dataset("data", data=pixels, compression="gzip", fletcher32=True, **form)
-    source = open_source(tmp_path / "a.h5")
-    begun, waited, decoded = threading.Event(), threading.Event(), []
-    decode, wait = chunks.decode_chunk, ChunkCache.wait
-
-    def slow(*given: Any) -> Any:
-        begun.set()
-        decoded.append(1)
-        assert waited.wait(HANG)
-        return decode(*given)
-
-    def noted(self: ChunkCache, number: int) -> None:
-        waited.set()
-        wait(self, number)
-
-    monkeypatch.setattr(chunks, "decode_chunk", slow)
-    monkeypatch.setattr(ChunkCache, "wait", noted)
-    fill = RowTransform(source.spec, OutputSpec(layout="NHWC"), source.facts.path)
-    meters = [Meter(), Meter()]
-
-    def read(record: int) -> None:
-        job = RowJob(np.array([record]), np.zeros(1, np.int64), np.zeros(1, np.uint64))
-        out = np.empty((1, 32, 32, 3), np.uint8)
-        assert not read_rows(source.first, job, fill, out, meters[record])
-
-    threads = [threading.Thread(target=read, args=(record,)) for record in (0, 1)]
-    threads[0].start()
-    assert begun.wait(HANG)
-    threads[1].start()
-    for thread in threads:
-        thread.join(HANG)
-    source.close()
-    assert waited.is_set()
-    assert decoded == [1]
-    assert meters[1].seconds["decode"] > 0

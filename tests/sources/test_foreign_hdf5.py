@@ -18,7 +18,7 @@ from click.testing import CliRunner
 from fakes import packed, paint, pictures, put_compact, write_hdf5
 
 import asyncreader
-from asyncreader import AsyncReader, AsyncReaderError, FormatError, ParamsError
+from asyncreader import AsyncReader, FormatError, ParamsError
 from asyncreader.cli.main import cli
 from asyncreader.sources import Inspector, Request, open_source
 from asyncreader.sources.hdf5 import structure, vlen
@@ -184,38 +184,6 @@ def test_damaged_fuel_split(tmp_path: Path, rows: list[Any], match: str) -> None
         foreign.fuel_split(file, rows)
     with pytest.raises(FormatError, match=match):
         open_source(tmp_path / "set.hdf5")
-
-
-@pytest.mark.parametrize("userblock", [0, 512])
-@pytest.mark.parametrize("used", ["data", "labels", "split", "listed"])
-def test_virtual_sets_are_never_opened(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, used: str, userblock: int
-) -> None:
-    """HDF5 is never asked to open a virtual data set, whose list of sources may be forged: not as
-    data, labels, a split's indices or a name that an error lists."""
-    layout = h5py.VirtualLayout((COUNT,), "i8")
-    layout[:] = h5py.VirtualSource("elsewhere.h5", "x", (COUNT,))
-    name = {"data": "data", "labels": "labels"}.get(used, "virtual")
-    path = tmp_path / "set.h5"
-    with h5py.File(path, "w", userblock_size=userblock, libver="latest") as file:
-        file.create_virtual_dataset(name, layout)
-        if used == "split":
-            file["features"], file["targets"] = IMAGES, LABELS
-            foreign.fuel_split(file, both("a", 0, 0, "virtual"))
-        elif used == "labels":
-            file["data"] = IMAGES
-    opened: list[bytes] = []
-    real = h5py.h5o.open
-
-    def open_object(group: Any, name: bytes, **more: Any) -> Any:
-        opened.append(name)
-        return real(group, name, **more)
-
-    monkeypatch.setattr(h5py.h5o, "open", open_object)
-    monkeypatch.setattr(h5py.h5r, "dereference", lambda *_: opened.append(name.encode()))
-    with pytest.raises(AsyncReaderError, match=name):
-        open_source(path)
-    assert name.encode() not in opened
 
 
 @pytest.mark.parametrize(

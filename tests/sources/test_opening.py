@@ -1,14 +1,13 @@
-"""What opening a set costs: calls of the package, questions about its path, opened files."""
+"""What opening a set looks at: descriptions, groups without number, a great many names."""
 
 from __future__ import annotations
 
 import os
-import pickle
 import sys
 import tracemalloc
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -16,27 +15,18 @@ from typing import Any
 import h5py
 import numpy as np
 import pytest
-from fakes import Packed, describe, described, packed, paint, write_hdf5, write_lmdb
+from fakes import describe, described, packed, paint, write_hdf5
 
 import asyncreader
 from asyncreader import AsyncReader, FormatError
 from asyncreader.formats import packed as fmt
-from asyncreader.params import parse_params
-from asyncreader.sources import open_reader_source
 from asyncreader.sources.bytestore import OpenFile
 from asyncreader.sources.hdf5.file import Hdf5
 from asyncreader.sources.hdf5.listing import some_names
-from asyncreader.system import late
 from asyncreader.system.text import natural
 from converters.outputs.hdf5_writer import Hdf5File
 
 PACKAGE = os.path.dirname(asyncreader.__file__)
-
-
-def with_masks() -> Packed:
-    content = packed(paint(6, (9, 8, 3)))
-    content.fields["mask"] = packed(paint(6, (9, 8, 1)), with_labels=False)
-    return content
 
 
 def foreign(path: Path) -> str:
@@ -59,41 +49,6 @@ def counted() -> Iterator[Counter[str]]:
         yield calls
     finally:
         sys.setprofile(None)
-
-
-@pytest.mark.parametrize(
-    ("kind", "expected"), [("hdf5", (1, 1)), ("foreign", (1, 1)), ("lmdb", (1, 0))]
-)
-def test_how_often_a_file_is_opened(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, expected: tuple[int, int]
-) -> None:
-    """An HDF5 file is opened once for its bytes and once by the HDF5 library, an LMDB file once,
-    for all fields together. From its index it is opened once for each field, without a library."""
-    path = str(tmp_path / "set")
-    if kind == "foreign":
-        foreign(tmp_path / "set")
-    else:
-        (write_hdf5 if kind == "hdf5" else write_lmdb)(path, with_masks())
-    file = os.path.join(path, "data.mdb") if kind == "lmdb" else path
-    second, labels = ("labels", None) if kind == "foreign" else ("mask", "labels")
-    given = {"path": path, "data_field": ["data", second], "labels_field": labels}
-    counts: Counter[str] = Counter()
-
-    def counting(kind: str, real: Callable[..., Any]) -> Callable[..., Any]:
-        def call(name: Any, *rest: Any, **more: Any) -> Any:
-            counts[kind] += name == file
-            return real(name, *rest, **more)
-
-        return call
-
-    monkeypatch.setattr(os, "open", counting("bytes", os.open))
-    monkeypatch.setattr(late.h5py, "File", counting("library", h5py.File))
-    with closing(open_reader_source(parse_params(given, {}))) as source:
-        assert (counts["bytes"], counts["library"]) == expected
-        index = pickle.loads(pickle.dumps(source.index))
-        counts.clear()
-        index.open().close()
-        assert (counts["bytes"], counts["library"]) == (2, 0)
 
 
 # -- the description in an HDF5 file -------------------------------------------------------------

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import pickle
-import subprocess
 import sys
 from contextlib import closing
 from pathlib import Path
@@ -13,7 +12,7 @@ import h5py
 import numpy as np
 import pytest
 from fakes import paint
-from foreign_sets import files, write_lmdb
+from foreign_sets import write_lmdb
 
 from asyncreader import (
     AsyncReader,
@@ -111,22 +110,6 @@ def test_a_package_adds_a_layout(
             np.testing.assert_array_equal(batch.labels, LABELS[batch.indices])
     with closing(open_source(path)) as source:
         assert source.facts.layout.startswith(("tiny", "HDF5 frames", "frames"))
-
-
-@pytest.mark.slow
-def test_known_sets_do_not_load_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Sets that asyncreader knows by content, or by the names in them, look at no entry points."""
-    install(tmp_path, monkeypatch, "tiny = no_such_module:TINY")
-    with h5py.File(tmp_path / "plain.h5", "w") as file:
-        file["data"], file["labels"] = IMAGES, LABELS
-    bare = write_lmdb(tmp_path / "bare", {b"%d" % i: f for i, f in enumerate(files(list(IMAGES)))})
-    script = (
-        "import sys\nfrom asyncreader import AsyncReader\n"
-        "for path in sys.argv[1:]: AsyncReader(path=path).close()\n"
-        "assert 'asyncreader.sources.layouts.plugins' not in sys.modules\n"
-    )
-    known = [sys.executable, "-c", script, str(tmp_path / "plain.h5"), bare]
-    subprocess.run(known, check=True)
 
 
 @pytest.mark.parametrize(

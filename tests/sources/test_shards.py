@@ -9,7 +9,6 @@ import threading
 import tracemalloc
 import warnings
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -183,31 +182,6 @@ def test_verify_knows_the_digests_of_all(folder: Path) -> None:
 
 
 # -- few open ------------------------------------------------------------------------------------
-
-
-@pytest.mark.slow
-@pytest.mark.calls
-def test_open_files_are_bounded(tmp_path: Path) -> None:
-    """However many shards there are, no more than the limit are open, whoever reads."""
-    images = paint(60)
-    path = write_set(tmp_path / "set", images, [2] * 30)
-    source = open_shards(str(path / NAME), Request(), io="pread", limit=3)
-    before = len(os.listdir("/proc/self/fd"))
-    most = []
-
-    def read(seed: int) -> None:
-        for records in np.random.default_rng(seed).permutation(60).reshape(-1, 6):
-            found, _, errors = fill_rows(source, OutputSpec(layout="NHWC"), records)
-            assert errors == ()
-            np.testing.assert_array_equal(found, images[records])
-            most.append(len(os.listdir("/proc/self/fd")) - before)
-
-    with ThreadPoolExecutor(4) as pool:
-        list(pool.map(read, range(4)))
-    assert len(source.first.open_files) <= 3
-    assert max(most) <= 3 + 4 + 4  # those kept, one in use by each thread, and listing them
-    source.close()
-    assert len(os.listdir("/proc/self/fd")) == before
 
 
 class _Opened:

@@ -28,7 +28,7 @@ LIMIT = 2.0
 
 #: Ways that the short form tries: each process takes a second to start.
 FEW = {
-    "thread": ("no_close", "thread_reads_on", "after_fork", "worker_stuck", "pickled", "SIGTERM"),
+    "thread": ("no_close", "thread_reads_on", "after_fork", "worker_stuck", "SIGTERM"),
     "process": ("no_close", "worker_killed", "SIGKILL, a worker stuck", "after_fork"),
 }
 

@@ -12,7 +12,6 @@ import itertools
 import json
 import multiprocessing
 import os
-import pickle
 import signal
 import sys
 import threading
@@ -329,44 +328,6 @@ def after_fork(trial: Trial) -> bool:
     return True
 
 
-def in_forked_child(reader: Any) -> None:
-    try:
-        reader.fetchData()
-    except Exception as exc:
-        os._exit(42 if type(exc).__name__ == "ReaderClosedError" else 1)
-
-
-def after_multiprocessing_fork(trial: Trial) -> bool:
-    reader = trial.open(njob=1)
-    reader.fetchData()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        child = multiprocessing.get_context("fork").Process(target=in_forked_child, args=(reader,))
-        child.start()
-    child.join()
-    if child.exitcode != 42:
-        tell(unexpected=f"the forked child ended with {child.exitcode}")
-    child.close()
-    assert len(reader.getNextBatch()) == 4
-    start_clock()
-    reader.close()
-    return True
-
-
-def pickled(trial: Trial) -> bool:
-    reader = trial.open()
-    reader.fetchData()
-    reader.getNextBatch()
-    other = pickle.loads(pickle.dumps(reader))
-    first = [batch.indices.tolist() for batch in reader]
-    if [batch.indices.tolist() for batch in other] != first:
-        tell(unexpected="the pickled reader reads something else")
-    start_clock()
-    reader.close()
-    other.close()
-    return True
-
-
 def _gets_error(trial: Trial, error: str, **params: Any) -> bool:
     """The error comes with its batch, and the reader can be closed."""
     reader = trial.open(**params)
@@ -485,8 +446,7 @@ WAYS: dict[str, tuple[Way, int, str]] = {
         way.__name__: (way, 0, "")
         for way in (
             *(normal, forgotten, forgotten_loop, in_a_cycle, double_close, close_elsewhere),
-            *(no_close, thread_reads_on, after_fork, after_multiprocessing_fork, pickled),
-            fails_to_open,
+            *(no_close, thread_reads_on, after_fork, fails_to_open),
         )
     },
     "exception": (exception, 1, "KeyError: 'mine'"),
