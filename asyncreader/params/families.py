@@ -101,7 +101,7 @@ class Lengths:
         "length of a row of samples that differ in length (variable length, values with offsets, "
         'whole episodes: `window="episode"`): data are (B, max_length, ...), and `batch.lengths` '
         "says how much of a row is served; or a dict by field. See "
-        "[rows of different length](arrays.md#rows-of-different-length)",
+        "[rows of different length](lengths.md)",
         shown="needed there",
         flat="max_length",
     )
@@ -129,7 +129,7 @@ class Patch:
         optional(PATCH),
         "`(Z, Y, X)` or `(Y, X)`: a sample is a patch of a stored volume, cut out of its last "
         "axes; those before come whole. All fields are cut at the same place; only the chunks that "
-        "a patch touches are read. See [arrays](arrays.md#patches-of-large-volumes)",
+        "a patch touches are read. See [volumes](volumes.md)",
     )
     at: PatchAt = parameter(
         "random",

@@ -55,9 +55,9 @@ elastic noise clip -> postprocess=f for a function f(data, labels, rng) that doe
     batch (docs/augmentation.md shows one)
 randompad -> crop="random", crop_padding={}
 padding pad -> crop="random", crop_padding={} for images; max_length=, pad_value= for samples
-    that differ in length (docs/arrays.md)
+    that differ in length (docs/lengths.md)
 maxlen sequencemaxlength truncation paddingvalue -> max_length=, pad_value= for samples that
-    differ in length (docs/arrays.md)
+    differ in length (docs/lengths.md)
 numviews nviews -> views={}
 mixupalpha -> mixup={}
 cutmixalpha -> cutmix={}

@@ -126,7 +126,7 @@ class Stored:
         optional(checks.NAMES),
         'name of the labels in the file; None: no labels; `["a", "b"]`: several, as a tuple. Of '
         'episodes also a value or a row of each, and `"@attribute"` of its group or file '
-        "([labels](arrays.md#labels))",
+        "([labels](episodes.md#labels))",
     )
     labels_path: str | None = parameter(
         None,
@@ -154,7 +154,8 @@ class Stored:
         '`"groups:data/demo_*"`: each such group of an HDF5 file is one, its datasets the fields; '
         '`"files"`: each file; `"ends:NAME"`: a dataset of cumulative ends; `"ids:NAME"`: an id '
         'for each row; `"flags:NAME,NAME"`: a row where one is true is the last; `"axis"`: stored '
-        'as (episode, time, ...); `"whole"`: the dataset is one recording; see [arrays](arrays.md)',
+        'as (episode, time, ...); `"whole"`: the dataset is one recording; '
+        "see [episodes](episodes.md#where-episodes-end)",
         shown="as recognised",
     )
     offsets_field: str | Literal[False] | dict[str, str] | None = parameter(
@@ -297,7 +298,7 @@ class Rows:
         optional(checks.by_field(checks.MEMBERS)),
         'members of structured rows (compound HDF5, PyTables): `["pt", "eta"]`: (B, 2), in '
         '`dtype` or the dtype that numpy finds for all of them; `"pt"`: (B,); or a dict of these '
-        "by field. See [arrays](arrays.md#structured-rows)",
+        "by field. See [tables](table-rows.md)",
     )
     dtype: str | dict[str, str] | None = parameter(
         None,

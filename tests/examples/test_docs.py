@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import diagrams
 import numpy as np
 import pytest
 import tables
@@ -300,6 +301,12 @@ def test_one_name_for_one_thing() -> None:
             "torch.distributed.launch",
         ):
             assert other not in text, f"{path.name}: {other}"
+
+
+def test_diagrams_are_what_their_script_draws() -> None:
+    """``python tests/support/diagrams.py`` draws the committed diagrams again."""
+    for name, draw in diagrams.DRAWN.items():
+        assert (ROOT / "docs" / "images" / f"{name}.svg").read_text("utf-8") == draw(), name
 
 
 def test_pictures_are_small_and_shown() -> None:

@@ -195,6 +195,12 @@ def eeg() -> None:
         file["tokens"] = rng.integers(0, 50_000, (300, 128), np.uint16)
 
 
+def wind() -> None:
+    """``wind.h5``: 720 hours of wind at 400 sites."""
+    with h5py.File("wind.h5", "w") as file:
+        file["windspeed"] = np.random.default_rng(0).normal(size=(720, 400))
+
+
 def volumes() -> None:
     """``volumes.h5``: four volumes and their labels in two arrays."""
     make_volumes(Path("volumes.h5"))
@@ -203,4 +209,4 @@ def volumes() -> None:
 SETUPS: Final[Mapping[str, Callable[[], Names]]] = {
     made.__name__: made
     for made in (robot, maze, minari, aloha, push, well, series, tasks, cells, jets, events)
-} | {made.__name__: made for made in (slides, ovules, eeg, volumes)}
+} | {made.__name__: made for made in (slides, ovules, eeg, wind, volumes)}
