@@ -14,12 +14,11 @@ from project import ROOT
 from faults import case_attacks
 from faults.case import SEED, Case, Figures, outcomes, with_row
 from faults.damage import case_damage
-from faults.programs import case_append, case_exits, case_full, case_kill, case_long_use
+from faults.programs import case_exits, case_full, case_kill, case_long_use
 
 PAGE = ROOT / "docs" / "reliability.md"
 CASES: tuple[Case, ...] = (
     *case_damage.CASES,
-    *case_append.CASES,
     *case_exits.CASES,
     *case_full.CASES,
     *case_kill.CASES,

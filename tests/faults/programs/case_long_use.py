@@ -1,4 +1,4 @@
-"""Long use of one process: batches stay right, Ctrl-C is survived, and nothing is left over.
+"""Long use of one process: batches stay right, and nothing is left over.
 
 Each trial is a function of long_use.py in a process of its own. It reports ``found``, the broken
 promises, and ``counts``, the outcomes.
@@ -61,18 +61,6 @@ class LongUse:
                 yield Figures(one.line, one.rounds, counts, tuple(broken), note, peak)
 
 
-def interrupts(short: bool, rounds: int, seed: int, scratch: Path) -> Iterator[Run]:
-    """Of a reader, a reader with a trace, and the drop-in classes."""
-    path = build(FORMATS[:1], scratch)[FORMATS[0]][0].path
-    given = {"path": path, "workers": "thread", "seed": seed}
-    for line, more in (
-        (FORMATS[0], {"what": "interrupts"}),
-        (f"{FORMATS[0]}, traced", {"what": "interrupts", "trace": str(scratch / "trace.json")}),
-        ("drop-in classes", {"what": "drop_ins"}),
-    ):
-        yield Run(line, rounds, 60 + rounds / 10, {**given, **more})
-
-
 def leaks(short: bool, rounds: int, seed: int, scratch: Path) -> Iterator[Run]:
     """``rounds`` epochs of one reader, then five times as many readers, every other one not closed.
     With worker processes half as many, for each reader starts two; one in the short form."""
@@ -100,14 +88,6 @@ def stress(short: bool, rounds: int, seed: int, scratch: Path) -> Iterator[Run]:
 
 
 CASES: tuple[Case, ...] = (
-    LongUse(
-        "interrupts",
-        "Ctrl-C that the program catches before it goes on with the same reader",
-        "the same epoch as without, no lock held, no thread or descriptor left",
-        200,
-        20_000,
-        interrupts,
-    ),
     LongUse(
         "leaks",
         "many epochs of one reader, many readers opened and closed",

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import itertools
 import json
 import os
 import random
-import signal
 import sys
 import threading
 import time
-from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -123,181 +119,6 @@ def stress(path: str, workers: str, rounds: int, seed: int) -> None:
     if not found and (seen.min() < whole or seen.max() > whole + 1):
         found.append(f"samples were served {seen.min()} to {seen.max()} times in {whole} epochs")
     tell(found=found, counts={"mixed or wrong": len(found), "right": rounds - len(found)})
-
-
-def interrupted(
-    rounds: int,
-    seed: int,
-    act: Callable[[int, list[Any], list[int]], None],
-    after: Callable[[Any, list[int]], str | None],
-) -> None:
-    """Ctrl-C at a random moment of each ``act(number, box, got)``, which puts what it opens into
-    the box; ``after(left, got)`` goes on with that, closes it, and says what is wrong."""
-    signal.signal(signal.SIGALRM, lambda *_: os.kill(os.getpid(), signal.SIGINT))
-    rng, before = random.Random(seed), usage()
-    counts: Counter[str] = Counter()
-    found: list[str] = []
-    for number in range(rounds):
-        box: list[Any] = []
-        got: list[int] = []
-        try:
-            signal.setitimer(signal.ITIMER_REAL, 1e-6 + rng.random() * 0.004)
-            act(number, box, got)
-            signal.setitimer(signal.ITIMER_REAL, 0)
-            counts["finished before it"] += 1
-        except KeyboardInterrupt:
-            counts["interrupted"] += 1
-        while box:
-            problem = after(box.pop(), got)
-            found += [f"round {number}: {problem}"] if problem else []
-    if not counts["interrupted"]:  # rounds in which no Ctrl-C came prove nothing
-        found.append("no round was interrupted")
-    # a thread that has ended is counted until the system has removed it
-    now = usage_as_before(before)
-    found += [
-        f"{name}: {before[name]} before, {now[name]} after: {_files()}"
-        for name in ("threads", "descriptors")
-        if now[name] != before[name]
-    ]
-    tell(found=found, counts=dict(counts))
-
-
-def interrupts(path: str, workers: str, rounds: int, seed: int, trace: str | None = None) -> None:
-    """Ctrl-C while a reader is opened, looped over, sought and closed, and on with the reader."""
-    from asyncreader import AsyncReader
-
-    given = {"path": path, "batch_size": 4, "nthread": 2, "njob": 2, "shuffle": True}
-    given |= {} if trace is None else {"trace": trace}
-    with AsyncReader(given) as reader:
-        whole = [batch.indices.tolist() for batch in reader]
-
-    def act(number: int, box: list[Any], got: list[int]) -> None:
-        reader = AsyncReader(given, debug=number % 4 == 0, postprocess=_nothing)
-        box.append(reader)
-        for batch in reader:
-            if batch.step == 5:
-                break
-        reader.seek(1, 2)
-        for batch in reader:
-            assert len(batch) == 4
-        reader.close()
-
-    def after(left: Any, got: list[int]) -> str | None:
-        problem = None
-        if not repr(left).endswith(" closed>"):
-            left.state_dict()
-            left.seek(0)
-            if [batch.indices.tolist() for batch in left] != whole:
-                problem = "another epoch than without Ctrl-C"
-        left.close()
-        return problem
-
-    interrupted(rounds, seed, act, after)
-
-
-def drop_ins(path: str, workers: str, rounds: int, seed: int) -> None:
-    """Ctrl-C while an enqueuer or a ParaLoad starts, is taken from and stops, and on with it: items
-    come in order, and all slots go round."""
-    kinds = (Enqueued, Loaded)
-    for kind in kinds:  # what is imported late
-        kind().take_all([], 3)
-
-    def act(number: int, box: list[Any], got: list[int]) -> None:
-        box.append(kinds[number % 2]())
-        box[0].take_all(got, 40)
-
-    def after(left: Any, got: list[int]) -> str | None:
-        if left.runs():
-            left.take(got, 10)
-        left.stop()
-        # what was on its way to the caller when Ctrl-C came is gone, and nothing else
-        gaps = [b - a for a, b in itertools.pairwise([-1, *got]) if b - a != 1]
-        return None if gaps in ([], [2]) else str(got)
-
-    interrupted(rounds, seed, act, after)
-
-
-class Taker:
-    """The numbers from 0 on, by a drop-in class."""
-
-    made: Any
-
-    def take_all(self, got: list[int], count: int) -> None:
-        """Start, take that many, and stop."""
-        self.start()
-        self.take(got, count)
-        self.stop()
-
-    def start(self) -> None:
-        """Begin."""
-        raise NotImplementedError
-
-    def take(self, got: list[int], count: int) -> None:
-        """Take that many."""
-        raise NotImplementedError
-
-    def stop(self) -> None:
-        """End it."""
-        self.made.stop()
-
-
-class Enqueued(Taker):
-    """By an OrderedEnqueuer."""
-
-    def __init__(self) -> None:
-        from asyncreader.faces import OrderedEnqueuer
-
-        self.made = OrderedEnqueuer(range(1000))
-        self.runs = self.made.is_running
-
-    def start(self) -> None:
-        self.made.start(2, 3)
-
-    def take(self, got: list[int], count: int) -> None:
-        for number in self.made.get():
-            got += (number,)
-            count -= 1
-            if count == 0:
-                return
-
-
-class Loaded(Taker):
-    """By a ParaLoad; buffers that the caller had when Ctrl-C came are given back first."""
-
-    def __init__(self) -> None:
-        from asyncreader.faces import ParaLoad
-
-        self.buffer = [[0], [0], [0]]
-        self.made = ParaLoad(self.buffer, lambda batch, number: batch.__setitem__(0, number))
-
-    def start(self) -> None:
-        self.made.start_loaders(2)
-
-    def take(self, got: list[int], count: int) -> None:
-        for place, lent in enumerate(list(self.made._ahead._lent)):
-            if lent:
-                self.made.return_back_for_refill(place)
-        for _ in range(count):
-            index = self.made.get_available_data_index()
-            got += self.buffer[index]
-            self.made.return_back_for_refill(index)
-
-    def runs(self) -> bool:
-        """Whether it was started and not stopped."""
-        return bool(self.made._threads) and not self.made._ahead.closed
-
-
-def _files() -> list[str]:
-    """What the descriptors of this process are."""
-    links = []
-    for fd in os.listdir("/proc/self/fd"):
-        with contextlib.suppress(FileNotFoundError):  # that of the listing itself
-            links.append(os.readlink(f"/proc/self/fd/{fd}"))
-    return sorted(links)
-
-
-def _nothing(data: Any, labels: Any) -> None:
-    """A postprocess that does nothing."""
 
 
 def usage(of_all: bool = False) -> dict[str, int]:
@@ -416,7 +237,7 @@ def tell_growth(found: list[str], gained: float, rounds: int) -> None:
 
 def trial(what: str, **given: Any) -> int:
     """Run one of these functions."""
-    functions = (stress, epochs, openings, interrupts, drop_ins)
+    functions = (stress, epochs, openings)
     {function.__name__: function for function in functions}[what](**given)
     start_clock()
     return 0
