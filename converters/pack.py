@@ -20,7 +20,7 @@ from .option_values import SRC
 from .options import OPTIONS, ConvertKeywords, PathLike
 from .outputs.append import Grown
 from .outputs.disk import is_full, no_temporary_space
-from .outputs.one_file import Order, Packing, progress_callback, publish_file
+from .outputs.one_file import pack_file, progress_callback, publish_file
 from .outputs.publish import Target
 from .outputs.shards import pack_shards
 from .progress import Progress, progress_line
@@ -83,9 +83,9 @@ def _convert(src: Any, dst: PathLike, keywords: ConvertKeywords) -> ConvertRepor
                 grown.fit(samples, target.shown)
             if options.sharded:
                 return pack_shards(options, samples, target, begun, grown)
-            order, done = Order(samples.count, options.shuffle), progress_callback(options, samples)
-            file = Packing(options, samples, target.work, target.shown, order=order, done=done)
-            return publish_file(options, samples, file.run(), target, begun)
+            done = progress_callback(options, samples)
+            packed = pack_file(options, samples, target.work, target.shown, done=done)
+            return publish_file(options, samples, packed, target, begun)
     except OSError as exc:
         if isinstance(exc, AsyncReaderError):
             raise

@@ -13,11 +13,12 @@ import mmap
 import tempfile
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import IO, Any, Final, TypeAlias
+from typing import IO, Any, Final, Protocol, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
-from asyncreader.system.array_types import Array
+from asyncreader.system.array_types import Array, Int64
 from asyncreader.system.memory import aligned_empty
 
 #: The path of a sample, as bytes, by its number; :class:`Strings` give it.
@@ -31,6 +32,16 @@ ROWS: Final = 1 << 16
 
 #: Bytes of a table that stay in memory, or are written to its file together: a million numbers.
 HELD: Final = 8 << 20
+
+
+class LabelTable(Protocol):
+    """Labels (N, L), int64 or float64: an array, or what reads its rows when they are asked for."""
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+    @property
+    def dtype(self) -> npt.DTypeLike: ...
+    def __getitem__(self, numbers: Any, /) -> Array: ...
 
 
 def _temporary() -> IO[bytes]:
@@ -202,8 +213,8 @@ class Strings:
 
 
 def blocks(count: int) -> Iterator[slice]:
-    """All rows of a table of so many, some at a time."""
-    return (slice(start, min(start + ROWS, count)) for start in range(0, count, ROWS))
+    """All rows of a table of so many, some at a time; of an empty one, none once."""
+    return (slice(start, min(start + ROWS, count)) for start in range(0, max(count, 1), ROWS))
 
 
 def spooled(parts: Iterable[Array]) -> Array:
@@ -214,6 +225,11 @@ def spooled(parts: Iterable[Array]) -> Array:
         table.extend(rows)
     assert table is not None
     return table.rows().reshape(-1, table.width)
+
+
+def gathered(table: LabelTable, numbers: Int64) -> Array:
+    """The rows of a table (n, L) that have these numbers; large ones are on disk."""
+    return spooled(table[numbers[part]] for part in blocks(numbers.size))
 
 
 class Numbered:
@@ -237,18 +253,16 @@ class Numbered:
         for name in names:
             self.names.setdefault(name, len(self.names))
 
-    def sorted(self) -> tuple[tuple[str, ...], Numbers]:
-        """The names, sorted unless they are fixed; and the number of each that was added, -1 for
-        none."""
+    def sorted(self) -> tuple[tuple[str, ...], Array]:
+        """The names, sorted unless they are fixed; and the number of each that was added, (n, 1),
+        -1 for none."""
+        rows = self._rows.rows()
         if self._fixed:
-            return tuple(self.names), self._rows
+            return tuple(self.names), rows.reshape(-1, 1)
         every = sorted(self.names, key=lambda name: name.encode("utf-8", "surrogateescape"))
         place = {name: number for number, name in enumerate(every)}
         numbers = np.array([*map(place.__getitem__, self.names), -1], np.int64)
-        rows, ordered = self._rows.rows(), Numbers("q")
-        for part in blocks(len(rows)):
-            ordered.extend(numbers[rows[part]])
-        return tuple(every), ordered
+        return tuple(every), gathered(numbers.reshape(-1, 1), rows)
 
 
 def sorted_records(records: Iterable[bytes], run: int = RUN) -> Iterator[bytes]:

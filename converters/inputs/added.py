@@ -16,7 +16,7 @@ from asyncreader.formats.packed import DATA, MOST_AXES, NUMBER_DTYPES
 from asyncreader.system.array_types import Array
 from asyncreader.system.checks import FILL_MASKED
 
-from ..temp_tables import Numbers, Strings, blocks, spooled
+from ..temp_tables import Numbers, Strings, gathered
 from .samples import Samples
 
 #: Sides of an image are longer than so many pixels, and its channels are at most so many, as in a
@@ -228,7 +228,7 @@ class AddedLabels:
         names = tuple(sorted(self._numbers))
         place = {name: number for number, name in enumerate(names)}
         numbers = np.array([place[name] for name in self._numbers], np.int64)
-        return spooled(numbers[table[part]] for part in blocks(len(table))), names
+        return gathered(numbers.reshape(-1, 1), table[:, 0]), names
 
     def close(self) -> None:
         """Close the temporary file."""

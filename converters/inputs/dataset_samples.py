@@ -203,10 +203,8 @@ class DatasetSamples(Samples):
         return hashed_pixels(pixels) if self._recipe is None else self._recipe.from_pixels(pixels)
 
     def name(self, number: int) -> tuple[Any, str]:
-        path = self.paths[0]
-        if path is None:
-            return number, f"record {self.at(number)}"
-        return number, os.fsdecode(path(number))
+        record, path = self.at(number), self.paths[0]
+        return record, f"record {record}" if path is None else os.fsdecode(path(number))
 
     def sources(self, numbers: Int64) -> str:
         """Empty for a set packed by asyncreader: ``identity`` has the digest of its checksums."""

@@ -24,7 +24,7 @@ from ..check_options import check_encoding
 from ..encode import Hold, field_encoding, make_recipe
 from ..options import Options
 from ..ordered_pool import RUN
-from ..temp_tables import Numbers, Strings
+from ..temp_tables import Strings
 from .dataset_samples import check_class_names, may_be_packed
 from .listing import Listing, read_class_names, scan
 from .local_tree import Tree, sort_key
@@ -49,18 +49,12 @@ class FolderPart:
 
     def open(self, options: Options) -> FolderSamples:
         """These images as samples."""
-        labels = None
-        if self.labels is not None:
-            kind = "d" if self.labels.dtype.kind == "f" else "q"
-            labels = Numbers(kind, self.labels.shape[1])
-            labels.extend(self.labels)
-            labels.rows()
         pictures, *others = map(Strings.of, self.paths)
         listing = Listing(
             open_origin(options.src, options.follow_links),
             pictures,
             Strings.of(self.stamps),
-            labels,
+            self.labels,
             self.label_kind,
             self.classes,
             {},

@@ -25,7 +25,7 @@ from xxhash import xxh3_64_intdigest
 
 from asyncreader.errors import FormatError, ParamsError, SourceError, SourceNotFoundError
 
-from ..temp_tables import Numbers, Strings, sorted_records
+from ..temp_tables import Numbered, Numbers, sorted_records
 from .local_tree import sort_key
 from .origin import Origin
 
@@ -66,7 +66,7 @@ class Row:
 @dataclass
 class Labels:
     """A labels CSV, read. ``kind``: "class" where every label is the number of one of ``classes``,
-    else "values"; ``rows`` comes sorted by path."""
+    else "values"; ``rows`` comes sorted by path. The tables are filled when the first one comes."""
 
     rows: Iterator[Row]
     labels: Numbers
@@ -74,18 +74,11 @@ class Labels:
     classes: tuple[str, ...] | None
     #: What a user may not expect of the labels.
     notes: tuple[str, ...]
-    #: By row: the name of its split, "" for none, and the hash of its group; None without.
-    splits: Strings | None = None
+    #: By row: its split, and the hash of its group; None without.
+    splits: Numbered | None = None
     groups: Numbers | None = None
     #: Of the labels of a row; empty where the CSV does not say them.
     names: tuple[str, ...] = ()
-
-    def close(self) -> None:
-        """Close the temporary files."""
-        self.labels.close()
-        for table in (self.splits, self.groups):
-            if table is not None:
-                table.close()
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +110,7 @@ def read_labels(
     names, notes = _names(table, kinds, classes, more_classes)
     cells = _Cells(path, kinds, names)
     labels = Numbers(cells.kind, len(kinds))
-    splits = None if columns.split is None else Strings()
+    splits = None if columns.split is None else Numbered()
     groups = None if columns.group not in table.columns else Numbers("Q")
     # Lazy: the first row comes when all of them are on disk and sorted.
     rows = _unique(path, sorted_records(_spooled(table, cells, labels, splits, groups)))
@@ -395,26 +388,20 @@ class _Cells:
 
 
 def _spooled(
-    table: _Table, cells: _Cells, labels: Numbers, splits: Strings | None, groups: Numbers | None
+    table: _Table, cells: _Cells, labels: Numbers, splits: Numbered | None, groups: Numbers | None
 ) -> Iterator[bytes]:
     """Fill the tables row by row; the records to be sorted."""
     for number, line in enumerate(table.lines()):
         for value in cells.numbers(line):
             labels.append(value)
         if splits is not None:
-            splits.append(_bytes(line.named[table.named.split or ""]))
+            splits.add(line.named[table.named.split or ""])
         if groups is not None:
             group = line.named[table.named.group or ""]
             if not group:
                 _wrong(table.path, line.number, "an empty group", repr(os.fsdecode(line.path)))
-            groups.append(xxh3_64_intdigest(_bytes(group)))
+            groups.append(xxh3_64_intdigest(group.encode("utf-8", "surrogateescape")))
         yield sort_key(line.path) + b"\0\0" + _ROW_AND_LINE.pack(number, line.number)
-    if splits is not None:
-        splits.freeze()
-
-
-def _bytes(cell: str) -> bytes:
-    return cell.encode("utf-8", "surrogateescape")
 
 
 def _unique(path: str, records: Iterator[bytes]) -> Iterator[Row]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import os
-from array import array
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -23,7 +22,7 @@ from asyncreader.system.array_types import Array, UInt64
 from asyncreader.system.text import some
 
 from ..options import Options
-from ..temp_tables import Numbered, Numbers, Strings
+from ..temp_tables import Numbered, Numbers, Strings, gathered
 from .class_folders import ClassFolders, is_part
 from .labels_csv import Columns, Labels, Row, check_regular, hint_of_marks, read_labels
 from .local_tree import NOT_LISTED, Found, has_image_suffix, ignored_in_words, sort_key
@@ -40,8 +39,8 @@ _LOOKED_UP = 4096
 
 @dataclass
 class Listing:
-    """The samples of a folder, on disk or in a store. ``labels``: (N, L) int64 or float64; None
-    without labels.
+    """The samples of a folder, on disk or in a store. ``label_table``: (N, L) int64 or float64;
+    None without labels.
 
     ``label_kind``: "class", "values" or "none"; ``skipped``: bad ones, in order (empty unless bad
     ones are skipped).
@@ -51,7 +50,7 @@ class Listing:
     paths: Strings
     #: The stamp of each when it was found; empty if it is not known until it is read.
     stamps: Strings
-    labels: Numbers | None
+    label_table: Array | None
     label_kind: str
     classes: tuple[str, ...] | None
     ignored: dict[str, int]
@@ -69,18 +68,11 @@ class Listing:
         """Samples listed."""
         return len(self.paths)
 
-    @property
-    def label_table(self) -> Array | None:
-        """Labels of all samples: (N, L); None without labels."""
-        return None if self.labels is None else self.labels.rows().reshape(-1, self.labels.width)
-
     def close(self) -> None:
         """Close the temporary files, and stop fetches in flight."""
         self.tree.close()
         self.paths.close()
         self.stamps.close()
-        if self.labels is not None:
-            self.labels.close()
 
 
 def scan(
@@ -188,8 +180,7 @@ class _Builder:
         self, csv: str, file: str, classes: tuple[str, ...] | None, columns: Columns
     ) -> Listing:
         table = read_labels(csv, self.tree, classes, file, columns, self._more_classes)
-        groups = array("Q")
-        numbers = Numbers("d" if table.labels.dtype.kind == "f" else "q", table.labels.width)
+        rows = Numbers("q")
         missing: list[Row] = []
         absent = 0
         for row, found in self._joined(table):
@@ -198,20 +189,19 @@ class _Builder:
                 missing += [row] if len(missing) < _NAMED else []
             elif self._good(found):
                 self._append(found)
-                numbers.extend(table.labels.rows()[row.number])
-                if table.splits is not None:
-                    self._splits = self._splits or Numbered()
-                    self._splits.add(table.splits[row.number].decode("utf-8", "surrogateescape"))
-                if table.groups is not None:
-                    groups.append(int(table.groups.rows()[row.number]))
-        table.close()
+                rows.append(row.number)
         if absent:
             raise _missing(csv, self.tree.name, missing, absent)
-        listing = self._listing(numbers, table.kind, table.classes)
+        numbers = rows.rows()
+        labels = gathered(table.labels.rows().reshape(-1, table.labels.width), numbers)
+        listing = self._listing(labels, table.kind, table.classes)
+        if table.splits is not None:
+            names, split_of = table.splits.sorted()
+            listing.splits = Splits(names, gathered(split_of, numbers)[:, 0])
         listing.ignored[NOT_LISTED] = self._unlisted
         listing.notes, listing.label_names = table.notes, table.names
         if table.groups is not None:
-            listing.groups = np.array(groups, np.uint64)
+            listing.groups = table.groups.rows()[numbers]
         return listing
 
     def _joined(self, table: Labels) -> Iterator[tuple[Row, Found | None]]:
@@ -265,21 +255,17 @@ class _Builder:
             expected=f"one of the {known} names given by classes",
         )
 
-    def _listing(
-        self, labels: Numbers | None, kind: str, classes: tuple[str, ...] | None
-    ) -> Listing:
+    def _listing(self, labels: Array | None, kind: str, classes: tuple[str, ...] | None) -> Listing:
         if not len(self.paths) and not self._skipped:
             raise SourceError(
                 "there are no images in the folder",
                 path=self.tree.name,
                 found=ignored_in_words(self.tree.ignored) or "no files",
             )
-        if labels is not None:
-            labels.rows()
         splits = None
         if self._splits is not None:
-            split_names, table = self._splits.sorted()
-            splits = Splits(split_names, table.rows())
+            split_names, rows = self._splits.sorted()
+            splits = Splits(split_names, rows[:, 0])
         listing = Listing(
             self.tree,
             self.paths.freeze(),

@@ -7,8 +7,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
+import numpy as np
+
 from asyncreader.errors import ParamsError, closed_on_error
 from asyncreader.formats.packed import RAGGED, Encoding
+from asyncreader.sampling.feistel import permutation
 
 from ..options import Options
 from .dataset_samples import DatasetSamples, may_be_packed
@@ -17,6 +20,9 @@ from .samples import Samples
 from .selected import JoinedSamples, renamed, select
 from .splits import check_split_names, drawn, shared_out
 
+#: Keeps the order of packing independent of every order of training with the same seed.
+_STREAM: Final = 0x7061636B
+
 #: Letters of the names in a description, which has at most 64 KiB in HDF5.
 MOST_LETTERS: Final = 60_000
 
@@ -24,9 +30,12 @@ MOST_LETTERS: Final = 60_000
 def open_samples(
     options: Options, exclude: str, known: tuple[str, ...] = (), usual: Encoding | None = None
 ) -> Samples:
-    """What the sources in ``options`` hold, and ``options`` choose of it. ``exclude``: the target,
-    in case it lies inside a folder; ``known``: classes that keep their numbers, new ones go
-    behind; ``usual``: the encoding of sources that have it already, or have none."""
+    """What the sources in ``options`` hold, and ``options`` choose of it, in their order.
+
+    ``exclude``: the target, in case it lies inside a folder; ``known``: classes that keep their
+    numbers, new ones go behind; ``usual``: the encoding of sources that have it already, or have
+    none.
+    """
     opened: list[Samples] = []
     if len(options.sources) > 1:
         usual = usual or options.encoding
@@ -49,6 +58,9 @@ def open_samples(
             samples.splits = shared_out(options, samples)
         if samples.splits is not None:
             check_split_names(samples.splits.names)
+        if options.shuffle is not None:
+            positions = np.arange(samples.count, dtype=np.int64)
+            samples = samples.of(permutation(samples.count, options.shuffle, _STREAM)(positions))
         splits = () if samples.splits is None else samples.splits.names
         if len(json.dumps([*splits, *samples.label_names])) > MOST_LETTERS:
             samples.label_names = ()

@@ -6,16 +6,15 @@ import copy
 from typing import Any, NamedTuple, Protocol, Self
 
 import numpy as np
-import numpy.typing as npt
 
 from asyncreader.errors import SampleError
 from asyncreader.formats.packed import DATA, digest
-from asyncreader.system.array_types import Array, Int64, UInt64
+from asyncreader.system.array_types import Int64, UInt64
 
 from ..block import Block
 from ..encode import Hold
 from ..options import Options
-from ..temp_tables import PathOf
+from ..temp_tables import LabelTable, PathOf, gathered
 
 
 class Splits(NamedTuple):
@@ -35,16 +34,6 @@ class Splits(NamedTuple):
         names = tuple(self.names[number] for number in numbers.tolist())
         rows = np.where(self.rows < 0, -1, np.searchsorted(numbers, self.rows))
         return Splits(names, rows) if names else None
-
-
-class LabelTable(Protocol):
-    """Labels (N, L), int64 or float64: an array, or what reads its rows when they are asked for."""
-
-    @property
-    def shape(self) -> tuple[int, ...]: ...
-    @property
-    def dtype(self) -> npt.DTypeLike: ...
-    def __getitem__(self, numbers: Any, /) -> Array: ...
 
 
 class Part(Protocol):
@@ -106,7 +95,7 @@ class Samples:
         chosen = copy.copy(self)
         chosen.count = int(numbers.size)
         chosen.numbers = self.in_source(numbers)
-        chosen.labels = None if self.labels is None else self.labels[numbers]
+        chosen.labels = None if self.labels is None else gathered(self.labels, numbers)
         chosen.splits = None if self.splits is None else self.splits.of(numbers)
         chosen.groups = None if self.groups is None else self.groups[numbers]
         chosen.paths = tuple(_some(path, numbers) for path in self.paths)

@@ -180,7 +180,7 @@ class Adding:
         self._labelled, self._named = plan.label is not None, plan.named
         if self._labelled:
             self.samples.added = AddedLabels(plan.label, plan.classes)
-        self._number = self._taken = 0
+        self._taken = 0
         self._file = SetFile(plan.options, self.samples, path, shown)
 
     @property
@@ -222,8 +222,7 @@ class Adding:
         )
 
     def _write(self, sample: Block) -> None:
-        self._file.append(self._number, sample)
-        self._number += sample[0].count
+        self._file.append(sample)
 
     def keep(self, splits: Splits | None, label_names: tuple[str, ...]) -> None:
         """Keep the splits of the samples that were taken, and the names of their labels."""

@@ -10,17 +10,13 @@ import contextlib
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from functools import lru_cache
-from typing import Any, Final
-
-import numpy as np
+from typing import Any
 
 from asyncreader.errors import AsyncReaderError, FormatError, SampleError, SourceError
 from asyncreader.formats.packed import DATA, RAGGED, FieldMeta, Meta
 from asyncreader.pixels.rows import SKIP_HINT as READER_HINT
-from asyncreader.sampling.feistel import permutation
 from asyncreader.system.text import some
 
 from ..block import Block, FieldBlock, block_bytes
@@ -33,12 +29,6 @@ from .disk import ENTRY, full_error, is_full, sync
 from .publish import Target
 from .sinks import Hdf5Sink, LmdbSink, Sink
 from .tables import RecordTables, Tables
-
-#: Keeps the order of packing independent of every order of training with the same seed.
-_STREAM: Final = 0x7061636B
-
-#: Positions of a shuffled order that are computed together.
-_ORDER_BLOCK: Final = 4096
 
 
 @dataclass(frozen=True)
@@ -61,7 +51,8 @@ class WrittenFile:
 
 
 class SetFile:
-    """One file while it is written: samples go to its container and its tables, in record order.
+    """One file while it is written: samples, each stored or left out, go to its container and its
+    tables in their order.
 
     ``samples``: what is known of them but their bytes; ``work``: its path, ``shown``: its name in
     messages; ``described``: what the samples of each field must be, empty: as the first ones.
@@ -81,6 +72,8 @@ class SetFile:
         self._shown = shown
         self._described = described
         self._records = RecordTables(samples)
+        #: Samples that are left out, and what is wrong with them.
+        self._skipped: list[tuple[int, str]] = []
         self._rewritten: int | None = None
         self._narrowed = 0
         self._sink = self._opened()
@@ -95,26 +88,34 @@ class SetFile:
         """Bytes of all fields so far."""
         return sum(self._records.bytes)
 
-    def append(self, number: int, sample: Block) -> None:
-        """Add sample ``number`` of the source; or several, from that one on. FormatError if a field
-        is of another kind than those before."""
+    def append(self, sample: Block) -> None:
+        """Add the next sample, or several. FormatError if a field is of another kind than those
+        before."""
         if not self._described:
             self._described = described(sample, self._samples)
         for field, values in zip(self._described, sample, strict=True):
             if not values.fits(field):
-                raise self._unfit(number, field, values)
-        self._records.add(number, sample)
+                raise self._unfit(field, values)
+        self._records.add(sample)
         self._sink.append(sample)
         self._narrowed += sample[0].narrowed
         if sample[0].rewritten is not None:
             self._rewritten = (self._rewritten or 0) + sample[0].rewritten
 
-    def finish(self, skipped: Sequence[tuple[int, str]] = ()) -> WrittenFile:
-        """Write the tables; make all durable, and verify it. ``skipped``: samples that were bad. On
-        an error the caller removes what was written."""
+    def skip(self, why: str) -> None:
+        """Leave the next sample out."""
+        self._skipped.append((self._next, why))
+
+    @property
+    def _next(self) -> int:
+        return self.count + len(self._skipped)
+
+    def finish(self) -> WrittenFile:
+        """Write the tables; make all durable, and verify it. On an error the caller removes what
+        was written."""
         tables: Tables | None = None
         if self._records.count:
-            tables = self._records.tables()
+            tables = self._records.tables([number for number, _ in self._skipped])
             self._sink.finish(tables)
             sync_set(self._work, self._options.format, self._shown)
             self._verify()
@@ -123,7 +124,7 @@ class SetFile:
             None if tables is None else tables.meta,
             1 if labels is None else int(labels.shape[1]),
             self._records.bytes,
-            tuple(skipped),
+            tuple(self._skipped),
             self._rewritten,
             self._narrowed,
         )
@@ -151,9 +152,9 @@ class SetFile:
             **common,
         )
 
-    def _unfit(self, number: int, expected: FieldMeta, values: FieldBlock) -> FormatError:
+    def _unfit(self, expected: FieldMeta, values: FieldBlock) -> FormatError:
         """The error for values that are of another kind than ``expected``."""
-        where = self._samples.where(number)
+        where = self._samples.where(self._next)
         found = values.described(expected.name, expected.encoding)
         sides, wanted = (meta.shape if meta.channels else None for meta in (found, expected))
         if expected.name == DATA and sides and wanted and sides[:2] != wanted[:2]:
@@ -192,81 +193,65 @@ class SetFile:
             )
 
 
-class Packing:
-    """Packs ``samples``, in ``order`` (of their numbers), into the one file ``work``.
+def pack_file(
+    options: Options,
+    samples: Samples,
+    work: str,
+    shown: str,
+    *,
+    described: tuple[FieldMeta, ...] = (),
+    done: Callable[[int], None] | None = None,
+) -> WrittenFile:
+    """Pack ``samples`` into the one file ``work``. On an error the caller removes what was written.
 
-    ``shown``: its name in messages; ``described``: what the samples of each field must be, empty:
-    as the first ones; ``done(n)`` is called after each sample, by the calling thread.
+    ``shown``, ``described``: see :class:`SetFile`; ``done(n)`` is called after each sample, by the
+    calling thread.
     """
+    with (
+        contextlib.closing(SetFile(options, samples, work, shown, described)) as file,
+        Pool(
+            _Fetching(samples).fetch,
+            samples.count,
+            jobs=options.jobs,
+            cost=block_bytes,
+            group=samples.run,
+        ) as pool,
+    ):
+        try:
+            for number, result in pool:
+                if isinstance(result, Exception):
+                    file.skip(reason(skippable(result, options, samples, number)))
+                else:
+                    file.append(result)
+                if done is not None:
+                    done(number + 1)
+        except BaseException:
+            samples.give_up()  # the pool waits for its threads
+            raise
+        return file.finish()
 
-    def __init__(
-        self,
-        options: Options,
-        samples: Samples,
-        work: str,
-        shown: str,
-        *,
-        order: Order | None = None,
-        described: tuple[FieldMeta, ...] = (),
-        done: Callable[[int], None] | None = None,
-    ) -> None:
-        self._options = options
+
+class _Fetching:
+    """Fetches samples in threads, and prefetches those that come next."""
+
+    def __init__(self, samples: Samples) -> None:
         self._samples = samples
-        self._order = order or Order(samples.count, None)
-        self._done = done
-        self._file = SetFile(options, samples, work, shown, described)
-        self._skipped: list[tuple[int, str]] = []
-        self._prefetched = 0  # positions below this are prefetched, or being fetched
+        self._prefetched = 0  # samples below this are prefetched, or being fetched
         self._lock = threading.Lock()
 
-    def run(self) -> WrittenFile:
-        """Pack all. On an error the caller removes what was written so far."""
-        with contextlib.closing(self._file):
-            self._pack()
-            return self._file.finish(self._skipped)
+    def fetch(self, number: int, lease: Lease) -> Block:
+        if self._samples.ahead:
+            self._prefetch(number)
+        return self._samples.fetch(number, lease.hold)
 
-    def _pack(self) -> None:
-        with Pool(
-            self._fetch,
-            self._samples.count,
-            jobs=self._options.jobs,
-            cost=block_bytes,
-            group=self._samples.run,
-        ) as pool:
-            try:
-                self._append_all(pool)
-            except BaseException:
-                self._samples.give_up()  # the pool waits for its threads
-                raise
-
-    def _append_all(self, pool: Pool[Block]) -> None:
-        for position, result in pool:
-            number = self._order[position]
-            if isinstance(result, Exception):
-                self._bad(number, result)
-            else:
-                self._file.append(number, result)
-            if self._done is not None:
-                self._done(position + 1)
-
-    def _prefetch(self, position: int) -> None:
-        """Prefetch the samples after ``position``, as many as the source accepts."""
+    def _prefetch(self, number: int) -> None:
+        """Prefetch the samples after ``number``, as many as the source accepts."""
         samples = self._samples
         with self._lock:
-            self._prefetched = max(self._prefetched, position + 1)
-            stop = min(position + 1 + samples.ahead, samples.count)
-            while self._prefetched < stop and samples.will_need(self._order[self._prefetched]):
+            self._prefetched = max(self._prefetched, number + 1)
+            stop = min(number + 1 + samples.ahead, samples.count)
+            while self._prefetched < stop and samples.will_need(self._prefetched):
                 self._prefetched += 1
-
-    def _fetch(self, position: int, lease: Lease) -> Block:
-        if self._samples.ahead:
-            self._prefetch(position)
-        return self._samples.fetch(self._order[position], lease.hold)
-
-    def _bad(self, number: int, error: Exception) -> None:
-        check_skippable(error, self._options, self._samples, number)
-        assert isinstance(error, SampleError)
-        self._skipped.append((number, reason(error)))
 
 
 def publish_file(
@@ -292,31 +277,6 @@ def publish_file(
         narrowed=packed.narrowed,
         notes=samples.notes,
     )
-
-
-class Order:
-    """From the position in the file to the number in the source. Safe in any thread."""
-
-    def __init__(self, count: int, seed: int | None) -> None:
-        self._count = count
-        self._seed = seed
-        self._block = lru_cache(maxsize=8)(self._numbers_of)
-
-    def __getitem__(self, position: int) -> int:
-        if self._seed is None:
-            return position
-        return int(self._block(position // _ORDER_BLOCK)[position % _ORDER_BLOCK])
-
-    def _numbers_of(self, block: int) -> Any:
-        start = block * _ORDER_BLOCK
-        return self.numbers(start, min(start + _ORDER_BLOCK, self._count))
-
-    def numbers(self, start: int, stop: int) -> Any:
-        """int64: the numbers at positions start .. stop-1."""
-        positions = np.arange(start, stop, dtype=np.int64)
-        if self._seed is None:
-            return positions
-        return permutation(self._count, self._seed, _STREAM)(positions)
 
 
 def data_file(path: str, kind: str) -> str:
@@ -359,8 +319,8 @@ def _one_size(options: Options) -> str:
     return f"size {side} is the length of the shorter side: pass size {both!r} (--size {both})"
 
 
-def check_skippable(error: Exception, options: Options, samples: Samples, number: int) -> None:
-    """Return if a sample's error may be skipped; else raise it."""
+def skippable(error: Exception, options: Options, samples: Samples, number: int) -> SampleError:
+    """A sample's error, if it may be skipped; else it is raised."""
     if not isinstance(error, SampleError):
         if not isinstance(error, AsyncReaderError):
             error.add_note(f"while converting {samples.where(number)!r}")
@@ -369,6 +329,7 @@ def check_skippable(error: Exception, options: Options, samples: Samples, number
         hint = error.hint or SKIP_HINT
         error.hint = hint.replace(READER_HINT, "pass skip_bad (--skip-bad) to leave it out")
         raise error
+    return error
 
 
 def reason(error: SampleError) -> str:

@@ -14,7 +14,7 @@ from asyncreader.formats.manifest import Common, Manifest, Shard, file_digest
 from ..inputs.samples import Samples
 from ..options import Options
 from .disk import full_disk_reported
-from .one_file import Packing, WrittenFile, data_file
+from .one_file import WrittenFile, data_file, pack_file
 from .workspace import ShardPlan, ShardRecord, Workspace
 
 
@@ -32,7 +32,7 @@ def pack_shard(
     shown = os.path.join(options.dst, name)
     sources = sources_digest(samples)
     try:
-        packed = Packing(options, samples, attempt, shown, described=plan.fields, done=done).run()
+        packed = pack_file(options, samples, attempt, shown, described=plan.fields, done=done)
         shard = None
         if packed.meta is not None:
             size, digest = file_digest(data_file(attempt, options.format))

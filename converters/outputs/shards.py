@@ -29,7 +29,6 @@ from asyncreader.params import READ_BY
 from asyncreader.sources import open_whole
 from asyncreader.sources.sets.joined import JoinedSource
 from asyncreader.sources.sets.shards import whole_digests
-from asyncreader.system.array_types import Int64
 from asyncreader.version import __version__
 
 from ..block import Block, block_bytes
@@ -39,7 +38,7 @@ from ..report import ConvertReport
 from ..temp_tables import blocks
 from .append import Grown, together
 from .disk import check_space, full_disk_reported, is_full, no_temporary_space
-from .one_file import Order, all_bad, all_skipped, check_skippable, described, progress_callback
+from .one_file import all_bad, all_skipped, described, progress_callback, skippable
 from .one_shard import pack_shard, sources_digest
 from .publish import Target
 from .workspace import ShardPlan, ShardRecord, Workspace
@@ -50,12 +49,10 @@ MEASURED: Final = 64
 # -- the plan ------------------------------------------------------------------------------------
 
 
-def make_plan(
-    options: Options, samples: Samples, order: Order, grown: Grown | None = None
-) -> ShardPlan:
+def make_plan(options: Options, samples: Samples, grown: Grown | None = None) -> ShardPlan:
     """How ``samples`` are cut into shards: a function of the listing, the options and the set that
     they are added to."""
-    fields, mean = _measure(options, samples, order)
+    fields, mean = _measure(options, samples)
     if options.shards is not None:
         shards = options.shards
     else:
@@ -91,9 +88,7 @@ def _shards_for(options: Options, count: int, mean: float, grown: Grown | None) 
     return shards
 
 
-def _measure(
-    options: Options, samples: Samples, order: Order
-) -> tuple[tuple[FieldMeta, ...], float]:
+def _measure(options: Options, samples: Samples) -> tuple[tuple[FieldMeta, ...], float]:
     """What each field is (of the first good sample), and mean bytes of a stored sample."""
     raw = samples.encoding == "raw"
     encoded = samples.encoding not in fmt.PLAIN
@@ -101,14 +96,14 @@ def _measure(
         return (), 0.0
     all_alike = raw or options.shards is not None
     evenly = np.linspace(0, samples.count - 1, 1 if all_alike else min(MEASURED, samples.count))
-    positions = dict.fromkeys(evenly.astype(np.int64).tolist())
-    others = (position for position in range(samples.count) if position not in positions)
+    numbers = dict.fromkeys(evenly.astype(np.int64).tolist())
+    others = (number for number in range(samples.count) if number not in numbers)
     sizes: list[int] = []
     fields: tuple[FieldMeta, ...] = ()
-    for position in itertools.chain(positions, others):
-        if sizes and position not in positions:
+    for number in itertools.chain(numbers, others):
+        if sizes and number not in numbers:
             break
-        sample = _tried(options, samples, order[position])
+        sample = _tried(options, samples, number)
         if sample is not None:
             sizes.append(block_bytes(sample))
             fields = fields or described(sample, samples)
@@ -121,7 +116,7 @@ def _tried(options: Options, samples: Samples, number: int) -> Block | None:
     try:
         return samples.fetch(number, lambda _: None)
     except SampleError as exc:
-        check_skippable(exc, options, samples, number)
+        skippable(exc, options, samples, number)
         return None
 
 
@@ -183,7 +178,6 @@ class _Run:
         self._options = options
         self._samples = samples
         self._target = target
-        self._order = Order(samples.count, options.shuffle)
         self._workspace = Workspace(target.workspace, options.format)
 
     def run(self) -> ConvertReport:
@@ -227,7 +221,7 @@ class _Run:
 
     def _plan(self) -> ShardPlan:
         """The plan of this run; SourceError if an interrupted one had another."""
-        plan = make_plan(self._options, self._samples, self._order, self._grown)
+        plan = make_plan(self._options, self._samples, self._grown)
         before = self._workspace.plan()
         if before is not None and before != plan.to_json():
             raise SourceError(
@@ -254,15 +248,11 @@ class _Run:
             record = self._workspace.record(number)
             if (
                 record is not None
-                and record.sources == sources_digest(self._shard(plan, number))
+                and record.sources == sources_digest(self._samples.of(plan.numbers(number)))
                 and self._workspace.whole(record)
             ):
                 records[number] = record
         return records
-
-    def _shard(self, plan: ShardPlan, number: int) -> Samples:
-        """The samples of shard ``number``."""
-        return self._samples.of(self._numbers(plan, number))
 
     def _pack(self, plan: ShardPlan, records: dict[int, ShardRecord]) -> None:
         """Pack the shards that are not in ``records`` yet, and add them."""
@@ -272,7 +262,7 @@ class _Run:
         options, before = self._options, sum(len(plan.span(number)) for number in records)
         for number in range(plan.shards):
             if number not in records:
-                samples = self._shard(plan, number)
+                samples = self._samples.of(plan.numbers(number))
                 done = progress_callback(options, self._samples, before)
                 records[number] = pack_shard(options, plan, number, samples, self._workspace, done)
                 before += samples.count
@@ -290,15 +280,10 @@ class _Run:
             progress(kept)
 
         missing = (number for number in range(plan.shards) if number not in records)
-        wanted = ((number, self._numbers(plan, number)) for number in list(missing))
+        wanted = ((number, plan.numbers(number)) for number in list(missing))
         root = self._workspace.root
         with RayEngine(self._options.address) as engine:
             engine.run(tasks_of(self._options, plan, self._samples, root, wanted), done)
-
-    def _numbers(self, plan: ShardPlan, number: int) -> Int64:
-        span = plan.span(number)
-        numbers: Int64 = self._order.numbers(span.start, span.stop)
-        return numbers
 
     def _finish(
         self, plan: ShardPlan, records: list[ShardRecord]
@@ -307,7 +292,7 @@ class _Run:
         skipped = all_skipped(
             self._samples,
             (
-                (self._order[plan.span(number).start + position], why)
+                (plan.span(number).start + position, why)
                 for number, record in enumerate(records)
                 for position, why in record.skipped
             ),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -13,8 +13,8 @@ from asyncreader.formats import packed as fmt
 from asyncreader.system.array_types import Array, Int64, UInt64
 
 from ..block import Block, FieldBlock
-from ..inputs.samples import Samples, Splits
-from ..temp_tables import Numbers, blocks, spooled
+from ..inputs.samples import Samples
+from ..temp_tables import LabelTable, Numbers, PathOf, blocks, spooled
 
 
 @dataclass(frozen=True)
@@ -26,13 +26,13 @@ class Paths:
     longest: int
 
     @classmethod
-    def of(cls, numbers: Int64 | range, path: Callable[[int], bytes]) -> Paths:
-        """Paths of samples ``numbers`` of the source; ``path(number)`` gives one."""
+    def of(cls, count: int, path: PathOf) -> Paths:
+        """Paths of so many samples; ``path(number)`` gives one."""
 
         def each() -> Iterator[bytes]:
-            return (path(int(number)) for number in numbers)
+            return map(path, range(count))
 
-        return cls(each, max(len(name) for name in each()))
+        return cls(each, max(map(len, each())))
 
     def blocks(self, size: int) -> Iterator[npt.NDArray[np.bytes_]]:
         """Arrays of fixed-length bytes, ``size`` paths at a time."""
@@ -142,42 +142,33 @@ class FieldRecords:
 
 
 class RecordTables:
-    """The packed samples of ``samples`` in record order: number in the source, and each field."""
+    """The packed samples of ``samples`` in record order: each field."""
 
     def __init__(self, samples: Samples) -> None:
         self._samples = samples
         self._fields = list(map(FieldRecords, samples.fields, samples.encodings))
-        #: None while the records are in the source's order, and none is left out.
-        self._numbers: Numbers | None = None
         self.count = 0
 
-    def add(self, number: int, sample: Block) -> None:
-        """Note the next record; or several, from ``number`` on in the source."""
+    def add(self, sample: Block) -> None:
+        """Note the next record, or several."""
         for field, values in zip(self._fields, sample, strict=True):
             field.add(values)
-        count = sample[0].count
-        if self._numbers is None and number != self.count:
-            self._numbers = Numbers("q")
-            for part in blocks(self.count):
-                self._numbers.extend(np.arange(part.start, part.stop))
-        if self._numbers is not None:
-            if count == 1:
-                self._numbers.append(number)
-            else:
-                self._numbers.extend(np.arange(number, number + count))
-        self.count += count
+        self.count += sample[0].count
 
     @property
     def bytes(self) -> tuple[int, ...]:
         """Bytes of each field."""
         return tuple(field.bytes for field in self._fields)
 
-    def tables(self) -> Tables:
-        """All tables, and the description with their digests."""
-        samples, labels = self._samples, self._labels()
-        numbers = range(self.count) if self._numbers is None else self._numbers.rows()
+    def tables(self, skipped: Sequence[int]) -> Tables:
+        """All tables, and the description with their digests. ``skipped``: numbers of samples that
+        are no records."""
+        samples = self._samples
+        if skipped:
+            samples = samples.of(np.delete(np.arange(self.count + len(skipped)), skipped))
+        labels = None if samples.labels is None else self._labels(samples.labels)
         fields = tuple(
-            field.tables(None if path is None else Paths.of(numbers, path))
+            field.tables(None if path is None else Paths.of(self.count, path))
             for field, path in zip(self._fields, samples.paths, strict=True)
         )
         digests = {name: digest for field in fields for name, digest in field.digests().items()}
@@ -192,8 +183,6 @@ class RecordTables:
             digests[fmt.LABEL_NAMES] = fmt.names_digest(map(encoded, names))
         splits = samples.splits
         if splits is not None:
-            rows = splits.rows[: self.count] if self._numbers is None else splits.rows[numbers]
-            splits = Splits(splits.names, rows)
             digests[fmt.SPLITS] = fmt.digest(splits.rows)
         first, *others = (field.meta for field in fields)
         meta = fmt.Meta(
@@ -212,19 +201,12 @@ class RecordTables:
         )
         return Tables(meta.sealed(), labels, None if splits is None else splits.rows, fields)
 
-    def _labels(self) -> Array | None:
-        table, numbers = self._samples.labels, self._numbers
-        if table is None:
-            return None
-        if isinstance(table, np.ndarray) and numbers is None:
-            return np.ascontiguousarray(table[: self.count])
-        return spooled(
-            table[part if numbers is None else numbers.rows()[part]] for part in blocks(self.count)
-        )
+    def _labels(self, table: LabelTable) -> Array:
+        if isinstance(table, np.ndarray):
+            return np.ascontiguousarray(table)
+        return spooled(table[part] for part in blocks(self.count))
 
     def close(self) -> None:
         """Close the temporary files."""
-        if self._numbers is not None:
-            self._numbers.close()
         for field in self._fields:
             field.close()

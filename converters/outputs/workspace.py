@@ -15,9 +15,12 @@ import shutil
 from dataclasses import asdict, dataclass
 from typing import Final
 
+import numpy as np
+
 from asyncreader.errors import FormatError
 from asyncreader.formats.manifest import NAME, Manifest, file_digest
 from asyncreader.formats.packed import FieldMeta
+from asyncreader.system.array_types import Int64
 
 from .disk import sync
 from .one_file import data_file
@@ -39,9 +42,13 @@ class ShardPlan:
     before: int = 0
 
     def span(self, number: int) -> range:
-        """Positions of the samples of shard ``number``; sizes differ by one at most."""
+        """The samples of shard ``number``; sizes differ by one at most."""
         ends = (number * self.count // self.shards, (number + 1) * self.count // self.shards)
         return range(*ends)
+
+    def numbers(self, number: int) -> Int64:
+        """The numbers of these samples."""
+        return np.array(self.span(number), np.int64)
 
     def name(self, number: int, kind: str) -> str:
         """Its file: ``shard-00003-of-00064.h5``."""
