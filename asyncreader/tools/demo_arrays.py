@@ -1,4 +1,5 @@
-"""The training runs behind ``asyncreader demo --kind``: actions of a robot, cells, volumes."""
+"""The training runs behind ``asyncreader demo --kind``, on small sets as other fields write them:
+actions of a robot, cells, volumes."""
 
 from __future__ import annotations
 
@@ -8,17 +9,28 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+import h5py
 import numpy as np
+from numpy.typing import NDArray
 
 from ..reader import AsyncReader
 from ..system.array_types import Array
 from ..system.text import in_bytes, times
 from .demo import Floats, Network, epochs
-from .demo_sets import CELLS, EXTENT, GENES, VOLUMES, make_cells, make_robot, make_volumes
 
 _RATE: Final = 0.02
 #: Voxels of a volume that are looked at together.
 PATCH: Final = (16, 32, 40)
+#: Side of the robot's pictures, episodes to train on and held out, and their most rows.
+SIDE: Final = 32
+DEMOS: Final = (80, 20)
+_LONGEST: Final = 40
+#: Cells, genes, and kinds of cells.
+CELLS, GENES = 2500, 300
+KINDS: Final = ("B", "NK", "T", "monocyte")
+#: Volumes to train on and held out, and their extent.
+VOLUMES: Final = (3, 1)
+EXTENT: Final = (32, 64, 80)
 
 
 @dataclass(frozen=True)
@@ -36,7 +48,6 @@ class Lesson:
     """What is learned of one kind of set."""
 
     make: Callable[[Path], None]
-    suffix: str
     begins: str
     """What there is to train on, in words, with a place for the number of samples."""
     common: Mapping[str, Any]
@@ -52,12 +63,101 @@ class Lesson:
     """What the quotient is called."""
 
 
+# -- sets ----------------------------------------------------------------------------------------
+
+
+def make_robot(path: Path) -> None:
+    """Recordings of a robot as robomimic writes them: a red gripper drives to a blue target.
+
+    ``data/demo_<i>``: ``actions`` (T, 2), ``obs/agentview_image`` (T, 32, 32, 3) uint8, gzip, and
+    ``obs/eef_pos`` (T, 2); ``mask/train`` and ``mask/valid``: the splits.
+    """
+    rng = np.random.default_rng(0)
+    with h5py.File(path, "w") as file:
+        for i in range(sum(DEMOS)):
+            place, target = rng.uniform(0.15, 0.85, (2, 2))
+            places, actions = [], []
+            for _ in range(_LONGEST):
+                action = np.clip((target - place) * 8, -1, 1)
+                places.append(place)
+                actions.append(action)
+                place = place + 0.03 * action + rng.normal(0, 0.004, 2)
+                if np.abs(target - place).max() < 0.02:
+                    break
+            demo = file.create_group(f"data/demo_{i}")
+            demo.attrs["num_samples"] = len(actions)
+            demo["actions"] = np.array(actions)
+            demo["obs/eef_pos"] = np.array(places)
+            pictures = np.stack([_picture(one, target) for one in places])
+            demo.create_dataset("obs/agentview_image", data=pictures, compression="gzip")
+        names = np.array([f"demo_{i}" for i in range(sum(DEMOS))], "S")
+        file["mask/train"], file["mask/valid"] = names[: DEMOS[0]], names[DEMOS[0] :]
+
+
+def _picture(place: NDArray[Any], target: NDArray[Any]) -> NDArray[np.uint8]:
+    """The scene from above (H, W, C)."""
+    rows, columns = np.mgrid[:SIDE, :SIDE] / SIDE
+    picture = np.full((SIDE, SIDE, 3), 40.0)
+    for channel, (x, y) in ((0, place), (2, target)):
+        near = np.exp(-((columns - x) ** 2 + (rows - y) ** 2) / (2 * 0.06**2))
+        picture[:, :, channel] += 200 * near
+    return picture.astype(np.uint8)
+
+
+def make_cells(path: Path) -> None:
+    """Counts of genes as AnnData lays them out: ``X`` (cells, genes) in CSR, gzip, and
+    ``obs/cell_type``, a categorical column. Cells lie ordered by kind, as they often do."""
+    rng = np.random.default_rng(0)
+    kind = np.sort(rng.integers(0, len(KINDS), CELLS))
+    rates = np.full((len(KINDS), GENES), 0.05)
+    for number in range(len(KINDS)):  # genes that cells of one kind use more
+        rates[number, rng.choice(GENES, 40, replace=False)] = 0.4
+    depth = rng.gamma(4, 0.25, (CELLS, 1))
+    counts = rng.poisson(rates[kind] * depth).astype(np.float32)
+    row, column = np.nonzero(counts)
+    with h5py.File(path, "w") as file:
+        x, _ = file.create_group("X"), file.create_group("var")
+        cell_type = file.create_group("obs/cell_type")
+        x.attrs["encoding-type"], x.attrs["shape"] = "csr_matrix", counts.shape
+        cell_type.attrs["encoding-type"] = "categorical"
+        for name, values in (("data", counts[row, column]), ("indices", column.astype(np.int32))):
+            x.create_dataset(name, data=values, chunks=(4096,), compression="gzip")
+        x["indptr"] = np.searchsorted(row, np.arange(CELLS + 1))
+        cell_type["codes"] = kind.astype(np.int8)
+        cell_type["categories"] = np.array(KINDS, h5py.string_dtype())
+
+
+def make_volumes(path: Path) -> None:
+    """Pictures of several layers, as microscopes make them, and what is a cell there: ``raw`` and
+    ``label`` (N, Z, Y, X) uint8, gzip. The light falls off to one side."""
+    rng = np.random.default_rng(0)
+    z, y, x = np.mgrid[tuple(slice(n) for n in EXTENT)]
+    raw = np.zeros((sum(VOLUMES), *EXTENT), np.uint8)
+    label = np.zeros_like(raw)
+    for number in range(len(raw)):
+        for _ in range(25):
+            middle = rng.uniform(0, EXTENT)
+            radius = rng.uniform(4, 9)
+            away = 2 * (z - middle[0]) ** 2 + (y - middle[1]) ** 2 + (x - middle[2]) ** 2
+            label[number] |= (away < radius**2).astype(np.uint8)
+        light = 60 + 40 * x / EXTENT[2]
+        bright = light + 80 * label[number] + rng.normal(0, 30, EXTENT)
+        raw[number] = np.clip(bright, 0, 255).astype(np.uint8) & 0xF0
+    with h5py.File(path, "w") as file:
+        for name, values in (("raw", raw), ("label", label)):
+            chunks = (1, 16, 32, 40)
+            file.create_dataset(name, data=values, chunks=chunks, compression="gzip")
+
+
+# -- training ------------------------------------------------------------------------------------
+
+
 def run_kind(kind: str, echo: Callable[[str], None]) -> float:
     """Make the set of a kind in a temporary folder and train on it: the figure that it ends with,
     about 1 where all is learned."""
     lesson = LESSONS[kind]
     with tempfile.TemporaryDirectory(prefix="asyncreader-demo-") as folder:
-        path = Path(folder) / f"{kind}.{lesson.suffix}"
+        path = Path(folder) / f"{kind}.h5"
         lesson.make(path)
         size = in_bytes(path.stat().st_size)
         echo(f"{kind}: made a dataset of {size}; now a small network learns it")
@@ -153,7 +253,6 @@ _ORDER: Final = np.random.default_rng(1).permutation(CELLS)
 LESSONS: Final = {
     "robot": Lesson(
         make_robot,
-        "hdf5",
         "{:,} windows to train on: two images, and the next four actions",
         {
             "data_field": {
@@ -174,7 +273,6 @@ LESSONS: Final = {
     ),
     "cells": Lesson(
         make_cells,
-        "h5ad",
         f"{{:,}} cells to train on, {GENES} genes each",
         {"labels_field": "obs/cell_type", "batch_size": 64},
         {"subset": np.sort(_ORDER[: CELLS * 4 // 5]), "shuffle": "block"},
@@ -187,7 +285,6 @@ LESSONS: Final = {
     ),
     "volumes": Lesson(
         make_volumes,
-        "h5",
         f"patches of {times(PATCH)} voxels, out of {VOLUMES[0]} volumes of {times(EXTENT)}",
         {
             "data_field": ["raw", "label"],

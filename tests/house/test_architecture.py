@@ -45,7 +45,7 @@ LAYERS = {
         ".",
     ),
     "asyncreader.tools": (
-        "label_stats contact_sheet demo_sets hdf5_look statistics verify",
+        "label_stats contact_sheet hdf5_look statistics verify",
         "trials hints",
         "describe",
         "bench ceilings drawing thumbnails sheet pictures",
