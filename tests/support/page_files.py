@@ -11,7 +11,7 @@ from typing import Any, Final
 import h5py
 import numpy as np
 
-from asyncreader.tools.demo_sets import make_volumes
+from asyncreader.tools.demo_arrays import make_volumes
 
 Names = Mapping[str, Any] | None
 
