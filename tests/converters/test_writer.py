@@ -37,12 +37,9 @@ from asyncreader import (
     Writer,
     convert,
 )
-from asyncreader.system import files
 from asyncreader.tools.verify import verify_file
 from converters import temp_tables
-from converters.outputs import hdf5_writer
 from converters.outputs.adding import Blocks
-from converters.outputs.hdf5_writer import START
 
 SUFFIXES = (".h5", ".lmdb")
 SHAPES: tuple[tuple[int, ...], ...] = (
@@ -148,20 +145,6 @@ def test_tables_in_memory_and_in_files(held: int, monkeypatch: pytest.MonkeyPatc
     whole = temp_tables.Numbers("q")
     whole.append(2**62)
     assert whole.rows().tolist() == [2**62]
-
-
-def test_the_disk_begins_while_samples_are_added(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Of contiguous data each few MiB are told to the system once, before the set is complete."""
-    begun: list[int] = []
-    monkeypatch.setattr(files, "begin_sync", lambda _, offset: begun.append(offset))
-    monkeypatch.setattr(hdf5_writer, "BEGUN", 150_000)
-    with Writer(tmp_path / "set.h5") as writer:
-        for _ in range(5):
-            writer.add_many(np.zeros((1000, 100), "u1"))
-        assert begun == [START, START + 200_000]
-    assert verify_file(str(tmp_path / "set.h5")).count == 5000
 
 
 @pytest.mark.parametrize("options", [{}, {"compression": "gzip"}], ids=["lmdb", "gzip"])

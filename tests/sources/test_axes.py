@@ -109,32 +109,10 @@ def test_the_table_is_what_is_served(row: tables.Shape, source: Opens, tmp_path:
         np.testing.assert_array_equal(found, expected)
 
 
-def test_every_kind_of_answer_is_in_the_table() -> None:
-    """The table has pictures, data as stored, data that are refused, and questions for the axes."""
-    table = tables.shape_table()
-    for words in ("images, (B", "as stored", "asks for the axes", "refused"):
-        assert words in table
-    assert len(tables.SHAPES) == len({row.example for row in tables.SHAPES})
-
-
 # -- what is no picture --------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "shape", [(8, 64, 64), (16, 24, 24), (64, 7, 7), (5, 30, 30), (30, 30, 12), (5, 5, 5)]
-)
-def test_other_data_are_served_as_stored(
-    source: Opens, tmp_path: Path, shape: tuple[int, ...]
-) -> None:
-    """Volumes, feature maps and many bands come as they are stored, whatever the layout."""
-    data = values(*shape, dtype="float32")
-    params = source(tmp_path, data)
-    for layout in ("NCHW", "NHWC"):
-        np.testing.assert_array_equal(served(params, layout=layout), data)
-
-
 NCHW = {"num_dim": 1, "cha_dim": 2, "h_dim": 3, "w_dim": 4}
-VOLUMES = [(16, 24, 24), (3, 24, 24), (2, 3, 4), (24, 24, 12)]
 SIDES = [(3, 24, 24), (1, 5, 5), (4, 24, 4), (1, 1, 1), (4, 4, 4)]
 
 

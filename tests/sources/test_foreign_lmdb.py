@@ -262,48 +262,7 @@ def test_sizes_that_are_not_looked_at(tmp_path: Path, monkeypatch: pytest.Monkey
     assert read_all(path, size=(4, 4)).shape == (COUNT, 4, 4, 3)
 
 
-def test_a_bad_file_is_a_bad_sample(tmp_path: Path) -> None:
-    """One damaged picture does not keep a set from opening: on_error decides; convert skips it."""
-    files = {b"id-%03d" % i: f for i, f in enumerate(FILES)}
-    files[b"id-007"] = FILES[7][:40]
-    path = foreign.write_lmdb(tmp_path / "set", files)
-    with AsyncReader(path=path, batch_size=COUNT, on_error="zero") as reader:
-        batch = next(iter(reader))
-        assert batch.mask.tolist() == [i != 7 for i in range(COUNT)]
-        assert "key id-007" in reader.stats().bad_list[0][1]
-    report = convert(path, tmp_path / "out.h5", skip_bad=True)
-    assert (report.count, len(report.skipped)) == (COUNT - 1, 1)
-    with pytest.raises(DecodeError, match="key id-007"):
-        convert(path, tmp_path / "out.lmdb")
-
-
 # -- refusals --------------------------------------------------------------------------------------
-
-
-class Canary:
-    """Unpickled, it leaves a mark."""
-
-    def __init__(self, mark: Path) -> None:
-        self.mark = str(mark)
-
-    def __reduce__(self) -> Any:
-        return Path.touch, (Path(self.mark),)
-
-
-def test_pickles_are_refused(tmp_path: Path) -> None:
-    """A set of pickles is refused with the reason and what to do; nothing is unpickled."""
-    mark = tmp_path / "mark"
-    points = [Canary(mark), *([f, 1] for f in FILES)]
-    entries = foreign.tensorpack(points, dumps=pickle.dumps)
-    path = foreign.write_lmdb(tmp_path / "my set", entries)
-    for open_it in (open_source, lambda p: AsyncReader(path=p), lambda p: convert(p, "out.h5")):
-        with pytest.raises(FormatError) as caught:
-            open_it(path)
-        text = str(caught.value)
-        assert "pickles, which can run any code" in text
-        assert "asyncreader.Writer: docs/layouts.md" in text
-        assert caught.value.key == "00000000"
-    assert not mark.exists()
 
 
 PYARROW = b"\x01\0\0\0" + b"\0" * 12 + b"\xff\xff\xff\xff\x80\0\0\0" + b"\0" * 99

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import json
 import os
-import pickle
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -378,16 +377,3 @@ def test_a_state_is_of_its_sets(sets: dict[str, Any], tmp_path: Path) -> None:
     ):
         with AsyncReader(given, mix=mix) as reader, pytest.raises(ParamsError, match=says):
             reader.load_state_dict(state)
-
-
-def test_a_copy_goes_on(sets: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    """A pickled reader of a mix goes on where it was, also in another folder."""
-    monkeypatch.chdir(Path(sets["raw"]).parent)
-    mix = {"raw.h5": 0.5, os.path.basename(sets["jpeg"]): 0.5}
-    with AsyncReader(mix=mix, size=(6, 6), batch_size=5, shuffle=True) as reader:
-        next(iter(reader))
-        data = pickle.dumps(reader)
-        rest = [batch.indices.copy() for batch in reader]
-    monkeypatch.chdir("/")
-    with pickle.loads(data) as other:
-        np.testing.assert_array_equal([batch.indices.copy() for batch in other], rest)

@@ -15,16 +15,14 @@ from typing import Any
 import h5py
 import numpy as np
 import pytest
-from fakes import describe, described, packed, paint, write_hdf5
+from fakes import packed, paint, write_hdf5
 
 import asyncreader
 from asyncreader import AsyncReader, FormatError
-from asyncreader.formats import packed as fmt
 from asyncreader.sources.bytestore import OpenFile
 from asyncreader.sources.hdf5.file import Hdf5
 from asyncreader.sources.hdf5.listing import some_names
 from asyncreader.system.text import natural
-from converters.outputs.hdf5_writer import Hdf5File
 
 PACKAGE = os.path.dirname(asyncreader.__file__)
 
@@ -83,42 +81,6 @@ def test_an_attribute_that_contradicts_the_description(
         AsyncReader(path)
 
 
-def test_a_description_of_a_newer_version(tmp_path: Path) -> None:
-    """A description of a later version is refused, with the advice to update."""
-    path = write_hdf5(tmp_path / "a.h5", packed(paint(6, (9, 8, 3))))
-    with h5py.File(path, "r+") as file:
-        describe(file, {**described(file), "version": 3})
-    with pytest.raises(FormatError, match=r"newer asyncreader.*update"):
-        AsyncReader(path)
-
-
-def test_a_description_longer_than_a_header(tmp_path: Path) -> None:
-    """A description of 256 fields with the longest names does not fit an object header: HDF5 keeps
-    it elsewhere, and it is written and read all the same."""
-    names = [f"{'f' * 60}{number:04d}" for number in range(256)]
-    digests = {f"{name}.{table}": "0" * 16 for name in names for table in ("checksums", "paths")}
-    meta = fmt.Meta(
-        count=6,
-        encoding="raw",
-        shape=(9, 8, 3),
-        channels=3,
-        label_kind="none",
-        classes=None,
-        digests={"checksums": "0" * 16, **digests},
-        fields=tuple(fmt.FieldMeta(name, "raw", (9, 8, 1), 1, "uint8") for name in names),
-    ).sealed()
-    file = Hdf5File(str(tmp_path / "a.h5"), "a.h5")
-    file.open()
-    file.describe(meta)
-    file.finish()
-    assert len(meta.to_json()) > 1 << 16
-    from asyncreader.sources.hdf5.file import read_meta
-
-    found = OpenFile(str(tmp_path / "a.h5"), "mmap")
-    with Hdf5(found, checked=True) as h5:
-        assert read_meta(h5) == meta
-
-
 @pytest.mark.parametrize("libver", ["earliest", "latest"])
 def test_groups_without_number_beside_the_data(tmp_path: Path, libver: str) -> None:
     """Groups in groups, deeper than Python recurses, and many side by side: the rows are served,
@@ -138,28 +100,6 @@ def test_groups_without_number_beside_the_data(tmp_path: Path, libver: str) -> N
         rows_of(path)[:2], rows_of(foreign(tmp_path / "none.h5"))[:2], strict=True
     ):
         np.testing.assert_array_equal(found, expected)
-
-
-def test_a_great_many_episodes(tmp_path: Path) -> None:
-    """What an episode takes does not grow with their number; episodes without rows are an error."""
-    costs = []
-    for number in (500, 4000):
-        with h5py.File(path := tmp_path / f"{number}.h5", "w", libver="latest") as file:
-            for episode in range(number):
-                file[f"data/demo_{episode}/actions"] = np.full((2, 3), episode, np.float32)
-        with (
-            counted() as calls,
-            AsyncReader(path=path, batch_size=2, data_field="actions", labels_field=None) as reader,
-        ):
-            assert reader.count == 2 * number
-        costs.append(sum(calls.values()) / number)
-    assert costs[1] < costs[0]
-    with h5py.File(path := tmp_path / "empty.h5", "w", libver="latest") as file:
-        many = file.create_group("data").id
-        for number in range(20_000):
-            h5py.h5g.create(many, b"demo_%d" % number)
-    with pytest.raises(asyncreader.ParamsError, match="found 20,000 episodes"):
-        AsyncReader(path=path, batch_size=2)
 
 
 @pytest.mark.parametrize("libver", ["earliest", "latest"])

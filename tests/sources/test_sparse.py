@@ -3,7 +3,6 @@ their specifications, and compared with dense numpy arrays."""
 
 from __future__ import annotations
 
-import contextlib
 import json
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,6 @@ from reader_contract import ReaderContract, Served
 import asyncreader
 from asyncreader import AsyncReader, FormatError, ParamsError, SampleError
 from asyncreader.cli.main import cli
-from asyncreader.sources import open_source
 from asyncreader.sources.hdf5.sparse import LONGEST
 
 N, WIDTH = 61, 37
@@ -643,10 +641,3 @@ def test_rows_of_a_damaged_chunk(tmp_path: Path) -> None:
 
 
 # -- how it is read --------------------------------------------------------------------------------
-
-
-def test_block_is_about_a_chunk_of_indices(tmp_path: Path) -> None:
-    """A block of "block" is as many rows as about fill a chunk of indices."""
-    path = write(tmp_path / "x.h5ad", dense(), chunks=(50,), compression="gzip")
-    with contextlib.closing(open_source(path)) as source:
-        assert source.first.index.block == int(50 / (_DATA.size / N))
