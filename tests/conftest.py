@@ -15,6 +15,7 @@ from typing import Any
 import hidden_calls  # first: it hides calls where HIDE_CALLS is set
 import pytest
 from observed import take_ctrl_c
+from reader_contract import ReaderContract
 
 from asyncreader.pixels import kernels
 from asyncreader.sources.remote import client
@@ -78,10 +79,20 @@ def pytest_xdist_setupnodes() -> None:
         kernels.compile_all()
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Files with slow tests come first: one of them at the end would be waited for by all."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Files with slow tests come first: one of them at the end would be waited for by all. Of the
+    sets of a ReaderContract every fourth is read by a worker process; with --long all are."""
     slow = Counter(item.path for item in items if item.get_closest_marker("slow"))
     items.sort(key=lambda item: -slow[item.path])
+    if config.getoption("--long"):
+        return
+    sets, left = Counter[type](), []
+    for item in items:
+        if isinstance(item, pytest.Function) and item.function is ReaderContract.test_processes:
+            sets[item.cls] += 1
+            left += [item] * (sets[item.cls] % 4 != 1)
+    items[:] = [item for item in items if item not in set(left)]
+    config.hook.pytest_deselected(items=left)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

@@ -149,12 +149,17 @@ def acts(reader: AsyncReader) -> dict[str, tuple[Callable[[], Any], set[int]]]:
     }
 
 
-@pytest.mark.parametrize("kind", ["plain", "debug", "copy", "trace", "late", "eager"])
+#: Calls of a reader, and kinds of readers: the usual ones are fast tests.
+CALLS = ("fetchData", "getNextBatch", "loop", "seek", "go_to", "load_state_dict", "keep", "release")
+KINDS = ("plain", "debug", "copy", "trace", "late", "eager")
+
+
 @pytest.mark.parametrize(
-    "what",
+    ("what", "kind"),
     [
-        *("fetchData", "getNextBatch", "loop", "seek", "go_to", "load_state_dict"),
-        *("keep", "release", "close"),
+        pytest.param(what, kind, marks=[pytest.mark.slow] * ("plain" != kind != "late"))
+        for what in (*CALLS, "close")
+        for kind in KINDS
     ],
 )
 def test_reader_at_every_moment(what: str, kind: str, tmp_path: Path) -> None:

@@ -65,17 +65,15 @@ FAMILIES: list[list[dict[str, Any]]] = [
         {"sample": "whole", "container": container, "episodes": kind, "fields": 2}
         for container, kind in EPISODES
     ],
-    *(
-        [
-            {"sample": "rows", "container": container, "episodes": None, "kind": "Ragged",
-             "how": how, "overlong": {"overlong": overlong}}
-            for container, how in (
-                ("file", "_offsets"), ("file", "_lengths"), ("file", "vlen"), ("files", "_offsets"),
-                ("files", "vlen"), ("data", "_offsets"), ("data", "_lengths"),
-            )
-        ]
-        for overlong in ("cut", "random")
-    ),
+    [
+        {"sample": "rows", "container": container, "episodes": None, "kind": "Ragged",
+         "how": how, "overlong": {"overlong": overlong}}
+        for container, how, overlong in (
+            ("files", "vlen", "random"), ("file", "_offsets", "cut"), ("file", "vlen", "cut"),
+            ("file", "_lengths", "random"), ("files", "_offsets", "random"),
+            ("data", "_offsets", "cut"), ("data", "_lengths", "random"),
+        )
+    ],
     [
         {"sample": "rows", "container": container, "kind": "Ragged"}
         for container in ("shards", "h5", "lmdb")
@@ -83,12 +81,13 @@ FAMILIES: list[list[dict[str, Any]]] = [
     *(
         [
             {"sample": "patch", "container": container, "single volume": single, "patch at": at}
-            for container, single in (
-                ("files", 1), ("file", 0), ("file", 1), ("files", 0), ("data", 0), ("data", 1),
-                ("h5", 0), ("shards", 0),
-            )
+            for container, single in sets
         ]
-        for at in ("random", "grid", "center")
+        for at, sets in (
+            ("random", (("files", 1), ("file", 0), ("data", 0), ("h5", 0))),
+            ("grid", (("file", 1), ("files", 0), ("data", 1), ("shards", 0))),
+            ("center", (("data", 1), ("file", 0), ("files", 1), ("h5", 0))),
+        )
     ),
     [
         {"sample": "whole", "container": "file", "episodes": episodes, "kind": kind, "move": True}
