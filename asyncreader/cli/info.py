@@ -13,6 +13,8 @@ from .terminal import print_json, print_table
 
 #: Classes that are shown one by one; --json has them all.
 CLASSES_SHOWN: Final = 20
+#: Data sets that are shown of a file without a layout; --json has all.
+LISTED_SHOWN: Final = 50
 
 
 @click.command(epilog="\b\nExample:\n  asyncreader info train.h5")
@@ -21,19 +23,55 @@ CLASSES_SHOWN: Final = 20
 @json_option
 def info(path: str | None, params: dict[str, Any], as_json: bool) -> None:
     """Describe the dataset PATH: a file, or a quoted glob of files; or those of -p mix={...}.
+    Where nothing says what the samples of an HDF5 file are, all that it holds is listed, with what
+    its attributes say of it, the largest first, and with the parameters that open it.
     A hint says what to pass with -p where volumes could be served in patches, values as samples of
     different length, or a column of cells as labels.
     Of a dataset of JPEGs on a disk up to 200 are looked at: how many have restart markers, so that
     a part can be decoded alone."""
-    from ..dataset import look_into
-    from ..tools.describe import describe
+    from ..tools.contents import facts_of
 
-    with look_into(set_of(path, params)) as ds:
-        facts = describe(ds)
+    facts, error = facts_of(set_of(path, params))
     if as_json:
         print_json(facts)
+    elif "listed" in facts:
+        _print_contents(path, facts)
     else:
         _print_facts(facts)
+    if error is not None:
+        raise error
+
+
+def _print_contents(path: str | None, facts: dict[str, Any]) -> None:
+    """What is in a file whose samples nothing names."""
+    kind, opens, listed = facts["kind"], facts["opens"], facts["listed"]
+    called = f" ({kind['name']})" if kind else ""
+    words = ", ".join(f"{name}={value!r}" for name, value in (opens or {}).items())
+    rows = {
+        "path": shown(facts["path"]),
+        "format": f"HDF5{called}: no layout says what its samples are",
+        "samples": kind and kind["samples"],
+        "opens": opens and shown(f"AsyncReader({path or facts['path']!r}, {words})"),
+        "hint": shown("; ".join(facts["hints"])),
+        "refused": None if opens else facts["refused"] and shown(facts["refused"]),
+    }
+    print_table((name, value) for name, value in rows.items() if value)
+    click.echo()
+    print_table(map(_listed_row, listed[:LISTED_SHOWN]), ("name", "shape", "stored", "values"))
+    more = len(listed) - LISTED_SHOWN
+    if more > 0:
+        click.echo(f"... and {more:,} more (--json lists all)")
+    if facts["unseen"]:
+        click.echo(f"... and {facts['unseen']:,} members of groups that were not looked at")
+
+
+def _listed_row(one: dict[str, Any]) -> tuple[str, str, str, str]:
+    """A data set in words."""
+    said = [f"{name} {value}" for name, value in one["says"].items()]
+    said += [f"and others in {one['alike']}"] if one["alike"] else []
+    size = "" if one["bytes_stored"] is None else in_bytes(one["bytes_stored"])
+    words = shown(", ".join([one["dtype"], *said]))
+    return shown(one["name"]), times(one["shape"]) if one["shape"] else "", size, words
 
 
 def _episodes_in_words(found: dict[str, Any] | None) -> dict[str, str]:

@@ -121,7 +121,7 @@ def preview(
         _without_effect("count", "columns", instead="they belong to a sheet; --output adds one")
     if html is None or output is not None:
         target = output or _default_target(path or "mix")
-        made = _sheet(given, options)
+        made = _sheet_of_any(given, options)
         size = _write_sheet(made, target)
         for record, why in made.bad:
             say(f"warning: record {record}: {shown(why)}")
@@ -181,6 +181,23 @@ def _sheet(given: dict[str, Any], options: dict[str, Any]) -> Preview:
     given = {"seed": options["seed"], **given, **size}
     size_for(given)
     return preview_batch(given, count=options["count"], columns=options["columns"])
+
+
+def _sheet_of_any(given: dict[str, Any], options: dict[str, Any]) -> Preview:
+    """The sheet of a set; of a file of which nothing says what its samples are, of those that
+    ``info`` opens."""
+    from ..sources.request import NoFieldError
+    from ..tools.contents import facts_of
+
+    try:
+        return _sheet(given, options)
+    except NoFieldError:
+        opens = facts_of(given)[0].get("opens")
+        if opens is None:
+            raise
+    words = ", ".join(f"{name}={value!r}" for name, value in opens.items())
+    say(shown(f"no layout says what the samples are, shown is {words}; asyncreader info lists all"))
+    return _sheet({**given, **opens}, options)
 
 
 def _write_sheet(made: Preview, target: str) -> int:

@@ -287,7 +287,7 @@ def print_table(rows: Iterable[Sequence[str]], head: Sequence[str] = ()) -> None
 
     table = Table(box=None, show_header=bool(head), pad_edge=False, padding=(0, 2, 0, 0))
     for name in head or ("name", "value"):
-        justify: Any = "left" if name in ("name", "value", "class", "change") else "right"
+        justify: Any = "left" if name in ("name", "value", "values", "class", "change") else "right"
         table.add_column(
             name, justify=justify, overflow="fold", style="bold" if name == "name" else ""
         )

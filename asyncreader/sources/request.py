@@ -152,7 +152,7 @@ class Request:
 
 
 #: An error lists at most this many names.
-_NAMED: Final = 20
+NAMED: Final = 20
 
 
 class NoFieldError(ParamsError):
@@ -165,12 +165,14 @@ class NoSamplesError(FormatError):
     """A field without a sample, which in a file of its own is an empty episode."""
 
 
-def no_field(name: str, names: Sequence[str], path: str) -> NoFieldError:
+def no_field(
+    name: str, names: Sequence[str], path: str, served: Sequence[str] | None = None
+) -> NoFieldError:
     """The error for a field ``name`` that a set lacks; it lists the set's fields, and says which of
-    them has this name in a group."""
-    held = [str(one) for one in names[:_NAMED]]
-    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-    inside = _in_a_group(name, map(str, names))
+    those that are ``served`` (None: all) has this name in a group."""
+    held = [str(one) for one in names[:NAMED]]
+    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+    inside = _in_a_group(name, map(str, names if served is None else served))
     meant = f"did you mean {' or '.join(map(repr, inside))}? " if inside else ""
     return NoFieldError(
         f"no field {name!r} in this dataset",
@@ -184,12 +186,11 @@ def no_field(name: str, names: Sequence[str], path: str) -> NoFieldError:
 
 
 def _in_a_group(name: str, names: Iterable[str]) -> list[str]:
-    """Paths of a field or group ``name`` inside a group, in the order of ``names``, which may have
-    a shape in brackets behind them; [] where there are more than three."""
+    """Paths of a field or group ``name`` inside a group, in the order of ``names``; [] where there
+    are more than three."""
     found: dict[str, None] = {}
     for one in names:
-        path = one.rpartition(" (")[0] or one
-        before, met, _ = f"/{path}/".partition(f"/{name}/")
+        before, met, _ = f"/{one}/".partition(f"/{name}/")
         if before and met:
             found[f"{before}/{name}".lstrip("/")] = None
     return list(found) if len(found) <= 3 else []

@@ -114,7 +114,8 @@ def divided_fields(source: Source) -> list[Divided]:
     with contextlib.suppress(AsyncReaderError), _file_of(source) as (h5, _):
         if h5 is None:
             return []
-        listed = [one for one in list_fields(h5.members, h5.reach("/")) if one.served and one.shape]
+        fields, _ = list_fields(h5.members, h5.reach("/"))
+        listed = [one for one in fields if one.served and one.shape]
         for table in filter(_may_divide, listed):
             fields = [one for one in listed if _may_be_divided(one, table)]
             # of a table that cannot be read, or whose starts decrease, nothing is said

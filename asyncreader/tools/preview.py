@@ -79,6 +79,11 @@ def preview(
             picture = seen.picture if arrays else seen.fitted(SIDE)
             beside = (", " if arrays else "   ").join(filter(None, (note, seen.words)))
             tiles.append(Tile(picture, words, beside))
+        notes = _notes_of_images(looker, shape, masks)
+        if arrays:
+            notes = _notes_of_arrays(source, looker)
+        if ds.params.data_field != p.data_field and not isinstance(source.rule, Windows):
+            notes.append("no layout says which fields are samples: asyncreader info lists all")
         every = not arrays and indices is None and len(numbers) == looker.total
         how = "all of them" if every else choice.how
         return put_together(
@@ -89,7 +94,7 @@ def preview(
             columns,
             title_of(source),
             f"{facts_of(source, looker.total)}; {len(tiles):,} shown, {how}",
-            _notes_of_arrays(source, looker) if arrays else _notes_of_images(looker, shape, masks),
+            notes,
             drawn=arrays,
         )
 

@@ -267,18 +267,134 @@ def test_info_of_a_foreign_set(foreign: Path) -> None:
         assert json.loads(run("info", foreign, *words).stdout)["labels"] is None
 
 
-def test_info_where_no_field_is_named(tmp_path: Path) -> None:
-    """Fields of as many samples are shown together, and values by their offsets; where no number of
-    samples is more frequent than another, the largest field is, and a table of offsets never."""
-    offsets = np.array([0, 4, 4, 10])
-    hits = {"hits": np.ones((10, 2)), "hits_offsets": offsets, "y": np.arange(3)}
-    facts = table(run("info", hdf5(tmp_path / "hits.h5", **hits)).stdout)
-    assert (facts["count"], facts["field"]) == ("3 samples", "hits")
-    assert facts["length of hits"] == "0 to 6 values, median 4"
-    assert facts["field y"] == "one number int64, raw"
-    tokens = {"tokens": np.ones(10), "offsets": offsets, "y": np.arange(3)}
-    facts = table(run("info", hdf5(tmp_path / "tokens.h5", **tokens)).stdout)
-    assert (facts["count"], facts["length of tokens"]) == ("3 samples", "0 to 6 values, median 4")
+def _odd(file: h5py.File) -> None:
+    """Text, tables, units, a packed field, and an axis without values."""
+    file["deep/in/it/names"] = ["a", "bc"]
+    file["table"] = np.zeros(3, [("pt", "f4"), ("id", "S2")])
+    file["t2m"] = np.zeros((9, 50, 60), "i2")
+    file["t2m"].attrs.update({"units": "K", "scale_factor": 0.5, "_FillValue": np.int16(-9)})
+    file["lat"], file["nothing"] = np.zeros(9, "f4"), h5py.Empty("f4")
+    file["lat"].make_scale("This is a netCDF dimension but not a netCDF variable    9")
+
+
+def _user(file: h5py.File, name: str) -> None:
+    file[f"{name}/signal/raw"], file[f"{name}/rate"] = np.zeros((7, 2)), 5.0
+
+
+#: What is in a file without a layout; what info says that opens it; what it lists first, with the
+#: name of those that are alike; and the number of data sets in its list.
+CONTENTS: dict[str, tuple[Any, dict[str, Any], tuple[str, str | None], int]] = {
+    "odd": (_odd, {"data_field": "t2m"}, ("t2m", None), 4),
+    "offsets": (
+        lambda file: file.update(
+            hits=np.ones((10, 2)), hits_offsets=np.array([0, 4, 4, 10]), y=np.arange(3)
+        ),
+        {"data_field": "hits", "max_length": 6},
+        ("hits", None),
+        3,
+    ),
+    "many fields": (
+        lambda file: [file.create_dataset(f"g{n}/x{n}", data=np.zeros(9 + n)) for n in range(300)],
+        {"data_field": "g299/x299"},
+        ("g299/x299", None),
+        300,
+    ),
+    "no images": (
+        lambda file: file.update(maps=np.zeros((5, 3, 8, 9)), labels=np.arange(7)),
+        {"data_field": "maps", "axes": "NCHW", "labels_field": None},
+        ("maps", None),
+        2,
+    ),
+    "table": (
+        lambda file: file.update(rows=np.zeros(4, [("pt", "f4"), ("name", "S3"), ("eta", "f8")])),
+        {"data_field": "rows", "members": ["pt", "eta"]},
+        ("rows", None),
+        1,
+    ),
+    "groups": (
+        lambda file: [_user(file, f"all/user_{n}") for n in range(4)],
+        {"episodes": "groups:all/user_*", "data_field": "signal/raw"},
+        ("all/user_0/signal/raw", "all/user_*/signal"),
+        2,
+    ),
+    "ids": (
+        lambda file: [_user(file, f"read_{n:02x}{9 - n}d-e") for n in range(9)],
+        {"episodes": "groups:read_*", "data_field": "signal/raw"},
+        ("read_009d-e/signal/raw", "read_*/signal"),
+        2,
+    ),
+    "one each": (
+        lambda file: [
+            file.create_dataset(f"emb/P{n}", data=np.ones((n + 1, 4))) for n in range(20)
+        ],
+        {"episodes": "groups:emb/*", "data_field": ".", "window": "episode", "max_length": 20},
+        ("emb/P0", "emb/*"),
+        1,
+    ),
+    "only text": (lambda file: file.update(a=["x", "y"]), {}, ("a", None), 1),
+}
+
+
+@pytest.mark.filterwarnings("ignore:field 't2m' is served as stored")
+@pytest.mark.parametrize("case", CONTENTS)
+def test_info_where_no_field_is_named(tmp_path: Path, case: str) -> None:
+    """Of a file of which nothing says what its samples are, info counts none, and lists all that is
+    in it, the largest first, with what opens it; and that opens it."""
+    write, opens, first, number = CONTENTS[case]
+    with h5py.File(tmp_path / "x.h5", "w") as file:
+        write(file)
+    found = json.loads(run("info", tmp_path / "x.h5", "--json").stdout)
+    assert "count" not in found
+    assert (found["opens"] or {}) == opens
+    assert (found["listed"][0]["name"], found["listed"][0]["alike"]) == first
+    assert (len(found["listed"]), found["unseen"]) == (number, 0)
+    said = run("info", tmp_path / "x.h5").stdout
+    assert first[0] in said
+    assert ("... and 250 more (--json lists all)" in said) == (number == 300)
+    if opens:
+        with asyncreader.open(tmp_path / "x.h5", **opens) as ds:
+            assert ds[0] is not None
+
+
+@pytest.mark.filterwarnings("ignore:field 't2m' is served as stored")
+def test_info_says_what_attributes_say(tmp_path: Path) -> None:
+    """Units, scale and fill value of a data set stand beside it; members beside a table; no axis
+    without values is listed; preview draws what info opens."""
+    with h5py.File(tmp_path / "x.h5", "w") as file:
+        _odd(file)
+    listed = json.loads(run("info", tmp_path / "x.h5", "--json").stdout)["listed"]
+    assert listed[0]["says"] == {"units": "K", "scale": 0.5, "fill": -9}
+    assert {one["name"]: one["dtype"] for one in listed[1:]} == {
+        "table": "pt (float32), id (no number)",
+        "deep/in/it/names": "text",
+        "nothing": "float32",
+    }
+    drawn = run("preview", tmp_path / "x.h5", "--output", tmp_path / "x.png", "--json")
+    assert drawn.exit_code == 0
+    assert json.loads(drawn.stdout)["sheet"]["records"] == list(range(9))
+
+
+@pytest.mark.parametrize(
+    ("kind", "write"),
+    [
+        ("cooler", lambda file: file.attrs.update(format="HDF5::Cooler")),
+        ("NWB", lambda file: file.attrs.update(nwb_version="2.6.0")),
+        ("NeXus", lambda file: file.create_group("entry").attrs.update(NX_class="NXentry")),
+        ("SNIRF", lambda file: file.update({"formatVersion": "1.0", "nirs/x": np.zeros(3)})),
+        ("Keras", lambda file: file.update({"model_weights/x": np.zeros(3)})),
+    ],
+)
+def test_kinds_of_files_say_how_samples_are_had(tmp_path: Path, kind: str, write: Any) -> None:
+    """Of files whose samples depend on the question, info and the error say how users get them."""
+    with h5py.File(tmp_path / "x.h5", "w") as file:
+        file["x"] = np.zeros((4, 2))
+        write(file)
+    found = json.loads(run("info", tmp_path / "x.h5", "--json").stdout)["kind"]
+    assert found["name"] == kind
+    assert found["samples"] in " ".join(run("info", tmp_path / "x.h5").stdout.split())
+    with pytest.raises(asyncreader.ParamsError) as caught:
+        asyncreader.open(tmp_path / "x.h5")
+    assert f"{kind}: {found['samples']}" in str(caught.value)
 
 
 @pytest.mark.parametrize(

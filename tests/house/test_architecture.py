@@ -48,6 +48,7 @@ LAYERS = {
         "label_stats contact_sheet hdf5_look statistics verify",
         "trials hints",
         "describe",
+        "contents",
         "bench ceilings drawing thumbnails sheet pictures",
         "look",
         "preview preview_batch notebook demo demo_arrays doctor report",

@@ -318,9 +318,12 @@ def test_many_objects_in_a_heap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
 @pytest.mark.parametrize(
     "names", ["a/b/c/d/e/f/g/h/x", "episodes/{}/steps/obs/x", "611645479/patch_0/x"]
 )
-def test_fields_many_groups_deep_are_found(tmp_path: Path, names: str) -> None:
+def test_fields_many_groups_deep_are_found(
+    tmp_path: Path, names: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """However many groups deep data sets lie, in however many groups, and where groups go round in
-    circles, the error lists them, and info describes them."""
+    circles, the error lists them, and so does info."""
+    monkeypatch.chdir(tmp_path)
     with h5py.File(tmp_path / "x.h5", "w") as file:
         for number in range(300 if "{" in names else 1):
             file[names.format(number)] = np.zeros((5, 3))
@@ -328,7 +331,7 @@ def test_fields_many_groups_deep_are_found(tmp_path: Path, names: str) -> None:
         file[f"{top}/again"] = file[top]
     with pytest.raises(ParamsError, match=r"no field 'data'.*found [a-z0-9_/]*/x \(5 x 3 float64"):
         open_source(tmp_path / "x.h5")
-    assert "5 samples" in CliRunner().invoke(cli, ["info", str(tmp_path / "x.h5")]).output
+    assert re.search(r"/x +5 x 3 .*float64", CliRunner().invoke(cli, ["info", "x.h5"]).output)
 
 
 def test_fuel_sequences_of_variable_shape(tmp_path: Path) -> None:
@@ -358,6 +361,33 @@ def test_groups_that_go_by_a_usual_name(tmp_path: Path) -> None:
     elsewhere = {"data_field": "y", "labels_path": tmp_path / "x.h5"}
     with pytest.raises(ParamsError, match="no field 'labels'"):
         asyncreader.open(tmp_path / "x.h5", **elsewhere)
+
+
+@pytest.mark.parametrize("kind", ["fixed", "variable", "chunked"])
+def test_labels_that_are_text(tmp_path: Path, kind: str) -> None:
+    """Labels that are text, of fixed or variable length, under the usual name, under another and in
+    another file, are sorted classes; several files have those of all."""
+    texts = [["owl", "cat", "owl", "é"], ["ape", "owl", "ape", "cat"]]
+    dtype = None if kind == "fixed" else h5py.string_dtype()
+    more = {"chunks": (3,), "compression": "gzip"} if kind == "chunked" else {}
+    for number, words in enumerate(texts):
+        with h5py.File(tmp_path / f"{number}.h5", "w") as file:
+            file["data"] = np.arange(8.0).reshape(4, 2)
+            for name in ("labels", "kinds"):
+                values = [word.encode() for word in words] if dtype is None else words
+                file.create_dataset(name, data=values, dtype=dtype, **more)
+    one = tmp_path / "0.h5"
+    for given in ({}, {"labels_field": "kinds"}, {"labels_path": one, "labels_field": "kinds"}):
+        with asyncreader.open(one, **given) as dataset:
+            assert dataset.classes == ("cat", "owl", "é")
+            np.testing.assert_array_equal(dataset.labels, [1, 0, 1, 2])
+    with asyncreader.open(tmp_path / "*.h5") as dataset:
+        assert dataset.classes == ("ape", "cat", "owl", "é")
+        np.testing.assert_array_equal(dataset.labels, [2, 1, 2, 3, 0, 2, 0, 1])
+    with h5py.File(one, "a") as file:
+        file["few"] = np.array([b"a", b"b"])
+    with pytest.raises(FormatError, match="another number of rows"):
+        asyncreader.open(one, labels_field="few")
 
 
 def matlab(file: h5py.File, name: str, values: Any, kind: str, **said: int) -> None:
@@ -493,12 +523,13 @@ def test_pcam_by_name(tmp_path: Path) -> None:
 
 
 def test_labels_of_text_say_what_to_do(tmp_path: Path) -> None:
-    """Labels of text are errors that show how to go on with numbers, or without them."""
+    """Labels of several texts each, and arrays of text, are errors that show how to go on with
+    numbers, or without them."""
     data, text = np.zeros((4, 8, 8, 3), np.uint8), np.array(["cat", "dog", "cat", "cat"])
     for number, labels in enumerate((text.astype("S3"), text.astype(object))):
         path = str(tmp_path / f"{number}.h5")
         with h5py.File(path, "w") as file:
-            file["data"], file["labels"] = data, labels
+            file["data"], file["labels"] = data, np.stack([labels, labels], axis=1)
         with pytest.raises(FormatError, match=r"np\.unique.*labels_field=None"):
             open_source(path)
         assert served(path, labels_field=None)[1] is None

@@ -29,7 +29,8 @@ from ..bytestore import ByteFile, OpenFile, check_descriptors
 from .checks import attribute, virtual_dataset
 from .chunks import ChunkGrid, LibraryChunks
 from .compound import is_compound
-from .listing import all_names, list_fields, missing, some_names
+from .kinds import kind_of
+from .listing import MEMBERS, all_names, list_fields, missing, some_names
 from .stored import Stored
 from .structure import DatasetHeader, Structure, signature_at
 
@@ -41,8 +42,6 @@ _METADATA: Final = 1 << 20
 
 #: Soft links that are followed on the way to one object.
 _SOFT: Final = 16
-#: Members of a group that are looked at to find data sets.
-_LOOKED_AT = 200
 
 
 def is_hdf5(path: str) -> bool:
@@ -253,8 +252,12 @@ class Hdf5:
 
     def no_field(self, name: str, group: Any = None) -> ParamsError:
         """The error for a missing data set: it lists those that are there, or in a ``group``."""
-        inside = list_fields(self.members, self._root if group is None else group)
-        return missing(name, inside, self.path)
+        inside, _ = list_fields(self.members, self._root if group is None else group)
+        error = missing(name, inside, self.path)
+        kind = kind_of(self) if group is None else None
+        if kind is not None:
+            error.hint = "; ".join(filter(None, (f"{kind.name}: {kind.samples}", error.hint)))
+        return error
 
     def member(self, name: str) -> Stored | None:
         """A data set of the root group by a hard link, whose bytes are in this file; None for
@@ -295,7 +298,7 @@ class Hdf5:
 
     def members(self, group: Any) -> Iterator[tuple[bytes, Any]]:
         """Some of a group's data sets and groups, by hard links; None for a virtual data set."""
-        for name in some_names(group, _LOOKED_AT):
+        for name in some_names(group, MEMBERS):
             link = group.links.get_info(name)
             if link.type == h5py.h5l.TYPE_HARD:
                 found = self._opened(group, name, link.u)

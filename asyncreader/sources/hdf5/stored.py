@@ -29,7 +29,7 @@ from .checks import (
 from .chunks import ChunkGrid
 from .compound import path_to, record_type
 from .conventions import MATLAB_CLASS, no_samples
-from .filters import LIBRARY, Filter, check_known, decode_chunk, readable
+from .filters import LIBRARY, Filter, check_filters, check_known, decode_chunk, readable
 
 #: Chunks that are drawn to be compared with the library's own read, and decoded bytes of them.
 _DRAWN, _COMPARED_BYTES = 4, 16 << 20
@@ -209,6 +209,20 @@ class Stored:
         if not steps and (lengths != grid.chunk_bytes).any():
             raise self.refuse("a chunk has the wrong size", hint=AGAIN)
         self.check_bomb(grid.chunk_bytes, int(sizes.max(initial=0)))
+        return grid
+
+    def checked_grid(
+        self,
+        view: Callable[[int, int], UInt8],
+        dtype: np.dtype[Any] | None = None,
+        compare: bool = True,
+    ) -> ChunkGrid:
+        """:meth:`grid`, of which ``compare`` compares some chunks with what the library reads
+        there: unless they have checksums. FormatError for filters that are not read."""
+        check_filters(self.filters, self.path, self.name)
+        grid = self.grid(dtype)
+        if compare:
+            self.compare(grid, view, decoded=dtype is None)
         return grid
 
     def _count_written(self, total: int) -> int:

@@ -11,7 +11,7 @@ from ...errors import FormatError, ParamsError
 from ...system.array_types import Array
 from ..fields import SetIndex
 from ..labels import numbered
-from .hdf5_data import index_data, read_texts
+from .hdf5_data import index_data
 from .hdf5_set import Hdf5Set
 from .hdf5_sparse import REWRITE, chosen_columns, index_sparse, is_group, is_sparse
 
@@ -105,12 +105,12 @@ def _labels(found: Hdf5Set, name: str) -> tuple[Array, tuple[str, ...] | None]:
     if kind == "categorical":
         return _categorical(found, name)
     if not is_group(found, name):
-        texts = read_texts(found, name)
+        texts = found.texts(name)
         return (found.table(name), None) if texts is None else numbered(texts)
     if kind is None or not kind.startswith("nullable-"):
         raise found.refuse(f"column {name!r} is of a kind that is not read", found=kind)
     missing = found.table(f"{name}/mask") != 0
-    texts = read_texts(found, f"{name}/values")
+    texts = found.texts(f"{name}/values")
     values = found.table(f"{name}/values") if texts is None else np.zeros(len(texts), np.int64)
     if missing.shape != values.shape:
         raise found.refuse(f"column {name!r} has another number of rows than its mask")
@@ -127,7 +127,7 @@ def _labels(found: Hdf5Set, name: str) -> tuple[Array, tuple[str, ...] | None]:
 def _categorical(found: Hdf5Set, name: str) -> tuple[Array, tuple[str, ...]]:
     """Codes and categories; -1 stays what it is."""
     where = f"{name}/categories"
-    texts = read_texts(found, f"{where}/values" if is_group(found, where) else where)
+    texts = found.texts(f"{where}/values" if is_group(found, where) else where)
     if texts is not None:
         classes = tuple(text.decode("utf-8", "surrogateescape") for text in texts)
     else:

@@ -8,17 +8,16 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
-from ...errors import ParamsError, SourceError, located
+from ...errors import ParamsError
 from ...pixels.numbers import is_number, members_of
 from ...pixels.specs import SampleSpec
-from ...system.array_types import Int64, UInt8
+from ...system.array_types import Int64
 from ...system.late import h5py
 from ...system.text import times
 from ..arrays import FileRows, Rows
@@ -36,9 +35,10 @@ from ..hdf5.chunk_patches import ChunkVolumes
 from ..hdf5.chunks import ChunkGrid, Chunks
 from ..hdf5.conventions import warn_of_packed
 from ..hdf5.file import ThroughLibrary
-from ..hdf5.filters import BUILT_IN_ONLY, LIBRARY, NAMES, check_filters, decode_chunk, remedy
+from ..hdf5.filters import BUILT_IN_ONLY, LIBRARY, NAMES, check_filters, remedy
 from ..hdf5.stored import Stored
-from ..hdf5.vlen import ELEMENT, heap_extents
+from ..hdf5.texts import elements_of
+from ..hdf5.vlen import heap_extents
 from ..images import image_kind, stored_images
 from ..patches import ArrayVolumes, FlatVolumes, StoredVolumes, cut_volumes, of_volumes
 from ..request import NoSamplesError, stored_samples
@@ -106,7 +106,8 @@ def index_rows(
 def stored_rows(
     found: Hdf5Set, data: Stored, axis: int, stored: SampleSpec, compare: bool = True
 ) -> tuple[FieldIndex, str]:
-    """Where the samples along an axis lie, and how, in words. ``compare``: see :func:`_grid`."""
+    """Where the samples along an axis lie, and how, in words. ``compare``: see
+    :meth:`Stored.checked_grid`."""
     if data.chunks is None:
         size = data.size // found.rows_in(data, axis) * stored.dtype.itemsize
         storage = _rows(found, data, axis, size, stored.dtype)
@@ -186,7 +187,7 @@ def _chunked(
     found: Hdf5Set, data: Stored, axis: int, stored: SampleSpec, compare: bool
 ) -> tuple[FieldIndex, str]:
     dtype = None if stored.dtype.names is None else stored.dtype
-    grid, lead = _grid(found, data, dtype, compare), found.fields.lead
+    grid, lead = data.checked_grid(found.file.mapped.view, dtype, compare), found.fields.lead
     if not lead:  # all of it is one sample
         grid, lead = replace(grid, shape=(1, *grid.shape), chunk=(1, *grid.chunk)), 1
     names = " + ".join(NAMES[step.code] for step in grid.filters)
@@ -239,7 +240,7 @@ def index_volumes(found: Hdf5Set, data: Stored, dtype: np.dtype[Any]) -> SetInde
             assert isinstance(rows.starts, tuple)
             storage = FlatVolumes(rows.starts[0], stored)
     else:
-        grid, number = _grid(found, data), stored.volumes.sample_axis
+        grid, number = data.checked_grid(found.file.mapped.view), stored.volumes.sample_axis
         stored = stored.with_chunks(grid.chunk)
         names = [NAMES[step.code] for step in grid.filters]
         how = " + ".join((f"chunks of {times(grid.chunk)}", *names))
@@ -290,49 +291,7 @@ def number_storage(found: Hdf5Set, name: str) -> tuple[Storage, np.dtype[Any]]:
         return Rows(np.empty(0, dtype)), dtype
     if data.chunks is None:
         return _rows(found, data, 0, dtype.itemsize, dtype), dtype
-    return _chunks(found, _grid(found, data), 0), dtype
-
-
-def read_texts(found: Hdf5Set, name: str) -> list[bytes] | None:
-    """All texts of a data set of one axis; None where it holds none."""
-    data = found.dataset(name)
-    if data.ndim != 1 or data.dtype.kind not in "SO" or not h5py.check_string_dtype(data.dtype):
-        return None
-    if data.dtype.kind == "S":
-        return [bytes(text) for text in data.read()]
-    file = found.file.mapped.bytes
-    if not isinstance(file, np.ndarray):
-        raise found.refuse(
-            f"the text of {name!r} is of variable length, which is not read from a store",
-            hint="download the file",
-        )
-    if not data.size:
-        return []
-    user_block = found.h5.file.id.get_create_plist().get_userblock()
-    found = replace(found, fields=replace(found.fields, data=name))
-    try:
-        elements = [np.concatenate(list(_elements(found, data)))]  # their heaps are walked once
-        starts, sizes = heap_extents(elements, data.shape[0], file, user_block, 1, found.path, name)
-        check_extents(starts, sizes, found.file.size, found.path)
-    except SourceError as exc:
-        if exc.index is not None:  # texts may be names, which are no records
-            exc.what, exc.index = f"text {exc.index} of {name!r}: {exc.what}", None
-        raise
-    ends = (starts + sizes).tolist()
-    return [file[at:end].tobytes() for at, end in zip(starts.tolist(), ends, strict=True)]
-
-
-def _grid(
-    found: Hdf5Set, data: Stored, dtype: np.dtype[Any] | None = None, compare: bool = True
-) -> ChunkGrid:
-    """The chunks of a data set; FormatError for filters that are not read. ``compare``: some with
-    what the library reads there, unless they have checksums."""
-    name = found.fields.data
-    check_filters(data.filters, found.path, name)
-    grid = data.grid(dtype)
-    if compare:
-        data.compare(grid, found.file.mapped.view, decoded=dtype is None)
-    return grid
+    return _chunks(found, data.checked_grid(found.file.mapped.view), 0), dtype
 
 
 # -- variable length -------------------------------------------------------------------------------
@@ -356,7 +315,13 @@ def _vlen(found: Hdf5Set, data: Stored, base: np.dtype[Any]) -> SetIndex:
     user_block = found.h5.file.id.get_create_plist().get_userblock()
     count = found.count(data.shape[0])
     starts, sizes = heap_extents(
-        _elements(found, data), data.shape[0], file, user_block, base.itemsize, found.path, name
+        elements_of(data, found.file),
+        data.shape[0],
+        file,
+        user_block,
+        base.itemsize,
+        found.path,
+        name,
     )
     starts, sizes = starts[:count], sizes[:count]
     check_extents(starts, sizes, found.file.size, found.path)
@@ -437,35 +402,3 @@ def _pixels(
     same = bool((shapes == shapes[0]).all())
     shape = tuple(shapes[0].tolist()) if same else None
     return SampleSpec(shape, base, letters, channels=channels)
-
-
-def _elements(found: Hdf5Set, data: Stored) -> Iterator[UInt8]:
-    """The stored elements of a data set of variable length, piece by piece."""
-    name = found.fields.data
-    if found.h5.file.id.get_create_plist().get_sizes() != (8, 8):
-        raise found.refuse("only offsets of 8 bytes are supported", hint="h5repack it")
-    if data.chunks is not None:
-        steps = data.filters
-        if not check_filters(steps, found.path, name):
-            raise found.refuse(
-                f"dataset {name!r} has a filter that is not read here", hint=remedy(steps)
-            )
-        grid = _grid(found, data, ELEMENT)
-        for number in range(grid.offsets.size):
-            offset = int(grid.offsets[number])
-            stored = found.file.mapped.view(offset, int(grid.sizes[number]))
-            mask, size = int(grid.masks[number]), grid.chunk_bytes
-            with located(path=found.path, index=number * grid.chunk[0]):
-                part = decode_chunk(stored, steps, mask, size, ELEMENT.itemsize)
-            inside = min(grid.chunk[0], grid.shape[0] - number * grid.chunk[0])
-            yield part[: inside * ELEMENT.itemsize]
-        return
-    start = data.offset
-    if data.plist.get_layout() != h5py.h5d.CONTIGUOUS or start is None:
-        raise found.refuse(
-            f"dataset {name!r} of variable length is not stored contiguous or chunked",
-            found=f"shape {data.shape}",
-            hint="it may never have been written; else h5repack it",
-        )
-    found.inside(start, data.shape[0] * ELEMENT.itemsize)
-    yield found.file.mapped.view(start, data.shape[0] * ELEMENT.itemsize)

@@ -31,13 +31,15 @@ from ..hdf5.groups import CHUNKED, GroupNames, Members
 from ..hdf5.listing import list_fields, missing
 from ..hdf5.structure import DatasetHeader
 from ..request import Request, stored_samples
-from .hdf5_data import index_data, read_texts
+from .hdf5_data import index_data
 from .hdf5_labels import EpisodeValues
 from .hdf5_set import Hdf5Set
 
 #: Bytes that a name in a group takes of a file at least: where there are more names than that,
 #: groups lead to each other in circles.
 _NAME_BYTES: Final = 16
+#: The field of an episode that is one data set, not a group of them.
+ITSELF: Final = "."
 #: Splits that are read.
 _MASKS: Final = 4096
 #: About what an image file takes.
@@ -120,38 +122,47 @@ class GroupedFields:
         if inside != self._inside[0]:
             self._inside = inside, h5.reach(inside)
         here = None if self._inside[1] is None else h5.reach(last, self._inside[1])
-        if not isinstance(here, h5py.h5g.GroupID):
+        if not isinstance(here, h5py.h5g.GroupID | h5py.h5d.DatasetID):
             raise self._found.refuse(f"{group!r} is not a group")
         below: dict[str, Any] = {"": here}
         for column in self._columns:
             if number == 0:
                 column.stored, column.member = h5.member_of(column.data, here)
-            prefix, _, last = column.stored.rpartition("/")
+            prefix, _, part = column.stored.rpartition("/")
             if prefix not in below:
                 below[prefix] = h5.reach(prefix, here)
             name, parent = f"{group}/{column.stored}", below[prefix]
+            if column.stored == ITSELF:
+                parent, part = self._inside[1], last
             within = isinstance(parent, h5py.h5g.GroupID)
             if within and column.header is not None:
-                header = h5.header(last, parent)
+                header = h5.header(part, parent)
                 if header is not None and header.like(column.header):
                     self._append(column, name, header)
                     continue
-            data = h5.reach(last, parent) if within else None
+            data = h5.reach(part, parent) if within else None
             if not isinstance(data, h5py.h5d.DatasetID):
                 raise self._missing(group, column.stored, here, number)
             if number == 0:
                 self._first(column, name, data)
             self._note(column, name, data)
             if number == 0:
-                column.header = _as_the_library(h5.header(last, parent), data)
+                column.header = _as_the_library(h5.header(part, parent), data)
         if self._labels is not None:
             self._labels.add(here, group)
 
     def _missing(self, group: str, name: str, here: Any, number: int) -> Exception:
         path = self._found.path
+        if isinstance(here, h5py.h5d.DatasetID):
+            return ParamsError(
+                f"{group!r} is a dataset, not a group",
+                path=path,
+                found=f"data_field={name!r}",
+                hint=f"where each dataset is one sample or episode: data_field={ITSELF!r}",
+            )
         if number:
             return self._found.refuse(f"group {group!r} has no dataset {name!r}")
-        listed = list_fields(self._found.h5.members, here)
+        listed, _ = list_fields(self._found.h5.members, here)
         error = missing(name, listed, path, f"{some(len(self._groups), 'episode')}; in {group!r}: ")
         error.what = f"no dataset {name!r} in the episodes of this dataset"
         return error
@@ -338,7 +349,7 @@ def read_masks(found: Hdf5Set, names: Sequence[str]) -> dict[str, Int64]:
                 stacklevel=2,
             )
             continue
-        texts = read_texts(found, f"mask/{name}")
+        texts = found.texts(f"mask/{name}")
         listed = [text.decode("utf-8", "surrogateescape") for text in texts or ()]
         # an empty episode is left out, and so is its name
         chosen = [numbers[one] for one in listed if one in numbers]

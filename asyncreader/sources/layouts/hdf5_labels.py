@@ -14,7 +14,6 @@ from ...system.array_types import Array, Int64
 from ...system.late import h5py
 from ..hdf5.checks import attribute
 from ..labels import in_sequence, numbered, of_each_episode
-from .hdf5_data import read_texts
 from .hdf5_set import Hdf5Set
 
 #: What begins the name of an attribute.
@@ -44,7 +43,7 @@ class EpisodeValues:
     def _attribute(self, group: Any, where: str) -> Any:
         if not self.name.startswith(ATTRIBUTE):
             return None
-        name, path, item = self.name[1:], self._found.path, h5py.Group(group)
+        name, path, item = self.name[1:], self._found.path, _as_object(group)
         value = attribute(item, name)
         if value is None:
             text = self._found.h5.text(where, name)
@@ -69,7 +68,7 @@ class EpisodeValues:
                     f"an episode has no dataset {name!r}",
                     hint="labels_field=None serves the data without labels",
                 )
-            raise h5.no_field(self.name, group)
+            raise h5.no_field(self.name, group if isinstance(group, h5py.h5g.GroupID) else None)
         data = h5.stored(held, name)
         data.check_samples()
         if data.dtype.kind == "S" and data.ndim == 0:
@@ -115,9 +114,15 @@ class EpisodeValues:
         )
 
 
+def _as_object(episode: Any) -> Any:
+    """An episode as h5py shows it: a group, or a data set that is one."""
+    is_data = isinstance(episode, h5py.h5d.DatasetID)
+    return h5py.Dataset(episode) if is_data else h5py.Group(episode)
+
+
 def _names(group: Any) -> list[bytes]:
     """Names of some attributes."""
-    item = h5py.Group(group)
+    item = _as_object(group)
     return [name.encode("utf-8", "surrogateescape") for name in islice(item.attrs, _LISTED)]
 
 
@@ -148,7 +153,7 @@ def own_rows(found: Hdf5Set, lead: int) -> bool:
 def row_each(found: Hdf5Set, name: str, kept: Int64, episodes: Episodes) -> Found:
     """Labels in a data set with a row for each row, or for each episode, of which those ``kept``
     are not empty."""
-    texts = read_texts(found, name)
+    texts = found.texts(name)
     table, classes = (found.table(name), None) if texts is None else numbered(texts)
     total, rows = episodes.ends.size + episodes.empty, int(episodes.ends[-1])
     if table.shape[:1] == (rows,):

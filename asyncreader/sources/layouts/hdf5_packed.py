@@ -60,7 +60,9 @@ class PackedHdf5(Hdf5Set):
         index, labels = with_tables(self, field, rows, how), self.fields.labels
         if labels is None or (labels.strip("/") == fmt.LABELS and not self.fields.labels_path):
             return index
-        return replace(index, labels=self.labels(rows, field.spec))
+        table, classes = self.labels(rows, field.spec)
+        facts = replace(index.facts, classes=classes or index.facts.classes)
+        return replace(index, labels=table, facts=facts)
 
 
 def index_packed(found: Hdf5Set, whole: fmt.Meta) -> SetIndex:

@@ -21,9 +21,13 @@ from ..bytestore import ByteFile, OpenFile
 from ..fields import SetIndex
 from ..hdf5.file import Hdf5, translated
 from ..hdf5.stored import Stored
+from ..hdf5.texts import texts_of
+from ..labels import numbered
 from ..request import Request, check_labels
 from . import fuel
 
+#: Labels, and the names of their classes; None where there are none.
+Found: TypeAlias = tuple[Array | None, tuple[str, ...] | None]
 #: 1-based axes (number, height, width, channel).
 Axes: TypeAlias = tuple[int, int, int, int]
 
@@ -137,6 +141,10 @@ class Hdf5Set:
         read: Array = dataset.read()
         return read.astype(dtype.newbyteorder("="), copy=False)
 
+    def texts(self, name: str) -> list[bytes] | None:
+        """All texts of a data set of one axis; None where it holds none."""
+        return texts_of(self.dataset(name), self.file)
+
     def inside(self, offset: int, size: int) -> None:
         """FormatError unless these bytes are in the file."""
         if offset + size > self.file.size:
@@ -161,49 +169,50 @@ class Hdf5Set:
         """The number of rows in a data set: of episodes and of time, where both are axes."""
         return math.prod(data.shape[axis : axis + self.fields.lead])
 
-    def labels(self, rows: int, spec: SampleSpec) -> Array | None:
-        """The labels that are asked for, of ``rows`` rows of which ``spec`` are served; None where
-        there are none."""
+    def labels(self, rows: int, spec: SampleSpec) -> Found:
+        """The labels that are asked for, of ``rows`` rows of which ``spec`` are served, and of text
+        the sorted classes; None where there are none."""
         fields, path = self.fields, self.fields.labels_path
         if fields.labels is None:
-            return None
+            return None, None
         if path is None:
-            labels = self._labels_inside(fields.labels, self.count(rows))
+            labels, classes = self._labels_inside(fields.labels, self.count(rows))
         else:
-            labels = _labels_elsewhere(path, fields.labels, rows)
+            labels, classes = _labels_elsewhere(path, fields.labels, rows)
         if labels is not None:
             check_labels(labels.shape, spec, fields, self.path, in_file=path is None)
-        return labels
+        return labels, classes
 
-    def _labels_inside(self, asked: str, count: int) -> Array | None:
+    def _labels_inside(self, asked: str, count: int) -> Found:
         name, member = self.h5.member_of(asked)
         if member is not None:
             data = self.dataset(name, records=True)
             _check_labels(data, count, self.path, asked)
-            return self.h5.read_member(name, member)
+            return self.h5.read_member(name, member), None
         stored = self.h5.find(asked)
         if stored is None:
             if self.fields.labels_required:
                 raise self.h5.no_field(asked)
-            return None
+            return None, None
         stored.check_samples()
         shape, along = stored.shape, min(self.fields.along, stored.ndim - 1)
         if not self.fields.lead and shape[:1] != (1,):
-            return self.values(stored, _TEXT_LABELS)[None]
+            return self.values(stored, _TEXT_LABELS)[None], None
         # MATLAB writes those of samples along the last axis as one row of as many columns
         if along > 0 and shape[along] == count != shape[0]:
-            return np.moveaxis(self.values(stored, _TEXT_LABELS), along, 0)
+            return np.moveaxis(self.values(stored, _TEXT_LABELS), along, 0), None
         _check_labels(stored, count, self.path, asked)
-        return self.values(stored, _TEXT_LABELS)
+        texts = texts_of(stored, self.file)
+        return (self.values(stored, _TEXT_LABELS), None) if texts is None else numbered(texts)
 
     # -- what was found --------------------------------------------------------------------
 
     def index_field(self, field: FieldIndex, rows: int, how: str) -> SetIndex:
         """The index of the ``rows`` samples of a field, with labels and all that goes with them.
         ``how`` they are stored, in words."""
-        labels, count = self.labels(rows, field.spec), self.count(rows)
+        (labels, classes), count = self.labels(rows, field.spec), self.count(rows)
         how = f"{self.layout}, {how}" if self.layout else how
-        facts = SetFacts.of(self.file, "HDF5", how, count)
+        facts = replace(SetFacts.of(self.file, "HDF5", how, count), classes=classes)
         fields = {self.fields.data: replace(field, where=self.file.where)}
         if not self.layout.startswith("Fuel"):
             return SetIndex(facts, fields, labels)
@@ -212,7 +221,7 @@ class Hdf5Set:
         return SetIndex(facts, fields, labels, splits)
 
 
-def _labels_elsewhere(path: str, name: str, count: int) -> Array:
+def _labels_elsewhere(path: str, name: str, count: int) -> Found:
     """Labels from another file (as in PCam), in memory."""
     if not os.path.isfile(path):  # opening a pipe would block
         raise SourceNotFoundError("no such labels file", path=path)
@@ -220,7 +229,8 @@ def _labels_elsewhere(path: str, name: str, count: int) -> Array:
     file.close()  # its mapping stays
     with translated(path), Hdf5(file, checked=True) as h5:
         asked = Request(labels=name, labels_required=True)
-        return np.array(Hdf5Set(file, h5, asked)._labels_inside(name, count))
+        labels, classes = Hdf5Set(file, h5, asked)._labels_inside(name, count)
+        return np.array(labels), classes
 
 
 def _check_labels(labels: Stored, count: int, path: str, name: str) -> None:

@@ -22,7 +22,7 @@ from ..hdf5.checks import attribute, check_bomb
 from ..hdf5.chunks import Chunks
 from ..hdf5.sparse import Numbers, SparseRows, made_as
 from ..request import check_columns
-from .hdf5_data import number_storage, read_texts
+from .hdf5_data import number_storage
 from .hdf5_set import Hdf5Set
 
 _INDICES, _VALUES, _INDPTR = "indices", "data", "indptr"
@@ -225,7 +225,7 @@ def column_names(found: Hdf5Set, name: str, width: int, needed: bool) -> list[by
     they are ``needed``."""
     if found.h5.reach(name) is None:
         return None
-    table = None if is_group(found, name) else read_texts(found, name)
+    table = None if is_group(found, name) else found.texts(name)
     if table is None and not needed:
         return None
     if table is None or len(table) != width:
