@@ -14,7 +14,6 @@ import numpy as np
 from child_processes import answer_requests
 
 from faults.damage.damaged_bytes import Mutant, damage_structure, flip
-from faults.damage.false_metadata import rewrite_hdf5, rewrite_lmdb
 from faults.damage.read_damaged import OTHER_SET, Expected, Outcome, read, verified
 from faults.damage.regions import PAGE, regions
 from faults.sets import KnownSet
@@ -73,21 +72,15 @@ def flips(target: DamagedSet, job: Job, number: int) -> tuple[str, Outcome]:
 
 
 def structure(target: DamagedSet, job: Job, number: int) -> tuple[str, Outcome]:
-    """A change of the structure; one in four is made through the container's own library."""
+    """A change of the structure."""
     rng = np.random.default_rng((job.seed, 2, number))
-    if number % 4 == 3:
-        target.write(target.sound)
-        rewrite = rewrite_lmdb if target.known.container == "LMDB" else rewrite_hdf5
-        said = rewrite(target.file, rng)
-        return said, _try(target, job, number, None)
     mutant = target.mutant()
     said = damage_structure(mutant, rng)
     return said, _try(target, job, number, bytes(mutant.data))
 
 
-def _try(target: DamagedSet, job: Job, number: int, data: bytes | None) -> Outcome:
-    if data is not None:
-        target.write(data)
+def _try(target: DamagedSet, job: Job, number: int, data: bytes) -> Outcome:
+    target.write(data)
     known, expected = target.known, target.expected
     io = ("auto", "mmap", "pread")[number % 3]
     outcome = read(known, expected, target.path, job.verify, number, io=io, epochs=1 + number % 2)

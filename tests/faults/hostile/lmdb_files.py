@@ -126,6 +126,52 @@ _SERVED = {
 family("Our description", "meta_", described, _DESCRIPTIONS | _SERVED, SET, SET)
 
 
+# -- its tables, changed through lmdb --------------------------------------------------------------
+
+
+def rewritten(scratch: Scratch, name: str, change: Callable[[Any, Any], Any]) -> Target:
+    """A set packed by asyncreader, of which one database was changed."""
+    path = scratch.copy("raw.lmdb")
+    with lmdb.open(str(path), max_dbs=8, map_size=1 << 28) as env:
+        database = env.open_db(name.encode())
+        with env.begin(write=True, db=database) as txn:
+            change(txn, database)
+    (path / "lock.mdb").unlink(missing_ok=True)
+    return Target(path)
+
+
+def _value(change: Callable[[bytes], bytes]) -> Callable[[Any, Any], Any]:
+    """Another value of a record."""
+    return lambda txn, _: txn.put(b"0000000002", change(txn.get(b"0000000002")))
+
+
+def _exchanged(txn: Any, _: Any) -> None:
+    one, two = (bytes(txn.get(key)) for key in (b"0000000002", b"0000000003"))
+    txn.put(b"0000000002", two)
+    txn.put(b"0000000003", one)
+
+
+def _renamed(txn: Any, _: Any) -> None:
+    txn.put(b"0000000009", txn.pop(b"0000000002"))
+
+
+family("Our records", "lmdb_data_", rewritten, {
+    "one_gone": ("samples", "data", lambda txn, _: txn.delete(b"0000000002")),
+    "one_more": ("samples", "data", lambda txn, _: txn.put(b"0000000099", b"value")),
+    "one_renamed": ("numbers with gaps", "data", _renamed),
+    "one_empty": ("size", "data", _value(lambda value: b"")),
+    "one_cut": ("size", "data", _value(lambda value: value[:-1])),
+    "one_longer": ("size", "data", _value(lambda value: value + b"\0")),
+}, SET, SET)  # fmt: skip
+family("Our records", "lmdb_data_", rewritten, {
+    "two_exchanged": ("checksum", "data", _exchanged),
+}, SAMPLE, SAMPLE)  # fmt: skip
+family("Our tables", "lmdb_", rewritten, {
+    f"{name}_dropped": (f"{name}|not read", name, lambda txn, database: txn.drop(database))
+    for name in ("data", "labels", "checksums", "meta")
+}, SET, SET)  # fmt: skip
+
+
 # -- pages -----------------------------------------------------------------------------------------
 
 
