@@ -213,27 +213,6 @@ def test_poison(on: Opener) -> None:
         assert (data == POISON).all()
 
 
-@pytest.mark.parametrize("pace", PACES)
-def test_seek(on: Opener, pace: str | int) -> None:
-    """seek() drops a batch that is on the device already; its slots are used again, rightly."""
-    consumer = Consumer(pace)
-    epochs = expected(2)
-    with on(consumer.device, njob=3, debug=True) as reader:
-        for repeat in range(6):
-            for step, (data, labels) in enumerate(reader):
-                consumer.use(data, labels)
-                if step == 2:
-                    break
-            reader.seek(repeat % 2, repeat)
-            place = STEPS * (repeat % 2) + repeat
-            for data, labels in reader:
-                consumer.use(data, labels)
-                break
-            reader.seek(0)
-            seen = consumer.records()[-4:]
-            assert seen == [*epochs[:3], epochs[place]]
-
-
 def test_short_and_unlabelled(on: Opener) -> None:
     """A short batch is cut on the device too; a set without labels gives None."""
     device = FakeDevice("eager")

@@ -195,49 +195,6 @@ def test_choices_have_torchvisions_distribution(name: str, options: dict[str, An
     assert not likely(as_cells(wrong + wrong[: COUNT - len(wrong)], expected))  # it can tell
 
 
-def mixed_pairs(**asked: Any) -> tuple[np.ndarray, np.ndarray]:
-    """The first rows of 10,000 pairs of a black picture and a white one that a reader mixes, and
-    the part of each that is its own."""
-    data = np.zeros((2 * COUNT, 16, 12, 1), np.uint8)
-    data[1::2] = 255
-    with AsyncReader(
-        data=data, labels=np.arange(2 * COUNT) % 2, num_classes=2, batch_size=400, copy=True,
-        dtype="float32", **asked,
-    ) as reader:  # fmt: skip
-        batches = list(reader)
-    rows = np.concatenate([batch.data[::2] for batch in batches])
-    parts = np.concatenate([batch.labels[::2, 0] for batch in batches]).astype(np.float64)
-    assert len(parts) == COUNT
-    np.testing.assert_allclose(1 - rows.mean(axis=(1, 2, 3)) / 255, parts, atol=1e-5)
-    return rows, parts
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("alpha", [0.2, 1.0, 3.0])
-def test_parts_of_mixed_rows_are_torchvisions(alpha: float) -> None:
-    """Of 10,000 pairs that a reader mixes, the parts of mixup are of Beta(alpha, alpha), and those
-    of cutmix are distributed as torchvision's CutMix has them (Kolmogorov and Smirnov)."""
-    need_torchvision()
-    import torch
-    from scipy.stats import beta, binomtest, ks_2samp, kstest
-    from torchvision.transforms import v2
-
-    _, parts = mixed_pairs(mixup=alpha)
-    law, low, high = beta(alpha, alpha), 0.01, 0.99  # nearer to 0 and 1 float32 rounds them
-    inner = parts[(parts > low) & (parts < high)]
-    below, between = law.cdf(low), law.cdf(high) - law.cdf(low)
-    assert kstest(inner, lambda part: (law.cdf(part) - below) / between).pvalue > 1e-3
-    assert binomtest(len(inner), COUNT, between).pvalue > 1e-3
-    transform, expected = v2.CutMix(alpha=alpha, num_classes=2), []
-    image = torch.zeros((2, 1, 16, 12))
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(2)
-        for _ in range(COUNT):
-            expected.append(float(transform.make_params([image])["lam_adjusted"]))
-    both = (np.round(one, 5) for one in (mixed_pairs(cutmix=alpha)[1], np.array(expected)))
-    assert ks_2samp(*both).pvalue > 1e-3
-
-
 @pytest.mark.slow
 def test_mixup_or_cutmix() -> None:
     """With both alphas each of 10,000 pairs draws one of the two, as often as the other, and its

@@ -381,28 +381,6 @@ def test_shards_are_only_copied_when_all_are_open(tmp_path: Path, labels: str | 
     assert len(os.listdir("/proc/self/fd")) == before
 
 
-def test_shards_of_which_few_may_be_open_are_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A set of more shards than may be open is never copied by the queue, and none stays open
-    beyond the limit."""
-    from asyncreader.sources.sets import shards
-    from converters import convert
-
-    convert(packed(tmp_path), tmp_path / "shards", format="hdf5", shards=4)
-    monkeypatch.setattr(shards, "open_limit", lambda: 3)
-    with pytest.warns(UserWarning, match="of which 3 stay open"):
-        reader = AsyncReader(path=tmp_path / "shards", batch_size=8, shuffle=True, njob=2)
-    with reader:
-        for _ in range(3):
-            for _ in reader:
-                pass
-        assert queue_of(reader) is None
-        source = reader._source
-        assert source is not None
-        assert len(source.first.open_files) <= 3
-
-
 def test_a_few_cold_files_of_many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where a tenth of many files or less is out of memory, the set counts as one in memory, as
     one file does whose pages are so."""

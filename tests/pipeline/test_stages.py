@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ import pytest
 
 from asyncreader import AsyncReader
 from asyncreader.pipeline import build
-from asyncreader.pipeline.slots import BatchArrays, BatchLayout, Part
+from asyncreader.pipeline.slots import BatchArrays, BatchLayout
 from asyncreader.pipeline.stages import Stage, Trial, stages_of
 from asyncreader.sampling.schedule import BatchPlan
 
@@ -34,22 +33,6 @@ class Nothing:
 
     def run(self, given: BatchArrays, made: BatchArrays, plan: BatchPlan) -> None:
         assert made.data[0].shape[0] == plan.indices.size
-
-
-class OneHot:
-    """Makes (B, classes) float32 of labels, and leaves the data where they are."""
-
-    name = "one-hot"
-
-    def layout(self, given: BatchLayout, trial: Trial) -> BatchLayout:
-        assert given.labels is not None
-        shape = (given.labels.shape[0], CLASSES)
-        return replace(given, labels=Part(shape, np.dtype(np.float32)))
-
-    def run(self, given: BatchArrays, made: BatchArrays, plan: BatchPlan) -> None:
-        assert given.labels is not None
-        assert made.labels is not None
-        made.labels[:] = given.labels == np.arange(CLASSES)
 
 
 @pytest.fixture
@@ -95,30 +78,3 @@ def test_a_stage_that_does_nothing_is_one_class(add: Add, tmp_path: Path, last: 
     assert "nothing 0." in repr(stats)
     events = json.loads(trace.read_text())["traceEvents"]
     assert sum(event["name"] == "nothing" for event in events) >= 5
-
-
-def test_a_stage_changes_shape_and_dtype_of_labels(add: Add) -> None:
-    """Labels get memory of their own and data none; postprocess sees what the stage made."""
-    add(OneHot())
-    seen = []
-
-    def note(data: np.ndarray, labels: np.ndarray) -> None:
-        seen.append((labels.shape, labels.dtype))
-
-    with AsyncReader(data=DATA, labels=LABELS, batch_size=4, postprocess=note) as reader:
-        assert reader.labels_shape == (4, CLASSES)
-        for batch in reader:
-            assert batch.labels.dtype == np.float32
-            assert (batch.labels.argmax(1) == LABELS[batch.indices, 0]).all()
-            assert (batch.data.transpose(0, 2, 3, 1) == DATA[batch.indices]).all()
-        slot = reader._ring.slots[0]
-        assert slot.out[0] is slot.made[0].data[0]
-        assert slot.out_labels is slot.made[1].labels
-    assert set(seen) == {((4, CLASSES), np.dtype(np.float32))}
-
-    with AsyncReader(
-        data=DATA, labels=LABELS, batch_size=4, postprocess=lambda d, la: (d, la[:, :2] * 2)
-    ) as reader:
-        assert reader.labels_shape == (4, 2)
-        for batch in reader:
-            assert (batch.labels[:, 1] == 2 * (LABELS[batch.indices, 0] == 1)).all()

@@ -21,10 +21,7 @@ from project import ROOT
 from asyncreader import AsyncReader, NothingQueuedError, WorkerError
 from asyncreader.pipeline.fill_queue import FillQueue
 from asyncreader.pipeline.trace import Trace, note
-from asyncreader.sources import OpenSet
 from asyncreader.stats import Meter
-
-DATA = np.zeros(1)
 
 
 def load(path: Path) -> tuple[dict[str, list[dict[str, Any]]], list[dict[str, Any]]]:
@@ -286,33 +283,6 @@ def test_stats_are_readable(tmp_path: Path) -> None:
     assert "cat&lt;b&gt;.jpg" in page
     assert "<b>" not in page
     assert page.count("<tr>") == page.count("</tr>") == 7
-
-
-def test_a_new_step_is_shown_by_its_name(
-    small: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A step that adds its seconds to the meter under a name of its own is in stats and trace under
-    this name, and its time does not count as reading."""
-    path, read = tmp_path / "trace.json", OpenSet.read_fields
-
-    def unpack(self: OpenSet, *given: Any) -> Any:
-        started = time.perf_counter()
-        slowly(DATA, DATA)
-        given[-1].seconds["unpack"] += time.perf_counter() - started
-        return read(self, *given)
-
-    monkeypatch.setattr(OpenSet, "read_fields", unpack)
-    # resized, since a batch that compiled code copies takes no such step
-    with AsyncReader(path=small, batch_size=100, size=(4, 4), trace=path) as reader:
-        assert len(list(reader)) == 3
-        stats = reader.stats()
-    assert 0.015 <= stats.seconds["unpack"] == stats.other_seconds["unpack"]
-    assert 0 < stats.read_seconds < stats.elapsed_seconds - stats.seconds["unpack"]
-    assert f"postprocess 0.00 s, unpack {stats.seconds['unpack']:.2f} s" in repr(stats)
-    assert "the loader is the bottleneck: unpack;" in stats.verdict
-    fills = [e for e in load(path)[0]["worker thread 0"] if e["name"] == "fill"]
-    assert fills
-    assert all(event["args"]["unpack_ms"] >= 5 for event in fills)
 
 
 def test_stats_of_an_idle_reader(small: str) -> None:

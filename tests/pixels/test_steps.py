@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -10,8 +9,6 @@ import numpy as np
 import pytest
 from fakes import CLASSES, packed, pictures, write_hdf5
 
-from asyncreader import AsyncReader
-from asyncreader.params import ReaderParams
 from asyncreader.pixels.steps import Array, ImageShape, Row
 from asyncreader.sources import open_source
 from asyncreader.testing.contract import MODES, assert_same, fill_rows, sized
@@ -31,21 +28,6 @@ class Nothing:
         return given
 
     def __call__(self, image: Array, row: Row) -> Array:
-        return image
-
-
-@dataclass(frozen=True)
-class Marked(Nothing):
-    """A step that writes what it is told of its sample into the first pixels."""
-
-    random: bool = True
-
-    def __call__(self, image: Array, row: Row) -> Array:
-        assert row.label is not None
-        image[0, 0, 0] = row.record
-        image[0, 1, 0] = row.position
-        image[0, 2, 0] = row.label[0]
-        image[0, 3, 0] = row.rng.integers(0, 256)
         return image
 
 
@@ -79,45 +61,3 @@ def test_a_step_that_does_nothing_changes_nothing(
     stepped = fill_rows(source, replace(wanted, steps=(Nothing(last=last),)), records)[0]
     assert_same(stepped, plain, 1e-6 if plain.dtype.kind == "f" else 0)
     source.close()
-
-
-@pytest.fixture
-def with_steps(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """Gives all readers these steps, as a parameter will."""
-    plain = ReaderParams.wanted.fget
-    assert plain is not None
-
-    def give(*steps: Nothing) -> None:
-        monkeypatch.setattr(
-            ReaderParams, "wanted", property(lambda self: replace(plain(self), steps=steps))
-        )
-
-    return give
-
-
-def served(path: object, **params: object) -> dict[int, np.ndarray]:
-    """Each sample of an epoch by its record number, as a reader serves it."""
-    found: dict[int, np.ndarray] = {}
-    with AsyncReader(path=path, layout="NHWC", shuffle=True, **params) as reader:
-        for batch in reader:
-            found |= zip(batch.indices.tolist(), batch.data.copy(), strict=True)
-    return found
-
-
-def test_what_a_step_is_told(path: str | list[str], with_steps: Callable[..., None]) -> None:
-    """A step knows the record, the position in the epoch, the label and a random generator of its
-    sample, whatever the threads and ranks."""
-    with_steps(Marked())
-    alone = served(path, batch_size=8)
-    assert len(alone) == COUNT
-    order = sorted(alone, key=lambda record: alone[record][0, 1, 0])
-    with AsyncReader(path=path, batch_size=COUNT, shuffle=True) as reader:
-        assert next(iter(reader)).indices.tolist() == order
-    for record, image in alone.items():
-        assert image[0, 0, 0] == record
-        assert image[0, 2, 0] == record % len(CLASSES)
-    assert len({int(image[0, 3, 0]) for image in alone.values()}) > COUNT // 3
-    ranks = [served(path, batch_size=4, rank=rank, world_size=2, nthread=3) for rank in (0, 1)]
-    assert ranks[0].keys().isdisjoint(ranks[1])
-    for record, image in (ranks[0] | ranks[1]).items():
-        np.testing.assert_array_equal(image, alone[record])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import pickle
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,7 +10,6 @@ from typing import Any
 import h5py
 import numpy as np
 import pytest
-from command_sets import run
 from fakes import paint
 
 import asyncreader
@@ -217,21 +215,6 @@ def test_wrong_labels(robot: Path, change: Any, error: type[Exception], says: st
         file["data/demo_0/late"] = np.float32(1)
     with pytest.raises(error, match=says):
         AsyncReader({"path": robot, "data_field": "x", "batch_size": 2, **change})
-
-
-def test_several_labels_are_shown(robot: Path, tmp_path: Path) -> None:
-    """info and preview tell each of them."""
-    words = ["-p", "data_field=x", "-p", 'labels_field=["reward", "@task"]']
-    result = run("info", robot, *words, "--json")
-    assert result.exit_code == 0, result.output
-    found = json.loads(result.stdout)["labels"]
-    assert [one["name"] for one in found] == ["reward", "@task"]
-    assert (found[0]["max"], found[1]["counts"][0]["samples"]) == (210, 6)
-    assert "labels @task" in run("info", robot, *words).stdout
-    sheet = tmp_path / "s.png"
-    result = run("preview", robot, *words, "-p", "window=3", "--output", sheet, "--json")
-    assert result.exit_code == 0, result.output
-    assert json.loads(result.stdout)["sheet"]["labels"][0].startswith("label ")
 
 
 def test_labels_along_an_axis(tmp_path: Path) -> None:

@@ -74,19 +74,6 @@ def offsets(folder: Path) -> Written:
     return Written({"path": folder / "set.h5", "data_field": fields}, samples)
 
 
-def variable(folder: Path) -> Written:
-    """HDF5's variable length: y alone can be; x has lengths. Both are in chunks."""
-    samples = made(WITH_EMPTY)
-    how: dict[str, Any] = {"compression": "gzip"}
-    with h5py.File(folder / "set.h5", "w", userblock_size=512) as file:
-        y = file.create_dataset("y", (len(samples),), h5py.vlen_dtype(np.dtype(">i4")), **how)
-        for k, one in enumerate(samples):
-            y[k] = one["y"]
-        file.create_dataset("x", data=joined(samples, "x"), chunks=(5, 2), **how)
-        file["x_lengths"] = np.array(WITH_EMPTY)
-    return Written({"path": folder / "set.h5", "data_field": ["x", "y"]}, samples)
-
-
 def arrays(folder: Path) -> Written:
     """Arrays, with starts that are those of both."""
     samples = made(WITH_EMPTY)
@@ -127,7 +114,7 @@ def check(batch: Batch, known: Written) -> None:
             assert batch.lengths[place][k] == len(part)
 
 
-@pytest.fixture(params=[offsets, variable, arrays, whole], ids=lambda kind: kind.__name__)
+@pytest.fixture(params=[offsets, arrays, whole], ids=lambda kind: kind.__name__)
 def known(request: pytest.FixtureRequest, tmp_path: Path) -> Written:
     made: Written = request.param(tmp_path)
     return made

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import json
 import pickle
@@ -153,28 +152,6 @@ def test_several_threads_in_loops(njob: int) -> None:
             assert sorted(itertools.chain(*taken)) == [0, 1, 2, 3, 4]
 
 
-def test_several_threads_fetch_and_take() -> None:
-    """However many threads fetch and take copies, each batch comes once, and is right."""
-
-    def take() -> Iterator[tuple[int, int]]:
-        with contextlib.suppress(FinishedError):
-            while True:
-                with contextlib.suppress(QueueFullError):
-                    reader.fetchData()
-                with contextlib.suppress(NothingQueuedError):
-                    batch = reader.getNextBatch()
-                    np.testing.assert_array_equal(batch.data, IMAGES[batch.indices])
-                    yield batch.epoch, batch.step
-        with contextlib.suppress(NothingQueuedError):
-            while True:
-                batch = reader.getNextBatch()
-                yield batch.epoch, batch.step
-
-    with switching_often(), open_reader(njob=4, nthread=2, epochs=20, copy=True) as reader:
-        seen = sorted(itertools.chain(*in_threads(3, take)))
-    assert seen == [(epoch, step) for epoch in range(20) for step in range(5)]
-
-
 @pytest.mark.parametrize("njob", [1, 2, 3])
 def test_addresses(njob: int) -> None:
     """Over 1,000 batches the arrays have exactly njob + 1 addresses, each on a page."""
@@ -187,26 +164,6 @@ def test_addresses(njob: int) -> None:
             assert (batch.data[:, 0, 0, 0] == batch.indices).all()
     assert len(data) == len(labels) == njob + 1
     assert all(address % 4096 == 0 for address in data | labels)
-
-
-@pytest.mark.parametrize("njob", [1, 3])
-def test_held_batch_is_the_callers(njob: int) -> None:
-    """A batch is not touched while fetches run, nor after the caller has written to it."""
-    with open_reader(njob=njob, nthread=4, shuffle=True) as reader:
-        for _ in range(njob):
-            reader.fetchData()
-        for _ in range(40):
-            batch = reader.getNextBatch()
-            assert batch.labels is not None
-            was, indices = batch.data.copy(), batch.indices.copy()
-            reader.fetchData()
-            until(lambda: all_ready(reader))
-            np.testing.assert_array_equal(batch.data, was)
-            np.testing.assert_array_equal(was, IMAGES[indices])
-            batch.data[:], batch.labels[:] = 99, -1
-            assert (batch.data == 99).all()
-            assert (batch.labels == -1).all()
-            np.testing.assert_array_equal(batch.indices, indices)
 
 
 def test_keep_and_release() -> None:

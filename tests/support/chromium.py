@@ -114,7 +114,7 @@ class Page:
 
     # -- what tests do -----------------------------------------------------------------------
 
-    def open(self, page: Path, width: int = 1280, height: int = 900, *, dark: bool = False) -> None:
+    def open(self, page: Path, width: int = 1280, height: int = 900) -> None:
         """Load a file into a window of that size, as a phone below 600 pixels."""
         phone = width < 600
         self.call(
@@ -124,7 +124,7 @@ class Page:
             deviceScaleFactor=2 if phone else 1,
             mobile=phone,
         )
-        scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
+        scheme = {"name": "prefers-color-scheme", "value": "light"}
         self.call("Emulation.setEmulatedMedia", features=[scheme])
         self.events.clear()
         self.call("Page.navigate", url=page.resolve().as_uri())

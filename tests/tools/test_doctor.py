@@ -311,27 +311,6 @@ def test_slow_sets_are_mixed_in_even_batches(
     assert told.opened["now"]["batch_size"] == 2
 
 
-def test_facts(chunked: Path) -> None:
-    """Sizes, chunks and compression are those of the file, the memory what was asked for. A set in
-    memory has no cold records to measure a disk by."""
-    chunked.read_bytes()
-    with closing(open_source(chunked, Request(data="x", labels="y"))) as source:
-        found = facts.look(source, str(chunked), memory=1000)
-        assert measure.cold_records(source.first, found, 0) is None
-        below = measure.records_below(source.first, found.size // 2, None)
-    assert below is not None
-    assert 0 < below.size < 2000
-    assert (found.count, found.chunk, found.compression) == (2000, 50, "gzip")
-    assert (found.sample_bytes, found.chunk_bytes) == (768, 768 * 50)
-    assert found.size == chunked.stat().st_size
-    assert found.stored_bytes == found.size / 2000
-    assert found.packable
-    assert not found.fits
-    assert not found.ours
-    assert 0 <= found.cached <= 1
-    assert found.file_system
-
-
 def test_what_chunks_cost(chunked: Path, tmp_path: Path) -> None:
     """Bytes read and inflated for a sample at random are those of all chunks that it lies in; in
     order each chunk counts once, its part outside of the set included."""
@@ -375,19 +354,6 @@ def test_what_an_epoch_costs() -> None:
     p = parse_params({"path": "train.h5", "shuffle": "block"}, {})
     assert advice.epochs(found, p, 100.0, [])[0].inflated == 3072.0
     assert advice.epochs(GZIP1, p, 100.0, []) == []
-
-
-def test_usual_picture_of_mixed_sizes(tmp_path: Path) -> None:
-    """Where pictures differ, the one in the middle by area tells what decoding costs."""
-    images = {f"{side}.png": Image.new("RGB", (side * 2, side)) for side in (10, 20, 30)}
-    save_images(tmp_path / "in", images)
-    converters.convert(tmp_path / "in", tmp_path / "o.lmdb", encoding="original", no_labels=True)
-    source = open_source(tmp_path / "o.lmdb")
-    found = facts.look(source, str(tmp_path / "o.lmdb"))
-    source.close()
-    assert found.picture == (20, 40)
-    assert found.shape is None
-    assert found.files == (str(tmp_path / "o.lmdb" / "data.mdb"),)
 
 
 # -- measuring -----------------------------------------------------------------------------------
