@@ -196,18 +196,6 @@ def test_choices_have_torchvisions_distribution(name: str, options: dict[str, An
 
 
 @pytest.mark.slow
-def test_mixup_or_cutmix() -> None:
-    """With both alphas each of 10,000 pairs draws one of the two, as often as the other, and its
-    part is not told by which."""
-    from scipy.stats import binomtest, kstest
-
-    rows, parts = mixed_pairs(mixup=1.0, cutmix=1.0)
-    blended = ((rows > 0) & (rows < 255)).any(axis=(1, 2, 3))
-    assert binomtest(int(blended.sum()), COUNT).pvalue > 1e-3
-    assert kstest(parts[blended], "uniform").pvalue > 1e-3
-
-
-@pytest.mark.slow
 def test_what_is_drawn_of_a_row_is_independent() -> None:
     """The flip of a row, two operations and a second epoch's are independent of each other: the 32
     combinations come equally often in 10,000 rows (chi-square)."""
