@@ -18,7 +18,6 @@ from split_sets import TEXT, contents, pictures, splits_of
 import asyncreader
 from asyncreader import AsyncReader, FormatError, ParamsError, SourceError, SourceNotFoundError
 from asyncreader.cli.main import main
-from asyncreader.formats.manifest import read_manifest
 from asyncreader.tools.verify import verify_file
 from converters import convert
 from converters.outputs.append import Grown
@@ -75,21 +74,6 @@ def test_a_set_grows(made: Path, grown: Path) -> None:
     with asyncreader.open(grown.with_name("one.h5")) as one, asyncreader.open(grown) as sharded:
         assert one.fingerprint == sharded.fingerprint
         assert one.class_counts == sharded.class_counts
-
-
-@pytest.mark.slow
-def test_the_encoding_is_that_of_the_set(tmp_path: Path) -> None:
-    """Files are stored as the set's are, and packed ones of that encoding are copied."""
-    pictures(tmp_path / "in", ["a/1.jpg", "a/2.jpg", "b/3.jpg"])
-    convert(tmp_path / "in", tmp_path / "set", encoding="original", shards=2)
-    convert(tmp_path / "in", tmp_path / "set", append=True)
-    convert(tmp_path / "set", tmp_path / "set", append=True)
-    manifest = read_manifest(str(tmp_path / "set" / "asyncreader.json"))
-    assert manifest.common.encoding == "original"
-    assert manifest.count == 12
-    with asyncreader.open(tmp_path / "set") as found:
-        stored = [found.sample(n).stored["data"] for n in range(12)]
-    assert stored[:3] * 4 == stored
 
 
 @pytest.mark.parametrize(

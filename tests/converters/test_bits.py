@@ -319,20 +319,6 @@ def test_foreign_sets_of_16_bits(tmp_path: Path, kind: str) -> None:
     assert np.array_equal(served(tmp_path / "x.h5")[some, 0], values[some] >> 8)
 
 
-@pytest.mark.parametrize("target", TARGETS)
-def test_sixteen_bits_are_kept_where_markers_are_asked_for(tmp_path: Path, target: str) -> None:
-    """``restarts`` is for JPEGs: pictures of 16 bits among the files' own bytes stay as they are,
-    packed from files and from another set."""
-    values = write_depths(tmp_path / "photos")
-    options = _sharded(target)
-    first = tmp_path / f"first{target}"
-    convert(tmp_path / "photos", first, encoding="original", bits=16, restarts=True, **options)
-    second = tmp_path / f"second{target}"
-    convert(first, second, restarts=True, **options)
-    for made in (first, second):
-        np.testing.assert_array_equal(served(made)[:, 0], values)
-
-
 @pytest.mark.parametrize(
     ("target", "encoding", "size"),
     [

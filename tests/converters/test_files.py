@@ -215,28 +215,18 @@ def test_progress_counts_every_sample(tmp_path: Path) -> None:
         assert file["labels"][:].tolist() == [[1]]
 
 
-@pytest.mark.parametrize("code", [*(pytest.param(n, marks=pytest.mark.slow) for n in range(3)), 3])
-def test_the_module_is_the_command(folder: Path, tmp_path: Path, code: int) -> None:
+def test_the_module_is_the_command(tmp_path: Path) -> None:
     """python -m converters is asyncreader convert, with its exit codes."""
     put(tmp_path / "c", {"1.png": b"bad", "2.png": saved(image(8, 8), "PNG")})
-    arguments = {
-        0: [folder, tmp_path / "out.h5"],
-        1: [tmp_path, tmp_path / "out.h5"],
-        2: [folder, tmp_path / "out.h5", "--encoding", "bmp"],
-        3: [tmp_path, tmp_path / "out.h5", "--skip-bad"],
-    }[code]
-    run = subprocess.run(
-        [sys.executable, "-m", "converters", *arguments], check=False, capture_output=True
-    )
-    assert run.returncode == code, run.stderr
-    assert (tmp_path / "out.h5").exists() == (code in (0, 3))
-    assert b"Traceback" not in run.stderr
+    line = [sys.executable, "-m", "converters", tmp_path, tmp_path / "out.h5", "--skip-bad"]
+    run = subprocess.run(line, check=False, capture_output=True)
+    assert run.returncode == 3, run.stderr
+    assert (tmp_path / "out.h5").exists()
 
 
-@pytest.mark.parametrize("suffix", ["lmdb"])
-def test_a_class_whose_name_is_not_utf8(tmp_path: Path, suffix: str) -> None:
+def test_a_class_whose_name_is_not_utf8(tmp_path: Path) -> None:
     """A class folder's name may be any bytes; it is shown with surrogate escapes."""
     put(tmp_path / "in", {b"c\xff/1.png": saved(image(8, 8), "PNG")})
-    report = convert(tmp_path / "in", tmp_path / f"out.{suffix}")
+    report = convert(tmp_path / "in", tmp_path / "out.lmdb")
     assert report.classes == ("c\udcff",)
     assert json.loads(json.dumps(report.to_dict()))["classes"] == ["c\udcff"]

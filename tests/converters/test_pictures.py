@@ -6,7 +6,7 @@ import io
 import itertools
 import os
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import h5py
 import lmdb
@@ -215,27 +215,6 @@ def test_resizing_is_pils(shape: tuple[int, int], target: tuple[int, int]) -> No
             continue
         pixels = np.frombuffer(found.data, np.uint8).reshape(found.shape)
         assert near(pixels, wanted), resize
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("channels", [3, 1])
-def test_packing_resizes_as_reading(
-    corpus: tuple[Path, dict[bytes, bytes]], tmp_path: Path, channels: Literal[1, 3]
-) -> None:
-    """Pictures that are resized when they are packed are, to the bit, those that a reader makes of
-    the original files with interpolation="bicubic"."""
-    folder, size = corpus[0], (30, 42)
-    convert(folder, tmp_path / "a.h5", size=size, resize="squeeze", channels=channels, bits=8)
-    convert(folder, tmp_path / "b.h5", encoding="png", channels=channels, bits=8)
-    read: dict[str, Any] = {"size": size, "crop": "none", "interpolation": "bicubic"}
-    with (
-        asyncreader.open(tmp_path / "a.h5") as packed,
-        asyncreader.open(tmp_path / "b.h5", **read) as resized,
-    ):
-        assert len(packed) == len(resized) == len(GOOD)
-        for number, name in enumerate(sorted(GOOD)):
-            if name != b"large.jpg":  # decoded smaller first
-                assert np.array_equal(packed[number][0], resized[number][0]), name
 
 
 @pytest.mark.parametrize("turned", range(1, 9))

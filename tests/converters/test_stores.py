@@ -149,35 +149,6 @@ def test_missing_rows(photos: Path, bucket: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_classes_at_a_url(photos: Path, bucket: str, tmp_path: Path) -> None:
-    """Names of classes come from a packed set or a text file in a store."""
-    names = ("notes", "eel", "dög 1%", "cat-2", "cat")
-    (photos.parent / "names.txt").write_text("\n".join(names))
-    report = convert(
-        "s3://b/photos", tmp_path / "a.h5", encoding="original", classes="s3://b/names.txt"
-    )
-    assert report.classes == names
-    (photos.parent / "a.h5").write_bytes((tmp_path / "a.h5").read_bytes())
-    report = convert(photos, tmp_path / "b.h5", encoding="original", classes="s3://b/a.h5")
-    assert contents(tmp_path / "a.h5") == contents(tmp_path / "b.h5")
-
-
-@pytest.mark.slow
-def test_bad_pictures(photos: Path, bucket: str, tmp_path: Path) -> None:
-    """A bad one is named by its URL; skipped, the files are those from disk."""
-    bad = photos / "dög 1%" / "10.jpg"
-    bad.write_bytes(bad.read_bytes()[:200])
-    with pytest.raises(DecodeError) as caught:
-        convert("s3://b/photos", tmp_path / "out", size=16, encoding="jpeg", shards=3)
-    assert caught.value.source_path == "s3://b/photos/dög 1%/10.jpg"
-    options: dict[str, Any] = {"size": 16, "encoding": "jpeg", "shards": 3, "skip_bad": True}
-    report = convert("s3://b/photos", tmp_path / "store", resume=True, **options)
-    assert [name for name, _ in report.skipped] == ["dög 1%/10.jpg"]
-    convert(photos, tmp_path / "disk", **options)
-    assert contents(tmp_path / "store") == contents(tmp_path / "disk")
-
-
-@pytest.mark.slow
 def test_masks_beside_a_store(photos: Path, bucket: str, tmp_path: Path) -> None:
     """Pictures in a bucket and their masks in a folder go together; an edited mask counts, too."""
     names = [str(one.relative_to(photos).with_suffix(".png")) for one in photos.rglob("*.jpg")]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,6 @@ import h5py
 import numpy as np
 import pytest
 from fakes import Packed, damage, packed, paint, pictures, write_hdf5, write_lmdb
-from observed import HANG
 from shard_sets import cut, write_set
 
 from asyncreader import (
@@ -24,7 +22,6 @@ from asyncreader import (
     ParamsError,
 )
 from asyncreader.sources import Inspector, open_source
-from asyncreader.sources.sets.shards import LocalShards
 from asyncreader.tools.verify import verify_file
 
 #: Samples of each of three files. The bad one is in the second file, and none that is looked at
@@ -266,47 +263,3 @@ def test_a_file_of_a_list_that_cannot_be_opened(tmp_path: Path) -> None:
     with pytest.raises(FormatError, match="size does not match") as caught:
         open_source(names)
     assert (caught.value.index, caught.value.path) == (BAD, names[1])
-
-
-def test_a_shard_that_two_threads_cannot_open(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Threads that wait for the same shard get one error, and its number is right in each; whoever
-    comes later opens it."""
-    folder = write_set(tmp_path / "set", [], SIZES, content=ours("raw"))
-    source = open_source(folder)
-    cache = source.first.open_files  # type: ignore[attr-defined]
-    both, opened = threading.Event(), list[int]()
-    take = cache._take
-
-    def taken(number: int) -> Any:
-        found = take(number)
-        if found[0].users == 2:
-            both.set()
-        return found
-
-    def cannot(self: LocalShards, number: int, fields: Any) -> Any:
-        opened.append(number)
-        assert both.wait(HANG)
-        raise FormatError("a sample lies outside the file", path=self.path(number), index=10)
-
-    monkeypatch.setattr(cache, "_take", taken)
-    patch = pytest.MonkeyPatch()
-    patch.setattr(LocalShards, "open", cannot)
-    seen: list[int | None] = []
-
-    def read() -> None:
-        with pytest.raises(FormatError) as caught:
-            Inspector(source.first).bytes(25)
-        seen.append(caught.value.index)
-
-    threads = [threading.Thread(target=read) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert seen == [BAD, BAD]
-    assert opened == [1]
-    patch.undo()
-    assert len(Inspector(source.first).bytes(25)) == 16 * 15 * 3
-    source.close()
