@@ -151,6 +151,9 @@ def test_bench_takes_turns(packed: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     assert order == [1, 2, 3, 3, 2, 1, 1, 2, 3]
     assert seen == [(n, 9) for n in range(1, 10)]
     assert len(opened) == 1
+    given = {"nthreads": (1,), "seconds": 0.01, "consumer_seconds": 0.01}
+    (row,) = run_bench({"path": str(packed), "batch_size": 4}, **given).rows
+    assert row.samples_per_second <= 4 / 0.01  # a consumer that takes so long is waited for
 
 
 def test_bench_refuses_what_cannot_be(packed: Path) -> None:

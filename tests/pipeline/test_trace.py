@@ -236,6 +236,20 @@ def test_a_folder_that_vanished_is_a_warning(small: str, tmp_path: Path) -> None
         reader.close()
 
 
+def test_seek(small: str, tmp_path: Path) -> None:
+    """seek() frees what was queued, and the trace shows it."""
+    path = tmp_path / "t.json"
+    with AsyncReader(path=small, batch_size=32, njob=2, trace=path) as reader:
+        reader.fetchData()
+        reader.fetchData()
+        reader.seek(1)
+        reader.fetchData()
+        assert reader.getNextBatch().epoch == 1
+    lanes, _ = load(path)
+    used = [e["args"]["epoch"] for e in lanes["consumer"] if e["name"] == "use" and "args" in e]
+    assert used == [1]
+
+
 def test_without_trace_the_plain_classes_run(small: str) -> None:
     """trace=None: ring and filler are the plain ones, and no worker keeps spans."""
     with AsyncReader(path=small, batch_size=32) as reader:

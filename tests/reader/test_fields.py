@@ -433,6 +433,26 @@ def test_a_mask_of_another_kind_is_a_bad_sample(tmp_path: Path) -> None:
         next(iter(reader))
 
 
+def test_foreign_pictures_and_masks_of_many_sizes(tmp_path: Path) -> None:
+    """ml-pyxis: raw pictures of many sizes and their masks, without an axis of channels, and
+    masks that are palette PNGs: their indices."""
+    samples = []
+    for i in range(N):
+        high, wide = 30 + i, 60 - i
+        rows = (np.mgrid[0:high, 0:wide][0] % 21).astype(np.uint8)
+        sample = {"data": pixels(high, wide)[i], "mask": places(high, wide)[i]}
+        sample |= {"png": np.frombuffer(saved(rows, mode="P"), np.uint8), "labels": LABELS[i]}
+        samples.append(sample)
+    write_maps(tmp_path / "set", samples)
+    params = {"path": tmp_path / "set", "data_field": ["data", "mask", "png"], "batch_size": 4}
+    with AsyncReader(params, size=(26, 26), crop="random-resized", flip=True) as reader:
+        assert reader.data_shape == ((4, 3, 26, 26), (4, 26, 26), (4, 1, 26, 26))
+        for batch in reader:
+            image, mask, classes = batch.data
+            assert np.abs(image[:, 0].astype(int) - 5 * (mask // 256).astype(int)).max() <= 8
+            np.testing.assert_array_equal(classes[:, 0], mask // 256 % 21)
+
+
 # -- bad samples ---------------------------------------------------------------------------------
 
 

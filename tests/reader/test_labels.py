@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 import h5py
 import numpy as np
 import pytest
+from command_sets import run
 from fakes import paint
 
 import asyncreader
@@ -215,6 +217,15 @@ def test_wrong_labels(robot: Path, change: Any, error: type[Exception], says: st
         file["data/demo_0/late"] = np.float32(1)
     with pytest.raises(error, match=says):
         AsyncReader({"path": robot, "data_field": "x", "batch_size": 2, **change})
+
+
+def test_several_labels_are_told(robot: Path) -> None:
+    """info tells each of them."""
+    words = ["-p", "data_field=x", "-p", 'labels_field=["reward", "@task"]']
+    found = json.loads(run("info", robot, *words, "--json").stdout)["labels"]
+    assert [one["name"] for one in found] == ["reward", "@task"]
+    assert (found[0]["max"], found[1]["counts"][0]["samples"]) == (210, 6)
+    assert "labels @task" in run("info", robot, *words).stdout
 
 
 def test_labels_along_an_axis(tmp_path: Path) -> None:

@@ -129,6 +129,15 @@ def test_random_places_are_uniform_and_keyed(tmp_path: Path) -> None:
         assert (abs(along - expected) < 5 * expected**0.5).all()
 
 
+def test_passes_go_on_in_the_next_epoch(tmp_path: Path) -> None:
+    """Epochs that are no whole number of passes give each volume as often as the others."""
+    known = files(tmp_path)
+    with opened(known, epoch_samples=6, shuffle=True, batch_size=3) as reader:
+        seen = [volume for _ in range(2) for volume, *_ in places(reader)]
+    assert np.bincount(seen).tolist() == [3, 3, 3, 3]
+    assert all(set(seen[i : i + 4]) == {0, 1, 2, 3} for i in (0, 4, 8))
+
+
 @pytest.mark.slow
 def test_states_hold_the_patch(tmp_path: Path) -> None:
     """A state is refused with another patch, other places or other volumes."""

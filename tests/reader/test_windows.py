@@ -263,6 +263,17 @@ def test_outside_counts_rows_of_the_window(outside: tuple[Any, Any], rows: Any) 
         assert [int(batch.indices[0]) for batch in reader] == expected
 
 
+@pytest.mark.parametrize("subset", [[30, 8, 9, 12, 13], slice(4, 20), slice(1, 30, 3)], ids=str)
+def test_subset_of_rows(subset: Any) -> None:
+    """A subset selects, in its order, the rows at which windows begin; a window sees its whole
+    episode."""
+    starts = np.cumsum([0, *LENGTHS[:-1]])
+    able = [s + r for s, n in zip(starts.tolist(), LENGTHS, strict=True) for r in range(2, n - 1)]
+    with opened(window=(-2, 2), subset=subset, batch_size=1) as reader:
+        found = [row for _, row in anchors_of(reader)]
+    assert found == [row for row in np.arange(COUNT)[subset].tolist() if row in able]
+
+
 @pytest.mark.parametrize("chosen", [None, [5, 3, 1, 0], slice(4, None, -1)], ids=str)
 @pytest.mark.parametrize("every", [False, True], ids=["whole episodes", "one of each"])
 def test_subset_of_episodes(every: bool, chosen: Any) -> None:
