@@ -20,7 +20,6 @@ import asyncreader
 from asyncreader import AsyncReader, ParamsError, faces
 from asyncreader.adapters.base import Loader
 from asyncreader.adapters.generator import endless
-from asyncreader.batch import Taken
 
 
 def seen(batches: Any, count: int) -> list[list[int]]:
@@ -181,31 +180,3 @@ def test_last_has_what_a_batch_says(tmp_path: Path) -> None:
             for held in (last, pickle.loads(pickle.dumps(last))):
                 for name, one in zip(beside, said, strict=True):
                     np.testing.assert_array_equal(getattr(held, name), one)
-
-
-def test_a_step_works_out_what_is_asked_for_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A loop that reads nothing of ``last`` works out no rows of windows, lengths or places."""
-    asked: list[str] = []
-
-    def note(name: str) -> None:
-        really = getattr(Taken, name)
-
-        def noted(self: Taken) -> object:
-            asked.append(name)
-            return really.__get__(self)
-
-        monkeypatch.setattr(Taken, name, property(noted))
-
-    beside = ("episode", "source", "place", "present", "lengths")
-    for name in beside:
-        note(name)
-    for params in sets_of_others(tmp_path):
-        with Plain(None, params) as loader:
-            list(loader)
-            assert not asked
-            said = [getattr(loader.last, name) for name in beside]
-        assert any(one is not None for one in said)
-        assert tuple(asked) == beside
-        asked.clear()

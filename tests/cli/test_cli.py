@@ -452,15 +452,6 @@ def test_a_converters_of_the_user_is_named(tmp_path: Path, command: str) -> None
     assert done.stderr.count("\n") == 1
 
 
-def test_tab_where_a_converters_of_the_user_comes_first(tmp_path: Path) -> None:
-    """Tab prints no traceback where another ``converters`` hides ours: it offers the options that
-    all commands have."""
-    (tmp_path / "converters.py").write_text("def to_grey(image):\n    return image\n")
-    found = completed("asyncreader convert a b --", tmp_path)
-    assert "plain,--json" in found
-    assert "plain,--size" not in found
-
-
 @pytest.mark.slow
 def test_python_m_does_not_take_a_converters_of_the_user(tmp_path: Path, photos: Path) -> None:
     """``python -m asyncreader`` does not look for modules where it is run."""

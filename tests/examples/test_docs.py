@@ -290,19 +290,6 @@ def test_speeds_are_those_of_the_page_of_performance() -> None:
             assert re.search(rf"(?<![\d,]){speed}(?![\d,])", published), speed
 
 
-def test_one_name_for_one_thing() -> None:
-    """Of two names for the same function or command all pages use one."""
-    notebooks = sorted((ROOT / "docs" / "notebooks").glob("*.ipynb"))
-    for path in (*(ROOT / page for page in PAGES), *notebooks):
-        text = path.read_text(encoding="utf-8")
-        for other in (
-            "from converters import",
-            "torch.distributed.run",
-            "torch.distributed.launch",
-        ):
-            assert other not in text, f"{path.name}: {other}"
-
-
 def test_diagrams_are_what_their_script_draws() -> None:
     """``python tests/support/diagrams.py`` draws the committed diagrams again."""
     for name, draw in diagrams.DRAWN.items():

@@ -11,7 +11,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from project import FILES, PACKAGES, ROOT, module_name, tree_of
+from project import FILES, PACKAGES, ROOT
 
 import asyncreader
 import converters
@@ -81,23 +81,8 @@ def test_reader_methods() -> None:
         *("load_state_dict", "params", "paths", "sample", "seek", "state_dict", "stats"),
     ]
     assert public(asyncreader.Batch) == [
-        *(
-            "data",
-            "episode",
-            "epoch",
-            "indices",
-            "keep",
-            "labels",
-            "last",
-            "lengths",
-            "mask",
-            "place",
-            "present",
-            "release",
-            "show",
-            "source",
-            "step",
-        ),
+        *("data", "episode", "epoch", "indices", "keep", "labels", "last", "lengths", "mask"),
+        *("place", "present", "release", "show", "source", "step"),
     ]
 
 
@@ -161,18 +146,6 @@ def test_every_feature_of_the_ancestors_has_a_test() -> None:
     assert named == {
         f"{letter}{n}" for letter, last in FEATURES.items() for n in range(1, last + 1)
     }
-
-
-def test_orders_are_known_in_one_place() -> None:
-    """Only asyncreader/sampling compares ``shuffle`` with its values; minibatches has its own."""
-    found = set()
-    for path in FILES:
-        for node in ast.walk(tree_of(path)):
-            if isinstance(node, ast.Compare):
-                values = {part.value for part in ast.walk(node) if isinstance(part, ast.Constant)}
-                if values & {"block", "replacement"} and "shuffle" in ast.unparse(node):
-                    found.add(module_name(path))
-    assert found - {"asyncreader.faces.minibatches"} == {"asyncreader.sampling"}
 
 
 # -- words ---------------------------------------------------------------------------------------

@@ -99,20 +99,6 @@ def test_global_generators_follow_from_the_batch(packed: str) -> None:
 
 
 @pytest.mark.slow
-def test_slots_are_shared_and_few(packed: str) -> None:
-    """Batches lie in njob + 1 page-aligned slots, reused, and a held one is not touched."""
-    addresses = set()
-    with AsyncReader(path=packed, batch_size=4, workers="process", nthread=2, njob=2) as reader:
-        for _ in range(10):
-            for batch in reader:
-                addresses.add(batch.data.__array_interface__["data"][0])
-                held = batch.data.copy()
-                assert (batch.data == held).all()
-    assert len(addresses) <= 3
-    assert all(address % 4096 == 0 for address in addresses)
-
-
-@pytest.mark.slow
 def test_close_leaves_nothing(packed: str) -> None:
     """Processes, threads and descriptors are back to the count before; close() twice is fine."""
     AsyncReader(path=packed, workers="process").close()  # starts the one resource tracker
@@ -334,20 +320,6 @@ def test_exit_without_close(packed: str, tmp_path: Path) -> None:
     for pid in json.loads(done.stdout):
         with pytest.raises(ProcessLookupError):
             os.kill(pid, 0)
-
-
-@pytest.mark.slow
-def test_resume_crosses_kinds_of_workers(packed: str) -> None:
-    """A state saved under threads goes on under processes."""
-    with AsyncReader(path=packed, batch_size=8, shuffle=True) as reader:
-        batches = iter(reader)
-        for _ in range(3):
-            next(batches)
-        state = json.loads(json.dumps(reader.state_dict()))
-        rest = [batch.indices.tolist() for batch in batches]
-    with AsyncReader(path=packed, batch_size=8, shuffle=True, workers="process") as reader:
-        reader.load_state_dict(state)
-        assert [batch.indices.tolist() for batch in reader] == rest
 
 
 # -- Pythons that lack what others have ----------------------------------------------------------

@@ -406,28 +406,6 @@ def test_a_waiting_consumer_is_told_that_nothing_is_left(
     assert set(seen) == expected
 
 
-def test_interrupted_drop_never_hands_out_unfilled_rows(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Ctrl-C inside drop_queued(): what was not filled is an error, not a batch."""
-    ring = make_ring(2)
-    busy, waiting = ring.begin(plan(0)), ring.begin(plan(1))
-    ring.next_task()
-
-    def interrupt(*_: Any) -> None:
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(ring._cond, "wait_for", interrupt)
-        with pytest.raises(KeyboardInterrupt):
-            ring.drop_queued()
-    fill(busy, ring)
-    assert ring.take()[0] is busy
-    slot, error = ring.take(HANG)
-    assert slot is waiting
-    assert isinstance(error, WorkerError)
-
-
 def test_slots_are_aligned_and_zeroed() -> None:
     """Buffers begin on a page and are zero at first, whatever their size and type."""
     for shape, dtype in (((1,), "u1"), ((3, 5, 7), "f4"), ((1 << 20, 5), "u1"), ((2, 0), "i8")):
@@ -478,22 +456,3 @@ def test_an_interrupted_begin_loses_no_wake_up() -> None:
         finally:
             ring.close()
             worker.join(HANG)
-
-
-def test_an_interrupted_wait_holds_the_lock_again() -> None:
-    """Ctrl-C just when wait() has let go of the lock: no RuntimeError, and nobody holds it then."""
-    ring = make_ring()
-    ring.begin(plan(0))
-    with pytest.MonkeyPatch.context() as patch:
-
-        def released(*_: Any) -> None:
-            ring._cond.release()
-            raise KeyboardInterrupt
-
-        patch.setattr(ring._cond, "wait_for", released)
-        with pytest.raises(KeyboardInterrupt):
-            ring.take()
-    free = threading.Thread(target=ring.counts)
-    free.start()
-    free.join(HANG)
-    assert not free.is_alive()

@@ -196,21 +196,6 @@ def test_written_when_training_is_interrupted(small: str, tmp_path: Path) -> Non
     assert "HELD" in [e["name"] for n in (0, 1) for e in lanes.get(f"slot {n}", [])]
 
 
-def test_a_batch_given_back_frees_its_slot(small: str, tmp_path: Path) -> None:
-    """A slot is FREE from release() on, or from the next batch on, until it is filled again."""
-    path = tmp_path / "trace.json"
-    with AsyncReader(path=small, batch_size=32, trace=path) as reader:
-        for number in range(6):
-            reader.fetchData()
-            batch = reader.getNextBatch()
-            if number < 3:
-                batch.release()
-    lanes, _ = load(path)
-    named = [e["name"] for number in (0, 1) for e in lanes.get(f"slot {number}", [])]
-    assert named.count("HELD") == named.count("FILLING") == 6
-    assert named.count("FREE") >= 6
-
-
 def test_memory_is_bounded(tmp_path: Path) -> None:
     """Of each kind the last spans are kept, and the file still nests."""
     trace = Trace(str(tmp_path / "t.json"), kept=10)

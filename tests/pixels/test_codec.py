@@ -367,21 +367,6 @@ def test_junk_before_the_picture(kind: str, name: str) -> None:
             )
 
 
-def test_junk_does_not_hide_damage() -> None:
-    """A JPEG with junk before its picture is decoded as strictly as any other."""
-    data = KINDS["jpeg"]
-    scan = data.index(b"\xff\xda") + 20
-    refused = 0
-    for place in range(scan, len(data) - 20, 37):
-        held = data[:place] + bytes((data[place] ^ 0x5A,)) + data[place + 1 :]
-        for junk in (b"", b"\0\0\0"):
-            try:
-                codec.decode(held[:2] + segment(0xFE, b"x") + junk + held[2:], 3)
-            except DecodeError:
-                refused += 1 if junk else -1
-    assert refused == 0
-
-
 def test_damage_in_a_cmyk_jpeg() -> None:
     """A JPEG of four channels, whose pixels Pillow gives, is looked at as strictly as any other."""
     import simplejpeg
@@ -544,20 +529,6 @@ def test_flipped_bytes(kind: str) -> None:
                 check(bytes(held))
             except DecodeError as exc:
                 assert exc.what  # noqa: PT017
-
-
-def test_flipped_png_is_never_another_picture() -> None:
-    """PNG carries checksums: one flipped byte is an error or changes nothing."""
-    data = KINDS["png"]
-    whole = codec.decode(data, 3)
-    for place in range(8, len(data)):
-        held = bytearray(data)
-        held[place] ^= 0x20
-        try:
-            found = codec.decode(bytes(held), 3)
-        except DecodeError:
-            continue
-        np.testing.assert_array_equal(found, whole)
 
 
 def test_bombs() -> None:

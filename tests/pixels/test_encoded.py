@@ -165,41 +165,6 @@ def test_pictures_of_the_size_declared_are_planned() -> None:
             assert planned == (7 if shape == (1, 1, 3) else 6)
 
 
-@pytest.mark.slow
-def test_a_turned_picture_is_not_planned() -> None:
-    """JPEGs whose EXIF says that they are upright are planned, and none that EXIF or XMP turns,
-    whatever is damaged in these."""
-    pytest.importorskip("numba")
-    rng = np.random.default_rng(4)
-    pixels = cut_jpegs.picture(rng, 40, 50)
-    fill = RowTransform(STORED, OutputSpec(size=(20, 20)), "")
-    out = np.zeros(fill.allocate_shape(1), np.uint8)
-    body = b'http://ns.adobe.com/xap/1.0/\0<x tiff:Orientation="6"/>'
-    xmp = b"\xff\xe1" + (len(body) + 2).to_bytes(2, "big") + body
-    counts: Counter[tuple[bool, bool, bool]] = Counter()
-    for number in range(1200):
-        exif = Image.Exif()
-        exif.endian = "<>"[number % 2]
-        exif[0x010F], exif[0x0132] = "made by", "2000"
-        if number % 3:
-            exif[0x0112] = 1 if number % 3 == 1 else int(rng.integers(9))
-        file = bytearray(encoded(pixels, "JPEG", exif=exif))
-        end = 4 + int.from_bytes(file[4:6], "big")
-        for _ in range(int(rng.integers(4)) if number % 5 == 0 else 0):
-            file[int(rng.integers(6, end))] = int(rng.choice([0, 1, 3, 8, 0x12, 255]))
-        if with_xmp := rng.random() < 0.5:
-            at = 2 if rng.random() < 0.5 else end
-            file[at:at] = xmp
-        data = bytes(file)
-        left = list(put_planned(fill, lying([data]), None, None, out, np.arange(1), Meter()))
-        upright = codec.read_header(data).orientation == 1
-        assert left or upright, number
-        counts[number % 3 == 1, with_xmp, not left] += 1
-    assert counts[True, True, True] > 150, counts  # EXIF says so, and XMP something else
-    assert counts[True, False, False] < 40, counts
-    assert counts[False, True, True] < 80, counts
-
-
 def test_a_file_that_changes_between_header_and_decoding() -> None:
     """Where the decoder finds a picture of another size than was planned, or one that is too large
     for the memory, the image is left; and so are all where it does not write to that memory."""

@@ -9,7 +9,6 @@ from typing import Any
 import cut_jpegs
 import numpy as np
 import pytest
-import simplejpeg
 from PIL import Image
 
 from asyncreader.errors import DecodeError
@@ -50,37 +49,6 @@ def test_parts_of_damaged_files() -> None:
     is an error, those of the undamaged picture."""
     counts = cut_jpegs.compare_damaged(200)
     assert min(counts["error"], counts["both"], counts["elsewhere"]) > 20, counts
-
-
-@pytest.mark.slow
-def test_parts_of_files_with_several_damages() -> None:
-    """Of a file with several damages, which decoding the whole file reports, a part that is decoded
-    alone shows what a decoder makes of it that goes on: damage that is an error of neither."""
-    rng = np.random.default_rng(5)
-    sources = [cut_jpegs.drawn(rng, 160, 330) for _ in range(8)]
-    counts = [0, 0]
-    for number in range(250):
-        source = sources[number % len(sources)]
-        data = cut_jpegs.damaged(source, rng)
-        if jpeg_cut.read_facts(data) is None:
-            continue
-        data = cut_jpegs.damaged(data, rng)
-        header, undamaged = header_of(data), header_of(source)
-        if header[:4] != undamaged[:4] or cut_jpegs.decoded(data, header, None, None) is not None:
-            continue
-        part = cut_jpegs.drawn_part(rng, header, 0.5)
-        found = cut_jpegs.decoded(data, header, part, None)
-        if found is not None:
-            pixels = cut_jpegs.pixels_of(found, header, part)
-            whole = codec.decode_part(source, 3, header=undamaged, part=None)
-            wrong = bool((pixels != cut_jpegs.pixels_of(whole, header, part)).any())
-            counts[wrong] += 1
-            if wrong:
-                going_on = simplejpeg.decode_jpeg(data, colorspace="RGB", strict=False)
-                upright = codec.upright(going_on, header.orientation)
-                whole = codec.Decoded(upright, 0, 0, whole.whole)
-                np.testing.assert_array_equal(pixels, cut_jpegs.pixels_of(whole, header, part))
-    assert min(counts) > 2, counts
 
 
 @pytest.mark.parametrize("interpolation", INTERPOLATIONS)

@@ -438,23 +438,6 @@ def test_kernels_take_functions_from_files_without_kernels() -> None:
 
 
 @pytest.mark.slow
-def test_processes_that_compile_at_a_time(package: Path, tmp_path: Path) -> None:
-    """Processes that compile the same kernel at a time all serve, and leave one whole file."""
-    folder = tmp_path / "cache"
-    child(
-        "import os, numba\n"
-        "pids = [os.fork() for _ in range(2)]\n"
-        f"exec({GATHER!r}, {{}})\n"
-        "if not all(pids):\n    os._exit(0)\n"
-        "assert [os.waitpid(pid, 0)[1] for pid in pids] == [0, 0]\n",
-        package,
-        NUMBA_CACHE_DIR=str(folder),
-    )
-    assert [path.suffix for path in folder.rglob("*") if path.is_file()] == [".nbc"]
-    assert hits(package, folder, "") == [1]
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("home", ["", "/dev/null", "~", "home"])
 def test_a_package_that_cannot_be_written(package: Path, tmp_path: Path, home: str) -> None:
     """Where the package's folder cannot be written, code is kept in the user's cache folder, and
@@ -463,19 +446,6 @@ def test_a_package_that_cannot_be_written(package: Path, tmp_path: Path, home: s
     there, runs = (str(tmp_path / home), 2) if home == "home" else (home, 1)
     for found in ("0\n", "1\n")[:runs]:
         assert child(GATHER + HITS, package, HOME=there, XDG_CACHE_HOME="").stdout == found
-
-
-@pytest.mark.slow
-def test_compiling_is_told(package: Path, tmp_path: Path) -> None:
-    """Who asks is told before a kernel is compiled, and not when its code is on the disk."""
-    code = (
-        "from asyncreader.pixels import kernels\n"
-        "with kernels.compiling_told(lambda: print('compiling')):\n"
-        "    kernels.copy_runs\n"
-    )
-    folder = str(tmp_path / "cache")
-    told = [child(code, package, NUMBA_CACHE_DIR=folder).stdout for _ in range(2)]
-    assert told == ["compiling\n", ""]
 
 
 class Terminal(io.StringIO):
@@ -496,15 +466,6 @@ def test_who_looks_on_is_told_of_compiling_once(monkeypatch: pytest.MonkeyPatch)
         state.compiling()
         assert stderr.getvalue().count(kernels.COMPILING + "\n") == lines
         assert stderr.getvalue().count("\n") == lines
-
-
-@pytest.mark.slow
-def test_a_full_disk_stops_no_kernel(package: Path, tmp_path: Path) -> None:
-    """Where nothing can be written, as on a full disk or over a quota, kernels still compile."""
-    limit = "import resource\nresource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))\n"
-    for _ in range(2):
-        done = child(limit + GATHER + HITS, package, NUMBA_CACHE_DIR=str(tmp_path / "cache"))
-        assert (done.stdout, done.stderr) == ("0\n", "")
 
 
 @pytest.mark.slow
@@ -641,21 +602,6 @@ def test_code_for_any_processor(tmp_path: Path) -> None:
     generic = child(ANY_PROCESSOR, NUMBA_CPU_NAME="generic", NUMBA_CACHE_DIR=str(tmp_path))
     assert generic.stdout == child(ANY_PROCESSOR).stdout
     assert generic.stdout.count("resized") == 24
-
-
-@pytest.mark.slow
-def test_numba_serves_its_user_as_well() -> None:
-    """Kernels load without what numba needs to compile; a user's own function still finds it."""
-    child(
-        GATHER
-        + """
-import numba
-@numba.njit
-def total(values):
-    return np.cumsum(values)[-1]
-assert total(np.arange(5.0)) == 10.0
-"""
-    )
 
 
 def test_kernels_release_the_gil() -> None:

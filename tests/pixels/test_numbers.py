@@ -96,22 +96,6 @@ def test_scaled_numbers_are_numpys(stored: str, made: str) -> None:
 
 
 @pytest.mark.slow
-def test_every_half_is_read_and_rounded_as_numpy_does() -> None:
-    """All 65,536 numbers of float16 become the float64 that they are; float64 halfway between two,
-    and next to that, are rounded as numpy does."""
-    halves = np.arange(1 << 16, dtype=np.uint16).view(np.float16)
-    out, _ = cast(halves, "f8")
-    assert np.array_equal(out, halves.astype("f8"), equal_nan=True)
-    good = np.unique(halves[np.isfinite(halves)].astype("f8"))
-    middle = (good[1:] + good[:-1]) / 2
-    near = np.concatenate([middle, np.nextafter(middle, -np.inf), np.nextafter(middle, np.inf)])
-    out, bad = cast(near, "f2")
-    assert bad == -1
-    assert np.array_equal(out.view("u2") & 0x7FFF, near.astype("f2").view("u2") & 0x7FFF)
-    assert np.array_equal(out, near.astype("f2"))
-
-
-@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(data=st.data())
 def test_members_of_rows_are_numpys(data: st.DataObject) -> None:

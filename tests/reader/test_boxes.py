@@ -175,27 +175,6 @@ class TestBoxes(ReaderContract):
         return Served(given, lambda batch: None, COUNT)
 
 
-def test_where_boxes_may_be_stored(tmp_path: Path) -> None:
-    """Boxes that h5py adds to a packed file, those of several files in a list, and float64, int16
-    and big-endian ones are the same boxes."""
-    expected = BOXES[:, 0].astype(np.float32)
-    ours = write_hdf5(tmp_path / "ours.h5", packed(list(IMAGES), "png"))
-    parts = [tmp_path / "0.h5", tmp_path / "1.h5"]
-    with h5py.File(ours, "r+") as file:
-        file["boxes"] = BOXES.astype(">i2")
-    for part, rows in zip(parts, (slice(0, 9), slice(9, COUNT)), strict=True):
-        with h5py.File(part, "w") as file:
-            file["data"] = IMAGES[rows]
-            file.create_dataset("boxes", data=BOXES[rows].astype(np.float64), chunks=(4, 3, 4))
-    for path in (ours, parts):
-        with AsyncReader(
-            path=path, boxes_field="boxes", subset=slice(4, 20), batch_size=4
-        ) as opened:
-            assert opened.data_shape == ((4, 3, HIGH, WIDE), (4, 3, 4))
-            for batch in opened:
-                np.testing.assert_array_equal(batch.data[1][:, 0], expected[batch.indices])
-
-
 #: How the numbers of boxes and of keypoints of each sample differ: 0 to 3 of those above.
 NUMBERS = np.arange(COUNT) * 7 % 4
 

@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 import xxhash
 from fakes import MemorySource, describe, open_fake, packed, pictures, write_hdf5, write_lmdb
-from observed import HANG, descriptors, in_threads, private_bytes, switching_often, until
+from observed import HANG, descriptors, in_threads, switching_often, until
 from painted import COUNT, IMAGES, LABELS, open_reader
 from shard_sets import write_set
 
@@ -548,25 +548,6 @@ def test_interrupt_that_nobody_catches() -> None:
 
 
 # -- what it costs -------------------------------------------------------------------------------
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("encoding", ["raw", "jpeg"])
-def test_memory_is_flat(encoding: str, tmp_path: Path) -> None:
-    """Private memory grows by less than 5 MB from batch 10 to batch 1,000."""
-    path = write_hdf5(tmp_path / "a.h5", packed(pictures(64, (60, 50, 3)), encoding))
-    with AsyncReader(
-        path=path, batch_size=16, shuffle=True, nthread=2, njob=2, dtype="float32", flip=True
-    ) as reader:
-        reader.fetchData()
-        for number in range(1000):
-            reader.fetchData()
-            reader.getNextBatch()
-            if number == 10:
-                gc.collect()
-                before = private_bytes()
-        gc.collect()
-        assert private_bytes() - before < 5_000_000
 
 
 def test_a_million_samples_are_not_a_million_objects(tmp_path: Path) -> None:

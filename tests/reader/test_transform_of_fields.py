@@ -201,30 +201,6 @@ def test_bad_samples_and_padding(tmp_path: Path) -> None:
         np.testing.assert_array_equal(batch.data[0], 255 - IMAGES[batch.indices])
 
 
-def test_a_mix_of_sets(tmp_path: Path) -> None:
-    """The sets of a mix may have pictures of other sizes: the function gets those of one size."""
-    paths = [tmp_path / "a.h5", tmp_path / "b.h5"]
-    for scale, path in enumerate(paths, 1):
-        with h5py.File(path, "w") as file:
-            file["image"] = np.repeat(np.repeat(IMAGES, scale, 1), scale, 2)
-            file["boxes"] = BOXES * scale
-
-    params: dict[str, Any] = {
-        "mix": {str(path): 0.5 for path in paths}, "data_field": "image", "boxes_field": "boxes",
-        "size": (HIGH, WIDE), "batch_size": 4, "layout": "NHWC", "data": None,
-    }  # fmt: skip
-    with AsyncReader(
-        params, transform=lambda fields: (fields[0][:, ::-1], fields[1] + 1)
-    ) as opened:
-        batch = next(iter(opened))
-        assert sorted(batch.source) == [0, 0, 1, 1]
-        for row, source in enumerate(batch.source.tolist()):
-            record = batch.indices[row] - source * COUNT
-            if source == 0:
-                np.testing.assert_array_equal(batch.data[0][row], IMAGES[record][:, ::-1])
-            np.testing.assert_array_equal(batch.data[1][row], BOXES[record] + 1)
-
-
 @pytest.mark.slow
 def test_what_it_cannot_be_given() -> None:
     """Data without pictures, and boxes for albumentations, are refused when a reader is opened."""

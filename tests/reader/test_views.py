@@ -247,16 +247,6 @@ class TestAllViews(ReaderContract):
     """Views are the same in every way of reading."""
 
 
-def test_views_do_not_change_the_order(path: str) -> None:
-    """Records come in the order that a reader without views has, also from blocks of storage."""
-    for shuffle in (True, "block", "replacement"):
-        orders = []
-        for views in (None, 3):
-            with AsyncReader(path=path, batch_size=4, shuffle=shuffle, views=views) as reader:
-                orders.append([batch.indices.tolist() for _ in range(2) for batch in reader])
-        assert orders[0] == orders[1]
-
-
 # -- what else a reader does ---------------------------------------------------------------------
 
 

@@ -15,18 +15,15 @@ import h5py
 import numpy as np
 import pytest
 from command_sets import hdf5, run, save_images
-from fakes import packed, paint, pictures, write_hdf5
+from fakes import packed, paint, write_hdf5
 from PIL import Image
 from told_rates import Told, rate
 
 import converters
 from asyncreader.params import parse_params
 from asyncreader.pixels import codec
-from asyncreader.pixels.rows import RowWriter
-from asyncreader.pixels.transform import RowTransform
 from asyncreader.sources import Inspector, Request, open_source
 from asyncreader.tools import doctor
-from asyncreader.tools.ceilings import decode_ceiling
 from asyncreader.tools.doctor import Diagnosis, advice, facts, measure
 from asyncreader.tools.doctor.advice import Candidate, Ceilings
 from asyncreader.tools.doctor.facts import Facts
@@ -369,26 +366,6 @@ def test_samples_for_packing() -> None:
     assert measure.spread(9, 100, 1, np.array([5, 7])).tolist() == [5, 7]
 
 
-def test_loading_kernels_is_not_decoding(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first rows also load what decodes them: that time is in no rate of a ceiling."""
-    content = packed(list(pictures(16, (32, 32, 3))), "jpeg")
-    source = open_source(write_hdf5(tmp_path / "train.h5", content))
-    read, delays = type(source.first).read_into, [1000.0]
-
-    def slow_at_first(self: Any, writer: RowWriter) -> None:
-        writer.meter.seconds["decode"] += delays.pop() if delays else 0.0
-        read(self, writer)
-
-    monkeypatch.setattr(type(source.first), "read_into", slow_at_first)
-    fill = RowTransform(
-        source.spec, parse_params({"path": "train.h5"}, {}).wanted, source.facts.path
-    )
-    found = decode_ceiling(source.first, fill, np.arange(16), 1, 0.01)
-    source.close()
-    assert found.decoded_per_second is not None
-    assert found.decoded_per_second > 1
-
-
 # -- the whole -----------------------------------------------------------------------------------
 
 
@@ -556,13 +533,3 @@ def test_several_fields(tmp_path: Path) -> None:
     with Trials() as trials:
         trials.add("now", {**params, "batch_size": 8})
         assert trials.run(0.01)["now"].batch_bytes == 8 * 40 * 60 * (3 + 1)
-
-
-def test_several_files(chunked: Path) -> None:
-    """A glob is measured as one set; what it would be repacked as is told to go file by file."""
-    given = {"path": str(chunked.with_name("my s[e]t.h5")), "data_field": "x"}
-    found = diagnose({**given, "labels_field": None})
-    assert {change.name: bool(change.failure) for change in found.tried} == {
-        "block": False,
-        "raw": True,
-    }

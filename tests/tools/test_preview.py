@@ -350,39 +350,7 @@ def test_sheets_of_any_number(tiles: int) -> None:
     assert (np.asarray(sheet) == 9).all(axis=2).sum() >= tiles * 64
 
 
-def test_what_a_sheet_is_of_takes_as_many_lines_as_it_needs() -> None:
-    """Nothing of it is cut out: a sheet of one small tile is as much higher as it has lines."""
-    tile = Tile(np.full((8, 8, 3), 9, np.uint8), "name", "note", None)
-    one, more = (
-        draw_sheet([tile], side=8, columns=1, title="t", subtitle=words)
-        for words in ("6 samples", "60,000 samples, original, 10 classes; the first batch " * 3)
-    )
-    assert one.width == more.width
-    assert more.height - one.height >= 2 * 14  # 14: a line's letters
-
-
 # -- letters -------------------------------------------------------------------------------------
-
-
-def font_of(letter: str, target: Path) -> None:
-    """A font with one letter, a filled square from the baseline up, as wide as it is high."""
-    builder = pytest.importorskip("fontTools.fontBuilder").FontBuilder(1000, isTTF=True)
-    pen = pytest.importorskip("fontTools.pens.ttGlyphPen").TTGlyphPen(None)
-    empty = pen.glyph()
-    pen.moveTo((0, 0))
-    for corner in ((0, 1000), (1000, 1000), (1000, 0)):
-        pen.lineTo(corner)
-    pen.closePath()
-    builder.setupGlyphOrder([".notdef", "square"])
-    builder.setupCharacterMap({ord(letter): "square"})
-    builder.setupGlyf({".notdef": empty, "square": pen.glyph()})
-    builder.setupHorizontalMetrics({".notdef": (500, 0), "square": (1000, 0)})
-    builder.setupHorizontalHeader(ascent=1300, descent=-300)
-    builder.setupNameTable({"familyName": "Square", "styleName": "Regular"})
-    builder.setupOS2()
-    builder.setupPost()
-    target.parent.mkdir(parents=True, exist_ok=True)
-    builder.save(target)
 
 
 @pytest.fixture
@@ -406,19 +374,6 @@ def captioned(name: str) -> np.ndarray:
     drawn = draw_sheet([tile], side=SIDE, columns=1, title="", subtitle="")
     top = 20 + 18 + 14 + 24 + SIDE + 4
     return np.asarray(drawn.convert("L"))[top : top + 22, 20 : 20 + SIDE]
-
-
-def test_an_installed_font_is_found_for_any_letter(fonts: Path) -> None:
-    """A letter that only one of the known fonts has is drawn with it, wherever below the folders of
-    fonts it lies, on one line with the letters of other fonts."""
-    font_of("\u732b", fonts / "deep" / "er" / "wqy-zenhei.ttc")
-    assert sheet.font_for(["\u732b"]) == ("wqy-zenhei.ttc", None)
-    dark = captioned("\u732b") < 60
-    rows, columns = np.flatnonzero(dark.any(axis=1)), np.flatnonzero(dark.any(axis=0))
-    assert (rows.size, columns.size) == (14, 14)
-    assert dark[rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1].all()
-    flat = np.flatnonzero((captioned("HHH") < 60).any(axis=1))
-    assert rows[-1] == flat[-1]  # the baseline of other letters
 
 
 def test_what_no_font_has_is_said(fonts: Path, tmp_path: Path) -> None:
