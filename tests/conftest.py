@@ -41,6 +41,10 @@ for _name in ("SLURM_PROCID", "SLURM_NTASKS"):
 #: tests of some libraries, and fails where these did not run.
 REQUIRE = os.environ.get("REQUIRE", "")
 
+#: A file with the names of tests that have passed: a run adds those that it saw pass to the first,
+#: and leaves out those of the second.
+PASSED, PASSED_BEFORE = os.environ.get("PASSED"), os.environ.get("PASSED_BEFORE")
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """``--long``: whole products of cases, of which the usual run takes a part."""
@@ -81,7 +85,12 @@ def pytest_xdist_setupnodes() -> None:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Files with slow tests come first: one of them at the end would be waited for by all. Of the
-    sets of a ReaderContract every fourth is read by a worker process; with --long all are."""
+    sets of a ReaderContract every fourth is read by a worker process; with --long all are. Tests
+    that an earlier stage of the gate saw pass are left out."""
+    passed = set(Path(PASSED_BEFORE).read_text().splitlines()) if PASSED_BEFORE else set[str]()
+    before = [item for item in items if item.nodeid in passed]
+    items[:] = [item for item in items if item.nodeid not in passed]
+    config.hook.pytest_deselected(items=before)
     slow = Counter(item.path for item in items if item.get_closest_marker("slow"))
     items.sort(key=lambda item: -slow[item.path])
     if config.getoption("--long"):
@@ -115,6 +124,24 @@ def pytest_runtest_makereport() -> Generator[None, Any, Any]:
 
 
 pytest_make_collect_report = pytest_runtest_makereport
+
+
+_passed, _skipped = set[str](), set[str]()
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Note which tests passed. One of which a part was skipped has not."""
+    if report.skipped:
+        _skipped.add(report.nodeid)
+    elif report.when == "call" and report.passed:
+        _passed.add(report.nodeid)
+
+
+def pytest_sessionfinish() -> None:
+    """Write down which tests passed, in the process that prints them."""
+    if PASSED and "PYTEST_XDIST_WORKER" not in os.environ:
+        with open(PASSED, "a", encoding="utf-8") as file:
+            file.writelines(f"{name}\n" for name in sorted(_passed - _skipped))
 
 
 @pytest.fixture(scope="module", autouse=True)
