@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 from fakes import first, paint, write_hdf5
 from fakes import packed as pack
-from observed import HANG, until, waits
+from observed import HANG
 
 from asyncreader import AsyncReader, ChecksumError, SourceError
 from asyncreader.pipeline.fill_queue import FillQueue
-from asyncreader.pipeline.slots import FILLING, READY, REFUSED, SlotState
+from asyncreader.pipeline.slots import FILLING, REFUSED, SlotState
 from asyncreader.pixels.fill_tables import CLAIMED, PUBLISHED, STOPPED, RowsInMemory, file_table
 from asyncreader.pixels.row_filler import RowFiller, RowTables
 from asyncreader.pixels.specs import OutputSpec, SampleSpec
@@ -205,40 +205,6 @@ def test_a_slot_is_ready_as_soon_as_its_rows_are_copied() -> None:
         for step in range(5):
             batch = first(reader) if step else reader.getNextBatch()
             assert (batch.data == DATA[step * ROWS : (step + 1) * ROWS]).all()
-
-
-def test_an_interrupted_copy_wakes_who_waits_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ctrl-C behind a copy in getNextBatch(): a seek() in another thread that waits goes on."""
-    begun, moved = threading.Event(), threading.Event()
-
-    def interrupted(queue: FillQueue) -> None:
-        # claimed, and whole only when the other thread waits for it
-        number = queue.queue[queue.control[CLAIMED] % 3]
-        queue.control[CLAIMED] += 1
-        begun.set()
-        until(lambda: waits(thread))
-        reader._ring.slots[number].mark[0] = READY
-        raise KeyboardInterrupt
-
-    def seek() -> None:
-        begun.wait()
-        reader.seek(1)
-        moved.set()
-
-    monkeypatch.setattr(FillQueue, "fill_one", interrupted)
-    with AsyncReader(data=DATA, batch_size=ROWS, njob=2) as reader:
-        fills = queue_of(reader)
-        assert fills is not None
-        fills.servers = 0
-        reader.fetchData()
-        thread = threading.Thread(target=seek)
-        thread.start()
-        with pytest.raises(KeyboardInterrupt):
-            reader.getNextBatch()
-        woken = moved.wait(HANG)
-        reader.close()
-        thread.join()
-        assert woken
 
 
 def packed(path: Path, side: int = 12) -> Path:

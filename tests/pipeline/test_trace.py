@@ -235,6 +235,21 @@ def test_seek(small: str, tmp_path: Path) -> None:
     assert used == [1]
 
 
+def test_a_batch_given_back_frees_its_slot(small: str, tmp_path: Path) -> None:
+    """A slot is FREE from release() on, or from the next batch on, until it is filled again."""
+    path = tmp_path / "trace.json"
+    with AsyncReader(path=small, batch_size=32, trace=path) as reader:
+        for number in range(6):
+            reader.fetchData()
+            batch = reader.getNextBatch()
+            if number < 3:
+                batch.release()
+    lanes, _ = load(path)
+    named = [e["name"] for number in (0, 1) for e in lanes.get(f"slot {number}", [])]
+    assert named.count("HELD") == named.count("FILLING") == 6
+    assert named.count("FREE") >= 6
+
+
 def test_without_trace_the_plain_classes_run(small: str) -> None:
     """trace=None: ring and filler are the plain ones, and no worker keeps spans."""
     with AsyncReader(path=small, batch_size=32) as reader:

@@ -333,28 +333,6 @@ def test_fork() -> None:
     reader.close()
 
 
-@pytest.mark.parametrize("protocol", [2, pickle.HIGHEST_PROTOCOL])
-def test_pickling_reopens(some_set: dict[str, Any], protocol: int) -> None:
-    """A pickled reader opens the same set again and stands where the first one stood."""
-    with AsyncReader(
-        some_set, shuffle=True, seed=3, subset=np.arange(20), dtype="float32", scale=0.5
-    ) as one:
-        list(one)
-        one.getNextBatch()
-        one.fetchData()
-        data = pickle.dumps(one, protocol)
-        assert len(data) < 4000
-        with pickle.loads(data) as two:
-            assert two.params.scale == 0.5
-            two.fetchData()
-            first, second = one.getNextBatch(), two.getNextBatch()
-            assert (first.epoch, first.step) == (second.epoch, second.step) == (1, 1)
-            np.testing.assert_array_equal(first.data, second.data)
-            assert first.data.ctypes.data != second.data.ctypes.data
-        one.fetchData()
-        assert one.getNextBatch().step == 2
-
-
 #: What a user may write, in the folder that holds ``set``, ``lmdb`` and ``a.h5``.
 RELATIVE: dict[str, dict[str, Any]] = {
     "folder": {"path": "set"},

@@ -40,24 +40,6 @@ from asyncreader.sampling.samplers import Sequential
 # -- layout and values ---------------------------------------------------------------------------
 
 
-def test_layouts() -> None:
-    """NCHW of NHWC data is a free view; contiguous=True is in C order; NHWC is as stored."""
-    with open_reader(layout="NCHW") as reader:
-        data = first(reader).data
-        assert data.shape == reader.data_shape == (4, 3, 6, 5)
-        assert data.strides == (90, 1, 15, 3)
-        assert data.transpose(0, 2, 3, 1).flags.c_contiguous
-        np.testing.assert_array_equal(data, IMAGES[:4].transpose(0, 3, 1, 2))
-    with open_reader(layout="NCHW", contiguous=True) as reader:
-        data = first(reader).data
-        assert data.flags.c_contiguous
-        np.testing.assert_array_equal(data, IMAGES[:4].transpose(0, 3, 1, 2))
-    with open_reader() as reader:
-        data = first(reader).data
-        assert data.flags.c_contiguous
-        np.testing.assert_array_equal(data, IMAGES[:4])
-
-
 @pytest.mark.parametrize("kind", ["raw", "png"])
 def test_geometry_is_by_position(kind: str, tmp_path: Path) -> None:
     """Random crops and flips differ by position and epoch, and are the same in every run."""

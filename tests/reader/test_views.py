@@ -330,29 +330,6 @@ def test_transform_runs_on_each_view() -> None:
         assert caught.value.index == 3
 
 
-def test_postprocess_and_labels() -> None:
-    """postprocess sees the tuple of arrays; smoothed labels go with views."""
-
-    def joined(data: Any, labels: np.ndarray) -> Any:
-        large, small = data
-        assert large.shape[1] == 2
-        return (large.reshape(-1, *large.shape[2:]), small[:, 0]), labels
-
-    views: list[Any] = [{"count": 2}, {"size": (8, 6)}]
-    params: dict[str, Any] = {"data": SMALL, "labels": LABELS, "views": views, "batch_size": 8}
-    with AsyncReader(
-        params, postprocess=joined, label_smoothing=0.1, num_classes=5, debug=True
-    ) as reader:
-        for batch in reader:
-            large, small = batch.data
-            assert large.shape == (16, 3, 24, 20)
-            assert small.shape == (8, 3, 8, 6)
-            assert batch.labels.shape == (8, 5)
-            pictures = SMALL[batch.indices].transpose(0, 3, 1, 2)
-            np.testing.assert_array_equal(large[1::2], pictures)
-        assert reader.data_shape == ((16, 3, 24, 20), (8, 3, 8, 6))
-
-
 # -- refusals ------------------------------------------------------------------------------------
 
 

@@ -5,9 +5,7 @@ from __future__ import annotations
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from painted import COUNT, IMAGES
 
-from asyncreader import AsyncReader
 from asyncreader.sampling.balanced import Balanced
 
 #: 40, 15, 6 and 2 samples, in no order.
@@ -48,19 +46,6 @@ def test_no_repeats_inside_a_class(counts: list[int], seed: int) -> None:
             assert len(set(part)) == len(part)
     shown = np.bincount(classes[served], minlength=len(counts))
     assert shown.max() - shown.min() <= 1  # the last, short groups are of all classes in turn
-
-
-def test_served() -> None:
-    """A reader serves it, with labels of any numbers; a subset has its own classes."""
-    labels = np.array([4] * 12 + [-1] * 8 + [7] * 2)[:, None]
-    given = {"data": IMAGES, "labels": labels, "shuffle": "balanced-permutation", "batch_size": 3}
-    with AsyncReader(given) as reader:
-        assert (reader.count, len(reader)) == (COUNT, 7)
-        for batch in reader:
-            assert sorted(batch.labels[:, 0].tolist()) == [-1, 4, 7]
-    with AsyncReader(given, subset=[0, 1, 20, 21], batch_size=2) as reader:
-        for batch in reader:
-            assert sorted(batch.labels[:, 0].tolist()) == [4, 7]
 
 
 def test_replacements_are_of_the_same_class() -> None:

@@ -123,18 +123,6 @@ def test_other_shares(parts: list[float]) -> None:
 # -- each set's order ----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("shuffle", [False, True, "block"])
-def test_each_set_is_used_up_before_it_begins_anew(shuffle: Any) -> None:
-    """The samples of a set come equally often, or once more, after any epoch."""
-    sizes = (100, 37, 5)
-    order = mixed(sizes, (0.7, 0.2, 0.1), shuffle)
-    counted = np.zeros(sum(sizes), np.int64)
-    for epoch in range(5):
-        np.add.at(counted, everything(order, epoch), 1)
-        for part in np.split(counted, np.cumsum(sizes)[:-1]):
-            assert part.max() - part.min() <= 1
-
-
 def test_the_end_of_an_epoch() -> None:
     """An epoch ends with the last set, or the first one, that is used up; or after so many."""
     sizes, parts = (100, 37), (0.9, 0.1)
@@ -148,16 +136,6 @@ def test_the_end_of_an_epoch() -> None:
         still = [bool(part.min()) for part in np.split(again, [100])]
         assert not any(still) if until_first else not all(still)
     assert everything(mixed(sizes, parts, True, samples=12)).size == 12
-
-
-def test_orders_differ_by_set_and_pass() -> None:
-    """Two sets of one size have different permutations, and each pass is another one."""
-    order = mixed((50, 50), (0.5, 0.5), True)
-    one, two = (everything(order, epoch) for epoch in range(2))
-    first, second = one[one < 50], one[one >= 50] - 50
-    assert sorted(first) == sorted(second) == list(range(50))
-    assert not np.array_equal(first, second)
-    assert not np.array_equal(first, two[two < 50])
 
 
 def test_replacements_are_of_the_same_set() -> None:

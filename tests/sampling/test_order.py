@@ -183,21 +183,6 @@ def test_scaling_is_the_high_half_of_the_product(draws: list[int], count: int) -
     assert found.tolist() == [draw * count >> 64 for draw in draws]
 
 
-@settings(max_examples=50, deadline=None)
-@given(parts=st.lists(st.integers(-(2**70), 2**70), min_size=1, max_size=4))
-def test_keys_depend_on_every_part(parts: list[int]) -> None:
-    """Keys tell parts, their number and their order apart."""
-    base = key_of(*parts)
-    assert 0 <= base < 2**64
-    assert key_of(*parts, 0) != base
-    for i in range(len(parts)):
-        changed = [*parts]
-        changed[i] += 1
-        assert key_of(*changed) != base
-    if parts[0] != parts[-1]:
-        assert key_of(*reversed(parts)) != base or parts == parts[::-1]
-
-
 def test_mixing_rows_is_injective() -> None:
     """No two positions of 200,000 share a key."""
     assert np.unique(mix_rows(77, np.arange(200_000))).size == 200_000
