@@ -533,3 +533,13 @@ def test_several_fields(tmp_path: Path) -> None:
     with Trials() as trials:
         trials.add("now", {**params, "batch_size": 8})
         assert trials.run(0.01)["now"].batch_bytes == 8 * 40 * 60 * (3 + 1)
+
+
+def test_several_files(chunked: Path) -> None:
+    """A glob is measured as one set; what it would be repacked as is told to go file by file."""
+    given = {"path": str(chunked.with_name("my s[e]t.h5")), "data_field": "x"}
+    found = diagnose({**given, "labels_field": None})
+    assert {change.name: bool(change.failure) for change in found.tried} == {
+        "block": False,
+        "raw": True,
+    }
