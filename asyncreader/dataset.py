@@ -13,7 +13,6 @@ from typing import (
     Any,
     Generic,
     NamedTuple,
-    Self,
     SupportsIndex,
     TypeVar,
     Unpack,
@@ -24,11 +23,11 @@ from typing import (
 import numpy as np
 
 from .batch import Array, flat_labels
-from .errors import ParamsError, ReaderClosedError, closed_on_error
+from .errors import Closing, ParamsError, ReaderClosedError, closed_on_error
 from .params import SHOWN, Given, ReaderKeywords, ReaderParams, apart_from, parse_params
 from .params.declare import documented
 from .pipeline import build
-from .pipeline.opened import Opened, Rows, is_number, number_of, numbers_of, threads_for
+from .pipeline.opened import Opened, Rows, is_number, number_of, numbers_of
 from .sources import Inspector, OpenSet, fingerprint, open_there, open_whole
 from .sources.labels import apart
 from .sources.ragged import longest_of
@@ -75,7 +74,7 @@ class Sample:
     stored: Mapping[str, bytes]
 
 
-class Dataset(Generic[S]):
+class Dataset(Closing, Generic[S]):
     """A set without a reader: its samples by number, and what it says of them.
 
     ``dataset[i]`` is (data, label), or the data alone of a set without labels: what an AsyncReader
@@ -97,33 +96,27 @@ class Dataset(Generic[S]):
     ``ds: Dataset[dict[str, Array]] = asyncreader.open(path, as_dict=True)``.
     """
 
-    def __init__(self, params: ReaderParams, given: Mapping[str, object], as_dict: bool) -> None:
-        """See :func:`open`, which checks what a caller passes."""
-        self._params = params
-        self._given = dict(given)
-        self._as_dict = as_dict
+    def __init__(
+        self,
+        params: ReaderParams,
+        given: Mapping[str, object],
+        as_dict: bool = False,
+        source: OpenSet | None = None,
+        owned: bool = True,
+    ) -> None:
+        """See :func:`open`, which checks what a caller passes. ``source``: the set, if it is open
+        already; ``owned``: it is closed with the dataset."""
+        self._params, self._given, self._as_dict = params, dict(given), as_dict
         self._locks = {os.getpid(): threading.Lock()}
-        self._opened: Opened | None = None
         self._closed = False
-        names = self.source.names
-        if as_dict and "label" in names:
+        self._opened = None if source is None else Opened(params, given, source, owned)
+        if as_dict and "label" in self.source.names:
             self.close()
             raise ParamsError(
                 "a dict of a sample has its label under the name of a field",
                 found="field 'label'",
                 hint='give the field another name: data_field={"image": "label", ...}',
             )
-
-    @classmethod
-    def over(
-        cls, params: ReaderParams, given: Mapping[str, object], source: OpenSet, owned: bool = False
-    ) -> Self:
-        """The dataset over a set that is open already; ``owned``: which is closed with it."""
-        made = cls.__new__(cls)
-        made._params, made._given, made._as_dict = params, dict(given), False
-        made._locks, made._closed = {os.getpid(): threading.Lock()}, False
-        made._opened = Opened(params, source, owned, threads_for(params, given))
-        return made
 
     def _now(self) -> Opened:
         """The set as this process has it open: a forked process opens it again."""
@@ -135,9 +128,8 @@ class Dataset(Generic[S]):
             if self._closed:
                 raise ReaderClosedError("this dataset was closed", hint="open it again")
             if self._opened is None or self._opened.pid != os.getpid():
-                threads = threads_for(self._params, self._given)
                 source = build.open_set(self._params)
-                self._opened = Opened(self._params, source, threads=threads)
+                self._opened = Opened(self._params, self._given, source)
             return self._opened
 
     # -- samples ---------------------------------------------------------------------------
@@ -373,12 +365,6 @@ class Dataset(Generic[S]):
         if opened is not None:
             opened.close()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        self.close()
-
     def __reduce__(self) -> tuple[Callable[..., Dataset], tuple[dict[str, object], bool]]:
         return _open_again, (self._given, self._as_dict)
 
@@ -457,7 +443,7 @@ def look_into(params: Mapping[str, object], whole: bool = False) -> Dataset:
     if longest is not None:
         p = replace(p, lengths=replace(p.lengths, most=longest))
         source = source.ruled(source.rule.with_lengths(longest))
-    return Dataset.over(p, params, source, owned=True)
+    return Dataset(p, params, source=source)
 
 
 def _one_of(arrays: Any, row: int | None) -> Any:

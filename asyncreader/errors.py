@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Protocol, TypedDict, Unpack, cast
+from typing import Any, Protocol, Self, TypedDict, Unpack, cast
 
 __all__ = [
     "AsyncReaderError",
@@ -216,6 +216,20 @@ class Closes(Protocol):
 
     def close(self) -> object:
         """Close it."""
+
+
+class Closing:
+    """What is closed at the end of a ``with`` block: derive from this class."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close it."""
+        raise NotImplementedError
 
 
 @contextlib.contextmanager

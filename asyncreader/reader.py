@@ -11,13 +11,13 @@ import warnings
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from typing import Any, Generic, NoReturn, Self, TypeAlias, Unpack
+from typing import Any, Generic, NoReturn, TypeAlias, Unpack
 
 import numpy as np
 
 from .batch import Array, Batch, D, L
 from .dataset import Dataset, Sample
-from .errors import Closes, FinishedError, ParamsError, ReaderClosedError, closed_on_error
+from .errors import Closes, Closing, FinishedError, ParamsError, ReaderClosedError, closed_on_error
 from .params import (
     SHOWN,
     Given,
@@ -55,7 +55,7 @@ Shape: TypeAlias = tuple[int, ...]
 SPLIT_BYTES = 1 << 20
 
 
-class AsyncReader(Generic[D, L]):
+class AsyncReader(Closing, Generic[D, L]):
     """Shuffled fixed-shape minibatches from packed files, filled ahead by a pool of workers.
 
     ``params``: a dict of parameters, or a path; keywords override it. Raises ParamsError,
@@ -298,7 +298,7 @@ class AsyncReader(Generic[D, L]):
         self._ring.check_open()
         if self._dataset is None or self._dataset.closed:
             assert self._source is not None
-            self._dataset = Dataset.over(self._params, self._given, self._source)
+            self._dataset = Dataset(self._params, self._given, source=self._source, owned=False)
         return self._dataset
 
     def __getitems__(self, indices: object) -> NoReturn:
@@ -532,12 +532,6 @@ class AsyncReader(Generic[D, L]):
             if self._dataset is not None:
                 self._dataset.close()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        self.close()
-
     def __reduce__(self) -> tuple[Callable[..., AsyncReader], tuple[dict[str, object], State]]:
         # world_size is said: the copy does not warn
         given = {**self._given, "world_size": self._params.world_size}
@@ -550,6 +544,13 @@ class AsyncReader(Generic[D, L]):
                 found=f"opened in process {self._pid}, called in {os.getpid()}",
                 hint="open a reader in the child",
             )
+
+
+def next_batch(reader: AsyncReader[D, L]) -> Batch[D, L] | None:
+    """The next batch, of the next epoch after an epoch's last one; None after the last epoch. For a
+    framework that asks for one batch after the other: it is no loop, and an epoch that it leaves
+    half served is no cause to warn."""
+    return reader._next_of(reader._delivered.epoch)
 
 
 def _reopen(params: dict[str, Any], state: dict[str, Any]) -> AsyncReader:

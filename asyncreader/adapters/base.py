@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Iterator, Mapping
-from typing import Any, ClassVar, Final, Generic, Self, TypeVar
+from typing import Any, ClassVar, Final, Generic, TypeVar
 
 import numpy as np
 
 from ..batch import Array, Batch, Taken, of_each, taken
-from ..errors import NothingQueuedError, ParamsError
+from ..errors import Closing, NothingQueuedError, ParamsError
 from ..params import Given, ReaderParams, apart_from
 from ..reader import AsyncReader
 from ..sampling.schedule import Cursor
@@ -68,7 +68,7 @@ def check_signed(wrapped: bool) -> None:
         )
 
 
-class Loader(Generic[Item]):
+class Loader(Closing, Generic[Item]):
     """An AsyncReader as a framework sees it: a loop over it serves the current epoch to its end.
 
     ``params``, ``overrides``: as AsyncReader takes them, and with its errors. ``flags``: keywords
@@ -237,12 +237,6 @@ class Loader(Generic[Item]):
     def close(self) -> None:
         """Close the reader; idempotent."""
         self.reader.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {self.reader!r}>"

@@ -10,6 +10,7 @@ import numpy as np
 from ..batch import Array, Batch, flat_labels, taken
 from ..errors import FinishedError
 from ..params import Given, ReaderKeywords
+from ..reader import next_batch
 from ..sampling.schedule import Cursor
 from .base import Loader, need
 
@@ -75,8 +76,7 @@ class ReaderDataset(Loader[Step], PyDataset):
 
     def __getitem__(self, index: int) -> Step:
         """The next batch in the reader's order, whatever ``index`` is; FinishedError past it."""
-        # not a loop for each batch: a reader says so once where a loop that was left goes on
-        batch = self.reader._next_of(self.reader._delivered.epoch)
+        batch = next_batch(self.reader)
         if batch is None:
             raise FinishedError(
                 f"all {self.reader.params.epochs} epochs have been served",

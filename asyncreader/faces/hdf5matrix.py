@@ -9,7 +9,7 @@ from typing import overload
 import numpy as np
 import numpy.typing as npt
 
-from ..errors import ParamsError, ReaderClosedError, closed_on_error
+from ..errors import Closing, ParamsError, ReaderClosedError, closed_on_error
 from ..pixels.specs import OutputSpec
 from ..pixels.transform import RowTransform
 from ..sources import Request, Source, absolute, open_source, read_stored
@@ -20,7 +20,7 @@ from .jobs import whole
 Array = npt.NDArray[np.number]
 
 
-class HDF5Matrix:
+class HDF5Matrix(Closing):
     """Rows ``start`` to ``end`` (None: to the last) of ``dataset`` in the HDF5 file ``datapath``.
 
     ``m[i]``, ``m[a:b:c]``, ``m[list or int array]`` (any order, repeats allowed) read just those
@@ -129,12 +129,6 @@ class HDF5Matrix:
         source, self._source = self._source, None
         if source is not None:
             source.close()
-
-    def __enter__(self) -> HDF5Matrix:
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        self.close()
 
     def __reduce__(self) -> tuple[object, ...]:
         return HDF5Matrix, self._given

@@ -10,7 +10,7 @@ from typing import TypeAlias, TypedDict, TypeVar, overload
 import numpy as np
 import numpy.typing as npt
 
-from ..errors import FormatError, ReaderClosedError, SampleError, SourceNotFoundError
+from ..errors import Closing, FormatError, ReaderClosedError, SampleError, SourceNotFoundError
 from ..sources import absolute
 from ..sources.lmdb.file import lmdb_data_file
 from ..system.array_types import Int64
@@ -31,7 +31,7 @@ class Specification(TypedDict):
     shape: tuple[int, ...]
 
 
-class Reader:
+class Reader(Closing):
     """Reads samples by number: ``reader[i]`` is a dict of arrays, ``reader[a:b:c]`` a list of them.
 
     ``lock`` is accepted; nothing is locked either way. A reader shows the set as it was when it was
@@ -188,12 +188,6 @@ class Reader:
     def close(self) -> None:
         """Let go of the file; idempotent."""
         self._snapshot = None
-
-    def __enter__(self) -> Reader:
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        self.close()
 
     def __reduce__(self) -> tuple[object, ...]:
         return Reader, (self.dirpath, self.lock)

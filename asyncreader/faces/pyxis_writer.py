@@ -10,7 +10,7 @@ import lmdb
 import numpy as np
 import numpy.typing as npt
 
-from ..errors import FormatError, ParamsError, ReaderClosedError, SourceError
+from ..errors import Closing, FormatError, ParamsError, ReaderClosedError, SourceError
 from ..sources import absolute
 from ..sources.lmdb.file import lmdb_data_file
 from ..system.checks import FILE, FILL_MASKED
@@ -21,7 +21,7 @@ Array: TypeAlias = npt.NDArray[np.generic]
 T = TypeVar("T")
 
 
-class Writer:
+class Writer(Closing):
     """Writes samples to the LMDB folder ``dirpath``; one that is there already is added to.
 
     ``map_size_limit``: MiB to begin with; the map grows when it is full. ``ram_gb_limit``: GB
@@ -179,12 +179,6 @@ class Writer:
         env, self._env = self._env, None
         if env is not None:
             env.close()
-
-    def __enter__(self) -> Writer:
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         return (

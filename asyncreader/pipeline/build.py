@@ -411,7 +411,7 @@ def _storage(source: OpenSet, p: ReaderParams) -> Storage:
     fills = source.fills(replace(p.wanted, others=()))
     decoded = sum(map(_decoded_bytes, source.parts, fills))
     facts, block = source.facts, source.first.index.block
-    files = source.first.open_at_once if isinstance(source.first, JoinedSource) else None
+    files = source.first.open_files.limit if isinstance(source.first, JoinedSource) else None
     sets = tuple(_storage(one, p) for one in source.sets)
     return Storage(facts.path, facts.count, block, decoded, facts.ends, files, sets=sets)
 

@@ -87,13 +87,18 @@ class Rows(NamedTuple):
 
 
 class Opened:
-    """A set that this process has open, and how its samples become rows."""
+    """A set that this process has open, and how its samples become rows. ``given``: parameters that
+    the caller passed."""
 
     def __init__(
-        self, params: ReaderParams, source: OpenSet, owned: bool = True, threads: int = 1
+        self,
+        params: ReaderParams,
+        given: Mapping[str, object],
+        source: OpenSet,
+        owned: bool = True,
     ) -> None:
         self.pid = os.getpid()
-        self._threads = threads
+        self._threads = threads_for(params, given)
         self.source = source
         self._owned = owned
         with closed_on_error([self]):

@@ -14,6 +14,7 @@ import numpy as np
 
 from ...errors import (
     AsyncReaderError,
+    Closing,
     ErrorFields,
     FormatError,
     ParamsError,
@@ -100,7 +101,7 @@ def open_library(path: str) -> Any:
     raise refused
 
 
-class Hdf5:
+class Hdf5(Closing):
     """An HDF5 file that the library has open, read-only, and what is known of its structure.
 
     ``checked``: the whole structure is walked before the library sees the file; without it, each
@@ -117,12 +118,6 @@ class Hdf5:
         self.file = open_library(named) if isinstance(named, str) else h5py.File(named, "r")
         with closed_on_error([self]):
             file.check_same()  # the library opened it by its name
-
-    def __enter__(self) -> Hdf5:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()
 
     def close(self) -> None:
         """Close it: of a damaged file even that may fail."""

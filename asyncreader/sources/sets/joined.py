@@ -41,6 +41,9 @@ RESTORE: Final = "restore it, or convert the dataset again"
 class Files(Protocol):
     """Opens the files of a set by number. Picklable."""
 
+    def path(self, number: int) -> str:
+        """The name of a file in messages."""
+
     def open(self, number: int, fields: Request) -> OpenSet:
         """Open a file, for the fields that are asked for."""
 
@@ -258,11 +261,6 @@ class JoinedSource(Source):
         for file in self._held:
             digests.add(file)
         return digests.found()
-
-    @property
-    def open_at_once(self) -> int:
-        """Files that stay open."""
-        return self.open_files.limit
 
     def in_memory(self, size: int) -> tuple[RowsInMemory, ...]:
         if self._closed:

@@ -17,7 +17,7 @@ from ...errors import ParamsError, closed_on_error
 from ...pixels.specs import OutputSpec
 from ...pixels.transform import RowTransform
 from ...pixels.views import by_field
-from ...system.array_types import Array, Int64
+from ...system.array_types import Array
 from ...system.text import times
 from ..base import FieldIndex
 from ..fields import OpenSet, SetIndex
@@ -81,7 +81,7 @@ class MixedSet(OpenSet):
             )
         joined = copy.copy(first)
         joined.stored = self.part(name).spec
-        joined.members = dict(zip(_starts(self.facts.ends), fills, strict=True))
+        joined.members = dict(zip([0, *self.set_ends[:-1]], fills, strict=True))
         joined.random = any(fill.random for fill in fills)
         joined.narrows = any(fill.narrows for fill in fills)
         joined.geometry = any(fill.geometry for fill in fills)
@@ -92,11 +92,6 @@ class MixedSet(OpenSet):
     def reserve(self, samples: int) -> None:
         for one, ratio in zip(self.sets, self.index.ratios, strict=True):
             one.reserve(math.ceil(samples * ratio))
-
-
-def _starts(ends: Int64 | None) -> list[int]:
-    assert ends is not None
-    return [0, *ends[:-1].tolist()]
 
 
 def _row_kind(fill: RowTransform) -> tuple[object, ...]:
@@ -207,7 +202,8 @@ def _joined_labels(
         tables = [table.reshape(-1, 1) for table in tables]
     names = [one.facts.classes for one in sets]
     if kept_apart:
-        return np.concatenate(_apart(sets, tables)), _all_or_none(names)
+        every = tuple(name for known in names for name in known or ())
+        return np.concatenate(_apart(sets, tables)), None if None in names else every
     for one, known in zip(sets, names, strict=True):
         if (known is None) != (names[0] is None):
             raise ParamsError(
@@ -218,12 +214,10 @@ def _joined_labels(
                 hint='pass classes="own" to keep the numbers of each dataset apart, or convert the '
                 "dataset with --classes",
             )
-    every = _all_or_none(names)
-    if every is None or all(known == names[0] for known in names):
+    if all(known == names[0] for known in names):
         return in_sequence(tables), names[0]
     for one, table, known in zip(sets, tables, names, strict=True):
-        assert known is not None
-        _check_numbers(one, table, len(known))
+        _check_numbers(one, table, len(known or ()))
     united_tables, every = united(tables, names)
     return in_sequence([table for table in united_tables if table is not None]), every
 
@@ -285,13 +279,3 @@ def _classes_in_words(names: tuple[str, ...] | None) -> str:
     if names is None:
         return "no names"
     return ", ".join(map(repr, names[:4])) + (", ..." if len(names) > 4 else "")
-
-
-def _all_or_none(names: Sequence[tuple[str, ...] | None]) -> tuple[str, ...] | None:
-    """The names of all sets in sequence; None if one has none."""
-    every: list[str] = []
-    for known in names:
-        if known is None:
-            return None
-        every += known
-    return tuple(every)

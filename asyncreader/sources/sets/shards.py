@@ -12,7 +12,7 @@ import os
 import stat
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Final, Protocol
+from typing import Final
 
 import numpy as np
 
@@ -35,16 +35,9 @@ from .open_cache import MOST_OPEN, allow_open, open_limit
 ALL_LOOKED_AT: Final = 4096
 
 
-class Shards(Files, Protocol):
-    """Opens the shards of a set by number."""
-
-    def path(self, number: int) -> str:
-        """The name of a shard in messages."""
-
-
 def sharded(
     manifest: Manifest,
-    shards: Shards,
+    shards: Files,
     fields: Request,
     *,
     path: str,
@@ -83,7 +76,7 @@ def sharded(
 
 
 def _sharded(
-    manifest: Manifest, facts: SetFacts, shards: Shards, fields: Request, limit: int
+    manifest: Manifest, facts: SetFacts, shards: Files, fields: Request, limit: int
 ) -> FieldIndex:
     """The data of the set, or another field."""
     fields = _checked_fields(facts.path, fields, manifest)
@@ -114,7 +107,7 @@ def _sharded(
     )
 
 
-def _with_offsets(field: FieldIndex, shards: Shards, count: int) -> FieldIndex:
+def _with_offsets(field: FieldIndex, shards: Files, count: int) -> FieldIndex:
     """``field`` with where its samples begin, which differ in length: each shard is opened, and
     says it."""
     assert isinstance(field.storage, Joined)
@@ -136,7 +129,7 @@ class EachShard:
     """Goes through a set shard by shard, each opened with all its fields. ``path``: what the set is
     called in messages."""
 
-    def __init__(self, path: str, manifest: Manifest, shards: Shards) -> None:
+    def __init__(self, path: str, manifest: Manifest, shards: Files) -> None:
         self.manifest = manifest
         self.path = shards.path
         self._shards = shards
