@@ -120,60 +120,46 @@ class FileRef(Protocol):
         """The same file. FormatError if another one is there, or if it was changed."""
 
 
-def _gather(address: int, offsets: Int64, row_bytes: int, out: int, rows: Int64) -> None:
-    """RowStore.gather of bytes in memory from ``address`` on."""
-    sizes = np.full(offsets.size, row_bytes, np.int64)
-    kernels.copy_runs(address + offsets, sizes, out + rows * row_bytes)
+class MemoryStore:
+    """Memory of this process by absolute address: offsets are addresses."""
+
+    remote = False
+    size = 1 << 62
+    #: offsets are counted from here
+    _address = 0
+
+    def gather(self, offsets: Int64, row_bytes: int, out: int, rows: Int64) -> None:
+        sizes = np.full(offsets.size, row_bytes, np.int64)
+        kernels.copy_runs(self._address + offsets, sizes, out + rows * row_bytes)
+
+    def address(self, size: int) -> int | None:
+        return self._address
+
+    def view(self, offset: int, length: int) -> UInt8:
+        return bytes_at(offset, length)
+
+    def will_need(self, offsets: Int64, lengths: Array) -> None:
+        pass  # a file is in the page cache with "auto"; with "mmap" its user chose page faults
 
 
-class MappedStore:
+class MappedStore(MemoryStore):
     """A read-only mapping of a whole file; it stays mapped while anything refers to it.
 
     A file that is shortened while it is mapped kills the process on access (SIGBUS): that is a
     limit of mmap. ``io="pread"`` turns it into an error.
     """
 
-    remote = False
-
     def __init__(self, fd: int, size: int) -> None:
         self.size = size
         self.bytes = map_file(fd, size)
         self._address = self.bytes.ctypes.data
 
-    def gather(self, offsets: Int64, row_bytes: int, out: int, rows: Int64) -> None:
-        _gather(self._address, offsets, row_bytes, out, rows)
-
-    def address(self, size: int) -> int | None:
-        return self._address
-
     def view(self, offset: int, length: int) -> UInt8:
         return self.bytes[offset : offset + length]
-
-    def will_need(self, offsets: Int64, lengths: Array) -> None:
-        pass  # with "auto" the file is in the page cache; with "mmap" the user chose page faults
 
     def cached_share(self) -> float:
         """Part of the file in the page cache, 0 to 1, by some evenly spread pages."""
         return cached_share(self.bytes)
-
-
-class MemoryStore:
-    """Memory of this process by absolute address: offsets are addresses."""
-
-    remote = False
-    size = 1 << 62
-
-    def gather(self, offsets: Int64, row_bytes: int, out: int, rows: Int64) -> None:
-        _gather(0, offsets, row_bytes, out, rows)
-
-    def address(self, size: int) -> int | None:
-        return 0
-
-    def view(self, offset: int, length: int) -> UInt8:
-        return bytes_at(offset, length)
-
-    def will_need(self, offsets: Int64, lengths: Array) -> None:
-        pass
 
 
 #: Smaller rows are read faster without posix_fadvise.

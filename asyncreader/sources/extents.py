@@ -15,6 +15,20 @@ from .bytestore import ByteFile, PreadStore
 
 
 @dataclass(frozen=True, eq=False)
+class RunStarts:
+    """Where samples of ``size`` bytes begin that follow each other in runs. ``stops``: int64, the
+    byte behind each run; ``ends``: int64, the samples up to its end."""
+
+    stops: Int64
+    ends: Int64
+    size: int
+
+    def __getitem__(self, records: Int64) -> Int64:
+        which = np.searchsorted(self.ends, records, side="right")
+        return self.stops[which] - (self.ends[which] - records) * self.size
+
+
+@dataclass(frozen=True, eq=False)
 class Extents:
     """Samples that are byte ranges of one file: raw rows, a blob with offsets, LMDB values.
 
@@ -22,7 +36,7 @@ class Extents:
     ``sizes`` = bytes of every sample. The opener checked all of them against the file's size.
     """
 
-    starts: Int64 | tuple[int, int]
+    starts: Int64 | RunStarts | tuple[int, int]
     sizes: Array | int
 
     def serve(self, facts: SetFacts, index: FieldIndex, file: ByteFile | None) -> Source:
@@ -48,20 +62,6 @@ class ImageExtents(Extents):
         return RawImages(facts, index, file, self)
 
 
-@dataclass(frozen=True, eq=False)
-class RunExtents:
-    """Samples of ``size`` bytes that follow each other in runs: ``stops``: int64, the byte behind
-    each run, ``ends``: int64, the samples up to its end."""
-
-    stops: Int64
-    ends: Int64
-    size: int
-
-    def serve(self, facts: SetFacts, index: FieldIndex, file: ByteFile | None) -> Source:
-        """A source that reads them from ``file``."""
-        return RunSource(facts, index, file, self)
-
-
 class ExtentSource(BaseSource):
     """Reads samples that are byte ranges of one store."""
 
@@ -71,7 +71,7 @@ class ExtentSource(BaseSource):
         super().__init__(facts, index, file)
         # numpy's own numbers: with Python's each operation takes a microsecond longer
         starts = extents.starts
-        self._starts = starts if isinstance(starts, np.ndarray) else tuple(map(np.int64, starts))
+        self._starts = tuple(map(np.int64, starts)) if isinstance(starts, tuple) else starts
         self._sizes = extents.sizes
         self._rows: tuple[RowsInMemory, ...] | None = None
         self._rows_of_file = False
@@ -118,7 +118,8 @@ class ExtentSource(BaseSource):
         where, file = self.store.address(0), None
         if where is None and isinstance(self.store, PreadStore):
             file = self.store.read_singly(self.spec.row_bytes)
-        if self.spec.encoded or (where is None and file is None):
+        runs = isinstance(self._starts, RunStarts)  # which are no table
+        if self.spec.encoded or runs or (where is None and file is None):
             return ()
         self._rows_of_file = file is not None
         starts, first, stride = NO_STARTS, 0, 0
@@ -148,24 +149,6 @@ class ExtentSource(BaseSource):
             self.store.will_need(offsets, self._sizes[records])
         for offset, record in zip(offsets.tolist(), records.tolist(), strict=True):
             yield self.store.view(offset, self.length(record))
-
-
-class RunSource(ExtentSource):
-    """Reads samples that follow each other in runs."""
-
-    def __init__(
-        self, facts: SetFacts, index: FieldIndex, file: ByteFile | None, runs: RunExtents
-    ) -> None:
-        super().__init__(facts, index, file, Extents((0, runs.size), runs.size))
-        self._runs = runs
-
-    def offsets(self, records: Int64) -> Int64:
-        runs = self._runs
-        which = np.searchsorted(runs.ends, records, side="right")
-        return runs.stops[which] - (runs.ends[which] - records) * runs.size
-
-    def in_memory(self, size: int) -> tuple[RowsInMemory, ...]:
-        return ()  # they are no table
 
 
 class RawImages(ExtentSource):

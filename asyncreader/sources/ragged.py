@@ -14,7 +14,7 @@ from ..pixels.rows import E, Writer
 from ..system.array_types import Array, Int64, UInt64
 from .base import BaseSource, FieldIndex, SetFacts, Source
 from .bytestore import ByteFile
-from .extents import ExtentSource, RunExtents
+from .extents import Extents, ExtentSource, RunStarts
 from .fields import OpenSet
 from .request import no_field
 
@@ -312,7 +312,9 @@ def _needed(source: OpenSet, given: Mapping[str, int | None]) -> ParamsError:
 def _among_rows(field: FieldIndex) -> bool:
     """Whether the values of a field are rows of a data set."""
     storage = field.storage
-    return isinstance(storage, Ragged) and not isinstance(storage.values.storage, RunExtents)
+    values = storage.values.storage if isinstance(storage, Ragged) else None
+    in_runs = isinstance(values, Extents) and isinstance(values.starts, RunStarts)
+    return values is not None and not in_runs
 
 
 def _longest(source: OpenSet, name: str) -> tuple[int, bool]:

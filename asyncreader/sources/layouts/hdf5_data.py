@@ -28,7 +28,7 @@ from ..base import (
     default_block,
     row_size,
 )
-from ..extents import Extents, ImageExtents, RunExtents
+from ..extents import Extents, ImageExtents, RunStarts
 from ..fields import SetIndex
 from ..hdf5.checks import odd_number
 from ..hdf5.chunk_patches import ChunkVolumes
@@ -363,7 +363,7 @@ def _numbers(
         raise data.unusual_bits(odd)
     offsets = np.zeros(sizes.size + 1, np.int64)
     np.cumsum(sizes // base.itemsize, out=offsets[1:])
-    runs = RunExtents(starts + sizes, offsets[1:], base.itemsize)
+    runs = Extents(RunStarts(starts + sizes, offsets[1:], base.itemsize), base.itemsize)
     mean = max(1, int(offsets[-1]) // sizes.size)
     values = FieldIndex(SampleSpec((), base, None), runs, found.file.where, block=block * mean)
     return index_ragged(found, values, int(offsets[-1]), offsets, "numbers of variable length")

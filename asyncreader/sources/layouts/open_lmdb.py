@@ -14,7 +14,7 @@ from ...pixels.specs import SampleSpec
 from ...system.array_types import Array, Int64
 from ..base import FieldIndex, check_extents, default_block, packed_rows
 from ..bytestore import ByteFile, OpenFile
-from ..extents import Extents, RunExtents
+from ..extents import Extents, RunStarts
 from ..fields import SetIndex, index_set
 from ..lmdb.btree import LmdbFile, Tree
 from ..lmdb.entries import Entries
@@ -174,6 +174,7 @@ def _runs(spec: SampleSpec, starts: Int64, sizes: Array, meta: fmt.Meta, path: s
     spec, offsets = replace(spec, ragged=False), np.zeros(meta.count + 1, np.int64)
     np.cumsum(sizes // spec.row_bytes, out=offsets[1:])
     fmt.check_digest(fmt.OFFSETS, offsets, meta, path)
-    runs = RunExtents(starts + sizes, offsets[1:], spec.row_bytes)
+    size = spec.row_bytes
+    runs = Extents(RunStarts(starts + sizes, offsets[1:], size), size)
     values = FieldIndex(spec, runs, block=default_block(spec.row_bytes))
     return ragged_field(values, int(offsets[-1]), offsets)
