@@ -29,6 +29,7 @@ from .params.declare import documented
 from .pipeline import build
 from .pipeline.opened import Opened, Rows, is_number, number_of, numbers_of
 from .sources import Inspector, OpenSet, fingerprint, open_there, open_whole
+from .sources.episodes import windows_of
 from .sources.labels import apart
 from .sources.ragged import longest_of
 from .stats import FieldStatistics
@@ -442,7 +443,7 @@ def look_into(params: Mapping[str, object], whole: bool = False) -> Dataset:
     longest = longest_of(source) if p.lengths.most is None else None
     if longest is not None:
         p = replace(p, lengths=replace(p.lengths, most=longest))
-        source = source.ruled(source.rule.with_lengths(longest))
+        source = source.ruled(windows_of(p, source.index))
     return Dataset(p, params, source=source)
 
 

@@ -7,7 +7,7 @@ from typing import TypeAlias, Unpack
 
 from ..batch import Array
 from ..params import Given, ReaderKeywords, apart_from
-from ..reader import AsyncReader
+from ..reader import AsyncReader, next_batch
 from .base import can_be_invalid, marked
 
 #: ``(data, labels)``; data of several fields is a tuple.
@@ -38,12 +38,8 @@ def endless(
 def _endless(reader: AsyncReader[Array | tuple[Array, ...], Array | None]) -> Iterator[Step]:
     with reader:
         invalid = can_be_invalid(reader.params)
-        more = True
-        while more:
-            more = False
-            for batch in reader:
-                more = True
-                labels = batch.labels
-                if labels is not None and invalid:
-                    labels = marked(labels, batch.mask)
-                yield batch.data, labels
+        while (batch := next_batch(reader)) is not None:
+            labels = batch.labels
+            if labels is not None and invalid:
+                labels = marked(labels, batch.mask)
+            yield batch.data, labels

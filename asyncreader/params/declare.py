@@ -6,7 +6,7 @@ import dataclasses
 import inspect
 import re
 import textwrap
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
@@ -104,12 +104,7 @@ def _family(name: str, kind: type) -> Parameter:
 def declared(kind: type) -> dict[str, Parameter]:
     """The parameters that a dataclass declares, by name and in order; those of its families by
     their flat names."""
-    return {one.name: one for top in shown(kind).values() for one in flat_of(top)}
-
-
-def flat_of(top: Parameter) -> Iterator[Parameter]:
-    """A parameter, or those of a family."""
-    yield from top.parts.values() if top.kind is not None else (top,)
+    return {one.name: one for top in shown(kind).values() for one in top.parts.values() or (top,)}
 
 
 _INDENT: Final[dict[str, Any]] = {"subsequent_indent": " " * 8, "break_on_hyphens": False}

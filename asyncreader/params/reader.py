@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import (
     TYPE_CHECKING,
     Any,
@@ -524,9 +524,10 @@ class ReaderParams(Run, Rows, Order, Source):
                 own = by_field.setdefault(field, {}) if field else values
                 if one is not None:
                     own[name] = np.dtype(one) if name == "dtype" else one
+        of_all = {one.name for one in fields(OutputSpec)} - {*BY_FIELD, "views"}
         return OutputSpec(
             **values,
-            **{name: flat[name] for name in _OF_ROWS},
+            **{name: flat[name] for name in of_all & flat.keys()},
             by_field=by_field,
             boxes=self.boxes_field,
             keypoints=self.keypoints_field,
@@ -545,12 +546,6 @@ READ_BY: Final = tuple(declared(Stored))
 #: Parameters of how numbers are served, which also are a dict by field. Those of lengths are of all
 #: fields, where they are no dict.
 BY_FIELD: Final = tuple(name for name, one in declared(Rows).items() if one.check.by_field)
-
-#: Parameters that say what rows are wanted, by their names in OutputSpec.
-_OF_ROWS: Final = (
-    *("layout", "contiguous", "size", "crop", "crop_ratio", "crop_area", "crop_aspect"),
-    *("crop_padding", "padding_mode", "interpolation", "flip"),
-)
 
 
 def flattened(name: str, value: object) -> dict[str, object]:

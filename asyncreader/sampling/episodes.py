@@ -251,9 +251,6 @@ class Windows(Rule):
         fields = {name: held[of] for name, of in names.items() if of in held}
         return Windows(replace(self.episodes, fields=fields), dict.fromkeys(names))
 
-    def with_lengths(self, longest: Mapping[str, int]) -> Windows:
-        return replace(self, most=dict(longest))
-
     @property
     def splits(self) -> dict[str, Int64]:
         """Of each split of the episodes its rows, int64, or the numbers of its episodes where

@@ -60,10 +60,6 @@ class Rule(Protocol):
         """The rule with the fields under other names: by name what each is called here."""
         return self
 
-    def with_lengths(self, longest: Mapping[str, int]) -> Rule:
-        """The rule where so many values are served of samples that differ in length, by field."""
-        return self
-
     # -- which samples there are -------------------------------------------------------------
 
     @property

@@ -118,15 +118,16 @@ class ExtentSource(BaseSource):
         where, file = self.store.address(0), None
         if where is None and isinstance(self.store, PreadStore):
             file = self.store.read_singly(self.spec.row_bytes)
-        runs = isinstance(self._starts, RunStarts)  # which are no table
-        if self.spec.encoded or runs or (where is None and file is None):
+        if self.spec.encoded or (where is None and file is None):
             return ()
         self._rows_of_file = file is not None
         starts, first, stride = NO_STARTS, 0, 0
         if isinstance(self._starts, tuple):
             first, stride = map(int, self._starts)
-        else:
+        elif isinstance(self._starts, np.ndarray):
             starts = self._starts
+        else:  # runs are no table
+            return ()
         count, sums, owner = self.facts.count, self.checksums, (self.store, self.index)
         return (RowsInMemory(count, where or 0, starts, first, stride, sums, file, owner),)
 

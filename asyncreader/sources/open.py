@@ -24,6 +24,7 @@ from ..errors import (
 from ..formats import packed as fmt
 from ..formats.manifest import CONTAINERS, Manifest, manifest_path, read_manifest
 from ..params import ReaderParams
+from ..params.columns import Chosen
 from ..sampling.episodes import Episodes, Windows
 from ..system.array_types import Array
 from ..system.checks import FILE, DatasetPath
@@ -40,7 +41,7 @@ from .layouts.npy import index_npy
 from .layouts.open_lmdb import index_lmdb
 from .patches import patches_of
 from .ragged import array_offsets, ragged_field
-from .request import Columns, Cut, NoFieldError, NoSamplesError, Request, check_labels
+from .request import Cut, NoFieldError, NoSamplesError, Request, check_labels
 from .sets.lists import join
 from .sets.mixed import MixedSet, mix
 from .sets.open_cache import allow_open
@@ -152,7 +153,7 @@ def _check_by_field(asked: Request, index: SetIndex) -> None:
         )
 
 
-def _check_columns(columns: Columns, name: str, field: FieldIndex, path: str) -> None:
+def _check_columns(columns: Chosen, name: str, field: FieldIndex, path: str) -> None:
     """ParamsError unless a field has such columns to choose from."""
     ragged, chosen = field.spec.ragged, field.spec.columns is not None
     if chosen or (field.stored_as is not None and not ragged):  # sparse rows
@@ -193,24 +194,20 @@ def _is_pattern(text: str) -> bool:
     return glob.has_magic(text) and not os.path.lexists(text)
 
 
+def open_whole(path: Paths, fields: Request | None = None, *, io: str = "auto") -> OpenSet:
+    """The set in packed files, with the other fields of a set packed by asyncreader."""
+    return open_source(path, replace(fields or Request(), others=None), io=io)
+
+
 def open_source(
     path: Paths, fields: Request | None = None, *, io: str = "auto", expect: str | None = None
 ) -> OpenSet:
-    """Open packed files as one set of the fields that are asked for: see :func:`_open`."""
-    return _open(path, fields or Request(), io, expect)
-
-
-def open_whole(path: Paths, fields: Request | None = None, *, io: str = "auto") -> OpenSet:
-    """The set in packed files, with the other fields of a set packed by asyncreader."""
-    return _open(path, replace(fields or Request(), others=None), io)
-
-
-def _open(path: Paths, fields: Request, io: str, expect: str | None = None) -> OpenSet:
     """Open packed files as one set of the fields that are asked for.
 
     ``expect``: "HDF5" or "LMDB" where only that will do. Raises SourceNotFoundError, FormatError
     or ParamsError; nothing stays open then.
     """
+    fields = fields or Request()
     found = _open_files(path, fields, io, expect)
     if fields.episodes == "whole":
         found = _as_episode(found, fields)
@@ -376,7 +373,7 @@ def open_reader_source(p: ReaderParams) -> OpenSet:
     if p.data is not None:
         return _open_arrays(p, p.data, fields)
     expect = "HDF5" if p.hdf5_path is not None else "LMDB" if p.lmdb_path is not None else None
-    found = _open(p.given_path, fields, p.io, expect)
+    found = open_source(p.given_path, fields, io=p.io, expect=expect)
     ruled = found.rule.apart or fields.windowed or p.episodes or p.patch.shape
     if p.field_names is None and not ruled:
         return found
@@ -395,7 +392,7 @@ def _open_mix(
     sets: list[OpenSet] = []
     with closed_on_error(sets):
         for path in paths:
-            sets.append(_open(path, fields, p.io))
+            sets.append(open_source(path, fields, io=p.io))
         sets = _under_one_name(sets)
         whole = mix(sets, tuple(paths.values()), p.mix.classes)
     return whole if p.field_names is None else MixedSet(replace(whole.index, named=True), sets)

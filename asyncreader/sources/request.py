@@ -7,16 +7,14 @@ import json
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, Literal, TypeAlias
+from typing import Any, Final, Literal
 
 import numpy as np
 
 from ..errors import FormatError, ParamsError
 from ..formats import packed as fmt
+from ..params.columns import Chosen
 from ..pixels.specs import SampleSpec
-
-#: Numbers or names of columns.
-Columns: TypeAlias = tuple[int, ...] | tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -83,7 +81,7 @@ class Request:
     #: The dtype that is asked for of the first field, or by field; None: none.
     dtype: str | Mapping[str, str] | None = None
     #: Columns of sparse rows to be served, by number or name; of all fields, or by field.
-    columns: Columns | Mapping[str, Columns] | None = None
+    columns: Chosen | Mapping[str, Chosen] | None = None
     #: Names the offsets of samples in an array of values, of all fields or by field; None: those
     #: that go by a usual name; False: there are none.
     offsets: str | Literal[False] | Mapping[str, str] | None = None
@@ -114,7 +112,7 @@ class Request:
         return given.get(self.own_name) if isinstance(given, Mapping) else given
 
     @property
-    def own_columns(self) -> Columns | None:
+    def own_columns(self) -> Chosen | None:
         """Those of this field; None: all."""
         given = self.columns
         return given.get(self.own_name) if isinstance(given, Mapping) else given

@@ -120,6 +120,7 @@ class ForeignSet:
             raise self.refuse(what, found=f"{len(labels)} labels for {count} samples")
         if isinstance(starts, tuple):
             starts = starts[0] + starts[1] * np.arange(count)
+        assert isinstance(starts, np.ndarray)
         sizes = np.broadcast_to(extents.sizes, starts.shape)
         check_extents(starts, sizes, self.file.size, self.path)
         tagged = isinstance(extents, ImageExtents) and extents.tagged
