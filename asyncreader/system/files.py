@@ -146,14 +146,10 @@ def file_system(path: str) -> str:
 # -- locks ---------------------------------------------------------------------------------------
 
 
-def lock(fd: int, shared: bool = False, wait: bool = True) -> None:
-    """Lock an open file, in place of a lock that it has; a process that ends gives it back.
-
-    ``shared``: with others that ask so. Not to ``wait``: BlockingIOError where another open file
-    has it. OSError of file systems without locks.
-    """
-    kind = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
-    fcntl.flock(fd, kind if wait else kind | fcntl.LOCK_NB)
+def lock(fd: int, wait: bool = True) -> None:
+    """Lock an open file; a process that ends gives the lock back. Not to ``wait``: BlockingIOError
+    where another open file has it. OSError of file systems without locks."""
+    fcntl.flock(fd, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def close_locked(fd: int) -> None:

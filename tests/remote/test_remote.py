@@ -298,8 +298,10 @@ class Store:
     def read(self, cache: ShardCache, letter: str) -> bytes:
         """The shard's bytes, through the cache."""
         objects: Any = self
-        with cache.hold(objects, Location("s3://x", letter), self.row(letter), "h5") as path:
-            return Path(path).read_bytes()
+        return cache.open(
+            *(objects, Location("s3://x", letter), self.row(letter), "h5"),
+            lambda path: Path(path).read_bytes(),
+        )
 
 
 @pytest.mark.parametrize("what", ["part", "folder"])
@@ -423,59 +425,69 @@ def test_what_a_killed_process_left(root: Path, cache: Path) -> None:
         assert shard.stat().st_size > 1000
 
 
-@pytest.mark.parametrize("fetched", [False, True])
-def test_two_threads_find_one_truncated_shard(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fetched: bool
-) -> None:
-    """One of them removes it. The other neither fails nor removes the file fetched after that."""
-    cache = ShardCache(str(tmp_path), 1000)
-    path = tmp_path / f"{'0' * 16}-100.h5"
-    path.write_bytes(b"cut")
-    found, other_is_on = threading.Event(), threading.Event()
-    fstat, flock = os.fstat, fcntl.flock
-    first = threading.get_ident()
+def test_two_threads_find_one_truncated_shard(tmp_path: Path) -> None:
+    """It is fetched once, in the place of what was cut, and both get whole bytes."""
+    cache, store, read = ShardCache(str(tmp_path), 250), Store(), list[bytes]()
+    (tmp_path / f"{store.row('x').xxh3}-100.h5").write_bytes(b"cut")
+    other = threading.Thread(target=lambda: read.append(store.read(cache, "x")))
+    asked = list[str]()
 
-    def looked(file: int) -> os.stat_result:
-        facts = fstat(file)
-        if threading.get_ident() == first and not found.is_set():
-            found.set()
-            assert other_is_on.wait(HANG)
-        return facts
+    def first_asks() -> None:
+        asked.append("x")
+        other.start()
+
+    store.before["x"] = first_asks
+    read.append(store.read(cache, "x"))
+    other.join(HANG)
+    assert read == [b"x" * 100] * 2
+    assert asked == ["x"]
+
+
+def test_a_shard_is_opened_before_another_removes_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who needs the space of a shard that was fetched just now gets it when that one is open."""
+    cache, store, read = ShardCache(str(tmp_path), 100), Store(), list[bytes]()
+    waits, flock, main = threading.Event(), fcntl.flock, threading.get_ident()
+    other = threading.Thread(target=lambda: read.append(store.read(cache, "y")))
 
     def locked(file: int, kind: int) -> None:
-        if kind == fcntl.LOCK_EX and threading.get_ident() != first:
-            other_is_on.set()  # it waits for the first one's lock
+        if threading.get_ident() != main and os.path.isdir(f"/dev/fd/{file}"):
+            waits.set()
         flock(file, kind)
 
-    def other() -> None:
-        assert found.wait(HANG)
-        assert cache._locked(str(path), 100) == -1
-        if fetched:
-            path.write_bytes(b"x" * 100)
-        other_is_on.set()
+    def opened(path: str) -> bytes:
+        other.start()
+        assert waits.wait(HANG)
+        return Path(path).read_bytes()
 
-    monkeypatch.setattr(os, "fstat", looked)
     monkeypatch.setattr(fcntl, "flock", locked)
-    thread = threading.Thread(target=other)
-    thread.start()
-    assert cache._locked(str(path), 100) == -1
-    thread.join(HANG)
-    assert path.exists() == fetched
+    objects: Any = store
+    found = cache.open(objects, Location("s3://x", "x"), store.row("x"), "h5", opened)
+    other.join(HANG)
+    assert [found, *read] == [b"x" * 100, b"y" * 100]
+    assert held(tmp_path) == 100
 
 
 @pytest.mark.slow
 def test_a_forked_process_keeps_no_lock(tmp_path: Path) -> None:
-    """A process that is forked while a shard is opened does not keep others from removing it."""
+    """A process that is forked while a shard is opened does not keep others from fetching."""
     program = (
         "import fcntl, os, sys; from types import SimpleNamespace as Row\n"
         "from asyncreader.sources.remote.cache import ShardCache\n"
-        "name = os.path.join(sys.argv[1], '0' * 16 + '-3.h5')\n"
-        "open(name, 'wb').write(b'abc')\n"
+        "import xxhash\n"
+        "data = memoryview(b'abc')\n"
+        "row = Row(xxh3=xxhash.xxh3_64_hexdigest(data), bytes=3)\n"
+        "store = Row(read_ranges=lambda location, ranges: [data])\n"
         "ours, theirs = os.pipe()\n"
-        "with ShardCache(sys.argv[1], 10).hold(None, None, Row(xxh3='0' * 16, bytes=3), 'h5'):\n"
+        "def opened(path):\n"
         "    if os.fork() == 0:\n"
         "        os.close(theirs); os.read(ours, 1); os._exit(0)\n"
-        "fcntl.flock(open(name), fcntl.LOCK_EX | fcntl.LOCK_NB); print('free')"
+        "    return path\n"
+        "path = ShardCache(sys.argv[1], 10).open(store, None, row, 'h5', opened)\n"
+        "for each in (path, sys.argv[1]):\n"
+        "    fcntl.flock(os.open(each, os.O_RDONLY), fcntl.LOCK_EX | fcntl.LOCK_NB)\n"
+        "print('free')"
     )
     with child([sys.executable, "-c", program, str(tmp_path)], stdout=-1) as process:
         assert ended(process)[0] == b"free\n"

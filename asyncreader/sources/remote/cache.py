@@ -13,8 +13,9 @@ import contextlib
 import errno
 import os
 import re
-from collections.abc import Iterator
-from typing import Final
+import stat
+from collections.abc import Callable, Iterator
+from typing import Final, TypeVar
 
 import xxhash
 
@@ -29,6 +30,8 @@ from ...system.files import (
 )
 from ..urls import Location
 from .client import Objects
+
+T = TypeVar("T")
 
 DIR_VARIABLE: Final = "ASYNCREADER_CACHE_DIR"
 BYTES_VARIABLE: Final = "ASYNCREADER_CACHE_BYTES"
@@ -97,80 +100,58 @@ class ShardCache:
                 hint=f"raise {BYTES_VARIABLE}, or write smaller shards",
             )
 
-    @contextlib.contextmanager
-    def hold(self, objects: Objects, location: Location, row: Shard, suffix: str) -> Iterator[str]:
-        """The shard's file, downloaded if necessary; it stays while the context lasts."""
-        name = f"{row.xxh3}-{row.bytes}.{suffix}"
-        path = os.path.join(self.folder, name)
-        file = -1
-        try:
-            while file < 0:
-                file = self._locked(path, row.bytes)
-                if file < 0:
-                    file = self._fetch(objects, location, row, path)
-            os.utime(file)
-            yield path
-        finally:
-            if file >= 0:
-                close_locked(file)
-
-    def _locked(self, path: str, size: int) -> int:
-        """The file, locked against removal; -1 if it is missing, or was truncated and removed."""
-        try:
-            file = open_itself(path, os.O_RDONLY)
-        except FileNotFoundError:
-            return -1
-        shared = False
-        try:
-            shared = self._shared(file, path, size)
-        finally:
-            if not shared:
-                close_locked(file)
-        return file if shared else -1
-
-    def _shared(self, file: int, path: str, size: int) -> bool:
-        """Lock the open ``file`` against removal; False if it was truncated, and is removed."""
-        lock(file, shared=True)
-        facts = os.fstat(file)
-        if facts.st_nlink and facts.st_size == size:
-            return True
-        if facts.st_nlink:  # truncated by a crash or by another program
-            lock(file)  # others that open it see that, too
-            _unlink(path, file)
-        return False
-
-    def _fetch(self, objects: Objects, location: Location, row: Shard, path: str) -> int:
-        """Download a shard: its file, locked against removal. -1 after waiting for another thread
-        or process that downloaded it, or for space."""
+    def open(
+        self,
+        objects: Objects,
+        location: Location,
+        row: Shard,
+        suffix: str,
+        opened: Callable[[str], T],
+    ) -> T:
+        """What ``opened`` makes of the path of the shard's file, downloaded if necessary. The file
+        may be removed as soon as that returns: what is open stays readable."""
+        path = os.path.join(self.folder, f"{row.xxh3}-{row.bytes}.{suffix}")
         part = f"{path}.part"
+        while True:
+            try:
+                if _is_whole(path, row):
+                    os.utime(path)
+                    return opened(path)
+            except OSError:
+                if os.path.exists(path):
+                    raise
+            busy = None
+            with self._locked(part) as file:
+                if os.fstat(file).st_nlink and not _is_whole(path, row):  # else another did it
+                    busy = self._take_space(file, row.bytes)
+                    if busy is None:
+                        self._copy(objects, location, row, file)
+                        os.fsync(file)
+                        # a cleaner may have deleted it, and another thread may fetch it again
+                        with self._alone(), contextlib.suppress(FileNotFoundError):
+                            if _is_at(part, file):
+                                os.rename(part, path)
+                                return opened(path)  # before another removes it
+            if busy is not None:
+                self._remove(busy, wait=True)  # holding no lock: nobody waits for this thread
+
+    @contextlib.contextmanager
+    def _locked(self, part: str) -> Iterator[int]:
+        """A part file, which is made, and removed in the end. Another thread or process that has it
+        is waited for."""
         with self._alone():
             file = open_itself(part, os.O_RDWR | os.O_CREAT, 0o600)
-        mine = shared = False
+        mine = False
         try:
-            lock(file)  # wait for another that downloads it
+            lock(file)
             mine = True
-            if os.fstat(file).st_nlink == 0 or os.path.exists(path):
-                return -1  # another downloaded it
-            busy = self._take_space(file, row.bytes)
-            if busy is None:
-                self._copy(objects, location, row, file)
-                os.fsync(file)
-                # a cleaner may have deleted it, and another thread may fetch it again
-                with self._alone(), contextlib.suppress(FileNotFoundError):
-                    if _is_at(part, file):
-                        os.rename(part, path)
-                shared = self._shared(file, path, row.bytes)
-                return file if shared else -1
+            yield file
         finally:
-            if not shared:
-                try:
-                    if mine:
-                        _unlink(part, file)
-                finally:
-                    close_locked(file)
-        # holding no lock: nobody waits for this thread
-        self._wait_for(busy)
-        return -1
+            try:
+                if mine:
+                    _unlink(part, file)
+            finally:
+                close_locked(file)
 
     def _copy(self, objects: Objects, location: Location, row: Shard, file: int) -> None:
         state = xxhash.xxh3_64()
@@ -227,15 +208,15 @@ class ShardCache:
 
     def _take_space(self, file: int, needed: int) -> str | None:
         """Give ``file`` its size of ``needed`` bytes, after removing part files of dead processes
-        and the least recently used shards. If other threads and processes fetch or open too much
-        for that, the path of a file to wait for."""
+        and the least recently used shards. If other threads and processes fetch too much for that,
+        the path of a file to wait for."""
         busy = None
         with self._alone():
             os.ftruncate(file, 0)  # a dead process may have left it
             files = self._files()
             held = sum(size for _, size, _ in files)
             # part files first: a dead process leaves them unlocked. The last that is busy is waited
-            # for, if possible a shard: it is only being opened
+            # for
             for _, size, name in sorted(files, key=lambda each: not each[2].endswith(".part")):
                 if held + needed > self.limit or name.endswith(".part"):
                     path = os.path.join(self.folder, name)
@@ -260,25 +241,14 @@ class ShardCache:
             )
         return busy
 
-    def _remove(self, path: str) -> None:
-        """Remove a file. BlockingIOError while a thread or process downloads or opens it."""
-        try:
-            file = open_itself(path, os.O_RDONLY)
-        except FileNotFoundError:
-            return
-        try:
-            lock(file, wait=False)
-            _unlink(path, file)
-        finally:
-            close_locked(file)
-
-    def _wait_for(self, path: str) -> None:
-        """Wait until nobody downloads or opens a file. That ends: requests have deadlines, and the
-        lock of a process that dies is released."""
+    def _remove(self, path: str, wait: bool = False) -> None:
+        """Remove a file. BlockingIOError while a thread or process downloads it; or ``wait`` until
+        none does, which ends: requests have deadlines, and a process that dies has no lock."""
         with contextlib.suppress(FileNotFoundError):
             file = open_itself(path, os.O_RDONLY)
             try:
-                lock(file)
+                lock(file, wait)
+                _unlink(path, file)
             finally:
                 close_locked(file)
 
@@ -288,6 +258,15 @@ def _unlink(path: str, file: int) -> None:
     with contextlib.suppress(FileNotFoundError):
         if _is_at(path, file):
             os.unlink(path)
+
+
+def _is_whole(path: str, row: Shard) -> bool:
+    """Whether a shard's file is there, and was not truncated by a crash or by another program."""
+    try:
+        facts = os.stat(path, follow_symlinks=False)
+    except FileNotFoundError:
+        return False
+    return stat.S_ISREG(facts.st_mode) and facts.st_size == row.bytes
 
 
 def _is_at(path: str, file: int) -> bool:

@@ -23,8 +23,6 @@ from .cache import ShardCache, cache_folder
 from .client import Objects
 from .ranges import RemoteFile
 
-#: Times that a shard is fetched where a cleaner (tmpwatch, rm) deletes it before it is opened.
-_TRIES: Final = 3
 #: Suffixes of single packed files.
 _FILES: Final = (".h5", ".hdf5")
 
@@ -46,15 +44,12 @@ class RemoteShards:
             return _opened(RemoteFile(self.objects, location, row.bytes), fields)
         container = self.manifest.common.container
         suffix = "lmdb" if container == "lmdb" else "h5"
-        for left in reversed(range(_TRIES)):
-            with self.cache.hold(self.objects, location, row, suffix) as path:
-                try:
-                    # mapped: an open shard stays readable after the cache removes its file
-                    return open_shard(path, container, fields, "mmap")
-                except OSError:
-                    if os.path.exists(path) or not left:
-                        raise
-        raise AssertionError
+
+        def opened(path: str) -> OpenSet:
+            # mapped: an open shard stays readable after the cache removes its file
+            return open_shard(path, container, fields, "mmap")
+
+        return self.cache.open(self.objects, location, row, suffix, opened)
 
     def close(self) -> None:
         """Close the requests to the store."""
