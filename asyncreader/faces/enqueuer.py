@@ -18,9 +18,9 @@ from .jobs import (
     Job,
     MadeIterator,
     Sequence,
-    SequenceJob,
     SharedIterator,
     asked_for,
+    batch_of,
     collect,
     whole,
 )
@@ -248,7 +248,7 @@ class OrderedEnqueuer(_Enqueuer[T]):
         if len(self._sequence) < 1:
             raise ParamsError("the sequence is empty", found=f"length {len(self._sequence)}")
         tasks = partial(_epochs, self._sequence, self._shuffle, self._seed)
-        jobs = [SequenceJob(self._sequence)] * workers
+        jobs = [partial(batch_of, self._sequence)] * workers
         return Workers(Ahead(depth), jobs, tasks, self._processes)
 
 
@@ -275,7 +275,7 @@ def _epochs(
             if not workers.ahead.wait_made():
                 return
             hook()
-            workers.renew(SequenceJob(sequence))
+            workers.renew(partial(batch_of, sequence))
         epoch += 1
     raise ParamsError("the sequence became empty", found=f"length 0 in epoch {epoch}")
 

@@ -49,17 +49,12 @@ class Sequence(Generic[T]):
         """Called once an epoch, when its last batch has been made and before the next is begun."""
 
 
-class SequenceJob:
-    """Makes batches of a sequence by number. A task is (index, seed); None seeds nothing."""
-
-    def __init__(self, sequence: Any) -> None:
-        self._sequence = sequence
-
-    def __call__(self, task: tuple[int, int | None]) -> Any:
-        index, seed = task
-        if seed is not None:
-            seed_everything(seed)
-        return self._sequence[index]
+def batch_of(sequence: Any, task: tuple[int, int | None]) -> Any:
+    """A batch of a sequence. A task is (index, seed); None seeds nothing."""
+    index, seed = task
+    if seed is not None:
+        seed_everything(seed)
+    return sequence[index]
 
 
 class SharedIterator:

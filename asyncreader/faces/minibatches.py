@@ -201,11 +201,10 @@ def draw_mini_slices(
     n_samples: int, batch_size: int, with_replacement: bool = False, random_state: Random = None
 ) -> Iterator[slice]:
     """Those slices in a random order, for ever: each once a cycle, or drawn with replacement."""
-    slices = mini_slices(whole("n_samples", n_samples), batch_size)
+    count, size = whole("n_samples", n_samples), whole("batch_size", batch_size)
     kind = Replacement if with_replacement else Shuffled
-    order = kind(len(slices), _seed(random_state))
-    every = np.arange(len(slices), dtype=np.int64)
-    return (slices[i] for cycle in itertools.count() for i in order.records(cycle, every).tolist())
+    order = kind(-(-count // size), _seed(random_state))
+    return _blocks(order, size, count, itertools.count())
 
 
 def draw_mini_indices(

@@ -92,12 +92,12 @@ _ROWS: Final = (
 WINDOW: Final = by_field(Check(_ROWS, _rows), "rows")
 
 
-def _every(value: object) -> int | EachEpisode:
-    return "episode" if value == "episode" else whole(1, FARTHEST).take(value)
-
-
-EVERY: Final = Check('a whole number of at least 1, or "episode"', _every, "json", ("episode",))
-
+EVERY: Final[Check[int | EachEpisode]] = Check(
+    'a whole number of at least 1, or "episode"',
+    lambda value: "episode" if value == "episode" else whole(1, FARTHEST).take(value),
+    "json",
+    ("episode",),
+)
 
 _ONE_EDGE: Final[Check[Edge]] = one_of(Edge)
 

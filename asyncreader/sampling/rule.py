@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Final, Literal, Protocol, TypeAlias, TypeVar
+from typing import Final, Literal, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -20,7 +19,7 @@ E = TypeVar("E", bound=AsyncReaderError)
 PatchAt: TypeAlias = Literal["random", "grid", "center"]
 
 
-class Rule(Protocol):
+class Rule:
     """Which rows of each field a sample of a set has, by the *record* that samplers draw.
 
     A rule is a small frozen value without I/O. Derive from this class: what has a body here is
@@ -205,10 +204,5 @@ class Ruled(Renumbered):
         return {**self._sampler.identity(), **self._rule.identity()}
 
 
-@dataclass(frozen=True, eq=False)
-class EachRow(Rule):
-    """Each row of the set is a sample."""
-
-
-#: The rule of most sets.
-EACH_ROW: Final = EachRow()
+#: The rule of most sets: each row is a sample.
+EACH_ROW: Final = Rule()

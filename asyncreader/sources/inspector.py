@@ -36,15 +36,28 @@ class _Kept(NamedTuple):
     pixels: Array | None
 
 
-class _OneSample:
+class _Looking:
+    """A :class:`Writer` to which a bad sample is an error, with the file and the record."""
+
+    stopped: Final = False
+    job: RowJob
+    _origin: Origin
+
+    def fail(self, i: int, error: SampleError) -> None:
+        error.hint = error.hint or SKIP_HINT
+        raise self._origin.located(error, int(self.job.records[i])) from error.__cause__
+
+    def fail_all(self, which: Int64, error: DecodeError) -> None:
+        self.fail(int(which[0]), error)
+
+
+class _OneSample(_Looking):
     """A :class:`Writer` that keeps one sample as it is stored, instead of writing its row.
 
     ``record``: which; ``stored``: what a raw sample is; ``check``: compare the bytes with their
-    checksum, where there is one. ``kept``: gets the sample. What is wrong with it is raised, with
-    the file and the record.
+    checksum, where there is one. ``kept``: gets the sample.
     """
 
-    stopped: Final = False
     in_place: Final = None
 
     def __init__(
@@ -94,13 +107,6 @@ class _OneSample:
         pixels = memory.reshape(-1).view(self._stored.dtype)
         self.raw(0, pixels.reshape(-1, *(self._stored.shape or ())))
 
-    def fail(self, i: int, error: SampleError) -> None:
-        error.hint = error.hint or SKIP_HINT
-        raise self._origin.located(error, self._record) from error.__cause__
-
-    def fail_all(self, which: Int64, error: DecodeError) -> None:
-        self.fail(0, error)
-
     def _checked(self, sample: Array) -> bytes:
         """The bytes of a sample; ChecksumError if they are not those that were packed."""
         data = sample.tobytes()
@@ -112,11 +118,9 @@ class _OneSample:
         return data
 
 
-class _Values(NumberWriter):
+class _Values(_Looking, NumberWriter):
     """A :class:`Writer` that keeps values of one sample as they are stored, in ``memory``, uint8
     (n, bytes of a value)."""
-
-    stopped: Final = False
 
     def __init__(self, origin: Origin, records: Int64, memory: UInt8) -> None:
         rows = np.arange(records.size)
@@ -131,13 +135,6 @@ class _Values(NumberWriter):
     def bulk(self, store: RowStore, offsets: Int64, which: Int64 | Bools | None = None) -> None:
         rows = self.job.rows if which is None else self.job.rows[which]
         store.gather(offsets, self.memory.shape[1], address_of(self.memory), rows)
-
-    def fail(self, i: int, error: SampleError) -> None:
-        error.hint = error.hint or SKIP_HINT
-        raise self._origin.located(error, int(self.job.records[i])) from error.__cause__
-
-    def fail_all(self, which: Int64, error: DecodeError) -> None:
-        self.fail(int(which[0]), error)
 
 
 class Inspector:

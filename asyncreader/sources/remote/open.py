@@ -104,8 +104,8 @@ def _opened(file: RemoteFile, fields: Request) -> OpenSet:
             raise FormatError("not an HDF5 file", path=file.path)
         return open_file(file, lambda opened: index_hdf5(opened, fields))
     except FormatError:
-        if file.failure is not None:  # HDF5 hides the error of the request
-            raise file.failure from None
+        if file.handle.failure is not None:  # HDF5 hides the error of the request
+            raise file.handle.failure from None
         raise
 
 

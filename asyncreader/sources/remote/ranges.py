@@ -271,11 +271,6 @@ class RemoteFile:
     def check_same(self) -> None:
         """Nothing to do: sizes and digests show that an object changed."""
 
-    @property
-    def failure(self) -> BaseException | None:
-        """The error of a request that HDF5 made, if one failed."""
-        return self.mapped.bytes.file.failure
-
     def table(self, offset: int, size: int) -> UInt8:
         """A table that is used as long as the set is open: in memory."""
         return self.store.view(offset, size).copy()

@@ -66,7 +66,7 @@ class OpenFileCache:
             entry.source.set_result(source)
         self._lock = threading.RLock()
         self._closed = False
-        self._kept: list[_Entry] = []
+        self._keeps_all = False
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -96,12 +96,8 @@ class OpenFileCache:
         with self._lock:
             entries = [entry for _, entry in sorted(self._entries.items())]
             whole = len(entries) == count <= self.limit and not self._closed
-            if not whole or not all(entry.source.done() for entry in entries):
-                return ()
-            for entry in entries:
-                entry.users += 1
-            self._kept += entries
-        return tuple(result_of(entry.source) for entry in entries)
+            self._keeps_all = whole and all(entry.source.done() for entry in entries)
+        return tuple(result_of(entry.source) for entry in entries if self._keeps_all)
 
     def _take(self, number: int) -> tuple[_Entry, bool]:
         with self._lock:
@@ -143,7 +139,7 @@ class OpenFileCache:
     def _over_limit(self, limit: int) -> list[_Entry]:
         """Remove and return the entries to drop; under the lock."""
         over = len(self._entries) - limit
-        if over <= 0:
+        if over <= 0 or (self._keeps_all and not self._closed):
             return []
         idle = (number for number, entry in self._entries.items() if not entry.users)
         chosen = [number for number, _ in zip(idle, range(over), strict=False)]
@@ -169,9 +165,6 @@ class OpenFileCache:
         """Close the unused sources now, and the others when their last user is done."""
         with self._lock:
             self._closed = True
-            for entry in self._kept:
-                entry.users -= 1
-            self._kept = []
             released = [one for number, one in enumerate(self._held) if number not in self._entries]
             unused = self._over_limit(0)
         for source in released:
