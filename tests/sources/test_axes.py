@@ -160,22 +160,6 @@ def test_grey_pictures(source: Opens, tmp_path: Path) -> None:
         AsyncReader(data=data.astype("float32"), flip=True)
 
 
-def test_the_error_names_what_was_asked_for() -> None:
-    """One thing needs pictures, two need them."""
-    data = np.zeros((4, 7), "float32")
-    for asked, text in (
-        ({"flip": True}, "flip needs images"),
-        ({"size": (4, 4)}, "size needs images"),
-        ({"size": (4, 4), "flip": True}, "size and flip need images"),
-        (
-            {"mean": (1, 2, 3)},
-            "mean has one value, or one for each number of the last.*of each channel need images",
-        ),
-    ):
-        with pytest.raises(ParamsError, match=text):
-            AsyncReader(data=data, dtype="float32", **asked)
-
-
 def test_our_own_sets_know_their_axes(tmp_path: Path) -> None:
     """A packed set of tiny pictures is not asked about, and refuses other axes."""
     images = values(3, 4, 3)
@@ -202,13 +186,17 @@ def test_data_that_are_no_pictures_are_packed_as_stored(tmp_path: Path) -> None:
 
 
 def test_volumes_and_their_labels_stay_aligned() -> None:
-    """(N, 1, D, H, W) and (N, D, H, W): both as stored."""
+    """(N, 1, D, H, W) and (N, D, H, W): both as stored; what needs images is named."""
     data = {"volume": values(1, 8, 10, 12), "label": values(8, 10, 12)}
     found = served({"data": data})
     for name, one in zip(data, found, strict=True):
         np.testing.assert_array_equal(one, data[name])
     with pytest.raises(ParamsError, match="field 'label': size, crop and flip need images"):
         served({"data": data}, flip=True)
+    with pytest.raises(ParamsError, match="size and flip need images"):
+        served({"data": values(7)}, size=(4, 4), flip=True)
+    with pytest.raises(ParamsError, match=r"each number of the last.*of each channel need images"):
+        served({"data": values(7)}, dtype="float32", mean=(1, 2, 3))
 
 
 def test_each_field_decides_for_itself() -> None:

@@ -11,42 +11,12 @@ from typing import Any
 import h5py
 import numpy as np
 import pytest
-from fakes import Packed, packed, paint, write_hdf5
-from shard_sets import cut, write_set
+from shard_sets import write_set
 
 from asyncreader import AsyncReader
 from asyncreader.pipeline import build
-from asyncreader.sources import fingerprint, open_whole
 from asyncreader.sources.hdf5 import chunks
 from asyncreader.sources.hdf5.chunk_cache import ChunkCache
-
-#: Samples of each of many files.
-SIZES = [1 + number % 3 for number in range(20)]
-
-
-def contents() -> Packed:
-    """The samples of all files, with masks."""
-    content = packed(paint(sum(SIZES)))
-    masks = [np.full((6, 5, 1), 300 + n, np.uint16) for n in range(sum(SIZES))]
-    content.fields["mask"] = Packed(
-        [mask.tobytes() for mask in masks], None, "raw", (6, 5, 1), 1, dtype="uint16"
-    )
-    return content
-
-
-def test_the_fingerprint_is_that_of_one_file(tmp_path: Path) -> None:
-    """A list is known as the one file of the same samples is, and so is its beginning."""
-    parts = cut(contents(), SIZES)
-    names = [write_hdf5(tmp_path / f"{n:03d}.h5", part) for n, part in enumerate(parts)]
-    one = open_whole(write_hdf5(tmp_path / "one", contents()))
-    many, some = open_whole(names), open_whole(names[:5])
-    assert fingerprint(many) == fingerprint(one) != fingerprint(some)
-    first = write_hdf5(tmp_path / "first", cut(contents(), [sum(SIZES[:5]), sum(SIZES[5:])])[0])
-    head = open_whole(first)
-    assert fingerprint(head) == fingerprint(some)
-    for source in (one, many, some, head):
-        source.close()
-
 
 CHILD = """
 import json, resource, sys

@@ -47,7 +47,7 @@ def _put_int(mutant: Mutant, rng: Rng, at: int, width: int) -> str:
         *(0, 1, top - 1, top // 2 - 1, top // 2, old + 1, old - 1, old * 2, old ^ 1, ~old),
         *(size, size - 1, size + 1, size // PAGE, size // PAGE - 1, PAGE, 2 * PAGE),
         *(mutant.count, mutant.count - 1, mutant.count + 1, int(rng.integers(256))),
-        int(rng.integers(1 << 62)),
+        *(at // PAGE, int(rng.integers(size // PAGE + 2)), int(rng.integers(1 << 62))),
     ]
     new = edges[int(rng.integers(len(edges)))] % top
     mutant.data[at : at + width] = new.to_bytes(width, "little")
@@ -78,55 +78,26 @@ def text(mutant: Mutant, rng: Rng) -> str:
     return integer(mutant, rng)
 
 
-def _unit(mutant: Mutant, rng: Rng) -> tuple[int, int, int]:
-    """Bytes of a block, and where two of them are."""
-    unit = PAGE if mutant.parts.pages else int(rng.choice([512, PAGE]))
-    units = max(1, len(mutant.data) // unit)
-    one, two = rng.integers(units, size=2).tolist()
-    if rng.random() < 0.5:  # near the structure, on one side at least
-        one = min(mutant.parts.offset(rng, "structure") // unit, units - 1)
-    return unit, one * unit, two * unit
-
-
-def swap_blocks(mutant: Mutant, rng: Rng) -> str:
-    """Two pages are swapped."""
-    unit, one, two = _unit(mutant, rng)
-    data = mutant.data
-    data[one : one + unit], data[two : two + unit] = data[two : two + unit], data[one : one + unit]
-    return f"blocks of {unit} at {one} and {two} swapped"
-
-
-def copy_block(mutant: Mutant, rng: Rng) -> str:
-    """A page appears twice: over another."""
-    unit, one, two = _unit(mutant, rng)
-    mutant.data[two : two + unit] = mutant.data[one : one + unit]
-    return f"block of {unit} at {one} copied to {two}"
-
-
-def zero_block(mutant: Mutant, rng: Rng) -> str:
-    """A page, or a part of one, reads as zeros (or ones)."""
-    unit, one, _ = _unit(mutant, rng)
-    size = int(rng.choice([unit, 512, 64, 16]))
-    one += int(rng.integers(unit // size)) * size
-    fill = b"\0" if rng.random() < 0.7 else b"\xff"
-    mutant.data[one : one + size] = (fill * size)[: len(mutant.data) - one]
-    return f"{size} bytes at {one} are {fill.hex()}"
-
-
-def noise_block(mutant: Mutant, rng: Rng) -> str:
-    """16 or 64 bytes of noise in the structure."""
-    size = int(rng.choice([16, 64]))
-    at = mutant.parts.offset(rng, "structure")
-    mutant.data[at : at + size] = rng.bytes(size)[: len(mutant.data) - at]
-    return f"{size} bytes of noise at {at}"
-
-
-def move_bytes(mutant: Mutant, rng: Rng) -> str:
-    """64 bytes are copied elsewhere in the structure."""
-    one, two = (mutant.parts.offset(rng, "structure") // 8 * 8 for _ in range(2))
-    piece = bytes(mutant.data[one : one + 64])
-    mutant.data[two : two + len(piece)] = piece
-    return f"{len(piece)} bytes from {one} to {two}"
+def piece(mutant: Mutant, rng: Rng) -> str:
+    """A block, or a part of one, becomes something else; one side lies near the structure."""
+    data, block = mutant.data, PAGE if mutant.parts.pages else int(rng.choice([512, PAGE]))
+    size = int(rng.choice([block, block, 512, 64, 16]))
+    places = [mutant.parts.offset(rng, kind) // size * size for kind in ("structure", "anywhere")]
+    one, two = places[:: 1 if rng.random() < 0.5 else -1]
+    held = bytes(data[two : two + size])
+    new = {
+        "those of another place": bytes(data[one : one + size]),
+        "zeros": bytes(len(held)),
+        "ones": b"\xff" * len(held),
+        "noise": rng.bytes(len(held)),
+        "those of another set": mutant.other[two : two + size],
+    }
+    how = str(rng.choice([*new, "exchanged"]))
+    if how == "exchanged":
+        data[two : two + size], data[one : one + size] = data[one : one + size], held
+    else:
+        data[two : two + size] = new[how][: len(held)].ljust(len(held), b"\0")
+    return f"{size} bytes at {two}: {how} ({one})"
 
 
 def shift(mutant: Mutant, rng: Rng) -> str:
@@ -151,15 +122,6 @@ def splice(mutant: Mutant, rng: Rng) -> str:
     return f"another set up to byte {at}"
 
 
-def copy_from_other(mutant: Mutant, rng: Rng) -> str:
-    """A page, or 16 bytes, of another set at the same offset."""
-    unit, one, _ = _unit(mutant, rng)
-    size = int(rng.choice([unit, 16]))
-    piece = mutant.other[one : one + size]
-    mutant.data[one : one + len(piece)] = piece
-    return f"{size} bytes at {one} of another set"
-
-
 # -- structure: HDF5's blocks --------------------------------------------------------------------
 
 
@@ -179,115 +141,70 @@ def resealed(mutant: Mutant, rng: Rng) -> str:
 
 # -- structure: LMDB's pages ---------------------------------------------------------------------
 
-#: Offsets in a meta page and sizes: version, page size, main tree's flags, depth, branch, leaf and
-#: overflow pages, entries, root; last page, transaction; the free tree's entries and root.
-META_FIELDS = (
-    *((20, 4), (40, 4), (92, 2), (94, 2), (96, 8), (104, 8), (112, 8), (120, 8), (128, 8)),
-    *((136, 8), (144, 8), (72, 8), (80, 8)),
-)
-#: Number, flags, lower, upper of a page.
-PAGE_FIELDS = ((0, 8), (8, 2), (10, 2), (12, 2), (14, 2), (12, 4))
+#: Numbers of LMDB, as offsets and widths. Of a meta page: version, page size, main tree's flags,
+#: depth, branch, leaf and overflow pages, entries, root; last page, transaction; the free tree's
+#: entries and root. Of a page: number, flags, lower, upper. Of a node: size or child, flags, the
+#: key's size, key; where its value's overflow pages begin.
+FIELDS = {
+    "meta": (
+        *((20, 4), (40, 4), (92, 2), (94, 2), (96, 8), (104, 8), (112, 8), (120, 8), (128, 8)),
+        *((136, 8), (144, 8), (72, 8), (80, 8)),
+    ),
+    "page": ((0, 8), (8, 2), (10, 2), (12, 2), (14, 2), (12, 4)),
+    "node": ((0, 2), (0, 4), (2, 2), (4, 2), (6, 2), (8, 2), (16, 2), (18, 8)),
+}
 
 
-def _page(mutant: Mutant, rng: Rng, *kinds: str) -> int | None:
-    numbers = [n for kind in kinds for n in mutant.parts.pages.get(kind, ())]
-    return int(rng.choice(numbers)) * PAGE if numbers else None
-
-
-def meta_field(mutant: Mutant, rng: Rng) -> str:
-    """A field of one or both of LMDB's meta pages."""
-    offset, width = META_FIELDS[int(rng.integers(len(META_FIELDS)))]
-    both = rng.random() < 0.3
-    chosen = (0, PAGE) if both else (int(rng.integers(2)) * PAGE,)
-    seed = int(rng.integers(1 << 30))
-    said = [_put_int(mutant, np.random.default_rng(seed), at + offset, width) for at in chosen]
-    return "meta " + ", ".join(said)
-
-
-def page_field(mutant: Mutant, rng: Rng) -> str:
-    """A field of an LMDB page's header."""
-    at = _page(mutant, rng, *(("branch", "leaf") if rng.random() < 0.7 else ("overflow",)))
-    if at is None:
-        return integer(mutant, rng)
-    offset, width = PAGE_FIELDS[int(rng.integers(len(PAGE_FIELDS)))]
-    return "page header " + _put_int(mutant, rng, at + offset, width)
-
-
-def empty_page(mutant: Mutant, rng: Rng) -> str:
-    """A branch or leaf page has no nodes any more."""
-    kind = "branch" if mutant.parts.pages["branch"] and rng.random() < 0.5 else "leaf"
-    at = _page(mutant, rng, kind)
-    if at is None:
-        return integer(mutant, rng)
-    mutant.data[at + 12 : at + 14] = (16).to_bytes(2, "little")
-    return f"no nodes on the page at {at}"
-
-
-def _nodes(mutant: Mutant, at: int) -> list[int]:
-    """Where the nodes of a page are."""
-    data = mutant.data
+def _nodes(mutant: Mutant, rng: Rng) -> tuple[int, list[int]]:
+    """A branch or leaf page, and where its nodes are."""
+    data, pages = mutant.data, mutant.parts.pages
+    at = int(rng.choice([*pages["branch"], *pages["leaf"]])) * PAGE
     lower = int.from_bytes(data[at + 12 : at + 14], "little")
     offsets = range(at + 16, at + max(16, min(lower, PAGE)), 2)
-    return [at + int.from_bytes(data[p : p + 2], "little") for p in offsets]
+    return at, [at + int.from_bytes(data[p : p + 2], "little") for p in offsets]
 
 
-def node_field(mutant: Mutant, rng: Rng) -> str:
-    """A node's size, flags, key size, key or child; or the pointer to a node."""
-    at = _page(mutant, rng, "branch", "leaf")
-    nodes = [] if at is None else _nodes(mutant, at)
-    if at is None or not nodes:
+def field(mutant: Mutant, rng: Rng) -> str:
+    """A number of one or both of LMDB's meta pages, of a page's header, of a node, or the pointer
+    to a node: an edge of something, or a page's number, which may lead in circles."""
+    kind = str(rng.choice(["meta", "page", "node", "node", "pointer"]))
+    at, nodes = _nodes(mutant, rng)
+    if kind in ("node", "pointer") and not nodes:
         return integer(mutant, rng)
-    number = int(rng.integers(len(nodes)))
-    if rng.random() < 0.2:
-        return "node pointer " + _put_int(mutant, rng, at + 16 + 2 * number, 2)
-    offset, width = ((0, 2), (2, 2), (4, 2), (6, 2), (8, 2), (16, 2), (18, 8))[int(rng.integers(7))]
-    return "node " + _put_int(mutant, rng, nodes[number] + offset, width)
+    if kind == "pointer":
+        return "pointer " + _put_int(mutant, rng, at + 16 + 2 * int(rng.integers(len(nodes))), 2)
+    offset, width = FIELDS[kind][int(rng.integers(len(FIELDS[kind])))]
+    places, overflow = [at], mutant.parts.pages["overflow"]
+    if kind == "page" and overflow and rng.random() < 0.3:
+        places = [int(rng.choice(overflow)) * PAGE]
+    elif kind == "node":
+        places = [nodes[int(rng.integers(len(nodes)))]]
+    elif kind == "meta":
+        places = [0, PAGE] if rng.random() < 0.3 else [int(rng.integers(2)) * PAGE]
+    seed = int(rng.integers(1 << 30))  # the same in both
+    said = (_put_int(mutant, np.random.default_rng(seed), p + offset, width) for p in places)
+    return f"{kind} " + ", ".join(said)
 
 
 def swap_nodes(mutant: Mutant, rng: Rng) -> str:
     """Two nodes of a page change their order: keys out of order, or values exchanged."""
-    at = _page(mutant, rng, "branch", "leaf")
-    nodes = [] if at is None else _nodes(mutant, at)
-    if at is None or len(nodes) < 2:
+    at, nodes = _nodes(mutant, rng)
+    if len(nodes) < 2:
         return integer(mutant, rng)
     one, two = rng.choice(len(nodes), 2, replace=False).tolist()
-    offsets = [at + 16 + 2 * one, at + 16 + 2 * two]
+    offsets, width = [at + 16 + 2 * one, at + 16 + 2 * two], 2
     if rng.random() < 0.5:  # the 8 or 26 bytes at the head of the node: other sizes, other pages
         offsets, width = [nodes[one], nodes[two]], int(rng.choice([8, 18, 26]))
-    else:
-        width = 2
     first, second = (bytes(mutant.data[p : p + width]) for p in offsets)
-    for offset, piece in zip(offsets, (second, first), strict=True):
-        mutant.data[offset : offset + len(piece)] = piece
+    for offset, part in zip(offsets, (second, first), strict=True):
+        mutant.data[offset : offset + len(part)] = part
     return f"{width} bytes at {offsets[0]} and {offsets[1]} swapped"
 
 
-def child_page(mutant: Mutant, rng: Rng) -> str:
-    """A branch's child, or a value's overflow page, becomes any other page: loops too."""
-    at = _page(mutant, rng, "branch", "leaf", "branch")
-    nodes = [] if at is None else _nodes(mutant, at)
-    if at is None or not nodes:
-        return integer(mutant, rng)
-    page = at // PAGE if rng.random() < 0.3 else int(rng.integers(len(mutant.data) // PAGE + 2))
-    node = nodes[int(rng.integers(len(nodes)))]
-    if at // PAGE in mutant.parts.pages["branch"]:
-        mutant.data[node : node + 4] = page.to_bytes(4, "little")
-        return f"child at {node} is page {page}"
-    size = int.from_bytes(mutant.data[node + 6 : node + 8], "little")
-    mutant.data[node + 8 + size : node + 16 + size] = page.to_bytes(8, "little")
-    return f"value at {node} is on page {page}"
-
-
 Change = Callable[[Mutant, Rng], str]
-ANY: tuple[Change, ...] = (
-    *(integer, integer, integer, text, text, swap_blocks, copy_block, zero_block, noise_block),
-    *(move_bytes, shift, splice, copy_from_other),
-)
+ANY: tuple[Change, ...] = (*(integer, integer, integer, text, text), *(piece,) * 6, shift, splice)
 HDF5_ONLY: tuple[Change, ...] = (resealed,) * 8
-LMDB_ONLY: tuple[Change, ...] = (
-    *(meta_field, meta_field, page_field, empty_page, node_field, node_field, swap_nodes),
-    child_page,
-)
+LMDB_ONLY: tuple[Change, ...] = (*(field,) * 7, swap_nodes)
 
 
 def damage_structure(mutant: Mutant, rng: Rng) -> str:
