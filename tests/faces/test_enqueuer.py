@@ -168,13 +168,18 @@ def test_K5_ordered_parallel_loading_by_index() -> None:
 
 
 @EITHER
-def test_K6_epoch_hook(processes: bool) -> None:
-    """on_epoch_end is called once an epoch, in this process: after the last batch of an
-    epoch was made, and all of the next epoch sees it."""
-    numbers = made.Numbers(5)
-    found = some(OrderedEnqueuer(numbers, processes), 17, workers=3)
-    assert found == [i + 100 * epoch for epoch in range(4) for i in range(5)][:17]
-    assert numbers.epoch in (3, 4, 5)  # it may be ahead by what is prefetched
+def test_K6_K12_epoch_hooks_of_two_at_once(processes: bool) -> None:
+    """on_epoch_end is called once an epoch, in this process: after the last batch of an epoch was
+    made, and all of the next epoch sees it. Two enqueuers that are read in turn do not mix."""
+    one, two = made.Numbers(4), made.Numbers(3)
+    two.epoch = 50
+    with OrderedEnqueuer(one, processes) as a, OrderedEnqueuer(two, processes) as b:
+        a.start(3)
+        b.start(1)
+        pairs = list(itertools.islice(zip(a.get(), b.get(), strict=False), 9))
+    assert [pair[0] for pair in pairs] == [i + 100 * e for e in range(3) for i in range(4)][:9]
+    assert [pair[1] for pair in pairs] == [5000 + i + 100 * e for e in range(3) for i in range(3)]
+    assert one.epoch in (2, 3, 4, 5)  # it may be ahead by what is prefetched
 
 
 @pytest.mark.slow

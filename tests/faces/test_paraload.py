@@ -73,9 +73,10 @@ def nothing_is_left_behind() -> Iterator[None]:
     [lambda: {"x": None}, lambda: [None], lambda: bytearray(8), lambda: (np.zeros(2), np.zeros(1))],
     ids=["dict", "list", "bytearray", "tuple of arrays"],
 )
-def test_P1_P3_P7_P10_batches_are_the_callers_own(make: Callable[[], Any], slots: int) -> None:
+def test_P1_P3_P6_P7_P10_batches_are_the_callers_own(make: Callable[[], Any], slots: int) -> None:
     """The ring is the caller's list of objects, of any length and kind: the callback fills these
-    and no others, and the index that the consumer gets is that of the one that was filled."""
+    and no others, and the index that the consumer gets is that of the one that was filled. A loader
+    waits where none is free."""
     made, filled = [make() for _ in range(slots)], list[Any]()
 
     def callback(batch: Any, n: int) -> bool:
@@ -86,6 +87,8 @@ def test_P1_P3_P7_P10_batches_are_the_callers_own(make: Callable[[], Any], slots
         loader.start_loaders(1)
         held = [loader.get_available_data_index() for _ in range(slots)]
         assert sorted(held) == list(range(slots))
+        until(lambda: all(map(waits, loaders())))
+        assert len(filled) == slots
         for index in held:
             loader.return_back_for_refill(index)
         while (index := loader.get_available_data_index()) != -1:
