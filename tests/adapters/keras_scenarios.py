@@ -137,15 +137,6 @@ def steps_per_epoch() -> None:
 
 
 @scenario
-def a_look() -> None:
-    """dataset[0], looked at before fit(), is the first batch of fit() all the same."""
-    for built in (True, False):
-        with dataset() as data:
-            assert [array.shape for array in data[0]] == [(4, 6, 5, 3), (4,)]
-            assert fit(data, model(built), {}) == EXPECTED[:STEPS]
-
-
-@scenario
 def interrupted() -> None:
     """After an exception in batch 4 of the second epoch the next fit serves that epoch from its
     start."""
@@ -195,17 +186,6 @@ def resumed() -> None:
             for built in (True, False):
                 assert fit(again, model(built), {"steps_per_epoch": 6}) == EXPECTED[14:20]
                 again.load_state_dict(json.loads(state))
-
-
-@scenario
-def held() -> None:
-    """Twelve batches held at once are right and private; with zero_copy they share 3 slots."""
-    with dataset(debug=True) as data:
-        batches = [data[i] for i in range(12)]
-        assert [check(*batch, nchw=False) for batch in batches] == EXPECTED[:12]
-    assert len({images.ctypes.data for images, _ in batches}) == 12
-    with dataset(zero_copy=True, debug=True) as data:
-        assert len({data[i][0].ctypes.data for i in range(12)}) <= 3
 
 
 @scenario

@@ -261,21 +261,6 @@ def test_a_device_that_fails(on: Opener, what: str) -> None:
     assert threading.active_count() == before
 
 
-def test_close(on: Opener) -> None:
-    """close() waits for the copies, unlocks once, and ends; tensors handed out stay readable."""
-    device = FakeDevice()
-    reader = on(device, njob=2)
-    batch = next(iter(reader))
-    reader.close()
-    reader.close()
-    assert device.drained == 1
-    assert device.unpinned == device.pinned
-    device.finish()
-    check(batch.data, batch.labels[:, 0], nchw=True)
-    with pytest.raises(ReaderClosedError):
-        reader.getNextBatch()
-
-
 def test_forgotten_reader(monkeypatch: pytest.MonkeyPatch) -> None:
     """A reader that nobody refers to is collected, and its memory unlocked."""
     device = FakeDevice()

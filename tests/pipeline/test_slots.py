@@ -406,18 +406,6 @@ def test_a_waiting_consumer_is_told_that_nothing_is_left(
     assert set(seen) == expected
 
 
-def test_slots_are_aligned_and_zeroed() -> None:
-    """Buffers begin on a page and are zero at first, whatever their size and type."""
-    for shape, dtype in (((1,), "u1"), ((3, 5, 7), "f4"), ((1 << 20, 5), "u1"), ((2, 0), "i8")):
-        array = aligned_empty(shape, dtype)
-        assert array.shape == shape
-        assert array.dtype == dtype
-        assert array.ctypes.data % 4096 == 0 or array.size == 0
-        assert array.flags.c_contiguous
-        assert array.flags.writeable
-        assert not array.any()
-
-
 def test_an_interrupted_begin_loses_no_wake_up() -> None:
     """Ctrl-C in begin() when a worker is awake, but still in the Condition's queue: nothing is
     queued, and the next begin() wakes the worker, not the one that the queue remembers."""

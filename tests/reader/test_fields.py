@@ -244,17 +244,6 @@ def test_the_first_field_is_as_alone(tmp_path: Path, mode: str) -> None:
             assert batch.data[1].dtype == np.uint16
 
 
-def test_a_list_of_one_name_is_a_tuple_of_one(tmp_path: Path) -> None:
-    """What was asked for as a list comes as a tuple; what was asked for as a name, as an array."""
-    path = write_plain(tmp_path / "set.h5")
-    with AsyncReader(path=path, data_field=["mask"], batch_size=2) as reader:
-        batch = next(iter(reader))
-        assert isinstance(batch.data, tuple)
-        assert batch.data[0].shape == reader.data_shape[0] == (2, 1, HIGH, WIDE)
-    with AsyncReader(path=path, data_field="mask", batch_size=2) as reader:
-        assert reader.data_shape == (2, 1, HIGH, WIDE)
-
-
 def test_any_order_of_fields(tmp_path: Path) -> None:
     """The first name is the one that is cast; ours may begin with a mask, values kept."""
     path = write_lmdb(tmp_path / "set.lmdb", ours("png"))

@@ -499,17 +499,6 @@ def test_state_is_json() -> None:
         }
 
 
-def test_state_is_equal_on_all_ranks() -> None:
-    """All ranks of a run have one state."""
-    states = []
-    for rank in range(3):
-        with open_reader(rank=rank, world_size=3, batch_size=2, shuffle="block") as reader:
-            reader.fetchData()
-            reader.getNextBatch()
-            states.append(reader.state_dict())
-    assert states[0] == states[1] == states[2]
-
-
 class TestPlain(ReaderContract):
     """Images in memory are the same in every way of reading."""
 

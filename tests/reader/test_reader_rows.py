@@ -517,22 +517,6 @@ def test_postprocess_without_labels() -> None:
         assert reader.labels_shape is None
 
 
-def test_trial_call_is_on_real_rows() -> None:
-    """The one call at construction gets the first batch's real rows, and none starts later."""
-    seen: list[tuple[np.ndarray, np.ndarray]] = []
-
-    def note(data: np.ndarray, labels: np.ndarray) -> None:
-        seen.append((data.copy(), labels.copy()))
-
-    with open_reader(postprocess=note, shuffle=True) as reader:
-        assert len(seen) == 1
-        batch = first(reader)
-        assert len(seen) == 2
-        for data, labels in seen:
-            np.testing.assert_array_equal(data, IMAGES[batch.indices])
-            np.testing.assert_array_equal(labels, LABELS[batch.indices])
-
-
 def test_postprocess_of_a_short_batch() -> None:
     """With last_batch="short" the function gets and returns the rows that there are."""
     for function in (lambda d, la: None, lambda d, la: (d * 2, la)):

@@ -8,7 +8,6 @@ import sys
 import tracemalloc
 from collections import Counter
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 import pytest
@@ -20,7 +19,7 @@ from asyncreader.sampling.balanced import Balanced
 from asyncreader.sampling.blocks import Blocks
 from asyncreader.sampling.feistel import permutation, permuted
 from asyncreader.sampling.samplers import Replacement, Sampler, Sequential, Shuffled, Storage
-from asyncreader.sampling.schedule import BatchPlan, Cursor, PlanAhead, Schedule
+from asyncreader.sampling.schedule import BatchPlan, Cursor, Schedule
 from asyncreader.sampling.state import ORDER_VERSION
 from asyncreader.sampling.weighted import AliasTable, Weighted
 from asyncreader.sampling.within import numbers_below
@@ -280,33 +279,6 @@ def test_keys_of_rows_are_all_different() -> None:
         order = Schedule(Replacement(50, 1), 16, last_batch=last)
         keys = np.concatenate([p.keys for e in range(3) for p in plans(order, Cursor(e))])
         assert np.unique(keys).size == keys.size
-
-
-class Interrupted(Schedule):
-    """A schedule whose plan() of one cursor is interrupted the first time."""
-
-    def plan(self, cursor: Cursor, known: Any = None) -> BatchPlan:
-        if cursor == Cursor(0, 24, 3) and not vars(self).get("done"):
-            vars(self)["done"] = True
-            raise KeyboardInterrupt
-        return super().plan(cursor, known)
-
-
-def test_planning_ahead_goes_on_after_an_interrupt() -> None:
-    """Ctrl-C amid a plan shifts nothing: each batch planned ahead is the schedule's own."""
-    schedule = Schedule(Shuffled(100, 5), 8)
-    ahead = PlanAhead(Interrupted(Shuffled(100, 5), 8))
-    cursor = Cursor()
-    for _ in range(30):
-        try:
-            plan = ahead.plan(cursor)
-        except KeyboardInterrupt:
-            plan = ahead.plan(cursor)
-        expected = schedule.plan(cursor)
-        assert plan[:5] == expected[:5]
-        assert (plan.indices == expected.indices).all()
-        assert plan.valid.all()
-        cursor = plan.after
 
 
 @pytest.mark.parametrize("subset", [range(10), range(3, 40, 4), range(98, -1, -2), range(9, 2, -3)])
