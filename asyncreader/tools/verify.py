@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
+from operator import itemgetter
 from typing import Any, Final, TypeAlias
 
 import numpy as np
@@ -250,9 +251,7 @@ def _verify(path: str, source: OpenSet, how: _How, first: int = 0) -> VerifyRepo
         done = bad = 0
         try:
             # a sparse file may state 2^50 samples: only some runs wait at any time
-            check = partial(_check_run, source, how.decode, stop, first)
-            if together:
-                check = partial(_check_rows, source, first)
+            check = partial(_check, source, how.decode, together, stop, first)
             for run, (failed, found) in in_order(pool, check, runs, _AHEAD * how.jobs):
                 done += len(run)
                 bad += failed
@@ -282,19 +281,46 @@ def _alike(part: Source) -> bool:
     return raw and part.index.checked == "all"
 
 
-def _check_rows(source: OpenSet, first: int, run: range) -> Found:
-    """As :func:`_check_run`, of raw samples that :func:`_alike` are."""
-    bad, found = set[int](), list[tuple[int, str]]()
-    records = np.arange(run.start, run.stop)
+def _check(
+    source: OpenSet, decode: bool, together: bool, stop: threading.Event, first: int, run: range
+) -> Found:
+    """How many samples of a run are bad, and why. ``together``: all fields are :func:`_alike`."""
+    found = list[tuple[int, str]]()
     for name, part in zip(source.names, source.parts, strict=True):
-        if _sums_hold(part, records):
-            continue
-        for one in read_stored(part, records, check=True)[1]:
-            one.error.shift_record(first)
-            bad.add(one.row)
-            said = f"field {name!r}: {one.error}" if source.named else str(one.error)
-            found.append((one.row, said))
-    return len(bad), [said for _, said in sorted(found)]
+        own = range(run.start, min(run.stop, source.rows_of(name)))
+        for index, error in _errors(part, own, decode, together, stop):
+            error.shift_record(first)
+            found.append((index, f"field {name!r}: {error}" if source.named else str(error)))
+    found.sort(key=itemgetter(0))
+    return len({index for index, _ in found}), [said for _, said in found]
+
+
+def _errors(
+    part: Source, run: range, decode: bool, together: bool, stop: threading.Event
+) -> Iterator[tuple[int, SampleError]]:
+    """The bad samples of a run of a field."""
+    records = np.arange(run.start, run.stop)
+    if together and _sums_hold(part, records):
+        return
+    if together or part.spec.ragged:
+        fill = None
+        if part.spec.ragged:  # of a long one a part is in memory at a time
+            fill = RowTransform(part.spec, OutputSpec(max_length=1), part.facts.path)
+        for bad in read_stored(part, records, fill, check=True)[1]:
+            yield run.start + bad.row, bad.error
+        return
+    ahead, inspector = _ahead(part), Inspector(part)
+    for at, index in enumerate(run):
+        if stop.is_set():
+            return
+        if ahead and at % ahead == 0:
+            part.prefetch(records[at : at + ahead])
+        try:
+            data = inspector.bytes(index)
+            if decode and part.spec.encoded:
+                _decode(part, index, data)
+        except SampleError as exc:
+            yield index, exc
 
 
 def _sums_hold(part: Source, records: Int64) -> bool:
@@ -310,48 +336,6 @@ def _sums_hold(part: Source, records: Int64) -> bool:
     scratch = SCRATCH.take("hashed", size)
     kernels.hash_rows(at, size, scratch.ctypes.data, sums)
     return np.array_equal(sums, part.checksums[records[0] : records[-1] + 1])
-
-
-def _check_run(
-    source: OpenSet, decode: bool, stop: threading.Event, first: int, run: range
-) -> Found:
-    """How many samples of a run are bad, and why."""
-    bad, found = 0, list[str]()
-    ahead = _ahead(source.first)
-    parts = [
-        (name, part, range(run.start, min(run.stop, source.rows_of(name))))
-        for name, part in zip(source.names, source.parts, strict=True)
-    ]
-    values = {name: _bad_values(part, own) for name, part, own in parts if part.spec.ragged}
-    for index in run:
-        if stop.is_set():
-            break
-        if ahead and (index - run.start) % ahead == 0:
-            source.prefetch(np.arange(index, min(index + ahead, run.stop), dtype=np.int64))
-        before = len(found)
-        for name, part, own in parts:
-            if index not in own:
-                continue
-            try:
-                if name in values:
-                    if index in values[name]:
-                        raise values[name][index]
-                    continue
-                data = Inspector(part).bytes(index)
-                if decode and part.spec.encoded:
-                    _decode(part, index, data)
-            except SampleError as exc:
-                exc.shift_record(first)
-                found.append(f"field {name!r}: {exc}" if source.named else str(exc))
-        bad += len(found) > before
-    return bad, found
-
-
-def _bad_values(part: Source, run: range) -> dict[int, SampleError]:
-    """The samples of some length that are bad. Of a long one a part is in memory at a time."""
-    fill = RowTransform(part.spec, OutputSpec(max_length=1), part.facts.path)
-    errors = read_stored(part, np.arange(run.start, run.stop), fill, check=True)[1]
-    return {run.start + bad.row: bad.error for bad in errors}
 
 
 def _ahead(source: Source) -> int:
