@@ -11,7 +11,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any, Final, Generic, TypeVar
+from queue import SimpleQueue
+from typing import Final, Generic, TypeVar
 
 from asyncreader.system.signals import after_this, wait_for
 
@@ -28,30 +29,18 @@ class Stopped(Exception):
     """Raised inside work when the pool is closed; caught in the pool's thread."""
 
 
-class Lease:
-    """The bytes that one number holds; passed to its work."""
-
-    def __init__(self, pool: Pool[Any], number: int) -> None:
-        self._pool = pool
-        self.number = number
-        self.bytes = 0
-
-    def hold(self, size: int) -> None:
-        """Hold ``size`` bytes from now on, waiting until they are free."""
-        self._pool._grow(self, size)
-
-
 class Pool(Generic[T]):
-    """Iterates (number, result or exception) of ``work(number, lease)`` for 0 .. count-1, in order.
+    """Iterates (number, result or exception) of ``work(number, hold)`` for 0 .. count-1, in order.
 
-    ``group``: numbers a thread takes at a time, more than one where the work on each is tiny.
+    Work calls ``hold(size)`` before it takes so many bytes of memory, which waits until they are
+    free. ``group``: numbers a thread takes at a time, more than one where the work on each is tiny.
     ``cost``: bytes a result holds until it is consumed. ``most_begun`` and ``most_bytes`` are the
     largest figures seen.
     """
 
     def __init__(
         self,
-        work: Callable[[int, Lease], T],
+        work: Callable[[int, Callable[[int], None]], T],
         count: int,
         *,
         jobs: int,
@@ -66,10 +55,10 @@ class Pool(Generic[T]):
         self._cost = cost
         self.window = window or 4 * jobs * group
         self.limit = limit or BYTES_PER_JOB * jobs
+        #: Numbers for the threads; None ends one.
+        self._begun: SimpleQueue[range | None] = SimpleQueue()
         self._lock = threading.RLock()  # which wait() takes back in C, where no Ctrl-C comes
-        self._consumed = threading.Condition(self._lock)  # threads: something was consumed
-        self._ready = threading.Condition(self._lock)  # consumer: the oldest may be done
-        self._begun = 0
+        self._changed = threading.Condition(self._lock)  # what is done, or held
         self._head = 0
         self._bytes = 0
         self._done: dict[int, tuple[T | Exception, int]] = {}
@@ -97,74 +86,68 @@ class Pool(Generic[T]):
     def _stop(self) -> None:
         with self._lock:
             self._stopped = True
-            self._consumed.notify_all()
+            self._changed.notify_all()
+        for _ in self._threads:
+            self._begun.put(None)
         for thread in self._threads:
             if thread.ident is not None:
                 thread.join()
 
     def __iter__(self) -> Iterator[tuple[int, T | Exception]]:
+        begun = 0
         for number in range(self._count):
+            while begun < min(self._count, number + self.window):
+                stop = min(begun + self._group, self._count, number + self.window)
+                self._begun.put(range(begun, stop))
+                begun = stop
+            self.most_begun = max(self.most_begun, begun - number)
             with self._lock:
-                wait_for(self._ready, self._lock, partial(self._done.__contains__, number))
+                wait_for(self._changed, self._lock, partial(self._done.__contains__, number))
                 result, size = self._done.pop(number)
             yield number, result
             # Only now has the consumer written it: until here its bytes counted.
             with self._lock:
                 self._bytes -= size
                 self._head = number + 1
-                self._consumed.notify_all()
+                self._changed.notify_all()
 
     # -- in the threads ----------------------------------------------------------------------
 
     def _run(self) -> None:
-        while True:
-            with self._lock:
-                while not self._stopped and self._begun >= min(
-                    self._count, self._head + self.window
-                ):
-                    if self._begun >= self._count:
-                        return
-                    self._consumed.wait()
+        for numbers in iter(self._begun.get, None):
+            for number in numbers:
                 if self._stopped:
                     return
-                start = self._begun
-                stop = min(start + self._group, self._count, self._head + self.window)
-                self._begun = stop
-                self.most_begun = max(self.most_begun, stop - self._head)
-            for number in range(start, stop):
-                if not self._one(number):
-                    return
+                self._one(number)
 
-    def _one(self, number: int) -> bool:
-        lease = Lease(self, number)
+    def _one(self, number: int) -> None:
+        held = size = 0
+
+        def hold(more: int) -> None:
+            nonlocal held
+            with self._lock:
+                while (
+                    not self._stopped and number != self._head and self._bytes + more > self.limit
+                ):
+                    self._changed.wait()
+                if self._stopped:
+                    raise Stopped
+                held += more
+                self._bytes += more
+                self.most_bytes = max(self.most_bytes, self._bytes)
+
         result: T | Exception
-        size = 0
         try:
-            result = self._work(number, lease)
+            result = self._work(number, hold)
             size = self._cost(result)
         except Stopped:
-            return False
+            return
         except Exception as exc:
             result = exc
         except BaseException as exc:  # a decoder's panic: the consumer must not wait for ever
             result = RuntimeError(f"the work on an image ended in {exc!r}")
         with self._lock:
-            self._bytes += size - lease.bytes
+            self._bytes += size - held
             self.most_bytes = max(self.most_bytes, self._bytes)
             self._done[number] = result, size
-            if number == self._head:
-                self._ready.notify()
-            self._consumed.notify_all()
-            return not self._stopped
-
-    def _grow(self, lease: Lease, size: int) -> None:
-        with self._lock:
-            while (
-                not self._stopped and lease.number != self._head and self._bytes + size > self.limit
-            ):
-                self._consumed.wait()
-            if self._stopped:
-                raise Stopped
-            lease.bytes += size
-            self._bytes += size
-            self.most_bytes = max(self.most_bytes, self._bytes)
+            self._changed.notify_all()

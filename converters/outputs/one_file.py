@@ -20,10 +20,11 @@ from asyncreader.pixels.rows import SKIP_HINT as READER_HINT
 from asyncreader.system.text import some
 
 from ..block import Block, FieldBlock, block_bytes
+from ..encode import Hold
 from ..inputs.listing import SKIP_HINT
 from ..inputs.samples import Samples
 from ..options import Options
-from ..ordered_pool import Lease, Pool
+from ..ordered_pool import Pool
 from ..report import ConvertReport
 from .disk import ENTRY, full_error, is_full, sync
 from .publish import Target
@@ -239,10 +240,10 @@ class _Fetching:
         self._prefetched = 0  # samples below this are prefetched, or being fetched
         self._lock = threading.Lock()
 
-    def fetch(self, number: int, lease: Lease) -> Block:
+    def fetch(self, number: int, hold: Hold) -> Block:
         if self._samples.ahead:
             self._prefetch(number)
-        return self._samples.fetch(number, lease.hold)
+        return self._samples.fetch(number, hold)
 
     def _prefetch(self, number: int) -> None:
         """Prefetch the samples after ``number``, as many as the source accepts."""

@@ -10,7 +10,8 @@ import pytest
 from ctrl_c import elsewhere, moments
 from observed import HANG, until
 
-from converters.ordered_pool import Lease, Pool
+from converters.encode import Hold
+from converters.ordered_pool import Pool
 
 
 def size_of(result: object) -> int:
@@ -24,7 +25,7 @@ def test_results_come_in_order_whatever_finishes_first(jobs: int, group: int) ->
     """Every number comes once, in order, although later ones are made to finish first."""
     gates = [threading.Event() for _ in range(50)]
 
-    def work(number: int, lease: Lease) -> int:
+    def work(number: int, hold: Hold) -> int:
         # Where two threads are at it, an even number waits for the odd one after it.
         if jobs > 1 and group == 1 and number % 2 == 0:
             gates[number + 1].wait(HANG)
@@ -42,7 +43,7 @@ def test_begun_minus_consumed_is_bounded() -> None:
     count = 0
     lock = threading.Lock()
 
-    def work(number: int, lease: Lease) -> int:
+    def work(number: int, hold: Hold) -> int:
         nonlocal count
         with lock:
             count += 1
@@ -64,9 +65,9 @@ def test_begun_minus_consumed_is_bounded() -> None:
 def test_bytes_in_flight_are_bounded(group: int) -> None:
     """Leases and results together stay below the limit, but for what the oldest one needs."""
 
-    def work(number: int, lease: Lease) -> bytes:
-        lease.hold(40)
-        lease.hold(50)
+    def work(number: int, hold: Hold) -> bytes:
+        hold(40)
+        hold(50)
         return b"x" * 20
 
     with Pool(work, 300, jobs=8, cost=len, group=group, window=64, limit=200) as pool:
@@ -77,8 +78,8 @@ def test_bytes_in_flight_are_bounded(group: int) -> None:
 def test_one_that_is_over_the_limit_alone_still_passes() -> None:
     """A picture larger than the whole budget is let through when it is the oldest."""
 
-    def work(number: int, lease: Lease) -> int:
-        lease.hold(10_000)
+    def work(number: int, hold: Hold) -> int:
+        hold(10_000)
         return number
 
     with Pool(work, 20, jobs=4, cost=lambda result: 5_000, limit=100) as pool:
@@ -88,8 +89,8 @@ def test_one_that_is_over_the_limit_alone_still_passes() -> None:
 def test_an_exception_comes_in_its_place() -> None:
     """Work that raises gives its exception in order, and the others go on."""
 
-    def work(number: int, lease: Lease) -> int:
-        lease.hold(10)
+    def work(number: int, hold: Hold) -> int:
+        hold(10)
         if number % 3 == 0:
             raise ValueError(number)
         return number
@@ -108,8 +109,8 @@ def test_leaving_early_ends_all_threads(at: int) -> None:
     """A consumer that stops, whatever waits for room or bytes, leaves no thread behind."""
     before = threading.active_count()
 
-    def work(number: int, lease: Lease) -> int:
-        lease.hold(100)
+    def work(number: int, hold: Hold) -> int:
+        hold(100)
         return number
 
     def consume() -> None:
@@ -127,8 +128,8 @@ def test_ctrl_c_at_every_moment() -> None:
     """Ctrl-C at any moment of iterating is a KeyboardInterrupt, and every thread ends."""
 
     def case() -> Iterator[Callable[[], Any]]:
-        def work(number: int, lease: Lease) -> int:
-            until(lambda: bool(pool._ready._waiters) or pool._stopped)  # type: ignore[attr-defined]
+        def work(number: int, hold: Hold) -> int:
+            until(lambda: bool(pool._changed._waiters) or pool._stopped)  # type: ignore[attr-defined]
             return number
 
         pool = Pool(work, 3, jobs=1, cost=size_of)
