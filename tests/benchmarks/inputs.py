@@ -219,10 +219,6 @@ AT_256 = {
     encoding: jpeg_set(f"jpeg_256_{encoding}.h5", encoding=encoding, size=(256, 256))
     for encoding in ("raw", "yuv420", "jpeg")
 }
-MANY_SHARDS = Input(
-    "raw32_{shards}_shards", write_converted, source=RAW["raw32.h5"], format="hdf5",
-    shards=Value(1000, 20),
-)  # fmt: skip
 MANY_RECORDS = Input(
     "raw32_{count}_lmdb", write_repeated, rows=RAW["raw32"], count=Value(1_281_167, 5000)
 )

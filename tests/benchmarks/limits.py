@@ -1,7 +1,7 @@
-"""What the reader costs beside samples: growth with N, opening, shards, packing.
+"""What the reader costs beside samples: growth with N, opening, packing.
 
 ``python tests/benchmarks/limits.py DIR`` uses the inputs of run.py in DIR, and builds what more it
-needs (about 12 GB). ``--only NAME`` runs some of: growth, open, shards, jpeg, python, convert.
+needs (about 12 GB). ``--only NAME`` runs some of: growth, open, jpeg, python, convert.
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ from inputs import (
     JPEG_H5,
     JPEG_RESTARTS,
     MANY_RECORDS,
-    MANY_SHARDS,
     RAW,
     Value,
 )  # fmt: skip
@@ -74,33 +73,6 @@ def opening() -> Case:
         job(name, "ours.opened", params={"path": path, "njob": 1}) for name, path in paths.items()
     ]
     return Case("open", "open", contenders, unit=harness.SECONDS)
-
-
-def shards(spec: Spec) -> Ours:
-    """A reader that may have so many files open, once all are that may be."""
-    import resource
-
-    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    resource.setrlimit(resource.RLIMIT_NOFILE, (4 * spec["opened"], hard))
-    player = Ours(spec)
-    list(zip(range(400), player.reader, strict=False))
-    player.reader.seek(0)
-    return player
-
-
-def many_shards() -> Case:
-    """1,000 shards of 32x32, by how many of them may be open, beside one file."""
-    many = "1,000 shards"
-    contenders = [
-        job(name, "limits.shards", opened=opened, params={
-            "path": MANY_SHARDS if name.startswith(many) else RAW["raw32.h5"], "njob": 2,
-            "shuffle": shuffle, "verify": "never"})
-        for name, shuffle, opened in (
-            ("one file", True, 100), (f"{many}, all open", True, 1000),
-            (f"{many}, 100 open, block", "block", 100), (f"{many}, 100 open", True, 100),
-        )
-    ]  # fmt: skip
-    return Case("shards", "shards", contenders, rounds=3)
 
 
 # -- where the time of a picture goes --------------------------------------------------------------
@@ -275,11 +247,11 @@ def copied(spec: Spec) -> Callable[[], Result]:
     return run
 
 
-def converting(name: str, options: Spec, other: Contender, *files: str) -> Case:
+def converting(name: str, options: Spec, other: Contender) -> Case:
     """Packing 10,000 JPEGs beside the bare work, or beside ``cp -r``."""
     contenders = [
         job(f"to {file}", "limits.converted", images=JPEG, options=options, file=file)
-        for file in files or ("converted.h5", "converted.lmdb")
+        for file in ("converted.h5", "converted.lmdb")
     ]
     goals = [Goal(one.name, other.name) for one in contenders]
     group = {"unit": Unit("files/s"), "rounds": 3, "warm": False}
@@ -288,12 +260,8 @@ def converting(name: str, options: Spec, other: Contender, *files: str) -> Case:
 
 def conversions() -> list[Case]:
     original = {"encoding": "original"}
-    plain = job("without", "limits.converted", images=JPEG, options=original, file="plain.h5")
     cp = Contender("cp -r and sync", "limits.copied", {"images": JPEG})
-    cases = [
-        converting("original", original, cp),
-        converting("restarts", {**original, "restarts": True}, plain, "converted.h5"),
-    ]
+    cases = [converting("original", original, cp)]
     for encoding in ("raw", "jpeg"):
         spec = {"images": JPEG, "encoding": encoding}
         bare = Contender("bare work", "limits.bare_convert", spec)
@@ -305,7 +273,6 @@ def conversions() -> list[Case]:
 CASES = [
     growth(),
     opening(),
-    many_shards(),
     jpegs(),
     pythons(),
     *conversions(),

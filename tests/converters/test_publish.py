@@ -119,14 +119,19 @@ def test_a_link_to_a_target_is_followed(folder: Path, tmp_path: Path, suffix: st
 
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
-def test_what_a_killed_run_left_is_cleared(folder: Path, tmp_path: Path, suffix: str) -> None:
-    """A workspace that nobody holds is cleared; what is no workspace at all is left alone."""
+def test_a_target_being_written_is_refused(folder: Path, tmp_path: Path, suffix: str) -> None:
+    """A workspace that a living process holds is left alone, and the second run says so; one that
+    nobody holds is cleared, and what is no workspace at all is left alone."""
     target = tmp_path / f"out.{suffix}"
     left = tmp_path / f".out.{suffix}.asyncreader-tmp"
     (left / "set.lmdb").mkdir(parents=True)
-    (left / "set.lmdb" / "data.mdb").write_bytes(b"half")
-    (left / "set.h5").write_bytes(b"half")
-    (left / "lock").touch()
+    for half in ("set.lmdb/data.mdb", "set.h5"):
+        (left / half).write_bytes(b"half")
+    with open(left / "lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with pytest.raises(SourceError, match="another run is writing"):
+            convert(folder, target)
+        assert listed(left) == ["lock", "set.h5", "set.lmdb"]
     convert(folder, target)
     assert listed(tmp_path) == [target.name]
     assert verify_file(str(target)).ok
@@ -134,22 +139,6 @@ def test_what_a_killed_run_left_is_cleared(folder: Path, tmp_path: Path, suffix:
     with pytest.raises(SourceError, match="taken by something else"):
         convert(folder, target, overwrite=True)
     assert left.read_text() == "precious"
-
-
-@pytest.mark.parametrize("suffix", SUFFIXES)
-def test_a_target_being_written_is_refused(folder: Path, tmp_path: Path, suffix: str) -> None:
-    """A workspace that a living process holds is left alone, and the second run says so."""
-    target = tmp_path / f"out.{suffix}"
-    left = tmp_path / f".out.{suffix}.asyncreader-tmp"
-    left.mkdir()
-    (left / "set").write_bytes(b"half")
-    with open(left / "lock", "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        with pytest.raises(SourceError, match="another run is writing"):
-            convert(folder, target)
-        assert listed(left) == ["lock", "set"]
-    convert(folder, target)
-    assert listed(tmp_path) == [target.name]
 
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
