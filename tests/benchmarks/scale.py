@@ -4,17 +4,13 @@
 ``batch``: time per batch of order and bookkeeping; ``ranks``: whether the batches of 1 to 10,000
 ranks are disjoint, complete and equal in number; ``window``: shards that a window reads, and how
 far it mixes.
-``--only NAME`` runs some of them; ``--json FILE`` also writes them there.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
 import statistics
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -188,18 +184,10 @@ PARTS: dict[str, Callable[[], Iterator[dict[str, Any]]]] = {
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
-    parser.add_argument("--only", action="append", choices=list(PARTS))
-    parser.add_argument("--json", type=Path)
-    options = parser.parse_args()
-    told: dict[str, list[dict[str, Any]]] = {}
-    for name in options.only or PARTS:
-        print(f"\n{name}: {(PARTS[name].__doc__ or '').splitlines()[0]}")
-        for row in PARTS[name]():
-            told.setdefault(name, []).append(row)
+    for name, part in PARTS.items():
+        print(f"\n{name}: {(part.__doc__ or '').splitlines()[0]}")
+        for row in part():
             print("  " + ", ".join(f"{key} {value}" for key, value in row.items()), flush=True)
-    if options.json is not None:
-        options.json.write_text(json.dumps(told, indent=1))
 
 
 if __name__ == "__main__":

@@ -11,11 +11,9 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import h5py
-import numpy as np
 import pytest
 from click.testing import CliRunner
 
@@ -25,7 +23,6 @@ from faults.case_attacks import broken, group, ways
 from faults.hostile import all_attacks
 from faults.hostile.corpus import CANARY, NONE, Attack, Corpus, Scratch, Target
 from faults.hostile.runner import AttackRunner
-from faults.programs.long_use import children
 
 ATTACKS = all_attacks()
 
@@ -165,40 +162,3 @@ def test_hostile_states(corpus: Corpus) -> None:
             assert len(str(caught.value)) < 2000
         reader.load_state_dict(good)
         assert next(iter(reader)).indices.tolist() == first
-
-
-@pytest.mark.slow
-def test_no_listening_socket(corpus: Corpus) -> None:
-    """Worker processes are fed by pipes: neither they nor their parent listen on a socket."""
-    params = {"path": corpus.base("raw.h5"), "batch_size": 2, "workers": "process"}
-    before = listening()
-    with AsyncReader(params) as reader:
-        assert np.isfinite(next(iter(reader)).data).all()
-        assert listening() - before == set()
-
-
-def listening() -> set[str]:
-    """Sockets that this process or a child of it listens on, by inode."""
-    heard = set()
-    for table in ("tcp", "tcp6", "unix"):
-        try:
-            rows = [
-                line.split() for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]
-            ]
-        except OSError:
-            continue
-        for row in rows:
-            if table == "unix" and int(row[3], 16) & 0x10000:  # __SO_ACCEPTCON
-                heard.add(row[6])
-            if table != "unix" and row[3] == "0A":  # TCP_LISTEN
-                heard.add(row[9])
-    mine = set()
-    for process in [os.getpid(), *children()]:
-        for link in Path(f"/proc/{process}/fd").iterdir():
-            try:
-                target = os.readlink(link)
-            except OSError:
-                continue
-            if target.startswith("socket:["):
-                mine.add(target[8:-1])
-    return heard & mine

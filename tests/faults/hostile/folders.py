@@ -39,11 +39,6 @@ def _deep(folder: Path, scratch: Scratch) -> None:
         os.chdir(before)
 
 
-def _hidden(folder: Path, scratch: Scratch) -> None:
-    for number in range(1500):
-        (folder / f".{number}.jpg").touch()
-
-
 def _named(data: bytes, *names: bytes) -> Any:
     """Files of these names."""
 
