@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, Final, Literal, Protocol
+from typing import Any, Final, Literal, Protocol, Unpack
 
 import numpy as np
 
-from ..errors import FormatError, ParamsError
+from ..errors import ErrorFields, FormatError, ParamsError
 from ..formats.packed import RAGGED, FieldMeta, Meta
 from ..pixels.fill_tables import RowsInMemory
 from ..pixels.rows import E, RowError, RowJob, Writer
@@ -55,6 +55,17 @@ def packed_rows(meta: Meta, other_field: bool, asked: Request, path: str) -> Sam
         return stored_samples((meta.count, *meta.shape), dtype, asked, path, known=True)[1]
     values = encoding != "raw" and (other_field or dtype != np.uint8)
     return SampleSpec(meta.shape, dtype, "HWC", encoding, meta.channels, values=values, narrow=True)
+
+
+class Refusing:
+    """What refuses a file, whose name ``path`` is in the error."""
+
+    path: str
+
+    def refuse(self, what: str, **fields: Unpack[ErrorFields]) -> FormatError:
+        """The error for what the file has and should not have."""
+        fields["path"] = self.path
+        return FormatError(what, **fields)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -274,7 +285,7 @@ def shown_path(path: bytes | None) -> str | None:
     return None if path is None else path.decode("utf-8", "backslashreplace")
 
 
-def kept(labels: Array) -> Array:
+def copied_if_small(labels: Array) -> Array:
     """A copy of the labels up to KEPT_BYTES, made before their digest is checked: a later write to
     the file cannot change the labels that were checked."""
     return labels.copy() if labels.nbytes <= KEPT_BYTES else labels

@@ -34,7 +34,7 @@ from .base import FieldIndex
 from .bytestore import OpenFile
 from .episodes import array_episodes, of_episodes, tables_of, windows_of
 from .fields import OpenSet, SetIndex, index_set, joined_fields, open_file
-from .hdf5.sparse import made_as
+from .hdf5.sparse import sum_dtype
 from .labels import together, with_labels
 from .layouts.hdf5_layouts import index_hdf5
 from .layouts.npy import index_npy
@@ -118,7 +118,7 @@ def _opened_as(p: ReaderParams, stored: Mapping[str, str]) -> dict[str, str]:
         )
         if found and not isinstance(p.dtype, dict):  # it is said of the first field alone
             dtype = None
-        made = made_as(np.dtype(np.int64), None if dtype is None else np.dtype(dtype))
+        made = sum_dtype(np.dtype(np.int64), None if dtype is None else np.dtype(dtype))
         found[name] = opened.setdefault((held, columns, offsets, made), name)
     return found
 

@@ -651,6 +651,24 @@ def test_tables_without_a_fill_value(tmp_path: Path, name: str) -> None:
         AsyncReader(params, labels_field="labels" if name == "labels" else None)
 
 
+def test_images_in_rows_that_are_cut_over_many_chunks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Image files in padded rows come whole where a row lies in several chunks, also where these
+    are too large to be put together."""
+    images = np.random.default_rng(1).integers(0, 256, (6, 32, 24, 3), np.uint8)
+    rows = np.zeros((6, 8192), np.uint8)
+    for row, image in zip(rows, images, strict=True):
+        stored = encoded(image, "PNG")
+        row[: len(stored)] = np.frombuffer(stored, np.uint8)
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file.create_dataset("data", data=rows, chunks=(2, 512), compression=1)
+    for most in (chunks.MOST_ASSEMBLED, 1024):
+        monkeypatch.setattr(chunks, "MOST_ASSEMBLED", most)
+        with asyncreader.open(tmp_path / "a.h5", labels_field=None, layout="NHWC") as dataset:
+            np.testing.assert_array_equal(dataset[:], images)
+
+
 @pytest.mark.parametrize("files", [1, 2])
 def test_blocks_of_a_set_that_fits_in_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, files: int

@@ -9,13 +9,13 @@ objects. HDF5 File Format Specification 3.0, III.A.2, III.G, IV.A.2 and VII.C
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 
 from ...system.array_types import UInt8, UInt64
+from ..bytestore import Bytes
 
 #: Kinds of records, by the tree's type, and their size where it is fixed: links by name and by
 #: order of creation, attributes by name and by order, chunks without and with filters.
@@ -32,20 +32,37 @@ class Forged(Exception):
     """A structure breaks its own rules: what, and where in the file."""
 
 
-@dataclass(frozen=True)
-class File:
-    """How a file is read. ``read``: bytes at an offset, or an exception; ``address``: the offset
-    that a stored address means, or None; ``width``, ``length``: bytes of addresses and lengths."""
+class Malformed(Exception):
+    """Something is not what it should be: HDF5 will say so."""
 
-    read: Callable[[int, int], memoryview]
-    address: Callable[[int], int | None]
-    size: int
-    width: int
-    length: int
+
+class File:
+    """The bytes of a file, ``data``, which has ``size`` of them. Of its addresses, which count from
+    ``base``, and of its lengths ``width`` and ``length`` say how many bytes they take."""
+
+    def __init__(self, data: Bytes) -> None:
+        self.data, self.size = data.data, data.size
+        self.base, self.width, self.length = 0, 8, 8
+
+    def read(self, at: int, size: int) -> memoryview:
+        """So many bytes. Malformed unless all are in the file."""
+        if at < 0 or size < 0 or at + size > self.size:
+            raise Malformed
+        found: memoryview = self.data[at : at + size]
+        return found
 
     def number(self, at: int, size: int) -> int:
-        """A little-endian number."""
-        return int.from_bytes(self.read(at, size), "little")
+        """A little-endian number of so many bytes."""
+        if at < 0 or at + size > self.size:
+            raise Malformed
+        return int.from_bytes(self.data[at : at + size], "little")
+
+    def address(self, at: int) -> int | None:
+        """The offset that the address at ``at`` means; None if it is not in the file."""
+        if at < 0 or at + self.width > self.size:
+            raise Malformed
+        here = int.from_bytes(self.data[at : at + self.width], "little") + self.base
+        return here if here + 8 <= self.size else None
 
 
 def _need(good: bool, what: str, at: int) -> None:

@@ -9,12 +9,13 @@ and filters are checked here before any library call that could do so.
 from __future__ import annotations
 
 import math
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import numpy as np
 
 from ...errors import FormatError
 from ...system.late import h5py
+from ..bytestore import ByteFile
 from .filters import Filter
 
 #: What is stored may declare this much of itself; more must be at least 1/BOMB_RATIO of it on disk.
@@ -29,24 +30,6 @@ _USER_BLOCK: Final = 512
 _MEMBERS: Final = 64
 
 AGAIN: Final = "copy or convert it again"
-
-
-class Dataset(Protocol):
-    """What is asked of a data set as h5py shows it."""
-
-    shape: tuple[int, ...]
-    maxshape: tuple[int | None, ...]
-    ndim: int
-    size: int
-    dtype: np.dtype[Any]
-    chunks: tuple[int, ...] | None
-    #: h5py's objects, by which the HDF5 library is asked for the rest.
-    id: Any
-    file: Any
-    attrs: Any
-
-    def __getitem__(self, where: object, /) -> Any:
-        """Values."""
 
 
 # -- storage -------------------------------------------------------------------------------------
@@ -86,7 +69,7 @@ def pipeline(plist: Any) -> tuple[Filter, ...]:
 # -- types ---------------------------------------------------------------------------------------
 
 
-def odd_type(kind: Any, vlen: bool = False, compound: bool = False) -> str | None:
+def unreadable_type(kind: Any, vlen: bool = False, compound: bool = False) -> str | None:
     """Why a stored type (h5py.h5t.TypeID) is not read; None for a plain one.
 
     Plain: numbers, text of fixed length, references; with ``vlen`` also what is of variable length
@@ -101,12 +84,12 @@ def odd_type(kind: Any, vlen: bool = False, compound: bool = False) -> str | Non
     if code == t.STRING:
         return None if vlen or not kind.is_variable_str() else "text of variable length"
     if code == t.VLEN and vlen:
-        return odd_type(kind.get_super())
+        return unreadable_type(kind.get_super())
     if code == t.COMPOUND:
         members = kind.get_nmembers()
         if compound and members <= _MEMBERS:
-            odd = (odd_type(kind.get_member_type(i)) for i in range(members))
-            return next((reason for reason in odd if reason is not None), None)
+            reasons = (unreadable_type(kind.get_member_type(i)) for i in range(members))
+            return next((reason for reason in reasons if reason is not None), None)
         return "a compound type"
     return _CLASSES.get(code, f"type class {code}")
 
@@ -114,8 +97,13 @@ def odd_type(kind: Any, vlen: bool = False, compound: bool = False) -> str | Non
 _CLASSES: Final = {2: "a time type", 5: "an opaque type", 9: "nested variable length", 10: "arrays"}
 
 
-def odd_number(kind: Any, dtype: np.dtype[Any]) -> str | None:
-    """:func:`odd_bits` of a stored type (h5py.h5t.TypeID) for which h5py gives ``dtype``."""
+def unusual_bits(kind: Any, dtype: np.dtype[Any]) -> str | None:
+    """Why numbers as they are stored (h5py.h5t.TypeID) are not the values that h5py gives for them,
+    which are of this ``dtype``; None where they are.
+
+    h5py makes int16 of an integer of 12 bits, wherever in its bytes they lie, and float32 of a
+    bfloat16: right for what it reads itself, which HDF5 converts.
+    """
     if kind.get_class() == h5py.h5t.ENUM:
         kind, dtype = kind.get_super(), np.dtype("i1") if dtype == np.bool_ else dtype
     if kind.get_class() == h5py.h5t.BITFIELD:
@@ -136,7 +124,7 @@ def attribute(item: Any, name: str, longest: int = LARGEST, compound: bool = Fal
         return None
     stored = h5py.h5a.open(item.id, key)
     kind = stored.get_type()
-    if odd_type(kind, compound=compound) is not None:
+    if unreadable_type(kind, compound=compound) is not None:
         return None
     space = stored.get_space()
     if space.get_simple_extent_type() == h5py.h5s.NULL:
@@ -145,6 +133,18 @@ def attribute(item: Any, name: str, longest: int = LARGEST, compound: bool = Fal
     if size > longest:
         return None
     return item.attrs[name]
+
+
+def check_inside(file: ByteFile, offset: int, size: int) -> None:
+    """FormatError unless these bytes are in the file."""
+    if offset + size > file.size:
+        raise FormatError(
+            "the file is truncated",
+            path=file.path,
+            found=f"{file.size} bytes",
+            expected=f"at least {offset + size}",
+            hint=AGAIN,
+        )
 
 
 def check_bomb(declared: int, stored: int, name: str, path: str) -> None:

@@ -393,6 +393,12 @@ class ChunkSource(BaseSource):
         self._plain = axis > 0 and not grid.filters and grid.fill is None and not self.store.remote
         self._plain = self._plain and pieces.number * pieces.nbytes > limit
 
+    @cached_property
+    def _sample_bytes(self) -> int:
+        """Bytes of a sample as it is stored."""
+        grid, end = self._grid, self._axis + self._lead
+        return math.prod((*grid.shape[: self._axis], *grid.shape[end:])) * grid.dtype.itemsize
+
     @property
     def chunks(self) -> int:
         """The number of chunks."""
@@ -499,8 +505,7 @@ class ChunkSource(BaseSource):
         if few or not self._pieces.whole:
             self._read_cut(writer)
             return
-        size = self._pieces.nbytes // self._pieces.rows
-        chunks, inside = chunks + self._number, inside * size
+        chunks, inside = chunks + self._number, inside * self._sample_bytes
         with after_this():
             entries, addresses = self.cache.pin(chunks)
             there = entries != 0
@@ -521,10 +526,9 @@ class ChunkSource(BaseSource):
         if not self.spec.encoded:
             writer.bulk(MEMORY, addresses, places)
         elif addresses.size:
-            size = self._pieces.nbytes // self._pieces.rows
             if places is not None:
                 writer = writer.of_file(self, 0, places, writer.job.records[places])
-            writer.encoded(MEMORY, addresses, np.full(addresses.size, size))
+            writer.encoded(MEMORY, addresses, np.full(addresses.size, self._sample_bytes))
 
     def _read_missing(self, chunks: Int64, inside: Int64, places: Int64, writer: Writer) -> None:
         """Rows ``places`` of the job, at ``inside`` (bytes) of ``chunks``, which are not in
@@ -547,26 +551,30 @@ class ChunkSource(BaseSource):
 
         decode_each(self.cache, numbers, self._decoder(writer.meter), writer, give, fail)
 
-    def _read_cut(self, writer: Writer) -> None:
-        """Rows of samples that are cut over several chunks, or lie across them."""
-        records, grid = writer.job.records, self._grid
-        axes = range(self._axis, self._axis + self._lead)
+    @cached_property
+    def _cut(self) -> BoxReader:
+        """What copies a sample that is cut over several chunks, or lies across them."""
+        grid, axes = self._grid, range(self._axis, self._axis + self._lead)
         extent = tuple(1 if axis in axes else n for axis, n in enumerate(grid.shape))
         boxes = Boxes.of(grid.shape, grid.chunk, extent, grid.dtype.itemsize, axes)
-        reader = BoxReader(grid, boxes, self.store, self._library, self.cache, self._number)
-        starts = np.zeros((records.size, len(extent)), np.int64)
-        along = np.unravel_index(records, [grid.shape[axis] for axis in axes])
-        starts[:, axes] = np.transpose(along)
+        return BoxReader(grid, boxes, self.store, self._library, self.cache, self._number)
+
+    def _read_cut(self, writer: Writer) -> None:
+        """Rows of samples of which no piece is put together: each is copied by itself."""
+        records, shape, nbytes = writer.job.records, self._grid.shape, self._sample_bytes
+        axes = range(self._axis, self._axis + self._lead)
+        starts = np.zeros((records.size, len(shape)), np.int64)
+        starts[:, axes] = np.transpose(np.unravel_index(records, [shape[axis] for axis in axes]))
         # samples of one chunk together, so that it is decoded once even if soon dropped
         chunks = self._places(records)[0]
         order = np.argsort(chunks, kind="stable")
         _, first = np.unique(chunks[order], return_index=True)
         for places in np.split(order, first)[1:]:  # of no sample none
-            rows, lines = np.empty((places.size, boxes.nbytes), np.uint8), np.arange(places.size)
-            good = reader.copy(writer, places, starts[places], rows, lines)
+            rows, lines = np.empty((places.size, nbytes), np.uint8), np.arange(places.size)
+            good = self._cut.copy(writer, places, starts[places], rows, lines)
             if writer.stopped:
                 return
-            self._give(writer, address_of(rows) + lines[good] * boxes.nbytes, places[good])
+            self._give(writer, address_of(rows) + lines[good] * nbytes, places[good])
 
     def _read_straight(self, writer: RowWriter) -> None:
         """One sample a chunk and nothing to convert: decoded where it is wanted."""

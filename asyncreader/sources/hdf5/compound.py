@@ -14,7 +14,7 @@ import numpy as np
 
 from ...pixels.numbers import DEEPEST, MOST_MEMBERS, Member, is_number, record_dtype
 from ...system.late import h5py
-from .checks import odd_number
+from .checks import unusual_bits
 
 
 def is_compound(data: Any) -> bool:
@@ -58,7 +58,7 @@ def _numbers(kind: Any) -> tuple[np.dtype[Any], tuple[int, ...]] | None:
     except (TypeError, ValueError):  # floats that numpy does not have
         return None
     fits = math.prod(shape) * dtype.itemsize == whole
-    return (dtype, shape) if fits and is_number(dtype) and not odd_number(kind, dtype) else None
+    return (dtype, shape) if fits and is_number(dtype) and not unusual_bits(kind, dtype) else None
 
 
 def path_to(kind: Any, member: str) -> list[str]:

@@ -8,7 +8,7 @@ from typing import Any, Final
 import numpy as np
 
 from ...system.late import h5py
-from .checks import Dataset, attribute
+from .checks import attribute
 
 #: The attribute of all that MATLAB writes.
 MATLAB_CLASS: Final = b"MATLAB_class"
@@ -33,15 +33,16 @@ _PACKED: Final = {
 }
 
 
-def no_samples(data: Dataset) -> tuple[str, str] | None:
-    """What a data set holds instead of samples, and what to do; None where it may hold samples."""
+def no_samples(data: Any) -> tuple[str, str] | None:
+    """What a data set (h5py.Dataset) holds instead of samples, and what to do; None where it may
+    hold samples."""
     empty, kind = (attribute(data, f"MATLAB_{name}") for name in ("empty", "class"))
     if isinstance(empty, np.integer) and empty:
         return "the size of an array that is empty in MATLAB", "save the array again with values"
     return _CLASSES.get(kind) if isinstance(kind, bytes) else None
 
 
-def warn_of_packed(data: Dataset, name: str) -> None:
+def warn_of_packed(data: Any, name: str) -> None:
     """Warn if attributes say that the numbers of a field, which are served as stored, are packed,
     or that some stand for missing values."""
     if not h5py.h5a.get_num_attrs(data.id):

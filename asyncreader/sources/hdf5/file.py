@@ -8,24 +8,23 @@ from collections import deque
 from collections.abc import Iterator, Set
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Final, Unpack
+from typing import Any, Final
 
 import numpy as np
 
 from ...errors import (
     AsyncReaderError,
     Closing,
-    ErrorFields,
     FormatError,
     ParamsError,
     SourceError,
     closed_on_error,
 )
 from ...formats import packed as fmt
-from ...system.array_types import Array, UInt8
+from ...system.array_types import UInt8
 from ...system.late import h5py
 from ...system.signals import after_this
-from ..base import Names
+from ..base import Names, Refusing
 from ..bytestore import ByteFile, OpenFile, check_descriptors
 from .checks import attribute, virtual_dataset
 from .chunks import ChunkGrid, LibraryChunks
@@ -101,7 +100,7 @@ def open_library(path: str) -> Any:
     raise refused
 
 
-class Hdf5(Closing):
+class Hdf5(Closing, Refusing):
     """An HDF5 file that the library has open, read-only, and what is known of its structure.
 
     ``checked``: the whole structure is walked before the library sees the file; without it, each
@@ -109,8 +108,7 @@ class Hdf5(Closing):
     """
 
     def __init__(self, file: ByteFile, *, checked: bool = False) -> None:
-        self.path = file.path
-        self.size = file.size
+        self.path, self._file = file.path, file
         self._structure = Structure(file.mapped.bytes, file.path)
         if checked:
             self._structure.check()
@@ -123,11 +121,6 @@ class Hdf5(Closing):
         """Close it: of a damaged file even that may fail."""
         with contextlib.suppress(Exception):
             self.file.close()
-
-    def refuse(self, what: str, **fields: Unpack[ErrorFields]) -> FormatError:
-        """The error for what the file has and should not have: it names the file."""
-        fields["path"] = self.path
-        return FormatError(what, **fields)
 
     def many_objects(self) -> None:
         """Prepare to open thousands of objects, each once.
@@ -218,13 +211,11 @@ class Hdf5(Closing):
         """A data set by name; None if there is none of that name. Refused if its bytes are in
         another file, and without ``records`` if its rows are structured."""
         found = self.reach(name)
-        if not isinstance(found, h5py.h5d.DatasetID):
-            return None
-        return Stored(h5py.Dataset(found), name, self.path, self.size, records)
+        return self.stored(found, name, records) if isinstance(found, h5py.h5d.DatasetID) else None
 
     def stored(self, data: Any, name: str, records: bool = False) -> Stored:
         """A data set (h5py.h5d.DatasetID) that was reached."""
-        return Stored(h5py.Dataset(data), name, self.path, self.size, records)
+        return Stored(h5py.Dataset(data), name, self._file, records)
 
     def member_of(self, name: str, start: object | None = None) -> tuple[str, str | None]:
         """(data set, member) that ``name`` means: ``jets.pt`` where ``jets`` are structured rows
@@ -235,6 +226,12 @@ class Hdf5(Closing):
                 if isinstance(found, h5py.h5d.DatasetID) and is_compound(found):
                     return name[:at], name[at + 1 :]
         return name, None
+
+    def holder(self, name: str) -> Any:
+        """h5py's low-level data set that ``name`` means, or that it is a member of; None where that
+        is none."""
+        found = self.reach(self.member_of(name)[0])
+        return found if isinstance(found, h5py.h5d.DatasetID) else None
 
     def dataset(self, name: str, records: bool = False) -> Stored:
         """A data set that must be there, reached as :meth:`find` does."""
@@ -271,13 +268,6 @@ class Hdf5(Closing):
             return self.stored(found, name)
         except FormatError:
             return None
-
-    def read_member(self, name: str, member: str) -> Array:
-        """One member of all rows of a data set of structured ones, in memory."""
-        table = self.dataset(name, records=True).member(member)
-        if table is None:
-            raise self.no_field(f"{name}.{member}")
-        return table
 
     def _opened(self, group: Any, part: bytes, address: int) -> object | None:
         """The object at ``address`` that a hard link of ``group`` leads to; None for a virtual data

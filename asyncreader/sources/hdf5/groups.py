@@ -38,7 +38,7 @@ _ENCODED_OPEN: Final = 16
 @dataclass(frozen=True)
 class GroupNames(Names):
     """The names of groups, and of the data set in each: keys for messages. ``ends``: see
-    :class:`Members`."""
+    :class:`GroupRows`."""
 
     groups: tuple[str, ...]
     field: str
@@ -51,7 +51,7 @@ class GroupNames(Names):
 
 
 @dataclass(frozen=True, eq=False)
-class Members:
+class GroupRows:
     """Rows in the data sets ``names.field`` of ``names.groups``.
 
     ``addresses``: int64, where the rows of each begin in the file, CHUNKED of one in chunks;
@@ -74,10 +74,10 @@ class Members:
 
 
 class GroupSource(BaseSource):
-    """Reads the rows of :class:`Members`. Decoded chunks of all data sets share one cache."""
+    """Reads the rows of :class:`GroupRows`. Decoded chunks of all data sets share one cache."""
 
     def __init__(
-        self, facts: SetFacts, index: FieldIndex, file: ByteFile, members: Members
+        self, facts: SetFacts, index: FieldIndex, file: ByteFile, members: GroupRows
     ) -> None:
         super().__init__(facts, index, file)
         self._members = members
@@ -189,7 +189,7 @@ class GroupSource(BaseSource):
                 raise FormatError(f"dataset {name!r} is not what it was", path=path)
             whole = not self._open and not self._known  # one of them is compared decoded, too
             whole = whole and records is None
-            data.compare(grid, self._file.mapped.view, decoded=whole)
+            data.compare(grid, decoded=whole)
         return ChunkSource(facts, index, self._file, Chunks(grid, 0), (self.cache, first))
 
     def reserve(self, samples: int) -> None:

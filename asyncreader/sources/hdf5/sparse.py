@@ -34,7 +34,7 @@ DENSE_BYTES: Final = 1 << 20
 KERNELS: Final = {"f4": "add_rows_f4", "f8": "add_rows_f8", "i8": "add_rows_i8"}
 
 
-def made_as(stored: np.dtype[Any], asked: np.dtype[Any] | None) -> np.dtype[Any]:
+def sum_dtype(stored: np.dtype[Any], asked: np.dtype[Any] | None) -> np.dtype[Any]:
     """The dtype in which the sums of a row are made, so that ``asked`` loses nothing more than its
     own precision: float32 where it is None or a float of at most 32 bits; int64 of whole numbers
     where whole numbers are asked for; else float64."""

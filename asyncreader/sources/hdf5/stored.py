@@ -4,32 +4,36 @@ from __future__ import annotations
 
 import math
 from array import array
-from collections.abc import Callable
+from collections.abc import Iterator
 from functools import cached_property
-from typing import Any, Final, Unpack
+from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 
-from ...errors import DecodeError, ErrorFields, FormatError
+from ...errors import DecodeError, SourceError, located
 from ...pixels.numbers import is_number, members_of
 from ...system.array_types import Array, Int64, UInt8
 from ...system.late import h5py
-from ..base import check_extents
+from ..base import Refusing, check_extents
+from ..bytestore import ByteFile
+from ..request import no_field
 from .checks import (
     AGAIN,
     LARGEST,
-    Dataset,
     check_bomb,
-    odd_number,
-    odd_type,
+    check_inside,
     pipeline,
     stored_at,
+    unreadable_type,
+    unusual_bits,
     virtual_dataset,
 )
 from .chunks import ChunkGrid
 from .compound import path_to, record_type
 from .conventions import MATLAB_CLASS, no_samples
-from .filters import LIBRARY, Filter, check_filters, check_known, decode_chunk, readable
+from .filters import LIBRARY, Filter, check_filters, check_known, decode_chunk, readable, remedy
+from .vlen import ELEMENT, heap_extents
 
 #: Chunks that are drawn to be compared with the library's own read, and decoded bytes of them.
 _DRAWN, _COMPARED_BYTES = 4, 16 << 20
@@ -39,23 +43,21 @@ _UNWRITTEN: Final = 1 << 20
 _DEEPEST: Final = 8
 
 
-class Stored:
+class Stored(Refusing):
     """A data set whose bytes are in its file, and whose type is plain: FormatError for any other.
 
-    ``data``: as h5py shows it; ``name``, ``path``: for messages; ``file_size``: the bytes of its
-    file; ``records``: its rows may be structured, which makes it ``compound``. Members of these are
-    looked at when :meth:`values_dtype` is asked for.
+    ``data``: h5py.Dataset; ``name``: for messages; ``file``: that it lies in; ``records``: its
+    rows may be structured, which makes it ``compound``. Members of these are looked at when
+    :meth:`values_dtype` is asked for.
     """
 
-    def __init__(
-        self, data: Dataset, name: str, path: str, file_size: int, records: bool = False
-    ) -> None:
+    def __init__(self, data: Any, name: str, file: ByteFile, records: bool = False) -> None:
         self.data, self.id = data, data.id
-        self.name, self.path, self.file_size = name, path, file_size
+        self.name, self.path, self.file = name, file.path, file
         #: its creation properties, which are asked first: the shape of a virtual one opens files
         self.plist: Any = data.id.get_create_plist()
         if self.plist.get_layout() == h5py.h5d.VIRTUAL:
-            raise virtual_dataset(name, path)
+            raise virtual_dataset(name, self.path)
         if self.plist.get_external_count():
             raise self.refuse(
                 f"{name!r} keeps its bytes outside the file",
@@ -64,7 +66,7 @@ class Stored:
             )
         kind = data.id.get_type()
         self.compound = bool(kind.get_class() == h5py.h5t.COMPOUND)
-        reason = None if self.compound and records else odd_type(kind, vlen=True)
+        reason = None if self.compound and records else unreadable_type(kind, vlen=True)
         if reason is not None:
             raise self.refuse(
                 f"dataset {name!r} does not hold plain numbers",
@@ -78,7 +80,8 @@ class Stored:
     @cached_property
     def dtype(self) -> np.dtype[Any]:
         """What h5py gives for the stored type."""
-        return self.data.dtype
+        given: np.dtype[Any] = self.data.dtype
+        return given
 
     @cached_property
     def filters(self) -> tuple[Filter, ...]:
@@ -90,10 +93,10 @@ class Stored:
         """Where in the file the bytes of a contiguous one begin: see :func:`checks.stored_at`."""
         return stored_at(self.id)
 
-    def refuse(self, what: str, **fields: Unpack[ErrorFields]) -> FormatError:
-        """The error for what it has and should not have: it names the file."""
-        fields["path"] = self.path
-        return FormatError(what, **fields)
+    @property
+    def user_block(self) -> int:
+        """Bytes of the file that HDF5 does not count in addresses."""
+        return int(self.data.file.id.get_create_plist().get_userblock())
 
     def check_bomb(self, declared: int, stored: int) -> None:
         """FormatError if it declares much more than it stores."""
@@ -128,31 +131,24 @@ class Stored:
                 hint=f"{instead[1]}; labels_field=None serves data without labels",
             )
 
-    def odd_bits(self) -> str | None:
-        """Why the stored bytes are not the values that h5py gives for them; None where they are.
-
-        h5py makes int16 of an integer of 12 bits, wherever in its bytes they lie, and float32 of a
-        bfloat16: right for what it reads itself, which HDF5 converts.
-        """
-        return odd_number(self.id.get_type(), self.dtype)
-
-    def unusual_bits(self, odd: str) -> FormatError:
-        """The error for numbers that :func:`odd_number` finds ``odd``."""
-        return self.refuse(
-            f"dataset {self.name!r} stores its numbers in an unusual bit layout",
-            found=odd,
-            expected="whole integers, or floats of IEEE 754",
-            hint="write it again with a usual dtype, for example through h5py",
-        )
+    def check_bits(self, kind: Any, dtype: np.dtype[Any]) -> None:
+        """FormatError where :func:`unusual_bits` has a reason against numbers of the type ``kind``
+        that it stores."""
+        found = unusual_bits(kind, dtype)
+        if found is not None:
+            raise self.refuse(
+                f"dataset {self.name!r} stores its numbers in an unusual bit layout",
+                found=found,
+                expected="whole integers, or floats of IEEE 754",
+                hint="write it again with a usual dtype, for example through h5py",
+            )
 
     def values_dtype(self) -> np.dtype[Any]:
         """The dtype of its values: that of numbers, or a flat one of structured rows. FormatError
         for any other."""
         if not self.compound:
             self.check_numeric()
-            odd = self.odd_bits()
-            if odd is not None:
-                raise self.unusual_bits(odd)
+            self.check_bits(self.id.get_type(), self.dtype)
             return self.dtype
         try:
             return record_type(self.id.get_type())
@@ -162,13 +158,15 @@ class Stored:
 
     # -- chunks ------------------------------------------------------------------------------
 
-    def grid(self, dtype: np.dtype[Any] | None = None) -> ChunkGrid:
+    def grid(self, dtype: np.dtype[Any] | None = None, compare: bool = False) -> ChunkGrid:
         """Where all chunks lie in the file. FormatError unless all are inside the file and not much
-        larger than what is stored of them, and those that were never written have a fill value."""
+        larger than what is stored of them, those that were never written have a fill value, and
+        all filters are known. ``compare``: see :meth:`compare`, which chunks with checksums do
+        without."""
         data, steps = self.data, self.filters
+        check_filters(steps, self.path, self.name)
         assert data.chunks is not None
         shape, chunk = tuple(data.shape), tuple(data.chunks)
-        dtype = dtype or data.dtype
         counts = tuple(-(-n // c) for n, c in zip(shape, chunk, strict=True))
         total = math.prod(counts)
         stored = self._count_written(total)
@@ -184,9 +182,9 @@ class Stored:
         where, lengths = np.array(extents, np.int64).reshape(-1, 2).T
         if h5py.version.hdf5_version_tuple < (1, 14, 4):
             # these say where chunks are without the user block (HDFGroup/hdf5#3003)
-            where = where + data.file.id.get_create_plist().get_userblock()
+            where = where + self.user_block
         name = f"a chunk of dataset {self.name!r}"
-        check_extents(where, lengths, self.file_size, self.path, lambda _: name)
+        check_extents(where, lengths, self.file.size, self.path, lambda _: name)
         corners = np.array(starts, np.int64).reshape(-1, len(shape))
         at = _unrotated(corners // np.array(chunk), counts, data)
         inside = bool(((at >= 0) & (at < np.array(counts))).all())
@@ -205,31 +203,19 @@ class Stored:
         if stored != total:
             missing = np.unravel_index(int(offsets.argmin()), counts)
             fill = _fill_of(data, tuple(int(n) * c for n, c in zip(missing, chunk, strict=True)))
-        grid = ChunkGrid(shape, chunk, dtype, steps, offsets, sizes, masks, fill)
+        grid = ChunkGrid(shape, chunk, dtype or data.dtype, steps, offsets, sizes, masks, fill)
         if not steps and (lengths != grid.chunk_bytes).any():
             raise self.refuse("a chunk has the wrong size", hint=AGAIN)
         self.check_bomb(grid.chunk_bytes, int(sizes.max(initial=0)))
-        return grid
-
-    def checked_grid(
-        self,
-        view: Callable[[int, int], UInt8],
-        dtype: np.dtype[Any] | None = None,
-        compare: bool = True,
-    ) -> ChunkGrid:
-        """:meth:`grid`, of which ``compare`` compares some chunks with what the library reads
-        there: unless they have checksums. FormatError for filters that are not read."""
-        check_filters(self.filters, self.path, self.name)
-        grid = self.grid(dtype)
         if compare:
-            self.compare(grid, view, decoded=dtype is None)
+            self.compare(grid, decoded=dtype is None)
         return grid
 
     def _count_written(self, total: int) -> int:
         """How many of the ``total`` chunks of a data set were written. FormatError unless these are
         all, or the others have a fill value."""
         data = self.data
-        many = total > max(self.file_size, _UNWRITTEN)
+        many = total > max(self.file.size, _UNWRITTEN)
         # asked only where the file could hold so many: some indexes are counted one by one
         stored: int = 0 if many else data.id.get_num_chunks()
         if stored == total or (not many and _is_filled(data)):
@@ -242,15 +228,13 @@ class Stored:
             hint="the file may be unfinished: write or convert it again",
         )
 
-    def compare(
-        self, grid: ChunkGrid, view: Callable[[int, int], UInt8], decoded: bool = True
-    ) -> None:
+    def compare(self, grid: ChunkGrid, decoded: bool = True) -> None:
         """FormatError unless some chunks are what the HDF5 library itself reads there.
 
         The library's list of chunks and its reads do not share all of their code, and one of them
         has been wrong. Compared are the first chunk, the last, the next one along each axis and
         some drawn; as they are stored and, with ``decoded``, the values where the library has their
-        filters. ``view``: bytes of the file by offset and length.
+        filters.
         """
         data, total = self.data, grid.offsets.size
         counts = grid.grid
@@ -266,7 +250,7 @@ class Stored:
                 same = not _is_written(data, np.array(corner))
                 values = np.tile(grid.fill, math.prod(grid.chunk))
             else:
-                stored = view(int(grid.offsets[number]), int(grid.sizes[number])).copy()
+                stored = self._stored_chunk(grid, number).copy()
                 mask, read = data.id.read_direct_chunk(corner)
                 same = mask == grid.masks[number] and read == stored.tobytes()
                 size, item = grid.chunk_bytes, grid.dtype.itemsize
@@ -292,6 +276,28 @@ class Stored:
 
     # -- whole tables ------------------------------------------------------------------------
 
+    def values(self, hint: str | None = None, member: str | None = None) -> Array:
+        """All numbers: mapped if they are contiguous in the file, else read by h5py. ``member``: of
+        structured rows, the only one that is read. ParamsError for one that is not there."""
+        if member is not None:
+            return self._member(member)
+        self.check_numeric(hint)
+        offset, dtype = self.offset, self.dtype
+        size = self.size * dtype.itemsize
+        if (
+            offset is not None
+            and offset % dtype.itemsize == 0
+            and offset + size <= self.file.size
+            and self.chunks is None
+            and dtype.isnative
+            and dtype != np.bool_
+            and unusual_bits(self.id.get_type(), dtype) is None
+        ):
+            table: Array = self.file.table(offset, size).view(dtype)
+            return table.reshape(self.shape)
+        read: Array = self.read()
+        return read.astype(dtype.newbyteorder("="), copy=False)
+
     def read(self, members: np.dtype[Any] | None = None) -> Array:
         """All of it, in memory and in C order, after checks against its file. ``members``: of
         compound rows, those that are read."""
@@ -307,7 +313,7 @@ class Stored:
             self.check_bomb(declared, int(self.grid(stored).sizes.sum()))
         elif layout == h5py.h5d.CONTIGUOUS and declared:
             offset = self.offset
-            if offset is None or offset + declared > self.file_size:
+            if offset is None or offset + declared > self.file.size:
                 raise self.refuse(
                     f"{name} lies outside the file"
                     if offset is not None
@@ -323,12 +329,13 @@ class Stored:
             return table
         return np.ascontiguousarray(data[()])
 
-    def member(self, member: str) -> Array | None:
-        """One member of all structured rows, in memory; None unless it is there and holds
-        numbers."""
-        found = {one.name: one for one in members_of(self.values_dtype())}.get(member)
+    def _member(self, member: str) -> Array:
+        """One member of all structured rows, in memory."""
+        held = {one.name: one for one in members_of(self.values_dtype())}
+        found = held.get(member)
         if found is None or not is_number(found.dtype):
-            return None
+            numbers = [f"{self.name}.{one.name}" for one in held.values() if is_number(one.dtype)]
+            raise no_field(f"{self.name}.{member}", numbers, self.path)
         wanted = np.dtype((found.dtype.newbyteorder("="), found.shape))
         parts = path_to(self.id.get_type(), member)
         for part in reversed(parts):
@@ -338,8 +345,81 @@ class Stored:
             table = table[part]
         return np.ascontiguousarray(table)
 
+    # -- variable length ---------------------------------------------------------------------
 
-def _is_filled(data: Dataset) -> bool:
+    def texts(self) -> list[bytes] | None:
+        """All texts of one axis; None where it holds none."""
+        if self.ndim != 1 or self.dtype.kind not in "SO" or not h5py.check_string_dtype(self.dtype):
+            return None
+        if self.dtype.kind == "S":
+            return [bytes(text) for text in self.read()]
+        if not self.size:
+            return []
+        try:
+            file, starts, sizes = self.extents(1, together=True)
+        except SourceError as exc:
+            if exc.index is not None:  # texts may be names, which are no records
+                exc.what, exc.index = f"text {exc.index} of {self.name!r}: {exc.what}", None
+            raise
+        ends = (starts + sizes).tolist()
+        return [file[at:end].tobytes() for at, end in zip(starts.tolist(), ends, strict=True)]
+
+    def extents(
+        self, item: int, together: bool = False
+    ) -> tuple[UInt8, Int64, npt.NDArray[np.uint32]]:
+        """The bytes of the whole file, and where in it the values of each row of variable length
+        begin, of ``item`` bytes each, and how many bytes they are: checked. ``together``: their
+        heaps are walked once, with all rows in memory."""
+        file = self.file.mapped.bytes
+        if not isinstance(file, np.ndarray):
+            raise self.refuse(
+                f"dataset {self.name!r} is of variable length, which is not read from a store",
+                hint="download it, or convert it: asyncreader convert",
+            )
+        parts = self._elements()
+        if together:
+            parts = iter([np.concatenate(list(parts))])
+        count, path = self.shape[0], self.path
+        starts, sizes = heap_extents(parts, count, file, self.user_block, item, path, self.name)
+        check_extents(starts, sizes, self.file.size, path)
+        return file, starts, sizes
+
+    def _elements(self) -> Iterator[UInt8]:
+        """The stored elements of rows of variable length, piece by piece."""
+        if self.data.file.id.get_create_plist().get_sizes() != (8, 8):
+            raise self.refuse("only offsets of 8 bytes are supported", hint="h5repack it")
+        if self.chunks is not None:
+            if not check_filters(self.filters, self.path, self.name):
+                raise self.refuse(
+                    f"dataset {self.name!r} has a filter that is not read here",
+                    hint=remedy(self.filters),
+                )
+            grid = self.grid(ELEMENT, compare=True)
+            rows = grid.chunk[0]
+            for number in range(grid.offsets.size):
+                mask, stored = int(grid.masks[number]), self._stored_chunk(grid, number)
+                with located(path=self.path, index=number * rows):
+                    part = decode_chunk(
+                        stored, grid.filters, mask, grid.chunk_bytes, ELEMENT.itemsize
+                    )
+                yield part[: min(rows, grid.shape[0] - number * rows) * ELEMENT.itemsize]
+            return
+        start, size = self.offset, self.size * ELEMENT.itemsize
+        if self.plist.get_layout() != h5py.h5d.CONTIGUOUS or start is None:
+            raise self.refuse(
+                f"dataset {self.name!r} of variable length is not stored contiguous or chunked",
+                found=f"shape {self.shape}",
+                hint="it may never have been written; else h5repack it",
+            )
+        check_inside(self.file, start, size)
+        yield self.file.mapped.view(start, size)
+
+    def _stored_chunk(self, grid: ChunkGrid, number: int) -> UInt8:
+        """The bytes of a chunk, as they are stored."""
+        return self.file.mapped.view(int(grid.offsets[number]), int(grid.sizes[number]))
+
+
+def _is_filled(data: Any) -> bool:
     """Whether the writer of a data set of numbers or short text set a value for what is never
     written, and the file does not say that it is not to be used."""
     plist = data.id.get_create_plist()
@@ -362,7 +442,7 @@ def _is_plain(kind: Any, depth: int = _DEEPEST) -> bool:
     )
 
 
-def _fill_of(data: Dataset, corner: tuple[int, ...]) -> UInt8:
+def _fill_of(data: Any, corner: tuple[int, ...]) -> UInt8:
     """The bytes of a data set's fill value, which the library reads in a chunk that was never
     written, as the file's own type: nothing is converted."""
     kind, space, one = data.id.get_type(), data.id.get_space(), (1,) * len(corner)
@@ -372,7 +452,7 @@ def _fill_of(data: Dataset, corner: tuple[int, ...]) -> UInt8:
     return found.reshape(-1).view(np.uint8)
 
 
-def _unrotated(at: Int64, counts: tuple[int, ...], data: Dataset) -> Int64:
+def _unrotated(at: Int64, counts: tuple[int, ...], data: Any) -> Int64:
     """Where chunks lie in the grid, of where HDF5's iteration says that they do.
 
     An extensible array numbers the chunks with the growing axis moved to the front and the other
@@ -405,7 +485,7 @@ def _unrotated(at: Int64, counts: tuple[int, ...], data: Dataset) -> Int64:
     return right
 
 
-def _is_written(data: Dataset, corner: Int64) -> bool:
+def _is_written(data: Any, corner: Int64) -> bool:
     """Whether the library has the chunk that begins at ``corner``."""
     try:
         data.id.read_direct_chunk(tuple(corner.tolist()))

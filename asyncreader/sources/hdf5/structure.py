@@ -22,7 +22,7 @@ import numpy as np
 
 from ...errors import FormatError
 from ..bytestore import Bytes
-from .blocks import ATTRIBUTES, CHUNKS, LINKS, File, Forged, check_array, check_tree
+from .blocks import ATTRIBUTES, CHUNKS, LINKS, File, Forged, Malformed, check_array, check_tree
 from .vlen import ELEMENT, heap_extents
 
 #: Object headers that are looked at: those nearest to the root come first.
@@ -45,10 +45,6 @@ _ROWS: Final = _READ | {_SPACE, _TYPE, _EXTERNAL, _FILTERS}
 _ELSEWHERE: Final = 2
 #: The message of an attribute, and the classes of types of text.
 _ATTRIBUTE, _STRING, _VLEN = 0x0C, 3, 9
-
-
-class _Odd(Exception):
-    """Something is not what it should be: HDF5 will say so."""
 
 
 class _Message(NamedTuple):
@@ -97,16 +93,13 @@ def signature_at(data: Bytes) -> int | None:
     return None
 
 
-class Structure:
+class Structure(File):
     """The structure of an HDF5 file, which is walked before the HDF5 library reads the file."""
 
     def __init__(self, data: Bytes, path: str) -> None:
-        self._data = data.data
-        self._size = data.size
-        #: the size of the user block: addresses count from its end
-        self.base = signature_at(data) or 0
+        super().__init__(data)
+        self.base = signature_at(data) or 0  # the size of the user block
         self._path = path
-        self._width = self._length = 8
         self._root: int | None = None
         self._todo: deque[int] = deque()
         self._groups: deque[int] = deque()  # the trees of groups: a group may lie in another
@@ -114,7 +107,10 @@ class Structure:
         self._walked: set[int] = set()
         self._virtual: set[int] = set()
         self._trees: set[int] = set()
-        with contextlib.suppress(_Odd):
+        #: the heaps of groups, and where each has its names
+        self._heaps: set[int] = set()
+        self._names: set[int] = set()
+        with contextlib.suppress(Malformed):
             self._root = self._superblock()
 
     def check(self) -> None:
@@ -143,7 +139,8 @@ class Structure:
         at = address + self.base
         if at not in self._walked:
             if len(self._walked) > _REMEMBERED:
-                for one in (self._walked, self._virtual, self._trees):
+                known = self._walked, self._virtual, self._trees, self._heaps, self._names
+                for one in known:
                     one.clear()
             self._header(at)
             for tree in tuple(self._groups):  # of this object; those below it come when reached
@@ -157,9 +154,9 @@ class Structure:
 
         HDF5 may hang on a damaged text of variable length, so its bytes are found here.
         """
-        with contextlib.suppress(_Odd):
+        with contextlib.suppress(Malformed):
             for message in self._messages(address + self.base, (_ATTRIBUTE,)):
-                with contextlib.suppress(_Odd):
+                with contextlib.suppress(Malformed):
                     found = self._text(message.body, name)
                     if found is not None:
                         return found
@@ -167,23 +164,23 @@ class Structure:
 
     def _text(self, at: int, name: bytes) -> bytes | None:
         """The text of the attribute message at ``at`` (IV.A.2.m), if it has that name."""
-        version, flags = self._bytes(at, 2)
-        sizes = [self._int(at + 2 + 2 * i, 2) for i in range(3)]  # of name, type and space
+        version, flags = self.read(at, 2)
+        sizes = [self.number(at + 2 + 2 * i, 2) for i in range(3)]  # of name, type and space
         padded = [-(-size // 8) * 8 for size in sizes] if version == 1 else sizes
         at += 9 if version == 3 else 8
-        if bytes(self._bytes(at, sizes[0])).rstrip(b"\0") != name:
+        if bytes(self.read(at, sizes[0])).rstrip(b"\0") != name:
             return None
         kind, space = at + padded[0], at + padded[0] + padded[1]
-        if version not in (1, 2, 3) or (version > 1 and flags & 3) or self._int(space + 1, 1):
+        if version not in (1, 2, 3) or (version > 1 and flags & 3) or self.number(space + 1, 1):
             return None  # of a shared type, or several
-        length, value = self._int(kind + 4, 4), space + padded[2]
-        if self._int(kind, 1) & 15 == _STRING:
-            return bytes(self._bytes(value, length)).rstrip(b"\0 ")
-        if self._int(kind, 1) & 15 != _VLEN or self._int(kind + 1, 1) & 15 != 1 or length != 16:
+        length, value = self.number(kind + 4, 4), space + padded[2]
+        if self.number(kind, 1) & 15 == _STRING:
+            return bytes(self.read(value, length)).rstrip(b"\0 ")
+        if self.number(kind, 1) & 15 != _VLEN or self.number(kind + 1, 1) & 15 != 1 or length != 16:
             return None
-        element = np.frombuffer(self._bytes(value, length), np.uint8).copy()
+        element = np.frombuffer(self.read(value, length), np.uint8).copy()
         heap = int(element.view(ELEMENT)["address"][0]) + self.base
-        data = np.frombuffer(self._bytes(heap, self._int(heap + 8, 8)), np.uint8)
+        data = np.frombuffer(self.read(heap, self.number(heap + 8, 8)), np.uint8)
         element.view(ELEMENT)["address"] = 0
         starts, lengths = heap_extents([element], 1, data, 0, 1, self._path, name.decode())
         return data[int(starts[0]) : int(starts[0]) + int(lengths[0])].tobytes()
@@ -195,9 +192,9 @@ class Structure:
         That is so of anything but contiguous rows and chunks in headers of the first version:
         later ones have checksums, which the library compares.
         """
-        with contextlib.suppress(_Odd):
+        with contextlib.suppress(Malformed):
             at = address + self.base
-            if self._int(at, 1) == 1:
+            if self.number(at, 1) == 1:
                 found: dict[int, _Message] = {}
                 for message in self._header(at, _ROWS):
                     found.setdefault(message.kind, message)
@@ -212,51 +209,31 @@ class Structure:
         if any(one is not None and one.flags & _ELSEWHERE for one in (*parts, filters)):
             return None
         space, kind, layout = (one.body for one in parts if one is not None)
-        version, rank, _, simple = self._bytes(space, 4)
+        version, rank, _, simple = self.read(space, 4)
         if version not in (1, 2) or not rank or (version == 2 and simple != 1):
             return None
-        first, size = space + (8 if version == 1 else 4), self._int(kind + 4, 4)
-        shape = tuple(self._int(first + i * self._length, self._length) for i in range(rank))
+        first, size = space + (8 if version == 1 else 4), self.number(kind + 4, 4)
+        shape = tuple(self.number(first + i * self.length, self.length) for i in range(rank))
         address, chunk = None, None
-        version, stored = self._bytes(layout, 2)
+        version, stored = self.read(layout, 2)
         if version != 3 or max(shape) >> 48:
             return None
         if stored == 1:
-            address = self._address(layout + 2)
-            held = self._int(layout + 2 + self._width, self._length)
+            address = self.address(layout + 2)
+            held = self.number(layout + 2 + self.width, self.length)
             if address is None or held != math.prod(shape) * size:
                 return None
-        elif stored == 2 and self._int(layout + 2, 1) == rank + 1:
-            first = layout + 3 + self._width
-            *extent, element = (self._int(first + 4 * i, 4) for i in range(rank + 1))
+        elif stored == 2 and self.number(layout + 2, 1) == rank + 1:
+            first = layout + 3 + self.width
+            *extent, element = (self.number(first + 4 * i, 4) for i in range(rank + 1))
             if element != size or not all(extent):
                 return None
             chunk = tuple(extent)
         else:
             return None
-        held_type = bytes(self._bytes(kind, found[_TYPE].size))
-        stages = b"" if filters is None else bytes(self._bytes(filters.body, filters.size))
+        held_type = bytes(self.read(kind, found[_TYPE].size))
+        stages = b"" if filters is None else bytes(self.read(filters.body, filters.size))
         return DatasetHeader(shape, held_type, stages, chunk, address)
-
-    # -- bytes -----------------------------------------------------------------------------
-
-    def _bytes(self, at: int, size: int) -> memoryview:
-        if at < 0 or size < 0 or at + size > self._size:
-            raise _Odd
-        found: memoryview = self._data[at : at + size]
-        return found
-
-    def _int(self, at: int, size: int) -> int:
-        if at < 0 or at + size > self._size:
-            raise _Odd
-        return int.from_bytes(self._data[at : at + size], "little")
-
-    def _address(self, at: int) -> int | None:
-        """The file offset that the address at ``at`` means; None if it is not in the file."""
-        if at < 0 or at + self._width > self._size:
-            raise _Odd
-        here = int.from_bytes(self._data[at : at + self._width], "little") + self.base
-        return here if here + 8 <= self._size else None
 
     def _refuse(self, what: str, at: int) -> FormatError:
         return FormatError(
@@ -270,23 +247,23 @@ class Structure:
 
     def _superblock(self) -> int:
         base = self.base
-        version = self._int(base + 8, 1)
+        version = self.number(base + 8, 1)
         sizes = {0: 13, 1: 13, 2: 9, 3: 9}.get(version)
         if sizes is None:
-            raise _Odd
-        self._width, self._length = self._int(base + sizes, 1), self._int(base + sizes + 1, 1)
-        if self._width not in (2, 4, 8) or self._length not in (2, 4, 8):
-            raise _Odd
+            raise Malformed
+        self.width, self.length = self.number(base + sizes, 1), self.number(base + sizes + 1, 1)
+        if self.width not in (2, 4, 8) or self.length not in (2, 4, 8):
+            raise Malformed
         if version < 2:
-            entry = base + (24 if version == 0 else 28) + 4 * self._width
+            entry = base + (24 if version == 0 else 28) + 4 * self.width
             self._entry(entry)
-            root = self._address(entry + self._width)
+            root = self.address(entry + self.width)
         else:
-            if base == 0 and self._int(12 + 2 * self._width, self._width) > self._size:
-                raise _Odd  # HDF5 refuses a short file, in better words
-            root = self._address(base + 12 + 3 * self._width)
+            if base == 0 and self.number(12 + 2 * self.width, self.width) > self.size:
+                raise Malformed  # HDF5 refuses a short file, in better words
+            root = self.address(base + 12 + 3 * self.width)
         if root is None:
-            raise _Odd
+            raise Malformed
         return root
 
     def _meet(self, address: int | None) -> None:
@@ -298,35 +275,35 @@ class Structure:
         """The messages of ``kinds``, of which those that lead somewhere are followed."""
         self._walked.add(at)
         messages: list[_Message] = []
-        with contextlib.suppress(_Odd):  # HDF5 says what is wrong with such a header
+        with contextlib.suppress(Malformed):  # HDF5 says what is wrong with such a header
             messages = self._messages(at, kinds)
         for kind, body, _, _ in messages:
             if kind not in _READ:
                 continue
-            with contextlib.suppress(_Odd):
+            with contextlib.suppress(Malformed):
                 if kind == _LAYOUT:
                     if self._layout(body):
                         self._virtual.add(at)
                 elif kind == 0x06:
                     self._link(body)
                 elif kind == 0x11:
-                    self._group(self._address(body))
+                    self._group(body)
                 else:
                     self._indexed(kind, body)
         return messages
 
     def _indexed(self, kind: int, body: int) -> None:
         """Links (0x02) or attributes (0x15) that trees and a heap hold."""
-        flags = self._int(body + 1, 1)
+        flags = self.number(body + 1, 1)
         heap = body + 2 + ((8 if kind == 0x02 else 2) if flags & 1 else 0)
         kinds = LINKS if kind == 0x02 else ATTRIBUTES
-        self._second_tree(heap + self._width, kinds, heap)
+        self._second_tree(heap + self.width, kinds, heap)
         if flags & 2:
-            self._second_tree(heap + 2 * self._width, kinds, heap)
+            self._second_tree(heap + 2 * self.width, kinds, heap)
 
     def _link(self, body: int) -> None:
         # all that is before the name, or less where the file ends
-        head = bytes(self._data[body : min(body + 20, self._size)]).ljust(20, b"\0")
+        head = bytes(self.data[body : min(body + 20, self.size)]).ljust(20, b"\0")
         flags, at = head[1], 2
         if flags & 8:
             if head[at] != 0:
@@ -335,34 +312,34 @@ class Structure:
         at += (8 if flags & 4 else 0) + (1 if flags & 16 else 0)
         width = 1 << (flags & 3)
         name = int.from_bytes(head[at : at + width], "little")
-        self._meet(self._address(body + at + width + name))
+        self._meet(self.address(body + at + width + name))
 
     def _layout(self, body: int) -> bool:
         """Walk the chunk index of a data layout. Whether it is a virtual one."""
-        version, second, third = self._bytes(body, 3)
+        version, second, third = self.read(body, 3)
         kind = second if version >= 3 else third
         if kind != 2:
             return version >= 4 and kind == 3
         if version in (1, 2):
-            self._tree(self._address(body + 8), _CHUNKS, 8 + 8 * second)
+            self._tree(self.address(body + 8), _CHUNKS, 8 + 8 * second)
         elif version == 3:
-            self._tree(self._address(body + 3), _CHUNKS, 8 + 8 * third)
+            self._tree(self.address(body + 3), _CHUNKS, 8 + 8 * third)
         elif version >= 4:
-            axes, width = self._int(body + 3, 1), self._int(body + 4, 1)
+            axes, width = self.number(body + 3, 1), self.number(body + 4, 1)
             index = body + 5 + axes * width
-            if self._int(index, 1) == 5:
+            if self.number(index, 1) == 5:
                 self._second_tree(index + 7, CHUNKS, None)
-            elif self._int(index, 1) == 4:
+            elif self.number(index, 1) == 4:
                 self._array(index)
         return False
 
     def _messages(self, at: int, kinds: Collection[int]) -> list[_Message]:
         """The messages of ``kinds``, of the object header at ``at``."""
         found: list[_Message] = []
-        if at + 8 > self._size:
+        if at + 8 > self.size:
             return found
         # all that is before the messages, or less where the file ends
-        first = bytes(self._data[at : min(at + 34, self._size)])
+        first = bytes(self.data[at : min(at + 34, self.size)])
         if first[:4] == b"OHDR":
             flags = first[5]
             skip = 6 + (16 if flags & 0x20 else 0) + (4 if flags & 0x10 else 0)
@@ -377,15 +354,15 @@ class Structure:
         blocks = [(begin, begin + int.from_bytes(stated, "little"))]
         seen, count = {begin}, 0
         for offset, end in blocks:  # which grow as they are read
-            while offset + head <= min(end, self._size) and count < _MESSAGES:
+            while offset + head <= min(end, self.size) and count < _MESSAGES:
                 count += 1
-                head_bytes = self._data[offset : offset + parse.size]
+                head_bytes = self.data[offset : offset + parse.size]
                 kind, size, flags = parse.unpack(head_bytes)
                 body = offset + head
                 if kind == 0x10:
-                    with contextlib.suppress(_Odd):
-                        more = self._address(body)
-                        length = self._int(body + self._width, self._length)
+                    with contextlib.suppress(Malformed):
+                        more = self.address(body)
+                        length = self.number(body + self.width, self.length)
                         if more is not None and more not in seen and len(seen) < _BLOCKS:
                             seen.add(more)
                             blocks.append((more + edge, more + length - edge))
@@ -398,17 +375,31 @@ class Structure:
 
     def _entry(self, at: int) -> None:
         """A symbol table entry: an object, and for a group also the address of its tree."""
-        self._meet(self._address(at + self._width))
-        if self._int(at + 2 * self._width, 4) == 1:
-            self._group(self._address(at + 2 * self._width + 8))
+        self._meet(self.address(at + self.width))
+        if self.number(at + 2 * self.width, 4) == 1:
+            self._group(at + 2 * self.width + 8)
 
-    def _group(self, tree: int | None) -> None:
-        if tree is not None and tree not in self._trees:
+    def _group(self, at: int) -> None:
+        """The tree of a group and its heap of names, whose addresses are at ``at``."""
+        both, width = self.read(at, 2 * self.width), self.width
+        tree = int.from_bytes(both[:width], "little") + self.base
+        heap = int.from_bytes(both[width:], "little") + self.base
+        if tree not in self._trees and tree + 8 <= self.size:
             self._groups.append(tree)
+        if heap in self._heaps or heap + 8 > self.size:
+            return
+        self._heaps.add(heap)
+        end = 8 + 2 * self.length + width
+        head = bytes(self.data[heap : min(heap + end, self.size)])
+        if head[:4] == b"HEAP":
+            names = int.from_bytes(head[end - width :], "little")
+            if names in self._names:  # the library would keep what is there for one of them
+                raise self._refuse("two groups have their names in one place", heap)
+            self._names.add(names)
 
     def _group_tree(self, tree: int) -> None:
-        with contextlib.suppress(_Odd):  # HDF5 says what is wrong with such a group
-            self._tree(tree, _GROUP, self._length)
+        with contextlib.suppress(Malformed):  # HDF5 says what is wrong with such a group
+            self._tree(tree, _GROUP, self.length)
 
     def _tree(self, root: int | None, kind: int, key: int) -> None:
         """A tree of the first version: each node once, each a level below the one before."""
@@ -419,7 +410,7 @@ class Structure:
         while level:
             below: list[int] = []
             for at in level:
-                node = bytes(self._bytes(at, 8))
+                node = bytes(self.read(at, 8))
                 if node[:4] != b"TREE" or node[4] != kind:
                     continue
                 depth = node[5] if depth is None else depth
@@ -438,39 +429,39 @@ class Structure:
             self._leaves(level)
 
     def _children(self, at: int, used: int, key: int) -> list[int]:
-        width, base, size = self._width, self.base, self._size
+        width, base, size = self.width, self.base, self.size
         step = key + width
-        body = self._bytes(at + 8 + 2 * width, used * step)
+        body = self.read(at + 8 + 2 * width, used * step)
         ends = range(step, used * step + 1, step)
         found = [int.from_bytes(body[end - width : end], "little") + base for end in ends]
         return [one for one in found if one + 8 <= size]
 
     def _leaves(self, nodes: list[int]) -> None:
         """The symbol table nodes below a group's tree."""
-        size = 2 * self._width + 24
+        size = 2 * self.width + 24
         for at in nodes:
-            if bytes(self._bytes(at, 4)) != b"SNOD":
+            if bytes(self.read(at, 4)) != b"SNOD":
                 continue
-            for number in range(self._int(at + 6, 2)):
+            for number in range(self.number(at + 6, 2)):
                 if len(self._known) > OBJECTS:
                     return
                 self._entry(at + 8 + number * size)
 
     def _second_tree(self, at: int, kinds: tuple[int, int], heap: int | None) -> None:
         """The tree of the second version whose address is at ``at``, and its heap's at ``heap``."""
-        header = self._address(at)
+        header = self.address(at)
         if header is None:
             return
         with self._header_checked(header):
-            check_tree(self._file, header, kinds, None if heap is None else self._address(heap))
+            check_tree(self, header, kinds, None if heap is None else self.address(heap))
 
     def _array(self, index: int) -> None:
         """The extensible array that a layout's index names."""
-        header = self._address(index + 6)
+        header = self.address(index + 6)
         if header is None:
             return
         with self._header_checked(header):
-            check_array(self._file, header, bytes(self._bytes(index + 1, 5)))
+            check_array(self, header, bytes(self.read(index + 1, 5)))
 
     @contextlib.contextmanager
     def _header_checked(self, header: int) -> Iterator[None]:
@@ -478,9 +469,5 @@ class Structure:
             yield
         except Forged as exc:
             raise self._refuse(exc.args[0], exc.args[1]) from exc
-        except _Odd as exc:
+        except Malformed as exc:
             raise self._refuse("it goes on outside the file", header) from exc
-
-    @property
-    def _file(self) -> File:
-        return File(self._bytes, self._address, self._size, self._width, self._length)

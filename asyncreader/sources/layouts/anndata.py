@@ -105,12 +105,12 @@ def _labels(found: Hdf5Set, name: str) -> tuple[Array, tuple[str, ...] | None]:
     if kind == "categorical":
         return _categorical(found, name)
     if not is_group(found, name):
-        texts = found.texts(name)
+        texts = found.dataset(name).texts()
         return (found.table(name), None) if texts is None else numbered(texts)
     if kind is None or not kind.startswith("nullable-"):
         raise found.refuse(f"column {name!r} is of a kind that is not read", found=kind)
     missing = found.table(f"{name}/mask") != 0
-    texts = found.texts(f"{name}/values")
+    texts = found.dataset(f"{name}/values").texts()
     values = found.table(f"{name}/values") if texts is None else np.zeros(len(texts), np.int64)
     if missing.shape != values.shape:
         raise found.refuse(f"column {name!r} has another number of rows than its mask")
@@ -127,7 +127,7 @@ def _labels(found: Hdf5Set, name: str) -> tuple[Array, tuple[str, ...] | None]:
 def _categorical(found: Hdf5Set, name: str) -> tuple[Array, tuple[str, ...]]:
     """Codes and categories; -1 stays what it is."""
     where = f"{name}/categories"
-    texts = found.texts(f"{where}/values" if is_group(found, where) else where)
+    texts = found.dataset(f"{where}/values" if is_group(found, where) else where).texts()
     if texts is not None:
         classes = tuple(text.decode("utf-8", "surrogateescape") for text in texts)
     else:

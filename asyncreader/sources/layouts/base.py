@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Final, Unpack
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -13,7 +13,7 @@ import numpy.typing as npt
 from ...errors import ErrorFields, FormatError, ParamsError, SourceError
 from ...pixels.specs import SampleSpec
 from ...system.array_types import Array, Int64
-from ..base import FieldIndex, Names, SetFacts, check_extents, default_block
+from ..base import FieldIndex, Names, Refusing, SetFacts, check_extents, default_block
 from ..bytestore import ByteFile, OpenFile
 from ..extents import Extents, ImageExtents
 from ..fields import SetIndex
@@ -31,7 +31,7 @@ _PICKLES: Final = tuple(bytes((0x80, protocol)) for protocol in range(2, 6))
 
 
 @dataclass(frozen=True)
-class ForeignSet:
+class ForeignSet(Refusing):
     """An open LMDB set that others packed; each layout's opener gets one."""
 
     path: str
@@ -67,11 +67,6 @@ class ForeignSet:
     def keyed(self) -> bool:
         """Whether the set lists its keys."""
         return self.find(_KEYS) is not None
-
-    def refuse(self, what: str, **fields: Unpack[ErrorFields]) -> FormatError:
-        """The error for what the file has and should not have: it names the file."""
-        fields["path"] = self.path
-        return FormatError(what, **fields)
 
     def find(self, key: bytes) -> bytes | None:
         """The value of a key of the main database."""

@@ -24,21 +24,18 @@ from ..arrays import FileRows, Rows
 from ..base import (
     FieldIndex,
     Storage,
-    check_extents,
     default_block,
     row_size,
 )
 from ..extents import Extents, ImageExtents, RunStarts
 from ..fields import SetIndex
-from ..hdf5.checks import odd_number
+from ..hdf5.checks import check_inside
 from ..hdf5.chunk_patches import ChunkVolumes
 from ..hdf5.chunks import ChunkGrid, Chunks
 from ..hdf5.conventions import warn_of_packed
 from ..hdf5.file import ThroughLibrary
 from ..hdf5.filters import BUILT_IN_ONLY, LIBRARY, NAMES, check_filters, remedy
 from ..hdf5.stored import Stored
-from ..hdf5.texts import elements_of
-from ..hdf5.vlen import heap_extents
 from ..images import image_kind, stored_images
 from ..patches import ArrayVolumes, FlatVolumes, StoredVolumes, cut_volumes, of_volumes
 from ..request import NoSamplesError, stored_samples
@@ -106,8 +103,7 @@ def index_rows(
 def stored_rows(
     found: Hdf5Set, data: Stored, axis: int, stored: SampleSpec, compare: bool = True
 ) -> tuple[FieldIndex, str]:
-    """Where the samples along an axis lie, and how, in words. ``compare``: see
-    :meth:`Stored.checked_grid`."""
+    """Where the samples along an axis lie, and how, in words. ``compare``: as of Stored.grid."""
     if data.chunks is None:
         size = data.size // found.rows_in(data, axis) * stored.dtype.itemsize
         storage = _rows(found, data, axis, size, stored.dtype)
@@ -177,7 +173,7 @@ def _rows(found: Hdf5Set, data: Stored, axis: int, size: int, dtype: np.dtype[An
             found=f"shape {data.shape} without storage",
             hint="it was created and never written: convert it again",
         )
-    found.inside(offset, data.size * dtype.itemsize)
+    check_inside(found.file, offset, data.size * dtype.itemsize)
     if axis == 0:
         return Extents((offset, size), size)
     return FileRows(offset, data.shape, dtype, axis)
@@ -187,7 +183,7 @@ def _chunked(
     found: Hdf5Set, data: Stored, axis: int, stored: SampleSpec, compare: bool
 ) -> tuple[FieldIndex, str]:
     dtype = None if stored.dtype.names is None else stored.dtype
-    grid, lead = data.checked_grid(found.file.mapped.view, dtype, compare), found.fields.lead
+    grid, lead = data.grid(dtype, compare), found.fields.lead
     if not lead:  # all of it is one sample
         grid, lead = replace(grid, shape=(1, *grid.shape), chunk=(1, *grid.chunk)), 1
     names = " + ".join(NAMES[step.code] for step in grid.filters)
@@ -240,7 +236,7 @@ def index_volumes(found: Hdf5Set, data: Stored, dtype: np.dtype[Any]) -> SetInde
             assert isinstance(rows.starts, tuple)
             storage = FlatVolumes(rows.starts[0], stored)
     else:
-        grid, number = data.checked_grid(found.file.mapped.view), stored.volumes.sample_axis
+        grid, number = data.grid(compare=True), stored.volumes.sample_axis
         stored = stored.with_chunks(grid.chunk)
         names = [NAMES[step.code] for step in grid.filters]
         how = " + ".join((f"chunks of {times(grid.chunk)}", *names))
@@ -291,7 +287,7 @@ def number_storage(found: Hdf5Set, name: str) -> tuple[Storage, np.dtype[Any]]:
         return Rows(np.empty(0, dtype)), dtype
     if data.chunks is None:
         return _rows(found, data, 0, dtype.itemsize, dtype), dtype
-    return _chunks(found, data.checked_grid(found.file.mapped.view), 0), dtype
+    return _chunks(found, data.grid(compare=True), 0), dtype
 
 
 # -- variable length -------------------------------------------------------------------------------
@@ -306,25 +302,9 @@ def _vlen(found: Hdf5Set, data: Stored, base: np.dtype[Any]) -> SetIndex:
             found=f"shape {data.shape} of {base}",
             expected="shape (N,) of numbers",
         )
-    file = found.file.mapped.bytes
-    if not isinstance(file, np.ndarray):
-        raise found.refuse(
-            f"dataset {name!r} is of variable length, which is not read from a store",
-            hint="download it, or convert it: asyncreader convert",
-        )
-    user_block = found.h5.file.id.get_create_plist().get_userblock()
     count = found.count(data.shape[0])
-    starts, sizes = heap_extents(
-        elements_of(data, found.file),
-        data.shape[0],
-        file,
-        user_block,
-        base.itemsize,
-        found.path,
-        name,
-    )
+    file, starts, sizes = data.extents(base.itemsize)
     starts, sizes = starts[:count], sizes[:count]
-    check_extents(starts, sizes, found.file.size, found.path)
     shapes = fuel.shapes(found.h5, name, data.shape[0])
     block = default_block(int(sizes.mean()))
     if shapes is not None and (shapes[1] is not None or not found.fields.limited):
@@ -358,9 +338,7 @@ def _numbers(
     block: int,
 ) -> SetIndex:
     """Numbers of variable length: those of each sample lie in one piece."""
-    odd = odd_number(data.id.get_type().get_super(), base)
-    if odd is not None:
-        raise data.unusual_bits(odd)
+    data.check_bits(data.id.get_type().get_super(), base)
     offsets = np.zeros(sizes.size + 1, np.int64)
     np.cumsum(sizes // base.itemsize, out=offsets[1:])
     runs = Extents(RunStarts(starts + sizes, offsets[1:], base.itemsize), base.itemsize)

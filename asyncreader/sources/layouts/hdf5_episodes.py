@@ -27,7 +27,7 @@ from ..hdf5.checks import attribute
 from ..hdf5.listing import some_names
 from ..labels import labelled
 from ..request import NoSamplesError, Request
-from .hdf5_groups import GroupedFields, matching_groups, read_masks
+from .hdf5_groups import GroupScan, matching_groups, read_masks
 from .hdf5_labels import EpisodeValues, is_single, own_rows, row_each
 from .hdf5_set import Hdf5Set
 
@@ -65,7 +65,7 @@ def index_episodes(found: Hdf5Set, index_one: IndexOne) -> SetIndex | None:
                 "labels of episodes in groups lie in the same file", path=asked.labels_path
             )
         named = replace(found, layout=layout)
-        grouped = GroupedFields(named, groups, values)
+        grouped = GroupScan(named, groups, values)
         return grouped.index(kind, lambda names: read_masks(found, names))
     asked = replace(asked, lead=_leading(found, asked.data, word))
     if word == "axis" and asked.labels is not None and asked.labels_path is None:
@@ -127,8 +127,8 @@ def _episodes(found: Hdf5Set, kind: str, fields: Mapping[str, SetIndex]) -> tupl
 
 def _check_empty(found: Hdf5Set, names: Sequence[str]) -> None:
     """FormatError where one of the fields has rows, so that an episode is not an empty one."""
-    held = {name: found.h5.reach(found.h5.member_of(name)[0]) for name in names}
-    shapes = {n: data.shape for n, data in held.items() if isinstance(data, h5py.h5d.DatasetID)}
+    held = {name: found.h5.holder(name) for name in names}
+    shapes = {name: data.shape for name, data in held.items() if data is not None}
     if any(shape[:1] > (1,) for shape in shapes.values()):
         raise found.refuse(
             "some fields of an episode have no rows, and others have",
@@ -147,8 +147,8 @@ def _leading(found: Hdf5Set, name: str, word: str) -> int:
 
 def _check_own(found: Hdf5Set, name: str) -> None:
     """ParamsError where The Well marks a data set as one for all episodes: without their axis."""
-    held = found.h5.reach(found.h5.member_of(name)[0])
-    if not isinstance(held, h5py.h5d.DatasetID):
+    held = found.h5.holder(name)
+    if held is None:
         return
     rows = h5py.Dataset(held)
     if attribute(rows, "sample_varying") == np.False_:
@@ -167,8 +167,7 @@ def _recognised(found: Hdf5Set) -> tuple[str | None, str]:
     """What says where episodes end, and who writes so; None where nothing does, or where data are
     read as rows."""
     asked, h5 = found.fields, found.h5
-    plain = isinstance(h5.reach(h5.member_of(asked.data)[0]), h5py.h5d.DatasetID)
-    for inside, begin, layout in () if plain else _GROUPS:
+    for inside, begin, layout in () if h5.holder(asked.data) is not None else _GROUPS:
         group = h5.reach(inside) if not inside or inside in h5.names else None
         if isinstance(group, h5py.h5g.GroupID) and _has_numbered(group, begin):
             return f"groups:{inside}/{begin}*".replace(":/", ":"), layout

@@ -22,12 +22,12 @@ from ..base import FieldIndex, SetFacts, default_block
 from ..bytestore import ByteFile
 from ..episodes import episodes_of
 from ..fields import SetIndex
-from ..hdf5.checks import check_bomb, stored_at
+from ..hdf5.checks import check_bomb, check_inside, stored_at
 from ..hdf5.chunks import Pieces
 from ..hdf5.conventions import warn_of_packed
 from ..hdf5.file import Hdf5
 from ..hdf5.filters import NAMES
-from ..hdf5.groups import CHUNKED, GroupNames, Members
+from ..hdf5.groups import CHUNKED, GroupNames, GroupRows
 from ..hdf5.listing import list_fields, missing
 from ..hdf5.structure import DatasetHeader
 from ..request import Request, stored_samples
@@ -98,7 +98,7 @@ class _Column:
     header: DatasetHeader | None = None
 
 
-class GroupedFields:
+class GroupScan:
     """Collects the fields of many groups; each of their data sets is opened once."""
 
     def __init__(
@@ -243,7 +243,7 @@ class GroupedFields:
         elif rows:
             if header.address is None:
                 raise self._found.refuse(f"dataset {name!r} declares rows but stores none")
-            self._found.inside(header.address, rows * size)
+            check_inside(self._found.file, header.address, rows * size)
             address = header.address
         else:
             address = 0
@@ -271,7 +271,7 @@ class GroupedFields:
             check_bomb(column.piece_bytes, found.file.size, column.name, found.path)
             rows = rows[kept]
             places = GroupNames(names, column.stored, np.cumsum(rows))
-            members = Members(
+            members = GroupRows(
                 places,
                 np.frombuffer(column.addresses, np.int64)[kept],
                 places.ends,
@@ -349,7 +349,7 @@ def read_masks(found: Hdf5Set, names: Sequence[str]) -> dict[str, Int64]:
                 stacklevel=2,
             )
             continue
-        texts = found.texts(f"mask/{name}")
+        texts = found.dataset(f"mask/{name}").texts()
         listed = [text.decode("utf-8", "surrogateescape") for text in texts or ()]
         # an empty episode is left out, and so is its name
         chosen = [numbers[one] for one in listed if one in numbers]

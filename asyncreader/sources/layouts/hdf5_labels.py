@@ -128,8 +128,8 @@ def _names(group: Any) -> list[bytes]:
 
 def is_single(found: Hdf5Set, name: str) -> bool:
     """Whether labels of this name are one value in the file: an attribute, or a single number."""
-    held = found.h5.reach(name)
-    return name.startswith(ATTRIBUTE) or (isinstance(held, h5py.h5d.DatasetID) and not held.shape)
+    held = found.h5.holder(name)
+    return name.startswith(ATTRIBUTE) or (held is not None and not held.shape)
 
 
 def own_rows(found: Hdf5Set, lead: int) -> bool:
@@ -138,13 +138,13 @@ def own_rows(found: Hdf5Set, lead: int) -> bool:
     asked, h5 = found.fields, found.h5
     if asked.labels is None or asked.labels_path is not None:
         return False
-    held: Any = h5.reach(asked.labels)
-    if not isinstance(held, h5py.h5d.DatasetID) or not held.shape:
+    held = h5.holder(asked.labels)
+    if held is None or not held.shape:
         return False
     # fields with one row for each episode may stand before those that have all rows
     names = (asked.data, *(asked.others or {}).values()) if lead == 1 else (asked.data,)
-    data: list[Any] = [h5.reach(h5.member_of(name)[0]) for name in names]
-    if not all(isinstance(one, h5py.h5d.DatasetID) for one in data):
+    data = [h5.holder(name) for name in names]
+    if None in data:
         return True  # sparse rows
     rows = [int(np.prod(one.shape[:lead])) for one in data]
     return bool(held.shape[0] != rows[0]) or rows[0] < max(rows)
@@ -153,7 +153,7 @@ def own_rows(found: Hdf5Set, lead: int) -> bool:
 def row_each(found: Hdf5Set, name: str, kept: Int64, episodes: Episodes) -> Found:
     """Labels in a data set with a row for each row, or for each episode, of which those ``kept``
     are not empty."""
-    texts = found.texts(name)
+    texts = found.dataset(name).texts()
     table, classes = (found.table(name), None) if texts is None else numbered(texts)
     total, rows = episodes.ends.size + episodes.empty, int(episodes.ends[-1])
     if table.shape[:1] == (rows,):

@@ -14,6 +14,7 @@ from ..arrays import Rows
 from ..base import FieldIndex, check_extents, default_block, packed_rows
 from ..extents import Extents
 from ..fields import SetIndex
+from ..hdf5.checks import check_inside
 from ..hdf5.file import TablePaths
 from ..hdf5.stored import Stored
 from .hdf5_data import check_samples_of, index_data, index_rows, index_volumes, stored_rows
@@ -39,7 +40,7 @@ class PackedHdf5(Hdf5Set):
 
     def stored_table(self, name: str, dtype: str, count: int) -> Array:
         """See packed.PackedSet."""
-        table = self.values(self.dataset(name))
+        table = self.dataset(name).values()
         axes = 2 if name == fmt.LABELS else 1
         if (table.dtype, table.ndim, table.shape[0]) != (np.dtype(dtype), axes, count):
             raise self.refuse(
@@ -111,7 +112,7 @@ def _index_blob(held: PackedHdf5, data: Stored, spec: SampleSpec) -> SetIndex:
         raise held.refuse("its data are not the blob it declares", hint=AGAIN)
     offsets = _offsets(held, data.shape[0])
     starts, sizes = offsets[:-1], np.diff(offsets)
-    held.inside(offset, data.shape[0])
+    check_inside(held.file, offset, data.shape[0])
     small = sizes.max(initial=0) < 1 << 32
     storage = Extents(starts + offset, sizes.astype(np.uint32) if small else sizes)
     field = FieldIndex(spec, storage, block=default_block(data.shape[0] // count))

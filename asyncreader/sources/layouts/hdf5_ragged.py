@@ -7,7 +7,7 @@ from typing import Final
 from ...errors import FormatError
 from ...system.array_types import Array
 from ...system.late import h5py
-from ..base import FieldIndex, kept
+from ..base import FieldIndex, copied_if_small
 from ..fields import SetIndex
 from ..hdf5.checks import check_bomb
 from ..ragged import candidates, fitting, is_table, ragged_field
@@ -57,7 +57,7 @@ def _fitting(
         )
     # lengths of small numbers take more memory as offsets
     check_bomb(data.shape[0] * _OFFSET_BYTES, found.file.size, table, found.path)
-    return fitting(table, name, rows, kept(found.values(data)), found.path, lengths, asked)
+    return fitting(table, name, rows, copied_if_small(data.values()), found.path, lengths, asked)
 
 
 def _may_be_table(found: Hdf5Set, table: str) -> bool:

@@ -7,21 +7,20 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Final, TypeAlias, Unpack
+from typing import Final, TypeAlias
 
 import numpy as np
 
-from ...errors import ErrorFields, FormatError, SourceNotFoundError
+from ...errors import FormatError, SourceNotFoundError
 from ...formats import packed as fmt
 from ...pixels.specs import SampleSpec
 from ...system.array_types import Array
 from ..arrays import TEXT_LABELS
-from ..base import FieldIndex, SetFacts
+from ..base import FieldIndex, Refusing, SetFacts
 from ..bytestore import ByteFile, OpenFile
 from ..fields import SetIndex
 from ..hdf5.file import Hdf5, translated
 from ..hdf5.stored import Stored
-from ..hdf5.texts import texts_of
 from ..labels import numbered
 from ..request import Request, check_labels
 from . import fuel
@@ -46,7 +45,7 @@ def _unknown(shape: tuple[int, ...]) -> Axes | None:
 
 
 @dataclass(frozen=True)
-class Hdf5Set:
+class Hdf5Set(Refusing):
     """An open HDF5 set, which is handed from check to check until it is indexed.
 
     A layout fills in the rest: ``layout``: its name; ``unlabelled``: samples without labels come
@@ -61,14 +60,9 @@ class Hdf5Set:
     axes: Callable[[tuple[int, ...]], Axes | None] = _unknown
 
     @cached_property
-    def path(self) -> str:
+    def path(self) -> str:  # type: ignore[override]
         """The file's name for messages."""
         return self.file.path
-
-    def refuse(self, what: str, **fields: Unpack[ErrorFields]) -> FormatError:
-        """The error for what the file has and should not have: it names the file."""
-        fields["path"] = self.path
-        return FormatError(what, **fields)
 
     # -- for layouts -----------------------------------------------------------------------
 
@@ -116,44 +110,9 @@ class Hdf5Set:
         return self.dataset(self.h5.member_of(name)[0], records=True)
 
     def table(self, name: str) -> Array:
-        """All of a small data set, or one member of its structured rows: see :meth:`values`."""
+        """All of a small data set, or one member of its structured rows."""
         held, member = self.h5.member_of(name)
-        if member is not None:
-            return self.h5.read_member(held, member)
-        return self.values(self.dataset(held))
-
-    def values(self, dataset: Stored, hint: str | None = None) -> Array:
-        """All of a data set: mapped if it is contiguous in the file, else read by h5py."""
-        dataset.check_numeric(hint)
-        offset, dtype = dataset.offset, dataset.dtype
-        size = dataset.size * dtype.itemsize
-        if (
-            offset is not None
-            and offset % dtype.itemsize == 0
-            and offset + size <= self.file.size
-            and dataset.chunks is None
-            and dtype.isnative
-            and dtype != np.bool_
-            and dataset.odd_bits() is None
-        ):
-            table: Array = self.file.table(offset, size).view(dtype)
-            return table.reshape(dataset.shape)
-        read: Array = dataset.read()
-        return read.astype(dtype.newbyteorder("="), copy=False)
-
-    def texts(self, name: str) -> list[bytes] | None:
-        """All texts of a data set of one axis; None where it holds none."""
-        return texts_of(self.dataset(name), self.file)
-
-    def inside(self, offset: int, size: int) -> None:
-        """FormatError unless these bytes are in the file."""
-        if offset + size > self.file.size:
-            raise self.refuse(
-                "the file is truncated",
-                found=f"{self.file.size} bytes",
-                expected=f"at least {offset + size}",
-                hint=AGAIN,
-            )
+        return self.dataset(held, member is not None).values(member=member)
 
     def count(self, rows: int) -> int:
         """The number of samples served out of ``rows``."""
@@ -185,25 +144,21 @@ class Hdf5Set:
 
     def _labels_inside(self, asked: str, count: int) -> Found:
         name, member = self.h5.member_of(asked)
-        if member is not None:
-            data = self.dataset(name, records=True)
-            _check_labels(data, count, self.path, asked)
-            return self.h5.read_member(name, member), None
-        stored = self.h5.find(asked)
+        stored = self.h5.find(name, member is not None)
         if stored is None:
             if self.fields.labels_required:
                 raise self.h5.no_field(asked)
             return None, None
         stored.check_samples()
         shape, along = stored.shape, min(self.fields.along, stored.ndim - 1)
-        if not self.fields.lead and shape[:1] != (1,):
-            return self.values(stored, _TEXT_LABELS)[None], None
+        if member is None and not self.fields.lead and shape[:1] != (1,):
+            return stored.values(_TEXT_LABELS)[None], None
         # MATLAB writes those of samples along the last axis as one row of as many columns
-        if along > 0 and shape[along] == count != shape[0]:
-            return np.moveaxis(self.values(stored, _TEXT_LABELS), along, 0), None
+        if member is None and along > 0 and shape[along] == count != shape[0]:
+            return np.moveaxis(stored.values(_TEXT_LABELS), along, 0), None
         _check_labels(stored, count, self.path, asked)
-        texts = texts_of(stored, self.file)
-        return (self.values(stored, _TEXT_LABELS), None) if texts is None else numbered(texts)
+        texts = stored.texts() if member is None else None
+        return (stored.values(_TEXT_LABELS, member), None) if texts is None else numbered(texts)
 
     # -- what was found --------------------------------------------------------------------
 

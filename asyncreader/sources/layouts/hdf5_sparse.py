@@ -16,11 +16,11 @@ from ...system.array_types import Array, Int64
 from ...system.late import h5py
 from ...system.text import some
 from ..arrays import Rows
-from ..base import KEPT_BYTES, FieldIndex, default_block, kept
+from ..base import KEPT_BYTES, FieldIndex, copied_if_small, default_block
 from ..fields import SetIndex
 from ..hdf5.checks import attribute, check_bomb
 from ..hdf5.chunks import Chunks
-from ..hdf5.sparse import Numbers, SparseRows, made_as
+from ..hdf5.sparse import Numbers, SparseRows, sum_dtype
 from ..request import check_columns
 from .hdf5_data import number_storage
 from .hdf5_set import Hdf5Set
@@ -66,7 +66,7 @@ def index_sparse(found: Hdf5Set, names: Sequence[str] = ()) -> SetIndex:
     count = int(sizes[0])
     indptr = _indptr(found, name, rows, count)
     asked = None if found.fields.own_dtype is None else np.dtype(found.fields.own_dtype)
-    made = made_as(pair[1].dtype, asked)
+    made = sum_dtype(pair[1].dtype, asked)
     check_bomb(width * made.itemsize, found.file.size, name, path)
     chosen, digest = chosen_columns(found, width, names)
     lookup = None
@@ -138,7 +138,7 @@ def _indptr(found: Hdf5Set, name: str, rows: int, count: int) -> Array:
             found=f"shape {data.shape}, {data.dtype}",
             expected=f"({rows + 1},), whole numbers",
         )
-    indptr = kept(found.values(data))
+    indptr = copied_if_small(data.values())
     if data.chunks is None and indptr.nbytes > KEPT_BYTES:
         return indptr
     falls = indptr[1:] < indptr[:-1]
@@ -225,7 +225,7 @@ def column_names(found: Hdf5Set, name: str, width: int, needed: bool) -> list[by
     they are ``needed``."""
     if found.h5.reach(name) is None:
         return None
-    table = None if is_group(found, name) else found.texts(name)
+    table = None if is_group(found, name) else found.dataset(name).texts()
     if table is None and not needed:
         return None
     if table is None or len(table) != width:

@@ -11,7 +11,7 @@ from ...errors import FormatError
 from ...formats import packed as fmt
 from ...pixels.specs import SampleSpec
 from ...system.array_types import Array
-from ..base import FieldIndex, Names, SetFacts, kept
+from ..base import FieldIndex, Names, SetFacts, copied_if_small
 from ..bytestore import ByteFile
 from ..fields import SetIndex
 from ..request import Request
@@ -56,7 +56,7 @@ def checked_table(held: PackedSet, name: str, dtype: str, count: int) -> Array:
     stored = fmt.table_of(held.other_field, name) if name in _OF_A_FIELD else name
     table = held.stored_table(stored, dtype, count)
     if name != fmt.CHECKSUMS:
-        table = kept(table)
+        table = copied_if_small(table)
     fmt.check_digest(name, table, held.meta, held.path)
     return table
 

@@ -64,6 +64,22 @@ def group_index_in_circles(scratch: Scratch) -> Target:
     return made
 
 
+@attack(says="names in one place")
+def names_of_two_groups_in_one_place(scratch: Scratch) -> Target:
+    """Two heaps of names that say that their bytes are the same, as in CVE-2024-32609's file."""
+    file = plain(scratch, data=False, labels=False, libver="earliest")
+    file.create_group("a/b/c")["x"] = 1
+    made = done(file)
+    with edited(Path(made.path)) as raw:
+        _, first, second, _ = (match.start() for match in re.finditer(b"HEAP\0", raw))
+        size, _, at = struct.unpack_from("<QQQ", raw, first + 8)
+        place = struct.pack("<Q", len(raw))
+        raw += raw[at : at + size]
+        raw[40:48] = struct.pack("<Q", len(raw))  # the superblock's end of the file
+        raw[first + 24 : first + 32] = raw[second + 24 : second + 32] = place
+    return made
+
+
 @attack(says="HDF5 cannot read it|lacks some|wrong")
 def header_in_circles(scratch: Scratch) -> Target:
     """An object header whose continuation is itself."""
