@@ -23,8 +23,6 @@ from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import Any
 
-from observed import until, waits
-
 from faults.programs.child_runner import start_clock, tell
 
 
@@ -185,66 +183,6 @@ def exception_without_with(trial: Trial) -> None:
         raise KeyError("mine")
 
 
-def forgotten(trial: Trial) -> bool:
-    reader = trial.open()
-    reader.fetchData()
-    batch = reader.getNextBatch()
-    reader.fetchData()
-    start_clock()
-    del reader
-    assert batch.data.sum() > 0
-    return True
-
-
-def forgotten_loop(trial: Trial) -> bool:
-    batches = iter(trial.open())
-    next(batches)
-    start_clock()
-    return True
-
-
-def in_a_cycle(trial: Trial) -> bool:
-    class Holder:
-        pass
-
-    holder = Holder()
-    holder.me, holder.reader = holder, trial.open()  # type: ignore[attr-defined]
-    holder.reader.fetchData()  # type: ignore[attr-defined]
-    start_clock()
-    return True
-
-
-def double_close(trial: Trial) -> bool:
-    reader = trial.open()
-    reader.fetchData()
-    start_clock()
-    reader.close()
-    reader.close()
-    trial.raises("ReaderClosedError", reader.getNextBatch)
-    return True
-
-
-def close_elsewhere(trial: Trial) -> bool:
-    reader = trial.open(postprocess=stuck)
-    for _ in range(2):
-        reader.fetchData()
-    reader.getNextBatch()
-    reader.fetchData()
-
-    def close() -> None:
-        until(lambda: waits(threading.main_thread()))
-        start_clock()
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            reader.close()
-
-    thread = threading.Thread(target=close)
-    thread.start()
-    trial.raises("ReaderClosedError", read_on, reader)
-    thread.join()
-    return trial.workers == "process"
-
-
 def no_close(trial: Trial) -> None:
     global KEPT
     reader = trial.open(postprocess=slow)
@@ -356,17 +294,6 @@ def worker_stopped(trial: Trial) -> bool:
     return True
 
 
-def fails_to_open(trial: Trial) -> bool:
-    start_clock()
-    trial.raises("WorkerError", lambda: trial.open(postprocess=fails_at_once))
-    trial.raises("ParamsError", lambda: trial.open(batch_size=10**6))
-    return True
-
-
-def fails_at_once(data: Any, labels: Any) -> None:
-    raise KeyError("at once")
-
-
 def children_reaped_by_others(trial: Trial) -> bool:
     """SIGCHLD is ignored: nobody can wait for a child, and a number may be another's."""
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
@@ -442,13 +369,7 @@ def fetch(batch: list[int], number: int) -> None:
 #: The ways that end by themselves: function, exit code, and how its last line on standard error
 #: begins. Then those that a signal ends: plan, and the exit code that it makes.
 WAYS: dict[str, tuple[Way, int, str]] = {
-    **{
-        way.__name__: (way, 0, "")
-        for way in (
-            *(normal, forgotten, forgotten_loop, in_a_cycle, double_close, close_elsewhere),
-            *(no_close, thread_reads_on, after_fork, fails_to_open),
-        )
-    },
+    **{way.__name__: (way, 0, "") for way in (normal, no_close, thread_reads_on, after_fork)},
     "exception": (exception, 1, "KeyError: 'mine'"),
     "exception_without_with": (exception_without_with, 1, "KeyError: 'mine'"),
     "exit_code": (exit_code, 7, ""),
