@@ -38,6 +38,8 @@ WORDS = {
     "AnnData": "AnnData",
     "10x": "10x Genomics",
     "sparse": "sparse rows",
+    "loom": "loom",
+    "pandas": "pandas",
     "npy": "numpy array (.npy)",
 }
 
@@ -84,7 +86,7 @@ class TestForeignSources(SourceContract):
         named = re.search(r"(\w+), labels from", source.facts.layout)
         if named is None:  # a layout without names of fields
             unnamed = {"Caffe", "OCR", "BasicSR", "StyleGAN2", "LSUN", "npy", "sparse"}
-            assert name.split()[0] in unnamed | {"AnnData", "10x"}
+            assert name.split()[0] in unnamed | {"AnnData", "10x", "loom", "pandas"}
         else:
             other = open_source(built.path, Request(named[1]))
             assert other.spec == source.spec

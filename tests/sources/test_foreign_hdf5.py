@@ -434,6 +434,95 @@ def test_what_matlab_stores_for_other_things_than_numbers(tmp_path: Path) -> Non
     assert set(caught.value.there) == {"X", "flags", "g/demo_0/x", "g/demo_1/x"}
 
 
+def frame(file: h5py.File, name: str, kind: str, **parts: Any) -> None:
+    """A frame of pandas' in the group ``name``."""
+    for part, values in parts.items():
+        file[f"{name}/{part}"] = values
+    file[name].attrs["pandas_type"] = np.bytes_(kind)
+
+
+def test_frames_of_pandas(tmp_path: Path) -> None:
+    """A frame of one dtype is served by its name, and without one where it is the only one, in the
+    formats fixed, whose columns have names, and table, without its index; of several dtypes the
+    error lists the parts, which can be named."""
+    values, names = np.arange(40.0).reshape(10, 4), np.array([b"a", b"b", b"c", b"d"])
+    rows = np.zeros(10, [("index", "i8"), ("values_block_0", "f8", (4,)), ("n", "i8")])
+    rows["values_block_0"], rows["n"], rows["index"] = values, np.arange(10), 77
+    fixed, table, two = tmp_path / "fixed.h5", tmp_path / "table.h5", tmp_path / "two.h5"
+    with h5py.File(fixed, "w") as file:
+        frame(file, "df", "frame", block0_values=values, block0_items=names, axis0=names)
+    with h5py.File(table, "w") as file:
+        frame(file, "df", "frame_table", table=rows[["index", "values_block_0"]])
+        file["df/_i_table/index/bounds"] = np.zeros((99, 99))
+    with h5py.File(two, "w") as file:
+        parts = {"block0_values": values, "block1_values": np.arange(10)[:, None]}
+        frame(file, "mixed", "frame", **parts)
+        frame(file, "a/s", "series", values=values[:, 0])
+        frame(file, "t", "frame_table", table=rows)
+    for given in ({}, {"data_field": "df"}):
+        for path in (fixed, table):
+            with asyncreader.open(path, **given) as dataset:
+                np.testing.assert_array_equal(dataset[:], values)
+                assert "pandas" in dataset.source.facts.layout
+    with asyncreader.open(fixed, columns=["d", "b"]) as dataset:
+        np.testing.assert_array_equal(dataset[:], values[:, [3, 1]])
+    with asyncreader.open(two, data_field="a/s") as dataset:
+        np.testing.assert_array_equal(dataset[:], values[:, 0])
+    with asyncreader.open(
+        two, data_field=["mixed/block0_values", "mixed/block1_values"]
+    ) as dataset:
+        np.testing.assert_array_equal(dataset[:][1], np.arange(10)[:, None])
+    for name, part in (
+        ("mixed", r"mixed/block0_values \(10 x 4 float64\), mixed/block1_values"),
+        ("t", r"t/table.values_block_0 \(10 x 4 float64\), t/table.n \(10 int64\).*members=\["),
+    ):
+        with pytest.raises(ParamsError, match=part):
+            asyncreader.open(two, data_field=name)
+    with pytest.raises(NoFieldError) as caught:
+        asyncreader.open(two)
+    assert "_i_table" not in str(caught.value)
+
+
+def test_loom_files(tmp_path: Path) -> None:
+    """Cells are the columns of a loom file's matrices; genes go by name or number, and a column
+    attribute of text is classes."""
+    counts = np.arange(24.0, dtype="f4").reshape(4, 6)
+    path = tmp_path / "x.loom"
+    with h5py.File(path, "w") as file:
+        file["matrix"], file["layers/spliced"] = counts, counts * 2
+        file["row_attrs/Gene"], file["col_attrs/age"] = list("abcd"), np.arange(6)
+        file["col_attrs/kind"] = ["T", "B", "T", "B", "B", "T"]
+    given = {"labels_field": "col_attrs/kind", "columns": ["c", "a"]}
+    with asyncreader.open(path, data_field="layers/spliced", **given) as dataset:
+        np.testing.assert_array_equal(dataset[:][0], counts.T[:, [2, 0]] * 2)
+        np.testing.assert_array_equal(dataset.labels, [1, 0, 1, 0, 0, 1])
+        assert dataset.classes == ("B", "T")
+    with asyncreader.open(path, labels_field="col_attrs/age") as dataset:
+        np.testing.assert_array_equal(dataset[:][0], counts.T)
+    with pytest.raises(ParamsError, match="unknown column"):
+        asyncreader.open(path, columns=["z"])
+
+
+def test_datasets_that_are_one_sample_each(tmp_path: Path) -> None:
+    """Data sets of a group are episodes, or samples, with data_field=".", in the order of the
+    numbers in their names; labels are attributes of each."""
+    rows = [np.arange(3 * n, dtype="f4").reshape(n, 3) for n in (2, 4, 1)]
+    with h5py.File(tmp_path / "x.h5", "w") as file:
+        for name, values in zip(("p1", "p10", "p2"), rows, strict=True):
+            file[f"emb/{name}"] = values
+            file[f"emb/{name}"].attrs["family"] = f"f{len(values) % 2}"
+    given = {"episodes": "groups:emb/*", "data_field": ".", "labels_field": "@family"}
+    with asyncreader.open(tmp_path / "x.h5", window="episode", max_length=4, **given) as dataset:
+        assert dataset.classes == ("f0", "f1")
+        for number, values in enumerate((rows[0], rows[2], rows[1])):
+            np.testing.assert_array_equal(dataset[number][0][: len(values)], values)
+        np.testing.assert_array_equal([dataset[n][1] for n in range(3)], [0, 1, 0])
+    with asyncreader.open(tmp_path / "x.h5", window=2, **given) as dataset:
+        assert len(dataset) == 1 + 3
+    with pytest.raises(ParamsError, match=r"'emb/p1' is a dataset, not a group.*data_field='\.'"):
+        asyncreader.open(tmp_path / "x.h5", **{**given, "data_field": "x"})
+
+
 @pytest.mark.parametrize("how", ["renamed", "in place"])
 def test_groups_of_a_file_that_is_another_by_now(how: str, tmp_path: Path) -> None:
     """Groups that are opened when they are read, after the file was replaced or written anew with

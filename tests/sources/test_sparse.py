@@ -485,19 +485,23 @@ def test_tenx(tmp_path: Path) -> None:
 def test_sparse_rows_in_a_group_of_any_name_are_listed_as_one_field(
     tmp_path: Path, genomes: int
 ) -> None:
-    """The groups of 10x Genomics' second version have the genome's name: errors and info name them,
-    and not the arrays that the sparse rows are made of."""
+    """The groups of 10x Genomics' second version have the genome's name: one alone is served; of
+    several errors and info name them, and not the arrays that the sparse rows are made of."""
     table, path = dense("int32"), str(tmp_path / "x.h5")
     with h5py.File(path, "w") as file:
         for name in ("GRCh38", "mm10")[:genomes]:
             tenx(file.create_group(name), table, genes="ENSG")
-    with pytest.raises(ParamsError, match=rf"found GRCh38 \({N} sparse vectors\)") as caught:
-        served(path)
-    assert "indptr" not in str(caught.value)
-    assert "GRCh38/data" not in str(caught.value)
     found = json.loads(CliRunner().invoke(cli, ["info", path, "--json"]).stdout)
-    assert (found["field"], found["count"], found["shape"]) == ("GRCh38", N, [WIDTH])
-    assert (len(found["fields"]), found["hints"]) == (genomes - 1, [])
+    if genomes == 1:
+        assert np.array_equal(served(path)[0], table)
+        assert (found["layout"].split(",")[0], found["count"]) == ("10x Genomics (GRCh38)", N)
+    else:
+        with pytest.raises(ParamsError, match=rf"found GRCh38 \({N} sparse vectors\)") as caught:
+            served(path)
+        assert "indptr" not in str(caught.value)
+        assert "GRCh38/data" not in str(caught.value)
+        assert {"GRCh38", "mm10"} <= {one["name"] for one in found["listed"]}
+        assert (found["opens"], found["hints"]) == ({"data_field": "GRCh38"}, [])
     assert np.array_equal(served(path, data_field="GRCh38", columns=["ENSG7"])[0], table[:, [7]])
 
 

@@ -226,8 +226,10 @@ def npy(side: int, io: str = "auto", dtype: str = "uint8") -> Any:
     return build
 
 
-def sparse(name: str, **storage: Any) -> Any:
-    """Sparse rows in the group ``name``: of AnnData, of 10x Genomics, or of neither."""
+def sparse(name: str, matlab: bool = False, **storage: Any) -> Any:
+    """Sparse rows in the group ``name``: of AnnData, of 10x Genomics in both versions, of
+    ``matlab``, whose columns they are, or of neither."""
+    indices, starts = ("ir", "jc") if matlab else ("indices", "indptr")
 
     def build(folder: Path) -> Built:
         kind = "<f8" if name == "X" else "<i4"
@@ -237,12 +239,15 @@ def sparse(name: str, **storage: Any) -> Any:
         with h5py.File(folder / "set.h5", "w") as file:
             group = file.create_group(name)
             group.create_dataset("data", data=table[rows, columns], **storage)
-            group.create_dataset("indices", data=columns.astype("<i4"), **storage)
-            group["indptr"] = indptr
-            if name == "matrix":
+            group.create_dataset(indices, data=columns.astype("<i4"), **storage)
+            group[starts] = indptr
+            if name in ("matrix", "mm10"):
                 group["shape"] = (12, COUNT)
                 group["barcodes"] = np.array([b"AAC"] * COUNT)
-                group["features/id"] = np.array([b"ENSG%d" % i for i in range(12)])
+                genes = "features/id" if name == "matrix" else "genes"
+                group[genes] = np.array([b"ENSG%d" % i for i in range(12)])
+            elif matlab:
+                group.attrs["MATLAB_sparse"] = np.uint64(12)
             else:
                 group.attrs["shape"] = table.shape
             if name == "X":
@@ -258,6 +263,26 @@ def sparse(name: str, **storage: Any) -> Any:
         return built(str(folder / "set.h5"), table.astype(np.float32), stored, None)
 
     return build
+
+
+def loom(folder: Path) -> Built:
+    table = paint(COUNT, (12,)).astype("<f4")
+    with h5py.File(folder / "set.loom", "w") as file:
+        file.create_dataset("matrix", data=table.T, chunks=(5, 7), compression="gzip")
+        file["row_attrs/Gene"] = [f"g{i}" for i in range(12)]
+        file["col_attrs/CellID"] = [f"c{i}" for i in range(COUNT)]
+        file.create_group("layers")
+    return built(str(folder / "set.loom"), table, [row.tobytes() for row in table], None)
+
+
+def pandas(folder: Path) -> Built:
+    values = paint(COUNT, (12,)).astype("<f8")
+    with h5py.File(folder / "set.h5", "w") as file:
+        frame = file.create_group("df")
+        frame.attrs["pandas_type"] = np.bytes_("frame")
+        frame["block0_values"], frame["axis1"] = values, np.arange(COUNT)
+        frame["block0_items"] = np.array([b"c%d" % i for i in range(12)])
+    return built(str(folder / "set.h5"), values, [row.tobytes() for row in values], None)
 
 
 #: A name, whose first word is the layout, and what writes the set into a folder.
@@ -298,7 +323,11 @@ CASES: dict[str, Callable[[Path], Built]] = {
     "AnnData": sparse("X", chunks=(9,), compression="gzip"),
     "AnnData contiguous": sparse("X"),
     "10x": sparse("matrix", chunks=(30,), compression="gzip"),
+    "10x of one genome": sparse("mm10"),
     "sparse": sparse("data"),
+    "sparse of MATLAB": sparse("data", matlab=True),
+    "loom": loom,
+    "pandas": pandas,
     "npy": npy(8),
     "npy pread": npy(40, "pread"),
     "npy floats big-endian": npy(6, dtype=">f4"),

@@ -174,13 +174,22 @@ LAYOUT_ROWS: Final = {
         '`data_field="layers/counts"` or `"raw/X"`; `labels_field="obs/cell_type"`: '
         "categories or text as classes; `columns`"
     ),
+    "loom": (
+        "`matrix`, `row_attrs`, `col_attrs` | cells, which are the columns of `matrix`, as rows | "
+        '`data_field="layers/spliced"`; `labels_field="col_attrs/Cluster"`; `columns`: numbers or '
+        "names of genes"
+    ),
     "10x Genomics": (
-        "`matrix` with `barcodes` | cells as rows of float32 | `columns`: numbers, ids or "
-        "names of features"
+        "`matrix` with `barcodes`, or such a group of one genome | cells as rows of float32 | "
+        '`columns`: numbers, ids or names of features; `data_field="mm10"` of several genomes'
+    ),
+    "pandas": (
+        "a group with the attribute `pandas_type` | the columns of numbers of a frame of one "
+        'dtype | `data_field="df"`; of several dtypes the error lists the parts'
     ),
     "sparse rows": (
-        "a group of `data`, `indices`, `indptr`, with its `shape` (CSR) | dense rows of "
-        "float32 | the group: `data_field`; `columns`"
+        "a group of `data`, `indices`, `indptr`, with its `shape` (CSR); MATLAB's of `data`, `ir`, "
+        "`jc`, its columns | dense rows of float32 | the group: `data_field`; `columns`"
     ),
     "Fuel": (
         "attribute `split` | `features`, `image_features` or `encoded_images`; pixels of "

@@ -29,7 +29,7 @@ _NO_VALUES: Final = b"This is a netCDF dimension but not a netCDF variable"
 #: How PyTables calls groups with the index of a table.
 _INDEX: Final = b"_i_"
 #: What is in a group of sparse rows; their number is in its ``indptr``.
-_SPARSE: Final = {b"data", b"indices", b"indptr", b"shape"}
+_SPARSE: Final = {b"data", b"indices", b"indptr", b"shape", b"jc", b"ir"}
 #: What the values of such a group are in words.
 SPARSE: Final = "sparse vectors"
 #: Letters of a name that are shown.
@@ -213,11 +213,12 @@ def _size(data: Any) -> int:
 
 
 def _starts(inside: Mapping[bytes, Any]) -> int | None:
-    """How long the ``indptr`` of a group of sparse rows is; None where it is no such group."""
-    if not {b"data", b"indices"} <= inside.keys():
-        return None
-    shape: tuple[int, ...] = getattr(inside.get(b"indptr"), "shape", ())
-    return int(shape[0]) if len(shape) == 1 and shape[0] else None
+    """How long the data set is that says where sparse rows begin; None where a group has none."""
+    for parts in (b"indptr", b"indices", b"data"), (b"jc", b"ir", b"data"):  # MATLAB's are the last
+        shape: tuple[int, ...] = getattr(inside.get(parts[0]), "shape", ())
+        if inside.keys() >= {*parts} and len(shape) == 1 and shape[0]:
+            return int(shape[0])
+    return None
 
 
 def _kind(data: Any) -> tuple[str, bool]:

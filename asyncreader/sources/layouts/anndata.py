@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
@@ -11,9 +10,8 @@ from ...errors import FormatError, ParamsError
 from ...system.array_types import Array
 from ..fields import SetIndex
 from ..labels import numbered
-from .hdf5_data import index_data
 from .hdf5_set import Hdf5Set
-from .hdf5_sparse import REWRITE, chosen_columns, index_sparse, is_group, is_sparse
+from .hdf5_sparse import REWRITE, index_named_columns, index_sparse, is_group, is_sparse
 
 #: Columns of obs that an error lists.
 _LISTED = 20
@@ -39,7 +37,7 @@ def index_anndata(found: Hdf5Set) -> SetIndex:
     if is_sparse(found, data):
         index = index_sparse(named, [] if names is None else [names])
     else:
-        index = _dense(named, names)
+        index = index_named_columns(named, [] if names is None else [names])
     if column is None:
         return index
     table, classes = _labels(found, column)
@@ -50,22 +48,6 @@ def index_anndata(found: Hdf5Set) -> SetIndex:
             expected=f"{index.facts.count} rows",
         )
     return replace(index, labels=table, facts=replace(index.facts, classes=classes))
-
-
-def _dense(found: Hdf5Set, names: str | None) -> SetIndex:
-    """Rows of numbers; ``names``: the data set with names of their columns."""
-    fields = found.fields
-    data: Any = found.h5.reach(fields.data)
-    shape: tuple[int, ...] = getattr(data, "shape", ())
-    if names is None or len(shape) != 2:
-        return index_data(found)
-    chosen, digest = chosen_columns(found, shape[1], [names])
-    if chosen is not None:
-        columns = tuple(chosen.tolist())
-        found = replace(found, fields=replace(fields, columns=columns))
-    index = index_data(found)
-    ((name, field),) = index.fields.items()
-    return replace(index, fields={name: replace(field, columns=digest)})
 
 
 def _index_of(found: Hdf5Set, group: str) -> str | None:

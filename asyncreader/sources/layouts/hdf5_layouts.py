@@ -22,6 +22,8 @@ from .hdf5_episodes import index_episodes
 from .hdf5_packed import index_packed
 from .hdf5_set import Hdf5Set
 from .hdf5_sparse import index_sparse, index_tenx, is_sparse, is_tenx
+from .loom import index_loom, is_loom
+from .pandas import index_pandas, is_pandas
 
 #: Fuel's usual names of images; labels are ``targets``.
 _FUEL: Final = ("features", "image_features", "encoded_images", "images")
@@ -124,7 +126,9 @@ def _index_plain(found: Hdf5Set) -> SetIndex:
 #: All layouts of HDF5 sets that others packed; the first that recognises a set reads it.
 LAYOUTS: Final[tuple[Layout[Hdf5Set], ...]] = (
     Layout("AnnData", is_anndata, index_anndata),
+    Layout("loom", is_loom, index_loom),
     Layout("10x Genomics", is_tenx, index_tenx),
+    Layout("pandas", is_pandas, index_pandas),
     Layout(
         "sparse rows",
         lambda found: is_sparse(found, found.fields.data),

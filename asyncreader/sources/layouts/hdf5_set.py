@@ -15,6 +15,7 @@ from ...errors import FormatError, SourceNotFoundError
 from ...formats import packed as fmt
 from ...pixels.specs import SampleSpec
 from ...system.array_types import Array
+from ...system.late import h5py
 from ..arrays import TEXT_LABELS
 from ..base import FieldIndex, Refusing, SetFacts
 from ..bytestore import ByteFile, OpenFile
@@ -30,6 +31,8 @@ Found: TypeAlias = tuple[Array | None, tuple[str, ...] | None]
 #: 1-based axes (number, height, width, channel).
 Axes: TypeAlias = tuple[int, int, int, int]
 
+#: Names of the root group of which groups are looked at to recognise a file.
+_FEW: Final = 16
 AGAIN: Final = "copy or convert it again"
 _WITHOUT: Final = "labels_field=None serves the data without labels"
 #: Fewer labels than rows: the rows may be values of samples of different length.
@@ -82,6 +85,13 @@ class Hdf5Set(Refusing):
         """A data set of the root group that is in this file and has rows, or None."""
         item = self.h5.member(name)
         return item if item is not None and item.ndim else None
+
+    def groups(self) -> list[str]:
+        """The groups of the root group; none of a file that has many names."""
+        h5 = self.h5
+        inside = h5.members(h5.reach("")) if len(h5.names) <= _FEW else ()
+        named = (name for name, item in inside if isinstance(item, h5py.h5g.GroupID))
+        return sorted(name.decode("utf-8", "surrogateescape") for name in named)
 
     def named(self, layout: str, fields: Request) -> Hdf5Set:
         """The same set, recognised: ``layout`` is its name, "" for none. What the caller did not

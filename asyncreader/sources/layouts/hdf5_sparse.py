@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -22,10 +22,13 @@ from ..hdf5.checks import attribute, check_bomb
 from ..hdf5.chunks import Chunks
 from ..hdf5.sparse import Numbers, SparseRows, sum_dtype
 from ..request import check_columns
-from .hdf5_data import number_storage
+from .hdf5_data import index_data, number_storage
 from .hdf5_set import Hdf5Set
 
-_INDICES, _VALUES, _INDPTR = "indices", "data", "indptr"
+#: What a group of sparse rows calls where each begins, their columns, and the values; MATLAB's are
+#: the columns of its matrix, as dense ones are stored with their axes reversed.
+_CSR: Final = ("indptr", "indices", "data")
+_MATLAB: Final = ("jc", "ir", "data")
 #: What is in the group of 10x Genomics' files, whose rows are the barcodes (cells).
 _BARCODES: Final = "barcodes"
 _TENX: Final = "matrix"
@@ -43,8 +46,17 @@ def is_group(found: Hdf5Set, name: str) -> bool:
 
 def is_sparse(found: Hdf5Set, name: str) -> bool:
     """Whether ``name`` is a group of sparse rows."""
-    parts = (f"{name}/{part}" for part in (_INDPTR, _INDICES, _VALUES))
-    return is_group(found, name) and all(found.h5.reach(part) is not None for part in parts)
+    return bool(_parts(found, name))
+
+
+def _parts(found: Hdf5Set, name: str) -> list[str]:
+    """The data sets of a group of sparse rows: see :data:`_CSR`; [] where it is none."""
+    if is_group(found, name):
+        for parts in (_CSR, _MATLAB):
+            named = [f"{name}/{part}" for part in parts]
+            if all(found.h5.reach(part) is not None for part in named):
+                return named
+    return []
 
 
 # -- sparse rows -----------------------------------------------------------------------------------
@@ -55,16 +67,18 @@ def index_sparse(found: Hdf5Set, names: Sequence[str] = ()) -> SetIndex:
     of its columns, of which the first that has all that are asked for says which they are."""
     name, path = found.fields.data, found.path
     found.fields.check_rows("sparse rows", path)
-    rows, width = _shape(found, name)
-    pair = tuple(_numbers(found, f"{name}/{part}") for part in (_INDICES, _VALUES))
+    starts, *stored = _parts(found, name)
+    rows, width = _shape(found, name, starts)
+    pair = tuple(_numbers(found, part) for part in stored)
     sizes = [found.dataset(one.name).shape[0] for one in pair]
     if sizes[0] != sizes[1] or pair[0].dtype.kind not in "iu":
+        indices, values = (part.rpartition("/")[2] for part in stored)
         raise found.refuse(
-            f"{name!r} does not have a whole number in 'indices' for each value in 'data'",
+            f"{name!r} does not have a whole number in {indices!r} for each value in {values!r}",
             found=f"{sizes[0]} of {pair[0].dtype}, and {sizes[1]} values",
         )
     count = int(sizes[0])
-    indptr = _indptr(found, name, rows, count)
+    indptr = _indptr(found, starts, rows, count)
     asked = None if found.fields.own_dtype is None else np.dtype(found.fields.own_dtype)
     made = sum_dtype(pair[1].dtype, asked)
     check_bomb(width * made.itemsize, found.file.size, name, path)
@@ -93,8 +107,9 @@ def index_sparse(found: Hdf5Set, names: Sequence[str] = ()) -> SetIndex:
     return found.index_field(field, rows, how + (f", chunks of {chunked[0]}" if chunked else ""))
 
 
-def _shape(found: Hdf5Set, name: str) -> tuple[int, int]:
-    """Rows and columns of sparse rows. FormatError where they are columns."""
+def _shape(found: Hdf5Set, name: str, starts: str) -> tuple[int, int]:
+    """Rows and columns of sparse rows, which begin at ``starts``. FormatError where they are
+    columns."""
     h5 = found.h5
     kind = h5.text(name, "encoding-type")
     old = h5.text(name, "h5sparse_format")
@@ -109,10 +124,14 @@ def _shape(found: Hdf5Set, name: str) -> tuple[int, int]:
         )
     if kind not in (None, "csr_matrix"):
         raise found.refuse(f"{name!r} are no sparse rows", found=kind)
-    if h5.reach(f"{name}/shape") is not None:
+    group = h5py.Group(h5.reach(name))
+    if starts.endswith(_MATLAB[0]):
+        high = attribute(group, "MATLAB_sparse")
+        columns = found.dataset(starts).size - 1
+        shape = np.array([columns, int(high)]) if isinstance(high, np.integer) else None
+    elif h5.reach(f"{name}/shape") is not None:
         shape = found.table(f"{name}/shape")
     else:
-        group = h5py.Group(h5.reach(name))
         shape = attribute(group, "shape")
     if not isinstance(shape, np.ndarray) or shape.shape != (2,) or shape.dtype.kind not in "iu":
         raise found.refuse(
@@ -128,9 +147,8 @@ def _shape(found: Hdf5Set, name: str) -> tuple[int, int]:
     return rows, width
 
 
-def _indptr(found: Hdf5Set, name: str, rows: int, count: int) -> Array:
+def _indptr(found: Hdf5Set, which: str, rows: int, count: int) -> Array:
     """Where each row begins: mapped where it is contiguous, and then checked when it is read."""
-    which = f"{name}/{_INDPTR}"
     data = found.dataset(which)
     if data.shape != (rows + 1,) or data.dtype.kind not in "iu":
         raise found.refuse(
@@ -237,9 +255,33 @@ def column_names(found: Hdf5Set, name: str, width: int, needed: bool) -> list[by
     return table
 
 
+def index_named_columns(found: Hdf5Set, names: Sequence[str]) -> SetIndex:
+    """The index of dense rows of numbers. ``names``: as of :func:`index_sparse`."""
+    fields = found.fields
+    data: Any = found.h5.reach(fields.data)
+    shape: tuple[int, ...] = getattr(data, "shape", ())
+    if not names or len(shape) != 2:
+        return index_data(found)
+    chosen, digest = chosen_columns(found, shape[1 - fields.along], names)
+    if chosen is not None:
+        found = replace(found, fields=replace(fields, columns=tuple(chosen.tolist())))
+    index = index_data(found)
+    ((name, field),) = index.fields.items()
+    return replace(index, fields={name: replace(field, columns=digest)})
+
+
+def _tenx(found: Hdf5Set) -> str:
+    """The matrix of 10x Genomics': what is asked for, or the only one; "" where there is none."""
+    names = [found.fields.data]
+    if found.unnamed:  # the second version of the format has a group for each genome
+        names = [_TENX] if _TENX in found.h5.names else found.groups()
+    has = [n for n in names if is_sparse(found, n) and found.h5.reach(f"{n}/{_BARCODES}")]
+    return has[0] if len(has) == 1 else ""
+
+
 def index_tenx(found: Hdf5Set) -> SetIndex:
     """10x Genomics' matrix: rows are the barcodes, columns the features."""
-    name = _TENX if found.unnamed else found.fields.data
+    name = _tenx(found)
     named = found.named("10x Genomics", replace(found.fields, data=name))
     places = ("features/id", "features/name", "genes", "gene_names")
     return index_sparse(named, [f"{name}/{place}" for place in places])
@@ -247,5 +289,4 @@ def index_tenx(found: Hdf5Set) -> SetIndex:
 
 def is_tenx(found: Hdf5Set) -> bool:
     """Whether what is asked for is a matrix of 10x Genomics'."""
-    name = _TENX if found.unnamed else found.fields.data
-    return is_sparse(found, name) and found.h5.reach(f"{name}/{_BARCODES}") is not None
+    return bool(_tenx(found))
