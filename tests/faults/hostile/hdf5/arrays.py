@@ -73,7 +73,7 @@ def sparse(
     scratch: Scratch,
     ends: Any = ENDS,
     columns: Any = COLUMNS,
-    shape: tuple[int, int] = (N, 5),
+    shape: Any = (N, 5),
     stored: bytes | None = None,
 ) -> Target:
     """A file of sparse rows; ``stored``: the bytes of a chunk of its values, if they are odd."""
@@ -103,6 +103,13 @@ family("Sparse rows", "sparse_", sparse, {
     "more_indices_than_values": ("whole number", ENDS, np.arange(5 * N) % 4),
     "of_2_50_columns": ("declares", ENDS, COLUMNS, (N, 1 << 50)),
     "of_2_50_rows": ("one number more", ENDS, COLUMNS, (1 << 50, 5)),
+    "indptr_of_floats": ("whole numbers", ENDS.astype("f8")),
+    "indices_of_floats": ("whole number", ENDS, COLUMNS.astype("f4")),
+    "indices_of_two_axes": ("one axis", ENDS, COLUMNS[:, None]),
+    "of_no_columns": ("no samples", ENDS, COLUMNS, (N, 0)),
+    "of_minus_3_columns": ("no samples", ENDS, COLUMNS, (N, -3)),
+    "of_one_side": ("shape", ENDS, COLUMNS, (N,)),
+    "of_words": ("shape", ENDS, COLUMNS, "wide"),
 }, ASKED, ASKED)  # fmt: skip
 family("Sparse rows", "sparse_", with_columns, {
     "column_outside": ("column", 5),
