@@ -2,7 +2,7 @@
 disk, in unlinked files that are mapped for reading.
 
 They need no Python object per sample. One thread fills a table and freezes it; after that any
-thread may read it.
+thread may read it. Nobody closes a table: its file goes with it.
 """
 
 from __future__ import annotations
@@ -94,14 +94,9 @@ class _Bytes:
             self._room = None
             return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
 
-    def close(self) -> None:
-        """Close the file: the table is not needed any more."""
-        self._room = None
+    def __del__(self) -> None:
         if self._file is not None:
             self._file.close()
-
-    def __del__(self) -> None:
-        self.close()  # if an error kept it from being closed
 
 
 class Numbers:
@@ -145,11 +140,6 @@ class Numbers:
             flat = np.frombuffer(self._bytes.mapped(), self.dtype)
             self._rows = flat if self.width == 1 else flat.reshape(-1, self.width)
         return self._rows
-
-    def close(self) -> None:
-        """Close the temporary file, frozen or not."""
-        self._bytes.close()
-        self._rows = None
 
 
 class Strings:
@@ -204,12 +194,6 @@ class Strings:
     def _text(self, start: int, end: int) -> bytes:
         assert self._blob is not None, "not frozen"
         return bytes(self._blob[start:end])
-
-    def close(self) -> None:
-        """Close the temporary files, frozen or not."""
-        self._bytes.close()
-        self._ends.close()
-        self._blob = None
 
 
 def blocks(count: int) -> Iterator[slice]:
@@ -269,11 +253,7 @@ def sorted_records(records: Iterable[bytes], run: int = RUN) -> Iterator[bytes]:
     """``records`` in byte order, with at most about ``run`` of them in memory at a time."""
     records = iter(records)
     runs: list[Strings] = []
-    try:
-        while len(held := sorted(itertools.islice(records, run))) == run:
-            runs.append(Strings.of(held))
-            held.clear()  # before the next ones are read
-        yield from heapq.merge(*runs, held)
-    finally:
-        for one in runs:
-            one.close()
+    while len(held := sorted(itertools.islice(records, run))) == run:
+        runs.append(Strings.of(held))
+        held.clear()  # before the next ones are read
+    yield from heapq.merge(*runs, held)

@@ -230,10 +230,6 @@ class AddedLabels:
         numbers = np.array([place[name] for name in self._numbers], np.int64)
         return gathered(numbers.reshape(-1, 1), table[:, 0]), names
 
-    def close(self) -> None:
-        """Close the temporary file."""
-        self._rows.close()
-
 
 class AddedSamples(Samples):
     """What the tables of a file need of samples that were added: labels and paths, on disk."""
@@ -265,9 +261,3 @@ class AddedSamples(Samples):
             self.label_kind = self.added.kind
         path = None if self._names is None else self._names.freeze().__getitem__
         self.paths = (path, *[None] * (len(self.fields) - 1))
-
-    def close(self) -> None:
-        if self.added is not None:
-            self.added.close()
-        if self._names is not None:
-            self._names.close()

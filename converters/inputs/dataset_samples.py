@@ -49,7 +49,7 @@ from ..ordered_pool import RUN
 from ..temp_tables import PathOf, Strings
 from .masks import stored_values
 from .object_store import holds_set
-from .samples import Samples
+from .samples import Samples, renumbered
 from .splits import SHARED, kept_splits
 
 
@@ -126,8 +126,9 @@ class DatasetSamples(Samples):
             named = fmt.LABELS if options.params is None else options.params.labels_field
             self.label_names = label_names(self._source, named)
         self._take_splits()
-        self._paths = [_paths(self._source, name) for name in self._source.names]
-        self.paths = tuple(map(self._path_of, self._paths))
+        self.paths = tuple(_paths(self._source, name) for name in self._source.names)
+        if self.numbers is not None:
+            self.paths = tuple(renumbered(path, self.numbers) for path in self.paths)
         # a run of remote samples is one request; in random order there are no runs
         self._remote = facts.remote and options.shuffle is None
         light = self._recipe is None or self._recipe.encoding == "original"
@@ -148,9 +149,6 @@ class DatasetSamples(Samples):
 
     def _source_identity(self) -> str:
         return fingerprint(self._source)
-
-    def _path_of(self, paths: Strings | None) -> PathOf | None:
-        return None if paths is None else lambda number: paths[self.at(number)]
 
     def _prefetch(self, number: int) -> None:
         """Prefetch the run of samples that this thread fetches next."""
@@ -215,9 +213,6 @@ class DatasetSamples(Samples):
             self._source.close()
 
     def close(self) -> None:
-        for paths in self._paths:
-            if paths is not None:
-                paths.close()
         self._source.close()
 
 
@@ -470,20 +465,19 @@ def _label_kind(source: OpenSet) -> str:
     return "class" if source.facts.classes is not None else "values"
 
 
-def _paths(source: OpenSet, name: str) -> Strings | None:
-    """The recorded paths, on disk; None unless every sample has one."""
+def _paths(source: OpenSet, name: str) -> PathOf | None:
+    """The recorded paths, which are kept on disk; None unless every sample has one."""
     meta = source.facts.meta
     recorded = meta is not None and fmt.table_of(name.strip("/"), fmt.PATHS) in meta.digests
     inspector = Inspector(source.part(name))
     if not recorded and inspector.path(0) is None:
         return None
     paths = Strings()
-    with closed_on_error([paths]):
-        for path in inspector.paths():
-            if path is None:
-                raise SourceError("some of its paths are missing", path=source.facts.path)
-            paths.append(path)
-    return paths.freeze()
+    for path in inspector.paths():
+        if path is None:
+            raise SourceError("some of its paths are missing", path=source.facts.path)
+        paths.append(path)
+    return paths.freeze().__getitem__
 
 
 def check_class_names(names: tuple[str, ...] | None, path: str) -> None:

@@ -160,12 +160,10 @@ class FolderSamples(Samples):
         )
 
     def give_up(self) -> None:
-        self._listing.tree.close()
+        self.close()
 
     def close(self) -> None:
-        self._listing.close()
-        for field in self._masks:
-            field.close()
+        self._listing.tree.close()
 
 
 def class_names(path: str) -> tuple[str, ...]:

@@ -68,12 +68,6 @@ class Listing:
         """Samples listed."""
         return len(self.paths)
 
-    def close(self) -> None:
-        """Close the temporary files, and stop fetches in flight."""
-        self.tree.close()
-        self.paths.close()
-        self.stamps.close()
-
 
 def scan(
     options: Options, exclude: str | None = None, classes: tuple[str, ...] | None = None
@@ -90,7 +84,7 @@ def scan(
     """
     tree = open_origin(options.src, options.follow_links, exclude)
     builder = _Builder(tree, options)
-    with closed_on_error([tree, builder.paths, builder.stamps]):
+    with closed_on_error([tree]):
         if options.labels is not None:
             columns = Columns(options.split_column, options.group_by, options.label_columns or ())
             with text_file(options.labels) as file:

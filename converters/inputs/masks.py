@@ -22,7 +22,6 @@ from asyncreader.errors import (
     SampleError,
     SourceError,
     SourceNotFoundError,
-    closed_on_error,
     located,
 )
 from asyncreader.formats.packed import FIELD_DTYPES
@@ -68,14 +67,13 @@ class MaskFolder:
         tree = Tree(folder, follow_links)
         paths, extra = Strings(), Counter[str]()
         missing, first = 0, b""
-        with closed_on_error([paths]):
-            for record in sorted_records(_matched(name, tree, pictures, extra)):
-                paths.append(record[_NUMBER.size :])
-                if len(record) == _NUMBER.size:
-                    first = first or pictures[paths.count - 1]
-                    missing += 1
-            if missing and not skip_bad:
-                raise _missing(name, tree, first, missing)
+        for record in sorted_records(_matched(name, tree, pictures, extra)):
+            paths.append(record[_NUMBER.size :])
+            if len(record) == _NUMBER.size:
+                first = first or pictures[paths.count - 1]
+                missing += 1
+        if missing and not skip_bad:
+            raise _missing(name, tree, first, missing)
         return cls(name, tree, paths.freeze(), extra[name])
 
     def fetch(
@@ -93,10 +91,6 @@ class MaskFolder:
             header = codec.read_header(data)
             hold(decoding_bytes(header))
             return stored_values(self.name, decode_values(data), full, recipe)
-
-    def close(self) -> None:
-        """Close the temporary files."""
-        self.paths.close()
 
 
 def _matched(name: str, tree: Tree, pictures: Strings, extra: Counter[str]) -> Iterator[bytes]:

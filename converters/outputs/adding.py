@@ -236,7 +236,6 @@ class Adding:
     def close(self) -> None:
         """Close what is open, finished or not."""
         self._file.close()
-        self.samples.close()
 
 
 class _Values:

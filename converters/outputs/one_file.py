@@ -133,7 +133,6 @@ class SetFile:
     def close(self) -> None:
         """Close the files, finished or not."""
         self._sink.abandon()
-        self._records.close()
 
     def _opened(self) -> Sink:
         options = self._options

@@ -135,11 +135,6 @@ class FieldRecords:
         offsets = None if self._encoding == "raw" else self._ends.rows()
         return FieldTables(self._meta, offsets, self._checksums.rows(), paths)
 
-    def close(self) -> None:
-        """Close the temporary files."""
-        self._checksums.close()
-        self._ends.close()
-
 
 class RecordTables:
     """The packed samples of ``samples`` in record order: each field."""
@@ -205,8 +200,3 @@ class RecordTables:
         if isinstance(table, np.ndarray):
             return np.ascontiguousarray(table)
         return spooled(table[part] for part in blocks(self.count))
-
-    def close(self) -> None:
-        """Close the temporary files."""
-        for field in self._fields:
-            field.close()

@@ -257,7 +257,6 @@ def test_masks_are_found_by_path_without_suffix(tmp_path: Path) -> None:
     found = matched(tmp_path, list(pairs), [*pairs.values(), *extra])
     assert [found.paths[n].decode() for n in range(len(pairs))] == list(pairs.values())
     assert found.extra == 5
-    found.close()
 
 
 def test_a_picture_with_two_masks(tmp_path: Path) -> None:

@@ -180,7 +180,7 @@ def test_an_object_that_changes(photos: Path, bucket: str, change: str) -> None:
     with pytest.raises(kind, match=r"no such object|changed while it was converted") as caught:
         found.tree.read(path, lambda _: None, stamp)
     assert caught.value.source_path == f"s3://b/photos/{os.fsdecode(path)}"
-    found.close()
+    found.tree.close()
 
 
 def test_versions() -> None:
