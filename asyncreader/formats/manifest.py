@@ -162,7 +162,7 @@ class Manifest:
 
     @cached_property
     def ends(self) -> Int64:
-        """int64 (S,): the record number behind each shard's last."""
+        """int64 (S,): the record number after each shard's last."""
         return np.cumsum(self.counts)
 
     def take(self, numbers: Sequence[int]) -> Manifest:

@@ -12,7 +12,7 @@ Another field, such as ``mask``, is stored as ``data`` is, under its own name. W
 ``mask.checksums``, ``mask.paths`` if it was packed from files, and in HDF5 ``mask.offsets`` if it
 is encoded; ``fields`` of the :class:`Meta` describes it.
 
-Rows of numbers that are no pictures have ``channels`` 0: they are stored "raw", with any ``shape``
+Rows of numbers that are no images have ``channels`` 0: they are stored "raw", with any ``shape``
 and any of ``NUMBER_DTYPES``; ``axes`` is "N" then. How they are served follows from their shape, as
 of a file that another program wrote.
 
@@ -133,7 +133,7 @@ def described_digest(raw: Mapping[str, Any]) -> str:
 FIELD_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}")
 _TAKEN: Final = frozenset((DATA, OFFSETS, LABELS, PATHS, CLASSES, CHECKSUMS, META, SPLITS))
 
-#: dtypes of a field's values (more than a byte: little-endian). Pictures are uint16 where they are
+#: dtypes of a field's values (more than a byte: little-endian). Images are uint16 where they are
 #: grey and keep 16 bits.
 FIELD_DTYPES: Final = ("uint8", "uint16")
 #: dtypes of rows of numbers; more than a byte: little-endian.
@@ -182,7 +182,7 @@ _RULES: Final[Rules] = {
 }
 
 
-#: Channels and encodings of pictures that may have 16 bits.
+#: Channels and encodings of images that may have 16 bits.
 _DEEP: Final = ((1, "raw"), (1, "png"), (1, "original"))
 
 
@@ -208,10 +208,10 @@ def _samples(
 ) -> dict[str, Any]:
     """Entries that describe samples, among them their encoding, shape and channels."""
     entries = text.read(raw, rules, inside)
-    shape, pictures = entries["shape"], entries["channels"] > 0
+    shape, images = entries["shape"], entries["channels"] > 0
     if shape is None and entries["encoding"] in PLAIN:
         raise text.wrong(raw, "shape", "that of raw samples", inside)
-    if not pictures:
+    if not images:
         if entries["encoding"] not in PLAIN:
             raise text.wrong(raw, "encoding", "'raw', as of all rows of numbers", inside)
         return entries
@@ -235,9 +235,9 @@ class Described:
     """What a description and a manifest both say of their samples."""
 
     encoding: str
-    #: When every sample has it, else None: (H, W, C) of pictures; that of a value of ragged ones.
+    #: When every sample has it, else None: (H, W, C) of images; that of a value of ragged ones.
     shape: Shape | None
-    #: 1 or 3; 0 of rows of numbers that are no pictures.
+    #: 1 or 3; 0 of rows of numbers that are no images.
     channels: int
     #: One of LABEL_KINDS.
     label_kind: str
@@ -248,7 +248,7 @@ class Described:
     splits: tuple[str, ...] | None = None
     #: The other fields, in the order in which they were packed.
     fields: tuple[FieldMeta, ...] = ()
-    #: One of NUMBER_DTYPES; of pictures one of FIELD_DTYPES, and of those that are stored encoded
+    #: One of NUMBER_DTYPES; of images one of FIELD_DTYPES, and of those that are stored encoded
     #: what they are served as.
     dtype: str = "uint8"
 
@@ -298,7 +298,7 @@ class Meta(Described):
 
     @property
     def axes(self) -> str:
-        """The order of axes of raw samples: that of pictures, or "N", the number of a row alone."""
+        """The order of axes of raw samples: that of images, or "N", the number of a row alone."""
         return "NHWC" if self.channels else "N"
 
     def facts(self) -> dict[str, Any]:

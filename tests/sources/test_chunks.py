@@ -461,7 +461,7 @@ def test_many_threads_over_one_cache(capacity: int) -> None:
             if not rng.integers(8):
                 cache.release()
             some = np.unique(numbers[: rng.integers(1, 4)]).tolist()
-            found = cache.get_some(some, filled, alone=bool(rng.integers(2)))
+            found = cache.get_some(some, filled, or_own_memory=bool(rng.integers(2)))
             for number, chunk in zip(some, found, strict=True):
                 if isinstance(chunk, Chunk) and (pixels(chunk) != number).any():
                     wrong.append(number)

@@ -101,65 +101,83 @@ class ChunkCache:
                 np.subtract.at(self._pins, entries, 1)
 
     def get_some(
-        self, numbers: list[int], decode: Decode, alone: bool = False
+        self, numbers: list[int], decode: Decode, or_own_memory: bool = False
     ) -> list[Chunk | DecodeError | None]:
         """Different chunks, each pinned, from memory or as one call of ``decode`` makes them.
 
-        None for one that another thread decodes now, and where all entries are pinned; with
-        ``alone``, where this would be so for all, one ends in memory that is not kept.
+        None for one that another thread decodes now, and where all entries are pinned. With
+        ``or_own_memory``, where this would be so for all, one ends in memory that is not kept.
         """
         found: list[Chunk | DecodeError | None] = [None] * len(numbers)
-        mine, places, entries = threading.Lock(), list[int](), list[int]()
+        mine, claimed = threading.Lock(), list[tuple[int, int]]()
         bad, done = dict[int, DecodeError](), False
         mine.acquire()
         try:
             with self._lock:
-                self._allocate()
-                self._tick += 1
-                left = []
-                for place, number in enumerate(numbers):
-                    entry = int(self._entries[number])
-                    if entry:
-                        self._pins[entry] += 1
-                        self._used[entry] = self._tick
-                        found[place] = Chunk(entry, int(self._addresses[entry]))
-                    elif number not in self._busy:
-                        left.append(place)
-                for place in left:
-                    entry = self._free_entry()
-                    if not entry and (not alone or places or any(found)):  # 0 comes by itself
-                        break
-                    places.append(place)
-                    entries.append(entry)
-                    self._busy[numbers[place]] = mine
-                    if not entry:
-                        break
-            if places:
+                self._claim(numbers, found, claimed, mine, or_own_memory)
+            if claimed:
+                entries = [entry for _, entry in claimed]
                 own = np.empty(0 if entries[0] else self.chunk_bytes, np.uint8)
                 targets = self._addresses[entries] if entries[0] else np.array([address_of(own)])
-                bad = decode([numbers[place] for place in places], targets)
-                for at, place in enumerate(places):
-                    found[place] = bad.get(at) or Chunk(entries[at], int(targets[at]), own)
+                bad = decode([numbers[place] for place, _ in claimed], targets)
+                for at, (place, entry) in enumerate(claimed):
+                    found[place] = bad.get(at) or Chunk(entry, int(targets[at]), own)
             done = True
             return found
         finally:
             with self._lock:
                 self._tick += 1
-                for at, (place, entry) in enumerate(zip(places, entries, strict=False)):
-                    number = numbers[place]
-                    if not done or at in bad:
-                        self._pins[entry] = 0  # no other thread knows this entry
-                    elif entry:
-                        self._used[entry] = self._tick
-                        self._inside[entry] = number
-                        self._entries[number] = entry
-                    if self._busy.get(number) is mine:  # Ctrl-C may have come before
-                        del self._busy[number]
-                if not done:
-                    for one in found:
-                        if isinstance(one, Chunk) and one.entry not in entries:
-                            self._pins[one.entry] -= 1
+                for at, (place, entry) in enumerate(claimed):
+                    self._publish(numbers[place], entry, mine, done and at not in bad)
+                    if not done:
+                        found[place] = None
+                for one in () if done else found:
+                    if isinstance(one, Chunk):
+                        self._pins[one.entry] -= 1
             mine.release()
+
+    def _claim(
+        self,
+        numbers: list[int],
+        found: list[Chunk | DecodeError | None],
+        claimed: list[tuple[int, int]],
+        mine: threading.Lock,
+        or_own_memory: bool,
+    ) -> None:
+        """Pin the chunks that are held, which are ``found``; of the others that nobody decodes,
+        note the places in ``numbers`` and an entry each, which is the holder's of ``mine``. Entry 0
+        is memory of its own, of one chunk alone."""
+        self._allocate()
+        self._tick += 1
+        left = []
+        for place, number in enumerate(numbers):
+            entry = int(self._entries[number])
+            if entry:
+                self._pins[entry] += 1
+                self._used[entry] = self._tick
+                found[place] = Chunk(entry, int(self._addresses[entry]))
+            elif number not in self._busy:
+                left.append(place)
+        for place in left:
+            entry = self._free_entry()
+            if not entry and (not or_own_memory or claimed or any(found)):
+                break
+            claimed.append((place, entry))
+            self._busy[numbers[place]] = mine
+            if not entry:
+                break
+
+    def _publish(self, number: int, entry: int, mine: threading.Lock, good: bool) -> None:
+        """Let others have the chunk in an entry that was claimed, or the entry, if it is not
+        ``good``."""
+        if not good:
+            self._pins[entry] = 0  # no other thread knows this entry
+        elif entry:
+            self._used[entry] = self._tick
+            self._inside[entry] = number
+            self._entries[number] = entry
+        if self._busy.get(number) is mine:  # Ctrl-C may have come before
+            del self._busy[number]
 
     def wait(self, number: int) -> None:
         """Until no other thread decodes this chunk. Nothing may be pinned meanwhile."""

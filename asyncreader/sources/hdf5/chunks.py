@@ -86,7 +86,7 @@ class Pieces(NamedTuple):
     """What is decoded in one go and remembered, in a data set in chunks.
 
     ``number``: how many; ``rows``: samples in each; ``nbytes``: of each; ``whole``: its samples are
-    whole, one behind the other: it is one chunk, or is put together of all those that the same
+    whole, one after the other: it is one chunk, or is put together of all those that the same
     samples are cut over. Else a piece is one of these chunks, ``across`` of which hold the same
     samples: together they would be too large.
     """
@@ -239,7 +239,7 @@ def decode_each(
         while todo and not writer.stopped:
             with after_this():  # else Ctrl-C could leave chunks pinned, or being decoded, for good
                 some = [todo.popleft() for _ in range(min(together, len(todo)))]
-                found = cache.get_some([number for _, number in some], decode, alone=not held)
+                found = cache.get_some([number for _, number in some], decode, not held)
                 pairs = list(zip(some, found, strict=True))
                 # all that is pinned first: fail() may raise
                 held += [(i, one) for (i, _), one in pairs if isinstance(one, Chunk)]
@@ -420,8 +420,7 @@ class ChunkSource(BaseSource):
 
     def offsets(self, records: Int64) -> Int64:
         """Byte offsets in the file of the (first) chunk that each record lies in."""
-        behind = math.prod(self._grid.grid[self._axis + self._lead :])
-        return self._grid.offsets[self._places(records)[0] * behind]
+        return self._grid.offsets[self._places(records)[0] * self._step]
 
     def close(self) -> None:
         super().close()
@@ -480,9 +479,9 @@ class ChunkSource(BaseSource):
         size, item = self._grid.chunk_bytes, self._grid.dtype.itemsize
         numbers = shares.chunks + along * self._step
         together = min(numbers.size, max(1, DECODED_AT_ONCE // size))
-        beside = boxes.grid[-1]  # these are copied together
-        if together > beside:
-            together -= together % beside
+        line = boxes.grid[-1]  # chunks that are copied together
+        if together > line:
+            together -= together % line
         scratch = SCRATCH.take("cut chunks", together * size)
         sources = address_of(scratch) + np.arange(together) * size
         for first in range(0, numbers.size, together):

@@ -62,8 +62,9 @@ def _numbers(kind: Any) -> tuple[np.dtype[Any], tuple[int, ...]] | None:
 
 
 def path_to(kind: Any, member: str) -> list[str]:
-    """The names of the compounds around a member of a compound type, and its own: ``member`` is
-    these with dots between them, and names may have dots, too. Empty: there is no such member."""
+    """The names of the compounds around a member of a compound type, and its own; empty where there
+    is no such member. ``member`` is these with dots between them, and a name may have dots itself.
+    """
     for i in range(kind.get_nmembers()):
         own, name = (
             kind.get_member_type(i),

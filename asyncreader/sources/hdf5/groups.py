@@ -29,7 +29,7 @@ from .filters import NAMES, check_filters, remedy
 #: Chunks whose places are remembered, 24 bytes each: those of the data sets used last.
 KNOWN_CHUNKS: Final = 2 << 20
 
-#: What stands for the address of a data set in chunks, or of image files.
+#: The address of a data set that is not contiguous.
 CHUNKED: Final = -1
 #: Data sets of image files that stay open: each may keep decoded chunks of its own.
 _ENCODED_OPEN: Final = 16
@@ -187,7 +187,7 @@ class GroupSource(BaseSource):
             same = same and pieces.nbytes <= self.cache.chunk_bytes
             if not same or dtype != self.spec.dtype:
                 raise FormatError(f"dataset {name!r} is not what it was", path=path)
-            whole = not self._open and not self._known  # one of them is compared decoded, too
+            whole = not self._open and not self._known  # one of them is also compared decoded
             whole = whole and records is None
             data.compare(grid, decoded=whole)
         return ChunkSource(facts, index, self._file, Chunks(grid, 0), (self.cache, first))

@@ -283,7 +283,7 @@ def _groups(which: Int64, begin: Int64, end: Int64, most: int) -> Iterator[_Grou
 def _read_runs(
     numbers: Numbers, part: Source, group: _Group, meter: Meter
 ) -> tuple[UInt8, list[tuple[Int64, DecodeError]]]:
-    """The bytes of all runs of a group, one behind the other; and of runs that cannot be decoded
+    """The bytes of all runs of a group, one after the other; and of runs that cannot be decoded
     the places of their rows in the group, with the error of each."""
     item, chunk = numbers.dtype.itemsize, numbers.chunk
     sizes = group.end - group.begin

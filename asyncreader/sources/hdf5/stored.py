@@ -472,11 +472,11 @@ def _unrotated(at: Int64, counts: tuple[int, ...], data: Any) -> Int64:
         return at
     fixed = [i for i in range(len(most)) if i != axis]
     grid = [-(-int(most[i] or 0) // chunk[i]) for i in fixed]
-    behind = grid[axis:]
-    if (int(last[axis]) + 1) * math.prod(behind) >= 1 << 62 or (at[:, axis + 1 :] >= behind).any():
+    after = grid[axis:]
+    if (int(last[axis]) + 1) * math.prod(after) >= 1 << 62 or (at[:, axis + 1 :] >= after).any():
         return at
     index = at[:, axis]
-    for extent, column in zip(behind, at[:, axis + 1 :].T, strict=True):
+    for extent, column in zip(after, at[:, axis + 1 :].T, strict=True):
         index = index * extent + column
     right = np.empty_like(at)
     for i, extent in zip(reversed(fixed), reversed(grid), strict=True):

@@ -1,4 +1,4 @@
-"""Caffe's LMDB sets: a Datum under each key, raw planar pixels, floats, or an encoded picture.
+"""Caffe's LMDB sets: a Datum under each key, raw planar pixels, floats, or an encoded image.
 
 Datum (BVLC/caffe, src/caffe/proto/caffe.proto): channels 1, height 2, width 3, data 4 (uint8,
 channel planes), label 5, float_data 6 (packed or not), encoded 7. All headers are parsed when the
@@ -172,7 +172,7 @@ _IMAGESET_KEY: Final = re.compile(rb"\d{8}_(.*\.\w+)", re.DOTALL)
 
 
 def _path_in_key(key: bytes) -> bytes | None:
-    """The picture's path, which convert_imageset puts into the key."""
+    """The image's path, which convert_imageset puts into the key."""
     match = _IMAGESET_KEY.fullmatch(key)
     return None if match is None else match[1]
 

@@ -96,7 +96,7 @@ def index_rows(
         empty = FieldIndex(stored, Rows(np.empty(data.shape, stored.dtype)))
         return found.index_field(empty, 0, "contiguous")
     field, how = stored_rows(found, data, axis, stored)
-    field = replace(field, spec=_pictures(found, data, stored) or stored)
+    field = replace(field, spec=_image_rows(found, data, stored) or stored)
     return found.index_field(field, found.rows_in(data, axis), how)
 
 
@@ -131,8 +131,8 @@ def _samples(
     return axis, replace(stored, members=member)
 
 
-def _pictures(found: Hdf5Set, data: Stored, raw: SampleSpec) -> SampleSpec | None:
-    """What a sample is where rows of uint8 are image files with zeros behind, as ACT and Minari
+def _image_rows(found: Hdf5Set, data: Stored, raw: SampleSpec) -> SampleSpec | None:
+    """What a sample is where rows of uint8 are image files with zeros after them, as ACT and Minari
     write them: some rows are looked at, and all of them begin as such a file; None where not."""
     axes = found.fields.lead + 1
     plain = data.ndim == axes > 1 and not found.fields.along and raw.dtype == np.uint8

@@ -191,7 +191,7 @@ def _has_numbered(group: Any, begin: str) -> bool:
 
 
 def _ends(found: Hdf5Set, word: str, name: str, rows: int) -> Int64:
-    """The row behind each episode, as the file has them."""
+    """The row after each episode, as the file has them."""
     if word == "flags":
         return ends_of_flags([_column(found, one, rows) for one in name.split(",")], rows)
     if word == "ids":

@@ -95,7 +95,7 @@ class Hdf5Set(Refusing):
 
     def named(self, layout: str, fields: Request) -> Hdf5Set:
         """The same set, recognised: ``layout`` is its name, "" for none. What the caller did not
-        name and ``fields`` do is said behind it."""
+        name and ``fields`` do is said after it."""
         before = self.fields
         if (fields.data, fields.labels) != (before.data, before.labels):
             names = fields.data

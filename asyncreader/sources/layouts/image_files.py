@@ -87,7 +87,7 @@ def text_labels(
 
 
 def index_ocr(found: ForeignSet) -> SetIndex:
-    """Text recognition's layout: pictures and texts by number from 1, and how many there are."""
+    """Text recognition's layout: images and texts by number from 1, and how many there are."""
     found.check_fields(("data", "image"), ("labels", "label"))
     path, entries = found.path, found.entries
     count = stated_count(found.find(_SAMPLES) or b"", "num-samples", path)
@@ -95,7 +95,7 @@ def index_ocr(found: ForeignSet) -> SetIndex:
     labels = classes = None
     asked = found.fields.labels is not None
     if asked and not found.fields.labels_required:
-        # pictures to recognise, as parseq's: a set without any text is one without labels
+        # images to recognise, as parseq's: a set without any text is one without labels
         asked = bool((entries.numbers(b"label-", 9) >= 0).any())
     if asked:
         texts = _numbered(entries, b"label-", count, path)
@@ -179,7 +179,7 @@ def meta_info(path: str) -> str | None:
 
 
 def _with_png(key: bytes) -> bytes:
-    """The name that meta_info.txt gives a picture: always a PNG's."""
+    """The name that meta_info.txt gives an image: always a PNG's."""
     return key + b".png"
 
 
@@ -224,7 +224,7 @@ def is_stylegan(entries: Entries) -> bool:
 
 
 def index_stylegan(found: ForeignSet) -> SetIndex:
-    """StyleGAN2's layout: the same pictures in one or more sizes; data_field names the size."""
+    """StyleGAN2's layout: the same images in one or more sizes; data_field names the size."""
     path, entries = found.path, found.records
     count = stated_count(found.find(LENGTH) or b"", "length", path)
     sizes = _sizes(entries)
@@ -261,7 +261,7 @@ def index_stylegan(found: ForeignSet) -> SetIndex:
 
 
 def _sizes(entries: Entries) -> list[int]:
-    """The picture sizes in the set: one key is read for each run of keys of one size."""
+    """The image sizes in the set: one key is read for each run of keys of one size."""
     sizes, at = set(), 0
     while at < len(entries):
         match = _SIZED.fullmatch(entries.key(at))
@@ -272,11 +272,11 @@ def _sizes(entries: Entries) -> list[int]:
     return sorted(sizes)
 
 
-# -- LSUN: nothing but pictures --------------------------------------------------------------------
+# -- LSUN: nothing but images ----------------------------------------------------------------------
 
 
 def index_bare(found: ForeignSet) -> SetIndex:
-    """Keys of any kind and a picture's file under each, in key order; no labels."""
+    """Keys of any kind and an image file under each, in key order; no labels."""
     found.check_fields(_DATA, ("labels",))
     entries = found.records
     kind = image_kind(entries.value(0)[:12].tobytes())

@@ -259,7 +259,7 @@ def _index_field(
     count = len(entries)
     axis, stored = stored_samples((count, *whole), dtype, found.fields, found.path)
     if stored.axes is None and not same and rank == 2 and found.fields.image_size == (None, None):
-        stored = grey_rows(whole, dtype)  # masks of pictures that differ in size as they do
+        stored = grey_rows(whole, dtype)  # masks of images that differ in size as they do
     if axis != 0:
         found.check_dims()
     if not same:
@@ -274,7 +274,7 @@ def _index_field(
 
 
 def _of_many_sizes(name: str, data: Values, entries: Entries, stored: SampleSpec) -> SampleSpec:
-    """What a sample is where they differ in shape: FormatError unless they are pictures with the
+    """What a sample is where they differ in shape: FormatError unless they are images with the
     same number of channels. ``stored``: the first one."""
     if stored.axes is None:
         _alike(

@@ -9,7 +9,7 @@ page has a 16-byte header (number u64, pad u16, flags u16, lower u16, upper u16;
 has its page count u32 in place of the last two). Behind it stand node offsets (u16), one per node;
 a node is size-low u16, size-high u16, flags u16, key size u16, key, data. On a branch page the
 first three are the child's page number; on a leaf they are the data's size and flags. Data that
-does not fit lies on overflow pages, contiguous, 16 bytes behind the page's start.
+does not fit lies on overflow pages, contiguous, 16 bytes after the page's start.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _BRANCH, _LEAF, _OVERFLOW, _META, _LEAF2 = 0x01, 0x02, 0x04, 0x08, 0x20
 _BIG, _SUB, _DUP = 0x01, 0x02, 0x04
 _HEADER, _NODE = 16, 8
 _U64: Final = struct.Struct("<Q")
-#: A meta page behind its header: magic, version, address, map size, the trees of free pages and of
+#: A meta page after its header: magic, version, address, map size, the trees of free pages and of
 #: the data, last page, transaction. A tree: page size (that of free pages), flags, depth, numbers
 #: of branch, leaf and overflow pages, entries, root.
 _META_PAGE: Final = struct.Struct("<II16x48s48sQQ")
@@ -113,7 +113,7 @@ class LmdbFile:
         )
 
     def _rest_is_free(self) -> bool:
-        """Whether nothing is on the pages behind the file's end: LMDB does not write a page that it
+        """Whether nothing is on the pages after the file's end: LMDB does not write a page that it
         takes and frees in one transaction. Then the file is whole all the same."""
         missing = self.last_page + 1 - self._pages
         if missing > _UNWRITTEN or self.data.size % self.page_size:
@@ -127,8 +127,8 @@ class LmdbFile:
             for start, size in zip(free.starts.tolist(), free.sizes.tolist(), strict=True)
             if size % 8 == 0
         )
-        behind = [pages[pages >= self._pages] for pages in lists]
-        return bool(behind) and np.unique(np.concatenate(behind)).size == missing
+        lacking = [pages[pages >= self._pages] for pages in lists]
+        return bool(lacking) and np.unique(np.concatenate(lacking)).size == missing
 
     # -- reading fixed structures ----------------------------------------------------------
 
@@ -202,7 +202,7 @@ class LmdbFile:
             raise self._bad(
                 "a branch page with fewer than two children", int(pages[np.argmax(counts < 2)])
             )
-        # nodes lie behind one another: a page cannot name one of them a thousand times
+        # nodes lie one after another: a page cannot name one of them a thousand times
         wrong = counts * _NODE > self.page_size - upper
         if wrong.any():
             raise self._bad("more nodes than fit a page", int(pages[np.argmax(wrong)]))
