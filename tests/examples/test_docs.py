@@ -24,7 +24,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import diagrams
 import numpy as np
 import pytest
 import tables
@@ -288,12 +287,6 @@ def test_speeds_are_those_of_the_page_of_performance() -> None:
     for row in "".join(tables_of_speed).splitlines():
         for speed in re.findall(r"\d+(?:,\d{3})+", row.split("|")[-2]):
             assert re.search(rf"(?<![\d,]){speed}(?![\d,])", published), speed
-
-
-def test_diagrams_are_what_their_script_draws() -> None:
-    """``python tests/support/diagrams.py`` draws the committed diagrams again."""
-    for name, draw in diagrams.DRAWN.items():
-        assert (ROOT / "docs" / "images" / f"{name}.svg").read_text("utf-8") == draw(), name
 
 
 def test_pictures_are_small_and_shown() -> None:

@@ -1,8 +1,9 @@
 """Draws the figures of the documentation: ``python tests/support/figures.py``. Needs Chromium.
 
 docs/images gets report.png (the page of preview --html), trace.png (workers, slots and the consumer
-in time) and batch.png (the contact sheet; its command is in docs/commands.md), all of the sample
-pictures. flow.svg is edited by hand.
+in time), batch.png (the contact sheet; its command is in docs/commands.md) and strips.png (crops,
+flips and operations, as AsyncReader serves them), all of the sample pictures. Diagrams that show no
+measurement are edited by hand.
 """
 
 from __future__ import annotations
@@ -17,8 +18,10 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import chromium
+from PIL import Image, ImageDraw, ImageFont
 from project import ROOT
 
 from asyncreader import AsyncReader
@@ -81,6 +84,33 @@ def trace_of(packed: Path, target: Path) -> str:
     return f'<svg width="{WIDTH}" height="{len(lanes) * 28 + 40}">{"".join(drawn)}</svg>'
 
 
+#: The rows of strips.png: what they show, and the parameters.
+STRIPS: dict[str, dict[str, Any]] = {
+    'crop="center"': {},
+    'crop="random"': {"crop": "random", "crop_ratio": 0.7},
+    'crop="random-resized"': {"crop": "random-resized", "crop_area": (0.2, 1.0)},
+    "flip=True": {"flip": True},
+    'augment="trivial-augment-wide"': {"augment": "trivial-augment-wide"},
+    'augment="random-erasing", p=1': {"augment": [("random-erasing", {"p": 1.0})]},
+}
+
+
+def strips(packed: Path) -> Image.Image:
+    """One image in seven epochs, a row for each set of parameters."""
+    side, epochs, left = 88, 7, 250
+    sheet = Image.new("RGB", (left + epochs * (side + 4), len(STRIPS) * (side + 4) + 4), "white")
+    pen, font = ImageDraw.Draw(sheet), ImageFont.load_default(14)
+    for row, (name, given) in enumerate(STRIPS.items()):
+        y = 4 + row * (side + 4)
+        pen.text((8, y + side / 2 - 8), name, "#222222", font)
+        known = {"path": packed, "subset": [100], "size": (side, side), "layout": "NHWC"}
+        with AsyncReader(known | given, batch_size=1, seed=3) as reader:
+            for column in range(epochs):
+                image = next(iter(reader)).data[0]
+                sheet.paste(Image.fromarray(image.copy()), (left + column * (side + 4), y))
+    return sheet
+
+
 def main() -> int:
     """0 when all figures are drawn; 1 without a browser."""
     if chromium.find() is None:
@@ -93,6 +123,8 @@ def main() -> int:
         command("asyncreader preview train.h5 --html report.html -q", folder)
         command(f"{contact_sheet()} -q", folder)
         shutil.copyfile(folder / "batch.png", IMAGES / "batch.png")
+        command(f"asyncreader convert {photos} strips.h5 --size 128x128 -q", folder)
+        strips(folder / "strips.h5").save(IMAGES / "strips.png", optimize=True)
         trace = trace_of(folder / "train.h5", folder / "trace.json")
         style = "<style>html{scrollbar-width:none}body{font:14px sans-serif;margin:16px}</style>"
         page = f"<!doctype html><meta charset=utf-8>{style}{trace}"
