@@ -18,13 +18,6 @@ from asyncreader.sources.hdf5.file import Hdf5
 from asyncreader.sources.hdf5.listing import some_names
 from asyncreader.system.text import natural
 
-
-def foreign(path: Path) -> str:
-    with h5py.File(path, "w") as file:
-        file["data"], file["labels"] = paint(6, (9, 8, 3)), np.arange(6)
-    return str(path)
-
-
 # -- the description in an HDF5 file -------------------------------------------------------------
 
 
@@ -53,8 +46,9 @@ def test_an_attribute_that_contradicts_the_description(
 def test_a_great_many_names(tmp_path: Path, libver: str) -> None:
     """Groups in groups and 20,000 side by side do no harm: opening keeps no name of these in
     memory, and of as many episodes the set has those that match, in the order of their numbers."""
-    path = foreign(tmp_path / "beside.h5")
-    with h5py.File(path, "a", libver=libver) as file:
+    path = str(tmp_path / "beside.h5")
+    with h5py.File(path, "w", libver=libver) as file:
+        file["data"] = paint(6, (9, 8, 3))
         for number in range(20_000):
             h5py.h5g.create(file.id, b"group_%d" % number)
         group = file.create_group("deep").id
