@@ -31,6 +31,7 @@ from .reader import (
     OnError,
     Paths,
     Ratios,
+    Values,
     Verify,
     Workers,
 )
@@ -57,6 +58,8 @@ class ReaderKeywords(TypedDict, total=False):
     offsets_field: str | Literal[False] | Mapping[str, str] | None
     channel_order: ChannelOrder
     sample_axis: int | None
+    values: Values
+    missing: float | None
     axes: str | None
     num_dim: int | None
     h_dim: int | None

@@ -77,6 +77,7 @@ Layout: TypeAlias = Literal["NCHW", "NHWC", "planes"]
 Interpolation: TypeAlias = Literal["bilinear", "bicubic", "area", "nearest"]
 OnError: TypeAlias = Literal["raise", "skip", "zero"]
 Verify: TypeAlias = Literal["always", "first", "never"]
+Values: TypeAlias = Literal["stored", "physical"]
 Io: TypeAlias = Literal["auto", "mmap", "pread"]
 Auto: TypeAlias = Literal["auto"]
 
@@ -176,6 +177,20 @@ class Stored:
         optional(whole(0, 32)),
         "the axis of stored data along which samples lie, with `patch` volumes; None: a dataset is "
         "one sample or volume, and in a list of files each is one (volumes of their own extent)",
+    )
+    values: Values = parameter(
+        "stored",
+        one_of(Values),
+        '`"physical"`: what the attributes of an HDF5 file say that its numbers mean, float32 (or '
+        "float64, where `dtype` says so) with NaN where one is missing; before `scale`, `mean` and "
+        "`std` ([physical values](arrays.md#physical-values))",
+    )
+    missing: float | None = parameter(
+        None,
+        optional(checks.NUMBER),
+        "the number that stands where a physical value is missing",
+        shown="NaN",
+        goes_with={"values": "physical"},
     )
     axes: Axes = family(Axes())
 

@@ -144,7 +144,8 @@ class FieldIndex:
     for; ``columns``: a digest of the names of the columns that are served, where they have any;
     ``memory``: bytes that a sample takes of decoded chunks, where not those of its values;
     ``offsets``: whole numbers (N + 1,), where the values of samples of different length begin;
-    ``table``: the name of the table beside the values that says it.
+    ``table``: the name of the table beside the values that says it; ``numbers``: the field of
+    stored numbers, where what is served is made of them (physical.py).
     """
 
     spec: SampleSpec
@@ -162,6 +163,12 @@ class FieldIndex:
     memory: int | None = None
     offsets: Array | None = None
     table: str | None = None
+    numbers: FieldIndex | None = None
+
+    @property
+    def stored(self) -> FieldIndex:
+        """The field as it is stored."""
+        return self.numbers or self
 
     def open(self, facts: SetFacts) -> Source:
         """Its source, of a file that is opened anew. FormatError if it was replaced or changed."""

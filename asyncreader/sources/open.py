@@ -81,6 +81,8 @@ def fields_of(p: ReaderParams) -> Request:
         moved=p.size is not None or p.flip or p.views is not None,
         places=p.places,
         limited=p.lengths.most is not None,
+        physical=p.values == "physical",
+        missing=float("nan") if p.missing is None else p.missing,
         lead=0 if rows and p.sample_axis is None else 1,
         along=(p.sample_axis or 0) if rows else 0,
         cut=None if p.patch.shape is None else Cut(p.patch.shape, p.patch.axes, p.sample_axis),

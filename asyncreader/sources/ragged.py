@@ -312,7 +312,7 @@ def _needed(source: OpenSet, given: Mapping[str, int | None]) -> ParamsError:
 def _among_rows(field: FieldIndex) -> bool:
     """Whether the values of a field are rows of a data set."""
     storage = field.storage
-    values = storage.values.storage if isinstance(storage, Ragged) else None
+    values = storage.values.stored.storage if isinstance(storage, Ragged) else None
     in_runs = isinstance(values, Extents) and isinstance(values.starts, RunStarts)
     return values is not None and not in_runs
 

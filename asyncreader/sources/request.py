@@ -76,6 +76,10 @@ class Request:
     lead: int = 1
     #: The axis of stored data along which samples lie, unless there is but one axis.
     along: int = 0
+    #: Numbers are served as the values that the file says they mean, with ``missing`` where one
+    #: stands for none.
+    physical: bool = False
+    missing: float = float("nan")
     #: Samples are patches of stored volumes.
     cut: Cut | None = None
     #: The dtype that is asked for of the first field, or by field; None: none.

@@ -139,9 +139,9 @@ def _describe_patches(ds: Dataset) -> dict[str, Any] | None:
 
 def _touched(patches: Patches, field: FieldIndex) -> float | None:
     """The mean number of chunks of a field that a patch touches."""
-    storage, found = field.storage, []
+    storage, found = field.stored.storage, []
     parts = storage.files if isinstance(storage, Joined) else None
-    files = [one.first.storage for one in parts] if isinstance(parts, tuple) else [storage]
+    files = [one.first.stored.storage for one in parts] if isinstance(parts, tuple) else [storage]
     for run, one in enumerate(files):  # the volumes of a file are of one extent
         if not isinstance(one, ChunkVolumes):
             return None
@@ -155,7 +155,7 @@ def _touched(patches: Patches, field: FieldIndex) -> float | None:
 def mean_over_files(field: FieldIndex, of: Callable[[Storage], Any]) -> Any:
     """What ``of`` says of a field's storage; in several files the mean by their samples, None where
     it is not known of all of them, or only opening each file would tell."""
-    storage = field.storage
+    storage = field.stored.storage
     if not isinstance(storage, Joined):
         return of(storage)
     files = storage.files if isinstance(storage.files, tuple) else ()
@@ -168,7 +168,7 @@ def mean_over_files(field: FieldIndex, of: Callable[[Storage], Any]) -> Any:
 def _bytes_each(index: SetIndex) -> float | None:
     """Mean bytes of a sample of the first field as it is stored, whatever else the file holds.
     None where only opening each file would tell."""
-    facts, field = index.facts, index.first
+    facts, field = index.facts, index.first.stored
     plain = None if field.spec.shape is None else row_size(field.spec.shape, field.spec.dtype)
     if field.offsets is not None:
         return int(field.offsets[-1]) * (plain or 0) / facts.count

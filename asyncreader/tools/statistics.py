@@ -31,6 +31,8 @@ def statistics(opened: Opened) -> dict[str, FieldStatistics]:
     for name in opened.source.names:
         moments = Moments()
         for values in _Stored(opened).values(name):
+            if opened.params.values == "physical" and values.dtype.kind == "f":
+                values = values[~np.isnan(values).reshape(len(values), -1).any(axis=1)]
             moments.add(values)
         found[name] = moments.made()
     return found

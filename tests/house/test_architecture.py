@@ -36,7 +36,7 @@ LAYERS = {
         "base",
         "extents images inspector splits",
         "fields",
-        "arrays episodes labels patches ragged subset",
+        "arrays episodes labels patches physical ragged subset",
         "hdf5 lmdb",
         "layouts",
         "sniff sets",

@@ -550,11 +550,11 @@ def test_groups_of_a_file_that_is_another_by_now(how: str, tmp_path: Path) -> No
 
 #: Attributes of a field of int16, and what the warning says of them; None: no warning.
 PACKED: dict[str, tuple[dict[str, Any], str | None]] = {
-    "fill": ({"_FillValue": np.int16(-9)}, r"_FillValue = -9\): a transform"),
+    "fill": ({"_FillValue": np.int16(-9)}, r'_FillValue = -9\): values="physical"'),
     "an array": ({"missing_value": np.array([-9], "i2")}, r"missing_value = -9\)"),
     "scale": (
         {"scale_factor": 0.5, "add_offset": np.array([20.0])},
-        r'scale_factor = 0.5, add_offset = 20.0\): dtype="float32", scale=0.5, mean=-20.0, std=1',
+        r'scale_factor = 0.5, add_offset = 20.0\): values="physical"',
     ),
     "unsigned": ({"_Unsigned": "true"}, r"_Unsigned = true\)"),
     "as usual": ({"scale_factor": 1.0, "add_offset": 0, "_FillValue": np.nan}, None),

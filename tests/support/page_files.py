@@ -201,6 +201,17 @@ def wind() -> None:
         file["windspeed"] = np.random.default_rng(0).normal(size=(720, 400))
 
 
+def weather() -> None:
+    """``weather.nc``: temperatures as CF packs them, with none over the poles."""
+    rng = np.random.default_rng(0)
+    packed = rng.integers(-3000, 3000, (64, 90, 180)).astype(np.int16)
+    packed[:, :2] = -32767
+    with h5py.File("weather.nc", "w") as file:
+        file.create_dataset("t2m", data=packed, chunks=(1, 90, 180), compression="gzip")
+        said = {"scale_factor": 0.01, "add_offset": 273.15, "_FillValue": np.int16(-32767)}
+        file["t2m"].attrs.update(said)
+
+
 def volumes() -> None:
     """``volumes.h5``: four volumes and their labels in two arrays."""
     make_volumes(Path("volumes.h5"))
@@ -209,4 +220,4 @@ def volumes() -> None:
 SETUPS: Final[Mapping[str, Callable[[], Names]]] = {
     made.__name__: made
     for made in (robot, maze, minari, aloha, push, well, series, tasks, cells, jets, events)
-} | {made.__name__: made for made in (slides, ovules, eeg, wind, volumes)}
+} | {made.__name__: made for made in (slides, ovules, eeg, wind, weather, volumes)}

@@ -32,12 +32,13 @@ from ..fields import SetIndex
 from ..hdf5.checks import check_inside
 from ..hdf5.chunk_patches import ChunkVolumes
 from ..hdf5.chunks import ChunkGrid, Chunks
-from ..hdf5.conventions import warn_of_packed
 from ..hdf5.file import ThroughLibrary
 from ..hdf5.filters import BUILT_IN_ONLY, LIBRARY, NAMES, check_filters, remedy
+from ..hdf5.meaning import meaning_of
 from ..hdf5.stored import Stored
 from ..images import image_kind, stored_images
 from ..patches import ArrayVolumes, FlatVolumes, StoredVolumes, cut_volumes, of_volumes
+from ..physical import Meaning, as_physical, physical_field
 from ..request import NoSamplesError, stored_samples
 from . import fuel
 from .hdf5_ragged import index_ragged, offsets_of
@@ -52,17 +53,20 @@ def index_data(found: Hdf5Set) -> SetIndex:
     """The index of the data set that a set's ``fields`` name."""
     name, member = found.h5.member_of(found.fields.data)
     data = found.dataset(name, records=True)
-    warn_of_packed(data.data, name)
+    meaning = meaning_of(found.h5, data, name, found.fields)
     base = None if data.compound else h5py.check_vlen_dtype(data.dtype)
     if base is not None:
         found.fields.check_rows("variable length", found.path)
-        return _vlen(found, data, np.dtype(base))
+        return _vlen(found, data, np.dtype(base), meaning)
     offsets = offsets_of(found, name, data.shape)
     if offsets is None:
-        return index_rows(found, data, member)
+        index = index_rows(found, data, member)
+        return index if meaning is None else as_physical(index, meaning, found.fields)
     found.fields.check_rows("samples of different length", found.path)
     asked = replace(found.fields, labels=None, places=(found.fields.data,))
     values = index_rows(replace(found, fields=asked, layout=""), data, member, values=True)
+    if meaning is not None:
+        values = as_physical(values, meaning, asked)
     table, starts = offsets
     facts = values.facts
     return index_ragged(found, values.first, facts.count, starts, facts.layout, table)
@@ -293,7 +297,7 @@ def number_storage(found: Hdf5Set, name: str) -> tuple[Storage, np.dtype[Any]]:
 # -- variable length -------------------------------------------------------------------------------
 
 
-def _vlen(found: Hdf5Set, data: Stored, base: np.dtype[Any]) -> SetIndex:
+def _vlen(found: Hdf5Set, data: Stored, base: np.dtype[Any], meaning: Meaning | None) -> SetIndex:
     """Image files of variable length, or pixels if Fuel's ``shapes`` give their shapes."""
     name = found.fields.data
     if data.ndim != 1 or data.shape[0] == 0 or base.kind not in "buif" or base.itemsize > 8:
@@ -316,7 +320,7 @@ def _vlen(found: Hdf5Set, data: Stored, base: np.dtype[Any]) -> SetIndex:
     start = int(starts[first])
     if base.itemsize != 1 or image_kind(file[start : start + 12].tobytes()) is None:
         if base != np.uint8 or found.fields.limited:
-            return _numbers(found, data, base, starts, sizes, block)
+            return _numbers(found, data, base, starts, sizes, block, meaning)
         raise found.refuse(
             f"dataset {name!r} of variable length holds neither image files nor shapes",
             index=first,
@@ -336,6 +340,7 @@ def _numbers(
     starts: Int64,
     sizes: npt.NDArray[np.uint32],
     block: int,
+    meaning: Meaning | None,
 ) -> SetIndex:
     """Numbers of variable length: those of each sample lie in one piece."""
     data.check_bits(data.id.get_type().get_super(), base)
@@ -344,6 +349,8 @@ def _numbers(
     runs = Extents(RunStarts(starts + sizes, offsets[1:], base.itemsize), base.itemsize)
     mean = max(1, int(offsets[-1]) // sizes.size)
     values = FieldIndex(SampleSpec((), base, None), runs, found.file.where, block=block * mean)
+    if meaning is not None:
+        values = physical_field(values, meaning, found.fields)
     return index_ragged(found, values, int(offsets[-1]), offsets, "numbers of variable length")
 
 

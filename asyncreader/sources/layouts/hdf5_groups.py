@@ -24,12 +24,13 @@ from ..episodes import episodes_of
 from ..fields import SetIndex
 from ..hdf5.checks import check_bomb, check_inside, stored_at
 from ..hdf5.chunks import Pieces
-from ..hdf5.conventions import warn_of_packed
 from ..hdf5.file import Hdf5
 from ..hdf5.filters import NAMES
 from ..hdf5.groups import CHUNKED, GroupNames, GroupRows
 from ..hdf5.listing import list_fields, missing
+from ..hdf5.meaning import meaning_of
 from ..hdf5.structure import DatasetHeader
+from ..physical import Meaning, physical_field
 from ..request import Request, stored_samples
 from .hdf5_data import index_data
 from .hdf5_labels import EpisodeValues
@@ -96,6 +97,9 @@ class _Column:
     piece_bytes: int = 0
     #: header of the first data set, if it says what h5py says
     header: DatasetHeader | None = None
+    #: what its numbers mean, where their values are served
+    meaning: Meaning | None = None
+    asked: Request | None = None
 
 
 class GroupScan:
@@ -146,7 +150,7 @@ class GroupScan:
             if number == 0:
                 self._first(column, name, data)
             self._note(column, name, data)
-            if number == 0:
+            if number == 0 and column.meaning is None:
                 column.header = _as_the_library(h5.header(part, parent), data)
         if self._labels is not None:
             self._labels.add(here, group)
@@ -172,7 +176,8 @@ class GroupScan:
         path, asked = self._found.path, self._found.fields
         dataset = self._found.h5.stored(data, name, records=True)
         dataset.check_samples()
-        warn_of_packed(dataset.data, column.data)
+        column.asked = replace(asked, data=column.data, name=column.name)
+        column.meaning = meaning_of(self._found.h5, dataset, name, column.asked)
         if dataset.ndim and dataset.shape[0] and _may_be_encoded(data):
             index = look_up(self._found.file, self._found.h5, name)
             if index.first.spec.encoded:
@@ -221,6 +226,14 @@ class GroupScan:
                 f"dataset {name!r} is stored inside its header",
                 hint="write it again: h5repack -l CONTI",
             )
+        if column.meaning is not None and column.asked is not None and column.rows:
+            own = meaning_of(self._found.h5, self._found.h5.stored(data, name), name, column.asked)
+            if own is None or own.said != column.meaning.said:
+                raise self._found.refuse(
+                    f"numbers of {name!r} mean other values than those of the first group",
+                    found="no attributes" if own is None else own.said,
+                    expected=column.meaning.said,
+                )
         chunk = plist.get_chunk() if layout == h5py.h5d.CHUNKED else None
         self._append(column, name, DatasetHeader(shape, b"", b"", chunk, stored_at(data)))
 
@@ -281,7 +294,7 @@ class GroupScan:
             )
             size = _ENCODED_BYTES if spec.encoded else spec.row_bytes
             block = column.chunk or default_block(size)
-            fields[column.name] = FieldIndex(
+            one = FieldIndex(
                 spec,
                 members,
                 found.file.where,
@@ -290,6 +303,9 @@ class GroupScan:
                 chunk=column.chunk,
                 compression=column.compression,
             )
+            if column.meaning is not None and column.asked is not None:
+                one = physical_field(one, column.meaning, column.asked)
+            fields[column.name] = one
         labels, classes = None, None
         if self._labels is not None:
             labels, classes = self._labels.made(kept, episodes)
@@ -320,7 +336,7 @@ def _may_be_encoded(data: Any) -> bool:
 
 def look_up(file: ByteFile, h5: Hdf5, name: str) -> SetIndex:
     """The samples of one data set of an open file."""
-    return index_data(Hdf5Set(file, h5, Request(name, labels=None)))
+    return index_data(Hdf5Set(file, h5, Request(name, labels=None, physical=True)))
 
 
 def _dtype(kind: Any) -> str:

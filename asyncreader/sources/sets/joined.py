@@ -26,6 +26,7 @@ from ..base import BaseSource, FieldIndex, SetFacts, Source
 from ..bytestore import ByteFile
 from ..fields import OpenSet, SetIndex
 from ..hdf5.chunk_patches import ChunkPatches
+from ..physical import PhysicalSource
 from ..request import Request
 from ..splits import PackedSplits, split_rows
 from .digests import WholeDigests
@@ -107,7 +108,8 @@ class JoinedSource(Source):
         self._closed = False
         self.open_files = OpenFileCache(self._open_one, len(held) or joined.limit, held)
         #: files whose decoded chunks are remembered together
-        self._patches = [one for one in (f.first for f in held) if isinstance(one, ChunkPatches)]
+        stored = (f.first.inner if isinstance(f.first, PhysicalSource) else f.first for f in held)
+        self._patches = [one for one in stored if isinstance(one, ChunkPatches)]
         if self._patches:
             ChunkPatches.remember(self._patches)
         if joined.labels is not None:
