@@ -22,7 +22,7 @@ from .outputs.append import Grown
 from .outputs.disk import is_full, no_temporary_space
 from .outputs.one_file import pack_file, progress_callback, publish_file
 from .outputs.publish import Target
-from .outputs.shards import pack_shards
+from .outputs.shards import ShardPacking
 from .progress import Progress, progress_line
 from .report import ConvertReport
 from .writer import Writer
@@ -82,7 +82,7 @@ def _convert(src: Any, dst: PathLike, keywords: ConvertKeywords) -> ConvertRepor
             if grown is not None:
                 grown.fit(samples, target.shown)
             if options.sharded:
-                return pack_shards(options, samples, target, begun, grown)
+                return ShardPacking(options, samples, target, begun, grown).run()
             done = progress_callback(options, samples)
             packed = pack_file(options, samples, target.work, target.shown, done=done)
             return publish_file(options, samples, packed, target, begun)

@@ -27,7 +27,7 @@ from .outputs.adding import Adding, Blocks, SampleFormat
 from .outputs.one_file import WrittenFile, publish_file
 from .outputs.pieces import PIECE, Pieces
 from .outputs.publish import Target
-from .outputs.shards import pack_shards
+from .outputs.shards import ShardPacking
 from .report import ConvertReport
 
 #: Of options that were met when samples were added: shards are copies.
@@ -314,7 +314,8 @@ class Writer:
             source = self._pieces.pattern
             copied = replace(options, src=source, sources=(source,), **_AS_STORED)
             with contextlib.closing(DatasetSamples(copied)) as samples:
-                self.report = pack_shards(copied, samples, self._target, self._begun, None)
+                packing = ShardPacking(copied, samples, self._target, self._begun)
+                self.report = packing.run()
             return
         assert adding is not None
         packed = self._finish_file(adding)

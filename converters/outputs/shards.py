@@ -14,7 +14,7 @@ import json
 import math
 import os
 import time
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import reduce
 from typing import Final
 
@@ -154,34 +154,22 @@ def _source_digest(options: Options, samples: Samples) -> str:
 # -- all of them ---------------------------------------------------------------------------------
 
 
-def pack_shards(
-    options: Options, samples: Samples, target: Target, begun: float, grown: Grown | None
-) -> ConvertReport:
-    """Pack ``samples`` into the folder ``target``; a resumed run keeps the finished shards.
+@dataclass
+class ShardPacking:
+    """Packs ``samples`` into the folder ``target``; a resumed run keeps the finished shards.
     ``begun``: when, by ``time.perf_counter()``; ``grown``: the set that they are added to."""
-    return _Run(options, samples, target, begun, grown).run()
 
+    options: Options
+    samples: Samples
+    target: Target
+    begun: float
+    grown: Grown | None = None
 
-class _Run:
-    """One run over all shards of a set."""
-
-    def __init__(
-        self,
-        options: Options,
-        samples: Samples,
-        target: Target,
-        begun: float,
-        grown: Grown | None,
-    ) -> None:
-        self._begun = begun
-        self._grown = grown
-        self._options = options
-        self._samples = samples
-        self._target = target
-        self._workspace = Workspace(target.workspace, options.format)
+    def __post_init__(self) -> None:
+        self.workspace = Workspace(self.target.workspace, self.options.format)
 
     def run(self) -> ConvertReport:
-        target, workspace = self._target, self._workspace
+        target, workspace = self.target, self.workspace
         plan = self._plan()
         self._check_space(plan)
         with full_disk_reported(target.shown, workspace.root):
@@ -189,8 +177,8 @@ class _Run:
             workspace.keep_plan(plan)
         records = self._kept(plan)
         kept = [record.shard.count for record in records.values() if record.shard is not None]
-        if self._options.resume:
-            progress = progress_callback(self._options, self._samples)
+        if self.options.resume:
+            progress = progress_callback(self.options, self.samples)
             progress(sum(len(plan.span(number)) for number in records))
         try:
             self._pack(plan, records)
@@ -202,31 +190,31 @@ class _Run:
             raise no_temporary_space() from exc  # other writes raise this error themselves
         rewritten = [r.rewritten for r in records.values() if r.rewritten is not None]
         return ConvertReport(
-            target=self._options.dst,
-            format=self._options.format,
+            target=self.options.dst,
+            format=self.options.format,
             encoding=manifest.common.encoding,
             count=manifest.count,
             skipped=skipped,
-            ignored=self._samples.ignored,
+            ignored=self.samples.ignored,
             classes=manifest.common.classes,
             bytes=int(manifest.sizes.sum()),
-            seconds=time.perf_counter() - self._begun,
+            seconds=time.perf_counter() - self.begun,
             shards=len(manifest),
             kept=len(kept),
             kept_samples=sum(kept),
             rewritten=sum(rewritten) if rewritten else None,
             narrowed=sum(record.narrowed for record in records.values()),
-            notes=self._samples.notes + notes,
+            notes=self.samples.notes + notes,
         )
 
     def _plan(self) -> ShardPlan:
         """The plan of this run; SourceError if an interrupted one had another."""
-        plan = make_plan(self._options, self._samples, self._grown)
-        before = self._workspace.plan()
+        plan = make_plan(self.options, self.samples, self.grown)
+        before = self.workspace.plan()
         if before is not None and before != plan.to_json():
             raise SourceError(
                 "the interrupted run had other sources or options",
-                path=self._target.workspace,
+                path=self.target.workspace,
                 found=before[:200],
                 expected=plan.to_json(),
                 hint="call it with the same ones, or remove that folder to start over",
@@ -234,43 +222,43 @@ class _Run:
         return plan
 
     def _check_space(self, plan: ShardPlan) -> None:
-        if plan.sample_bytes and self._options.compression is None:
-            done = os.path.join(self._target.workspace, "set")
+        if plan.sample_bytes and self.options.compression is None:
+            done = os.path.join(self.target.workspace, "set")
             entries = os.scandir(done) if os.path.isdir(done) else ()
             finished = sum(entry.stat().st_size for entry in entries)
             needed = plan.count * plan.sample_bytes - finished
-            check_space(self._target.shown, os.path.dirname(self._target.workspace), needed)
+            check_space(self.target.shown, os.path.dirname(self.target.workspace), needed)
 
     def _kept(self, plan: ShardPlan) -> dict[int, ShardRecord]:
         """Records of the finished shards that are whole and whose source files have not changed."""
         records = {}
         for number in range(plan.shards):
-            record = self._workspace.record(number)
+            record = self.workspace.record(number)
             if (
                 record is not None
-                and record.sources == sources_digest(self._samples.of(plan.numbers(number)))
-                and self._workspace.whole(record)
+                and record.sources == sources_digest(self.samples.of(plan.numbers(number)))
+                and self.workspace.whole(record)
             ):
                 records[number] = record
         return records
 
     def _pack(self, plan: ShardPlan, records: dict[int, ShardRecord]) -> None:
         """Pack the shards that are not in ``records`` yet, and add them."""
-        if self._options.engine == "ray":
+        if self.options.engine == "ray":
             self._pack_on_ray(plan, records)
             return
-        options, before = self._options, sum(len(plan.span(number)) for number in records)
+        options, before = self.options, sum(len(plan.span(number)) for number in records)
         for number in range(plan.shards):
             if number not in records:
-                samples = self._samples.of(plan.numbers(number))
-                done = progress_callback(options, self._samples, before)
-                records[number] = pack_shard(options, plan, number, samples, self._workspace, done)
+                samples = self.samples.of(plan.numbers(number))
+                done = progress_callback(options, self.samples, before)
+                records[number] = pack_shard(options, plan, number, samples, self.workspace, done)
                 before += samples.count
 
     def _pack_on_ray(self, plan: ShardPlan, records: dict[int, ShardRecord]) -> None:
         from .ray import RayEngine, tasks_of
 
-        progress = progress_callback(self._options, self._samples)
+        progress = progress_callback(self.options, self.samples)
         kept = sum(len(plan.span(number)) for number in records)
 
         def done(number: int, record: ShardRecord) -> None:
@@ -281,16 +269,16 @@ class _Run:
 
         missing = (number for number in range(plan.shards) if number not in records)
         wanted = ((number, plan.numbers(number)) for number in list(missing))
-        root = self._workspace.root
-        with RayEngine(self._options.address) as engine:
-            engine.run(tasks_of(self._options, plan, self._samples, root, wanted), done)
+        root = self.workspace.root
+        with RayEngine(self.options.address) as engine:
+            engine.run(tasks_of(self.options, plan, self.samples, root, wanted), done)
 
     def _finish(
         self, plan: ShardPlan, records: list[ShardRecord]
     ) -> tuple[Manifest, tuple[tuple[str, str], ...]]:
         """The manifest of these shards, and the skipped samples in path order."""
         skipped = all_skipped(
-            self._samples,
+            self.samples,
             (
                 (plan.span(number).start + position, why)
                 for number, record in enumerate(records)
@@ -299,33 +287,33 @@ class _Run:
         )
         good = [record.shard for record in records if record.shard is not None]
         if not good:
-            raise all_bad(self._options, skipped)
+            raise all_bad(self.options, skipped)
         common = reduce(together, [shard.common for shard in good])
         manifest = Manifest.of(common, [shard.shard(0) for shard in good])
         return manifest, tuple((name, why) for _, name, why in sorted(skipped))
 
     def _publish(self, manifest: Manifest) -> tuple[str, ...]:
         """Give the set its name, or add the shards to the set that is there; notes about that."""
-        with full_disk_reported(self._target.shown, self._workspace.root):
-            if self._grown is not None:
-                whole = self._grown.publish(self._target, self._workspace, manifest)
+        with full_disk_reported(self.target.shown, self.workspace.root):
+            if self.grown is not None:
+                whole = self.grown.publish(self.target, self.workspace, manifest)
                 return (f"the dataset has {whole.count:,} samples in {len(whole):,} shards now",)
-            digests = whole_digests(self._workspace.set, manifest)
-            self._workspace.seal(replace(manifest, digests=digests))
+            digests = whole_digests(self.workspace.set, manifest)
+            self.workspace.seal(replace(manifest, digests=digests))
         self._read_back()
-        self._target.publish()
+        self.target.publish()
         return ()
 
     def _read_back(self) -> None:
         """Open the set, and each of its shards, as a reader does: SourceError if that fails."""
         try:
-            with contextlib.closing(open_whole(self._workspace.set)) as found:
+            with contextlib.closing(open_whole(self.workspace.set)) as found:
                 for part in found.parts:
                     assert isinstance(part, JoinedSource)
                     part.open_each()
         except AsyncReaderError as exc:
             raise SourceError(
                 "the finished dataset cannot be opened, so it is not published",
-                path=self._target.shown,
+                path=self.target.shown,
                 found=str(exc),
             ) from exc
