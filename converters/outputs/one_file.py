@@ -77,7 +77,8 @@ class SetFile:
         self._skipped: list[tuple[int, str]] = []
         self._rewritten: int | None = None
         self._narrowed = 0
-        self._sink = self._opened()
+        sink: type[Sink] = LmdbSink if options.format == "lmdb" else Hdf5Sink
+        self._sink = sink(work, shown, options, samples)
 
     @property
     def count(self) -> int:
@@ -133,24 +134,6 @@ class SetFile:
     def close(self) -> None:
         """Close the files, finished or not."""
         self._sink.abandon()
-
-    def _opened(self) -> Sink:
-        options = self._options
-        common: dict[str, Any] = {
-            "encoding": self._samples.encoding,
-            "expected": self._samples.count,
-            "fields": self._samples.fields,
-        }
-        if options.format == "lmdb":
-            return LmdbSink(self._work, self._shown, **common)
-        return Hdf5Sink(
-            self._work,
-            self._shown,
-            compression=options.compression,
-            chunk=options.chunk,
-            jobs=options.jobs,
-            **common,
-        )
 
     def _unfit(self, expected: FieldMeta, values: FieldBlock) -> FormatError:
         """The error for values that are of another kind than ``expected``."""

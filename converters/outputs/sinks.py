@@ -20,6 +20,8 @@ from asyncreader.formats import packed as fmt
 from asyncreader.system.array_types import Array
 
 from ..block import Block, block_bytes
+from ..inputs.samples import Samples
+from ..options import Options
 from .disk import ENTRY, check_space, free_bytes, full_disk_reported, full_error, is_full
 from .hdf5_writer import ChunkedData, ContiguousData, FieldData, Hdf5File, SpooledData
 from .tables import FieldTables, Tables
@@ -28,7 +30,10 @@ T = TypeVar("T")
 
 
 class Sink(Protocol):
-    """Where samples go, one by one, or several raw ones; used by one thread."""
+    """Where samples go, one by one, or several raw ones; used by one thread. ``path``: of the file
+    or folder, ``target``: its name in messages; ``samples``: all that are coming, at most."""
+
+    def __init__(self, path: str, target: str, options: Options, samples: Samples) -> None: ...
 
     def append(self, sample: Block) -> None:
         """Add the next record, or several, whose bytes may change as soon as this returns."""
@@ -46,37 +51,26 @@ class Sink(Protocol):
 class Hdf5Sink:
     """An HDF5 file of the layout in ``asyncreader/formats/packed.py``.
 
-    ``expected``: samples that are coming, at most; ``fields``: names of their fields, of which all
-    but the first are kept in temporary files until all images are written; ``compression``: None,
-    or "gzip" in chunks of ``chunk`` samples, compressed by ``jobs`` threads.
+    Without compression all fields but the first are kept in temporary files until all images are
+    written.
     """
 
-    def __init__(
-        self,
-        path: str,
-        target: str,
-        *,
-        encoding: str,
-        expected: int,
-        fields: tuple[str, ...],
-        compression: str | None = None,
-        chunk: int = 1,
-        jobs: int = 1,
-    ) -> None:
+    def __init__(self, path: str, target: str, options: Options, samples: Samples) -> None:
         self._target = target
-        self._expected = expected
+        self._expected = samples.count
         self._folder = os.path.dirname(path)
         with _translated(target, self._folder):
             self._file = Hdf5File(path, target)
             self._fields: list[FieldData] = []
-            for name in fields:
-                if compression is not None:
-                    self._fields.append(ChunkedData(self._file, name, chunk, jobs))
+            for name in samples.fields:
+                if options.compression is not None:
+                    chunked = ChunkedData(self._file, name, options.chunk, options.jobs)
+                    self._fields.append(chunked)
                 elif name == fmt.DATA:
                     self._fields.append(ContiguousData(self._file))
                 else:
                     self._fields.append(SpooledData(self._file, name, path))
-        self._known_size = encoding == "raw" and compression is None
+        self._known_size = samples.encoding == "raw" and options.compression is None
 
     def append(self, sample: Block) -> None:
         with _translated(self._target, self._folder):
@@ -155,25 +149,21 @@ MAX_VALUE: Final = 0xFFFFFFFF
 
 
 class LmdbSink:
-    """An LMDB folder of the layout in ``asyncreader/formats/packed.py``.
-
-    ``expected``, ``fields``: as for HDF5.
-    """
+    """An LMDB folder of the layout in ``asyncreader/formats/packed.py``."""
 
     def __init__(
         self,
         path: str,
         target: str,
+        options: Options,
+        samples: Samples,
         *,
-        encoding: str,
-        expected: int,
-        fields: tuple[str, ...],
         first_map: int = FIRST_MAP,
         commit_bytes: int = COMMIT_BYTES,
     ) -> None:
         self._folder = os.path.dirname(path)
         self._target = target
-        self._expected = expected if encoding == "raw" else 0
+        self._expected = samples.count if samples.encoding == "raw" else 0
         self._commit_bytes = commit_bytes
         self._count = 0
         self._pending: list[tuple[Any, bytes, Any]] = []
@@ -193,9 +183,9 @@ class LmdbSink:
                 metasync=False,
                 writemap=False,
                 meminit=True,
-                max_dbs=6 + 3 * len(fields),
+                max_dbs=6 + 3 * len(samples.fields),
             )
-        self._fields = [self._named(name) for name in fields]
+        self._fields = [self._named(name) for name in samples.fields]
 
     def append(self, sample: Block) -> None:
         if self._count == 0:
