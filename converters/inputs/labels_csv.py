@@ -25,6 +25,7 @@ from xxhash import xxh3_64_intdigest
 
 from asyncreader.errors import FormatError, ParamsError, SourceError, SourceNotFoundError
 
+from ..options import Options
 from ..temp_tables import Numbered, Numbers, sorted_records
 from .local_tree import sort_key
 from .origin import Origin
@@ -38,20 +39,6 @@ _INT64: Final = range(-(1 << 63), 1 << 63)
 
 #: After a path's sort key: two NULs (a component is never empty, so none inside), row, line.
 _ROW_AND_LINE: Final = struct.Struct(">QQ")
-
-
-@dataclass(frozen=True)
-class Columns:
-    """Columns that the header names: the split of each image, the group that it goes to a split
-    with, and the labels, empty for all others. ``group`` may be no column, but a pattern of paths.
-    """
-
-    split: str | None = None
-    group: str | None = None
-    labels: tuple[str, ...] = ()
-
-
-NO_COLUMNS: Final = Columns()
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,30 +77,24 @@ class _Line:
 
 
 def read_labels(
-    path: str,
-    pictures: Origin,
-    classes: tuple[str, ...] | None,
-    file: str | None = None,
-    columns: Columns = NO_COLUMNS,
-    more_classes: bool = False,
+    options: Options, file: str, pictures: Origin, classes: tuple[str, ...] | None
 ) -> Labels:
-    """Read ``path``, which names ``pictures``; ``classes`` fixes names and numbers, with
-    ``more_classes`` those of the first ones.
+    """Read the CSV ``options.labels``, which names ``pictures`` and lies at ``file`` on this
+    machine. ``classes`` fixes names and numbers; where only some samples are converted, those of
+    the first ones.
 
-    ``file``: where it is on this machine, if not at ``path``.
     Raises SourceError for an unreadable file and FormatError, naming the line, for a wrong one.
     """
-    file = path if file is None else file
     check_regular(file, "the labels CSV")
-    table = _Table(path, file, pictures, columns)
+    table = _Table(options, file, pictures)
     kinds = _kinds(table, classes)
-    names, notes = _names(table, kinds, classes, more_classes)
-    cells = _Cells(path, kinds, names)
+    names, notes = _names(table, kinds, classes, options.selective)
+    cells = _Cells(table.path, kinds, names)
     labels = Numbers(cells.kind, len(kinds))
-    splits = None if columns.split is None else Numbered()
-    groups = None if columns.group not in table.columns else Numbers("Q")
+    splits = None if table.split is None else Numbered()
+    groups = None if table.group not in table.columns else Numbers("Q")
     # Lazy: the first row comes when all of them are on disk and sorted.
-    rows = _unique(path, sorted_records(_spooled(table, cells, labels, splits, groups)))
+    rows = _unique(table.path, sorted_records(_spooled(table, cells, labels, splits, groups)))
     named = names is not None and len({kind == "text" for kind in kinds}) == 1
     kind, columns_named = "class" if named else "values", table.label_names(len(kinds))
     return Labels(rows, labels, kind, names, notes, splits, groups, columns_named)
@@ -134,20 +115,20 @@ def check_regular(path: str, what: str) -> None:
 class _Table:
     """The data lines of the CSV, without its header if it has one."""
 
-    def __init__(self, path: str, file: str, pictures: Origin, columns: Columns) -> None:
-        self.path = path
+    def __init__(self, options: Options, file: str, pictures: Origin) -> None:
+        self.path = options.labels or file
         self._file = file
         self._relative = pictures.relative
         self._exists = pictures.exists
-        self.named = columns
+        #: The columns of the split and of the group, which may also be a pattern of paths.
+        self.split, self.group = options.split_column, options.group_by
         first = next(self._rows(), (0, [""]))[1]
         #: The cells of the first line; empty where that is no header.
         self.header = [cell.strip() for cell in first]
-        groups = [columns.group] if columns.group in self.header[1:] else []
-        split = [] if columns.split is None else [columns.split]
+        group = self.group if self.group in self.header[1:] else None
         #: Name and place of columns that are no labels; and of the labels, where they are named.
-        self.columns = self._places([*split, *filter(None, groups)])
-        self._chosen = self._places(columns.labels)
+        self.columns = self._places([*filter(None, (self.split, group))])
+        self._chosen = self._places(options.label_columns)
         self._labels = tuple(self._chosen.values())
         if not (self.columns or self._chosen or self._is_header(first)):
             self.header = []
@@ -395,9 +376,9 @@ def _spooled(
         for value in cells.numbers(line):
             labels.append(value)
         if splits is not None:
-            splits.add(line.named[table.named.split or ""])
+            splits.add(line.named[table.split or ""])
         if groups is not None:
-            group = line.named[table.named.group or ""]
+            group = line.named[table.group or ""]
             if not group:
                 _wrong(table.path, line.number, "an empty group", repr(os.fsdecode(line.path)))
             groups.append(xxh3_64_intdigest(group.encode("utf-8", "surrogateescape")))

@@ -24,7 +24,7 @@ from asyncreader.system.text import some
 from ..options import Options
 from ..temp_tables import Numbered, Numbers, Strings, gathered
 from .class_folders import ClassFolders, is_part
-from .labels_csv import Columns, Labels, Row, check_regular, hint_of_marks, read_labels
+from .labels_csv import Labels, Row, check_regular, hint_of_marks, read_labels
 from .local_tree import NOT_LISTED, Found, has_image_suffix, ignored_in_words, sort_key
 from .origin import Origin, open_origin, text_file
 from .samples import Splits
@@ -86,12 +86,11 @@ def scan(
     builder = _Builder(tree, options)
     with closed_on_error([tree]):
         if options.labels is not None:
-            columns = Columns(options.split_column, options.group_by, options.label_columns or ())
             with text_file(options.labels) as file:
-                return builder.by_csv(options.labels, file, classes, columns)
+                return builder.by_csv(options.labels, file, classes)
         if options.no_labels:
             return builder.unlabelled()
-        return builder.by_folders(classes, options.classes_from_folders)
+        return builder.by_folders(classes)
 
 
 class _Builder:
@@ -99,13 +98,10 @@ class _Builder:
         self.tree = tree
         self.paths = Strings()
         self.stamps = Strings()
-        self._skip_bad = options.skip_bad
-        #: classes that are not among the given ones are accepted: their samples may be left out
-        self._more_classes = options.selective
+        self._options = options
         self._skipped: list[tuple[bytes, SampleError]] = []
         self._unlisted = 0
-        self._split_folders = options.splits_from_folders
-        self._splits = Numbered() if self._split_folders else None
+        self._splits = Numbered() if options.splits_from_folders else None
 
     def unlabelled(self) -> Listing:
         for found in self.tree:
@@ -129,10 +125,12 @@ class _Builder:
             )
         return [_name(one) for one in found]
 
-    def by_folders(self, classes: tuple[str, ...] | None, meant: bool) -> Listing:
+    def by_folders(self, classes: tuple[str, ...] | None) -> Listing:
         """The images of class folders; or of folders such as train/ and val/, each with the classes
-        inside. ``meant``: folders called so are classes."""
-        names, folders = Numbered(classes, self._more_classes), ClassFolders(self.tree)
+        inside."""
+        # classes that are not among the given ones are accepted: their samples may be left out
+        names, folders = Numbered(classes, self._options.selective), ClassFolders(self.tree)
+        meant = self._options.classes_from_folders
         for found in self.tree:
             if self._splits is None:
                 folders.add(found.path)
@@ -170,10 +168,8 @@ class _Builder:
         self.paths.append(found.path)
         self.stamps.append(found.stamp)
 
-    def by_csv(
-        self, csv: str, file: str, classes: tuple[str, ...] | None, columns: Columns
-    ) -> Listing:
-        table = read_labels(csv, self.tree, classes, file, columns, self._more_classes)
+    def by_csv(self, csv: str, file: str, classes: tuple[str, ...] | None) -> Listing:
+        table = read_labels(self._options, file, self.tree, classes)
         rows = Numbers("q")
         missing: list[Row] = []
         absent = 0
@@ -224,7 +220,7 @@ class _Builder:
     def _good(self, found: Found) -> bool:
         if found.problem is None:
             return True
-        if not self._skip_bad:
+        if not self._options.skip_bad:
             found.problem.source_path = self.tree.shown(found.path)
             found.problem.hint = found.problem.hint or SKIP_HINT
             raise found.problem
@@ -271,7 +267,7 @@ class _Builder:
             splits=splits,
             skipped=self._skipped,
         )
-        if self._split_folders and splits is not None:
+        if splits is not None:
             listing.notes = (self._which_splits(listing, splits),)
         return listing
 
