@@ -128,7 +128,7 @@ class _Table:
         group = self.group if self.group in self.header[1:] else None
         #: Name and place of columns that are no labels; and of the labels, where they are named.
         self.columns = self._places([*filter(None, (self.split, group))])
-        self._chosen = self._places(options.label_columns)
+        self._chosen = self._places(options.label_columns or ())
         self._labels = tuple(self._chosen.values())
         if not (self.columns or self._chosen or self._is_header(first)):
             self.header = []
