@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 from command_sets import run
 from fakes import class_folders
-from range_server import server_stats, serving
+from range_server import serving
 
 from asyncreader import SourceError, SourceNotFoundError
-from asyncreader.sources import Inspector, container_of, open_source
+from asyncreader.sources import Inspector, open_source
 from asyncreader.tools.verify import verify_file
 from converters import convert
 
@@ -143,14 +143,3 @@ def test_the_other_commands(copied: tuple[Path, str], here: Path, kind: str) -> 
     assert len(told.output.splitlines()) == 1
     assert "the doctor is for datasets on this machine" in told.output
     assert "bench" in told.output
-
-
-def test_the_store_is_asked_once(copied: tuple[Path, str]) -> None:
-    """verify and info open a set once: for one small file its size, and one range at each end."""
-    _, url = copied
-    for command, most in (("info", 4), ("verify", 5)):
-        before = server_stats(url)["requests"]
-        assert run(command, f"{url}/one.h5").exit_code == 0
-        assert server_stats(url)["requests"] - before <= most
-    with pytest.raises(SourceNotFoundError):
-        container_of(f"{url}/one.h5")  # of paths: who opens a URL knows what it is

@@ -145,17 +145,6 @@ def test_source(sets: dict[str, Any]) -> None:
             assert batch.source is None
 
 
-def test_compiled_code_serves_mixes_of_one_shape(sets: dict[str, Any]) -> None:
-    """Sets of raw rows of one shape go the way of a single set, by the queue of compiled code."""
-    with AsyncReader(mix=mix_of(sets, "raw", "files"), batch_size=4, shuffle=True) as reader:
-        for batch in itertools.chain(reader, reader, reader):
-            assert batch.data.shape == (4, 3, 12, 10)
-        assert (reader._ring.fills is not None) == (reader._filler.find_tables() is not None)
-        assert reader._filler.fills[0].mode == "copy"
-    with AsyncReader(mix=mix_of(sets, "raw", "jpeg"), batch_size=4, size=(12, 10)) as reader:
-        assert reader._filler.find_tables() is None
-
-
 # -- what clashes --------------------------------------------------------------------------------
 
 
