@@ -48,7 +48,7 @@ PAGES = [
 #: Modules that a block may need and that need not be installed.
 OPTIONAL = {"torch", "jax", "keras", "ray", "lightning", "accelerate", "matplotlib", "msgpack"}
 OPTIONAL |= {"zarr", "obstore", "torchvision", "albumentations", "webdataset", "tensorflow"}
-OPTIONAL |= {"robomimic", "anndata"}
+OPTIONAL |= {"robomimic", "anndata", "loompy", "pandas", "pynwb", "nexusformat", "cooler"}
 VISION = {"torchvision", "albumentations"}
 FRAMEWORKS = {"torch", "jax", "keras", "lightning", "accelerate"}
 
