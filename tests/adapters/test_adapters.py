@@ -73,15 +73,6 @@ def test_endless_marks_padded_rows(zero_copy: bool) -> None:
         assert batch.labels.tolist() == [[40], [41], [0], [0]]
 
 
-def test_endless_marks_each_of_several_labels(tmp_path: Path) -> None:
-    """Padded rows of each of several integer labels are -100."""
-    with h5py.File(tmp_path / "x.h5", "w") as file:
-        file["data"], file["a"], file["b"] = np.zeros((5, 3)), np.arange(5), np.arange(5) / 2
-    given = {"labels_field": ["a", "b"], "batch_size": 4, "last_batch": "pad", "epochs": 1}
-    (_, (_, (a, b))) = endless(tmp_path / "x.h5", **given)
-    assert (a.tolist(), b.tolist()) == ([4, -100, -100, -100], [2, 0, 0, 0])
-
-
 def test_endless_closes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Closing the generator closes its reader; wrong parameters are told at once."""
     opened: list[AsyncReader] = []

@@ -37,15 +37,6 @@ PADDED: dict[str, Any] = {**SMALL, "last_batch": "pad", "shuffle": False}
 # -- arrays --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("opener", ["torch", "jax"], indirect=True)
-def test_twelve_batches_held(opener: Any) -> None:
-    """Twelve batches of two epochs, all held at once, all have the pixels they had when new."""
-    with opener(SMALL, njob=3, debug=True) as loader:
-        held = [pair for _ in range(2) for pair in loader][:12]
-        seen = [check(data, labels, nchw=True) for data, labels in held]
-    assert is_whole_epoch(seen[:STEPS])
-
-
 def test_order_is_the_readers(opener: Any) -> None:
     """Batches come in AsyncReader's order, and ``last`` names their records, epoch and step."""
     with opener(SMALL) as loader, AsyncReader(SMALL) as reader:

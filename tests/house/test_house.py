@@ -17,33 +17,11 @@ import asyncreader
 import converters
 
 PUBLIC = [
-    "AsyncReader",
-    "AsyncReaderError",
-    "Batch",
-    "Block",
-    "ChecksumError",
-    "Crop",
-    "Dataset",
-    "DecodeError",
-    "FinishedError",
-    "FormatError",
-    "Lengths",
-    "Mix",
-    "NothingQueuedError",
-    "ParamsError",
-    "Patch",
-    "QueueFullError",
-    "ReaderClosedError",
-    "ReaderStats",
-    "ReaderTimeoutError",
-    "SampleError",
-    "SourceError",
-    "SourceNotFoundError",
-    "Window",
-    "WorkerError",
-    "Writer",
-    "__version__",
-    "convert",
+    *("AsyncReader", "AsyncReaderError", "Batch", "Block", "ChecksumError", "Crop", "Dataset"),
+    *("DecodeError", "FinishedError", "FormatError", "Lengths", "Mix", "NothingQueuedError"),
+    *("ParamsError", "Patch", "QueueFullError", "ReaderClosedError", "ReaderStats"),
+    *("ReaderTimeoutError", "SampleError", "SourceError", "SourceNotFoundError", "Window"),
+    *("WorkerError", "Writer", "__version__", "convert"),
 ]
 
 

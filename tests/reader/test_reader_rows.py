@@ -26,7 +26,6 @@ from painted import COUNT, IMAGES, LABELS, open_reader
 
 from asyncreader import (
     AsyncReader,
-    Batch,
     ChecksumError,
     DecodeError,
     ParamsError,
@@ -37,39 +36,7 @@ from asyncreader import (
 )
 from asyncreader.sampling.samplers import Sequential
 
-# -- layout and values ---------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("kind", ["raw", "png"])
-def test_geometry_is_by_position(kind: str, tmp_path: Path) -> None:
-    """Random crops and flips differ by position and epoch, and are the same in every run."""
-    path = write_hdf5(tmp_path / "a.h5", packed(pictures(COUNT, (30, 28, 3)), kind))
-    params = {"path": path, "batch_size": 11, "size": (16, 16), "crop": "random", "flip": True}
-
-    def epochs(**more: Any) -> list[np.ndarray]:
-        with AsyncReader(params, crop_ratio=0.7, **more) as reader:
-            return [np.concatenate([b.data.copy() for b in reader]) for _ in range(2)]
-
-    one, two = epochs()
-    again, _ = epochs(nthread=3, njob=2)
-    other, _ = epochs(seed=1)
-    np.testing.assert_array_equal(one, again)
-    for changed in (two, other):
-        same = [np.array_equal(a, b) for a, b in zip(one, changed, strict=True)]
-        assert sum(same) < 4
-
-
 # -- the last batch ------------------------------------------------------------------------------
-
-
-def last(reader: AsyncReader) -> Batch:
-    """The last batch of the first epoch, on slots that were used before."""
-    list(reader)
-    reader.seek(0)
-    for batch in reader:
-        if batch.step == len(reader) - 1:
-            break
-    return batch
 
 
 #: A stored value, the dtype it is stored as, and one that cannot hold it.
@@ -189,33 +156,6 @@ def test_mean_and_std_of_another_scale(given: dict[str, Any], cure: str | None) 
     for warning in said:
         assert str(cure) in str(warning.message)
         assert warning.filename == open_reader.__code__.co_filename
-
-
-@pytest.mark.parametrize("nthread", [1, 3])
-@pytest.mark.parametrize("more", [{}, {"dtype": "float32", "scale": 1.0, "mean": 9.0}])
-def test_last_batch(nthread: int, more: dict[str, Any]) -> None:
-    """Rows that fill up a batch are zeros in data and labels, with index -1; a short batch has
-    short arrays. TestPlain has the rows of all kinds."""
-    plain = IMAGES.astype(more.get("dtype", "uint8")) - np.asarray(more.get("mean", 0), "uint8")
-    with open_reader(last_batch="pad", nthread=nthread, **more) as reader:
-        batch = last(reader)
-        assert batch.data.shape[0] == 4
-        np.testing.assert_array_equal(batch.data[:2], plain[20:])
-        assert not batch.data[2:].any()
-        assert batch.labels is not None
-        assert batch.labels[:, 0].tolist() == [200, 210, 0, 0]
-        assert batch.indices.tolist() == [20, 21, -1, -1]
-        assert batch.mask.tolist() == [True, True, False, False]
-    with open_reader(last_batch="short", nthread=nthread, **more) as reader:
-        batch = last(reader)
-        np.testing.assert_array_equal(batch.data, plain[20:])
-        assert batch.labels is not None
-        assert batch.labels.shape == (2, 1)
-    with open_reader(last_batch="pad", batch_size=20, rank=3, world_size=4, **more) as reader:
-        batch = first(reader)
-        assert not batch.mask.any()
-        assert not batch.data.any()
-        assert (batch.indices == -1).all()
 
 
 # -- bad samples ---------------------------------------------------------------------------------

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import pickle
 import sys
 import tracemalloc
@@ -42,14 +41,6 @@ def plans(schedule: Schedule, cursor: Cursor | None = None) -> Iterator[BatchPla
     while cursor.epoch == epoch:
         yield schedule.plan(cursor)
         cursor = schedule.advance(cursor)
-
-
-def chi_square(found: np.ndarray, cells: int) -> float:
-    """How many standard deviations the chi-square statistic of ``found`` is from its mean."""
-    counted = np.bincount(found, minlength=cells)
-    mean = found.size / cells
-    statistic = float(((counted - mean) ** 2 / mean).sum())
-    return (statistic - (cells - 1)) / (2 * (cells - 1)) ** 0.5
 
 
 # -- the permutation -----------------------------------------------------------------------------
@@ -138,23 +129,6 @@ def test_any_position_alone(name: str) -> None:
         whole = everything(order, epoch)
         some = np.random.default_rng(epoch).integers(0, order.length, 50)
         np.testing.assert_array_equal(copy.records(epoch, some), whole[some])
-
-
-@pytest.mark.parametrize("count", [2, 3, 4, 5, 6])
-@pytest.mark.parametrize("kind", ["permutation", "permuted"])
-def test_every_order_of_a_few_is_as_likely(kind: str, count: int) -> None:
-    """Of a handful of numbers, such as blocks, shards or classes, all orders are drawn alike:
-    Pearson's chi-square stays within five deviations of its mean."""
-    if kind == "permutation":
-        orders = [permutation(count, seed, 1)(np.arange(count)) for seed in range(10_000)]
-    else:
-        keys, counts = mix_rows(3, np.arange(60_000)), np.full(60_000, count)
-        images = [permuted(np.full(60_000, i), counts, keys) for i in range(count)]
-        orders = list(np.stack(images, axis=1))
-    assert (np.sort(orders, axis=1) == np.arange(count)).all()
-    _, numbers = np.unique(orders, axis=0, return_inverse=True)
-    assert numbers.max() + 1 == math.factorial(count)
-    assert abs(chi_square(numbers.reshape(-1), math.factorial(count))) < 5
 
 
 def test_a_million_millions_cost_nothing() -> None:
