@@ -52,7 +52,7 @@ def _instead(name: str) -> str:
         return f"write params={{{read!r}: ...}}, if SRC is a dataset"
     near = slip(name, OPTIONS)
     return (
-        f"did you mean {near!r}?" if near else "docs/convert.md and help(convert) list all options"
+        f"did you mean {near!r}?" if near else "docs/commands.md and help(convert) list all options"
     )
 
 
@@ -177,7 +177,7 @@ def _check_together(options: Options) -> None:
             raise ParamsError(f"{one} and {other} contradict each other", hint="give one of them")
     for one, others in _NEEDED:
         if getattr(options, one) and not any(getattr(options, other) for other in others):
-            raise ParamsError(f"{one} goes with {' or '.join(others)}", hint="give that, too")
+            raise ParamsError(f"{one} goes with {' or '.join(others)}", hint="pass that as well")
     ray = options.engine == "ray"
     if not options.sharded and ray:
         raise ParamsError(

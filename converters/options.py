@@ -216,7 +216,7 @@ class Options:
     classes_from_folders: bool = parameter(
         False,
         checks.FLAG,
-        "folders called train, val or the like are classes, too. Without this they are an error",
+        "folders called train, val or the like are classes as well. Without it they raise an error",
     )
     follow_links: bool = parameter(
         False, checks.FLAG, "also follow links that lead out of the folder"
@@ -294,7 +294,7 @@ class Options:
         False,
         checks.FLAG,
         "add SRC to the sharded dataset DST as new shards. Class numbers stay, new classes go "
-        "behind; the dataset changes in one moment, when all of them are complete",
+        "last; the dataset changes in one moment, when all of them are complete",
     )
     split: tuple[tuple[str, float], ...] = worked_out(
         Check("shares by name, such as 'train=0.8,val=0.1,test=0.1'", split_of, "text"),
@@ -348,7 +348,7 @@ class Options:
     sample: int | None = parameter(
         None,
         optional(whole(1)),
-        "convert so many of the samples, drawn by a hash of their paths: the same ones each time",
+        "convert N of the samples, drawn by a hash of their paths: the same ones each time",
         metavar="N",
     )
     engine: Engine = parameter(

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @click.command(epilog="\b\nExample:\n  asyncreader verify train.h5 --decode")
 @click.argument("path", type=PATH)
-@click.option("--decode", is_flag=True, help="Decode every image, too.")
+@click.option("--decode", is_flag=True, help="Also decode every image.")
 @params_option("How a dataset that others wrote is read, such as data_field=images.")
 @jobs_option
 @json_option

@@ -44,14 +44,14 @@ class Mix:
     until: MixUntil = parameter(
         "all",
         one_of(MixUntil),
-        'when an epoch of a `mix` ends: `"all"`: as soon as every dataset is used up, where those '
-        'that end before begin anew; `"first"`: as soon as one is',
+        'when an epoch of a `mix` ends: `"all"`: when every dataset has been read in full; shorter '
+        'ones start over; `"first"`: when one has',
     )
     classes: Classes = parameter(
         "joined",
         one_of(Classes),
         'classes of a `mix`: `"joined"`: those of one name are one, numbered as `reader.classes` '
-        'lists them; `"own"`: the numbers of each dataset come behind those of the datasets '
+        'lists them; `"own"`: the numbers of each dataset come after those of the datasets '
         "before it",
         flat="classes",
     )
@@ -86,7 +86,7 @@ class Window:
     outside: tuple[int | None, int | None] | None = parameter(
         None,
         optional(OUTSIDE),
-        "`(before, after)`: at most so many rows of a window lie outside; None in it: any number",
+        "`(before, after)`: how many rows of a window may lie outside; None in it: any number",
         shown="any number",
     )
 
@@ -176,7 +176,7 @@ class Crop:
     aspect: tuple[float, float] = parameter(
         (3 / 4, 4 / 3),
         span(0, above=True),
-        "and the width of these parts by their height",
+        "range of the width of these parts divided by their height",
         shown="(3/4, 4/3)",
         goes_with=_RESIZED,
     )
@@ -189,7 +189,7 @@ class Crop:
     mode: PaddingMode = parameter(
         "zero",
         one_of(PaddingMode),
-        'what they are: `"edge"`: as the outermost; `"reflect"`',
+        'values of these pixels: `"edge"`: as the outermost; `"reflect"`',
         goes_with={"crop_padding": ANY},
         flat="padding_mode",
     )

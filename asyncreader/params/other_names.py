@@ -116,7 +116,7 @@ ratio -> crop="random-resized", crop_aspect={}
 antialias -> interpolation="bilinear" or "bicubic": both are antialiased
 split validationsplit -> subset="train", or subset=slice(0, 1000)
 train mode phase -> path= of that part, or subset="train" where the file has parts
-numepochs maxepochs repeat -> epochs={} to end after so many epochs; without it they are
+numepochs maxepochs repeat -> epochs={} to end after that many epochs; without it they are
     repeated without end
 resume state -> nothing instead: call reader.load_state_dict(state)
 returnindices withindex withindices -> nothing instead: they are batch.indices

@@ -23,10 +23,19 @@ def parse_params(params: Given | None, overrides: Mapping[str, object]) -> Reade
     """Check everything that can be known without opening a file; ParamsError says what is wrong."""
     given = given_params(params, overrides)
     _check_source(given)
-    checked = {name: PARAMETERS[name].check(name, value) for name, value in given.items()}
+    checked = {name: _checked(name, value) for name, value in given.items()}
     result = ReaderParams.from_flat(checked)
     _check_together(result)
     return result
+
+
+def _checked(name: str, value: object) -> object:
+    """What is kept of a value; an error without advice names its place in the documentation."""
+    try:
+        return PARAMETERS[name].check(name, value)
+    except ParamsError as exc:
+        exc.hint = exc.hint or f"see docs/parameters.md#{name}"
+        raise
 
 
 def reading_params(
@@ -254,7 +263,7 @@ def _check_fields(p: ReaderParams) -> None:
     if twice:
         raise ParamsError(
             f"field {twice[0]!r} is named twice, among data_field, boxes_field and keypoints_field",
-            hint="boxes and keypoints come behind the fields of data_field",
+            hint="boxes and keypoints come after the fields of data_field",
         )
     if p.data is None:
         return

@@ -95,7 +95,7 @@ class Files:
         None,
         optional(checks.PATHS),
         "dataset file(s): a path, a glob, a URL or a list (one dataset, in that order); the format "
-        "is recognised by content; numpy's `.npy` is read, too",
+        "is recognised by content; numpy's `.npy` is read as well",
         shown="one of these",
     )
     hdf5_path: str | tuple[str, ...] | None = parameter(
@@ -217,14 +217,14 @@ class Source(Stored, Files):
         None,
         optional(checks.TEXT),
         "name of a field of boxes (..., 4): x1, y1, x2, y2 in pixels of the stored image. They "
-        "move with it and come behind the images in `data`, float32, in pixels of the image as "
+        "move with it and come after the images in `data`, float32, in pixels of the image as "
         "served ([boxes](masks-and-fields.md#boxes-and-keypoints))",
     )
     keypoints_field: str | None = parameter(
         None,
         optional(checks.TEXT),
         "name of a field of keypoints (..., 2), or (..., 3) with their visibility: x, y; they come "
-        "behind the boxes",
+        "after the boxes",
     )
     episodes_subset: slice | Int64 | tuple[str, ...] | None = parameter(
         None,
@@ -252,8 +252,8 @@ class Order:
         one_of(Shuffle),
         '`True`: another permutation every epoch; `"block"`: blocks of storage in random order, '
         'samples mixed over a window; `"replacement"`: independent draws; '
-        '`"balanced-permutation"`: groups of one sample of each class, and none comes again before '
-        "all of its class have come",
+        '`"balanced-permutation"`: groups of one sample of each class; no sample repeats until '
+        "its whole class has been served",
     )
     shuffle_window: int = parameter(
         SHUFFLE_WINDOW,
@@ -330,7 +330,7 @@ class Rows:
     mean: tuple[float, ...] | dict[str, tuple[float, ...]] | None = parameter(
         None,
         optional(checks.by_field(checks.per_channel())),
-        "one number, or one for each channel; of data that are no images, for each number of the "
+        "one number, or one for each channel; for non-image data, one for each entry of the "
         "last axis",
     )
     std: tuple[float, ...] | dict[str, tuple[float, ...]] | None = parameter(
@@ -340,7 +340,7 @@ class Rows:
     size: tuple[int, int] | None = parameter(
         None,
         optional(checks.SIZE),
-        "`(H, W)`: crop and resize while filling, raw pixels too; needed where stored images "
+        "`(H, W)`: crop and resize while filling, also raw pixels; needed if the stored images "
         "differ in size",
         shown="as stored",
     )
@@ -355,7 +355,7 @@ class Rows:
     augment: tuple[Step, ...] | None = parameter(
         None,
         optional(AUGMENT),
-        'operations on each image behind its flip, by name (`"trivial-augment-wide"`) or as '
+        'operations on each image after its flip, by name (`"trivial-augment-wide"`) or as '
         "(name, options), with the options of torchvision's v2 transforms; "
         "[augmentation](augmentation.md#operations) lists them",
     )
@@ -397,13 +397,13 @@ class Run:
     mixup: float | None = parameter(
         None,
         optional(checks.number(0, 1000)),
-        "blends each two neighbours of the epoch's order, with a part of Beta(mixup, mixup); "
+        "blends each pair of neighbours in the epoch's order, by a share of Beta(mixup, mixup); "
         "labels become (B, classes) float32. Needs an even `batch_size`",
     )
     cutmix: float | None = parameter(
         None,
         optional(checks.number(0, 1000)),
-        "exchanges a rectangle of them instead; with `mixup`, too, each pair draws one of the two",
+        "exchanges a rectangle between them; with `mixup` as well, each pair gets one of the two",
     )
     label_smoothing: float = parameter(
         0.0,

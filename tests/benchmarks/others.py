@@ -1,7 +1,7 @@
 """Benchmarks by others' rules: DLIO, the data-loader survey, packing, and an epoch of training.
 
 ``python tests/benchmarks/others.py DIR --only survey`` (dlio, packing, epoch) prints a table;
-docs/others-benchmarks.md says what each measures and what to install. FFCV needs another Python
+RESULTS.md says what each measures and what to install. FFCV needs another Python
 (``--ffcv-python``).
 """
 

@@ -1,8 +1,8 @@
-"""Draws docs/images/speed.svg, the figure of README: ``python tests/benchmarks/speed_figure.py``.
+"""Draws speed.svg, the figure of README, and jpeg.svg: ``python tests/benchmarks/speed_figure.py``.
 
-The numbers are those of speed.json, in the form that run.py writes; docs/performance.md publishes
+The numbers are those of speed.json, in the form that run.py writes; RESULTS.md publishes
 them. ``python tests/benchmarks/speed_figure.py bench/results.json`` first takes the medians of a
-new run into speed.json, rounded to three digits. Then docs/performance.md and README have to be
+new run into speed.json, rounded to three digits. Then RESULTS.md and README have to be
 changed: tests/examples/test_docs.py compares them.
 """
 
@@ -18,6 +18,8 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 NUMBERS = HERE / "speed.json"
 FIGURE = HERE.parents[1] / "docs" / "images" / "speed.svg"
+#: The figure of JPEGs, whose numbers RESULTS.md publishes, too: command and conditions stand there.
+JPEG_NUMBERS, JPEG = HERE / "jpeg.json", FIGURE.with_name("jpeg.svg")
 
 #: The case that is drawn, and the words for its contenders, from top to bottom.
 CASE = "raw224"
@@ -27,7 +29,7 @@ BARS = {
     "FFCV": "FFCV",
     "ours HDF5": "asyncreader, the same HDF5 file",
 }
-_COLOURS = {"ours HDF5": "#4a6fa5"}
+_OURS = "#4a6fa5"
 _OTHER = "#b8b8b8"
 _LEFT, _WIDEST, _STEP, _TOP = 300, 470, 36, 50
 
@@ -41,25 +43,29 @@ def medians(results: Mapping[str, Any]) -> dict[str, float]:
 
 def drawn(results: Mapping[str, Any]) -> str:
     """The figure as SVG; its title and its labels are text."""
-    rates = medians(results)
-    told = "; ".join(f"{BARS[name]}: {rate:,.0f}" for name, rate in rates.items())
+    rates = {BARS[name]: rate for name, rate in medians(results).items()}
+    return bars("Random images of 224 x 224 x 3 bytes per second, batch 128, 2 workers", rates)
+
+
+def bars(what: str, rates: Mapping[str, float]) -> str:
+    """Samples per second as bars, ours in blue."""
+    told = "; ".join(f"{name}: {rate:,.0f}" for name, rate in rates.items())
     height = _TOP + _STEP * len(rates) + 8
     lines = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 860 {height}" '
         'font-family="sans-serif" font-size="14" role="img">',
         f"  <title>Images per second. {escape(told)}</title>",
         f'  <rect width="860" height="{height}" rx="8" fill="#ffffff"/>',
-        '  <text x="20" y="30" fill="#222222">Random images of 224 x 224 x 3 bytes '
-        "per second, batch 128, 2 workers</text>",
+        f'  <text x="20" y="30" fill="#222222">{escape(what)}</text>',
     ]
     for row, (name, rate) in enumerate(rates.items()):
         top, wide = _TOP + _STEP * row, _WIDEST * rate / max(rates.values())
         middle = top + 18
         lines += [
             f'  <text x="{_LEFT - 12}" y="{middle}" text-anchor="end" fill="#222222">'
-            f"{escape(BARS[name])}</text>",
+            f"{escape(name)}</text>",
             f'  <rect x="{_LEFT}" y="{top}" width="{wide:.1f}" height="26" rx="3" '
-            f'fill="{_COLOURS.get(name, _OTHER)}"/>',
+            f'fill="{_OURS if name.startswith("asyncreader") else _OTHER}"/>',
             f'  <text x="{_LEFT + wide + 8:.1f}" y="{middle}" fill="#222222">{rate:,.0f}</text>',
         ]
     return "\n".join([*lines, "</svg>", ""])
@@ -83,7 +89,8 @@ def main(arguments: list[str]) -> int:
         new = taken(json.loads(Path(arguments[0]).read_text(encoding="utf-8")))
         NUMBERS.write_text(json.dumps(new, indent=1) + "\n", encoding="utf-8")
     FIGURE.write_text(drawn(json.loads(NUMBERS.read_text(encoding="utf-8"))), encoding="utf-8")
-    print(FIGURE)
+    JPEG.write_text(bars(**json.loads(JPEG_NUMBERS.read_text(encoding="utf-8"))), encoding="utf-8")
+    print(FIGURE, JPEG)
     return 0
 
 

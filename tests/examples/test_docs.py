@@ -37,11 +37,13 @@ from torchvision_pixels import load_torchvision
 
 import converters
 from asyncreader.cli.main import main
+from asyncreader.params import PARAMETERS, SHOWN
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 PAGES = [
     "README.md",
     "AGENTS.md",
+    "tests/benchmarks/RESULTS.md",
     *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md")),
 ]
 
@@ -254,7 +256,7 @@ def test_the_contact_sheet_is_what_its_command_draws(beside_photos: Path) -> Non
 
 def test_the_figure_of_speed_has_the_published_numbers() -> None:
     """README's figure is what its command draws; its numbers, and those that a reader of the text
-    alone is given, are those of the table in docs/performance.md."""
+    alone is given, are those of the table in tests/benchmarks/RESULTS.md."""
     folder = ROOT / "tests" / "benchmarks"
     found = importlib.util.spec_from_file_location("speed_figure", folder / "speed_figure.py")
     assert found is not None
@@ -264,10 +266,12 @@ def test_the_figure_of_speed_has_the_published_numbers() -> None:
     results = json.loads((folder / "speed.json").read_text(encoding="utf-8"))
     drawn = figure.drawn(results)
     assert (ROOT / "docs" / "images" / "speed.svg").read_text(encoding="utf-8") == drawn
+    numbers = json.loads((folder / "jpeg.json").read_text(encoding="utf-8"))
+    assert (ROOT / "docs" / "images" / "jpeg.svg").read_text("utf-8") == figure.bars(**numbers)
     rates = figure.medians(results)
     assert figure.medians(figure.taken(results)) == rates
     assert max(rates, key=rates.__getitem__) == "ours HDF5"
-    published = (ROOT / "docs" / "performance.md").read_text(encoding="utf-8")
+    published = (ROOT / "tests" / "benchmarks" / "RESULTS.md").read_text(encoding="utf-8")
     (row,) = re.findall(r"^\| 128, 2 \|.*\| 1\.\d+ \|$", published, re.MULTILINE)
     h5py = re.findall(r"DataLoader with h5py \(batch 128, 2 workers\) reaches ([\d,]+)", published)
     cells = [cell.strip() for cell in row.split("|")]
@@ -278,10 +282,10 @@ def test_the_figure_of_speed_has_the_published_numbers() -> None:
     assert [f"{rate:,.0f}" for rate in rates.values()] == re.findall(r"\d+,\d+", said)
 
 
-def test_speeds_are_those_of_the_page_of_performance() -> None:
-    """The guide that helps to choose a format gives no speed that docs/performance.md does not."""
+def test_speeds_are_those_of_the_page_of_results() -> None:
+    """The guide that helps to choose a format gives no speed that RESULTS.md does not."""
     guide = (ROOT / "docs" / "formats-and-encodings.md").read_text(encoding="utf-8")
-    published = (ROOT / "docs" / "performance.md").read_text(encoding="utf-8")
+    published = (ROOT / "tests" / "benchmarks" / "RESULTS.md").read_text(encoding="utf-8")
     tables_of_speed = re.findall(r"samples/s \|\n\|[-:|]+\|\n((?:\|.*\|\n)+)", guide)
     assert len(tables_of_speed) == 2
     for row in "".join(tables_of_speed).splitlines():
@@ -333,6 +337,7 @@ def test_links_lead_somewhere() -> None:
             if path.suffix == ".md" and path.is_file():
                 found = re.findall(r"^#+ (.+)$", path.read_text(encoding="utf-8"), re.MULTILINE)
                 heads = {re.sub(r"[^\w -]", "", one.lower()).replace(" ", "-") for one in found}
+                heads |= set(re.findall(r'<a id="(\w+)">', path.read_text(encoding="utf-8")))
             if not path.exists() or (anchor and anchor not in heads):
                 wrong.append((page, target, anchor))
     assert wrong == []
@@ -355,13 +360,12 @@ def test_ci_runs_the_test_command_of_readme() -> None:
     assert f"\n{command}\n" in (ROOT / ".ci" / "run").read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize(("page", "mark"), tables.TABLES)
-def test_tables_follow_from_the_declarations(page: str, mark: str) -> None:
-    """A table is what the declarations say; ``python tests/support/tables.py`` writes it."""
-    text = (ROOT / page).read_text(encoding="utf-8")
-    assert text == tables.rewritten(page, mark, tables.TABLES[page, mark])
-    for name in tables.TABLES[page, mark]:
-        assert f"\n| `{name}` |" in text
+def test_each_parameter_is_in_one_section() -> None:
+    """docs/parameters.md has each parameter once, with the anchor that errors name."""
+    assert sorted(" ".join(tables.SECTIONS.values()).split()) == sorted(SHOWN)
+    page = (ROOT / "docs" / "parameters.md").read_text(encoding="utf-8")
+    names = {*SHOWN, *PARAMETERS}
+    assert sorted(re.findall(r'<a id="(\w+)"></a>', page)) == sorted(names)
 
 
 @pytest.mark.parametrize(("page", "mark"), tables.TEXTS)

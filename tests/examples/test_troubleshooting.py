@@ -39,11 +39,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         file["images"], file["few"] = PIXELS, np.arange(5)
         file["axes"] = np.zeros((20, 3, 4, 9), np.uint8)
     (made / "page.h5").write_text("<html>not found</html>")
-    for name in ("photos/cat", "flat", "sizes/cat"):
+    for name in ("photos/cat", "flat", "sizes/cat", "parts/train/cat", "parts/val/cat"):
         (made / name).mkdir(parents=True)
     for i in range(2):
         Image.fromarray(PIXELS[i]).save(made / f"photos/cat/{i}.png")
         Image.fromarray(PIXELS[i]).save(made / f"flat/{i}.png")
+        Image.fromarray(PIXELS[i]).save(made / f"parts/{('train', 'val')[i]}/cat/{i}.png")
         Image.fromarray(PIXELS[i][: 8 + i]).save(made / f"sizes/cat/{i}.png")
     convert(made / "sizes", made / "sizes.h5", encoding="original")
     return made
@@ -157,6 +158,9 @@ PROVOKED: dict[str, Callable[[], object]] = {
     "the stored bytes of a sample do not match its checksum [...]": opened("damaged.h5"),
     "the target exists already [...]": lambda: convert("photos", "train.h5"),
     "the folder is flat: its images have no class [...]": lambda: convert("flat", "new.h5"),
+    "folders called 'train' and 'val' are the parts of a dataset and no classes [...]": (
+        lambda: convert("parts", "new.h5")
+    ),
     "images of different sizes cannot be stored as raw pixels [...]": lambda: convert(
         "sizes", "new.h5"
     ),

@@ -61,7 +61,6 @@ def main():
     options = parser.parse_args()
 
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    # With a GPU the batches are already on it, copied from pinned memory on a stream of their own.
     loader = TorchReader(
         NUMBERS,
         path=options.train,
@@ -70,8 +69,7 @@ def main():
         flip=True,
         last_batch="wrap",
         nthread="auto",
-        njob=3,
-        cuda=device == "cuda",
+        njob=4,
     )
     torch.manual_seed(0)
     model = network(len(loader.classes)).to(device)
@@ -87,6 +85,8 @@ def main():
     step = 0
     while (epoch := loader.state_dict()["epoch"]) < options.epochs:
         for images, labels in loader:  # an epoch, or the rest of the one that was cut off
+            images = images.to(device, non_blocking=True)
+            labels = labels.to(device, non_blocking=True)
             loss = nn.functional.cross_entropy(model(images), labels)
             optimizer.zero_grad()
             loss.backward()

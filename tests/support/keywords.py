@@ -74,16 +74,60 @@ class ReaderKeywords(TypedDict, total=False):
 '''
 
 
+def types() -> dict[str, str]:
+    """What a caller may pass, by the names of parameters."""
+    kept = {name: kind for module in _MODULES.values() for name, kind in _annotations(module)}
+    return {
+        one: TAKES.get(one) or _passed(kept[_place(one, top)])
+        for name, top in SHOWN.items()
+        for one in (name, *(part.name for part in top.parts.values()))
+    }
+
+
+#: How the table of parameters writes types; other names of types are those of texts.
+WORDS: Final = {
+    **{name: name for name in ("int", "float", "bool", "slice", "Mix", "Window", "Patch", "Crop")},
+    "Lengths": "Lengths",
+    "Block": "Block",
+    "Paths": "path, list",
+    "Ratios": "dict",
+    "Sequence": "list",
+    "Mapping": "dict",
+    "Callable": "function",
+    "ArrayLike": "array",
+    "NDArray": "array",
+    "DTypeLike": "dtype",
+    "PathLike": "path",
+    "View": "dict",
+    "WindowRows": "int, tuple, list, str",
+    "Augment": "str, list",
+    "Shuffle": "bool, str",
+}
+
+
+def told(kind: str) -> str:
+    """A type in the words of the table of parameters; whether None is taken, its default says."""
+
+    def words(node: ast.expr) -> Iterator[str]:
+        match node:
+            case ast.BinOp():
+                yield from (*words(node.left), *words(node.right))
+            case ast.Subscript(value=ast.Name(id="Literal")):
+                yield "str" if isinstance(ast.literal_eval(node.slice), str) else "bool"
+            case ast.Subscript():
+                yield from words(node.value)
+            case ast.Attribute(attr=name) | ast.Name(id=name):
+                yield from WORDS.get(name, "str").split(", ")
+
+    return ", ".join(dict.fromkeys(words(ast.parse(kind, mode="eval").body)))
+
+
 def keywords() -> str:
     """The text of the file."""
-    kept = {name: kind for module in _MODULES.values() for name, kind in _annotations(module)}
     fields, used = [], set[str]()
-    for name, top in SHOWN.items():
-        names = dict.fromkeys([name, *(one.name for one in top.parts.values())])
-        for one in names:
-            kind = TAKES.get(one) or _passed(kept[_place(one, top)])
-            fields.append(f"    {one}: {kind}".replace("'", '"'))
-            used |= {node.id for node in ast.walk(ast.parse(kind)) if isinstance(node, ast.Name)}
+    for one, kind in types().items():
+        fields.append(f"    {one}: {kind}".replace("'", '"'))
+        used |= {node.id for node in ast.walk(ast.parse(kind)) if isinstance(node, ast.Name)}
     found = []
     for module, file in sorted(_MODULES.items(), reverse=True):
         defined = sorted(used & set(_defined(file)))

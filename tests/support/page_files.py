@@ -212,6 +212,15 @@ def weather() -> None:
         file["t2m"].attrs.update(said)
 
 
+def parts() -> None:
+    """``parts``: a folder with train/ and val/, and a folder for each class in them."""
+    for number, path in enumerate(sorted(Path("photos").glob("*/*"))):
+        if number % 2 == 0:
+            part = Path("parts", "val" if number % 3 == 0 else "train", path.parent.name)
+            part.mkdir(parents=True, exist_ok=True)
+            (part / path.name).write_bytes(path.read_bytes())
+
+
 def volumes() -> None:
     """``volumes.h5``: four volumes and their labels in two arrays."""
     make_volumes(Path("volumes.h5"))
@@ -220,4 +229,4 @@ def volumes() -> None:
 SETUPS: Final[Mapping[str, Callable[[], Names]]] = {
     made.__name__: made
     for made in (robot, maze, minari, aloha, push, well, series, tasks, cells, jets, events)
-} | {made.__name__: made for made in (slides, ovules, eeg, wind, weather, volumes)}
+} | {made.__name__: made for made in (slides, ovules, eeg, wind, weather, parts, volumes)}

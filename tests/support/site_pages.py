@@ -1,4 +1,5 @@
-"""A hook of mkdocs: adds README, as the first page, and the files outside docs/ that pages link to.
+"""A hook of mkdocs: adds README as the first page, the list of all files of the product, and the
+files outside docs/ that pages link to.
 
 The pages in docs/ stay as a code host shows them: there a link to ../SECURITY.md leads to the file.
 """
@@ -6,14 +7,21 @@ The pages in docs/ stay as a code host shows them: there a link to ../SECURITY.m
 from __future__ import annotations
 
 import re
+import sys
 from pathlib import Path
 from typing import Any
+
+sys.path.append(str(Path(__file__).parent))  # mkdocs loads this file by its path
+
+from tree import page as tree_page
 
 ROOT = Path(__file__).resolve().parents[2]
 
 #: Files outside docs/ that are pages of the site.
 PAGES = {"README.md": "index.md", "SECURITY.md": "security.md", "CHANGELOG.md": "changelog.md"}
+PAGES |= {"tests/benchmarks/RESULTS.md": "results.md"}
 
+_UP = re.compile(r"^(?:\.\./)+")
 _CODE = re.compile(r"`[^`\n]+`")
 _LINK = re.compile(r"(\]\()([\w./-]+)((?:#[\w-]*)?\))")
 
@@ -26,7 +34,8 @@ def on_files(files: Any, config: Any) -> Any:
     for name, page in PAGES.items():
         texts.append((ROOT / name).read_text(encoding="utf-8"))
         files.append(File.generated(config, page, content=texts[-1]))
-    targets = {target.removeprefix("../") for text in texts for _, target, _ in _LINK.findall(text)}
+    files.append(File.generated(config, "files.md", content=tree_page()))
+    targets = {_UP.sub("", target) for text in texts for _, target, _ in _LINK.findall(text)}
     for name in sorted(targets - set(PAGES)):
         outside = not name.startswith("docs/") and not (ROOT / "docs" / name).exists()
         if outside and (ROOT / name).is_file():
@@ -42,7 +51,7 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
 
     def inside(found: re.Match[str]) -> str:
         before, target, after = found.groups()
-        name = target.removeprefix("../").removeprefix("docs/")
+        name = _UP.sub("", target).removeprefix("docs/")
         name = PAGES.get(name, name)
         if files.get_file_from_path(name) is None and files.get_file_from_path(f"files/{name}"):
             name = f"files/{name}"

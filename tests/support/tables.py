@@ -7,14 +7,16 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import MISSING
+from functools import partial
 from typing import Final, NamedTuple
 
 import click
 import numpy as np
-from keywords import KEYWORDS, keywords
+from keywords import KEYWORDS, keywords, told, types
 from project import ROOT
+from tree import folders
 
 from asyncreader.cli.main import cli
 from asyncreader.errors import ParamsError
@@ -29,11 +31,36 @@ from asyncreader.sources.layouts.npy import NAME as NPY
 from asyncreader.sources.request import Request, stored_samples
 from converters.options import OPTIONS
 
-#: The table between two marks of a page.
-TABLES = {
-    ("docs/parameters.md", "parameters"): SHOWN,
-    ("docs/convert.md", "options"): OPTIONS,
+#: The sections of docs/parameters.md, and the parameters in each. A family brings its fields.
+SECTIONS: Final = {
+    "source": "path hdf5_path lmdb_path data labels labels_path mix",
+    "fields": "data_field labels_field boxes_field keypoints_field members columns offsets_field "
+    "axes sample_axis values missing channel_order",
+    "samples": "subset episodes episodes_subset window patch lengths",
+    "order": "shuffle shuffle_window weights epoch_samples seed epochs batch_size last_batch",
+    "ranks": "rank world_size",
+    "images": "size crop interpolation flip augment views transform",
+    "values": "dtype scale mean std layout contiguous",
+    "batches": "mixup cutmix label_smoothing num_classes postprocess",
+    "running": "nthread njob workers copy cuda io",
+    "errors": "verify on_error timeout trace debug",
 }
+
+
+def parameter_table(section: str) -> str:
+    """The parameters of a section: name with its anchor, type, default and meaning."""
+    rows = ["| name | type | default | meaning |", "|---|---|---|---|"]
+    kinds = types()
+    for name in SECTIONS[section].split():
+        top = SHOWN[name]
+        rows.append(_row(top, told(kinds[name])))
+        for field, one in top.parts.items() if top.kind is not None else ():
+            if one.name != top.name and one.help != top.help:
+                rows.append(_row(one, told(kinds[one.name]), f"`{field}` of `{name}`: "))
+            elif one.name != top.name:
+                alias = f"the flat name of `{field}` of `{name}`"
+                rows.append(_row(dataclasses.replace(one, help=alias), told(kinds[one.name])))
+    return "\n".join(rows)
 
 
 def command_help() -> str:
@@ -54,15 +81,28 @@ def _one_command(context: click.Context) -> str:
     title = " ".join((context.command_path, *names))
     text = inspect.cleandoc(command.help or "").replace("<", r"\<").replace("*", r"\*")
     examples = (command.epilog or "").replace("\b\n", "").rstrip()
-    shown = (one.get_help_record(context) for one in given if isinstance(one, click.Option))
-    rows = [record for record in shown if record is not None]
-    options = "\n".join(
-        f"| `{option}` | {meaning} |" for option, meaning in (map(_cell, row) for row in rows)
+    shown = (
+        (one.name, one.get_help_record(context)) for one in given if isinstance(one, click.Option)
     )
+    whole = OPTIONS if command.name == "convert" else {}
+    rows = [(name, *record) for name, record in shown if record is not None]
+    told = [
+        (f"`{option}`", _option(whole[name]) if name in whole else meaning)
+        for name, option, meaning in rows
+    ]
+    known = {name for name, *_ in rows}
+    told += [(f"`{name}=`, in Python", _option(whole[name])) for name in whole if name not in known]
+    options = "\n".join(f"| {_cell(name)} | {_cell(meaning)} |" for name, meaning in told)
     return (
         f"## {title}\n\n{text}\n\n| option | meaning |\n|---|---|\n{options}\n\n"
         f"```text\n{examples}\n```"
     )
+
+
+def _option(one: Parameter) -> str:
+    """What an option of convert means, and its default."""
+    default = one.shown or ("" if one.default in (None, False) else f"`{one.default}`")
+    return f"{one.help[0].upper()}{one.help[1:]}.{default and f' Default: {default}.'}"
 
 
 def _cell(text: str) -> str:
@@ -155,18 +195,6 @@ def operation_table() -> str:
     return "\n".join(rows)
 
 
-def flat_table() -> str:
-    """The fields of families by their flat names."""
-    rows = ["| in a family | flat name | default | meaning |", "|---|---|---|---|"]
-    rows += [
-        f"| `{field}` of `{family.name}` {_row(one)}"
-        for family in SHOWN.values()
-        for field, one in family.parts.items()
-        if one.name != family.name
-    ]
-    return "\n".join(rows)
-
-
 #: What docs/layouts.md says of each layout: known by, served, give.
 LAYOUT_ROWS: Final = {
     "AnnData": (
@@ -238,31 +266,28 @@ def layout_table() -> str:
     )
 
 
-#: What else is made, between two marks of a page.
+def folder_table() -> str:
+    """The folders of the product with the first sentence of each."""
+    rows = [f"| `{name}` | {text} |" for name, text, _ in folders()]
+    return "\n".join(("| folder | what it is for |", "|---|---|", *rows))
+
+
+#: What is made, between two marks of a page.
 TEXTS: dict[tuple[str, str], Callable[[], str]] = {
-    ("docs/parameters.md", "flat names"): flat_table,
+    **{("docs/parameters.md", name): partial(parameter_table, name) for name in SECTIONS},
     ("docs/layouts.md", "layouts"): layout_table,
     ("docs/layouts.md", "shapes"): shape_table,
     ("docs/commands.md", "commands"): command_help,
     ("docs/augmentation.md", "operations"): operation_table,
+    ("docs/design.md", "folders"): folder_table,
 }
 
 
-def table(parameters: Mapping[str, Parameter]) -> str:
-    """A row for each parameter: its name, its default and what it does."""
-    rows = ["| name | default | meaning |", "|---|---|---|"]
-    return "\n".join([*rows, *map(_row, parameters.values())])
-
-
-def _row(one: Parameter) -> str:
+def _row(one: Parameter, kind: str, of: str = "") -> str:
     default = f'`"{one.default}"`' if isinstance(one.default, str) else str(one.default)
-    meaning = (one.help + form_of(one)).replace("|", r"\|")
-    return f"| `{one.name}` | {one.shown or default} | {meaning} |"
-
-
-def rewritten(page: str, mark: str, parameters: Mapping[str, Parameter]) -> str:
-    """The text of a page with its table as the declarations say."""
-    return placed(page, mark, table(parameters))
+    meaning = (of + one.help + form_of(one)).replace("|", r"\|")
+    name = f'<a id="{one.name}"></a>`{one.name}`'
+    return f"| {name} | {kind} | {one.shown or default} | {meaning} |"
 
 
 def placed(page: str, mark: str, made: str) -> str:
@@ -274,8 +299,6 @@ def placed(page: str, mark: str, made: str) -> str:
 
 
 if __name__ == "__main__":
-    for (page, mark), parameters in TABLES.items():
-        (ROOT / page).write_text(rewritten(page, mark, parameters), encoding="utf-8")
     for (page, mark), make in TEXTS.items():
         (ROOT / page).write_text(placed(page, mark, make()), encoding="utf-8")
     (ROOT / KEYWORDS).write_text(keywords(), encoding="utf-8")

@@ -1,6 +1,6 @@
 """How far our operations are from torchvision's: ``python tests/support/torchvision_augment.py``.
 
-Prints the table of docs/augmentation.md. Both sides get the same photographs and the same numbers,
+Prints a table of tests/benchmarks/RESULTS.md. Both get the same photographs and the same numbers,
 drawn by ours; torchvision gets them in the place of its own make_params().
 """
 

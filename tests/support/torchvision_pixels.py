@@ -1,6 +1,6 @@
 """How far our pixels are from torchvision's: ``python tests/support/torchvision_pixels.py``.
 
-Prints the table of docs/coming-from.md. The photographs are those that scikit-image and
+Prints the table of tests/benchmarks/RESULTS.md. The photographs are those that scikit-image and
 scikit-learn ship; both sides decode the same files.
 """
 
