@@ -61,7 +61,8 @@ def _of_attributes(h5: Hdf5, data: Stored, name: str, served: bool) -> Meaning |
     FormatError where one cannot be read, and the values are ``served``."""
     stored = np.dtype(h5py.check_vlen_dtype(data.dtype) or data.dtype)
     item, keys, kind = data.data, _CF, stored
-    what = h5.reach(f"{name.rpartition('/')[0]}/what")
+    group = name.strip("/").rpartition("/")[0]
+    what = h5.reach(f"{group}/what") if group else None
     if isinstance(what, h5py.h5g.GroupID) and h5py.h5a.exists(what, b"gain"):
         item, keys = h5py.Group(what), _ODIM
     if not h5py.h5a.get_num_attrs(item.id):
@@ -115,8 +116,10 @@ def _of_slices(h5: Hdf5, data: Stored, name: str) -> Meaning | None:
     """What MINC says of the slices of an image: the values that its least and its greatest number
     mean in each of them."""
     group, _, last = name.rpartition("/")
+    if last != "image" or data.dtype.kind not in "iu":
+        return None
     ends = [h5.find(f"{group}/{one}") for one in ("image-min", "image-max")]
-    if last != "image" or None in ends or data.dtype.kind not in "iu":
+    if None in ends:
         return None
     low, high = (np.asarray(one.read(), float) for one in ends if one is not None)
     info, valid = np.iinfo(data.dtype), np.ravel(attribute(data.data, "valid_range"))
