@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Final, cast
 
@@ -166,20 +166,16 @@ def _run(task: Task) -> str:
 
 
 def tasks_of(
-    options: Options,
-    plan: ShardPlan,
-    samples: Samples,
-    root: str,
-    wanted: Iterator[tuple[int, Int64]],
+    options: Options, plan: ShardPlan, samples: Samples, root: str, shards: Iterable[int]
 ) -> Iterator[Task]:
-    """A task for each of ``wanted``: (shard, numbers of its samples)."""
+    """A task for each of these shards."""
     read = options.params
     if read is not None and read.labels_path is not None:  # a worker has a folder of its own
         read = replace(read, labels_path=os.path.abspath(read.labels_path))
     away = replace(options, params=read, progress=None)
-    for number, numbers in wanted:
-        part = samples.part(numbers)
-        encoding, classes = cast(Encoding, samples.encoding), samples.classes or ()
+    encoding, classes = cast(Encoding, samples.encoding), samples.classes or ()
+    for number in shards:
+        numbers = plan.numbers(number)
+        part = samples.part(numbers) or numbers
         splits = None if samples.splits is None else samples.splits.of(numbers)
-        wanted_here = numbers if part is None else part
-        yield Task(away, plan, number, wanted_here, root, encoding, classes, splits)
+        yield Task(away, plan, number, part, root, encoding, classes, splits)

@@ -267,11 +267,10 @@ class ShardPacking:
             kept += len(plan.span(number))
             progress(kept)
 
-        missing = (number for number in range(plan.shards) if number not in records)
-        wanted = ((number, plan.numbers(number)) for number in list(missing))
+        missing = [number for number in range(plan.shards) if number not in records]
         root = self.workspace.root
         with RayEngine(self.options.address) as engine:
-            engine.run(tasks_of(self.options, plan, self.samples, root, wanted), done)
+            engine.run(tasks_of(self.options, plan, self.samples, root, missing), done)
 
     def _finish(
         self, plan: ShardPlan, records: list[ShardRecord]
