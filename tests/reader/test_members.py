@@ -440,18 +440,6 @@ def test_damaged_types(tmp_path: Path, damage: int) -> None:
             assert np.array_equal(data, right(file["jets"][()], ["x", "y"]), equal_nan=True)
 
 
-def test_info_tells_the_members(tmp_path: Path) -> None:
-    """A set of structured rows opens without members, so that info can list them."""
-    from click.testing import CliRunner
-
-    from asyncreader.cli.main import cli
-
-    path = write(tmp_path / "set.h5", "gzip")
-    done = CliRunner().invoke(cli, ["info", str(path), "-p", "data_field=jets"])
-    assert done.exit_code == 0, done.output
-    assert "flavour (int64)" in done.output.replace("\n", " ")
-
-
 def test_data_beside_pictures(tmp_path: Path) -> None:
     """A second field, of float vectors, is normalised along its last axis, while pictures are
     cropped; the plain form is the first field's alone."""
