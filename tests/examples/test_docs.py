@@ -38,6 +38,9 @@ from torchvision_pixels import load_torchvision
 import converters
 from asyncreader.cli.main import main
 from asyncreader.params import PARAMETERS, SHOWN
+from asyncreader.sources.layouts.detect import LAYOUTS as LMDB_LAYOUTS
+from asyncreader.sources.layouts.hdf5_layouts import LAYOUTS as HDF5_LAYOUTS
+from asyncreader.sources.layouts.npy import NAME as NPY
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 PAGES = [
@@ -370,7 +373,15 @@ def test_each_parameter_is_in_one_section() -> None:
 
 @pytest.mark.parametrize(("page", "mark"), tables.TEXTS)
 def test_pages_follow_from_the_code(page: str, mark: str) -> None:
-    """The layouts, in the order in which they are tried, and the commands are on their pages as the
-    code says; ``python tests/support/tables.py`` writes them."""
+    """Shapes, operations and commands are on their pages as the code says; ``python
+    tests/support/tables.py`` writes them."""
     text = (ROOT / page).read_text(encoding="utf-8")
     assert text == tables.placed(page, mark, tables.TEXTS[page, mark]())
+
+
+def test_the_table_of_layouts_names_all_of_them() -> None:
+    """It has a row for each layout, in the order in which they are tried."""
+    page = (ROOT / "docs" / "layouts.md").read_text(encoding="utf-8")
+    (table,) = re.findall(r"^\| as `info` calls it \|.*\n(?:\|.*\n)+", page, re.MULTILINE)
+    names = [one.name for one in (*LMDB_LAYOUTS, *HDF5_LAYOUTS) if one.name]
+    assert re.findall(r"^\| `(.+?)` \|", table, re.MULTILINE) == [*names, NPY]

@@ -25,9 +25,6 @@ from asyncreader.params.declare import Parameter, form_of
 from asyncreader.pixels.augment.parse import known
 from asyncreader.pixels.specs import OutputSpec
 from asyncreader.pixels.transform import RowTransform
-from asyncreader.sources.layouts.detect import LAYOUTS as LMDB_LAYOUTS
-from asyncreader.sources.layouts.hdf5_layouts import LAYOUTS as HDF5_LAYOUTS
-from asyncreader.sources.layouts.npy import NAME as NPY
 from asyncreader.sources.request import Request, stored_samples
 from converters.options import OPTIONS
 
@@ -195,77 +192,6 @@ def operation_table() -> str:
     return "\n".join(rows)
 
 
-#: What docs/layouts.md says of each layout: known by, served, give.
-LAYOUT_ROWS: Final = {
-    "AnnData": (
-        "`.h5ad`: `X`, `obs`, `var` | `X`, sparse rows (CSR) as dense ones of float32 | "
-        '`data_field="layers/counts"` or `"raw/X"`; `labels_field="obs/cell_type"`: '
-        "categories or text as classes; `columns`"
-    ),
-    "loom": (
-        "`matrix`, `row_attrs`, `col_attrs` | cells, which are the columns of `matrix`, as rows | "
-        '`data_field="layers/spliced"`; `labels_field="col_attrs/Cluster"`; `columns`: numbers or '
-        "names of genes"
-    ),
-    "10x Genomics": (
-        "`matrix` with `barcodes`, or such a group of one genome | cells as rows of float32 | "
-        '`columns`: numbers, ids or names of features; `data_field="mm10"` of several genomes'
-    ),
-    "pandas": (
-        "a group with the attribute `pandas_type` | the columns of numbers of a frame of one "
-        'dtype | `data_field="df"`; of several dtypes the error lists the parts'
-    ),
-    "sparse rows": (
-        "a group of `data`, `indices`, `indptr`, with its `shape` (CSR); MATLAB's of `data`, `ir`, "
-        "`jc`, its columns | dense rows of float32 | the group: `data_field`; `columns`"
-    ),
-    "Fuel": (
-        "attribute `split` | `features`, `image_features` or `encoded_images`; pixels of "
-        'variable length by their `shapes`; `targets` | a split: `subset="train"`; samples '
-        "without labels: `labels_field=None` too"
-    ),
-    "encoded images of variable length": (
-        "HDF5 of variable length, `images` ... | images; `labels`, `label`, `targets` | "
-        "other names: `data_field`, `labels_field`"
-    ),
-    "BigGAN-PyTorch": (
-        "HDF5 `imgs`, N x C x H x W or N x H x W x C | `imgs` with `labels` | other axes: "
-        "`num_dim` ..."
-    ),
-    "PCam": (
-        "`x`, and `..._y.h5` next to `..._x.h5` | `x` with `y` | labels elsewhere: `labels_path`"
-    ),
-    "Caffe HDF5Data": "HDF5 `data`, `label` | `data` with `label` | the axes: `num_dim` ...",
-    "OCR": "key `num-samples` | `image-%09d`, the texts `label-%09d` as classes |",
-    "BasicSR": "`meta_info.txt` next to the data | images in its order |",
-    "StyleGAN2": 'keys `length`, `SIZE-NUMBER` | the largest size | another: `data_field="256"`',
-    "bare images (as LSUN)": "values are JPEG, PNG or WebP files | images in the order of keys |",
-    "ml-pyxis": (
-        "LMDB databases `data_db`, `meta_db`, or those of its api-improvements branch | "
-        "fields data/labels, input/target, image/label, X/y ...; text as classes | other "
-        "names: `data_field`, `labels_field`; CHW arrays: `cha_dim=2` ..."
-    ),
-    "tensorpack, msgpack": (
-        "key `__keys__`, also by folder2lmdb | part 0 of each datapoint, labels part 1 | "
-        'others: `data_field="1"`, or a name in dicts'
-    ),
-    "Caffe Datum": (
-        "values are Datums | planes, turned from BGR to RGB; `float_data`; encoded images; "
-        'labels | `channel_order="stored"` keeps BGR'
-    ),
-    "numpy array (.npy)": "numpy's `.npy` | the array, without labels | the axes: `num_dim` ...",
-}
-
-
-def layout_table() -> str:
-    """The layouts in the order in which they are tried, each with its row."""
-    names = [one.name for one in (*LMDB_LAYOUTS, *HDF5_LAYOUTS) if one.name]
-    rows = [f"| `{name}` | {LAYOUT_ROWS[name]} |" for name in (*names, NPY)]
-    return "\n".join(
-        ("| as `info` calls it | known by | served | give |", "|---|---|---|---|", *rows)
-    )
-
-
 def folder_table() -> str:
     """The folders of the product with the first sentence of each."""
     rows = [f"| `{name}` | {text} |" for name, text, _ in folders()]
@@ -275,7 +201,6 @@ def folder_table() -> str:
 #: What is made, between two marks of a page.
 TEXTS: dict[tuple[str, str], Callable[[], str]] = {
     **{("docs/parameters.md", name): partial(parameter_table, name) for name in SECTIONS},
-    ("docs/layouts.md", "layouts"): layout_table,
     ("docs/layouts.md", "shapes"): shape_table,
     ("docs/commands.md", "commands"): command_help,
     ("docs/augmentation.md", "operations"): operation_table,
