@@ -7,8 +7,6 @@ import warnings
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-import numpy as np
-
 from ..dataset import look_into
 from ..dataset import open as open_dataset
 from ..errors import AsyncReaderError
@@ -16,13 +14,13 @@ from ..params import parse_params
 from ..pixels.numbers import is_number, listed, members_of
 from ..sampling.episodes import Windows
 from ..sources.bytestore import OpenFile
-from ..sources.hdf5.checks import attribute
 from ..sources.hdf5.compound import record_type
 from ..sources.hdf5.conventions import MATLAB_CLASS
 from ..sources.hdf5.file import Hdf5, is_hdf5, translated
 from ..sources.hdf5.kinds import kind_of
 from ..sources.hdf5.listing import SPARSE, Listed, list_fields, says_where
-from ..sources.request import NoFieldError
+from ..sources.hdf5.meaning import meaning_of
+from ..sources.request import NoFieldError, Request
 from ..system.late import h5py
 from ..system.text import times
 from .describe import describe
@@ -39,13 +37,8 @@ _MORE: Final[tuple[dict[str, Any], ...]] = (
     {"axes": "NCHW"},
     {"axes": "NCHW", "labels_field": None},
 )
-#: What attributes say of values, by the names that they have in conventions (CF, NWB, NeXus).
-_SAID: Final = {
-    "units": ("units", "unit"),
-    "scale": ("scale_factor", "conversion"),
-    "offset": ("add_offset", "offset"),
-    "fill": ("_FillValue", "missing_value"),
-}
+#: Attributes that name a unit (CF and NeXus, NWB).
+_UNITS: Final = ("units", "unit")
 
 
 def facts_of(given: Mapping[str, Any]) -> tuple[dict[str, Any], AsyncReaderError | None]:
@@ -64,9 +57,10 @@ def facts_of(given: Mapping[str, Any]) -> tuple[dict[str, Any], AsyncReaderError
     except AsyncReaderError as exc:
         error, path = exc, exc.path
     found = None if path is None or "data_field" in given else _contents(given, path)
-    if error is not None and found is None:
-        raise error
-    return found or {}, None if isinstance(error, NoFieldError) else error
+    if found is None:
+        with look_into(given) as ds:  # which raises what it raised
+            return describe(ds), None
+    return found, None if isinstance(error, NoFieldError) else error
 
 
 def _contents(given: Mapping[str, Any], path: str) -> dict[str, Any] | None:
@@ -128,17 +122,15 @@ def _told(h5: Hdf5, one: Listed) -> dict[str, Any]:
 def _said(h5: Hdf5, one: Listed, data: Any) -> dict[str, Any]:
     """What the attributes of a data set say of its values."""
     said: dict[str, Any] = {}
-    if not h5py.h5a.get_num_attrs(data.id):
+    if not one.shape or not h5py.h5a.get_num_attrs(data.id):
         return said
-    for word, names in _SAID.items():
-        for name in names:
-            value = np.asarray(attribute(data, name))
-            if value.dtype.kind in "buif" and value.size == 1:
-                said.setdefault(word, value.item())
-            elif value.dtype.kind in "OS":
-                with contextlib.suppress(AsyncReaderError):
-                    text = h5.text(one.name, name)
-                    said |= {} if text is None else {word: text}
+    for name in _UNITS:
+        with contextlib.suppress(AsyncReaderError):  # one that is no text
+            said |= {"units": text} if (text := h5.text(one.name, name)) else {}
+    with contextlib.suppress(AsyncReaderError):  # what is not read
+        stored = h5.stored(data.id, one.name)
+        meaning = meaning_of(h5, stored, one.name, Request(one.name, physical=True))
+        said |= {} if meaning is None else {"meaning": meaning.said}
     if h5py.h5a.exists(data.id, MATLAB_CLASS) and len(one.shape) > 1:
         said["in MATLAB"] = times(one.shape[::-1])
     return said

@@ -363,7 +363,7 @@ def test_info_says_what_attributes_say(tmp_path: Path) -> None:
     with h5py.File(tmp_path / "x.h5", "w") as file:
         _odd(file)
     listed = json.loads(run("info", tmp_path / "x.h5", "--json").stdout)["listed"]
-    assert listed[0]["says"] == {"units": "K", "scale": 0.5, "fill": -9}
+    assert listed[0]["says"] == {"units": "K", "meaning": "scale_factor = 0.5, _FillValue = -9"}
     assert {one["name"]: one["dtype"] for one in listed[1:]} == {
         "table": "pt (float32), id (no number)",
         "deep/in/it/names": "text",

@@ -429,6 +429,8 @@ def test_what_matlab_stores_for_other_things_than_numbers(tmp_path: Path) -> Non
     with asyncreader.open(path, data_field=["X", "flags"]) as dataset:
         np.testing.assert_array_equal(dataset[:][0], np.arange(6.0).reshape(2, 3))
         np.testing.assert_array_equal(dataset[:][1], [[0], [1]])
+    listed = CliRunner().invoke(cli, ["info", str(path)]).output
+    assert re.search(r"X +2 x 3 .*float64, in MATLAB 3 x 2\n", listed)
     with pytest.raises(NoFieldError, match=r"words \(2 x 2 text as character codes") as caught:
         AsyncReader(path=path)
     assert set(caught.value.there) == {"X", "flags", "g/demo_0/x", "g/demo_1/x"}
