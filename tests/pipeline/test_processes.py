@@ -179,6 +179,7 @@ def test_a_program_from_standard_input_is_refused(packed: str) -> None:
     )
     done = child_processes.run([sys.executable, "-"], given=program)
     assert done.stdout.startswith("refused: a worker process could not start"), done
+    assert 'workers="thread"' in done.stdout
 
 
 @pytest.mark.slow

@@ -201,17 +201,6 @@ def test_bad_samples_and_padding(tmp_path: Path) -> None:
         np.testing.assert_array_equal(batch.data[0], 255 - IMAGES[batch.indices])
 
 
-@pytest.mark.slow
-def test_what_it_cannot_be_given() -> None:
-    """Data without pictures, and boxes for albumentations, are refused when a reader is opened."""
-    with pytest.raises(ParamsError, match="works on images"):
-        reader(data={"a": LABELS, "b": LABELS}, transform=moved)
-    with pytest.raises(WorkerError, match="ZeroDivisionError"):
-        reader(transform=lambda fields: 1 / 0)
-    with pytest.raises(WorkerError, match="trial call of a worker process"):
-        reader(transform=process_functions.shorter_fields_in_worker, workers="process")
-
-
 def test_torchvisions_are_called_as_they_are() -> None:
     """A transform of torchvision v2 gets torchvision's tensor of each kind: it moves label maps,
     boxes and keypoints as the picture; what marks absent boxes and keypoints stays."""

@@ -81,11 +81,6 @@ def shift_fields(fields: Any, label: Any, rng: np.random.Generator) -> Any:
     return (np.roll(image, by, 1), np.roll(mask, by, 1), boxes + by, points), label + by
 
 
-def shorter_fields_in_worker(fields: Any) -> Any:
-    image, mask = fields
-    return (image, mask[1:]) if multiprocessing.parent_process() is not None else fields
-
-
 def nothing(data: np.ndarray, labels: np.ndarray) -> None:
     """Leaves a batch as it is."""
 
