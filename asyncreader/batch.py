@@ -138,7 +138,7 @@ class Batch(Taken, Generic[D, L]):
 
     Reading ``data`` or ``labels`` of a batch that was given back raises ReaderClosedError. Arrays
     taken from it before remain the slot's memory, which later batches overwrite: a reader whose
-    caller collects them (``[data for data, labels in reader]``) raises ReaderClosedError, too.
+    caller collects them (``[data for data, labels in reader]``) also raises ReaderClosedError.
     """
 
     __slots__ = (

@@ -188,7 +188,7 @@ class AsyncReader(Closing, Generic[D, L]):
         """Wait for the oldest queued batch and hand it out; the one before is given back.
 
         Raises NothingQueuedError at once when none is queued, ReaderTimeoutError after ``timeout``
-        seconds, or the error of that batch (the next call goes on behind it). Since a call gives
+        seconds, or the error of that batch (the next call continues after it). Since a call gives
         the batch of the call before back, several threads may take batches with ``copy=True`` only.
         """
         self._check_process()
@@ -405,7 +405,7 @@ class AsyncReader(Closing, Generic[D, L]):
 
         The order and the data set must match, but not world_size x batch_size: with another one
         the next batch starts at the next position of the same global order. After shards were
-        added to the set, a state goes on at the start of an epoch, in file order, or with a
+        added to the set, a state resumes at the start of an epoch, in file order, or with a
         ``subset`` of the samples of before.
         """
         self._check_process()

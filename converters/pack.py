@@ -45,7 +45,7 @@ def convert(
     "data" (or "image"), "label", "path" and other fields. They are given to a :class:`Writer`. So
     are those of an :class:`asyncreader.Dataset`: as it serves them, with labels, classes, paths and
     splits, its first field as ``data`` and the others by their names. Of several labels those
-    behind the first become fields, which one HDF5 file serves as labels.
+    after the first become fields, which one HDF5 file serves as labels.
 
     The target appears under its name when it is complete, verified and on the disk; on any error
     it is as it was (finished shards are kept next to it, for ``resume``). Raises

@@ -72,11 +72,11 @@ class Loader(Closing, Generic[Item]):
     """An AsyncReader as a framework sees it: a loop over it serves the current epoch to its end.
 
     ``params``, ``overrides``: as AsyncReader takes them, and with its errors. ``flags``: keywords
-    of the adapter itself, which ``params`` may hold, too: ``with_mask`` and ``with_indices`` say
-    what a step gives beside data and labels, ``zero_copy`` that batches are no private copies.
-    ``reader`` is the AsyncReader behind; taking batches from it directly makes the cursor wrong.
-    ``last``: what the batch handed out last was made of, None before the first. Pickles and copies
-    as its parameters and its cursor.
+    of the adapter itself, which ``params`` may hold as well: ``with_mask`` and ``with_indices`` say
+    what a step gives in addition to data and labels, ``zero_copy`` that batches are no private
+    copies. ``reader`` is the AsyncReader inside; taking batches from it directly makes the cursor
+    wrong. ``last``: what the batch handed out last was made of, None before the first. Pickles and
+    copies as its parameters and its cursor.
     """
 
     #: whether this adapter takes numpy arrays, and so no ``cuda``

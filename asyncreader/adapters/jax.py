@@ -41,10 +41,10 @@ class JaxReader(Loader[S], Generic[D, L, S]):
     With a sharding over several processes each process's reader (``rank``, ``world_size``) gives
     its own part of the global batch.
 
-    Where rows can be padded or zeroed (``last_batch="pad"``, ``on_error="zero"``), integer labels
+    If rows can be padded or zeroed (``last_batch="pad"``, ``on_error="zero"``), integer labels
     of rows that are not valid are -100, and unsigned labels come as signed ones; other labels are 0
     there. ``with_mask=True`` appends the mask to the tuple, bool (B,), False for such rows;
-    ``with_indices=True`` (behind it) the record numbers, (B,), -1 where padded. Both go where the
+    ``with_indices=True`` (after it) the record numbers, (B,), -1 where padded. Both go where the
     labels do.
 
     64-bit numbers come out as 32-bit ones (int64 labels as int32) unless ``jax_enable_x64`` is set:

@@ -39,7 +39,7 @@ class ReaderDataset(Loader[Step], PyDataset):
     Keras asks for batches by shuffled index; the index is ignored, and the reader's own order kept:
     every epoch serves each sample once. What Keras only peeked at (to build a model it draws a
     batch and begins the epoch again) is served again, and so is an epoch that was interrupted.
-    With ``steps_per_epoch`` below ``len()`` the next epoch goes on where the last one stopped; so
+    With ``steps_per_epoch`` below ``len()`` the next epoch continues where the last one stopped; so
     does the first epoch after ``load_state_dict()``. Then, and only then, Keras may drop a batch or
     two at the end of ``fit()``: those that it fetched ahead with jax on a GPU (before Keras 3.15
     with jax anywhere). Raises what AsyncReader raises.

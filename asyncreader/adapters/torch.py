@@ -46,10 +46,10 @@ class TorchReader(Loader[S], Generic[D, L, S]):
     reader's own memory, valid until the next step of the loop. With ``cuda`` they are on the
     device.
 
-    Where rows can be padded or zeroed (``last_batch="pad"``, ``on_error="zero"``), integer labels
+    If rows can be padded or zeroed (``last_batch="pad"``, ``on_error="zero"``), integer labels
     of rows that are not valid are -100, which ``cross_entropy`` ignores, and unsigned labels come
     as int64; other labels are 0 there. ``with_mask=True`` appends the mask to the tuple, bool (B,),
-    False for such rows; ``with_indices=True`` (behind it) the record numbers, int64 (B,), -1 where
+    False for such rows; ``with_indices=True`` (after it) the record numbers, int64 (B,), -1 where
     padded. ``loader.last`` has what else a Batch says of the step, as numpy arrays: ``present`` of
     windows, ``lengths``, ``place`` of patches, ``episode``, ``source``.
 

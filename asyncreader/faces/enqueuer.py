@@ -67,7 +67,7 @@ class _Enqueuer(Generic[T]):
         """Prefetch items: at most ``max_queue_size`` wait for the consumer.
 
         ``wait_time`` is accepted and not needed; ``max_q_size`` is the older name. Raises
-        ParamsError while it is running; after stop() it starts anew.
+        ParamsError while it is running; after stop() it can start again.
         """
         count = whole("workers", workers)
         depth = whole("max_queue_size", max_queue_size if max_q_size is None else max_q_size)
@@ -95,7 +95,7 @@ class _Enqueuer(Generic[T]):
         """The items, in order, until the source ends or stop(); None is skipped.
 
         An item whose making failed raises its error, type and traceback as they were; another
-        ``get()`` goes on behind it. Several threads may have one each. Raises NothingQueuedError
+        ``get()`` continues after it. Several threads may have one each. Raises NothingQueuedError
         before start().
         """
         if self._run is None:

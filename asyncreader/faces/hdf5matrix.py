@@ -26,7 +26,8 @@ class HDF5Matrix(Closing):
     ``m[i]``, ``m[a:b:c]``, ``m[list or int array]`` (any order, repeats allowed) read just those
     rows, as stored, into a new array, and give ``normalizer(rows)`` where there is one. ``shape``
     and ``dtype`` are those of the view after ``normalizer``. Thread-safe; pickles as its path.
-    Raises ParamsError, SourceNotFoundError or FormatError; IndexError past its end, of slices, too.
+    Raises ParamsError, SourceNotFoundError or FormatError, and IndexError past its end, also for
+    slices.
     """
 
     def __init__(

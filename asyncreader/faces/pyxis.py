@@ -5,7 +5,7 @@ Layout: named databases ``data_db`` (key ``{:010}``, value a msgpack map name ->
 map of ``type`` (2), ``dtype`` (numpy's string), ``shape`` and ``data`` (C order), keys as bytes.
 
 Files are read without the LMDB library, as bytes that are checked (sources/lmdb/btree.py): a
-damaged one is an error, and a reader can be pickled, forked and shared by threads, also while a
+damaged one raises an error, and a reader can be pickled, forked and shared by threads, also while a
 writer is at work. Needs ``msgpack``: ``pip install -e '.[pyxis]'``.
 """
 
