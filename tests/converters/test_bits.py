@@ -319,6 +319,17 @@ def test_foreign_sets_of_16_bits(tmp_path: Path, kind: str) -> None:
     assert np.array_equal(served(tmp_path / "x.h5")[some, 0], values[some] >> 8)
 
 
+def test_sixteen_bits_are_kept_where_markers_are_asked_for(tmp_path: Path) -> None:
+    """``restarts`` is for JPEGs: pictures of 16 bits among the files' own bytes stay as they are,
+    packed from files and from another set."""
+    values = write_depths(tmp_path / "photos")
+    first, second = tmp_path / "first.h5", tmp_path / "second.h5"
+    convert(tmp_path / "photos", first, encoding="original", bits=16, restarts=True)
+    convert(first, second, restarts=True)
+    for made in (first, second):
+        np.testing.assert_array_equal(served(made)[:, 0], values)
+
+
 @pytest.mark.parametrize(
     ("target", "encoding", "size"),
     [

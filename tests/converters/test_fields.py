@@ -312,6 +312,19 @@ def test_bad_masks_are_skipped_with_their_pictures(
     assert raised.value.source_path == str(masks / "dog/a.png")
 
 
+def test_links_out_of_the_folder_are_not_followed(
+    folders: tuple[Path, Path], tmp_path: Path
+) -> None:
+    """As with pictures: a mask that is a link elsewhere is refused, unless that is meant."""
+    pictures, masks = folders
+    other = tmp_path / "elsewhere.png"
+    (masks / "cat/1.png").rename(other)
+    (masks / "cat/1.png").symlink_to(other)
+    with pytest.raises(SampleError, match="link out of the folder"):
+        convert(pictures, tmp_path / "set.h5", fields={"mask": masks})
+    convert(pictures, tmp_path / "set.h5", fields={"mask": masks}, follow_links=True)
+
+
 @pytest.mark.parametrize("suffix", [".h5", ".lmdb"])
 def test_shuffled_and_listed(folders: tuple[Path, Path], tmp_path: Path, suffix: str) -> None:
     """Masks, labels and paths stay with their pictures in random order, and in a set that a CSV

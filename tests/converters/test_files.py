@@ -17,6 +17,7 @@ import pytest
 import xxhash
 from converter_corpus import by_pillow, image, listed, names_in, put, saved
 
+import asyncreader
 import converters.outputs.one_file
 import converters.outputs.sinks
 from asyncreader.errors import FormatError
@@ -230,3 +231,5 @@ def test_a_class_whose_name_is_not_utf8(tmp_path: Path) -> None:
     report = convert(tmp_path / "in", tmp_path / "out.lmdb")
     assert report.classes == ("c\udcff",)
     assert json.loads(json.dumps(report.to_dict()))["classes"] == ["c\udcff"]
+    with asyncreader.open(tmp_path / "out.lmdb") as found:
+        assert found.classes == report.classes
