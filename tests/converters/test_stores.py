@@ -136,6 +136,20 @@ def test_labels_by_csv(photos: Path, bucket: str, tmp_path: Path, scheme: str) -
         assert next(iter(reader)).labels.tolist() == [[7]]
 
 
+@pytest.mark.slow
+def test_classes_at_a_url(photos: Path, bucket: str, tmp_path: Path) -> None:
+    """Names of classes come from a packed set or a text file in a store."""
+    names = ("notes", "eel", "dög 1%", "cat-2", "cat")
+    (photos.parent / "names.txt").write_text("\n".join(names))
+    report = convert(
+        "s3://b/photos", tmp_path / "a.h5", encoding="original", classes="s3://b/names.txt"
+    )
+    assert report.classes == names
+    (photos.parent / "a.h5").write_bytes((tmp_path / "a.h5").read_bytes())
+    report = convert(photos, tmp_path / "b.h5", encoding="original", classes="s3://b/a.h5")
+    assert contents(tmp_path / "a.h5") == contents(tmp_path / "b.h5")
+
+
 def test_missing_rows(photos: Path, bucket: str, tmp_path: Path) -> None:
     """Pictures that the CSV names and the store has not are counted and named with their lines. A
     web server, which cannot list what it has, needs a CSV, and the error says so."""
