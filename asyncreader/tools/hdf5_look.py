@@ -52,10 +52,10 @@ class Divided(NamedTuple):
 
 @contextlib.contextmanager
 def _file_of(source: Source) -> Iterator[tuple[Hdf5 | None, str]]:
-    """The open file of a set, of several the first, if it is one of this machine, and its layout.
-    Its structure was checked when it was opened."""
+    """The open HDF5 file of a set, of several the first, if it is one of this machine, and its
+    layout. Its structure was checked when it was opened."""
     with source.holding(0) as (one, _):
-        if not isinstance(one.file, OpenFile):
+        if not isinstance(one.file, OpenFile) or one.facts.container != "HDF5":
             yield None, one.facts.layout
             return
         with translated(one.file.path), Hdf5(one.file) as h5:

@@ -74,6 +74,24 @@ def translated(path: str) -> Iterator[None]:
 _LOCKED: Final = ("flag values don't match", "unable to lock file")
 
 
+@contextlib.contextmanager
+def _without_plugins() -> Iterator[None]:
+    """Have HDF5 load no plugins inside: it tries all that are on its path to open a file that it
+    cannot open itself. Its global lock keeps other threads out meanwhile."""
+    plugins = h5py.h5pl
+    with h5py._objects.phil:
+        paths = [plugins.get(number) for number in range(plugins.size())]
+        try:
+            for _ in paths:
+                plugins.remove(0)
+            yield
+        finally:
+            while plugins.size():
+                plugins.remove(0)
+            for path in paths:
+                plugins.append(path)
+
+
 def open_library(path: str) -> Any:
     """h5py's File of ``path``, read-only.
 
@@ -84,7 +102,8 @@ def open_library(path: str) -> Any:
     refused: OSError | None = None
     for locking in (None, False, True, "best-effort"):
         try:
-            with after_this():  # interrupted inside, HDF5 would keep the file open
+            # interrupted inside, HDF5 would keep the file open
+            with after_this(), _without_plugins():
                 return h5py.File(path, "r", locking=locking)
         except OSError as exc:
             if "already open for write" in str(exc):
@@ -113,7 +132,11 @@ class Hdf5(Closing, Refusing):
         if checked:
             self._structure.check()
         named = file.handle
-        self.file = open_library(named) if isinstance(named, str) else h5py.File(named, "r")
+        if isinstance(named, str):
+            self.file = open_library(named)
+        else:
+            with _without_plugins():
+                self.file = h5py.File(named, "r")
         with closed_on_error([self]):
             file.check_same()  # the library opened it by its name
 

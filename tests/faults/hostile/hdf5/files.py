@@ -31,6 +31,15 @@ def oldest_superblock(scratch: Scratch) -> Target:
     return done(plain(scratch, libver="earliest"))
 
 
+@attack(says="HDF5 cannot read it")
+def superblock_of_no_version(scratch: Scratch) -> Target:
+    """The library looks among its plugins for one that opens a file which it cannot open."""
+    made = done(plain(scratch))
+    with edited(Path(made.path)) as raw:
+        raw[8] = 9
+    return made
+
+
 @attack(NONE, ways=SET)
 def chunk_index_in_circles(scratch: Scratch) -> Target:
     """A chunk B-tree whose node is its own child."""
