@@ -343,6 +343,7 @@ RELATIVE: dict[str, dict[str, Any]] = {
     "hdf5": {"hdf5_path": "a.h5"},
     "lmdb": {"lmdb_path": "lmdb"},
     "labels elsewhere": {"path": "a.h5", "labels_path": "labels.h5", "labels_field": "y"},
+    "mix": {"mix": {"a.h5": 0.5, "lmdb": 0.5}},
 }
 
 

@@ -69,10 +69,10 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def digest(path: str | Path, epochs: int = 1, **params: Any) -> str:
-    """Of all that is served."""
+    """Of all that is served, and the state, which goes on from a disk in a store and back."""
     settings = {"batch_size": 8, "shuffle": True, "nthread": 2, "njob": 2, "last_batch": "pad"}
     with AsyncReader({"path": path, "size": (16, 16), **settings, **params}) as reader:
-        return fakes.digest(reader, epochs)
+        return f"{fakes.digest(reader, epochs)} {json.dumps(reader.state_dict())}"
 
 
 @pytest.mark.slow
