@@ -54,6 +54,7 @@ PAGES = [
 OPTIONAL = {"torch", "jax", "keras", "ray", "lightning", "accelerate", "matplotlib", "msgpack"}
 OPTIONAL |= {"zarr", "obstore", "torchvision", "albumentations", "webdataset", "tensorflow"}
 OPTIONAL |= {"robomimic", "anndata", "loompy", "pandas", "pynwb", "nexusformat", "cooler"}
+OPTIONAL |= {"xarray", "h5netcdf"}
 VISION = {"torchvision", "albumentations"}
 FRAMEWORKS = {"torch", "jax", "keras", "lightning", "accelerate"}
 

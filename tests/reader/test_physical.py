@@ -204,6 +204,13 @@ def test_slices_along_other_axes(tmp_path: Path) -> None:
         with asyncreader.open(path, sample_axis=axis, **given) as dataset:
             near(dataset[:], wanted)
     with h5py.File(path, "a") as file:
+        image = file["minc-2.0/image/0"]
+        for name, value in (("image-min", -1.0), ("image-max", 16.0)):
+            del image[name]
+            image[name] = value
+    with asyncreader.open(path, **given) as dataset:
+        near(dataset[:], (np.clip(RAW + 100, 10, 180) - 10) / 10 - 1)
+    with h5py.File(path, "a") as file:
         del file["minc-2.0/image/0/image-max"]
         file["minc-2.0/image/0/image-max"] = np.ones(3)
     with pytest.raises(FormatError, match="image-min, image-max"):

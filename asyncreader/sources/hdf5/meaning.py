@@ -121,7 +121,8 @@ def _of_slices(h5: Hdf5, data: Stored, name: str) -> Meaning | None:
     ends = [h5.find(f"{group}/{one}") for one in ("image-min", "image-max")]
     if None in ends:
         return None
-    low, high = (np.asarray(one.read(), float) for one in ends if one is not None)
+    # one number for all slices is read as an array of one
+    low, high = (one.read().astype(float).reshape(one.shape) for one in ends if one is not None)
     info, valid = np.iinfo(data.dtype), np.ravel(attribute(data.data, "valid_range"))
     least, most = valid.tolist() if valid.size == 2 else (info.min, info.max)
     if low.shape != high.shape or low.shape != data.shape[: low.ndim] or not least < most:
