@@ -365,3 +365,32 @@ def test_arrays_of_either_byte_order(
         np.testing.assert_array_equal(big, little)
     if size is None:
         np.testing.assert_array_equal(made[2][:, 0], values)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("encoding", ["raw", "png", "original"])
+def test_sixteen_bits_in_every_container(tmp_path: Path, encoding: str, target: str) -> None:
+    """HDF5, LMDB and shards serve 16 bits alike: in threads and in processes; resized, normalised
+    and mixed as other uint16; their descriptions say uint16, and ``info`` and ``preview`` work."""
+    values = write_depths(tmp_path / "in")
+    path = tmp_path / target
+    convert(tmp_path / "in", path, encoding=encoding, bits=16, **_sharded(target))
+    assert np.array_equal(served(path)[:, 0], values)
+    if (encoding == "original") == (target == "shards"):
+        assert np.array_equal(served(path, workers="process")[:, 0], values)
+    cast = served(path, dtype="float32", scale=0.5, mean=1.0)
+    assert np.array_equal(cast[:, 0], values.astype(np.float32) * np.float32(0.5) - 1)
+    small = served(path, size=(8, 11), crop="none")
+    for one, whole in zip(small[:, 0], values, strict=True):
+        wanted = Image.fromarray(whole.astype(np.float32)).resize(
+            (11, 8), Image.Resampling.BILINEAR
+        )
+        assert np.abs(one - np.asarray(wanted, np.float64)).max() <= 0.51
+    with pytest.raises(ParamsError, match="uint8"):
+        served(path, dtype="uint8")
+    assert verify_file(str(path), decode=True).ok
+    facts = json.loads(run("info", "--json", path).stdout)
+    assert (facts["dtype"], facts["encoding"]) == ("uint16", encoding)
+    assert facts["shape"] == [HEIGHT, WIDTH, 1]
+    assert not preview({"path": str(path)}).bad

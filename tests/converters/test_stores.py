@@ -367,3 +367,18 @@ def test_a_task_opens_its_own_store(
         assert b"secret" not in task
     convert("s3://b/photos", tmp_path / "here", **given)
     assert contents(tmp_path / "ray") == contents(tmp_path / "here")
+
+
+@pytest.mark.slow
+def test_bad_pictures(photos: Path, bucket: str, tmp_path: Path) -> None:
+    """A bad one is named by its URL; skipped, the files are those from disk."""
+    bad = photos / "dög 1%" / "10.jpg"
+    bad.write_bytes(bad.read_bytes()[:200])
+    with pytest.raises(DecodeError) as caught:
+        convert("s3://b/photos", tmp_path / "out", size=16, encoding="jpeg", shards=3)
+    assert caught.value.source_path == "s3://b/photos/dög 1%/10.jpg"
+    options: dict[str, Any] = {"size": 16, "encoding": "jpeg", "shards": 3, "skip_bad": True}
+    report = convert("s3://b/photos", tmp_path / "store", resume=True, **options)
+    assert [name for name, _ in report.skipped] == ["dög 1%/10.jpg"]
+    convert(photos, tmp_path / "disk", **options)
+    assert contents(tmp_path / "store") == contents(tmp_path / "disk")

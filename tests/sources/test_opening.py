@@ -13,10 +13,12 @@ from fakes import packed, paint, write_hdf5
 
 import asyncreader
 from asyncreader import AsyncReader, FormatError
+from asyncreader.formats import packed as fmt
 from asyncreader.sources.bytestore import OpenFile
 from asyncreader.sources.hdf5.file import Hdf5
 from asyncreader.sources.hdf5.listing import some_names
 from asyncreader.system.text import natural
+from converters.outputs.hdf5_writer import Hdf5File
 
 # -- the description in an HDF5 file -------------------------------------------------------------
 
@@ -95,3 +97,30 @@ def test_names_sort_by_their_numbers() -> None:
     names += ["a1" + "0" * 5000, "a9" + "0" * 5000, "a-1", "b"]
     for order in (names, names[::-1]):
         assert sorted(order, key=natural) == names
+
+
+def test_a_description_longer_than_a_header(tmp_path: Path) -> None:
+    """A description of 256 fields with the longest names does not fit an object header: HDF5 keeps
+    it elsewhere, and it is written and read all the same."""
+    names = [f"{'f' * 60}{number:04d}" for number in range(256)]
+    digests = {f"{name}.{table}": "0" * 16 for name in names for table in ("checksums", "paths")}
+    meta = fmt.Meta(
+        count=6,
+        encoding="raw",
+        shape=(9, 8, 3),
+        channels=3,
+        label_kind="none",
+        classes=None,
+        digests={"checksums": "0" * 16, **digests},
+        fields=tuple(fmt.FieldMeta(name, "raw", (9, 8, 1), 1, "uint8") for name in names),
+    ).sealed()
+    file = Hdf5File(str(tmp_path / "a.h5"), "a.h5")
+    file.open()
+    file.describe(meta)
+    file.finish()
+    assert len(meta.to_json()) > 1 << 16
+    from asyncreader.sources.hdf5.file import read_meta
+
+    found = OpenFile(str(tmp_path / "a.h5"), "mmap")
+    with Hdf5(found, checked=True) as h5:
+        assert read_meta(h5) == meta

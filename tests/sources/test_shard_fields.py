@@ -23,6 +23,7 @@ from shard_sets import edit
 from asyncreader import (
     AsyncReader,
     ChecksumError,
+    DecodeError,
     FormatError,
     SampleError,
 )
@@ -335,3 +336,25 @@ def test_open_files_are_shared(raw: Path) -> None:
     assert 2 * limits[0] <= max(2, open_limit())
     one.close()
     both.close()
+
+
+@pytest.mark.slow
+def test_resumed_after_a_bad_mask(folders: tuple[Path, Path], tmp_path: Path, raw: Path) -> None:
+    """A run that ended at a bad mask goes on when that is mended, and gives the same files; other
+    masks are another run."""
+    pictures, masks = folders[0], shutil.copytree(folders[1], tmp_path / "masks")
+    bad = masks / "dog/15.png"
+    held = bad.read_bytes()
+    bad.write_bytes(b"no picture")
+    how: dict[str, Any] = {"fields": {"mask": masks}, "shards": SHARDS}
+    with pytest.raises(DecodeError, match=r"finished shards are kept \(2\)") as caught:
+        convert(pictures, tmp_path / "out", **how)
+    assert caught.value.source_path == str(bad)
+    bad.write_bytes(held)
+    other = shutil.copytree(masks, tmp_path / "other")
+    (other / "cat/00.png").rename(other / "cat/00.PNG")
+    with pytest.raises(Exception, match="other sources or options"):
+        convert(pictures, tmp_path / "out", resume=True, fields={"mask": other}, shards=SHARDS)
+    report = convert(pictures, tmp_path / "out", resume=True, **how)
+    assert report.kept == 2
+    assert files(tmp_path / "out") == files(raw)

@@ -9,6 +9,7 @@ import threading
 import tracemalloc
 import warnings
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -606,3 +607,28 @@ def test_what_is_no_set_has_no_manifest(tmp_path: Path) -> None:
     path = write_hdf5(tmp_path / "a.h5", packed(pictures(3)))
     assert manifest_path(path) is None
     assert not hasattr(open_source(path).first, "open_files")
+
+
+@pytest.mark.slow
+@pytest.mark.calls
+def test_open_files_are_bounded(tmp_path: Path) -> None:
+    """However many shards there are, no more than the limit are open, whoever reads."""
+    images = paint(60)
+    path = write_set(tmp_path / "set", images, [2] * 30)
+    source = open_shards(str(path / NAME), Request(), io="pread", limit=3)
+    before = len(os.listdir("/proc/self/fd"))
+    most = []
+
+    def read(seed: int) -> None:
+        for records in np.random.default_rng(seed).permutation(60).reshape(-1, 6):
+            found, _, errors = fill_rows(source, OutputSpec(layout="NHWC"), records)
+            assert errors == ()
+            np.testing.assert_array_equal(found, images[records])
+            most.append(len(os.listdir("/proc/self/fd")) - before)
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(read, range(4)))
+    assert len(source.first.open_files) <= 3
+    assert max(most) <= 3 + 4 + 4  # those kept, one in use by each thread, and listing them
+    source.close()
+    assert len(os.listdir("/proc/self/fd")) == before
