@@ -1,4 +1,4 @@
-"""Types of what a caller may pass: tests/support/tables.py writes them."""
+"""Types of what a caller may pass: tests/support/page_tables.py writes them."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 To add one: its declaration in the group of its consumer, or in a family (families.py). ``-p``, Tab,
 ``help()``, the tables of parameters and the types for editors (keywords.py) follow from that:
-``python tests/support/tables.py`` writes them.
+``python tests/support/page_tables.py`` writes them.
 """
 
 from __future__ import annotations

@@ -25,8 +25,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import page_tables
 import pytest
-import tables
 from child_processes import for_torchrun
 from fakes import pictures
 from foreign_sets import caffe, pyxis_sample, write_lmdb, write_pyxis
@@ -53,10 +53,12 @@ PAGES = [
 #: Modules that a block may need and that need not be installed.
 OPTIONAL = {"torch", "jax", "keras", "ray", "lightning", "accelerate", "matplotlib", "msgpack"}
 OPTIONAL |= {"zarr", "obstore", "torchvision", "albumentations", "webdataset", "tensorflow"}
-OPTIONAL |= {"robomimic", "anndata", "loompy", "pandas", "pynwb", "nexusformat", "cooler"}
-OPTIONAL |= {"xarray", "h5netcdf"}
+OPTIONAL |= {"robomimic", "anndata"}
+#: Libraries that write the files of a field.
+FIELDS = {"loompy", "pandas", "pynwb", "nexusformat", "cooler", "xarray", "h5netcdf"}
+OPTIONAL |= FIELDS
 VISION = {"torchvision", "albumentations"}
-FRAMEWORKS = {"torch", "jax", "keras", "lightning", "accelerate"}
+FRAMEWORKS = {"torch", "jax", "keras", "lightning", "accelerate", *FIELDS}
 
 _BLOCK = re.compile(
     r"(?:^<!-- (not run|setup): ([^\n]+) -->\n)?^( *)```(\w*)\n(.*?)^\3```$",
@@ -366,18 +368,18 @@ def test_ci_runs_the_test_command_of_readme() -> None:
 
 def test_each_parameter_is_in_one_section() -> None:
     """docs/parameters.md has each parameter once, with the anchor that errors name."""
-    assert sorted(" ".join(tables.SECTIONS.values()).split()) == sorted(SHOWN)
+    assert sorted(" ".join(page_tables.SECTIONS.values()).split()) == sorted(SHOWN)
     page = (ROOT / "docs" / "parameters.md").read_text(encoding="utf-8")
     names = {*SHOWN, *PARAMETERS}
     assert sorted(re.findall(r'<a id="(\w+)"></a>', page)) == sorted(names)
 
 
-@pytest.mark.parametrize(("page", "mark"), tables.TEXTS)
+@pytest.mark.parametrize(("page", "mark"), page_tables.TEXTS)
 def test_pages_follow_from_the_code(page: str, mark: str) -> None:
     """Shapes, operations and commands are on their pages as the code says; ``python
-    tests/support/tables.py`` writes them."""
+    tests/support/page_tables.py`` writes them."""
     text = (ROOT / page).read_text(encoding="utf-8")
-    assert text == tables.placed(page, mark, tables.TEXTS[page, mark]())
+    assert text == page_tables.placed(page, mark, page_tables.TEXTS[page, mark]())
 
 
 def test_the_table_of_layouts_names_all_of_them() -> None:

@@ -249,7 +249,7 @@ WRONG = {
     'reader.seek("1")': 'Argument 1 to "seek" of "AsyncReader" has incompatible type "str"',
     'converters.convert("in", "a.h5", encoding="gif")': 'Argument "encoding" to "convert" has in',
     'converters.convert("in", "a.h5", qualty=9)': 'Unexpected keyword argument "qualty" for',
-    'TorchReader("a.h5", njobs=3)': 'Unexpected keyword argument "njobs" for overloaded function ',
+    'TorchReader("a.h5", njobs=3)': 'Unexpected keyword argument "njobs" for',
     'converters.convert("in", size=256)': 'Missing positional argument "dst" in call to "convert"',
 }
 BEFORE = """import asyncreader, converters

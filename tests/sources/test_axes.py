@@ -9,8 +9,8 @@ from typing import Any
 
 import h5py
 import numpy as np
+import page_tables
 import pytest
-import tables
 from fakes import packed, write_hdf5
 from foreign_sets import pyxis_sample, write_pyxis
 
@@ -81,16 +81,22 @@ def served(params: dict[str, Any], **more: Any) -> Any:
 # -- the table of docs/layouts.md ----------------------------------------------------------------
 
 
-@pytest.mark.parametrize("row", tables.SHAPES, ids=str)
-def test_the_table_is_what_is_served(row: tables.Shape, source: Opens, tmp_path: Path) -> None:
+@pytest.mark.parametrize("row", page_tables.SHAPES, ids=str)
+def test_the_table_is_what_is_served(row: page_tables.Shape, source: Opens, tmp_path: Path) -> None:
     """Data of each shape in the table of docs/layouts.md are served as it says, value for value,
     from arrays, HDF5, a list of files and an LMDB; and cut and resized, or refused, as it says."""
-    line = next(line for line in tables.shape_table().splitlines() if f"| {row.example} |" in line)
+    line = next(
+        line for line in page_tables.shape_table().splitlines() if f"| {row.example} |" in line
+    )
     *_, plain, cropped, _ = (cell.strip() for cell in line.split("|"))
     data = values(*row.shape, dtype=row.dtype)
     axes = dict(zip(("num_dim", "h_dim", "w_dim", "cha_dim"), row.dims or (), strict=False))
     params = {**source(tmp_path, data), **axes}
-    for more, said in (({}, plain), ({"size": tables.SIZE}, cropped), ({"flip": True}, cropped)):
+    for more, said in (
+        ({}, plain),
+        ({"size": page_tables.SIZE}, cropped),
+        ({"flip": True}, cropped),
+    ):
         if "asks" in said or "refused" in said:
             match = "num_dim=" if "asks" in said else "needs? images"
             with pytest.raises(ParamsError, match=match):

@@ -1,6 +1,6 @@
 """Writes asyncreader/params/keywords.py, the types of a reader's keywords, from the declarations.
 
-python tests/support/tables.py
+python tests/support/page_tables.py
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ TAKES: Final = {
 #: Letters of a line.
 LINE: Final = 100
 
-_HEAD: Final = '''"""Types of what a caller may pass: tests/support/tables.py writes them."""
+_HEAD: Final = '''"""Types of what a caller may pass: tests/support/page_tables.py writes them."""
 
 from __future__ import annotations
 

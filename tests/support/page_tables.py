@@ -1,6 +1,6 @@
 """Rewrites what is taken from declarations: tables of the documentation, and types of keywords.
 
-python tests/support/tables.py
+python tests/support/page_tables.py
 """
 
 from __future__ import annotations
@@ -218,7 +218,10 @@ def _row(one: Parameter, kind: str, of: str = "") -> str:
 def placed(page: str, mark: str, made: str) -> str:
     """The text of a page with ``made`` between two marks."""
     text = (ROOT / page).read_text(encoding="utf-8")
-    begin, end = f"<!-- {mark}: begin, from tests/support/tables.py -->\n", f"<!-- {mark}: end -->"
+    begin, end = (
+        f"<!-- {mark}: begin, from tests/support/page_tables.py -->\n",
+        f"<!-- {mark}: end -->",
+    )
     before, rest = text.split(begin)
     return before + begin + made + "\n" + end + rest.split(end)[1]
 
