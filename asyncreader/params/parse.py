@@ -300,8 +300,8 @@ def _prefixes(name: str) -> set[str]:
 
 def _check_windows(p: ReaderParams) -> None:
     window = p.window
-    parted = (window.rows, p.episodes, p.episodes_subset) != (None, None, None)
-    if parted and p.sample_axis is None:
+    parts = window.rows, p.episodes, p.episodes_subset  # which may be an array
+    if p.sample_axis is None and any(part is not None for part in parts):
         raise ParamsError(
             "with sample_axis=None a dataset is one sample; window, episodes and episodes_subset "
             "are of its rows",

@@ -372,7 +372,7 @@ def test_damaged_chunk_names_its_samples(tmp_path: Path, how: str) -> None:
     for row, bad in zip(range(4, 8), errors, strict=True):
         assert isinstance(bad.error, DecodeError)
         assert (bad.error.index, bad.error.path) == (row, path)
-        assert "fletcher32" in str(bad.error) if how == "fletcher32" else bad.error.__cause__
+        assert how in str(bad.error)
     good = np.delete(np.arange(12), range(4, 8))
     np.testing.assert_array_equal(found[good], images[good])
     with pytest.raises(DecodeError, match="record 6"):
