@@ -79,7 +79,9 @@ def _contents(given: Mapping[str, Any], path: str) -> dict[str, Any] | None:
     except AsyncReaderError:
         return None
     opens, hints, refused = None, list[str](), None
+    meant = {one["name"] for one in told if "meaning" in one["says"]}
     for way in tried:
+        way |= {"values": "physical"} if way["data_field"] in meant else {}
         try:
             opens, hints = way, _opened(given, way)
             break
