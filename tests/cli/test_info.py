@@ -284,7 +284,7 @@ def _user(file: h5py.File, name: str) -> None:
 #: What is in a file without a layout; what info says that opens it; what it lists first, with the
 #: name of those that are alike; and the number of data sets in its list.
 CONTENTS: dict[str, tuple[Any, dict[str, Any], tuple[str, str | None], int]] = {
-    "odd": (_odd, {"data_field": "t2m"}, ("t2m", None), 4),
+    "odd": (_odd, {"data_field": "t2m", "values": "physical"}, ("t2m", None), 4),
     "offsets": (
         lambda file: file.update(
             hits=np.ones((10, 2)), hits_offsets=np.array([0, 4, 4, 10]), y=np.arange(3)
@@ -335,7 +335,6 @@ CONTENTS: dict[str, tuple[Any, dict[str, Any], tuple[str, str | None], int]] = {
 }
 
 
-@pytest.mark.filterwarnings("ignore:field 't2m' is served as stored")
 @pytest.mark.parametrize("case", CONTENTS)
 def test_info_where_no_field_is_named(tmp_path: Path, case: str) -> None:
     """Of a file of which nothing says what its samples are, info counts none, and lists all that is
@@ -356,7 +355,6 @@ def test_info_where_no_field_is_named(tmp_path: Path, case: str) -> None:
             assert ds[0] is not None
 
 
-@pytest.mark.filterwarnings("ignore:field 't2m' is served as stored")
 def test_info_says_what_attributes_say(tmp_path: Path) -> None:
     """Units, scale and fill value of a data set stand beside it; members beside a table; no axis
     without values is listed; preview draws what info opens."""
