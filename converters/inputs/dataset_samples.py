@@ -116,15 +116,7 @@ class DatasetSamples(Samples):
         rows = (_stored_as(field.part) if field.rows else plain for field in self._others)
         self.encodings = (encoding, *rows)
         check_named(options, self.fields)
-        labels = None if options.no_labels else self._source.labels
-        if labels is not None:
-            table = _label_table(labels, options.src)
-            self.labels = table if self.numbers is None else table[self.numbers]
-            self.classes = facts.classes
-            check_class_names(self.classes, options.src)
-            self.label_kind = _label_kind(self._source)
-            named = fmt.LABELS if options.params is None else options.params.labels_field
-            self.label_names = label_names(self._source, named)
+        self._take_labels(options)
         self._take_splits()
         self.paths = tuple(_paths(self._source, name) for name in self._source.names)
         if self.numbers is not None:
@@ -135,6 +127,19 @@ class DatasetSamples(Samples):
         light = light and not self._check_decode
         self.run = RUN if light or self._remote else 1
         self._prefetched = _Prefetched()
+
+    def _take_labels(self, options: Options) -> None:
+        """Keep the labels of the chosen samples, unless none are wanted."""
+        labels = None if options.no_labels else self._source.labels
+        if labels is None:
+            return
+        table = _label_table(labels, options.src)
+        self.labels = table if self.numbers is None else table[self.numbers]
+        self.classes = self._source.facts.classes
+        check_class_names(self.classes, options.src)
+        self.label_kind = _label_kind(self._source)
+        named = fmt.LABELS if options.params is None else options.params.labels_field
+        self.label_names = label_names(self._source, named)
 
     def _take_splits(self) -> None:
         """Keep the splits of the source, or note why they are left out."""
