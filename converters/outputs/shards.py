@@ -31,14 +31,14 @@ from asyncreader.sources.sets.joined import JoinedSource
 from asyncreader.sources.sets.shards import whole_digests
 from asyncreader.version import __version__
 
-from ..block import Block, block_bytes
+from ..block import block_bytes
 from ..inputs.samples import Samples
 from ..options import Options
 from ..report import ConvertReport
 from ..temp_tables import blocks
 from .append import Grown, together
 from .disk import check_space, full_disk_reported, is_full, no_temporary_space
-from .one_file import all_bad, all_skipped, described, progress_callback, skippable
+from .one_file import all_bad, all_skipped, described, progress_callback, reason, skippable
 from .one_shard import pack_shard, sources_digest
 from .publish import Target
 from .workspace import ShardPlan, ShardRecord, Workspace
@@ -99,25 +99,21 @@ def _measure(options: Options, samples: Samples) -> tuple[tuple[FieldMeta, ...],
     numbers = dict.fromkeys(evenly.astype(np.int64).tolist())
     others = (number for number in range(samples.count) if number not in numbers)
     sizes: list[int] = []
+    bad: list[tuple[int, str]] = []
     fields: tuple[FieldMeta, ...] = ()
     for number in itertools.chain(numbers, others):
         if sizes and number not in numbers:
             break
-        sample = _tried(options, samples, number)
-        if sample is not None:
+        try:
+            sample = samples.fetch(number, lambda _: None)
+        except SampleError as exc:
+            bad.append((number, reason(skippable(exc, options, samples, number))))
+        else:
             sizes.append(block_bytes(sample))
             fields = fields or described(sample, samples)
     if not sizes:
-        raise all_bad(options, all_skipped(samples, []) or [(0, "?", "?")])
+        raise all_bad(options, all_skipped(samples, bad))
     return fields, sum(sizes) / len(sizes)
-
-
-def _tried(options: Options, samples: Samples, number: int) -> Block | None:
-    try:
-        return samples.fetch(number, lambda _: None)
-    except SampleError as exc:
-        skippable(exc, options, samples, number)
-        return None
 
 
 def _source_digest(options: Options, samples: Samples) -> str:

@@ -173,13 +173,13 @@ def test_a_bad_picture_keeps_finished_shards(spoiled: Path, photos: Path, tmp_pa
 
 
 def test_all_bad(tmp_path: Path) -> None:
-    """Nothing to pack is an error, and leaves nothing."""
+    """Nothing to pack is an error that names the first bad image, and leaves nothing."""
     put(tmp_path / "c", dict.fromkeys(("0.png", "1.png", "2.png", "3.png"), b"no"))
-    for more in ({"shards": 2}, {"shard_size": 100}, {"shards": 2, "encoding": "jpeg"}):
-        with pytest.raises(SourceError, match="every image was bad"):
-            convert(tmp_path, tmp_path / "set", skip_bad=True, **more)
-    with pytest.raises(SourceError, match=r"every image was bad.*4 bad ones.*c/0\.png"):
-        convert(tmp_path, tmp_path / "out.h5", skip_bad=True)
+    sharded = {"shards": 2}, {"shard_size": 100}, {"shards": 2, "encoding": "jpeg"}
+    targets: list[tuple[str, dict[str, Any]]] = [("out.h5", {}), *(("set", how) for how in sharded)]
+    for name, how in targets:
+        with pytest.raises(SourceError, match=r"every image was bad.*4 bad ones.*c/0\.png"):
+            convert(tmp_path, tmp_path / name, skip_bad=True, **how)
     assert listed(tmp_path) == ["c"]
 
 
