@@ -20,6 +20,8 @@ from ..sources.hdf5.file import Hdf5, is_hdf5, translated
 from ..sources.hdf5.kinds import kind_of
 from ..sources.hdf5.listing import SPARSE, Listed, list_fields, says_where
 from ..sources.hdf5.meaning import meaning_of
+from ..sources.hdf5.stored import is_plain
+from ..sources.layouts.hdf5_layouts import LABEL_NAMES
 from ..sources.request import NoFieldError, Request
 from ..system.late import h5py
 from ..system.text import times
@@ -28,6 +30,8 @@ from .hints import hints_for
 
 #: Data sets that are tried, the largest first.
 _TRIED: Final = 8
+#: Names of labels, which are samples only where nothing else is.
+_LABELS: Final = {"labels", *LABEL_NAMES}
 #: (H, W) of images that differ in size, as most training uses it.
 _SIZE: Final = (224, 224)
 #: What else may have to be said of a field, tried in this order.
@@ -106,7 +110,7 @@ def _told(h5: Hdf5, one: Listed) -> dict[str, Any]:
     dtype, said, stored = one.dtype, dict[str, Any](), None
     if data is not None:
         with contextlib.suppress(OSError, RuntimeError):  # of damaged storage
-            stored = data.get_storage_size()
+            stored = data.get_storage_size() if is_plain(data.get_type()) else None
         if dtype == "structured":
             with contextlib.suppress(ValueError):  # a damaged type, or one that is not read
                 dtype = listed(record_type(data.get_type()))
@@ -139,10 +143,11 @@ def _said(h5: Hdf5, one: Listed, data: Any) -> dict[str, Any]:
 
 
 def _likely(fields: list[Listed]) -> list[Listed]:
-    """The data sets that are most likely to be samples."""
+    """The data sets that are most likely to be samples; those with a name of labels come last."""
     rows = (one for one in fields if one.shape and one.size and not one.name.startswith("#"))
     may = (one for one in rows if one.served or one.dtype.endswith("variable length"))
-    return [one for one in may if not says_where(one.name)][:_TRIED]
+    samples = [one for one in may if not says_where(one.name)]
+    return sorted(samples, key=lambda one: one.name.rpartition("/")[2] in _LABELS)[:_TRIED]
 
 
 def _ways(h5: Hdf5, one: Listed) -> Iterator[dict[str, Any]]:

@@ -331,6 +331,20 @@ CONTENTS: dict[str, tuple[Any, dict[str, Any], tuple[str, str | None], int]] = {
         ("emb/P0", "emb/*"),
         1,
     ),
+    "volumes": (
+        lambda file: file.update(
+            {"x/label": np.zeros((4, 9, 9, 9), "u2"), "x/raw": np.zeros((4, 9, 9, 9), "u1")}
+        ),
+        {"data_field": "x/raw"},
+        ("x/label", None),
+        2,
+    ),
+    "only labels": (
+        lambda file: file.update(label=np.arange(4)),
+        {"data_field": "label"},
+        ("label", None),
+        1,
+    ),
     "only text": (lambda file: file.update(a=["x", "y"]), {}, ("a", None), 1),
 }
 
@@ -370,6 +384,19 @@ def test_info_says_what_attributes_say(tmp_path: Path) -> None:
     drawn = run("preview", tmp_path / "x.h5", "--output", tmp_path / "x.png", "--json")
     assert drawn.exit_code == 0
     assert json.loads(drawn.stdout)["sheet"]["records"] == list(range(9))
+
+
+def test_info_counts_no_bytes_of_values_that_lie_elsewhere(tmp_path: Path) -> None:
+    """Of values of variable length a data set stores where they are: 16 bytes would be no size of
+    a picture."""
+    with h5py.File(tmp_path / "x.h5", "w") as file:
+        pictures = file.create_dataset("pictures", 1, h5py.vlen_dtype("u1"))
+        pictures[0] = np.zeros(5000, "u1")
+        file["words"], file["names"] = ["word"] * 3, np.array(["ab", "c"], "S2")
+        file.create_dataset("rows", 2, [("text", h5py.string_dtype()), ("x", "f4")])
+    listed = json.loads(run("info", tmp_path / "x.h5", "--json").stdout)["listed"]
+    stored = {one["name"]: one["bytes_stored"] for one in listed}
+    assert stored == {"words": None, "rows": None, "pictures": None, "names": 4}
 
 
 @pytest.mark.parametrize(

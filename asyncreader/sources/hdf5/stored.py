@@ -425,18 +425,18 @@ def _is_filled(data: Any) -> bool:
     plist = data.id.get_create_plist()
     defined = plist.fill_value_defined() == h5py.h5d.FILL_VALUE_USER_DEFINED
     used = plist.get_fill_time() != h5py.h5d.FILL_TIME_NEVER
-    return defined and used and _is_plain(data.id.get_type())
+    return defined and used and is_plain(data.id.get_type())
 
 
-def _is_plain(kind: Any, depth: int = _DEEPEST) -> bool:
-    """Whether a stored type has nothing of variable length in it, whose fill value lies in a heap
-    that may be damaged."""
+def is_plain(kind: Any, depth: int = _DEEPEST) -> bool:
+    """Whether a stored type has nothing of variable length in it, whose values, and a fill value,
+    lie in a heap that may be damaged."""
     t, code = h5py.h5t, kind.get_class()
     if code == t.COMPOUND:
         members = range(kind.get_nmembers())
-        return depth > 0 and all(_is_plain(kind.get_member_type(i), depth - 1) for i in members)
+        return depth > 0 and all(is_plain(kind.get_member_type(i), depth - 1) for i in members)
     if code == t.ARRAY:
-        return depth > 0 and _is_plain(kind.get_super(), depth - 1)
+        return depth > 0 and is_plain(kind.get_super(), depth - 1)
     return code in (t.INTEGER, t.FLOAT, t.BITFIELD, t.ENUM) or (
         code == t.STRING and not kind.is_variable_str()
     )

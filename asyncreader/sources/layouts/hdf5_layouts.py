@@ -32,7 +32,7 @@ _GAN: Final = "imgs"
 #: Usual names of encoded images of variable length.
 _ENCODED: Final = ("encoded_images", "images", "image", "jpegs", "x")
 #: Names of labels, tried where there is no ``labels``: Caffe's HDF5Data, Fuel, others.
-_LABEL_NAMES: Final = ("label", "targets", "target")
+LABEL_NAMES: Final = ("label", "targets", "target")
 
 
 def _there(found: Hdf5Set, names: Iterable[str]) -> str | None:
@@ -47,7 +47,7 @@ def _with_labels(found: Hdf5Set, data: str) -> Request:
     rows = found.samples(data) if found.labels_unnamed and "/" not in data else None
     if rows is None:
         return fields
-    named = ((name, found.samples(name)) for name in _LABEL_NAMES)
+    named = ((name, found.samples(name)) for name in LABEL_NAMES)
     there = [(name, one) for name, one in named if one is not None and one.dtype.kind in "buif"]
     fit = [name for name, one in there if found.unlabelled or one.shape[0] == rows.shape[0]]
     names = fit or [name for name, _ in there]
