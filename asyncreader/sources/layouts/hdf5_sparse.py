@@ -275,6 +275,8 @@ def _tenx(found: Hdf5Set) -> str:
     names = [found.fields.data]
     if found.unnamed:  # the second version of the format has a group for each genome
         names = [_TENX] if _TENX in found.h5.names else found.groups()
+    elif not is_group(found, names[0]):
+        return ""
     has = [n for n in names if _parts(found, n) and found.h5.reach(f"{n}/{_BARCODES}")]
     return has[0] if len(has) == 1 else ""
 

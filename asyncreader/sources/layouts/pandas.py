@@ -26,8 +26,10 @@ def is_pandas(found: Hdf5Set) -> bool:
 
 
 def _frame(found: Hdf5Set) -> str | None:
-    names = found.groups() if found.unnamed else [found.fields.data]
-    frames = [name for name in names if is_group(found, name) and _is_frame(found, name)]
+    asked = found.fields.data
+    if not found.unnamed:
+        return asked if is_group(found, asked) and _is_frame(found, asked) else None
+    frames = [name for name in found.groups() if _is_frame(found, name)]
     return frames[0] if len(frames) == 1 else None
 
 
