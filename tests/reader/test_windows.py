@@ -227,6 +227,24 @@ def test_who_takes_the_same_row_of_each_field(tmp_path: Path) -> None:
     assert "record 8" in report.problems[0]
 
 
+@pytest.mark.parametrize("kind", ["STD_U8LE", "STD_U8BE", "STD_I8LE", "STD_I8BE"])
+def test_image_files_in_groups_as_any_bytes(tmp_path: Path, kind: str) -> None:
+    """Bytes of image files are signed in the videos of SLEAP, and big-endian on some machines."""
+    images = [encoded(np.full((6, 5, 3), 40 * n, np.uint8)) for n in range(3)]
+    stored = h5py.h5t.vlen_create(getattr(h5py.h5t, kind))
+    with h5py.File(tmp_path / "set.h5", "w") as file:
+        for name in ("video0", "video1"):
+            group, space = file.create_group(name), h5py.h5s.create_simple((3,))
+            video = h5py.Dataset(h5py.h5d.create(group.id, b"video", stored, space))
+            for n, image in enumerate(images):
+                video[n] = np.frombuffer(image, video.dtype.metadata["vlen"])
+    params = {"episodes": "groups:video*", "data_field": "video"}
+    with asyncreader.open(tmp_path / "set.h5", **params) as ds:
+        assert ds[:].shape == (6, 3, 6, 5)
+        with asyncreader.open(tmp_path / "set.h5", data_field="video1/video") as alone:
+            np.testing.assert_array_equal(ds[3:], alone[:])
+
+
 def test_a_mix_of_samples_of_different_length(tmp_path: Path) -> None:
     """A mix has none, with max_length and without it."""
     for name in ("a", "b"):

@@ -329,6 +329,32 @@ def test_numbers_of_other_bits(tmp_path: Path, name: str, chunk: Any) -> None:
         np.testing.assert_array_equal(next(iter(reader)).labels, values)
 
 
+@pytest.mark.parametrize("chunk", [None, 4])
+@pytest.mark.parametrize("name", ["U8BE", "I8BE", "B8LE", "I16BE", "B16BE"])
+def test_numbers_of_big_endian_machines(tmp_path: Path, name: str, chunk: Any) -> None:
+    """Numbers whose type says that their high byte is first are served, those of one byte and bit
+    fields too; alone, in structured rows, and as labels."""
+    kind, values = getattr(h5py.h5t, f"STD_{name}"), np.arange(10)
+    stored = np.dtype(f">{name[0].lower().replace('b', 'u')}{2 if '16' in name else 1}")
+    rows = h5py.h5t.create(h5py.h5t.COMPOUND, stored.itemsize)
+    rows.insert(b"x", 0, kind)
+    with h5py.File(tmp_path / "set.h5", "w") as file:
+        for field, of in ("data", kind), ("rows", rows):
+            plist = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+            if chunk is not None:
+                plist.set_chunk((chunk,))
+            space = h5py.h5s.create_simple(values.shape)
+            made = h5py.h5d.create(file.id, field.encode(), of, space, plist)
+            written = values.astype(stored)
+            made.write(h5py.h5s.ALL, h5py.h5s.ALL, written, of)
+    for field in "data", "rows.x":
+        with asyncreader.open(tmp_path / "set.h5", data_field=field, labels_field=None) as ds:
+            np.testing.assert_array_equal(ds[:], values)
+            assert ds[:].dtype == stored.newbyteorder("=")
+    with AsyncReader(path=tmp_path / "set.h5", labels_field="data", batch_size=10) as reader:
+        np.testing.assert_array_equal(next(iter(reader)).labels, values)
+
+
 # -- the cache -------------------------------------------------------------------------------------
 
 

@@ -106,14 +106,18 @@ def unusual_bits(kind: Any, dtype: np.dtype[Any]) -> str | None:
     """
     if kind.get_class() == h5py.h5t.ENUM:
         kind, dtype = kind.get_super(), np.dtype("i1") if dtype == np.bool_ else dtype
-    if kind.get_class() == h5py.h5t.BITFIELD:
-        letters = "BE" if dtype.byteorder == ">" else "LE"
-        plain = getattr(h5py.h5t, f"STD_B{8 * dtype.itemsize}{letters}")
+    t, size = h5py.h5t, dtype.itemsize
+    bits = kind.get_class() == t.BITFIELD
+    if bits or size == 1:  # one byte has no order, but types of it do
+        letter = "B" if bits else dtype.kind.upper()
+        orders = ("BE" if dtype.byteorder == ">" else "LE",) if size > 1 else ("BE", "LE")
+        plain = [getattr(t, f"STD_{letter}{8 * size}{order}") for order in orders]
     else:
-        plain = h5py.h5t.py_create(np.dtype(dtype.str))
-    if kind.equal(plain):
+        plain = [t.py_create(np.dtype(dtype.str))]
+    if any(map(kind.equal, plain)):
         return None
-    return f"{kind.get_precision()} bits in {kind.get_size()} bytes, as {dtype} in other bits"
+    some = "fewer" if bits else kind.get_precision()  # which h5py does not say of a bit field
+    return f"{some} bits in {kind.get_size()} bytes, as {dtype} in other bits"
 
 
 def attribute(item: Any, name: str, longest: int = LARGEST, compound: bool = False) -> Any:

@@ -329,9 +329,12 @@ def _as_the_library(header: DatasetHeader | None, data: Any) -> DatasetHeader | 
 def _may_be_encoded(data: Any) -> bool:
     """Whether a data set may hold an image file in each row: bytes of variable length, or rows of
     bytes."""
-    kind, axes = data.get_type(), len(data.shape)
-    base = kind.get_super() if kind.get_class() == h5py.h5t.VLEN else kind
-    return axes == (1 if base is not kind else 2) and bool(base.equal(h5py.h5t.STD_U8LE))
+    t, kind, axes = h5py.h5t, data.get_type(), len(data.shape)
+    ragged = kind.get_class() == t.VLEN
+    base = kind.get_super() if ragged else kind
+    if axes != (1 if ragged else 2) or base.get_class() != t.INTEGER or base.get_size() != 1:
+        return False
+    return ragged or base.get_sign() == t.SGN_NONE  # rows of int8 are numbers
 
 
 def look_up(file: ByteFile, h5: Hdf5, name: str) -> SetIndex:
