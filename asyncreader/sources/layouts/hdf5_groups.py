@@ -334,7 +334,7 @@ def _may_be_encoded(data: Any) -> bool:
     base = kind.get_super() if ragged else kind
     if axes != (1 if ragged else 2) or base.get_class() != t.INTEGER or base.get_size() != 1:
         return False
-    return ragged or base.get_sign() == t.SGN_NONE  # rows of int8 are numbers
+    return ragged or bool(base.get_sign() == t.SGN_NONE)  # rows of int8 are numbers
 
 
 def look_up(file: ByteFile, h5: Hdf5, name: str) -> SetIndex:
