@@ -129,11 +129,7 @@ LAYOUTS: Final[tuple[Layout[Hdf5Set], ...]] = (
     Layout("loom", is_loom, index_loom),
     Layout("10x Genomics", is_tenx, index_tenx),
     Layout("pandas", is_pandas, index_pandas),
-    Layout(
-        "sparse rows",
-        lambda found: is_sparse(found, found.fields.data),
-        lambda found: index_sparse(found.named("", found.fields)),
-    ),
+    Layout("sparse rows", is_sparse, lambda found: index_sparse(found.named("", found.fields))),
     Layout("Fuel", lambda found: fuel.is_fuel(found.h5), _index_fuel),
     Layout(
         "encoded images of variable length",

@@ -44,9 +44,9 @@ def is_group(found: Hdf5Set, name: str) -> bool:
     return isinstance(found.h5.reach(name), h5py.h5g.GroupID)
 
 
-def is_sparse(found: Hdf5Set, name: str) -> bool:
-    """Whether ``name`` is a group of sparse rows."""
-    return bool(_parts(found, name))
+def is_sparse(found: Hdf5Set, name: str | None = None) -> bool:
+    """Whether ``name``, or else what is asked for, is a group of sparse rows."""
+    return bool(_parts(found, found.fields.data if name is None else name))
 
 
 def _parts(found: Hdf5Set, name: str) -> list[str]:
