@@ -61,10 +61,12 @@ def facts_of(given: Mapping[str, Any]) -> tuple[dict[str, Any], AsyncReaderError
     except AsyncReaderError as exc:
         error, path = exc, exc.path
     found = None if path is None or "data_field" in given else _contents(given, path)
-    if found is None:
-        with look_into(given) as ds:  # which raises what it raised
-            return describe(ds), None
-    return found, None if isinstance(error, NoFieldError) else error
+    if found is not None:
+        return found, None if isinstance(error, NoFieldError) else error
+    if error is not None:
+        raise error
+    with look_into(given) as ds:
+        return describe(ds), None
 
 
 def _contents(given: Mapping[str, Any], path: str) -> dict[str, Any] | None:
@@ -131,8 +133,7 @@ def _said(h5: Hdf5, one: Listed, data: Any) -> dict[str, Any]:
     if not one.shape or not h5py.h5a.get_num_attrs(data.id):
         return said
     for name in _UNITS:
-        with contextlib.suppress(AsyncReaderError):  # one that is no text
-            said |= {"units": text} if (text := h5.text(one.name, name)) else {}
+        said |= {"units": text} if (text := h5.plain_text(one.name, name)) else {}
     with contextlib.suppress(AsyncReaderError):  # what is not read
         stored = h5.stored(data.id, one.name)
         meaning = meaning_of(h5, stored, one.name, Request(one.name, physical=True))

@@ -230,6 +230,12 @@ class Hdf5(Closing, Refusing):
             )
         return None
 
+    def plain_text(self, name: str, attribute: str) -> str | None:
+        """The attribute of an object, if it is one text; None if it is anything else."""
+        with contextlib.suppress(FormatError):
+            return self.text(name, attribute)
+        return None
+
     def find(self, name: str, records: bool = False) -> Stored | None:
         """A data set by name; None if there is none of that name. Refused if its bytes are in
         another file, and without ``records`` if its rows are structured."""

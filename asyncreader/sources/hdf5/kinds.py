@@ -15,7 +15,7 @@ from .listing import some_names
 _LOOKED_AT: Final = 64
 
 
-class OpenFile(Protocol):
+class NamedObjects(Protocol):
     """What is asked of an open file: see :class:`~asyncreader.sources.hdf5.file.Hdf5`."""
 
     @property
@@ -25,51 +25,44 @@ class OpenFile(Protocol):
     def reach(self, name: str) -> object | None:
         """An object by its name."""
 
-    def text(self, name: str, attribute: str) -> str | None:
-        """An attribute of an object."""
+    def plain_text(self, name: str, attribute: str) -> str | None:
+        """An attribute of an object that is one text."""
 
 
 class Kind(NamedTuple):
     """``known``: whether a file is one; ``samples``: how users get samples."""
 
     name: str
-    known: Callable[[OpenFile], bool]
+    known: Callable[[NamedObjects], bool]
     samples: str
 
 
-def _text(h5: OpenFile, group: str, attribute: str) -> str | None:
-    """An attribute that is one text; None of any other."""
-    with contextlib.suppress(FormatError):
-        return h5.text(group, attribute)
-    return None
-
-
-def _reached(h5: OpenFile, name: str) -> object | None:
+def _reached(h5: NamedObjects, name: str) -> object | None:
     """An object of the root group; None of one in another file."""
     with contextlib.suppress(FormatError):
         return h5.reach(name)
     return None
 
 
-def _is_nexus(h5: OpenFile) -> bool:
+def _is_nexus(h5: NamedObjects) -> bool:
     root = h5.reach("/")
     names = [name.decode("utf-8", "surrogateescape") for name in some_names(root, _LOOKED_AT)]
     groups = (name for name in names if isinstance(_reached(h5, name), h5py.h5g.GroupID))
-    return any(_text(h5, name, "NX_class") == "NXentry" for name in groups)
+    return any(h5.plain_text(name, "NX_class") == "NXentry" for name in groups)
 
 
 #: Each kind; the first that knows a file names it.
 KINDS: Final[tuple[Kind, ...]] = (
     Kind(
         "cooler",
-        lambda h5: (_text(h5, "/", "format") or "").startswith("HDF5::"),
+        lambda h5: (h5.plain_text("/", "format") or "").startswith("HDF5::"),
         "contacts are stored as rows of pixels/bin1_id, bin2_id and count; for squares of the "
         "matrix save it once, as in numpy.save('hic.npy', "
         "cooler.Cooler(path).matrix(balance=False)[:]), and pass patch=(Y, X), sample_axis=None",
     ),
     Kind(
         "NWB",
-        lambda h5: _text(h5, "/", "nwb_version") is not None,
+        lambda h5: h5.plain_text("/", "nwb_version") is not None,
         "a series is data_field='acquisition/NAME/data', its rows are time: with "
         "episodes='whole', window=N a sample is N rows of it; trials begin at "
         "intervals/trials/start_time, in seconds, which subset= takes as rows",
@@ -88,12 +81,12 @@ KINDS: Final[tuple[Kind, ...]] = (
     ),
     Kind(
         "Keras",
-        lambda h5: "model_weights" in h5.names or _text(h5, "/", "keras_version") is not None,
+        lambda h5: "model_weights" in h5.names or h5.plain_text("/", "keras_version") is not None,
         "these are the weights of a model, which are no samples",
     ),
 )
 
 
-def kind_of(h5: OpenFile) -> Kind | None:
+def kind_of(h5: NamedObjects) -> Kind | None:
     """The kind of a file; None of any other."""
     return next((kind for kind in KINDS if kind.known(h5)), None)

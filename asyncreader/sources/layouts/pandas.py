@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 from dataclasses import replace
 
-from ...errors import FormatError, ParamsError
+from ...errors import ParamsError
 from ...pixels.numbers import is_number, members_of
 from ...system.late import h5py
 from ...system.text import times
@@ -34,9 +33,7 @@ def _frame(found: Hdf5Set) -> str | None:
 
 
 def _is_frame(found: Hdf5Set, name: str) -> bool:
-    with contextlib.suppress(FormatError):  # an attribute that is no text
-        return found.h5.text(name, _TYPE) is not None
-    return False
+    return found.h5.plain_text(name, _TYPE) is not None
 
 
 def index_pandas(found: Hdf5Set) -> SetIndex:
