@@ -21,10 +21,10 @@ from .options import OPTIONS, ConvertKeywords, PathLike
 from .outputs.append import Grown
 from .outputs.disk import is_full, no_temporary_space
 from .outputs.one_file import pack_file, progress_callback, publish_file
+from .outputs.one_shard import load_ray
 from .outputs.publish import Target
 from .outputs.shards import ShardPacking
-from .progress import Progress, progress_line
-from .report import ConvertReport
+from .report import ConvertReport, Progress, progress_line
 from .writer import Writer
 
 
@@ -62,8 +62,6 @@ def _convert(src: Any, dst: PathLike, keywords: ConvertKeywords) -> ConvertRepor
     begun = time.perf_counter()  # compiling, which the first run on a machine waits for, counts
     options = check(src, dst, **keywords)
     if options.engine == "ray":
-        from .outputs.ray import load_ray
-
         load_ray()  # before any file is read
     try:
         with (

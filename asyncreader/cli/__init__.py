@@ -1,1 +1,1 @@
-"""The ``asyncreader`` command, one file a command: open, call the library, print."""
+"""The ``asyncreader`` command, a function for each command: open, call the library, print."""

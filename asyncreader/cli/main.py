@@ -13,14 +13,12 @@ from typing import NoReturn
 
 import click
 
-from .bench import bench
 from .convert import convert
 from .demo import demo
-from .doctor import doctor
-from .info import info
+from .info import info, verify
+from .measure import bench, doctor
 from .preview import preview
 from .terminal import USAGE, Cli, open_standard_streams, say
-from .verify import verify
 
 
 @click.group(

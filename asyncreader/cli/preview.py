@@ -167,8 +167,7 @@ def _refuse(options: dict[str, Any], *names: str, instead: str) -> None:
 
 
 def _sheet(given: dict[str, Any], options: dict[str, Any]) -> Preview:
-    from ..tools.preview import preview
-    from ..tools.preview_batch import preview_batch
+    from ..tools.preview import preview, preview_batch
 
     if not options["batch"]:
         _refuse(options, "size", instead="it goes with --batch")

@@ -28,8 +28,20 @@ from ..sampling.lengths import Lengths
 from ..sources import Inspector, OpenSet, Source
 from ..system.array_types import Array, Int64, UInt8
 from ..system.text import some
-from .drawing import LINES, WIDE, FieldDrawing, draw_samples
-from .thumbnails import Scale, as_mask, fit, marked, not_pictures, scale_of, tinted, to_rgb
+from .drawing import (
+    LINES,
+    WIDE,
+    FieldDrawing,
+    Scale,
+    as_mask,
+    draw_samples,
+    fit,
+    marked,
+    not_pictures,
+    scale_of,
+    tinted,
+    to_rgb,
+)
 
 #: Samples that are looked at to find the range of values.
 PROBE: Final = 64

@@ -16,11 +16,9 @@ from ..sources import MixedSet
 from ..stats import html_table
 from ..system.array_types import Array, Int64, UInt8
 from ..system.notebooks import in_notebook, show
-from .drawing import FieldDrawing, draw_samples
-from .label_stats import class_of, in_words, row_of
+from .describe import class_of, in_words, row_of
+from .drawing import FieldDrawing, Thumb, draw_samples, scale_of, thumb_of, to_rgb
 from .look import looker_of_rows
-from .pictures import Thumb, thumb_of
-from .thumbnails import scale_of, to_rgb
 
 #: Pictures that are shown, and their longest side in pixels.
 MOST: Final = 8

@@ -1,28 +1,46 @@
-"""A contact sheet of a set: which samples are on it, and what it says of them."""
+"""Contact sheets of stored samples, and of the first batch that training gets."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from ..batch import Batch
 from ..dataset import Dataset, look_into
 from ..errors import ParamsError, SampleError
-from ..params import parse_params
+from ..params import ReaderParams, given_params, parse_params
+from ..reader import AsyncReader
 from ..sampling.episodes import Windows
 from ..sampling.patches import Patches
 from ..sources import OpenSet
 from ..sources.request import NAME_AXES
-from ..system.array_types import Int64
+from ..system.array_types import Array, Int64, UInt8
 from ..system.text import sides, times
-from .contact_sheet import Tile
-from .label_stats import records_of, row_of
-from .look import ArrayLooker, ImageLooker, Looker, drawn_as_arrays
+from .describe import in_words, records_of, row_of
+from .drawing import (
+    Scale,
+    as_mask,
+    beside,
+    draw_samples,
+    fit,
+    marked,
+    not_pictures,
+    scale_of,
+    tinted,
+    to_rgb,
+)
+from .look import ArrayLooker, ImageLooker, Looker, drawings_of, drawn_as_arrays
 from .sheet import (
+    GAP,
+    MOST,
     SIDE,
     Choice,
     Preview,
+    Tile,
     facts_of,
     label_words,
     notes_of,
@@ -153,3 +171,270 @@ def _captions(source: OpenSet, row: int) -> tuple[str, str]:
         number = f"volume {volume} at {', '.join(map(str, corner.tolist()))}"
     words, note = label_words(row_of(source.labels, row), source.facts.classes)
     return (words, f"{note}{number}") if words else (number, "")
+
+
+# -- a batch ---------------------------------------------------------------------------------------
+
+
+def preview_batch(
+    params: Mapping[str, Any], *, count: int = 24, columns: int | None = None
+) -> Preview:
+    """A sheet of the first batch that a reader with these parameters hands out.
+
+    Cropped, flipped and postprocessed as in training; what ``scale``, ``mean`` and ``std`` did is
+    undone. Samples that are no single pictures are drawn with all of their fields, as the numbers
+    that training gets. ``batch_size`` is ``count`` unless given, at most as many as the set has.
+    Raises what AsyncReader raises, and FormatError where a postprocess made no pictures.
+    """
+    p = parse_params(params, {})
+    if p.batch_size > MOST:
+        raise ParamsError("too many for a sheet", found=f"batch_size {p.batch_size}")
+    with look_into(params) as ds:
+        source = ds.source
+        arrays = p.mix.ratios is None and p.postprocess is None and drawn_as_arrays(source)
+        with AsyncReader({**_of_a_sheet(ds, p, count), **given_params(params, {})}) as reader:
+            reader.fetchData()
+            batch = reader.getNextBatch()
+            data = batch.data if isinstance(batch.data, tuple) else (batch.data,)
+            fields = [np.asarray(field) for field in data]
+            pictures, notes, size = (
+                _as_drawings(ds, fields) if arrays else _as_images(source, fields, reader.params)
+            )
+            soft = not arrays and p.postprocess is None
+            soft = soft and bool(p.mixup or p.cutmix or p.label_smoothing or p.num_classes)
+            tiles = [
+                _batch_tile(batch, row, picture, source.facts.classes, soft)
+                for row, picture in enumerate(pictures)
+            ]
+            bad, settings = reader.stats().bad_list, _settings(reader.params)
+        what = " and ".join(f"{'x'.join(map(str, part.shape))} {part.dtype}" for part in fields)
+        return put_together(
+            tiles,
+            batch.indices.tolist(),
+            batch.labels is not None,
+            bad,
+            columns,
+            title_of(source),
+            f"{facts_of(source, len(ds))}; the first batch that training gets: {what}",
+            [settings, *notes],
+            size=size,
+            drawn=arrays,
+        )
+
+
+def _of_a_sheet(ds: Dataset, p: ReaderParams, count: int) -> dict[str, object]:
+    """Parameters of the reader unless they are given: a batch of ``count`` at most."""
+    first: dict[str, object] = {"last_batch": "wrap", "world_size": 1}
+    rows = min(count, len(ds))
+    if ds.source.rule.renumbered and p.patch.at == "random":  # as many as are asked for
+        total = p.epoch_samples or count
+        rows, first["epoch_samples"] = min(count, total), total
+    elif p.mixup is not None or p.cutmix is not None:
+        rows = max(2, rows - rows % 2)
+    return {"batch_size": rows, **first}
+
+
+def _as_drawings(
+    ds: Dataset, fields: Sequence[Array]
+) -> tuple[list[UInt8], list[str], tuple[int, int]]:
+    """Each sample with all of its fields below each other, and notes."""
+    source = ds.source
+    drawings = drawings_of(source, source.lengths(ds.params.wanted))
+    for drawing, part, field in zip(drawings, source.parts, fields, strict=True):
+        images = part.spec.axes is not None and not part.spec.as_stored
+        turned = images and ds.params.layout == "NCHW" and field.ndim > 3
+        for row in np.moveaxis(field, -3, -1) if turned else field:
+            drawing.add(row)
+    drawn, notes = draw_samples(drawings)
+    if not drawn:
+        raise not_pictures(title_of(source), source.spec.shape or ())
+    return drawn, notes, (SIDE, SIDE)
+
+
+def _as_images(
+    source: OpenSet, fields: Sequence[Array], p: ReaderParams
+) -> tuple[list[UInt8], list[str], tuple[int, int]]:
+    """The images of each sample side by side, notes, and the size of a place on the sheet."""
+    own = p.postprocess is not None or source.spec.dtype != np.uint8
+    if p.views is not None and p.postprocess is None:
+        fields = list(_views_joined(fields, p))
+    shown = _shown(fields, p, title_of(source), own)
+    masks: set[int] = set().union(*map(values_of, shown.masks))
+    notes = notes_of(shown.scales[0].notes, shown.pixels[0].shape[3], masks)
+    pictures = [shown.picture(row) for row in range(len(fields[0]))]
+    return pictures, notes, (SIDE, len(shown.pixels) * (SIDE + GAP) - GAP)
+
+
+def undone(pixels: Array, p: ReaderParams) -> Array:
+    """Batch pixels (B, H, W, C) with ``(x * scale - mean) / std`` taken back, as float64.
+
+    As they are where there is none, or where a postprocess left other channels.
+    """
+    channels = pixels.shape[3]
+    wanted = p.wanted.for_field((p.field_names or (str(p.data_field),))[0])
+    fits = all(len(values) in (1, channels) for values in (wanted.mean, wanted.std))
+    if not wanted.affine or not fits or wanted.scale == 0 or pixels.dtype.kind != "f":
+        return pixels
+    back = pixels.astype(np.float64) * np.asarray(wanted.std) + np.asarray(wanted.mean)
+    # float32 arithmetic leaves 1e-7 beyond the ends, which is no value of its own
+    result: Array = np.round(back / wanted.scale, 3)
+    return result
+
+
+@dataclass(frozen=True)
+class _Shown:
+    """What is drawn of a batch: ``pixels`` (B, H, W, C) of each picture of a row, with their
+    ``scales``; ``masks`` over the first; ``places`` in it: boxes and keypoints."""
+
+    pixels: Sequence[Array]
+    scales: Sequence[Scale]
+    masks: Sequence[Array | None]
+    places: Mapping[str, Array]
+
+    def picture(self, row: int) -> UInt8:
+        """The pictures of a row, side by side."""
+        masks = [self.masks[row], *[None] * len(self.pixels)]
+        every = zip(self.pixels, self.scales, masks, strict=False)
+        found = [_fitted(pixels[row], scale, mask) for pixels, scale, mask in every]
+        if self.places:
+            places = {what: values[row] for what, values in self.places.items()}
+            found[0] = marked(found[0], self.pixels[0].shape[1:3], places)
+        return found[0] if len(found) == 1 else beside(found, SIDE, GAP)
+
+
+def _fitted(pixels: Array, scale: Scale, mask: Array | None) -> UInt8:
+    """An image (H, W, C) fit for its square, with its mask (H, W) over it."""
+    picture = fit(to_rgb(pixels, scale), SIDE)
+    return picture if mask is None else tinted(picture, mask)
+
+
+def _shown(fields: Sequence[Array], p: ReaderParams, path: str, own: bool) -> _Shown:
+    """What is drawn of the fields of a batch. ``own``: the scale of the first is that of its
+    values. FormatError where that is no pictures."""
+    names = p.field_names or ()
+    if len(names) != len(fields):  # a postprocess made others
+        names = ("",) * len(fields)
+    named = dict(zip(names, fields, strict=True))
+    wanted = {"boxes": (p.boxes_field, (4,)), "keypoints": (p.keypoints_field, (2, 3))}
+    places = {
+        what: named[name]
+        for what, (name, lengths) in wanted.items()
+        if name in named and named[name].ndim > 1 and named[name].shape[-1] in lengths
+    }
+    masks: list[Array | None] = [None] * len(fields[0])
+    pixels, scales = list[Array](), list[Scale]()
+    for number, (name, field) in enumerate(zip(names, fields, strict=True)):
+        if name in p.places or (number and field.ndim < 3):
+            continue
+        one_mask = _masks_in(field, p.layout) if number else None
+        if one_mask is not None:
+            if masks[0] is None:
+                masks = list(one_mask)
+                continue
+            found = [one_mask[..., None]]
+        elif field.ndim == 5:  # several pictures of each sample
+            found = [_hwc(field[:, k], p.layout, path) for k in range(field.shape[1])]
+        elif number and field.ndim != 4:
+            continue
+        else:
+            found = [_hwc(field, p.layout, path)]
+        for one in found:
+            first = number == 0 or field.ndim == 5
+            pixels.append(undone(one, p) if first else one)
+            scales.append(Scale() if first and not own else scale_of(pixels[-1]))
+    return _Shown(pixels, scales, masks, places)
+
+
+def _masks_in(field: Array, layout: str) -> Array | None:
+    """A field as masks (B, H, W), None where it holds none."""
+    if field.ndim == 4:
+        field = field[:, 0] if layout == "NCHW" and field.shape[1] == 1 else field
+        field = field[..., 0] if layout == "NHWC" and field.shape[-1] == 1 else field
+    return field if field.ndim == 3 and as_mask(field[0]) is not None else None
+
+
+def _views_joined(fields: Sequence[Array], p: ReaderParams) -> Iterator[Array]:
+    """The fields of a batch with the views of each sample, of all sizes, side by side, (B, ...)."""
+    sizes, count, at = len(p.arrays), fields[0].shape[1], 0
+    while at < len(fields):
+        several = fields[at].ndim >= 4 and fields[at].shape[1] == count
+        yield _side_by_side(fields[at : at + sizes], p.layout) if several else fields[at]
+        at += sizes if several else 1
+
+
+def _side_by_side(arrays: Sequence[Array], layout: str) -> Array:
+    views = [view for array in arrays for view in np.moveaxis(np.asarray(array), 1, 0)]
+    wide = -2 if layout == "NHWC" and views[0].ndim == 4 else -1
+    high = max(view.shape[wide - 1] for view in views)
+    for k, view in enumerate(views):
+        below = [(0, 0)] * view.ndim
+        below[wide - 1] = (0, high - view.shape[wide - 1])
+        views[k] = np.pad(view, below)
+    return np.concatenate(views, axis=wide)
+
+
+def _batch_tile(
+    batch: Batch[Any, Any], row: int, picture: Array, names: Sequence[str] | None, soft: bool
+) -> Tile:
+    given = batch.labels
+    first = given[0] if isinstance(given, tuple) else given
+    words, note = label_words(None if first is None else np.asarray(first[row]), names, soft)
+    if isinstance(given, tuple):
+        words += "".join(f", {in_words(np.asarray(one[row]))}" for one in given[1:])
+    record = int(batch.indices[row])
+    number = "padded" if record < 0 else f"#{record}" + ("" if batch.mask[row] else ", zeroed")
+    if batch.place is not None and record >= 0:
+        number += f" at {', '.join(map(str, batch.place[row].tolist()))}"
+    if batch.source is not None and record >= 0:
+        number += f", set {batch.source[row]}"
+    return Tile(picture, words or number, f"{note}{number}" if words else "")
+
+
+def _hwc(data: Array, layout: str, path: str) -> Array:
+    """A batch as (B, H, W, C); FormatError where it is no pictures, after a postprocess, say."""
+    if data.ndim == 3:
+        return data[:, :, :, None]
+    if data.ndim != 4:
+        raise not_pictures(path, data.shape[1:])
+    # a postprocess may have turned the axes: pictures have few channels
+    first = layout == "NCHW"
+    if data.shape[1 if first else 3] > 4 >= data.shape[3 if first else 1]:
+        first = not first
+    return data.transpose(0, 2, 3, 1) if first else data
+
+
+def _settings(p: ReaderParams) -> str:
+    """The parameters that make a batch look as it does, in the words of the parameters."""
+    drawn = (p.weights, p.augment, p.transform, p.mixup, p.cutmix)
+    at_random = bool(p.shuffle) or any(n is not None for n in drawn)
+    at_random = at_random or any(one.flip or one.crop.at_random for one in p.arrays)
+    matter = {
+        "seed": at_random,
+        "shuffle": p.weights is None,
+        "weights": p.weights is not None,
+        "size": p.size is not None,
+        "crop": p.size is not None,
+        "crop_padding": p.crop.padding > 0,
+        "flip": p.flip,
+        **{name: getattr(p, name) is not None for name in ("dtype", "scale", "mean", "std")},
+        "subset": p.subset is not None,
+        **{name: getattr(p, name) is not None for name in ("boxes_field", "keypoints_field")},
+    }
+    matter |= {name: getattr(p, name) is not None for name in ("mixup", "cutmix")}
+    matter["label_smoothing"] = p.label_smoothing > 0
+    flat = p.flat()
+    words = [f"{name}={_value(flat[name])}" for name, matters in matter.items() if matters]
+    if p.views is not None:
+        words.append(f"views={' + '.join(str(one.views) for one in p.wanted.arrays)}")
+    if p.augment:
+        words.append(f"augment={', '.join(step.name for step in p.augment)}")
+    for name, function in (("transform", p.transform), ("postprocess", p.postprocess)):
+        if function is not None:
+            words.append(f"{name}={getattr(function, '__qualname__', type(function).__name__)}")
+    return ", ".join(words)
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, tuple):
+        return f"({', '.join(f'{part:g}' for part in value)})"
+    return f"{value:.6g}" if isinstance(value, float) else re.sub(r"\s+", " ", str(value))

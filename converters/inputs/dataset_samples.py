@@ -41,16 +41,24 @@ from asyncreader.sources.subset import resolve_subset
 from asyncreader.sources.urls import is_url
 from asyncreader.system.array_types import Array, Int64
 
-from ..block import Block, FieldBlock, hashed, hashed_pixels, hashed_values
 from ..check_options import check_encoding, check_named, kind_of
-from ..encode import Hold, Recipe, field_encoding, make_recipe
+from ..encode import (
+    Block,
+    FieldBlock,
+    Hold,
+    Recipe,
+    field_encoding,
+    hashed,
+    hashed_pixels,
+    hashed_values,
+    make_recipe,
+)
 from ..options import Options
 from ..ordered_pool import RUN
 from ..temp_tables import PathOf, Strings
 from .masks import stored_values
 from .object_store import holds_set
-from .samples import Samples, renumbered
-from .splits import SHARED, kept_splits
+from .samples import SHARED, Samples, kept_splits, renumbered
 
 
 class _Prefetched(threading.local):

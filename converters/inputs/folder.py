@@ -19,9 +19,8 @@ from asyncreader.sources.hdf5.file import is_hdf5
 from asyncreader.sources.urls import is_url
 from asyncreader.system.array_types import Array, Int64
 
-from ..block import Block
 from ..check_options import check_encoding
-from ..encode import Hold, field_encoding, make_recipe
+from ..encode import Block, Hold, field_encoding, make_recipe
 from ..options import Options
 from ..ordered_pool import RUN
 from ..temp_tables import Strings
@@ -29,7 +28,7 @@ from .dataset_samples import check_class_names, may_be_packed
 from .listing import Listing, read_class_names, scan
 from .local_tree import Tree, sort_key
 from .masks import MaskFolder
-from .origin import open_origin
+from .object_store import open_origin
 from .samples import Samples
 
 

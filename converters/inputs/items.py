@@ -14,9 +14,8 @@ from asyncreader.sampling.episodes import Windows
 from asyncreader.sources.labels import label_names
 from asyncreader.system.array_types import Array
 
-from .samples import Splits
-from .selected import Renumbering
-from .splits import SHARED, check_split_names, kept_splits
+from .opening import Renumbering
+from .samples import SHARED, Splits, check_split_names, kept_splits
 
 if TYPE_CHECKING:
     from asyncreader.dataset import Dataset

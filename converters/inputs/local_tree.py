@@ -47,7 +47,7 @@ _ABSENT: Final = (errno.ENOENT, errno.ENOTDIR)
 @dataclass(frozen=True, slots=True)
 class Found:
     """An image: its path below the folder, why it must not be opened (None if it may be), and its
-    stamp if that is known (origin.py)."""
+    stamp if that is known (object_store.py)."""
 
     path: bytes
     problem: SampleError | None = None

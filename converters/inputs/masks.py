@@ -29,8 +29,7 @@ from asyncreader.pixels import codec
 from asyncreader.pixels.codec.masks import decode_values
 from asyncreader.system.array_types import Array
 
-from ..block import FieldBlock
-from ..encode import Hold, Recipe, decoding_bytes
+from ..encode import FieldBlock, Hold, Recipe, decoding_bytes
 from ..temp_tables import Strings, sorted_records
 from .listing import SKIP_HINT
 from .local_tree import Tree, sort_key

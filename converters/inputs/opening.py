@@ -2,23 +2,309 @@
 
 from __future__ import annotations
 
+import copy
+import csv
 import json
+import os
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
+import xxhash
 
-from asyncreader.errors import ParamsError, closed_on_error
+from asyncreader.errors import FormatError, ParamsError, SourceError, closed_on_error
 from asyncreader.formats.packed import RAGGED, Encoding
 from asyncreader.sampling.feistel import permutation
+from asyncreader.system.array_types import Array, Int64
+from asyncreader.system.text import some
 
+from ..encode import Block, Hold
+from ..option_values import Condition
 from ..options import Options
+from ..temp_tables import PathOf, blocks, spooled
 from .dataset_samples import DatasetSamples, may_be_packed
 from .folder import FolderSamples, class_names
-from .samples import Samples
-from .selected import JoinedSamples, renamed, select
-from .splits import check_split_names, drawn, shared_out
+from .labels_csv import check_regular
+from .samples import Samples, Splits, check_split_names, drawn, shared_out
+
+#: Paths or classes that an error names.
+_NAMED = 5
+#: In place of the number of a class that has none.
+_UNKNOWN = -2
+
+
+def renamed(samples: Samples, classes: tuple[str, ...]) -> Samples:
+    """The samples with labels that number the names ``classes``, among them those of all of these
+    samples; they name the labels of a source that has no names. ParamsError and FormatError: see
+    Renumbering."""
+    if samples.labels is None:
+        raise ParamsError("classes are the names of labels, and the samples have none")
+    names = samples.classes if samples.label_kind == "class" else None
+    numbers = Renumbering(names or classes, classes)
+    table = samples.labels
+    changed = copy.copy(samples)
+    changed.labels = spooled(numbers.of(table[part]) for part in blocks(samples.count))
+    changed.label_kind, changed.classes = "class", classes
+    return changed
+
+
+class Renumbering:
+    """From the numbers of ``names`` to those that the same names have in ``classes``; -1, which is
+    no class, stays."""
+
+    def __init__(self, names: tuple[str, ...], classes: tuple[str, ...]) -> None:
+        place = {name: number for number, name in enumerate(classes)}
+        self._names, self._known = names, len(classes)
+        self._numbers = np.array([*(place.get(name, _UNKNOWN) for name in names), -1], np.int64)
+
+    def of(self, labels: Array) -> Int64:
+        """The new numbers. ParamsError for labels that number no names, FormatError for those of a
+        name that ``classes`` lacks."""
+        top = len(self._names)
+        if labels.dtype.kind not in "iu" or bool(((labels < -1) | (labels >= top)).any()):
+            raise ParamsError(
+                "the labels are no numbers of the classes",
+                found=f"{labels.dtype}, from {labels.min()} to {labels.max()}",
+                expected=f"whole numbers from 0 to {top - 1}, or -1 for no class",
+            )
+        numbers: Int64 = self._numbers[labels]
+        unknown = np.unique(labels[numbers == _UNKNOWN]).tolist()
+        if unknown:
+            raise FormatError(
+                "an unknown class",
+                found=", ".join(repr(self._names[number]) for number in unknown[:_NAMED]),
+                expected=f"one of the {self._known} names given by classes",
+            )
+        return numbers
+
+
+def select(samples: Samples, conditions: Sequence[Condition]) -> Int64:
+    """The numbers of the samples that fulfil all conditions. ParamsError where one names what is
+    not there, or selects nothing."""
+    numbers: Int64 = np.arange(samples.count, dtype=np.int64)
+    for condition in conditions:
+        numbers = _fulfilling(condition, samples, numbers)
+        if not numbers.size:
+            raise ParamsError("select leaves no sample", found=_shown(condition))
+    return numbers
+
+
+def _shown(condition: Condition) -> str:
+    if condition.kind == "slice":
+        return str(condition.rows)
+    return f"{condition.kind}={','.join(condition.names)}".removeprefix("=")
+
+
+def _fulfilling(condition: Condition, samples: Samples, numbers: Int64) -> Int64:
+    kind, names = condition.kind, condition.names
+    if kind == "slice":
+        return numbers[condition.rows]
+    if kind == "paths":
+        return numbers[np.isin(numbers, _listed(samples, names[0]))]
+    splits = () if samples.splits is None else samples.splits.names
+    classes = (samples.classes if samples.label_kind == "class" else None) or ()
+    if not kind:
+        both = (("split", splits), ("classes", classes))
+        known = [word for word, of in both if not set(_each_of(names, of)) - {*of}]
+        if len(known) != 1:
+            raise ParamsError(
+                "select names both splits and classes" if known else "select names nothing here",
+                found=_shown(condition),
+                expected=f"splits: {_some_of(splits)}; classes: {_some_of(classes)}; or a CSV",
+                hint="write split=..., classes=... or paths=...",
+            )
+        kind = known[0]
+    of = splits if kind == "split" else classes
+    names = _each_of(names, of)
+    missing = [name for name in names if name not in of]
+    if missing:
+        raise ParamsError(
+            f"select names a {'split' if kind == 'split' else 'class'} that the source has not",
+            found=", ".join(map(repr, missing)),
+            expected=_some_of(of),
+        )
+    wanted = [of.index(name) for name in names]
+    if kind == "split":
+        assert samples.splits is not None
+        return numbers[np.isin(samples.splits.rows[numbers], wanted)]
+    assert samples.labels is not None
+    return numbers[np.isin(samples.labels[numbers], wanted).any(axis=1)]
+
+
+def _each_of(texts: Sequence[str], known: Sequence[str]) -> tuple[str, ...]:
+    """The names in ``texts``, each a known name or several with commas between."""
+    return tuple(n for text in texts for n in ([text] if text in known else text.split(",")))
+
+
+def _some_of(names: Sequence[str]) -> str:
+    shown = ", ".join(map(repr, names[:_NAMED]))
+    return f"{shown}, ..." if len(names) > _NAMED else shown or "none"
+
+
+def _listed(samples: Samples, file: str) -> Int64:
+    """The numbers of the samples that a CSV lists by path, in its first column."""
+    path = samples.paths[0]
+    if path is None:
+        raise ParamsError("select goes by paths, and this dataset has none", found=file)
+    check_regular(file, "the CSV of paths")
+    with open(file, encoding="utf-8-sig", errors="surrogateescape", newline="") as lines:
+        try:
+            rows = [os.path.normpath(row[0]) for row in csv.reader(lines, strict=True) if row]
+        except (csv.Error, OSError) as exc:
+            what = "the CSV of paths cannot be read"
+            raise SourceError(what, path=file, found=str(exc)) from exc
+    asked = dict.fromkeys(name.encode("utf-8", "surrogateescape") for name in rows)
+    found = [number for number in range(samples.count) if path(number) in asked]
+    missing = asked.keys() - set(map(path, found))
+    # a first line that is no path is the header
+    first = next(iter(asked), b"")
+    if missing - ({first} if b"." not in first and b"/" not in first else set()):
+        names = [os.fsdecode(name) for name in asked if name in missing]
+        raise ParamsError(
+            f"the CSV of paths lists {some(len(names), 'path')} that the source has not",
+            path=file,
+            found=", ".join(map(repr, names[:_NAMED])),
+            expected=f"paths such as {os.fsdecode(path(0))!r}",
+        )
+    return np.array(found, np.int64)
+
+
+# -- several sources -----------------------------------------------------------------------------
+
+
+class JoinedSamples(Samples):
+    """The samples of ``parts`` in sequence, of which all have the same fields, encoding and kind of
+    labels, and number the same classes. ``shown``: the parts' names for messages."""
+
+    def __init__(self, parts: Sequence[Samples], shown: Sequence[str]) -> None:
+        super().__init__()
+        self._parts, first = tuple(parts), parts[0]
+        for part, name in zip(parts[1:], shown[1:], strict=True):
+            _check_alike(first, part, name)
+        self._ends = np.cumsum([part.count for part in parts])
+        self.count = int(self._ends[-1])
+        self.encodings, self.channels, self.fields = first.encodings, first.channels, first.fields
+        self.label_kind, self.classes = first.label_kind, first.classes
+        if all(part.label_names for part in parts):
+            self.label_names = first.label_names
+        if first.labels is not None:
+            self.labels = spooled(
+                part.labels[rows]
+                for part in parts
+                for rows in blocks(part.count)
+                if part.labels is not None
+            )
+        self.run = min(part.run for part in parts)
+        self.ahead = min(part.ahead for part in parts)
+        self.paths = tuple(map(self._path_of, zip(*(part.paths for part in parts), strict=True)))
+        self.notes = tuple(note for part in parts for note in part.notes)
+        for number, part in enumerate(parts):
+            for kind, count in part.ignored.items():
+                self.ignored[kind] = self.ignored.get(kind, 0) + count
+            self.skipped += [((number, key), name, why) for key, name, why in part.skipped]
+        if any(part.splits is not None for part in parts):
+            self.splits = _joined_splits(parts)
+        if all(part.groups is not None for part in parts):
+            self.groups = np.concatenate([p.groups for p in parts if p.groups is not None])
+
+    def _place(self, number: int) -> tuple[int, int]:
+        """The part that a sample of the source lies in, and its number there."""
+        part = int(np.searchsorted(self._ends, number, side="right"))
+        return part, number - (int(self._ends[part - 1]) if part else 0)
+
+    def _at(self, number: int) -> tuple[Samples, int]:
+        part, inside = self._place(self.at(number))
+        return self._parts[part], inside
+
+    def _path_of(self, paths: Sequence[PathOf | None]) -> PathOf | None:
+        known = [path for path in paths if path is not None]
+        if len(known) < len(paths):
+            return None
+
+        def path(number: int) -> bytes:
+            part, inside = self._place(number)
+            return known[part](inside)
+
+        return path
+
+    def _source_identity(self) -> str:
+        return " and ".join(f"{part.identity}, {part.count}" for part in self._parts)
+
+    def fetch(self, number: int, hold: Hold) -> Block:
+        part, inside = self._at(number)
+        return part.fetch(inside, hold)
+
+    def sources(self, numbers: Int64) -> str:
+        numbers, start, found = self.in_source(numbers), 0, []
+        for part, end in zip(self._parts, self._ends, strict=True):
+            inside = numbers[(numbers >= start) & (numbers < end)] - start
+            found += [part.sources(inside)] if inside.size else []
+            start = end
+        return xxhash.xxh3_128_hexdigest("\0".join(found).encode("ascii")) if any(found) else ""
+
+    def name(self, number: int) -> tuple[Any, str]:
+        part, inside = self._place(self.at(number))
+        key, name = self._parts[part].name(inside)
+        return (part, key), name
+
+    def where(self, number: int) -> str:
+        part, inside = self._at(number)
+        return part.where(inside)
+
+    def will_need(self, number: int) -> bool:
+        part, inside = self._at(number)
+        return part.will_need(inside)
+
+    def give_up(self) -> None:
+        for part in self._parts:
+            part.give_up()
+
+    def close(self) -> None:
+        for part in self._parts:
+            part.close()
+
+
+def _check_alike(first: Samples, other: Samples, name: str) -> None:
+    named = other.label_names
+    for what, found, expected, hint in (
+        ("fields", other.fields, first.fields, None),
+        ("encoding", other.encodings, first.encodings, "name one for all (--encoding jpeg)"),
+        ("channels", other.channels, first.channels, "name them (--channels 3)"),
+        ("labels", _labels(other), _labels(first), "leave them out (--no-labels)"),
+        ("label names", named, named and (first.label_names or named), "give them one order"),
+    ):
+        if found != expected:
+            raise ParamsError(
+                f"this source has other {what} than the first one",
+                path=name,
+                found=str(found),
+                expected=str(expected),
+                hint=hint,
+            )
+
+
+def _labels(samples: Samples) -> str:
+    """The kind of labels, in words."""
+    if samples.labels is None:
+        return "no labels"
+    kind = "classes" if samples.label_kind == "class" else "values"
+    return f"{kind}, {samples.labels.shape[1]} of {samples.labels.dtype} for each sample"
+
+
+def _joined_splits(parts: Sequence[Samples]) -> Splits:
+    """The splits of all parts: those of the same name are one."""
+    names = dict.fromkeys(n for one in parts if one.splits is not None for n in one.splits.names)
+    place = {name: number for number, name in enumerate(names)}
+    rows = []
+    for one in parts:
+        own, of = one.splits or Splits((), np.full(one.count, -1, np.int64))
+        rows.append(np.array([*map(place.__getitem__, own), -1], np.int64)[of])
+    return Splits(tuple(names), np.concatenate(rows))
+
+
+# -- all of them -----------------------------------------------------------------------------------
+
 
 #: Keeps the order of packing independent of every order of training with the same seed.
 _STREAM: Final = 0x7061636B

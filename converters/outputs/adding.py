@@ -17,9 +17,17 @@ from asyncreader.formats.packed import DATA, RAGGED
 from asyncreader.system.array_types import Array
 from asyncreader.system.futures import result_of, submit
 
-from ..block import Block, FieldBlock, hashed_pixels, hashed_rows, hashed_values
 from ..check_options import check_encoding, check_named, kind_of
-from ..encode import Recipe, make_recipe, size_of_picture
+from ..encode import (
+    Block,
+    FieldBlock,
+    Recipe,
+    hashed_pixels,
+    hashed_rows,
+    hashed_values,
+    make_recipe,
+    size_of_picture,
+)
 from ..inputs.added import AddedLabels, AddedSamples, Form, as_array
 from ..inputs.masks import check_size, stored_values
 from ..inputs.samples import Splits

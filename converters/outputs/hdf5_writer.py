@@ -30,7 +30,7 @@ from asyncreader.system.array_types import Array
 from asyncreader.system.files import BYTES
 from asyncreader.system.futures import result_of, submit
 
-from ..block import FieldBlock
+from ..encode import FieldBlock
 from .disk import Extent
 
 #: Where contiguous data begin: a page, so that they can be mapped and read directly.

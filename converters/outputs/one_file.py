@@ -19,8 +19,7 @@ from asyncreader.formats.packed import DATA, RAGGED, FieldMeta, Meta
 from asyncreader.pixels.rows import SKIP_HINT as READER_HINT
 from asyncreader.system.text import some
 
-from ..block import Block, FieldBlock, block_bytes
-from ..encode import Hold
+from ..encode import Block, FieldBlock, Hold, block_bytes
 from ..inputs.listing import SKIP_HINT
 from ..inputs.samples import Samples
 from ..options import Options
@@ -28,8 +27,7 @@ from ..ordered_pool import Pool
 from ..report import ConvertReport
 from .disk import ENTRY, full_error, is_full, sync
 from .publish import Target
-from .sinks import Hdf5Sink, LmdbSink, Sink
-from .tables import RecordTables, Tables
+from .sinks import Hdf5Sink, LmdbSink, RecordTables, Sink, Tables
 
 
 @dataclass(frozen=True)

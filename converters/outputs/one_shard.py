@@ -1,17 +1,30 @@
-"""Packs one shard of a set, whole or not at all, and returns its record."""
+"""Packs one shard of a set, whole or not at all, here or on a Ray cluster, and returns its record.
+
+On a cluster each shard is a task, run again if its machine dies. All machines must see source and
+target under the same paths; a source may also be a URL, which each task opens. A task is a function
+of the plan and of its part of the listing, so each attempt, on any machine, writes the same bytes:
+under a name of its own, renamed when they are verified. The driver keeps the lock, the plan and the
+shards' records, and writes the manifest.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
-from dataclasses import fields
+import platform
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, fields, replace
+from typing import Any, Final, cast
 
 import numpy as np
 
+from asyncreader.errors import AsyncReaderError, ParamsError, SourceError
 from asyncreader.formats import packed as fmt
 from asyncreader.formats.manifest import Common, Manifest, Shard, file_digest
+from asyncreader.formats.packed import Encoding
+from asyncreader.system.array_types import Int64
 
-from ..inputs.samples import Samples
+from ..inputs.opening import open_samples
+from ..inputs.samples import Part, Samples, Splits
 from ..options import Options
 from .disk import full_disk_reported
 from .one_file import WrittenFile, data_file, pack_file
@@ -72,3 +85,161 @@ def _manifest(
 def sources_digest(samples: Samples) -> str:
     """Digest of the source files of all of ``samples``."""
     return samples.sources(np.arange(samples.count, dtype=np.int64))
+
+
+# -- on a Ray cluster ------------------------------------------------------------------------------
+
+
+#: Times that a shard is tried again when its worker or machine dies. A bad image may kill every
+#: worker.
+RETRIES: Final = 8
+
+#: Unfinished tasks handed to Ray at a time: per core of the cluster, and at least.
+AHEAD_PER_CORE: Final = 4
+LEAST_AHEAD: Final = 32
+
+
+@dataclass(frozen=True)
+class Task:
+    """All that decides a shard's bytes, as it is sent to a worker."""
+
+    options: Options
+    plan: ShardPlan
+    number: int
+    #: The images of a folder, or the numbers of samples that the options name.
+    part: Part | Int64
+    root: str
+    #: Of the set: its encoding, the names of all classes, and the splits of these samples.
+    encoding: Encoding
+    classes: tuple[str, ...]
+    splits: Splits | None
+
+    def run(self) -> str:
+        """Pack the shard; its record as JSON."""
+        workspace = Workspace(self.root, self.options.format)
+        if not os.path.isdir(workspace.set):
+            raise SourceError(
+                "a worker does not see the target's folder",
+                path=workspace.set,
+                found=f"nothing there on {platform.node()}",
+                hint="source and target must be on a file system that all machines share",
+            )
+        samples: Samples
+        whole: Samples
+        if isinstance(self.part, np.ndarray):
+            usual = self.encoding if self.options.append else None
+            whole = open_samples(self.options, self.options.dst, self.classes, usual)
+            samples = whole.of(self.part)
+        else:
+            samples = whole = self.part.open(self.options)
+        samples.splits = self.splits
+        try:
+            return pack_shard(self.options, self.plan, self.number, samples, workspace).to_json()
+        finally:
+            whole.close()
+
+
+def load_ray() -> Any:
+    """The module; ParamsError with the command that installs it where it is missing."""
+    try:
+        import ray
+    except ImportError as exc:
+        raise ParamsError(
+            "engine 'ray' needs Ray, which is not installed",
+            hint="pip install -e '.[ray]' in asyncreader's checkout, on every machine",
+        ) from exc
+    return ray
+
+
+class RayEngine:
+    """Runs tasks on a cluster; a context manager around the connection to it.
+
+    ``address``: as of ``ray.init``; None: the cluster that RAY_ADDRESS names, or one of this
+    machine alone. An existing connection of the caller is used, and left open.
+    """
+
+    def __init__(self, address: str | None) -> None:
+        self._ray = load_ray()
+        self._address = address
+        self._started = False
+
+    def __enter__(self) -> RayEngine:
+        if not self._ray.is_initialized():
+            try:
+                self._ray.init(address=self._address, log_to_driver=False, logging_level="error")
+            except (ConnectionError, RuntimeError, ValueError, TimeoutError) as exc:
+                raise SourceError(
+                    "no Ray cluster could be reached",
+                    found=str(exc)[:300],
+                    hint="start one (ray start --head), or leave the address out",
+                ) from exc
+            self._started = True
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._started:
+            self._ray.shutdown()
+
+    def run(self, tasks: Iterator[Task], done: Callable[[int, ShardRecord], None]) -> None:
+        """Run all tasks; ``done(number, record)`` after each, in the order they finish.
+
+        Raises what a task raised; those still running are cancelled then.
+        """
+        ray = self._ray
+        remote = ray.remote(max_retries=RETRIES, scheduling_strategy="SPREAD")(_run)
+        cores = int(ray.cluster_resources().get("CPU", 1))
+        ahead = max(LEAST_AHEAD, AHEAD_PER_CORE * cores)
+        running: dict[Any, int] = {}
+        try:
+            for task in tasks:
+                reference = remote.options(num_cpus=task.options.jobs).remote(task)
+                running[reference] = task.number
+                if len(running) >= ahead:
+                    self._one(running, done)
+            while running:
+                self._one(running, done)
+        finally:
+            for reference in running:
+                ray.cancel(reference, force=True)
+
+    def _one(self, running: dict[Any, int], done: Callable[[int, ShardRecord], None]) -> None:
+        """Wait until one more task is done."""
+        (reference,), _ = self._ray.wait(list(running), num_returns=1)
+        number = running.pop(reference)
+        try:
+            text = self._ray.get(reference)
+        except self._ray.exceptions.RayTaskError as exc:
+            cause = exc.cause
+            if isinstance(cause, AsyncReaderError):
+                raise cause from exc
+            raise SourceError(
+                f"writing shard {number} failed on a worker",
+                found=f"{type(cause).__name__}: {cause}",
+            ) from exc
+        except self._ray.exceptions.RayError as exc:
+            raise SourceError(
+                f"shard {number} could not be written: its worker died {RETRIES + 1} times",
+                found=f"{type(exc).__name__}: {str(exc)[:300]}",
+                hint="it may lack memory for one image for each thread: lower jobs (--jobs)",
+            ) from exc
+        done(number, ShardRecord.from_json(text))
+
+
+def _run(task: Task) -> str:
+    return task.run()
+
+
+def tasks_of(
+    options: Options, plan: ShardPlan, samples: Samples, root: str, shards: Iterable[int]
+) -> Iterator[Task]:
+    """A task for each of these shards."""
+    read = options.params
+    if read is not None and read.labels_path is not None:  # a worker has a folder of its own
+        read = replace(read, labels_path=os.path.abspath(read.labels_path))
+    away = replace(options, params=read, progress=None)
+    encoding, classes = cast(Encoding, samples.encoding), samples.classes or ()
+    for number in shards:
+        numbers = plan.numbers(number)
+        part = samples.part(numbers) or numbers
+        splits = None if samples.splits is None else samples.splits.of(numbers)
+        yield Task(away, plan, number, part, root, encoding, classes, splits)

@@ -31,7 +31,7 @@ from asyncreader.sources.sets.joined import JoinedSource
 from asyncreader.sources.sets.shards import whole_digests
 from asyncreader.version import __version__
 
-from ..block import block_bytes
+from ..encode import block_bytes
 from ..inputs.samples import Samples
 from ..options import Options
 from ..report import ConvertReport
@@ -39,7 +39,7 @@ from ..temp_tables import blocks
 from .append import Grown, together
 from .disk import check_space, full_disk_reported, is_full, no_temporary_space
 from .one_file import all_bad, all_skipped, described, progress_callback, reason, skippable
-from .one_shard import pack_shard, sources_digest
+from .one_shard import RayEngine, pack_shard, sources_digest, tasks_of
 from .publish import Target
 from .workspace import ShardPlan, ShardRecord, Workspace
 
@@ -252,8 +252,6 @@ class ShardPacking:
                 before += samples.count
 
     def _pack_on_ray(self, plan: ShardPlan, records: dict[int, ShardRecord]) -> None:
-        from .ray import RayEngine, tasks_of
-
         progress = progress_callback(self.options, self.samples)
         kept = sum(len(plan.span(number)) for number in records)
 

@@ -23,7 +23,7 @@ import converters.outputs.sinks
 from asyncreader.errors import FormatError
 from asyncreader.tools.verify import verify_file
 from converters import convert
-from converters.outputs.tables import Tables
+from converters.outputs.sinks import Tables
 
 SUFFIXES = ["h5", "lmdb"]
 GZIP = [{}, {"compression": "gzip"}, {"compression": "gzip", "chunk": 4}]

@@ -22,8 +22,7 @@ import asyncreader
 from asyncreader import AsyncReader, Batch, DecodeError, FormatError, ParamsError, Writer
 from asyncreader.cli.main import cli
 from asyncreader.sources.hdf5 import chunks
-from asyncreader.tools.preview import preview
-from asyncreader.tools.preview_batch import preview_batch
+from asyncreader.tools.preview import preview, preview_batch
 
 #: Chunks of a volume, by its number of axes. None divides a volume.
 CHUNKS = {2: (7, 5), 3: (4, 7, 5), 4: (2, 4, 7, 5), 5: (2, 1, 4, 7, 5)}

@@ -15,8 +15,7 @@ from fakes import packed, write_hdf5
 from foreign_sets import pyxis_sample, write_pyxis
 
 from asyncreader import AsyncReader, ParamsError
-from asyncreader.tools.preview import preview
-from asyncreader.tools.preview_batch import preview_batch
+from asyncreader.tools.preview import preview, preview_batch
 from converters import convert
 
 N = 6

@@ -17,12 +17,10 @@ from PIL import Image
 
 import converters
 from asyncreader import AsyncReader, FormatError, ParamsError
-from asyncreader.tools import contact_sheet as sheet
-from asyncreader.tools.contact_sheet import Tile, draw_sheet
-from asyncreader.tools.preview import preview
-from asyncreader.tools.preview_batch import preview_batch, undone
-from asyncreader.tools.sheet import MOST, SIDE
-from asyncreader.tools.thumbnails import Scale, as_mask, fit, scale_of, tinted, to_rgb
+from asyncreader.tools import sheet
+from asyncreader.tools.drawing import Scale, as_mask, fit, scale_of, tinted, to_rgb
+from asyncreader.tools.preview import preview, preview_batch, undone
+from asyncreader.tools.sheet import MOST, SIDE, Tile, draw_sheet
 
 NAMES = ("cat", "dog", "eel")
 

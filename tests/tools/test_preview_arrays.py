@@ -17,8 +17,7 @@ import converters
 from asyncreader import FormatError, ParamsError
 from asyncreader.dataset import look_into
 from asyncreader.tools.drawing import HIGH, FieldDrawing, draw_samples
-from asyncreader.tools.preview import preview
-from asyncreader.tools.preview_batch import preview_batch
+from asyncreader.tools.preview import preview, preview_batch
 
 
 @pytest.fixture

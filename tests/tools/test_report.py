@@ -23,11 +23,10 @@ from PIL import Image
 
 import converters
 from asyncreader import FormatError, ParamsError
-from asyncreader.tools.label_stats import count_labels
+from asyncreader.tools.describe import count_labels
 from asyncreader.tools.look import ImageLooker
-from asyncreader.tools.report import Facts, gather, looking, page
-from asyncreader.tools.report.charts import histogram, ratios
-from asyncreader.tools.report.page import LONGEST
+from asyncreader.tools.report import LONGEST, Facts, gather, looking, page
+from asyncreader.tools.report.facts import histogram, ratios
 
 
 def states(facts: Facts) -> dict[str, str]:

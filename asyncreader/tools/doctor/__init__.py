@@ -22,12 +22,12 @@ from ...sampling import at_random, takes_classes
 from ...sources import Source, expand_paths
 from ...sources.urls import is_url
 from ...system.array_types import Int64
-from ..ceilings import IN_ORDER, copy_ceiling, decode_ceiling, read_ceiling
+from ..bench import IN_ORDER, copy_ceiling, decode_ceiling, read_ceiling
 from ..trials import Rate, Trials
 from . import advice, measure
 from .advice import Candidate, Ceilings, Epoch
 from .facts import Facts, look
-from .packing import PackedSample, Packer
+from .measure import PackedSample, Packer
 
 __all__ = ["Candidate", "Ceilings", "Diagnosis", "Epoch", "Facts", "Rate", "diagnose"]
 

@@ -19,7 +19,7 @@ import numpy as np
 from ...errors import ParamsError, SampleError
 from ...pixels import codec
 from ...system.limits import available_memory, usable_cores
-from ..label_stats import LabelCount, count_labels
+from ..describe import LabelCount, count_labels
 from ..trials import Trials
 from . import diagnose
 from .advice import USUAL_SIZE, Candidate, command

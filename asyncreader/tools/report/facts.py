@@ -1,16 +1,19 @@
-"""What the page says of a set: plain frozen values."""
+"""What the page says of a set: plain frozen values, their distributions as bars, and checks."""
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 
+from ...sources import OpenSet
 from ...system.array_types import Array, Int64
-from ..label_stats import LabelCount
-from ..pictures import Thumb
+from ...system.text import some
+from ..describe import LabelCount
+from ..drawing import Thumb
 
 #: Rows of a table of duplicates, near-constant or bad samples; the rest is only counted.
 LISTED: Final = 100
@@ -163,3 +166,185 @@ def _spread(values: Int64) -> dict[str, int | float] | None:
         "max": int(values.max()),
         "mean": float(values.mean()),
     }
+
+
+# -- distributions as bars -------------------------------------------------------------------------
+
+
+_BINS: Final = 24
+_WIDE, _HIGH = 480, 150
+_LEFT, _FOOT, _TOP = 4, 22, 16
+
+#: Ratios of width to height that pictures are named after.
+_SIDES: Final = (
+    *((1, 3), (1, 2), (9, 16), (2, 3), (3, 4), (4, 5), (1, 1)),
+    *((5, 4), (4, 3), (3, 2), (16, 9), (2, 1), (3, 1)),
+)
+RATIOS: Final = {f"{wide}:{high}": wide / high for wide, high in _SIDES}
+
+
+class Bar(NamedTuple):
+    """One bar of a histogram: its position, and how many values lie between low and high."""
+
+    x: float
+    width: float
+    height: float
+    low: float
+    high: float
+    values: int
+
+
+@dataclass(frozen=True)
+class Histogram:
+    """A chart of ``values`` finite values; without bars where these are all the same."""
+
+    what: str
+    """What the values are, with their unit."""
+    values: int
+    low: float = 0.0
+    high: float = 0.0
+    median: float = 0.0
+    logarithmic: bool = False
+    bars: tuple[Bar, ...] = ()
+    marks: tuple[tuple[str, int, float], ...] = ()
+    """Below the bars: text-anchor, x, value."""
+    width: int = _WIDE
+    height: int = _HIGH
+    ground: int = _HIGH - _FOOT
+    """The y of the bars' feet."""
+
+
+def histogram(values: Array, what: str, *, sizes: bool = True) -> Histogram:
+    """Finite ``values`` in at most 24 bins as a chart; ``what``: they are, with their unit.
+
+    ``sizes``: bins grow by a factor where values span more than 50 times the least of them.
+    """
+    values = values.astype(np.float64)
+    values = values[np.isfinite(values)]
+    if not values.size:
+        return Histogram(what, 0)
+    low, high = float(values.min()), float(values.max())
+    if low == high:
+        return Histogram(what, values.size, low, high, low)
+    whole = bool((values == np.rint(values)).all())
+    wide = sizes and low > 0 and high > 50 * low
+    bins = min(_BINS, int(high - low) + 1) if whole and high - low < _BINS else _BINS
+    edges = np.geomspace(low, high, bins + 1) if wide else np.linspace(low, high, bins + 1)
+    if whole and high - low < _BINS:  # one bar for each value
+        edges = np.arange(low - 0.5, high + 1)
+    counts = np.histogram(values, edges)[0].tolist()
+    most = max(counts)
+    step = (_WIDE - 2 * _LEFT) / len(counts)
+    bars = []
+    for index, count in enumerate(counts):
+        tall = (_HIGH - _FOOT - _TOP) * count / most
+        if count:
+            tall = max(tall, 1.5)
+        between = (float(edges[index]), float(edges[index + 1]))
+        bars.append(Bar(_LEFT + index * step, max(step - 2, 1), tall, *between, count))
+    middle = math.sqrt(low * high) if wide else (low + high) / 2
+    marks = (("start", _LEFT, low), ("middle", _WIDE // 2, middle), ("end", _WIDE - _LEFT, high))
+    median = float(np.median(values))
+    return Histogram(what, values.size, low, high, median, wide, tuple(bars), marks)
+
+
+def ratios(widths: Array, heights: Array) -> list[tuple[str, int]]:
+    """Pictures by the named ratio of width to height that is nearest to theirs, by factor."""
+    names = list(RATIOS)
+    logs = np.log(np.array(list(RATIOS.values())))
+    nearest = np.abs(np.log(widths / heights)[:, None] - logs).argmin(axis=1)
+    counts = np.bincount(nearest, minlength=len(names)).tolist()
+    return [(name, count) for name, count in zip(names, counts, strict=True) if count]
+
+
+def number(value: float) -> str:
+    """ "1,234", "0.5", "1.2e-07"."""
+    if value == round(value) and abs(value) < 1e15:
+        return f"{int(value):,}"
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+
+
+# -- checks: good, to look at, or bad, each in one sentence ----------------------------------------
+
+
+#: Above this ratio of the largest class to the smallest, the check of classes says "look".
+UNEVEN: Final = 10
+
+
+def checks_of(
+    facts: Facts, source: OpenSet, wrong_bytes: int, paths: str | None
+) -> tuple[Check, ...]:
+    """All checks. ``wrong_bytes``: samples whose checksum failed; ``paths``: their problem."""
+    looked, whole = facts.looked, facts.looked == facts.count
+    good = looked - facts.bad_count
+    part, seen = _of(looked, facts.count), _of(good, facts.count)
+    among = some(looked, "sample") if whole else f"the {looked:,} looked at"
+    rest = "" if whole else "; 'asyncreader verify' checks all"
+    found = []
+    tables = "its structure is whole"
+    if source.facts.meta is not None:
+        tables += ", and labels, classes and checksums match their digests"
+    found.append(
+        Check("ok", "Structure", tables) if paths is None else Check("bad", "Structure", paths)
+    )
+    if not source.checked:
+        found.append(Check("look", "Checksums", "none recorded: the dataset is served unverified"))
+    elif wrong_bytes:
+        words = f"{wrong_bytes:,} of {among} do not match their checksums{rest}"
+        found.append(Check("bad", "Checksums", words, "bad"))
+    elif facts.bad_count:  # what cannot be read may not have been compared
+        words = f"{seen} match their checksums; {facts.bad_count:,} cannot be shown{rest}"
+        found.append(Check("look", "Checksums", words, "bad"))
+    else:
+        found.append(Check("ok", "Checksums", f"{part} match their checksums{rest}"))
+    if facts.bad_count:
+        words = f"{facts.bad_count:,} of {among} cannot be shown"
+        found.append(Check("bad", "Samples" if facts.shape else "Images", words, "bad"))
+    else:
+        words = "decoded" if source.spec.encoded else "read"
+        found.append(Check("ok", "Samples" if facts.shape else "Images", f"{part} {words}"))
+    found.append(_copies(facts))
+    if facts.shape:  # numbers have no colours
+        pass
+    elif facts.flat_count:
+        words = f"{facts.flat_count:,} of {among} show (almost) one colour only"
+        found.append(Check("look", "Content", words, "flat"))
+    elif not good:
+        found.append(Check("look", "Content", "no image could be looked at", "bad"))
+    else:
+        found.append(Check("ok", "Content", f"none of {seen} is of one colour"))
+    if facts.classed and len(facts.groups) > 1:
+        found.append(_classes(facts))
+    return tuple(found)
+
+
+def _of(part: int, count: int) -> str:
+    """ "1 sample", or "5 of 24 samples" where there are more."""
+    return some(part, "sample") if part == count else f"{part:,} of {some(count, 'sample')}"
+
+
+def _copies(facts: Facts) -> Check:
+    part = _of(facts.compared, facts.count)
+    if not facts.compared:
+        return Check("look", "Duplicates", "no sample could be compared", "bad")
+    if not facts.extra_copies:
+        return Check("ok", "Duplicates", f"no two of {part} have the same bytes")
+    torn = facts.torn_groups
+    words = f"{facts.extra_copies:,} of {part} repeat the bytes of others"
+    if torn:
+        words += f"; in {some(torn, 'group')} copies carry different labels"
+    return Check("bad" if torn else "look", "Duplicates", words, "copies")
+
+
+def _classes(facts: Facts) -> Check:
+    sizes = [group.tally.samples for group in facts.groups]
+    empty = sum(size == 0 for size in sizes)
+    if empty:
+        return Check(
+            "look", "Classes", f"{empty:,} of {len(sizes):,} classes have no samples", "classes"
+        )
+    low, high = min(sizes), max(sizes)
+    words = f"{len(sizes):,} classes of {low:,} to {high:,} samples"
+    if low == high:
+        words = f"{len(sizes):,} classes of {low:,} samples each"
+    return Check("look" if high > UNEVEN * low else "ok", "Classes", words, "classes")

@@ -27,12 +27,11 @@ from ...system.array_types import Array, Bools, Int64, UInt8, UInt64
 from ...system.futures import in_order
 from ...system.limits import usable_cores
 from ...system.text import counts_in_words
-from ..label_stats import LabelCount, class_of, count_labels, in_words, single
+from ..describe import LabelCount, class_of, count_labels, in_words, single
+from ..drawing import Thumb, thumb_of
 from ..look import ArrayLooker, Looked, looker_of_rows
-from ..pictures import Thumb, thumb_of
 from ..verify import check_paths
-from .checks import checks_of
-from .facts import LISTED, MEMBERS, Copies, Facts, Group, Row
+from .facts import LISTED, MEMBERS, Copies, Facts, Group, Row, checks_of
 
 #: Thumbnails on a page in all, of one class, and of a set without classes.
 THUMBS: Final = 1000
