@@ -163,7 +163,7 @@ class Player:
         """Start the process, and wait until it is ready."""
         # a file: a pipe that nobody reads would fill up and stop the contender
         self.errors = tempfile.TemporaryFile("w+")  # noqa: SIM115 (closed by stop)
-        environment = dict(os.environ)
+        environment = {**os.environ, **self.spec.get("environment", {})}
         if self.spec.get("tree"):
             paths = [self.spec["tree"], *filter(None, [environment.get("PYTHONPATH")])]
             environment["PYTHONPATH"] = os.pathsep.join(paths)
@@ -395,8 +395,12 @@ def machine(tree: str) -> dict[str, Any]:
     cpu = platform.processor()
     with contextlib.suppress(OSError), open("/proc/cpuinfo", encoding="utf-8") as lines:
         cpu = next((line.split(":")[1].strip() for line in lines if "model name" in line), cpu)
+    asked = subprocess.run(
+        ["git", "-C", tree, "describe", "--always", "--dirty"], capture_output=True, text=True
+    )
     return {
-        "date": date.today().isoformat(), "python": platform.python_version(), "cpu": cpu,
+        "date": date.today().isoformat(), "commit": asked.stdout.strip(),
+        "python": platform.python_version(), "cpu": cpu,
         "cores": len(os.sched_getaffinity(0)), "load": os.getloadavg()[0], "tree": tree,
     }  # fmt: skip
 

@@ -118,6 +118,11 @@ def slots_of(spec: Spec, work: Any, *shape: int, dtype: str = "u1") -> Threads:
     return Threads(spec, step)
 
 
+#: With this environment, memcpy writes past the caches: as a loader should that fills slots which
+#: nobody reads soon. It reads no line before it writes it, but misses a cache that holds the slots.
+PAST_CACHES = {"GLIBC_TUNABLES": "glibc.cpu.x86_non_temporal_threshold=0x10000"}
+
+
 def memcpy(spec: Spec) -> Threads:
     """Threads that copy one hot batch into slots."""
     shape = (spec["batch"], spec["row_bytes"])

@@ -11,7 +11,8 @@ samples, seconds, and any other figures. The function returns one of:
 
 Each contender is given "mode" ("epochs": ``for batch in loader`` as its users write it, or
 "fastest": its fastest way), "batch", "workers", "consumer", "folder" (where it may write), and what
-its case says. Libraries are imported inside the contenders: each needs only those that it measures.
+its case says; "environment" is set when the process starts. Libraries are imported inside the
+contenders: each needs only those that it measures.
 """
 
 from __future__ import annotations

@@ -152,14 +152,19 @@ class Recipe(Rows):
         from torchvision.datasets import ImageFolder
         from torchvision.transforms import v2
 
-        super().__init__(spec)
-        self.shape, self.decoder = (3, SIDE, SIDE), spec["decoder"]
+        super().__init__({**spec, "shape": (3, SIDE, SIDE)})
+        self.decoder = spec["decoder"]
         self.stored: Any = (
-            H5Rows(spec) if self.decoder == "h5py" else ImageFolder(spec["images"]).samples
+            H5Rows(self.spec) if self.decoder == "h5py" else ImageFolder(spec["images"]).samples
         )
-        steps = [v2.RandomResizedCrop(SIDE), v2.RandomHorizontalFlip(), v2.TrivialAugmentWide()]
+        random = [v2.RandomResizedCrop(SIDE), v2.RandomHorizontalFlip()]
+        steps = {
+            "center": [v2.Resize(round(SIDE / CROP_RATIO)), v2.CenterCrop(SIDE)],
+            "random": random, "augmented": [*random, v2.TrivialAugmentWide()],
+        }[spec["crop"]]  # fmt: skip
         steps += [v2.PILToTensor()] if self.decoder == "pillow" else []
-        self.recipe = v2.Compose([*steps, v2.RandomErasing(p=ERASED)])
+        steps += [v2.RandomErasing(p=ERASED)] if spec["crop"] == "augmented" else []
+        self.recipe = v2.Compose(steps)
         torch.set_num_threads(1)
 
     def __getitem__(self, index: int) -> Any:
@@ -386,14 +391,15 @@ def dali(spec: Spec) -> Batches:
         size = (SIDE, SIDE)
         if spec["crop"] == "random":
             images = fn.decoders.image_random_crop(
-                files, random_area=[0.08, 1.0], random_aspect_ratio=[3 / 4, 4 / 3]
-            )
+                files, random_area=[0.08, 1.0], random_aspect_ratio=[3 / 4, 4 / 3],
+                use_fast_idct=True,
+            )  # fmt: skip
             images = fn.resize(images, size=size, interp_type=types.INTERP_LINEAR)
             return fn.flip(images, horizontal=fn.random.coin_flip()), labels
         shape = fn.peek_image_shape(files)[0:2]
         side = CROP_RATIO * fn.reductions.min(shape)
         low = (shape - side) / 2
-        images = fn.decoders.image(files)
+        images = fn.decoders.image(files, use_fast_idct=True)
         images = fn.resize(
             images, size=size, roi_start=low, roi_end=low + side, interp_type=types.INTERP_LINEAR
         )

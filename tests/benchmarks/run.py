@@ -36,12 +36,20 @@ from inputs import (
     SIDES,
     Input,
 )  # fmt: skip
+from ours import PAST_CACHES
 from rivals import ERASED, LONG
 
 Case = partial(harness.Case, seconds=5.0)
 ONE = (FASTEST,)
 OURS = ("ours HDF5", "ours LMDB")
 H5PY, LMDB = "DataLoader + h5py", "DataLoader + lmdb"
+#: One batch is copied again and again, in libc's two ways: caches decide which one is faster.
+COPIES = ("memcpy", "memcpy, past the caches")
+#: What decodes the JPEGs of a DataLoader, and what its transforms work on.
+DECODERS = {
+    "tensor": "decoded by torchvision.io, transforms of tensors",
+    "pillow": "decoded by Pillow, transforms of its images",
+}
 
 WHOLE = "whole batches, written into shared memory"
 #: What each rival does in its fastest mode.
@@ -49,6 +57,7 @@ FASTEST_WAYS = {
     "rivals.Ffcv": f"one index array of {LONG} epochs",
     "rivals.torch_h5py": f"a sampler without end; {WHOLE}",
     "rivals.torch_lmdb": f"a sampler without end; {WHOLE}",
+    "rivals.torch_recipe": f"a sampler without end; {WHOLE}",
     "rivals.tfdata": "repeat() before shuffle, without order, fast IDCT",
     "rivals.dali": "pipe.run() without end",
 }
@@ -97,12 +106,13 @@ def raw(name: str) -> harness.Case:
     contenders = [
         ours(OURS[0], RAW[f"{name}.h5"]),
         ours(OURS[1], RAW[f"{name}.lmdb"], verify="never"),
-        limit("memcpy", "memcpy", row_bytes=side * side * 3),
+        limit(COPIES[0], "memcpy", row_bytes=side * side * 3),
+        limit(COPIES[1], "memcpy", row_bytes=side * side * 3, environment=PAST_CACHES),
         rival("FFCV", "Ffcv", {**rows, "npy": RAW[name]}),
         rival(H5PY, "torch_h5py", {**rows, "path": RAW[f"{name}.h5"]}),
         rival(LMDB, "torch_lmdb", {**rows, "path": RAW[f"{name}.lmdb"]}),
     ]
-    goals = of_both("FFCV", "memcpy", H5PY, LMDB)
+    goals = of_both("FFCV", *COPIES, H5PY, LMDB)
     return Case(name, "raw", contenders, goals, modes=BOTH, count=COUNTS[name])
 
 
@@ -117,7 +127,7 @@ def raw_otherwise(case: harness.Case) -> list[harness.Case]:
     cases = []
     for settings, others in (
         (READ, ["FFCV", LMDB]),
-        (BATCHES | WORKERS, ["FFCV", LMDB, "memcpy"]),
+        (BATCHES | WORKERS, ["FFCV", LMDB, *COPIES]),
     ):
         cases += otherwise(case, settings, [*OURS, *others], of_both(*others))
     return cases
@@ -158,7 +168,7 @@ def jpeg(crop: str) -> harness.Case:
     params = {"size": [224, 224], "verify": "never", **CROPS[crop]}
     spec = {"images": JPEG, "count": EPOCH_OF_JPEGS, "shape": [224, 224, 3], "crop": crop}
     part = "only the crop decoded"
-    dali = f"nvImageCodec ({TURBO}){', ' + part if crop == 'random' else ''}; linear, antialiased"
+    dali = f"{TURBO}, fast IDCT{', ' + part if crop == 'random' else ''}; linear, antialiased"
     contenders = [
         ours("ours LMDB", JPEG_LMDB, MINE, **params),
         ours("ours HDF5", JPEG_H5, MINE, **params),
@@ -170,17 +180,29 @@ def jpeg(crop: str) -> harness.Case:
         ),
         rival("DALI, CPU", "dali", spec, dali, modes=ONE),
         rival("tf.data", "tfdata", spec, f"{TURBO}, {part}; {PLAIN}"),
+        *loaders(spec),
     ]
     goals = [Goal(mine, other.name) for mine in OURS for other in contenders[2:]]
     title = "center crop" if crop == "center" else "random-resized crop, flip"
     return Case(f"JPEG, {title}", "jpeg", contenders, goals, modes=BOTH, count=EPOCH_OF_JPEGS)
 
 
+def loaders(spec: dict[str, Any], decoders: dict[str, str] = DECODERS) -> list[Contender]:
+    """PyTorch's DataLoader with the v2 transforms of torchvision, once for each decoder."""
+    return [
+        rival(
+            f"DataLoader, v2 of {decoder}", "torch_recipe",
+            {**spec, "decoder": decoder.split()[0]}, about,
+        )
+        for decoder, about in decoders.items()
+    ]  # fmt: skip
+
+
 def restarts(case: harness.Case, crop: str) -> harness.Case:
     """The same JPEGs with restart markers, of which only the part is decoded that is wanted."""
     marked, params = "ours HDF5, restart markers", {"size": [224, 224], "verify": "never"}
     mine = ours(marked, JPEG_RESTARTS, f"{MINE}; only the part decoded", **params, **CROPS[crop])
-    names = ["ours HDF5", "FFCV", "DALI, CPU", "tf.data"]
+    names = ["ours HDF5", *(one.name for one in case.contenders[3:])]
     goals = [Goal(marked, other) for other in names]
     (some,) = otherwise(case, {"restart markers": case.setting}, names, goals)
     return replace(some, group="jpeg", contenders=[mine, *some.contenders])
@@ -291,11 +313,8 @@ def augmented(source: str, path: Input, decoders: dict[str, str]) -> harness.Cas
     """Random-resized crop, flip, trivial-augment-wide and erasing, from JPEGs or from pixels."""
     mine, plain = "ours", "ours, crop and flip alone"
     contenders = [ours(mine, path, augment=AUGMENTED, **CROPPED), ours(plain, path, **CROPPED)]
-    spec = {"images": JPEG, "path": path, "count": EPOCH_OF_JPEGS, "shape": [256, 256, 3]}
-    for decoder, about in decoders.items():
-        name = f"DataLoader, v2 of {decoder}"
-        one = {**spec, "decoder": decoder.split()[0]}
-        contenders.append(rival(name, "torch_recipe", one, about))
+    spec = {"images": JPEG, "path": path, "count": EPOCH_OF_JPEGS, "crop": "augmented"}
+    contenders += loaders(spec, decoders)
     goals = [Goal(mine, other.name) for other in contenders[1:]]
     return Case(f"augmented, {source}", "recipes", contenders, goals, count=EPOCH_OF_JPEGS)
 
@@ -337,8 +356,7 @@ CASES: list[harness.Case] = [
     *(checked("raw224", path) for path in CHECKED),
     *(checked("raw32", path) for path in ("copy", "flip", "flip, float32")),
     encodings(),
-    augmented("JPEG", JPEG_RESTARTS, {
-        "tensor": "decoded by torchvision.io", "pillow": "decoded by Pillow"}),
+    augmented("JPEG", JPEG_RESTARTS, DECODERS),
     augmented("raw 256", AT_256["raw"], {"h5py rows": ""}),
     cifar(),
     drawn(),
