@@ -2,8 +2,8 @@
 
 docs/images gets report.png (the page of preview --html), trace.png (workers, slots and the consumer
 in time), batch.png (the contact sheet; its command is in docs/commands.md) and strips.png (crops,
-flips and operations, as AsyncReader serves them), all of the sample pictures. Diagrams that show no
-measurement are edited by hand.
+flips and operations, as AsyncReader serves them), all of the sample pictures; report.png of those
+with some faults. Diagrams that show no measurement are edited by hand.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import chromium
+import h5py
 from PIL import Image, ImageDraw, ImageFont
 from project import ROOT
 
@@ -48,6 +49,20 @@ def contact_sheet() -> str:
     page = (ROOT / "docs" / "commands.md").read_text(encoding="utf-8")
     (line,) = re.findall(r"^asyncreader preview .* --output batch\.png$", page, re.MULTILINE)
     return str(line)
+
+
+def spoiled(folder: Path) -> str:
+    """A dataset in which the report finds something: an image of two classes, one of one colour, a
+    rare class and a sample that has changed on the disk."""
+    photos = shutil.copytree(ROOT / "sample_data" / "train", folder / "photos")
+    shutil.copyfile(next((photos / "circle").glob("*.png")), photos / "cross" / "again.png")
+    Image.new("RGB", (224, 224), "black").save(photos / "square" / "black.png")
+    for rare in sorted((photos / "triangle").iterdir())[20:]:
+        rare.unlink()
+    command("asyncreader convert photos photos.h5 --size 224x224 -q", folder)
+    with h5py.File(folder / "photos.h5", "r+") as file:
+        file["data"][7, 0, 0, 0] ^= 1
+    return "photos.h5"
 
 
 def trace_of(packed: Path, target: Path) -> str:
@@ -120,7 +135,7 @@ def main() -> int:
         folder = Path(scratch)
         photos = shlex.quote(str(ROOT / "sample_data" / "train"))
         command(f"asyncreader convert {photos} train.h5 --size 224x224 -q", folder)
-        command("asyncreader preview train.h5 --html report.html -q", folder)
+        command(f"asyncreader preview {spoiled(folder)} --html report.html -q", folder)
         command(f"{contact_sheet()} -q", folder)
         shutil.copyfile(folder / "batch.png", IMAGES / "batch.png")
         command(f"asyncreader convert {photos} strips.h5 --size 128x128 -q", folder)
