@@ -131,7 +131,7 @@ class AsyncReader(Closing, Generic[D, L]):
             slots = layout.build(p.njob + 1, aligned_empty, filler.handed_out)
             if p.copy and p.cuda is False:
                 more = partial(layout.memory, aligned_empty, filler.handed_out)
-        return SlotRing(slots, p.njob, p.debug, trace, more)
+        return SlotRing(slots, p.debug, trace, more)
 
     def _make_workers(
         self, recipe: Recipe | None, source: OpenSet

@@ -45,7 +45,7 @@ class FillQueue:
     """Batches of the slots of one ring that compiled code fills.
 
     ``outs``: the rows of each slot, of each field, its labels (None without any) and its mark,
-    where READY is written when it is whole (see owners.py); ``tables``: what is written there;
+    where READY is written when it is whole; ``tables``: what is written there;
     ``servers``: workers that serve the queue at a time; ``traced``: notes in their meters when
     batches were filled, see trace.py.
 

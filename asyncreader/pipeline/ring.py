@@ -1,4 +1,4 @@
-"""The ring of slots under the reader: owners, order and waits.
+"""The ring of slots under the reader: who owns which slot, their order, and the waits for them.
 
 ::
 
@@ -7,14 +7,21 @@
 
 Guarantees, each tested: a slot has one owner at a time; slots leave in the order in which they were
 begun; ``close()`` wakes every waiter. They rest on one rule: a slot's state changes only under the
-ring's lock, but for FILLING to READY, which compiled code may write (owners.py). Reading, decoding
-and user code never run under the lock.
+ring's lock, but for FILLING to READY, which compiled code may write when it has filled the slot
+without the GIL (fill_queue.py). Reading, decoding and user code never run under the lock.
+
+Who owns a slot follows from its place. The slots stand in a circle, and two numbers cut it: the
+first ``_held`` slots (one at most) are the caller's, those from there to ``_begun`` are in flight,
+oldest first, and those after them are free. A slot that is given back becomes the first of the
+free ones: where few are in flight, few are used. A slot that the caller keeps is outside the circle
+until it is given back, which leaves room for one less.
 
 Ctrl-C may come anywhere in the consumer's thread, but CPython looks for it only when a call has
 returned, a function begins or a loop turns. Hence three rules. Enter the lock itself, which is one
 call of C, and never the Condition: its ``__enter__`` and ``__exit__`` are Python, and Ctrl-C in
 them could leave the lock held for ever. Assign what must change together without a call in between:
-see :class:`Owners`. Enter the lock once, not twice, before a wait: see ``_wait_for``.
+Ctrl-C comes before the change or after it. Enter the lock once, not twice, before a wait: see
+``_wait_for``.
 """
 
 from __future__ import annotations
@@ -23,20 +30,22 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, Final, NoReturn, Protocol
 
 from ..errors import (
     NothingQueuedError,
     QueueFullError,
     ReaderClosedError,
     ReaderTimeoutError,
+    WorkerError,
 )
 from ..sources.labels import apart
 from ..stats import Meter
 from ..system.signals import wait_for
-from .owners import SERVE, Observer, Owners
+from .fill_queue import FillQueue
 from .slots import (
     FILLING,
+    FREE,
     GIVEN,
     HELD,
     READY,
@@ -49,24 +58,33 @@ from .slots import (
     cut_rows,
 )
 
-if TYPE_CHECKING:
-    from .fill_queue import FillQueue
+#: The task of a worker that is to serve the fill queue, in place of the first and last row to fill.
+SERVE: Final = (-1, -1)
+
+
+class Observer(Protocol):
+    """Sees what happens in a ring. Called under its lock, but for ``waited``."""
+
+    def changed(self, slot: Slot) -> None:
+        """``slot.state`` may have changed since the last call."""
+
+    def waited(self, asked: float, slot: Slot | None) -> None:
+        """The consumer asked at ``asked`` (perf_counter) and has ``slot`` now, or an error."""
 
 
 class SlotRing:
     """The slots of one reader, and the queue of those in flight, oldest first. One lock guards all
     of it.
 
-    The consumer begins batches, and holds one, and those it keeps: when it takes one more, the one
-    before is given back. ``in_flight``: slots that are begun and not taken, or kept, at most.
-    ``debug``: a slot that the consumer had is overwritten when it is given back. ``more``: makes
-    the memory of one more slot; None where slots keep what they have.
+    ``slots``: one for the batch that the consumer holds, which is given back when it takes one
+    more; each of the others may be in flight (begun and not taken) or kept. ``debug``: a slot that
+    the consumer had is overwritten when it is given back. ``more``: makes the memory of one more
+    slot; None where slots keep what they have.
     """
 
     def __init__(
         self,
         slots: list[Slot],
-        in_flight: int,
         debug: bool = False,
         observer: Observer | None = None,
         more: Callable[[], SlotMemory] | None = None,
@@ -76,6 +94,12 @@ class SlotRing:
         self.fills: FillQueue | None = None
         #: called by the worker after each slot that became ready, outside the lock
         self.on_ready: Callable[[], None] | None = None
+        #: the plan of the slot that left the queue last, whole or failed, or what drop_queued() was
+        #: given since
+        self.left: Any = None
+        self._circle = tuple(slots)
+        self._held = self._begun = 0
+        self._debug = debug
         self._observer = observer
         self._lock = threading.RLock()
         # One lock with two queues, for workers and for consumers: no thread is woken for nothing.
@@ -84,7 +108,6 @@ class SlotRing:
         self._work = threading.Condition(self._lock)
         self._tasks: deque[Task] = deque()
         self._idle = 0  # workers waiting
-        self._owners = Owners(self.slots, in_flight, debug, observer)
         self._waiting = 0  # threads that wait for a state
         self._closed = False
         self._failure: BaseException | None = None
@@ -98,7 +121,7 @@ class SlotRing:
         """Whether one more slot can be begun now. Raises as begin(), but no QueueFullError."""
         with self._lock:
             self.check_open()
-            return self._owners.room()
+            return self._room()
 
     def begin(self, plan: Any, parts: int = 1) -> Slot:
         """Begin ``plan`` in a free slot, behind all in flight, cut into ``parts`` tasks.
@@ -108,22 +131,39 @@ class SlotRing:
         """
         with self._lock:
             self.check_open()
-            self._owners.check_room()
-            return self._begin(plan, parts)
+            if not self._room():
+                raise QueueFullError(
+                    "every slot is in use",
+                    found=f"{self._begun - self._held} batches in flight, {self._kept()} kept",
+                    expected=f"at most njob = {len(self.slots) - 1} together",
+                    hint="call getNextBatch() first, or raise njob",
+                )
+            # free until the end: what Ctrl-C leaves half done here is done again
+            slot, fills = self._circle[self._begun], self.fills
+            tasks, counter = slot.prepare(plan, parts), None
+            if parts == 0 and fills is not None:
+                counter = fills.prepare(slot, plan)
+                if fills.needs_server() and not self._tasks:
+                    tasks = [(slot, *SERVE)]
+            self._wake_workers(len(tasks))
+            # no call from here on
+            slot.mark[0] = FILLING
+            slot.generation += 1
+            self._tasks += tasks
+            self._begun += 1
+            if counter is not None:
+                counter[0] += 1
+            if self._observer is not None:
+                self._observer.changed(slot)
+            return slot
 
-    def _begin(self, plan: Any, parts: int) -> Slot:
-        """Begin ``plan`` in the last free slot (the lock is held)."""
-        # free until the end: what Ctrl-C leaves half done here is done again
-        slot, fills = self._owners.free[-1], self.fills
-        tasks = slot.prepare(plan, parts)
-        counter = None
-        if parts == 0 and fills is not None:
-            counter = fills.prepare(slot, plan)
-            if fills.needs_server() and not self._tasks:
-                tasks = [(slot, *SERVE)]
-        self._wake_workers(len(tasks))
-        self._owners.begin(self._tasks, tasks, counter)
-        return slot
+    def _room(self) -> bool:
+        """Whether one more slot may be begun: one is left for the consumer to hold."""
+        return self._begun - self._held < len(self._circle) - 1
+
+    def _kept(self) -> int:
+        """How many slots are kept."""
+        return len(self.slots) - len(self._circle)
 
     def _wake_workers(self, tasks: int) -> None:
         """Wake idle workers for tasks that are added next (the lock is held)."""
@@ -172,8 +212,14 @@ class SlotRing:
         """One more task of a slot whose other parts are done."""
         with self._lock:
             slot.parts_left = 1
-            self._wake_workers(1)
-            self._owners.again(self._tasks, slot, [(slot, lo, hi)])
+            self._fill_again(slot, [(slot, lo, hi)])
+
+    def _fill_again(self, slot: Slot, tasks: list[Task]) -> None:
+        """The workers have more to do for a slot in flight (the lock is held)."""
+        self._wake_workers(len(tasks))
+        # no call from here on
+        slot.mark[0] = FILLING
+        self._tasks += tasks
 
     def ready(self, slot: Slot, error: BaseException | None = None) -> None:
         """A worker is through with the slot: it may be taken, and so may its error."""
@@ -209,7 +255,7 @@ class SlotRing:
                     self._filled_now()
                 if self._waiting:
                     self._cond.notify_all()  # they see what is left when the lock is free
-                error = self._owners.hand_over()
+                error = self._hand_over(slot)
                 if error is None:
                     taken = slot
         except BaseException:
@@ -225,6 +271,32 @@ class SlotRing:
             fills.taken_at = time.perf_counter()
         return slot, error
 
+    def _hand_over(self, slot: Slot) -> BaseException | None:
+        """The oldest slot leaves the queue: the caller has it, or its error and nobody the slot."""
+        circle, begun, error = self._circle, self._begun, slot.error
+        # what is given back: this slot with an error, else the one that was held before
+        at = 0 if error is None else self._held
+        back = circle[at] if self._held or error is not None else None
+        if back is not None:
+            circle = (*circle[:at], *circle[at + 1 : begun], back, *circle[begun:])
+        # no call from here on
+        if error is None:
+            slot.mark[0] = HELD
+            self._held = 1
+        slot.error = None
+        self.left = slot.plan
+        self._circle = circle
+        if back is not None:
+            self._begun -= 1
+            back.mark[0] = FREE
+        if self._debug and back is not None:
+            back.poison()
+        if self._observer is not None:
+            self._observer.changed(slot)
+            if back is not None:
+                self._observer.changed(back)
+        return error
+
     def release(self, slot: Slot, generation: int) -> bool:
         """Give a held slot back; False if it was given back before."""
         with self._lock:
@@ -232,7 +304,18 @@ class SlotRing:
                 return False
             if self._waiting:
                 self._cond.notify_all()  # they find it when the lock is free
-            self._owners.give_back(slot)
+            circle, begun = self._circle, self._begun
+            held = int(slot in circle)  # 0: it is kept, outside the circle
+            circle = (*circle[held:begun], slot, *circle[begun:])
+            # no call from here on
+            self._circle = circle
+            self._held -= held
+            self._begun -= held
+            slot.mark[0] = FREE
+            if self._debug:
+                slot.poison()
+            if self._observer is not None:
+                self._observer.changed(slot)
         return True
 
     def keep(self, slot: Slot, generation: int) -> None:
@@ -244,7 +327,19 @@ class SlotRing:
                     "this batch was given back: it can no longer be kept",
                     hint="call keep() before the next getNextBatch()",
                 )
-            self._owners.keep(slot)
+            if slot not in self._circle:  # it is kept
+                return
+            if len(self._circle) <= 2:
+                raise QueueFullError(
+                    "no more batches can be kept",
+                    found=f"{self._kept()} kept",
+                    expected=f"at most njob - 1 = {len(self.slots) - 2}",
+                    hint="release() one, or raise njob",
+                )
+            # no call from here on
+            self._circle = self._circle[1:]
+            self._held = 0
+            self._begun -= 1
 
     def hand_out(self, slot: Slot, copy: bool) -> tuple[Data, Data | None]:
         """Data and labels of a held slot, cut to the rows of its batch; private with ``copy``."""
@@ -280,17 +375,35 @@ class SlotRing:
         with self._lock:
             self.check_open()
             while self._tasks:
-                # its error is seen only if Ctrl-C ends the wait below
-                self._owners.drop(self._tasks)
+                self._drop_task()
             if self.fills is not None:
                 self.fills.fill_all()
             self._wait_for(self._all_filled)
             self.check_open()
             if self._waiting:
                 self._cond.notify_all()
-            while self._owners.queue:
-                self._owners.forget()
-            self._owners.left = left
+            while self._begun > self._held:
+                slot = self._circle[self._begun - 1]
+                # no call from here on
+                slot.error = None
+                slot.mark[0] = FREE
+                self._begun -= 1
+                if self._observer is not None:
+                    self._observer.changed(slot)
+            self.left = left
+
+    def _drop_task(self) -> None:
+        """The last task is dropped: its slot stays in flight, with an error."""
+        slot, lo, _ = self._tasks[-1]
+        # seen only if Ctrl-C ends the wait for the other slots
+        error = WorkerError("this batch was dropped by an interrupted seek()")
+        # no call from here on
+        del self._tasks[-1]
+        if lo >= 0:
+            slot.error = error
+            slot.parts_left -= 1
+            if slot.parts_left == 0:
+                slot.mark[0] = READY
 
     # -- all -------------------------------------------------------------------------------
 
@@ -302,7 +415,8 @@ class SlotRing:
             self._tasks.clear()
             if self.fills is not None:
                 self.fills.stop()
-            self._wake_all()
+            self._cond.notify_all()
+            self._work.notify_all()
 
     @property
     def closed(self) -> bool:
@@ -316,66 +430,61 @@ class SlotRing:
                 raise self._failure
             raise ReaderClosedError("this reader is closed", hint="open a new AsyncReader")
 
-    @property
-    def left(self) -> Any:
-        """The plan of the slot that left the queue last, whole or failed, or what drop_queued() was
-        given since; None at first."""
-        return self._owners.left
-
     def counts(self) -> dict[str, int]:
         """Slots by owner: free, filling, ready, held (and of these, kept)."""
         with self._lock:
             counted = {state.value: 0 for state in SlotState}
             for slot in self.slots:
                 counted[slot.state.value] += 1
-            counted["kept"] = len(self._owners.kept)
-            return counted
+            return {**counted, "kept": self._kept()}
 
     def in_flight_now(self) -> int:
         """Slots begun and not yet taken."""
         with self._lock:
-            return len(self._owners.queue)
+            return self._begun - self._held
 
     def newest(self) -> Any:
         """The plan of the slot that was begun last; None where none is in flight."""
         with self._lock:
-            queue = self._owners.queue
-            return queue[-1].plan if queue else None
+            return self._circle[self._begun - 1].plan if self._begun > self._held else None
 
     def head(self) -> Slot | None:
         """The oldest slot in flight, if it is ready and whole."""
         with self._lock:
-            if self._closed or not self._owners.queue:
-                return None
-            slot = self._owners.queue[0]
-            return slot if slot.mark[0] == READY and slot.error is None else None
+            slot = self._first()
+            whole = slot is not None and slot.mark[0] == READY and slot.error is None
+            return slot if whole else None
 
     # -- inside (the lock is held) ---------------------------------------------------------
 
+    def _first(self) -> Slot | None:
+        """The oldest slot in flight; None where there is none, and after close()."""
+        return self._circle[self._held] if self._begun > self._held and not self._closed else None
+
     def _oldest(self, timeout: float | None) -> Slot:
         """Wait for the oldest slot. Where there is none to be had: an error."""
-        queue = self._owners.queue
-        if self._closed or not queue or queue[0].mark[0] != READY:
+        slot = self._first()
+        if slot is None or slot.mark[0] != READY:
             self._wait_for(self._can_take, timeout)
-            if self._closed or not queue or queue[0].mark[0] != READY:
-                self._refuse(timeout)
-        return queue[0]
+            slot = self._first()
+            if slot is None or slot.mark[0] != READY:
+                self._refuse(slot, timeout)
+        return slot
 
     def _can_take(self) -> bool:
-        if self._owners.queue:
-            self._fill_refused()
-            return self._owners.queue[0].mark[0] == READY
-        return True  # the consumer begins slots itself: there is none to wait for
+        self._fill_refused()
+        slot = self._first()
+        # the consumer begins slots itself: where there is none, there is none to wait for
+        return slot is None or slot.mark[0] == READY
 
-    def _refuse(self, timeout: float | None) -> NoReturn:
-        """Raise what the consumer gets instead of a slot."""
+    def _refuse(self, slot: Slot | None, timeout: float | None) -> NoReturn:
+        """Raise what the consumer gets instead of the oldest slot."""
         self.check_open()
-        if not self._owners.queue:  # or another thread has taken it, or called drop_queued()
+        if slot is None:  # or another thread has taken it, or called drop_queued()
             raise NothingQueuedError(
                 "no batch is in flight", hint="call fetchData() before getNextBatch()"
             )
-        head = self._owners.queue[0]
-        parts, left = max(1, head.parts), sum(1 for task in self._tasks if task[0] is head)
+        parts, left = max(1, slot.parts), sum(1 for task in self._tasks if task[0] is slot)
         raise ReaderTimeoutError(
             f"no batch within {timeout} s",
             found=f"{parts - left} of {parts} parts of the oldest batch begun, "
@@ -383,9 +492,13 @@ class SlotRing:
             hint="it is still being filled: call getNextBatch() again to wait on",
         )
 
+    def _in_flight(self) -> tuple[Slot, ...]:
+        """The slots in flight, oldest first."""
+        return self._circle[self._held : self._begun]
+
     def _all_filled(self) -> bool:
         self._fill_refused()
-        return all(slot.mark[0] == READY for slot in self._owners.queue)
+        return all(slot.mark[0] == READY for slot in self._in_flight())
 
     def _wait_for(self, condition: Callable[[], bool], timeout: float | None = None) -> None:
         """Wait for ``condition`` or close(). After Ctrl-C, too, the lock is held."""
@@ -395,33 +508,26 @@ class SlotRing:
         finally:
             self._waiting -= 1
 
-    def _wake_all(self) -> None:
-        self._cond.notify_all()
-        self._work.notify_all()
-
     # -- slots in the queue of compiled code -------------------------------------------------
 
     def _oldest_filling(self) -> Slot | None:
         """The oldest slot, if compiled code fills it, and it is not whole."""
         with self._lock:
-            if self._closed or not self._owners.queue:
-                return None
-            slot = self._owners.queue[0]
-            return slot if slot.parts == 0 and slot.mark[0] == FILLING else None
+            slot = self._first()
+            filling = slot is not None and slot.parts == 0 and slot.mark[0] == FILLING
+            return slot if filling else None
 
     def _fill_refused(self) -> None:
         """Slots with a wrong checksum become tasks of the workers, who find out what is wrong."""
-        for slot in self._owners.queue:
+        for slot in self._in_flight():
             if slot.mark[0] == REFUSED:
-                tasks = slot.prepare(slot.plan, 1)
-                self._wake_workers(len(tasks))
-                self._owners.again(self._tasks, slot, tasks)
+                self._fill_again(slot, slot.prepare(slot.plan, 1))
 
     def _filled_now(self) -> None:
         """Slots were filled, and may be READY (the lock is held): show it, and wake who waits."""
         self._fill_refused()
         if self._observer is not None:
-            for slot in self._owners.queue:
+            for slot in self._in_flight():
                 self._observer.changed(slot)
         if self._waiting:
             self._cond.notify_all()

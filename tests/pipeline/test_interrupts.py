@@ -55,7 +55,7 @@ def test_the_error_of_a_batch_outlives_ctrl_c() -> None:
 
     def case() -> Iterator[Callable[[], Any]]:
         layout = SlotLayout((((2, 4), np.dtype("u1")),), None)
-        ring = SlotRing(layout.build(3, np.zeros, lambda rows: rows), 2)
+        ring = SlotRing(layout.build(3, np.zeros, lambda rows: rows))
         slot, _ = [ring.begin(plan(step)) for step in range(2)]
         error = ValueError("row 0")
         other = threading.Thread(target=lambda: seen.append(ring.take()), daemon=True)
@@ -185,12 +185,13 @@ def test_reader_at_every_moment(what: str, kind: str, tmp_path: Path) -> None:
                 in_flight(reader)
             yield act
             ring = reader._ring
-            counts, owners = elsewhere(ring.counts), ring._owners
+            counts, size = elsewhere(ring.counts), len(ring._circle)
             if ring.closed:
                 return
             assert counts["ready"] + counts["filling"] == ring.in_flight_now()
-            assert counts["free"] == len(owners.free)
-            assert counts["held"] == len(owners.held) + len(owners.kept)
+            assert counts["free"] == size - ring._begun
+            assert counts["held"] == ring._held + len(ring.slots) - size
+            assert len({*ring._circle}) == size
             assert ring._waiting == 0
             state = elsewhere(reader.state_dict)
             at = 7 * state["epoch"] + state["steps"]

@@ -55,7 +55,7 @@ def plan(step: int, rows: int = ROWS) -> BatchPlan:
 def make_ring(njob: int = 1, debug: bool = False) -> SlotRing:
     """A ring as a reader makes it, of slots of one number and one label a row."""
     layout = SlotLayout((((ROWS, 4), np.dtype(np.int64)),), ((ROWS, 1), np.dtype(np.int64)))
-    return SlotRing(layout.build(njob + 1, aligned_empty, lambda rows: rows), njob, debug)
+    return SlotRing(layout.build(njob + 1, aligned_empty, lambda rows: rows), debug)
 
 
 class RingMachine(RuleBasedStateMachine):
