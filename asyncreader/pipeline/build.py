@@ -335,17 +335,7 @@ def slot_layout(p: ReaderParams, filler: BatchFiller) -> SlotLayout:
 
 def _first_batch(filler: BatchFiller, stages: int, slot: Slot) -> tuple[BatchArrays, BatchPlan]:
     """The first batch after so many stages, made in ``slot``, and its plan."""
-    # a bad sample among the first must not keep the reader from opening
-    trial = BatchFiller(
-        filler.source,
-        filler.fills,
-        filler.schedule,
-        on_error="zero",
-        verify="never",
-        stages=filler.stages[:stages],
-        label=filler.label,
-        together=filler.together,
-    )
+    trial = filler.trial(stages)
     slot.plan = plan = filler.schedule.plan(filler.schedule.next_batch_at(Cursor()))
     trial.fill_part(slot, 0, plan.indices.size, Meter())
     trial.finish(slot, Meter())

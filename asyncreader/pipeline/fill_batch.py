@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import time
 from collections.abc import Sequence
 from functools import cached_property
@@ -128,54 +129,59 @@ class BatchFiller:
         """How compiled code fills batches. None if it cannot, or not yet: rows of shards are in
         memory when all of them were read."""
         if self._tables is None and self._fillers and self.source.in_memory(0):
-            mode = {"never": NEVER, "first": UNSEEN, "always": ALWAYS}[self._verify]
-            # a sample of several fields is seen when all of them are
-            if mode != UNSEEN or len(self._fillers) == 1:
-                self._tables = self._make_tables(mode)
+            self._tables = self._make_tables()
         return self._tables
 
     @cached_property
-    def _fillers(self) -> tuple[RowFiller, ...]:
-        """What fills each field in compiled code, where that is all there is to a row."""
-        source, batch = self.source, self.schedule.batch
-        if self.together is not None or len(self.fills) != len(source.names):
-            return ()
-        if any(map(source.rule.is_whole, source.names)):
-            return ()
-        each = zip(self.fills, self._widths, strict=True)
-        made = [fill.filler(fill.row_bytes * (w or 1) * batch) for fill, w in each]
-        found = tuple(one for one in made if one is not None)
-        plain = len(made) == 1 or all(one.kernel == "copy_batches" for one in found)
-        return found if plain and len(found) == len(made) else ()
+    def _fillers(self) -> list[RowFiller]:
+        """What fills each field in compiled code; none where that is not all there is to a row."""
+        source, fills, several = self.source, self.fills, len(self.fills) > 1
+        check = {"never": NEVER, "first": UNSEEN, "always": ALWAYS}[self._verify]
+        # a sample of several fields is seen when all of them are
+        if self.together is not None or len(fills) != len(source.names):
+            return []
+        if any(map(source.rule.is_whole, source.names)) or (several and check == UNSEEN):
+            return []
+        found = []
+        for fill, width in zip(fills, (width or 1 for width in self._widths), strict=True):
+            filler = fill.filler(fill.row_bytes * width * self.schedule.batch)
+            if filler is None or (several and filler.kernel != "copy_batches"):
+                return []
+            found.append(filler.having(check=check, window=width))
+        return found
 
-    def _make_tables(self, mode: int) -> RowTables | None:
-        source, labels = self.source, self.source.labels
+    def _make_tables(self) -> RowTables | None:
+        source, labels, own = self.source, self.source.labels, self.source.own_records
         tables = [] if labels is None else tables_of(labels)
         if tables is None or not all(t.flags.c_contiguous and t.nbytes for t in tables):
             return None
         size = tables[0].nbytes // tables[0].shape[0] if tables else 0
-        seen = 0 if self.seen is None else address_of(self.seen)
         held = [part.in_memory(0) for part in source.parts]
         alive = held, tables, self.seen
+        fillers = [one.having(seen=address_of(self.seen)) for one in self._fillers]
         if len(held) == 1 and not source.rule.apart:
-            filler = self._fillers[0].having(check=mode, seen=seen, label_bytes=size)
+            filler = fillers[0].having(label_bytes=size)
             return RowTables.of([filler], [file_table(held[0], tables)], alive=alive)
-        widths = (width or 1 for width in self._widths)
-        each = zip(self._fillers, widths, strict=True)
-        fillers = [one.having(check=mode, window=width) for one, width in each]
         files = [file_table(one, ()) for one in held]
         if not tables:
-            return RowTables.of(fillers, files, source.own_records, alive)
+            return RowTables.of(fillers, files, own, alive)
         # labels are a field of their own: samples have other numbers than rows
         rows = [RowsInMemory(len(t), t.ctypes.data, NO_STARTS, 0, size) for t in tables]
         fillers.append(RowFiller.copying(size))
         files.append(file_table(rows, ()))
-        own = source.own_records
         return RowTables.of(fillers, files, lambda records: (*own(records), records), alive)
 
     def let_go(self) -> None:
         """Own files no longer: the set is closed."""
         self._tables = None
+
+    def trial(self, stages: int) -> BatchFiller:
+        """The same filler with the first of its stages only, for a batch that must not fail."""
+        other = copy.copy(self)
+        other.stages = self.stages[:stages]
+        # a bad sample among the first must not keep the reader from opening
+        other._on_error, other._verify, other.seen = "zero", "never", None
+        return other
 
     def fill_queue(self, slots: Sequence[Slot], servers: int) -> FillQueue | None:
         """The queue for batches that compiled code fills; None if it cannot be used, or not yet."""
