@@ -12,8 +12,7 @@ from dataclasses import asdict, dataclass
 from typing import Final, TextIO, TypeAlias
 
 from asyncreader.stats import html_table
-from asyncreader.system import notebooks
-from asyncreader.system.text import in_bytes, in_time, some
+from asyncreader.system.text import in_bytes, in_notebook, in_time, show, some
 
 #: Called with samples done, and in all.
 Progress: TypeAlias = Callable[[int, int], object]
@@ -39,7 +38,7 @@ def progress_line(given: Progress | bool | None) -> Iterator[Progress | None]:
 
 def _writer() -> Callable[[str], None] | None:
     """What writes a line in the place of the one before: in a notebook's cell, or a terminal."""
-    if notebooks.in_notebook():
+    if in_notebook():
         return _Cell()
     there = sys.stderr is not None and sys.stderr.isatty()
     return _Terminal(sys.stderr) if there and os.environ.get("TERM") != "dumb" else None
@@ -92,7 +91,7 @@ class _Cell:
     def __call__(self, text: str) -> None:
         known, self._key = bool(self._key), self._key or uuid.uuid4().hex
         if text or known:
-            notebooks.show({"text/plain": text}, self._key, update=known)
+            show({"text/plain": text}, self._key, update=known)
 
 
 # -- the report ------------------------------------------------------------------------------------

@@ -6,7 +6,6 @@ import contextlib
 import multiprocessing
 import pickle
 import signal
-import sys
 import threading
 import time
 import traceback
@@ -18,7 +17,7 @@ from typing import Any, TypeAlias
 
 from ..errors import ParamsError, WorkerError
 from ..pixels import kernels
-from ..system.signals import CHILDREN, disown, start_child
+from ..system.signals import disown, start_child
 from .threads import STUCK_AFTER
 
 #: An error, its cause and its trace, in a form for a pipe.
@@ -29,13 +28,6 @@ class Children:
     """Spawned processes with a pipe each. ``instead``: what to do where there can be none."""
 
     def __init__(self, name: str, instead: str) -> None:
-        if not CHILDREN:
-            raise ParamsError(
-                "this system cannot start worker processes",
-                found=sys.platform,
-                expected="a system that hands open files to a spawned process: Linux, macOS",
-                hint=instead,
-            )
         self._name = name
         self._instead = instead
         self._context = multiprocessing.get_context("spawn")

@@ -26,7 +26,7 @@ from ..sampling.schedule import BatchPlan, Schedule
 from ..sources import OpenSet, RowError, RowJob
 from ..stats import BadRow, Meter
 from ..system.array_types import Array, Int64, UInt8, UInt64
-from ..system.lazy_table import tables_of
+from ..system.late import tables_of
 from ..system.memory import address_of
 from .fill_queue import FillQueue
 from .slots import Allocate, Part, Slot

@@ -29,8 +29,8 @@ from ..sources.base import Source
 from ..sources.subset import resolve_rule
 from ..stats import Meter
 from ..system.array_types import Array, Int64
-from ..system.futures import result_of, submit
 from ..system.keyed_random import STREAM_GEOMETRY, key_of, mix_rows
+from ..system.signals import result_of, submit
 from ..system.text import times
 from . import build
 from .distributed import worker_count

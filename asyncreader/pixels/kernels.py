@@ -30,8 +30,8 @@ from types import ModuleType
 from typing import Final
 
 from ..errors import AsyncReaderError
-from ..system.notebooks import tell
 from ..system.signals import fork_when_free
+from ..system.text import tell
 
 #: What is said before kernels are compiled. Seconds: see docs/performance.md, Start-up.
 COMPILING: Final = (

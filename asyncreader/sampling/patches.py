@@ -17,7 +17,7 @@ import numpy as np
 from ..errors import ParamsError
 from ..system.array_types import Array, Int64, UInt64
 from ..system.keyed_random import STREAM_PLACE, key_of, mix_rows, uniforms
-from ..system.lazy_table import as_array
+from ..system.late import as_array
 from ..system.text import some
 from .rule import E, PatchAt, Rule, Ruled
 from .samplers import Sampler, Storage, Subset, digest, passes

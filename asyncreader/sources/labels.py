@@ -16,7 +16,7 @@ from ..errors import ParamsError
 from ..formats import packed as fmt
 from ..sampling.episodes import Episodes, Windows
 from ..system.array_types import Array, Int64
-from ..system.lazy_table import LazyTable
+from ..system.late import LazyTable
 from .arrays import label_array
 from .fields import OpenSet, SetIndex
 

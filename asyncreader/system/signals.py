@@ -1,11 +1,14 @@
 """Ctrl-C and the end of processes: what it may not cut in two, and who has to end with whom.
 
 Every worker process imports it first, so it imports little: no numpy, no module of asyncreader.
+
+A Future, and the semaphore of a pool, enter their locks in Python: Ctrl-C at such a moment leaves
+the lock held. The thread that then sets the result waits for ever, and the program, which waits for
+that thread, never ends. So only this module calls ``submit()`` and ``result()``.
 """
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import multiprocessing
 import multiprocessing.process
@@ -15,12 +18,18 @@ import select
 import signal
 import threading
 import weakref
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from queue import SimpleQueue
 from types import FrameType
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-#: Whether processes can be spawned that get open files, and that Ctrl-C does not reach: POSIX.
-CHILDREN: Final = hasattr(signal, "pthread_sigmask")
+if TYPE_CHECKING:
+    from concurrent.futures import Executor, Future
+
+S = TypeVar("S")
+T = TypeVar("T")
 
 
 @contextlib.contextmanager
@@ -65,6 +74,45 @@ def wait_for(
         raise
 
 
+# -- work for threads ----------------------------------------------------------------------------
+
+
+def submit(pool: Executor, work: Callable[[], T]) -> Future[T]:
+    """Have a thread of ``pool`` do ``work``."""
+    with after_this():
+        return pool.submit(work)
+
+
+def result_of(future: Future[T]) -> T:
+    """The result, or the error raised, of work that was submitted; waits for it."""
+    if threading.current_thread() is not threading.main_thread():
+        return future.result()  # Ctrl-C never comes here
+    done: SimpleQueue[Future[T]] = SimpleQueue()  # it is in C: Ctrl-C ends its get(), and no more
+    with after_this():
+        future.add_done_callback(done.put)
+    done.get()
+    with after_this():
+        return future.result()
+
+
+def in_order(
+    pool: Executor, work: Callable[[S], T], items: Iterable[S], ahead: int
+) -> Iterator[tuple[S, T]]:
+    """Each item and what ``work`` gives for it, in order. At most ``ahead`` items are taken before
+    the oldest is done."""
+    waiting: deque[tuple[S, Future[T]]] = deque()
+    for item in items:
+        waiting.append((item, submit(pool, partial(work, item))))
+        if len(waiting) >= ahead:
+            first, future = waiting.popleft()
+            yield first, result_of(future)
+    for first, future in waiting:
+        yield first, result_of(future)
+
+
+# -- processes -----------------------------------------------------------------------------------
+
+
 def start_child(process: Any) -> None:
     """Start a spawned process that Ctrl-C, which goes to the whole group, does not reach."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
@@ -93,23 +141,14 @@ def _disown_all() -> None:
         disown(process)
 
 
-def _disown_in_fork(parent: int) -> None:
-    if os.getpid() != parent:
-        _disown_all()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_disown_all)
-else:  # at the child's end, before multiprocessing, which is imported above, ends its children
-    atexit.register(_disown_in_fork, os.getpid())
+os.register_at_fork(after_in_child=_disown_all)
 
 
 def fork_when_free(lock: Any) -> None:
     """Let forks of this process wait until no other thread has ``lock``, an RLock: in the child
     that thread is not there to release it."""
-    if hasattr(os, "register_at_fork"):
-        release = lock.release
-        os.register_at_fork(before=lock.acquire, after_in_parent=release, after_in_child=release)
+    release = lock.release
+    os.register_at_fork(before=lock.acquire, after_in_parent=release, after_in_child=release)
 
 
 def end_with_parent() -> None:

@@ -25,8 +25,8 @@ from ..pixels.transform import RowTransform
 from ..sources import Inspector, OpenSet, RowJob, read_rows
 from ..stats import Meter
 from ..system.array_types import Array, Bools, Int64
-from ..system.futures import result_of, submit
 from ..system.keyed_random import STREAM_VIEW, key_of, mix_rows, uniforms
+from ..system.signals import result_of, submit
 
 
 @dataclass

@@ -15,7 +15,7 @@ from ..errors import AsyncReaderError, ParamsError, SampleError
 from ..sources import MixedSet
 from ..stats import html_table
 from ..system.array_types import Array, Int64, UInt8
-from ..system.notebooks import in_notebook, show
+from ..system.text import in_notebook, show
 from .describe import class_of, in_words, row_of
 from .drawing import FieldDrawing, Thumb, draw_samples, scale_of, thumb_of, to_rgb
 from .look import looker_of_rows

@@ -43,9 +43,9 @@ from ..sources.sets.shards import EachShard, LocalShards
 from ..sources.splits import split_counts
 from ..sources.urls import is_url
 from ..system.array_types import Int64
-from ..system.futures import in_order
 from ..system.limits import usable_cores
 from ..system.memory import SCRATCH
+from ..system.signals import in_order
 
 #: Samples of a run that are bad, and a line for each problem.
 Found: TypeAlias = tuple[int, list[str]]

@@ -15,7 +15,7 @@ import numpy as np
 from asyncreader.errors import ParamsError, located
 from asyncreader.formats.packed import DATA, RAGGED
 from asyncreader.system.array_types import Array
-from asyncreader.system.futures import result_of, submit
+from asyncreader.system.signals import result_of, submit
 
 from ..check_options import check_encoding, check_named, kind_of
 from ..encode import (

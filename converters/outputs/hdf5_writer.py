@@ -28,7 +28,7 @@ from asyncreader.errors import SourceError
 from asyncreader.formats import packed as fmt
 from asyncreader.system.array_types import Array
 from asyncreader.system.files import BYTES
-from asyncreader.system.futures import result_of, submit
+from asyncreader.system.signals import result_of, submit
 
 from ..encode import FieldBlock
 from .disk import Extent

@@ -11,7 +11,7 @@ import pytest
 from ctrl_c import elsewhere, moments
 from observed import until
 
-from asyncreader.system.futures import in_order, result_of, submit
+from asyncreader.system.signals import in_order, result_of, submit
 
 
 def test_in_order_with_few_waiting() -> None:

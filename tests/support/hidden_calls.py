@@ -28,7 +28,7 @@ HIDDEN = Path(__file__).resolve().parent / "hidden"
 #: Names that are missing, by module and by what is hidden; each includes those before it.
 MISSING: dict[str, dict[str, str]] = {
     "python": {
-        "os": "memfd_create pidfd_open register_at_fork posix_fadvise posix_fallocate preadv"
+        "os": "memfd_create pidfd_open posix_fadvise posix_fallocate preadv"
         " sched_getaffinity O_DIRECT"
     },
     "linux": {"mmap": "MADV_HUGEPAGE"},

@@ -24,9 +24,8 @@ import numpy as np
 
 from ...errors import FormatError, ParamsError, SourceError, SourceNotFoundError, shown
 from ...system.array_types import Int64
-from ...system.futures import result_of
 from ...system.late import obstore
-from ...system.signals import after_this
+from ...system.signals import after_this, result_of
 from ..urls import Location, without_secrets
 
 T = TypeVar("T")

@@ -21,7 +21,7 @@ from ...pixels.fill_tables import RowsInMemory
 from ...pixels.rows import E, Writer
 from ...sampling.blocks import files_together
 from ...system.array_types import Array, Int64, UInt64
-from ...system.lazy_table import as_array
+from ...system.late import as_array
 from ..base import BaseSource, FieldIndex, SetFacts, Source
 from ..bytestore import ByteFile
 from ..fields import OpenSet, SetIndex

@@ -10,9 +10,8 @@ from concurrent.futures import Future
 from typing import Final
 
 from ...errors import SourceError
-from ...system.futures import result_of
 from ...system.limits import allow_open_files, open_files
-from ...system.signals import after_this
+from ...system.signals import after_this, result_of
 from ..fields import OpenSet
 
 #: Open files: at least and at most so many; in between, a quarter of the process's descriptors. An

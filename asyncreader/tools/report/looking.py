@@ -24,8 +24,8 @@ from ...params import parse_params
 from ...sources import Inspector
 from ...sources.splits import split_counts
 from ...system.array_types import Array, Bools, Int64, UInt8, UInt64
-from ...system.futures import in_order
 from ...system.limits import usable_cores
+from ...system.signals import in_order
 from ...system.text import counts_in_words
 from ..describe import LabelCount, class_of, count_labels, in_words, single
 from ..drawing import Thumb, thumb_of
