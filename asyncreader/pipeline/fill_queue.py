@@ -135,12 +135,19 @@ class FillQueue:
 
     def fill_all(self) -> None:
         """Fill all batches that no thread has begun."""
-        self._run(1 << 62)
+        self.fill(self.meter)
 
-    def _run(self, most: int = 1, looks: int = 0) -> None:
+    def fill(self, meter: Meter, most: int = 1 << 62, looks: int = 0) -> None:
+        """Fill ``most`` batches, as long as there is one that no thread has begun, or comes while
+        this looks so many times. Their seconds go to ``meter``."""
         alive = self._alive  # not in vain: see let_go()
+        claimed, started = self.control[CLAIMED], time.perf_counter()
         self._fill(*self._arguments, most, looks)
         del alive
+        now = time.perf_counter()
+        meter.seconds["read"] += now - started
+        if self._traced and self.control[CLAIMED] > claimed:
+            note(meter, [("fill queue", started, now, {})])
 
     # -- workers -----------------------------------------------------------------------------
 
@@ -155,21 +162,11 @@ class FillQueue:
             self._serving += 1
         serves = True
         while serves:
-            self.serve(meter)
+            self.fill(meter, looks=LOOKS)
             with lock:
                 filled()
                 serves = self.waiting() and not self.control[STOPPED]
                 self._serving -= not serves
-
-    def serve(self, meter: Meter) -> None:
-        """Fill batches until there has been none for some microseconds."""
-        claimed = self.control[CLAIMED]
-        started = time.perf_counter()
-        self._run(1 << 62, LOOKS)
-        now = time.perf_counter()
-        meter.seconds["read"] += now - started
-        if self._traced and self.control[CLAIMED] > claimed:
-            note(meter, [("fill queue", started, now, {})])
 
     # -- the consumer ------------------------------------------------------------------------
 
@@ -183,18 +180,9 @@ class FillQueue:
             if not self.waiting():
                 self.look(slot.number)
                 return
-            self.fill_one()
+            self.fill(self.meter, 1)
             if slot.mark[0] != FILLING:
                 return
-
-    def fill_one(self) -> None:
-        """Fill the oldest batch that no thread has begun, if there is one."""
-        started = time.perf_counter()
-        self._run()
-        now = time.perf_counter()
-        self.meter.seconds["read"] += now - started
-        if self._traced:
-            note(self.meter, [("fill queue", started, now, {})])
 
     def look(self, number: int) -> None:
         """Wait some microseconds for the batch in slot ``number`` to be whole."""

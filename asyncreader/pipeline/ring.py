@@ -221,11 +221,9 @@ class SlotRing:
         slot.mark[0] = FILLING
         self._tasks += tasks
 
-    def ready(self, slot: Slot, error: BaseException | None = None) -> None:
+    def ready(self, slot: Slot) -> None:
         """A worker is through with the slot: it may be taken, and so may its error."""
         with self._lock:
-            if error is not None:
-                slot.error = error
             slot.mark[0] = READY
             if self._observer is not None:
                 self._observer.changed(slot)

@@ -16,7 +16,7 @@ from fakes import packed as pack
 from observed import HANG
 
 from asyncreader import AsyncReader, ChecksumError, SourceError
-from asyncreader.pipeline.fill_queue import FillQueue
+from asyncreader.pipeline.fill_queue import LOOKS, FillQueue
 from asyncreader.pipeline.slots import FILLING, REFUSED, SlotState
 from asyncreader.pixels.fill_tables import CLAIMED, PUBLISHED, STOPPED, RowsInMemory, file_table
 from asyncreader.pixels.row_filler import RowFiller, RowTables
@@ -92,8 +92,8 @@ def test_batches_are_filled_in_turn(width: int, starts: bool) -> None:
     rng = np.random.default_rng(2)
     for slot, size in enumerate((ROWS, 5, 1)):
         jobs.publish(slot, rng.integers(0, COUNT, size), generation=slot + 7)
-    jobs.queue.fill_one()
-    jobs.queue.fill_one()
+    jobs.queue.fill(Meter(), 1)
+    jobs.queue.fill(Meter(), 1)
     assert list(jobs.marks) == [7, 8, FILLING]
     assert jobs.queue.waiting()
     jobs.queue.fill_all()
@@ -117,8 +117,8 @@ def test_a_stopped_queue_begins_nothing() -> None:
     jobs = Jobs(1, 1, False)
     jobs.publish(0, np.arange(ROWS), 1)
     jobs.queue.control[STOPPED] = 1
-    jobs.queue.serve(Meter())
-    jobs.queue.fill_one()
+    jobs.queue.fill(Meter(), looks=LOOKS)
+    jobs.queue.fill(Meter(), 1)
     assert (jobs.queue.control[CLAIMED], jobs.marks[0]) == (0, FILLING)
 
 
@@ -130,7 +130,7 @@ def test_each_batch_is_copied_once_by_one_of_several_threads() -> None:
 
     def serve() -> None:
         while not over.is_set():
-            jobs.queue.serve(meter)
+            jobs.queue.fill(meter, looks=LOOKS)
 
     threads = [threading.Thread(target=serve) for _ in range(3)]
     for thread in threads:
@@ -142,7 +142,7 @@ def test_each_batch_is_copied_once_by_one_of_several_threads() -> None:
             if job >= 4:
                 while jobs.marks[slot] != job - 3 + REFUSED:
                     jobs.queue.look(slot)
-                    jobs.queue.fill_one()
+                    jobs.queue.fill(Meter(), 1)
                 jobs.check(slot)
                 jobs.outs[slot][0][:] = 0
             jobs.marks[slot] = FILLING
@@ -199,7 +199,7 @@ def test_a_slot_is_ready_as_soon_as_its_rows_are_copied() -> None:
         reader.fetchData()
         (slot,) = (one for one in reader._ring.slots if one.state is not SlotState.FREE)
         assert slot.state is SlotState.FILLING
-        fills.fill_one()
+        fills.fill(Meter(), 1)
         assert slot.state is SlotState.READY
         assert reader._ring.head() is slot
         for step in range(5):
