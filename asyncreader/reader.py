@@ -31,12 +31,10 @@ from .pipeline import build
 from .pipeline.cuda import DeviceRing, open_device
 from .pipeline.distributed import rank_and_world, warn_of_ranks_left_out, worker_count
 from .pipeline.fill_batch import BatchFiller
-from .pipeline.processes import ProcessWorkers, Recipe
 from .pipeline.ring import SlotRing
-from .pipeline.shared_memory import Arena
-from .pipeline.slots import SlotLayout
-from .pipeline.threads import ThreadWorkers
+from .pipeline.slots import Arena, SlotLayout
 from .pipeline.trace import Trace
+from .pipeline.workers import ProcessWorkers, Recipe, ThreadWorkers
 from .sampling.schedule import BatchPlan, Cursor, PlanAhead
 from .sampling.state import State, cursor_in, state_at
 from .sources import OpenSet, earlier_fingerprints, fingerprint

@@ -12,7 +12,7 @@ from typing import Any, Final, Generic, Self, TypeAlias, TypeVar
 import numpy as np
 
 from ..errors import NothingQueuedError, ParamsError, ReaderClosedError
-from ..pipeline.threads import join_or_leave
+from ..pipeline.children import join_or_leave
 from ..system.signals import after_this
 from .ahead import Ahead
 from .jobs import asked_for, whole

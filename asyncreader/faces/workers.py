@@ -9,8 +9,7 @@ from multiprocessing.connection import Connection
 from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
-from ..pipeline.children import Children, death_of, packed_error, unpacked_error
-from ..pipeline.threads import join_or_leave
+from ..pipeline.children import Children, death_of, join_or_leave, packed_error, unpacked_error
 from ..system.signals import after_this, end_with_parent
 from .ahead import Ahead
 from .jobs import Ended, Job

@@ -42,11 +42,9 @@ from ..stats import Meter
 from ..system.limits import physical_memory
 from ..system.memory import aligned_empty
 from ..system.text import some
-from .fill_batch import BatchFiller
-from .shared_memory import Arena, pages
-from .slots import Allocate, BatchArrays, Part, Slot, SlotLayout
+from .fill_batch import BatchFiller, Together
+from .slots import Allocate, Arena, BatchArrays, Part, Slot, SlotLayout, pages
 from .stages import soft_labels, stages_of
-from .together import Together
 
 #: Samples, spread over a set, that are read to see whether ``dtype`` can hold their values.
 LOOKED_AT: Final = 16

@@ -1,4 +1,4 @@
-"""Spawned processes with a pipe each: started together, ended in any case; errors for a pipe."""
+"""Threads and spawned processes, started together and ended in any case; errors for a pipe."""
 
 from __future__ import annotations
 
@@ -6,22 +6,73 @@ import contextlib
 import multiprocessing
 import pickle
 import signal
+import sys
 import threading
 import time
 import traceback
+import warnings
 from collections.abc import Callable, Sequence
 from multiprocessing import connection
 from multiprocessing.connection import Connection
 from multiprocessing.reduction import ForkingPickler
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from ..errors import ParamsError, WorkerError
 from ..pixels import kernels
 from ..system.signals import disown, start_child
-from .threads import STUCK_AFTER
+
+#: Seconds that close() waits for a thread inside a read or user code.
+STUCK_AFTER: Final = 1.0
+
+#: Parts that this time is waited in. Where a busy machine stops the whole process for a while, one
+#: part is lost and not all of the time.
+PARTS: Final = 10
+
+#: Seconds that close() waits while kernels are compiled. On a busy machine one takes 10 s.
+COMPILED_AFTER: Final = 120.0
 
 #: An error, its cause and its trace, in a form for a pipe.
 PackedError: TypeAlias = tuple[bytes, bytes | None, str]
+
+
+def join_or_leave(threads: Sequence[threading.Thread], seconds: float = STUCK_AFTER) -> None:
+    """Join threads that were told to end. Warn of those that do not end within ``seconds``.
+
+    Time in which a kernel is compiled does not count: that happens once on a machine. The threads
+    are daemons, so the interpreter can end without them.
+    """
+    if threading.current_thread() in threads:
+        return  # a thread cannot join itself: its reader was collected in it, and it will end
+    latest = time.monotonic() + (COMPILED_AFTER if seconds > 0 else 0.0)
+    loads, parts = kernels.loads(), PARTS
+    while parts and any(thread.is_alive() for thread in threads):
+        until = time.monotonic() + seconds / PARTS
+        for thread in threads:
+            if thread.ident is not None:
+                thread.join(max(0.0, until - time.monotonic()))
+        before, loads = loads, kernels.loads()
+        compiling = loads != before or loads[0] > loads[1]
+        parts = PARTS if compiling and time.monotonic() < latest else parts - 1
+    if not any(thread.is_alive() for thread in threads):
+        return
+    frames = sys._current_frames()
+    # this function's own frame in one of its variables would be a cycle: it, and the reader that
+    # is closed, would wait for the garbage collector
+    del frames[threading.get_ident()]
+    left = [thread for thread in threads if thread.is_alive() and thread.ident in frames]
+    if left:
+        stacks = (
+            f"{thread.name} is in:\n{''.join(traceback.format_stack(frames[thread.ident]))}"
+            for thread in left
+            if thread.ident is not None
+        )
+        # one warning for all, at the end: where warnings are errors it leaves this function
+        warnings.warn(
+            f"{len(left)} of {len(threads)} workers did not stop within {seconds} s and are left "
+            f"to end by themselves; {''.join(stacks)}",
+            RuntimeWarning,
+            stacklevel=4,
+        )
 
 
 class Children:

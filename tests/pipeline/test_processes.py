@@ -37,8 +37,8 @@ from process_functions import (
 from project import ROOT
 
 from asyncreader import AsyncReader, ChecksumError, ParamsError, SourceError, WorkerError
-from asyncreader.pipeline.processes import ProcessWorkers
-from asyncreader.pipeline.shared_memory import Arena
+from asyncreader.pipeline.slots import Arena
+from asyncreader.pipeline.workers import ProcessWorkers
 
 COUNT = 60
 

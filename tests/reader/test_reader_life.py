@@ -35,7 +35,7 @@ from asyncreader import (
 )
 from asyncreader.errors import located
 from asyncreader.formats import packed as fmt
-from asyncreader.pipeline.threads import STUCK_AFTER
+from asyncreader.pipeline.children import STUCK_AFTER
 from asyncreader.pixels import kernels
 
 

@@ -1,9 +1,10 @@
-"""Processes that fill slots: the same slots in shared memory, the same tasks, order and errors.
+"""Workers that fill the slots of a ring: threads, or spawned processes over shared memory.
 
-For ``postprocess`` functions that hold the GIL. The slots lie in one file without a path, mapped by
-parent and workers; its descriptor travels once, while a worker is spawned. A task is a few numbers
-on the worker's pipe (the order is pure, so a worker works out its rows itself), and several are
-queued in it. Where the system has memfd_create(2) nothing needs /dev/shm; nothing is ever forked.
+Processes are for ``postprocess`` functions that hold the GIL. They fill the same slots, with the
+same tasks, order and errors. The slots lie in one file without a path, mapped by parent and
+workers; its descriptor travels once, while a worker is spawned. A task is a few numbers on the
+worker's pipe (the order is pure, so a worker works out its rows itself), and several are queued in
+it. Where the system has memfd_create(2) nothing needs /dev/shm; nothing is ever forked.
 """
 
 from __future__ import annotations
@@ -29,15 +30,82 @@ from ..sources import SetIndex
 from ..stats import BadRow, Meter
 from ..system.array_types import UInt8
 from ..system.signals import after_this, end_with_parent
-from .children import Children, PackedError, death_of, packed_error, unpacked_error
+from .children import (
+    STUCK_AFTER,
+    Children,
+    PackedError,
+    death_of,
+    join_or_leave,
+    packed_error,
+    unpacked_error,
+)
 from .fill_batch import BatchFiller
 from .ring import SlotRing
-from .shared_memory import Arena
-from .slots import Slot, SlotLayout
-from .threads import STUCK_AFTER
+from .slots import Arena, Slot, SlotLayout
 from .trace import note
 
 T = TypeVar("T")
+
+
+class ThreadWorkers:
+    """``count`` daemon threads that fill the slots of one ring.
+
+    They hold no reference to the reader. So a reader that nobody uses is collected and closed.
+    """
+
+    def __init__(self, count: int, ring: SlotRing, filler: BatchFiller, name: str) -> None:
+        self.meters = [Meter() for _ in range(count)]
+        self._ring = ring
+        self._threads = [
+            threading.Thread(
+                target=_work, args=(ring, filler, meter), name=f"{name}-{number}", daemon=True
+            )
+            for number, meter in enumerate(self.meters)
+        ]
+
+    def start(self) -> None:
+        """Start all threads. If one cannot start, the ring is closed, and stop() joins the rest."""
+        try:
+            with after_this():
+                for thread in self._threads:
+                    thread.start()
+        except BaseException:
+            self._ring.close()
+            raise
+
+    def stop(self) -> None:
+        """Join the threads of a closed ring. A warning names those that do not end."""
+        for meter in self.meters:
+            meter.stopped = True  # a batch of large pictures takes seconds: do not finish it
+        join_or_leave(self._threads)
+
+
+def _work(ring: SlotRing, filler: BatchFiller, meter: Meter) -> None:
+    while True:
+        task = ring.next_task(meter=meter)
+        if task is None:
+            return
+        slot, lo, hi = task
+        error: BaseException | None = None
+        try:
+            filler.fill_part(slot, lo, hi, meter)
+        except BaseException as exc:
+            error = as_ours(exc)
+        if slot.parts == 1:
+            slot.error = error
+        elif not ring.part_done(slot, lo, error):
+            continue
+        if slot.error is None:
+            try:
+                filler.finish(slot, meter)
+            except BaseException as exc:
+                slot.error = as_ours(exc)
+        ring.ready(slot)
+        # an idle thread must not keep the slot alive
+        del task, slot, error
+
+
+# -- processes -----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
