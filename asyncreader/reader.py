@@ -115,7 +115,7 @@ class AsyncReader(Closing, Generic[D, L]):
         if self._params.workers == "thread":
             return None
         arena = Arena(build.shared_size(self._params, layout, self._filler))
-        return Recipe(self._params, layout, arena, build.build_worker)
+        return Recipe(self._params, layout, arena)
 
     def _make_ring(
         self, layout: SlotLayout, recipe: Recipe | None, trace: Trace | None

@@ -142,18 +142,8 @@ def make_filler(
             steps = (replace(step, made=one) for one in made)
             fills = source.fills(OutputSpec.of(list(map(_with, arrays, steps))))
         label = made[0].label
-    return BatchFiller(
-        source,
-        fills,
-        schedule,
-        on_error=p.on_error,
-        verify=p.verify,
-        stages=(*soft_labels(p, source.facts.classes, fills[0].image_axes), *stages_of(p)),
-        traced=p.trace is not None,
-        label=label,
-        together=together,
-        allocate=allocate,
-    )
+    stages = (*soft_labels(p, source.facts.classes, fills[0].image_axes), *stages_of(p))
+    return BatchFiller(p, source, fills, schedule, stages, label, together, allocate)
 
 
 def _with(wanted: OutputSpec, transform: Transform) -> OutputSpec:

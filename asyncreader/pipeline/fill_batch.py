@@ -12,6 +12,7 @@ from typing import Any, Final
 import numpy as np
 
 from ..errors import AsyncReaderError, ParamsError, SampleError, SourceError, WorkerError
+from ..params import ReaderParams
 from ..pixels.fill_tables import (
     ALWAYS,
     NEVER,
@@ -44,7 +45,6 @@ ATTEMPTS: Final = 16
 #: each time it is read; most are read once in a training.
 MOST_MARKED: Final = 1 << 30
 
-
 #: Samples are read and changed in groups of about this many bytes.
 _GROUP_BYTES: Final = 4 << 20
 
@@ -58,23 +58,20 @@ class BatchFiller:
     ``fills``: how each field becomes rows; ``stages``: what is done with each batch then.
     ``seen`` (uint8 per sample, made by ``allocate``) marks samples whose checksum has passed, with
     verify="first". ``label``: of a row, where steps make it. ``together``: reads the fields where a
-    transform changes them together.
-    ``traced``: the workers' meters record what was done when, for trace.py.
+    transform changes them together. Of ``p`` it takes ``verify``, ``on_error``, and whether there is
+    a ``trace``: then the workers' meters record what was done when.
     """
 
     def __init__(
         self,
+        p: ReaderParams,
         source: OpenSet,
         fills: tuple[RowTransform, ...],
         schedule: Schedule,
-        *,
-        on_error: str,
-        verify: str,
-        stages: Sequence[Stage] = (),
-        traced: bool = False,
-        label: LabelSpec | None = None,
-        together: Together | None = None,
-        allocate: Allocate = np.zeros,
+        stages: Sequence[Stage],
+        label: LabelSpec | None,
+        together: Together | None,
+        allocate: Allocate,
     ) -> None:
         self.source = source
         self.fills = fills
@@ -82,11 +79,11 @@ class BatchFiller:
         self.together = together
         self._random = together is not None or any(one.random for one in fills)
         self._stepped = together is not None or any(one.wanted.steps for one in fills)
-        self._on_error = on_error
-        self._traced = traced
+        self._on_error = p.on_error
+        self._traced = p.trace is not None
         self.label = label
         checked = any(one.checked != "none" for one in source.index.fields.values())
-        self._verify = verify if checked else "never"
+        self._verify = p.verify if checked else "never"
         # a window has more rows than the one that would be marked
         many = source.rule.apart or source.facts.count > MOST_MARKED
         if self._verify == "first" and many:

@@ -30,7 +30,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import Any, Final, NoReturn, Protocol
+from typing import Any, Final, NoReturn
 
 from ..errors import (
     NothingQueuedError,
@@ -57,19 +57,10 @@ from .slots import (
     Task,
     cut_rows,
 )
+from .trace import Trace
 
 #: The task of a worker that is to serve the fill queue, in place of the first and last row to fill.
 SERVE: Final = (-1, -1)
-
-
-class Observer(Protocol):
-    """Sees what happens in a ring. Called under its lock, but for ``waited``."""
-
-    def changed(self, slot: Slot) -> None:
-        """``slot.state`` may have changed since the last call."""
-
-    def waited(self, asked: float, slot: Slot | None) -> None:
-        """The consumer asked at ``asked`` (perf_counter) and has ``slot`` now, or an error."""
 
 
 class SlotRing:
@@ -78,15 +69,16 @@ class SlotRing:
 
     ``slots``: one for the batch that the consumer holds, which is given back when it takes one
     more; each of the others may be in flight (begun and not taken) or kept. ``debug``: a slot that
-    the consumer had is overwritten when it is given back. ``more``: makes the memory of one more
-    slot; None where slots keep what they have.
+    the consumer had is overwritten when it is given back. ``trace``: sees what happens, under the
+    lock but for ``waited``. ``more``: makes the memory of one more slot; None where slots keep what
+    they have.
     """
 
     def __init__(
         self,
         slots: list[Slot],
         debug: bool = False,
-        observer: Observer | None = None,
+        trace: Trace | None = None,
         more: Callable[[], SlotMemory] | None = None,
     ) -> None:
         self.slots = slots
@@ -100,7 +92,7 @@ class SlotRing:
         self._circle = tuple(slots)
         self._held = self._begun = 0
         self._debug = debug
-        self._observer = observer
+        self._trace = trace
         self._lock = threading.RLock()
         # One lock with two queues, for workers and for consumers: no thread is woken for nothing.
         # With one queue for both, eight threads took 2.5 times as long for small rows.
@@ -153,8 +145,8 @@ class SlotRing:
             self._begun += 1
             if counter is not None:
                 counter[0] += 1
-            if self._observer is not None:
-                self._observer.changed(slot)
+            if self._trace is not None:
+                self._trace.changed(slot)
             return slot
 
     def _room(self) -> bool:
@@ -225,8 +217,8 @@ class SlotRing:
         """A worker is through with the slot: it may be taken, and so may its error."""
         with self._lock:
             slot.mark[0] = READY
-            if self._observer is not None:
-                self._observer.changed(slot)
+            if self._trace is not None:
+                self._trace.changed(slot)
             if self._waiting:
                 self._cond.notify_all()
         if self.on_ready is not None:
@@ -241,15 +233,15 @@ class SlotRing:
         valid. Raises NothingQueuedError, ReaderTimeoutError, after close() what closed the ring or
         ReaderClosedError.
         """
-        observer, fills = self._observer, self.fills
-        asked = 0.0 if observer is None else time.perf_counter()
+        trace, fills = self._trace, self.fills
+        asked = 0.0 if trace is None else time.perf_counter()
         taken: Slot | None = None
         try:
             if fills is not None:
                 fills.fill_until_whole(self._oldest_filling)
             with self._lock:
                 slot = self._oldest(timeout)
-                if observer is not None and fills is not None:
+                if trace is not None and fills is not None:
                     self._filled_now()
                 if self._waiting:
                     self._cond.notify_all()  # they see what is left when the lock is free
@@ -263,8 +255,8 @@ class SlotRing:
                     self._cond.notify_all()
             raise
         finally:
-            if observer is not None:
-                observer.waited(asked, taken)
+            if trace is not None:
+                trace.waited(asked, taken)
         if fills is not None:
             fills.taken_at = time.perf_counter()
         return slot, error
@@ -289,10 +281,10 @@ class SlotRing:
             back.mark[0] = FREE
         if self._debug and back is not None:
             back.poison()
-        if self._observer is not None:
-            self._observer.changed(slot)
+        if self._trace is not None:
+            self._trace.changed(slot)
             if back is not None:
-                self._observer.changed(back)
+                self._trace.changed(back)
         return error
 
     def release(self, slot: Slot, generation: int) -> bool:
@@ -312,8 +304,8 @@ class SlotRing:
             slot.mark[0] = FREE
             if self._debug:
                 slot.poison()
-            if self._observer is not None:
-                self._observer.changed(slot)
+            if self._trace is not None:
+                self._trace.changed(slot)
         return True
 
     def keep(self, slot: Slot, generation: int) -> None:
@@ -386,8 +378,8 @@ class SlotRing:
                 slot.error = None
                 slot.mark[0] = FREE
                 self._begun -= 1
-                if self._observer is not None:
-                    self._observer.changed(slot)
+                if self._trace is not None:
+                    self._trace.changed(slot)
             self.left = left
 
     def _drop_task(self) -> None:
@@ -524,8 +516,8 @@ class SlotRing:
     def _filled_now(self) -> None:
         """Slots were filled, and may be READY (the lock is held): show it, and wake who waits."""
         self._fill_refused()
-        if self._observer is not None:
+        if self._trace is not None:
             for slot in self._in_flight():
-                self._observer.changed(slot)
+                self._trace.changed(slot)
         if self._waiting:
             self._cond.notify_all()

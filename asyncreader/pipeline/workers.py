@@ -30,6 +30,7 @@ from ..sources import SetIndex
 from ..stats import BadRow, Meter
 from ..system.array_types import UInt8
 from ..system.signals import after_this, end_with_parent
+from .build import build_worker
 from .children import (
     STUCK_AFTER,
     Children,
@@ -116,9 +117,6 @@ class Recipe:
     params: ReaderParams
     layout: SlotLayout
     arena: Arena
-    build: Callable[
-        [SetIndex, ReaderParams, Schedule, SlotLayout, Arena], tuple[BatchFiller, list[Slot]]
-    ]
 
 
 #: Parameters that hold what a user made.
@@ -336,7 +334,7 @@ def _main(pipe: Connection, recipe: Recipe, shared: Shared[tuple[SetIndex, Sched
     try:
         end_with_parent()
         index, schedule = shared.load()
-        filler, slots = recipe.build(index, recipe.params, schedule, recipe.layout, recipe.arena)
+        filler, slots = build_worker(index, recipe.params, schedule, recipe.layout, recipe.arena)
     except BaseException as exc:
         pipe.send(packed_error(as_ours(exc), _here()))
         return
