@@ -58,8 +58,8 @@ class BatchFiller:
     ``fills``: how each field becomes rows; ``stages``: what is done with each batch then.
     ``seen`` (uint8 per sample, made by ``allocate``) marks samples whose checksum has passed, with
     verify="first". ``label``: of a row, where steps make it. ``together``: reads the fields where a
-    transform changes them together. Of ``p`` it takes ``verify``, ``on_error``, and whether there is
-    a ``trace``: then the workers' meters record what was done when.
+    transform changes them together. Of ``p`` it takes ``verify``, ``on_error`` and
+    ``trace``, with which the workers' meters record what was done when.
     """
 
     def __init__(

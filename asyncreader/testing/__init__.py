@@ -9,8 +9,7 @@ from ..sources import open_source
 if "pytest" in sys.modules:  # a test that fails shows the values that were compared
     sys.modules["pytest"].register_assert_rewrite(f"{__name__}.contract")
 
-from .contract import CheckedSourceContract, KnownSet, SourceContract
-from .memory import MemorySource
+from .contract import CheckedSourceContract, KnownSet, MemorySource, SourceContract
 
 __all__ = [
     "CheckedSourceContract",
