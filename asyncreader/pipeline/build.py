@@ -43,7 +43,7 @@ from ..system.limits import physical_memory
 from ..system.memory import aligned_empty
 from ..system.text import some
 from .fill_batch import BatchFiller, Together
-from .slots import Allocate, Arena, BatchArrays, Part, Slot, SlotLayout, pages
+from .slots import Allocate, Arena, BatchArrays, Part, Slot, SlotLayout, padded
 from .stages import soft_labels, stages_of
 
 #: Samples, spread over a set, that are read to see whether ``dtype`` can hold their values.
@@ -344,8 +344,8 @@ def _check_memory(p: ReaderParams, layout: SlotLayout) -> None:
 
 def shared_size(p: ReaderParams, layout: SlotLayout, filler: BatchFiller) -> int:
     """Bytes of shared memory for :func:`shared_slots`."""
-    seen = 0 if filler.seen is None else pages(filler.seen.nbytes)
-    return seen + (p.njob + 1) * sum(pages(size) for size in layout.sizes())
+    seen = 0 if filler.seen is None else padded(filler.seen.nbytes)
+    return seen + (p.njob + 1) * sum(padded(size) for size in layout.sizes())
 
 
 def shared_slots(

@@ -21,7 +21,7 @@ from ..sampling.lengths import Lengths
 from ..sampling.rule import EACH_ROW, Rule
 from ..sampling.schedule import BatchPlan
 from ..stats import BadRow
-from ..system.array_types import Array, Bools, Int64, UInt8
+from ..system.array_types import Array, Bools, Int64
 from ..system.memory import PAGE, map_file, shared_file
 
 #: What a batch's data is: one array, or one for each field of a reader with several.
@@ -282,14 +282,16 @@ def cut_rows(array: Array, count: int, whole: int) -> Array:
 
 
 class Arena:
-    """A block of shared memory, cut into page-aligned arrays that reader and workers both see.
+    """A block of shared memory, cut into arrays that reader and workers both see: each begins at a
+    multiple of ``unit`` bytes, by default a page.
 
     It can be pickled only to spawn a process, which inherits its descriptor.
     """
 
     _fd = -1
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size: int, unit: int = PAGE) -> None:
+        self._unit = unit
         try:
             self._fd = shared_file("asyncreader-slots", size)
         except OSError as exc:
@@ -311,12 +313,8 @@ class Arena:
         kind = np.dtype(dtype)
         size = math.prod(shape) * kind.itemsize
         piece = self._bytes[self._used : self._used + size]
-        self._used += pages(size)
+        self._used += padded(size, self._unit)
         return piece.view(kind).reshape(shape)
-
-    def start(self, size: int) -> UInt8:
-        """The first ``size`` bytes: the map of checked samples, where there is one."""
-        return self._bytes[:size]
 
     def close(self) -> None:
         """Close the descriptor. The mapping lives as long as an array refers to it."""
@@ -329,15 +327,16 @@ class Arena:
 
     def __getstate__(self) -> Any:
         context.assert_spawning(self)
-        return reduction.DupFd(self._fd)
+        return reduction.DupFd(self._fd), self._unit
 
-    def __setstate__(self, handle: Any) -> None:
+    def __setstate__(self, state: tuple[Any, int]) -> None:
+        handle, self._unit = state
         self._fd = handle.detach()
         self._map()
         self._used = 0
         self.close()
 
 
-def pages(size: int) -> int:
-    """``size`` rounded up to whole pages."""
-    return -(-size // PAGE) * PAGE
+def padded(size: int, unit: int = PAGE) -> int:
+    """``size`` rounded up to whole units, by default pages."""
+    return -(-size // unit) * unit

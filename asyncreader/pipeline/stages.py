@@ -232,22 +232,15 @@ class Postprocess:
             arrays = [None if part is None else np.asarray(part) for part in parts]
         except ValueError as exc:  # rows of several lengths
             raise WorkerError(f"postprocess must return arrays: {exc}") from exc
-        made = [None if one is None else Part(one.shape, one.dtype) for one in arrays]
-        known = [part for part in made[:-1] if part is not None]
-        if (
-            not known
-            or len(known) < len(data)
-            or any(
-                one is not None and (one.dtype.kind not in "buif" or not one.ndim)
-                for one in arrays
-                if one is not arrays[-1] or one is None or one.dtype.names is None
-            )
-        ):
+        *found, labels = arrays
+        labelled = labels is None or labels.dtype.names is not None or _has_numbers(labels)
+        if not found or not all(map(_has_numbers, found)) or not labelled:
             raise WorkerError(
                 "postprocess must return arrays of numbers",
                 found=" and ".join(type(part).__name__ for part in parts),
             )
-        return BatchLayout(tuple(known), made[-1], several)
+        made = [None if one is None else Part(one.shape, one.dtype) for one in arrays]
+        return BatchLayout(tuple(filter(None, made[:-1])), made[-1], several)
 
     def run(self, given: BatchArrays, made: BatchArrays, plan: BatchPlan) -> None:
         """Call the function, and copy what it returns. WorkerError if that is another shape."""
@@ -318,6 +311,11 @@ def takes_rng(function: Postprocessor) -> bool:
     if len(named) < 3:
         return True
     return named[2].default is inspect.Parameter.empty or named[2].name == "rng"
+
+
+def _has_numbers(array: Array | None) -> bool:
+    """Whether it is an array of numbers, with an axis."""
+    return array is not None and array.ndim > 0 and array.dtype.kind in "buif"
 
 
 def _fields(data: Any, several: bool) -> tuple[bool, tuple[Any, ...]]:

@@ -42,7 +42,7 @@ from .children import (
 )
 from .fill_batch import BatchFiller
 from .ring import SlotRing
-from .slots import Arena, Slot, SlotLayout
+from .slots import Arena, Slot, SlotLayout, padded
 from .trace import note
 
 T = TypeVar("T")
@@ -119,6 +119,9 @@ class Recipe:
     arena: Arena
 
 
+#: Bytes of a line of the caches.
+_LINE: Final = 64
+
 #: Parameters that hold what a user made.
 _GIVEN: Final = ("transform", "postprocess", "data", "labels")
 
@@ -138,19 +141,14 @@ class Shared(Generic[T]):
         parts: list[pickle.PickleBuffer] = []
         self._head = pickle.dumps(value, protocol=5, buffer_callback=parts.append)
         raw = [part.raw() for part in parts]
-        self._ends = np.cumsum([_line(one.nbytes) for one in raw], dtype=np.int64).tolist()
         self._sizes = [one.nbytes for one in raw]
-        self._bytes = max([1, *self._ends])  # of no arrays, too, there is a piece of memory
-        self._arena = Arena(self._bytes)
+        # of no arrays, too, there is a piece of memory
+        self._arena = Arena(max(1, sum(padded(size, _LINE) for size in self._sizes)), _LINE)
         for piece, one in zip(self._pieces(), raw, strict=True):
             piece[:] = np.frombuffer(one, np.uint8)
 
     def _pieces(self) -> list[UInt8]:
-        whole = self._arena.start(self._bytes)
-        return [
-            whole[end - _line(size) :][:size]
-            for end, size in zip(self._ends, self._sizes, strict=True)
-        ]
+        return [self._arena.empty((size,), np.uint8) for size in self._sizes]
 
     def load(self) -> T:
         """The value, its arrays in the shared memory."""
@@ -163,11 +161,6 @@ class Shared(Generic[T]):
     def close(self) -> None:
         """Close the descriptor."""
         self._arena.close()
-
-
-def _line(size: int) -> int:
-    """``size`` rounded up to whole cache lines."""
-    return -(-size // 64) * 64
 
 
 class ProcessWorkers:
