@@ -44,7 +44,7 @@ from ..system.memory import aligned_empty
 from ..system.text import some
 from .fill_batch import BatchFiller, Together
 from .slots import Allocate, Arena, BatchArrays, Part, Slot, SlotLayout, padded
-from .stages import soft_labels, stages_of
+from .stages import stages_of
 
 #: Samples, spread over a set, that are read to see whether ``dtype`` can hold their values.
 LOOKED_AT: Final = 16
@@ -142,7 +142,7 @@ def make_filler(
             steps = (replace(step, made=one) for one in made)
             fills = source.fills(OutputSpec.of(list(map(_with, arrays, steps))))
         label = made[0].label
-    stages = (*soft_labels(p, source.facts.classes, fills[0].image_axes), *stages_of(p))
+    stages = stages_of(p, source.facts.classes, fills[0].image_axes)
     return BatchFiller(p, source, fills, schedule, stages, label, together, allocate)
 
 

@@ -1,6 +1,6 @@
 """What is done with a whole batch when its rows are filled: a stage after the other.
 
-A new stage is a class here and its line in :func:`stages_of`; mixing comes before these.
+A new stage is a class here and its line in :func:`stages_of`.
 """
 
 from __future__ import annotations
@@ -49,9 +49,22 @@ class Stage(Protocol):
         """
 
 
-def stages_of(p: ReaderParams) -> tuple[Stage, ...]:
-    """The stages that the parameters ask for, in their order."""
-    return () if p.postprocess is None else (Postprocess(p.postprocess),)
+def stages_of(
+    p: ReaderParams, classes: tuple[str, ...] | None, image: str | None
+) -> tuple[Stage, ...]:
+    """The stages that the parameters ask for, in their order.
+
+    ``classes``: of the set; ``image``: the axes of its data, as handed out ("HWC"), None for data
+    that are no pictures.
+    """
+    stages: list[Stage] = []
+    if p.mixup is not None or p.cutmix is not None or p.label_smoothing or p.num_classes:
+        count = p.num_classes or (None if classes is None else len(classes))
+        axes = None if image is None else (image.index("H") + 1, image.index("W") + 1)
+        stages.append(SoftLabels(count, p.label_smoothing, p.mixup, p.cutmix, axes))
+    if p.postprocess is not None:
+        stages.append(Postprocess(p.postprocess))
+    return tuple(stages)
 
 
 #: Keeps the draws of pairs apart from others of the same seed and epoch.
@@ -194,21 +207,6 @@ class SoftLabels:
         one[...] = other
         other[...] = kept
         return float(1 - (right - left) * (bottom - top) / (wide * high))
-
-
-def soft_labels(
-    p: ReaderParams, classes: tuple[str, ...] | None, image: str | None
-) -> tuple[Stage, ...]:
-    """The stage of mixup, cutmix, label_smoothing and num_classes, where one is asked for.
-
-    ``classes``: of the set; ``image``: the axes of its data, as handed out ("HWC"), None for data
-    that are no pictures.
-    """
-    if p.mixup is None and p.cutmix is None and not p.label_smoothing and p.num_classes is None:
-        return ()
-    count = p.num_classes or (None if classes is None else len(classes))
-    axes = None if image is None else (image.index("H") + 1, image.index("W") + 1)
-    return (SoftLabels(count, p.label_smoothing, p.mixup, p.cutmix, axes),)
 
 
 class Postprocess:

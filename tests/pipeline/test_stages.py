@@ -40,7 +40,7 @@ def add(monkeypatch: pytest.MonkeyPatch) -> Add:
     """Puts stages before those that the parameters ask for."""
 
     def added(*stages: Stage) -> None:
-        monkeypatch.setattr(build, "stages_of", lambda p: (*stages, *stages_of(p)))
+        monkeypatch.setattr(build, "stages_of", lambda *of: (*stages, *stages_of(*of)))
 
     return added
 
