@@ -90,16 +90,16 @@ class AsyncReader(Closing, Generic[D, L]):
             self._filler = build.make_filler(p, source, self._schedule)
             build.check_values(p, self._filler)
             layout = build.slot_layout(p, self._filler)
-            recipe = self._make_recipe(layout)
-            made += [] if recipe is None else [recipe.arena]
+            arena = build.shared_arena(p, layout, self._filler)
+            made += [] if arena is None else [arena]
             self._may_queue = self._parts(p.njob) == 1 and device is None
             trace = None if p.trace is None else Trace(p.trace)
-            self._ring = self._make_ring(layout, recipe, trace)
+            self._ring = self._make_ring(layout, arena, trace)
             self._look_for_queue()
             on_device = None if device is None else DeviceRing(self._ring, device, p.debug)
             made[1:1] = [] if on_device is None else [on_device]
             self._batches_from: SlotRing | DeviceRing = on_device or self._ring
-            self._workers = self._make_workers(recipe, source)
+            self._workers = self._make_workers(layout, arena, source)
             # before the workers start: whatever comes from then on, Ctrl-C too, ends them. It also
             # runs at interpreter exit, before threads and libraries are torn down
             parts = self._pid, self._ring, self._workers, source, self._filler, on_device, trace
@@ -110,34 +110,21 @@ class AsyncReader(Closing, Generic[D, L]):
     def _open_set(self, p: ReaderParams) -> OpenSet:
         return build.open_set(p)
 
-    def _make_recipe(self, layout: SlotLayout) -> Recipe | None:
-        """What worker processes work by, with memory that they share; None for threads."""
-        if self._params.workers == "thread":
-            return None
-        arena = Arena(build.shared_size(self._params, layout, self._filler))
-        return Recipe(self._params, layout, arena)
-
-    def _make_ring(
-        self, layout: SlotLayout, recipe: Recipe | None, trace: Trace | None
-    ) -> SlotRing:
+    def _make_ring(self, layout: SlotLayout, arena: Arena | None, trace: Trace | None) -> SlotRing:
         """The slots and who owns them; with ``copy`` each batch may get other memory."""
-        p, filler = self._params, self._filler
-        more = None
-        if recipe is not None:
-            slots = build.shared_slots(filler, layout, p, recipe.arena)
-        else:
-            slots = layout.build(p.njob + 1, aligned_empty, filler.handed_out)
-            if p.copy and p.cuda is False:
-                more = partial(layout.memory, aligned_empty, filler.handed_out)
-        return SlotRing(slots, p.debug, trace, more)
+        p, filler, more = self._params, self._filler, None
+        if p.copy and p.cuda is False and arena is None:
+            more = partial(layout.memory, aligned_empty, filler.handed_out)
+        return SlotRing(build.make_slots(p, layout, filler, arena), p.debug, trace, more)
 
     def _make_workers(
-        self, recipe: Recipe | None, source: OpenSet
+        self, layout: SlotLayout, arena: Arena | None, source: OpenSet
     ) -> ThreadWorkers | ProcessWorkers:
-        """Threads, or processes that work by ``recipe``."""
+        """Threads, or processes that share the memory of the slots."""
         count, ring = self._nthread, self._ring
-        if recipe is None:
+        if arena is None:
             return ThreadWorkers(count, ring, self._filler, "asyncreader-fill")
+        recipe = Recipe(self._params, layout, arena)
         return ProcessWorkers(count, ring, recipe, source.index, self._schedule)
 
     def _look_for_queue(self) -> None:

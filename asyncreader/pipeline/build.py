@@ -342,19 +342,23 @@ def _check_memory(p: ReaderParams, layout: SlotLayout) -> None:
         )
 
 
-def shared_size(p: ReaderParams, layout: SlotLayout, filler: BatchFiller) -> int:
-    """Bytes of shared memory for :func:`shared_slots`."""
+def shared_arena(p: ReaderParams, layout: SlotLayout, filler: BatchFiller) -> Arena | None:
+    """The memory of slots that worker processes fill, behind the map of samples that these check;
+    None for threads."""
+    if p.workers == "thread":
+        return None
     seen = 0 if filler.seen is None else padded(filler.seen.nbytes)
-    return seen + (p.njob + 1) * sum(padded(size) for size in layout.sizes())
+    return Arena(seen + (p.njob + 1) * sum(padded(size) for size in layout.sizes()))
 
 
-def shared_slots(
-    filler: BatchFiller, layout: SlotLayout, p: ReaderParams, arena: Arena
+def make_slots(
+    p: ReaderParams, layout: SlotLayout, filler: BatchFiller, arena: Arena | None
 ) -> list[Slot]:
-    """The slots of a reader with worker processes, behind the map of samples that these check."""
-    if filler.seen is not None:
+    """The slots of a reader, in ``arena`` or in memory of its own."""
+    if arena is not None and filler.seen is not None:
         filler.seen = arena.empty(filler.seen.shape, np.uint8)
-    return layout.build(p.njob + 1, arena.empty, filler.handed_out)
+    allocate = aligned_empty if arena is None else arena.empty
+    return layout.build(p.njob + 1, allocate, filler.handed_out)
 
 
 def build_worker(
