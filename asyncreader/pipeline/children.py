@@ -45,16 +45,10 @@ def join_or_leave(threads: Sequence[threading.Thread], seconds: float = STUCK_AF
         return  # a thread cannot join itself: its reader was collected in it, and it will end
     latest = time.monotonic() + (COMPILED_AFTER if seconds > 0 else 0.0)
     loads, parts = kernels.loads(), PARTS
-    while parts and any(thread.is_alive() for thread in threads):
-        until = time.monotonic() + seconds / PARTS
-        for thread in threads:
-            if thread.ident is not None:
-                thread.join(max(0.0, until - time.monotonic()))
+    while parts and not _join(threads, seconds / PARTS):
         before, loads = loads, kernels.loads()
         compiling = loads != before or loads[0] > loads[1]
         parts = PARTS if compiling and time.monotonic() < latest else parts - 1
-    if not any(thread.is_alive() for thread in threads):
-        return
     frames = sys._current_frames()
     # this function's own frame in one of its variables would be a cycle: it, and the reader that
     # is closed, would wait for the garbage collector
