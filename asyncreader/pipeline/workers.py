@@ -193,7 +193,8 @@ class ProcessWorkers:
         #: tasks that each process has not answered
         self._queued = [0] * count
         self._lock = threading.Lock()
-        self._wake_read = self._wake_write = -1
+        #: ends of a pipe by which stop() wakes the thread that receives
+        self._wake: tuple[int, ...] = ()
         self._threads: list[threading.Thread] = []
 
     def start(self) -> None:
@@ -210,7 +211,7 @@ class ProcessWorkers:
                     value,
                     "use a function defined at the top of a module and data given by path",
                 )
-            self._wake_read, self._wake_write = os.pipe()
+            self._wake = os.pipe()
             with contextlib.closing(Shared(self._set)) as shared:
                 given = [(self._recipe, shared)] * len(self.meters)
                 self._children.start(_main, given, ("feistel_rows", "pread_rows"))
@@ -238,14 +239,13 @@ class ProcessWorkers:
         if threading.current_thread() in self._threads:
             return
         try:
-            if self._wake_write >= 0:
-                os.write(self._wake_write, b"x")
+            for end in self._wake[1:]:
+                os.write(end, b"x")
         finally:
             self._children.end(self._threads, seconds)
-            fds, self._wake_read, self._wake_write = (self._wake_read, self._wake_write), -1, -1
-            for fd in fds:
-                if fd >= 0:
-                    os.close(fd)
+            ends, self._wake = self._wake, ()
+            for end in ends:
+                os.close(end)
             self._recipe.arena.close()
 
     # -- messages --------------------------------------------------------------------------
@@ -270,12 +270,13 @@ class ProcessWorkers:
     def _receive(self) -> None:
         sentinels = {process.sentinel: process for process in self._children.processes}
         pipes = {pipe: number for number, pipe in enumerate(self._children.pipes)}
+        wake = self._wake[0]
         while not self._ring.closed:
             try:
-                ready = connection.wait([*pipes, *sentinels, self._wake_read])
+                ready = connection.wait([*pipes, *sentinels, wake])
             except OSError:
                 return  # closed under us by stop()
-            if self._wake_read in ready or self._ring.closed:
+            if wake in ready or self._ring.closed:
                 return
             for source in ready:
                 if isinstance(source, Connection):
