@@ -15,8 +15,8 @@ from typing import Final, TypeAlias
 import numpy as np
 import xxhash
 
-from asyncreader.errors import DecodeError, ParamsError
-from asyncreader.formats.packed import PLAIN, RAGGED, FieldMeta
+from asyncreader.errors import DecodeError, ParamsError, SampleError
+from asyncreader.formats.packed import FIELD_DTYPES, PLAIN, RAGGED, FieldMeta
 from asyncreader.pixels import codec, kernels
 from asyncreader.pixels.codec.masks import decode_values, encode_values
 from asyncreader.pixels.geometry import nearest_pixels, resize_into
@@ -459,3 +459,36 @@ def _shorter_side(height: int, width: int, side: int) -> tuple[int, int]:
             expected=f"at most {codec.MAX_PIXELS} pixels",
         )
     return new
+
+
+def stored_values(name: str, values: Array, full: tuple[int, int], recipe: Recipe) -> FieldBlock:
+    """Values (H, W, C) of field ``name`` of an image of size ``full``, as they are stored."""
+    check_size(name, values, full)
+    return recipe.from_values(as_stored(name, values), full)
+
+
+def check_size(name: str, values: Array, full: tuple[int, int]) -> None:
+    """SampleError where a field of an image of size ``full`` has another height or width."""
+    if values.shape[:2] != full:
+        raise SampleError(
+            f"field {name!r} and its image differ in size",
+            found="{} x {} (height x width)".format(*values.shape),
+            expected="{} x {}, as the upright image".format(*full),
+        )
+
+
+def as_stored(name: str, values: Array) -> Array:
+    """Whole numbers as uint8 or uint16, with 1 or 3 channels; SampleError if they are neither."""
+    if values.dtype == np.bool_:
+        values = values.astype(np.uint8)
+    fits = values.dtype.kind in "iu" and int(values.min()) >= 0 and int(values.max()) <= 65_535
+    if fits and values.dtype.name not in FIELD_DTYPES:
+        values = values.astype(np.uint16)
+    if values.dtype.name not in FIELD_DTYPES or values.shape[2] not in (1, 3):
+        raise SampleError(
+            f"field {name!r} cannot be stored",
+            found=f"{values.shape[2]} channels of {values.dtype}, "
+            f"from {values.min()} to {values.max()}",
+            expected="1 or 3 channels of whole numbers from 0 to 65535",
+        )
+    return values

@@ -57,52 +57,6 @@ _FIELDS: Final = Check("names of fields, such as 'boxes' or 'boxes,faces'", colu
 QUALITY: Final = 90
 
 
-class ConvertKeywords(TypedDict, total=False):
-    """Types of what a caller may pass; Options says what each means and what is kept."""
-
-    encoding: Encoding | None
-    size: Size | None
-    resize: Resize
-    quality: int | None
-    restarts: bool | None
-    labels: PathLike | None
-    no_labels: bool
-    channels: Channels | None
-    bits: Bits | None
-    shuffle: int | None
-    compression: Compression | None
-    chunk: int | None
-    classes: PathLike | Sequence[str] | None
-    classes_from_folders: bool
-    follow_links: bool
-    jobs: int | None
-    skip_bad: bool
-    overwrite: bool
-    check_decode: bool
-    fields: Mapping[str, PathLike] | None
-    format: Format | None
-    shards: int | None
-    shard_size: int | str | None
-    resume: bool
-    variable_length: bool | str | Sequence[str]
-    boxes_field: str | Sequence[str] | None
-    keypoints_field: str | Sequence[str] | None
-    numbers_field: str | Sequence[str] | None
-    append: bool
-    split: str | Mapping[str, float] | None
-    stratify: bool
-    group_by: str | None
-    splits_from_folders: bool
-    split_column: str | None
-    label_columns: str | Sequence[str] | None
-    select: Select | None
-    sample: int | None
-    engine: Engine
-    address: str | None
-    progress: Callable[[int, int], object] | bool | None
-    params: Mapping[str, object] | None
-
-
 class WriterKeywords(TypedDict, total=False):
     """Options that a Writer takes, and ``convert`` of samples that are no files."""
 
@@ -126,6 +80,32 @@ class WriterKeywords(TypedDict, total=False):
     boxes_field: str | Sequence[str] | None
     keypoints_field: str | Sequence[str] | None
     numbers_field: str | Sequence[str] | None
+
+
+class ConvertKeywords(WriterKeywords, total=False):
+    """Types of what a caller may pass; Options says what each means and what is kept."""
+
+    labels: PathLike | None
+    no_labels: bool
+    shuffle: int | None
+    classes: PathLike | Sequence[str] | None
+    classes_from_folders: bool
+    follow_links: bool
+    skip_bad: bool
+    fields: Mapping[str, PathLike] | None
+    append: bool
+    split: str | Mapping[str, float] | None
+    stratify: bool
+    group_by: str | None
+    splits_from_folders: bool
+    split_column: str | None
+    label_columns: str | Sequence[str] | None
+    select: Select | None
+    sample: int | None
+    engine: Engine
+    address: str | None
+    progress: Callable[[int, int], object] | bool | None
+    params: Mapping[str, object] | None
 
 
 @dataclass(frozen=True)
@@ -170,19 +150,6 @@ class Options:
         "stored as they are; the report says how many got markers",
         shown="True with encoding `jpeg`",
     )
-    labels: str | None = parameter(
-        None,
-        optional(SRC),
-        "a CSV with a line path,label[,label...] for each sample. Each column has its own type: "
-        "numbers keep their values, text becomes the number of its name among the sorted names of "
-        "all text columns. Labels are (N, L) int64, or float64 where a column has fractions",
-        metavar="CSV",
-    )
-    no_labels: bool = parameter(
-        False,
-        checks.FLAG,
-        "convert without labels. Without this and `labels`, the class is the first folder level",
-    )
     channels: Channels | None = parameter(
         None,
         one_of(Channels | None),
@@ -198,47 +165,18 @@ class Options:
         "become 8. The report counts the images that lose bits",
         shown="for a dataset: what it has",
     )
-    shuffle: int | None = parameter(
-        None, optional(whole()), "store in random order, by this seed", metavar="SEED"
-    )
     compression: Compression | None = parameter(
         None, one_of(Compression | None), "compress raw pixels in HDF5"
     )
     chunk: int = worked_out(whole(1, (1 << 20) + 1), "samples compressed together", shown="1")
-    classes: str | None = parameter(
-        None,
-        optional(SRC),
-        "class names, from number 0 on: a dataset that has them, or a text file with a name on "
-        "each line",
-        metavar="SET_OR_FILE",
-        shown="the sorted names of the folders, or of the text columns of `labels`",
-    )
-    classes_from_folders: bool = parameter(
-        False,
-        checks.FLAG,
-        "folders called train, val or the like are classes as well. Without it they raise an error",
-    )
-    follow_links: bool = parameter(
-        False, checks.FLAG, "also follow links that lead out of the folder"
-    )
     jobs: int = worked_out(
         whole(1, 1025),
         "threads. The files do not depend on it",
         shown="usable cores; 1 with engine `ray`",
     )
-    skip_bad: bool = parameter(
-        False, checks.FLAG, "leave bad images out and list them (exit code 3)"
-    )
     overwrite: bool = parameter(False, checks.FLAG, "replace an existing dataset")
     check_decode: bool = parameter(
         False, checks.FLAG, "also decode images that are stored as they are"
-    )
-    fields: tuple[tuple[str, str], ...] = worked_out(
-        Check("{name: folder}", fields_of, "folders"),
-        "also convert the images in these folders, such as mask=masks/. An image's mask has the "
-        "same path there, with any suffix, and the same size. Palette indices and grey values (8 "
-        "or 16 bits) are kept without loss. Masks are cut as the images are, resized by nearest "
-        "neighbour and padded with 0. They are stored raw with raw pixels, else as PNG",
     )
     format: Format = worked_out(
         one_of(Format),
@@ -289,6 +227,48 @@ class Options:
         "leaves them as they are",
         shown="none",
         metavar="FIELD,...",
+    )
+    labels: str | None = parameter(
+        None,
+        optional(SRC),
+        "a CSV with a line path,label[,label...] for each sample. Each column has its own type: "
+        "numbers keep their values, text becomes the number of its name among the sorted names of "
+        "all text columns. Labels are (N, L) int64, or float64 where a column has fractions",
+        metavar="CSV",
+    )
+    no_labels: bool = parameter(
+        False,
+        checks.FLAG,
+        "convert without labels. Without this and `labels`, the class is the first folder level",
+    )
+    shuffle: int | None = parameter(
+        None, optional(whole()), "store in random order, by this seed", metavar="SEED"
+    )
+    classes: str | None = parameter(
+        None,
+        optional(SRC),
+        "class names, from number 0 on: a dataset that has them, or a text file with a name on "
+        "each line",
+        metavar="SET_OR_FILE",
+        shown="the sorted names of the folders, or of the text columns of `labels`",
+    )
+    classes_from_folders: bool = parameter(
+        False,
+        checks.FLAG,
+        "folders called train, val or the like are classes as well. Without it they raise an error",
+    )
+    follow_links: bool = parameter(
+        False, checks.FLAG, "also follow links that lead out of the folder"
+    )
+    skip_bad: bool = parameter(
+        False, checks.FLAG, "leave bad images out and list them (exit code 3)"
+    )
+    fields: tuple[tuple[str, str], ...] = worked_out(
+        Check("{name: folder}", fields_of, "folders"),
+        "also convert the images in these folders, such as mask=masks/. An image's mask has the "
+        "same path there, with any suffix, and the same size. Palette indices and grey values (8 "
+        "or 16 bits) are kept without loss. Masks are cut as the images are, resized by nearest "
+        "neighbour and padded with 0. They are stored raw with raw pixels, else as PNG",
     )
     append: bool = parameter(
         False,

@@ -25,9 +25,9 @@ from .inputs.samples import Splits
 from .options import PathLike, WriterKeywords
 from .outputs.adding import Adding, Blocks, SampleFormat
 from .outputs.one_file import WrittenFile, publish_file
-from .outputs.pieces import PIECE, Pieces
 from .outputs.publish import Target
 from .outputs.shards import ShardPacking
+from .outputs.workspace import PIECE, Pieces
 from .report import ConvertReport
 
 #: Of options that were met when samples were added: shards are copies.

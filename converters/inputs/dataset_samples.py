@@ -52,11 +52,11 @@ from ..encode import (
     hashed_pixels,
     hashed_values,
     make_recipe,
+    stored_values,
 )
 from ..options import Options
 from ..ordered_pool import RUN
 from ..temp_tables import PathOf, Strings
-from .masks import stored_values
 from .object_store import holds_set
 from .samples import SHARED, Samples, kept_splits, renumbered
 

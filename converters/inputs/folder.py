@@ -1,35 +1,163 @@
-"""The images of a folder as samples: fetched, prepared, with their masks."""
+"""The images of a folder as samples: fetched, prepared, with their masks.
+
+A mask, in a folder of its own, goes with the image of the same path without its suffix:
+``masks/cat/1.png`` with ``cat/1.jpg``. Its values are packed (asyncreader/pixels/codec/masks.py),
+cut and resized as the image is, by nearest neighbour.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
-from collections.abc import Sequence
+import struct
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import xxhash
 
-from asyncreader.errors import FormatError, closed_on_error, located
+from asyncreader.errors import (
+    FormatError,
+    SampleError,
+    SourceError,
+    SourceNotFoundError,
+    closed_on_error,
+    located,
+)
 from asyncreader.formats.manifest import manifest_path
 from asyncreader.formats.packed import DATA
 from asyncreader.pixels import codec
+from asyncreader.pixels.codec.masks import decode_values
 from asyncreader.sources import open_source
 from asyncreader.sources.hdf5.file import is_hdf5
 from asyncreader.sources.urls import is_url
 from asyncreader.system.array_types import Array, Int64
 
 from ..check_options import check_encoding
-from ..encode import Block, Hold, field_encoding, make_recipe
+from ..encode import (
+    Block,
+    FieldBlock,
+    Hold,
+    Recipe,
+    decoding_bytes,
+    field_encoding,
+    make_recipe,
+    stored_values,
+)
 from ..options import Options
 from ..ordered_pool import RUN
-from ..temp_tables import Strings
+from ..temp_tables import Strings, sorted_records
 from .dataset_samples import check_class_names, may_be_packed
-from .listing import Listing, read_class_names, scan
+from .listing import SKIP_HINT, Listing, read_class_names, scan
 from .local_tree import Tree, sort_key
-from .masks import MaskFolder
 from .object_store import open_origin
 from .samples import Samples
+
+#: Between a path's sort key and what follows it: a component is never empty, so none is inside.
+_END: Final = b"\0\0"
+_NUMBER: Final = struct.Struct(">Q")
+#: What follows: a mask's path, or the number of an image. Masks are sorted first.
+_MASK, _PICTURE = b"0", b"1"
+
+
+@dataclass(frozen=True)
+class MaskFolder:
+    """The masks of a folder's images. ``paths``: by number of the image, b"" if it has none;
+    ``extra``: masks without an image."""
+
+    name: str
+    tree: Tree
+    paths: Strings
+    extra: int
+
+    @classmethod
+    def match(
+        cls, name: str, folder: str, pictures: Strings, follow_links: bool, skip_bad: bool
+    ) -> MaskFolder:
+        """Find the mask of each image, on disk and with bounded memory.
+
+        Raises SourceNotFoundError where there is no such folder, SampleError for the first image
+        without a mask (unless ``skip_bad``: then its fetch does), FormatError for one with two.
+        """
+        if not os.path.isdir(folder):
+            kind = SourceError if os.path.lexists(folder) else SourceNotFoundError
+            raise kind(f"there is no folder of field {name!r}", path=folder)
+        tree = Tree(folder, follow_links)
+        paths, extra = Strings(), Counter[str]()
+        missing, first = 0, b""
+        for record in sorted_records(_matched(name, tree, pictures, extra)):
+            paths.append(record[_NUMBER.size :])
+            if len(record) == _NUMBER.size:
+                first = first or pictures[paths.count - 1]
+                missing += 1
+        if missing and not skip_bad:
+            raise _missing(name, tree, first, missing)
+        return cls(name, tree, paths.freeze(), extra[name])
+
+    def fetch(
+        self, number: int, picture: bytes, full: tuple[int, int], recipe: Recipe, hold: Hold
+    ) -> FieldBlock:
+        """The mask of image ``number``, whose full size is ``full``, as it is stored.
+
+        SampleError (with its ``source_path``) if it is missing, damaged or of another size.
+        """
+        path = self.paths[number]
+        if not path:
+            raise _missing(self.name, self.tree, picture, 1)
+        with located(source_path=self.tree.shown(path)):
+            data = self.tree.read(path, hold)
+            header = codec.read_header(data)
+            hold(decoding_bytes(header))
+            return stored_values(self.name, decode_values(data), full, recipe)
+
+
+def _matched(name: str, tree: Tree, pictures: Strings, extra: Counter[str]) -> Iterator[bytes]:
+    """Records of image number and mask path, in order of the paths without suffixes; ``extra``
+    counts the masks without an image."""
+    # sorted together: each mask comes right before the images of the same stem
+    masks = (_stem(mask.path) + _END + _MASK + mask.path for mask in tree)
+    numbered = (
+        _stem(path) + _END + _PICTURE + _NUMBER.pack(number) for number, path in enumerate(pictures)
+    )
+    records = (r.split(_END, 1) for r in sorted_records(itertools.chain(masks, numbered)))
+    for _, group in itertools.groupby(records, lambda record: record[0]):
+        paths: list[bytes] = []
+        used = False
+        for _, record in group:
+            if record.startswith(_MASK):
+                paths.append(record[1:])
+                continue
+            if len(paths) > 1:
+                raise FormatError(
+                    f"an image has two of field {name!r}",
+                    source_path=tree.shown(paths[0]),
+                    found=repr(tree.shown(paths[1])),
+                    hint="remove one of them",
+                )
+            yield record[1:] + b"".join(paths)
+            used = True
+        if not used:
+            extra[name] += len(paths)
+
+
+def _stem(path: bytes) -> bytes:
+    return sort_key(os.path.splitext(path)[0])
+
+
+def _missing(name: str, tree: Tree, picture: bytes, count: int) -> SampleError:
+    stem = os.path.splitext(picture)[0]
+    return SampleError(
+        f"an image without its {name!r}",
+        source_path=os.fsdecode(picture),
+        found=None if count == 1 else f"{count:,} such images, this is the first",
+        expected=f"{tree.shown(stem)}.png, or another suffix",
+        hint=SKIP_HINT,
+    )
+
+
+# -- the images ------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)

@@ -84,13 +84,17 @@ def has_image_suffix(name: bytes) -> bool:
 
 
 class Tree:
-    """A folder of images and its rules for links; see :class:`origin.Origin`.
+    """A folder of images and its rules for links. Paths are bytes, relative to it, with ``/``; any
+    thread may read. A stamp says what an image was when it was found, or looked up: a few bytes
+    that differ when it is written again.
 
     ``exclude``: a path (absolute, no links) that is never entered: the target, when it lies inside.
     """
 
+    #: Whether it can be listed; else a CSV must name the images.
     lists = True
-    ahead = 0  # the kernel reads ahead
+    #: Images that may be prefetched; 0 where that does not help: here the kernel reads ahead.
+    ahead = 0
 
     def __init__(self, root: str, follow_links: bool, exclude: str | None = None) -> None:
         self.root = os.fsencode(root)
@@ -112,9 +116,11 @@ class Tree:
 
     @property
     def name(self) -> str:
+        """Its name in messages."""
         return os.fsdecode(self.root)
 
     def relative(self, name: bytes) -> bytes:
+        """A path below this, of a name that may be absolute."""
         path = _slashes(os.path.normpath(name))
         if not path.startswith(b"/"):
             return path
@@ -126,9 +132,11 @@ class Tree:
         return path
 
     def exists(self, path: bytes) -> bool:
+        """Whether there is a file of this name."""
         return os.path.lexists(self.full(path))
 
     def has_folders(self) -> bool:
+        """Whether there are folders on the first level."""
         with os.scandir(self.root) as entries:
             return any(entry.is_dir() for entry in entries if not entry.name.startswith(b"."))
 
@@ -245,6 +253,7 @@ class Tree:
         return Found(path, self._problem(path, target))
 
     def look_up(self, paths: Sequence[bytes]) -> list[Found | None]:
+        """Images that the caller names, whatever their suffix; None for those not there."""
         found: list[Found | None] = []
         for path in paths:
             try:
@@ -254,9 +263,11 @@ class Tree:
         return found
 
     def will_need(self, path: bytes, stamp: bytes) -> bool:
+        """Prefetch an image; False if too much is in flight."""
         return True
 
     def stamp(self, path: bytes, found: bytes) -> bytes:
+        """What an image is now (on disk), or was when it was ``found`` (in a store)."""
         try:
             facts = os.stat(self.full(path))
         except OSError as exc:
@@ -265,12 +276,14 @@ class Tree:
         return f"{facts.st_size} {facts.st_mtime_ns} {facts.st_ctime_ns}".encode()
 
     def close(self) -> None:
-        pass
+        """Stop fetches in flight, of which there are none here; threads that wait for them get an
+        error."""
 
     def read(self, path: bytes, hold: Callable[[int], None], stamp: bytes = b"") -> bytes:
-        """An image's whole file; SampleError if it is not regular, SourceError if it changes.
+        """An image's whole file; ``hold`` is called with its size before it is read.
 
-        ``hold`` is called with the file's size before it is read.
+        SampleError where it cannot be an image; SourceError if it cannot be read, or changed while
+        it was read or (in a store) since ``stamp``.
         """
         with self._reported(path, "an image cannot be read"):
             file = self._open(path)

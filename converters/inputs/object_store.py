@@ -12,7 +12,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
-from typing import Final, Protocol, TypeAlias
+from typing import Final, TypeAlias
 
 from asyncreader.errors import ParamsError, SourceError, SourceNotFoundError
 from asyncreader.formats.manifest import NAME as MANIFEST
@@ -45,8 +45,9 @@ _Answer: TypeAlias = Callable[[], tuple[memoryview, Version]]
 
 
 class StoreFolder:
-    """The images below a URL; see :class:`origin.Origin`. Opened in the process that uses it.
+    """The images below a URL, as a :class:`Tree`. Opened in the process that uses it.
 
+    A stamp has what the store says of an object, such as its size.
     Raises ParamsError for a malformed URL, or without obstore.
     """
 
@@ -230,59 +231,8 @@ def fetched_text(url: str) -> Iterator[str]:
 # -- a folder, or a store --------------------------------------------------------------------------
 
 
-class Origin(Protocol):
-    """A tree of images. Paths are bytes, relative to it, with ``/``; any thread may read.
-
-    A stamp says what an image was when it was found, or looked up: a few bytes that differ
-    when it is written again.
-    """
-
-    #: How many files of each kind are ignored.
-    ignored: dict[str, int]
-    #: Names of the first-level folders, in order, as far as the iteration has come.
-    folders: list[bytes]
-    #: Whether it can be listed; else a CSV must name the images.
-    lists: bool
-    #: Images that may be prefetched; 0 where that does not help.
-    ahead: int
-
-    @property
-    def name(self) -> str:
-        """Its name in messages."""
-
-    def __iter__(self) -> Iterator[Found]:
-        """Every image, good or bad, once, in order of their sort keys."""
-
-    def shown(self, path: bytes) -> str:
-        """An image's name for messages."""
-
-    def relative(self, name: bytes) -> bytes:
-        """A path below this, of a name that may be absolute."""
-
-    def exists(self, path: bytes) -> bool:
-        """Whether there is a file of this name."""
-
-    def look_up(self, paths: Sequence[bytes]) -> list[Found | None]:
-        """Images that the caller names, whatever their suffix; None for those not there."""
-
-    def has_folders(self) -> bool:
-        """Whether there are folders on the first level."""
-
-    def will_need(self, path: bytes, stamp: bytes) -> bool:
-        """Prefetch an image; False if too much is in flight."""
-
-    def read(self, path: bytes, hold: Hold, stamp: bytes = b"") -> bytes:
-        """An image's whole file; ``hold`` is called with its size before.
-
-        SampleError where it cannot be an image; SourceError if it cannot be read, or changed while
-        it was read or (in a store) since ``stamp``.
-        """
-
-    def stamp(self, path: bytes, found: bytes) -> bytes:
-        """What an image is now (on disk), or was when it was ``found`` (in a store)."""
-
-    def close(self) -> None:
-        """Stop fetches in flight; threads that wait for them get an error."""
+#: A tree of images; any thread may read.
+Origin: TypeAlias = Tree | StoreFolder
 
 
 def text_file(path: str) -> AbstractContextManager[str]:

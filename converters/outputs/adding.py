@@ -22,14 +22,15 @@ from ..encode import (
     Block,
     FieldBlock,
     Recipe,
+    check_size,
     hashed_pixels,
     hashed_rows,
     hashed_values,
     make_recipe,
     size_of_picture,
+    stored_values,
 )
 from ..inputs.added import AddedLabels, AddedSamples, Form, as_array
-from ..inputs.masks import check_size, stored_values
 from ..inputs.samples import Splits
 from ..option_values import check_field
 from ..options import Options

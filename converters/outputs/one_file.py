@@ -27,7 +27,7 @@ from ..ordered_pool import Pool
 from ..report import ConvertReport
 from .disk import ENTRY, full_error, is_full, sync
 from .publish import Target
-from .sinks import Hdf5Sink, LmdbSink, RecordTables, Sink, Tables
+from .sinks import Hdf5Sink, LmdbSink, RecordTables, Tables
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ class SetFile:
         self._skipped: list[tuple[int, str]] = []
         self._rewritten: int | None = None
         self._narrowed = 0
-        sink: type[Sink] = LmdbSink if options.format == "lmdb" else Hdf5Sink
+        sink: type[LmdbSink | Hdf5Sink] = LmdbSink if options.format == "lmdb" else Hdf5Sink
         self._sink = sink(work, shown, options, samples)
 
     @property

@@ -9,9 +9,11 @@ shards' records, and writes the manifest.
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import os
 import platform
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import dataclass, fields, replace
 from typing import Any, Final, cast
 
@@ -151,78 +153,72 @@ def load_ray() -> Any:
     return ray
 
 
-class RayEngine:
-    """Runs tasks on a cluster; a context manager around the connection to it.
+@contextlib.contextmanager
+def _connected(address: str | None) -> Iterator[Any]:
+    """Ray, connected to a cluster. ``address``: as of ``ray.init``; None: the cluster that
+    RAY_ADDRESS names, or one of this machine alone. An existing connection of the caller is used,
+    and left open."""
+    ray = load_ray()
+    started = not ray.is_initialized()
+    if started:
+        try:
+            ray.init(address=address, log_to_driver=False, logging_level="error")
+        except (ConnectionError, RuntimeError, ValueError, TimeoutError) as exc:
+            raise SourceError(
+                "no Ray cluster could be reached",
+                found=str(exc)[:300],
+                hint="start one (ray start --head), or leave the address out",
+            ) from exc
+    try:
+        yield ray
+    finally:
+        if started:
+            ray.shutdown()
 
-    ``address``: as of ``ray.init``; None: the cluster that RAY_ADDRESS names, or one of this
-    machine alone. An existing connection of the caller is used, and left open.
+
+def packed_on_ray(address: str | None, tasks: Iterator[Task]) -> Generator[tuple[int, ShardRecord]]:
+    """Run all tasks: the number and the record of each shard, in the order they finish.
+
+    Raises what a task raised; those still running are cancelled then.
     """
-
-    def __init__(self, address: str | None) -> None:
-        self._ray = load_ray()
-        self._address = address
-        self._started = False
-
-    def __enter__(self) -> RayEngine:
-        if not self._ray.is_initialized():
-            try:
-                self._ray.init(address=self._address, log_to_driver=False, logging_level="error")
-            except (ConnectionError, RuntimeError, ValueError, TimeoutError) as exc:
-                raise SourceError(
-                    "no Ray cluster could be reached",
-                    found=str(exc)[:300],
-                    hint="start one (ray start --head), or leave the address out",
-                ) from exc
-            self._started = True
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._started:
-            self._ray.shutdown()
-
-    def run(self, tasks: Iterator[Task], done: Callable[[int, ShardRecord], None]) -> None:
-        """Run all tasks; ``done(number, record)`` after each, in the order they finish.
-
-        Raises what a task raised; those still running are cancelled then.
-        """
-        ray = self._ray
+    with _connected(address) as ray:
         remote = ray.remote(max_retries=RETRIES, scheduling_strategy="SPREAD")(_run)
         cores = int(ray.cluster_resources().get("CPU", 1))
         ahead = max(LEAST_AHEAD, AHEAD_PER_CORE * cores)
         running: dict[Any, int] = {}
         try:
-            for task in tasks:
-                reference = remote.options(num_cpus=task.options.jobs).remote(task)
-                running[reference] = task.number
-                if len(running) >= ahead:
-                    self._one(running, done)
-            while running:
-                self._one(running, done)
+            while True:
+                for task in itertools.islice(tasks, ahead - len(running)):
+                    reference = remote.options(num_cpus=task.options.jobs).remote(task)
+                    running[reference] = task.number
+                if not running:
+                    return
+                (reference,), _ = ray.wait(list(running), num_returns=1)
+                number = running.pop(reference)
+                yield number, _record_of(ray, reference, number)
         finally:
             for reference in running:
                 ray.cancel(reference, force=True)
 
-    def _one(self, running: dict[Any, int], done: Callable[[int, ShardRecord], None]) -> None:
-        """Wait until one more task is done."""
-        (reference,), _ = self._ray.wait(list(running), num_returns=1)
-        number = running.pop(reference)
-        try:
-            text = self._ray.get(reference)
-        except self._ray.exceptions.RayTaskError as exc:
-            cause = exc.cause
-            if isinstance(cause, AsyncReaderError):
-                raise cause from exc
-            raise SourceError(
-                f"writing shard {number} failed on a worker",
-                found=f"{type(cause).__name__}: {cause}",
-            ) from exc
-        except self._ray.exceptions.RayError as exc:
-            raise SourceError(
-                f"shard {number} could not be written: its worker died {RETRIES + 1} times",
-                found=f"{type(exc).__name__}: {str(exc)[:300]}",
-                hint="it may lack memory for one image for each thread: lower jobs (--jobs)",
-            ) from exc
-        done(number, ShardRecord.from_json(text))
+
+def _record_of(ray: Any, reference: Any, number: int) -> ShardRecord:
+    """The record of a shard whose task is done; raises what went wrong in it."""
+    try:
+        return ShardRecord.from_json(ray.get(reference))
+    except ray.exceptions.RayTaskError as exc:
+        cause = exc.cause
+        if isinstance(cause, AsyncReaderError):
+            raise cause from exc
+        raise SourceError(
+            f"writing shard {number} failed on a worker",
+            found=f"{type(cause).__name__}: {cause}",
+        ) from exc
+    except ray.exceptions.RayError as exc:
+        raise SourceError(
+            f"shard {number} could not be written: its worker died {RETRIES + 1} times",
+            found=f"{type(exc).__name__}: {str(exc)[:300]}",
+            hint="it may lack memory for one image for each thread: lower jobs (--jobs)",
+        ) from exc
 
 
 def _run(task: Task) -> str:

@@ -37,7 +37,7 @@ _WORK: Final = {"hdf5": "set.h5", "lmdb": "set.lmdb", "shards": "set"}
 _KIND: Final = {"hdf5": "an HDF5 file", "lmdb": "an LMDB folder", "shards": "a folder of shards"}
 #: In the workspace: the set that is being replaced.
 _OLD: Final = "old"
-#: In the workspace: files of added samples (pieces.py).
+#: In the workspace: files of added samples (workspace.py).
 PIECES: Final = "pieces"
 #: A second name of the old file, until the new one is on the disk.
 _LINK: Final = "link"

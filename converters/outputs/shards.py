@@ -39,7 +39,7 @@ from ..temp_tables import blocks
 from .append import Grown, together
 from .disk import check_space, full_disk_reported, is_full, no_temporary_space
 from .one_file import all_bad, all_skipped, described, progress_callback, reason, skippable
-from .one_shard import RayEngine, pack_shard, sources_digest, tasks_of
+from .one_shard import pack_shard, packed_on_ray, sources_digest, tasks_of
 from .publish import Target
 from .workspace import ShardPlan, ShardRecord, Workspace
 
@@ -254,17 +254,13 @@ class ShardPacking:
     def _pack_on_ray(self, plan: ShardPlan, records: dict[int, ShardRecord]) -> None:
         progress = progress_callback(self.options, self.samples)
         kept = sum(len(plan.span(number)) for number in records)
-
-        def done(number: int, record: ShardRecord) -> None:
-            nonlocal kept
-            records[number] = record
-            kept += len(plan.span(number))
-            progress(kept)
-
         missing = [number for number in range(plan.shards) if number not in records]
-        root = self.workspace.root
-        with RayEngine(self.options.address) as engine:
-            engine.run(tasks_of(self.options, plan, self.samples, root, missing), done)
+        tasks = tasks_of(self.options, plan, self.samples, self.workspace.root, missing)
+        with contextlib.closing(packed_on_ray(self.options.address, tasks)) as packed:
+            for number, record in packed:
+                records[number] = record
+                kept += len(plan.span(number))
+                progress(kept)
 
     def _finish(
         self, plan: ShardPlan, records: list[ShardRecord]

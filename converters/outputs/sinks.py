@@ -12,7 +12,7 @@ import itertools
 import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, TypeVar
 
 import lmdb
 import numpy as np
@@ -221,27 +221,13 @@ class RecordTables:
 T = TypeVar("T")
 
 
-class Sink(Protocol):
-    """Where samples go, one by one, or several raw ones; used by one thread. ``path``: of the file
-    or folder, ``target``: its name in messages; ``samples``: all that are coming, at most."""
-
-    def __init__(self, path: str, target: str, options: Options, samples: Samples) -> None: ...
-
-    def append(self, sample: Block) -> None:
-        """Add the next record, or several, whose bytes may change as soon as this returns."""
-
-    def finish(self, tables: Tables) -> None:
-        """Write the tables and the description, and close."""
-
-    def abandon(self) -> None:
-        """Close without finishing; also after finish(), where it does nothing."""
-
-
 # -- HDF5 ----------------------------------------------------------------------------------------
 
 
 class Hdf5Sink:
-    """An HDF5 file of the layout in ``asyncreader/formats/packed.py``.
+    """An HDF5 file of the layout in ``asyncreader/formats/packed.py``, in which one thread writes
+    samples one by one, or several raw ones. ``path``: of the file, ``target``: its name in
+    messages; ``samples``: all that are coming, at most.
 
     Without compression all fields but the first are kept in temporary files until all images are
     written.
@@ -265,6 +251,7 @@ class Hdf5Sink:
         self._known_size = samples.encoding == "raw" and options.compression is None
 
     def append(self, sample: Block) -> None:
+        """Add the next record, or several, whose bytes may change as soon as this returns."""
         with _translated(self._target, self._folder):
             if self._known_size:  # other fields are written twice
                 needed = 2 * block_bytes(sample) - len(sample[0].data)

@@ -24,7 +24,8 @@ from asyncreader import AsyncReader, DecodeError, FormatError, ParamsError, Samp
 from asyncreader.errors import SourceNotFoundError
 from asyncreader.tools.verify import verify_file
 from converters import convert
-from converters.inputs.masks import MaskFolder, as_stored
+from converters.encode import as_stored
+from converters.inputs.folder import MaskFolder
 from converters.temp_tables import Strings
 
 HIGH, WIDE = 40, 56

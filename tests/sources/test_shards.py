@@ -34,7 +34,7 @@ from asyncreader.sources.sets.open_cache import OpenFileCache
 from asyncreader.sources.sets.shards import open_shards
 from asyncreader.testing.contract import CheckedSourceContract, fill_rows
 from asyncreader.tools.doctor.advice import _about_decoding
-from asyncreader.tools.doctor.facts import look
+from asyncreader.tools.doctor.measure import look
 from asyncreader.tools.verify import verify_file
 
 COUNT = sum(SIZES)

@@ -77,7 +77,7 @@ def _said(owner: griffe.Object, keywords: str, loader: griffe.GriffeLoader) -> s
         return f"Keywords: [those of `{home.split('.')[-1]}`](#{_public(home)})."
     module = loader.modules_collection[_DECLARED_IN[keywords]]
     rows = ["| keyword | type, default and meaning |", "|---|---|"]
-    for name, attribute in module[keywords].members.items():
+    for name, attribute in module[keywords].all_members.items():
         one = declarations[name]
         default = f'`"{one.default}"`' if isinstance(one.default, str) else f"`{one.default}`"
         known = f"{_type(attribute, loader)}, default: {one.shown or default}"

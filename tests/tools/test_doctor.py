@@ -24,9 +24,9 @@ from asyncreader.params import parse_params
 from asyncreader.pixels import codec
 from asyncreader.sources import Inspector, Request, open_source
 from asyncreader.tools import doctor
-from asyncreader.tools.doctor import Diagnosis, advice, facts, measure
+from asyncreader.tools.doctor import Diagnosis, advice, measure
 from asyncreader.tools.doctor.advice import Candidate, Ceilings
-from asyncreader.tools.doctor.facts import Facts
+from asyncreader.tools.doctor.measure import Facts
 from asyncreader.tools.trials import Rate, Trials
 
 GIB = 1 << 30
@@ -315,11 +315,11 @@ def test_what_chunks_cost(chunked: Path, tmp_path: Path) -> None:
     def cost(path: Path, data: str = "x") -> Any:
         source = open_source(path, Request(data=data, labels=None))
         with closing(source):
-            return facts.chunk_cost(source.first.index)
+            return measure.chunk_cost(source.first.index)
 
     with h5py.File(chunked) as file:
         stored = file["x"].id.get_storage_size()
-    assert cost(chunked) == facts.ChunkCost(stored / 40, 50 * 768, stored / 2000, 768)
+    assert cost(chunked) == measure.ChunkCost(stored / 40, 50 * 768, stored / 2000, 768)
     with h5py.File(tmp_path / "cut.h5", "w") as file:
         values = np.arange(10 * 30 * 40, dtype=np.float32).reshape(10, 30, 40)
         cut = file.create_dataset("x", data=values, chunks=(4, 30, 25), compression="gzip")
@@ -327,7 +327,7 @@ def test_what_chunks_cost(chunked: Path, tmp_path: Path) -> None:
         file["plain"] = values
         file.create_dataset("chunks", data=values, chunks=(4, 30, 25))
     inflated = 6 * 4 * 30 * 25 * 4
-    expected = facts.ChunkCost(size / 3, inflated / 3, size / 10, inflated / 10)
+    expected = measure.ChunkCost(size / 3, inflated / 3, size / 10, inflated / 10)
     assert cost(tmp_path / "cut.h5") == expected
     assert cost(tmp_path / "cut.h5", "plain") is None
     assert cost(tmp_path / "cut.h5", "chunks") is None
@@ -336,7 +336,7 @@ def test_what_chunks_cost(chunked: Path, tmp_path: Path) -> None:
 def test_what_an_epoch_costs() -> None:
     """An epoch takes count / rate; in blocks each chunk is read once, plain pixels are not
     inflated."""
-    chunks = facts.ChunkCost(20_000.0, 196_608.0, 312.5, 3072.0)
+    chunks = measure.ChunkCost(20_000.0, 196_608.0, 312.5, 3072.0)
     found = replace(GZIP64, chunks=chunks, count=1000)
     block = replace(tried("block", 5.0, None), size=1e6)
     raw = replace(block, name="raw", command="asyncreader convert ...", samples_per_second=2000.0)
@@ -407,7 +407,7 @@ def test_restart_markers_are_tried(tmp_path: Path) -> None:
     assert change.command == shlex.join(["asyncreader", *words])
     assert run(*words, "--quiet").exit_code == 0
     with closing(open_source(old)) as before, closing(open_source(new)) as after:
-        assert not facts.look(after, str(new)).unmarked
+        assert not measure.look(after, str(new)).unmarked
         for record in range(8):
             first, second = (Inspector(one.first).bytes(record) for one in (before, after))
             assert first != second

@@ -1,6 +1,6 @@
 """The doctor: what limits training on a set, measured, and what would help, tried.
 
-``facts`` looks, ``measure`` times, ``advice`` finds the words; :func:`diagnose` puts them together.
+``measure`` looks, ``advice`` finds the words; :func:`diagnose` measures, and puts them together.
 """
 
 from __future__ import annotations
@@ -26,8 +26,7 @@ from ..bench import IN_ORDER, copy_ceiling, decode_ceiling, read_ceiling
 from ..trials import Rate, Trials
 from . import advice, measure
 from .advice import Candidate, Ceilings, Epoch
-from .facts import Facts, look
-from .measure import PackedSample, Packer
+from .measure import Facts, look
 
 __all__ = ["Candidate", "Ceilings", "Diagnosis", "Epoch", "Facts", "Rate", "diagnose"]
 
@@ -316,16 +315,24 @@ class _Visit:
         candidates: Sequence[Candidate],
         folder: str,
         failures: dict[str, AsyncReaderError],
-    ) -> dict[str, PackedSample]:
+    ) -> dict[str, measure.PackedSample]:
         """Samples of the set in each form that is proposed; why others could not be packed is
         noted in ``failures``."""
-        facts, packed = self._facts, dict[str, PackedSample]()
-        how = self._p.given_path, facts.count, facts.chunk, self._records, self._read(), folder
-        forms = [one for one in candidates if one.options is not None]
-        for form in forms:
+        packed = dict[str, measure.PackedSample]()
+        forms = [(one, one.options) for one in candidates if one.options is not None]
+        for form, options in forms:
             self._tell(f"trying: {form.words}")
             try:
-                packed[form.name] = Packer(*how).pack(form, self._seconds * _PACK / len(forms))
+                packed[form.name] = measure.pack_some(
+                    self._p.given_path,
+                    form.name,
+                    options,
+                    self._facts,
+                    records=self._records,
+                    read=self._read(),
+                    folder=folder,
+                    seconds=self._seconds * _PACK / len(forms),
+                )
             except AsyncReaderError as exc:
                 failures[form.name] = exc
         return packed
@@ -335,7 +342,7 @@ class _Visit:
         trials: Trials,
         here: dict[str, Any],
         candidates: Sequence[Candidate],
-        packed: Mapping[str, PackedSample],
+        packed: Mapping[str, measure.PackedSample],
     ) -> dict[str, Rate]:
         """What the set, each change of parameters, and each packed part reach."""
         facts = self._facts
@@ -377,7 +384,7 @@ class _Visit:
         self,
         change: Candidate,
         rates: Mapping[str, Rate],
-        packed: Mapping[str, PackedSample],
+        packed: Mapping[str, measure.PackedSample],
         failures: Mapping[str, AsyncReaderError],
         served: float,
         tops: Ceilings,

@@ -18,7 +18,7 @@ from ...params import ReaderParams
 from ...sampling import at_random
 from ...system.text import in_bytes, sides, some
 from ..trials import Rate
-from .facts import Facts
+from .measure import Facts
 
 #: Threads to a core where they wait for the disk.
 READERS_PER_CORE: Final = 4

@@ -23,7 +23,7 @@ from ..describe import LabelCount, count_labels
 from ..trials import Trials
 from . import diagnose
 from .advice import USUAL_SIZE, Candidate, command
-from .facts import Facts
+from .measure import Facts
 
 if TYPE_CHECKING:
     from converters.inputs.folder import FolderSamples
