@@ -253,7 +253,7 @@ class Writer:
         splits = self._splits
         if splits is not None:
             splits, self._numbers = splits.of(np.array(self._numbers, np.int64)), []
-        adding.keep(splits, self._label_names)
+        adding.samples.splits, adding.samples.label_names = splits, self._label_names
         return adding.finish()
 
     @contextlib.contextmanager

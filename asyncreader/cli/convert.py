@@ -1,31 +1,35 @@
-"""``asyncreader convert``: a picture folder, or a packed set, into HDF5 or LMDB."""
+"""``asyncreader convert`` and ``demo``: images, or a packed set, into HDF5 or LMDB; and training on
+what was made of sample data."""
 
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from ..errors import AsyncReaderError, shown
+from ..errors import AsyncReaderError, SourceNotFoundError, shown
 from ..system.text import in_bytes, sides, some, times
 from .options import PATH, described, json_option, number, quiet_option
 from .terminal import (
+    FAILED,
     INTERRUPTED,
     OK,
     SOME_SKIPPED,
     Progress,
-    Status,
     check_converters,
     print_json,
     print_table,
     say,
+    status,
 )
 
 if TYPE_CHECKING:
     from converters import ConvertReport
 
     from ..tools.doctor.folder import Survey
+
 
 #: Bad pictures and classes that are listed; --json has them all.
 _LISTED = 10
@@ -164,8 +168,8 @@ def _dry_run(
     from ..tools.doctor.folder import survey
 
     given = _given(options)
-    with Status(quiet or as_json) as status:
-        found = survey(src, dst, seconds=seconds or 15.0, progress=status, **given)
+    with status(quiet or as_json) as tell:
+        found = survey(src, dst, seconds=seconds or 15.0, progress=tell, **given)
     if as_json:
         print_json(found.to_dict())
         return OK
@@ -268,3 +272,64 @@ def _print_packed(report: ConvertReport) -> None:
         click.echo(f"ignored: {shown(ignored)}")
     if report.skipped:
         click.echo(f"skipped: {some(len(report.skipped), 'bad image')}, listed above")
+
+
+# -- demo ------------------------------------------------------------------------------------------
+
+
+#: Held-out figure below which the demo has failed.
+DEMO_BAR: Final = 0.9
+
+
+@click.command(epilog="\b\nExamples:\n  asyncreader demo\n  asyncreader demo --kind robot")
+@click.option(
+    "--kind",
+    type=click.Choice(["images", "robot", "cells", "volumes"]),
+    default="images",
+    show_default=True,
+    help="What the dataset holds.",
+)
+@click.option("--sample-data", type=PATH, metavar="DIR", help="Images in train/ and test/.")
+def demo(kind: str, sample_data: str | None) -> int:
+    """Convert the sample images to HDF5 and LMDB, and train on them. Exit code 1 below 0.9.
+
+    A small numpy network is trained on each dataset until it converges; the last lines are its
+    accuracy on held-out images. --kind makes a dataset of arrays instead, and trains on that:
+    recordings of a robot (HDF5 as robomimic's, R^2 of the actions), cells (.h5ad, accuracy), or
+    labelled volumes (Dice coefficient), in about 5 s each.
+    """
+    if kind != "images":
+        if sample_data is not None:
+            raise click.UsageError("--sample-data goes with --kind images")
+        from ..tools.demo_arrays import run_kind
+
+        return _judge(run_kind(kind, click.echo), f"figure of {kind}")
+    folder = _sample_data() if sample_data is None else Path(sample_data)
+    check_converters()
+    from ..tools.demo import run_demo
+
+    code = _judge(run_demo(folder, click.echo), "accuracy")
+    if code == OK:
+        say("next: asyncreader convert YOUR_IMAGES/ train.h5 --size 224x224")
+    return code
+
+
+def _judge(score: float, what: str) -> int:
+    """The exit code; what is wrong is said."""
+    if score >= DEMO_BAR:
+        return OK
+    say(f"error: held-out {what} {score:.3f}, expected at least {DEMO_BAR}")
+    return FAILED
+
+
+def _sample_data() -> Path:
+    """The sample pictures: inside the package (wheel) or next to it (checkout)."""
+    package = Path(__file__).resolve().parent.parent
+    for folder in (package / "sample_data", package.parent / "sample_data"):
+        if (folder / "train").is_dir() and (folder / "test").is_dir():
+            return folder
+    raise SourceNotFoundError(
+        "the sample images are not installed",
+        path=str(package / "sample_data"),
+        hint="name a folder with train/ and test/ in it: asyncreader demo --sample-data DIR",
+    )

@@ -13,8 +13,7 @@ from typing import NoReturn
 
 import click
 
-from .convert import convert
-from .demo import demo
+from .convert import convert, demo
 from .info import info, verify
 from .measure import bench, doctor
 from .preview import preview

@@ -22,7 +22,7 @@ from .options import (
     set_of,
     size_for,
 )
-from .terminal import Progress, Status, check_converters, folded, print_json, print_table, width
+from .terminal import Progress, check_converters, folded, print_json, print_table, status, width
 
 if TYPE_CHECKING:
     from ..tools.bench import BenchReport
@@ -161,13 +161,13 @@ def doctor(
     from ..tools.doctor import diagnose
 
     given = {name: value for name, value in options.items() if value is not None}
-    with Status(quiet or as_json) as status:
+    with status(quiet or as_json) as tell:
         found = diagnose(
             {**given, **set_of(path, params)},
             seconds=seconds,
             consumer_seconds=consumer_ms / 1000 if consumer_ms else None,
             memory=None if memory_gb is None else int(memory_gb * 1e9),
-            progress=status,
+            progress=tell,
         )
     if as_json:
         print_json(found.to_dict())

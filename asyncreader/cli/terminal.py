@@ -12,7 +12,7 @@ import textwrap
 import time
 import traceback
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
@@ -233,28 +233,16 @@ class Progress:
             say(f"{self._doing}: {words}")
 
 
-class Status:
-    """What is being done now: a spinner on a terminal, nothing elsewhere."""
+@contextlib.contextmanager
+def status(quiet: bool) -> Iterator[Callable[[str], object]]:
+    """What says what is being done now: by a spinner on a terminal, nothing elsewhere."""
+    if quiet or not on_terminal():
+        yield lambda _: None
+        return
+    from rich.console import Console
 
-    def __init__(self, quiet: bool) -> None:
-        self._quiet = quiet
-        self._shown: Any = None
-
-    def __enter__(self) -> Status:
-        if not self._quiet and on_terminal():
-            from rich.console import Console
-
-            self._shown = Console(stderr=True).status("opening")
-            self._shown.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._shown is not None:
-            self._shown.stop()
-
-    def __call__(self, doing: str) -> None:
-        if self._shown is not None:
-            self._shown.update(shown(doing))
+    with Console(stderr=True).status("opening") as spinner:
+        yield lambda doing: spinner.update(shown(doing))
 
 
 def on_terminal() -> bool:

@@ -60,10 +60,6 @@ def _stored(ds: Dataset[Any], numbers: Int64) -> Iterator[tuple[Thumb, str]]:
             yield thumb, _words(row, row_of(labels, row), classes)
 
 
-def _as_drawn(record: int, picture: UInt8) -> Thumb:
-    return thumb_of(record, picture, max(picture.shape[:2]))
-
-
 def show_batch(batch: Batch[Any, Any], count: int) -> None:
     """Show a batch in a notebook's cell, with its first ``count`` pictures; print its table where
     there is no notebook."""
@@ -107,7 +103,8 @@ def batch_html(batch: Batch[Any, Any], count: int = MOST) -> str:
     records = batch.indices[:count].tolist()
     if pictures is None:
         drawn, notes = _lines_of(rows, lengths)
-        thumbs = list(map(_as_drawn, records, drawn))
+        numbered = zip(records, drawn, strict=False)
+        thumbs = [thumb_of(record, one, max(one.shape[:2])) for record, one in numbered]
     else:
         scale = scale_of(pictures)
         notes = scale.notes

@@ -38,7 +38,6 @@ from .sheet import (
     GAP,
     MOST,
     SIDE,
-    Choice,
     Preview,
     Tile,
     facts_of,
@@ -74,12 +73,16 @@ def preview(
             found="mix",
             hint="--batch shows what training gets of a mix",
         )
-    choice = Choice(count, seed, indices, classes)
     with look_into(params) as ds:
         source = ds.source
         arrays = drawn_as_arrays(source)
         looker: Looker = (ArrayLooker if arrays else ImageLooker)(source, ds.params)
-        numbers = _chosen(ds, looker, choice)
+        if indices is not None:
+            numbers, how = _given(indices, looker.total, source.facts.path), "chosen"
+        else:
+            numbers = _drawn(ds, looker, count, seed, classes)
+            every = not arrays and len(numbers) == looker.total
+            how = "all of them" if every else f"drawn at random (seed {seed})"
         rows = looker.rows(numbers)
         looker.settle(numbers)
         tiles, bad, masks = list[Tile](), list[tuple[int, str]](), set[int]()
@@ -102,8 +105,6 @@ def preview(
             notes = _notes_of_arrays(source, looker)
         if ds.params.data_field != p.data_field and not isinstance(source.rule, Windows):
             notes.append("no layout says which fields are samples: asyncreader info lists all")
-        every = not arrays and indices is None and len(numbers) == looker.total
-        how = "all of them" if every else choice.how
         return put_together(
             tiles,
             source.rule.shown(rows).tolist(),
@@ -140,21 +141,40 @@ def _notes_of_arrays(source: OpenSet, looker: Looker) -> list[str]:
     return notes
 
 
-def _chosen(ds: Dataset[Any], looker: Looker, choice: Choice) -> Int64:
-    """The numbers of the samples on the sheet, in order where they are drawn at random."""
-    source, path = ds.source, ds.source.facts.path
-    given = choice.given(looker.total, path)
-    if given is not None:
-        return np.array(given, np.int64)
+def _given(indices: Sequence[int], total: int, path: str) -> Int64:
+    """The numbers that are asked for; ParamsError unless these are numbers of a set's samples, and
+    not too many for a sheet."""
+    wrong = [index for index in indices if not 0 <= index < total]
+    if wrong or not 0 < len(indices) <= MOST:
+        raise ParamsError(
+            "no such samples" if wrong else "not a number of samples for a sheet",
+            path=path,
+            found=wrong[0] if wrong else len(indices),
+            expected=f"0 to {total - 1}" if wrong else f"1 to {MOST}",
+        )
+    return np.array(indices, np.int64)
+
+
+def _drawn(
+    ds: Dataset[Any], looker: Looker, count: int, seed: int, classes: Sequence[str]
+) -> Int64:
+    """``count`` numbers of samples of ``classes`` (names or numbers; none: of all), drawn at random
+    by ``seed``, in order. ParamsError where there is none."""
+    source = ds.source
     pool: Int64 | range = range(looker.total)
     if not looker.drawn and ds.params.subset is not None:  # numbers of rows, not of samples
         pool = np.unique(ds.records(np.arange(len(ds), dtype=np.int64)))
-    if choice.classes:
+    if classes:
         labels = None if source.table is None else np.asarray(source.table)
-        of_class = records_of(choice.classes, labels, source.facts.classes)
+        of_class = records_of(classes, labels, source.facts.classes)
         every = np.asarray(pool, np.int64)
         pool = every[np.isin(source.rule.shown(looker.rows(every)), of_class)]
-    return np.array(choice.drawn(pool, path), np.int64)
+    if not len(pool):
+        found = f"class {', '.join(classes)}"
+        raise ParamsError("no sample to show", path=source.facts.path, found=found)
+    random = np.random.default_rng(seed)
+    at = random.choice(len(pool), min(count, len(pool)), replace=False)
+    return np.array(sorted(int(pool[i]) for i in at.tolist()), np.int64)
 
 
 def _captions(source: OpenSet, row: int) -> tuple[str, str]:

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from ..errors import ParamsError, shown
+from ..errors import shown
 from ..sampling.episodes import Windows
 from ..sampling.patches import Patches
 from ..sources import OpenSet
 from ..sources.splits import split_counts
-from ..system.array_types import Array, Int64, UInt8
+from ..system.array_types import Array, UInt8
 from ..system.text import counts_in_words, some, times
 from .describe import class_of, in_words
 from .drawing import HIGH
@@ -328,46 +328,6 @@ def notes_of(scales: Sequence[str], channels: int, masks: set[int]) -> list[str]
         seen = "the first" if channels == 2 else "the first three"
         notes.append(f"{seen} of {channels} channels shown")
     return notes
-
-
-@dataclass(frozen=True)
-class Choice:
-    """The samples of a sheet: those of ``indices``, or ``count`` of ``classes`` (names or numbers;
-    none: of all) drawn at random by ``seed``."""
-
-    count: int
-    seed: int
-    indices: Sequence[int] | None
-    classes: Sequence[str]
-
-    @property
-    def how(self) -> str:
-        """How they were chosen, in words."""
-        return f"drawn at random (seed {self.seed})" if self.indices is None else "chosen"
-
-    def given(self, total: int, path: str) -> list[int] | None:
-        """The ``indices``; ParamsError unless these are numbers of a set's samples, and not too
-        many for a sheet."""
-        if self.indices is None:
-            return None
-        wrong = [index for index in self.indices if not 0 <= index < total]
-        if wrong or not 0 < len(self.indices) <= MOST:
-            raise ParamsError(
-                "no such samples" if wrong else "not a number of samples for a sheet",
-                path=path,
-                found=wrong[0] if wrong else len(self.indices),
-                expected=f"0 to {total - 1}" if wrong else f"1 to {MOST}",
-            )
-        return list(self.indices)
-
-    def drawn(self, pool: Int64 | range, path: str) -> list[int]:
-        """Some numbers of ``pool``, in order; ParamsError where it is empty."""
-        if not len(pool):
-            found = f"class {', '.join(self.classes)}"
-            raise ParamsError("no sample to show", path=path, found=found)
-        count = min(self.count, len(pool))
-        at = np.random.default_rng(self.seed).choice(len(pool), count, replace=False)
-        return sorted(int(pool[i]) for i in at.tolist())
 
 
 def put_together(

@@ -145,7 +145,10 @@ class DatasetSamples(Samples):
         self.labels = table if self.numbers is None else table[self.numbers]
         self.classes = self._source.facts.classes
         check_class_names(self.classes, options.src)
-        self.label_kind = _label_kind(self._source)
+        if (meta := self._source.facts.meta) is not None:
+            self.label_kind = meta.label_kind
+        else:
+            self.label_kind = "values" if self.classes is None else "class"
         named = fmt.LABELS if options.params is None else options.params.labels_field
         self.label_names = label_names(self._source, named)
 
@@ -469,13 +472,6 @@ def _label_table(labels: Any, path: str) -> Any:
     if table.dtype == np.uint64 and bool((table > np.uint64(2**63 - 1)).any()):
         raise FormatError("labels beyond int64 cannot be stored", path=path)
     return table.astype(np.int64, copy=False)
-
-
-def _label_kind(source: OpenSet) -> str:
-    meta = source.facts.meta
-    if meta is not None:
-        return meta.label_kind
-    return "class" if source.facts.classes is not None else "values"
 
 
 def _paths(source: OpenSet, name: str) -> PathOf | None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import copy
 import re
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final, NamedTuple, Protocol, Self
+from typing import Any, Final, NamedTuple, Self
 
 import numpy as np
 from xxhash import xxh3_64_intdigest
@@ -43,13 +43,6 @@ class Splits(NamedTuple):
         names = tuple(self.names[number] for number in numbers.tolist())
         rows = np.where(self.rows < 0, -1, np.searchsorted(numbers, self.rows))
         return Splits(names, rows) if names else None
-
-
-class Part(Protocol):
-    """Some samples, as they are sent to another machine."""
-
-    def open(self, options: Options) -> Samples:
-        """These samples, numbered from 0."""
 
 
 class Samples:
@@ -149,8 +142,9 @@ class Samples:
         """Prefetch a sample; False if too much is in flight."""
         return True
 
-    def part(self, numbers: Int64) -> Part | None:
-        """Some samples to send to another machine; None where that opens the source itself."""
+    def part(self, numbers: Int64) -> Any:
+        """Some samples as they are sent to another machine, where ``open(options)`` gives them;
+        None where that opens the source itself."""
         return None
 
     def give_up(self) -> None:

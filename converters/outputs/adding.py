@@ -31,7 +31,6 @@ from ..encode import (
     stored_values,
 )
 from ..inputs.added import AddedLabels, AddedSamples, Form, as_array
-from ..inputs.samples import Splits
 from ..option_values import check_field
 from ..options import Options
 from ..ordered_pool import BYTES_PER_JOB
@@ -230,13 +229,6 @@ class Adding:
             expected=parts(self._labelled, self._named, tuple(self._forms)),
         )
 
-    def _write(self, sample: Block) -> None:
-        self._file.append(sample)
-
-    def keep(self, splits: Splits | None, label_names: tuple[str, ...]) -> None:
-        """Keep the splits of the samples that were taken, and the names of their labels."""
-        self.samples.splits, self.samples.label_names = splits, label_names
-
     def finish(self) -> WrittenFile:
         """Write what is left, and finish the file."""
         self.samples.complete()
@@ -353,7 +345,7 @@ class Blocks(Adding):
             self._pack({name: block[:count] for name, block in self._blocks.items()})
 
     def _pack(self, rows: Mapping[str, Array]) -> None:
-        self._write(
+        self._file.append(
             tuple(
                 hashed_rows(rows[n], form.picture) if n in rows else self._values[n].take()
                 for n, form in self._forms.items()
@@ -437,7 +429,7 @@ class Pictures(Adding):
     def _take(self) -> None:
         size, future = self._pending.popleft()
         self._bytes -= size
-        self._write(result_of(future))
+        self._file.append(result_of(future))
 
     def finish(self) -> WrittenFile:
         while self._pending:

@@ -25,8 +25,9 @@ from asyncreader.formats.manifest import Common, Manifest, Shard, file_digest
 from asyncreader.formats.packed import Encoding
 from asyncreader.system.array_types import Int64
 
+from ..inputs.folder import FolderPart
 from ..inputs.opening import open_samples
-from ..inputs.samples import Part, Samples, Splits
+from ..inputs.samples import Samples, Splits
 from ..options import Options
 from .disk import full_disk_reported
 from .one_file import WrittenFile, data_file, pack_file
@@ -109,7 +110,7 @@ class Task:
     plan: ShardPlan
     number: int
     #: The images of a folder, or the numbers of samples that the options name.
-    part: Part | Int64
+    part: FolderPart | Int64
     root: str
     #: Of the set: its encoding, the names of all classes, and the splits of these samples.
     encoding: Encoding

@@ -101,10 +101,6 @@ class Tables:
     splits: Int64 | None
     fields: tuple[FieldTables, ...]
 
-    def class_names(self) -> list[bytes]:
-        """Class names as they are stored."""
-        return [encoded(name) for name in self.meta.classes or ()]
-
 
 def encoded(name: str) -> bytes:
     """A name's bytes: UTF-8, or whatever bytes a file name had that is not."""
@@ -271,7 +267,7 @@ class Hdf5Sink:
             if tables.splits is not None:
                 file.table(fmt.SPLITS, tables.splits)
             if tables.meta.classes is not None:
-                file.strings(fmt.CLASSES, tables.class_names())
+                file.strings(fmt.CLASSES, [encoded(name) for name in tables.meta.classes])
             file.describe(tables.meta)
             file.finish()
 

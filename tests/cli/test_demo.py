@@ -96,8 +96,8 @@ def test_demo_of_other_fields_fails_below_its_bar(monkeypatch: pytest.MonkeyPatc
 
 def test_demo_without_pictures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where no pictures came along, the error says how to name some."""
-    place = tmp_path / "asyncreader" / "cli" / "demo.py"
-    monkeypatch.setattr(sys.modules["asyncreader.cli.demo"], "__file__", str(place))
+    place = tmp_path / "asyncreader" / "cli" / "convert.py"
+    monkeypatch.setattr(sys.modules["asyncreader.cli.convert"], "__file__", str(place))
     result = run("demo")
     assert result.exit_code == 1
     assert re.fullmatch(r"error: [^\n]+ --sample-data DIR\n", result.stderr)
