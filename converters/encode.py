@@ -16,7 +16,7 @@ import numpy as np
 import xxhash
 
 from asyncreader.errors import DecodeError, ParamsError, SampleError
-from asyncreader.formats.packed import FIELD_DTYPES, PLAIN, RAGGED, FieldMeta
+from asyncreader.formats.packed import FIELD_DTYPES, PLAIN, RAGGED, FieldMeta, row_checksums
 from asyncreader.pixels import codec, kernels
 from asyncreader.pixels.codec.masks import decode_values, encode_values
 from asyncreader.pixels.geometry import nearest_pixels, resize_into
@@ -117,13 +117,7 @@ def hashed_rows(rows: Array, image: bool) -> FieldBlock:
     C-contiguous and little-endian."""
     rows = np.asarray(rows, rows.dtype.newbyteorder("<"), order="C")
     each = rows.reshape(len(rows), -1).view(np.uint8)
-    sums = np.empty(len(rows), np.uint64)
-    size = each.shape[1]
-    scratch = SCRATCH.take("hashed", size)
-    first = each.ctypes.data
-    at = np.arange(first, first + each.size, size, dtype=np.int64)
-    kernels.hash_rows(at, size, scratch.ctypes.data, sums)
-    channels = rows.shape[3] if image else 0
+    sums, channels = row_checksums(each), rows.shape[3] if image else 0
     return FieldBlock(each.reshape(-1).data, rows.shape[1:], sums, rows.dtype.name, channels)
 
 

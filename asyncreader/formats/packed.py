@@ -42,8 +42,10 @@ import numpy as np
 import xxhash
 
 from ..errors import FormatError
+from ..pixels import kernels
 from ..pixels.codec import MAX_PIXELS
-from ..system.array_types import Array
+from ..system.array_types import Array, UInt64
+from ..system.memory import SCRATCH
 from .checked_json import (
     DIGESTS,
     NAMES,
@@ -111,6 +113,15 @@ def digest(data: Array | bytes | memoryview) -> str:
     if isinstance(data, np.ndarray):
         data = np.ascontiguousarray(data).reshape(-1).view(np.uint8).data
     return xxhash.xxh3_64_hexdigest(data)
+
+
+def row_checksums(rows: Array) -> UInt64:
+    """XXH3-64 of each row of bytes, (n, size) uint8, which follow each other in memory."""
+    count, size = rows.shape
+    sums, first = np.empty(count, np.uint64), rows.ctypes.data
+    at = np.arange(first, first + rows.size, size, dtype=np.int64)
+    kernels.hash_rows(at, size, SCRATCH.take("hashed", size).ctypes.data, sums)
+    return sums
 
 
 def names_digest(names: Iterable[bytes]) -> str:

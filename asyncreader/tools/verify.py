@@ -26,7 +26,6 @@ from ..errors import (
 from ..formats import packed as fmt
 from ..formats.manifest import CONTAINERS, file_digest, manifest_path, read_manifest
 from ..params import READ_BY, reading_params
-from ..pixels import kernels
 from ..pixels.specs import OutputSpec
 from ..pixels.transform import RowTransform, decode_sample
 from ..sources import (
@@ -44,7 +43,6 @@ from ..sources.splits import split_counts
 from ..sources.urls import is_url
 from ..system.array_types import Int64
 from ..system.limits import usable_cores
-from ..system.memory import SCRATCH
 from ..system.signals import in_order
 
 #: Samples of a run that are bad, and a line for each problem.
@@ -330,11 +328,7 @@ def _sums_hold(part: Source, records: Int64) -> bool:
         return False
     (store, offsets), size = runs, part.spec.row_bytes
     data = store.view(int(offsets(records[:1])[0]), records.size * size)
-    first = data.ctypes.data
-    at = np.arange(first, first + data.size, size, dtype=np.int64)
-    sums = np.empty(records.size, np.uint64)
-    scratch = SCRATCH.take("hashed", size)
-    kernels.hash_rows(at, size, scratch.ctypes.data, sums)
+    sums = fmt.row_checksums(data.reshape(-1, size))
     return np.array_equal(sums, part.checksums[records[0] : records[-1] + 1])
 
 

@@ -11,7 +11,7 @@ import os
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
+from contextlib import closing, contextmanager
 from typing import Final, TypeAlias
 
 from asyncreader.errors import ParamsError, SourceError, SourceNotFoundError
@@ -211,10 +211,20 @@ def holds_set(url: str) -> bool:
         return objects.versions(location, [location.inside(MANIFEST)]) != [None]
 
 
+# -- a folder, or a store --------------------------------------------------------------------------
+
+
+#: A tree of images; any thread may read.
+Origin: TypeAlias = Tree | StoreFolder
+
+
 @contextmanager
-def fetched_text(url: str) -> Iterator[str]:
-    """The file that a URL names, on this machine as long as the context lasts."""
-    location = location_of(url)
+def text_file(path: str) -> Iterator[str]:
+    """A file of text, at a path or a URL, on this machine as long as the context lasts."""
+    if not is_url(path):
+        yield path
+        return
+    location = location_of(path)
     with (
         closing(Objects(location.base)) as objects,
         tempfile.NamedTemporaryFile(prefix="asyncreader-") as file,
@@ -226,18 +236,6 @@ def fetched_text(url: str) -> Iterator[str]:
             file.writelines(objects.read_ranges(location, ranges))
         file.flush()
         yield file.name
-
-
-# -- a folder, or a store --------------------------------------------------------------------------
-
-
-#: A tree of images; any thread may read.
-Origin: TypeAlias = Tree | StoreFolder
-
-
-def text_file(path: str) -> AbstractContextManager[str]:
-    """A file of text, at a path or a URL, on this machine as long as the context lasts."""
-    return fetched_text(path) if is_url(path) else nullcontext(path)
 
 
 def open_origin(root: str, follow_links: bool = False, exclude: str | None = None) -> Origin:
