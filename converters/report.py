@@ -29,11 +29,10 @@ def progress_line(given: Progress | bool | None) -> Iterator[Progress | None]:
     if write is None:
         yield None if isinstance(given, bool) else given
         return
-    line = _Line(write)
     try:
-        yield line
+        yield _Line(write)
     finally:
-        line.remove()
+        write("")  # leaves nothing of the line
 
 
 def _writer() -> Callable[[str], None] | None:
@@ -62,10 +61,6 @@ class _Line:
         rate = (done - self._before) / max(now - self._began, 1e-9)
         left = f", {in_time((total - done) / rate)} left" if done < total and rate > 0 else ""
         self._write(f"converting: {done:,} of {total:,}, {rate:,.0f}/s{left}")
-
-    def remove(self) -> None:
-        """Leave nothing of the line."""
-        self._write("")
 
 
 class _Terminal:

@@ -234,7 +234,7 @@ class Progress:
 
 
 @contextlib.contextmanager
-def status(quiet: bool) -> Iterator[Callable[[str], object]]:
+def status(quiet: bool) -> Iterator[Callable[[str], None]]:
     """What says what is being done now: by a spinner on a terminal, nothing elsewhere."""
     if quiet or not on_terminal():
         yield lambda _: None
