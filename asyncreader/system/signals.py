@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 S = TypeVar("S")
 T = TypeVar("T")
 
+#: Items that wait for each thread.
+_AHEAD: Final = 4
+
 
 @contextlib.contextmanager
 def after_this() -> Iterator[None]:
@@ -108,6 +111,23 @@ def in_order(
             yield first, result_of(future)
     for first, future in waiting:
         yield first, result_of(future)
+
+
+def in_threads(
+    jobs: int, name: str, work: Callable[[S, threading.Event], T], items: Iterable[S]
+) -> Iterator[tuple[S, T]]:
+    """As :func:`in_order`, in ``jobs`` threads of this ``name``. Where the loop over it ends early,
+    by Ctrl-C, say, nothing more is begun, and the event that ``work`` is given is set."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    stop = threading.Event()
+    with ThreadPoolExecutor(jobs, thread_name_prefix=name) as pool:
+        try:
+            yield from in_order(pool, lambda item: work(item, stop), items, _AHEAD * jobs)
+        except BaseException:
+            stop.set()
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
 
 
 # -- processes -----------------------------------------------------------------------------------

@@ -103,10 +103,6 @@ class Network:
         hidden = np.maximum(x @ self.weights[0], 0)
         return hidden @ self.weights[1], hidden
 
-    def step(self, images: Images, labels: Labels, rate: float) -> float:
-        """One step on a batch of pictures (B, H, W, C) and labels (B,): the loss before it."""
-        return self.learn_classes(features(images), labels, rate)
-
     def learn_classes(self, x: Floats, labels: Labels, rate: float) -> float:
         """One step on features (B, inputs) and labels (B,): the cross entropy before it."""
         scores, hidden = self.scores(x)
@@ -186,7 +182,7 @@ def train(reader: Reader, heldout: Reader, echo: Callable[[str], None]) -> float
 
     def step(batch: Any, rate: float) -> float:
         images, labels = batch
-        return network.step(images, labels[:, 0], rate)
+        return network.learn_classes(features(images), labels[:, 0], rate)
 
     score = 0.0
     for epoch, loss, speed in epochs(reader, EPOCHS, LEARNING_RATE, step):

@@ -97,15 +97,13 @@ def _kind(h5: Hdf5, name: str, item: Any) -> tuple[str, bool]:
     encoding = None if item is None else h5.text(name, "encoding-type")
     if encoding == "categorical":
         names: Any = h5.reach(f"{name}/categories")
-        names = h5.reach(f"{name}/categories/values") if _is_group(names) else names
+        names = (
+            h5.reach(f"{name}/categories/values") if isinstance(names, h5py.h5g.GroupID) else names
+        )
         count = names.shape[0] if isinstance(names, h5py.h5d.DatasetID) and names.shape else 0
         return f"categorical, {count:,} {'class' if count == 1 else 'classes'}", True
     words = _NULLABLE.get(encoding or "")
     return (words, True) if words else (_NOT_READ, False)
-
-
-def _is_group(item: object) -> bool:
-    return isinstance(item, h5py.h5g.GroupID)
 
 
 # -- samples of different length -------------------------------------------------------------------

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from operator import itemgetter
@@ -43,7 +42,7 @@ from ..sources.splits import split_counts
 from ..sources.urls import is_url
 from ..system.array_types import Int64
 from ..system.limits import usable_cores
-from ..system.signals import in_order
+from ..system.signals import in_threads
 
 #: Samples of a run that are bad, and a line for each problem.
 Found: TypeAlias = tuple[int, list[str]]
@@ -57,8 +56,6 @@ _TOGETHER: Final = 2 << 20
 _MANY: Final = 20_000
 #: Bytes of a store that each thread asks for at once.
 _AHEAD_BYTES: Final = 32 << 20
-#: Runs that wait for each thread.
-_AHEAD: Final = 4
 
 
 @dataclass(frozen=True)
@@ -244,22 +241,15 @@ def _verify(path: str, source: OpenSet, how: _How, first: int = 0) -> VerifyRepo
         step = max(_RUN, _TOGETHER // max(part.spec.row_bytes for part in parts))
     rows = max(map(source.rows_of, source.names))
     runs = (range(lo, min(lo + step, rows)) for lo in range(0, rows, step))
-    stop = threading.Event()
-    with ThreadPoolExecutor(how.jobs, thread_name_prefix="asyncreader-verify") as pool:
-        done = bad = 0
-        try:
-            # a sparse file may state 2^50 samples: only some runs wait at any time
-            check = partial(_check, source, how.decode, together, stop, first)
-            for run, (failed, found) in in_order(pool, check, runs, _AHEAD * how.jobs):
-                done += len(run)
-                bad += failed
-                problems.extend(found[: max(0, LISTED - len(problems))])
-                if how.progress is not None:
-                    how.progress(done, rows)
-        except BaseException:  # Ctrl-C, say: what runs ends after the sample it is at
-            stop.set()
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
+    done = bad = 0
+    # a sparse file may state 2^50 samples: only some runs wait at any time
+    check = partial(_check, source, how.decode, together, first)
+    for run, (failed, found) in in_threads(how.jobs, "asyncreader-verify", check, runs):
+        done += len(run)
+        bad += failed
+        problems.extend(found[: max(0, LISTED - len(problems))])
+        if how.progress is not None:
+            how.progress(done, rows)
     return VerifyReport(
         path=path,
         container=facts.container,
@@ -280,7 +270,7 @@ def _alike(part: Source) -> bool:
 
 
 def _check(
-    source: OpenSet, decode: bool, together: bool, stop: threading.Event, first: int, run: range
+    source: OpenSet, decode: bool, together: bool, first: int, run: range, stop: threading.Event
 ) -> Found:
     """How many samples of a run are bad, and why. ``together``: all fields are :func:`_alike`."""
     found = list[tuple[int, str]]()

@@ -352,7 +352,8 @@ def _other_kind(path: str, kind: str) -> str | None:
     if kind == "lmdb":
         known = {"data.mdb", "lock.mdb"}
         data = os.path.join(path, "data.mdb")
-        sound = not os.path.islink(data) and (lmdb_data_file(data) or _is_empty(data))
+        empty = os.path.isfile(data) and os.path.getsize(data) == 0
+        sound = not os.path.islink(data) and (empty or lmdb_data_file(data))
         if "data.mdb" in names and not sound:
             return "a folder whose data.mdb is not LMDB's"
     else:
@@ -365,10 +366,6 @@ def _other_kind(path: str, kind: str) -> str | None:
             known |= {listed.name(number) for number in range(len(listed))}
     others = sorted(name for name in names - known if not name.startswith(ADDED))
     return f"a folder with other files, such as {others[0]!r}" if others else None
-
-
-def _is_empty(path: str) -> bool:
-    return os.path.isfile(path) and os.path.getsize(path) == 0
 
 
 def _clear(folder: str) -> None:

@@ -11,9 +11,7 @@ import math
 import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from functools import partial
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -25,7 +23,7 @@ from ...sources import Inspector
 from ...sources.splits import split_counts
 from ...system.array_types import Array, Bools, Int64, UInt8, UInt64
 from ...system.limits import usable_cores
-from ...system.signals import in_order
+from ...system.signals import in_threads
 from ...system.text import counts_in_words
 from ..describe import LabelCount, class_of, count_labels, in_words, single
 from ..drawing import Thumb, thumb_of
@@ -50,8 +48,6 @@ FLAT: Final = 2.0
 
 #: Samples that one task looks at.
 _RUN: Final = 16
-#: Tasks that wait for each thread.
-_AHEAD: Final = 4
 
 
 def gather(
@@ -188,27 +184,19 @@ class _Gathering:
         bad_count = wrong_bytes = done = 0
         records = self.records.tolist()
         runs = [records[at : at + _RUN] for at in range(0, len(records), _RUN)]
-        stop = threading.Event()
         jobs = 1 if self.arrays else jobs  # of which the time is Python's
-        with ThreadPoolExecutor(jobs, thread_name_prefix="asyncreader-report") as pool:
-            try:
-                look = partial(self._look_at, stop=stop)
-                for _, results in in_order(pool, look, runs, _AHEAD * jobs):
-                    for result in results:
-                        done += 1
-                        if isinstance(result, _Seen):
-                            seen.append(result)
-                            continue
-                        bad_count += 1
-                        wrong_bytes += isinstance(result[1], ChecksumError)
-                        if len(bad) < LISTED:
-                            bad.append(self._row(result[0], str(result[1].what)))
-                    if progress is not None:
-                        progress(done, len(records))
-            except BaseException:  # Ctrl-C, say
-                stop.set()
-                pool.shutdown(wait=False, cancel_futures=True)
-                raise
+        for _, results in in_threads(jobs, "asyncreader-report", self._look_at, runs):
+            for result in results:
+                done += 1
+                if isinstance(result, _Seen):
+                    seen.append(result)
+                    continue
+                bad_count += 1
+                wrong_bytes += isinstance(result[1], ChecksumError)
+                if len(bad) < LISTED:
+                    bad.append(self._row(result[0], str(result[1].what)))
+            if progress is not None:
+                progress(done, len(records))
         return self._facts(seen, bad, bad_count, wrong_bytes)
 
     def _look_at(
@@ -363,7 +351,8 @@ class _Gathering:
         thumb = next((thumbs[row.record] for row in rows if row.record in thumbs), None)
         looked = np.intersect1d(group[:MEMBERS], self.records).tolist()
         if thumb is None and looked:
-            thumb = self._thumb(looked[0])
+            with contextlib.suppress(SampleError):
+                thumb = self._thumb_of(self.looker.look(looked[0], self.side))
         rows[0] = rows[0]._replace(thumb=thumb)
         return Copies(len(group), tuple(rows), kinds)
 
@@ -377,11 +366,6 @@ class _Gathering:
         mine, first = rows[records[members]], rows[records[np.repeat(starts, lengths)]]
         same = (mine == first) | ((mine != mine) & (first != first))  # NaN is like NaN
         return np.logical_or.reduceat(~same.all(axis=1), begins)
-
-    def _thumb(self, record: int) -> Thumb | None:
-        with contextlib.suppress(SampleError):
-            return self._thumb_of(self.looker.look(record, self.side))
-        return None
 
     def _row(self, record: int, why: str, thumb: Thumb | None = None) -> Row:
         label, words = self._label(record)
