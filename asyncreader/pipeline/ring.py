@@ -50,10 +50,10 @@ from .slots import (
     HELD,
     READY,
     REFUSED,
+    STATES,
     Data,
     Slot,
     SlotMemory,
-    SlotState,
     Task,
     cut_rows,
 )
@@ -423,9 +423,9 @@ class SlotRing:
     def counts(self) -> dict[str, int]:
         """Slots by owner: free, filling, ready, held (and of these, kept)."""
         with self._lock:
-            counted = {state.value: 0 for state in SlotState}
+            counted = dict.fromkeys(STATES, 0)
             for slot in self.slots:
-                counted[slot.state.value] += 1
+                counted[slot.state] += 1
             return {**counted, "kept": self._kept()}
 
     def in_flight_now(self) -> int:

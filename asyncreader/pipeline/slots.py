@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import enum
 import math
 import os
 import sys
@@ -35,19 +34,11 @@ GIVEN: Final = 3
 POISON = 0xA5
 
 
-class SlotState(enum.Enum):
-    """Owner of a slot: the ring, the workers, the ring again, the caller."""
-
-    FREE = "free"
-    FILLING = "filling"
-    READY = "ready"
-    HELD = "held"
-
-
-#: The states as they are written to ``Slot.mark``. REFUSED is FILLING by compiled code that has
-#: found a wrong checksum: the workers fill the slot anew.
+#: The states of a slot, as they are written to ``Slot.mark``, and their names. It is owned by the
+#: ring, by the workers, by the ring again, by the caller. REFUSED is FILLING by compiled code that
+#: has found a wrong checksum: the workers fill the slot anew.
 FREE, FILLING, READY, HELD, REFUSED = range(5)
-_STATES: Final[tuple[SlotState, ...]] = (*SlotState, SlotState.FILLING)
+STATES: Final = ("free", "filling", "ready", "held", "filling")
 
 #: Rows lo to hi of a slot: what one worker does at a time.
 Task: TypeAlias = tuple["Slot", int, int]
@@ -214,9 +205,9 @@ class Slot:
         self.bad: list[BadRow] = []
 
     @property
-    def state(self) -> SlotState:
-        """Who owns it now."""
-        return _STATES[self.mark[0]]
+    def state(self) -> str:
+        """Who owns it now: one of STATES."""
+        return STATES[self.mark[0]]
 
     def use(self, memory: SlotMemory) -> None:
         """Fill ``memory`` from now on."""

@@ -25,7 +25,7 @@ from typing import Any, Final, TypeAlias
 from ..errors import ParamsError
 from ..sampling.schedule import BatchPlan
 from ..stats import Meter
-from .slots import Slot, SlotState
+from .slots import FREE, STATES, Slot
 
 #: (name, begun, ended, arguments): seconds of time.perf_counter(), one clock for all processes.
 Span: TypeAlias = tuple[str, float, float, dict[str, Any]]
@@ -61,17 +61,17 @@ class Trace:
         self._slots: deque[tuple[int, Span]] = deque(maxlen=kept)
         self._consumer: deque[Span] = deque(maxlen=kept)
         #: of each slot: its state, since when, of which batch
-        self._states: dict[int, tuple[SlotState, float, dict[str, Any]]] = {}
+        self._states: dict[int, tuple[str, float, dict[str, Any]]] = {}
         self._using = ("before the first", self._began, dict[str, Any]())
 
     def changed(self, slot: Slot) -> None:
         """``slot`` is in ``slot.state`` now, perhaps since an earlier call."""
         now, state = time.perf_counter(), slot.state
-        was, since, batch = self._states.get(slot.number, (SlotState.FREE, self._began, {}))
-        if state is was:
+        was, since, batch = self._states.get(slot.number, (STATES[FREE], self._began, {}))
+        if state == was:
             return
-        span = (was.name, since, now, batch)
-        named = {} if state is SlotState.FREE else named_by(slot.plan)
+        span = (was.upper(), since, now, batch)
+        named = {} if state == STATES[FREE] else named_by(slot.plan)
         # no call from here on: Ctrl-C comes between none of them
         self._states[slot.number] = (state, now, named)
         self._slots += ((slot.number, span),)
@@ -130,7 +130,7 @@ class Trace:
         for number in range(slots):
             yield from _lane(_SLOTS + number, f"slot {number}")
         for number, (state, since, batch) in self._states.items():
-            self._slots.append((number, (state.name, since, now, batch)))
+            self._slots.append((number, (state.upper(), since, now, batch)))
         for number, span in self._slots:
             yield self._event(_SLOTS + number, span)
 

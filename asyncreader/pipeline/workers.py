@@ -13,7 +13,7 @@ import contextlib
 import os
 import pickle
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from multiprocessing import connection
 from multiprocessing.connection import Connection
@@ -335,7 +335,9 @@ def _main(pipe: Connection, recipe: Recipe, shared: Shared[tuple[SetIndex, Sched
     pipe.send(None)
     meter = Meter()
     try:
-        for number, cursor, lo, hi, whole, bad in _tasks(pipe):
+        while True:
+            task: _Task = pipe.recv()
+            number, cursor, lo, hi, whole, bad = task
             slot, plan = slots[number], filler.schedule.plan(cursor)
             slot.plan, slot.bad = plan, list(bad)
             if plan.step & (plan.step - 1) == 0:
@@ -346,16 +348,8 @@ def _main(pipe: Connection, recipe: Recipe, shared: Shared[tuple[SetIndex, Sched
             pipe.send((number, lo, whole, meter, slot.bad[len(bad) :], error))
             if meter.spans:
                 meter.spans.clear()  # they are the parent's now
-    except OSError:
-        return  # the parent has ended
-
-
-def _tasks(pipe: Connection) -> Iterator[_Task]:
-    while True:
-        try:
-            yield pipe.recv()
-        except (EOFError, OSError):
-            return
+    except (EOFError, OSError):
+        return  # the parent has ended, or closed the pipe
 
 
 def _one(

@@ -17,7 +17,7 @@ from observed import HANG
 
 from asyncreader import AsyncReader, ChecksumError, SourceError
 from asyncreader.pipeline.fill_queue import LOOKS, FillQueue
-from asyncreader.pipeline.slots import FILLING, REFUSED, SlotState
+from asyncreader.pipeline.slots import FILLING, REFUSED
 from asyncreader.pixels.fill_tables import CLAIMED, PUBLISHED, STOPPED, RowsInMemory, file_table
 from asyncreader.pixels.row_filler import RowFiller, RowTables
 from asyncreader.pixels.specs import OutputSpec, SampleSpec
@@ -197,10 +197,10 @@ def test_a_slot_is_ready_as_soon_as_its_rows_are_copied() -> None:
         assert fills is not None
         fills.servers = 0
         reader.fetchData()
-        (slot,) = (one for one in reader._ring.slots if one.state is not SlotState.FREE)
-        assert slot.state is SlotState.FILLING
+        (slot,) = (one for one in reader._ring.slots if one.state != "free")
+        assert slot.state == "filling"
         fills.fill(Meter(), 1)
-        assert slot.state is SlotState.READY
+        assert slot.state == "ready"
         assert reader._ring.head() is slot
         for step in range(5):
             batch = first(reader) if step else reader.getNextBatch()

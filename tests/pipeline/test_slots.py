@@ -30,7 +30,7 @@ from asyncreader import (
     WorkerError,
 )
 from asyncreader.pipeline.ring import SlotRing
-from asyncreader.pipeline.slots import POISON, Slot, SlotLayout, SlotState
+from asyncreader.pipeline.slots import POISON, Slot, SlotLayout
 from asyncreader.sampling.schedule import BatchPlan, Cursor
 from asyncreader.system.memory import aligned_empty
 
@@ -99,7 +99,7 @@ class RingMachine(RuleBasedStateMachine):
             return
         slot = self.ring.begin(plan(self.steps), parts)
         assert slot not in self.owned()
-        assert slot.state is SlotState.FILLING
+        assert slot.state == "filling"
         slot.rows[0][:] = -1  # as left by the batch before
         self.queued.append(slot)
         self.parts[id(slot)], self.failed[id(slot)] = parts, []
@@ -121,7 +121,7 @@ class RingMachine(RuleBasedStateMachine):
             with pytest.raises(ReaderTimeoutError, match=f"{parts - left} of {parts} parts"):
                 self.ring.take(timeout=0.0001)
             if self.held is not None:
-                assert self.held[0].state is SlotState.HELD
+                assert self.held[0].state == "held"
         else:
             expected = self.queued.pop(0)
             self.ready.discard(id(expected))
@@ -130,10 +130,10 @@ class RingMachine(RuleBasedStateMachine):
             errors = self.failed.pop(id(slot))
             if errors:
                 assert error is min(errors, key=lambda pair: pair[0])[1]
-                assert slot.state is SlotState.FREE
+                assert slot.state == "free"
                 return
             assert error is None
-            assert slot.state is SlotState.HELD
+            assert slot.state == "held"
             assert (slot.rows[0] == slot.plan.step).all()
             if self.held is not None:
                 self.give_back(self.held)
@@ -141,7 +141,7 @@ class RingMachine(RuleBasedStateMachine):
 
     def give_back(self, owned: tuple[Slot, int]) -> None:
         slot, _ = owned
-        assert slot.state is SlotState.FREE
+        assert slot.state == "free"
         if self.debug:
             assert (slot.rows[0].view(np.uint8) == POISON).all()
             assert (slot.labels.view(np.uint8) == POISON).all()
@@ -201,7 +201,7 @@ class RingMachine(RuleBasedStateMachine):
         # with a worker busy this waits for it: see the threaded test
         self.ring.drop_queued()
         for slot in self.queued:
-            assert slot.state is SlotState.FREE
+            assert slot.state == "free"
             assert slot.error is None
         self.queued, self.tasks, self.ready, self.failed = [], [], set(), {}
 
@@ -245,7 +245,7 @@ class RingMachine(RuleBasedStateMachine):
     def fill(self, task: tuple[Slot, int, int], fails: bool) -> None:
         """A worker's part, to its end."""
         slot, lo, hi = task
-        assert slot.state is SlotState.FILLING
+        assert slot.state == "filling"
         slot.rows[0][lo:hi] = slot.plan.step
         error = DecodeError(f"row {lo}") if fails else None
         if error is not None:
@@ -361,7 +361,7 @@ def test_drop_waits_for_busy_workers(started: Callable[..., threading.Thread]) -
     until(lambda: waits(thread))
     for slot, lo, hi in busy:
         assert not dropped.is_set()
-        assert slot.state is SlotState.FILLING
+        assert slot.state == "filling"
         slot.rows[0][lo:hi] = 5
         if ring.part_done(slot, lo, None):
             ring.ready(slot)
