@@ -147,7 +147,7 @@ def make_filler(
 
 
 def _with(wanted: OutputSpec, transform: Transform) -> OutputSpec:
-    """``wanted`` with the user's transform: behind the operations, before those that are last."""
+    """``wanted`` with the user's transform: after the operations, before those that are last."""
     steps = [step for step in wanted.steps if not step.last]
     steps += [transform, *(step for step in wanted.steps if step.last)]
     return replace(wanted, steps=tuple(steps), transformed_later=transform.made is None)
@@ -165,7 +165,7 @@ def _tried(p: ReaderParams, source: OpenSet, sampler: Sampler, wanted: OutputSpe
     assert p.transform is not None
     trial = Transform(p.transform)
     together = Together(source, p.wanted, trial) if len(source.parts) > 1 else None
-    # the operations with random sizes do not exist, those that are last come behind it
+    # the operations with random sizes do not exist, those that are last come after it
     fill = together.before[0] if together else source.fills(_with(wanted, trial))[0]
     if fill.stored.axes is None:
         raise ParamsError(
@@ -343,7 +343,7 @@ def _check_memory(p: ReaderParams, layout: SlotLayout) -> None:
 
 
 def shared_arena(p: ReaderParams, layout: SlotLayout, filler: BatchFiller) -> Arena | None:
-    """The memory of slots that worker processes fill, behind the map of samples that these check;
+    """The memory of slots that worker processes fill, after the map of samples that these check;
     None for threads."""
     if p.workers == "thread":
         return None

@@ -335,7 +335,7 @@ class DeviceRing:
         pairs = list(zip(_handed_out(slot), target.tensors, strict=True))
         copied = self._device.upload(pairs, target.passed)
         others = [one for one in self._slots if one is not target]
-        # no call from here on: Ctrl-C comes before, and the batch is copied again, or behind
+        # no call from here on: Ctrl-C comes before, and the batch is copied again, or after
         target.batch, target.copied = (slot, slot.generation), copied
         self._slots = [*others, target]
 

@@ -386,7 +386,7 @@ class Together:
         steps = tuple(step for step in wanted.steps if not step.last)
         plain = OutputSpec(layout=wanted.layout)
         uncast = {name: getattr(plain, name) for name in ("dtype", "scale", "mean", "std")}
-        # members are chosen before the function, values are cast and normalised behind it
+        # members are chosen before the function, values are cast and normalised after it
         members = {
             name: {"members": one["members"]}
             for name, one in wanted.by_field.items()

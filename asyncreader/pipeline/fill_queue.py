@@ -6,7 +6,7 @@ publishes them in a table, and compiled code takes one after another from it. Th
 worker, as long as there are batches to fill, and in the consumer, if no thread has begun the batch
 that it waits for.
 
-A batch is claimed by compare-and-swap. Behind its last row its slot's state becomes READY, one
+A batch is claimed by compare-and-swap. After its last row its slot's state becomes READY, one
 number in memory, or REFUSED where a checksum is not the recorded one: such a batch becomes a task
 of the ring, which finds out what is wrong. Python reads the number: that needs a processor that
 shows writes to other cores in order. On other processors batches go through the ring's tasks.

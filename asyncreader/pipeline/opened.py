@@ -39,7 +39,7 @@ from .fill_batch import BatchFiller
 #: Samples of so many bytes are read together where a whole set is gone through.
 _TOGETHER: Final = 16 << 20
 #: What threads are started for: seconds of decoding, bytes in all, and bytes of each chunk or
-#: picture: small ones take about as long in Python, where one thread holds up the other.
+#: image: small ones take about as long in Python, where one thread holds up the other.
 _LEAST: Final = 3e-3
 _LEAST_BYTES: Final = 1 << 20
 _LEAST_EACH: Final = 32 << 10
@@ -103,7 +103,7 @@ class Opened:
         self._owned = owned
         with closed_on_error([self]):
             p = _without_training(params)
-            #: pictures are served in their own sizes, each by itself
+            #: images are served in their own sizes, each by itself
             self.sizes_differ = p.size is None and p.transform is None and _differ(source.spec)
             if self.sizes_differ:
                 p = replace(p, size=(1, 1), crop=Crop("none"))
@@ -224,7 +224,7 @@ class Opened:
         return [np.flatnonzero(part == k) for k in range(edges.size)]
 
     def _fills_of(self, records: Int64) -> tuple[RowTransform, ...]:
-        """How pictures become rows in their own size. ParamsError where they have several."""
+        """How images become rows in their own size. ParamsError where they have several."""
         looked = Inspector(self.source.first)
         sizes = sorted({looked.size(record) for record in records.tolist()})
         if len(sizes) > 1:
@@ -283,7 +283,7 @@ def _in_order(p: ReaderParams, source: OpenSet) -> Schedule:
 
 
 def _differ(stored: SampleSpec) -> bool:
-    """Whether samples are pictures of several sizes."""
+    """Whether samples are images of several sizes."""
     return stored.axes is not None and None in stored.image_shape()[:2]
 
 

@@ -116,7 +116,7 @@ class SlotRing:
             return self._room()
 
     def begin(self, plan: Any, parts: int = 1) -> Slot:
-        """Begin ``plan`` in a free slot, behind all in flight, cut into ``parts`` tasks.
+        """Begin ``plan`` in a free slot, after all in flight, cut into ``parts`` tasks.
 
         In no parts it goes to ``fills``. Raises QueueFullError where no more may be in flight,
         after close() what closed the ring or ReaderClosedError.
@@ -491,7 +491,7 @@ class SlotRing:
         return all(slot.mark[0] == READY for slot in self._in_flight())
 
     def _wait_for(self, condition: Callable[[], bool], timeout: float | None = None) -> None:
-        """Wait for ``condition`` or close(). After Ctrl-C, too, the lock is held."""
+        """Wait for ``condition`` or close(). The lock is held afterwards, also after Ctrl-C."""
         self._waiting += 1  # whoever changes a state wakes only those counted here
         try:
             wait_for(self._cond, self._lock, lambda: self._closed or condition(), timeout)

@@ -55,7 +55,7 @@ def stages_of(
     """The stages that the parameters ask for, in their order.
 
     ``classes``: of the set; ``image``: the axes of its data, as handed out ("HWC"), None for data
-    that are no pictures.
+    that are no images.
     """
     stages: list[Stage] = []
     if p.mixup is not None or p.cutmix is not None or p.label_smoothing or p.num_classes:
@@ -74,7 +74,7 @@ _PAIRS: Final = 0x5052
 class SoftLabels:
     """Labels as rows of probabilities (B, classes) float32; pairs of rows mixed, and their labels.
 
-    ``pictures``: axes of height and width of a batch's data, None where these are no pictures.
+    ``image_axes``: axes of height and width of a batch's data, None where these are no images.
     A row's partner is its neighbour in the epoch's order, position xor 1. Rows that hold no sample
     and rows with label -1 have labels of zeros, and their pairs are not mixed.
     """
@@ -85,9 +85,9 @@ class SoftLabels:
         smoothing: float,
         mixup: float | None,
         cutmix: float | None,
-        pictures: tuple[int, int] | None,
+        image_axes: tuple[int, int] | None,
     ) -> None:
-        self._classes, self._smoothing, self._pictures = classes, smoothing, pictures
+        self._classes, self._smoothing, self._image_axes = classes, smoothing, image_axes
         self._ways = [
             (way, alpha)
             for way, alpha in ((self._mix, mixup), (self._cut, cutmix))
@@ -95,7 +95,7 @@ class SoftLabels:
         ]
         named = [n for n, alpha in (("mixup", mixup), ("cutmix", cutmix)) if alpha is not None]
         self.name = "/".join(named) or ("label_smoothing" if smoothing else "num_classes")
-        if cutmix is not None and pictures is None:
+        if cutmix is not None and image_axes is None:
             raise ParamsError(
                 "cutmix works on images",
                 found="data that are none",
@@ -192,16 +192,16 @@ class SoftLabels:
     def _cut(self, first: Array, second: Array, part: float, draws: Draws) -> float:
         """Exchange a rectangle of two rows (Yun et al., "CutMix", 2019), placed as torchvision's
         CutMix does. Returns the part of a row that is its own."""
-        assert self._pictures is not None
-        high, wide = (first.shape[axis - 1] for axis in self._pictures)
+        assert self._image_axes is not None
+        high, wide = (first.shape[axis - 1] for axis in self._image_axes)
         x, y = draws.below(wide), draws.below(high)
         half = 0.5 * math.sqrt(1 - part)
         across, down = int(half * wide), int(half * high)
         left, right = max(x - across, 0), min(x + across, wide)
         top, bottom = max(y - down, 0), min(y + down, high)
         place = [slice(None)] * first.ndim
-        place[self._pictures[0] - 1] = slice(top, bottom)
-        place[self._pictures[1] - 1] = slice(left, right)
+        place[self._image_axes[0] - 1] = slice(top, bottom)
+        place[self._image_axes[1] - 1] = slice(left, right)
         one, other = first[tuple(place)], second[tuple(place)]
         kept = one.copy(order="K")
         one[...] = other

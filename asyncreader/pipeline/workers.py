@@ -77,7 +77,7 @@ class ThreadWorkers:
     def stop(self) -> None:
         """Join the threads of a closed ring. A warning names those that do not end."""
         for meter in self.meters:
-            meter.stopped = True  # a batch of large pictures takes seconds: do not finish it
+            meter.stopped = True  # a batch of large images takes seconds: do not finish it
         join_or_leave(self._threads)
 
 

@@ -32,7 +32,7 @@ Form: TypeAlias = Literal[
     "texts", "object",
 ]  # fmt: skip
 
-#: The most pixels on a side of a picture: JPEG states sides in 16 bits (ITU-T T.81, B.2.2).
+#: The most pixels on a side of an image: JPEG states sides in 16 bits (ITU-T T.81, B.2.2).
 MAX_SIDE: Final = 65_535
 
 
@@ -311,7 +311,7 @@ def _offsets(value: Any) -> str | Literal[False] | dict[str, str]:
 OFFSETS: Final = Check("text, a dict of texts by field, or False", _offsets)
 
 
-# -- numbers of pictures -------------------------------------------------------------------------
+# -- numbers of images ---------------------------------------------------------------------------
 
 
 def _size(value: Any) -> tuple[int, int]:

@@ -164,7 +164,7 @@ def close_locked(fd: int) -> None:
 
 @contextlib.contextmanager
 def locked_folder(folder: str) -> Iterator[None]:
-    """Inside, this thread alone has the lock of a folder. Ctrl-C comes behind it, so keep what is
+    """Inside, this thread alone has the lock of a folder. Ctrl-C comes after it, so keep what is
     done there short."""
     with after_this():
         file = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | BYTES)

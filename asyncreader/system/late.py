@@ -18,7 +18,7 @@ class LateModule:
         return value
 
 
-#: h5py takes 0.1 s to import; LMDB, pictures and arrays do without it. obstore is an extra, for
+#: h5py takes 0.1 s to import; LMDB, images and arrays do without it. obstore is an extra, for
 #: stores. numpy takes as long as h5py; ``--help``, which reads what parameters
 #: there are, does without it.
 h5py: Any = LateModule("h5py")

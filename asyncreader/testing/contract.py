@@ -369,7 +369,7 @@ class _Reading(BaseSource):
 class MemorySource(_Reading):
     """Samples in memory, some of them bad.
 
-    ``images``: (N, ...), pictures if (N, H, W, C); ``labels``: (N, ...); ``classes``: names of
+    ``images``: (N, ...), images if (N, H, W, C); ``labels``: (N, ...); ``classes``: names of
     labels 0 to K - 1; ``checksums``: whether samples have them; ``damaged``: records whose bytes do
     not have the recorded checksum; ``undecodable``: records that are a DecodeError whenever they
     are read; ``block``: samples stored together, for ``shuffle="block"``.
