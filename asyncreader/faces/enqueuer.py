@@ -26,7 +26,7 @@ from .jobs import (
 )
 
 if TYPE_CHECKING:
-    from .workers import Workers
+    from .ahead import Workers
 
 __all__ = ["GeneratorEnqueuer", "OrderedEnqueuer", "Sequence", "get_batch"]
 
@@ -187,7 +187,7 @@ class GeneratorEnqueuer(_Enqueuer[T]):
             )
 
     def _make_run(self, workers: int, depth: int) -> Workers:
-        from .workers import Workers
+        from .ahead import Workers
 
         jobs: list[Job]
         if self._shared is not None:
@@ -243,7 +243,7 @@ class OrderedEnqueuer(_Enqueuer[T]):
         self._seed = whole("random_seed", random_seed, 0)
 
     def _make_run(self, workers: int, depth: int) -> Workers:
-        from .workers import Workers
+        from .ahead import Workers
 
         if len(self._sequence) < 1:
             raise ParamsError("the sequence is empty", found=f"length {len(self._sequence)}")

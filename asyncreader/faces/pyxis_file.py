@@ -14,9 +14,7 @@ import numpy.typing as npt
 
 from ..errors import FormatError, ParamsError, SampleError, SourceError, SourceNotFoundError
 from ..sources.bytestore import OpenFile
-from ..sources.lmdb.btree import LmdbFile, Tree
-from ..sources.lmdb.entries import Entries
-from ..sources.lmdb.file import lmdb_data_file
+from ..sources.lmdb import Entries, LmdbFile, Tree, lmdb_data_file
 from ..system.array_types import Array, Int64
 
 try:

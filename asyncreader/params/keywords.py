@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Literal, TypedDict
 
 from ..sampling import Shuffle
 from .families import (
+    Augment,
     Block,
     Classes,
     Crop,
@@ -18,9 +19,9 @@ from .families import (
     Overlong,
     PaddingMode,
     Patch,
+    View,
     Window,
 )
-from .patches import PatchAt
 from .reader import (
     Auto,
     ChannelOrder,
@@ -35,8 +36,7 @@ from .reader import (
     Verify,
     Workers,
 )
-from .views import Augment, View
-from .windows import EachEpisode, Edge, WindowRows
+from .values import EachEpisode, Edge, PatchAt, WindowRows
 
 if TYPE_CHECKING:
     import numpy as np

@@ -27,7 +27,6 @@ from ..sampling import Shuffle
 from ..system import checks
 from ..system.checks import one_of, optional, or_auto, whole
 from ..system.late import numpy as np
-from .columns import COLUMNS, Chosen
 from .declare import Parameter, declared, family, parameter, shown
 from .families import (
     SHUFFLE_WINDOW,
@@ -37,11 +36,12 @@ from .families import (
     Lengths,
     Mix,
     Patch,
+    View,
     Window,
+    listed_views,
+    views_check,
 )
-from .shares import WEIGHTS
-from .views import View, listed_views, views_check
-from .windows import EPISODES, SOME_EPISODES
+from .values import COLUMNS, EPISODES, SOME_EPISODES, WEIGHTS, Chosen
 
 if TYPE_CHECKING:
     from ..pixels.specs import OutputSpec

@@ -21,7 +21,7 @@ from ..pixels.rows import RowError, RowJob
 from ..pixels.specs import SampleSpec
 from ..pixels.transform import RowTransform
 from ..sampling import sampler_of
-from ..sampling.lengths import Lengths
+from ..sampling.rule import Lengths
 from ..sampling.samplers import Storage
 from ..sampling.schedule import Schedule
 from ..sources import Inspector, OpenSet

@@ -16,8 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import ParamsError, closed_on_error
-from ..sampling.lengths import Lengths
-from ..sampling.rule import EACH_ROW, Rule
+from ..sampling.rule import EACH_ROW, Lengths, Rule
 from ..sampling.schedule import BatchPlan
 from ..stats import BadRow
 from ..system.array_types import Array, Bools, Int64

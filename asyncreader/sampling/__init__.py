@@ -54,11 +54,9 @@ def sampler_of(
     if rule is not None:
         numbers = sampler_of(shuffle, seed, window, rule.storage(storage), subset)
         return rule.sampler(numbers, storage)
-    from .balanced import Balanced
     from .blocks import Blocks, window_of
-    from .samplers import Replacement, Sequential, Shuffled
-    from .weighted import AliasTable, Weighted
-    from .within import Within, ends_inside, subset_count
+    from .samplers import Replacement, Sequential, Shuffled, Within, ends_inside, subset_count
+    from .weighted import AliasTable, Balanced, Weighted
 
     count = subset_count(subset, storage.count)
     sampler: Sampler
@@ -86,7 +84,7 @@ def _mixed(
     from ..errors import ParamsError
     from ..system.keyed_random import STREAM_SET, key_of
     from .mixed import Mixed
-    from .within import Within, subset_count, subset_inside
+    from .samplers import Within, subset_count, subset_inside
 
     samplers, first = [], 0
     for i, (one, ratio) in enumerate(zip(storage.sets, storage.ratios, strict=True)):

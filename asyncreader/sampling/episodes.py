@@ -19,8 +19,7 @@ from ..system.array_types import Bools, Int64
 from ..system.keyed_random import STREAM_ANCHOR, key_of, mix_rows
 from ..system.text import some
 from .rule import Rule, Ruled
-from .samplers import Sampler, Storage, Subset, digest
-from .within import numbers_below, subset_numbers
+from .samplers import Sampler, Storage, Subset, digest, numbers_below, subset_numbers
 
 #: The rows of one field in a window, relative to the anchor; the episode's last row; all of its
 #: rows; or None: the anchor's row itself, without an axis for the window.

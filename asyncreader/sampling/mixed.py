@@ -18,8 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..system.array_types import Int64
-from .samplers import Sampler, Storage, Subset, digest, passes
-from .within import subset_digest
+from .samplers import Sampler, Storage, Subset, digest, passes, subset_digest
 
 #: The longest period of a pattern; also the smallest share that a set can have is 1 / LONGEST.
 LONGEST: Final = 1 << 16

@@ -20,8 +20,7 @@ from ..system.keyed_random import STREAM_PLACE, key_of, mix_rows, uniforms
 from ..system.late import as_array
 from ..system.text import some
 from .rule import E, PatchAt, Rule, Ruled
-from .samplers import Sampler, Storage, Subset, digest, passes
-from .within import subset_numbers
+from .samplers import Sampler, Storage, Subset, digest, passes, subset_numbers
 
 #: Places along an axis whose chunks are counted; of more so many, evenly spread.
 _LOOKED_AT: Final = 1 << 20

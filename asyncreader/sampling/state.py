@@ -9,8 +9,8 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 
 from ..errors import ParamsError
+from .samplers import subset_count, subset_digest, subset_inside
 from .schedule import Cursor, Schedule
-from .within import subset_count, subset_digest, subset_inside
 
 #: Where training stands: numbers and names, as JSON holds them.
 State: TypeAlias = dict[str, str | int | None]

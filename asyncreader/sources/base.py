@@ -326,6 +326,22 @@ def check_extents(
         )
 
 
+def check_sizes(sizes: Array, spec: SampleSpec, path: str, hint: str) -> None:
+    """FormatError unless samples of these bytes are of the shape that ``spec`` says; those of
+    different length are of whole values."""
+    wrong = sizes % spec.row_bytes != 0 if spec.ragged else sizes != spec.row_bytes
+    if wrong.any():
+        record = int(np.argmax(wrong))
+        raise FormatError(
+            "a sample's size does not match its shape",
+            path=path,
+            index=record,
+            found=f"{int(sizes[record])} bytes",
+            expected=f"{spec.row_bytes} bytes for shape {spec.shape}",
+            hint=hint,
+        )
+
+
 def row_size(shape: tuple[int, ...], dtype: np.dtype[Any]) -> int:
     """Bytes of one raw sample."""
     return math.prod(shape) * dtype.itemsize

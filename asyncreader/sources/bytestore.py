@@ -50,7 +50,7 @@ class ByteStore(RowStore, Protocol):
 
 
 class ByteFile(Protocol):
-    """An open file: of this machine (:class:`OpenFile`), or in a store (remote/ranges.py)."""
+    """An open file: of this machine (:class:`OpenFile`), or in a store (remote/open.py)."""
 
     path: str
     size: int

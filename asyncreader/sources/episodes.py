@@ -10,7 +10,7 @@ import numpy as np
 
 from ..errors import FormatError, ParamsError
 from ..params import ReaderParams
-from ..params.windows import reach_of
+from ..params.values import reach_of
 from ..sampling.episodes import Episodes, FieldRows, Reach, Windows
 from ..sampling.rule import Rule
 from ..system.array_types import Array, Int64

@@ -24,9 +24,8 @@ from ..pixels.rows import RowError, RowJob
 from ..pixels.specs import OutputSpec, SampleSpec
 from ..pixels.transform import RowTransform
 from ..pixels.views import by_field
-from ..sampling.lengths import Lengths
 from ..sampling.patches import Patches
-from ..sampling.rule import EACH_ROW, Rule
+from ..sampling.rule import EACH_ROW, Lengths, Rule
 from ..stats import Meter
 from ..system.array_types import Array, Int64
 from ..system.text import sides

@@ -24,7 +24,7 @@ from ..errors import (
 from ..formats import packed as fmt
 from ..formats.manifest import CONTAINERS, Manifest, manifest_path, read_manifest
 from ..params import ReaderParams
-from ..params.columns import Chosen
+from ..params.values import Chosen
 from ..sampling.episodes import Episodes, Windows
 from ..system.array_types import Array
 from ..system.checks import FILE, DatasetPath
@@ -37,8 +37,8 @@ from .fields import OpenSet, SetIndex, index_set, joined_fields, open_file
 from .hdf5.sparse import sum_dtype
 from .labels import together, with_labels
 from .layouts.hdf5_layouts import index_hdf5
+from .layouts.lmdb_layouts import index_lmdb
 from .layouts.npy import index_npy
-from .layouts.open_lmdb import index_lmdb
 from .patches import patches_of
 from .ragged import array_offsets, ragged_field
 from .request import Cut, NoFieldError, NoSamplesError, Request, check_labels

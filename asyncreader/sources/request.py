@@ -13,7 +13,7 @@ import numpy as np
 
 from ..errors import FormatError, ParamsError
 from ..formats import packed as fmt
-from ..params.columns import Chosen
+from ..params.values import Chosen
 from ..pixels.specs import SampleSpec
 
 

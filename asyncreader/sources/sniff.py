@@ -17,10 +17,10 @@ from ..formats.manifest import CONTAINERS, Manifest, manifest_path, read_manifes
 from ..formats.manifest import NAME as MANIFEST
 from ..pixels.codec import IMAGE_SUFFIXES
 from .bytestore import OpenFile
+from .extents import image_kind
 from .hdf5.structure import signature_at
-from .images import image_kind
 from .layouts import npy
-from .lmdb.file import bears_magic, data_file_in
+from .lmdb import bears_magic, data_file_in
 
 #: Folders and files in which an image is looked for.
 _LOOKED_AT: Final = 10_000

@@ -21,12 +21,12 @@ from ..sampling.patches import Patches
 from ..sources import Inspector, MixedSet, OpenSet, SetIndex, Source
 from ..sources.base import FieldIndex, Storage, row_size
 from ..sources.extents import Extents
-from ..sources.hdf5.chunk_patches import ChunkVolumes
+from ..sources.hdf5.boxes import ChunkVolumes
 from ..sources.hdf5.chunks import Chunks
 from ..sources.hdf5.sparse import SparseRows
 from ..sources.labels import apart, label_names
 from ..sources.sets.joined import Joined
-from ..sources.splits import split_counts
+from ..sources.subset import split_counts
 from ..system.array_types import Array, Int64
 from ..system.text import slip
 from .hints import columns_of_cells, hints_for

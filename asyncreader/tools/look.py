@@ -24,7 +24,7 @@ from ..pixels.codec.masks import decode_values
 from ..pixels.points import check_places
 from ..pixels.specs import SampleSpec
 from ..pixels.transform import decode_sample
-from ..sampling.lengths import Lengths
+from ..sampling.rule import Lengths
 from ..sources import Inspector, OpenSet, Source
 from ..system.array_types import Array, Int64, UInt8
 from ..system.text import some

@@ -36,9 +36,9 @@ from ..sources import (
 )
 from ..sources.base import read_stored
 from ..sources.extents import ExtentSource
-from ..sources.sets.digests import WholeDigests
+from ..sources.sets.joined import WholeDigests
 from ..sources.sets.shards import EachShard, LocalShards
-from ..sources.splits import split_counts
+from ..sources.subset import split_counts
 from ..sources.urls import is_url
 from ..system.array_types import Int64
 from ..system.limits import usable_cores

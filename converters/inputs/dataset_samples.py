@@ -20,7 +20,7 @@ from asyncreader.pixels.codec.masks import decode_values
 from asyncreader.pixels.codec.planes import YUV420
 from asyncreader.pixels.specs import SampleSpec
 from asyncreader.pixels.transform import decode_sample
-from asyncreader.sampling.within import subset_numbers
+from asyncreader.sampling.samplers import subset_numbers
 from asyncreader.sources import (
     Inspector,
     OpenSet,
@@ -34,7 +34,7 @@ from asyncreader.sources import (
 from asyncreader.sources.bytestore import FileRef, LocalFile
 from asyncreader.sources.hdf5.sparse import SparseRows
 from asyncreader.sources.labels import label_names
-from asyncreader.sources.lmdb.file import lmdb_data_file
+from asyncreader.sources.lmdb import lmdb_data_file
 from asyncreader.sources.request import NAME_AXES
 from asyncreader.sources.sets.joined import Joined
 from asyncreader.sources.subset import resolve_subset

@@ -20,7 +20,7 @@ from typing import Final
 from asyncreader.errors import AsyncReaderError, FormatError, SourceError, SourceNotFoundError
 from asyncreader.formats import manifest
 from asyncreader.sources.hdf5.file import is_hdf5
-from asyncreader.sources.lmdb.file import lmdb_data_file
+from asyncreader.sources.lmdb import lmdb_data_file
 from asyncreader.system.files import close_locked, lock, open_itself
 from asyncreader.system.signals import after_this
 

@@ -337,7 +337,7 @@ def test_X13_incremental_writing(path: str) -> None:
 
 def test_X13_a_failed_put_leaves_no_gap(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A put that fails half way has written nothing, and the next takes its numbers."""
-    import asyncreader.faces.pyxis_writer as module
+    import asyncreader.faces.pyxis as module
 
     packed, real = [], module.pack_sample
 

@@ -36,9 +36,9 @@ LAYERS = {
     "asyncreader.sources": (
         "bytestore request urls",
         "base",
-        "extents images inspector splits",
+        "extents inspector",
         "fields",
-        "arrays episodes labels patches physical ragged subset",
+        "arrays episodes labels patches ragged subset",
         "hdf5 lmdb",
         "layouts",
         "sniff sets",

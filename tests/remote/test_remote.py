@@ -30,8 +30,8 @@ from range_server import server_stats, serving
 from asyncreader import AsyncReader, FormatError, ParamsError, SourceError, SourceNotFoundError
 from asyncreader.formats.manifest import Manifest, Shard
 from asyncreader.sources.remote import client as objects_module
+from asyncreader.sources.remote import open
 from asyncreader.sources.remote import open as open_module
-from asyncreader.sources.remote import ranges
 from asyncreader.sources.remote.cache import ShardCache, parse_bytes
 from asyncreader.sources.remote.client import merged
 from asyncreader.sources.urls import Location, location_of, without_secrets
@@ -717,18 +717,18 @@ def test_hdf5_and_others_read_one_file(monkeypatch: pytest.MonkeyPatch) -> None:
     """What reads slices of an object while HDF5 reads it moves nothing that HDF5 stands at, and
     threads that need more blocks than are kept get their bytes."""
     data = np.random.default_rng(0).bytes(5000)
-    monkeypatch.setattr(ranges, "_BLOCK", 64)
-    monkeypatch.setattr(ranges, "_BLOCKS", 2)
+    monkeypatch.setattr(open, "_BLOCK", 64)
+    monkeypatch.setattr(open, "_BLOCKS", 2)
     blob: Any = Blob(data)
-    file = ranges.RangeFile(blob, Location("s3://x", "y"), len(data))
+    file = open.RangeFile(blob, Location("s3://x", "y"), len(data))
     file.seek(100)
-    assert bytes(ranges.Slices(file)[3000:3009]) == data[3000:3009]
+    assert bytes(open.Slices(file)[3000:3009]) == data[3000:3009]
     assert file.read(20) == data[100:120]
-    assert bytes(ranges.Slices(file)[4990:5100]) == data[4990:]
+    assert bytes(open.Slices(file)[4990:5100]) == data[4990:]
 
     def read(seed: int) -> bool:
         starts = np.random.default_rng(seed).integers(0, 4900, 2000).tolist()
-        return all(bytes(ranges.Slices(file)[at : at + 60]) == data[at : at + 60] for at in starts)
+        return all(bytes(open.Slices(file)[at : at + 60]) == data[at : at + 60] for at in starts)
 
     interval = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)

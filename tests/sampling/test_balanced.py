@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from asyncreader.sampling.balanced import Balanced
+from asyncreader.sampling.weighted import Balanced
 
 #: 40, 15, 6 and 2 samples, in no order.
 CLASSES = np.random.default_rng(0).permutation(np.repeat([0, 1, 2, 3], [40, 15, 6, 2]))

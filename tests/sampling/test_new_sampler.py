@@ -12,8 +12,7 @@ from painted import COUNT, IMAGES, LABELS, open_reader
 from reader_contract import ReaderContract, Served
 
 from asyncreader import ParamsError
-from asyncreader.sampling.samplers import Sampler, Storage, Subset
-from asyncreader.sampling.within import Within
+from asyncreader.sampling.samplers import Sampler, Storage, Subset, Within
 
 
 @dataclass(frozen=True)

@@ -14,14 +14,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from asyncreader.sampling import sampler_of
-from asyncreader.sampling.balanced import Balanced
 from asyncreader.sampling.blocks import Blocks
 from asyncreader.sampling.feistel import permutation, permuted
-from asyncreader.sampling.samplers import Replacement, Sampler, Sequential, Shuffled, Storage
+from asyncreader.sampling.samplers import (
+    Replacement,
+    Sampler,
+    Sequential,
+    Shuffled,
+    Storage,
+    numbers_below,
+)
 from asyncreader.sampling.schedule import BatchPlan, Cursor, Schedule
 from asyncreader.sampling.state import ORDER_VERSION
-from asyncreader.sampling.weighted import AliasTable, Weighted
-from asyncreader.sampling.within import numbers_below
+from asyncreader.sampling.weighted import AliasTable, Balanced, Weighted
 from asyncreader.system.keyed_random import key_of, mix, mix_rows, scale_rows, uniforms
 
 counts = st.one_of(st.sampled_from([1, 2, 3, 4, 5]), st.integers(1, 5000))

@@ -21,7 +21,7 @@ import asyncreader
 from asyncreader import AsyncReader, FormatError, ParamsError
 from asyncreader.cli.main import cli
 from asyncreader.sources import Inspector, Request, open_source
-from asyncreader.sources.hdf5 import structure, vlen
+from asyncreader.sources.hdf5 import blocks, structure
 from asyncreader.sources.request import NoFieldError
 from asyncreader.tools.verify import verify_file
 from converters import convert
@@ -254,10 +254,10 @@ def poke(what: str, value: Any, raw: bytearray, path: str) -> None:
 
 
 @pytest.mark.parametrize("case", HEAP)
-@pytest.mark.parametrize("few", [0, vlen.FEW], ids=["together", "one by one"])
+@pytest.mark.parametrize("few", [0, blocks.FEW], ids=["together", "one by one"])
 def test_damaged_heap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, case: str, few: int) -> None:
     """Whatever an element or its heap claims is held against the file; the record is named."""
-    monkeypatch.setattr(vlen, "FEW", few)
+    monkeypatch.setattr(blocks, "FEW", few)
     (what, value, match), path = HEAP[case], write_vlen(tmp_path / "set.h5")
     raw = bytearray(Path(path).read_bytes())
     poke(what, value, raw, path)
@@ -297,10 +297,10 @@ def test_what_vlen_cannot_be(tmp_path: Path) -> None:
             open_source(tmp_path / "set.h5", Request(name))
 
 
-@pytest.mark.parametrize("few", [0, 1, vlen.FEW])
+@pytest.mark.parametrize("few", [0, 1, blocks.FEW])
 def test_many_objects_in_a_heap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, few: int) -> None:
     """Small elements share heaps; rewritten ones leave holes; all are found."""
-    monkeypatch.setattr(vlen, "FEW", few)
+    monkeypatch.setattr(blocks, "FEW", few)
     small = foreign.files(paint(300, (2, 2, 3)))
     with h5py.File(tmp_path / "set.h5", "w") as file:
         data = foreign.vlen(file, "images", small)

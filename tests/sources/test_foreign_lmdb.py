@@ -19,7 +19,7 @@ from fakes import encoded, paint, pictures
 from asyncreader import AsyncReader, DecodeError, FormatError, ParamsError
 from asyncreader.pixels.geometry import choose_rect, resize_into
 from asyncreader.pixels.specs import OutputSpec
-from asyncreader.sources import Inspector, Request, images, open_source
+from asyncreader.sources import Inspector, Request, extents, open_source
 from asyncreader.testing.contract import fill_rows
 from converters import convert
 
@@ -250,7 +250,7 @@ def test_shapes_that_vary_need_a_size(tmp_path: Path, kind: str) -> None:
 
 def test_sizes_that_are_not_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of very many files some headers tell the size; one that differs is a DecodeError."""
-    monkeypatch.setattr(images, "_HEADERS", 3)
+    monkeypatch.setattr(extents, "_HEADERS", 3)
     files = {b"%03d" % i: f for i, f in enumerate(FILES)}
     files[b"004"] = encoded(paint(1, (8, 8, 3))[0])
     path = foreign.write_lmdb(tmp_path / "set", files)

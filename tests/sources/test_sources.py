@@ -52,7 +52,7 @@ from asyncreader.sources.bytestore import (
     PreadStore,
     file_system,
 )
-from asyncreader.sources.lmdb.btree import LmdbFile
+from asyncreader.sources.lmdb import LmdbFile
 from asyncreader.system.checks import DatasetPath
 from asyncreader.testing.contract import CheckedSourceContract, SourceContract, fill_rows
 

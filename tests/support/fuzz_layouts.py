@@ -30,9 +30,7 @@ from foreign_cases import CASES
 from asyncreader import AsyncReaderError, SampleError
 from asyncreader.pixels.specs import OutputSpec
 from asyncreader.sources import Inspector, open_source
-from asyncreader.sources.lmdb.btree import LmdbFile
-from asyncreader.sources.lmdb.entries import Entries
-from asyncreader.sources.lmdb.file import lmdb_data_file, open_data_file
+from asyncreader.sources.lmdb import Entries, LmdbFile, lmdb_data_file, open_data_file
 from asyncreader.testing.contract import fill_rows
 
 COUNT = 9

@@ -21,7 +21,7 @@ KEYWORDS: Final = "asyncreader/params/keywords.py"
 _MODULES: Final = {
     name: f"asyncreader/params/{name}.py" for name in ("families", "reader", "views", "windows")
 }
-_MODULES["patches"] = "asyncreader/params/patches.py"
+_MODULES["patches"] = "asyncreader/params/values.py"
 _MODULES["..sampling"] = "asyncreader/sampling/__init__.py"
 
 #: What a caller may pass where more is taken than what is kept of it, or its sequences and dicts.

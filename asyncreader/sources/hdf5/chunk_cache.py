@@ -1,16 +1,156 @@
-"""A cache of decoded chunks of fixed size; the first thread that needs a chunk decodes it."""
+"""Chunks of a data set: where they lie, how they are decoded, and a cache of those that are.
+
+The first thread that needs a chunk decodes it, outside the HDF5 library.
+"""
 
 from __future__ import annotations
 
+import math
 import threading
-from collections.abc import Callable
-from typing import Final, NamedTuple, TypeAlias
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
 from ...errors import DecodeError
+from ...pixels.rows import Writer
+from ...stats import Meter
 from ...system.array_types import Int64, UInt8
-from ...system.memory import address_of, aligned_empty
+from ...system.memory import address_of, aligned_empty, bytes_at
+from ...system.signals import after_this
+from ..bytestore import ByteStore
+from .filters import Filter, decode_chunk, inflate, inflated_width
+
+#: Bytes of chunks that are decoded before they are put together in one call: less than a core's
+#: cache holds.
+DECODED_AT_ONCE: Final = 1 << 20
+#: Chunks whose rows are copied in one call after they were decoded, and are pinned until then.
+TOGETHER: Final = 32
+
+
+@dataclass(frozen=True)
+class ChunkGrid:
+    """A chunked data set: ``shape``, ``chunk`` shape, and per chunk (C order over the grid) its
+    offset, stored size and filter mask.
+
+    ``fill``: the bytes of one element, as stored, that stands for all of a chunk that was never
+    written, whose offset is -1; None where all were written.
+    """
+
+    shape: tuple[int, ...]
+    chunk: tuple[int, ...]
+    dtype: np.dtype[Any]
+    filters: tuple[Filter, ...]
+    offsets: Int64
+    sizes: Int64
+    masks: npt.NDArray[np.uint32]
+    fill: UInt8 | None = None
+
+    @property
+    def grid(self) -> tuple[int, ...]:
+        """Chunks along each axis."""
+        return tuple(-(-n // c) for n, c in zip(self.shape, self.chunk, strict=True))
+
+    @cached_property
+    def chunk_bytes(self) -> int:
+        """Bytes of one decoded chunk."""
+        return math.prod(self.chunk) * self.dtype.itemsize
+
+    @cached_property
+    def inflated(self) -> int | None:
+        """Where all chunks are of gzip, the width that they are shuffled by; else None."""
+        return None if self.masks.any() else inflated_width(self.filters, self.dtype.itemsize)
+
+    def will_need(self, store: ByteStore, numbers: Int64) -> None:
+        """Prefetch from ``store``: the calling thread reads these chunks next."""
+        written = numbers[self.offsets[numbers] >= 0]
+        if written.size:
+            store.will_need(self.offsets[written], self.sizes[written])
+
+
+class LibraryChunks(Protocol):
+    """Decoded chunks through the HDF5 library, for filters that only it can undo."""
+
+    def read(self, number: int) -> UInt8:
+        """A chunk, one caller at a time."""
+
+    def close(self) -> None:
+        """Close the library's file."""
+
+
+# -- decoding --------------------------------------------------------------------------------------
+
+
+@contextmanager
+def decoding(meter: Meter) -> Iterator[None]:
+    """The time of what is done inside counts as decoding, also where it fails."""
+    started = time.perf_counter()
+    try:
+        yield
+    finally:
+        meter.seconds["decode"] += time.perf_counter() - started
+
+
+def _decode_one(
+    grid: ChunkGrid,
+    number: int,
+    store: ByteStore,
+    library: LibraryChunks | None,
+    meter: Meter,
+    out: UInt8,
+) -> None:
+    """Decode a chunk into ``out``. DecodeError if it is damaged."""
+    if library is not None:
+        with decoding(meter):  # and reading, which the library does along with it
+            out[:] = library.read(number)
+    elif grid.fill is not None and grid.offsets[number] < 0:
+        out.reshape(-1, grid.fill.size)[:] = grid.fill
+    else:
+        stored = store.view(int(grid.offsets[number]), int(grid.sizes[number]))
+        mask, size = int(grid.masks[number]), grid.chunk_bytes
+        started = time.perf_counter()  # decoding() takes a microsecond more for each chunk
+        try:
+            out[:] = decode_chunk(stored, grid.filters, mask, size, grid.dtype.itemsize)
+        finally:
+            meter.seconds["decode"] += time.perf_counter() - started
+
+
+def decode_into(
+    grid: ChunkGrid,
+    numbers: Int64,
+    store: ByteStore,
+    library: LibraryChunks | None,
+    meter: Meter,
+    targets: Int64,
+) -> dict[int, DecodeError]:
+    """Decode chunks into memory at the addresses ``targets``. The errors of those that are damaged,
+    by their places in ``numbers``."""
+    bad, left = dict[int, DecodeError](), np.arange(numbers.size)
+    if library is None and grid.inflated is not None:
+        sizes, found = grid.sizes[numbers], np.empty(numbers.size, np.int64)
+        base = store.address(int(sizes.sum()))
+        if base is not None:
+            sources = grid.offsets[numbers] + base
+            with decoding(meter):
+                inflate(sources, sizes, targets, grid.chunk_bytes, grid.inflated, found)
+            left = np.flatnonzero(found != grid.chunk_bytes)
+    for i in left.tolist():
+        memory = bytes_at(int(targets[i]), grid.chunk_bytes)
+        try:
+            _decode_one(grid, int(numbers[i]), store, library, meter, memory)
+        except DecodeError as exc:
+            bad[i] = exc
+    return bad
+
+
+# -- the cache -------------------------------------------------------------------------------------
+
 
 #: Puts the pixels of chunks (their numbers) into memory at addresses, and returns the errors of
 #: those that are damaged, by their places among these.
@@ -218,3 +358,55 @@ class ChunkCache:
             self._oldest = free[order[::-1]].tolist()
             self._sorted_at = self._tick
         return 0
+
+
+def decode_each(
+    cache: ChunkCache,
+    numbers: Int64,
+    decode: Decode,
+    writer: Writer,
+    give: Callable[[Int64, Int64], None],
+    fail: Callable[[int, DecodeError], None],
+) -> None:
+    """Decode the chunks ``numbers``, each once, that were not in ``cache``, and hand on some at a
+    time: ``give`` gets their places in ``numbers`` and their addresses, good until it returns;
+    ``fail`` the place of one that is damaged.
+
+    A chunk that another thread is decoding comes last. A thread that waits has no pins, and a
+    thread that decodes does not wait, so there is no deadlock.
+    """
+    held: list[tuple[int, Chunk]] = []
+
+    def hand_on() -> None:
+        give(*np.array([(place, chunk.address) for place, chunk in held], np.int64).T)
+        unpin()
+
+    def unpin() -> None:
+        cache.unpin([chunk.entry for _, chunk in held])
+        held.clear()
+
+    todo, passed = deque(enumerate(numbers.tolist())), 0
+    # other threads that want one of them wait for all
+    together = max(1, min(TOGETHER, DECODED_AT_ONCE // cache.chunk_bytes))
+    try:
+        while todo and not writer.stopped:
+            with after_this():  # else Ctrl-C could leave chunks pinned, or being decoded, for good
+                some = [todo.popleft() for _ in range(min(together, len(todo)))]
+                found = cache.get_some([number for _, number in some], decode, not held)
+                pairs = list(zip(some, found, strict=True))
+                # all that is pinned first: fail() may raise
+                held += [(i, one) for (i, _), one in pairs if isinstance(one, Chunk)]
+                todo += [pair for pair, one in pairs if one is None]
+                for (i, _), one in pairs:
+                    if isinstance(one, DecodeError):
+                        fail(i, one)
+                passed = passed + len(some) if found.count(None) == len(some) else 0
+                last = len(held) >= TOGETHER or passed >= len(todo)
+                if held and (last or held[-1][1].entry == 0):
+                    hand_on()
+            if passed and passed >= len(todo):
+                with decoding(writer.meter):  # which another thread does
+                    cache.wait(todo[0][1])
+                passed = 0
+    finally:
+        unpin()

@@ -3,83 +3,41 @@
 from __future__ import annotations
 
 import math
-import time
-from collections import deque
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from ...errors import DecodeError
 from ...pixels import kernels
 from ...pixels.rows import RowWriter, Writer
 from ...stats import Meter
-from ...system.array_types import Array, Bools, Int64, UInt8
-from ...system.memory import SCRATCH, address_of, bytes_at
+from ...system.array_types import Int64
+from ...system.memory import SCRATCH, address_of
 from ...system.signals import after_this
 from ..base import CACHE_BYTES, BaseSource, FieldIndex, SetFacts, Source
-from ..bytestore import ByteFile, ByteStore, MemoryStore
-from .chunk_cache import Chunk, ChunkCache, Decode
-from .filters import Filter, decode_chunk, inflate, inflated_width
-from .shares import Boxes, Shares, first_piece
+from ..bytestore import ByteFile, MemoryStore
+from .boxes import Boxes, BoxReader, Shares, first_piece
+from .chunk_cache import (
+    DECODED_AT_ONCE,
+    TOGETHER,
+    ChunkCache,
+    ChunkGrid,
+    Decode,
+    LibraryChunks,
+    decode_each,
+    decode_into,
+    decoding,
+)
 
 MEMORY: Final = MemoryStore()
 
 #: The largest piece that is put together of chunks which samples are cut over.
 MOST_ASSEMBLED: Final = 16 << 20
-#: Bytes of chunks that are decoded before they are put together in one call: less than a core's
-#: cache holds.
-DECODED_AT_ONCE: Final = 1 << 20
-#: Boxes are read together that have so many shares of chunks.
-_SHARES: Final = 1 << 18
 #: To put a piece together takes as long as to copy the n-th part of its samples, each by itself.
 _FEW: Final = 8
-#: Chunks whose rows are copied in one call after they were decoded, and are pinned until then.
-TOGETHER: Final = 32
-
-
-@dataclass(frozen=True)
-class ChunkGrid:
-    """A chunked data set: ``shape``, ``chunk`` shape, and per chunk (C order over the grid) its
-    offset, stored size and filter mask.
-
-    ``fill``: the bytes of one element, as stored, that stands for all of a chunk that was never
-    written, whose offset is -1; None where all were written.
-    """
-
-    shape: tuple[int, ...]
-    chunk: tuple[int, ...]
-    dtype: np.dtype[Any]
-    filters: tuple[Filter, ...]
-    offsets: Int64
-    sizes: Int64
-    masks: npt.NDArray[np.uint32]
-    fill: UInt8 | None = None
-
-    @property
-    def grid(self) -> tuple[int, ...]:
-        """Chunks along each axis."""
-        return tuple(-(-n // c) for n, c in zip(self.shape, self.chunk, strict=True))
-
-    @cached_property
-    def chunk_bytes(self) -> int:
-        """Bytes of one decoded chunk."""
-        return math.prod(self.chunk) * self.dtype.itemsize
-
-    @cached_property
-    def inflated(self) -> int | None:
-        """Where all chunks are of gzip, the width that they are shuffled by; else None."""
-        return None if self.masks.any() else inflated_width(self.filters, self.dtype.itemsize)
-
-    def will_need(self, store: ByteStore, numbers: Int64) -> None:
-        """Prefetch from ``store``: the calling thread reads these chunks next."""
-        written = numbers[self.offsets[numbers] >= 0]
-        if written.size:
-            store.will_need(self.offsets[written], self.sizes[written])
 
 
 class Pieces(NamedTuple):
@@ -116,16 +74,6 @@ class Pieces(NamedTuple):
         return cls(number, rows, math.prod(chunk) * itemsize, False, number // along)
 
 
-class LibraryChunks(Protocol):
-    """Decoded chunks through the HDF5 library, for filters that only it can undo."""
-
-    def read(self, number: int) -> UInt8:
-        """A chunk, one caller at a time."""
-
-    def close(self) -> None:
-        """Close the library's file."""
-
-
 @dataclass(frozen=True, eq=False)
 class Chunks:
     """Samples inside chunks. ``axis``: where the sample number is in the stored shape; of ``lead``
@@ -143,221 +91,6 @@ class Chunks:
         """A source that reads them from ``file``."""
         assert file is not None
         return ChunkSource(facts, index, file, self)
-
-
-@contextmanager
-def decoding(meter: Meter) -> Iterator[None]:
-    """The time of what is done inside counts as decoding, also where it fails."""
-    started = time.perf_counter()
-    try:
-        yield
-    finally:
-        meter.seconds["decode"] += time.perf_counter() - started
-
-
-def _decode_one(
-    grid: ChunkGrid,
-    number: int,
-    store: ByteStore,
-    library: LibraryChunks | None,
-    meter: Meter,
-    out: UInt8,
-) -> None:
-    """Decode a chunk into ``out``. DecodeError if it is damaged."""
-    if library is not None:
-        with decoding(meter):  # and reading, which the library does along with it
-            out[:] = library.read(number)
-    elif grid.fill is not None and grid.offsets[number] < 0:
-        out.reshape(-1, grid.fill.size)[:] = grid.fill
-    else:
-        stored = store.view(int(grid.offsets[number]), int(grid.sizes[number]))
-        mask, size = int(grid.masks[number]), grid.chunk_bytes
-        started = time.perf_counter()  # decoding() takes a microsecond more for each chunk
-        try:
-            out[:] = decode_chunk(stored, grid.filters, mask, size, grid.dtype.itemsize)
-        finally:
-            meter.seconds["decode"] += time.perf_counter() - started
-
-
-def decode_into(
-    grid: ChunkGrid,
-    numbers: Int64,
-    store: ByteStore,
-    library: LibraryChunks | None,
-    meter: Meter,
-    targets: Int64,
-) -> dict[int, DecodeError]:
-    """Decode chunks into memory at the addresses ``targets``. The errors of those that are damaged,
-    by their places in ``numbers``."""
-    bad, left = dict[int, DecodeError](), np.arange(numbers.size)
-    if library is None and grid.inflated is not None:
-        sizes, found = grid.sizes[numbers], np.empty(numbers.size, np.int64)
-        base = store.address(int(sizes.sum()))
-        if base is not None:
-            sources = grid.offsets[numbers] + base
-            with decoding(meter):
-                inflate(sources, sizes, targets, grid.chunk_bytes, grid.inflated, found)
-            left = np.flatnonzero(found != grid.chunk_bytes)
-    for i in left.tolist():
-        memory = bytes_at(int(targets[i]), grid.chunk_bytes)
-        try:
-            _decode_one(grid, int(numbers[i]), store, library, meter, memory)
-        except DecodeError as exc:
-            bad[i] = exc
-    return bad
-
-
-def decode_each(
-    cache: ChunkCache,
-    numbers: Int64,
-    decode: Decode,
-    writer: Writer,
-    give: Callable[[Int64, Int64], None],
-    fail: Callable[[int, DecodeError], None],
-) -> None:
-    """Decode the chunks ``numbers``, each once, that were not in ``cache``, and hand on some at a
-    time: ``give`` gets their places in ``numbers`` and their addresses, good until it returns;
-    ``fail`` the place of one that is damaged.
-
-    A chunk that another thread is decoding comes last. A thread that waits has no pins, and a
-    thread that decodes does not wait, so there is no deadlock.
-    """
-    held: list[tuple[int, Chunk]] = []
-
-    def hand_on() -> None:
-        give(*np.array([(place, chunk.address) for place, chunk in held], np.int64).T)
-        unpin()
-
-    def unpin() -> None:
-        cache.unpin([chunk.entry for _, chunk in held])
-        held.clear()
-
-    todo, passed = deque(enumerate(numbers.tolist())), 0
-    # other threads that want one of them wait for all
-    together = max(1, min(TOGETHER, DECODED_AT_ONCE // cache.chunk_bytes))
-    try:
-        while todo and not writer.stopped:
-            with after_this():  # else Ctrl-C could leave chunks pinned, or being decoded, for good
-                some = [todo.popleft() for _ in range(min(together, len(todo)))]
-                found = cache.get_some([number for _, number in some], decode, not held)
-                pairs = list(zip(some, found, strict=True))
-                # all that is pinned first: fail() may raise
-                held += [(i, one) for (i, _), one in pairs if isinstance(one, Chunk)]
-                todo += [pair for pair, one in pairs if one is None]
-                for (i, _), one in pairs:
-                    if isinstance(one, DecodeError):
-                        fail(i, one)
-                passed = passed + len(some) if found.count(None) == len(some) else 0
-                last = len(held) >= TOGETHER or passed >= len(todo)
-                if held and (last or held[-1][1].entry == 0):
-                    hand_on()
-            if passed and passed >= len(todo):
-                with decoding(writer.meter):  # which another thread does
-                    cache.wait(todo[0][1])
-                passed = 0
-    finally:
-        unpin()
-
-
-class BoxReader:
-    """Copies boxes of a data set in chunks, each of which is decoded once for all boxes that are
-    read together. A bounded number of decoded chunks is remembered.
-
-    ``cache``: decoded chunks; ``first``: the number of the data set's first one there.
-    """
-
-    def __init__(
-        self,
-        grid: ChunkGrid,
-        boxes: Boxes,
-        store: ByteStore,
-        library: LibraryChunks | None,
-        cache: ChunkCache,
-        first: int = 0,
-    ) -> None:
-        self.grid, self.boxes, self.store = grid, boxes, store
-        self.cache, self.first = cache, first
-        self._library = library
-        #: chunks are copied from where they lie, where that is memory
-        self._plain = not grid.filters and grid.fill is None and not store.remote
-
-    def will_need(self, starts: Int64) -> None:
-        """Prefetch: the calling thread reads the boxes that begin at ``starts`` next."""
-        self.grid.will_need(self.store, self.boxes.shares(starts).chunks)
-
-    def copy(self, writer: Writer, which: Int64, starts: Int64, out: Array, rows: Int64) -> Bools:
-        """Copy the boxes ``which`` of the job, which begin at ``starts``, into ``rows`` of ``out``.
-        Which of them are good."""
-        chunk, extent = np.array(self.boxes.chunk), np.array(self.boxes.extent)
-        together = max(1, int(_SHARES // ((extent - 2) // chunk + 2).prod()))
-        parts = []
-        for first in range(0, which.size, together):
-            some = slice(first, first + together)
-            parts.append(self._copy_some(writer, which[some], starts[some], out, rows[some]))
-        return np.concatenate(parts) if parts else np.empty(0, np.bool_)
-
-    def _copy_some(
-        self, writer: Writer, which: Int64, starts: Int64, out: Array, rows: Int64
-    ) -> Bools:
-        """:meth:`copy` of so many that the table of their shares is small."""
-        boxes, good = self.boxes, np.ones(which.size, np.bool_)
-        shares, item = boxes.shares(starts), self.grid.dtype.itemsize
-        targets = shares.targets + address_of(out) + rows[shares.box] * boxes.nbytes
-
-        def give(chunks: Int64, addresses: Int64) -> None:
-            """Copy all shares of ``shares.chunks[chunks]``, which are at ``addresses``."""
-            some, counts = shares.of(chunks)
-            sources = shares.sources[some] + np.repeat(addresses, counts)
-            extents = shares.extents[some]
-            kernels.copy_boxes(sources, targets[some], extents, boxes.near, boxes.far, item)
-
-        def fail(i: int, error: DecodeError) -> None:
-            at = np.unravel_index(int(shares.chunks[i]), boxes.grid)
-            error.found = f"chunk {tuple(int(n) for n in at)}: {error.found}"
-            bad = np.unique(shares.box[shares.ends[i] : shares.ends[i + 1]])
-            writer.fail_all(which[bad[good[bad]]], error)
-            good[bad] = False
-
-        base, stored = None, shares.chunks
-        if self._plain:
-            base = self.store.address(int(self.grid.sizes[stored].sum()))
-        if base is None:
-            self._give_decoded(stored, give, fail, writer)
-        else:
-            give(np.arange(stored.size), self.grid.offsets[stored] + base)
-        return good
-
-    def _give_decoded(
-        self,
-        chunks: Int64,
-        give: Callable[[Int64, Int64], None],
-        fail: Callable[[int, DecodeError], None],
-        writer: Writer,
-    ) -> None:
-        """Give all chunks, those that are remembered first."""
-        numbers = chunks + self.first
-        entries, addresses = self.cache.pin(numbers)
-        try:
-            there = np.flatnonzero(entries)
-            give(there, addresses[there])
-        finally:
-            self.cache.unpin(entries)
-        left = np.flatnonzero(entries == 0)
-        if self.store.remote and left.size:
-            self.grid.will_need(self.store, chunks[left])
-
-        def decode(numbers: list[int], targets: Int64) -> dict[int, DecodeError]:
-            mine, meter = np.array(numbers) - self.first, writer.meter
-            return decode_into(self.grid, mine, self.store, self._library, meter, targets)
-
-        decode_each(
-            self.cache,
-            numbers[left],
-            decode,
-            writer,
-            lambda places, at: give(left[places], at),
-            lambda place, error: fail(int(left[place]), error),
-        )
 
 
 class ChunkSource(BaseSource):

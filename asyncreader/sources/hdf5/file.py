@@ -26,11 +26,9 @@ from ...system.late import h5py
 from ...system.signals import after_this
 from ..base import Names, Refusing
 from ..bytestore import ByteFile, OpenFile, check_descriptors
-from .checks import attribute, virtual_dataset
-from .chunks import ChunkGrid, LibraryChunks
-from .compound import is_compound
-from .kinds import kind_of
-from .listing import MEMBERS, all_names, list_fields, missing, some_names
+from .checks import attribute, is_compound, virtual_dataset
+from .chunk_cache import ChunkGrid, LibraryChunks
+from .listing import MEMBERS, all_names, kind_of, list_fields, missing, some_names
 from .stored import Stored
 from .structure import DatasetHeader, Structure, signature_at
 

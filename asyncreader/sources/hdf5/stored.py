@@ -18,22 +18,24 @@ from ...system.late import h5py
 from ..base import Refusing, check_extents
 from ..bytestore import ByteFile
 from ..request import no_field
+from .blocks import ELEMENT, heap_extents
 from .checks import (
     AGAIN,
     LARGEST,
+    MATLAB_CLASS,
     check_bomb,
     check_inside,
+    no_samples,
+    path_to,
     pipeline,
+    record_type,
     stored_at,
     unreadable_type,
     unusual_bits,
     virtual_dataset,
 )
-from .chunks import ChunkGrid
-from .compound import path_to, record_type
-from .conventions import MATLAB_CLASS, no_samples
+from .chunk_cache import ChunkGrid
 from .filters import LIBRARY, Filter, check_filters, check_known, decode_chunk, readable, remedy
-from .vlen import ELEMENT, heap_extents
 
 #: Chunks that are drawn to be compared with the library's own read, and decoded bytes of them.
 _DRAWN, _COMPARED_BYTES = 4, 16 << 20
@@ -303,7 +305,7 @@ class Stored(Refusing):
         compound rows, those that are read."""
         data, name = self.data, self.name
         stored = data.dtype if members is None else members
-        assert stored.kind != "O"  # of variable length: HDF5 may hang on a damaged one (vlen.py)
+        assert stored.kind != "O"  # of variable length: HDF5 may hang on a damaged one (blocks.py)
         if stored.kind in "iufV":  # h5py may have made wider numbers of them
             stored = np.dtype((np.void, data.id.get_type().get_size()))
         declared = math.prod(data.shape) * stored.itemsize

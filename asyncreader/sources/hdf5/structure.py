@@ -22,8 +22,18 @@ import numpy as np
 
 from ...errors import FormatError
 from ..bytestore import Bytes
-from .blocks import ATTRIBUTES, CHUNKS, LINKS, File, Forged, Malformed, check_array, check_tree
-from .vlen import ELEMENT, heap_extents
+from .blocks import (
+    ATTRIBUTES,
+    CHUNKS,
+    ELEMENT,
+    LINKS,
+    File,
+    Forged,
+    Malformed,
+    check_array,
+    check_tree,
+    heap_extents,
+)
 
 #: Object headers that are looked at: those nearest to the root come first.
 OBJECTS: Final = 10_000

@@ -18,11 +18,10 @@ from ...pixels import kernels
 from ...pixels.record_fields import DATUM_COLUMNS
 from ...pixels.specs import SampleSpec
 from ...system.array_types import Array, Bools, Int64
-from ..extents import ImageExtents
+from ..extents import ImageExtents, image_kind
 from ..fields import Layout, SetIndex
-from ..images import image_kind
-from ..lmdb.entries import Entries
-from .base import ForeignSet, encoded_images
+from ..lmdb import Entries
+from .plugins import ForeignSet, encoded_images
 
 _MIXED: Final = "the dataset is damaged or mixed: write it again"
 

@@ -1,4 +1,4 @@
-"""How the samples of an HDF5 data set are stored: contiguous, in chunks, one blob, variable length.
+"""How the samples of an HDF5 data set are stored: contiguous, in chunks, or of different length.
 
 Reading samples never calls h5py or HDF5 (a global lock guards each call), with one exception that
 warns: filters that only HDF5 itself can decode.
@@ -14,35 +14,101 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from ...errors import ParamsError
+from ...errors import FormatError, ParamsError
 from ...pixels.numbers import is_number, members_of
 from ...pixels.specs import SampleSpec
-from ...system.array_types import Int64
+from ...system.array_types import Array, Int64
 from ...system.late import h5py
 from ...system.text import times
 from ..arrays import FileRows, Rows
-from ..base import (
-    FieldIndex,
-    Storage,
-    default_block,
-    row_size,
-)
-from ..extents import Extents, ImageExtents, RunStarts
+from ..base import FieldIndex, Storage, copied_if_small, default_block, row_size
+from ..extents import Extents, ImageExtents, RunStarts, image_kind, stored_images
 from ..fields import SetIndex
-from ..hdf5.checks import check_inside
-from ..hdf5.chunk_patches import ChunkVolumes
-from ..hdf5.chunks import ChunkGrid, Chunks
+from ..hdf5.boxes import ChunkVolumes
+from ..hdf5.checks import check_bomb, check_inside
+from ..hdf5.chunk_cache import ChunkGrid
+from ..hdf5.chunks import Chunks
 from ..hdf5.file import ThroughLibrary
 from ..hdf5.filters import BUILT_IN_ONLY, LIBRARY, NAMES, check_filters, remedy
-from ..hdf5.meaning import meaning_of
+from ..hdf5.physical import Meaning, as_physical, meaning_of, physical_field
 from ..hdf5.stored import Stored
-from ..images import image_kind, stored_images
 from ..patches import ArrayVolumes, FlatVolumes, StoredVolumes, cut_volumes, of_volumes
-from ..physical import Meaning, as_physical, physical_field
+from ..ragged import candidates, fitting, is_table, ragged_field
 from ..request import NoSamplesError, stored_samples
 from . import fuel
-from .hdf5_ragged import index_ragged, offsets_of
 from .hdf5_set import Hdf5Set
+
+#: Bytes of an offset in memory.
+_OFFSET_BYTES: Final = 8
+
+
+def offsets_of(found: Hdf5Set, name: str, shape: tuple[int, ...]) -> tuple[str, Array] | None:
+    """The name of the table that says where the samples of the data set ``name`` begin among its
+    rows, and what it says, (N + 1,); None where each row is a sample. FormatError where the table
+    that should say it does not."""
+    fields = found.fields
+    asked = fields.own_offsets
+    episodes = fields.windowed or fields.episodes is not None
+    if asked is False or (asked is None and episodes):
+        return None
+    if not shape or fields.lead > 1:
+        return None
+    if asked is not None:
+        offsets = _fitting(found, asked, name, shape[0], None, True)
+        return None if offsets is None else (asked, offsets)
+    group, _, own = name.rpartition("/")
+    for last, lengths in candidates(own).items():
+        table = f"{group}/{last}" if group else last
+        if table == name or (not group and table not in found.h5.names):
+            continue
+        offsets = _fitting(found, table, name, shape[0], lengths, False)
+        if offsets is not None:
+            return table, offsets
+    return None
+
+
+def _fitting(
+    found: Hdf5Set, table: str, name: str, rows: int, lengths: bool | None, asked: bool
+) -> Array | None:
+    """What a data set says of the ``rows`` of ``name``: see :func:`fitting`."""
+    if not asked and not _may_be_table(found, table):
+        return None
+    data = found.dataset(table)
+    if not is_table(tuple(data.shape), data.dtype):
+        raise found.refuse(
+            f"{table!r} does not say where samples begin",
+            found=f"shape {data.shape}, {data.dtype}",
+            expected="whole numbers (N + 1,), or (N,) lengths",
+        )
+    # lengths of small numbers take more memory as offsets
+    check_bomb(data.shape[0] * _OFFSET_BYTES, found.file.size, table, found.path)
+    return fitting(table, name, rows, copied_if_small(data.values()), found.path, lengths, asked)
+
+
+def _may_be_table(found: Hdf5Set, table: str) -> bool:
+    """Whether a data set that was not asked for is whole numbers."""
+    try:
+        data = found.h5.reach(table)
+    except FormatError:  # a link out of the file
+        return False
+    if not isinstance(data, h5py.h5d.DatasetID) or data.get_type().get_class() != h5py.h5t.INTEGER:
+        return False
+    return len(data.shape) == 1 and data.shape[0] > 0
+
+
+def index_ragged(
+    found: Hdf5Set,
+    values: FieldIndex,
+    count: int,
+    offsets: Array,
+    how: str,
+    table: str | None = None,
+) -> SetIndex:
+    """The index of the samples whose ``count`` values are those of ``values``; ``table``: see
+    :func:`ragged_field`."""
+    field = ragged_field(values, count, offsets, table)
+    return found.index_field(field, offsets.size - 1, f"{how}, rows of different length")
+
 
 #: Bytes of the shortest image file, and rows that are looked at to see whether they are such.
 _SHORTEST: Final = 64

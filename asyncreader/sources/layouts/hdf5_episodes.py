@@ -28,8 +28,7 @@ from ..hdf5.listing import some_names
 from ..labels import labelled
 from ..request import NoSamplesError, Request
 from .hdf5_groups import GroupScan, matching_groups, read_masks
-from .hdf5_labels import EpisodeValues, is_single, own_rows, row_each
-from .hdf5_set import Hdf5Set
+from .hdf5_set import EpisodeValues, Hdf5Set, is_single, own_rows, row_each
 
 #: Finds one field in a file that is open.
 IndexOne: TypeAlias = Callable[[Request], SetIndex]

@@ -28,13 +28,11 @@ from ..hdf5.file import Hdf5
 from ..hdf5.filters import NAMES
 from ..hdf5.groups import CHUNKED, GroupNames, GroupRows
 from ..hdf5.listing import list_fields, missing
-from ..hdf5.meaning import meaning_of
+from ..hdf5.physical import Meaning, meaning_of, physical_field
 from ..hdf5.structure import DatasetHeader
-from ..physical import Meaning, physical_field
 from ..request import Request, stored_samples
 from .hdf5_data import index_data
-from .hdf5_labels import EpisodeValues
-from .hdf5_set import Hdf5Set
+from .hdf5_set import EpisodeValues, Hdf5Set
 
 #: Bytes that a name in a group takes of a file at least: where there are more names than that,
 #: groups lead to each other in circles.

@@ -19,11 +19,12 @@ from . import fuel
 from .anndata import index_anndata, is_anndata
 from .hdf5_data import index_data
 from .hdf5_episodes import index_episodes
-from .hdf5_packed import index_packed
 from .hdf5_set import Hdf5Set
 from .hdf5_sparse import index_sparse, index_tenx, is_sparse, is_tenx
 from .loom import index_loom, is_loom
+from .packed import index_packed_hdf5
 from .pandas import index_pandas, is_pandas
+from .plugins import Hdf5Layout, index_installed
 
 #: Fuel's usual names of images; labels are ``targets``.
 _FUEL: Final = ("features", "image_features", "encoded_images", "images")
@@ -115,8 +116,6 @@ def _index_plain(found: Hdf5Set) -> SetIndex:
     try:
         return _by_names(found, "")
     except (FormatError, ParamsError):
-        from .plugins import Hdf5Layout, index_installed
-
         installed = index_installed(found, Hdf5Layout, found.path)
         if installed is None:
             raise
@@ -154,7 +153,7 @@ def index_hdf5(file: ByteFile, fields: Request) -> SetIndex:
 
         def index(one: Request) -> SetIndex:
             found = Hdf5Set(file, h5, one)
-            return index_of(found, LAYOUTS) if meta is None else index_packed(found, meta)
+            return index_of(found, LAYOUTS) if meta is None else index_packed_hdf5(found, meta)
 
         found = None
         if meta is None or fields.episodes is not None:

@@ -11,10 +11,10 @@ import numpy.typing as npt
 
 from ...errors import FormatError, ParamsError
 from ...system.array_types import Array, Int64, UInt8
+from ..extents import image_kind
 from ..fields import Layout, SetIndex
-from ..images import image_kind
-from ..lmdb.entries import AGAIN, Entries, shown_key
-from .base import LENGTH, ForeignSet, encoded_images
+from ..lmdb import AGAIN, Entries, shown_key
+from .plugins import LENGTH, ForeignSet, encoded_images
 
 _DATA: Final = ("data",)
 

@@ -17,13 +17,12 @@ from ...pixels import record_fields as col
 from ...pixels.specs import SampleSpec
 from ...system.array_types import Array, Float64, Int64
 from ..base import row_size
-from ..extents import Extents, ImageExtents
+from ..extents import Extents, ImageExtents, image_kind
 from ..fields import Layout, SetIndex
-from ..images import image_kind
-from ..lmdb.entries import AGAIN, Entries, gather
+from ..lmdb import AGAIN, Entries, gather
 from ..request import check_labels, grey_rows, no_field, stored_samples
-from .base import ForeignSet, encoded_images, in_order
 from .image_files import check_count, stated_count, text_labels
+from .plugins import ForeignSet, encoded_images, in_order
 
 #: Named databases.
 _DATA_DB, _META_DB = b"data_db", b"meta_db"

@@ -2,18 +2,20 @@
 
 The files are held open, or opened when they are read, with few open at a time. A file that is
 opened later is compared with what is known of it. A wrong or missing file is an error with any
-``on_error``. lists.py and shards.py make such sets.
+``on_error``. lists.py and shards.py make such sets. Digests of their tables are those of one file
+of all samples: a set's identity does not depend on how its samples are divided into files.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
-from typing import Final, Protocol, TypeAlias
+from typing import Any, Final, Protocol, TypeAlias
 
 import numpy as np
+import xxhash
 
 from ...errors import AsyncReaderError, FormatError, closed_on_error
 from ...formats import packed as fmt
@@ -25,12 +27,40 @@ from ...system.late import as_array
 from ..base import BaseSource, FieldIndex, SetFacts, Source
 from ..bytestore import ByteFile
 from ..fields import OpenSet, SetIndex
-from ..hdf5.chunk_patches import ChunkPatches
-from ..physical import PhysicalSource
+from ..hdf5.boxes import ChunkPatches
+from ..hdf5.physical import PhysicalSource
+from ..inspector import Inspector
 from ..request import Request
-from ..splits import PackedSplits, split_rows
-from .digests import WholeDigests
+from ..subset import PackedSplits, split_rows
 from .open_cache import OpenFileCache
+
+
+class WholeDigests:
+    """Computed file by file. ``tables``: ``checksums``, ``labels``, ``mask.checksums``;
+    labels go with the first field."""
+
+    def __init__(self, tables: Iterable[str]) -> None:
+        self._states = {name: xxhash.xxh3_64() for name in tables}
+
+    def add(self, file: OpenSet) -> None:
+        """Go on with the next file."""
+        parts = {name.strip("/"): part for name, part in zip(file.names, file.parts, strict=True)}
+        for name, state in self._states.items():
+            rows: Any
+            if name == fmt.LABELS:
+                rows = file.labels
+            elif name == fmt.SPLITS:
+                rows = split_rows(file.splits, file.facts.count)
+            else:
+                part = parts[name.rpartition(".")[0] or fmt.DATA]
+                rows = Inspector(part).checksums(0, file.facts.count)
+            assert rows is not None
+            state.update(np.ascontiguousarray(rows).reshape(-1).view(np.uint8).data)
+
+    def found(self) -> dict[str, str]:
+        """The digests, of all files that were added; 16 hex digits each."""
+        return {name: state.hexdigest() for name, state in self._states.items()}
+
 
 #: The part of the files that may be out of memory while the set is read as one that is in memory:
 #: as much as AdaptiveStore allows of one file's pages.

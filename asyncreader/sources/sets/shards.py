@@ -23,11 +23,10 @@ from ..base import FieldIndex, SetFacts, default_block, packed_rows
 from ..bytestore import OpenFile
 from ..fields import OpenSet, SetIndex, open_file
 from ..layouts.hdf5_layouts import index_hdf5
-from ..layouts.open_lmdb import index_lmdb
-from ..lmdb.file import open_data_file
+from ..layouts.lmdb_layouts import index_lmdb
+from ..lmdb import open_data_file
 from ..request import Request, no_field
-from .digests import WholeDigests
-from .joined import RESTORE, Files, Joined, JoinedSource
+from .joined import RESTORE, Files, Joined, JoinedSource, WholeDigests
 from .lists import joined_offsets
 from .open_cache import MOST_OPEN, allow_open, open_limit
 

@@ -33,7 +33,7 @@ import asyncreader
 from asyncreader import AsyncReader, FormatError, SourceError
 from asyncreader.sources import Request, open_source
 from asyncreader.sources.hdf5 import file as hdf5_file
-from asyncreader.sources.lmdb.btree import LmdbFile
+from asyncreader.sources.lmdb import LmdbFile
 from converters import convert
 
 IMAGES = paint(12, (16, 16, 3))

@@ -10,7 +10,7 @@ from typing import Any
 import h5py
 import numpy as np
 
-from asyncreader.sources.hdf5.vlen import ELEMENT
+from asyncreader.sources.hdf5.blocks import ELEMENT
 
 from ..corpus import NONE, Scratch, Target, attack, edited, family
 from .tools import N, closed, done, filtered, plain

@@ -1,16 +1,18 @@
-"""Detects the layout of LMDB sets that others packed, by content."""
+"""LMDB sets: packed by asyncreader, or in a layout of others, which is told by content."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Final, TypeAlias
 
+from ...formats import packed as fmt
 from ..bytestore import OpenFile
-from ..fields import Layout, SetIndex, index_of
-from ..lmdb.btree import LmdbFile, Tree
+from ..fields import Layout, SetIndex, index_of, index_set
+from ..lmdb import LmdbFile
 from ..request import Request
 from . import caffe, image_files, msgpack
-from .base import ForeignSet, is_pickle, unknown
+from .packed import index_packed_lmdb
+from .plugins import ForeignSet, LmdbLayout, index_installed, is_pickle, unknown
 
 #: Makes the index of a set.
 Index: TypeAlias = Callable[[ForeignSet], SetIndex]
@@ -30,8 +32,6 @@ def _unless_installed(refuse: Index) -> Index:
     """``refuse``, for a set that no installed layout (plugins.py) recognises either."""
 
     def index(found: ForeignSet) -> SetIndex:
-        from .plugins import LmdbLayout, index_installed  # with HDF5's layouts
-
         installed = index_installed(found, LmdbLayout, found.path)
         return refuse(found) if installed is None else installed
 
@@ -74,16 +74,23 @@ LAYOUTS: Final[tuple[Layout[ForeignSet], ...]] = (
 )
 
 
-def index_foreign(
-    path: str, file: OpenFile, tree: LmdbFile, named: dict[bytes, Tree], fields: Request
-) -> SetIndex:
-    """The index of an LMDB set that others packed.
+def index_lmdb(path: str, file: OpenFile, fields: Request) -> SetIndex:
+    """The index of a set whose data file is open, packed by asyncreader or in another layout.
+    ``path``: its name for messages.
 
-    FormatError if it is damaged or of an unknown layout; SourceNotFoundError or ParamsError if it
-    lacks a field of ``fields``.
+    FormatError if it is damaged, truncated or of an unknown layout; SourceNotFoundError or
+    ParamsError if it lacks a field of ``fields``.
     """
-    found = ForeignSet(path, file, tree, named, fields)
-    return index_of(found, LAYOUTS)
+    fields.check_rows("LMDB", path)
+    tree = LmdbFile(file.mapped.bytes, path)
+    named = tree.named()
+    if fmt.META.encode() in named and fmt.DATA.encode() in named:
+        return index_set(fields, lambda one: index_packed_lmdb(path, file, tree, named, one))
+
+    def index(one: Request) -> SetIndex:
+        return index_of(ForeignSet(path, file, tree, named, one), LAYOUTS)
+
+    return index_set(fields, index)
 
 
 def _name(name: bytes) -> str:

@@ -1,1 +1,0 @@
-"""LMDB files: their tree and records, read without the LMDB library."""
