@@ -19,9 +19,8 @@ KEYWORDS: Final = "asyncreader/params/keywords.py"
 
 #: Where the names of types are defined, and whatever else types are made of.
 _MODULES: Final = {
-    name: f"asyncreader/params/{name}.py" for name in ("families", "reader", "views", "windows")
+    name: f"asyncreader/params/{name}.py" for name in ("families", "reader", "values")
 }
-_MODULES["patches"] = "asyncreader/params/values.py"
 _MODULES["..sampling"] = "asyncreader/sampling/__init__.py"
 
 #: What a caller may pass where more is taken than what is kept of it, or its sequences and dicts.
