@@ -245,12 +245,19 @@ class BaseSource(Source):
         if self.file is not None:
             self.file.close()
 
+    def key(self, record: int) -> str | None:
+        """The key of a sample in its container, where that has keys."""
+        names = self.index.names
+        return None if names is None or self.file is None else names.key(self.file, record)
+
+    def path(self, record: int) -> bytes | None:
+        """The recorded path of the file that a sample was packed from; None if not recorded."""
+        names = self.index.names
+        return None if names is None or self.file is None else names.path(self.file, record)
+
     def located(self, error: E, record: int) -> E:
         error.path, error.index = self.index.path or self.facts.path, record
-        error.key = error.source_path = None
-        if self.index.names is not None and self.file is not None:
-            error.key = self.index.names.key(self.file, record)
-            error.source_path = shown_path(self.index.names.path(self.file, record))
+        error.key, error.source_path = self.key(record), shown_path(self.path(record))
         return error
 
 

@@ -185,14 +185,12 @@ class Inspector:
     def key(self, record: int) -> str | None:
         """The key of a sample in its container, where that has keys."""
         with self._source.holding(record) as (part, inside):
-            names = part.index.names
-            return None if names is None or part.file is None else names.key(part.file, inside)
+            return part.key(inside)
 
     def path(self, record: int) -> builtins.bytes | None:
         """The recorded path of the file that a sample was packed from; None if not recorded."""
         with self._source.holding(record) as (part, inside):
-            names = part.index.names
-            return None if names is None or part.file is None else names.path(part.file, inside)
+            return part.path(inside)
 
     def paths(self) -> Iterator[builtins.bytes | None]:
         """The recorded path of every sample, in order."""

@@ -5,7 +5,7 @@ Several labels are one structured array inside, with a member for each, and a tu
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, cast
@@ -101,11 +101,13 @@ def united(
     return found, tuple(every)
 
 
-def numbered(texts: Sequence[bytes]) -> tuple[Array, tuple[str, ...]]:
-    """Numbers of texts in the sorted list of them, and the list."""
-    classes = sorted({text.decode("utf-8", "surrogateescape") for text in texts})
-    number = {name.encode("utf-8", "surrogateescape"): i for i, name in enumerate(classes)}
-    return np.array([number[text] for text in texts], np.int64), tuple(classes)
+def numbered(texts: Iterable[bytes]) -> tuple[Array, tuple[str, ...]]:
+    """Numbers of texts in the sorted list of them, and the list. Each text is kept once."""
+    met: dict[bytes, int] = {}
+    given = np.array([met.setdefault(text, len(met)) for text in texts], np.int64)
+    names = np.array([text.decode("utf-8", "surrogateescape") for text in met], object)
+    order = np.argsort(names, kind="stable")
+    return np.argsort(order)[given], tuple(names[order].tolist())
 
 
 # -- several at once -------------------------------------------------------------------------------

@@ -27,9 +27,9 @@ from typing import Any, Final, NamedTuple, Unpack
 import numpy as np
 import numpy.typing as npt
 
-from ..errors import ErrorFields, FormatError, SourceNotFoundError
+from ..errors import ErrorFields, FormatError
 from ..system.array_types import Array, Bools, Int64, UInt8
-from .bytestore import OpenFile, check_descriptors
+from .bytestore import check_descriptors
 
 MAGIC: Final = 0xBEEFC0DE
 _BRANCH, _LEAF, _OVERFLOW, _META, _LEAF2 = 0x01, 0x02, 0x04, 0x08, 0x20
@@ -551,11 +551,3 @@ def lmdb_data_file(path: str) -> str | None:
         check_descriptors(exc, path)
         return None
     return path if head[16:20] == _MAGIC else None
-
-
-def open_data_file(path: str, io: str) -> OpenFile:
-    """The data file of an environment."""
-    data_file = lmdb_data_file(path)
-    if data_file is None:
-        raise SourceNotFoundError("no LMDB data file there", path=path, hint="expected data.mdb")
-    return OpenFile(data_file, io)

@@ -8,7 +8,6 @@ import os
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -33,12 +32,10 @@ from .arrays import index_arrays, label_array
 from .base import FieldIndex
 from .bytestore import OpenFile
 from .episodes import array_episodes, of_episodes, tables_of, windows_of
-from .fields import OpenSet, SetIndex, index_set, joined_fields, open_file
+from .fields import OpenSet, SetIndex, index_each, joined_fields
 from .hdf5.sparse import sum_dtype
 from .labels import together, with_labels
 from .layouts.hdf5_layouts import index_hdf5
-from .layouts.lmdb_layouts import index_lmdb
-from .layouts.npy import index_npy
 from .patches import patches_of
 from .ragged import array_offsets, ragged_field
 from .request import Cut, NoFieldError, NoSamplesError, Request, check_labels
@@ -46,7 +43,7 @@ from .sets.lists import join
 from .sets.mixed import MixedSet, mix
 from .sets.open_cache import allow_open
 from .sets.shards import open_shards, volumes_of_shards
-from .sniff import FAMILY, Sniffed, sniff
+from .sniff import FAMILY, sniff
 from .urls import absolute_file, is_url, local_path
 
 #: What a caller names: a path, a glob pattern, a URL, or a list of them.
@@ -315,21 +312,12 @@ def _open_named(name: str, fields: Request, io: str, expect: str | None) -> Iter
         manifest_file, manifest = found.manifest
         yield open_shards(manifest_file, fields, io=io, manifest=manifest)
     else:
-        assert found.file is not None
-        yield _open_sniffed(found, found.file, fields)
+        yield found.open(fields)
 
 
 def _expect(expect: str | None, found: str, path: str) -> None:
     if expect not in (None, found):
         raise FormatError(f"not an {expect} file", path=path, found=found)
-
-
-def _open_sniffed(found: Sniffed, file: OpenFile, fields: Request) -> OpenSet:
-    if found.container == "LMDB":
-        return open_file(file, partial(index_lmdb, found.path, fields=fields))
-    if found.container == "NPY":
-        return open_file(file, lambda it: index_set(fields, partial(index_npy, it)))
-    return open_file(file, partial(index_hdf5, fields=fields))
 
 
 def _check_family(names: Sequence[str]) -> None:
@@ -405,24 +393,23 @@ def _open_arrays(p: ReaderParams, data: Any, fields: Request) -> OpenSet:
     axes = 2 if p.episodes == "axis" else fields.lead
     asked = replace(fields, episodes=None, windowed=False, lead=axes)
     given: dict[str, Any] = data if isinstance(data, dict) else {fmt.DATA: data}
-    arrays: dict[str, OpenSet] = {}
-    with closed_on_error(arrays.values()):
-        arrays[asked.own_name] = first = _open_array(p, given, p.labels, asked)
-        requests = [asked, *asked.also(first.spec, ())]
-        for one in requests[1:]:
-            arrays[one.own_name] = _open_array(p, given, None, one)
-        indexes = {name: one.index for name, one in arrays.items()}
-        parts = [one.first for one in arrays.values()]
-        if p.episodes is None:
-            index = joined_fields(indexes)
-        else:
-            counts = {name: one.facts.count for name, one in arrays.items()}
-            lead = requests if asked.lead > 1 else ()
-            held = {one.own_name: next(n for n in _shorter(one.data) if n in given) for one in lead}
-            shapes = {name: tuple(given[of].shape[:2]) for name, of in held.items()}
-            index = of_episodes(indexes, array_episodes(p.episodes, given, counts, shapes))
-        _check_by_field(fields, index)
-        return _named(p, OpenSet(index, parts))
+
+    def index_one(one: Request) -> SetIndex:
+        return _index_array(p, given, p.labels if one is asked else None, one)
+
+    indexes = index_each(asked, index_one)
+    if p.episodes is None:
+        index = joined_fields(indexes)
+    else:
+        counts = {name: one.facts.count for name, one in indexes.items()}
+        stored = {name: next(iter(one.fields)) for name, one in indexes.items()}
+        held = {name: _holder(data, given) for name, data in stored.items() if axes > 1}
+        shapes = {name: tuple(given[of].shape[:2]) for name, of in held.items()}
+        index = of_episodes(indexes, array_episodes(p.episodes, given, counts, shapes))
+    _check_by_field(fields, index)
+    found = index.open()
+    with closed_on_error([found]):
+        return _named(p, found)
 
 
 def _with_several(p: ReaderParams, names: tuple[str, ...]) -> OpenSet:
@@ -504,11 +491,12 @@ def _as_episode(found: OpenSet, fields: Request) -> OpenSet:
     return found.ruled(Windows(episodes, dict.fromkeys(found.names)))
 
 
-def _shorter(name: str) -> Iterator[str]:
-    """``name``, and without what is behind its last point, and so on."""
-    while name:
-        yield name
+def _holder(name: str, given: Mapping[str, Any]) -> str:
+    """The array that holds the field ``name``: of that name, or the structured rows whose member it
+    is."""
+    while name and name not in given:
         name = name.rpartition(".")[0]
+    return name
 
 
 def _tables_of_lengths(p: ReaderParams, given: Mapping[str, Any]) -> set[str]:
@@ -539,26 +527,26 @@ def _array_offsets(
     return array_offsets(name, int(shape[0]), given, asked)
 
 
-def _open_array(p: ReaderParams, given: Mapping[str, Any], labels: Any, asked: Request) -> OpenSet:
+def _index_array(
+    p: ReaderParams, given: Mapping[str, Any], labels: Any, asked: Request
+) -> SetIndex:
     """One array of those that are given, or a member of one of structured rows. An h5py data set is
     reopened by its path, off h5py's global lock."""
-    name = next(name for name in _shorter(asked.data) if name in given)
+    name = _holder(asked.data, given)
     array, member = given[name], asked.data[len(name) + 1 :] or None
     if not isinstance(array, DatasetPath):
         offsets = _array_offsets(p, name, tuple(array.shape), given, asked.own_offsets)
         if offsets is None:
-            return index_arrays(array, labels, asked, member).open()
+            return index_arrays(array, labels, asked, member)
         values = replace(asked, places=(asked.data,))
-        return _ragged(index_arrays(array, None, values, member), labels, *offsets).open()
+        return _ragged(index_arrays(array, None, values, member), labels, *offsets)
     inside = array.name if member is None else f"{array.name}.{member}"
     places = (inside,) if asked.data in asked.places else ()
     named = replace(asked, data=inside, labels=None, others={}, places=places)
-
-    def index(file: OpenFile) -> SetIndex:
+    file = OpenFile(array.path, p.io)
+    with contextlib.closing(file):
         found = index_hdf5(file, named)
-        table = None if labels is None else label_array(labels, found.facts.count)
-        if table is not None:
-            check_labels(table.shape, found.first.spec, asked, array.path, in_file=False)
-        return replace(found, labels=table, fields={asked.data: found.first})
-
-    return open_file(OpenFile(array.path, p.io), index)
+    table = None if labels is None else label_array(labels, found.facts.count)
+    if table is not None:
+        check_labels(table.shape, found.first.spec, asked, array.path, in_file=False)
+    return replace(found, labels=table, fields={asked.data: found.first})

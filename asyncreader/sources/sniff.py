@@ -10,6 +10,7 @@ import shlex
 import stat
 import zipfile
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from ..errors import FormatError, SourceNotFoundError
@@ -18,9 +19,13 @@ from ..formats.manifest import NAME as MANIFEST
 from ..pixels.codec import IMAGE_SUFFIXES
 from .bytestore import OpenFile
 from .extents import image_kind
+from .fields import OpenSet, index_set, open_file
 from .hdf5.structure import signature_at
 from .layouts import npy
+from .layouts.hdf5_layouts import index_hdf5
+from .layouts.lmdb_layouts import index_lmdb
 from .lmdb import bears_magic, data_file_in
+from .request import Request
 
 #: Folders and files in which an image is looked for.
 _LOOKED_AT: Final = 10_000
@@ -40,6 +45,15 @@ class Sniffed:
     container: str
     file: OpenFile | None = None
     manifest: tuple[str, Manifest] | None = None
+
+    def open(self, fields: Request) -> OpenSet:
+        """The set in its file, which is closed if that fails."""
+        assert self.file is not None
+        if self.container == "LMDB":
+            return open_file(self.file, partial(index_lmdb, self.path, fields=fields))
+        if self.container == "NPY":
+            return open_file(self.file, lambda it: index_set(fields, partial(npy.index_npy, it)))
+        return open_file(self.file, partial(index_hdf5, fields=fields))
 
     def files(self) -> list[str]:
         """The data files."""

@@ -15,8 +15,8 @@ from ..pixels.numbers import is_number, listed, members_of
 from ..sampling.episodes import Windows
 from ..sources.bytestore import OpenFile
 from ..sources.hdf5.checks import MATLAB_CLASS, record_type
-from ..sources.hdf5.file import Hdf5, is_hdf5, translated
-from ..sources.hdf5.listing import SPARSE, Listed, kind_of, list_fields, says_where
+from ..sources.hdf5.file import Hdf5, is_hdf5, kind_of, translated
+from ..sources.hdf5.listing import SPARSE, Listed, list_fields, says_where
 from ..sources.hdf5.physical import meaning_of
 from ..sources.hdf5.stored import is_plain
 from ..sources.layouts.hdf5_layouts import LABEL_NAMES

@@ -30,7 +30,8 @@ from foreign_cases import CASES
 from asyncreader import AsyncReaderError, SampleError
 from asyncreader.pixels.specs import OutputSpec
 from asyncreader.sources import Inspector, open_source
-from asyncreader.sources.lmdb import Entries, LmdbFile, lmdb_data_file, open_data_file
+from asyncreader.sources.bytestore import OpenFile
+from asyncreader.sources.lmdb import Entries, LmdbFile, lmdb_data_file
 from asyncreader.testing.contract import fill_rows
 
 COUNT = 9
@@ -107,9 +108,10 @@ def mutate(raw: bytearray, rng: np.random.Generator) -> None:
 
 def values_of(path: str) -> list[tuple[int, int]]:
     """Where the values of an LMDB's records lie in its file: what the parsers see."""
-    if lmdb_data_file(path) is None:
+    data_file = lmdb_data_file(path)
+    if data_file is None:
         return []
-    with contextlib.closing(open_data_file(path, "mmap")) as file:
+    with contextlib.closing(OpenFile(data_file, "mmap")) as file:
         tree = LmdbFile(file.mapped.bytes, path)
         found = [Entries.of(tree, one) for one in tree.named().values() or (tree.main,)]
         return [

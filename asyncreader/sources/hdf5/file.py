@@ -1,14 +1,19 @@
-"""An HDF5 file as h5py shows it: opened, its links and description checked."""
+"""An HDF5 file as h5py shows it: opened, its links and description checked, its kind told.
+
+Kinds are files whose samples depend on what is to be learned: how they are known, and how their
+users get samples.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
 from collections import deque
-from collections.abc import Iterator, Set
+from collections.abc import Callable, Iterator, Set
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
@@ -28,7 +33,7 @@ from ..base import Names, Refusing
 from ..bytestore import ByteFile, OpenFile, check_descriptors
 from .checks import attribute, is_compound, virtual_dataset
 from .chunk_cache import ChunkGrid, LibraryChunks
-from .listing import MEMBERS, all_names, kind_of, list_fields, missing, some_names
+from .listing import MEMBERS, all_names, list_fields, missing, some_names
 from .stored import Stored
 from .structure import DatasetHeader, Structure, signature_at
 
@@ -464,3 +469,65 @@ def read_meta(h5: Hdf5) -> fmt.Meta | None:
                 hint=fmt.REPACK,
             )
     return meta
+
+
+# -- kinds of files --------------------------------------------------------------------------------
+
+
+#: Names in the root group that are looked at.
+_LOOKED_AT: Final = 64
+
+
+class Kind(NamedTuple):
+    """``known``: whether a file is one; ``samples``: how users get samples."""
+
+    name: str
+    known: Callable[[Hdf5], bool]
+    samples: str
+
+
+def _is_nexus(h5: Hdf5) -> bool:
+    names = some_names(h5.reach("/"), _LOOKED_AT)
+    texts = (h5.plain_text(os.fsdecode(name), "NX_class") for name in names)
+    return "NXentry" in texts
+
+
+#: Each kind; the first that knows a file names it.
+KINDS: Final[tuple[Kind, ...]] = (
+    Kind(
+        "cooler",
+        lambda h5: (h5.plain_text("/", "format") or "").startswith("HDF5::"),
+        "contacts are stored as rows of pixels/bin1_id, bin2_id and count; for squares of the "
+        "matrix save it once, as in numpy.save('hic.npy', "
+        "cooler.Cooler(path).matrix(balance=False)[:]), and pass patch=(Y, X), sample_axis=None",
+    ),
+    Kind(
+        "NWB",
+        lambda h5: h5.plain_text("/", "nwb_version") is not None,
+        "a series is data_field='acquisition/NAME/data', its rows are time: with "
+        "episodes='whole', window=N a sample is N rows of it; trials begin at "
+        "intervals/trials/start_time, in seconds, which subset= takes as rows",
+    ),
+    Kind(
+        "NeXus",
+        _is_nexus,
+        "the signal of an NXdata group is data_field='ENTRY/DATA/SIGNAL'; frames of a detector are "
+        "its first axis",
+    ),
+    Kind(
+        "SNIRF",
+        lambda h5: {"formatVersion", "nirs"} <= h5.names,
+        "data_field='nirs/data1/dataTimeSeries', its rows are time: with episodes='whole', "
+        "window=N a sample is N rows; in a list of files each is an episode: episodes='files'",
+    ),
+    Kind(
+        "Keras",
+        lambda h5: "model_weights" in h5.names or h5.plain_text("/", "keras_version") is not None,
+        "these are the weights of a model, which are no samples",
+    ),
+)
+
+
+def kind_of(h5: Hdf5) -> Kind | None:
+    """The kind of a file; None of any other."""
+    return next((kind for kind in KINDS if kind.known(h5)), None)

@@ -13,6 +13,7 @@ from ...errors import FormatError, ParamsError
 from ...system.array_types import Array, Int64, UInt8
 from ..extents import image_kind
 from ..fields import Layout, SetIndex
+from ..labels import numbered
 from ..lmdb import AGAIN, Entries, shown_key
 from .plugins import LENGTH, ForeignSet, encoded_images
 
@@ -23,6 +24,8 @@ _SAMPLES: Final = b"num-samples"
 
 #: A line of meta_info.txt: key with its suffix, shape, compression level.
 _LISTED: Final = re.compile(r"(.+)\.(\w+) \((\d{1,6}),(\d{1,6}),(\d)\) (\d+)")
+#: Bytes of a name that are no UTF-8, as it is decoded.
+_ESCAPED: Final = re.compile("[\udc80-\udcff]")
 #: The longest line that is read: a key has 511 bytes at most.
 _LINE: Final = 1024
 
@@ -60,27 +63,16 @@ def _other_count(path: str, index: int | None, key: str, found: str, expected: s
 
 def text_labels(
     data: UInt8, starts: Int64, sizes: Array, blame: Any
-) -> tuple[Int64, tuple[str, ...]]:
+) -> tuple[Array, tuple[str, ...]]:
     """(class number of each sample, sorted class names) of labels that are UTF-8 text."""
-    numbers: dict[bytes, int] = {}
-    given = np.empty(starts.size, np.int64)
-    names: list[str] = []
-    for i, (start, size) in enumerate(zip(starts.tolist(), sizes.tolist(), strict=True)):
-        text = data[start : start + size].tobytes()
-        number = numbers.get(text)
-        if number is None:
-            try:
-                names.append(text.decode())
-            except UnicodeDecodeError:
-                raise FormatError(
-                    "a label is not UTF-8 text", **blame(i), found=repr(text[:32]), hint=AGAIN
-                ) from None
-            number = numbers[text] = len(numbers)
-        given[i] = number
-    order = sorted(range(len(names)), key=names.__getitem__)
-    position = np.empty(len(names), np.int64)
-    position[order] = np.arange(len(names))
-    return position[given], tuple(names[i] for i in order)
+    ends = starts + sizes
+    texts = (data[at:end].tobytes() for at, end in zip(starts.tolist(), ends.tolist(), strict=True))
+    labels, classes = numbered(texts)
+    damaged = np.array([_ESCAPED.search(name) is not None for name in classes], np.bool_)
+    for i in np.flatnonzero(damaged[labels])[:1].tolist():
+        text = data[starts[i] : ends[i]][:32].tobytes()
+        raise FormatError("a label is not UTF-8 text", **blame(i), found=repr(text), hint=AGAIN)
+    return labels, classes
 
 
 # -- OCR: image-%09d, label-%09d, num-samples ------------------------------------------------------

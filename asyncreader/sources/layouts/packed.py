@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Final, Protocol
+from typing import Any, ClassVar, Final
 
 import numpy as np
 
@@ -20,6 +20,7 @@ from ..arrays import Rows
 from ..base import (
     FieldIndex,
     Names,
+    Refusing,
     SetFacts,
     check_extents,
     check_sizes,
@@ -51,34 +52,28 @@ from .hdf5_set import AGAIN, Hdf5Set
 _OF_A_FIELD: Final = (fmt.CHECKSUMS, fmt.OFFSETS, fmt.PATHS)
 
 
-class PackedSet(Protocol):
+class PackedSet(Refusing):
     """An open set that asyncreader packed, in one of its containers.
 
     ``whole``: its description; ``other_field``: the field that is opened, None for the data;
     ``meta``: the description of that field.
     """
 
-    @property
-    def container(self) -> str: ...
-    @property
-    def path(self) -> str: ...
-    @property
-    def file(self) -> ByteFile: ...
-    @property
-    def fields(self) -> Request: ...
-    @property
-    def whole(self) -> fmt.Meta: ...
-    @property
-    def meta(self) -> fmt.Meta: ...
-    @property
-    def other_field(self) -> str | None: ...
+    container: ClassVar[str]
+    file: ByteFile
+    fields: Request
+    whole: fmt.Meta
+    meta: fmt.Meta
+    other_field: str | None
 
     def stored_table(self, name: str, dtype: str, count: int) -> Array:
         """The table ``name`` of ``count`` rows: (count,), of labels (count, L). FormatError where
         it is missing, or of another shape or type."""
+        raise NotImplementedError
 
     def names(self, table: str, count: int) -> Names | None:
         """What the set says of its samples' keys, and of their paths in the table ``table``."""
+        raise NotImplementedError
 
 
 def checked_table(held: PackedSet, name: str, dtype: str, count: int) -> Array:
@@ -123,10 +118,10 @@ def with_tables(held: PackedSet, field: FieldIndex, count: int, how: str) -> Set
 
 
 @dataclass(frozen=True, kw_only=True)
-class PackedHdf5(Hdf5Set):
-    """An open set that asyncreader packed: see packed.PackedSet."""
+class PackedHdf5(Hdf5Set, PackedSet):
+    """A set in HDF5: see :class:`PackedSet`."""
 
-    container: ClassVar[str] = "HDF5"
+    container = "HDF5"
     whole: fmt.Meta
     meta: fmt.Meta
     other_field: str | None
@@ -138,7 +133,6 @@ class PackedHdf5(Hdf5Set):
         return found
 
     def stored_table(self, name: str, dtype: str, count: int) -> Array:
-        """See packed.PackedSet."""
         table = self.dataset(name).values()
         axes = 2 if name == fmt.LABELS else 1
         if (table.dtype, table.ndim, table.shape[0]) != (np.dtype(dtype), axes, count):
@@ -151,7 +145,6 @@ class PackedHdf5(Hdf5Set):
         return table
 
     def names(self, table: str, count: int) -> TablePaths | None:
-        """See packed.PackedSet."""
         if self.h5.reach(table) is not None:
             return TablePaths(table, count)
         return TablePaths(None, count) if table in self.meta.digests else None
@@ -322,10 +315,10 @@ def _description(path: str, tree: LmdbFile, named: dict[bytes, Tree]) -> fmt.Met
 
 
 @dataclass(frozen=True)
-class _PackedLmdb:
-    """An open set that asyncreader packed: see packed.PackedSet."""
+class _PackedLmdb(PackedSet):
+    """A set in LMDB: see :class:`PackedSet`."""
 
-    container: ClassVar[str] = "LMDB"
+    container = "LMDB"
     path: str
     file: OpenFile
     tree: LmdbFile
@@ -336,15 +329,13 @@ class _PackedLmdb:
     other_field: str | None
 
     def stored_table(self, name: str, dtype: str, count: int) -> Array:
-        """See packed.PackedSet."""
         database = self.named.get(name.encode())
         value = None if database is None else self.tree.find(database, fmt.TABLE_KEY)
         column = 8 * count
         columns = 1 if value is None or name != fmt.LABELS else max(1, value.size // column)
         if value is None or value.size != columns * column:
-            raise FormatError(
+            raise self.refuse(
                 f"its {name} are missing or of the wrong size",
-                path=self.path,
                 found=None if value is None else f"{value.size} bytes",
                 expected=f"{columns * column} bytes",
                 hint=fmt.REPACK,
@@ -355,7 +346,6 @@ class _PackedLmdb:
         return table.reshape(count, columns) if name == fmt.LABELS else table
 
     def names(self, table: str, count: int) -> PackedNames:
-        """See packed.PackedSet."""
         return PackedNames(self.named.get(table.encode()))
 
 

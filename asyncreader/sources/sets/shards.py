@@ -21,11 +21,9 @@ from ...formats import packed as fmt
 from ...formats.manifest import CONTAINERS, Manifest, read_manifest
 from ..base import FieldIndex, SetFacts, default_block, packed_rows
 from ..bytestore import OpenFile
-from ..fields import OpenSet, SetIndex, open_file
-from ..layouts.hdf5_layouts import index_hdf5
-from ..layouts.lmdb_layouts import index_lmdb
-from ..lmdb import open_data_file
+from ..fields import OpenSet, SetIndex, index_set
 from ..request import Request, no_field
+from ..sniff import Sniffed
 from .joined import RESTORE, Files, Joined, JoinedSource, WholeDigests
 from .lists import joined_offsets
 from .open_cache import MOST_OPEN, allow_open, open_limit
@@ -63,22 +61,22 @@ def sharded(
         ends=manifest.ends,
         earlier=manifest.earlier,
     )
-    # a shard that is opened for one field is not indexed for the others
-    first = _sharded(manifest, facts, shards, replace(fields, others={}), limit)
-    others = fields.also(first.spec, packed)
-    found = {one.own_name: _sharded(manifest, facts, shards, one, limit) for one in others}
-    columns = {fields.own_name: first, **found}
-    for name, one in columns.items():
-        if one.spec.ragged and lengths:
-            columns[name] = _with_offsets(one, shards, len(manifest))
-    return SetIndex(facts, columns).open()
+
+    def index(one: Request) -> SetIndex:
+        field = _sharded(manifest, facts, shards, one, limit)
+        if field.spec.ragged and lengths:
+            field = _with_offsets(field, shards, len(manifest))
+        return SetIndex(facts, {one.own_name: field})
+
+    return index_set(fields, index).open()
 
 
 def _sharded(
     manifest: Manifest, facts: SetFacts, shards: Files, fields: Request, limit: int
 ) -> FieldIndex:
-    """The data of the set, or another field."""
-    fields = _checked_fields(facts.path, fields, manifest)
+    """The data of the set, or another field. A shard that is opened for it is not indexed for the
+    others."""
+    fields = replace(_checked_fields(facts.path, fields, manifest), others={})
     common, meta = manifest.common, facts.meta
     assert meta is not None
     checksums, size = fmt.table_of(fields.data, fmt.CHECKSUMS), common.data_bytes
@@ -173,11 +171,7 @@ def _checked_fields(path: str, fields: Request, manifest: Manifest) -> Request:
 
 def open_shard(path: str, container: str, fields: Request, io: str) -> OpenSet:
     """The shard that is a file of this machine."""
-    lmdb = container == "lmdb"
-    file = open_data_file(path, io) if lmdb else OpenFile(path, io)
-    return open_file(
-        file, lambda one: index_lmdb(path, one, fields) if lmdb else index_hdf5(one, fields)
-    )
+    return Sniffed(path, CONTAINERS[container], OpenFile(path, io)).open(fields)
 
 
 class LocalShards:
