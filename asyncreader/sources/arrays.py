@@ -13,8 +13,7 @@ from ..pixels.numbers import flat_dtype
 from ..pixels.rows import Writer
 from ..system.array_types import Array
 from ..system.checks import FILL_MASKED
-from .base import BaseSource, FieldIndex, SetFacts, Source, default_block, row_size
-from .bytestore import ByteFile
+from .base import BaseSource, FieldIndex, OpenField, SetFacts, Source, default_block, row_size
 from .extents import Extents, ExtentSource
 from .fields import SetIndex
 from .patches import ArrayVolumes, StoredVolumes, cut_volumes, of_volumes
@@ -47,16 +46,16 @@ class Rows:
 
     array: Indexed
 
-    def serve(self, facts: SetFacts, index: FieldIndex, file: ByteFile | None) -> Source:
+    def serve(self, field: OpenField) -> Source:
         """A source that reads them."""
         data: Any = self.array
         plain = isinstance(data, np.ndarray) and data.flags.c_contiguous
         # numpy pickles an array with gaps as one of the machine's byte order, whatever its own is
-        if file is None and plain and data.dtype.isnative == index.spec.dtype.isnative:
+        stored = field.index.spec.dtype
+        if field.file is None and plain and data.dtype.isnative == stored.isnative:
             size = row_size(data.shape[1:], data.dtype)
-            extents = Extents((data.ctypes.data, size), size)
-            return ExtentSource(facts, index, None, extents)
-        return ArraySource(facts, index, file, data)
+            return ExtentSource(field, Extents((data.ctypes.data, size), size))
+        return ArraySource(field, data)
 
 
 @dataclass(frozen=True)
@@ -68,20 +67,18 @@ class FileRows:
     dtype: np.dtype[Any]
     axis: int
 
-    def serve(self, facts: SetFacts, index: FieldIndex, file: ByteFile | None) -> Source:
-        """A source that reads them from ``file``."""
-        assert file is not None
-        flat = file.mapped.view(self.offset, row_size(self.shape, self.dtype)).view(self.dtype)
-        return ArraySource(facts, index, file, np.moveaxis(flat.reshape(self.shape), self.axis, 0))
+    def serve(self, field: OpenField) -> Source:
+        """A source that reads them."""
+        size = row_size(self.shape, self.dtype)
+        flat = field.own_file.mapped.view(self.offset, size).view(self.dtype)
+        return ArraySource(field, np.moveaxis(flat.reshape(self.shape), self.axis, 0))
 
 
 class ArraySource(BaseSource):
     """Samples ``array[i]`` of anything with ``shape``, ``dtype`` and integer indexing."""
 
-    def __init__(
-        self, facts: SetFacts, index: FieldIndex, file: ByteFile | None, array: Indexed
-    ) -> None:
-        super().__init__(facts, index, file)
+    def __init__(self, field: OpenField, array: Indexed) -> None:
+        super().__init__(field)
         self._array = array
         self._shape = tuple(array.shape[1:])
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, Final, Literal, Protocol, Unpack
+from typing import Any, Final, Literal, NamedTuple, Protocol, Unpack
 
 import numpy as np
 
@@ -128,8 +128,8 @@ class Names(Protocol):
 class Storage(Protocol):
     """Where the samples of an index lie: frozen and picklable."""
 
-    def serve(self, facts: SetFacts, index: FieldIndex, file: ByteFile | None) -> Source:
-        """A source that reads them from ``file`` (None: from memory)."""
+    def serve(self, field: OpenField) -> Source:
+        """A source that reads them."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -172,7 +172,22 @@ class FieldIndex:
 
     def open(self, facts: SetFacts) -> Source:
         """Its source, of a file that is opened anew. FormatError if it was replaced or changed."""
-        return self.storage.serve(facts, self, None if self.where is None else self.where.open())
+        file = None if self.where is None else self.where.open()
+        return self.storage.serve(OpenField(facts, self, file))
+
+
+class OpenField(NamedTuple):
+    """A field of a set that is open: what was found of both, and the file, None of memory."""
+
+    facts: SetFacts
+    index: FieldIndex
+    file: ByteFile | None
+
+    @property
+    def own_file(self) -> ByteFile:
+        """The file of what lies in one."""
+        assert self.file is not None
+        return self.file
 
 
 class Source:
@@ -226,17 +241,14 @@ class Source:
 
 
 class BaseSource(Source):
-    """A source of one file, or of memory: errors name the file and the record. ``file``: open, None
-    of memory."""
+    """A source of one file, or of memory: errors name the file and the record."""
 
-    def __init__(self, facts: SetFacts, index: FieldIndex, file: ByteFile | None) -> None:
-        self.facts = facts
-        self.index = index
-        self.file = file
+    def __init__(self, field: OpenField) -> None:
+        self.facts, self.index, self.file = field
         #: where bytes are read from
-        self.store: ByteStore = MemoryStore() if file is None else file.store
-        self.spec = index.spec
-        self.checksums = index.checksums
+        self.store: ByteStore = MemoryStore() if self.file is None else self.file.store
+        self.spec = self.index.spec
+        self.checksums = self.index.checksums
 
     def holding(self, record: int) -> AbstractContextManager[tuple[BaseSource, int]]:
         return nullcontext((self, record))

@@ -17,8 +17,8 @@ from ..pixels.fill_tables import NO_STARTS, RowsInMemory
 from ..pixels.rows import RowWriter, Runs, Writer
 from ..pixels.specs import SampleSpec
 from ..system.array_types import Array, Int64, UInt8
-from .base import BaseSource, FieldIndex, SetFacts, Source
-from .bytestore import ByteFile, PreadStore
+from .base import BaseSource, OpenField, Source
+from .bytestore import PreadStore
 
 #: At most so many image headers are read to tell whether all pictures have one size; and where that
 #: is known, whether they have 16 bits.
@@ -97,9 +97,9 @@ class Extents:
     starts: Int64 | RunStarts | tuple[int, int]
     sizes: Array | int
 
-    def serve(self, facts: SetFacts, index: FieldIndex, file: ByteFile | None) -> Source:
-        """A source that reads them from ``file``."""
-        return ExtentSource(facts, index, file, self)
+    def serve(self, field: OpenField) -> Source:
+        """A source that reads them."""
+        return ExtentSource(field, self)
 
 
 @dataclass(frozen=True, eq=False)
@@ -115,18 +115,16 @@ class ImageExtents(Extents):
     bgr: bool = False
     tagged: bool = False
 
-    def serve(self, facts: SetFacts, index: FieldIndex, file: ByteFile | None) -> Source:
-        """A source that reads them from ``file``."""
-        return RawImages(facts, index, file, self)
+    def serve(self, field: OpenField) -> Source:
+        """A source that reads them."""
+        return RawImages(field, self)
 
 
 class ExtentSource(BaseSource):
     """Reads samples that are byte ranges of one store."""
 
-    def __init__(
-        self, facts: SetFacts, index: FieldIndex, file: ByteFile | None, extents: Extents
-    ) -> None:
-        super().__init__(facts, index, file)
+    def __init__(self, field: OpenField, extents: Extents) -> None:
+        super().__init__(field)
         # numpy's own numbers: with Python's each operation takes a microsecond longer
         starts = extents.starts
         self._starts = tuple(map(np.int64, starts)) if isinstance(starts, tuple) else starts
@@ -213,10 +211,8 @@ class ExtentSource(BaseSource):
 class RawImages(ExtentSource):
     """Reads raw images of different shapes, or with reversed channels."""
 
-    def __init__(
-        self, facts: SetFacts, index: FieldIndex, file: ByteFile | None, extents: ImageExtents
-    ) -> None:
-        super().__init__(facts, index, file, extents)
+    def __init__(self, field: OpenField, extents: ImageExtents) -> None:
+        super().__init__(field, extents)
         self._extents = extents
 
     def values(self, data: UInt8, record: int) -> Array:

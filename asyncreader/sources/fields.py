@@ -30,7 +30,7 @@ from ..stats import Meter
 from ..system.array_types import Array, Int64
 from ..system.text import sides
 from . import base
-from .base import FieldIndex, SetFacts, Source, read_field
+from .base import FieldIndex, OpenField, SetFacts, Source, read_field
 from .bytestore import ByteFile
 from .inspector import Inspector
 from .request import Request, no_field
@@ -115,7 +115,8 @@ def open_file(file: File, index: Callable[[File], SetIndex]) -> OpenSet:
     try:  # each file of a set comes by here: without a call more
         found = index(file)
         fields = found.fields.values()
-        return OpenSet(found, [one.storage.serve(found.facts, one, file) for one in fields])
+        facts = found.facts
+        return OpenSet(found, [one.storage.serve(OpenField(facts, one, file)) for one in fields])
     except BaseException:
         file.close()
         raise

@@ -19,8 +19,8 @@ from ..sampling.patches import Patches, Volumes, no_volumes
 from ..system.array_types import Array, Bools, Int64
 from ..system.checks import FILL_MASKED
 from ..system.memory import SCRATCH, address_of
-from .base import BaseSource, FieldIndex, SetFacts, Source
-from .bytestore import ByteFile, MemoryStore
+from .base import BaseSource, OpenField, Source
+from .bytestore import MemoryStore
 from .fields import SetIndex
 from .request import Cut, Request, stored_samples
 
@@ -161,10 +161,8 @@ def patches_of(p: ReaderParams, index: SetIndex) -> Patches:
 class PatchSource(BaseSource):
     """Reads patches; what copies them is in the derived classes. A record is a place."""
 
-    def __init__(
-        self, facts: SetFacts, index: FieldIndex, file: ByteFile | None, stored: StoredVolumes
-    ) -> None:
-        super().__init__(replace(facts, count=stored.volumes.places), index, file)
+    def __init__(self, field: OpenField, stored: StoredVolumes) -> None:
+        super().__init__(field._replace(facts=replace(field.facts, count=stored.volumes.places)))
         self._stored = stored
 
     def holding(self, record: int) -> AbstractContextManager[tuple[BaseSource, int]]:
@@ -213,9 +211,9 @@ class FlatVolumes:
     stored: StoredVolumes
     in_memory: bool = False
 
-    def serve(self, facts: SetFacts, index: FieldIndex, file: ByteFile | None) -> Source:
-        """A source that reads them from ``file``."""
-        return FlatPatches(facts, index, file, self)
+    def serve(self, field: OpenField) -> Source:
+        """A source that reads them."""
+        return FlatPatches(field, self)
 
 
 @dataclass(frozen=True, eq=False)
@@ -225,25 +223,23 @@ class ArrayVolumes:
     array: Any
     stored: StoredVolumes
 
-    def serve(self, facts: SetFacts, index: FieldIndex, file: ByteFile | None) -> Source:
+    def serve(self, field: OpenField) -> Source:
         """A source that reads them."""
         data = self.array
         plain = isinstance(data, np.ndarray) and data.flags.c_contiguous
         # numpy pickles an array with gaps as one of the machine's byte order, whatever its own is
-        if plain and data.dtype.isnative == index.spec.dtype.isnative:
+        if plain and data.dtype.isnative == field.index.spec.dtype.isnative:
             flat = FlatVolumes(data.ctypes.data, self.stored, in_memory=True)
-            return FlatPatches(facts, index, file, flat)  # the index holds the array
-        return ArrayPatches(facts, index, file, self.stored)
+            return FlatPatches(field, flat)  # the index holds the array
+        return ArrayPatches(field, self.stored)
 
 
 class FlatPatches(PatchSource):
     """Copies patches out of volumes that lie in one piece: runs along the last axes."""
 
-    def __init__(
-        self, facts: SetFacts, index: FieldIndex, file: ByteFile | None, volumes: FlatVolumes
-    ) -> None:
+    def __init__(self, field: OpenField, volumes: FlatVolumes) -> None:
         stored = volumes.stored
-        super().__init__(facts, index, file, stored)
+        super().__init__(field, stored)
         if volumes.in_memory:
             self.store = _MEMORY
         shape, box, item = stored.shape, stored.box, stored.dtype.itemsize

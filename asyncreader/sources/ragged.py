@@ -12,8 +12,7 @@ from ..errors import FormatError, ParamsError, SampleError
 from ..params import ReaderParams
 from ..pixels.rows import E, Writer
 from ..system.array_types import Array, Int64, UInt64
-from .base import BaseSource, FieldIndex, SetFacts, Source
-from .bytestore import ByteFile
+from .base import BaseSource, FieldIndex, OpenField, Source
 from .extents import Extents, ExtentSource, RunStarts
 from .fields import OpenSet
 from .request import no_field
@@ -34,22 +33,20 @@ class Ragged:
     values: FieldIndex
     count: int
 
-    def serve(self, facts: SetFacts, index: FieldIndex, file: ByteFile | None) -> Source:
-        """A source that reads them from ``file``."""
-        own = replace(self.values, path=index.path)
-        inner = own.storage.serve(replace(facts, count=self.count), own, file)
-        return RaggedSource(facts, index, file, inner)
+    def serve(self, field: OpenField) -> Source:
+        """A source that reads them."""
+        own = replace(self.values, path=field.index.path)
+        facts = replace(field.facts, count=self.count)
+        return RaggedSource(field, own.storage.serve(OpenField(facts, own, field.file)))
 
 
 class RaggedSource(BaseSource):
     """Reads samples of different length: see :class:`Ragged`. ``values``: the source of values."""
 
-    def __init__(
-        self, facts: SetFacts, index: FieldIndex, file: ByteFile | None, values: Source
-    ) -> None:
-        super().__init__(facts, index, file)
-        assert index.offsets is not None
-        self.offsets = index.offsets
+    def __init__(self, field: OpenField, values: Source) -> None:
+        super().__init__(field)
+        assert self.index.offsets is not None
+        self.offsets = self.index.offsets
         self._values = values
         self._named = _ByValue(self)
 

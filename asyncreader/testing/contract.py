@@ -27,8 +27,7 @@ from ..pixels.rows import RowError, Writer
 from ..pixels.specs import OutputSpec, SampleSpec
 from ..pixels.transform import RowTransform
 from ..sources import Inspector, OpenSet, RowJob, read_rows
-from ..sources.base import BaseSource, FieldIndex, SetFacts
-from ..sources.bytestore import ByteFile
+from ..sources.base import BaseSource, FieldIndex, OpenField, SetFacts
 from ..sources.fields import SetIndex
 from ..stats import Meter
 from ..system.array_types import Array, Bools, Int64
@@ -347,9 +346,9 @@ class _Samples:
     images: npt.NDArray[np.generic]
     undecodable: frozenset[int]
 
-    def serve(self, facts: SetFacts, index: FieldIndex, file: ByteFile | None) -> _Reading:
+    def serve(self, field: OpenField) -> _Reading:
         """A source that reads them."""
-        return _Reading(facts, index, None)
+        return _Reading(field)
 
 
 class _Reading(BaseSource):
@@ -408,7 +407,7 @@ class MemorySource(_Reading):
             block=block,
             checked="all" if checksums else "none",
         )
-        super().__init__(facts, index, None)
+        super().__init__(OpenField(facts, index, None))
         self._labels = labels
 
     def as_set(self) -> OpenSet:

@@ -19,7 +19,7 @@ from ...pixels import kernels
 from ...pixels.rows import Writer
 from ...system.array_types import Array, Bools, Int64
 from ...system.memory import address_of
-from ..base import CACHE_BYTES, FieldIndex, SetFacts, Source
+from ..base import CACHE_BYTES, OpenField, Source
 from ..bytestore import ByteFile, ByteStore
 from ..patches import PatchSource, StoredVolumes
 from .chunk_cache import ChunkCache, ChunkGrid, LibraryChunks, decode_each, decode_into
@@ -233,10 +233,9 @@ class ChunkVolumes:
     stored: StoredVolumes
     library: Callable[[ByteFile, ChunkGrid], LibraryChunks] | None = None
 
-    def serve(self, facts: SetFacts, index: FieldIndex, file: ByteFile | None) -> Source:
-        """A source that reads them from ``file``."""
-        assert file is not None
-        return ChunkPatches(facts, index, file, self)
+    def serve(self, field: OpenField) -> Source:
+        """A source that reads them."""
+        return ChunkPatches(field, self)
 
 
 def _cache(grids: Sequence[ChunkGrid]) -> ChunkCache:
@@ -250,12 +249,10 @@ class ChunkPatches(PatchSource):
     """Reads patches of chunks, each decoded once for all patches that are read together. A bounded
     number of decoded chunks is remembered."""
 
-    def __init__(
-        self, facts: SetFacts, index: FieldIndex, file: ByteFile, volumes: ChunkVolumes
-    ) -> None:
-        super().__init__(facts, index, file, volumes.stored)
+    def __init__(self, field: OpenField, volumes: ChunkVolumes) -> None:
+        super().__init__(field, volumes.stored)
         self._grid = grid = volumes.grid
-        self._library = None if volumes.library is None else volumes.library(file, grid)
+        self._library = None if volumes.library is None else volumes.library(field.own_file, grid)
         boxes = Boxes.of(grid.shape, grid.chunk, volumes.stored.box, grid.dtype.itemsize)
         self._boxes = BoxReader(grid, boxes, self.store, self._library, _cache([grid]))
 

@@ -17,7 +17,7 @@ from ...stats import Meter
 from ...system.array_types import Int64
 from ...system.memory import SCRATCH, address_of
 from ...system.signals import after_this
-from ..base import CACHE_BYTES, BaseSource, FieldIndex, SetFacts, Source
+from ..base import CACHE_BYTES, BaseSource, OpenField, Source
 from ..bytestore import ByteFile, MemoryStore
 from .boxes import Boxes, BoxReader, Shares, first_piece
 from .chunk_cache import (
@@ -87,10 +87,9 @@ class Chunks:
     library: Callable[[ByteFile, ChunkGrid], LibraryChunks] | None = None
     lead: int = 1
 
-    def serve(self, facts: SetFacts, index: FieldIndex, file: ByteFile | None) -> Source:
-        """A source that reads them from ``file``."""
-        assert file is not None
-        return ChunkSource(facts, index, file, self)
+    def serve(self, field: OpenField) -> Source:
+        """A source that reads them."""
+        return ChunkSource(field, self)
 
 
 class ChunkSource(BaseSource):
@@ -100,19 +99,14 @@ class ChunkSource(BaseSource):
     """
 
     def __init__(
-        self,
-        facts: SetFacts,
-        index: FieldIndex,
-        file: ByteFile,
-        chunks: Chunks,
-        cached: tuple[ChunkCache, int] | None = None,
+        self, field: OpenField, chunks: Chunks, cached: tuple[ChunkCache, int] | None = None
     ) -> None:
-        super().__init__(facts, index, file)
+        super().__init__(field)
         grid, axis, lead = chunks.grid, chunks.axis, chunks.lead
         self._grid = grid
         self._axis = axis
         self._lead = lead
-        self._library = None if chunks.library is None else chunks.library(file, grid)
+        self._library = None if chunks.library is None else chunks.library(field.own_file, grid)
         pieces = Pieces.of(grid.shape, grid.chunk, grid.dtype.itemsize, axis, lead)
         self._pieces = pieces
         #: a piece is one chunk

@@ -18,7 +18,7 @@ from ...errors import AsyncReaderError, FormatError
 from ...pixels.fill_tables import RowsInMemory
 from ...pixels.rows import Writer
 from ...system.array_types import Int64
-from ..base import CACHE_BYTES, BaseSource, FieldIndex, Names, SetFacts, Source
+from ..base import CACHE_BYTES, BaseSource, Names, OpenField, Source
 from ..bytestore import ByteFile
 from ..fields import SetIndex
 from .chunk_cache import ChunkCache
@@ -67,21 +67,19 @@ class GroupRows:
     #: finds the samples of a data set by name, of those that are encoded
     look_up: Callable[[ByteFile, Hdf5, str], SetIndex]
 
-    def serve(self, facts: SetFacts, index: FieldIndex, file: ByteFile | None) -> Source:
-        """A source that reads them from ``file``."""
-        assert file is not None
-        return GroupSource(replace(facts, count=int(self.ends[-1])), index, file, self)
+    def serve(self, field: OpenField) -> Source:
+        """A source that reads them."""
+        facts = replace(field.facts, count=int(self.ends[-1]))
+        return GroupSource(field._replace(facts=facts), self)
 
 
 class GroupSource(BaseSource):
     """Reads the rows of :class:`GroupRows`. Decoded chunks of all data sets share one cache."""
 
-    def __init__(
-        self, facts: SetFacts, index: FieldIndex, file: ByteFile, members: GroupRows
-    ) -> None:
-        super().__init__(facts, index, file)
+    def __init__(self, field: OpenField, members: GroupRows) -> None:
+        super().__init__(field)
         self._members = members
-        self._file = file
+        self._file = field.own_file
         self._starts = np.concatenate((np.zeros(1, np.int64), members.ends[:-1]))
         limit = max(CACHE_BYTES, 2 * members.piece_bytes)
         self.cache = ChunkCache(limit, int(members.pieces[-1]), max(1, members.piece_bytes))
@@ -164,7 +162,7 @@ class GroupSource(BaseSource):
                         f"dataset {name!r} does not hold an image file for each row", path=path
                     )
                 own = replace(found.first, names=one)
-                return own.storage.serve(facts, own, self._file)
+                return own.storage.serve(OpenField(facts, own, self._file))
             data = self._library.dataset(name, records=True)
             steps = data.filters
             if not check_filters(steps, path, name):
@@ -190,7 +188,8 @@ class GroupSource(BaseSource):
             whole = not self._open and not self._known  # one of them is also compared decoded
             whole = whole and records is None
             data.compare(grid, decoded=whole)
-        return ChunkSource(facts, index, self._file, Chunks(grid, 0), (self.cache, first))
+        one_field = OpenField(facts, index, self._file)
+        return ChunkSource(one_field, Chunks(grid, 0), (self.cache, first))
 
     def reserve(self, samples: int) -> None:
         # of chunks that samples are cut over and that make no piece, enough for one of each

@@ -21,8 +21,8 @@ from ...pixels.specs import SampleSpec
 from ...system.array_types import Array, Bools, Float64, Int64, UInt8
 from ...system.late import h5py
 from ...system.memory import SCRATCH, address_of
-from ..base import BaseSource, FieldIndex, SetFacts, Source
-from ..bytestore import ByteFile, MemoryStore
+from ..base import BaseSource, FieldIndex, OpenField, Source
+from ..bytestore import MemoryStore
 from ..fields import SetIndex
 from ..patches import StoredVolumes
 from ..request import Request
@@ -94,11 +94,11 @@ class Physical:
     missing: float
     volumes: StoredVolumes | None = None
 
-    def serve(self, facts: SetFacts, index: FieldIndex, file: ByteFile | None) -> Source:
+    def serve(self, field: OpenField) -> Source:
         """A source that makes them of what the source of the numbers reads."""
-        assert index.numbers is not None
-        own = replace(index.numbers, path=index.path)
-        return PhysicalSource(index, file, own.storage.serve(facts, own, file), self)
+        assert field.index.numbers is not None
+        own = replace(field.index.numbers, path=field.index.path)
+        return PhysicalSource(field, own.storage.serve(field._replace(index=own)), self)
 
     def fill(self, records: Int64, stored: Array, out: Array) -> None:
         """Write the values of samples to ``out`` (n, ...)."""
@@ -155,10 +155,8 @@ def physical_field(field: FieldIndex, meaning: Meaning, asked: Request) -> Field
 class PhysicalSource(BaseSource):
     """Reads values: see :class:`Physical`. ``inner``: the source of the numbers."""
 
-    def __init__(
-        self, index: FieldIndex, file: ByteFile | None, inner: Source, values: Physical
-    ) -> None:
-        super().__init__(inner.facts, index, file)
+    def __init__(self, field: OpenField, inner: Source, values: Physical) -> None:
+        super().__init__(field._replace(facts=inner.facts))
         self.inner, self.values = inner, values
 
     def read_into(self, writer: Writer) -> None:

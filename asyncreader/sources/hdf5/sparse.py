@@ -20,8 +20,7 @@ from ...pixels.specs import SampleSpec
 from ...stats import Meter
 from ...system.array_types import Array, Bools, Int64, UInt8
 from ...system.memory import SCRATCH, address_of
-from ..base import BaseSource, FieldIndex, SetFacts, Source, Storage
-from ..bytestore import ByteFile
+from ..base import BaseSource, FieldIndex, OpenField, Source, Storage
 
 #: Numbers that are read and added together: their memory stays in a core's cache.
 TOGETHER: Final = 1 << 16
@@ -55,10 +54,11 @@ class Numbers:
     chunk: int
     in_file: bool = True
 
-    def open(self, facts: SetFacts, index: FieldIndex, file: ByteFile, count: int) -> Source:
+    def open(self, field: OpenField, count: int) -> Source:
         """The source of the ``count`` numbers."""
-        own = FieldIndex(SampleSpec((), self.dtype, None), self.storage, path=index.path)
-        return self.storage.serve(replace(facts, count=count), own, file if self.in_file else None)
+        own = FieldIndex(SampleSpec((), self.dtype, None), self.storage, path=field.index.path)
+        file = field.file if self.in_file else None
+        return self.storage.serve(OpenField(replace(field.facts, count=count), own, file))
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,10 +76,9 @@ class SparseRows:
     width: int
     lookup: Int64 | None = None
 
-    def serve(self, facts: SetFacts, index: FieldIndex, file: ByteFile | None) -> Source:
-        """A source that reads them from ``file``."""
-        assert file is not None
-        return SparseSource(facts, index, file, self)
+    def serve(self, field: OpenField) -> Source:
+        """A source that reads them."""
+        return SparseSource(field, self)
 
 
 class _Runs(NumberWriter):
@@ -136,12 +135,10 @@ class _Group:
 class SparseSource(BaseSource):
     """Reads sparse rows: see :class:`SparseRows`."""
 
-    def __init__(
-        self, facts: SetFacts, index: FieldIndex, file: ByteFile, rows: SparseRows
-    ) -> None:
-        super().__init__(facts, index, file)
+    def __init__(self, field: OpenField, rows: SparseRows) -> None:
+        super().__init__(field)
         self._rows = rows
-        self._parts = tuple(one.open(facts, index, file, rows.count) for one in rows.numbers)
+        self._parts = tuple(one.open(field, rows.count) for one in rows.numbers)
         self._lookup = np.empty(0, np.int64) if rows.lookup is None else rows.lookup
         assert self.spec.shape is not None
         self._width = self.spec.shape[0]

@@ -24,8 +24,7 @@ from ...pixels.rows import E, Writer
 from ...sampling.blocks import files_together
 from ...system.array_types import Array, Int64, UInt64
 from ...system.late import as_array
-from ..base import BaseSource, FieldIndex, SetFacts, Source
-from ..bytestore import ByteFile
+from ..base import BaseSource, FieldIndex, OpenField, SetFacts, Source
 from ..fields import OpenSet, SetIndex
 from ..hdf5.boxes import ChunkPatches
 from ..hdf5.physical import PhysicalSource
@@ -104,14 +103,14 @@ class Joined:
     #: the field's own rows up to the end of each file, where these are not the set's
     ends: Int64 | None = None
 
-    def serve(self, facts: SetFacts, index: FieldIndex, file: ByteFile | None) -> JoinedSource:
+    def serve(self, field: OpenField) -> JoinedSource:
         """A source that reads the files."""
         if not isinstance(self.files, tuple):
-            return JoinedSource(facts, index)
+            return JoinedSource(field.facts, field.index)
         held: list[OpenSet] = []
         with closed_on_error(held):
             held.extend(one.open() for one in self.files)
-            return JoinedSource(facts, index, held)
+            return JoinedSource(field.facts, field.index, held)
 
 
 class JoinedSource(Source):
