@@ -21,7 +21,7 @@ from fakes import damage_chunk
 import asyncreader
 from asyncreader import AsyncReader, Batch, DecodeError, FormatError, ParamsError, Writer
 from asyncreader.cli.main import cli
-from asyncreader.sources.hdf5 import chunks
+from asyncreader.sources.hdf5 import chunk_cache
 from asyncreader.tools.preview import preview, preview_batch
 
 #: Chunks of a volume, by its number of axes. None divides a volume.
@@ -172,13 +172,13 @@ def test_only_the_chunks_that_are_touched(tmp_path: Path, monkeypatch: pytest.Mo
     with h5py.File(tmp_path / "x.h5", "w") as file:
         file.create_dataset("data", data=data, chunks=(8, 8, 8), compression="gzip")
     read: list[int] = []
-    plain = chunks.decode_into
+    plain = chunk_cache.OpenChunks.decode
 
-    def counted(grid: Any, numbers: Any, *more: Any) -> Any:
+    def counted(self: Any, numbers: Any, *more: Any) -> Any:
         read.extend(numbers.tolist())
-        return plain(grid, numbers, *more)
+        return plain(self, numbers, *more)
 
-    monkeypatch.setattr(chunks, "decode_into", counted)
+    monkeypatch.setattr(chunk_cache.OpenChunks, "decode", counted)
     given: dict[str, Any] = {"path": tmp_path / "x.h5", "sample_axis": None, "labels_field": None}
     with AsyncReader(given, patch=(8, 8, 8), patch_at="center") as reader:
         batch = next(iter(reader))

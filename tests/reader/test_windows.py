@@ -21,7 +21,7 @@ import asyncreader
 from asyncreader import AsyncReader, FormatError, ParamsError
 from asyncreader.pipeline.fill_batch import BatchFiller
 from asyncreader.pipeline.fill_queue import FillQueue
-from asyncreader.sources.hdf5 import chunks
+from asyncreader.sources.hdf5 import chunk_cache, chunks
 from asyncreader.tools.verify import verify_file
 from converters import convert
 
@@ -676,13 +676,13 @@ def test_block_windows_decode_a_chunk_once(tmp_path: Path, monkeypatch: pytest.M
             rows = np.full((60, 50), i, np.uint8)
             file.create_dataset(f"demo_{i}/a", data=rows, chunks=(10, 25), compression="gzip")
     decoded: list[int] = []
-    really = chunks.ChunkSource._decode
+    really = chunk_cache.OpenChunks.decode
 
-    def note(self: chunks.ChunkSource, numbers: np.ndarray, *rest: Any) -> Any:
+    def note(self: chunk_cache.OpenChunks, numbers: np.ndarray, *rest: Any) -> Any:
         decoded.extend(numbers.tolist())
         return really(self, numbers, *rest)
 
-    monkeypatch.setattr(chunks.ChunkSource, "_decode", note)
+    monkeypatch.setattr(chunk_cache.OpenChunks, "decode", note)
     with AsyncReader(
         path=tmp_path / "x.h5",
         episodes="groups:demo_*",

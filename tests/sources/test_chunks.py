@@ -462,7 +462,7 @@ def test_what_fails_leaves_nothing_pinned() -> None:
     some, job = np.array([5, 1, 2, 3]), cast(Writer, SimpleNamespace(meter=Meter(), stopped=False))
     for give, fail in ((unused, broken), (broken, unused)):
         with pytest.raises(OSError, match="planned"):
-            chunks.decode_each(cache, some, filled, job, give, fail)
+            chunk_cache.decode_each(cache, some, filled, job, give, fail)
         held = [got(cache, number).entry for number in (6, 7, 8, 9)]
         assert sorted(held) == [1, 2, 3, 4]
         cache.unpin(held)
@@ -705,8 +705,10 @@ def test_blocks_of_a_set_that_fits_in_memory(
     for path in paths:
         shared(path, compression="lzf")
     decoded: list[int] = []
-    decode = chunks.decode_chunk
-    monkeypatch.setattr(chunks, "decode_chunk", lambda *given: decoded.append(1) or decode(*given))
+    decode = chunk_cache.decode_chunk
+    monkeypatch.setattr(
+        chunk_cache, "decode_chunk", lambda *given: decoded.append(1) or decode(*given)
+    )
     once, size = files * 2048 // 32, files * 2048 * 32 * 32 * 3
     for most in (size, size - 1):
         monkeypatch.setattr(build, "CACHE_BYTES", most)
@@ -731,8 +733,10 @@ def test_windows_take_memory_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(chunk_cache, "aligned_empty", counted)
     decoded: list[int] = []
-    decode = chunks.decode_chunk
-    monkeypatch.setattr(chunks, "decode_chunk", lambda *given: decoded.append(1) or decode(*given))
+    decode = chunk_cache.decode_chunk
+    monkeypatch.setattr(
+        chunk_cache, "decode_chunk", lambda *given: decoded.append(1) or decode(*given)
+    )
     with AsyncReader(path=tmp_path / "set.h5", batch_size=256, nthread=1, **BLOCKS) as reader:
         for _ in range(3):
             decoded.clear()

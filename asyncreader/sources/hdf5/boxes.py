@@ -20,9 +20,9 @@ from ...pixels.rows import Writer
 from ...system.array_types import Array, Bools, Int64
 from ...system.memory import address_of
 from ..base import CACHE_BYTES, OpenField, Source
-from ..bytestore import ByteFile, ByteStore
+from ..bytestore import ByteFile
 from ..patches import PatchSource, StoredVolumes
-from .chunk_cache import ChunkCache, ChunkGrid, LibraryChunks, decode_each, decode_into
+from .chunk_cache import ChunkCache, ChunkGrid, LibraryChunks, OpenChunks, decode_each
 
 #: Boxes are read together that have so many shares of chunks.
 _SHARES: Final = 1 << 18
@@ -128,24 +128,13 @@ class BoxReader:
     ``cache``: decoded chunks; ``first``: the number of the data set's first one there.
     """
 
-    def __init__(
-        self,
-        grid: ChunkGrid,
-        boxes: Boxes,
-        store: ByteStore,
-        library: LibraryChunks | None,
-        cache: ChunkCache,
-        first: int = 0,
-    ) -> None:
-        self.grid, self.boxes, self.store = grid, boxes, store
+    def __init__(self, chunks: OpenChunks, boxes: Boxes, cache: ChunkCache, first: int = 0) -> None:
+        self.chunks, self.boxes = chunks, boxes
         self.cache, self.first = cache, first
-        self._library = library
-        #: chunks are copied from where they lie, where that is memory
-        self._plain = not grid.filters and grid.fill is None and not store.remote
 
     def will_need(self, starts: Int64) -> None:
         """Prefetch: the calling thread reads the boxes that begin at ``starts`` next."""
-        self.grid.will_need(self.store, self.boxes.shares(starts).chunks)
+        self.chunks.will_need(self.boxes.shares(starts).chunks)
 
     def copy(self, writer: Writer, which: Int64, starts: Int64, out: Array, rows: Int64) -> Bools:
         """Copy the boxes ``which`` of the job, which begin at ``starts``, into ``rows`` of ``out``.
@@ -163,7 +152,8 @@ class BoxReader:
     ) -> Bools:
         """:meth:`copy` of so many that the table of their shares is small."""
         boxes, good = self.boxes, np.ones(which.size, np.bool_)
-        shares, item = boxes.shares(starts), self.grid.dtype.itemsize
+        shares, grid, store = boxes.shares(starts), self.chunks.grid, self.chunks.store
+        near, far, item = boxes.near, boxes.far, grid.dtype.itemsize
         targets = shares.targets + address_of(out) + rows[shares.box] * boxes.nbytes
 
         def give(chunks: Int64, addresses: Int64) -> None:
@@ -171,7 +161,7 @@ class BoxReader:
             some, counts = shares.of(chunks)
             sources = shares.sources[some] + np.repeat(addresses, counts)
             extents = shares.extents[some]
-            kernels.copy_boxes(sources, targets[some], extents, boxes.near, boxes.far, item)
+            kernels.copy_boxes(sources, targets[some], extents, near, far, item)
 
         def fail(i: int, error: DecodeError) -> None:
             at = np.unravel_index(int(shares.chunks[i]), boxes.grid)
@@ -181,12 +171,12 @@ class BoxReader:
             good[bad] = False
 
         base, stored = None, shares.chunks
-        if self._plain:
-            base = self.store.address(int(self.grid.sizes[stored].sum()))
+        if self.chunks.plain:
+            base = store.address(int(grid.sizes[stored].sum()))
         if base is None:
             self._give_decoded(stored, give, fail, writer)
         else:
-            give(np.arange(stored.size), self.grid.offsets[stored] + base)
+            give(np.arange(stored.size), grid.offsets[stored] + base)
         return good
 
     def _give_decoded(
@@ -205,17 +195,12 @@ class BoxReader:
         finally:
             self.cache.unpin(entries)
         left = np.flatnonzero(entries == 0)
-        if self.store.remote and left.size:
-            self.grid.will_need(self.store, chunks[left])
-
-        def decode(numbers: list[int], targets: Int64) -> dict[int, DecodeError]:
-            mine, meter = np.array(numbers) - self.first, writer.meter
-            return decode_into(self.grid, mine, self.store, self._library, meter, targets)
-
+        if self.chunks.store.remote and left.size:
+            self.chunks.will_need(chunks[left])
         decode_each(
             self.cache,
             numbers[left],
-            decode,
+            lambda some, at: self.chunks.decode(np.array(some) - self.first, at, writer.meter),
             writer,
             lambda places, at: give(left[places], at),
             lambda place, error: fail(int(left[place]), error),
@@ -252,9 +237,9 @@ class ChunkPatches(PatchSource):
     def __init__(self, field: OpenField, volumes: ChunkVolumes) -> None:
         super().__init__(field, volumes.stored)
         self._grid = grid = volumes.grid
-        self._library = None if volumes.library is None else volumes.library(field.own_file, grid)
+        self._chunks = OpenChunks(field, grid, volumes.library)
         boxes = Boxes.of(grid.shape, grid.chunk, volumes.stored.box, grid.dtype.itemsize)
-        self._boxes = BoxReader(grid, boxes, self.store, self._library, _cache([grid]))
+        self._boxes = BoxReader(self._chunks, boxes, _cache([grid]))
 
     @staticmethod
     def remember(files: Sequence[ChunkPatches]) -> None:
@@ -266,8 +251,7 @@ class ChunkPatches(PatchSource):
 
     def close(self) -> None:
         super().close()
-        if self._library is not None:
-            self._library.close()
+        self._chunks.close()
 
     def reserve(self, samples: int) -> None:
         size = self._grid.chunk_bytes

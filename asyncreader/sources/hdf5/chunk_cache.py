@@ -24,7 +24,8 @@ from ...stats import Meter
 from ...system.array_types import Int64, UInt8
 from ...system.memory import address_of, aligned_empty, bytes_at
 from ...system.signals import after_this
-from ..bytestore import ByteStore
+from ..base import OpenField
+from ..bytestore import ByteFile
 from .filters import Filter, decode_chunk, inflate, inflated_width
 
 #: Bytes of chunks that are decoded before they are put together in one call: less than a core's
@@ -67,12 +68,6 @@ class ChunkGrid:
         """Where all chunks are of gzip, the width that they are shuffled by; else None."""
         return None if self.masks.any() else inflated_width(self.filters, self.dtype.itemsize)
 
-    def will_need(self, store: ByteStore, numbers: Int64) -> None:
-        """Prefetch from ``store``: the calling thread reads these chunks next."""
-        written = numbers[self.offsets[numbers] >= 0]
-        if written.size:
-            store.will_need(self.offsets[written], self.sizes[written])
-
 
 class LibraryChunks(Protocol):
     """Decoded chunks through the HDF5 library, for filters that only it can undo."""
@@ -97,56 +92,70 @@ def decoding(meter: Meter) -> Iterator[None]:
         meter.seconds["decode"] += time.perf_counter() - started
 
 
-def _decode_one(
-    grid: ChunkGrid,
-    number: int,
-    store: ByteStore,
-    library: LibraryChunks | None,
-    meter: Meter,
-    out: UInt8,
-) -> None:
-    """Decode a chunk into ``out``. DecodeError if it is damaged."""
-    if library is not None:
-        with decoding(meter):  # and reading, which the library does along with it
-            out[:] = library.read(number)
-    elif grid.fill is not None and grid.offsets[number] < 0:
-        out.reshape(-1, grid.fill.size)[:] = grid.fill
-    else:
-        stored = store.view(int(grid.offsets[number]), int(grid.sizes[number]))
-        mask, size = int(grid.masks[number]), grid.chunk_bytes
-        started = time.perf_counter()  # decoding() takes a microsecond more for each chunk
-        try:
-            out[:] = decode_chunk(stored, grid.filters, mask, size, grid.dtype.itemsize)
-        finally:
-            meter.seconds["decode"] += time.perf_counter() - started
+class OpenChunks:
+    """The chunks of a data set in an open file. ``library``: opens the HDF5 library's reader of
+    them; None: they are decoded here.
 
+    ``plain``: they can be copied from where they lie, where that is memory.
+    """
 
-def decode_into(
-    grid: ChunkGrid,
-    numbers: Int64,
-    store: ByteStore,
-    library: LibraryChunks | None,
-    meter: Meter,
-    targets: Int64,
-) -> dict[int, DecodeError]:
-    """Decode chunks into memory at the addresses ``targets``. The errors of those that are damaged,
-    by their places in ``numbers``."""
-    bad, left = dict[int, DecodeError](), np.arange(numbers.size)
-    if library is None and grid.inflated is not None:
-        sizes, found = grid.sizes[numbers], np.empty(numbers.size, np.int64)
-        base = store.address(int(sizes.sum()))
-        if base is not None:
-            sources = grid.offsets[numbers] + base
-            with decoding(meter):
-                inflate(sources, sizes, targets, grid.chunk_bytes, grid.inflated, found)
-            left = np.flatnonzero(found != grid.chunk_bytes)
-    for i in left.tolist():
-        memory = bytes_at(int(targets[i]), grid.chunk_bytes)
-        try:
-            _decode_one(grid, int(numbers[i]), store, library, meter, memory)
-        except DecodeError as exc:
-            bad[i] = exc
-    return bad
+    def __init__(
+        self,
+        field: OpenField,
+        grid: ChunkGrid,
+        library: Callable[[ByteFile, ChunkGrid], LibraryChunks] | None = None,
+    ) -> None:
+        self.grid, self.store = grid, field.own_file.store
+        self._library = None if library is None else library(field.own_file, grid)
+        self.plain = not grid.filters and grid.fill is None and not self.store.remote
+
+    def will_need(self, numbers: Int64) -> None:
+        """Prefetch: the calling thread reads these chunks next."""
+        written = numbers[self.grid.offsets[numbers] >= 0]
+        if written.size:
+            self.store.will_need(self.grid.offsets[written], self.grid.sizes[written])
+
+    def decode(self, numbers: Int64, targets: Int64, meter: Meter) -> dict[int, DecodeError]:
+        """Decode chunks into memory at the addresses ``targets``. The errors of those that are
+        damaged, by their places in ``numbers``."""
+        grid, bad, left = self.grid, dict[int, DecodeError](), np.arange(numbers.size)
+        if self._library is None and grid.inflated is not None:
+            sizes, found = grid.sizes[numbers], np.empty(numbers.size, np.int64)
+            base = self.store.address(int(sizes.sum()))
+            if base is not None:
+                sources = grid.offsets[numbers] + base
+                with decoding(meter):
+                    inflate(sources, sizes, targets, grid.chunk_bytes, grid.inflated, found)
+                left = np.flatnonzero(found != grid.chunk_bytes)
+        for i in left.tolist():
+            memory = bytes_at(int(targets[i]), grid.chunk_bytes)
+            try:
+                self._decode_one(int(numbers[i]), memory, meter)
+            except DecodeError as exc:
+                bad[i] = exc
+        return bad
+
+    def _decode_one(self, number: int, out: UInt8, meter: Meter) -> None:
+        """Decode a chunk into ``out``. DecodeError if it is damaged."""
+        grid = self.grid
+        if self._library is not None:
+            with decoding(meter):  # and reading, which the library does along with it
+                out[:] = self._library.read(number)
+        elif grid.fill is not None and grid.offsets[number] < 0:
+            out.reshape(-1, grid.fill.size)[:] = grid.fill
+        else:
+            stored = self.store.view(int(grid.offsets[number]), int(grid.sizes[number]))
+            mask, size = int(grid.masks[number]), grid.chunk_bytes
+            started = time.perf_counter()  # decoding() takes a microsecond more for each chunk
+            try:
+                out[:] = decode_chunk(stored, grid.filters, mask, size, grid.dtype.itemsize)
+            finally:
+                meter.seconds["decode"] += time.perf_counter() - started
+
+    def close(self) -> None:
+        """Close the library's file."""
+        if self._library is not None:
+            self._library.close()
 
 
 # -- the cache -------------------------------------------------------------------------------------

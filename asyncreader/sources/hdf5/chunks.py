@@ -27,8 +27,8 @@ from .chunk_cache import (
     ChunkGrid,
     Decode,
     LibraryChunks,
+    OpenChunks,
     decode_each,
-    decode_into,
     decoding,
 )
 
@@ -106,7 +106,7 @@ class ChunkSource(BaseSource):
         self._grid = grid
         self._axis = axis
         self._lead = lead
-        self._library = None if chunks.library is None else chunks.library(field.own_file, grid)
+        self._chunks = OpenChunks(field, grid, chunks.library)
         pieces = Pieces.of(grid.shape, grid.chunk, grid.dtype.itemsize, axis, lead)
         self._pieces = pieces
         #: a piece is one chunk
@@ -117,8 +117,7 @@ class ChunkSource(BaseSource):
         own = cached or (ChunkCache(limit, pieces.number, pieces.nbytes), 0)
         self.cache, self._number = own
         #: few samples are copied from where they lie: a piece is much more, and soon dropped
-        self._plain = axis > 0 and not grid.filters and grid.fill is None and not self.store.remote
-        self._plain = self._plain and pieces.number * pieces.nbytes > limit
+        self._plain = axis > 0 and self._chunks.plain and pieces.number * pieces.nbytes > limit
 
     @cached_property
     def _sample_bytes(self) -> int:
@@ -151,8 +150,7 @@ class ChunkSource(BaseSource):
 
     def close(self) -> None:
         super().close()
-        if self._library is not None:
-            self._library.close()
+        self._chunks.close()
 
     def reserve(self, samples: int) -> None:
         pieces, self._plain = self._pieces, False
@@ -161,17 +159,13 @@ class ChunkSource(BaseSource):
     def release(self) -> None:
         self.cache.release()
 
-    def _decode(self, numbers: Int64, targets: Int64, meter: Meter) -> dict[int, DecodeError]:
-        """Decode chunks to addresses; the errors of those that are damaged, by their places."""
-        return decode_into(self._grid, numbers, self.store, self._library, meter, targets)
-
     def _decoder(self, meter: Meter) -> Decode:
         """What puts decoded pieces into memory."""
         first = self._number
 
         def decode(numbers: list[int], targets: Int64) -> dict[int, DecodeError]:
             if self._single:
-                return self._decode(np.array(numbers) - first, targets, meter)
+                return self._chunks.decode(np.array(numbers) - first, targets, meter)
             bad = {}
             for i, (number, target) in enumerate(zip(numbers, targets.tolist(), strict=True)):
                 try:
@@ -214,7 +208,8 @@ class ChunkSource(BaseSource):
         for first in range(0, numbers.size, together):
             some = slice(first, first + together)
             places, extents = shares.targets[some] + target, shares.extents[some]
-            for error in self._decode(numbers[some], sources[: places.size], meter).values():
+            bad = self._chunks.decode(numbers[some], sources[: places.size], meter)
+            for error in bad.values():
                 raise error
             with decoding(meter):
                 kernels.copy_boxes(
@@ -261,7 +256,7 @@ class ChunkSource(BaseSource):
         memory."""
         numbers, which = np.unique(chunks[places], return_inverse=True)
         if self.store.remote:
-            self._grid.will_need(self.store, self._across_all(numbers - self._number))
+            self._chunks.will_need(self._across_all(numbers - self._number))
         starts = np.zeros(numbers.size, np.int64)
 
         def give(held: Int64, at: Int64) -> None:
@@ -283,7 +278,7 @@ class ChunkSource(BaseSource):
         grid, axes = self._grid, range(self._axis, self._axis + self._lead)
         extent = tuple(1 if axis in axes else n for axis, n in enumerate(grid.shape))
         boxes = Boxes.of(grid.shape, grid.chunk, extent, grid.dtype.itemsize, axes)
-        return BoxReader(grid, boxes, self.store, self._library, self.cache, self._number)
+        return BoxReader(self._chunks, boxes, self.cache, self._number)
 
     def _read_cut(self, writer: Writer) -> None:
         """Rows of samples of which no piece is put together: each is copied by itself."""
@@ -306,14 +301,14 @@ class ChunkSource(BaseSource):
         """One sample a chunk and nothing to convert: decoded where it is wanted."""
         records = self._places(writer.job.records)[0]
         if self.store.remote:
-            self._grid.will_need(self.store, records)
+            self._chunks.will_need(records)
         together = max(1, DECODED_AT_ONCE // self._grid.chunk_bytes)
         for first in range(0, records.size, together):
             if writer.stopped:
                 break
             some = range(first, min(first + together, records.size))
             targets = np.array([address_of(writer.memory(i)) for i in some])
-            bad = self._decode(records[first : first + together], targets, writer.meter)
+            bad = self._chunks.decode(records[first : first + together], targets, writer.meter)
             for at, i in enumerate(some):
                 if at in bad:
                     writer.fail(i, bad[at])
