@@ -15,8 +15,7 @@ from shard_sets import write_set
 
 from asyncreader import AsyncReader
 from asyncreader.pipeline import build
-from asyncreader.sources.hdf5 import chunks
-from asyncreader.sources.hdf5.chunk_cache import ChunkCache
+from asyncreader.sources.hdf5.chunk_cache import ChunkCache, OpenChunks
 
 CHILD = """
 import json, resource, sys
@@ -85,7 +84,7 @@ def test_compressed_files_share_the_memory_for_chunks(
                 file["labels"] = np.arange(count)
     decoded: list[int] = []
     caches: list[ChunkCache] = []
-    real, made = chunks.ChunkSource._decode, ChunkCache.__init__
+    real, made = OpenChunks.decode, ChunkCache.__init__
 
     def counted(self: Any, numbers: Any, *rest: Any) -> Any:
         decoded.extend(numbers.tolist())
@@ -96,7 +95,7 @@ def test_compressed_files_share_the_memory_for_chunks(
         caches.append(self)
 
     monkeypatch.setattr(build, "CACHE_BYTES", 0)  # the set is larger than what is remembered
-    monkeypatch.setattr(chunks.ChunkSource, "_decode", counted)
+    monkeypatch.setattr(OpenChunks, "decode", counted)
     monkeypatch.setattr(ChunkCache, "__init__", noted)
     given = {"shuffle": "block", "shuffle_window": window, "layout": "NHWC"}
     kept, descriptors = [], len(os.listdir("/proc/self/fd"))
