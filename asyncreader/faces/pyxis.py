@@ -31,7 +31,6 @@ from ..errors import (
     ReaderClosedError,
     SampleError,
     SourceError,
-    SourceNotFoundError,
 )
 from ..sources import absolute
 from ..sources.lmdb import lmdb_data_file
@@ -89,10 +88,6 @@ class Reader(Closing):
     def __init__(self, dirpath: str | os.PathLike[str], lock: bool = True) -> None:
         self.dirpath = absolute(FILE("dirpath", dirpath))
         self.lock = lock
-        if lmdb_data_file(self.dirpath) is None:
-            raise SourceNotFoundError(
-                "no LMDB data file there", path=self.dirpath, hint="expected data.mdb"
-            )
         self._snapshot: Snapshot | None = Snapshot.of(self.dirpath)
         self.nb_samples = self._snapshot.nb_samples
 

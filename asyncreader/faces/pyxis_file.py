@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from ..errors import FormatError, ParamsError, SampleError, SourceError, SourceNotFoundError
 from ..sources.bytestore import OpenFile
-from ..sources.lmdb import Entries, LmdbFile, Tree, lmdb_data_file
+from ..sources.lmdb import LmdbFile, Tree, lmdb_data_file
 from ..system.array_types import Array, Int64
 
 try:
@@ -63,7 +63,9 @@ class Snapshot:
         """The newest snapshot. FormatError if the file is damaged or of another layout."""
         data_file = lmdb_data_file(path)
         if data_file is None:
-            raise SourceNotFoundError("no LMDB data file there", path=path)
+            raise SourceNotFoundError(
+                "no LMDB data file there", path=path, hint="expected data.mdb"
+            )
         for _ in range(_TRIES):
             before = os.stat(data_file)
             try:
@@ -100,7 +102,7 @@ class Snapshot:
                 expected="nb_samples in meta_db",
                 hint="it was not closed when it was written: open it with Writer and close it",
             )
-        entries = Entries.of(tree, data)
+        entries = tree.table(data)
         numbers = entries.numbers(digits=_DIGITS)
         if (numbers < 0).any():
             where = entries.blame(int(np.argmin(numbers)))

@@ -241,7 +241,13 @@ class Source:
 
 
 class BaseSource(Source):
-    """A source of one file, or of memory: errors name the file and the record."""
+    """A source of one file, or of memory: errors name the file and the record.
+
+    ``parts``: the sources that its samples are made of, where they are of several values or
+    numbers each.
+    """
+
+    parts: tuple[Source, ...] = ()
 
     def __init__(self, field: OpenField) -> None:
         self.facts, self.index, self.file = field
@@ -253,9 +259,22 @@ class BaseSource(Source):
     def holding(self, record: int) -> AbstractContextManager[tuple[BaseSource, int]]:
         return nullcontext((self, record))
 
+    def reserve(self, samples: int) -> None:
+        # a block also touches the chunks in which the blocks beside it begin and end
+        blocks = -(-samples // self.index.block)
+        for part in self.parts:
+            mean = part.facts.count / max(1, self.facts.count)
+            part.reserve(int(samples * mean) + blocks * (part.index.chunk or 0))
+
+    def release(self) -> None:
+        for part in self.parts:
+            part.release()
+
     def close(self) -> None:
         if self.file is not None:
             self.file.close()
+        for part in self.parts:
+            part.close()
 
     def key(self, record: int) -> str | None:
         """The key of a sample in its container, where that has keys."""

@@ -315,18 +315,13 @@ class LmdbFile:
                     found[key] = Tree(*_TREE.unpack_from(self.data.data, start))
         return found
 
-    def table(self, tree: Tree) -> Nodes:
-        """All leaf nodes of ``tree`` in key order, whose values are plain ones: without flags."""
+    def table(self, tree: Tree) -> Entries:
+        """All entries of ``tree`` in key order, whose values are plain ones: without flags."""
         count, done = tree.entries, 0
         if count > self.data.size // _NODE:
             raise self._bad("more entries than the file can hold")
-        found = Nodes(
-            np.empty(count, np.int64),
-            np.empty(count, np.uint16),
-            np.empty(count, np.int64),
-            np.empty(count, np.uint32),
-            np.empty(0, np.uint8),
-        )
+        at, starts = np.empty(count, np.int64), np.empty(count, np.int64)
+        found = Entries(self, at, np.empty(count, np.uint16), starts, np.empty(count, np.uint32))
         for nodes in self.walk(tree):
             part = slice(done, done + nodes.at.size)
             if part.stop > count:
@@ -405,12 +400,6 @@ class Entries:
     key_sizes: npt.NDArray[Any]
     starts: Int64
     sizes: npt.NDArray[Any]
-
-    @classmethod
-    def of(cls, tree: LmdbFile, database: Tree) -> Entries:
-        """All entries of ``database``, in key order."""
-        nodes = tree.table(database)
-        return cls(tree, nodes.at, nodes.key_sizes, nodes.starts, nodes.sizes)
 
     def __len__(self) -> int:
         return self.at.size

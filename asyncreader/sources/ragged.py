@@ -47,11 +47,12 @@ class RaggedSource(BaseSource):
         super().__init__(field)
         assert self.index.offsets is not None
         self.offsets = self.index.offsets
-        self._values = values
+        self.parts = (values,)
         self._named = _ByValue(self)
 
     def read_into(self, writer: Writer) -> None:
-        records, count = writer.job.records, self._values.facts.count
+        (values,) = self.parts
+        records, count = writer.job.records, values.facts.count
         starts, ends = (self.offsets[records + k].astype(np.int64) for k in (0, 1))
         good = (starts >= 0) & (starts <= ends) & (ends <= count)
         if not good.all():  # a large table is mapped: the file may have changed
@@ -61,24 +62,11 @@ class RaggedSource(BaseSource):
                 writer.fail(i, SampleError(what, found=found, expected=f"within 0 to {count}"))
             writer = writer.of_file(self, 0, np.flatnonzero(good), records[good])
             starts, ends = starts[good], ends[good]
-        inner = self._values
-        runs = inner.runs if isinstance(inner, ExtentSource) else None
+        runs = values.runs if isinstance(values, ExtentSource) else None
         for part in writer.values(self._named, starts, ends - starts, runs):
             if writer.stopped:
                 return
-            self._values.read_into(part)
-
-    def reserve(self, samples: int) -> None:
-        mean = self._values.facts.count / max(1, self.facts.count)
-        blocks = -(-samples // self.index.block)
-        self._values.reserve(int(samples * mean) + blocks * (self._values.index.chunk or 0))
-
-    def release(self) -> None:
-        self._values.release()
-
-    def close(self) -> None:
-        super().close()
-        self._values.close()
+            values.read_into(part)
 
 
 class _ByValue:

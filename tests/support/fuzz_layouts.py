@@ -31,7 +31,7 @@ from asyncreader import AsyncReaderError, SampleError
 from asyncreader.pixels.specs import OutputSpec
 from asyncreader.sources import Inspector, open_source
 from asyncreader.sources.bytestore import OpenFile
-from asyncreader.sources.lmdb import Entries, LmdbFile, lmdb_data_file
+from asyncreader.sources.lmdb import LmdbFile, lmdb_data_file
 from asyncreader.testing.contract import fill_rows
 
 COUNT = 9
@@ -113,7 +113,7 @@ def values_of(path: str) -> list[tuple[int, int]]:
         return []
     with contextlib.closing(OpenFile(data_file, "mmap")) as file:
         tree = LmdbFile(file.mapped.bytes, path)
-        found = [Entries.of(tree, one) for one in tree.named().values() or (tree.main,)]
+        found = [tree.table(one) for one in tree.named().values() or (tree.main,)]
         return [
             value
             for one in found

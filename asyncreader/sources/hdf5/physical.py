@@ -157,7 +157,7 @@ class PhysicalSource(BaseSource):
 
     def __init__(self, field: OpenField, inner: Source, values: Physical) -> None:
         super().__init__(field._replace(facts=inner.facts))
-        self.inner, self.values = inner, values
+        self.inner, self.values, self.parts = inner, values, (inner,)
 
     def read_into(self, writer: Writer) -> None:
         self.inner.read_into(_Made(writer, self))
@@ -173,12 +173,6 @@ class PhysicalSource(BaseSource):
 
     def reserve(self, samples: int) -> None:
         self.inner.reserve(samples)
-
-    def release(self) -> None:
-        self.inner.release()
-
-    def close(self) -> None:
-        self.inner.close()
 
 
 class _Origin:

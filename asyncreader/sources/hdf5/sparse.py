@@ -56,7 +56,8 @@ class Numbers:
 
     def open(self, field: OpenField, count: int) -> Source:
         """The source of the ``count`` numbers."""
-        own = FieldIndex(SampleSpec((), self.dtype, None), self.storage, path=field.index.path)
+        spec, path = SampleSpec((), self.dtype, None), field.index.path
+        own = FieldIndex(spec, self.storage, path=path, chunk=self.chunk)
         file = field.file if self.in_file else None
         return self.storage.serve(OpenField(replace(field.facts, count=count), own, file))
 
@@ -138,7 +139,7 @@ class SparseSource(BaseSource):
     def __init__(self, field: OpenField, rows: SparseRows) -> None:
         super().__init__(field)
         self._rows = rows
-        self._parts = tuple(one.open(field, rows.count) for one in rows.numbers)
+        self.parts = tuple(one.open(field, rows.count) for one in rows.numbers)
         self._lookup = np.empty(0, np.int64) if rows.lookup is None else rows.lookup
         assert self.spec.shape is not None
         self._width = self.spec.shape[0]
@@ -171,7 +172,7 @@ class SparseSource(BaseSource):
     def _read(self, group: _Group, writer: Writer) -> bool:
         """Read rows. Whether all are good, or wanted no more."""
         raw, bad = [], np.zeros(group.which.size, np.bool_)
-        for numbers, part in zip(self._rows.numbers, self._parts, strict=True):
+        for numbers, part in zip(self._rows.numbers, self.parts, strict=True):
             stored, failed = _read_runs(numbers, part, group, writer.meter)
             raw.append(stored)
             for which, error in failed:
@@ -240,23 +241,6 @@ class SparseSource(BaseSource):
                 except ParamsError as exc:
                     raise self.located(exc, int(record)) from None
             raise
-
-    # -- memory ------------------------------------------------------------------------------
-
-    def reserve(self, samples: int) -> None:
-        mean = self._rows.count / max(1, self.facts.count)
-        blocks = -(-samples // self.index.block)
-        for numbers, part in zip(self._rows.numbers, self._parts, strict=True):
-            part.reserve(int(samples * mean) + blocks * (numbers.chunk or 0))
-
-    def release(self) -> None:
-        for part in self._parts:
-            part.release()
-
-    def close(self) -> None:
-        super().close()
-        for part in self._parts:
-            part.close()
 
 
 def _groups(which: Int64, begin: Int64, end: Int64, most: int) -> Iterator[_Group]:

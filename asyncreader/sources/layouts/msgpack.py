@@ -102,14 +102,14 @@ def index_pyxis(found: ForeignSet) -> SetIndex:
         )
     stated = stated_count(value.tobytes(), "nb_samples", found.path)
     check_count(stated, data.entries, found.path, "nb_samples")
-    entries = Entries.of(found.tree, data)
+    entries = found.tree.table(data)
     entries.check_numbered()
     return _index_maps(found, entries, "ml-pyxis")
 
 
 def index_pyxis_branch(found: ForeignSet) -> SetIndex:
     """ml-pyxis' api-improvements branch: any numbers as keys, in their order."""
-    entries = Entries.of(found.tree, found.named[_BRANCH_MAIN])
+    entries = found.tree.table(found.named[_BRANCH_MAIN])
     meta = found.named.get(_BRANCH_META)
     indices = None if meta is None else found.tree.find(meta, _BRANCH_INDICES)
     if indices is not None and indices.size:

@@ -34,7 +34,7 @@ from ..fields import SetIndex
 from ..hdf5.checks import check_inside
 from ..hdf5.file import TablePaths
 from ..hdf5.stored import Stored
-from ..lmdb import Entries, LmdbFile, Tree
+from ..lmdb import LmdbFile, Tree
 from ..ragged import ragged_field
 from ..request import Request, no_field
 from ..subset import PackedSplits
@@ -285,7 +285,7 @@ class PackedNames:
             yield from [None] * count
             return
         tree = _tree(file)
-        entries = Entries.of(tree, self.tree)
+        entries = tree.table(self.tree)
         for index in range(len(entries)):
             yield entries.value(index).tobytes()
 
@@ -366,7 +366,7 @@ def index_packed_lmdb(
             expected=meta.count,
             hint=fmt.REPACK,
         )
-    entries = Entries.of(tree, data)
+    entries = tree.table(data)
     entries.check_numbered()
     starts, sizes = entries.starts, entries.sizes
     check_extents(starts, sizes, file.size, path)

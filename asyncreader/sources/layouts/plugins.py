@@ -65,7 +65,7 @@ class ForeignSet(Refusing):
     @cached_property
     def entries(self) -> Entries:
         """All entries of the main database."""
-        return Entries.of(self.tree, self.tree.main)
+        return self.tree.table(self.tree.main)
 
     @cached_property
     def records(self) -> Entries:
