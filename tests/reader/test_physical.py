@@ -249,6 +249,23 @@ def test_radars(tmp_path: Path) -> None:
         asyncreader.open(**given, **sweeps)
 
 
+def test_dtype_is_of_the_first_field(tmp_path: Path) -> None:
+    """``dtype`` is said of the first field: others are float32, in groups as in rows."""
+    with h5py.File(tmp_path / "x.h5", "w") as file:
+        for group in ("", "demo_0/", "demo_1/"):
+            for name in ("a", "b"):
+                file[group + name] = np.arange(12, dtype="i2").reshape(6, 2)
+                file[group + name].attrs["scale_factor"] = 0.5
+    given: dict[str, Any] = {"path": tmp_path / "x.h5", "labels_field": None, "batch_size": 6}
+    given |= {"data_field": ["a", "b"], "values": "physical", "dtype": "float64"}
+    for more in ({}, {"episodes": "groups:demo_*"}):
+        with AsyncReader(given, **more) as reader:
+            data = next(iter(reader)).data
+        assert [one.dtype for one in data] == [np.float64, np.float32]
+        for one in data:
+            np.testing.assert_array_equal(one, np.arange(12).reshape(6, 2) / 2)
+
+
 def test_what_has_no_values(tmp_path: Path) -> None:
     """Without attributes numbers are served as they are stored; what is no array of numbers is
     refused; missing goes with physical."""

@@ -82,6 +82,8 @@ class _Column:
 
     name: str
     data: str
+    #: what is asked of it, as soon as the first group was looked at
+    asked: Request
     stored: str = ""
     member: str | None = None
     kind: Any = None
@@ -97,7 +99,6 @@ class _Column:
     header: DatasetHeader | None = None
     #: what its numbers mean, where their values are served
     meaning: Meaning | None = None
-    asked: Request | None = None
 
 
 class GroupScan:
@@ -113,7 +114,7 @@ class GroupScan:
         self._inside: tuple[str | None, object | None] = None, None
         asked = found.fields
         names = {asked.own_name: asked.data, **(asked.others or {})}
-        self._columns = [_Column(name, data) for name, data in names.items()]
+        self._columns = [_Column(name, data, asked) for name, data in names.items()]
         found.h5.many_objects()  # not before all names were read, in any order
         for number, group in enumerate(groups):
             self._add(group, number)
@@ -171,10 +172,12 @@ class GroupScan:
 
     def _first(self, column: _Column, name: str, data: Any) -> None:
         """What a field is, by its data set in the first group."""
-        path, asked = self._found.path, self._found.fields
+        path = self._found.path
         dataset = self._found.h5.stored(data, name, records=True)
         dataset.check_samples()
-        column.asked = replace(asked, data=column.data, name=column.name)
+        first = self._columns[0].spec
+        if first is not None:
+            column.asked = column.asked.other(column.name, column.data, first)
         column.meaning = meaning_of(self._found.h5, dataset, name, column.asked)
         if dataset.ndim and dataset.shape[0] and _may_be_encoded(data):
             index = look_up(self._found.file, self._found.h5, name)
@@ -184,11 +187,7 @@ class GroupScan:
         dtype = dataset.values_dtype()
         if dataset.ndim == 0:
             raise self._found.refuse(f"dataset {name!r} is one number, not rows")
-        first = self._columns[0].spec
-        request = asked
-        if column is not self._columns[0] and first is not None:
-            request = asked.other(column.name, column.data, first)
-        axis, column.spec = stored_samples(tuple(dataset.shape), dtype, request, path)
+        axis, column.spec = stored_samples(tuple(dataset.shape), dtype, column.asked, path)
         column.spec = replace(column.spec, members=column.member)
         if axis != 0:
             raise ParamsError(
@@ -224,7 +223,7 @@ class GroupScan:
                 f"dataset {name!r} is stored inside its header",
                 hint="write it again: h5repack -l CONTI",
             )
-        if column.meaning is not None and column.asked is not None and column.rows:
+        if column.meaning is not None and column.rows:
             own = meaning_of(self._found.h5, self._found.h5.stored(data, name), name, column.asked)
             if own is None or own.said != column.meaning.said:
                 raise self._found.refuse(
@@ -301,7 +300,7 @@ class GroupScan:
                 chunk=column.chunk,
                 compression=column.compression,
             )
-            if column.meaning is not None and column.asked is not None:
+            if column.meaning is not None:
                 one = physical_field(one, column.meaning, column.asked)
             fields[column.name] = one
         labels, classes = None, None
