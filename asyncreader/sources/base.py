@@ -195,7 +195,8 @@ class Source:
     class: what has a body here is right for most sources.
 
     ``index``: what was found when it was opened, with which another process opens it; ``labels``,
-    ``splits``: those of the set, where they are read from several files when they are asked for.
+    ``splits``: those of the set, where they are read from several files when they are asked for;
+    ``parts``: the sources that its samples are made of, where they are made of others.
     """
 
     facts: SetFacts
@@ -204,6 +205,7 @@ class Source:
     checksums: UInt64 | None = None
     labels: Array | None = None
     splits: Mapping[str, Int64] = MappingProxyType({})
+    parts: tuple[Source, ...] = ()
 
     def read_into(self, writer: Writer) -> None:
         """Give the samples of ``writer.job`` to the writer, in any order."""
@@ -241,13 +243,7 @@ class Source:
 
 
 class BaseSource(Source):
-    """A source of one file, or of memory: errors name the file and the record.
-
-    ``parts``: the sources that its samples are made of, where they are of several values or
-    numbers each.
-    """
-
-    parts: tuple[Source, ...] = ()
+    """A source of one file, or of memory: errors name the file and the record."""
 
     def __init__(self, field: OpenField) -> None:
         self.facts, self.index, self.file = field

@@ -157,22 +157,23 @@ class PhysicalSource(BaseSource):
 
     def __init__(self, field: OpenField, inner: Source, values: Physical) -> None:
         super().__init__(field._replace(facts=inner.facts))
-        self.inner, self.values, self.parts = inner, values, (inner,)
+        self.values, self.parts = values, (inner,)
+        self._inner = inner
 
     def read_into(self, writer: Writer) -> None:
-        self.inner.read_into(_Made(writer, self))
+        self._inner.read_into(_Made(writer, self))
 
     def holding(self, record: int) -> AbstractContextManager[tuple[BaseSource, int]]:
-        return self.inner.holding(record)
+        return self._inner.holding(record)
 
     def located(self, error: E, record: int) -> E:
-        return self.inner.located(error, record)
+        return self._inner.located(error, record)
 
     def prefetch(self, records: Int64) -> None:
-        self.inner.prefetch(records)
+        self._inner.prefetch(records)
 
     def reserve(self, samples: int) -> None:
-        self.inner.reserve(samples)
+        self._inner.reserve(samples)
 
 
 class _Origin:

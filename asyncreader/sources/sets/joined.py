@@ -27,7 +27,6 @@ from ...system.late import as_array
 from ..base import BaseSource, FieldIndex, OpenField, SetFacts, Source
 from ..fields import OpenSet, SetIndex
 from ..hdf5.boxes import ChunkPatches
-from ..hdf5.physical import PhysicalSource
 from ..inspector import Inspector
 from ..request import Request
 from ..subset import PackedSplits, split_rows
@@ -137,7 +136,7 @@ class JoinedSource(Source):
         self._closed = False
         self.open_files = OpenFileCache(self._open_one, len(held) or joined.limit, held)
         #: files whose decoded chunks are remembered together
-        stored = (f.first.inner if isinstance(f.first, PhysicalSource) else f.first for f in held)
+        stored = (one for file in held for one in (file.first, *file.first.parts))
         self._patches = [one for one in stored if isinstance(one, ChunkPatches)]
         if self._patches:
             ChunkPatches.remember(self._patches)
