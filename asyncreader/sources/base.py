@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, Final, Literal, NamedTuple, Protocol, Unpack
+from typing import Any, Final, Literal, Protocol, Unpack
 
 import numpy as np
 
@@ -176,7 +176,8 @@ class FieldIndex:
         return self.storage.serve(OpenField(facts, self, file))
 
 
-class OpenField(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class OpenField:
     """A field of a set that is open: what was found of both, and the file, None of memory."""
 
     facts: SetFacts
@@ -246,7 +247,7 @@ class BaseSource(Source):
     """A source of one file, or of memory: errors name the file and the record."""
 
     def __init__(self, field: OpenField) -> None:
-        self.facts, self.index, self.file = field
+        self.facts, self.index, self.file = field.facts, field.index, field.file
         #: where bytes are read from
         self.store: ByteStore = MemoryStore() if self.file is None else self.file.store
         self.spec = self.index.spec

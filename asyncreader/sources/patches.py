@@ -162,7 +162,7 @@ class PatchSource(BaseSource):
     """Reads patches; what copies them is in the derived classes. A record is a place."""
 
     def __init__(self, field: OpenField, stored: StoredVolumes) -> None:
-        super().__init__(field._replace(facts=replace(field.facts, count=stored.volumes.places)))
+        super().__init__(replace(field, facts=replace(field.facts, count=stored.volumes.places)))
         self._stored = stored
 
     def holding(self, record: int) -> AbstractContextManager[tuple[BaseSource, int]]:

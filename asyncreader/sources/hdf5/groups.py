@@ -70,7 +70,7 @@ class GroupRows:
     def serve(self, field: OpenField) -> Source:
         """A source that reads them."""
         facts = replace(field.facts, count=int(self.ends[-1]))
-        return GroupSource(field._replace(facts=facts), self)
+        return GroupSource(replace(field, facts=facts), self)
 
 
 class GroupSource(BaseSource):

@@ -98,7 +98,7 @@ class Physical:
         """A source that makes them of what the source of the numbers reads."""
         assert field.index.numbers is not None
         own = replace(field.index.numbers, path=field.index.path)
-        return PhysicalSource(field, own.storage.serve(field._replace(index=own)), self)
+        return PhysicalSource(field, own.storage.serve(replace(field, index=own)), self)
 
     def fill(self, records: Int64, stored: Array, out: Array) -> None:
         """Write the values of samples to ``out`` (n, ...)."""
@@ -156,7 +156,7 @@ class PhysicalSource(BaseSource):
     """Reads values: see :class:`Physical`. ``inner``: the source of the numbers."""
 
     def __init__(self, field: OpenField, inner: Source, values: Physical) -> None:
-        super().__init__(field._replace(facts=inner.facts))
+        super().__init__(replace(field, facts=inner.facts))
         self.values, self.parts = values, (inner,)
         self._inner = inner
 
