@@ -15,21 +15,9 @@ from ..pixels.augment.options import span
 from ..system import checks
 from ..system.checks import Check, invalid, one_of, optional, plain, whole, written
 from ..system.text import slip
+from . import values
 from .declare import ANY, Parameter, parameter
-from .values import (
-    EDGE,
-    EVERY,
-    MIX,
-    OUTSIDE,
-    PATCH,
-    PATCH_AXES,
-    PATCH_STEP,
-    WINDOW,
-    EachEpisode,
-    Edge,
-    PatchAt,
-    WindowRows,
-)
+from .values import EachEpisode, Edge, PatchAt, WindowRows
 
 PaddingMode: TypeAlias = Literal["zero", "edge", "reflect"]
 MixUntil: TypeAlias = Literal["all", "first"]
@@ -49,7 +37,7 @@ class Mix:
 
     ratios: dict[str | tuple[str, ...], float] | None = parameter(
         None,
-        optional(MIX),
+        optional(values.MIX),
         "several datasets by ratio: `{path: ratio}`, the ratios add up to 1. Each has its own "
         "order and every batch holds them by these ratios; `batch.source` says which dataset a row "
         "is of, and `indices` number the records of all datasets in sequence",
@@ -77,7 +65,7 @@ class Window:
 
     rows: WindowRows | dict[str, WindowRows] | None = parameter(
         None,
-        optional(WINDOW),
+        optional(values.WINDOW),
         "a sample is several rows of one episode: their number, from the anchor on; "
         '`(start, stop[, step])` relative to the anchor; a list of such rows; `"last"`: the '
         'episode\'s last row; `"episode"`: the whole episode, (B, max_length, ...); or a dict of '
@@ -86,20 +74,20 @@ class Window:
     )
     every: int | EachEpisode = parameter(
         1,
-        EVERY,
+        values.EVERY,
         'a window at rows 0, n, 2n ... of an episode; `"episode"`: at one random row of each '
         "episode, another one in each epoch",
         goes_with={"window": ANY, "episodes": ANY},
     )
     edge: Edge | tuple[Edge, Edge] = parameter(
         "drop",
-        EDGE,
+        values.EDGE,
         'rows outside of the episode: `"drop"`: only windows without any; `"repeat"` its first or '
         'last row; `"zero"`; or a pair: before, after. `batch.present` says which rows are real',
     )
     outside: tuple[int | None, int | None] | None = parameter(
         None,
-        optional(OUTSIDE),
+        optional(values.OUTSIDE),
         "`(before, after)`: how many rows of a window may lie outside; None in it: any number",
         shown="any number",
     )
@@ -140,7 +128,7 @@ class Patch:
 
     shape: tuple[int, ...] | None = parameter(
         None,
-        optional(PATCH),
+        optional(values.PATCH),
         "`(Z, Y, X)` or `(Y, X)`: a sample is a patch of a stored volume, cut out of its last "
         "axes; those before come whole. All fields are cut at the same place; only the chunks that "
         "a patch touches are read. See [volumes](volumes.md)",
@@ -153,13 +141,13 @@ class Patch:
     )
     axes: tuple[int, ...] | None = parameter(
         None,
-        optional(PATCH_AXES),
+        optional(values.PATCH_AXES),
         "the axes of the stored data that `patch` cuts, counted from 0, or below 0 from the end",
         shown="the last ones",
     )
     step: int | tuple[int, ...] | None = parameter(
         None,
-        optional(PATCH_STEP),
+        optional(values.PATCH_STEP),
         'how far patches of a `"grid"` are from each other: a number, or one for each axis',
         shown="the patch",
     )

@@ -9,7 +9,7 @@ from .fingerprint import earlier_fingerprints, fingerprint
 from .inspector import Inspector
 from .open import expand_paths, fields_of, open_reader_source, open_source, open_there, open_whole
 from .request import Request
-from .sets.mixed import MixedSet
+from .sets.combined import MixedSet
 from .sniff import container_of, sniff
 from .urls import absolute, absolute_pattern
 

@@ -14,8 +14,8 @@ from ..formats import packed as fmt
 from .base import SetFacts
 from .fields import OpenSet
 from .inspector import Inspector
+from .sets.combined import MixedSet
 from .sets.joined import JoinedSource
-from .sets.mixed import MixedSet
 
 #: Bytes of a sample of different length that are hashed; of a longer one its length says enough.
 _HASHED: Final = 1 << 20

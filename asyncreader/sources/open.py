@@ -39,8 +39,7 @@ from .layouts.hdf5_layouts import index_hdf5
 from .patches import patches_of
 from .ragged import array_offsets, ragged_field
 from .request import Cut, NoFieldError, NoSamplesError, Request, check_labels
-from .sets.lists import join
-from .sets.mixed import MixedSet, mix
+from .sets.combined import MixedSet, join, mix
 from .sets.open_cache import allow_open
 from .sets.shards import open_shards, volumes_of_shards
 from .sniff import FAMILY, sniff

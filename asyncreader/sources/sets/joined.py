@@ -2,8 +2,8 @@
 
 The files are held open, or opened when they are read, with few open at a time. A file that is
 opened later is compared with what is known of it. A wrong or missing file is an error with any
-``on_error``. lists.py and shards.py make such sets. Digests of their tables are those of one file
-of all samples: a set's identity does not depend on how its samples are divided into files.
+``on_error``. combined.py and shards.py make such sets. Digests of their tables are those of one
+file of all samples: a set's identity does not depend on how its samples are divided into files.
 """
 
 from __future__ import annotations

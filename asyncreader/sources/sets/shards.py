@@ -24,8 +24,8 @@ from ..bytestore import OpenFile
 from ..fields import OpenSet, SetIndex, index_set
 from ..request import Request, no_field
 from ..sniff import Sniffed
+from .combined import joined_offsets
 from .joined import RESTORE, Files, Joined, JoinedSource, WholeDigests
-from .lists import joined_offsets
 from .open_cache import MOST_OPEN, allow_open, open_limit
 
 #: At most so many shard sizes are checked when a set is opened.
