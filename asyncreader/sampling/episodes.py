@@ -510,13 +510,11 @@ class OneOfEach(Ruled):
     """One row of each episode, drawn anew in each epoch. ``sampler`` draws among the episodes that
     have rows to begin at."""
 
-    def __init__(self, windows: Windows, sampler: Sampler) -> None:
-        super().__init__(windows, sampler)
-        self.windows = windows
+    rule: Windows
 
     @cached_property
     def _able(self) -> Int64:
-        return np.flatnonzero(self.windows.anchors.counts)
+        return np.flatnonzero(self.rule.anchors.counts)
 
     def records(self, epoch: int, positions: Int64) -> Int64:
         key = key_of(self.seed, STREAM_ANCHOR, epoch)
@@ -529,7 +527,7 @@ class OneOfEach(Ruled):
 
     def _drawn(self, numbers: Int64, key: int, draws: Int64) -> Int64:
         """A row of each of the episodes ``numbers``."""
-        anchors = self.windows.anchors
+        anchors = self.rule.anchors
         which = self._able[numbers]
         counts = anchors.ends[which] - np.where(which > 0, anchors.ends[which - 1], 0)
         # the product of two numbers below 2**32; an episode is shorter than that

@@ -366,12 +366,10 @@ def _in_cells(numbers: Int64, counts: Int64, cell: tuple[int, ...]) -> Int64:
 class Patched(Ruled):
     """The places of patches in the order of ``sampler``, which draws their numbers."""
 
-    def __init__(self, patches: Patches, sampler: Sampler) -> None:
-        super().__init__(patches, sampler)
-        self.patches = patches
+    rule: Patches
 
     def chosen(self, numbers: Int64) -> Int64:
-        return self.patches.places(numbers, by_chunk=self.kind == "block")
+        return self.rule.places(numbers, by_chunk=self.kind == "block")
 
 
 class RandomPatches(Patched):
@@ -398,13 +396,13 @@ class RandomPatches(Patched):
             for turn, which, inside in passes(first, self._sampler.length, positions):
                 numbers[which] = self._sampler.records(turn, inside)
         keys = mix_rows(key_of(self.seed, STREAM_PLACE, epoch), positions)
-        return self.patches.drawn(numbers, keys)
+        return self.rule.drawn(numbers, keys)
 
     def replacements(self, epoch: int, position: int, attempts: int) -> Int64:
         """Other places, of volumes that ``sampler`` says."""
         key = key_of(self.seed, STREAM_PLACE, epoch, position)
         numbers = self._sampler.replacements(epoch, position, attempts)
-        return self.patches.drawn(numbers, mix_rows(key, np.arange(attempts, dtype=np.int64)))
+        return self.rule.drawn(numbers, mix_rows(key, np.arange(attempts, dtype=np.int64)))
 
     def identity(self) -> Mapping[str, str | int | None]:
         """With the number of samples, where that is not the number of volumes."""

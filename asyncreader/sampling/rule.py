@@ -194,14 +194,14 @@ class Ruled(Renumbered):
 
     def __init__(self, rule: Rule, sampler: Sampler) -> None:
         super().__init__(sampler)
-        self._rule = rule
+        self.rule = rule
 
     def chosen(self, numbers: Int64) -> Int64:
-        return self._rule.begins(numbers)
+        return self.rule.begins(numbers)
 
     def identity(self) -> Mapping[str, str | int | None]:
         """With that of the rule."""
-        return {**self._sampler.identity(), **self._rule.identity()}
+        return {**self._sampler.identity(), **self.rule.identity()}
 
 
 #: The rule of most sets: each row is a sample.

@@ -115,9 +115,9 @@ class _Stored:
         """The stored values of all volumes, each once: (n, C) of pictures, else (n,)."""
         sampler, spec = self._opened.schedule.sampler, part.spec
         assert isinstance(sampler, Patched)
-        cut, p = sampler.patches.volumes, self._opened.params
+        cut, p = sampler.rule.volumes, self._opened.params
         asked = Cut(p.patch.shape or (), p.patch.axes, p.sample_axis)
-        tiles = replace(sampler.patches, at="grid", step=cut.patch)
+        tiles = replace(sampler.rule, at="grid", step=cut.patch)
         together = max(1, _MEASURED // spec.row_bytes)
         for first in range(0, tiles.population, together):
             numbers = np.arange(first, min(first + together, tiles.population), dtype=np.int64)
