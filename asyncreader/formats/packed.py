@@ -268,6 +268,11 @@ class Described:
         """Whether the samples of a field differ in length."""
         return RAGGED in (self.encoding, *(one.encoding for one in self.fields))
 
+    @property
+    def field_names(self) -> tuple[str, ...]:
+        """The names of all fields, the data first."""
+        return (DATA, *(one.name for one in self.fields))
+
     def facts(self) -> dict[str, Any]:
         """What is written; a set of one field has no entry for fields, one without splits none for
         them."""

@@ -104,6 +104,18 @@ class Request:
                 found=stored,
             )
 
+    def check_labels_path(self, stored: str, path: str) -> None:
+        """ParamsError where labels are to be in another file than those of what is no HDF5 file,
+        ``stored``."""
+        if self.labels_path is not None:
+            raise ParamsError("labels_path goes with one HDF5 file", path=path, found=stored)
+
+    def check_names(self, data: Sequence[str], labels: Sequence[str], path: str) -> None:
+        """ParamsError unless the named fields are some of these: the caller would get others."""
+        for name, own in ((self.data, data), (self.labels, labels)):
+            if name is not None and name not in own:
+                raise no_field(name, (*data, *labels), path)
+
     @property
     def own_name(self) -> str:
         """What this field is called in the open set."""

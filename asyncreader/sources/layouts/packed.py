@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Final
 
 import numpy as np
 
-from ...errors import FormatError, ParamsError
+from ...errors import FormatError
 from ...formats import packed as fmt
 from ...pixels.specs import SampleSpec
 from ...system.array_types import Array, Int64
@@ -36,7 +36,7 @@ from ..hdf5.file import TablePaths
 from ..hdf5.stored import Stored
 from ..lmdb import LmdbFile, Tree
 from ..ragged import ragged_field
-from ..request import Request, no_field
+from ..request import Request
 from ..subset import PackedSplits
 from .hdf5_data import (
     check_samples_of,
@@ -290,20 +290,6 @@ class PackedNames:
             yield entries.value(index).tobytes()
 
 
-def _check_lmdb_fields(path: str, fields: Request, meta: fmt.Meta) -> None:
-    """ParamsError for options of HDF5 sets and unknown fields: the caller would get other data."""
-    if fields.labels_path is not None:
-        raise ParamsError(
-            "labels_path goes with datasets that other programs wrote",
-            path=path,
-            found="LMDB of asyncreader",
-        )
-    data = (fmt.DATA, *(field.name for field in meta.fields))
-    for name, own in ((fields.data, data), (fields.labels, (fmt.LABELS,))):
-        if name is not None and name not in own:
-            raise no_field(name, (*data, fmt.LABELS), path)
-
-
 def _description(path: str, tree: LmdbFile, named: dict[bytes, Tree]) -> fmt.Meta:
     raw_meta = tree.find(named[fmt.META.encode()], fmt.META_KEY)
     if raw_meta is None:
@@ -354,7 +340,8 @@ def index_packed_lmdb(
 ) -> SetIndex:
     """The index of the field that ``fields`` name, of a set in LMDB."""
     whole = _description(path, tree, named)
-    _check_lmdb_fields(path, fields, whole)
+    fields.check_labels_path("LMDB of asyncreader", path)
+    fields.check_names(whole.field_names, (fmt.LABELS,), path)
     other = None if fields.data == fmt.DATA else fields.data
     meta = whole if other is None else whole.field(other) or whole
     data = named.get(fields.data.encode())

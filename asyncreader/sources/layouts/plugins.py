@@ -22,7 +22,7 @@ from ..bytestore import ByteFile, OpenFile
 from ..extents import Extents, ImageExtents, stored_images
 from ..fields import Found, Layout, SetIndex
 from ..lmdb import AGAIN, Entries, LmdbFile, Tree, shown_key
-from ..request import Request, no_field
+from ..request import Request
 from .hdf5_data import index_data
 from .hdf5_set import Hdf5Set
 
@@ -97,17 +97,9 @@ class ForeignSet(Refusing):
 
     def check_fields(self, data: tuple[str, ...], labels: tuple[str, ...]) -> None:
         """ParamsError if this layout lacks a named field: the caller would get other data."""
-        fields = self.fields
-        self.check_labels_path()
-        for name, own in ((fields.data, data), (fields.labels, labels)):
-            if name is not None and name not in own:
-                raise no_field(name, (*data, *labels), self.path)
+        self.fields.check_labels_path("LMDB", self.path)
+        self.fields.check_names(data, labels, self.path)
         self.check_dims()
-
-    def check_labels_path(self) -> None:
-        """Only HDF5 sets may have their labels in another file."""
-        if self.fields.labels_path is not None:
-            raise ParamsError("labels_path does not go with this dataset", path=self.path)
 
     def check_dims(self) -> None:
         """ParamsError if axes are named and the layout fixes them."""

@@ -16,13 +16,13 @@ from typing import Final
 
 import numpy as np
 
-from ...errors import FormatError, ParamsError, SourceError, SourceNotFoundError
+from ...errors import FormatError, SourceError, SourceNotFoundError
 from ...formats import packed as fmt
 from ...formats.manifest import CONTAINERS, Manifest, read_manifest
 from ..base import FieldIndex, SetFacts, default_block, packed_rows
 from ..bytestore import OpenFile
 from ..fields import OpenSet, SetIndex, index_set
-from ..request import Request, no_field
+from ..request import Request
 from ..sniff import Sniffed
 from .combined import joined_offsets
 from .joined import RESTORE, Files, Joined, JoinedSource, WholeDigests
@@ -76,8 +76,11 @@ def _sharded(
 ) -> FieldIndex:
     """The data of the set, or another field. A shard that is opened for it is not indexed for the
     others."""
-    fields = replace(_checked_fields(facts.path, fields, manifest), others={})
     common, meta = manifest.common, facts.meta
+    labels = None if fields.labels is None else fields.labels.strip("/")
+    fields = replace(fields, data=fields.data.strip("/"), labels=labels, others={})
+    fields.check_labels_path("a sharded dataset", facts.path)
+    fields.check_names(common.field_names, (fmt.LABELS,), facts.path)
     assert meta is not None
     checksums, size = fmt.table_of(fields.data, fmt.CHECKSUMS), common.data_bytes
     other = meta.field(fields.data)
@@ -152,18 +155,6 @@ def whole_digests(folder: str, manifest: Manifest) -> dict[str, str]:
         with each.open(number) as shard:
             digests.add(shard)
     return digests.found()
-
-
-def _checked_fields(path: str, fields: Request, manifest: Manifest) -> Request:
-    """``fields`` as the shards name them; ParamsError for what only sets of others have."""
-    if fields.labels_path is not None:
-        what = "labels_path goes with one HDF5 file"
-        raise ParamsError(what, path=path, found="a sharded dataset")
-    data = (fmt.DATA, *(field.name for field in manifest.common.fields))
-    for name, own in ((fields.data, data), (fields.labels, (fmt.LABELS,))):
-        if name is not None and name.strip("/") not in own:
-            raise no_field(name, (*data, fmt.LABELS), path)
-    return replace(fields, data=fields.data.strip("/"))
 
 
 # -- in a folder ---------------------------------------------------------------------------------
