@@ -210,15 +210,12 @@ class ChunkCache:
         """Chunks that are held at most."""
         return max(1, min(self._limit // self.chunk_bytes, self._chunks))
 
-    def resize(self, limit: int) -> None:
-        """Hold as much from now on: nothing is kept. To be called before threads read."""
-        self._limit = limit
-        self.release()
-
     def hold(self, count: int, nbytes: int) -> None:
-        """:meth:`resize` for a window of ``count`` parts of ``nbytes``, and what the next window
-        needs while the last batches of it are in flight."""
-        self.resize((count + count // 32 + 2) * nbytes)
+        """Hold a window of ``count`` parts of ``nbytes`` from now on, and what the next window
+        needs while the last batches of it are in flight: nothing is kept. To be called before
+        threads read."""
+        self._limit = (count + count // 32 + 2) * nbytes
+        self.release()
 
     def release(self) -> None:
         """Drop all chunks and give the memory back, unless a thread has pinned one."""
