@@ -108,7 +108,11 @@ class Request:
         """ParamsError where labels are to be in another file than those of what is no HDF5 file,
         ``stored``."""
         if self.labels_path is not None:
-            raise ParamsError("labels_path goes with one HDF5 file", path=path, found=stored)
+            raise ParamsError(
+                f"labels_path does not go with {stored}",
+                path=path,
+                hint="it names the labels of one HDF5 file",
+            )
 
     def check_names(self, data: Sequence[str], labels: Sequence[str], path: str) -> None:
         """ParamsError unless the named fields are some of these: the caller would get others."""

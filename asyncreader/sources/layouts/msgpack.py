@@ -185,7 +185,7 @@ def _choose(
     found: ForeignSet, names: list[str], data: str, labels: str | None
 ) -> tuple[str, str | None]:
     """The fields that are served: those named, else a pair that usually goes together."""
-    found.fields.check_labels_path("LMDB", found.path)
+    found.fields.check_labels_path("this dataset", found.path)
     if data not in names and data == "data":
         data = next((image for image, _ in _PAIRS if image in names), data)
     if labels == "labels" and labels not in names and not found.fields.labels_required:

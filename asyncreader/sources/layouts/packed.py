@@ -340,7 +340,7 @@ def index_packed_lmdb(
 ) -> SetIndex:
     """The index of the field that ``fields`` name, of a set in LMDB."""
     whole = _description(path, tree, named)
-    fields.check_labels_path("LMDB of asyncreader", path)
+    fields.check_labels_path("an LMDB of asyncreader", path)
     fields.check_names(whole.field_names, (fmt.LABELS,), path)
     other = None if fields.data == fmt.DATA else fields.data
     meta = whole if other is None else whole.field(other) or whole

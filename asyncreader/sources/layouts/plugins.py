@@ -97,7 +97,7 @@ class ForeignSet(Refusing):
 
     def check_fields(self, data: tuple[str, ...], labels: tuple[str, ...]) -> None:
         """ParamsError if this layout lacks a named field: the caller would get other data."""
-        self.fields.check_labels_path("LMDB", self.path)
+        self.fields.check_labels_path("this dataset", self.path)
         self.fields.check_names(data, labels, self.path)
         self.check_dims()
 
