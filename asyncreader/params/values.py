@@ -24,6 +24,9 @@ from ..system.late import numpy as np
 if TYPE_CHECKING:
     from ..system.array_types import Float64, Int64
 
+# -- columns ---------------------------------------------------------------------------------------
+
+
 #: Columns as they are kept: numbers, or names.
 Chosen: TypeAlias = tuple[int, ...] | tuple[str, ...]
 
@@ -44,6 +47,9 @@ def _chosen(value: Any) -> Chosen:
 
 
 COLUMNS: Final = by_field(Check(_CHOSEN, _chosen), "columns")
+
+
+# -- patches ---------------------------------------------------------------------------------------
 
 
 PatchAt: TypeAlias = Literal["random", "grid", "center"]
@@ -87,6 +93,9 @@ def _patch_step(value: Any) -> int | tuple[int, ...]:
 PATCH_STEP: Final = Check(
     "a whole number of at least 1, or one for each axis of the patch", _patch_step
 )
+
+
+# -- episodes and windows --------------------------------------------------------------------------
 
 
 #: One window for each episode, or all of its rows; its last row; what becomes of rows outside of an
@@ -199,6 +208,9 @@ def _outside(value: Any) -> tuple[int | None, int | None]:
 
 
 OUTSIDE: Final = Check("(before, after), each a whole number of at least 0, or None", _outside)
+
+
+# -- weights and mixes -----------------------------------------------------------------------------
 
 
 def _weights(value: Any) -> Literal["balanced"] | Float64:

@@ -32,34 +32,6 @@ from ..request import Request
 from ..subset import PackedSplits, split_rows
 from .open_cache import OpenFileCache
 
-
-class WholeDigests:
-    """Computed file by file. ``tables``: ``checksums``, ``labels``, ``mask.checksums``;
-    labels go with the first field."""
-
-    def __init__(self, tables: Iterable[str]) -> None:
-        self._states = {name: xxhash.xxh3_64() for name in tables}
-
-    def add(self, file: OpenSet) -> None:
-        """Go on with the next file."""
-        parts = {name.strip("/"): part for name, part in zip(file.names, file.parts, strict=True)}
-        for name, state in self._states.items():
-            rows: Any
-            if name == fmt.LABELS:
-                rows = file.labels
-            elif name == fmt.SPLITS:
-                rows = split_rows(file.splits, file.facts.count)
-            else:
-                part = parts[name.rpartition(".")[0] or fmt.DATA]
-                rows = Inspector(part).checksums(0, file.facts.count)
-            assert rows is not None
-            state.update(np.ascontiguousarray(rows).reshape(-1).view(np.uint8).data)
-
-    def found(self) -> dict[str, str]:
-        """The digests, of all files that were added; 16 hex digits each."""
-        return {name: state.hexdigest() for name, state in self._states.items()}
-
-
 #: The part of the files that may be out of memory while the set is read as one that is in memory:
 #: as much as AdaptiveStore allows of one file's pages.
 MOST_NOT_IN_MEMORY: Final = 0.1
@@ -391,3 +363,33 @@ def _beginning(found: Names, names: Names) -> tuple[Names, Names]:
     """``found`` and what it is compared with: names that were added to a set go behind those that
     its first files have."""
     return found, names if found is None or names is None else names[: len(found)]
+
+
+# -- the identity of the whole ---------------------------------------------------------------------
+
+
+class WholeDigests:
+    """Computed file by file. ``tables``: ``checksums``, ``labels``, ``mask.checksums``;
+    labels go with the first field."""
+
+    def __init__(self, tables: Iterable[str]) -> None:
+        self._states = {name: xxhash.xxh3_64() for name in tables}
+
+    def add(self, file: OpenSet) -> None:
+        """Go on with the next file."""
+        parts = {name.strip("/"): part for name, part in zip(file.names, file.parts, strict=True)}
+        for name, state in self._states.items():
+            rows: Any
+            if name == fmt.LABELS:
+                rows = file.labels
+            elif name == fmt.SPLITS:
+                rows = split_rows(file.splits, file.facts.count)
+            else:
+                part = parts[name.rpartition(".")[0] or fmt.DATA]
+                rows = Inspector(part).checksums(0, file.facts.count)
+            assert rows is not None
+            state.update(np.ascontiguousarray(rows).reshape(-1).view(np.uint8).data)
+
+    def found(self) -> dict[str, str]:
+        """The digests, of all files that were added; 16 hex digits each."""
+        return {name: state.hexdigest() for name, state in self._states.items()}
