@@ -259,7 +259,10 @@ def test_dtype_is_of_the_first_field(tmp_path: Path) -> None:
     given: dict[str, Any] = {"path": tmp_path / "x.h5", "labels_field": None, "batch_size": 6}
     given |= {"data_field": ["a", "b"], "values": "physical", "dtype": "float64"}
     for more in ({}, {"episodes": "groups:demo_*"}):
-        with AsyncReader(given, **more) as reader:
+        with (
+            pytest.warns(UserWarning, match="dtype is of the first field"),
+            AsyncReader(given, **more) as reader,
+        ):
             data = next(iter(reader)).data
         assert [one.dtype for one in data] == [np.float64, np.float32]
         for one in data:
