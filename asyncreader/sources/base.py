@@ -91,16 +91,10 @@ class SetFacts:
     earlier: tuple[tuple[int, Mapping[str, str]], ...] = ()
 
     @classmethod
-    def of(cls, file: ByteFile, container: str, layout: str, count: int) -> SetFacts:
-        """Those of a set that is one file."""
-        return cls(
-            path=file.path,
-            container=container,
-            layout=layout,
-            count=count,
-            io=file.io,
-            size_on_disk=file.size,
-        )
+    def of(cls, file: ByteFile, container: str, layout: str, count: int, **more: Any) -> SetFacts:
+        """Those of a set that is one file, with ``more`` that is known of it."""
+        more = {"path": file.path, "io": file.io, "size_on_disk": file.size, **more}
+        return cls(container=container, layout=layout, count=count, **more)
 
     @property
     def remote(self) -> bool:

@@ -147,19 +147,13 @@ def _scale(h5: Hdf5, usual: str, label: bytes) -> Stored | None:
     found = []
     for name in (usual, *itertools.islice(h5.file, _MOST)):
         item = h5.member(name)
-        if item is not None and _attribute(item, "NAME") == label:
+        said = None if item is None else attribute(item.data, "NAME")
+        if item is not None and isinstance(said, bytes) and said.rstrip(b"\0") == label:
             if name == usual:
                 return item
             found.append(item)
     return found[0] if len(found) == 1 else None
 
 
-def _attribute(item: Stored, name: str) -> bytes | None:
-    """An attribute that is text."""
-    value = attribute(item.data, name)
-    return bytes(value).rstrip(b"\0") if isinstance(value, bytes) else None
-
-
 def _text(value: Any) -> str:
-    raw = value if isinstance(value, bytes | str) else bytes(value)
-    return raw if isinstance(raw, str) else raw.decode("utf-8", "backslashreplace")
+    return value if isinstance(value, str) else bytes(value).decode("utf-8", "backslashreplace")

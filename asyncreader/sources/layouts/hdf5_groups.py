@@ -309,8 +309,7 @@ class GroupScan:
         short = tuple(name.rpartition("/")[2] for name in names)
         episodes = replace(episodes, names=short, splits=splits(short))
         how = f"{found.layout}, {kind}" if found.layout else kind
-        facts = SetFacts.of(found.file, "HDF5", how, int(episodes.ends[-1]))
-        facts = replace(facts, classes=classes)
+        facts = SetFacts.of(found.file, "HDF5", how, int(episodes.ends[-1]), classes=classes)
         rule = Windows(episodes, dict.fromkeys(fields))
         return SetIndex(facts, fields, labels, rule=rule)
 

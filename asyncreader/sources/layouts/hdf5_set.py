@@ -180,7 +180,7 @@ class Hdf5Set(Refusing):
         ``how`` they are stored, in words."""
         (labels, classes), count = self.labels(rows, field.spec), self.count(rows)
         how = f"{self.layout}, {how}" if self.layout else how
-        facts = replace(SetFacts.of(self.file, "HDF5", how, count), classes=classes)
+        facts = SetFacts.of(self.file, "HDF5", how, count, classes=classes)
         fields = {self.fields.data: replace(field, where=self.file.where)}
         if not self.layout.startswith("Fuel"):
             return SetIndex(facts, fields, labels)

@@ -93,13 +93,8 @@ def with_tables(held: PackedSet, field: FieldIndex, count: int, how: str) -> Set
     asked = held.fields.labels is not None and held.fields.labels.strip("/") == fmt.LABELS
     if asked and held.fields.labels_path is None and meta.label_kind != "none":
         labels = checked_table(held, fmt.LABELS, meta.label_dtype, count)
-    facts = replace(
-        SetFacts.of(held.file, held.container, how, count),
-        path=held.path,
-        meta=whole,
-        classes=whole.classes,
-        fields=whole.fields,
-    )
+    more = {"path": held.path, "meta": whole, "classes": whole.classes, "fields": whole.fields}
+    facts = SetFacts.of(held.file, held.container, how, count, **more)
     field = replace(
         field,
         where=held.file.where,

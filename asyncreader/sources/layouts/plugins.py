@@ -7,7 +7,7 @@ A package names a :class:`LmdbLayout` or :class:`Hdf5Layout` in its entry points
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
@@ -135,8 +135,7 @@ class ForeignSet(Refusing):
         tagged = isinstance(extents, ImageExtents) and extents.tagged
         if stored.shape is not None and not stored.encoded and not tagged:
             check_sizes(sizes, stored, self.path, AGAIN)
-        facts = SetFacts.of(self.file, "LMDB", layout, count)
-        facts = replace(facts, path=self.path, classes=classes)
+        facts = SetFacts.of(self.file, "LMDB", layout, count, path=self.path, classes=classes)
         field = FieldIndex(
             stored,
             extents,

@@ -194,8 +194,7 @@ def _kind_in_words(file: OpenSet) -> str:
     shape = "images of many sizes" if spec.shape is None else f"{spec.shape}"
     shape = f"rows of different length of {shape}" if spec.ragged else shape
     names = file.facts.classes or ()
-    listed = ", ".join(map(repr, names[:4])) + (", ..." if len(names) > 4 else "")
-    classes = f"{len(names)} classes" + (f" ({listed})" if names else "")
+    classes = f"{len(names)} classes" + (f" ({_classes_in_words(names)})" if names else "")
     return f"{shape} {spec.dtype} {spec.encoding}, {classes}"
 
 
