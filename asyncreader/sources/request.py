@@ -111,7 +111,7 @@ class Request:
             raise ParamsError(
                 f"labels_path does not go with {stored}",
                 path=path,
-                hint="it names the labels of one HDF5 file",
+                hint="labels_path goes with one HDF5 file",
             )
 
     def check_names(self, data: Sequence[str], labels: Sequence[str], path: str) -> None:
