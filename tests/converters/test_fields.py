@@ -576,7 +576,7 @@ def test_boxes_of_foreign_sets_and_the_command(tmp_path: Path) -> None:
     images, boxes = zip(*(white(number) for number in range(3)), strict=True)
     fields = {"boxes": np.stack(boxes)[:, None], "one": np.stack(boxes)}
     hdf5(tmp_path / "a.h5", images=np.stack(images), names=np.arange(15).reshape(3, 5), **fields)
-    line = ["convert", tmp_path / "a.h5", tmp_path / "b.h5", "--size", "30x30"]
+    line = ["convert", tmp_path / "a.h5", tmp_path / "b.h5", "--size", "20x30"]
     line += ["-p", 'data_field=["images", "boxes", "one", "names"]']
     refused = run(*line)
     assert refused.exit_code == 2
@@ -587,7 +587,7 @@ def test_boxes_of_foreign_sets_and_the_command(tmp_path: Path) -> None:
     assert done.exit_code == 0, done.output
     with h5py.File(tmp_path / "b.h5") as file:
         for number, box in enumerate(boxes):
-            expected = moved_as_pillow(box.reshape(2, 2), number, (30, 30)).clip(0, 30)
+            expected = moved_as_pillow(box.reshape(2, 2), number, (20, 30)).clip(0, (30, 20))
             np.testing.assert_allclose(file["boxes"][number, 0], expected.reshape(-1), atol=1e-3)
             np.testing.assert_allclose(file["one"][number], expected.reshape(-1), atol=1e-3)
         np.testing.assert_array_equal(file["names"], np.arange(15).reshape(3, 5))

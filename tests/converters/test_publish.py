@@ -231,13 +231,14 @@ def test_the_kth_write_fails(
 
 
 @pytest.mark.calls
-@pytest.mark.parametrize("name", ["out.h5", "out.lmdb", "shards", "append"])
+@pytest.mark.parametrize("name", ["out.h5", "out.lmdb", "shards", "append", "no links.h5"])
 @pytest.mark.parametrize("old", [False, True])
 def test_a_name_that_is_not_durable_is_taken_back(
     folder: Path, tmp_path: Path, name: str, old: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where the target's folder cannot be synced, the target is what it was: old, or absent. Added
-    shards, whose new manifest does not reach the disk, wait for a run that resumes."""
+    """Where the target's folder cannot be synced, the target is what it was: old, or absent; or it
+    is the new set whole, where no hard link can keep the old one. Added shards, whose new manifest
+    does not reach the disk, wait for a run that resumes."""
     target, appends = tmp_path / name, name == "append"
     options: dict[str, Any] = {} if "." in name else {"shards": 2}
     if old or appends:
@@ -255,10 +256,15 @@ def test_a_name_that_is_not_durable_is_taken_back(
         r"Input/output error.*finished shards are kept" if appends else "cannot be given its name"
     )
     monkeypatch.setattr(os, "fsync", failing)
+    if "links" in name:
+        monkeypatch.setattr(os, "link", lambda *_: os.lstat(tmp_path / "none"))
     with pytest.raises(SourceError, match=said):
         convert(folder, target, **how, **options)
     monkeypatch.undo()
-    assert bytes_of(target) == before
+    if old and "links" in name:
+        assert verify_file(str(target)).ok
+    else:
+        assert bytes_of(target) == before
     if options:
         assert convert(folder, target, resume=True, **how, **options).kept == 2
     assert listed(tmp_path) == ([name] if old or options else [])

@@ -189,7 +189,10 @@ def test_images_of_several_sizes_join_a_folder(tmp_path: Path, target: str) -> N
     Image.new("RGB", (5, 3)).save(folder / "a" / "4.png")
     convert(folder, tmp_path / "packed.h5", encoding="original")
     shards: dict[str, Any] = {} if target.endswith(".h5") else {"shards": 2}
-    convert([tmp_path / "packed.h5", folder], tmp_path / target, encoding="original", **shards)
-    kept = [path.read_bytes() for path in sorted((folder / "a").iterdir())]
+    (folder / "a" / "words.txt").touch()
+    both = [tmp_path / "packed.h5", folder]
+    made = convert(both, tmp_path / target, encoding="original", **shards)
+    assert made.ignored["other suffix"] == 1
+    kept = [path.read_bytes() for path in sorted((folder / "a").glob("*.png"))]
     with asyncreader.open(tmp_path / target) as found:
         assert [found.sample(n).stored["data"] for n in range(10)] == kept * 2

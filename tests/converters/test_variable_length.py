@@ -347,7 +347,7 @@ def test_what_readers_say_of_lengths(tmp_path: Path) -> None:
         {"offsets_field": False},
         {"offsets_field": "ids.offsets"},
         {"patch": (2,)},
-        {"episodes": "axis"},
+        {"episodes": "axis", "max_length": 8},
         {"columns": [0], "max_length": 8},
         {"size": (4, 4), "max_length": 8},
         {"window": "episode", "max_length": 8},

@@ -431,6 +431,8 @@ def test_X18_replace_delete_and_gaps(path: str) -> None:
         for i in (0, 1, 2, 3, 5):
             writer.delete_sample(i)
         assert writer.nb_samples == 0
+    with px.Writer(path) as writer:
+        assert writer.nb_samples == 0
     with pytest.raises(ParamsError, match="no samples"):
         px.SimpleBatch(px.Reader(path), "x", 1)
 

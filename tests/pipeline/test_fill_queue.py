@@ -101,6 +101,11 @@ def test_batches_are_filled_in_turn(width: int, starts: bool) -> None:
     assert not jobs.queue.waiting()
     for slot in range(3):
         jobs.check(slot)
+    for generation in (20, 21):  # a worker serves until there is none, and again later
+        jobs.publish(0, rng.integers(0, COUNT, ROWS), generation)
+        jobs.queue.work(Meter(), threading.RLock(), lambda: None)
+        assert jobs.marks[0] == generation
+        jobs.check(0)
 
 
 def test_large_rows_go_past_the_caches() -> None:

@@ -43,7 +43,7 @@ def test_memory_is_what_the_tightest_cgroup_leaves(tmp_path: Path) -> None:
     """The machine's free memory, less where a cgroup, or one above it, has a limit; v2 and v1."""
     proc, groups = tmp_path / "proc", tmp_path / "cgroup"
     (proc / "self").mkdir(parents=True)
-    (proc / "meminfo").write_text("MemTotal: 99 kB\nMemAvailable: 8000 kB\n")
+    (proc / "meminfo").write_text("MemTotal: 99 kB\nodd\nMemAvailable: 8000 kB\n")
     (proc / "self" / "cgroup").write_text("4:memory:/job/x\n0::/job/x\n")
 
     def available() -> int:

@@ -26,7 +26,7 @@ LABELS = np.arange(COUNT)[:, None]
 ALL: dict[str, dict[str, Any]] = {name: {} for name in known()}
 ALL["color-jitter"] = {"brightness": 0.4, "contrast": 0.4, "saturation": 0.4, "hue": 0.2}
 ALL["random-solarize"] = {"threshold": 128}
-ALL["random-posterize"] = {"bits": 4}
+ALL["random-posterize"] = {"bits": 0}
 ALL["random-sharpness"] = {"sharpness_factor": 2}
 ALL["gaussian-blur"] = {"kernel_size": 5}
 ALL["random-rotation"] = ALL["random-affine"] = {"degrees": 30}

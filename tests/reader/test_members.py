@@ -170,15 +170,19 @@ def test_shapes_of_members(stored: Path, members: Any, shape: tuple[int, ...]) -
         assert data.dtype == np.dtype("=i2")
 
 
-def test_members_of_arrays_as_fields() -> None:
+def test_members_of_arrays_as_fields(tmp_path: Path) -> None:
     """``data_field`` names members of arrays, too, also of the rows of episodes; a point in the
-    name of an array is a part of it."""
+    name of an array, or of a data set in a file, is a part of it."""
     given = {"jets": JETS, "tracks": TRACK, "jets.eta": np.arange(N)}
     data, at = served(data=given, data_field={"a": "jets.at.x", "b": "tracks.pt", "c": "jets.eta"},
                       shuffle=True, batch_size=16)  # fmt: skip
     assert np.array_equal(data[0], JETS["at"]["x"][at])
     assert np.array_equal(data[1], TRACK["pt"][at])
     assert np.array_equal(data[2], at)
+    with h5py.File(tmp_path / "set.h5", "w") as file:
+        file["jets"], file["jets.eta"] = JETS, np.arange(N)
+    data, at = served(path=tmp_path / "set.h5", data_field="jets.eta", labels_field=None)
+    assert np.array_equal(data, at)
     rows, _ = served(data={"tracks": TRACK}, data_field=["tracks.pt"], episodes="axis", window=2,
                      batch_size=16)  # fmt: skip
     assert np.array_equal(rows[0][:4, 0], TRACK["pt"][0, :4])
@@ -325,10 +329,10 @@ def test_a_value_that_the_dtype_cannot_hold(tmp_path: Path) -> None:
     """It is an error when the reader opens, where the first samples have it, and else of its
     batch; it names the member, the record and the file."""
     jets = JETS.copy()
-    jets["flavour"][0], jets["mass"][77] = -1, 1e39
+    jets["n"][0], jets["mass"][77] = 200, 1e39
     path = write(tmp_path / "set.h5", "contiguous", jets)
-    with pytest.raises(ParamsError, match="member 'flavour'") as raised:
-        AsyncReader(path, data_field="jets", members=["n", "flavour"], dtype="uint8")
+    with pytest.raises(ParamsError, match="member 'n'") as raised:
+        AsyncReader(path, data_field="jets", members=["flavour", "n"], dtype="int8")
     assert raised.value.index == 0
     with AsyncReader(
         path, data_field="jets", members=["mass"], dtype="float32", batch_size=N

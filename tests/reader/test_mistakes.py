@@ -151,7 +151,7 @@ VALUES: list[tuple[str, str, list[Any]]] = [
     ("members", "{field: value, ...}", [{}]),
     ("std", "other than 0", [{"data": 0}, 0, [1, 0, 1]]),
     ("crop", "'center'", ["centre"]),
-    ("crop_area", "above 0", [(0, 0.5), (0.5, 0.2), 0.5]),
+    ("crop_area", "above 0", [(0, 0.5), (0.5, 0.2), (0.5, 1.5), 0.5]),
     ("crop_aspect", "above 0", [(1, INF), (-1, 1)]),
     ("crop_padding", "at least 0", [-1]),
     ("padding_mode", "'reflect'", ["constant"]),

@@ -215,11 +215,12 @@ def write_vlen(path: Path, values: Any = None, **storage: Any) -> str:
 
 
 #: A number of the element of sample 4, of its heap or of its object there, what is written in its
-#: place (a function of the heap's address and the file's size), and what the error says.
+#: place (a function of the heap's address, the file's size and the object's address), and what the
+#: error says.
 HEAP: dict[str, tuple[str, Any, str]] = {
     "address far": ("address", 1 << 40, "its heap lies outside the file"),
-    "address near": ("address", lambda heap, size: heap + 8, "its heap is none"),
-    "address end": ("address", lambda heap, size: size - 4, "its heap (lies outside|is none)"),
+    "address near": ("address", lambda heap, *_: heap + 8, "its heap is none"),
+    "address end": ("address", lambda heap, size, _: size - 4, "its heap (lies outside|is none)"),
     "address wraps": ("address", (1 << 64) - 16, "its heap lies outside the file"),
     "object": ("number", 999, "it is not in its heap"),
     "object far": ("number", 1 << 30, "number out of range"),
@@ -230,6 +231,7 @@ HEAP: dict[str, tuple[str, Any, str]] = {
     "heap size": ("heap size", 1 << 50, "its heap is cut short"),
     "heap size 0": ("heap size", 0, "its heap is cut short"),
     "object size": ("object size", 1 << 60, "its heap is damaged"),
+    "object size a bit": ("object size", lambda heap, _, at: heap + 4096 - at, "heap is damaged"),
     "object size wraps": ("object size", (1 << 64) - 1, "its heap is damaged"),
 }
 
@@ -250,7 +252,7 @@ def poke(what: str, value: Any, raw: bytearray, path: str) -> None:
         "heap size": (heap + 8, "<Q"),
         "object size": (place + 8, "<Q"),
     }[what]
-    struct.pack_into(form, raw, where, value(heap, len(raw)) if callable(value) else value)
+    struct.pack_into(form, raw, where, value(heap, len(raw), place) if callable(value) else value)
 
 
 @pytest.mark.parametrize("case", HEAP)
@@ -306,6 +308,7 @@ def test_many_objects_in_a_heap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
         data = foreign.vlen(file, "images", small)
         for i in range(0, 300, 7):
             data[i] = np.frombuffer(FILES[0], np.uint8)
+            file[f"between {i}"] = np.zeros(4096, np.uint8)  # a heap that is followed ends
         for i in range(0, 300, 7):
             data[i] = np.frombuffer(small[i], np.uint8)
     source = open_source(tmp_path / "set.h5")

@@ -144,6 +144,8 @@ def test_stylegan_sizes(tmp_path: Path) -> None:
     assert read_all(path, data_field="16").shape == (COUNT, 16, 16, 3)
     with pytest.raises(ParamsError, match=r"no images of size '32'.*found 8, 16, 128"):
         open_source(path, Request("32"))
+    bare = {key: value for key, value in foreign.stylegan(sizes).items() if key != b"length"}
+    assert "bare" in open_source(foreign.write_lmdb(tmp_path / "bare", bare)).facts.layout
 
 
 def test_caffe_colours(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ from asyncreader.pixels.rows import Writer
 from asyncreader.pixels.specs import OutputSpec
 from asyncreader.sources import Inspector, open_source
 from asyncreader.testing import CheckedSourceContract, KnownSet, MemorySource
-from asyncreader.testing.contract import fill_rows
+from asyncreader.testing.contract import assert_same, fill_rows
 
 IMAGES = paint(20, (8, 7, 3))
 LABELS = np.arange(20) % 7
@@ -221,3 +221,10 @@ def test_pixels_that_are_not_the_stored_bytes() -> None:
     inspector = Inspector(source.first)
     assert inspector.bytes(4) == IMAGES[4].tobytes()
     np.testing.assert_array_equal(inspector.pixels(4), IMAGES[4][:, ::-1])
+
+
+def test_the_contract_notices_a_byte_beyond_its_tolerance() -> None:
+    """Lossy images may differ by the tolerance of their set, and by no more."""
+    assert_same(np.uint8([200]), np.uint8([197]), 3)
+    with pytest.raises(AssertionError):
+        assert_same(np.uint8([200]), np.uint8([196]), 3)

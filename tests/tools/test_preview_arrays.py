@@ -110,6 +110,8 @@ def test_a_set_of_episodes(robot: Path, tmp_path: Path) -> None:
     assert list(made.records) == sorted(made.records)
     all_rows = preview({"path": robot}, indices=[29, 0], columns=1)
     assert all_rows.records == (29, 0)
+    narrow, wide = (preview({"path": robot}, count=9, columns=n).sheet.size[0] for n in (1, 9))
+    assert 4 * narrow < wide
     assert preview({"path": robot, "subset": "train", "window": 2}, count=99).records == (
         *range(5),
         *range(21, 29),
