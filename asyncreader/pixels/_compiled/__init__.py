@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from . import (  # noqa: F401
     augmenting,
-    boxes,
     copying,
     filling,
-    inflating,
     jpeg_parts,
     jpeg_restarts,
     numbers,
@@ -15,7 +13,6 @@ from . import (  # noqa: F401
     planes,
     records,
     resizing,
-    sparse,
 )
 from .base import KERNELS, is_kept, keep_in, load
 
