@@ -88,7 +88,7 @@ class Planned:
         self._resized = None
         if not fill.in_row:
             self._resized = SCRATCH.array("resize", (1, high, wide, 3), fill.stored.dtype)
-        self._to = 3, fill.method, high, wide
+        self._to = 3, fill.method, high, wide, False
         self._resize, self._whole = kernels.resize_planned, self._resized is None and finish is None
         count = images.sizes.size
         self._plan, self._boxes = np.empty(count, PLAN), np.empty((count, 4))

@@ -11,6 +11,7 @@ import numpy as np
 from ..system.array_types import Array, Float64, Int64
 from . import kernels, rectangles
 from .fill_tables import PLAN, numbers
+from .rectangles import AREA, BICUBIC, BILINEAR
 
 Pixels: TypeAlias = Array
 #: Top, left, height and width of a part of a picture, in pixels and fractions of them.
@@ -102,7 +103,6 @@ def pad_into(pixels: Pixels, out: Pixels, mode: str) -> None:
 #: "area" takes the mean of what a pixel covers, as OpenCV's INTER_AREA.
 INTERPOLATIONS: Final = ("bilinear", "bicubic", "area", "nearest")
 #: Those that a kernel computes, by the number that it knows them by.
-BILINEAR, BICUBIC, AREA = 0, 1, 2
 METHODS: Final = {"bilinear": BILINEAR, "bicubic": BICUBIC, "area": AREA}
 
 
@@ -152,10 +152,16 @@ def copy_into(pixels: Pixels, out: Pixels, flip: bool) -> None:
     if not flip or not small or not pixels.flags.c_contiguous:
         np.copyto(out, pixels[:, ::-1] if flip else pixels, casting="unsafe")
         return
-    high, wide, channels = pixels.shape
-    line = pixels.ctypes.data, high, wide, True, out.ctypes.data, 0, 0, 0, 0
-    plan, box = numbers(np.array([line], PLAN)), np.array([[0.0, 0.0, high, wide]])
-    kernels.resize_planned(plan, box, 0, 1, channels, AREA, high, wide)
+    _planned(pixels, out, (0, 0, *pixels.shape[:2]), AREA, flip, False)
+
+
+def _planned(pixels: Pixels, out: Pixels, box: Box, method: int, flip: bool, outside: bool) -> None:
+    """Make one image of uint8, of 1 to 4 channels, as compiled code makes many."""
+    pixels = np.ascontiguousarray(pixels)
+    (height, width, channels), (high, wide) = pixels.shape, out.shape[:2]
+    line = pixels.ctypes.data, height, width, flip, out.ctypes.data, 0, 0, 0, 0
+    plan, boxes = numbers(np.array([line], PLAN)), np.array([box], np.float64)
+    kernels.resize_planned(plan, boxes, 0, 1, channels, method, high, wide, outside)
 
 
 def reach(length: float, size: int) -> int:
@@ -186,7 +192,6 @@ def _resample(
 ) -> None:
     """A weighted mean of all pixels that a pixel of the result covers, without aliasing."""
     method = METHODS[interpolation]
-    channels = pixels.shape[2]
     top, left, tall, broad = box
     by_y, by_x = _blocks(tall, out.shape[0]), _blocks(broad, out.shape[1])
     if by_y > 1 or by_x > 1:
@@ -194,43 +199,18 @@ def _resample(
         columns, left = _around(left, broad, by_x, pixels.shape[1])
         pixels = _averaged(pixels[rows, columns], by_y, by_x)
         top, left, tall, broad = top / by_y, left / by_x, tall / by_y, broad / by_x
-    if not outside:
-        first_row, first_column = max(0, math.floor(top)), max(0, math.floor(left))
-        pixels = pixels[first_row:, first_column:]
-        top, left = top - first_row, left - first_column
-    inside: list[int] = []
-    most: list[int] = []
-    for side, start, length, size in (
-        (pixels.shape[0], top, tall, out.shape[0]),
-        (pixels.shape[1], left, broad, out.shape[1]),
-    ):
-        high = side if outside else max(1, min(side, math.ceil(start + length)))
-        inside += [0, high]
-        most.append(taps(length / size, method, high))
-    limits, part_box = np.array(inside), np.array((top, left, tall, broad), np.float64)
-    weights = limits, part_box, method, most[0], most[1], flip
+    box = top, left, tall, broad
     if pixels.dtype == np.uint8 == out.dtype:
-        if pixels.strides[2] != 1 or pixels.strides[1] != channels or pixels.strides[0] < 0:
-            pixels = np.ascontiguousarray(pixels)
-        address, stride = pixels.ctypes.data, pixels.strides[0]
-        kernels.resize_u8(address, stride, channels, *weights, out.ctypes.data, *out.shape[:2])
+        _planned(pixels, out, box, method, flip, outside)
         return
     single = out.dtype.itemsize <= 2 or out.dtype == np.float32
     work = np.float32 if single else np.float64
     lines = np.ascontiguousarray(pixels, work).reshape(len(pixels), -1)
     mixed = out if out.dtype == work else np.empty(out.shape, work)
     resize = kernels.resize_f4 if single else kernels.resize_f8
-    resize(lines, channels, *weights, mixed)
+    resize(lines, pixels.shape[2], np.array(box, np.float64), method, outside, flip, mixed)
     if mixed is not out:
         _round_into(mixed, out)
-
-
-def taps(scale: float, method: int, limit: int) -> int:
-    """The most pixels, of ``limit`` that exist, that one of the result is mixed of, where it stands
-    for ``scale``."""
-    if method == AREA:
-        return min(limit, math.ceil(scale) + 1)
-    return min(limit, math.ceil((2 if method == BILINEAR else 4) * max(scale, 1.0)))
 
 
 def _round_into(mixed: Pixels, out: Pixels) -> None:

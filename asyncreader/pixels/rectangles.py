@@ -1,4 +1,5 @@
-"""Which part of an image is cut out: a function that Python runs, and that kernels are made of."""
+"""Which part of an image is cut out, painted over or looked at: functions that Python
+runs, and that kernels are made of."""
 
 from __future__ import annotations
 
@@ -84,3 +85,40 @@ def erased_part(bits: Any, erasure: Any, height: Any, width: Any) -> tuple[int, 
                 top = below(bits[used], height - rows + 1)
                 return top, below(bits[used + 1], width - columns + 1), rows, columns, used + 2
     return 0, 0, 0, 0, used
+
+
+def eighths(height: Any, width: Any, least_high: Any, least_wide: Any) -> Any:
+    """At how many eighths of its size a JPEG is decoded when (``least_high``, ``least_wide``)
+    pixels are asked for: at most half, or all. numba compiles it, too."""
+    if 2 * least_high <= height + 1:
+        for n in range(1, 5):
+            if (height * n + 7) // 8 >= least_high and (width * n + 7) // 8 >= least_wide:
+                return n
+    return 8
+
+
+#: Ways to resize that kernels compute, by their numbers: see geometry.METHODS.
+BILINEAR, BICUBIC, AREA = 0, 1, 2
+
+
+def taps(scale: Any, method: Any, limit: Any) -> Any:
+    """The most pixels, of ``limit`` that exist, that one of a resize's result is mixed of, where it
+    stands for ``scale``. numba compiles it, too."""
+    if method == AREA:
+        return min(limit, math.ceil(scale) + 1)
+    return min(limit, math.ceil((2 if method == BILINEAR else 4) * max(scale, 1.0)))
+
+
+def looked_at(
+    start: Any, length: Any, size: Any, side: Any, method: Any, outside: Any
+) -> tuple[int, float, int, int]:
+    """What a resize looks at along an axis of ``side`` pixels, whose part from ``start`` on, of
+    ``length``, becomes ``size`` pixels: the first pixel, where the part starts from there on, how
+    many pixels there are, and the ``taps``. ``outside``: all pixels, not only those of the part.
+    numba compiles it, too."""
+    first = 0 if outside else max(0, math.floor(start))
+    start -= first
+    limit = side - first
+    if not outside:
+        limit = max(1, min(limit, math.ceil(start + length)))
+    return first, start, limit, taps(length / size, method, limit)

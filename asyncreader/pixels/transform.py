@@ -26,7 +26,7 @@ from .codec.masks import check_values, decode_values, pick
 from .fill_tables import MIRROR_DRAW, PLAN, numbers
 from .lengths import padding
 from .numbers import NumberRows
-from .rectangles import CROPS
+from .rectangles import AREA, CROPS
 from .row_filler import RowFiller
 from .specs import OutputSpec, SampleSpec
 from .steps import Erases, ImageShape, Row, after, run
@@ -144,10 +144,12 @@ class RowTransform:
     def _needed(self) -> tuple[str, ...]:
         """Kernels that rows need, besides those of :meth:`filler`."""
         if self.method is not None:
-            plan = "plan_planes" if self.stored.encoding == planes.YUV420 else "plan_jpegs"
-            return "uniform_rows", "plan_crops", "resize_planned", plan
+            plan = "plan_jpegs" if self.stored.encoded else "plan_crops"
+            if self.stored.encoding == planes.YUV420:
+                plan = "plan_planes"
+            return "uniform_rows", "resize_planned", plan
         if self.wanted.views and self.stored.encoded:
-            return "uniform_rows", "jpeg_header", "cut_jpeg", "resize_planned", "resize_u8"
+            return "uniform_rows", "jpeg_header", "cut_jpeg", "resize_planned"
         if self.mode in ("numbers", "ragged"):
             return ("cast_numbers",) if self.mode == "numbers" else ("copy_runs",)
         return ("uniform_rows", "resize_planned") if self._steps and self.wanted.flip else ()
@@ -311,7 +313,7 @@ class RowTransform:
 
     def _plan_resize(self) -> None:
         wanted, size = self.wanted, self.wanted.size
-        self.method = geometry.METHODS.get(wanted.interpolation, geometry.AREA)
+        self.method = geometry.METHODS.get(wanted.interpolation, AREA)
         crop = CROPS.index("none" if size is None else wanted.crop)
         height, width = size or self.stored.image_shape()[:2]
         #: as the kernel plan_jpegs takes them
@@ -498,7 +500,7 @@ class RowTransform:
             plan,
             boxes,
         )
-        more = self.stored.image_shape()[2], self.method, *self.terms[:2].tolist()
+        more = self.stored.image_shape()[2], self.method, *self.terms[:2].tolist(), False
         return lambda first, end: kernels.resize_planned(plan, boxes, first, end, *more)
 
     def finish_resized(self, resized: Array, out: Array, rows: Int64) -> None:

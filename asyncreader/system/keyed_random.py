@@ -84,6 +84,15 @@ def below(bits: Any, count: Any) -> Any:
     return np.int64((high * np.uint64(count) + low) >> np.uint64(32))
 
 
+def upper_half(a: Any, b: Any) -> Any:
+    """The upper 64 bits of the product of two uint64. numba compiles it, too."""
+    half, mask = np.uint64(32), np.uint64(0xFFFFFFFF)
+    a_high, a_low, b_high, b_low = a >> half, a & mask, b >> half, b & mask
+    across, other = a_high * b_low, a_low * b_high
+    middle = (across & mask) + (other & mask) + ((a_low * b_low) >> half)
+    return a_high * b_high + (across >> half) + (other >> half) + (middle >> half)
+
+
 def mix_rows(key: int, values: Int64) -> UInt64:
     """:func:`mixed_with` of each value: uint64, shape of ``values``."""
     with np.errstate(over="ignore"):
@@ -94,24 +103,15 @@ def mix_rows(key: int, values: Int64) -> UInt64:
 def scale_rows(draws: UInt64, count: int) -> Int64:
     """Map uniform uint64 draws to 0 .. count-1 by the high half of their product.
 
-    The top 32 bits of the draw and up to 2**31 values per half-step keep everything in uint64;
-    the bias is below count / 2**62.
+    The bias is below count / 2**62.
     """
-    n_hi, n_lo = count >> 32, count & 0xFFFFFFFF
-    if n_hi == 0:  # the halves that are 0 are left out: a third of the time
-        rows: UInt64 = (draws & np.uint64(0xFFFFFFFF)) * np.uint64(n_lo)
+    if count >> 32 == 0:  # the halves that are 0 are left out: a third of the time
+        rows: UInt64 = (draws & np.uint64(0xFFFFFFFF)) * np.uint64(count)
         rows >>= np.uint64(32)
-        rows += (draws >> np.uint64(32)) * np.uint64(n_lo)
+        rows += (draws >> np.uint64(32)) * np.uint64(count)
         rows >>= np.uint64(32)
         return rows.view(np.int64)
-    hi, lo = draws >> np.uint64(32), draws & np.uint64(0xFFFFFFFF)
-    # (hi*2^32 + lo) * (n_hi*2^32 + n_lo) >> 64, by schoolbook halves
-    low = (lo * np.uint64(n_lo)) >> np.uint64(32)
-    cross = hi * np.uint64(n_lo)
-    cross2 = lo * np.uint64(n_hi)
-    mid = (cross & np.uint64(0xFFFFFFFF)) + (cross2 & np.uint64(0xFFFFFFFF)) + low
-    high = hi * np.uint64(n_hi) + (cross >> np.uint64(32)) + (cross2 >> np.uint64(32))
-    scaled: Int64 = (high + (mid >> np.uint64(32))).astype(np.int64)
+    scaled: Int64 = upper_half(draws, np.uint64(count)).astype(np.int64)
     return scaled
 
 

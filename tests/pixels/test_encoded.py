@@ -347,9 +347,9 @@ def test_planned_resizes_are_those_of_one_image() -> None:
             boxes[i, :2] = rng.uniform(0, (height - boxes[i, 2], width - boxes[i, 3]))
             if i < 2:
                 boxes[i, :2] = np.floor(boxes[i, :2])
-        kernels.resize_planned(numbers(plan), boxes, 0, 2, channels, method, high, wide)
+        kernels.resize_planned(numbers(plan), boxes, 0, 2, channels, method, high, wide, False)
         assert not out[2].any()
-        kernels.resize_planned(numbers(plan), boxes, 2, 3, channels, method, high, wide)
+        kernels.resize_planned(numbers(plan), boxes, 2, 3, channels, method, high, wide, False)
         for image, box, line, found in zip(kept, boxes, plan, out, strict=True):
             made = np.empty_like(found)
             flip = bool(line["mirrored"])

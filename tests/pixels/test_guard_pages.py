@@ -20,7 +20,7 @@ from fakes import encoded
 from foreign_sets import branch_sample, datum, numpy_map, pyxis_sample
 from guard_pages import Guards, address
 
-from asyncreader.pixels import geometry, kernels, record_fields
+from asyncreader.pixels import kernels, record_fields
 from asyncreader.pixels.augment import functions
 from asyncreader.pixels.codec import planes
 from asyncreader.pixels.fill_tables import (
@@ -252,37 +252,26 @@ def inflate_chunks(g: Guards, rng: Rng) -> None:
 # -- resizing ------------------------------------------------------------------------------------
 
 
-def _part(rng: Rng, stored: list[int], size: list[int]) -> tuple[np.ndarray, np.ndarray, int, Any]:
-    """What resizing kernels take of a part: limits, box, method and taps."""
-    box = np.array([*(rng.uniform(0, side - 0.5) for side in stored), 0.0, 0.0])
-    method, inside, taps = int(rng.integers(0, 3)), [], []
-    for axis, side in enumerate(stored):
-        box[2 + axis] = rng.uniform(0.25, side - box[axis])
-        low, high = math.floor(box[axis]), min(side, math.ceil(box[axis] + box[2 + axis]))
-        inside += [low, high]
-        taps.append(geometry.taps(box[2 + axis] / size[axis], method, high - low))
-    return np.array(inside), box, method, taps
-
-
-@case()
-def resize_u8(g: Guards, rng: Rng) -> None:
-    stored, size, channels = sizes(rng, 60, 60), sizes(rng, 40, 40), int(rng.integers(1, 5))
-    inside, box, method, taps = _part(rng, stored, size)
-    source, out = noise(g, rng, *stored, channels), g.empty((*size, channels))
-    flip, stride = bool(rng.random() < 0.5), stored[1] * channels
-    more = g.of(inside), g.of(box), method, *taps, flip
-    kernels.resize_u8(address(source), stride, channels, *more, address(out), *size)
+def _part(rng: Rng, stored: list[int]) -> np.ndarray:
+    """The box of a part."""
+    box = [rng.uniform(0, side - 0.5) for side in stored]
+    return np.array(
+        [*box, *(rng.uniform(0.25, side - at) for side, at in zip(stored, box, strict=True))]
+    )
 
 
 @case("resize_f4", "resize_f8")
 def resize_floats(name: str, g: Guards, rng: Rng) -> None:
     kind = np.dtype(name[-2:])
     stored, size, channels = sizes(rng, 60, 60), sizes(rng, 40, 40), int(rng.integers(1, 7))
-    inside, box, method, taps = _part(rng, stored, size)
     source = g.of(rng.normal(0, 9, (stored[0], stored[1] * channels)).astype(kind))
-    flip, out = bool(rng.random() < 0.5), g.empty((*size, channels), kind)
-    resize = getattr(kernels, name)
-    resize(source, channels, g.of(inside), g.of(box), method, *taps, flip, out)
+    flip, outside = (bool(rng.random() < 0.5) for _ in range(2))
+    box, method, out = (
+        g.of(_part(rng, stored)),
+        int(rng.integers(0, 3)),
+        g.empty((*size, channels), kind),
+    )
+    getattr(kernels, name)(source, channels, box, method, outside, flip, out)
 
 
 @case("plan_crops", "resize_planned")
@@ -297,8 +286,10 @@ def planned_crops(name: str, g: Guards, rng: Rng) -> None:
         g.of([*size, crop, 1 << 30, 0]), g.of(_shares(rng)), g.of(rng.random((count, 40))),
         g.of(rng.integers(0, 2, count).astype(np.uint8)), address(out), rows, plan, boxes,
     )  # fmt: skip
-    method = int(rng.integers(0, 3))
-    kernels.resize_planned(plan, boxes, 0, count, channels, method, *size)
+    method, outside = int(rng.integers(0, 3)), bool(rng.random() < 0.5)
+    if rng.random() < 0.5:  # parts that begin and end inside of pixels
+        boxes[:] = [_part(rng, stored) for _ in range(count)]
+    kernels.resize_planned(plan, boxes, 0, count, channels, method, *size, outside)
 
 
 def _shares(rng: Rng) -> np.ndarray:

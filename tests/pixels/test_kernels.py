@@ -559,13 +559,14 @@ import hashlib, os
 import numpy as np
 from asyncreader.pixels import geometry, kernels
 from asyncreader.pixels.codec import planes
+from asyncreader.pixels.fill_tables import PLAN, numbers
 from asyncreader.pixels.row_filler import RowFiller
 def show(name, out):
     print(name, hashlib.sha256(out.tobytes()).hexdigest())
-rng, resize = np.random.default_rng(3), kernels.resize_u8
+rng, resize = np.random.default_rng(3), kernels.resize_planned
 if "NUMBA_CPU_NAME" in os.environ:
     from asyncreader.pixels import _compiled
-    resize = _compiled.load("resize_u8")
+    resize = _compiled.load("resize_planned")
     assert not any(".avx2." in code for code in resize.inspect_llvm().values())
 scale, halves = np.float32([0.3, 2, 1]), np.zeros((1, 12), np.uint16)
 source = rng.integers(0, 256, 12, np.uint8)
@@ -581,15 +582,14 @@ for height, width in ((61, 47), (64, 96)):
     kernels.make_420(rgb.ctypes.data, height, width, again.ctypes.data)
     show("rgb", rgb)
     show("planes", again)
-box, inside = np.array([3.5, 2.25, 50.5, 44.0]), np.array([3, 54, 2, 47])
+box, plan = np.array([[3.5, 2.25, 50.5, 44.0]]), np.zeros(1, PLAN)
 for channels in (1, 2, 3, 4):
     lines = rng.integers(0, 256, (61, 47 * channels), np.uint8)
-    for method in (geometry.BILINEAR, geometry.BICUBIC, geometry.AREA):
+    for method in geometry.METHODS.values():
         for size in ((9, 11), (80, 70)):
-            taps = [geometry.taps(box[2 + k] / size[k], method, 45) for k in (0, 1)]
-            given = (lines.strides[0], channels, inside, box, method, *taps, channels == 3)
             out = np.empty(size[0] * size[1] * channels, np.uint8)
-            resize(lines.ctypes.data, *given, out.ctypes.data, *size)
+            plan[0] = lines.ctypes.data, 61, 47, channels == 3, out.ctypes.data, 0, 0, 0, 0
+            resize(numbers(plan), box, 0, 1, channels, method, *size, False)
             show(f"resized {channels} {method} {size}", out)
 """
 

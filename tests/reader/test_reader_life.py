@@ -229,7 +229,7 @@ def test_close_waits_for_a_worker_that_compiles(
         return load(name)
 
     path = write_hdf5(tmp_path / "a.h5", packed(pictures(8)))
-    for name in ("copy_batches", "resize_u8"):
+    for name in ("copy_batches", "resize_planned"):
         monkeypatch.delitem(vars(kernels), name, raising=False)
     reader = AsyncReader(path=path, batch_size=8, size=(8, 8))
     monkeypatch.setattr(kernels, "_load", slowly)

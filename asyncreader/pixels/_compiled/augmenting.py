@@ -9,12 +9,12 @@ import math
 
 import numpy as np
 from llvmlite import ir
-from numba import njit, types
+from numba import types
 
-from .base import instruction, kernel
-from .memory import bytes_from, load, load_any, memcpy, store, store_any
+from .base import inner, instruction, kernel
+from .memory import address_in, bytes_from, load, load_any, memcpy, store, store_any
 
-_address, _int, _float = types.uintp, types.int64, types.float32
+_address, _int, _float = types.int64, types.int64, types.float32
 
 #: Weights of red, green and blue in a grey level (ITU-R BT.601, as torchvision rounds them).
 _RED, _GREEN, _BLUE = np.float32(0.2989), np.float32(0.587), np.float32(0.114)
@@ -22,7 +22,7 @@ _RED, _GREEN, _BLUE = np.float32(0.2989), np.float32(0.587), np.float32(0.114)
 _BITS = 32
 
 
-@njit
+@inner
 def _stretch(image, pixels, channels, c):
     """Stretch channel ``c``; ``channels`` is a number that LLVM knows: it makes vector code."""
     data, least, most = bytes_from(image), np.uint8(255), np.uint8(0)
@@ -80,7 +80,7 @@ def equalize(image, pixels, channels):
             data[p] = red[np.uintp(data[p])]
 
 
-@njit
+@inner
 def _grey(red, green, blue):
     mixed = np.float32(red) * _RED + np.float32(green) * _GREEN + np.float32(blue) * _BLUE
     return np.int32(mixed)
@@ -95,7 +95,7 @@ def sum_of_grey(image, pixels, total):
     total[0] = found
 
 
-@njit
+@inner
 def _blended(value, other, ratio):
     """``value * ratio + other * (1 - ratio)``, cut to a byte; ``other`` is weighted already."""
     mixed = np.float32(value) * ratio + other
@@ -126,7 +126,7 @@ def saturate(image, pixels, ratio):
 _HUES = 256
 
 
-@njit
+@inner
 def _turned(planes, count, by):
     """Turn the hues of ``planes``, red, green and blue as float32 (3, _HUES)."""
     reds, greens, blues = planes[0], planes[1], planes[2]
@@ -169,7 +169,7 @@ def turn_hue(image, pixels, by):
     planes = np.empty((3, _HUES), np.float32)
     reds, greens, blues = planes[0], planes[1], planes[2]
     for first in range(0, pixels, _HUES):
-        data, count = bytes_from(image + np.uintp(3 * first)), min(_HUES, pixels - first)
+        data, count = bytes_from(image + 3 * first), min(_HUES, pixels - first)
         for p in range(count):
             reds[p] = np.float32(data[3 * p])
             greens[p] = np.float32(data[3 * p + 1])
@@ -186,10 +186,10 @@ def sharpen(source, out, height, width, channels, factor):
     """Blend all but the outermost pixels with the mean of the pixels around them."""
     line, rest = width * channels, np.float32(1) - factor
     for y in range(1, height - 1):
-        above = bytes_from(source + np.uintp((y - 1) * line))
-        here = bytes_from(source + np.uintp(y * line))
-        below = bytes_from(source + np.uintp((y + 1) * line))
-        made = bytes_from(out + np.uintp(y * line))
+        above = bytes_from(source + (y - 1) * line)
+        here = bytes_from(source + y * line)
+        below = bytes_from(source + (y + 1) * line)
+        made = bytes_from(out + y * line)
         for k in range(channels, line - channels):
             a, b = k - channels, k + channels
             near = np.int32(above[a]) + np.int32(above[k]) + np.int32(above[b])
@@ -216,8 +216,8 @@ def blur(image, height, width, channels, across, down):
         for x in range(1, reach_x + 1):  # mirrored, the outermost pixel once
             for c in range(channels):
                 padded[(reach_x - x) * channels + c] = np.float32(data[base + x * channels + c])
-                come = base + (width - 1 - x) * channels + c
-                padded[(reach_x + width - 1 + x) * channels + c] = np.float32(data[come])
+                at = base + (width - 1 - x) * channels + c
+                padded[(reach_x + width - 1 + x) * channels + c] = np.float32(data[at])
         row = whole[y]
         for k in range(line):
             row[k] = np.float32(0)
@@ -231,10 +231,10 @@ def blur(image, height, width, channels, across, down):
         for k in range(line):
             mixed[k] = np.float32(0)
         for t in range(down.size):
-            come = abs(y + t - reach_y)
-            if come >= height:
-                come = 2 * (height - 1) - come
-            weight, row = down[t], whole[come]
+            at = abs(y + t - reach_y)
+            if at >= height:
+                at = 2 * (height - 1) - at
+            weight, row = down[t], whole[at]
             for k in range(line):
                 mixed[k] += weight * row[k]
         base = y * line
@@ -242,7 +242,7 @@ def blur(image, height, width, channels, across, down):
             data[base + k] = np.uint8(np.int32(mixed[k] + np.float32(0.5)))
 
 
-@njit
+@inner
 def _inside(start, step, limit, count):
     """The numbers j of 0 .. count-1 for which ``0 <= start + j * step < limit``: first and end."""
     if step < 0:
@@ -266,24 +266,24 @@ def affine_nearest(source, out, height, width, high, wide, channels, matrix, fil
     steps = abs(matrix[0]) < _FAR and abs(matrix[3]) < _FAR
     step_x = np.int64(round(matrix[0] * one)) if steps else np.int64(0)
     step_y = np.int64(round(matrix[3] * one)) if steps else np.int64(0)
-    come, size = bytes_from(source), height * width * channels
+    src, size = bytes_from(source), height * width * channels
     for i in range(high):
         y = i - 0.5 * (high - 1)
         left = -0.5 * (wide - 1)
         x0 = matrix[0] * left + matrix[1] * y + matrix[2] + 0.5 * width
         y0 = matrix[3] * left + matrix[4] * y + matrix[5] + 0.5 * height
-        line = out + np.uintp(i * wide * channels)
-        go, room = bytes_from(line), (high - i) * wide * channels
+        line = out + i * wide * channels
+        dst, room = bytes_from(line), (high - i) * wide * channels
         if not (abs(x0) < _FAR and abs(y0) < _FAR and steps):  # more than fixed point holds, or NaN
             for j in range(wide):
                 x, y_here = x0 + j * matrix[0], y0 + j * matrix[3]
                 if 0 <= x < width and 0 <= y_here < height:
                     p = channels * (np.int64(y_here) * width + np.int64(x))
                     for c in range(channels):
-                        go[j * channels + c] = come[p + c]
+                        dst[j * channels + c] = src[p + c]
                 else:
                     for c in range(channels):
-                        go[j * channels + c] = fill[c]
+                        dst[j * channels + c] = fill[c]
             continue
         at_x, at_y = np.int64(math.floor(x0 * one)), np.int64(math.floor(y0 * one))
         first, end = _inside(at_x, step_x, width << _BITS, wide)
@@ -291,40 +291,41 @@ def affine_nearest(source, out, height, width, high, wide, channels, matrix, fil
         first = max(first, first_y)
         end = max(first, min(end, end_y))
         for j in range(first * channels):
-            go[j] = fill[j % channels]
+            dst[j] = fill[j % channels]
         at_x += first * step_x
         at_y += first * step_y
         if step_x == 1 << _BITS and step_y == 0:  # a line that is moved along
             p = channels * ((at_y >> _BITS) * width + (at_x >> _BITS))
-            to = line + np.uintp(first * channels)
-            memcpy(to, source + np.uintp(max(0, p)), np.uintp((end - first) * channels))
+            to = line + first * channels
+            memcpy(to, source + max(0, p), (end - first) * channels)
         elif channels == 3:
             for j in range(first, end):
                 p = 3 * ((at_y >> _BITS) * width + (at_x >> _BITS))
                 if p + 4 <= size and 3 * j + 4 <= room:  # a byte more, which is written over
-                    store(line + np.uintp(3 * j), load(source + np.uintp(p), np.int32))
+                    store(line + 3 * j, load(source + p, np.int32))
                 else:
-                    go[3 * j] = come[p]
-                    go[3 * j + 1] = come[p + 1]
-                    go[3 * j + 2] = come[p + 2]
+                    dst[3 * j] = src[p]
+                    dst[3 * j + 1] = src[p + 1]
+                    dst[3 * j + 2] = src[p + 2]
                 at_x += step_x
                 at_y += step_y
         else:
             for j in range(first, end):
                 p = channels * ((at_y >> _BITS) * width + (at_x >> _BITS))
                 for c in range(channels):
-                    go[j * channels + c] = come[p + c]
+                    dst[j * channels + c] = src[p + c]
                 at_x += step_x
                 at_y += step_y
         for j in range(end * channels, wide * channels):
-            go[j] = fill[j % channels]
+            dst[j] = fill[j % channels]
 
 
-@instruction(types.void(types.uintp, types.uintp, _float, _float, _float, types.uintp, types.uintp))
+@instruction(types.void(types.int64, types.int64, _float, _float, _float, types.int64, types.int64))
 def _mix_rgb(builder, above, line, right, low, share, fill, out):
     """Write the pixel of three bytes that lies between ``above``, the next one, and those a
     ``line`` of bytes later; a byte more is read and written. ``share``: the part of it, besides
-    which there is the colour at ``fill`` (4 float32); 1 and zeros for none."""
+    which there is the colour at ``fill`` (4 float32); 1 and zeros for none. A plain loop over the
+    channels takes twice as long for an image (224 x 224 x 3, turned by 20 degrees)."""
     kind = ir.VectorType(ir.FloatType(), 4)
 
     def splat(value):
@@ -351,7 +352,7 @@ def _mix_rgb(builder, above, line, right, low, share, fill, out):
     store_any(builder, builder.fptoui(value, ir.VectorType(ir.IntType(8), 4)), out)
 
 
-@njit(inline="always")
+@inner(inline="always")
 def _between(at, count, step):
     """Of the pixels on both sides of a place along an axis of ``count``, ``step`` bytes apart: the
     number of the first, the weights of both, 0 outside, and how far behind it the second lies."""
@@ -376,10 +377,10 @@ def warp(source, out, height, width, high, wide, channels, matrix, bilinear, fil
     ``matrix``: from (x, y, 1) to (x, y, 1), both from the middles of the pictures. ``fill``: (C,)
     outside of the source, none for zeros.
     """
-    come, go = bytes_from(source), bytes_from(out)
+    src, dst = bytes_from(source), bytes_from(out)
     filled, colour = fill.size > 0, np.zeros(4, np.float32)
     colour[: min(4, fill.size)] = fill[:4]
-    paint, line_bytes = np.uintp(colour.ctypes.data), np.uintp(width * channels)
+    paint, line_bytes = address_in(colour), width * channels
     projects = matrix[6] != 0 or matrix[7] != 0 or matrix[8] != 1
     quick, size = bilinear and channels == 3, high * wide * channels
     for i in range(high):
@@ -400,8 +401,8 @@ def warp(source, out, height, width, high, wide, channels, matrix, bilinear, fil
                 first_x, first_y, one = np.int64(at_x), np.int64(at_y), np.float32(1)
                 right, low = np.float32(at_x - first_x), np.float32(at_y - first_y)
                 share = ((one - right) + right) * ((one - low) + low)
-                above = source + np.uintp((first_y * width + first_x) * 3)
-                _mix_rgb(above, line_bytes, right, low, share, paint, out + np.uintp(to))
+                above = source + (first_y * width + first_x) * 3
+                _mix_rgb(above, line_bytes, right, low, share, paint, out + to)
                 continue
             outside = not (-1 < at_x < width and -1 < at_y < height)
             if not bilinear and not outside:
@@ -410,22 +411,22 @@ def warp(source, out, height, width, high, wide, channels, matrix, bilinear, fil
                 if not outside:
                     p = (np.int64(line) * width + np.int64(column)) * channels
                     for c in range(channels):
-                        go[to + c] = come[p + c]
+                        dst[to + c] = src[p + c]
                     continue
             if outside:
                 for c in range(channels):
-                    go[to + c] = np.uint8(np.int32(fill[c] + np.float32(0.5))) if filled else 0
+                    dst[to + c] = np.uint8(np.int32(fill[c] + np.float32(0.5))) if filled else 0
                 continue
             column, left, right, beside = _between(at_x, width, channels)
             line, top, low, under = _between(at_y, height, width * channels)
             p = (line * width + column) * channels
             share = (left + right) * (top + low)
             for c in range(channels):
-                upper = left * np.float32(come[p + c]) + right * np.float32(come[p + beside + c])
-                lower = left * np.float32(come[p + under + c])
-                lower += right * np.float32(come[p + under + beside + c])
+                upper = left * np.float32(src[p + c]) + right * np.float32(src[p + beside + c])
+                lower = left * np.float32(src[p + under + c])
+                lower += right * np.float32(src[p + under + beside + c])
                 value = top * upper + low * lower
                 if filled:  # torchvision weighs what is inside once more
                     value = share * (value - fill[c]) + fill[c]
-                go[to + c] = np.uint8(np.int32(value + np.float32(0.5)))
+                dst[to + c] = np.uint8(np.int32(value + np.float32(0.5)))
     colour[0] = 0  # in use until here

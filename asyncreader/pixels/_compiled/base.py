@@ -14,7 +14,7 @@ import re
 import secrets
 import sys
 from collections.abc import Callable, Sequence
-from functools import cache, wraps
+from functools import cache, partial, wraps
 from pathlib import Path
 from types import FunctionType
 from typing import Any
@@ -31,6 +31,9 @@ from .. import exif, rectangles
 
 #: The kernels by name: the function, and its signature.
 KERNELS: dict[str, tuple[Callable[..., None], Any]] = {}
+#: Compiles a function that only kernels call: without the wrappers by which Python and C would call
+#: it, which would be compiled, too.
+inner = partial(njit, no_cpython_wrapper=True, no_cfunc_wrapper=True)
 #: An import of this package: the dots, the module, and the names that are taken from it.
 _IMPORT = re.compile(rb"^ *from (\.+)([\w.]*) import (\([^)]*\)|.*)", re.MULTILINE)
 
@@ -169,7 +172,7 @@ def load(name: str, folder: str | None = None, missing: Callable[[], None] = lam
 
     ``folder``: one more, which a parent process shares with its workers."""
     function, signature = KERNELS[name]
-    dispatcher = njit(nogil=True)(function)
+    dispatcher = njit(nogil=True, no_cfunc_wrapper=True)(function)
     machine = dispatcher.targetctx.codegen().magic_tuple()
     made_by = sys.version_info[:2], getattr(sys, "abiflags", ""), numba.__version__, machine
     file = f"{name}-{hashlib.sha256(repr(made_by).encode()).hexdigest()[:16]}.nbc"
@@ -217,6 +220,7 @@ offsets_type = types.int64[::1]
 #: What is planned of pictures, a line each: numbers (see fill_tables.PLAN), and boxes.
 plans_type = types.int64[:, ::1]
 boxes_type = types.float64[:, ::1]
+bytes_type = types.Array(types.uint8, 1, "C", readonly=True)
 draws_type = types.Array(types.float64, 2, "C", readonly=True)
 shares_type = types.Array(types.float64, 1, "C", readonly=True)
 
@@ -229,11 +233,13 @@ def _shared(function):
     """Such a function; those of ours that it calls are made before."""
     known = function.__globals__ | _SHARED
     own = FunctionType(function.__code__, known, function.__name__, function.__defaults__)
-    _SHARED[function.__name__] = made = njit(own)
+    _SHARED[function.__name__] = made = inner(own)
     return made
 
 
 mixed, mixed_with = _shared(keyed_random.mixed), _shared(keyed_random.mixed_with)
 unit, below = _shared(keyed_random.unit), _shared(keyed_random.below)
+upper_half = _shared(keyed_random.upper_half)
 choose_rect, erased_part = _shared(rectangles.choose_rect), _shared(rectangles.erased_part)
-exif_orientation = _shared(exif.exif_orientation)
+taps, looked_at = _shared(rectangles.taps), _shared(rectangles.looked_at)
+exif_orientation, eighths = _shared(exif.exif_orientation), _shared(rectangles.eighths)

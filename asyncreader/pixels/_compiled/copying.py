@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from llvmlite import ir
-from numba import njit, types
+from numba import types
 
-from .base import instruction, kernel, offsets_type
-from .hashing import copy_hashed
-from .memory import address_in, bytes_from, load, load_any, memcpy, pread, store, store_any
+from .base import inner, instruction, kernel, offsets_type
+from .hashing import HASH_SCRATCH, copy_hashed
+from .memory import address_in, bytes_from, load, memcpy, pread, store
 
 # -- rows -----------------------------------------------------------------------------------------
 
@@ -19,10 +17,10 @@ from .memory import address_in, bytes_from, load, load_any, memcpy, pread, store
 def copy_runs(addresses, sizes, targets):
     """Copy ``sizes[i]`` bytes from ``addresses[i]`` to ``targets[i]``."""
     for i in range(addresses.size):
-        memcpy(np.uintp(targets[i]), np.uintp(addresses[i]), np.uintp(sizes[i]))
+        memcpy(targets[i], addresses[i], sizes[i])
 
 
-@kernel(*(types.int64, offsets_type, types.int64, types.uintp), *[offsets_type] * 3)
+@kernel(*(types.int64, offsets_type, types.int64, types.int64), *[offsets_type] * 3)
 def pread_rows(fd, offsets, row_bytes, out, rows, order, done):
     """Read the row at ``offsets[i]`` of a file to row ``rows[i]`` of ``out``, in ``order``.
 
@@ -41,89 +39,58 @@ def pread_rows(fd, offsets, row_bytes, out, rows, order, done):
             if rows[following] != rows[first] + count:
                 break
             count += 1
-        target, size = out + np.uintp(rows[first] * row_bytes), count * row_bytes
-        if pread(np.int32(fd), target, np.uintp(size), offsets[first]) != size:
+        target, size = out + rows[first] * row_bytes, count * row_bytes
+        if pread(np.int32(fd), target, size, offsets[first]) != size:
             return
         i += count
         done[0] = i
 
 
-@kernel(offsets_type, types.int64, types.uintp, types.uint64[::1])
+@kernel(offsets_type, types.int64, types.int64, types.uint64[::1])
 def hash_rows(addresses, row_bytes, scratch, hashes):
     """XXH3-64 of the ``row_bytes`` bytes at each address; ``scratch``: so many bytes of memory."""
-    sums = np.empty(8, np.uint64)
+    sums = np.empty(HASH_SCRATCH, np.uint64)
     for i in range(addresses.size):
-        hashes[i] = copy_hashed(np.uintp(addresses[i]), scratch, row_bytes, False, sums)
+        hashes[i] = copy_hashed(addresses[i], scratch, row_bytes, False, sums)
 
 
-# -- boxes, such as the parts of chunks that samples are made of ----------------------------------
+# -- boxes of arrays, such as the parts of chunks that samples are made of ------------------------
 
 
-#: Bytes of each of three lines that are woven in one go.
-_WOVEN = 16
-
-
-@instruction(types.void(types.uintp, types.uintp, types.uintp, types.uintp))
-def _weave(builder, out, first, second, third):
-    """Write 16 times a byte of each of three addresses, in turn."""
-    vector, number = ir.VectorType(ir.IntType(8), _WOVEN), ir.IntType(32)
-
-    def shuffled(a: Any, b: Any, lanes: list[int]) -> Any:
-        mask = ir.Constant(ir.VectorType(number, len(lanes)), lanes)
-        return builder.shuffle_vector(a, b, mask)
-
-    one, two, three = (load_any(builder, address, vector) for address in (first, second, third))
-    each, wide = list(range(_WOVEN)), 2 * _WOVEN
-    pair = shuffled(one, two, [*each, *(_WOVEN + k for k in each)])
-    other = shuffled(three, three, [*each, *each])
-    # lanes of the pair, then those of the third
-    lanes = [lane for k in each for lane in (k, _WOVEN + k, wide + k)]
-    store_any(builder, shuffled(pair, other, lanes), out)
-
-
-@njit(inline="always")
-def _steps(go, come, count, far, near, kind):
+@inner(inline="always")
+def _steps(target, source, count, far, near, kind):
     for _ in range(count):
-        store(go, load(come, kind))
-        go, come = go + far, come + near
+        store(target, load(source, kind))
+        target, source = target + far, source + near
 
 
-@njit
-def _line(go, come, count, far, near, run):
+@inner
+def _line(target, source, count, far, near, run):
     """Copy ``run`` bytes ``count`` times, ``far`` and ``near`` apart."""
     if run == 1:
-        _steps(go, come, count, far, near, np.uint8)
+        _steps(target, source, count, far, near, np.uint8)
     elif run == 2:
-        _steps(go, come, count, far, near, np.uint16)
+        _steps(target, source, count, far, near, np.uint16)
     elif run == 4:
-        _steps(go, come, count, far, near, np.uint32)
+        _steps(target, source, count, far, near, np.uint32)
     elif run == 8:
-        _steps(go, come, count, far, near, np.uint64)
+        _steps(target, source, count, far, near, np.uint64)
     else:
         for _ in range(count):
-            memcpy(go, come, np.uintp(run))
-            go, come = go + far, come + near
+            memcpy(target, source, run)
+            target, source = target + far, source + near
 
 
-@njit
-def _three_lines(go, one, two, three, count):
+@inner
+def _three_lines(target, one, two, three, count):
     """Copy ``count`` bytes of each of three lines, in turn."""
-    k = 0
-    while k < count:
-        if count >= _WOVEN:
-            k = min(k, count - _WOVEN)  # some of the last ones twice
-            at = np.uintp(k)
-            _weave(go + np.uintp(3 * k), one + at, two + at, three + at)
-            k += _WOVEN
-        else:
-            at, to = np.uintp(k), go + np.uintp(3 * k)
-            store(to, load(one + at, np.uint8))
-            store(to + np.uintp(1), load(two + at, np.uint8))
-            store(to + np.uintp(2), load(three + at, np.uint8))
-            k += 1
+    to, first = bytes_from(target), bytes_from(one)
+    second, third = bytes_from(two), bytes_from(three)
+    for k in range(count):
+        to[3 * k], to[3 * k + 1], to[3 * k + 2] = first[k], second[k], third[k]
 
 
-@njit
+@inner
 def _together(sources, targets, extents, i):
     """Whether the boxes ``i``, ``i + 1`` and ``i + 2`` are one byte apart, and as large."""
     if i + 2 >= sources.size:
@@ -140,8 +107,8 @@ def _together(sources, targets, extents, i):
 @kernel(offsets_type, offsets_type, types.int64[:, ::1], offsets_type, offsets_type, types.int64)
 def copy_boxes(sources, targets, extents, near, far, item):
     """Copy boxes of elements of ``item`` bytes. Box ``i`` has ``extents[i]`` (n, rank) elements,
-    which lie ``near`` (rank,) bytes apart from ``sources[i]`` on, and go ``far`` bytes apart from
-    ``targets[i]`` on."""
+    which lie ``near`` (rank,) bytes apart from ``sources[i]`` on; their copies lie ``far`` bytes
+    apart from ``targets[i]`` on."""
     at = np.zeros(extents.shape[1], np.int64)
     i = 0
     while i < sources.size:
@@ -151,12 +118,12 @@ def copy_boxes(sources, targets, extents, near, far, item):
             last -= 1
         for axis in range(last):
             lines *= extents[i, axis]
-        come, go, boxes = np.uintp(sources[i]), np.uintp(targets[i]), 1
+        source, target, boxes = sources[i], targets[i], 1
         if last < 0:
-            memcpy(go, come, np.uintp(run))
+            memcpy(target, source, run)
             i += 1
             continue
-        count, step = extents[i, last], np.uintp(far[last])
+        count, step = extents[i, last], far[last]
         if (
             run == 1
             and near[last] == 1
@@ -164,22 +131,22 @@ def copy_boxes(sources, targets, extents, near, far, item):
             and _together(sources, targets, extents, i)
         ):
             boxes = 3
-            second = np.uintp(sources[i + 1] - sources[i])
-            third = np.uintp(sources[i + 2] - sources[i])
+            second = sources[i + 1] - sources[i]
+            third = sources[i + 2] - sources[i]
         at[:] = 0
         for _ in range(lines):
             if boxes == 3:
-                _three_lines(go, come, come + second, come + third, count)
+                _three_lines(target, source, source + second, source + third, count)
             else:
-                _line(go, come, count, step, np.uintp(near[last]), run)
+                _line(target, source, count, step, near[last], run)
             axis = last - 1
             while axis >= 0:
                 at[axis] += 1
-                come, go = come + np.uintp(near[axis]), go + np.uintp(far[axis])
+                source, target = source + near[axis], target + far[axis]
                 if at[axis] < extents[i, axis]:
                     break
-                come -= np.uintp(near[axis] * extents[i, axis])
-                go -= np.uintp(far[axis] * extents[i, axis])
+                source -= near[axis] * extents[i, axis]
+                target -= far[axis] * extents[i, axis]
                 at[axis] = 0
                 axis -= 1
         i += boxes
@@ -187,42 +154,42 @@ def copy_boxes(sources, targets, extents, near, far, item):
 
 # -- gzip chunks, by libdeflate's functions -------------------------------------------------------
 
-_i8, _i4 = ir.IntType(64), ir.IntType(32)
+_LONG, _INT = ir.IntType(64), ir.IntType(32)
 
 
 def _called(builder, address, kind, *arguments):
     """Call the C function at ``address``; all arguments are as wide as a pointer."""
-    function = ir.FunctionType(kind, [_i8] * len(arguments)).as_pointer()
+    function = ir.FunctionType(kind, [_LONG] * len(arguments)).as_pointer()
     return builder.call(builder.inttoptr(address, function), arguments)
 
 
-@instruction(types.uintp(types.uintp))
+@instruction(types.int64(types.int64))
 def _made(builder, function):
-    return _called(builder, function, _i8)
+    return _called(builder, function, _LONG)
 
 
-@instruction(types.void(types.uintp, types.uintp))
+@instruction(types.void(types.int64, types.int64))
 def _freed(builder, function, decompressor):
     _called(builder, function, ir.VoidType(), decompressor)
 
 
-@instruction(types.int32(*[types.uintp] * 7))
-def _decompressed(builder, function, decompressor, come, size, go, room, found):
+@instruction(types.int32(*[types.int64] * 7))
+def _decompressed(builder, function, decompressor, source, size, target, room, found):
     """0 for a whole stream of ``room`` bytes or fewer: ``found`` is where their number is put."""
-    return _called(builder, function, _i4, decompressor, come, size, go, room, found)
+    return _called(builder, function, _INT, decompressor, source, size, target, room, found)
 
 
-@njit
-def _unshuffle(come, go, size, width):
+@inner
+def _unshuffle(source, target, size, width):
     """Put bytes that lie in ``width`` planes together as items; what is left over stays."""
     count = size // width
     for first in range(0, count, 1024):
         last = min(first + 1024, count)
         for k in range(width):
-            source, target = bytes_from(come + np.uintp(k * count)), bytes_from(go + np.uintp(k))
+            src, dst = bytes_from(source + k * count), bytes_from(target + k)
             for i in range(first, last):
-                target[i * width] = source[i]
-    memcpy(go + np.uintp(count * width), come + np.uintp(count * width), np.uintp(size % width))
+                dst[i * width] = src[i]
+    memcpy(target + count * width, source + count * width, size % width)
 
 
 @kernel(*[offsets_type] * 4, types.int64, types.int64, offsets_type)
@@ -235,26 +202,18 @@ def inflate_chunks(functions, sources, sizes, targets, room, width, found):
     ``functions``: the addresses of libdeflate's ``zlib_decompress``, ``alloc_decompressor`` and
     ``free_decompressor``.
     """
+    inflate, allocate, free = functions[0], functions[1], functions[2]
     planes = np.empty(room if width > 1 else 1, np.uint8)
     length = np.empty(1, np.int64)
-    decompressor = _made(np.uintp(functions[1]))
+    decompressor = _made(allocate)
     for i in range(sources.size):
-        target = np.uintp(targets[i])
-        out = target if width == 1 else np.uintp(address_in(planes))
+        target, size, where = targets[i], sizes[i], address_in(length)
+        out = target if width == 1 else address_in(planes)
         failed = decompressor == 0 or (
-            _decompressed(
-                np.uintp(functions[0]),
-                decompressor,
-                np.uintp(sources[i]),
-                np.uintp(sizes[i]),
-                out,
-                np.uintp(room),
-                np.uintp(address_in(length)),
-            )
-            != 0
+            _decompressed(inflate, decompressor, sources[i], size, out, room, where) != 0
         )
         found[i] = -1 if failed else length[0]
         if width > 1 and found[i] == room:
             _unshuffle(out, target, room, width)
     if decompressor != 0:
-        _freed(np.uintp(functions[2]), decompressor)
+        _freed(free, decompressor)

@@ -3,24 +3,30 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
+from .base import inner
 from .memory import load, reversed_bytes, store
 
 
-@njit(inline="always")
+@inner(inline="always")
 def bits_at(address):
     """64 bits from ``address`` on, the first one the highest."""
     return reversed_bytes(load(address, np.uint64))
 
 
-@njit(inline="always")
+@inner(inline="always")
 def peek(bits, at):
     """57 or more bits of ``bits`` (an address) from bit ``at`` on, the first one the highest."""
     return bits_at(bits + (at >> 3)) << np.uint64(at & 7)
 
 
-@njit
+@inner(inline="always")
+def has_255(word):
+    """Whether one of the 8 bytes of ``word`` is 0xFF."""
+    return (~word - np.uint64(0x0101010101010101)) & word & np.uint64(0x8080808080808080) != 0
+
+
+@inner
 def without_stuffing(data, address, at, bits, out):
     """Copy a scan from ``data[at]`` on without the 0 after each 0xFF, up to a marker or the end.
 
@@ -30,9 +36,7 @@ def without_stuffing(data, address, at, bits, out):
     while at < size:
         if at + 8 <= size:
             word = load(address + at, np.uint64)
-            other = ~word
-            high = np.uint64(0x8080808080808080)
-            if not (other - np.uint64(0x0101010101010101)) & word & high:
+            if not has_255(word):
                 store(bits + count, word)
                 at += 8
                 count += 8
@@ -48,13 +52,13 @@ def without_stuffing(data, address, at, bits, out):
     return count, at
 
 
-@njit
+@inner
 def u16_at(data, at):
     """The 16 bits at ``data[at]``."""
     return np.int64(data[at]) << 8 | np.int64(data[at + 1])
 
 
-@njit
+@inner
 def symbols_of(data, at):
     """How many symbols the Huffman table at ``data[at]`` has."""
     found = np.int64(0)
@@ -63,7 +67,7 @@ def symbols_of(data, at):
     return found
 
 
-@njit
+@inner
 def segments(data, table):
     """Where the segments of a JPEG begin and end, up to the header of its first scan (T.81, B.1.1):
     a line of ``table`` (n, 2) for each. Returns how many they are; 0 where something stands between
@@ -84,7 +88,7 @@ def segments(data, table):
     return 0
 
 
-@njit
+@inner
 def huffman_tables(data, at, end, places):
     """Whether the tables in a DHT segment's body have valid numbers and fill it exactly.
     ``places`` (2, 4): where each DC and AC table's counts of symbols are in ``data``."""
@@ -100,7 +104,7 @@ def huffman_tables(data, at, end, places):
     return at == end
 
 
-@njit(inline="always")
+@inner(inline="always")
 def _put_bytes(out, word, size):
     """Write the ``size`` low bytes of ``word``, a 0 after each 0xFF; the address behind them."""
     for k in range(size):
@@ -111,7 +115,7 @@ def _put_bytes(out, word, size):
     return out
 
 
-@njit
+@inner
 def put(out, held, count, value, length):
     """Append the ``length`` (at most 32) low bits of ``value`` to the ``count`` bits in ``held``.
 
@@ -123,8 +127,7 @@ def put(out, held, count, value, length):
     if count >= 32:
         count -= 32
         word = (held >> np.uint64(count)) & np.uint64(0xFFFFFFFF)
-        other = word ^ np.uint64(0xFFFFFFFF)
-        if (other - np.uint64(0x01010101)) & word & np.uint64(0x80808080):
+        if has_255(word):
             out = _put_bytes(out, word, 4)
         else:
             store(out, reversed_bytes(np.uint32(word)))
@@ -132,7 +135,7 @@ def put(out, held, count, value, length):
     return out, held, count
 
 
-@njit
+@inner
 def copy_bits(bits, start, end, out, held, count):
     """Append bits ``start`` to ``end`` of ``bits``; returns as put does."""
     length = min(-count & 7, end - start)  # so that what follows begins a byte
@@ -149,8 +152,7 @@ def copy_bits(bits, start, end, out, held, count):
             word = bits_at(at) << more
             word |= (bits_at(at + 8) >> np.uint64(1)) >> (np.uint64(63) - more)
             start += 64
-            other = ~word
-            if (other - np.uint64(0x0101010101010101)) & word & np.uint64(0x8080808080808080):
+            if has_255(word):
                 out = _put_bytes(out, word, 8)
             else:
                 store(out, reversed_bytes(word))
@@ -163,7 +165,7 @@ def copy_bits(bits, start, end, out, held, count):
     return out, held, count
 
 
-@njit
+@inner
 def end_segment(out, held, count):
     """Write the bits in ``held``, filled up with ones; returns where the next byte goes."""
     filled = -count & 7

@@ -5,26 +5,25 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from llvmlite import ir
-from numba import carray, njit, types
+from numba import carray, types
 
 from ..fill_tables import FACTS, PART, PLAN
 from ..rectangles import AVERAGED
 from .base import (
     boxes_type,
+    bytes_type,
     choose_rect,
     draws_type,
+    eighths,
     exif_orientation,
-    instruction,
+    inner,
     kernel,
     offsets_type,
     plans_type,
     shares_type,
 )
-from .jpeg_bits import huffman_tables, peek, segments, u16_at, without_stuffing
-from .memory import bytes_from, load_any, memcpy
-
-_bytes = types.Array(types.uint8, 1, "C", readonly=True)
+from .jpeg_bits import has_255, huffman_tables, peek, segments, u16_at, without_stuffing
+from .memory import bytes_from, load, memcpy
 
 #: The most segments of a header, and how many bytes must be there after those of a file.
 _SEGMENTS, _SPARE = 256, 64
@@ -37,30 +36,10 @@ _SHORTEST = 64
 _EXIF = (0x45, 0x78, 0x69, 0x66, 0, 0)
 
 
-@instruction(types.uint64(types.int64))
-def _markers(builder, address):
-    """A bit for each of the 64 bytes at ``address``: whether it is 0xFF and the next one not 0."""
-    kind = ir.VectorType(ir.IntType(8), 64)
-    one = ir.Constant(ir.IntType(64), 1)
-    first = load_any(builder, address, kind)
-    second = load_any(builder, builder.add(address, one), kind)
-    found = builder.and_(
-        builder.icmp_unsigned("==", first, ir.Constant(kind, [0xFF] * 64)),
-        builder.icmp_unsigned("!=", second, ir.Constant(kind, [0] * 64)),
-    )
-    return builder.bitcast(found, ir.IntType(64))
-
-
-@instruction(types.int64(types.uint64))
-def _lowest_bit(builder, value):
-    """The number of the lowest bit that is set in ``value``, which is not 0."""
-    return builder.cttz(value, ir.Constant(ir.IntType(1), 1))
-
-
 # -- the header ----------------------------------------------------------------------------------
 
 
-@njit
+@inner
 def _quantisation_fits(data, at, end):
     """Whether the tables in a DQT segment's body have valid numbers and fill it exactly."""
     while at < end:
@@ -70,7 +49,7 @@ def _quantisation_fits(data, at, end):
     return at == end
 
 
-@njit
+@inner
 def _plain_segments(data, places, facts):
     """Where the frame header is, and how many segments there are, whose ``places`` are written; 0
     for both in a file that is not plain. Sets ``interval`` and ``marked`` of the facts."""
@@ -106,7 +85,7 @@ def _plain_segments(data, places, facts):
     return (frame, np.int64(count)) if count and places[count - 1, 1] < data.size else nothing
 
 
-@njit
+@inner
 def _plain_frame(data, frame, at, end):
     """Whether the headers of the frame and of the scan (from ``at`` to ``end``) belong together,
     and state 1 or 3 channels of 8 bits in a sampling with a name."""
@@ -128,7 +107,7 @@ def _plain_frame(data, frame, at, end):
     return (across <= 2 and down <= 2) or (across == 4 and down == 1)
 
 
-@njit
+@inner
 def _read_header(data, places, facts):
     """Write what the header of a plain JPEG says: see FACTS. Returns how many segments it has."""
     facts.scan = facts.marked = facts.interval = facts.rows = facts.columns = 0
@@ -156,7 +135,7 @@ def _read_header(data, places, facts):
     return count
 
 
-@njit
+@inner
 def _upright(data, places, count):
     """Whether a JPEG with a plain header is known to be stored as it is seen: EXIF says so, or
     there is no orientation in EXIF and no XMP."""
@@ -177,7 +156,7 @@ def _upright(data, places, count):
     return turned == 1 or (turned == 0 and others == 0)
 
 
-@kernel(_bytes, offsets_type)
+@kernel(bytes_type, offsets_type)
 def jpeg_header(data, facts):
     """Read the header of a plain JPEG: baseline, one scan, 1 or 3 channels of a sampling with a
     name, and no segment at which a decoder would stop or warn. ``facts``: see FACTS.
@@ -188,7 +167,7 @@ def jpeg_header(data, facts):
 # -- a part --------------------------------------------------------------------------------------
 
 
-@njit
+@inner
 def _fills(header, scan, blocks, tables, mcus, bits, size):
     """Whether ``mcus`` MCUs are what the ``size`` bytes at address ``bits`` hold, to the last byte.
 
@@ -249,7 +228,7 @@ def _fills(header, scan, blocks, tables, mcus, bits, size):
     return (here + 7) >> 3 == size
 
 
-@njit
+@inner
 def _along_axis(side, step, count, mixed, first, end):
     """The segments along one axis that hold the pixels ``first`` to ``end``: the number of the
     first and the end, and the pixels that they show. ``step``: pixels of one, of which there are
@@ -259,7 +238,7 @@ def _along_axis(side, step, count, mixed, first, end):
     return low, high, low * step, min(high * step, side)
 
 
-@njit
+@inner
 def _segment_starts(data, address, scan, begins):
     """Whether the scan has the markers that it should have, and no others. ``begins``: where each
     of its segments begins, and where the last one ends."""
@@ -267,24 +246,19 @@ def _segment_starts(data, address, scan, begins):
     begins[0] = scan
     count, at, size = 1, scan, data.size
     while at + 2 <= size and count <= total:
-        step = 64 if at + 65 <= size else 1
-        if step == 64:
-            marks = _markers(address + at)
-        else:
-            marks = np.uint64(data[at] == 0xFF and data[at + 1] != 0)
-        while marks and count <= total:
-            k = at + _lowest_bit(marks)
-            marker = data[k + 1]
-            if marker != (0xD9 if count == total else 0xD0 + ((count - 1) & 7)):
+        if at + 8 <= size and not has_255(load(address + at, np.uint64)):
+            at += 8
+            continue
+        if data[at] == 0xFF and data[at + 1] != 0:
+            if data[at + 1] != (0xD9 if count == total else 0xD0 + ((count - 1) & 7)):
                 return False
-            begins[count] = k + 2
+            begins[count] = at + 2
             count += 1
-            marks &= marks - np.uint64(1)
-        at += step
+        at += 1
     return count == total + 1
 
 
-@njit
+@inner
 def _header_of_part(data, places, count, found, out, tables):
     """Write the header of the part ``found``, without what says nothing about its pixels.
 
@@ -313,7 +287,7 @@ def _header_of_part(data, places, count, found, out, tables):
     return written, last
 
 
-@njit
+@inner
 def _cut(data, places, count, facts, wanted, out, found):
     """See cut_jpeg. ``places``: of the header's ``count`` segments."""
     found.size = 0
@@ -366,7 +340,7 @@ def _cut(data, places, count, facts, wanted, out, found):
     found.size = written + 4
 
 
-@kernel(_bytes, offsets_type, offsets_type, types.uint8[::1], offsets_type)
+@kernel(bytes_type, offsets_type, offsets_type, types.uint8[::1], offsets_type)
 def cut_jpeg(data, facts, wanted, out, found):
     """Write a JPEG to ``out`` that has the segments of ``data`` around a part of the image.
 
@@ -385,17 +359,7 @@ def cut_jpeg(data, facts, wanted, out, found):
 # -- many of them --------------------------------------------------------------------------------
 
 
-@njit
-def _eighths(height, width, low_h, low_w):
-    """At how many eighths of its size a JPEG is decoded that must have (low_h, low_w) pixels."""
-    if 2 * low_h <= height + 1:
-        for n in range(1, 5):
-            if (height * n + 7) // 8 >= low_h and (width * n + 7) // 8 >= low_w:
-                return n
-    return 8
-
-
-@njit
+@inner
 def _needs(length, size, whole):
     """Pixels that a side of ``whole`` must have for ``length`` of it to be at least ``size``: all
     of them, as the decoder takes it, where there are not so many."""
@@ -404,7 +368,7 @@ def _needs(length, size, whole):
 
 @kernel(
     *(offsets_type, offsets_type, offsets_type, shares_type, draws_type),
-    *(types.Array(types.uint8, 1, "C", readonly=True), types.int64, types.int64, offsets_type),
+    *(bytes_type, types.int64, types.int64, offsets_type),
     *(types.uint8[::1], plans_type, boxes_type),
 )
 def plan_jpegs(
@@ -440,7 +404,7 @@ def plan_jpegs(
         if rect[2] > AVERAGED * high or rect[3] > AVERAGED * wide:
             continue
         low_h, low_w = _needs(rect[2], high, height), _needs(rect[3], wide, width)
-        n = 8 if whole else _eighths(height, width, low_h, low_w)
+        n = 8 if whole else eighths(height, width, low_h, low_w)
         tall, broad = (height * n + 7) // 8, (width * n + 7) // 8
         scale = 1.0 if tall == height and broad == width else n / 8
         top = left = np.int64(0)

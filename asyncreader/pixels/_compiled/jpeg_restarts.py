@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import carray, njit, types
+from numba import carray, types
 
-from .base import kernel, offsets_type
+from .base import inner, kernel, offsets_type
 from .jpeg_bits import (
     copy_bits,
     end_segment,
@@ -34,7 +34,7 @@ _APART, _CLOSEST, _FARTHEST = 64, 48, 160
 _MARKER, _SHARE = 4, 45
 
 
-@njit
+@inner
 def _huffman(data, at, single, long, codes):
     """Make the tables of the Huffman table at ``data[at]`` (T.81, C.2); False for an invalid one.
 
@@ -66,7 +66,7 @@ def _huffman(data, at, single, long, codes):
     return True
 
 
-@njit
+@inner
 def _pairs(single, many):
     """``many``: what ``single`` says of AC coefficients, as many as the bits hold: their bits
     (5 bits), and how many they are, zeros included, << 5; _ENDED more of these at the end of the
@@ -93,7 +93,7 @@ def _pairs(single, many):
             many[i] = (taken + (follow & 31)) | number << 5
 
 
-@njit
+@inner
 def _long_code(word, long, data):
     """Length << 8 | symbol of the code of over _LOOKUP bits that ``word`` begins with, or 0."""
     for length in range(_LOOKUP + 1, 17):
@@ -103,7 +103,7 @@ def _long_code(word, long, data):
     return 0
 
 
-@njit
+@inner
 def _interval(row, rows, pixels, size):
     """MCUs between two markers: a divisor of a row's, or all of them.
 
@@ -120,7 +120,7 @@ def _interval(row, rows, pixels, size):
     return best
 
 
-@njit
+@inner
 def _sections(data, tables):
     """Where a baseline JPEG's frame header, its scan header and its scan begin; 0, 0, 0 for a file
     that gets no markers. ``tables`` (2, 4): where its DC and AC tables are, 0 for none."""
@@ -157,7 +157,7 @@ def _sections(data, tables):
     return frame, scan, at
 
 
-@njit
+@inner
 def _mcu(data, frame, scan, tables, codes, made, blocks):
     """Make the Huffman tables that a scan uses, and note the blocks of an MCU.
 
@@ -200,7 +200,7 @@ def _mcu(data, frame, scan, tables, codes, made, blocks):
     return count, most_x, most_y
 
 
-@njit
+@inner
 def _longer_codes(symbols, made, extra):
     """Codes for the differences that a DC table lacks: longer than all it has, so that these stay.
 
@@ -228,7 +228,7 @@ def _longer_codes(symbols, made, extra):
     return more
 
 
-@njit
+@inner
 def _own_value(value, symbols, extra):
     """(code, its length) of a block's own DC value, where the file has the difference; length 0
     where the table has no code for it."""
@@ -244,7 +244,7 @@ def _own_value(value, symbols, extra):
     return (code & 0xFFFF) << new | bits, (code >> 32) + new
 
 
-@njit(inline="always")
+@inner(inline="always")
 def _behind_block(bits, here, t, codes, data):
     """The bit behind a block's AC coefficients, which begin at bit ``here``; -1 for an invalid one.
 
@@ -294,7 +294,7 @@ def _behind_block(bits, here, t, codes, data):
             return here
 
 
-@njit
+@inner
 def _difference(word, t, codes, data):
     """The bits of a DC difference with its code, which begin ``word``, and its value; 0 bits for
     one that is not in table ``t``."""
@@ -310,7 +310,7 @@ def _difference(word, t, codes, data):
     return length + category, value
 
 
-@njit
+@inner
 def _write_scan(
     data, bits, count, mcus, interval, mcu, codes, extra,
     out, limit
@@ -366,7 +366,7 @@ def _write_scan(
     return end_segment(out, held, in_held)
 
 
-@njit
+@inner
 def _scan_header(
     data, address, scan, at, out, interval, tables,
     symbols, extra
@@ -387,11 +387,9 @@ def _scan_header(
             table = carray(bytes_from(out), 2 + length)
             table[0], table[1] = 0xFF, 0xC4
             table[2], table[3], table[4] = length >> 8, length & 255, t
-            for k in range(16):
+            for k in range(16 + number):
                 table[5 + k] = data[place + k]
             table[4 + extra[t, 0]] = extra[t, 1]
-            for k in range(number):
-                table[21 + k] = data[place + 16 + k]
             k = 21 + number
             for value in range(12):
                 if symbols[t, value] >> 32 == extra[t, 0]:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 from llvmlite import ir
-from numba import njit, types
+from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from .base import instruction
+from .base import inner, instruction
 
 # -- numbers -------------------------------------------------------------------------------------
 
@@ -58,21 +58,10 @@ def pointer(typingctx, address, kind):
     return number(address, kind), generate
 
 
-@njit(inline="always")
+@inner(inline="always")
 def bytes_from(address):
     """The bytes at ``address`` and after it."""
     return pointer(address, np.uint8)
-
-
-@intrinsic
-def with_bits(typingctx, value, kind):
-    """The number of type ``kind`` that has the bits of ``value``, which has as many."""
-    number = kind.instance_type
-
-    def generate(context, builder, signature, arguments):
-        return builder.bitcast(arguments[0], context.get_value_type(number))
-
-    return number(value, kind), generate
 
 
 @intrinsic
@@ -85,7 +74,7 @@ def reversed_bytes(typingctx, value):
     return value(value), generate
 
 
-@njit(inline="always")
+@inner(inline="always")
 def address_in(array):
     """The address of an array, which must stay in use by its name: numba frees it after that."""
     return np.int64(array.ctypes.data)  # with other integers its own type would make a float
@@ -94,13 +83,13 @@ def address_in(array):
 # -- copies --------------------------------------------------------------------------------------
 
 
-@instruction(types.void(types.uintp, types.uintp, types.uintp))
+@instruction(types.void(types.int64, types.int64, types.int64))
 def memcpy(builder, out, source, size):
     target, origin = (builder.inttoptr(address, cgutils.voidptr_t) for address in (out, source))
     cgutils.raw_memcpy(builder, target, origin, size, 1)
 
 
-@instruction(types.void(types.uintp))
+@instruction(types.void(types.int64))
 def prefetch(builder, address):
     """Ask for the cache line at ``address``, which need not be readable."""
     number = ir.IntType(32)
@@ -111,48 +100,43 @@ def prefetch(builder, address):
     builder.call(function, [builder.inttoptr(address, cgutils.voidptr_t), *constants])
 
 
-def store_streamed(builder, value, pointer, align):
-    """LLVM's store past the caches ("nontemporal"), to a multiple of ``align``."""
-    stored = builder.store(value, pointer)
-    stored.align = align
-    mark = builder.module.add_metadata([ir.Constant(ir.IntType(32), 1)])
-    stored.set_metadata("nontemporal", mark)
-
-
-@instruction(types.void(types.uintp, types.uintp))
+@instruction(types.void(types.int64, types.int64))
 def _stream_128(builder, out, source):
-    """Copy 128 bytes to ``out``, a multiple of 32, past the caches."""
+    """Copy 128 bytes to ``out``, a multiple of 32, past the caches. Ordinary stores take 1.3 times
+    as long for a batch (64 of 224 x 224 x 3), and 1.4 times where it is cast to float32."""
     vector = ir.VectorType(ir.IntType(64), 4).as_pointer()
     target, origin = (builder.inttoptr(address, vector) for address in (out, source))
     indices = [ir.Constant(ir.IntType(64), k) for k in range(4)]
     loaded = [builder.load(builder.gep(origin, [k])) for k in indices]
+    mark = builder.module.add_metadata([ir.Constant(ir.IntType(32), 1)])
     for k, value in zip(indices, loaded, strict=True):
         value.align = 1
-        store_streamed(builder, value, builder.gep(target, [k]), 32)
+        stored = builder.store(value, builder.gep(target, [k]))
+        stored.align = 32
+        stored.set_metadata("nontemporal", mark)
 
 
 #: Bytes ahead of a copy at which the source is asked for.
-AHEAD = np.uintp(2048)
+_AHEAD = 2048
 
 
-@njit(inline="always")
+@inner(inline="always")
 def stream_row(source, target, size):
     """Copy ``size`` bytes past the caches, but for what lies before and after whole lines."""
-    left = np.uintp(size)
-    head = min((np.uintp(64) - (target & np.uintp(63))) & np.uintp(63), left)
+    head = min((64 - (target & 63)) & 63, size)
     memcpy(target, source, head)
-    source, target, left = source + head, target + head, left - head
-    for _ in range(left >> np.uintp(7)):
-        prefetch(source + AHEAD)
-        prefetch(source + AHEAD + np.uintp(64))
+    source, target, left = source + head, target + head, size - head
+    for _ in range(left >> 7):
+        prefetch(source + _AHEAD)
+        prefetch(source + _AHEAD + 64)
         _stream_128(target, source)
-        source, target = source + np.uintp(128), target + np.uintp(128)
-    memcpy(target, source, left & np.uintp(127))
+        source, target = source + 128, target + 128
+    memcpy(target, source, left & 127)
 
 
 #: The system's own: bytes read, or -1.
 pread = types.ExternalFunction(
-    "pread", types.int64(types.int32, types.uintp, types.uintp, types.int64)
+    "pread", types.int64(types.int32, types.int64, types.int64, types.int64)
 )
 
 # -- stores in order -----------------------------------------------------------------------------
@@ -168,19 +152,19 @@ def _number_at(builder, address):
     return builder.inttoptr(address, ir.IntType(64).as_pointer())
 
 
-@instruction(types.void(types.uintp, types.int64))
+@instruction(types.void(types.int64, types.int64))
 def store_release(builder, address, value):
     """Write an int64 so that whoever reads it also sees all that was written before."""
     builder.store_atomic(value, _number_at(builder, address), "release", 8)
 
 
-@instruction(types.int64(types.uintp))
+@instruction(types.int64(types.int64))
 def load_acquire(builder, address):
     """The int64 at ``address``; what is read after it is at least as new."""
     return builder.load_atomic(_number_at(builder, address), "acquire", 8)
 
 
-@instruction(types.boolean(types.uintp, types.int64, types.int64))
+@instruction(types.boolean(types.int64, types.int64, types.int64))
 def swap_if(builder, address, expected, wanted):
     """Write ``wanted`` to the int64 at ``address`` if it is ``expected``; whether it was."""
     pair = builder.cmpxchg(_number_at(builder, address), expected, wanted, "acq_rel", "acquire")

@@ -3,22 +3,20 @@ and add those of sparse rows to dense ones."""
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-from numba import njit, types
+from numba import types
 
 from ..fill_tables import RUN
-from .base import apart, kernel, offsets_type
+from .base import apart, inner, kernel, offsets_type
 from .converting import HALF_INF, half_bits
-from .memory import load, memcpy, prefetch, reversed_bytes, store, with_bits
+from .memory import load, memcpy, prefetch, reversed_bytes, store
 
 _FLOAT, _SIGNED, _BOOL = ord("f"), ord("i"), ord("b")
 
 _numbers, _table, _floats = types.int64[::1], types.int64[:, ::1], types.float64[::1]
 
 
-@njit(inline="always")
+@inner(inline="always")
 def _load(at, size, swapped):
     """The bits of the number of ``size`` bytes at an address; ``swapped``: in the other order."""
     if size == 4:
@@ -33,7 +31,7 @@ def _load(at, size, swapped):
     return np.uint64(load(at, np.uint8))
 
 
-@njit(inline="always")
+@inner(inline="always")
 def _store(at, size, bits):
     """Write the low ``size`` bytes of ``bits`` to an address."""
     if size == 4:
@@ -46,13 +44,13 @@ def _store(at, size, bits):
         store(at, np.uint8(bits))
 
 
-@njit(inline="always")
+@inner(inline="always")
 def _float_of(bits, size):
     """A float as float64, of its bits."""
     if size == 4:
-        return np.float64(with_bits(np.uint32(bits), np.float32))
+        return np.float64(np.uint32(bits).view(np.float32))
     if size == 8:
-        return with_bits(bits, np.float64)
+        return np.uint64(bits).view(np.float64)
     exponent = np.int64(bits >> np.uint64(10)) & 31
     part = np.int64(bits) & 1023
     if exponent == 0:
@@ -60,12 +58,11 @@ def _float_of(bits, size):
     elif exponent == 31:
         value = np.float64(np.inf if part == 0 else np.nan)
     else:
-        bits_of_double = np.uint64(((exponent + 1008) << 52) | (part << 42))
-        value = with_bits(bits_of_double, np.float64)
+        value = np.int64(((exponent + 1008) << 52) | (part << 42)).view(np.float64)
     return -value if bits >> np.uint64(15) else value
 
 
-@njit(inline="always")
+@inner(inline="always")
 def _whole(bits, size, kind):
     """A whole number as int64; one of uint64 wraps round."""
     if kind == _SIGNED:
@@ -76,7 +73,7 @@ def _whole(bits, size, kind):
     return np.int64(bits)
 
 
-@njit(inline="always")
+@inner(inline="always")
 def _to_whole(number, huge, x, is_float, size, kind):
     """(bits of a number of this kind, whether it holds the value). ``huge``: ``number`` is one of
     uint64 above those of int64."""
@@ -101,13 +98,13 @@ def _to_whole(number, huge, x, is_float, size, kind):
     return np.uint64(number), np.int64(low) <= number < np.int64(high)
 
 
-@njit(inline="always")
+@inner(inline="always")
 def _to_float(number, huge, x, is_float, size, affine, a, b):
     """(bits of a float of ``size`` bytes, whether it holds the value), normalised where
     ``affine``."""
     if size == 8:
         wide = x if is_float else (np.float64(np.uint64(number)) if huge else np.float64(number))
-        return with_bits(wide * a + b if affine else wide, np.uint64), True
+        return np.float64(wide * a + b if affine else wide).view(np.uint64), True
     narrow = np.float32(x)
     if not is_float:
         narrow = np.float32(np.uint64(number)) if huge else np.float32(number)
@@ -119,14 +116,14 @@ def _to_float(number, huge, x, is_float, size, affine, a, b):
     elif is_float:
         value = x  # rounded once
     if size == 4:
-        return np.uint64(with_bits(narrow, np.uint32)), fits
+        return np.uint64(np.float32(narrow).view(np.uint32)), fits
     half = half_bits(value)
     return half, fits and ((half & np.uint64(HALF_INF)) != HALF_INF or not np.isfinite(value))
 
 
 @kernel(
     *(_numbers, types.int64, types.int64, _table, types.int64, types.int64, types.boolean),
-    *(_floats, _floats, types.uintp, _numbers, types.int64, _numbers),
+    *(_floats, _floats, types.int64, _numbers, types.int64, _numbers),
 )
 def cast_numbers(addresses, each, item, table, kind, size, affine, a, b, out, rows, row_bytes, bad):
     """Write the numbers of stored rows at ``addresses`` to ``rows`` of memory at ``out``.
@@ -136,25 +133,24 @@ def cast_numbers(addresses, each, item, table, kind, size, affine, a, b, out, ro
     ``affine``; ``a`` and ``b`` are repeated along a row. A number that this dtype cannot hold is
     noted in ``bad``: its row in ``addresses`` and its offset there; the first such is kept.
     """
-    made_size, period = np.uintp(size), a.size
-    to_float, runs = kind == _FLOAT, table.reshape(-1).view(RUN)
+    period, to_float, runs = a.size, kind == _FLOAT, table.reshape(-1).view(RUN)
     for i in range(addresses.size):
         if i + 1 < addresses.size:
             for line in range(0, min(each * item, 512), 64):
-                prefetch(np.uintp(addresses[i + 1] + line))
-        target = out + np.uintp(rows[i] * row_bytes)
-        start = np.uintp(addresses[i])
+                prefetch(addresses[i + 1] + line)
+        target = out + rows[i] * row_bytes
+        start = addresses[i]
         c = 0
         for e in range(each):
             for m in range(runs.size):
                 run = runs[m]
-                at = start + np.uintp(e * item + run.offset)
+                at = start + e * item + run.offset
                 stored, own, swapped = run.size, run.kind, run.swapped != 0
-                count, step = run.count, np.uintp(stored)
+                count, step = run.count, stored
                 if run.copied:
                     if count > 8 and not swapped:
-                        memcpy(target, at, np.uintp(count) * step)
-                        target += np.uintp(count) * step
+                        memcpy(target, at, count * step)
+                        target += count * step
                         continue
                     for _ in range(count):
                         _store(target, stored, _load(at, stored, swapped))
@@ -176,7 +172,7 @@ def cast_numbers(addresses, each, item, table, kind, size, affine, a, b, out, ro
                     if not fits and bad[0] < 0:
                         bad[0], bad[1] = i, np.int64(at - start)
                     _store(target, size, made)
-                    at, target = at + step, target + made_size
+                    at, target = at + step, target + size
                     c += 1
                     if c == period:
                         c = 0
@@ -185,7 +181,7 @@ def cast_numbers(addresses, each, item, table, kind, size, affine, a, b, out, ro
 # -- sparse rows ----------------------------------------------------------------------------------
 
 
-def _adder(name: str, number: Any) -> Any:
+def _adder(name, number):
     """The kernel ``name``, for values of one type."""
 
     @kernel(

@@ -6,7 +6,7 @@ import numpy as np
 from numba import types
 
 from ...system.keyed_random import SPREAD, STEP
-from .base import kernel, mixed, mixed_with, offsets_type, unit
+from .base import kernel, mixed, mixed_with, offsets_type, unit, upper_half
 
 #: Numbers that are taken through their rounds together.
 _FEISTEL = 256
@@ -78,18 +78,12 @@ _uints = types.Array(types.uint64, 1, "C", readonly=True)
 @kernel(offsets_type, types.uint64, _uints, types.int64, offsets_type)
 def alias_rows(numbers, key, cells, bits, out):
     """Draws from an alias table: see sampling/weighted.py."""
-    count, half = np.uint64(cells.size), np.uint64(32)
-    low_count, high_count = count & np.uint64(0xFFFFFFFF), count >> half
+    count = np.uint64(cells.size)
     shift = np.uint64(64) - np.uint64(bits)
     aliases = (np.uint64(1) << shift) - np.uint64(1)
     for i in range(numbers.size):
         draw = mixed_with(key, np.uint64(numbers[i]))
-        low, high = draw & np.uint64(0xFFFFFFFF), draw >> half
-        # the high half of draw * count, from products of 32 bits
-        across, other = high * low_count, low * high_count
-        middle = (across & np.uint64(0xFFFFFFFF)) + (other & np.uint64(0xFFFFFFFF))
-        middle += (low * low_count) >> half
-        chosen = high * high_count + (across >> half) + (other >> half) + (middle >> half)
+        chosen = upper_half(draw, count)
         found = cells[chosen]
         coin = (draw * count) >> shift
         out[i] = np.int64(chosen if coin < found >> shift else found & aliases)

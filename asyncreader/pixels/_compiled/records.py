@@ -9,12 +9,11 @@ for the user, ``{}`` the name of the field; ``place`` says where it is (record_f
 from __future__ import annotations
 
 import numpy as np
-from numba import njit, types
+from numba import types
 
 from .. import record_fields as col
-from .base import kernel, offsets_type
+from .base import bytes_type, inner, kernel, offsets_type
 
-_bytes = types.Array(types.uint8, 1, "C", readonly=True)
 _sizes = types.uint32[::1]
 
 # -- msgpack -------------------------------------------------------------------------------------
@@ -40,7 +39,7 @@ _PART_ENDS = np.array([0, 4, 9, 14, 18, 20, 24])
 _TYPE, _DTYPE, _SHAPE, _DATA, _ND, _KIND = range(6)
 
 
-@njit
+@inner
 def _big_endian(data, at, size):
     number = np.int64(0)
     for k in range(size):
@@ -48,7 +47,7 @@ def _big_endian(data, at, size):
     return number
 
 
-@njit
+@inner
 def _head(data, at, end):
     """What value stands at ``at``: its kind, its number (a length in bytes, a count of items, a
     float's bits), where its bytes begin and where they end (items are not counted)."""
@@ -91,7 +90,7 @@ def _head(data, at, end):
     return kind, number, start, start + length
 
 
-@njit
+@inner
 def _skip(data, at, end):
     """Where the value at ``at`` ends, whatever is nested in it."""
     left = np.int64(1)
@@ -109,7 +108,7 @@ def _skip(data, at, end):
     raise ValueError("its msgpack has too many nested values")
 
 
-@njit
+@inner
 def _fields(data, at, end):
     """Whether a list or a map of fields stands at ``at``, how many it has, and where they begin."""
     kind, count, start, _ = _head(data, at, end)
@@ -118,7 +117,7 @@ def _fields(data, at, end):
     return kind, count, start
 
 
-@njit
+@inner
 def _name(data, at, end):
     """Where the name at ``at`` begins and ends. Writers under Python 2 made no difference between
     text and bytes."""
@@ -128,7 +127,7 @@ def _name(data, at, end):
     return start, stop
 
 
-@njit
+@inner
 def _is(data, start, stop, names, low, high):
     """Whether the bytes from ``start`` to ``stop`` are those of ``names`` from ``low`` to
     ``high``."""
@@ -138,7 +137,7 @@ def _is(data, start, stop, names, low, high):
     return k == high - low == stop - start
 
 
-@njit
+@inner
 def _find(data, at, end, names, ends, found):
     """Set ``found`` to where the values of ``names`` in the map at ``at`` are, -1 for none; returns
     where the map ends. Name k is the bytes from ``ends[k]`` to ``ends[k + 1]``."""
@@ -153,7 +152,7 @@ def _find(data, at, end, names, ends, found):
     return at
 
 
-@njit
+@inner
 def _find_items(data, at, end, wanted, found):
     """Set ``found`` to where the items with the numbers ``wanted`` of the list at ``at`` are, -1
     for none; returns where the list ends."""
@@ -167,7 +166,7 @@ def _find_items(data, at, end, wanted, found):
     return at
 
 
-@njit
+@inner
 def _type_string(data, at, end, place):
     """The dtype that stands at ``at``, as a number made of its bytes, and the bytes of an item:
     plain numbers of at most 64 bits."""
@@ -193,7 +192,7 @@ def _type_string(data, at, end, place):
     return text, width
 
 
-@njit
+@inner
 def _read_shape(data, at, end, row):
     kind, rank, at, _ = _head(data, at, end)
     if kind != _ARRAY or rank > col.AXES:
@@ -206,7 +205,7 @@ def _read_shape(data, at, end, row):
         row[col.SHAPE + axis] = side
 
 
-@njit
+@inner
 def _size_fits(row, width):
     """Whether an array has as many bytes as its shape and items of ``width`` bytes need."""
     left, rest, empty = row[col.SIZE] // width, row[col.SIZE] % width, False
@@ -219,7 +218,7 @@ def _size_fits(row, width):
     return row[col.SIZE] == 0 if empty else rest == 0 and left == 1
 
 
-@njit
+@inner
 def _read_array(data, at, end, parts, row, place):
     """Note the array that is the map at ``at``, as ml-pyxis ({type, dtype, shape, data}) or
     msgpack_numpy ({nd, type, kind, shape, data}) wrote it."""
@@ -257,7 +256,7 @@ def _read_array(data, at, end, parts, row, place):
         raise ValueError("an array has not the size that its shape needs")
 
 
-@njit
+@inner
 def _read_value(data, at, end, parts, row, place):
     """Note what stands at ``at`` in ``row``."""
     kind, number, start, stop = _head(data, at, end)
@@ -282,12 +281,12 @@ def _read_value(data, at, end, parts, row, place):
 
 
 @kernel(
-    _bytes,
+    bytes_type,
     offsets_type,
     _sizes,
     types.int64,
     types.int64,
-    _bytes,
+    bytes_type,
     offsets_type,
     types.int64,
     types.int64[:, :, ::1],
@@ -326,7 +325,7 @@ def read_msgpack(data, starts, sizes, low, high, names, ends, form, values, plac
             _read_value(data, at, stop, parts, values[k, i], place)
 
 
-@kernel(_bytes, types.int64, types.int64, types.int64[:, ::1], offsets_type)
+@kernel(bytes_type, types.int64, types.int64, types.int64[:, ::1], offsets_type)
 def msgpack_fields(data, at, end, fields, place):
     """Where the names of the map at ``at`` begin and end, or the items of a list: a line of
     ``fields`` (256, 2) each."""
@@ -352,7 +351,7 @@ _VARINT, _EIGHT, _BYTES, _FOUR = 0, 1, 2, 5
 _FLOAT_TAG = _N_FLOATS << 3 | _FOUR
 
 
-@njit
+@inner
 def _varint(data, at, end):
     """The varint at ``at`` (modulo 2^64, as int64), and where it ends."""
     value = np.int64(0)
@@ -364,7 +363,7 @@ def _varint(data, at, end):
     raise ValueError("its protobuf is cut short or damaged")
 
 
-@njit
+@inner
 def _note_number(field, value, row):
     # int32 fields: negative ones are written as 64 bits, and readers keep the low 32
     number = value << 32 >> 32
@@ -384,14 +383,14 @@ def _note_number(field, value, row):
         raise ValueError("float_data of a Datum is of another wire type")
 
 
-@njit
+@inner
 def _note_floats(start, count, step, row):
     if row[col.FLOAT_COUNT] > 0:
         raise ValueError("float_data of a Datum is split into several pieces")
     row[col.FLOATS], row[col.FLOAT_COUNT], row[col.FLOAT_STEP] = start, count, step
 
 
-@njit
+@inner
 def _read_bytes(data, at, end, field, row, place):
     """Note a length and bytes: data, or packed floats; returns where they end."""
     size, at = _varint(data, at, end)
@@ -408,7 +407,7 @@ def _read_bytes(data, at, end, field, row, place):
     return at + size
 
 
-@njit
+@inner
 def _read_fixed(data, at, end, field, size, row):
     """Note ``size`` bytes: the first of a run of floats, each after its own tag; returns where they
     end."""
@@ -427,7 +426,7 @@ def _read_fixed(data, at, end, field, size, row):
     return stop
 
 
-@njit
+@inner
 def _read_datum(data, at, end, row, place):
     row[:] = -1
     for _ in range(_MOST):
@@ -453,7 +452,9 @@ def _read_datum(data, at, end, row, place):
         raise ValueError("its protobuf has too many fields")
 
 
-@kernel(_bytes, offsets_type, _sizes, types.int64, types.int64, types.int64[:, ::1], offsets_type)
+@kernel(
+    bytes_type, offsets_type, _sizes, types.int64, types.int64, types.int64[:, ::1], offsets_type
+)
 def read_datums(data, starts, sizes, low, high, datums, place):
     """Read the records ``low`` to ``high``, which are Caffe's Datums, into lines of ``datums``.
 

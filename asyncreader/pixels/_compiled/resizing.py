@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-from numba import njit, types
+from numba import types
 
 from ..fill_tables import PLAN
+from ..rectangles import AREA, BILINEAR
 from .base import (
     apart,
     boxes_type,
+    bytes_type,
     choose_rect,
     draws_type,
+    inner,
     kernel,
+    looked_at,
     offsets_type,
     plans_type,
     shares_type,
@@ -31,35 +33,32 @@ from .vectors import (
     spread,
 )
 
-#: Numbers of the methods: see geometry.METHODS.
-_BILINEAR, _BICUBIC, _AREA = 0, 1, 2
-
 # Loops over pixels are inside, those over their weights outside: so LLVM finds vectors.
 
 
-@njit
-def _filter_weights(start, length, low, high, method, size, taps):
+@inner
+def _filter_weights(start, length, high, method, size, taps):
     """Pixels that each of ``size`` pixels of the result is mixed of: the first, and the weights of
     ``taps`` from there on (taps, size), which sum up to 1.
 
-    The result stands for ``length`` pixels from ``start`` on; pixels outside [low, high) do not
+    The result stands for ``length`` pixels from ``start`` on; pixels outside [0, high) do not
     exist. ``method``: 0 bilinear, 1 bicubic (Keys, "Cubic convolution interpolation for digital
     image processing", 1981, with a = -0.5), both as wide as the shrink factor where that is above
     1, like Pillow's; 2 area, the share of each pixel in what a pixel of the result covers.
     """
     first, weights = np.empty(size, np.int64), np.empty((taps, size))
     scale = length / size
-    wide = scale if method == _AREA or scale > 1.0 else 1.0
-    reach = wide * (0.5 if method == _AREA else 1.0 if method == _BILINEAR else 2.0)
+    wide = scale if method == AREA or scale > 1.0 else 1.0
+    reach = wide * (0.5 if method == AREA else 1.0 if method == BILINEAR else 2.0)
     centre, begin, total = np.empty(size), np.empty(size, np.int64), np.zeros(size)
     for i in range(size):
         centre[i] = start + (i + 0.5) * scale
-        at = np.floor(centre[i] - reach + (0.0 if method == _AREA else 0.5))
-        begin[i] = min(max(np.int64(at), low), high - 1)
+        at = np.floor(centre[i] - reach + (0.0 if method == AREA else 0.5))
+        begin[i] = min(max(np.int64(at), 0), high - 1)
         first[i] = min(begin[i], high - taps)
     for k in range(taps):
         row = weights[k]
-        if method == _AREA:
+        if method == AREA:
             for i in range(size):
                 j = np.float64(first[i] + k)
                 weight = min(j + 1.0, centre[i] + reach) - max(j, centre[i] - reach)
@@ -67,7 +66,7 @@ def _filter_weights(start, length, low, high, method, size, taps):
         else:
             for i in range(size):
                 x = abs(first[i] + k + 0.5 - centre[i]) / wide
-                if method == _BILINEAR:
+                if method == BILINEAR:
                     row[i] = max(1.0 - x, 0.0)
                 else:
                     inner = (1.5 * x - 2.5) * x * x + 1.0
@@ -84,23 +83,24 @@ def _filter_weights(start, length, low, high, method, size, taps):
     return first, weights
 
 
-@njit
+@inner
 def _quantised(weights):
-    """Weights in 1/16384, whose rounding errors the largest takes."""
+    """Weights in 1/16384, whose rounding errors the largest takes: (size, taps), an even number of
+    these."""
     taps, size = weights.shape
-    out = np.empty((taps, size), np.int16)
+    out = np.zeros((size, taps + taps % 2), np.int16)
     rest, most = np.full(size, 16384, np.int64), np.zeros(size, np.int64)
     best = weights[0].copy()
     for k in range(taps):
         for i in range(size):
             whole = np.int64(np.floor(weights[k, i] * 16384.0 + 0.5))
-            out[k, i] = whole
+            out[i, k] = whole
             rest[i] -= whole
         for i in range(size):
             if weights[k, i] > best[i]:
                 best[i], most[i] = weights[k, i], k
     for i in range(size):
-        out[most[i], i] += rest[i]
+        out[i, most[i]] += rest[i]
     return out
 
 
@@ -108,7 +108,7 @@ def _quantised(weights):
 # hence arrays, not addresses, are handed to these.
 
 
-@njit
+@inner
 def _line_down(rows, weights, line, size):
     """A line of the result, from rows that are filtered along."""
     source, at, out = address_in(rows), address_in(weights), address_in(line)
@@ -116,43 +116,32 @@ def _line_down(rows, weights, line, size):
         filter_down(source + j, rows.shape[1], at, weights.size // 2, out + j)
 
 
-@njit
-def _lines_along(source, stride, channels, come, weights, orders, mixed, out):
+@inner
+def _lines_along(source, stride, channels, begins, weights, orders, mixed, out):
     """LINES rows, from a picture's lines."""
     at, order, to = address_in(weights), address_in(orders), address_in(mixed)
     vectors, step = weights.shape[1], 32 * weights.shape[1]
     if vectors == 1:
-        for i in range(come.size):
-            along_1(source + come[i], stride, channels, order, at + step * i, 1, to + 32 * i)
+        for i in range(begins.size):
+            along_1(source + begins[i], stride, channels, order, at + step * i, 1, to + 32 * i)
     elif vectors == 2:
-        for i in range(come.size):
-            along_2(source + come[i], stride, channels, order, at + step * i, 2, to + 32 * i)
+        for i in range(begins.size):
+            along_2(source + begins[i], stride, channels, order, at + step * i, 2, to + 32 * i)
     else:
-        for i in range(come.size):
+        for i in range(begins.size):
             along_more(
-                source + come[i], stride, channels, order, at + step * i, vectors, to + 32 * i
+                source + begins[i], stride, channels, order, at + step * i, vectors, to + 32 * i
             )
-    for i in range(0, come.size, PIXELS):
+    for i in range(0, begins.size, PIXELS):
         spread(to + 32 * i, channels, order + 32, address_in(out) + i * channels, out.shape[1])
 
 
-@njit
-def _weights_down(exact):
-    """The weights of each line of the result, an even number of them."""
-    taps, high = exact.shape
-    whole, down = _quantised(exact), np.zeros((high, taps + taps % 2), np.int16)
-    for k in range(taps):
-        for y in range(high):
-            down[y, k] = whole[k, y]
-    return down
-
-
-@njit
+@inner
 def _weights_along(first, exact, channels, flip):
     """Of each pixel of a line of the result: where what it is mixed of begins, in bytes from the
     first one's, and the weights; and two orders of bytes: see _filter_along."""
     taps, wide = exact.shape
-    along, come = _quantised(exact), np.empty(wide, np.int64)
+    along, begins = _quantised(exact), np.empty(wide, np.int64)
     # Half of a vector has two pixels of each line, as pairs of int16 of a channel; then four pixels
     # of 4 bytes.
     weights = np.zeros((wide, (taps + PIXELS - 1) // PIXELS, 16), np.int16)
@@ -163,21 +152,24 @@ def _weights_along(first, exact, channels, flip):
             orders[1, k * channels + c] = orders[1, 16 + k * channels + c] = 4 * k + c
     for i in range(wide):
         x = wide - 1 - i if flip else i
-        come[i] = (first[x] - first[0]) * channels
+        begins[i] = (first[x] - first[0]) * channels
         for k in range(taps):
             begin = k % PIXELS // 2 * 8 + k % 2
             for c in range(4):
-                weights[i, k // PIXELS, begin + 2 * c] = along[k, x]
-    return come, weights, orders
+                weights[i, k // PIXELS, begin + 2 * c] = along[x, k]
+    return begins, weights, orders
 
 
-@njit
-def _resize(source, stride, channels, inside, box, method, taps_y, taps_x, flip, out, high, wide):
-    """See resize_u8."""
-    first_y, exact_y = _filter_weights(box[0], box[2], inside[0], inside[1], method, high, taps_y)
-    first_x, exact_x = _filter_weights(box[1], box[3], inside[2], inside[3], method, wide, taps_x)
-    down, left = _weights_down(exact_y), first_x[0]
-    come, weights, orders = _weights_along(first_x, exact_x, channels, flip)
+@inner
+def _resize(source, stride, channels, axes, box, method, flip, out, high, wide):
+    """Resize part of a picture as Pillow does it: along the lines first, and what is between is
+    bytes. ``axes``: see looked_at, of the rows and of the columns."""
+    (skip_y, start_y, limit_y, taps_y), (skip_x, start_x, limit_x, taps_x) = axes
+    first_y, exact_y = _filter_weights(start_y, box[2], limit_y, method, high, taps_y)
+    first_x, exact_x = _filter_weights(start_x, box[3], limit_x, method, wide, taps_x)
+    source += skip_y * stride + skip_x * channels
+    down, left = _quantised(exact_y), first_x[0]
+    begins, weights, orders = _weights_along(first_x, exact_x, channels, flip)
     mixed = np.empty((wide + PIXELS, 32), np.uint8)
     # rows[k] is the picture's row ``top + k``, filtered along; ``row`` is the next to be filtered
     size = wide * channels
@@ -194,103 +186,46 @@ def _resize(source, stride, channels, inside, box, method, taps_y, taps_x, flip,
                     memcpy(address_in(rows[k - first_y[y] :]), address_in(rows[k - top :]), size)
                 top = first_y[y]
             begin, step = source + row * stride + left * channels, stride
-            if (inside[1] - row - LINES) * stride < 16:
-                for k in range(min(LINES, inside[1] - row)):
+            if (limit_y - row - LINES) * stride < 16:
+                for k in range(min(LINES, limit_y - row)):
                     memcpy(address_in(last[k:]), begin + k * stride, count)
                 begin, step = address_in(last), count + 16
-            _lines_along(begin, step, channels, come, weights, orders, mixed, rows[row - top :])
+            _lines_along(begin, step, channels, begins, weights, orders, mixed, rows[row - top :])
             row += LINES
         _line_down(rows[first_y[y] - top :], down[y], line, size)
         memcpy(out + y * size, address_in(line), size)
     last[0, 0] = line[0] = 0  # in use until here
 
 
-@kernel(
-    *(
-        types.int64,
-        types.int64,
-        types.int64,
-        offsets_type,
-        types.float64[::1],
-        types.int64,
-        types.int64,
-        types.int64,
-        types.boolean,
-    ),
-    *(types.int64, types.int64, types.int64),
-)
-def resize_u8(source, stride, channels, inside, box, method, taps_y, taps_x, flip, out, high, wide):
-    """Resize part of a uint8 picture of 1 to 4 channels to (high, wide, channels) at ``out``.
-
-    ``source``: address of its first pixel; a line is ``stride`` bytes, a pixel ``channels``.
-    ``inside``: first and end row, first and end column of what may be looked at; ``box``: top,
-    left, height and width of what the result shows, in pixels and fractions. ``method``, ``taps_y``
-    and ``taps_x``: see _filter_weights. ``flip``: mirrored left to right.
-
-    As Pillow does it: along the lines first, and what is between is bytes.
+@kernel(plans_type, boxes_type, *[types.int64] * 6, types.boolean)
+def resize_planned(plan, boxes, first, end, channels, method, high, wide, outside):
+    """Resize the boxes of uint8 pictures of 1 to 4 channels, ``first`` to ``end`` of a plan, to
+    (high, wide, channels) each; a box that has that size is copied. See geometry.resize_into.
     """
-    _resize(source, stride, channels, inside, box, method, taps_y, taps_x, flip, out, high, wide)
-
-
-@kernel(
-    plans_type,
-    boxes_type,
-    types.int64,
-    types.int64,
-    types.int64,
-    types.int64,
-    types.int64,
-    types.int64,
-)
-def resize_planned(plan, boxes, first, end, channels, method, high, wide):
-    """Resize the boxes of uint8 pictures, ``first`` to ``end`` of a plan, to (high, wide, channels)
-    each; a box that has that size is copied. See geometry.resize_into.
-    """
-    inside, box, taps = np.zeros(4, np.int64), np.empty(4), np.empty(2, np.int64)
-    sides, plans = np.empty(2, np.int64), plan.reshape(-1).view(PLAN)
+    plans = plan.reshape(-1).view(PLAN)
     for i in range(first, end):
-        line = plans[i]
+        line, box = plans[i], boxes[i]
         source, stride, flip = line.source, line.width * channels, line.mirrored != 0
-        sides[0], sides[1] = line.height, line.width
-        box[:] = boxes[i]
         at_pixels = np.floor(box[0]) == box[0] and np.floor(box[1]) == box[1]
         if at_pixels and box[2] == high and box[3] == wide:  # nothing to resize
             source += np.int64(box[0]) * stride + np.int64(box[1]) * channels
             if flip:
-                at = np.uintp(source), stride, np.uintp(line.target)
-                mirror_row(*at, high, wide, channels)
+                mirror_row(source, stride, line.target, high, wide, channels)
                 continue
             size = wide * channels
             for y in range(high):
                 memcpy(line.target + y * size, source + y * stride, size)
             continue
-        for axis in range(2):
-            begin = max(np.int64(0), np.int64(np.floor(box[axis])))
-            box[axis] -= begin
-            source += begin * (channels if axis else stride)
-            end_of_box = np.int64(np.ceil(box[axis] + box[2 + axis]))
-            limit = max(np.int64(1), min(sides[axis] - begin, end_of_box))
-            scale = box[2 + axis] / (wide if axis else high)
-            if method == _AREA:
-                most = np.ceil(scale) + 1
-            else:
-                most = np.ceil((2 if method == _BILINEAR else 4) * max(scale, 1.0))
-            inside[2 * axis + 1], taps[axis] = limit, min(limit, np.int64(most))
-        _resize(
-            *(source, stride, channels, inside, box, method, taps[0], taps[1]),
-            *(flip, line.target, high, wide),
+        axes = (
+            looked_at(box[0], box[2], high, line.height, method, outside),
+            looked_at(box[1], box[3], wide, line.width, method, outside),
         )
+        _resize(source, stride, channels, axes, box, method, flip, line.target, high, wide)
 
 
 @kernel(
     *(types.int64, offsets_type, offsets_type, offsets_type, shares_type, draws_type),
-    *(
-        types.Array(types.uint8, 1, "C", readonly=True),
-        types.int64,
-        offsets_type,
-        plans_type,
-        boxes_type,
-    ),
+    *(bytes_type, types.int64, offsets_type, plans_type, boxes_type),
 )
 def plan_crops(source, offsets, shape, wanted, shares, draws, flips, out, rows, plan, boxes):
     """Plan the crops of raw uint8 pictures of one ``shape`` (H, W, C), for resize_planned.
@@ -310,47 +245,41 @@ def plan_crops(source, offsets, shape, wanted, shares, draws, flips, out, rows, 
             boxes[i, k] = rect[k]
 
 
-def _resizer(name: str, number: Any, kind: Any) -> None:
+def _resizer(name, number, kind):
     """Enter the kernel ``name``, which resizes floats of one type."""
 
     @kernel(
-        *(
-            types.Array(number, 2, "C", readonly=True),
-            types.int64,
-            offsets_type,
-            types.float64[::1],
-        ),
-        *(types.int64, types.int64, types.int64, types.boolean),
-        number[:, :, ::1],
+        *(types.Array(number, 2, "C", readonly=True), types.int64, types.float64[::1]),
+        *(types.int64, types.boolean, types.boolean, number[:, :, ::1]),
         name=name,
     )
     @apart(name)
-    def resize(pixels, channels, inside, box, method, taps_y, taps_x, flip, out):
+    def resize(pixels, channels, box, method, outside, flip, out):
         """Resize floats, which are not clipped: ``pixels`` (h, w * C) to ``out`` (H, W, C)."""
-        high, wide = out.shape[0], out.shape[1]
-        first_y, exact_y = _filter_weights(
-            box[0], box[2], inside[0], inside[1], method, high, taps_y
-        )
-        first_x, exact_x = _filter_weights(
-            box[1], box[3], inside[2], inside[3], method, wide, taps_x
-        )
+        (high, wide), height = out.shape[:2], pixels.shape[0]
+        width = pixels.shape[1] // channels
+        skip_y, start_y, limit_y, taps_y = looked_at(box[0], box[2], high, height, method, outside)
+        skip_x, start_x, limit_x, taps_x = looked_at(box[1], box[3], wide, width, method, outside)
+        first_y, exact_y = _filter_weights(start_y, box[2], limit_y, method, high, taps_y)
+        first_x, exact_x = _filter_weights(start_x, box[3], limit_x, method, wide, taps_x)
         left = first_x[0] * channels
+        begin = left + skip_x * channels
         line = np.empty((first_x[wide - 1] + taps_x) * channels - left, kind)
         for y in range(high):
             for j in range(line.size):
                 line[j] = 0
             for k in range(taps_y):
                 weight = kind(exact_y[k, y])
-                row = pixels[first_y[y] + k]
+                row = pixels[skip_y + first_y[y] + k]
                 for j in range(line.size):
-                    line[j] += weight * row[left + j]
+                    line[j] += weight * row[begin + j]
             for i in range(wide):
                 x = wide - 1 - i if flip else i
-                come = first_x[x] * channels - left
+                at = first_x[x] * channels - left
                 for c in range(channels):
                     total = kind(0)
                     for k in range(taps_x):
-                        total += kind(exact_x[k, x]) * line[come + k * channels + c]
+                        total += kind(exact_x[k, x]) * line[at + k * channels + c]
                     out[y, i, c] = total
 
 

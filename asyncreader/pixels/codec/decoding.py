@@ -15,6 +15,7 @@ import numpy as np
 from ...errors import DecodeError
 from ...system.array_types import Array, UInt8
 from ...system.text import sides
+from .. import rectangles
 from . import jpeg_cut, planes
 from .headers import (
     PPM_LONGEST,
@@ -195,7 +196,7 @@ def _decode_cut(
     copy: UInt8 | None,
 ) -> Decoded | None:
     full, turned = (header.height, header.width), header.orientation
-    eighths = _eighths(full, min_size) if min_size else 8
+    eighths = rectangles.eighths(*full, *min_size) if min_size else 8
     down, across = reach
     if eighths < 8:  # the part begins and ends within a pixel
         down, across = -(-8 * (down + 1) // eighths), -(-8 * (across + 1) // eighths)
@@ -233,16 +234,6 @@ def _decode_cut(
     if columns_turned:
         left = whole[1] - left - shape[1]
     return Decoded(with_channels(pixels, channels), top, left, whole)
-
-
-def _eighths(size: tuple[int, int], least: tuple[int, int]) -> int:
-    """At how many eighths of its (H, W) ``size`` a JPEG is decoded when ``least`` is asked for: at
-    most half, or all."""
-    high, wide = size
-    for n in (1, 2, 3, 4) if 2 * least[0] <= high + 1 else ():
-        if -(-high * n // 8) >= least[0] and -(-wide * n // 8) >= least[1]:
-            return n
-    return 8
 
 
 def _scaled(size: tuple[int, int], eighths: int) -> tuple[int, int]:
