@@ -20,7 +20,6 @@ from ..pixels import kernels
 from ..pixels.rows import RowStore
 from ..system.array_types import Array, Int64, UInt8
 from ..system.files import (
-    BYTES,
     NETWORK_FILE_SYSTEMS,
     NO_WAIT,
     file_system,
@@ -327,7 +326,7 @@ class OpenFile:
         try:
             # NO_WAIT: the path may be a pipe by now
             with after_this():  # a signal in between would leave the descriptor open
-                file = Descriptor(os.open(path, os.O_RDONLY | BYTES | NO_WAIT))
+                file = Descriptor(os.open(path, os.O_RDONLY | NO_WAIT))
         except FileNotFoundError as exc:
             raise SourceNotFoundError("no such file", path=path) from exc
         except OSError as exc:

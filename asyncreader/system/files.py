@@ -23,10 +23,6 @@ try:
 except AttributeError:  # Linux alone has it
     _sync_file_range = None
 
-#: For os.open(): not inherited by child processes.
-BYTES: Final[int] = os.O_CLOEXEC
-#: For os.open(): a link is an error (ELOOP).
-NO_LINK: Final[int] = os.O_NOFOLLOW
 #: For os.open(): no waiting for the other end of a pipe, and no terminal of one's own.
 NO_WAIT: Final[int] = os.O_NONBLOCK | os.O_NOCTTY
 #: For os.open(): past the page cache. 0 where that cannot be had.
@@ -35,7 +31,7 @@ DIRECT: Final[int] = getattr(os, "O_DIRECT", 0)
 
 def open_itself(path: str | bytes, flags: int, mode: int = 0o666) -> int:
     """``os.open`` of a file that must be no link: OSError (ELOOP) for one."""
-    return os.open(path, flags | BYTES | NO_LINK, mode)
+    return os.open(path, flags | os.O_NOFOLLOW, mode)
 
 
 def read_into(fd: int, buffer: Any, offset: int) -> int:
@@ -100,7 +96,7 @@ def sync(path: str, drop: bool = False) -> None:
     """Make a file, or the names in a folder, durable; ``drop``: see :func:`drop_cached`. The end of
     such a file is asked for again at once: tables lie there, and who checks it begins with them.
     """
-    file = os.open(path, os.O_RDONLY | BYTES)
+    file = os.open(path, os.O_RDONLY)
     try:
         facts = os.fstat(file)
         is_folder = stat.S_ISDIR(facts.st_mode)
@@ -167,7 +163,7 @@ def locked_folder(folder: str) -> Iterator[None]:
     """Inside, this thread alone has the lock of a folder. Ctrl-C comes after it, so keep what is
     done there short."""
     with after_this():
-        file = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | BYTES)
+        file = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
         try:
             lock(file)
             yield

@@ -24,7 +24,7 @@ from ..sources import OpenSet, RowJob, SetIndex, Source, read_rows
 from ..sources.urls import is_url
 from ..stats import Meter
 from ..system.array_types import Array, Int64
-from ..system.files import BYTES, DIRECT, read_into
+from ..system.files import DIRECT, read_into
 from ..system.memory import aligned_empty
 from .trials import Params, Rate, Trial, Trials, Turn, fields_of, rate_of, serve
 
@@ -284,7 +284,7 @@ def read_ceiling(path: str, piece: int, seconds: float, random: bool = True) -> 
         draw = np.random.default_rng(number)
         at = positions * number // READERS
         done = 0
-        fd = os.open(path, os.O_RDONLY | DIRECT | BYTES)
+        fd = os.open(path, os.O_RDONLY | DIRECT)
         try:
             with mmap.mmap(-1, piece) as buffer:
                 while time.perf_counter() < until:

@@ -27,7 +27,6 @@ from h5py import h5a, h5d, h5f, h5p, h5s, h5t
 from asyncreader.errors import SourceError
 from asyncreader.formats import packed as fmt
 from asyncreader.system.array_types import Array
-from asyncreader.system.files import BYTES
 from asyncreader.system.signals import result_of, submit
 
 from ..encode import FieldBlock
@@ -195,7 +194,7 @@ class Hdf5File:
         """The file is abandoned: from now on HDF5 writes to the null device. It writes what it has
         cached even now, and may crash where that fails."""
         if self._h5 is not None:
-            nowhere = os.open(os.devnull, os.O_RDWR | BYTES)
+            nowhere = os.open(os.devnull, os.O_RDWR)
             os.dup2(nowhere, self._h5.get_vfd_handle(), inheritable=False)
             os.close(nowhere)
 
@@ -262,7 +261,7 @@ class SpooledData(FieldData):
         self._file = file
         self._name = name
         temporary = f"{path}.{name}"
-        os.close(os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | BYTES, 0o600))
+        os.close(os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
         self._spool = Extent(temporary, file.target, 0)
         os.unlink(temporary)
 

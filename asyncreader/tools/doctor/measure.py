@@ -20,7 +20,7 @@ from ...sources.base import FieldIndex, Storage, row_size
 from ...sources.extents import ExtentSource
 from ...sources.hdf5.chunks import Chunks, ChunkSource
 from ...system.array_types import Int64
-from ...system.files import BYTES, NETWORK_FILE_SYSTEMS, file_system
+from ...system.files import NETWORK_FILE_SYSTEMS, file_system
 from ...system.limits import available_memory, usable_cores
 from ...system.memory import PAGE, cached_pages, cached_share, map_file
 from ..describe import mean_over_files, samples_of
@@ -174,7 +174,7 @@ def cached(files: tuple[str, ...]) -> float:
     """Part of the bytes of ``files`` (of many, evenly spread) in the page cache, 0 to 1."""
     in_memory = size = 0.0
     for file in files[:: -(-len(files) // _MOST_MAPPED)]:
-        fd = os.open(file, os.O_RDONLY | BYTES)
+        fd = os.open(file, os.O_RDONLY)
         try:
             length = os.fstat(fd).st_size
             if length:
