@@ -195,8 +195,7 @@ class BatchFiller:
         tables = None if self.stages or not FillQueue.available() else self.find_tables()
         if tables is None:
             return None
-        outs = [(slot.rows, slot.labels, slot.mark) for slot in slots]
-        return FillQueue(outs, tables, servers, self._traced)
+        return FillQueue(slots, tables, servers, self._traced)
 
     def only_compiled(self, plan: BatchPlan) -> bool:
         """Whether compiled code can fill a batch now: no padding, and all rows are in memory."""

@@ -27,7 +27,7 @@ from ..pixels.fill_tables import CLAIMED, PUBLISHED, STOPPED, Jobs
 from ..pixels.row_filler import RowTables
 from ..sampling.schedule import BatchPlan
 from ..stats import Meter
-from ..system.array_types import Array, Int64
+from ..system.array_types import Int64
 from ..system.memory import address_of
 from .slots import FILLING, READY, REFUSED, Slot
 from .trace import note
@@ -44,21 +44,16 @@ _ORDERED: Final = platform.machine() in ("x86_64", "AMD64")
 class FillQueue:
     """Batches of the slots of one ring that compiled code fills.
 
-    ``outs``: the rows of each slot, of each field, its labels (None without any) and its mark,
-    where READY is written when it is whole; ``tables``: what is written there;
-    ``servers``: workers that serve the queue at a time; ``traced``: notes in their meters when
-    batches were filled, see trace.py.
+    ``tables``: what is written into the ``slots``, and into the mark of each, which becomes READY
+    when it is whole; ``servers``: workers that serve the queue at a time; ``traced``: notes in
+    their meters when batches were filled, see trace.py.
 
     Only the ring writes here, under its lock; compiled code claims and marks. ``control``,
     ``jobs``: see fill_tables.py; ``queue``: slot numbers as they were published.
     """
 
     def __init__(
-        self,
-        outs: Sequence[tuple[Sequence[Array], Array | None, memoryview[int]]],
-        tables: RowTables,
-        servers: int,
-        traced: bool = False,
+        self, slots: Sequence[Slot], tables: RowTables, servers: int, traced: bool = False
     ) -> None:
         self.servers = servers
         self._traced = traced
@@ -66,12 +61,12 @@ class FillQueue:
         self.taken_at = 0.0  # when the consumer got its last batch
         self._hurried = False  # the consumer comes back sooner than a worker wakes up
         self._serving = 0  # workers that serve the queue
-        control, queue = np.zeros(3, np.int64), np.zeros(len(outs), np.int64)
+        control, queue = np.zeros(3, np.int64), np.zeros(len(slots), np.int64)
         filler = tables.filler
         self._each = len(filler.terms)  # jobs of a batch
-        self.jobs, self._marks = Jobs(len(outs) * self._each), list[int]()
-        for number, (_, _, mark) in enumerate(outs):
-            self._marks.append(address_of(np.asarray(mark)))
+        self.jobs, self._marks = Jobs(len(slots) * self._each), list[int]()
+        for number, slot in enumerate(slots):
+            self._marks.append(address_of(np.asarray(slot.mark)))
             self.jobs.mark(number * self._each, self._marks[-1], READY, REFUSED)
         self._fill = getattr(kernels, filler.kernel)
         self._draws = filler.draws
@@ -79,20 +74,12 @@ class FillQueue:
         # memoryviews: items are read and written without a call
         self.control, self.queue = control.data, queue.data
         # their addresses are in the tables: they must stay alive
-        self._alive: tuple[RowTables, object] | None = tables, [mark for *_, mark in outs]
+        self._alive: tuple[RowTables, object] | None = tables, [slot.mark for slot in slots]
         #: what each slot had when it was published last
-        self._memory: list[object] = [None] * len(outs)
+        self._memory: list[object] = [None] * len(slots)
         #: the records of each field
-        self._own: list[Sequence[Int64]] = [()] * len(outs)
-        for number, (rows, labels, _) in enumerate(outs):
-            self._use(number, rows, labels)
+        self._own: list[Sequence[Int64]] = [()] * len(slots)
         self._published = self.control[PUBLISHED : PUBLISHED + 1]
-
-    def _use(self, number: int, rows: Sequence[Array], labels: Array | None) -> None:
-        place = address_of(labels)
-        outs = [*map(address_of, rows), place]  # the last where labels are a field of their own
-        for job in range(self._each):
-            self.jobs.memory(number * self._each + job, outs[job], place)
 
     @staticmethod
     def available() -> bool:
@@ -108,8 +95,12 @@ class FillQueue:
     def prepare(self, slot: Slot, plan: BatchPlan) -> memoryview[int]:
         """Write down the batch of a slot. One more of what is returned publishes it."""
         published, number = self.control[PUBLISHED], slot.number
-        if self._memory[number] is not slot.memory:  # with copy=True it has other memory now
-            self._use(number, slot.rows, slot.labels)
+        if self._memory[number] is not slot.memory:  # at first, and with copy=True
+            place = address_of(slot.labels)
+            # the last where labels are a field of their own
+            outs = [*map(address_of, slot.rows), place][: self._each]
+            for job, out in enumerate(outs, number * self._each):
+                self.jobs.memory(job, out, place)
             self._memory[number] = slot.memory
         assert self._alive is not None
         found = self._alive[0].records

@@ -7,6 +7,8 @@ import os
 import random
 import threading
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import h5py
 import numpy as np
@@ -51,14 +53,16 @@ class Jobs:
         ]
         table = np.arange(COUNT, dtype=np.int64) * SIZE if starts else np.empty(0, np.int64)
         self.marks = np.full(slots, FILLING)
-        outs = [((out,), of, self.marks[i : i + 1].data) for i, (out, of) in enumerate(self.outs)]
+        given: Any = [SimpleNamespace(mark=self.marks[i : i + 1].data) for i in range(slots)]
         rows = RowsInMemory(COUNT, DATA.ctypes.data, table, 0, 0 if starts else SIZE)
         one = np.ones(1, np.float32)
         filler = RowFiller.of(
             "copy_batches", one, one, row_bytes=SIZE, out_bytes=SIZE, label_bytes=4 * width
         )
         files = file_table([rows], [] if self.labels is None else [self.labels])
-        self.queue = FillQueue(outs, RowTables.of([filler], [files], alive=table), 1)
+        self.queue = FillQueue(given, RowTables.of([filler], [files], alive=table), 1)
+        for slot, (out, of) in enumerate(self.outs):
+            self.queue.jobs.memory(slot, address_of(out), address_of(of))
         self.numbers = [np.zeros(ROWS, np.int64) for _ in range(slots)]
 
     def publish(self, slot: int, numbers: np.ndarray, generation: int) -> None:
