@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING
 from asyncreader.system.late import late_names
 
 if TYPE_CHECKING:
-    from .pack import convert
     from .report import ConvertReport
-    from .writer import Writer
+    from .writer import Writer, convert
 
 __all__ = ["ConvertReport", "Writer", "convert"]
 
@@ -21,7 +20,7 @@ __all__ = ["ConvertReport", "Writer", "convert"]
 _LATE = {
     "ConvertReport": "converters.report",
     "Writer": "converters.writer",
-    "convert": "converters.pack",
+    "convert": "converters.writer",
 }
 
 __getattr__, __dir__ = late_names(globals(), _LATE)

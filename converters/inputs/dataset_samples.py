@@ -55,10 +55,9 @@ from ..encode import (
     stored_values,
 )
 from ..options import Options
-from ..ordered_pool import RUN
 from ..temp_tables import PathOf, Strings
 from .object_store import holds_set
-from .samples import SHARED, Samples, kept_splits, renumbered
+from .samples import RUN, SHARED, Samples, kept_splits, renumbered
 
 
 class _Prefetched(threading.local):

@@ -47,13 +47,12 @@ from ..encode import (
     stored_values,
 )
 from ..options import Options
-from ..ordered_pool import RUN
 from ..temp_tables import Strings, sorted_records
 from .dataset_samples import check_class_names, may_be_packed
 from .listing import SKIP_HINT, Listing, read_class_names, scan
 from .local_tree import Tree, sort_key
 from .object_store import open_origin
-from .samples import Samples
+from .samples import RUN, Samples
 
 #: Between a path's sort key and what follows it: a component is never empty, so none is inside.
 _END: Final = b"\0\0"

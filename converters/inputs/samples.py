@@ -25,6 +25,9 @@ from ..encode import Block, Hold
 from ..options import Options
 from ..temp_tables import LabelTable, PathOf, gathered
 
+#: Samples that one thread takes at a time where each is only read and checked.
+RUN: Final = 16
+
 
 class Splits(NamedTuple):
     """``names`` of splits, and ``rows``: of each sample the number of its name, int64, -1 for

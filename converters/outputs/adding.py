@@ -33,8 +33,7 @@ from ..encode import (
 from ..inputs.added import AddedLabels, AddedSamples, Form, as_array
 from ..option_values import check_field
 from ..options import Options
-from ..ordered_pool import BYTES_PER_JOB
-from .one_file import SetFile, WrittenFile
+from .one_file import BYTES_PER_JOB, SetFile, WrittenFile
 
 #: Bytes of rows that are kept until they are hashed and written together, and most of such rows.
 TOGETHER: Final = 1 << 20

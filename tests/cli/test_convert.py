@@ -75,7 +75,7 @@ def test_convert_says_that_it_compiles(
         clock[0] = 80
 
     monkeypatch.setattr("converters.encode.kernels.add_restarts", slow)
-    monkeypatch.setattr("converters.pack.time.perf_counter", lambda: clock[0])
+    monkeypatch.setattr("converters.writer.time.perf_counter", lambda: clock[0])
     monkeypatch.setattr(terminal, "_LINES_APART", (1000.0, 1000.0))
     result = run("convert", photos, tmp_path / "a.h5", "--encoding", "jpeg")
     assert result.stderr == "converting: compiling, once on this machine\n"

@@ -11,7 +11,7 @@ from ctrl_c import elsewhere, moments
 from observed import HANG, until
 
 from converters.encode import Hold
-from converters.ordered_pool import Pool
+from converters.outputs.one_file import Pool
 
 
 def size_of(result: object) -> int:

@@ -19,7 +19,7 @@ from converters.options import OPTIONS
 #: The declarations of the keywords of a TypedDict, and where their table stands.
 DECLARED: dict[str, tuple[Mapping[str, Parameter], str]] = {
     "ReaderKeywords": ({**SHOWN, **PARAMETERS}, "asyncreader.reader.AsyncReader"),
-    "ConvertKeywords": (OPTIONS, "converters.pack.convert"),
+    "ConvertKeywords": (OPTIONS, "converters.writer.convert"),
     "WriterKeywords": (OPTIONS, "converters.writer.Writer"),
 }
 

@@ -46,11 +46,11 @@ def warm() -> None:
     """Import what a conversion needs, and what it imports late."""
     import asyncreader.cli.main
     import asyncreader.tools.verify
-    import converters.pack
+    import converters.writer
 
     assert asyncreader.cli.main is not None
     assert asyncreader.tools.verify is not None
-    assert converters.pack is not None
+    assert converters.writer is not None
     assert converters.Writer is not None
     for name in WRITERS:
         importlib.import_module(name)
