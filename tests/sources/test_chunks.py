@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 import sys
 import threading
 import warnings
@@ -23,7 +24,7 @@ from asyncreader import AsyncReader, DecodeError, FormatError, WorkerError
 from asyncreader.pipeline import build
 from asyncreader.pixels.rows import Writer
 from asyncreader.sources import Request, open_source
-from asyncreader.sources.hdf5 import chunk_cache, chunks, filters, stored
+from asyncreader.sources.hdf5 import checks, chunk_cache, chunks, filters, stored
 from asyncreader.sources.hdf5.chunk_cache import Chunk, ChunkCache, Decode
 from asyncreader.stats import Meter
 from asyncreader.system.memory import bytes_at
@@ -97,6 +98,18 @@ def test_damaged_chunks_of_users(tmp_path: Path, name: str) -> None:
             assert batch.mask[others].all()
             if not batch.mask[3]:
                 assert not batch.data[3].any()
+
+
+def test_what_is_stated_is_held_against_what_is_there() -> None:
+    """The sizes in bitshuffle's header against the chunk, before there is room for them; where
+    bytes end against the file."""
+    step = filters.Filter(filters.BITSHUFFLE, (0, 3, 1, 0, 2))
+    for total, block in ((1 << 30, 8), (64, 0), (64, 12)):
+        stated = np.frombuffer(struct.pack(">QI", total, block) + bytes(8), np.uint8)
+        with pytest.raises(DecodeError, match="states another size"):
+            filters.decode_chunk(stated, (step,), 0, 64, 1)
+    with pytest.raises(FormatError, match="the file is truncated"):
+        checks.check_inside(cast(Any, SimpleNamespace(size=9, path="a.h5")), 4, 6)
 
 
 @pytest.mark.parametrize("width", [2, 3, 7, 160, 161, 324, (1 << 32) - 1])
