@@ -1,4 +1,4 @@
-"""``cuda`` on a real GPU: the facts that adapters/test_cuda_fake.py shows on a fake one."""
+"""``cuda`` on a real GPU: the facts that adapters/test_cuda.py shows on a fake one."""
 
 from __future__ import annotations
 

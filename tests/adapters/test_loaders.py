@@ -12,7 +12,7 @@ from typing import Any
 import h5py
 import numpy as np
 import pytest
-from fakes import packed, write_hdf5
+from fakes import hdf5, packed, write_hdf5
 from frameworks import (
     COUNT,
     IMAGES,
@@ -171,8 +171,7 @@ def test_mask_and_indices(opener: Any, names: tuple[str, str]) -> None:
 def test_any_byte_order(opener: Any, tmp_path: Path, dtype: str) -> None:
     """Big-endian sets, which torch refuses, arrive in native byte order with the same values."""
     values = (np.arange(20 * 36).reshape(20, 6, 2, 3) % 99).astype(dtype)
-    with h5py.File(tmp_path / "set.h5", "w") as file:
-        file["data"], file["labels"] = values, np.arange(20, dtype=">i4")
+    hdf5(tmp_path / "set.h5", data=values, labels=np.arange(20, dtype=">i4"))
     with opener(path=tmp_path / "set.h5", batch_size=4, layout="NHWC") as loader:
         for data, labels in loader:
             assert np.asarray(labels).dtype == np.int32

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from command_sets import hdf5, save_images
+from command_sets import save_images
+from fakes import hdf5
 
 import converters
 

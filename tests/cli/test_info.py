@@ -12,7 +12,8 @@ import foreign_sets
 import h5py
 import numpy as np
 import pytest
-from command_sets import hdf5, run, save_images
+from command_sets import run, save_images
+from fakes import hdf5
 from PIL import Image
 
 import asyncreader

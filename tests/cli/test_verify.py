@@ -6,7 +6,8 @@ import json
 from pathlib import Path
 
 import numpy as np
-from command_sets import damaged, hdf5, run
+from command_sets import damaged, run
+from fakes import hdf5
 
 import converters
 

@@ -11,8 +11,8 @@ from typing import Any
 import h5py
 import numpy as np
 import pytest
-from command_sets import hdf5
 from fake_ray import FakeRay
+from fakes import hdf5
 from split_sets import TEXT, contents, pictures, splits_of
 
 import asyncreader

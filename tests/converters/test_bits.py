@@ -15,8 +15,9 @@ import imagecodecs
 import numpy as np
 import numpy.typing as npt
 import pytest
-from command_sets import hdf5, run
+from command_sets import run
 from converter_corpus import put
+from fakes import hdf5
 from foreign_sets import write_lmdb
 from PIL import Image
 

@@ -13,9 +13,9 @@ import h5py
 import lmdb
 import numpy as np
 import pytest
-from command_sets import hdf5, run
+from command_sets import run
 from converter_corpus import put
-from fakes import data_file
+from fakes import data_file, hdf5
 from foreign_sets import pyxis_sample, write_pyxis
 from PIL import Image
 

@@ -11,9 +11,9 @@ import foreign_sets
 import h5py
 import numpy as np
 import pytest
-from command_sets import hdf5, save_images
+from command_sets import save_images
 from converter_corpus import hash_of, names_in
-from fakes import data_file, pictures
+from fakes import data_file, hdf5, pictures
 from project import ROOT
 
 import asyncreader

@@ -14,10 +14,10 @@ import lmdb
 import numpy as np
 import pytest
 from click.testing import Result
-from command_sets import hdf5
 from command_sets import run as command
 from converter_corpus import files, hash_of, image, listed, put, saved, stop_at, write_small
 from fake_ray import FakeRay
+from fakes import hdf5
 
 import asyncreader
 from asyncreader import DecodeError, FormatError, ParamsError, SourceError

@@ -19,10 +19,10 @@ import child_processes
 import h5py
 import numpy as np
 import pytest
-from command_sets import hdf5, save_images
+from command_sets import save_images
 from converter_corpus import files as files_of
 from converter_corpus import stop_at
-from fakes import encoded
+from fakes import encoded, hdf5
 from PIL import Image
 from split_sets import splits_of
 

@@ -11,6 +11,7 @@ from typing import Any
 import h5py
 import numpy as np
 import pytest
+from fakes import hdf5
 
 from asyncreader import AsyncReader, NothingQueuedError, QueueFullError
 from asyncreader.pixels.rows import RowWriter
@@ -67,8 +68,7 @@ def test_the_originals_loop(path: str, group: str) -> None:
 def test_axis_order(tmp_path: Path, axes: str) -> None:
     """num_dim, h_dim, w_dim, cha_dim say how the data lie, in any order; out comes NCHW."""
     stored = IMAGES.transpose(["NHWC".index(axis) for axis in axes])
-    with h5py.File(tmp_path / "set.h5", "w") as file:
-        file["data"], file["labels"] = stored, LABELS
+    hdf5(tmp_path / "set.h5", data=stored, labels=LABELS)
     names = {"N": "num_dim", "H": "h_dim", "W": "w_dim", "C": "cha_dim"}
     dims = {names[axis]: place + 1 for place, axis in enumerate(axes)}
     with opened(str(tmp_path / "set.h5"), shuffle=True, **dims) as reader:

@@ -13,7 +13,7 @@ from typing import Any
 import h5py
 import numpy as np
 import pytest
-from fakes import first, paint, write_hdf5
+from fakes import first, hdf5, paint, write_hdf5
 from fakes import packed as pack
 from observed import HANG
 
@@ -362,8 +362,7 @@ def test_a_few_cold_files_of_many(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     names = []
     for number in range(20):
         names.append(tmp_path / f"{number:02}.h5")
-        with h5py.File(names[-1], "w") as file:
-            file["data"] = np.full((8, 6, 6, 3), number, np.uint8)
+        hdf5(names[-1], data=np.full((8, 6, 6, 3), number, np.uint8))
     cold: set[int] = set()
     monkeypatch.setattr(
         bytestore, "cached_share", lambda mapped: float(int(mapped[-1]) not in cold)
@@ -388,8 +387,7 @@ def test_files_that_are_cold(
     names, last = [], len(cuts)
     for number, part in enumerate(np.split(data, cuts)):
         names.append(tmp_path / f"{number}.h5")
-        with h5py.File(names[-1], "w") as file:
-            file["data"], file["labels"] = part, part[:, 0, 0, :1].astype(np.int64)
+        hdf5(names[-1], data=part, labels=part[:, 0, 0, :1].astype(np.int64))
     mapped: list[object] = []
     cold = {last}
 

@@ -21,8 +21,8 @@ import numpy as np
 import pytest
 from child_processes import child
 from face_sources import Odd
+from fakes import hdf5, paint, write_hdf5
 from fakes import packed as pack
-from fakes import paint, write_hdf5
 from global_draws import from_global_generators
 from hidden_calls import HIDDEN, MISSING
 from observed import HANG, descriptors
@@ -46,9 +46,7 @@ COUNT = 60
 @pytest.fixture(scope="module")
 def packed(tmp_path_factory: pytest.TempPathFactory) -> str:
     path = tmp_path_factory.mktemp("processes") / "set.h5"
-    with h5py.File(path, "w") as file:
-        file["data"] = paint(COUNT, (6, 5, 3))
-        file["labels"] = np.arange(COUNT)[:, None]
+    hdf5(path, data=paint(COUNT, (6, 5, 3)), labels=np.arange(COUNT)[:, None])
     return str(path)
 
 

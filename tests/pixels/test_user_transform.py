@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import process_functions
 import pytest
-from fakes import error_of_batch, packed, write_hdf5
+from fakes import epoch_of, error_of_batch, packed, write_hdf5
 
 from asyncreader import AsyncReader, ParamsError, WorkerError
 
@@ -18,18 +18,16 @@ DATA = np.random.default_rng(0).integers(0, 256, (COUNT, 9, 8, 3), dtype=np.uint
 LABELS = np.arange(COUNT)[:, None]
 
 
+GIVEN: dict[str, Any] = {"data": DATA, "labels": LABELS, "batch_size": 8, "layout": "NHWC"}
+
+
 def reader(**params: Any) -> AsyncReader[Any, Any]:
-    given: dict[str, Any] = {"data": DATA, "labels": LABELS, "batch_size": 8, "layout": "NHWC"}
-    return AsyncReader({**given, **params})
+    return AsyncReader({**GIVEN, **params})
 
 
-def epoch(**params: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def epoch(**params: Any) -> tuple[Any, Any, np.ndarray]:
     """Data, labels and indices of an epoch."""
-    with reader(copy=True, **params) as opened:
-        batches = list(opened)
-    parts = ("data", "labels", "indices")
-    data, labels, indices = (np.concatenate([getattr(b, p) for b in batches]) for p in parts)
-    return data, labels, indices
+    return epoch_of(GIVEN | params)
 
 
 def test_what_it_may_take_and_return() -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import h5py
 import numpy as np
 import pytest
-from fakes import encoded, packed, write_hdf5
+from fakes import encoded, hdf5, packed, write_hdf5
 from foreign_sets import pyxis_sample, vlen, write_pyxis
 from PIL import Image
 from reader_contract import ReaderContract, Served
@@ -348,8 +348,7 @@ def test_a_mix_of_sets_with_boxes(tmp_path: Path) -> None:
     """Each set of a mix has its own size of pictures, and its boxes move accordingly."""
     paths = [tmp_path / f"{scale}.h5" for scale in (1, 2)]
     for scale, path in enumerate(paths, 1):
-        with h5py.File(path, "w") as file:
-            file["data"], file["boxes"] = painted(scale), FIRST * scale
+        hdf5(path, data=painted(scale), boxes=FIRST * scale)
     with AsyncReader(
         mix={str(path): 0.5 for path in paths}, boxes_field="boxes", size=(50, 50), crop="random",
         flip=True, layout="NHWC", batch_size=8, labels_field=None,

@@ -19,7 +19,7 @@ import h5py
 import numpy as np
 import process_functions
 import pytest
-from fakes import CLASSES, damage, packed, pictures, write_hdf5
+from fakes import CLASSES, damage, hdf5, packed, pictures, write_hdf5
 from observed import switching_often
 from PIL import Image
 
@@ -307,9 +307,7 @@ def test_a_batch_is_shown(
         batch.release()
         with pytest.raises(ReaderClosedError, match="given back"):
             batch.show()
-    with h5py.File(tmp_path / "b.h5", "w") as file:
-        file["x"], file["image"] = np.zeros((COUNT, 5)), IMAGES
-        file["y"], file["ends"] = np.arange(COUNT), [COUNT]
+    hdf5(tmp_path / "b.h5", x=np.zeros((COUNT, 5)), image=IMAGES, y=np.arange(COUNT), ends=[COUNT])
     names = {"data_field": ["x", "image"], "labels_field": ["y", "x"], "episodes": "ends:ends"}
     given = {"path": tmp_path / "b.h5", **names, "window": {"image": 2}}
     with AsyncReader(given, batch_size=4) as reader:
@@ -359,8 +357,7 @@ def test_statistics_are_of_channels(tmp_path: Path, axes: str, layout: Any) -> N
     files = [np.random.default_rng(n).integers(0, 99, (5, 8 + n, 9, 3)) for n in range(2)]
     paths = [tmp_path / f"{n}.h5" for n in range(2)]
     for path, images in zip(paths, files, strict=True):
-        with h5py.File(path, "w") as file:
-            file["data"] = np.transpose(images, ["NHWC".index(axis) for axis in axes])
+        hdf5(path, data=np.transpose(images, ["NHWC".index(axis) for axis in axes]))
     names = {"num_dim": "N", "h_dim": "H", "w_dim": "W", "cha_dim": "C"}
     dims: Any = {name: axes.index(letter) + 1 for name, letter in names.items()}
     for some in (0, 1):
@@ -608,8 +605,7 @@ def test_the_dataset_of_a_reader(tmp_path: Path) -> None:
 def test_windows_of_episodes(tmp_path: Path) -> None:
     """A sample of a set of episodes is its window, and what is stored of it is that of its rows."""
     rows = np.arange(24, dtype=np.float32).reshape(12, 2)
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        file["obs"], file["ends"] = rows, [5, 12]
+    hdf5(tmp_path / "a.h5", obs=rows, ends=[5, 12])
     given: dict[str, Any] = {
         "path": tmp_path / "a.h5", "data_field": ["obs"], "labels_field": None,
         "episodes": "ends:ends", "window": 3, "window_edge": "repeat",

@@ -12,7 +12,7 @@ import h5py
 import numpy as np
 import pytest
 from command_sets import run
-from fakes import paint
+from fakes import hdf5, paint
 
 import asyncreader
 from asyncreader import AsyncReader, FormatError, ParamsError
@@ -182,8 +182,7 @@ def test_labels_of_the_callers(robot: Path, tmp_path: Path) -> None:
     arrays = {"x": np.arange(TOTAL), "ends": ENDS}
     reader = AsyncReader(data=arrays, labels=of_episodes, episodes="ends:ends", batch_size=22)
     assert dict(rows_of(reader)) == dict(enumerate(of_episodes[OF_ROW]))
-    with h5py.File(tmp_path / "plain.h5", "w") as file:
-        file["data"], file["labels"] = paint(9, (8, 8, 3)), np.arange(9)
+    hdf5(tmp_path / "plain.h5", data=paint(9, (8, 8, 3)), labels=np.arange(9))
     for nthread in (1, 2):
         reader = AsyncReader(tmp_path / "plain.h5", labels=np.arange(9) + 5, nthread=nthread)
         assert dict(rows_of(reader)) == {i: i + 5 for i in range(9)}
@@ -260,8 +259,7 @@ def test_labels_of_several_dtypes(tmp_path: Path, kind: str) -> None:
     ):
         parts, params = (first, second), {"path": paths}
         for path, part in zip(paths, parts, strict=True):
-            with h5py.File(path, "w") as file:
-                file["data"], file["label"], file["two"] = np.zeros((2, 3)), part, part
+            hdf5(path, data=np.zeros((2, 3)), label=part, two=part)
         if kind == "mix":
             params = {"mix": {str(path): 0.5 for path in paths}}
         elif kind.endswith("groups"):

@@ -14,7 +14,7 @@ import h5py
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from fakes import damage_chunk
+from fakes import damage_chunk, hdf5
 
 import asyncreader
 from asyncreader import AsyncReader, Batch, FormatError, ParamsError, SampleError
@@ -241,8 +241,7 @@ def negated(data: np.ndarray, labels: object) -> np.ndarray:
 def test_postprocess_gets_rows_that_are_filled_up(tmp_path: Path) -> None:
     """A postprocess gets (B, max_length), in which pad_value stands as it is given, not cast and
     normalised; ``lengths`` are those of the samples, whatever it makes of them."""
-    with h5py.File(tmp_path / "set.h5", "w") as file:
-        file["x"], file["x_lengths"] = np.arange(1.0, 7.0), np.array([4, 0, 2])
+    hdf5(tmp_path / "set.h5", x=np.arange(1.0, 7.0), x_lengths=np.array([4, 0, 2]))
     with AsyncReader(
         tmp_path / "set.h5",
         data_field="x",
@@ -292,9 +291,7 @@ def test_a_file_whose_samples_are_all_empty(tmp_path: Path, shape: tuple[int, ..
 def test_whole_episodes_beside_others(tmp_path: Path) -> None:
     """A field with its whole episode goes with others' first rows, windows, last rows, constants;
     ``subset`` takes episodes."""
-    with h5py.File(tmp_path / "set.h5", "w") as file:
-        file["t"], file["who"] = np.arange(13), np.array([5, 6, 7])
-        file["ends"] = np.cumsum([4, 7, 2])
+    hdf5(tmp_path / "set.h5", t=np.arange(13), who=np.array([5, 6, 7]), ends=np.cumsum([4, 7, 2]))
     fields = {"other": "t", "t": "t", "end": "t", "next": "t", "first": "t", "who": "who"}
     with AsyncReader(
         tmp_path / "set.h5",
@@ -436,8 +433,7 @@ class TestOffsets:
 
     def test_as_many_starts_as_values(self, tmp_path: Path) -> None:
         """Starts may be as many as there are values."""
-        with h5py.File(tmp_path / "set.h5", "w") as file:
-            file["x"], file["x_offsets"] = np.arange(6.0), np.array([0, 0, 2, 2, 3, 6])
+        hdf5(tmp_path / "set.h5", x=np.arange(6.0), x_offsets=np.array([0, 0, 2, 2, 3, 6]))
         with AsyncReader(tmp_path / "set.h5", data_field="x", max_length=3, batch_size=5) as reader:
             assert next(iter(reader)).lengths.tolist() == [0, 2, 0, 1, 3]
 

@@ -9,6 +9,7 @@ from typing import Any
 import h5py
 import numpy as np
 import pytest
+from fakes import epoch_of, hdf5
 from reader_contract import ReaderContract, Served
 
 from asyncreader import AsyncReader, FormatError, ParamsError
@@ -83,14 +84,8 @@ def stored(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 def served(**params: Any) -> tuple[Any, Any]:
     """(data, indices) of an epoch, batch behind batch."""
-    params = {"epochs": 1, "last_batch": "short", "copy": True, **params}
-    with AsyncReader(params) as reader:
-        batches = [(batch.data, batch.indices) for batch in reader]
-    records = np.concatenate([one for _, one in batches])
-    if not isinstance(batches[0][0], tuple):
-        return np.concatenate([one for one, _ in batches]), records
-    fields = zip(*(one for one, _ in batches), strict=True)
-    return tuple(np.concatenate(parts) for parts in fields), records
+    data, _, records = epoch_of({"last_batch": "short", **params})
+    return data, records
 
 
 class TestMembers(ReaderContract):
@@ -152,8 +147,7 @@ def check_members(given: dict[str, Any], rows: Any) -> None:
 def test_files_whose_members_differ(tmp_path: Path) -> None:
     """A file whose members differ from those of the others is refused."""
     path = write(tmp_path / "0.h5", "contiguous")
-    with h5py.File(tmp_path / "1.h5", "w") as file:
-        file["jets"] = JETS[["pt", "eta"]]
+    hdf5(tmp_path / "1.h5", jets=JETS[["pt", "eta"]])
     with pytest.raises(FormatError, match="dtype"):
         AsyncReader([path, tmp_path / "1.h5"], data_field="jets", members=["pt"])
 
@@ -223,8 +217,7 @@ def test_names_of_members_with_dots(tmp_path: Path) -> None:
     labels and as ids of episodes it is the one that is stored, and statistics are of it."""
     rows = np.zeros(6, [("x.y", ">u8"), ("b.c", [("f4", "f4"), ("d.e", ">i2")])])
     rows["x.y"], rows["b.c"]["f4"], rows["b.c"]["d.e"] = np.arange(6) + 7, 0.5, np.arange(6) // 2
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        file["t"] = rows
+    hdf5(tmp_path / "a.h5", t=rows)
     params = {"path": tmp_path / "a.h5", "data_field": "t", "members": ["x.y", "b.c.d.e"]}
     for labels, wanted in (("x.y", rows["x.y"]), ("b.c.d.e", rows["b.c"]["d.e"])):
         given = {**params, "labels_field": f"t.{labels}", "batch_size": 6}

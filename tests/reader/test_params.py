@@ -14,11 +14,10 @@ from dataclasses import FrozenInstanceError, is_dataclass
 from pathlib import Path
 from typing import Any
 
-import h5py
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from fakes import packed, paint, write_hdf5
+from fakes import hdf5, packed, paint, write_hdf5
 from keywords import KEYWORDS, keywords
 from project import ROOT
 
@@ -472,8 +471,7 @@ def test_ranks_said(no_launcher: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for given in ({"worldSize": 1}, {"rank": "auto"}, {"world_size": "auto"}):
         with AsyncReader({"data": paint(9), **given}) as reader:
             pickle.loads(pickle.dumps(reader)).close()
-    with h5py.File(tmp_path / "set.h5", "w") as file:
-        file["data"] = paint(9)
+    hdf5(tmp_path / "set.h5", data=paint(9))
     params = {"path": str(tmp_path / "set.h5")}
     run_bench(params, nthreads=[1], seconds=0.01)
     Trial(params).close()

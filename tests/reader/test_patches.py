@@ -16,7 +16,7 @@ import h5py
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from fakes import damage_chunk
+from fakes import damage_chunk, hdf5
 
 import asyncreader
 from asyncreader import AsyncReader, Batch, DecodeError, FormatError, ParamsError, Writer
@@ -482,8 +482,7 @@ def test_mistakes(tmp_path: Path) -> None:
 
 def test_volumes_beside_are_no_labels(tmp_path: Path) -> None:
     """A volume under a usual name of labels is a field; it is not served whole as labels."""
-    with h5py.File(tmp_path / "one.h5", "w") as file:
-        file["raw"], file["label"] = np.zeros((2, 12, 17, 14)), np.zeros((12, 17, 14))
+    hdf5(tmp_path / "one.h5", raw=np.zeros((2, 12, 17, 14)), label=np.zeros((12, 17, 14)))
     with AsyncReader(
         tmp_path / "one.h5", sample_axis=None, data_field="raw", patch=PATCH
     ) as reader:

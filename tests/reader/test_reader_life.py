@@ -18,7 +18,7 @@ import h5py
 import numpy as np
 import pytest
 import xxhash
-from fakes import MemorySource, describe, open_fake, packed, pictures, write_hdf5, write_lmdb
+from fakes import MemorySource, describe, hdf5, open_fake, packed, pictures, write_hdf5, write_lmdb
 from observed import HANG, descriptors, in_threads, switching_often, until
 from painted import COUNT, IMAGES, LABELS, open_reader
 from shard_sets import write_set
@@ -364,8 +364,7 @@ def test_relative_paths_survive_chdir(
     write_set(here / "set", IMAGES, (7, 5, 5, 3, 2), content=content)
     write_hdf5("a.h5", content)
     write_lmdb("lmdb", content)
-    with h5py.File("labels.h5", "w") as file:
-        file["y"] = LABELS
+    hdf5("labels.h5", y=LABELS)
     params = {**RELATIVE[name], "batch_size": 5, "workers": workers, "trace": "trace.json"}
     with AsyncReader(params) as reader:
         first = reader._source.first

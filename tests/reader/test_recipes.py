@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import process_functions
 import pytest
-from fakes import error_of_batch, packed, write_hdf5
+from fakes import epoch_of, error_of_batch, packed, write_hdf5
 from reader_contract import ReaderContract, Served
 
 from asyncreader import AsyncReader, ParamsError
@@ -147,26 +147,17 @@ PARAMS: dict[str, Any] = {"data": DATA, "labels": LABELS, "batch_size": 8, "num_
 FLOATS: dict[str, Any] = {**PARAMS, "dtype": "float32", "layout": "NHWC", "shuffle": True}
 
 
-def epoch(**params: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Data, labels and indices of an epoch."""
-    with AsyncReader(copy=True, **params) as reader:
-        batches = list(reader)
-    parts = ("data", "labels", "indices")
-    data, labels, indices = (np.concatenate([getattr(b, p) for b in batches]) for p in parts)
-    return data, labels, indices
-
-
 def test_soft_labels() -> None:
     """num_classes alone gives rows with a 1; label_smoothing spreads its part over all classes; a
     label of -1 is a row of zeros."""
     rows = np.eye(5, dtype=np.float32)[LABELS[:, 0]]
-    _, labels, indices = epoch(**PARAMS, shuffle=True)
+    _, labels, indices = epoch_of(PARAMS, shuffle=True)
     assert labels.dtype == np.float32
     np.testing.assert_array_equal(labels, rows[indices])
-    _, labels, indices = epoch(**PARAMS, label_smoothing=0.1)
+    _, labels, indices = epoch_of(PARAMS, label_smoothing=0.1)
     np.testing.assert_allclose(labels, 0.9 * rows + 0.02, atol=1e-6)
     some = np.where(LABELS == 3, -1, LABELS)
-    _, labels, indices = epoch(**{**PARAMS, "labels": some[:, 0]}, label_smoothing=0.1)
+    _, labels, indices = epoch_of({**PARAMS, "labels": some[:, 0]}, label_smoothing=0.1)
     assert (labels[LABELS[:, 0] == 3] == 0).all()
     np.testing.assert_allclose(labels.sum(axis=1), some[:, 0] >= 0, atol=1e-6)
 
@@ -185,7 +176,7 @@ def parts_of(labels: np.ndarray, rows: np.ndarray) -> np.ndarray:
 @pytest.mark.parametrize("dtype", ["float32", "float16", "uint8"])
 def test_mixup(dtype: str) -> None:
     """Each row is blended with its neighbour in the order, and its label by the same part."""
-    data, labels, indices = epoch(**{**FLOATS, "dtype": dtype}, mixup=0.4)
+    data, labels, indices = epoch_of({**FLOATS, "dtype": dtype}, mixup=0.4)
     plain = DATA[indices].astype(np.float64)
     partners = plain.reshape(-1, 2, *plain.shape[1:])[:, ::-1].reshape(plain.shape)
     parts = parts_of(labels, np.eye(5)[LABELS[indices, 0]])
@@ -203,7 +194,7 @@ def test_mixup(dtype: str) -> None:
 def test_cutmix(layout: str, contiguous: bool) -> None:
     """A rectangle is exchanged, and labels have the parts that are left."""
     params = {**FLOATS, "layout": layout, "contiguous": contiguous}
-    data, labels, indices = epoch(**params, cutmix=1.0)
+    data, labels, indices = epoch_of(params, cutmix=1.0)
     if layout == "NCHW":
         data = data.transpose(0, 2, 3, 1)
     plain = DATA[indices].astype(np.float32)
@@ -220,7 +211,7 @@ def test_cutmix(layout: str, contiguous: bool) -> None:
 
 def test_both_are_drawn() -> None:
     """With both alphas some pairs are blended and some exchange a rectangle."""
-    data, _, indices = epoch(**FLOATS, mixup=1.0, cutmix=1.0)
+    data, _, indices = epoch_of(FLOATS, mixup=1.0, cutmix=1.0)
     plain = DATA[indices].astype(np.float32)
     partners = plain.reshape(-1, 2, *plain.shape[1:])[:, ::-1].reshape(plain.shape)
     cut = ((data == plain) | (data == partners)).all(axis=(1, 2, 3))
@@ -234,7 +225,7 @@ def test_rows_without_a_partner(tmp_path: Path) -> None:
     rows = np.eye(5, dtype=np.float32)
     short = {**FLOATS, "data": DATA[:29], "labels": LABELS[:29], "shuffle": False, "mixup": 1.0}
     for last in ("pad", "short"):
-        data, labels, _ = epoch(**short, last_batch=last)
+        data, labels, _ = epoch_of(short, last_batch=last)
         np.testing.assert_array_equal(data[28], DATA[28].astype(np.float32))
         np.testing.assert_array_equal(labels[28], rows[LABELS[28, 0]])
         assert (labels[29:] == 0).all()
@@ -245,7 +236,7 @@ def test_rows_without_a_partner(tmp_path: Path) -> None:
     found = []
     for workers in ({"nthread": 3}, {"nthread": 2, "workers": "process"}):
         params = {"path": path, "batch_size": 8, "mixup": 1.0, "on_error": "zero", **workers}
-        data, labels, _ = epoch(**params, dtype="float32", layout="NHWC")
+        data, labels, _ = epoch_of(params, dtype="float32", layout="NHWC")
         assert not data[3].any()
         assert not labels[3].any()
         np.testing.assert_array_equal(data[2], DATA[2].astype(np.float32))
@@ -254,7 +245,7 @@ def test_rows_without_a_partner(tmp_path: Path) -> None:
         found.append((data.tobytes(), labels.tobytes()))
     assert found[0] == found[1]
     some = np.where(np.arange(COUNT) == 6, -1, LABELS[:, 0])
-    data, labels, _ = epoch(**{**FLOATS, "labels": some, "shuffle": False}, cutmix=1.0)
+    data, labels, _ = epoch_of({**FLOATS, "labels": some, "shuffle": False}, cutmix=1.0)
     assert not labels[6].any()
     np.testing.assert_array_equal(data[6:8], DATA[6:8].astype(np.float32))
     np.testing.assert_array_equal(labels[7], rows[some[7]])

@@ -10,7 +10,7 @@ import h5py
 import numpy as np
 import process_functions
 import pytest
-from fakes import encoded, error_of_batch
+from fakes import encoded, epoch_of, error_of_batch
 from foreign_sets import vlen
 from reader_contract import ReaderContract, Served
 from torchvision_pixels import need_torchvision
@@ -28,23 +28,15 @@ POINTS = np.array([[[4, 5, 2], [9, 9, 0]]] * COUNT, np.float32)
 FIELDS: dict[str, Any] = {"image": IMAGES, "mask": MASKS, "boxes": BOXES, "points": POINTS}
 
 
-def reader(**params: Any) -> AsyncReader[Any, Any]:
-    given: dict[str, Any] = {
-        "data": {"image": IMAGES, "mask": MASKS}, "labels": LABELS, "batch_size": 8,
-        "layout": "NHWC",
-    }  # fmt: skip
-    return AsyncReader({**given, **params})
+GIVEN: dict[str, Any] = {
+    "data": {"image": IMAGES, "mask": MASKS}, "labels": LABELS, "batch_size": 8, "layout": "NHWC",
+}  # fmt: skip
 
 
 def epoch(**params: Any) -> tuple[np.ndarray, ...]:
     """Each field, the labels and the indices of an epoch."""
-    with reader(copy=True, **params) as opened:
-        batches = list(opened)
-    fields = [np.concatenate(parts) for parts in zip(*(b.data for b in batches), strict=True)]
-    labels, indices = (
-        np.concatenate([getattr(b, p) for b in batches]) for p in ("labels", "indices")
-    )
-    return *fields, labels, indices
+    fields, labels, records = epoch_of(GIVEN | params)
+    return *fields, labels, records
 
 
 def moved(fields, label, rng):  # type: ignore[no-untyped-def]
@@ -227,7 +219,7 @@ def test_albumentations_are_called_as_they_are() -> None:
     np.testing.assert_array_equal(images, IMAGES[:, :, ::-1])
     np.testing.assert_array_equal(masks, MASKS[:, :, ::-1])
     with pytest.raises(ParamsError, match=r"images and label maps.*'boxes'"):
-        reader(data={"a": IMAGES, "boxes": BOXES}, boxes_field="boxes", transform=both)
+        epoch(data={"a": IMAGES, "boxes": BOXES}, boxes_field="boxes", transform=both)
 
 
 def test_values_by_field_are_cast_behind_the_function() -> None:

@@ -13,7 +13,7 @@ import h5py
 import numpy as np
 import pytest
 from drawn_sets import draw_set
-from fakes import damage_chunk, encoded
+from fakes import damage_chunk, encoded, hdf5
 from field_kinds import WIDTH
 from foreign_sets import fuel_split, vlen
 
@@ -168,14 +168,12 @@ def test_a_row_for_each_episode_beside_odd_ones(tmp_path: Path) -> None:
     ) as stored:
         assert [part.tolist() for part in stored[:]] == [[[0, 1], [2, 3]], [1, 2]]
     for number, rows in enumerate((4, 1, 3)):
-        with h5py.File(tmp_path / f"one_{number}.h5", "w") as file:
-            file["x"], file["who"] = np.full((rows, 2), number), np.array([number])
+        hdf5(tmp_path / f"one_{number}.h5", x=np.full((rows, 2), number), who=np.array([number]))
     with asyncreader.open(
         str(tmp_path / "one_*.h5"), data_field=["who", "x"], episodes="files", window={"x": 1}
     ) as stored:
         assert stored[:][0].tolist() == stored[:][1][:, 0, 0].tolist() == [0] * 4 + [1] + [2] * 3
-    with h5py.File(tmp_path / "one_3.h5", "w") as file:
-        file["x"], file["who"] = np.zeros((3, 2), int), np.arange(3)
+    hdf5(tmp_path / "one_3.h5", x=np.zeros((3, 2), int), who=np.arange(3))
     with pytest.raises(ParamsError, match="'who' has as many rows as the others in some files"):
         AsyncReader(str(tmp_path / "one_*.h5"), data_field=["who", "x"], episodes="files")
 
@@ -248,8 +246,7 @@ def test_image_files_in_groups_as_any_bytes(tmp_path: Path, kind: str) -> None:
 def test_a_mix_of_samples_of_different_length(tmp_path: Path) -> None:
     """A mix has none, with max_length and without it."""
     for name in ("a", "b"):
-        with h5py.File(tmp_path / f"{name}.h5", "w") as file:
-            file["x"], file["x_lengths"] = np.arange(6.0), [2, 4]
+        hdf5(tmp_path / f"{name}.h5", x=np.arange(6.0), x_lengths=[2, 4])
     ratios = {str(tmp_path / f"{name}.h5"): 0.5 for name in ("a", "b")}
     for more in ({}, {"max_length": 3}):
         with pytest.raises(ParamsError, match="samples of one length"):
@@ -488,8 +485,7 @@ def test_one_recording(tmp_path: Path, kind: str) -> None:
             if "npy" in kind:
                 np.save(given["path"][-1], rows)
             else:
-                with h5py.File(given["path"][-1], "w") as file:
-                    file["x"] = rows
+                hdf5(given["path"][-1], x=rows)
         if "npy" in kind:
             del given["data_field"]
     given |= {"labels_field": None, "window": (-1, 3), "batch_size": 17, "last_batch": "short"}
@@ -511,8 +507,7 @@ def test_one_recording_in_files_of_other_rows(tmp_path: Path) -> None:
     """A field of a row more in each file has no place in a recording of several files."""
     paths = [tmp_path / f"{number}.h5" for number in range(2)]
     for path in paths:
-        with h5py.File(path, "w") as file:
-            file["obs"], file["act"] = np.zeros((6, 2)), np.zeros((5, 2))
+        hdf5(path, obs=np.zeros((6, 2)), act=np.zeros((5, 2)))
     given: dict[str, Any] = {"data_field": ["act", "obs"], "window": 2, "labels_field": None}
     with AsyncReader(given, path=paths[0], episodes="whole") as reader:
         assert reader.count == 4

@@ -11,7 +11,7 @@ import h5py
 import numpy as np
 import page_tables
 import pytest
-from fakes import packed, write_hdf5
+from fakes import hdf5, packed, write_hdf5
 from foreign_sets import pyxis_sample, write_pyxis
 
 from asyncreader import AsyncReader, ParamsError
@@ -26,8 +26,7 @@ def _array(folder: Path, data: np.ndarray) -> dict[str, Any]:
 
 
 def _hdf5(folder: Path, data: np.ndarray) -> dict[str, Any]:
-    with h5py.File(folder / "set.h5", "w") as file:
-        file["data"] = data
+    hdf5(folder / "set.h5", data=data)
     return {"path": folder / "set.h5"}
 
 
@@ -39,8 +38,7 @@ def _chunked(folder: Path, data: np.ndarray) -> dict[str, Any]:
 
 def _files(folder: Path, data: np.ndarray) -> dict[str, Any]:
     for number, part in enumerate(np.split(data, 2)):
-        with h5py.File(folder / f"{number}.h5", "w") as file:
-            file["data"] = part
+        hdf5(folder / f"{number}.h5", data=part)
     return {"path": [folder / "0.h5", folder / "1.h5"]}
 
 

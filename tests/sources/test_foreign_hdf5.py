@@ -15,7 +15,7 @@ import h5py
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from fakes import packed, paint, pictures, put_compact, write_hdf5
+from fakes import epoch_of, hdf5, packed, paint, pictures, put_compact, write_hdf5
 
 import asyncreader
 from asyncreader import AsyncReader, FormatError, ParamsError
@@ -33,16 +33,9 @@ LABELS = np.arange(COUNT, dtype=np.uint8)[:, None]
 
 
 def served(path: str, **params: Any) -> tuple[np.ndarray, np.ndarray | None, list[int]]:
-    with AsyncReader(
-        {"path": path, "batch_size": 3, "layout": "NHWC", "epochs": 1, "last_batch": "short"},
-        **params,
-    ) as reader:
-        data, labels, indices = [], [], []
-        for batch in reader:
-            data.append(batch.data.copy())
-            labels += [] if batch.labels is None else [batch.labels.copy()]
-            indices += batch.indices.tolist()
-    return np.concatenate(data), np.concatenate(labels) if labels else None, indices
+    given = {"path": path, "batch_size": 3, "layout": "NHWC", "last_batch": "short", **params}
+    data, labels, records = epoch_of(given)
+    return data, labels, records.tolist()
 
 
 # -- Fuel ------------------------------------------------------------------------------------------
@@ -596,12 +589,10 @@ def test_attributes_of_packed_and_missing_values(case: str, grouped: bool, tmp_p
 def test_pcam_by_name(tmp_path: Path) -> None:
     """Two files: found beside each other, or named; (N, 1, 1, 1) labels are packed as (N, 1)."""
     labels = LABELS.reshape(COUNT, 1, 1, 1)
-    with h5py.File(tmp_path / "p_x.h5", "w") as file:
-        file["x"] = IMAGES
+    hdf5(tmp_path / "p_x.h5", x=IMAGES)
     with pytest.raises(ParamsError, match=r"no field 'data'.*found x"):
         open_source(tmp_path / "p_x.h5")
-    with h5py.File(tmp_path / "elsewhere.h5", "w") as file:
-        file["y"] = labels
+    hdf5(tmp_path / "elsewhere.h5", y=labels)
     given = {"labels_path": str(tmp_path / "elsewhere.h5")}
     np.testing.assert_array_equal(served(str(tmp_path / "p_x.h5"), **given)[1], labels)
     os.rename(tmp_path / "elsewhere.h5", tmp_path / "p_y.h5")
@@ -610,8 +601,7 @@ def test_pcam_by_name(tmp_path: Path) -> None:
     convert(tmp_path / "p_x.h5", tmp_path / "out.h5")
     np.testing.assert_array_equal(served(str(tmp_path / "out.h5"))[1], LABELS)
     assert served(str(tmp_path / "p_x.h5"), labels_field=None)[1] is None
-    with h5py.File(tmp_path / "p_y.h5", "w") as file:
-        file["y"] = labels[:-1]
+    hdf5(tmp_path / "p_y.h5", y=labels[:-1])
     with pytest.raises(FormatError, match="another number of rows"):
         open_source(tmp_path / "p_x.h5")
 
@@ -622,8 +612,7 @@ def test_labels_of_text_say_what_to_do(tmp_path: Path) -> None:
     data, text = np.zeros((4, 8, 8, 3), np.uint8), np.array(["cat", "dog", "cat", "cat"])
     for number, labels in enumerate((text.astype("S3"), text.astype(object))):
         path = str(tmp_path / f"{number}.h5")
-        with h5py.File(path, "w") as file:
-            file["data"], file["labels"] = data, np.stack([labels, labels], axis=1)
+        hdf5(path, data=data, labels=np.stack([labels, labels], axis=1))
         with pytest.raises(FormatError, match=r"np\.unique.*labels_field=None"):
             open_source(path)
         assert served(path, labels_field=None)[1] is None

@@ -14,7 +14,7 @@ import h5py
 import msgpack
 import numpy as np
 import pytest
-from fakes import encoded, paint, pictures
+from fakes import encoded, epoch_of, paint, pictures
 
 from asyncreader import AsyncReader, DecodeError, FormatError, ParamsError
 from asyncreader.pixels.geometry import choose_rect, resize_into
@@ -35,12 +35,9 @@ def resized(image: np.ndarray, size: tuple[int, int]) -> np.ndarray:
     return out
 
 
-def read_all(path: str, **params: Any) -> np.ndarray:
-    with AsyncReader(
-        {"path": path, "batch_size": 4, "layout": "NHWC", "epochs": 1, "last_batch": "short"},
-        **params,
-    ) as reader:
-        return np.concatenate([batch.data.copy() for batch in reader])
+def read_all(path: str, **params: Any) -> Any:
+    given = {"path": path, "batch_size": 4, "layout": "NHWC", "last_batch": "short", **params}
+    return epoch_of(given)[0]
 
 
 # -- which fields --------------------------------------------------------------------------------

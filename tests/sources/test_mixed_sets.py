@@ -10,10 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import foreign_sets as foreign
-import h5py
 import numpy as np
 import pytest
-from fakes import Packed, damage, packed, paint, pictures, write_hdf5, write_lmdb
+from fakes import Packed, damage, hdf5, packed, paint, pictures, write_hdf5, write_lmdb
 from painted import open_reader
 
 import asyncreader
@@ -117,8 +116,7 @@ def test_slices_of_a_mix(tmp_path: Path, subset: slice) -> None:
     values = np.arange(100, dtype=np.float32)[:, None]
     mix: dict[Any, float] = {}
     for name, part in (("a", values[:60]), ("b", values[60:])):
-        with h5py.File(tmp_path / f"{name}.h5", "w") as file:
-            file["data"] = part
+        hdf5(tmp_path / f"{name}.h5", data=part)
         mix[str(tmp_path / f"{name}.h5")] = 0.5
     chosen = np.arange(100)[subset]
     with AsyncReader(mix=mix, subset=subset, mix_until="first", last_batch="short") as reader:
@@ -176,8 +174,7 @@ def test_layouts_in_memory_that_differ(tmp_path: Path) -> None:
     paths = []
     for name, dtype in (("a", "uint8"), ("b", "uint8"), ("c", "int16")):
         path = str(tmp_path / f"{name}.h5")
-        with h5py.File(path, "w") as file:
-            file["data"] = images.transpose(0, 3, 1, 2).astype(dtype)
+        hdf5(path, data=images.transpose(0, 3, 1, 2).astype(dtype))
         paths.append(path)
     mine = write(tmp_path, "mine.h5", packed(images, with_labels=False))
     with pytest.raises(ParamsError, match="axes of this dataset are known"):

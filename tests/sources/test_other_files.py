@@ -10,11 +10,10 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
-import h5py
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from fakes import packed, paint, write_hdf5
+from fakes import hdf5, packed, paint, write_hdf5
 from PIL import Image
 
 import asyncreader
@@ -279,9 +278,7 @@ def test_verify_of_sets_with_other_names(tmp_path: Path) -> None:
     """verify reads a set that others wrote by the names and axes that it is given, in Python and by
     -p, all of the fields that are named; its error names what it takes."""
     path = str(tmp_path / "a.h5")
-    with h5py.File(path, "w") as file:
-        file["x"], file["masks"] = IMAGES, IMAGES[:, :, :, :1]
-        file["nchw"] = np.zeros((4, 3, 8, 8), "u1")
+    hdf5(path, x=IMAGES, masks=IMAGES[:, :, :, :1], nchw=np.zeros((4, 3, 8, 8), "u1"))
     with pytest.raises(ParamsError, match="data_field"):
         verify_file(path)
     for given in ({"data_field": "x"}, {"dataField": ["x", "masks"]}):

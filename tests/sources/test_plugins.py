@@ -8,10 +8,9 @@ import sys
 from contextlib import closing
 from pathlib import Path
 
-import h5py
 import numpy as np
 import pytest
-from fakes import paint
+from fakes import hdf5, paint
 from foreign_sets import write_lmdb
 
 from asyncreader import (
@@ -86,8 +85,7 @@ def tiny(path: Path) -> str:
 
 
 def frames(path: Path) -> str:
-    with h5py.File(path, "w") as file:
-        file["frames"], file["what"] = IMAGES.transpose(0, 3, 1, 2), LABELS
+    hdf5(path, frames=IMAGES.transpose(0, 3, 1, 2), what=LABELS)
     return str(path)
 
 

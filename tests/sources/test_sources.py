@@ -21,6 +21,7 @@ from fakes import (
     damage,
     data_file,
     first,
+    hdf5,
     packed,
     paint,
     pictures,
@@ -388,8 +389,7 @@ def test_file_that_is_open_in_h5py(tmp_path: Path, locking: Any, mode: str) -> N
     """A file that this process has open in h5py, with any locking, is read; h5py's goes on."""
     images = paint(9, (6, 5, 3))
     path = tmp_path / "open.h5"
-    with h5py.File(path, "w") as file:
-        file["data"] = images
+    hdf5(path, data=images)
     with h5py.File(path, mode, locking=locking) as file:
         with AsyncReader(path=path, batch_size=9, layout="NHWC") as reader:
             np.testing.assert_array_equal(first(reader).data, images)
@@ -527,8 +527,7 @@ def test_a_field_that_a_set_lacks(tmp_path: Path, name: str) -> None:
 def test_labels_of_another_file_for_a_set_without(tmp_path: Path) -> None:
     """Labels that are named in another file are served, also with a set packed without labels."""
     path = write_hdf5(tmp_path / "set.h5", packed(paint(4), with_labels=False))
-    with h5py.File(tmp_path / "labels.h5", "w") as file:
-        file["y"] = np.arange(4)
+    hdf5(tmp_path / "labels.h5", y=np.arange(4))
     there = {"labels_path": str(tmp_path / "labels.h5"), "labels_field": "y"}
     with AsyncReader(path=path, batch_size=4, **there) as reader:
         np.testing.assert_array_equal(next(iter(reader)).labels, np.arange(4))

@@ -11,7 +11,7 @@ import h5py
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from fakes import first
+from fakes import epoch_of, first, hdf5
 from reader_contract import ReaderContract, Served
 
 import asyncreader
@@ -78,14 +78,9 @@ def write(
 
 def served(path: Any, **params: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
     """Data, record numbers and labels of an epoch, as they come."""
-    data, records, labels = [], [], []
-    with AsyncReader(path=path, **{"batch_size": 8, "last_batch": "short", **params}) as reader:
-        for batch in reader:
-            data.append(np.array(batch.data))
-            records.append(np.array(batch.indices))
-            if batch.labels is not None:
-                labels.append(np.array(batch.labels))
-    return np.concatenate(data), np.concatenate(records), np.concatenate(labels) if labels else None
+    given = {"path": path, "batch_size": 8, "last_batch": "short", **params}
+    data, labels, records = epoch_of(given)
+    return data, records, labels
 
 
 STORED: dict[str, dict[str, Any]] = {
@@ -268,12 +263,9 @@ def test_a_field_goes_by_its_name_in_the_file(tmp_path: Path) -> None:
     for wrong in ({"columns": {"data": [1]}}, {"dtype": {"data": "float64"}}):
         with pytest.raises(ParamsError, match=r"data'.*X"):
             asyncreader.open(path, **wrong)
-    with h5py.File(tmp_path / "images.h5", "w") as file:
-        file["imgs"] = np.zeros((6, 3, 9, 8), np.uint8)
-    with h5py.File(tmp_path / "data.h5", "w") as file:
-        file["data"] = np.ones((6, 9, 8, 3), np.uint8)
-    with h5py.File(tmp_path / "more.h5", "w") as file:
-        file["imgs"] = np.full((6, 9, 8, 3), 2, np.uint8)
+    hdf5(tmp_path / "images.h5", imgs=np.zeros((6, 3, 9, 8), np.uint8))
+    hdf5(tmp_path / "data.h5", data=np.ones((6, 9, 8, 3), np.uint8))
+    hdf5(tmp_path / "more.h5", imgs=np.full((6, 9, 8, 3), 2, np.uint8))
     images, data, more = (str(tmp_path / f"{name}.h5") for name in ("images", "data", "more"))
     with asyncreader.open(images) as ds:
         assert list(ds.fields) == ["imgs"]

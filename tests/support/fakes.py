@@ -220,6 +220,19 @@ def packed(
     )
 
 
+def hdf5(path: str | Path, **fields: Any) -> Path:
+    """A file of h5py with these data sets; a list of bytes is one of variable length."""
+    with h5py.File(path, "w") as file:
+        for name, values in fields.items():
+            if isinstance(values, list) and isinstance(values[0], bytes):
+                stored = file.create_dataset(name, (len(values),), h5py.vlen_dtype(np.uint8))
+                for number, one in enumerate(values):
+                    stored[number] = np.frombuffer(one, np.uint8)
+            else:
+                file[name] = values
+    return Path(path)
+
+
 def write_hdf5(path: str | Path, content: Packed, **storage: Any) -> str:
     """An HDF5 file of ours; ``storage``: keywords of h5py's create_dataset for raw data."""
     meta = content.meta(offsets=content.encoding != "raw")
@@ -330,6 +343,20 @@ def first(reader: AsyncReader) -> Batch:
     """The next batch; its arrays stay valid while the reader is not used."""
     reader.fetchData()
     return reader.getNextBatch()
+
+
+def epoch_of(params: Mapping[str, Any], **more: Any) -> tuple[Any, Any, np.ndarray]:
+    """Data, labels and record numbers of an epoch; of several fields a tuple."""
+
+    def joined(parts: Sequence[Any]) -> Any:
+        if isinstance(parts[0], tuple):
+            return tuple(map(joined, zip(*parts, strict=True)))
+        return None if parts[0] is None else np.concatenate(parts)
+
+    with AsyncReader(params, copy=True, **more) as reader:
+        batches = [(*batch, batch.indices) for batch in reader]
+    data, labels, records = map(joined, zip(*batches, strict=True))
+    return data, labels, records
 
 
 def digest(reader: AsyncReader, epochs: int = 1) -> str:

@@ -14,8 +14,8 @@ from typing import Any
 import h5py
 import numpy as np
 import pytest
-from command_sets import hdf5, run, save_images
-from fakes import packed, paint, write_hdf5
+from command_sets import run, save_images
+from fakes import hdf5, packed, paint, write_hdf5
 from PIL import Image
 from told_rates import Told, rate
 

@@ -11,8 +11,8 @@ from typing import Any
 import h5py
 import numpy as np
 import pytest
-from command_sets import damaged, differing, hdf5, run, save_images
-from fakes import paint, pictures
+from command_sets import damaged, differing, run, save_images
+from fakes import hdf5, paint, pictures
 from PIL import Image
 
 import converters

@@ -9,8 +9,8 @@ from typing import Any
 import h5py
 import numpy as np
 import pytest
-from command_sets import hdf5, run
-from fakes import paint
+from command_sets import run
+from fakes import hdf5, paint
 
 import asyncreader
 import converters

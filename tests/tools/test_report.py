@@ -17,8 +17,8 @@ from typing import Any
 import h5py
 import numpy as np
 import pytest
-from command_sets import HOSTILE, damaged, grainy, hdf5, pets, run, save_images
-from fakes import damage, encoded, paint
+from command_sets import HOSTILE, damaged, grainy, pets, run, save_images
+from fakes import damage, encoded, hdf5, paint
 from PIL import Image
 
 import converters

@@ -33,19 +33,6 @@ def run(*words: str | Path) -> Result:
     return CliRunner().invoke(cli, [str(word) for word in words])
 
 
-def hdf5(path: Path, **fields: Any) -> Path:
-    """A file of h5py with these data sets; a list of bytes is one of variable length."""
-    with h5py.File(path, "w") as file:
-        for name, values in fields.items():
-            if isinstance(values, list) and isinstance(values[0], bytes):
-                stored = file.create_dataset(name, (len(values),), h5py.vlen_dtype(np.uint8))
-                for number, one in enumerate(values):
-                    stored[number] = np.frombuffer(one, np.uint8)
-            else:
-                file[name] = values
-    return path
-
-
 def save_images(folder: Path, images: Mapping[str, Any]) -> Path:
     """Files of pixels, or of images, by their paths in the folder, which is made."""
     for name, image in images.items():
