@@ -710,6 +710,7 @@ def saved(values: np.ndarray, kind: str = "PNG", mode: str | None = None, **opti
 
 GREY = np.arange(60, dtype=np.uint8).reshape(6, 10)
 DEEP = GREY.astype(np.uint16) * 1000
+COLOURS = np.stack([GREY, GREY + 1, GREY + 2], 2)
 
 
 @pytest.mark.parametrize(
@@ -728,7 +729,8 @@ DEEP = GREY.astype(np.uint16) * 1000
         (saved(DEEP, "TIFF"), DEEP),
         (saved(DEEP, "PPM"), DEEP),
         (saved(np.stack([GREY, GREY + 1], 2)), GREY),
-        (saved(np.stack([GREY, GREY + 1, GREY + 2], 2)), np.stack([GREY, GREY + 1, GREY + 2], 2)),
+        (saved(COLOURS), COLOURS),
+        (saved(COLOURS, transparency=(9, 10, 11)), COLOURS),
         (saved(np.stack([GREY] * 4, 2)), np.stack([GREY] * 3, 2)),
     ],
 )
