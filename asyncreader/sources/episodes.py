@@ -250,10 +250,9 @@ def windows_of(p: ReaderParams, index: SetIndex) -> Rule:
             found=", ".join(map(repr, wrong)),
             expected=", ".join(map(repr, names)),
         )
-    fields: dict[str, Reach] = {}
-    for name in names:
-        rows = given.get(name)
-        fields[name] = None if rows is None else reach_of(rows)
+    fields: dict[str, Reach] = {
+        name: None if (rows := given.get(name)) is None else reach_of(rows) for name in names
+    }
     edges = window.edge if isinstance(window.edge, tuple) else (window.edge, window.edge)
     chosen = None
     if p.episodes_subset is not None:

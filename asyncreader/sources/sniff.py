@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
-from ..errors import FormatError, SourceNotFoundError
+from ..errors import FormatError, SourceNotFoundError, closed_on_error
 from ..formats.manifest import CONTAINERS, Manifest, manifest_path, read_manifest
 from ..formats.manifest import NAME as MANIFEST
 from ..pixels.codec import IMAGE_SUFFIXES
@@ -90,19 +90,15 @@ def sniff(path: str, io: str = "auto") -> Sniffed:
             raise _no_set_in(path)
         return Sniffed(path, "LMDB", OpenFile(inside, io))
     file = OpenFile(path, io)
-    with contextlib.ExitStack() as failed:
-        failed.callback(file.close)
+    with closed_on_error([file]):
         data = file.mapped.bytes
         if bears_magic(data):
-            found = Sniffed(path, "LMDB", file)
-        elif signature_at(data) is not None:
-            found = Sniffed(path, "HDF5", file)
-        elif data[: len(npy.MAGIC)].tobytes() == npy.MAGIC:
-            found = Sniffed(path, "NPY", file)
-        else:
-            raise _no_set(path, data[:_HEAD].tobytes())
-        failed.pop_all()
-    return found
+            return Sniffed(path, "LMDB", file)
+        if signature_at(data) is not None:
+            return Sniffed(path, "HDF5", file)
+        if data[: len(npy.MAGIC)].tobytes() == npy.MAGIC:
+            return Sniffed(path, "NPY", file)
+        raise _no_set(path, data[:_HEAD].tobytes())
 
 
 def container_of(path: str) -> str:

@@ -7,7 +7,7 @@ Specification 3.0, IV.A.2.l and III.A.1). Numbers of registered filters are the 
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any, Final
@@ -268,6 +268,11 @@ def readable() -> frozenset[int]:
 _REPACK: Final = "repack it, for example with h5repack -f GZIP=4"
 
 
+def in_words(filters: Iterable[Filter]) -> str:
+    """The names of filters in a row, "" without any."""
+    return " + ".join(NAMES.get(step.code, str(step.code)) for step in filters)
+
+
 def remedy(filters: tuple[Filter, ...]) -> str:
     """What to do about a data set whose filters are not all undone here."""
     return INSTALL if {step.code for step in filters} <= READABLE else _REPACK
@@ -298,6 +303,6 @@ def check_filters(filters: tuple[Filter, ...], path: str, name: str) -> bool:
     raise FormatError(
         f"dataset {name!r} needs {needed}",
         path=path,
-        found=" + ".join(NAMES[code] for code in sorted(codes)),
+        found=in_words(filters),
         hint=remedy(filters),
     )

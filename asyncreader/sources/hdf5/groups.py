@@ -24,7 +24,7 @@ from ..fields import SetIndex
 from .chunk_cache import ChunkCache
 from .chunks import Chunks, ChunkSource, Pieces
 from .file import Hdf5, translated
-from .filters import NAMES, check_filters, remedy
+from .filters import check_filters, in_words, remedy
 
 #: Chunks whose places are remembered, 24 bytes each: those of the data sets used last.
 KNOWN_CHUNKS: Final = 2 << 20
@@ -169,7 +169,7 @@ class GroupSource(BaseSource):
                 raise FormatError(
                     f"dataset {name!r} has a filter that only the HDF5 library decodes",
                     path=path,
-                    found=" + ".join(NAMES[step.code] for step in steps),
+                    found=in_words(steps),
                     hint=remedy(steps),
                 )
             dtype = data.values_dtype()

@@ -31,13 +31,10 @@ def index_anndata(found: Hdf5Set) -> SetIndex:
     if column is not None:
         named = replace(named, fields=replace(fields, labels=None))
     data = fields.data.strip("/")
-    names = None
+    names = []
     if data in ("X", "raw/X") or data.startswith("layers/"):
         names = _index_of(found, "raw/var" if data == "raw/X" else "var")
-    if is_sparse(found, data):
-        index = index_sparse(named, [] if names is None else [names])
-    else:
-        index = index_named_columns(named, [] if names is None else [names])
+    index = (index_sparse if is_sparse(found, data) else index_named_columns)(named, names)
     if column is None:
         return index
     table, classes = _labels(found, column)
@@ -50,14 +47,14 @@ def index_anndata(found: Hdf5Set) -> SetIndex:
     return replace(index, labels=table, facts=replace(index.facts, classes=classes))
 
 
-def _index_of(found: Hdf5Set, group: str) -> str | None:
-    """The data set with the names of the rows of ``var`` or ``obs``."""
+def _index_of(found: Hdf5Set, group: str) -> list[str]:
+    """The data set with the names of the rows of ``var`` or ``obs``, if there is one."""
     if found.h5.reach(group) is None:
-        return None
+        return []
     if not is_group(found, group):
         raise _older(found, group)
     name = found.h5.text(group, "_index")
-    return None if name is None else f"{group}/{name}"
+    return [] if name is None else [f"{group}/{name}"]
 
 
 def _older(found: Hdf5Set, name: str) -> FormatError:

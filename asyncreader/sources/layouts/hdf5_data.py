@@ -29,7 +29,7 @@ from ..hdf5.checks import check_bomb, check_inside
 from ..hdf5.chunk_cache import ChunkGrid
 from ..hdf5.chunks import Chunks
 from ..hdf5.file import ThroughLibrary
-from ..hdf5.filters import BUILT_IN_ONLY, LIBRARY, NAMES, check_filters, remedy
+from ..hdf5.filters import BUILT_IN_ONLY, LIBRARY, check_filters, in_words, remedy
 from ..hdf5.physical import Meaning, as_physical, meaning_of, physical_field
 from ..hdf5.stored import Stored
 from ..patches import ArrayVolumes, FlatVolumes, StoredVolumes, cut_volumes, of_volumes
@@ -184,7 +184,7 @@ def _chunked(
     grid, lead = data.grid(dtype, compare), found.fields.lead
     if not lead:  # all of it is one sample
         grid, lead = replace(grid, shape=(1, *grid.shape), chunk=(1, *grid.chunk)), 1
-    names = " + ".join(NAMES[step.code] for step in grid.filters)
+    names = in_words(grid.filters)
     storage: Storage
     whole = grid.chunk[1:] == grid.shape[1:] and grid.fill is None
     if not names and axis == 0 and lead == 1 and whole:
@@ -204,10 +204,9 @@ def _chunks(found: Hdf5Set, grid: ChunkGrid, axis: int, lead: int = 1) -> Chunks
     name = found.fields.data
     if check_filters(grid.filters, found.path, name):
         return Chunks(grid, axis, lead=lead)
-    names = " + ".join(NAMES[step.code] for step in grid.filters)
     warnings.warn(
-        f"{found.path}: {names} can only be decoded by the HDF5 library, one call at a time: this "
-        f"will be slow; {remedy(grid.filters)}",
+        f"{found.path}: {in_words(grid.filters)} can only be decoded by the HDF5 library, one call "
+        f"at a time: this will be slow; {remedy(grid.filters)}",
         stacklevel=2,
     )
     name, _ = found.h5.member_of(name)
@@ -222,7 +221,7 @@ def index_volumes(found: Hdf5Set, data: Stored, dtype: np.dtype[Any]) -> SetInde
     shape = tuple(data.shape)
     stored, spec = cut_volumes(shape, dtype, found.fields, found.path, found.axes)
     found = _without_volumes(found, stored)
-    names: list[str] = []
+    filters = ""
     storage: Storage
     if data.chunks is None:
         how, chunk = "contiguous", None
@@ -236,12 +235,11 @@ def index_volumes(found: Hdf5Set, data: Stored, dtype: np.dtype[Any]) -> SetInde
     else:
         grid, number = data.grid(compare=True), stored.volumes.sample_axis
         stored = stored.with_chunks(grid.chunk)
-        names = [NAMES[step.code] for step in grid.filters]
-        how = " + ".join((f"chunks of {times(grid.chunk)}", *names))
+        filters = in_words(grid.filters)
+        how = f"chunks of {times(grid.chunk)}" + (f" + {filters}" if filters else "")
         chunk = 1 if number is None else grid.chunk[number]
         storage = ChunkVolumes(grid, stored, _chunks(found, grid, 0).library)
-    filters = " + ".join(names) or None
-    field = FieldIndex(spec, storage, block=chunk or 1, chunk=chunk, compression=filters)
+    field = FieldIndex(spec, storage, block=chunk or 1, chunk=chunk, compression=filters or None)
     how = f"volumes of {times(shape)}, {how}"
     return of_volumes(found.index_field(field, stored.volumes.count, how), stored)
 

@@ -25,7 +25,7 @@ from ..fields import SetIndex
 from ..hdf5.checks import check_bomb, check_inside, stored_at
 from ..hdf5.chunks import Pieces
 from ..hdf5.file import Hdf5
-from ..hdf5.filters import NAMES
+from ..hdf5.filters import in_words
 from ..hdf5.groups import CHUNKED, GroupNames, GroupRows
 from ..hdf5.listing import list_fields, missing
 from ..hdf5.physical import Meaning, meaning_of, physical_field
@@ -196,8 +196,7 @@ class GroupScan:
             )
         column.kind, column.row = data.get_type(), tuple(dataset.shape[1:])
         column.chunk = None if dataset.chunks is None else dataset.chunks[0]
-        names = (NAMES.get(step.code, str(step.code)) for step in dataset.filters)
-        column.compression = " + ".join(names) or None
+        column.compression = in_words(dataset.filters) or None
 
     def _note(self, column: _Column, name: str, data: Any) -> None:
         """Where the rows of one data set lie, as h5py says. It must be like the first one."""

@@ -181,6 +181,7 @@ class JoinedSource(Source):
                 [one.name for one in self.facts.fields],
             ),
             ("shape", None if mine.shape is None else spec.shape, mine.shape),
+            ("row of labels", _row(file.labels, self.labels), _row(self.labels, file.labels)),
         ):
             if found != expected:
                 raise FormatError(
@@ -190,15 +191,6 @@ class JoinedSource(Source):
                     expected=expected,
                     hint=f"it belongs to another dataset or was converted again: {RESTORE}",
                 )
-        if self.labels is None or file.labels is None:
-            return
-        if file.labels.shape[1:] != self.labels.shape[1:]:
-            raise FormatError(
-                "a shard's labels have another shape than the dataset's",
-                path=facts.path,
-                found=file.labels.shape[1:],
-                expected=self.labels.shape[1:],
-            )
 
     def split(self, records: Int64) -> Iterator[tuple[int, Int64, Int64]]:
         """(file, positions in ``records``, record numbers in the file), by file."""
@@ -302,11 +294,9 @@ class JoinedSource(Source):
         """The labels of all files as they are in memory, in sequence; call in_memory() before."""
         assert self.labels is not None
         tables = [file.labels for file in self._all_open]
-        same = [one for one in tables if isinstance(one, np.ndarray)]
-        as_they_are = len(same) == len(tables) and all(
-            one.dtype == self.labels.dtype for one in same
-        )
-        return same if as_they_are else [self.labels[:]]
+        dtype = self.labels.dtype
+        same = [one for one in tables if isinstance(one, np.ndarray) and one.dtype == dtype]
+        return same if len(same) == len(tables) else [self.labels[:]]
 
     def _read_splits(self, records: Int64) -> Int64:
         """The numbers of the splits of records, of which those of all are read and compared."""
@@ -357,6 +347,11 @@ Names: TypeAlias = tuple[str, ...] | None
 
 def _splits_of(facts: SetFacts) -> Names:
     return () if facts.meta is None else facts.meta.splits or ()
+
+
+def _row(labels: Array | None, other: Array | None) -> tuple[int, ...]:
+    """The shape of a label; () where one of the two has none to compare."""
+    return () if labels is None or other is None else labels.shape[1:]
 
 
 def _beginning(found: Names, names: Names) -> tuple[Names, Names]:
