@@ -302,7 +302,8 @@ def _open_named(name: str, fields: Request, io: str, expect: str | None) -> Iter
         _expect(expect, remote.facts.container, name)
         return
     found = sniff(name, io)
-    with closed_on_error([found]):
+    if expect not in (None, found.container):
+        found.close()
         _expect(expect, found.container, name)
     if found.manifest is not None and fields.cut is not None:
         yield from volumes_of_shards(*found.manifest, fields, io=io)

@@ -76,6 +76,17 @@ class PackedSet(Refusing):
         raise NotImplementedError
 
 
+def check_count(held: PackedSet, count: int) -> None:
+    """FormatError unless the field that is opened has as many samples as the description says."""
+    if count != held.meta.count:
+        raise held.refuse(
+            "the number of samples is not what the description says",
+            found=count,
+            expected=held.meta.count,
+            hint=fmt.REPACK,
+        )
+
+
 def checked_table(held: PackedSet, name: str, dtype: str, count: int) -> Array:
     """A table of the field that is opened, which has its digest."""
     stored = fmt.table_of(held.other_field, name) if name in _OF_A_FIELD else name
@@ -179,13 +190,7 @@ def _index_raw(held: PackedHdf5, data: Stored, spec: SampleSpec) -> SetIndex:
     if held.fields.cut is not None:
         return index_volumes(held, data, dtype)
     count = held.rows_in(data)
-    if count != held.meta.count:
-        raise held.refuse(
-            "the number of samples is not what the description says",
-            found=count,
-            expected=held.meta.count,
-            hint=fmt.REPACK,
-        )
+    check_count(held, count)
     _check_kind(held, data, dtype)
     field, how = stored_rows(held, data, 0, spec, compare=False)  # they have checksums
     if data.chunks is None:
@@ -340,14 +345,9 @@ def index_packed_lmdb(
     other = None if fields.data == fmt.DATA else fields.data
     meta = whole if other is None else whole.field(other) or whole
     data = named.get(fields.data.encode())
-    if data is None or data.entries != meta.count:
-        raise FormatError(
-            "the number of samples is not what the description says",
-            path=path,
-            found=0 if data is None else data.entries,
-            expected=meta.count,
-            hint=fmt.REPACK,
-        )
+    held = _PackedLmdb(path, file, tree, named, fields, whole, meta, other)
+    check_count(held, 0 if data is None else data.entries)
+    assert data is not None  # no set is empty
     entries = tree.table(data)
     entries.check_numbered()
     starts, sizes = entries.starts, entries.sizes
@@ -355,7 +355,6 @@ def index_packed_lmdb(
     spec = packed_rows(meta, other is not None, fields, path)
     if not spec.encoded:
         check_sizes(sizes, spec, path, fmt.REPACK)
-    held = _PackedLmdb(path, file, tree, named, fields, whole, meta, other)
     how, block = "asyncreader, one value a sample", default_block(int(sizes.mean()))
     if spec.ragged:
         return with_tables(held, _lmdb_runs(spec, starts, sizes, meta, path), meta.count, how)

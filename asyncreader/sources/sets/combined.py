@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from ...errors import FormatError, ParamsError, closed_on_error
-from ...pixels.specs import OutputSpec
+from ...pixels.specs import OutputSpec, SampleSpec
 from ...pixels.transform import RowTransform
 from ...pixels.views import by_field
 from ...system.array_types import Array, Int64
@@ -166,11 +166,7 @@ def _check_alike(first: OpenSet, file: OpenSet) -> None:
             hint="columns=[...] takes the columns of these names from each file",
         )
     one, other = first.spec, file.spec
-    same = (one.dtype, one.axes, one.encoded) == (other.dtype, other.axes, other.encoded)
-    same = same and one.ragged == other.ragged
-    same = same and one.image_shape()[2] == other.image_shape()[2]
-    if not one.encoded:
-        same = same and one.shape == other.shape
+    same = _kind(one) == _kind(other)
     packed = first.facts.meta is not None or file.facts.meta is not None
     named = (first.facts.classes is None, file.facts.classes is None)
     if not same or named[0] != named[1] or (packed and first.facts.classes != file.facts.classes):
@@ -186,6 +182,13 @@ def _check_alike(first: OpenSet, file: OpenSet) -> None:
             expected=_kind_in_words(first),
             hint=hint,
         )
+
+
+def _kind(spec: SampleSpec) -> tuple[object, ...]:
+    """What the samples of all files of a set have in common."""
+    channels = spec.image_shape()[2]
+    shape = None if spec.encoded else spec.shape
+    return spec.dtype, spec.axes, spec.encoded, spec.ragged, channels, shape
 
 
 def _kind_in_words(file: OpenSet) -> str:
