@@ -316,8 +316,7 @@ class Patches(Rule):
         block = math.prod(self.cell)
         if rows.block > 1:  # several volumes lie in one chunk
             block = int(self._each.max()) * rows.block
-            files = None if kept.ends is None else kept.ends
-            ends = ends[-1:] if files is None else ends[files - 1]
+            ends = ends[-1:] if kept.ends is None else ends[kept.ends - 1]
         return replace(kept, block=block, ends=ends)
 
     def sampler(self, numbers: Sampler, storage: Storage) -> Sampler:
