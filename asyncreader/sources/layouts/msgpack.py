@@ -142,13 +142,13 @@ def index_tensorpack(found: ForeignSet) -> SetIndex:
     """tensorpack's and folder2lmdb's msgpack: lists such as [image, label], in key order."""
     entries = in_order(found.records)
     names, fields = _fields(entries), found.fields
-    if _is_map(entries):
-        chosen = _choose(found, names, fields.data, fields.labels)
-        return _index(found, entries, "tensorpack, msgpack", _read(entries, *chosen, col.NAMED))
-    data = "0" if fields.data == "data" else fields.data
-    labels = "1" if fields.labels == "labels" and len(names) > 1 else fields.labels
-    chosen = _choose(found, names, data, None if labels == "labels" else labels)
-    return _index(found, entries, "tensorpack, msgpack", _read(entries, *chosen, col.LISTED))
+    data, labels, form = fields.data, fields.labels, col.NAMED
+    if not _is_map(entries):
+        data, form = "0" if data == "data" else data, col.LISTED
+        if labels == "labels":
+            labels = "1" if len(names) > 1 else None
+    chosen = _choose(found, names, data, labels)
+    return _index(found, entries, "tensorpack, msgpack", _read(entries, *chosen, form))
 
 
 def _is_map(entries: Entries) -> bool:
@@ -261,13 +261,10 @@ def _index_field(
         stored = grey_rows(whole, dtype)  # masks of images that differ in size as they do
     if axis != 0:
         found.check_dims()
-    if not same:
-        stored = _of_many_sizes(name, data, entries, stored)
     extents = Extents(data.start, int(data.size[0]))
     if not same:
-        shapes = data.shape[:, :rank]
-        if stored.flat:
-            shapes = np.pad(shapes, ((0, 0), (0, 1)), constant_values=1)
+        stored = _of_many_sizes(name, data, entries, stored)
+        shapes = np.pad(data.shape[:, :rank], ((0, 0), (0, int(stored.flat))), constant_values=1)
         extents = ImageExtents(data.start, data.size, shapes)
     return found.index(layout, stored, extents, labels, entries, classes=classes)
 
