@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from ..errors import Closing, ParamsError, ReaderClosedError, closed_on_error
 from ..pixels.specs import OutputSpec
-from ..pixels.transform import RowTransform
+from ..pixels.transform import plan_rows
 from ..sources import Request, Source, absolute, open_source, read_stored
 from ..system.array_types import Int64
 from ..system.checks import FILE
@@ -59,7 +59,7 @@ class HDF5Matrix(Closing):
                     found=f"{self.start} to {self.end}",
                     expected=f"something within 0 to {facts.count}",
                 )
-            self._fill = RowTransform(spec, OutputSpec(layout=f"N{spec.axes or ''}"), facts.path)
+            self._fill = plan_rows(spec, OutputSpec(layout=f"N{spec.axes or ''}"), facts.path)
         self._source: Source | None = source.first
         self.normalizer = normalizer
         self._sample = np.asarray(self[0:1])

@@ -16,8 +16,8 @@ import numpy as np
 from ..errors import ParamsError, SourceError, WorkerError
 from ..params import PATHS, ReaderParams
 from ..pixels.augment.base import Operation
+from ..pixels.row_maker import RowMaker
 from ..pixels.specs import OutputSpec
-from ..pixels.transform import RowTransform
 from ..pixels.user_transform import Made, Transform
 from ..pixels.views import by_field
 from ..sampling import sampler_of, takes_classes
@@ -237,9 +237,7 @@ def _warning_of_dropped(schedule: Schedule, source: OpenSet) -> str | None:
     )
 
 
-def warning_of_others(
-    p: ReaderParams, source: OpenSet, fills: Sequence[RowTransform]
-) -> str | None:
+def warning_of_others(p: ReaderParams, source: OpenSet, fills: Sequence[RowMaker]) -> str | None:
     """The warning if ``dtype``, ``scale``, ``mean`` or ``std`` are of the first field alone, and
     other fields are floating-point numbers as it is."""
     given = {name: getattr(p, name) for name in ("dtype", "scale", "mean", "std")}
@@ -261,7 +259,7 @@ def warning_of_others(
     )
 
 
-def _warning_of_scale(p: ReaderParams, fill: RowTransform, field: str, first: bool) -> str | None:
+def _warning_of_scale(p: ReaderParams, fill: RowMaker, field: str, first: bool) -> str | None:
     """The warning if mean and std of a field do not have the scale of integer pixels."""
     dtype = fill.stored.dtype
     given = (getattr(p, name) for name in ("scale", "mean", "std"))
@@ -398,13 +396,13 @@ def _storage(source: OpenSet, p: ReaderParams) -> Storage:
     return Storage(facts.path, facts.count, block, decoded, facts.ends, files, sets=sets)
 
 
-def _decoded_bytes(part: Source, fill: RowTransform) -> int:
+def _decoded_bytes(part: Source, fill: RowMaker) -> int:
     """Bytes that a sample of a field takes decoded."""
     stored = fill.stored
     return part.index.memory or (fill.row_bytes if stored.shape is None else stored.row_bytes)
 
 
-def _stays_decoded(source: OpenSet, fills: Sequence[RowTransform]) -> bool:
+def _stays_decoded(source: OpenSet, fills: Sequence[RowMaker]) -> bool:
     """Whether a source that is asked for no window remembers all chunks: of each field, those of
     all files together are no more than one may remember. Volumes are more than their patches."""
     made = by_field(fills, fills)

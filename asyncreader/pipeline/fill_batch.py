@@ -21,10 +21,10 @@ from ..pixels.fill_tables import (
     RowsInMemory,
     file_table,
 )
-from ..pixels.row_filler import RowFiller, RowTables
+from ..pixels.row_maker import RowFiller, RowMaker, RowTables
 from ..pixels.specs import OutputSpec, SampleSpec
 from ..pixels.steps import Row
-from ..pixels.transform import RowTransform
+from ..pixels.transform import plan_rows
 from ..pixels.user_transform import Field, LabelSpec, Transform
 from ..sampling.schedule import BatchPlan, Schedule
 from ..sources import OpenSet, RowError, RowJob
@@ -66,7 +66,7 @@ class BatchFiller:
         self,
         p: ReaderParams,
         source: OpenSet,
-        fills: tuple[RowTransform, ...],
+        fills: tuple[RowMaker, ...],
         schedule: Schedule,
         stages: Sequence[Stage],
         label: LabelSpec | None,
@@ -104,7 +104,7 @@ class BatchFiller:
         self._in_memory = source.in_memory if len(source.parts) > 1 else source.first.in_memory
 
     def handed_out(
-        self, rows: Sequence[Array], fills: Sequence[RowTransform] | None = None
+        self, rows: Sequence[Array], fills: Sequence[RowMaker] | None = None
     ) -> tuple[Array, ...]:
         """The views of a slot's memory that the user gets, one for each array; ``fills``: how it
         was filled, if not as usual."""
@@ -115,7 +115,7 @@ class BatchFiller:
             for fill, width, array in zip(fills or self.fills, self._widths, rows, strict=True)
         )
 
-    def rows(self, samples: int, fills: Sequence[RowTransform] | None = None) -> tuple[Part, ...]:
+    def rows(self, samples: int, fills: Sequence[RowMaker] | None = None) -> tuple[Part, ...]:
         """The memory of so many samples, of each array: (B, ...), or (B, W, ...) of windows."""
         return tuple(
             Part(shape if width is None else (shape[0], width, *shape[1:]), fill.dtype)
@@ -264,7 +264,7 @@ class BatchFiller:
         return self.read(wanted, self.fills, slot.rows, meter)
 
     def read(
-        self, job: RowJob, fills: Sequence[RowTransform], outs: Sequence[Array], meter: Meter
+        self, job: RowJob, fills: Sequence[RowMaker], outs: Sequence[Array], meter: Meter
     ) -> tuple[RowError, ...]:
         """Read samples, their checksums compared as ``verify`` says, into the memory of each field.
         The rows of bad samples are in the errors; what is in them is not defined."""
@@ -397,7 +397,7 @@ class Together:
         self.transform = replace(transform, fields=tuple(kinds))
         if type(transform.function).__module__.startswith("albumentations"):
             self._check_albumentations()
-        self.fills: tuple[RowTransform, ...] = ()
+        self.fills: tuple[RowMaker, ...] = ()
         if transform.made is not None:
             last = tuple(step for step in wanted.steps if step.last)
             first = wanted.for_field(source.names[0])
@@ -409,7 +409,7 @@ class Together:
                 own: dict[str, Any] = {what: value for what, value in asked if what in uncast}
                 given.append(replace(others, **own))
             self.fills = tuple(
-                RowTransform(_stored(fill, shape), one, source.facts.path)
+                plan_rows(_stored(fill, shape), one, source.facts.path)
                 for fill, shape, one in zip(self.before, transform.made.shapes, given, strict=True)
             )
 
@@ -483,7 +483,7 @@ class Together:
             job.made[row] = told.label
 
 
-def _stored(fill: RowTransform, shape: tuple[int, ...]) -> SampleSpec:
+def _stored(fill: RowMaker, shape: tuple[int, ...]) -> SampleSpec:
     """What the function returned of a field that ``fill`` made, as if a set held it."""
     was, dtype = fill.stored, fill.dtype
     if was.axes is None:

@@ -24,7 +24,7 @@ import numpy as np
 
 from ..pixels import kernels
 from ..pixels.fill_tables import CLAIMED, PUBLISHED, STOPPED, Jobs
-from ..pixels.row_filler import RowTables
+from ..pixels.row_maker import RowTables
 from ..sampling.schedule import BatchPlan
 from ..stats import Meter
 from ..system.array_types import Int64

@@ -17,9 +17,9 @@ import numpy as np
 from ..errors import ParamsError, closed_on_error
 from ..params import Crop, Order, ReaderParams, Run
 from ..params.declare import declared
+from ..pixels.row_maker import RowMaker
 from ..pixels.rows import RowError, RowJob
 from ..pixels.specs import SampleSpec
-from ..pixels.transform import RowTransform
 from ..sampling import sampler_of
 from ..sampling.rule import Lengths
 from ..sampling.samplers import Storage
@@ -117,7 +117,7 @@ class Opened:
         return build.make_filler(self.params, self.source, self.schedule)
 
     @cached_property
-    def fills(self) -> tuple[RowTransform, ...]:
+    def fills(self) -> tuple[RowMaker, ...]:
         """How each field becomes rows."""
         return tuple(self._filler.fills)
 
@@ -161,7 +161,7 @@ class Opened:
         return Rows(self.source, data, labels, records, self._lengths)
 
     def _read(
-        self, job: RowJob, fills: Sequence[RowTransform], outs: Sequence[Array]
+        self, job: RowJob, fills: Sequence[RowMaker], outs: Sequence[Array]
     ) -> Sequence[RowError]:
         """Read samples, in several threads where much is to be decoded. The bad ones."""
         meter = Meter()
@@ -223,7 +223,7 @@ class Opened:
         part = np.searchsorted(edges, of, "right")
         return [np.flatnonzero(part == k) for k in range(edges.size)]
 
-    def _fills_of(self, records: Int64) -> tuple[RowTransform, ...]:
+    def _fills_of(self, records: Int64) -> tuple[RowMaker, ...]:
         """How images become rows in their own size. ParamsError where they have several."""
         looked = Inspector(self.source.first)
         sizes = sorted({looked.size(record) for record in records.tolist()})

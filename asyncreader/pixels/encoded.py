@@ -21,13 +21,33 @@ from ..system.memory import SCRATCH, address_of
 from ..system.text import sides
 from . import codec, geometry, kernels
 from .codec import jpeg_cut, planes
+from .codec.masks import check_values, decode_values
 from .fill_tables import PLAN, PLANES_HEADER, numbers
+from .row_maker import RowMaker
+from .specs import SampleSpec
 from .steps import Row
-from .transform import RowTransform, decode_sample
+from .transform import Pictures
 
 #: JPEGs are planned together up to this many bytes: what is cut out of them stays in a core's cache
 #: until it is decoded.
 PLANNED_BYTES: Final = 1 << 20
+
+
+def decode_sample(
+    data: codec.Buffer,
+    stored: SampleSpec,
+    header: codec.ImageHeader | None = None,
+    min_size: tuple[int, int] | None = None,
+) -> Array:
+    """Upright pixels (H, W, C) of an encoded sample, with the dtype that its set declares. With
+    ``min_size``: see :func:`codec.decode`. DecodeError."""
+    header = header or codec.read_header(data)
+    if stored.values:
+        values = codec.check_size(decode_values(data), header)
+        return check_values(values, stored.channels, stored.dtype)
+    if not stored.narrow:
+        codec.check_depth(header)
+    return codec.decode(data, stored.channels, header=header, min_size=min_size)
 
 
 #: Gets the number of an image, and its pixels (H, W, C), which it may change.
@@ -66,37 +86,36 @@ class Planned:
     made of that in ``rows`` of ``out``. Nothing is planned of those that must go by
     :func:`put_views`.
 
-    ``finish``: what is done with pictures that are cropped and resized, where there are steps.
-    ``crops`` and ``flips``: as RowTransform.draws gives them.
+    ``finish``: what is done with pictures that are cropped and resized, where that is not all.
+    ``crops`` and ``flips``: as Pictures.draws gives them.
     """
 
     def __init__(
         self,
-        fill: RowTransform,
+        fill: Pictures,
         images: Images,
         crops: Float64 | None,
         flips: UInt8 | None,
         out: Array,
         rows: Int64,
-        finish: Finish | None = None,
+        finish: Finish,
     ) -> None:
         started = time.perf_counter()
         assert fill.method is not None
-        self._fill, self._images, self._out, self._rows = fill, images, out, rows
-        self._finish = finish
-        high, wide = fill.terms[:2].tolist()
+        self._images, self._out, self._rows = images, out, rows
+        self._finish = None if fill.direct else finish
+        high, wide = fill.form.size
         self._resized = None
         if not fill.in_row:
-            self._resized = SCRATCH.array("resize", (1, high, wide, 3), fill.stored.dtype)
+            self._resized = SCRATCH.array("resize", (high, wide, 3), fill.stored.dtype)
         self._to = 3, fill.method, high, wide, False
-        self._resize, self._whole = kernels.resize_planned, self._resized is None and finish is None
         count = images.sizes.size
         self._plan, self._boxes = np.empty(count, PLAN), np.empty((count, 4))
         self._numbers = numbers(self._plan)
         self._plan_all(
             images.addresses,
             images.sizes,
-            fill.terms,
+            fill.form.terms,
             fill.wanted.shares,
             np.empty((count, 0)) if crops is None else crops,
             np.zeros(count, np.uint8) if flips is None else flips,
@@ -118,28 +137,23 @@ class Planned:
         """Decode what is planned of image ``k``. Whether that can be done."""
         raise NotImplementedError
 
-    def put(self, k: int) -> None:
-        """Do what is left to do with image ``k``."""
-        if self._finish is not None:
-            made = self._out[self._rows[k]] if self._resized is None else self._resized[0]
-            self._finish(k, made)
-        elif self._resized is not None:
-            self._fill.finish_resized(self._resized, self._out, self._rows[k : k + 1])
-
     def put_all(self, meter: Meter) -> Iterator[int]:
         """Fill all rows. Yields in turn the number of each image that must go by
         :func:`put_views`; ends when the reader is closed."""
-        decode, put, seconds, clock = self.decode, self.put, self._seconds, time.perf_counter
+        decode, resize, finish = self.decode, kernels.resize_planned, self._finish
+        seconds, clock = self._seconds, time.perf_counter
         for k in range(self._rows.size):
             if meter.stopped:
                 break
             started = clock()
             good = decode(k)
             seconds += clock() - started
-            if good:
-                put(k)
-            else:
+            if not good:
                 yield k
+                continue
+            resize(self._numbers, self._boxes, k, k + 1, *self._to)
+            if finish is not None:
+                finish(k, self._out[self._rows[k]] if self._resized is None else self._resized)
         meter.seconds["decode"] += seconds
 
 
@@ -170,14 +184,9 @@ class _Jpegs(Planned):
             self._known = address_of(pixels) == self._place
         return self._known and pixels.shape == (tall, broad, 3)
 
-    def put(self, k: int) -> None:
-        self._resize(self._numbers, self._boxes, k, k + 1, *self._to)
-        if not self._whole:
-            super().put(k)
-
 
 class _Planes(Planned):
-    """4:2:0 planes: two compiled calls for each, of what is cut out."""
+    """4:2:0 planes, of which what is cut out is converted."""
 
     def _plan_all(self, *given: object) -> None:
         parts = np.empty((self._images.sizes.size, 4), np.int64)
@@ -190,20 +199,19 @@ class _Planes(Planned):
         if not size:
             return False
         kernels.convert_420(at + PLANES_HEADER, *self._parts[k], self._place, tall, broad)
-        self._resize(self._numbers, self._boxes, k, k + 1, *self._to)
         return True
 
 
-def planned(fill: RowTransform) -> type[Planned]:
+def planned(fill: Pictures) -> type[Planned]:
     """What plans the images of a field."""
     return _Planes if fill.stored.encoding == planes.YUV420 else _Jpegs
 
 
 class RowView(NamedTuple):
-    """A row that is made of a sample. ``draws``, ``flip``, ``out`` and ``row``: as RowTransform.put
+    """A row that is made of a sample. ``draws``, ``flip``, ``out`` and ``row``: as RowMaker.put
     takes them."""
 
-    fill: RowTransform
+    fill: RowMaker
     draws: Array | None
     flip: bool
     out: Array
@@ -247,9 +255,8 @@ def put_views(views: Sequence[RowView], data: codec.Buffer, meter: Meter) -> Non
     meter.seconds["decode"] += time.perf_counter() - started
     for view, rect in zip(views, rects, strict=True):
         box = None if rect is None else rect.box(scale, top - found.top, left - found.left)
-        with view.fill.checked(pixels):
-            view.fill.put_hwc(pixels, box, view.draws, view.flip, view.out, view.row)
-        view.fill.finish_steps(view.out, view.row)
+        assert isinstance(view.fill, Pictures)
+        view.fill.put_pixels(pixels, box, view.draws, view.flip, view.out, view.row)
 
 
 def _decoded(

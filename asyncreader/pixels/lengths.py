@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 
-from ..errors import ParamsError, SampleError
+from ..errors import SampleError
 from ..system.array_types import Array, Bools, Int64, UInt64
 from ..system.keyed_random import uniforms
 from .specs import OutputSpec
@@ -83,32 +83,3 @@ def too_long(wanted: OutputSpec, length: int) -> SampleError:
         expected=f"at most {wanted.max_length:,}",
         hint='overlong="cut" or "random" serves a part of such samples',
     )
-
-
-def padding(wanted: OutputSpec, dtype: np.dtype[Any], path: str) -> Array:
-    """``pad_value`` as a number of ``dtype``. ParamsError where there is no such number."""
-    value, made = wanted.pad_value, None
-    if dtype.kind == "f" or float(value).is_integer():
-        low, high = _ends(dtype)
-        if dtype.kind == "f" or low <= value <= high:
-            with np.errstate(over="ignore"):
-                made = np.array(value).astype(dtype)
-    if made is None or (np.isfinite(value) and not np.isfinite(made)):
-        having = "int64" if float(value).is_integer() and abs(value) < 1 << 62 else "float32"
-        raise ParamsError(
-            "pad_value is no number of the dtype that is served",
-            path=path,
-            found=f"pad_value={value!r}",
-            expected=f"a number of {dtype}",
-            hint=f'pass another one, or a dtype that has it, such as dtype="{having}"',
-        )
-    return made
-
-
-def _ends(dtype: np.dtype[Any]) -> tuple[float, float]:
-    if dtype.kind == "b":
-        return 0, 1
-    if dtype.kind == "f":
-        return -np.inf, np.inf
-    limits = np.iinfo(dtype)
-    return int(limits.min), int(limits.max)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -19,7 +20,9 @@ from ..system.memory import address_of, bytes_at
 from ..system.text import times
 from . import kernels, ranges
 from .fill_tables import RUN, numbers
+from .row_maker import Affine, RowMaker, Target, arrays_at, load
 from .specs import OutputSpec, SampleSpec
+from .steps import Row, after, run
 
 #: The most members of a structured row, and compounds inside each other.
 MOST_MEMBERS: Final = 4096
@@ -103,100 +106,131 @@ def listed(dtype: np.dtype[Any], member: str | None = None) -> str:
     return ", ".join(words) + (f" and {more} more" if more else "")
 
 
-class NumberRows:
-    """How stored rows that are no pictures become served ones.
+def _chosen(
+    members: list[Member],
+    asked: str | tuple[str, ...] | None,
+    dtype: np.dtype[Any],
+    path: str,
+) -> list[Member]:
+    """The members that are asked for. ParamsError where there are none of these names, or where
+    they do not fit beside each other."""
+    there = {one.name: one for one in members}
+    wrong = None
+    chosen = [asked] if isinstance(asked, str) else list(asked or ())
+    missing = [name for name in chosen if name not in there]
+    if asked is None:
+        wrong = "the rows are structured: members says which of theirs to serve"
+    elif missing:
+        wrong = f"no member {missing[0]!r} in these rows"
+    if wrong is None:
+        found = [there[name] for name in chosen]
+        odd = [one.name for one in found if not is_number(one.dtype)]
+        if odd:
+            wrong = f"member {odd[0]!r} does not hold plain numbers"
+        elif len(found) > 1 and any(one.shape for one in found):
+            name = next(one.name for one in found if one.shape)
+            wrong = f"member {name!r} holds an array, which is served alone"
+        else:
+            return found
+    numbers = [one.name for one in members if is_number(one.dtype) and not one.shape][:2]
+    example = ", ".join(f'"{name}"' for name in numbers or ["NAME"])
+    raise ParamsError(
+        wrong,
+        path=path,
+        found=listed(dtype),
+        hint=f'members=[{example}], or data_field="FIELD.NAME" for one as a field of its own',
+    )
 
-    ``shape``: of a served row; ``dtype``: of its numbers; ``narrows``: whether a stored number may
-    be one that this cannot hold; ``plain``: the numbers are served as they are stored, with nothing
-    between them; ``compiled``: compiled code knows all their dtypes.
-    """
+
+class Numbers(RowMaker):
+    """Rows that are no pictures: their numbers, or members of them, cast and normalised."""
 
     def __init__(self, stored: SampleSpec, wanted: OutputSpec, path: str) -> None:
         assert stored.shape is not None
-        self._path = path
         self._each, self._item = 1, stored.row_bytes
-        self._members = [Member("", 0, stored.dtype, stored.shape)]
-        self.shape = stored.shape
+        self._members, shape = [Member("", 0, stored.dtype, stored.shape)], stored.shape
         if stored.columns is not None:
-            dtype = stored.dtype
-            self._members = [Member("", one * dtype.itemsize, dtype) for one in stored.columns]
-            self.shape = (len(stored.columns),)
+            size, shape = stored.dtype.itemsize, (len(stored.columns),)
+            self._members = [Member("", one * size, stored.dtype) for one in stored.columns]
         if stored.dtype.names is not None:
             self._each, self._item = math.prod(stored.shape), stored.dtype.itemsize
             asked = wanted.members if stored.members is None else stored.members
-            self._members = self._chosen(members_of(stored.dtype), asked, stored)
+            self._members = _chosen(members_of(stored.dtype), asked, stored.dtype, path)
             alone = len(self._members) == 1 and (isinstance(asked, str) or self._members[0].shape)
             inner = self._members[0].shape if alone else (len(self._members),)
-            self.shape = (*stored.shape, *inner)
-        native = (one.dtype.newbyteorder("=") for one in self._members)
-        self.dtype: np.dtype[Any] = wanted.dtype or np.result_type(*native)
+            shape = (*stored.shape, *inner)
         kinds = [one.dtype for one in self._members]
-        self.narrows = not all(ranges.holds_all(kind, self.dtype) for kind in kinds)
+        dtype = wanted.dtype or np.result_type(*(kind.newbyteorder("=") for kind in kinds))
+        narrows = not all(ranges.holds_all(kind, dtype) for kind in kinds)
+        super().__init__(stored, wanted, path, dtype, narrows)
+        self._check(shape)
+        self.row_shape = after(wanted.steps, shape)
+        self._affine = Affine(wanted, dtype)
         whole = stored.dtype.names is None and stored.columns is None
-        self.plain = whole and stored.dtype == self.dtype and not wanted.affine
-        self.compiled = all(is_number(kind) for kind in kinds)
-        self._affine = wanted.affine
+        self.as_stored = whole and stored.dtype == dtype and not (wanted.affine or wanted.steps)
+        self.kernel = "copy_batches" if self.as_stored else ""
+        #: whether compiled code knows all dtypes, and nothing else is to be done
+        self._compiled = all(is_number(kind) for kind in kinds) and not wanted.steps
         #: the kernel normalises float16 in float32, and makes all its NaN one
         long = self._members[0].numbers >= LONG and stored.dtype.names is None
-        half = "e" in [kind.char for kind in kinds] or (wanted.affine and self.dtype.itemsize < 4)
-        self._by_numpy = long and self.compiled and not self.narrows and not half
-        self._scale, self._shift = self._coefficients(wanted)
+        half = "e" in [kind.char for kind in kinds] or (wanted.affine and dtype.itemsize < 4)
+        self._by_numpy = long and self._compiled and not narrows and not half
         runs = []
         for one, kind in zip(self._members, kinds, strict=True):
-            copied = kind.newbyteorder("=") == self.dtype and not wanted.affine
+            copied = kind.newbyteorder("=") == dtype and not wanted.affine
             run = one.offset, kind.itemsize, ord(kind.kind), not kind.isnative, one.numbers, copied
             runs.append(run)
         self._table = numbers(np.array(runs, RUN))
+        if self._compiled and not self.as_stored:
+            load("cast_numbers")
 
-    def _chosen(
-        self, members: list[Member], asked: str | tuple[str, ...] | None, stored: SampleSpec
-    ) -> list[Member]:
-        """The members that are asked for. ParamsError where there are none of these names, or where
-        they do not fit beside each other."""
-        there = {one.name: one for one in members}
-        wrong = None
-        chosen = [asked] if isinstance(asked, str) else list(asked or ())
-        missing = [name for name in chosen if name not in there]
-        if asked is None:
-            wrong = "the rows are structured: members says which of theirs to serve"
-        elif missing:
-            wrong = f"no member {missing[0]!r} in these rows"
-        if wrong is None:
-            found = [there[name] for name in chosen]
-            odd = [one.name for one in found if not is_number(one.dtype)]
-            if odd:
-                wrong = f"member {odd[0]!r} does not hold plain numbers"
-            elif len(found) > 1 and any(one.shape for one in found):
-                name = next(one.name for one in found if one.shape)
-                wrong = f"member {name!r} holds an array, which is served alone"
-            else:
-                return found
-        numbers = [one.name for one in members if is_number(one.dtype) and not one.shape][:2]
-        example = ", ".join(f'"{name}"' for name in numbers or ["NAME"])
-        raise ParamsError(
-            wrong,
-            path=self._path,
-            found=listed(stored.dtype),
-            hint=f'members=[{example}], or data_field="FIELD.NAME" for one as a field of its own',
-        )
-
-    def _coefficients(self, wanted: OutputSpec) -> tuple[Float64, Float64]:
-        """What a number is multiplied by, and what is added then, along the last axis."""
-        last = self.shape[-1] if self.shape else 1
-        for name, values in (("mean", wanted.mean), ("std", wanted.std)):
+    def _check(self, shape: tuple[int, ...]) -> None:
+        """ParamsError where something is wanted of samples of ``shape`` that needs pictures, or
+        other means than there are numbers."""
+        asked = [name for name in ("size", "flip", "views") if getattr(self.wanted, name)]
+        if asked:
+            need = "needs" if len(asked) == 1 else "need"
+            raise ParamsError(
+                f"{' and '.join(asked)} {need} images",
+                path=self.path,
+                found=f"samples of shape {shape}, {self.dtype}",
+                hint="images are (N, H, W, C), grey ones also (N, H, W, 1), or (N, H, W) of "
+                "uint8; num_dim, h_dim, w_dim and cha_dim name the axes of 4-D data",
+            )
+        last = shape[-1] if shape else 1
+        for name, values in (("mean", self.wanted.mean), ("std", self.wanted.std)):
             if len(values) not in (1, last):
                 raise ParamsError(
                     f"{name} has one value, or one for each number of the last axis",
-                    path=self._path,
-                    found=f"{len(values)} values for samples of shape {self.shape}",
+                    path=self.path,
+                    found=f"{len(values)} values for samples of shape {shape}",
                     expected="1" if last == 1 else f"1 or {last}",
                     hint="those of each channel need images: num_dim, h_dim, w_dim and cha_dim "
                     "name the axes of 4-D data",
                 )
-        mean, std = np.broadcast_arrays(np.array(wanted.mean), np.array(wanted.std))
-        return wanted.scale / std, -mean / std
 
-    def put(self, addresses: Int64, rows: Int64, out: Array) -> tuple[int, ParamsError] | None:
+    def put(
+        self, sample: Array, draws: Float64 | None, flip: bool, out: Array, row: Row | None = None
+    ) -> None:
+        if self._compiled:
+            whole = np.ascontiguousarray(sample)
+            wrong = self.put_all(np.array([whole.ctypes.data]), np.zeros(1, np.int64), out)
+            if wrong is not None:
+                raise wrong[1]
+            return
+        with self.checked(sample):
+            self._affine.into(run(self.steps, sample, row), out)
+        self.run_last_steps(out, row)
+
+    def place(self, target: Target, which: Int64, addresses: Int64) -> None:
+        if not self._compiled:
+            super().place(target, which, addresses)
+            return
+        wrong = self.put_all(addresses, target.rows[which], target.out)
+        if wrong is not None:
+            raise target.locate(wrong[1], int(which[wrong[0]]))
+
+    def put_all(self, addresses: Int64, rows: Int64, out: Array) -> tuple[int, ParamsError] | None:
         """Write stored rows at ``addresses`` to ``rows`` of ``out``, in one compiled call; long
         ones that any dtype holds by numpy, which has a loop of its own for each pair of dtypes.
 
@@ -213,27 +247,23 @@ class NumberRows:
             self._table,
             ord(self.dtype.kind),
             self.dtype.itemsize,
-            self._affine,
-            self._scale,
-            self._shift,
+            self.wanted.affine,
+            self._affine.scale,
+            self._affine.shift,
             address_of(out),
             rows,
-            math.prod(self.shape) * self.dtype.itemsize,
+            self.row_bytes,
             bad,
         )
         i, offset = bad.tolist()
         return None if i < 0 else (i, self._wrong(int(addresses[i]) + offset, offset % self._item))
 
     def _put_long(self, addresses: Int64, rows: Int64, out: Array) -> None:
-        stored, made = self._members[0].dtype, out.reshape(-1, *self.shape)
-        scale, shift = self._scale.astype(self.dtype), self._shift.astype(self.dtype)
+        made = out.reshape(-1, *self.row_shape)
         with np.errstate(all="ignore"):
-            for at, row in zip(addresses.tolist(), rows.tolist(), strict=True):
-                values = bytes_at(at, self._item).view(stored).reshape(self.shape)
-                np.copyto(made[row], values, casting="unsafe")
-                if self._affine:
-                    made[row] *= scale
-                    made[row] += shift
+            for data, row in zip(arrays_at(addresses, self._item), rows.tolist(), strict=True):
+                values = data.view(self.stored.dtype).reshape(self.row_shape)
+                self._affine.into(values, made[row])
 
     def _wrong(self, address: int, offset: int) -> ParamsError:
         """The error of the number at ``address``, ``offset`` bytes behind the element's start."""
@@ -244,7 +274,25 @@ class NumberRows:
         )
         one = next(inside)
         value = bytes_at(address, one.dtype.itemsize).copy().view(one.dtype)
-        error = ranges.does_not_fit(value, one.dtype, self.dtype, self._path)
+        error = ranges.does_not_fit(value, one.dtype, self.dtype, self.path)
         if one.name:
             error.what = f"member {one.name!r}: {error.what}"
         return error
+
+
+class Ragged(RowMaker):
+    """Numbers of different length, cut and filled up to one; ``values`` makes one of a row."""
+
+    def __init__(self, stored: SampleSpec, wanted: OutputSpec, path: str) -> None:
+        # steps work on a whole sample
+        self.values = Numbers(replace(stored, ragged=False), replace(wanted, steps=()), path)
+        if wanted.max_length is None:
+            raise ParamsError(
+                "the stored samples differ in length, but all samples of a batch have one shape",
+                path=path,
+                hint="pass max_length",
+            )
+        super().__init__(stored, wanted, path, self.values.dtype, self.values.narrows)
+        self.row_shape = (wanted.max_length, *after(wanted.steps, self.values.row_shape))
+        load("copy_runs")
+        self.pad  # noqa: B018 - checked when the set is opened

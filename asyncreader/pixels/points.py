@@ -14,9 +14,10 @@ import numpy as np
 from ..errors import ParamsError
 from ..system.array_types import Array, Bools, Float64
 from .augment.base import Operation
+from .row_maker import RowMaker
 from .specs import OutputSpec, SampleSpec
 from .steps import ImageShape, Row
-from .transform import RowTransform
+from .transform import plan_rows
 
 #: What lies opposite the place 0 in a mirrored picture, below its side: see Placement.matrix.
 UNITS: Final = {"boxes": 0, "keypoints": 1}
@@ -34,7 +35,7 @@ class Moved:
     """
 
     name: str
-    picture: RowTransform
+    picture: RowMaker
     frame: tuple[int, int] | None
     last: ClassVar[bool] = True
 
@@ -138,10 +139,10 @@ def moved_fill(
     stored: SampleSpec,
     what: str,
     wanted: OutputSpec,
-    picture: RowTransform,
+    picture: RowMaker,
     frame: tuple[int, int] | None,
     path: str,
-) -> RowTransform:
+) -> RowMaker:
     """How "boxes" or "keypoints" of a field become rows: float32, moved with their ``picture``, and
     where samples differ in number cut and filled up as is ``wanted`` of the field.
 
@@ -164,4 +165,4 @@ def moved_fill(
         overlong=wanted.overlong,
         pad_value=wanted.pad_value,
     )
-    return RowTransform(stored, plain, path)
+    return plan_rows(stored, plain, path)

@@ -1,4 +1,4 @@
-"""Which values a dtype can hold, and the error of a sample that has others."""
+"""Which values a dtype can hold, and the errors of those that it cannot."""
 
 from __future__ import annotations
 
@@ -56,6 +56,25 @@ def does_not_fit(
         hint="leave dtype out to get them as stored, or ask for a wider one"
         + (' (with scale, say, "float32")' if dtype.kind != "f" else ""),
     )
+
+
+def padding(value: float, dtype: np.dtype[Any], path: str) -> Array:
+    """``pad_value`` as a number of ``dtype``. ParamsError where there is no such number."""
+    made = None
+    whole = float(value).is_integer()
+    if dtype.kind == "f" or (whole and _limits(dtype)[0] <= value <= _limits(dtype)[1]):
+        with np.errstate(over="ignore"):
+            made = np.array(value).astype(dtype)
+    if made is None or (np.isfinite(value) and not np.isfinite(made)):
+        having = "int64" if whole and abs(value) < 1 << 62 else "float32"
+        raise ParamsError(
+            "pad_value is no number of the dtype that is served",
+            path=path,
+            found=f"pad_value={value!r}",
+            expected=f"a number of {dtype}",
+            hint=f'pass another one, or a dtype that has it, such as dtype="{having}"',
+        )
+    return made
 
 
 def _limits(dtype: np.dtype[Any]) -> tuple[int, int]:

@@ -129,6 +129,13 @@ class OutputSpec:
         return self.scale != 1.0 or any(m != 0 for m in self.mean) or any(s != 1 for s in self.std)
 
     @property
+    def random(self) -> bool:
+        """Whether anything of a row is drawn."""
+        cropped = self.size is not None and self.crop in ("random", "random-resized")
+        cut = self.max_length is not None and self.overlong == "random"
+        return self.flip or cropped or cut or any(step.random for step in self.steps)
+
+    @property
     def shares(self) -> Float64:
         """What choose_rect takes of the ranges, as compiled code takes them."""
         return np.array(crop_shares(self.crop_ratio, self.crop_area, self.crop_aspect))

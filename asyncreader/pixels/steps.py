@@ -8,7 +8,7 @@ the sample, in its own memory.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, MutableMapping
+from collections.abc import Iterable, MutableMapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Final, Protocol, TypeAlias, runtime_checkable
@@ -97,8 +97,11 @@ def after(steps: Iterable[Step], shape: ImageShape) -> ImageShape:
     return shape
 
 
-def run(steps: Iterable[Step], image: Array, row: Row) -> Array:
+def run(steps: Sequence[Step], image: Array, row: Row | None) -> Array:
     """``image`` after some steps; their seconds are added to ``row.seconds``."""
+    if not steps:
+        return image
+    assert row is not None
     seconds, begun = row.seconds, time.perf_counter()
     for step in steps:
         image = step(image, row)
@@ -106,3 +109,10 @@ def run(steps: Iterable[Step], image: Array, row: Row) -> Array:
         seconds[step.name] += now - begun
         begun = now
     return image
+
+
+def run_in_place(steps: Sequence[Step], image: Array, row: Row | None) -> None:
+    """Change ``image`` by some steps."""
+    made = run(steps, image, row)
+    if made is not image:
+        image[...] = made

@@ -14,9 +14,10 @@ import numpy as np
 from ..errors import ErrorFields, FormatError, ParamsError
 from ..formats.packed import RAGGED, FieldMeta, Meta
 from ..pixels.fill_tables import RowsInMemory
+from ..pixels.row_maker import RowMaker
 from ..pixels.rows import E, RowError, RowJob, Writer
 from ..pixels.specs import OutputSpec, SampleSpec
-from ..pixels.transform import RowTransform
+from ..pixels.transform import plan_rows
 from ..pixels.views import writer_for
 from ..stats import Meter
 from ..system.array_types import Array, Int64, UInt64
@@ -284,18 +285,18 @@ class BaseSource(Source):
 
 
 def read_rows(
-    source: Source, job: RowJob, fill: RowTransform, out: Array, meter: Meter
+    source: Source, job: RowJob, fill: RowMaker, out: Array, meter: Meter
 ) -> tuple[RowError, ...]:
     """:func:`read_field` of what is one array."""
     return read_field(source, job, (fill,), (out,), meter)
 
 
 def read_stored(
-    source: Source, records: Int64, fill: RowTransform | None = None, check: bool = False
+    source: Source, records: Int64, fill: RowMaker | None = None, check: bool = False
 ) -> tuple[Array, tuple[RowError, ...]]:
     """Samples as they are stored, or as ``fill`` makes them, and those that are bad; ``check``:
     their checksums are compared."""
-    fill = fill or RowTransform(source.spec, OutputSpec(layout="NHWC"), source.facts.path)
+    fill = fill or plan_rows(source.spec, OutputSpec(layout="NHWC"), source.facts.path)
     out = np.empty(fill.allocate_shape(records.size), fill.dtype)
     every = np.ones(records.size, np.bool_) if check else None
     job = RowJob(records, np.arange(records.size), np.zeros(records.size, np.uint64), every)
@@ -305,7 +306,7 @@ def read_stored(
 def read_field(
     source: Source,
     job: RowJob,
-    fills: Sequence[RowTransform],
+    fills: Sequence[RowMaker],
     outs: Sequence[Array],
     meter: Meter,
 ) -> tuple[RowError, ...]:

@@ -20,9 +20,10 @@ from ..pixels.augment.base import along
 from ..pixels.codec.masks import decode_values
 from ..pixels.lengths import Stretches, too_long
 from ..pixels.points import Moved, moved_fill
+from ..pixels.row_maker import RowMaker
 from ..pixels.rows import RowError, RowJob
 from ..pixels.specs import OutputSpec, SampleSpec
-from ..pixels.transform import RowTransform
+from ..pixels.transform import plan_rows
 from ..pixels.views import by_field
 from ..sampling.patches import Patches
 from ..sampling.rule import EACH_ROW, Lengths, Rule
@@ -208,13 +209,13 @@ class OpenSet:
         """The source of a field."""
         return self.parts[self.names.index(name)]
 
-    def fills(self, wanted: OutputSpec) -> tuple[RowTransform, ...]:
+    def fills(self, wanted: OutputSpec) -> tuple[RowMaker, ...]:
         """How each field becomes rows, where the first does as ``wanted``: of the first field,
         then of each other, all arrays that are made of it. Others keep their values but for what is
         wanted of them by name."""
         self._check_named(wanted)
         spec, path, name = self.spec, self.facts.path, self.names[0]
-        fills = [RowTransform(spec, one.for_field(name), path) for one in wanted.arrays]
+        fills = [plan_rows(spec, one.for_field(name), path) for one in wanted.arrays]
         first = fills[0]
         for name, part in zip(self.names[1:], self.parts[1:], strict=True):
             fills += _fills(name, part, wanted, _size(spec), first)
@@ -253,7 +254,7 @@ class OpenSet:
     # -- reading ---------------------------------------------------------------------------
 
     def read_fields(
-        self, plan: RowJob, fills: Sequence[RowTransform], outs: Sequence[Array], meter: Meter
+        self, plan: RowJob, fills: Sequence[RowMaker], outs: Sequence[Array], meter: Meter
     ) -> tuple[RowError, ...]:
         """Fill rows of each field's memory. A sample is bad if one of its fields is."""
         errors: list[RowError] = []
@@ -290,7 +291,7 @@ class OpenSet:
         name: str,
         part: Source,
         job: RowJob,
-        fills: Sequence[RowTransform],
+        fills: Sequence[RowMaker],
         outs: Sequence[Array],
         meter: Meter,
         made: dict[object, tuple[RowJob, Int64]],
@@ -348,7 +349,7 @@ class OpenSet:
         name: str,
         part: Source,
         job: RowJob,
-        fill: RowTransform,
+        fill: RowMaker,
         out: Array,
         meter: Meter,
     ) -> Collection[RowError]:
@@ -401,7 +402,7 @@ class OpenSet:
         return found if found.ndim == 1 else found[:, 0]
 
     @staticmethod
-    def _may_differ(first: RowTransform, other: RowTransform) -> bool:
+    def _may_differ(first: RowMaker, other: RowMaker) -> bool:
         """Whether a sample's picture and this field of it may differ in size, so that one crop
         would not be the other."""
         cropped = other.geometry and other.wanted.crop != "none" and first.stored.axes is not None
@@ -463,8 +464,8 @@ def _fills(
     part: Source,
     wanted: OutputSpec,
     frame: tuple[int, int] | None,
-    picture: RowTransform,
-) -> list[RowTransform]:
+    picture: RowMaker,
+) -> list[RowMaker]:
     """How another field becomes rows, of all arrays that are made of it. Boxes and keypoints move
     with the ``picture`` of ``frame``."""
     if name in (wanted.boxes, wanted.keypoints):
@@ -482,7 +483,7 @@ def _fills(
 
 def _fill(
     name: str, stored: SampleSpec, wanted: OutputSpec, path: str, frame: tuple[int, int] | None
-) -> RowTransform:
+) -> RowMaker:
     """Other fields keep their values: nearest neighbour, and no cast or normalisation but what is
     wanted of them by name."""
     steps = along(wanted.steps)
@@ -494,7 +495,7 @@ def _fill(
     if stored.axes is None:  # numbers of unknown meaning, such as boxes
         plain = replace(plain, size=None, flip=False, steps=())
     with named_field(name):
-        return RowTransform(stored, plain, path, frame if _size(stored) is not None else None)
+        return plan_rows(stored, plain, path, frame if _size(stored) is not None else None)
 
 
 @contextlib.contextmanager

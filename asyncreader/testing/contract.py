@@ -25,7 +25,7 @@ from ..pixels.fill_tables import MIRROR_DRAW
 from ..pixels.geometry import resize_into
 from ..pixels.rows import RowError, Writer
 from ..pixels.specs import OutputSpec, SampleSpec
-from ..pixels.transform import RowTransform
+from ..pixels.transform import plan_rows
 from ..sources import Inspector, OpenSet, RowJob, read_rows
 from ..sources.base import BaseSource, FieldIndex, OpenField, SetFacts
 from ..sources.fields import SetIndex
@@ -172,7 +172,7 @@ def fill_rows(
     check: Array | None = None,
 ) -> tuple[Array, Array, tuple[RowError, ...]]:
     """(what is handed out, keys, errors) of reading ``records`` into ``rows``."""
-    fill = RowTransform(source.spec, wanted, source.facts.path)
+    fill = plan_rows(source.spec, wanted, source.facts.path)
     keys = mix_rows(99, records.astype(np.int64))
     if rows is None:
         rows = np.arange(records.size, dtype=np.int64)

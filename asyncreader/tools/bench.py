@@ -18,7 +18,7 @@ import numpy as np
 from ..errors import ParamsError
 from ..params import ReaderParams, given_params, parse_params
 from ..pipeline import build
-from ..pixels.transform import RowTransform
+from ..pixels.row_maker import RowMaker
 from ..reader import AsyncReader
 from ..sources import OpenSet, RowJob, SetIndex, Source, read_rows
 from ..sources.urls import is_url
@@ -234,7 +234,7 @@ def copy_ceiling(batch_bytes: int, threads: int, seconds: float) -> float:
 
 
 def decode_ceiling(
-    source: Source, fill: RowTransform, records: Int64, threads: int, seconds: float, group: int = 4
+    source: Source, fill: RowMaker, records: Int64, threads: int, seconds: float, group: int = 4
 ) -> Decoding:
     """Bare threads fill rows with ``records`` in turn, ``group`` at a time (those of one chunk
     together: then each is decoded once); a bad sample counts as one.

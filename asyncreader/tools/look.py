@@ -21,9 +21,9 @@ from ..errors import FormatError, SampleError, located
 from ..params import PARAMETERS, ReaderParams
 from ..pixels import codec
 from ..pixels.codec.masks import decode_values
+from ..pixels.encoded import decode_sample
 from ..pixels.points import check_places
 from ..pixels.specs import SampleSpec
-from ..pixels.transform import decode_sample
 from ..sampling.rule import Lengths
 from ..sources import Inspector, OpenSet, Source
 from ..system.array_types import Array, Int64, UInt8

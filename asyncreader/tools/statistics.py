@@ -10,8 +10,9 @@ from typing import Final
 import numpy as np
 
 from ..pipeline.opened import Opened
+from ..pixels.row_maker import RowMaker
 from ..pixels.specs import OutputSpec
-from ..pixels.transform import RowTransform
+from ..pixels.transform import plan_rows
 from ..sampling.episodes import Windows
 from ..sampling.patches import Patched, Patches
 from ..sources import Inspector
@@ -63,14 +64,14 @@ class _Stored:
             out = self._good(part, records, self._plain(name, part))
             yield out.reshape(-1, out.shape[-1]) if spec.axes or out.ndim == 2 else out.reshape(-1)
 
-    def _good(self, part: Source, records: Int64, fill: RowTransform | None = None) -> Array:
+    def _good(self, part: Source, records: Int64, fill: RowMaker | None = None) -> Array:
         """:func:`read_stored`; the first bad sample is an error."""
         out, errors = read_stored(part, records, fill)
         for bad in errors:
             raise self.source.rule.told(bad.error)
         return out
 
-    def _plain(self, name: str, part: Source, most: int | None = None) -> RowTransform:
+    def _plain(self, name: str, part: Source, most: int | None = None) -> RowMaker:
         """How the stored values of a field are measured: of structured rows those of the members
         that are asked for; ``most``: the length of samples, where these differ."""
         members = self._opened.params.wanted.for_field(name).members
@@ -80,7 +81,7 @@ class _Stored:
             members=members,
             max_length=most,
         )
-        return RowTransform(part.spec, wanted, part.facts.path)
+        return plan_rows(part.spec, wanted, part.facts.path)
 
     def _values(self, name: str, part: Source) -> Iterator[Array]:
         """The values of samples of different length, each by itself."""

@@ -25,8 +25,9 @@ from ..errors import (
 from ..formats import packed as fmt
 from ..formats.manifest import CONTAINERS, file_digest, manifest_path, read_manifest
 from ..params import READ_BY, reading_params
+from ..pixels.encoded import decode_sample
 from ..pixels.specs import OutputSpec
-from ..pixels.transform import RowTransform, decode_sample
+from ..pixels.transform import plan_rows
 from ..sources import (
     Inspector,
     OpenSet,
@@ -293,7 +294,7 @@ def _errors(
     if together or part.spec.ragged:
         fill = None
         if part.spec.ragged:  # of a long one a part is in memory at a time
-            fill = RowTransform(part.spec, OutputSpec(max_length=1), part.facts.path)
+            fill = plan_rows(part.spec, OutputSpec(max_length=1), part.facts.path)
         for bad in read_stored(part, records, fill, check=True)[1]:
             yield run.start + bad.row, bad.error
         return

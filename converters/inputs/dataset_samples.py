@@ -18,8 +18,8 @@ from asyncreader.formats.manifest import manifest_path
 from asyncreader.formats.packed import ENCODINGS, is_field_name
 from asyncreader.pixels.codec.masks import decode_values
 from asyncreader.pixels.codec.planes import YUV420
+from asyncreader.pixels.encoded import decode_sample
 from asyncreader.pixels.specs import SampleSpec
-from asyncreader.pixels.transform import decode_sample
 from asyncreader.sampling.samplers import subset_numbers
 from asyncreader.sources import (
     Inspector,

@@ -137,14 +137,14 @@ def python_part(spec: Spec) -> Callable[[], Result]:
     from asyncreader.pixels import kernels
     from asyncreader.pixels.rows import RowJob, RowWriter
     from asyncreader.pixels.specs import OutputSpec
-    from asyncreader.pixels.transform import RowTransform
+    from asyncreader.pixels.transform import plan_rows
     from asyncreader.sources import open_source
     from asyncreader.stats import Meter
 
     opened, batch = open_source(spec["path"], io="mmap"), spec["batch"]
     source, rng = opened.first, np.random.default_rng(1)
     options = {**spec["options"], "size": (192, 192)}
-    fill = RowTransform(opened.spec, OutputSpec(**options), spec["path"])
+    fill = plan_rows(opened.spec, OutputSpec(**options), spec["path"])
     out, shapes = np.empty(fill.allocate_shape(batch), fill.dtype), list[tuple[int, ...]]()
     jobs = [
         RowJob(rng.integers(0, spec["count"], batch), np.arange(batch),
@@ -156,7 +156,7 @@ def python_part(spec: Spec) -> Callable[[], Result]:
     def run() -> Result:
         began = time.process_time()
         for one in jobs:
-            source.read_into(RowWriter(source, one, fill, out, Meter()))
+            source.read_into(RowWriter(source, one, (fill,), (out,), Meter()))
         return {"samples": batch * len(jobs), "seconds": time.process_time() - began}
 
     def noted(*arguments: Any) -> Any:

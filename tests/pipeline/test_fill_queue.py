@@ -21,9 +21,9 @@ from asyncreader import AsyncReader, ChecksumError, SourceError
 from asyncreader.pipeline.fill_queue import LOOKS, FillQueue
 from asyncreader.pipeline.slots import FILLING, REFUSED
 from asyncreader.pixels.fill_tables import CLAIMED, PUBLISHED, STOPPED, RowsInMemory, file_table
-from asyncreader.pixels.row_filler import RowFiller, RowTables
+from asyncreader.pixels.row_maker import RowFiller, RowTables
 from asyncreader.pixels.specs import OutputSpec, SampleSpec
-from asyncreader.pixels.transform import RowTransform
+from asyncreader.pixels.transform import plan_rows
 from asyncreader.sources import bytestore, open_source
 from asyncreader.stats import Meter
 from asyncreader.system.limits import last_level_cache
@@ -116,7 +116,7 @@ def test_large_rows_go_past_the_caches() -> None:
     """Slots that would not stay in the last-level cache are filled past it, smaller ones not."""
     for rows, row, streamed in ((64, 1 << 20, True), (2, 32 << 10, False), (1 << 16, 1024, False)):
         stored = SampleSpec((row,), np.dtype(np.uint8), None)
-        filler = RowTransform(stored, OutputSpec(), "").filler(rows * row)
+        filler = plan_rows(stored, OutputSpec(), "").filler(rows * row)
         assert filler is not None
         assert bool(filler.terms["stream"][0]) is (streamed and last_level_cache() < 512 << 20)
 

@@ -23,8 +23,9 @@ from asyncreader.pixels import rows as rows_module
 from asyncreader.pixels.encoded import Images, RowView, groups, planned, put_views
 from asyncreader.pixels.fill_tables import PLAN, numbers
 from asyncreader.pixels.rectangles import choose_rect, crop_shares
+from asyncreader.pixels.row_maker import RowMaker
 from asyncreader.pixels.specs import OutputSpec, SampleSpec
-from asyncreader.pixels.transform import RowTransform
+from asyncreader.pixels.transform import Pictures, plan_rows
 from asyncreader.stats import Meter
 from asyncreader.system.keyed_random import mix_rows, uniforms
 
@@ -32,9 +33,14 @@ STORED = SampleSpec(None, np.dtype("u1"), "HWC", "original")
 
 
 def put_planned(
-    fill: RowTransform, images: Images, crops: Any, flips: Any, out: Any, rows: Any, meter: Meter
+    fill: RowMaker, images: Images, crops: Any, flips: Any, out: Any, rows: Any, meter: Meter
 ) -> Iterator[int]:
-    return planned(fill)(fill, images, crops, flips, out, rows).put_all(meter)
+    assert isinstance(fill, Pictures)
+
+    def finish(k: int, pixels: np.ndarray) -> None:
+        fill.finish(pixels, out[rows[k]], None)
+
+    return planned(fill)(fill, images, crops, flips, out, rows, finish).put_all(meter)
 
 
 def lying(images: list[bytes]) -> Images:
@@ -46,7 +52,7 @@ def lying(images: list[bytes]) -> Images:
 
 
 def both_ways(
-    fill: RowTransform, images: list[bytes], keys: np.ndarray
+    fill: RowMaker, images: list[bytes], keys: np.ndarray
 ) -> tuple[list[np.ndarray], list[dict[int, str]], int]:
     """Rows and errors as planned, and one by one; and how many images were planned."""
     crops, flips = fill.draws(keys)
@@ -129,9 +135,7 @@ def test_planned_is_what_comes_one_by_one(interpolation: str) -> None:
     ]
     for number, option in enumerate(options * 3):
         size = [(64, 64), (31, 90), (3, 2), (200, 180), (1, 1)][number % 5]
-        fill = RowTransform(
-            STORED, OutputSpec(size=size, interpolation=interpolation, **option), ""
-        )
+        fill = plan_rows(STORED, OutputSpec(size=size, interpolation=interpolation, **option), "")
         keys = mix_rows(number, np.arange(len(images)))
         rows, errors, planned = both_ways(fill, images, keys)
         np.testing.assert_array_equal(rows[0], rows[1], str(option))
@@ -158,7 +162,7 @@ def test_pictures_of_the_size_declared_are_planned() -> None:
         ]
         stored = SampleSpec(shape, np.dtype("u1"), "HWC", "jpeg")
         for option in ({}, {"flip": True}, {"contiguous": True}, {"dtype": np.dtype("f4")}):
-            fill = RowTransform(stored, OutputSpec(**option), "")
+            fill = plan_rows(stored, OutputSpec(**option), "")
             rows, errors, planned = both_ways(fill, images, mix_rows(1, np.arange(10)))
             np.testing.assert_array_equal(rows[0], rows[1], str(option))
             assert errors[0] == errors[1]
@@ -171,7 +175,7 @@ def test_a_file_that_changes_between_header_and_decoding() -> None:
     pytest.importorskip("numba")
     rng = np.random.default_rng(3)
     images = [encoded(cut_jpegs.picture(rng, 90, side), "JPEG") for side in (80, 81, 82)]
-    fill = RowTransform(STORED, OutputSpec(size=(64, 64)), "")
+    fill = plan_rows(STORED, OutputSpec(size=(64, 64)), "")
     out = np.zeros(fill.allocate_shape(3), np.uint8)
     decode = simplejpeg.decode_jpeg
 
@@ -197,7 +201,7 @@ def test_pixels_of_another_size_than_the_header(
     rng = np.random.default_rng(3)
     small, large = (encoded(cut_jpegs.picture(rng, side, side), kind) for side in (8, 256))
     stored = SampleSpec((8, 8, 3), np.dtype("u1"), "HWC", "original", values=values)
-    fill = RowTransform(stored, OutputSpec(size=size, nearest=values), "")
+    fill = plan_rows(stored, OutputSpec(size=size, nearest=values), "")
     out = np.full((3, *fill.allocate_shape(1)[1:]), 7, fill.dtype)
     header = codec.read_header(small)
     monkeypatch.setattr(codec, "read_header", lambda data: header)
@@ -210,7 +214,7 @@ def test_pixels_of_another_size_than_the_header(
 def test_a_reader_that_is_closed_plans_no_more() -> None:
     """Where the reader is being closed, no picture is decoded."""
     pytest.importorskip("numba")
-    fill = RowTransform(STORED, OutputSpec(size=(4, 4)), "")
+    fill = plan_rows(STORED, OutputSpec(size=(4, 4)), "")
     image = encoded(np.full((9, 9, 3), 200, np.uint8), "JPEG")
     out = np.zeros(fill.allocate_shape(2), np.uint8)
     rows, meter = np.arange(2), Meter(stopped=True)

@@ -17,7 +17,7 @@ from PIL import Image, ImageOps
 from asyncreader.pixels import geometry
 from asyncreader.pixels.encoded import RowView, put_views
 from asyncreader.pixels.specs import OutputSpec, SampleSpec
-from asyncreader.pixels.transform import RowTransform
+from asyncreader.pixels.transform import plan_rows
 from asyncreader.stats import Meter
 
 PILLOW = {"bilinear": Image.Resampling.BILINEAR, "bicubic": Image.Resampling.BICUBIC}
@@ -182,7 +182,7 @@ def test_a_jpeg_decoded_smaller_is_where_it_is_at_full_size(
         draws = np.random.default_rng(number).random(40)
         stored = SampleSpec(None, np.dtype(np.uint8), "HWC", encoding="original")
         out = np.empty((*size, 3), np.uint8)
-        fill = RowTransform(stored, wanted, "")
+        fill = plan_rows(stored, wanted, "")
         put_views((RowView(fill, draws, False, out),), data, Meter())
         rect = geometry.choose_rect(full.height, full.width, size, crop, wanted.crop_ratio, draws)
         box = (rect.left, rect.top, rect.left + rect.width, rect.top + rect.height)
@@ -195,7 +195,7 @@ def test_a_jpeg_decoded_smaller_is_where_it_is_at_full_size(
         mask = np.empty((*size, 1), np.uint8)
         frame = full.height, full.width
         nearest = replace(wanted, nearest=True)
-        RowTransform(plain, nearest, "", frame).put(numbers, draws, False, mask)
+        plan_rows(plain, nearest, "", frame).put(numbers, draws, False, mask)
         nearby = numbers_image.resize(size[::-1], Image.Resampling.NEAREST, box=box)
         # all but what lies on the edge between two pixels
         assert (mask[:, :, 0] != np.asarray(nearby)).sum() <= 1
@@ -257,7 +257,7 @@ def test_nearest_takes_the_same_pixels_of_a_picture_and_of_its_label_map(
     rows = []
     for options in ({"interpolation": "nearest"}, {"nearest": True}):
         wanted = OutputSpec(size=(count, count), crop="none", **options)
-        fill = RowTransform(SampleSpec(sample.shape, sample.dtype, "HWC", channels=1), wanted, "")
+        fill = plan_rows(SampleSpec(sample.shape, sample.dtype, "HWC", channels=1), wanted, "")
         rows.append(np.zeros(fill.allocate_shape(1), fill.dtype)[0])
         fill.put(sample, None, False, rows[-1])
     np.testing.assert_array_equal(*rows)

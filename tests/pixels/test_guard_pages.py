@@ -34,7 +34,7 @@ from asyncreader.pixels.fill_tables import (
     file_table,
 )
 from asyncreader.pixels.rectangles import CROPS, crop_shares
-from asyncreader.pixels.row_filler import RowFiller, RowTables
+from asyncreader.pixels.row_maker import RowFiller, RowTables
 from asyncreader.sampling.weighted import AliasTable
 from asyncreader.sources.hdf5 import filters
 from asyncreader.system.keyed_random import mix_rows

@@ -17,7 +17,7 @@ from asyncreader.pixels.codec import jpeg_cut
 from asyncreader.pixels.encoded import RowView, put_views
 from asyncreader.pixels.geometry import INTERPOLATIONS
 from asyncreader.pixels.specs import OutputSpec, SampleSpec
-from asyncreader.pixels.transform import RowTransform
+from asyncreader.pixels.transform import plan_rows
 from asyncreader.stats import Meter
 
 PIXELS = cut_jpegs.picture(np.random.default_rng(5), 300, 400)
@@ -58,7 +58,7 @@ def test_rows_of_a_slot(interpolation: str) -> None:
     rng, data = np.random.default_rng(1), cut_jpegs.marked(PIXELS, "grey", 1)
     for size in [(64, 64), (30, 20), (3, 2), (1, 300), (300, 1)] * 4:
         wanted = OutputSpec(size=size, interpolation=interpolation, crop="random-resized")
-        fill = RowTransform(SampleSpec(None, np.dtype("u1"), "HWC", "original"), wanted, "set")
+        fill = plan_rows(SampleSpec(None, np.dtype("u1"), "HWC", "original"), wanted, "set")
         rows, draws = np.zeros(fill.allocate_shape(2), fill.dtype), rng.random(40)
         put_views((RowView(fill, draws, False, rows[0]),), data, Meter())
         with pytest.MonkeyPatch.context() as patch:

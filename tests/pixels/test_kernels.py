@@ -33,7 +33,7 @@ from asyncreader.pixels.fill_tables import (
     file_table,
 )
 from asyncreader.pixels.rectangles import ERASURE_DRAWS, erased_part
-from asyncreader.pixels.row_filler import RowFiller, RowTables
+from asyncreader.pixels.row_maker import RowFiller, RowTables
 from asyncreader.system.keyed_random import Draws, key_of, mix_rows, uniforms
 from asyncreader.system.memory import SCRATCH, aligned_empty
 
@@ -560,7 +560,7 @@ import numpy as np
 from asyncreader.pixels import geometry, kernels
 from asyncreader.pixels.codec import planes
 from asyncreader.pixels.fill_tables import PLAN, numbers
-from asyncreader.pixels.row_filler import RowFiller
+from asyncreader.pixels.row_maker import RowFiller
 def show(name, out):
     print(name, hashlib.sha256(out.tobytes()).hexdigest())
 rng, resize = np.random.default_rng(3), kernels.resize_planned

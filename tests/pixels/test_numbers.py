@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from asyncreader.errors import ParamsError
 from asyncreader.pixels import kernels
-from asyncreader.pixels.numbers import LONG, NumberRows, flat_dtype
+from asyncreader.pixels.numbers import LONG, Numbers, flat_dtype
 from asyncreader.pixels.specs import OutputSpec, SampleSpec
 
 KINDS = ("?", "i1", "u1", "i2", "u2", "i4", "u4", "i8", "u8", "f2", "f4", "f8")
@@ -117,13 +117,13 @@ def test_members_of_rows_are_numpys(data: st.DataObject) -> None:
             stored[name] = seed.integers(0, 2, stored.shape)
     asked = tuple(data.draw(st.permutations(names))[: data.draw(st.integers(1, len(names)))])
     rows = seed.permutation(count + 2)[:count]
-    fill = NumberRows(SampleSpec(each, dtype, None), OutputSpec(members=asked), "set")
+    fill = Numbers(SampleSpec(each, dtype, None), OutputSpec(members=asked), "set")
     common = np.result_type(*(stored.dtype[name].newbyteorder("=") for name in asked))
     assert fill.dtype == common
     with np.errstate(all="ignore"):
         right = np.stack([stored[name].astype(common) for name in asked], axis=-1)
     out = np.zeros((count + 2, *each, len(asked)), common)
-    assert fill.put(raw.ctypes.data + np.arange(count) * raw.shape[1], rows, out) is None
+    assert fill.put_all(raw.ctypes.data + np.arange(count) * raw.shape[1], rows, out) is None
     assert np.array_equal(out[rows], right, equal_nan=common.kind == "f")
     assert not out[np.setdiff1d(np.arange(count + 2), rows)].any()
 
@@ -139,7 +139,7 @@ PARTICLE = [("pt", ">f4"), ("id", "i8"), ("name", "S5"), ("hits", "f4", (3,)),
 def test_members_that_are_no_numbers() -> None:
     """The error of a member that cannot be served lists all, and says which could be."""
     with pytest.raises(ParamsError, match="'name' does not hold plain numbers") as raised:
-        NumberRows(_rows(PARTICLE), OutputSpec(members=("name",)), "set")
+        Numbers(_rows(PARTICLE), OutputSpec(members=("name",)), "set")
     assert "hits (float32, 3), at.x (float64), at.in.y (uint16)" in str(raised.value)
     assert 'members=["pt", "id"]' in str(raised.value)
 
@@ -163,12 +163,12 @@ def test_long_rows_are_what_short_ones_are(stored: str, made: str) -> None:
         found = []
         for width in (LONG, LONG // 8):
             short = values.reshape(-1, width)
-            one = NumberRows(SampleSpec((width,), kind, None), wanted, "")
+            one = Numbers(SampleSpec((width,), kind, None), wanted, "")
             if one.narrows:
                 continue
             out = np.zeros(short.shape, made)
             at = short.ctypes.data + np.arange(len(short)) * short.strides[0]
-            assert one.put(at, np.arange(len(short)) if width < LONG else rows, out) is None
+            assert one.put_all(at, np.arange(len(short)) if width < LONG else rows, out) is None
             found.append(out)
         if found:
             assert found[0][rows].tobytes() == found[1].tobytes()

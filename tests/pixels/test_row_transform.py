@@ -1,4 +1,4 @@
-"""What a RowTransform makes of stored samples: shapes, the way it picks, and its values."""
+"""What a RowMaker makes of stored samples: shapes, the way it picks, and its values."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from fakes import encoded, paint
 from asyncreader import DecodeError
 from asyncreader.pixels.encoded import RowView, put_views
 from asyncreader.pixels.fill_tables import MIRROR_DRAW
+from asyncreader.pixels.row_maker import RowMaker
 from asyncreader.pixels.specs import OutputSpec, SampleSpec
-from asyncreader.pixels.transform import RowTransform
+from asyncreader.pixels.transform import Resized, plan_rows
 from asyncreader.stats import Meter
 from asyncreader.system.keyed_random import mix_rows, uniforms
 from asyncreader.testing.contract import MODES, expected, sized
@@ -32,7 +33,17 @@ def stored(
     return SampleSpec(shape, np.dtype(dtype), axes)
 
 
-def filled(fill: RowTransform, images: np.ndarray, keys: np.ndarray) -> np.ndarray:
+def way(fill: RowMaker) -> str:
+    """The way that a fill picked."""
+    if fill.as_stored:
+        return "copy"
+    names = {"copy_batches": "mirror", "transpose_batches": "transpose"}
+    if fill.kernel:
+        return names.get(fill.kernel, "affine")
+    return "resize" if isinstance(fill, Resized) else "each"
+
+
+def filled(fill: RowMaker, images: np.ndarray, keys: np.ndarray) -> np.ndarray:
     """All images (N, H, W, C) put one by one, as handed out."""
     out = np.full(fill.allocate_shape(len(images)), 77).astype(fill.dtype)
     places, flips = fill.draws(keys)
@@ -52,7 +63,7 @@ def filled(fill: RowTransform, images: np.ndarray, keys: np.ndarray) -> np.ndarr
 @pytest.mark.parametrize("contiguous", [False, True])
 def test_shape_handed_out(axes: str, layout: str, contiguous: bool) -> None:
     """The user's shape is the layout's, a view where that is free, C order where asked for."""
-    fill = RowTransform(stored(axes), OutputSpec(layout=layout, contiguous=contiguous), "set")
+    fill = plan_rows(stored(axes), OutputSpec(layout=layout, contiguous=contiguous), "set")
     batch = fill.handed_out(np.zeros(fill.allocate_shape(5), fill.dtype))
     assert batch.shape == ((5, 3, 8, 6) if layout == "NCHW" else (5, 8, 6, 3))
     assert fill.row_bytes == 8 * 6 * 3
@@ -62,10 +73,10 @@ def test_shape_handed_out(axes: str, layout: str, contiguous: bool) -> None:
         assert batch.strides == (144, 1, 18, 3)  # channels last
         assert batch.transpose(0, 2, 3, 1).flags.c_contiguous
     # a plain copy unless the order must change
-    assert (fill.mode == "copy") == (not contiguous or axes == layout[1:])
+    assert fill.as_stored == (not contiguous or axes == layout[1:])
     # and so with a size that is there already
     wanted = OutputSpec(layout=layout, contiguous=contiguous, size=(8, 6))
-    assert RowTransform(stored(axes), wanted, "set").mode == fill.mode
+    assert way(plan_rows(stored(axes), wanted, "set")) == way(fill)
 
 
 @pytest.mark.parametrize("axes", ["HWC", "CHW", "WHC", "CWH"])
@@ -76,7 +87,7 @@ def test_any_axes_in_any_mode(axes: str, mode: str) -> None:
     images.flags.writeable = False
     wanted = sized(MODES[mode], images)
     keys = mix_rows(3, np.arange(7))
-    found = filled(RowTransform(stored(axes), wanted, "set"), images, keys)
+    found = filled(plan_rows(stored(axes), wanted, "set"), images, keys)
     plain = expected(images, wanted, keys)
     assert found.shape == plain.shape
     assert found.dtype == plain.dtype
@@ -122,7 +133,7 @@ def test_any_axes_in_any_mode(axes: str, mode: str) -> None:
 )
 def test_cheapest_way(wanted: OutputSpec, dtype: str, mode: str) -> None:
     """A fill picks the cheapest way that does what is wanted."""
-    assert RowTransform(stored(dtype=dtype), wanted, "set").mode == mode
+    assert way(plan_rows(stored(dtype=dtype), wanted, "set")) == mode
 
 
 #: Ways to a slot of what has been resized.
@@ -153,8 +164,8 @@ def test_compiled_modes_equal_one_by_one() -> None:
         for options in RESIZED
     ]
     for name, wanted in [*ROW_MODES.items(), *((str(one), one) for one in resized)]:
-        fill = RowTransform(stored(), wanted, "set")
-        if fill.mode in ("copy", "each"):
+        fill = plan_rows(stored(), wanted, "set")
+        if way(fill) in ("copy", "each"):
             continue
         out = np.zeros(fill.allocate_shape(9), fill.dtype)
         rows = np.arange(9, dtype=np.int64)
@@ -162,6 +173,7 @@ def test_compiled_modes_equal_one_by_one() -> None:
         crops, flips = fill.draws(keys)
         filler = fill.filler(out.nbytes)
         if filler is None:
+            assert isinstance(fill, Resized)
             fill.resize_rows(addresses, rows, flips, out, crops)
         else:
             filler.fill(addresses, rows, out, keys)
@@ -181,7 +193,7 @@ def test_affine_values(dtype: str, to: str, contiguous: bool) -> None:
         images = images.astype(np.float64).clip(-100, 120).astype(dtype)
     scale, mean, std = 0.731, (-8.5, 0.25, 7.0), (0.125, 1.0, 6.3)
     wanted = OutputSpec(contiguous=contiguous, dtype=np.dtype(to), scale=scale, mean=mean, std=std)
-    fill = RowTransform(stored(dtype=dtype, shape=(5, 4, 3)), wanted, "set")
+    fill = plan_rows(stored(dtype=dtype, shape=(5, 4, 3)), wanted, "set")
     found = filled(fill, images, np.zeros(3, np.uint64))
     plain = ((images.astype(np.float64) * scale - mean) / std).transpose(0, 3, 1, 2)
     most = {"float16": 2e-3, "float32": 2e-6, "float64": 1e-13}[to]
@@ -192,12 +204,12 @@ def test_affine_values(dtype: str, to: str, contiguous: bool) -> None:
 def test_half_of_all_are_flipped() -> None:
     """flip mirrors one sample in two."""
     keys = mix_rows(1, np.arange(4000))
-    places, flips = RowTransform(stored(), OutputSpec(flip=True), "set").draws(keys)
+    places, flips = plan_rows(stored(), OutputSpec(flip=True), "set").draws(keys)
     assert places is None
     assert flips is not None
     np.testing.assert_array_equal(flips, uniforms(keys, MIRROR_DRAW) < 0.5)
     assert flips.mean() == pytest.approx(0.5, abs=0.03)
-    assert RowTransform(stored(), OutputSpec(), "set").draws(keys) == (None, None)
+    assert plan_rows(stored(), OutputSpec(), "set").draws(keys) == (None, None)
 
 
 # -- encoded images ------------------------------------------------------------------------------
@@ -205,7 +217,7 @@ def test_half_of_all_are_flipped() -> None:
 
 def test_encoded_of_another_size() -> None:
     """Without ``size`` an image that is not as declared is a DecodeError with both sizes."""
-    fill = RowTransform(SampleSpec((30, 26, 3), U8, "HWC", "original"), OutputSpec(), "set")
+    fill = plan_rows(SampleSpec((30, 26, 3), U8, "HWC", "original"), OutputSpec(), "set")
     view = RowView(fill, None, False, np.zeros(fill.allocate_shape(1), fill.dtype)[0])
     with pytest.raises(DecodeError, match="26 x 30") as caught:
         put_views((view,), encoded(np.zeros((26, 30, 3), np.uint8)), Meter())

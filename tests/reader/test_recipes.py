@@ -13,7 +13,7 @@ from reader_contract import ReaderContract, Served
 
 from asyncreader import AsyncReader, ParamsError
 from asyncreader.pixels.encoded import Planned
-from asyncreader.pixels.transform import RowTransform
+from asyncreader.pixels.transform import Form
 from asyncreader.system.keyed_random import Draws, mix
 from converters import convert
 
@@ -134,7 +134,8 @@ def test_many_pictures_take_the_steps_as_one_by_one(
         if alone:
             none = lambda images, _: range(images._rows.size)  # noqa: E731
             monkeypatch.setattr(Planned, "put_all", none)
-            monkeypatch.setattr(RowTransform, "_resizes_compiled", lambda _: encoding != "raw")
+            if encoding == "raw":
+                monkeypatch.setattr(Form, "method", None)
         with AsyncReader(copy=True, **params) as reader:
             found.append([batch.data for batch in reader])
             assert set(reader.stats().other_seconds) == {"rand-augment", "random-erasing"}

@@ -24,7 +24,7 @@ from asyncreader.params import SHOWN
 from asyncreader.params.declare import Parameter, form_of
 from asyncreader.pixels.augment.parse import known
 from asyncreader.pixels.specs import OutputSpec
-from asyncreader.pixels.transform import RowTransform
+from asyncreader.pixels.transform import plan_rows
 from asyncreader.sources.request import Request, stored_samples
 from converters.options import OPTIONS
 
@@ -171,7 +171,7 @@ def _served(one: Shape, size: tuple[int, int] | None = None) -> str:
     except ParamsError:
         return "asks for the axes"
     try:
-        fill = RowTransform(stored, OutputSpec(size=size), "data")
+        fill = plan_rows(stored, OutputSpec(size=size), "data")
     except ParamsError:
         return "refused: no images"
     _, *shape = fill.handed_out(np.empty(fill.allocate_shape(1), fill.dtype)).shape

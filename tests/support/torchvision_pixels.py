@@ -20,7 +20,7 @@ from PIL import Image
 from asyncreader.pixels.encoded import RowView, put_views
 from asyncreader.pixels.geometry import choose_rect
 from asyncreader.pixels.specs import OutputSpec, SampleSpec
-from asyncreader.pixels.transform import RowTransform
+from asyncreader.pixels.transform import plan_rows
 from asyncreader.stats import Meter
 
 SIZE = (224, 224)
@@ -81,7 +81,7 @@ def need_torchvision() -> None:
 
 def ours(data: bytes, size: tuple[int, int], draws: Any = None, **wanted: Any) -> Any:
     """(H, W, C) as a reader of encoded files makes them."""
-    fill = RowTransform(
+    fill = plan_rows(
         SampleSpec(None, np.dtype(np.uint8), "HWC", encoding="original"),
         OutputSpec(layout="NHWC", size=size, **wanted),
         "",

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 
 from ...errors import FormatError, ParamsError, closed_on_error
+from ...pixels.row_maker import RowMaker
 from ...pixels.specs import OutputSpec, SampleSpec
-from ...pixels.transform import RowTransform
 from ...pixels.views import by_field
 from ...system.array_types import Array, Int64
 from ...system.text import times
@@ -235,16 +235,16 @@ class MixedSet(OpenSet):
         )
         self.sets = tuple(sets)
 
-    def fills(self, wanted: OutputSpec) -> tuple[RowTransform, ...]:
+    def fills(self, wanted: OutputSpec) -> tuple[RowMaker, ...]:
         """How each field becomes rows. ParamsError where those of two sets would differ."""
         own = [by_field(fills, fills) for fills in (one.fills(wanted) for one in self.sets)]
-        joined: list[RowTransform] = []
+        joined: list[RowMaker] = []
         for number, name in enumerate(self.names):
             arrays = zip(*(fields[number] for fields in own))  # noqa: B905
             joined += (self._joined_fill(name, fills) for fills in arrays)
         return tuple(joined)
 
-    def _joined_fill(self, name: str, fills: Sequence[RowTransform]) -> RowTransform:
+    def _joined_fill(self, name: str, fills: Sequence[RowMaker]) -> RowMaker:
         first, paths = fills[0], [one.facts.path for one in self.sets]
         for fill, path in zip(fills[1:], paths[1:], strict=True):
             if _row_kind(fill) == _row_kind(first):
@@ -263,8 +263,8 @@ class MixedSet(OpenSet):
         joined.random = any(fill.random for fill in fills)
         joined.narrows = any(fill.narrows for fill in fills)
         joined.geometry = any(fill.geometry for fill in fills)
-        if any(fill.mode != first.mode or fill.stored != first.stored for fill in fills):
-            joined.mode = "each"  # no compiled call does rows of several kinds
+        if any(fill.kernel != first.kernel or fill.stored != first.stored for fill in fills):
+            joined.kernel = ""  # no compiled call does rows of several kinds
         return joined
 
     def reserve(self, samples: int) -> None:
@@ -272,22 +272,22 @@ class MixedSet(OpenSet):
             one.reserve(math.ceil(samples * ratio))
 
 
-def _row_kind(fill: RowTransform) -> tuple[object, ...]:
+def _row_kind(fill: RowMaker) -> tuple[object, ...]:
     return fill.allocate_shape(1), fill.dtype, fill.view_axes, fill.stored.flat
 
 
-def _served(fill: RowTransform) -> tuple[tuple[int, ...], np.dtype[Any]]:
+def _served(fill: RowMaker) -> tuple[tuple[int, ...], np.dtype[Any]]:
     return fill.handed_out(np.empty((1, *fill.row_shape), fill.dtype)).shape[1:], fill.dtype
 
 
-def _in_words(fill: RowTransform, other: RowTransform) -> str:
+def _in_words(fill: RowMaker, other: RowMaker) -> str:
     """What a sample is as it is served, and in memory where it is served as the other one is."""
     shape, dtype = _served(fill)
     order = f" ({times(fill.row_shape)} in memory)" if _served(other) == (shape, dtype) else ""
     return f"samples of {times(shape)} {dtype}{order}"
 
 
-def _cure(fill: RowTransform, first: RowTransform) -> str:
+def _cure(fill: RowMaker, first: RowMaker) -> str:
     if fill.dtype != first.dtype:
         return 'pass dtype="float32", or another dtype that all of them can have'
     if _served(fill) == _served(first):

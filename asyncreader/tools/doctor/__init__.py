@@ -203,7 +203,7 @@ class _Visit:
         def expected(rate: float) -> float:
             return self._in_training(rate, self._in_order, tops)
 
-        copied = self._fill.mode == "copy" and facts.compression is None
+        copied = self._fill.as_stored and facts.compression is None
         kind, about = advice.limit(facts, p, now, tops, copied)
         threads, unsure = advice.threads(counts)
         if unsure is not None:
@@ -296,7 +296,7 @@ class _Visit:
                 every = decode_ceiling(self._source, fill, half, cores, spell, group)
                 # a sample drawn at random takes its whole chunk along
                 fastest = every.filled_per_second / (1 if self._in_order else facts.chunk)
-        elif fill.mode in ("each", "resize"):
+        elif not fill.kernel and fill.stored.axes is not None:
             records = measure.spread(facts.count, 256, 1, None)
             fastest = decode_ceiling(self._source, fill, records, cores, spell).filled_per_second
         largest = max(facts.files, key=os.path.getsize)
