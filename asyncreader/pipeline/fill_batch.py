@@ -21,7 +21,7 @@ from ..pixels.fill_tables import (
     RowsInMemory,
     file_table,
 )
-from ..pixels.row_maker import RowFiller, RowMaker, RowTables
+from ..pixels.row_maker import RowFiller, RowMaker, RowTables, RowView
 from ..pixels.specs import OutputSpec, SampleSpec
 from ..pixels.steps import Row
 from ..pixels.transform import plan_rows
@@ -475,7 +475,7 @@ class Together:
                 axes = fill.stored.axes
                 if axes is not None:
                     image = image.transpose(["HWC".index(axis) for axis in axes])
-                fill.put(image, None, False, out[row, ...], last)
+                fill.put(image, RowView(fill, None, False, out[row, ...], last))
         except (ParamsError, WorkerError) as exc:
             self._source.first.located(exc, record)
             raise

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, TypeAlias
 
 import numpy as np
 
@@ -23,9 +23,8 @@ from . import codec, geometry, kernels
 from .codec import jpeg_cut, planes
 from .codec.masks import check_values, decode_values
 from .fill_tables import PLAN, PLANES_HEADER, numbers
-from .row_maker import RowMaker
+from .row_maker import RowView
 from .specs import SampleSpec
-from .steps import Row
 from .transform import Pictures
 
 #: JPEGs are planned together up to this many bytes: what is cut out of them stays in a core's cache
@@ -86,7 +85,7 @@ class Planned:
     made of that in ``rows`` of ``out``. Nothing is planned of those that must go by
     :func:`put_views`.
 
-    ``finish``: what is done with pictures that are cropped and resized, where that is not all.
+    ``finish``: what is done with pictures that are cropped and resized, where there are steps.
     ``crops`` and ``flips``: as Pictures.draws gives them.
     """
 
@@ -103,7 +102,9 @@ class Planned:
         started = time.perf_counter()
         assert fill.method is not None
         self._images, self._out, self._rows = images, out, rows
-        self._finish = None if fill.direct else finish
+        cast = fill.cast.one
+        plain = None if fill.direct else lambda k, pixels: cast(pixels, False, out[rows[k]])
+        self._finish: Finish | None = finish if fill.wanted.steps else plain
         high, wide = fill.form.size
         self._resized = None
         if not fill.in_row:
@@ -207,22 +208,6 @@ def planned(fill: Pictures) -> type[Planned]:
     return _Planes if fill.stored.encoding == planes.YUV420 else _Jpegs
 
 
-class RowView(NamedTuple):
-    """A row that is made of a sample. ``draws``, ``flip``, ``out`` and ``row``: as RowMaker.put
-    takes them."""
-
-    fill: RowMaker
-    draws: Array | None
-    flip: bool
-    out: Array
-    row: Row | None = None
-
-    def rect(self, height: int, width: int) -> geometry.Rect | None:
-        """The part of a picture that is served; None where it is all, as it is stored."""
-        wanted = self.fill.wanted
-        return None if wanted.size is None else wanted.rect(height, width, self.draws)
-
-
 def put_views(views: Sequence[RowView], data: codec.Buffer, meter: Meter) -> None:
     """Decode image bytes into rows of one field; DecodeError if they are not what was declared.
 
@@ -256,7 +241,7 @@ def put_views(views: Sequence[RowView], data: codec.Buffer, meter: Meter) -> Non
     for view, rect in zip(views, rects, strict=True):
         box = None if rect is None else rect.box(scale, top - found.top, left - found.left)
         assert isinstance(view.fill, Pictures)
-        view.fill.put_pixels(pixels, box, view.draws, view.flip, view.out, view.row)
+        view.fill.put_pixels(pixels, box, view)
 
 
 def _decoded(

@@ -15,14 +15,14 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from ..errors import ParamsError
-from ..system.array_types import Array, Float64, Int64
+from ..system.array_types import Array, Int64
 from ..system.memory import address_of, bytes_at
 from ..system.text import times
 from . import kernels, ranges
 from .fill_tables import RUN, numbers
-from .row_maker import Affine, RowMaker, Target, arrays_at, load
+from .row_maker import Affine, RowMaker, RowView, Target, arrays_at, load
 from .specs import OutputSpec, SampleSpec
-from .steps import Row, after, run
+from .steps import after
 
 #: The most members of a structured row, and compounds inside each other.
 MOST_MEMBERS: Final = 4096
@@ -209,18 +209,16 @@ class Numbers(RowMaker):
                     "name the axes of 4-D data",
                 )
 
-    def put(
-        self, sample: Array, draws: Float64 | None, flip: bool, out: Array, row: Row | None = None
-    ) -> None:
+    def put(self, sample: Array, view: RowView) -> None:
         if self._compiled:
             whole = np.ascontiguousarray(sample)
-            wrong = self.put_all(np.array([whole.ctypes.data]), np.zeros(1, np.int64), out)
+            wrong = self.put_all(np.array([whole.ctypes.data]), np.zeros(1, np.int64), view.out)
             if wrong is not None:
                 raise wrong[1]
             return
         with self.checked(sample):
-            self._affine.into(run(self.steps, sample, row), out)
-        self.run_last_steps(out, row)
+            self._affine.into(sample, view.out)
+        self.run_last_steps(view.out, view.row)
 
     def place(self, target: Target, which: Int64, addresses: Int64) -> None:
         if not self._compiled:

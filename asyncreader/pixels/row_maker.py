@@ -237,16 +237,28 @@ class Drawn(NamedTuple):
         return crops, self.flips is not None and bool(self.flips[i])
 
 
+class RowView(NamedTuple):
+    """A row that is made of a sample. ``draws``, ``flip``: its crop draws, None where there are
+    none, and whether it is mirrored; ``out``: its memory; ``row``: what the steps are told of the
+    sample, None where there are no steps."""
+
+    fill: RowMaker
+    draws: Float64 | None
+    flip: bool
+    out: Array
+    row: Row | None = None
+
+    def rect(self, height: int, width: int) -> Rect | None:
+        """The part of a picture that is served; None where it is all, as it is stored."""
+        wanted = self.fill.wanted
+        return None if wanted.size is None else wanted.rect(height, width, self.draws)
+
+
 class Target(Protocol):
-    """Who writes samples into rows of a slot, as makers ask it: a RowWriter."""
+    """Who writes samples into ``rows`` of a slot's memory ``out``, as makers ask it."""
 
-    @property
-    def out(self) -> Array:
-        """The slot's memory (B, *row_shape)."""
-
-    @property
-    def rows(self) -> Int64:
-        """The row of each sample."""
+    out: Array
+    rows: Int64
 
     @property
     def draws(self) -> Drawn:
@@ -361,14 +373,9 @@ class RowMaker:
 
     # -- one sample ------------------------------------------------------------------------
 
-    def put(
-        self, sample: Array, draws: Float64 | None, flip: bool, out: Array, row: Row | None = None
-    ) -> None:
-        """Fill one row from a raw sample in stored axis order (any strides).
-
-        ``row``: what the steps are told of the sample; None where there are no steps. ParamsError
-        where ``dtype`` cannot hold one of its values.
-        """
+    def put(self, sample: Array, view: RowView) -> None:
+        """Fill one row from a raw sample in stored axis order (any strides). ParamsError where
+        ``dtype`` cannot hold one of its values."""
         raise NotImplementedError
 
     def run_last_steps(self, out: Array, row: Row | None) -> None:

@@ -27,10 +27,10 @@ from ..stats import Meter
 from ..system.array_types import Array, Bools, Int64, UInt8, UInt64
 from ..system.memory import SCRATCH, address_of
 from . import kernels
-from .encoded import PLANNED_BYTES, Images, RowView, groups, planned, put_views
+from .encoded import PLANNED_BYTES, Images, groups, planned, put_views
 from .lengths import Stretches, too_long
 from .numbers import Numbers, Ragged
-from .row_maker import Drawn, RowFiller, RowMaker
+from .row_maker import Drawn, RowFiller, RowMaker, RowView
 from .specs import OutputSpec, SampleSpec
 from .steps import Row
 from .transform import Pictures
@@ -280,42 +280,43 @@ class RowWriter:
 
     def put(self, i: int, sample: Array) -> None:
         """Write sample ``i``, whose checksum is right, from an array in stored axis order."""
-        fill, row = self.fill, self.out[self.rows[i], ...]
+        fill = self.fill
         if fill.as_stored:
-            np.copyto(row, sample)
+            np.copyto(self.out[self.rows[i], ...], sample)
             return
         if not sample.flags.aligned:  # numbers inside an LMDB value may begin anywhere
             sample = sample.copy()
-        crops, flip = self.draws.of(i)
-        self._make(i, lambda told: fill.put(sample, crops, flip, row, told))
+        self._make(i, lambda view: fill.put(sample, view))
 
     def finish(self, i: int, pixels: Array) -> None:
         """Write sample ``i`` from its pixels, cropped, resized and mirrored."""
-        fill, row = self.fill, self.out[self.rows[i]]
+        fill = self.fill
         assert isinstance(fill, Pictures)
-        self._make(i, lambda told: fill.finish(pixels, row, told))
+        self._make(i, lambda view: fill.finish(pixels, view))
 
     def _decode(self, i: int, data: UInt8) -> None:
         """Write sample ``i`` from the bytes of an image, by itself."""
-        self._make(i, lambda told: put_views(self.views(i, told), data, self.meter))
+        self._make(i, lambda *views: put_views(views, data, self.meter))
 
-    def _make(self, i: int, make: Callable[[Row | None], None]) -> None:
-        """Let ``make`` write sample ``i``: it gets what steps are told of it."""
-        told = self._row(i)
+    def _make(self, i: int, make: Callable[..., None]) -> None:
+        """Let ``make`` write sample ``i``: it gets the rows that are made of it."""
+        views = self.views(i)
         try:
-            make(told)
+            make(*views)
         except DecodeError as exc:
             self.fail(i, exc)
             return
         except (ParamsError, WorkerError) as exc:
             self.locate(exc, i)
             raise
+        told = views[0].row
         if self.job.made is not None and told is not None:  # the label that steps made
             self.job.made[self.rows[i]] = told.label
 
-    def views(self, i: int, told: Row | None) -> tuple[RowView, ...]:
+    def views(self, i: int) -> tuple[RowView, ...]:
         """The rows that are made of sample ``i``."""
-        return (RowView(self.fill, *self.draws.of(i), self.out[self.rows[i]], told),)
+        out = self.out[self.rows[i], ...]
+        return (RowView(self.fill, *self.draws.of(i), out, self._row(i)),)
 
     def _row(self, i: int) -> Row | None:
         """What steps are told of sample ``i``; None where there are none."""

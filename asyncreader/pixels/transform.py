@@ -24,9 +24,9 @@ from .codec.masks import pick
 from .fill_tables import MIRROR_DRAW, PLAN, numbers
 from .numbers import Numbers, Ragged
 from .rectangles import AREA, CROPS
-from .row_maker import Affine, Drawn, RowFiller, RowMaker, Target, load, streams
+from .row_maker import Affine, Drawn, RowFiller, RowMaker, RowView, Target, load, streams
 from .specs import OutputSpec, SampleSpec
-from .steps import Erases, Row, after, run, run_in_place
+from .steps import Erases, after, run, run_in_place
 
 #: Pictures are resized and then cast in groups of about this many bytes.
 RESIZED_BYTES: Final = 320 << 10
@@ -292,69 +292,52 @@ class Pictures(RowMaker):
             flips = (chance[:, 0] < 0.5).view(np.uint8)
         return Drawn(crops, flips)
 
-    def put(
-        self, sample: Array, draws: Float64 | None, flip: bool, out: Array, row: Row | None = None
-    ) -> None:
-        self.put_pixels(sample.transpose(self._to_hwc), None, draws, flip, out, row)
+    def put(self, sample: Array, view: RowView) -> None:
+        self.put_pixels(sample.transpose(self._to_hwc), None, view)
 
-    def put_pixels(
-        self,
-        pixels: Array,
-        box: geometry.Box | None,
-        draws: Float64 | None,
-        flip: bool,
-        out: Array,
-        row: Row | None,
-    ) -> None:
+    def put_pixels(self, pixels: Array, box: geometry.Box | None, view: RowView) -> None:
         """Fill one row from upright pixels (H, W, C), of which ``box`` is served; None: what is
         wanted of all of them."""
         with self.checked(pixels):
             if self.geometry and self.wanted.nearest:
-                self._put_nearest(pixels, draws, flip, out)
+                self._put_nearest(pixels, view)
             elif self.geometry:
-                self._put_resized(pixels, box, draws, flip, out, row)
+                self._put_resized(pixels, box, view)
             else:
-                self._put_stepped(pixels, flip, out, row)
-        self.run_last_steps(out, row)
+                self._put_stepped(pixels, view.flip, view)
+        self.run_last_steps(view.out, view.row)
 
-    def _put_resized(
-        self,
-        pixels: Array,
-        box: geometry.Box | None,
-        draws: Float64 | None,
-        flip: bool,
-        out: Array,
-        row: Row | None,
-    ) -> None:
+    def _put_resized(self, pixels: Array, box: geometry.Box | None, view: RowView) -> None:
         wanted, native = self.wanted, pixels.dtype.newbyteorder("=")
         if box is None:
-            box = wanted.rect(pixels.shape[0], pixels.shape[1], draws).box()
+            box = wanted.rect(pixels.shape[0], pixels.shape[1], view.draws).box()
         if wanted.crop_padding:
             pixels = self._padded(pixels, wanted.crop_padding, wanted.crop_padding)
-        resized = out
+        resized = view.out
         if not self.direct:
             resized = SCRATCH.array("resize", (*self.form.size, pixels.shape[2]), native)
-        geometry.resize_into(pixels, resized, box, wanted.interpolation, flip)
+        geometry.resize_into(pixels, resized, box, wanted.interpolation, view.flip)
         if self.direct:
             return
         if self.narrows and self.dtype.kind != "f" and native.kind == "f":
             np.rint(resized, out=resized)  # whole numbers, but for what the resize mixed
-        self._put_stepped(resized, False, out, row)
+        self._put_stepped(resized, False, view)
 
-    def _put_stepped(self, pixels: Array, flip: bool, out: Array, row: Row | None) -> None:
+    def _put_stepped(self, pixels: Array, flip: bool, view: RowView) -> None:
         """The steps before the cast, which get a copy of their own, and the cast."""
         if self.steps:
             own = SCRATCH.array("steps", pixels.shape, pixels.dtype.newbyteorder("="))
             geometry.copy_into(pixels, own, flip)
-            pixels, flip = run(self.steps, own, row), False
-        self.cast.one(pixels, flip, out)
+            pixels, flip = run(self.steps, own, view.row), False
+        self.cast.one(pixels, flip, view.out)
 
-    def finish(self, pixels: Array, out: Array, row: Row | None) -> None:
-        if self.in_row:  # pixels are the row
-            run_in_place(self.wanted.steps, pixels, row)
+    def finish(self, pixels: Array, view: RowView) -> None:
+        """What is left to do with pixels (H, W, C) that are cropped, resized and mirrored."""
+        if self.in_row:  # they are the row
+            run_in_place(self.wanted.steps, pixels, view.row)
             return
-        self.cast.one(run(self.steps, pixels, row), False, out)
-        self.run_last_steps(out, row)
+        self.cast.one(run(self.steps, pixels, view.row), False, view.out)
+        self.run_last_steps(view.out, view.row)
 
     def _padded(self, pixels: Array, down: int, right: int) -> Array:
         """``pixels`` with so many around them on each side."""
@@ -364,13 +347,13 @@ class Pictures(RowMaker):
         geometry.pad_into(pixels, padded, self.wanted.padding_mode)
         return padded
 
-    def _put_nearest(self, pixels: Array, draws: Array | None, flip: bool, out: Array) -> None:
+    def _put_nearest(self, pixels: Array, view: RowView) -> None:
         """The part of ``pixels`` that is the first field's crop, unmixed."""
         wanted = self.wanted
         assert wanted.size is not None
         high, wide = pixels.shape[0], pixels.shape[1]
         frame = self.form.frame or (high, wide)
-        rect = wanted.rect(frame[0], frame[1], draws)
+        rect = wanted.rect(frame[0], frame[1], view.draws)
         fy, fx = high / frame[0], wide / frame[1]
         if wanted.crop_padding:
             by = round(wanted.crop_padding * fy), round(wanted.crop_padding * fx)
@@ -378,7 +361,7 @@ class Pictures(RowMaker):
             high, wide = pixels.shape[:2]
         rows = geometry.nearest_pixels(rect.top * fy, rect.height * fy, wanted.size[0], high)
         columns = geometry.nearest_pixels(rect.left * fx, rect.width * fx, wanted.size[1], wide)
-        columns, out = columns[::-1] if flip else columns, out.transpose(self.to_image)
+        columns, out = columns[::-1] if view.flip else columns, self.image(view.out)
         if not wanted.affine:
             pick(pixels, rows, columns, out)
             return

@@ -15,10 +15,8 @@ import numpy as np
 from ..stats import Meter
 from ..system.array_types import Array, Int64, UInt64
 from ..system.keyed_random import STREAM_VIEW, key_of, mix_rows
-from .encoded import RowView
-from .row_maker import RowMaker
+from .row_maker import RowMaker, RowView
 from .rows import Origin, RowJob, RowWriter
-from .steps import Row
 
 T = TypeVar("T")
 
@@ -80,10 +78,9 @@ class ViewWriter(RowWriter):
             for k in range(i * count, (i + 1) * count):
                 yield writer, k
 
-    def views(self, i: int, told: Row | None) -> tuple[RowView, ...]:
+    def views(self, i: int) -> tuple[RowView, ...]:
         """See :class:`RowWriter`."""
-        each = (writer.views(k, writer._row(k)) for writer, k in self._each(i))
-        return tuple(view for (view,) in each)
+        return tuple(view for writer, k in self._each(i) for view in writer.views(k))
 
     def put(self, i: int, sample: Array) -> None:
         for writer, k in self._each(i):

@@ -20,10 +20,10 @@ from PIL import Image
 from asyncreader import AsyncReader, DecodeError
 from asyncreader.pixels import codec, geometry, kernels
 from asyncreader.pixels import rows as rows_module
-from asyncreader.pixels.encoded import Images, RowView, groups, planned, put_views
+from asyncreader.pixels.encoded import Images, groups, planned, put_views
 from asyncreader.pixels.fill_tables import PLAN, numbers
 from asyncreader.pixels.rectangles import choose_rect, crop_shares
-from asyncreader.pixels.row_maker import RowMaker
+from asyncreader.pixels.row_maker import RowMaker, RowView
 from asyncreader.pixels.specs import OutputSpec, SampleSpec
 from asyncreader.pixels.transform import Pictures, plan_rows
 from asyncreader.stats import Meter
@@ -38,7 +38,7 @@ def put_planned(
     assert isinstance(fill, Pictures)
 
     def finish(k: int, pixels: np.ndarray) -> None:
-        fill.finish(pixels, out[rows[k]], None)
+        fill.finish(pixels, RowView(fill, None, False, out[rows[k]]))
 
     return planned(fill)(fill, images, crops, flips, out, rows, finish).put_all(meter)
 

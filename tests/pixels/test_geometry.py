@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from PIL import Image, ImageOps
 
 from asyncreader.pixels import geometry
-from asyncreader.pixels.encoded import RowView, put_views
+from asyncreader.pixels.encoded import put_views
+from asyncreader.pixels.row_maker import RowView
 from asyncreader.pixels.specs import OutputSpec, SampleSpec
 from asyncreader.pixels.transform import plan_rows
 from asyncreader.stats import Meter
@@ -195,7 +196,8 @@ def test_a_jpeg_decoded_smaller_is_where_it_is_at_full_size(
         mask = np.empty((*size, 1), np.uint8)
         frame = full.height, full.width
         nearest = replace(wanted, nearest=True)
-        plan_rows(plain, nearest, "", frame).put(numbers, draws, False, mask)
+        fill = plan_rows(plain, nearest, "", frame)
+        fill.put(numbers, RowView(fill, draws, False, mask))
         nearby = numbers_image.resize(size[::-1], Image.Resampling.NEAREST, box=box)
         # all but what lies on the edge between two pixels
         assert (mask[:, :, 0] != np.asarray(nearby)).sum() <= 1
@@ -259,7 +261,7 @@ def test_nearest_takes_the_same_pixels_of_a_picture_and_of_its_label_map(
         wanted = OutputSpec(size=(count, count), crop="none", **options)
         fill = plan_rows(SampleSpec(sample.shape, sample.dtype, "HWC", channels=1), wanted, "")
         rows.append(np.zeros(fill.allocate_shape(1), fill.dtype)[0])
-        fill.put(sample, None, False, rows[-1])
+        fill.put(sample, RowView(fill, None, False, rows[-1]))
     np.testing.assert_array_equal(*rows)
     twice = (2 * np.arange(count) + 1) * length
     exact = twice // (2 * count)

@@ -14,8 +14,9 @@ from PIL import Image
 from asyncreader.errors import DecodeError
 from asyncreader.pixels import codec
 from asyncreader.pixels.codec import jpeg_cut
-from asyncreader.pixels.encoded import RowView, put_views
+from asyncreader.pixels.encoded import put_views
 from asyncreader.pixels.geometry import INTERPOLATIONS
+from asyncreader.pixels.row_maker import RowView
 from asyncreader.pixels.specs import OutputSpec, SampleSpec
 from asyncreader.pixels.transform import plan_rows
 from asyncreader.stats import Meter

@@ -9,9 +9,9 @@ import pytest
 from fakes import encoded, paint
 
 from asyncreader import DecodeError
-from asyncreader.pixels.encoded import RowView, put_views
+from asyncreader.pixels.encoded import put_views
 from asyncreader.pixels.fill_tables import MIRROR_DRAW
-from asyncreader.pixels.row_maker import RowMaker
+from asyncreader.pixels.row_maker import RowMaker, RowView
 from asyncreader.pixels.specs import OutputSpec, SampleSpec
 from asyncreader.pixels.transform import Resized, plan_rows
 from asyncreader.stats import Meter
@@ -51,7 +51,7 @@ def filled(fill: RowMaker, images: np.ndarray, keys: np.ndarray) -> np.ndarray:
     for i, image in enumerate(images):
         sample = image if axes is None else image.transpose(["HWC".index(axis) for axis in axes])
         place = None if places is None else places[i]
-        fill.put(sample, place, flips is not None and bool(flips[i]), out[i, ...])
+        fill.put(sample, RowView(fill, place, flips is not None and bool(flips[i]), out[i, ...]))
     return fill.handed_out(out)
 
 

@@ -17,8 +17,9 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from asyncreader.pixels.encoded import RowView, put_views
+from asyncreader.pixels.encoded import put_views
 from asyncreader.pixels.geometry import choose_rect
+from asyncreader.pixels.row_maker import RowView
 from asyncreader.pixels.specs import OutputSpec, SampleSpec
 from asyncreader.pixels.transform import plan_rows
 from asyncreader.stats import Meter

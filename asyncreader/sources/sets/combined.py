@@ -264,7 +264,7 @@ class MixedSet(OpenSet):
         joined.narrows = any(fill.narrows for fill in fills)
         joined.geometry = any(fill.geometry for fill in fills)
         if any(fill.kernel != first.kernel or fill.stored != first.stored for fill in fills):
-            joined.kernel = ""  # no compiled call does rows of several kinds
+            joined.kernel, joined.as_stored = "", False  # no call does rows of several kinds
         return joined
 
     def reserve(self, samples: int) -> None:
