@@ -21,8 +21,7 @@ from typing import (
     runtime_checkable,
 )
 
-from ..pixels.augment.options import between
-from ..pixels.augment.parse import AUGMENT
+from ..pixels.augment.options import AUGMENT, between
 from ..sampling import Shuffle
 from ..system import checks
 from ..system.checks import one_of, optional, or_auto, whole
@@ -44,8 +43,7 @@ from .families import (
 from .values import COLUMNS, EPISODES, SOME_EPISODES, WEIGHTS, Chosen
 
 if TYPE_CHECKING:
-    from ..pixels.specs import OutputSpec
-    from ..pixels.steps import Step
+    from ..pixels.specs import OutputSpec, Step
     from ..system.array_types import Float64, Int64
 
 #: A path, a glob or several of them.

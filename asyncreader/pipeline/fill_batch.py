@@ -22,8 +22,7 @@ from ..pixels.fill_tables import (
     file_table,
 )
 from ..pixels.row_maker import RowFiller, RowMaker, RowTables, RowView
-from ..pixels.specs import OutputSpec, SampleSpec
-from ..pixels.steps import Row
+from ..pixels.specs import OutputSpec, Row, SampleSpec
 from ..pixels.transform import plan_rows
 from ..pixels.user_transform import Field, LabelSpec, Transform
 from ..sampling.schedule import BatchPlan, Schedule

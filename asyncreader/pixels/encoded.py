@@ -20,7 +20,7 @@ from ..system.array_types import Array, Float64, Int64, UInt8
 from ..system.memory import SCRATCH, address_of
 from ..system.text import sides
 from . import codec, geometry, kernels
-from .codec import jpeg_cut, planes
+from .codec import jpeg, planes
 from .codec.masks import check_values, decode_values
 from .fill_tables import PLAN, PLANES_HEADER, numbers
 from .row_maker import RowView
@@ -266,7 +266,7 @@ def _decoded(
         reach=reach,
         min_size=min_size,
         scratch=SCRATCH.take("decode", header.height * header.width * 3),
-        copy=SCRATCH.take("cut", jpeg_cut.most(data)) if header.facts is not None else None,
+        copy=SCRATCH.take("cut", jpeg.most(data)) if header.facts is not None else None,
     )
 
 

@@ -15,8 +15,7 @@ from ..errors import ParamsError
 from ..system.array_types import Array, Bools, Float64
 from .augment.base import Operation
 from .row_maker import RowMaker
-from .specs import OutputSpec, SampleSpec
-from .steps import ImageShape, Row
+from .specs import ImageShape, OutputSpec, Row, SampleSpec
 from .transform import plan_rows
 
 #: What lies opposite the place 0 in a mirrored picture, below its side: see Placement.matrix.

@@ -20,11 +20,10 @@ from ..errors import ParamsError
 from ..system.array_types import Array, Bools, Float32, Float64, Int64, UInt8, UInt64
 from ..system.limits import last_level_cache
 from ..system.memory import address_of, bytes_at
-from . import kernels, ranges
+from . import kernels
 from .fill_tables import FILE, ROWS, Erasure, Jobs, numbers
 from .geometry import Placement, Rect
-from .specs import OutputSpec, SampleSpec
-from .steps import ImageShape, Row, run_in_place
+from .specs import ImageShape, OutputSpec, Row, SampleSpec, checked, padding, run_in_place
 
 _NO_FILES: Final = numbers(np.zeros(0, FILE))
 
@@ -369,7 +368,7 @@ class RowMaker:
     @cached_property
     def pad(self) -> Array:
         """What shorter samples are filled up with. ParamsError where ``dtype`` cannot hold it."""
-        return ranges.padding(self.wanted.pad_value, self.dtype, self.path)
+        return padding(self.wanted.pad_value, self.dtype, self.path)
 
     # -- one sample ------------------------------------------------------------------------
 
@@ -387,7 +386,7 @@ class RowMaker:
         """What casts a sample's ``values`` goes in here: ParamsError where one does not fit."""
         if not self.narrows:
             return _UNCHECKED
-        return ranges.checked(values, self.stored.dtype, self.dtype, self.path)
+        return checked(values, self.stored.dtype, self.dtype, self.path)
 
     # -- many samples ----------------------------------------------------------------------
 

@@ -28,11 +28,9 @@ from ..system.array_types import Array, Bools, Int64, UInt8, UInt64
 from ..system.memory import SCRATCH, address_of
 from . import kernels
 from .encoded import PLANNED_BYTES, Images, groups, planned, put_views
-from .lengths import Stretches, too_long
-from .numbers import Numbers, Ragged
+from .numbers import Numbers, Ragged, Stretches, too_long
 from .row_maker import Drawn, RowFiller, RowMaker, RowView
-from .specs import OutputSpec, SampleSpec
-from .steps import Row
+from .specs import OutputSpec, Row, SampleSpec
 from .transform import Pictures
 
 E = TypeVar("E", bound=AsyncReaderError)

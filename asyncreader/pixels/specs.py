@@ -1,18 +1,125 @@
-"""What a set holds of a sample, and what the user wants of it."""
+"""What a set holds of a sample, what the user wants of it, and the steps that change it.
+
+A reader's steps come in this order: decode, crop, resize and mirror, in one pass; the steps; cast
+and normalise, in one pass; the steps that are ``last``. All of them run in the worker that reads
+the sample, in its own memory.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import math
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from functools import cached_property
+from typing import Any, Final, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 
-from ..system.array_types import Float64
+from ..errors import ParamsError
+from ..system.array_types import Array, Float64
+from ..system.keyed_random import Draws, key_of
 from . import geometry
+from .fill_tables import STEP_DRAWS, Erasure
 from .rectangles import crop_shares
-from .steps import Step
+
+#: Height, width and channels; of data that are no pictures, the shape of a sample.
+ImageShape: TypeAlias = tuple[int, ...]
+
+#: Keeps the generator of steps apart from other draws of the same key.
+_STREAM: Final = 0x5354
+
+
+@dataclass(eq=False, repr=False)
+class Row:
+    """The sample that a step works on.
+
+    ``record``: its number in the set; ``position``: its place in the epoch's global order;
+    ``label``: its row of the labels, None without labels; ``key``: what its random numbers follow
+    from, a function of seed, epoch and position alone; ``seconds``: each step adds its own,
+    by its name; ``frame``: (H, W) of its picture as it is stored, for boxes and keypoints.
+    """
+
+    record: int
+    position: int
+    label: Array | None
+    key: int
+    seconds: MutableMapping[str, float]
+    frame: tuple[int, int] | None = None
+
+    @cached_property
+    def draws(self) -> Draws:
+        """Random numbers of the sample, shared by its steps: cheaper than those of ``rng``."""
+        return Draws(key_of(self.key, STEP_DRAWS))
+
+    @cached_property
+    def rng(self) -> np.random.Generator:
+        """The sample's generator, shared by its steps; made when it is asked for."""
+        return np.random.Generator(np.random.Philox(key=key_of(self.key, _STREAM)))
+
+
+class Step(Protocol):
+    """One step. Frozen and picklable: worker processes get it, and threads share it."""
+
+    @property
+    def name(self) -> str:
+        """The name that its seconds have in stats and trace."""
+
+    @property
+    def random(self) -> bool:
+        """Whether it draws random numbers."""
+
+    @property
+    def last(self) -> bool:
+        """Whether it works on the sample as it is served: cast and normalised."""
+
+    def shape(self, given: ImageShape) -> ImageShape:
+        """The shape of what it returns for an image of shape ``given``."""
+
+    def __call__(self, image: Array, row: Row) -> Array:
+        """The image after this step: ``image`` (H, W, C), changed in place, or another array of
+        the same dtype."""
+
+
+@runtime_checkable
+class Erases(Protocol):
+    """A step that compiled code can do for many rows, where it is the only one."""
+
+    @property
+    def erasure(self) -> Erasure | None:
+        """What it does, if that is to paint over a rectangle with ``paint``; None: more."""
+
+    def paint(self, dtype: np.dtype[np.generic], channels: int) -> Array:
+        """A pixel (C,)."""
+
+
+def after(steps: Iterable[Step], shape: ImageShape) -> ImageShape:
+    """The shape of an image of ``shape`` after some steps."""
+    for step in steps:
+        shape = step.shape(shape)
+    return shape
+
+
+def run(steps: Sequence[Step], image: Array, row: Row | None) -> Array:
+    """``image`` after some steps; their seconds are added to ``row.seconds``."""
+    if not steps:
+        return image
+    assert row is not None
+    seconds, begun = row.seconds, time.perf_counter()
+    for step in steps:
+        image = step(image, row)
+        now = time.perf_counter()
+        seconds[step.name] += now - begun
+        begun = now
+    return image
+
+
+def run_in_place(steps: Sequence[Step], image: Array, row: Row | None) -> None:
+    """Change ``image`` by some steps."""
+    made = run(steps, image, row)
+    if made is not image:
+        image[...] = made
 
 
 @dataclass(frozen=True)
@@ -88,7 +195,7 @@ class OutputSpec:
     #: Names of the fields that hold boxes and keypoints.
     boxes: str | None = None
     keypoints: str | None = None
-    #: What is done with each image between its crop and its row, and after it (steps.py).
+    #: What is done with each image between its crop and its row, and after it.
     steps: tuple[Step, ...] = ()
     #: Whether a function of the user's is still to come: it may leave other channels, and mean and
     #: std are of these.
@@ -147,3 +254,84 @@ class OutputSpec:
         return geometry.choose_rect(
             height, width, self.size, self.crop, self.crop_ratio, draws, *ranges
         )
+
+
+# -- which values a dtype holds ----------------------------------------------------------------
+
+
+def holds_all(stored: np.dtype[Any], dtype: np.dtype[Any]) -> bool:
+    """Whether ``dtype`` has every value of ``stored``: for a float dtype, to its precision."""
+    if dtype.kind == "f":
+        top = np.finfo(stored).max if stored.kind == "f" else _limits(stored)[1]
+        return float(top) <= float(np.finfo(dtype).max)
+    if stored.kind == "f":
+        return False
+    (low, high), (least, most) = _limits(stored), _limits(dtype)
+    return least <= low and high <= most
+
+
+@contextlib.contextmanager
+def checked(
+    values: Array, stored: np.dtype[Any], dtype: np.dtype[Any], path: str
+) -> Iterator[None]:
+    """What casts a sample's ``values`` to ``dtype`` goes in here: ParamsError where one does not
+    fit. ``stored``: their dtype in the set at ``path``."""
+    if dtype.kind != "f":
+        with np.errstate(invalid="ignore"):
+            wrong = values.astype(dtype) != values
+        if wrong.any():
+            raise does_not_fit(values[wrong], stored, dtype, path)
+        yield
+        return
+    try:
+        with np.errstate(over="raise"):
+            yield
+    except FloatingPointError:
+        raise does_not_fit(values[np.isfinite(values)], stored, dtype, path) from None
+
+
+def does_not_fit(
+    values: Array, stored: np.dtype[Any], dtype: np.dtype[Any], path: str
+) -> ParamsError:
+    """The error of ``values`` of a set at ``path``, stored as ``stored``."""
+    return ParamsError(
+        f'dtype="{dtype}" cannot hold the values that are stored',
+        path=path,
+        found=f"{values.flat[int(np.argmax(np.abs(values.astype(np.float64))))]} as "
+        f"{stored.newbyteorder('=')}",
+        expected=_range_of(dtype),
+        hint="leave dtype out to get them as stored, or ask for a wider one"
+        + (' (with scale, say, "float32")' if dtype.kind != "f" else ""),
+    )
+
+
+def padding(value: float, dtype: np.dtype[Any], path: str) -> Array:
+    """``pad_value`` as a number of ``dtype``. ParamsError where there is no such number."""
+    made = None
+    whole = float(value).is_integer()
+    if dtype.kind == "f" or (whole and _limits(dtype)[0] <= value <= _limits(dtype)[1]):
+        with np.errstate(over="ignore"):
+            made = np.array(value).astype(dtype)
+    if made is None or (np.isfinite(value) and not np.isfinite(made)):
+        having = "int64" if whole and abs(value) < 1 << 62 else "float32"
+        raise ParamsError(
+            "pad_value is no number of the dtype that is served",
+            path=path,
+            found=f"pad_value={value!r}",
+            expected=f"a number of {dtype}",
+            hint=f'pass another one, or a dtype that has it, such as dtype="{having}"',
+        )
+    return made
+
+
+def _limits(dtype: np.dtype[Any]) -> tuple[int, int]:
+    if dtype.kind == "b":
+        return 0, 1
+    limits = np.iinfo(dtype)
+    return int(limits.min), int(limits.max)
+
+
+def _range_of(dtype: np.dtype[Any]) -> str:
+    if dtype.kind == "f":
+        return f"at most {np.finfo(dtype).max:g}"
+    return "whole numbers from {} to {}".format(*_limits(dtype))

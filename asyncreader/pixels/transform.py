@@ -18,15 +18,14 @@ import numpy as np
 from ..errors import ParamsError
 from ..system.array_types import Array, Float64, Int64, UInt8, UInt64
 from ..system.memory import SCRATCH, address_of
-from . import codec, geometry, kernels, ranges
+from . import codec, geometry, kernels
 from .codec import planes
 from .codec.masks import pick
 from .fill_tables import MIRROR_DRAW, PLAN, numbers
 from .numbers import Numbers, Ragged
 from .rectangles import AREA, CROPS
 from .row_maker import Affine, Drawn, RowFiller, RowMaker, RowView, Target, load, streams
-from .specs import OutputSpec, SampleSpec
-from .steps import Erases, after, run, run_in_place
+from .specs import Erases, OutputSpec, SampleSpec, after, holds_all, run, run_in_place
 
 #: Pictures are resized and then cast in groups of about this many bytes.
 RESIZED_BYTES: Final = 320 << 10
@@ -71,7 +70,7 @@ class Form:
     @cached_property
     def narrows(self) -> bool:
         """Whether a stored value may be one that ``dtype`` cannot hold."""
-        return not ranges.holds_all(self.stored.dtype, self.dtype)
+        return not holds_all(self.stored.dtype, self.dtype)
 
     @cached_property
     def same(self) -> bool:
@@ -474,7 +473,7 @@ class Planes(RowMaker):
 
     def __init__(self, stored: SampleSpec, wanted: OutputSpec, path: str) -> None:
         dtype = wanted.dtype or stored.dtype
-        super().__init__(stored, wanted, path, dtype, not ranges.holds_all(stored.dtype, dtype))
+        super().__init__(stored, wanted, path, dtype, not holds_all(stored.dtype, dtype))
         planes.check_served(
             stored.encoding,
             {

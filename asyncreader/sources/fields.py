@@ -18,7 +18,7 @@ import numpy as np
 from ..errors import DecodeError, FormatError, ParamsError, SampleError, closed_on_error
 from ..pixels.augment.base import along
 from ..pixels.codec.masks import decode_values
-from ..pixels.lengths import Stretches, too_long
+from ..pixels.numbers import Stretches, too_long
 from ..pixels.points import Moved, moved_fill
 from ..pixels.row_maker import RowMaker
 from ..pixels.rows import RowError, RowJob

@@ -12,7 +12,7 @@ from xxhash import xxh3_64_intdigest
 
 from ..errors import DecodeError, SampleError
 from ..pixels import codec
-from ..pixels.lengths import TOGETHER
+from ..pixels.numbers import TOGETHER
 from ..pixels.rows import (
     SKIP_HINT,
     NumberWriter,

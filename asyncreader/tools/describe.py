@@ -351,7 +351,7 @@ def _describe_fields(source: OpenSet) -> list[dict[str, Any]]:
 
 def _describe_restarts(source: Source) -> dict[str, int] | None:
     """Of some samples, spread over the set: how many were looked at, are JPEGs, and can be cut
-    (codec/jpeg_cut.py). None where there is none to look at, or where that takes requests."""
+    (codec/jpeg.py). None where there is none to look at, or where that takes requests."""
     facts, spec = source.facts, source.spec
     if not spec.encoded or spec.encoding == "png" or facts.remote:
         return None

@@ -13,7 +13,7 @@ from PIL import Image
 
 from asyncreader.errors import DecodeError
 from asyncreader.pixels import codec
-from asyncreader.pixels.codec import jpeg_cut
+from asyncreader.pixels.codec import jpeg
 from asyncreader.pixels.encoded import put_views
 from asyncreader.pixels.geometry import INTERPOLATIONS
 from asyncreader.pixels.row_maker import RowView
@@ -105,7 +105,7 @@ def test_what_is_not_worth_cutting() -> None:
 
 def test_damage_in_the_part_is_the_error_of_the_whole_file() -> None:
     """Damage in what is cut out raises what decoding the whole file raises."""
-    facts = jpeg_cut.read_facts(MARKED)
+    facts = jpeg.read_facts(MARKED)
     assert facts is not None
     bytes_of_scan = bytearray(MARKED)
     middle = (int(facts["scan"][0]) + len(MARKED)) // 2
@@ -129,7 +129,7 @@ def test_a_plain_header_is_what_the_decoder_reads() -> None:
     counts = [0, 0]
     for number in range(3000):
         source = sources[number % len(sources)]
-        facts = jpeg_cut.read_facts(source)
+        facts = jpeg.read_facts(source)
         assert facts is not None
         data = bytearray(source)
         for _ in range(number % 3):
@@ -146,20 +146,20 @@ def test_a_plain_header_is_what_the_decoder_reads() -> None:
 def test_a_header_that_is_cut_off_is_not_plain() -> None:
     """The beginning of a JPEG up to any byte of its header, and no bytes at all, are no plain
     JPEG."""
-    facts = jpeg_cut.read_facts(MARKED)
+    facts = jpeg.read_facts(MARKED)
     assert facts is not None
     for size in range(int(facts["scan"][0]) + 1):
-        assert jpeg_cut.read_facts(MARKED[:size]) is None
+        assert jpeg.read_facts(MARKED[:size]) is None
 
 
 def test_the_last_segment_is_read_to_its_last_byte() -> None:
     """Nothing is cut where the last segment that is needed has bytes left over, which the decoder
     of a part cannot notice, or holds no valid codes: the whole file is decoded."""
-    facts = jpeg_cut.read_facts(MARKED)
+    facts = jpeg.read_facts(MARKED)
     assert facts is not None
     scan = int(facts["scan"][0])
     marks = [found.end() for found in re.finditer(rb"\xff[\xd0-\xd9]", MARKED[scan:])]
-    out = np.empty(jpeg_cut.most(MARKED) + 9, np.uint8)
+    out = np.empty(jpeg.most(MARKED) + 9, np.uint8)
     part = (100, 100, 190, 200)  # rows 6 to 11 and columns 1 and 2 of segments of 16 x 80
     ends = scan + marks[11 * 5 + 2] - 2
     for changed in (
@@ -167,8 +167,8 @@ def test_the_last_segment_is_read_to_its_last_byte() -> None:
         MARKED[: ends - 20] + MARKED[ends:],
         MARKED[: ends - 20] + b"\xff\0" * 10 + MARKED[ends:],
     ):
-        assert jpeg_cut.cut(MARKED, facts, part, 8, out) is not None
-        assert jpeg_cut.cut(changed, facts, part, 8, out) is None
+        assert jpeg.cut(MARKED, facts, part, 8, out) is not None
+        assert jpeg.cut(changed, facts, part, 8, out) is None
 
 
 def test_a_part_stays_within_its_memory() -> None:
@@ -177,24 +177,24 @@ def test_a_part_stays_within_its_memory() -> None:
     pixels = np.full((256, 4096, 3), 255, np.uint8)  # a white sky above
     pixels[-16:] = np.random.default_rng(0).integers(0, 256, (16, 4096, 3))
     data = cut_jpegs.marked(pixels, "4:2:0", 256)
-    facts = jpeg_cut.read_facts(data)
+    facts = jpeg.read_facts(data)
     assert facts is not None
     memory = np.full(4 * len(data), 7, np.uint8)
-    size = jpeg_cut.most(data)
+    size = jpeg.most(data)
     for top in (20, 230):
-        jpeg_cut.cut(data, facts, (top, 0, 256, 4096), 8, memory[:size])
+        jpeg.cut(data, facts, (top, 0, 256, 4096), 8, memory[:size])
         assert (memory[size:] == 7).all()
 
 
 def test_a_wrong_grid_is_not_cut() -> None:
     """Where the scan has another number of markers than the header says, nothing is cut."""
-    facts = jpeg_cut.read_facts(MARKED)
+    facts = jpeg.read_facts(MARKED)
     assert facts is not None
     assert facts[["rows", "columns"]].tolist() == [(19, 5)]
-    out = np.empty(jpeg_cut.most(MARKED), np.uint8)
+    out = np.empty(jpeg.most(MARKED), np.uint8)
     part = (100, 100, 200, 200)
-    assert jpeg_cut.cut(MARKED, facts, part, 8, out) is not None
+    assert jpeg.cut(MARKED, facts, part, 8, out) is not None
     for grid in ((19, 4), (19, 6), (18, 5), (10**9, 5)):
         wrong = facts.copy()
         wrong["rows"], wrong["columns"] = grid
-        assert jpeg_cut.cut(MARKED, wrong, part, 8, out) is None
+        assert jpeg.cut(MARKED, wrong, part, 8, out) is None

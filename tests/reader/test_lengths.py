@@ -473,8 +473,8 @@ class TestOffsets:
 def test_long_samples_are_read_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """However long samples are, some values are read at a time; the sum is the same. Long rows are
     filled up behind what is served alone."""
-    monkeypatch.setattr("asyncreader.pixels.lengths.TOGETHER", 5)
-    monkeypatch.setattr("asyncreader.pixels.lengths.WHOLE", 0)
+    monkeypatch.setattr("asyncreader.pixels.numbers.TOGETHER", 5)
+    monkeypatch.setattr("asyncreader.pixels.numbers.WHOLE", 0)
     known = arrays(tmp_path)
     for dtype in ({}, {"dtype": {"x": "float64", "y": "int64"}}):
         with opened(known, **dtype) as reader:

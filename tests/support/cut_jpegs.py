@@ -21,7 +21,7 @@ from PIL import Image
 
 from asyncreader.errors import DecodeError
 from asyncreader.pixels import codec
-from asyncreader.pixels.codec import jpeg_cut
+from asyncreader.pixels.codec import jpeg
 
 #: Pixels of an MCU across, by sampling.
 ACROSS = {"4:4:4": 8, "4:2:2": 16, "4:2:0": 16, "4:4:0": 8, "4:1:1": 32, "grey": 8}
@@ -193,7 +193,7 @@ def decoded(
 
 def damaged(data: bytes, rng: np.random.Generator) -> bytes:
     """The file with one damage: mostly in its scan, often at a restart marker."""
-    facts = jpeg_cut.read_facts(data)
+    facts = jpeg.read_facts(data)
     assert facts is not None
     scan = int(facts["scan"][0])
     marks = [

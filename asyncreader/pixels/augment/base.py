@@ -12,7 +12,7 @@ from ...errors import ParamsError
 from ...system.array_types import Array, Float64, UInt8
 from ...system.keyed_random import Draws
 from .. import kernels
-from ..steps import ImageShape, Row, Step
+from ..specs import ImageShape, Row, Step
 
 #: The operations by name.
 OPERATIONS: Final[dict[str, type[Operation]]] = {}

@@ -18,7 +18,7 @@ from ...system.checks import Check, optional, whole
 from ...system.keyed_random import Draws
 from ..fill_tables import Erasure
 from ..rectangles import ERASURE_DRAWS, erased_part
-from ..steps import ImageShape
+from ..specs import ImageShape
 from . import functions
 from .base import WARPS, Drawn, Operation
 from .functions import Fill

@@ -13,7 +13,7 @@ from ...errors import ParamsError
 from ...system.array_types import Array, Float64, UInt8
 from ...system.checks import one_of, whole
 from ...system.keyed_random import Draws
-from ..steps import ImageShape
+from ..specs import ImageShape
 from . import functions
 from .base import WARPS, Drawn, Operation
 from .functions import Fill

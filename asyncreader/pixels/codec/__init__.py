@@ -30,8 +30,8 @@ from .headers import check_depth as check_depth
 from .headers import read_header as read_header
 from .headers import read_plain_header as read_plain_header
 from .headers import sniff as sniff
-from .jpeg_segments import MAX_PIXELS as MAX_PIXELS
-from .jpeg_segments import MAX_SCANS as MAX_SCANS
-from .jpeg_segments import Buffer as Buffer
-from .jpeg_segments import is_grey_jpeg as is_grey_jpeg
+from .jpeg import MAX_PIXELS as MAX_PIXELS
+from .jpeg import MAX_SCANS as MAX_SCANS
+from .jpeg import Buffer as Buffer
+from .jpeg import is_grey_jpeg as is_grey_jpeg
 from .structure import check_structure as check_structure

@@ -16,7 +16,7 @@ from ...errors import DecodeError
 from ...system.array_types import Array, UInt8
 from ...system.text import sides
 from .. import rectangles
-from . import jpeg_cut, planes
+from . import jpeg, planes
 from .headers import (
     PPM_LONGEST,
     PPM_VALUES,
@@ -27,7 +27,7 @@ from .headers import (
     png_shape,
     read_header,
 )
-from .jpeg_segments import Buffer, plain_jpeg
+from .jpeg import Buffer, plain_jpeg
 
 Pixels: TypeAlias = Array
 
@@ -154,7 +154,7 @@ def decode_part(
 
     ``part``: top, left, height and width in the upright picture of full size; None: all. There,
     and ``reach`` (down, across) pixels of the result around it, the pixels are those of the whole.
-    ``copy``: memory as ``scratch`` is, of ``jpeg_cut.most(data)`` bytes.
+    ``copy``: memory as ``scratch`` is, of ``jpeg.most(data)`` bytes.
     """
     if header.kind == planes.YUV420 and part is not None:
         return _decode_planes(data, channels, header, part, reach, scratch)
@@ -210,11 +210,11 @@ def _decode_cut(
     if turned >= 5:
         rows, columns = columns, rows
     if copy is None:
-        copy = np.empty(jpeg_cut.most(data), np.uint8)
-    cut = jpeg_cut.cut(data, facts, (rows[0], columns[0], rows[1], columns[1]), eighths, copy)
+        copy = np.empty(jpeg.most(data), np.uint8)
+    cut = jpeg.cut(data, facts, (rows[0], columns[0], rows[1], columns[1]), eighths, copy)
     if cut is None:
         return None
-    jpeg, (top, left, bottom, right) = cut
+    smaller, (top, left, bottom, right) = cut
     shape = bottom - top, right - left
     if turned >= 5:
         shape, top, left = shape[::-1], left, top
@@ -222,7 +222,7 @@ def _decode_cut(
         scratch = None
     shape = _scaled(shape, eighths)
     try:
-        pixels = _decode_jpeg(jpeg, turned, shape if eighths < 8 else None, 2, scratch)
+        pixels = _decode_jpeg(smaller, turned, shape if eighths < 8 else None, 2, scratch)
     except DecodeError:
         return None  # decoding all of it says what is wrong
     if pixels.shape[:2] != shape:

@@ -13,8 +13,8 @@ import numpy as np
 from ...errors import DecodeError
 from ...system.array_types import Array
 from ...system.text import sides
-from . import jpeg_cut, planes
-from .jpeg_segments import (
+from . import jpeg, planes
+from .jpeg import (
     MAX_PIXELS,
     Buffer,
     check_sampling,
@@ -76,7 +76,7 @@ class ImageHeader(NamedTuple):
     #: A JPEG whose header the fast decoder does not take as it is: harmless junk stands in it, or
     #: its sampling is unusual.
     loose: bool = False
-    #: Of a JPEG that can be cut at its restart markers: see jpeg_cut.read_facts.
+    #: Of a JPEG that can be cut at its restart markers: see jpeg.read_facts.
     facts: Array | None = None
     #: "grey" or "colour" where a channel has more than 8 bits, else "".
     deep: str = ""
@@ -172,7 +172,7 @@ def read_plain_header(data: Buffer) -> ImageHeader | None:
     and with the facts that it takes to cut it; None for any other data."""
     if bytes(data[:2]) != _JPEG:
         return None
-    facts = jpeg_cut.read_facts(data)
+    facts = jpeg.read_facts(data)
     if facts is None:
         return None
     _, height, width, marked, segments, *_ = facts[0].tolist()

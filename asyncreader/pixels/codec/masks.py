@@ -16,7 +16,7 @@ from ...errors import DecodeError
 from ...system.array_types import Array, Int64
 from .decoding import decode, encode, png_pixels, stored_pixels, upright
 from .headers import read_header
-from .jpeg_segments import Buffer, is_grey_jpeg
+from .jpeg import Buffer, is_grey_jpeg
 
 
 def decode_values(data: Buffer) -> Array:

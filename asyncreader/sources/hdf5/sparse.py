@@ -14,9 +14,9 @@ from typing import Any, Final
 import numpy as np
 
 from ...errors import DecodeError, ParamsError, SampleError
-from ...pixels import kernels, ranges
+from ...pixels import kernels
 from ...pixels.rows import NumberWriter, RowJob, RowStore, Writer
-from ...pixels.specs import SampleSpec
+from ...pixels.specs import SampleSpec, checked, holds_all
 from ...stats import Meter
 from ...system.array_types import Array, Bools, Int64, UInt8
 from ...system.memory import SCRATCH, address_of
@@ -228,15 +228,15 @@ class SparseSource(BaseSource):
         kind, made, path = self._rows.numbers[1].dtype, self.spec.dtype, self.facts.path
         if kind == np.bool_:
             stored, kind = (stored != 0).view(np.uint8), np.dtype(np.uint8)
-        if ranges.holds_all(kind, made):
+        if holds_all(kind, made):
             return _as("sparse values", stored, kind, made)
         try:
-            with ranges.checked(stored.view(kind), kind, made, path):
+            with checked(stored.view(kind), kind, made, path):
                 return _as("sparse values", stored, kind, made)
         except ParamsError:
             for values, record in zip(np.split(stored.view(kind), ends), records, strict=False):
                 try:
-                    with ranges.checked(values, kind, made, path):
+                    with checked(values, kind, made, path):
                         values.astype(made)
                 except ParamsError as exc:
                     raise self.located(exc, int(record)) from None
