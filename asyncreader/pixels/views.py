@@ -64,7 +64,8 @@ class ViewWriter(RowWriter):
         rows = self._places(job.rows, count)
         job = job.pick(places // count)._replace(rows=rows, keys=keys, check=None, made=None)
         outs = (out.reshape(-1, *fill.row_shape),)
-        return RowWriter(self.origin, job, (fill,), outs, self.meter, self.errors, self.first)
+        numbers = self.first, self.named_from
+        return RowWriter(self.origin, job, (fill,), outs, self.meter, self.errors, *numbers)
 
     @staticmethod
     def _places(samples: Int64, count: int) -> Int64:
