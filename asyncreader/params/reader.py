@@ -21,7 +21,8 @@ from typing import (
     runtime_checkable,
 )
 
-from ..pixels.augment.options import AUGMENT, between
+from ..pixels.augment import AUGMENT
+from ..pixels.augment.options import between
 from ..sampling import Shuffle
 from ..system import checks
 from ..system.checks import one_of, optional, or_auto, whole

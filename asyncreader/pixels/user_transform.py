@@ -12,10 +12,9 @@ from typing import Any, ClassVar, Final, NamedTuple
 import numpy as np
 
 from ..errors import WorkerError
-from ..system.array_types import Array
 from ..system.checks import FILL_MASKED
 from .points import real
-from .specs import ImageShape, Row
+from .specs import Array, ImageShape, Row
 
 _HINT: Final = "it must return images of one shape, with the dtype that it gets"
 

@@ -24,8 +24,8 @@ from torchvision_pixels import differences as pixel_differences
 
 from asyncreader import AsyncReader
 from asyncreader.params import parse_params
-from asyncreader.pixels.augment.operations import Moving
 from asyncreader.pixels.augment import AUGMENT, known
+from asyncreader.pixels.augment.operations import Moving
 from asyncreader.pixels.augment.policies import Policy
 from asyncreader.pixels.points import UNITS, move
 from asyncreader.sampling.schedule import Cursor

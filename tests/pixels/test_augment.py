@@ -12,9 +12,8 @@ from torchvision_pixels import need_torchvision
 
 from asyncreader import AsyncReader
 from asyncreader.pixels import kernels
-from asyncreader.pixels.augment import functions
+from asyncreader.pixels.augment import AUGMENT, functions, known
 from asyncreader.pixels.augment.base import Operation
-from asyncreader.pixels.augment.options import AUGMENT, known
 from asyncreader.system.keyed_random import Draws
 
 COUNT = 24

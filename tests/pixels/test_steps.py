@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 from fakes import CLASSES, packed, pictures, write_hdf5
 
-from asyncreader.pixels.specs import ImageShape, Row
+from asyncreader.pixels.specs import Array, ImageShape, Row
 from asyncreader.sources import open_source
-from asyncreader.system.array_types import Array
 from asyncreader.testing.contract import MODES, assert_same, fill_rows, sized
 
 COUNT = 24

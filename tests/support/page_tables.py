@@ -22,7 +22,7 @@ from asyncreader.cli.main import cli
 from asyncreader.errors import ParamsError
 from asyncreader.params import SHOWN
 from asyncreader.params.declare import Parameter, form_of
-from asyncreader.pixels.augment.options import known
+from asyncreader.pixels.augment import known
 from asyncreader.pixels.specs import OutputSpec
 from asyncreader.pixels.transform import plan_rows
 from asyncreader.sources.request import Request, stored_samples

@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
+from asyncreader.pixels.augment import AUGMENT, known
 from asyncreader.pixels.augment.base import Operation
 from asyncreader.pixels.augment.functions import perspective_coefficients
-from asyncreader.pixels.augment.options import AUGMENT, known
 from asyncreader.pixels.augment.policies import SPACES, magnitude_of
 from asyncreader.system.keyed_random import Draws
 
