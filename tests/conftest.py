@@ -1,7 +1,5 @@
 """Fixtures that the tests of several folders use."""
 
-from __future__ import annotations
-
 import contextlib
 import gc
 import os

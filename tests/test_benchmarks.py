@@ -1,7 +1,5 @@
 """The benchmarks in miniature: inputs, windows, modes, ratios, tables, and another revision."""
 
-from __future__ import annotations
-
 import importlib
 import sys
 from pathlib import Path

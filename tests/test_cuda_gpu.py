@@ -1,7 +1,5 @@
 """``cuda`` on a real GPU: the facts that adapters/test_cuda.py shows on a fake one."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -5,8 +5,6 @@ Keras cannot do it. The samples of a batch are recorded where Keras trains on th
 after comparing every pixel.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import pickle

@@ -5,8 +5,6 @@ Each rank writes a JSON file: scenario -> the samples of its batches, epoch by e
 compared.
 """
 
-from __future__ import annotations
-
 import faulthandler
 import json
 import os

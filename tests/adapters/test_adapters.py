@@ -1,7 +1,5 @@
 """What the adapters do without their frameworks: the endless generator, and plain words."""
 
-from __future__ import annotations
-
 import itertools
 import pickle
 import sys

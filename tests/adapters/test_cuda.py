@@ -3,8 +3,6 @@
 test_cuda_gpu.py does the same on a real one.
 """
 
-from __future__ import annotations
-
 import contextlib
 import gc
 import sys

@@ -1,8 +1,6 @@
 """Several fields, and views, through every adapter and on a device: a tuple of what one field would
 be."""
 
-from __future__ import annotations
-
 import importlib.util
 import os
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """JaxReader against the real jax on CPU devices, and its transfers played late."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from typing import Any

@@ -1,7 +1,5 @@
 """ReaderDataset in Keras 3 on its torch and jax backends, each in a process of its own."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import os

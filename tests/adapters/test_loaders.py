@@ -1,7 +1,5 @@
 """What every adapter does with a reader: TorchReader and JaxReader against the real frameworks."""
 
-from __future__ import annotations
-
 import copy
 import itertools
 import json

@@ -1,7 +1,5 @@
 """Packing and reading on Ray: one cluster for all, in a process of its own with a time limit."""
 
-from __future__ import annotations
-
 import sys
 from importlib import import_module
 from pathlib import Path

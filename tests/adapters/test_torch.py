@@ -1,7 +1,5 @@
 """TorchReader against the real torch, in Accelerate and Lightning; a Dataset in DataLoader."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import pickle

@@ -1,7 +1,5 @@
 """What torchvision makes of the same images: pixels, boxes and keypoints, augment."""
 
-from __future__ import annotations
-
 import collections
 import sys
 from collections.abc import Callable

@@ -6,8 +6,6 @@ cold: h5py opens the file anew, and the chunks that asyncreader remembers are dr
 call. "ours, remembered" has its chunks decoded already. All must give the same bytes.
 """
 
-from __future__ import annotations
-
 import hashlib
 import sys
 from collections.abc import Callable

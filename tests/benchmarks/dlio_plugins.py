@@ -4,8 +4,6 @@ DLIO imports them by name (``reader.data_loader_classname``, ``reader.reader_cla
 folder must be on PYTHONPATH. ``others.py dlio`` runs DLIO with and without them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

@@ -8,8 +8,6 @@ installed are named as not run (robomimic and pytorch-3dunet may lie on PYTHONPA
 ``--only NAME`` runs some of: robot, cells, jets, patches, opening, index.
 """
 
-from __future__ import annotations
-
 import contextlib
 import importlib
 import io

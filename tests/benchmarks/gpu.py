@@ -6,8 +6,6 @@ tensors and ``.to("cuda", non_blocking=True)``). The first epoch of each is not 
 end, the rate of a copy from pinned memory, which no loop can exceed.
 """
 
-from __future__ import annotations
-
 import statistics
 import sys
 import time

@@ -17,8 +17,6 @@ command line and does the rest. To add a measurement, add a :class:`Case` to suc
 worktree, and exits with 1 where a ratio is below 0.95.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import json

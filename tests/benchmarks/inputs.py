@@ -4,8 +4,6 @@ Pictures are cut from photographs that scikit-image and scikit-learn ship. Sizes
 train on: 224 x 224 crops, CIFAR's 32 x 32, and JPEGs of 500 x 375 at quality 90, 4:2:0.
 """
 
-from __future__ import annotations
-
 import io
 import json
 from collections.abc import Callable, Iterator

@@ -4,8 +4,6 @@
 needs (about 12 GB). ``--only NAME`` runs some of: growth, open, jpeg, python, convert.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

@@ -7,8 +7,6 @@ same bytes. Printed are the hash of (data, labels, indices) and that of (labels,
 the order's own: run it before and after a change that must not move a pixel.
 """
 
-from __future__ import annotations
-
 import hashlib
 import itertools
 import sys

@@ -5,8 +5,6 @@ RESULTS.md says what each measures and what to install. FFCV needs another Pytho
 (``--ffcv-python``).
 """
 
-from __future__ import annotations
-
 import functools
 import json
 import os

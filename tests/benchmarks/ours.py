@@ -1,7 +1,5 @@
 """asyncreader as a contender, and the bare work that no loader is asked to pass."""
 
-from __future__ import annotations
-
 import itertools
 import math
 import os

@@ -15,8 +15,6 @@ its case says; "environment" is set when the process starts. Libraries are impor
 contenders: each needs only those that it measures.
 """
 
-from __future__ import annotations
-
 import importlib
 import json
 import os

@@ -3,8 +3,6 @@
 In the mode "epochs" they loop as their users do, else as ``run.FASTEST_WAYS`` says.
 """
 
-from __future__ import annotations
-
 import functools
 import os
 from collections.abc import Callable, Iterator, Sequence

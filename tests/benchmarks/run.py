@@ -12,8 +12,6 @@ against plain ones. ``--against REV`` compares every hot path with another revis
 each commit that touches one, ``--against main``.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Sequence
 from dataclasses import replace

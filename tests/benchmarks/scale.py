@@ -6,8 +6,6 @@ ranks are disjoint, complete and equal in number; ``window``: shards that a wind
 far it mixes.
 """
 
-from __future__ import annotations
-
 import statistics
 import time
 from collections.abc import Callable, Iterator

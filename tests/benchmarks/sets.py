@@ -6,8 +6,6 @@ The pictures are cut from photographs that scikit-image ships, in ``train/`` and
 classes in each. Each command of docs/sets.md is timed as a process of its own, and so is ``cp -r``.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import shutil

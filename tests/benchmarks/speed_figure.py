@@ -6,8 +6,6 @@ new run into speed.json, rounded to three digits. Then RESULTS.md and README hav
 changed: tests/examples/test_docs.py compares them.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Mapping

@@ -7,8 +7,6 @@ The second program is the one that is measured. Compiled kernels are kept in fol
 benchmark's own; that of a first process is emptied before each turn. All in milliseconds.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

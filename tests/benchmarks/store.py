@@ -5,8 +5,6 @@ of the tests (another process of this machine): with 1,000 requests a second all
 with 50 ms of latency; then without that cap, by requests in flight.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import sys

@@ -21,8 +21,6 @@ next seed. Evaluation is the same code for all, and not in the seconds; "prepare
 before training, once in each process: packing, or decoding. It needs torch and torchvision.
 """
 
-from __future__ import annotations
-
 import importlib
 import itertools
 import sys

@@ -6,8 +6,6 @@
 checksums, was read back and is on the disk. The disk is asked to finish before each turn.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """What the commands are tried on: a folder of images, a packed set, and a set of others."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

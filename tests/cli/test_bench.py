@@ -1,7 +1,5 @@
 """``asyncreader bench``: what it prints, what it takes, and how it measures."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

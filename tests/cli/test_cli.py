@@ -1,7 +1,5 @@
 """The command as people meet it: what it prints and where, its exit codes, its manners."""
 
-from __future__ import annotations
-
 import fcntl
 import json
 import os

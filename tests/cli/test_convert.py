@@ -1,7 +1,5 @@
 """``asyncreader convert`` as people meet it: what it packs, reports, skips and notes."""
 
-from __future__ import annotations
-
 import inspect
 import json
 import re

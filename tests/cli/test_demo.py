@@ -1,7 +1,5 @@
 """``asyncreader demo``: what it says, and when it fails."""
 
-from __future__ import annotations
-
 import re
 import sys
 from pathlib import Path

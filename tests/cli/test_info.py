@@ -1,7 +1,5 @@
 """``asyncreader info``: what a dataset holds, in words and in JSON."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

@@ -1,7 +1,5 @@
 """``asyncreader verify``: its verdicts, and its exit codes."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The folder that most of these tests pack."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

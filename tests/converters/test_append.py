@@ -1,7 +1,5 @@
 """Shards added to a set: what stays, what changes, what is refused, and where training goes on."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import sys

@@ -1,7 +1,5 @@
 """Grey pictures of 16 bits: kept, or brought to 8 bits, as asked, and never without a word."""
 
-from __future__ import annotations
-
 import io
 import itertools
 import json

@@ -1,7 +1,5 @@
 """Masks beside pictures: found by name, packed without loss, cut and resized as pictures are."""
 
-from __future__ import annotations
-
 import io
 import json
 import os

@@ -1,7 +1,5 @@
 """The converter's files: readable by anyone without asyncreader, and the same every time."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import os

@@ -1,7 +1,5 @@
 """The labels CSV: it names the set, and each way of being wrong names its line."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

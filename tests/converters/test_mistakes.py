@@ -1,8 +1,6 @@
 """Mistakes in what is asked of ``convert``: each is one error that names what is wrong, or what to
 write, and nothing is written."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """From one container to the other: the same bytes, or processed as the folder would be."""
 
-from __future__ import annotations
-
 import json
 import os
 import pickle

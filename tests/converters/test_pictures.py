@@ -1,7 +1,5 @@
 """The converter's pixels: every kind of picture right, every bad one named, resizing as PIL's."""
 
-from __future__ import annotations
-
 import io
 import itertools
 import os

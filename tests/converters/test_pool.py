@@ -1,7 +1,5 @@
 """The pool: results in order, a bounded window, bounded bytes, and always an end."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any

@@ -1,7 +1,5 @@
 """The converter's target: there in whole or not at all, and nothing else is ever harmed."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import fcntl

@@ -1,7 +1,5 @@
 """Restart markers put into JPEGs without loss: the same pixels, and no harm from damaged files."""
 
-from __future__ import annotations
-
 import io
 import random
 from pathlib import Path

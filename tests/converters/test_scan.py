@@ -1,7 +1,5 @@
 """The converter's eyes: which files of a folder are samples, in which order, with which labels."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Which samples are packed, of one source or several, and their splits."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Packing into shards: the same bytes whatever happens on the way, and nothing done twice."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import sys

@@ -1,7 +1,5 @@
 """Packing from an object store: the same files as from the same folder on disk, or an error."""
 
-from __future__ import annotations
-
 import os
 import pickle
 import socket

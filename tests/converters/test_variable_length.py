@@ -1,8 +1,6 @@
 """Samples of different length that asyncreader writes: h5py slices and readers give what was added,
 and damage is found."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Writer, and convert of samples that are no files: what was added is what is stored and served."""
 
-from __future__ import annotations
-
 import contextlib
 import gc
 import io

@@ -7,8 +7,6 @@ Text that is no input is marked ``text``. ``<!-- not run: REASON -->`` above a b
 ``<!-- setup: NAME -->`` makes the files that it reads (tests/support/page_files.py).
 """
 
-from __future__ import annotations
-
 import ast
 import importlib.util
 import json

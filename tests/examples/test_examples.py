@@ -1,7 +1,5 @@
 """The training scripts in ``tests/examples``, run as their first lines say, also killed midway."""
 
-from __future__ import annotations
-
 import ast
 import contextlib
 import fcntl

@@ -1,7 +1,5 @@
 """The notebooks of docs/notebooks: they run, with the outputs that they show."""
 
-from __future__ import annotations
-
 import re
 
 import notebooks

@@ -1,7 +1,5 @@
 """The recipes in ``tests/examples/recipes`` in a short form: each ends in the figure it is for."""
 
-from __future__ import annotations
-
 import ast
 import json
 import re

@@ -1,7 +1,5 @@
 """docs/troubleshooting.md: each message on it is given by the package, with the type it says."""
 
-from __future__ import annotations
-
 import os
 import re
 import sys

@@ -1,7 +1,5 @@
 """Keras' enqueuers by their numbers (K1-K14), and the recipe on top."""
 
-from __future__ import annotations
-
 import gc
 import itertools
 import multiprocessing

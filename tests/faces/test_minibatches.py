@@ -1,7 +1,5 @@
 """climin's minibatches by their numbers (C1-C10)."""
 
-from __future__ import annotations
-
 import itertools
 import random
 from collections.abc import Callable

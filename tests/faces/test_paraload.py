@@ -1,7 +1,5 @@
 """ParaLoad: the features of paraload by their numbers (P1-P11)."""
 
-from __future__ import annotations
-
 import gc
 import sys
 import threading

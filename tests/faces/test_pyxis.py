@@ -1,7 +1,5 @@
 """ml-pyxis by its numbers (X1-X19), and its files byte for byte."""
 
-from __future__ import annotations
-
 import itertools
 import os
 import pickle

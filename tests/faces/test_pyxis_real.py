@@ -7,8 +7,6 @@ named by the variable ML_PYXIS_PYTHON; without it these tests are skipped:
     ML_PYXIS_PYTHON=px/bin/python pytest tests/faces/test_pyxis_real.py
 """
 
-from __future__ import annotations
-
 import os
 import subprocess
 from pathlib import Path

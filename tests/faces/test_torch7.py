@@ -3,8 +3,6 @@
 What the loop promises beyond that is in tests/reader.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

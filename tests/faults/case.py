@@ -4,8 +4,6 @@ A file ``case_<name>.py`` here or in a folder below has its cases in a tuple ``C
 test_cases.py runs.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass

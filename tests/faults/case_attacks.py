@@ -1,7 +1,5 @@
 """Hostile files: each attack is opened in every way, and the canary files are not touched."""
 
-from __future__ import annotations
-
 import re
 import zlib
 from collections.abc import Iterator

@@ -3,8 +3,6 @@
 All ways: ``pytest tests/faults/test_cases.py --long -k attacks``.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

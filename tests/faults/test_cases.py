@@ -4,8 +4,6 @@
 the cases what the code does.
 """
 
-from __future__ import annotations
-
 import faulthandler
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What all trials in child processes rely on: how a child ends is seen."""
 
-from __future__ import annotations
-
 import signal
 
 import pytest

@@ -1,7 +1,5 @@
 """The layers: who may import whom, of every file, wherever in a file the import stands."""
 
-from __future__ import annotations
-
 import ast
 import re
 from collections.abc import Iterator

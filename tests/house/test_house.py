@@ -1,7 +1,5 @@
 """The house rules that a machine can check: public names, words, and what is never used."""
 
-from __future__ import annotations
-
 import ast
 import importlib
 import inspect

@@ -1,7 +1,5 @@
 """What is packaged elsewhere says what pyproject.toml says: the version, dependencies, extras."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """What a type checker tells users: every public annotation says what it is, and none says Any."""
 
-from __future__ import annotations
-
 import ast
 import subprocess
 import sys

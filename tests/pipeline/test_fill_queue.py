@@ -1,7 +1,5 @@
 """Batches that are only copied: the queue that compiled code serves, and the reader over it."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import random

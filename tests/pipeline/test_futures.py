@@ -1,7 +1,5 @@
 """Work for a pool of threads under Ctrl-C."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor

@@ -3,8 +3,6 @@
 The random moments are in tests/faults (cases ctrl-c and interrupts).
 """
 
-from __future__ import annotations
-
 import ast
 import contextlib
 import re

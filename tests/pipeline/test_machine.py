@@ -1,7 +1,5 @@
 """Cores and memory that the machine leaves to a process, by its affinity and control groups."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

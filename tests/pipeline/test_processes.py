@@ -1,7 +1,5 @@
 """workers="process": the same batches, order, errors and end as threads, in spawned processes."""
 
-from __future__ import annotations
-
 import hashlib
 import itertools
 import json

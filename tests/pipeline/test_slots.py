@@ -1,7 +1,5 @@
 """Who owns a slot: a state machine without threads, and the ring's waits with them."""
 
-from __future__ import annotations
-
 import itertools
 import queue
 import threading

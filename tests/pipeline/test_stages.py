@@ -1,7 +1,5 @@
 """What is done with a whole batch: a stage is one class, and its name is in stats and trace."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

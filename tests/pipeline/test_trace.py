@@ -1,7 +1,5 @@
 """``trace=``: a file that viewers of the Trace Event Format take, and that tells the truth."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

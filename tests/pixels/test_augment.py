@@ -1,7 +1,5 @@
 """Operations of ``augment``: small pictures against torchvision, label maps move along."""
 
-from __future__ import annotations
-
 import pickle
 from collections.abc import Callable
 from typing import Any

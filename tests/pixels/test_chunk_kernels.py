@@ -1,7 +1,5 @@
 """The kernels that inflate chunks and copy boxes of them, against zlib and numpy."""
 
-from __future__ import annotations
-
 import zlib
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Image bytes to upright pixels: every variety against Pillow, damage and bombs."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import logging

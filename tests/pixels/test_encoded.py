@@ -1,7 +1,5 @@
 """JPEGs that are planned many at a time against images that are decoded one by one."""
 
-from __future__ import annotations
-
 import io
 import math
 from collections import Counter

@@ -1,7 +1,5 @@
 """Which part of a picture is cut out, and how it is resized."""
 
-from __future__ import annotations
-
 import io
 import itertools
 import math

@@ -1,8 +1,6 @@
 """Compiled code stays in the memory that it is given: each input and each output lies between two
 guard pages, in a child process."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import math

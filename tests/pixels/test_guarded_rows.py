@@ -1,8 +1,6 @@
 """Rows of all kinds are filled inside of their memory: slots, scratch memory, decoded chunks and
 what is read lie between guard pages, in a child process."""
 
-from __future__ import annotations
-
 import functools
 import io
 import tempfile

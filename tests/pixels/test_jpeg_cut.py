@@ -1,7 +1,5 @@
 """Parts of JPEGs with restart markers, decoded without the rest: the pixels of the whole."""
 
-from __future__ import annotations
-
 import io
 import re
 from typing import Any

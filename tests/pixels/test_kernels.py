@@ -1,7 +1,5 @@
 """The compiled kernels against plain numpy."""
 
-from __future__ import annotations
-
 import ast
 import io
 import os

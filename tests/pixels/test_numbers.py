@@ -1,7 +1,5 @@
 """Numbers of rows that are no pictures, and members of structured rows, against plain numpy."""
 
-from __future__ import annotations
-
 import itertools
 from typing import Any
 

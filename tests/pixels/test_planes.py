@@ -1,7 +1,5 @@
 """4:2:0 planes: the kernels against libjpeg and BT.601."""
 
-from __future__ import annotations
-
 import struct
 
 import numpy as np

@@ -1,7 +1,5 @@
 """What a RowMaker makes of stored samples: shapes, the way it picks, and its values."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

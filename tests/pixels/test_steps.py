@@ -1,7 +1,5 @@
 """Steps: done with each sample between its crop and its row, in the worker that reads it."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from pathlib import Path
 

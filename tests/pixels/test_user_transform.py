@@ -1,7 +1,5 @@
 """``transform``: the user's function of each sample, in threads and processes."""
 
-from __future__ import annotations
-
 import warnings
 from pathlib import Path
 from typing import Any

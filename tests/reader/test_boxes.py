@@ -4,8 +4,6 @@ Pictures are black with a white rectangle, which is what their first box holds; 
 there. So a box that is cut, resized or turned otherwise than its picture shows.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

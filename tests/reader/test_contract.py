@@ -1,8 +1,6 @@
 """Combinations of features do what every reader must do: some of those that
 tests/robustness/combinations.py draws, and each way to store and to cut samples."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

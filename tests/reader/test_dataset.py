@@ -1,7 +1,5 @@
 """Dataset: samples by number, as a reader serves them, and what a set says of itself."""
 
-from __future__ import annotations
-
 import base64
 import io
 import os

@@ -6,8 +6,6 @@ sample's number. Masks say the same exactly: uint16, row x 256 + column. Any row
 cropped elsewhere or mirrored alone shows.
 """
 
-from __future__ import annotations
-
 import io
 import pickle
 import warnings

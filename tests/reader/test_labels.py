@@ -1,7 +1,5 @@
 """Labels of episodes, several labels at once, and labels of the caller's beside a path."""
 
-from __future__ import annotations
-
 import json
 import pickle
 from collections.abc import Iterator

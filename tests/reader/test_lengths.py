@@ -3,8 +3,6 @@
 That every kind of set gives the slices of what was written, is a case of test_contract.py.
 """
 
-from __future__ import annotations
-
 import pickle
 from dataclasses import dataclass
 from pathlib import Path

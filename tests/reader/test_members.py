@@ -1,7 +1,5 @@
 """Structured rows served by a reader, and what is asked of single fields, against plain numpy."""
 
-from __future__ import annotations
-
 import struct
 from pathlib import Path
 from typing import Any

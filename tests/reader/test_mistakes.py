@@ -1,7 +1,5 @@
 """Mistakes in parameters: each is one error of its type, which says what was found and expected."""
 
-from __future__ import annotations
-
 import math
 import os
 import sys

@@ -1,7 +1,5 @@
 """Every parameter: its default, its two spellings, and what is said about a wrong value."""
 
-from __future__ import annotations
-
 import ast
 import inspect
 import os

@@ -3,8 +3,6 @@
 That every kind of set gives the slices that numpy takes, is a case of test_contract.py.
 """
 
-from __future__ import annotations
-
 import json
 import pickle
 from collections.abc import Iterator

@@ -1,8 +1,6 @@
 """Physical values: what the attributes of a file say of its numbers, against numpy and the readers
 of the fields."""
 
-from __future__ import annotations
-
 import warnings
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The training loop: batches in order, buffers, epochs, place and state (contract, section 1)."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import pickle

@@ -1,7 +1,5 @@
 """A reader's life: closing, forgetting, forking, pickling, interrupting, and what it leaves."""
 
-from __future__ import annotations
-
 import gc
 import os
 import pickle

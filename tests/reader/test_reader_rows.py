@@ -1,7 +1,5 @@
 """What is in a batch: layout and values, the last batch, bad samples, checksums, postprocess."""
 
-from __future__ import annotations
-
 import threading
 import warnings
 from collections.abc import Callable

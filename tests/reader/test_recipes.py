@@ -1,7 +1,5 @@
 """Training recipes: padded crops, mixed rows and smoothed labels, the same for all workers."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Samples along another axis than the first, and data sets that are one sample, against numpy."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """``transform`` of several fields: a tuple of them, changed together in the workers."""
 
-from __future__ import annotations
-
 import warnings
 from pathlib import Path
 from typing import Any

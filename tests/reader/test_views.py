@@ -1,7 +1,5 @@
 """The parameter views: a sample several times, from one read, one check and one decode."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from pathlib import Path

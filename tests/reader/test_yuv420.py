@@ -1,7 +1,5 @@
 """Sets of encoding yuv420: packed from and to everything, and served like any other pictures."""
 
-from __future__ import annotations
-
 import itertools
 from pathlib import Path
 from typing import Any

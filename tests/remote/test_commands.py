@@ -1,7 +1,5 @@
 """The commands on a set in a store: they work, or end with one clear line."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """Sets in a store: the same bytes as on disk whatever the network does, and no secret told."""
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import json

@@ -3,8 +3,6 @@
 ``ASYNCREADER_S3_SET=folder pytest tests/remote/test_s3.py`` runs it on a sharded set of your own.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import os

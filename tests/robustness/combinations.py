@@ -9,8 +9,6 @@ a ParamsError or a FormatError. A failure shows its seed: ``--trials 1 --seed N`
 ends the trials. The exit code is 1 if anything differed.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import inspect

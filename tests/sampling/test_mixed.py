@@ -4,8 +4,6 @@ Facts that the tests of other libraries state about mixing are stated here for t
 words (Streaming's test_mixing.py; Grain's mix_test.py).
 """
 
-from __future__ import annotations
-
 import pickle
 from typing import Any
 

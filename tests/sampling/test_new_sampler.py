@@ -1,7 +1,5 @@
 """A sampler of one's own: a class in one file, and all else works with it."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """The order of a training run: permutations, blocks, draws, ranks, last batches and resuming."""
 
-from __future__ import annotations
-
 import pickle
 import sys
 import tracemalloc

@@ -1,7 +1,5 @@
 """The order over shards, and resuming it with another number of ranks, again and again."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Saved states: their keys and values stay what they are, so that older ones resume."""
 
-from __future__ import annotations
-
 import json
 import re
 from typing import Any

@@ -1,7 +1,5 @@
 """Balanced permutations, and weighted draws."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

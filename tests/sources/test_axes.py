@@ -1,8 +1,6 @@
 """Which data are pictures, and in which order of axes: nothing is guessed, or served otherwise
 than it is stored without a reason that the data give."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

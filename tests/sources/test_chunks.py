@@ -1,7 +1,5 @@
 """Chunks of HDF5 files decoded outside the library: the filters users have, and the cache."""
 
-from __future__ import annotations
-
 import struct
 import sys
 import threading

@@ -1,7 +1,5 @@
 """Every foreign layout passes the contract of all sources, and damage ends in typed errors."""
 
-from __future__ import annotations
-
 import json
 import re
 import warnings

@@ -1,7 +1,5 @@
 """Foreign HDF5 sets: Fuel's splits and shapes, variable length, known names."""
 
-from __future__ import annotations
-
 import os
 import re
 import struct

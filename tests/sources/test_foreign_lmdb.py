@@ -1,8 +1,6 @@
 """Foreign LMDB sets beyond the contract: fields, shapes that vary, refusals, and damaged or hostile
 records: a typed error that names file, record and key."""
 
-from __future__ import annotations
-
 import pickle
 import shutil
 from collections.abc import Callable, Mapping

@@ -1,7 +1,5 @@
 """Mixes of sets that differ: each row is what its own set serves, and what clashes is an error."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import os

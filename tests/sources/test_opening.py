@@ -1,7 +1,5 @@
 """What opening a set looks at, what it costs in calls and opened files, and lists of many files."""
 
-from __future__ import annotations
-
 import os
 import pickle
 import subprocess

@@ -1,7 +1,5 @@
 """Files that are no set: numpy's .npy is served, others are answered with what to write."""
 
-from __future__ import annotations
-
 import gzip
 import io
 import pickle

@@ -1,7 +1,5 @@
 """Layouts that installed packages add by the entry point group ``asyncreader.layouts``."""
 
-from __future__ import annotations
-
 import importlib
 import pickle
 import sys

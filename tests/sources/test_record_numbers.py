@@ -1,7 +1,5 @@
 """An error names the sample's record number in the whole set, however the set is stored."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Sharded sets of several fields: packed, read, verified and resumed as one file of them is."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import sys

@@ -1,7 +1,5 @@
 """Sharded sets: one data set, few files open, and never less of it than the manifest names."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

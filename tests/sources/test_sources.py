@@ -1,7 +1,5 @@
 """Every source passes the contract; what only some of them can meet stands below it."""
 
-from __future__ import annotations
-
 import itertools
 import os
 from collections.abc import Callable, Sequence

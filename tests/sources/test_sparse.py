@@ -1,8 +1,6 @@
 """Sparse rows (CSR) in HDF5, AnnData's .h5ad and 10x Genomics' files: written here with h5py after
 their specifications, and compared with dense numpy arrays."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -4,8 +4,6 @@ They are declared: their types in a TypedDict (ReaderKeywords, ConvertKeywords, 
 their defaults and meanings beside it. What takes all of AsyncReader's refers to its table.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Mapping
 from typing import Any

@@ -4,8 +4,6 @@
 request after the other with answer_requests(). A new one takes over where it ends.
 """
 
-from __future__ import annotations
-
 import contextlib
 import faulthandler
 import json

@@ -6,8 +6,6 @@ compares ten random parts of each of PICTURES (1,000) with the same part of the 
 what becomes of four parts of DAMAGED (10,000) files with what becomes of the whole file.
 """
 
-from __future__ import annotations
-
 import io
 import math
 import re

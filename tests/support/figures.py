@@ -6,8 +6,6 @@ flips and operations, as AsyncReader serves them), all of the sample pictures; r
 with some faults. Diagrams that show no measurement are edited by hand.
 """
 
-from __future__ import annotations
-
 import html
 import json
 import os

@@ -1,7 +1,5 @@
 """A set of every foreign layout, and what must come out of it."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable
 from pathlib import Path

@@ -3,8 +3,6 @@
 Nothing here uses asyncreader: the readers are tested against the layouts as they are documented.
 """
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Mapping, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What the tests of all adapters share: a small set, and what is served of it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from functools import partial
 from importlib import import_module

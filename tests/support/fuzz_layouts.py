@@ -8,8 +8,6 @@ signal, ten seconds of silence, more than 4 GB, a pickle that is read. A failure
 round; ``--round`` repeats it in this process: python tests/support/fuzz_layouts.py --round 17 Caffe
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import sys

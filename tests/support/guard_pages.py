@@ -3,8 +3,6 @@
 For children of ``Watched`` (child_processes.py): the fault ends the child, and fails one test.
 """
 
-from __future__ import annotations
-
 import ctypes
 import math
 import mmap

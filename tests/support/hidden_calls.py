@@ -8,8 +8,6 @@ builds of Python for Linux lack, ``linux`` also what Linux alone has::
 Python processes that a test starts do the same: tests/support/hidden is put on their PYTHONPATH.
 """
 
-from __future__ import annotations
-
 import builtins
 import ctypes
 import errno

@@ -3,8 +3,6 @@
 python tests/support/page_tables.py
 """
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterator
 from typing import Final

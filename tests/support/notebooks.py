@@ -5,8 +5,6 @@ Two outputs are alike if they differ in nothing but images, checksums, durations
 those of a cell with the tag ``varies``, which shows measurements, always are.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

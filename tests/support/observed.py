@@ -3,8 +3,6 @@
 Light on purpose: worker processes import this module too.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re

@@ -2,8 +2,6 @@
 a block calls the function of that name in the working folder of the page. What it returns are names
 that the blocks of the page may use."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final

@@ -3,8 +3,6 @@
 python tests/support/page_tables.py
 """
 
-from __future__ import annotations
-
 import dataclasses
 import inspect
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Where the checkout is, and the Python files of its packages."""
 
-from __future__ import annotations
-
 import ast
 from functools import cache
 from pathlib import Path

@@ -8,8 +8,6 @@ lists a folder as S3 does a bucket (ListObjectsV2, ``--page`` names in an answer
 ``AWS_ENDPOINT_URL`` may name it; signatures are not looked at.
 """
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import html

@@ -4,8 +4,6 @@ from any place on, copied, kept and pickled.
 A feature brings a :class:`Served` for each of its kinds of sets, and gets every test.
 """
 
-from __future__ import annotations
-
 import itertools
 import pickle
 from collections.abc import Callable

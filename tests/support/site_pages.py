@@ -4,8 +4,6 @@ files outside docs/ that pages link to.
 The pages in docs/ stay as a code host shows them: there a link to ../SECURITY.md leads to the file.
 """
 
-from __future__ import annotations
-
 import re
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Cases of the contract of all sources (asyncreader/testing), and what packed files do besides."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path

@@ -8,8 +8,6 @@ both versions), with every choice of growing axes, file format and filters. With
 layouts are tried; with one, so many of them, drawn.
 """
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import sys

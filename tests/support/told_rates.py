@@ -1,7 +1,5 @@
 """Rates that tests give to the doctor and the dry run, which then measure nothing."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from asyncreader.tools.trials import Rate, Trials, Turn

@@ -4,8 +4,6 @@ Prints a table of tests/benchmarks/RESULTS.md. Both get the same photographs and
 drawn by ours; torchvision gets them in the place of its own make_params().
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

@@ -4,8 +4,6 @@ Prints the table of tests/benchmarks/RESULTS.md. The photographs are those that 
 scikit-learn ship; both sides decode the same files.
 """
 
-from __future__ import annotations
-
 import io
 import re
 import sys

@@ -3,8 +3,6 @@
 python tests/support/tree.py
 """
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterator
 from pathlib import Path

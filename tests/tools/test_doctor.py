@@ -1,7 +1,5 @@
 """The doctor: its facts are right, its words follow from its rates, and its advice can be run."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex

@@ -1,7 +1,5 @@
 """convert --dry-run: what is in a folder of pictures, and what each encoding takes and gives."""
 
-from __future__ import annotations
-
 import json
 import os
 import shlex

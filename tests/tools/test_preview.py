@@ -1,7 +1,5 @@
 """Contact sheets: the right samples, pixels and words; and the manners of the command."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Sheets of samples that are no single pictures, and what info says of such sets."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

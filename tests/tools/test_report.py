@@ -1,7 +1,5 @@
 """The page about a set: its facts are right and bounded, and no name can break it."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import io

@@ -1,7 +1,5 @@
 """The page in a real browser: it loads, asks nobody, complains of nothing, sorts and filters."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Damaged files: flipped bytes, damaged structure, truncation, changes while a reader is open."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path

@@ -3,8 +3,6 @@
 Every function takes a Mutant, damages it as ``rng`` says, and returns what it did, in words.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Reads a damaged set and says what came out: everything right, a typed error, or worse."""
 
-from __future__ import annotations
-
 import time
 import traceback
 from collections.abc import Callable, Sequence

@@ -1,7 +1,5 @@
 """Where the parts of a packed file are, so that damage can aim at headers, tables or pixels."""
 
-from __future__ import annotations
-
 import struct
 from dataclasses import dataclass
 

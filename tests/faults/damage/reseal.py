@@ -6,8 +6,6 @@ it covers (HDF5 File Format Specification 3.0, II.A and III;
 http://burtleburtle.net/bob/c/lookup3.c).
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numba

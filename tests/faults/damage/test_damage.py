@@ -1,7 +1,5 @@
 """Proof that the harness of damage sees what it is there to see."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any

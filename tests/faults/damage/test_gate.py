@@ -1,7 +1,5 @@
 """Opening a damaged set: what is refused before a sample is read, and what is still served."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

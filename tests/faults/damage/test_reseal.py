@@ -1,7 +1,5 @@
 """HDF5 metadata with good checksums that say something false."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import h5py

@@ -1,8 +1,6 @@
 """One process full of trials: each request names a job and a trial of it, the answer is what came
 of it. case_damage.py knows by that which trial killed the process or made it hang."""
 
-from __future__ import annotations
-
 import os
 import warnings
 from collections.abc import Callable

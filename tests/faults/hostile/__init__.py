@@ -4,8 +4,6 @@ Nothing binary is kept: ``python tests/faults/hostile/make.py FOLDER`` makes all
 tests make each attack when they try it. Every attack is a function in one of the modules here.
 """
 
-from __future__ import annotations
-
 from .corpus import ATTACKS, Attack
 
 

@@ -5,8 +5,6 @@ whether it dies. Nothing is caught that a
 user would see: an exception of another type than AsyncReaderError is an outcome of its own.
 """
 
-from __future__ import annotations
-
 import gc
 import io
 import itertools

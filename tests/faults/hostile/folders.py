@@ -1,7 +1,5 @@
 """Hostile folders of pictures and CSVs, to be packed."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Hostile pictures, each tried in an LMDB of pictures and in a folder that is packed."""
 
-from __future__ import annotations
-
 import io
 import os
 import pickle

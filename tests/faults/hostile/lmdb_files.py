@@ -1,7 +1,5 @@
 """Hostile LMDB: pages that lead in circles, sizes that lie, descriptions that explode, pickles."""
 
-from __future__ import annotations
-
 import json
 import os
 import pickle

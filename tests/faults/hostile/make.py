@@ -4,8 +4,6 @@ To try other readers, or other programs, on it. Next to the attacks lie ``outsid
 and ``plugins/`` (for HDF5_PLUGIN_PATH), whose library makes ``plugin-was-loaded`` when it is.
 """
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Looks through a page of ``preview --html``: nothing in it may be markup but what we wrote."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import re

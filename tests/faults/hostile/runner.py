@@ -1,7 +1,5 @@
 """Runs attacks in a child process; checks the process, the canaries and the files afterwards."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import shutil

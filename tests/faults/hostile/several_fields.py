@@ -1,7 +1,5 @@
 """Hostile fields next to the pictures: in a set, and in a folder that is packed with them."""
 
-from __future__ import annotations
-
 import os
 import struct
 import zlib

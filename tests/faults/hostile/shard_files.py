@@ -1,7 +1,5 @@
 """Hostile sharded sets: manifests that name other files or explode, shards that are no shards."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Hostile names, shown by ``preview``: classes and paths that are markup, script or escapes."""
 
-from __future__ import annotations
-
 import itertools
 import os
 

@@ -1,7 +1,5 @@
 """Ways to end a program that has a reader open: in time, the right error, nothing left behind."""
 
-from __future__ import annotations
-
 import json
 import random
 import signal

@@ -1,7 +1,5 @@
 """A full disk: whichever write fails, the conversion ends with exit code 1 and leaves nothing."""
 
-from __future__ import annotations
-
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager

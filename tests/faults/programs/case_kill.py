@@ -1,7 +1,5 @@
 """kill -9 during a conversion: the target is old, absent or complete, and leftovers go."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import random

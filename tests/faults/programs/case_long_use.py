@@ -4,8 +4,6 @@ Each trial is a function of long_use.py in a process of its own. It reports ``fo
 promises, and ``counts``, the outcomes.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path

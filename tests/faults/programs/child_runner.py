@@ -5,8 +5,6 @@
 session: nothing that it leaves behind escapes.
 """
 
-from __future__ import annotations
-
 import fcntl
 import importlib
 import json

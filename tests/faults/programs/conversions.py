@@ -4,8 +4,6 @@ The disturbance comes at the k-th call of C from the modules that write a set. E
 rename and lock is such a call; so is each step of lmdb and those around h5py.
 """
 
-from __future__ import annotations
-
 import argparse
 import errno
 import importlib

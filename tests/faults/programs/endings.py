@@ -4,8 +4,6 @@ Each calls ``start_clock()`` when the end begins. If the program goes on, it rep
 descriptors, child processes and shared memory are left.
 """
 
-from __future__ import annotations
-
 import contextlib
 import gc
 import itertools

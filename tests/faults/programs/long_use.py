@@ -1,7 +1,5 @@
 """Long use in one process: whether batches stay right under stress, and what is left over."""
 
-from __future__ import annotations
-
 import contextlib
 import gc
 import json

@@ -1,7 +1,5 @@
 """Proof that the harness of programs sees how they end."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

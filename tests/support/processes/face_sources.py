@@ -3,8 +3,6 @@
 Light on purpose: every worker process imports this module.
 """
 
-from __future__ import annotations
-
 import os
 import random
 import signal

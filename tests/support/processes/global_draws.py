@@ -1,8 +1,6 @@
 """Postprocess functions of tests that draw from global generators: worker processes import them by
 name, and torch with them, where it is installed."""
 
-from __future__ import annotations
-
 import contextlib
 import random
 from typing import Any

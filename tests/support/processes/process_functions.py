@@ -4,8 +4,6 @@ They are in a module of their own because only pytest knows the name that it giv
 worker process finds ``process_functions`` on its path, but no ``tests.test_processes``.
 """
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import random

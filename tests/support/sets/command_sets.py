@@ -1,7 +1,5 @@
 """Runs a command in this process, and makes sets that the tests of the commands share."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Pictures of every kind the converter must take, damaged ones it must not, and Pillow as judge."""
 
-from __future__ import annotations
-
 import hashlib
 import io
 import os

@@ -1,7 +1,5 @@
 """Folders, good and treacherous, for the tests of what the converter finds."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 from typing import Any

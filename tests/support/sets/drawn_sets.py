@@ -4,8 +4,6 @@
 knows besides.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections import Counter
 from dataclasses import replace

@@ -4,8 +4,6 @@ A kind makes rows, puts them into an HDF5 group or into arrays, draws the parame
 takes for one field, and says what numpy makes of a row with these.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeAlias
 

@@ -1,7 +1,5 @@
 """JPEG files of any sampling, written by a small encoder of noise (ITU-T T.81, baseline)."""
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Iterator, Sequence
 

@@ -1,7 +1,5 @@
 """The 22 painted images that the tests of the reader read."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

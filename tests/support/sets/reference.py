@@ -4,8 +4,6 @@ A :class:`Reference` restates what the pages say of windows, lengths, patches, s
 It uses nothing of asyncreader: what is served is compared with it.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Small sharded sets for tests, written without the converter: shards of any size."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import shutil

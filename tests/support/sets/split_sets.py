@@ -1,7 +1,5 @@
 """Sets with splits: tiny pictures, and what a set says of its splits and samples."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

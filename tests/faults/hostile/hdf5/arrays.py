@@ -1,7 +1,5 @@
 """Hostile HDF5: patches of volumes, sparse rows and episodes in groups that are forged."""
 
-from __future__ import annotations
-
 import struct
 import zlib
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Hostile HDF5: more is declared than is stored, and chunks that lie."""
 
-from __future__ import annotations
-
 import struct
 import zlib
 from collections.abc import Callable

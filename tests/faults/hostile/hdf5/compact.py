@@ -1,7 +1,5 @@
 """Hostile HDF5: data sets inside object headers (compact layout), described falsely."""
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Hostile HDF5: the file itself, its trees, and what its path is."""
 
-from __future__ import annotations
-
 import os
 import re
 import struct

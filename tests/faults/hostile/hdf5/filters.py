@@ -1,7 +1,5 @@
 """Hostile HDF5: programs as filters, files of labels, Fuel's references."""
 
-from __future__ import annotations
-
 import os
 import struct
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Hostile HDF5: samples of different length that do not lie among their values."""
 
-from __future__ import annotations
-
 import struct
 import zlib
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Hostile HDF5: the bytes of other files, by storage, links and virtual data sets."""
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """How hostile HDF5 files are made: what the modules of attacks share."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

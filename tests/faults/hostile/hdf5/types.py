@@ -1,7 +1,5 @@
 """Hostile HDF5: odd types, attributes, descriptions and names."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from pathlib import Path

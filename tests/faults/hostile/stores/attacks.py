@@ -5,8 +5,6 @@ networks want it, so that a store says where a request goes; https, S3's signatu
 gigabytes that nobody asked for ends the process: obstore holds it all before anybody can look.
 """
 
-from __future__ import annotations
-
 import itertools
 import json
 import time
