@@ -23,12 +23,13 @@ from frameworks import (
     is_whole_epoch,
     lightning_module,
 )
-from torch.utils import data
 
 import asyncreader
 from asyncreader import Writer
 
 torch = pytest.importorskip("torch", reason="torch is not installed: pip install '.[torch]'")
+
+from torch.utils import data  # noqa: E402
 
 from asyncreader import AsyncReader, ParamsError, ReaderClosedError  # noqa: E402
 from asyncreader.adapters.torch import TorchReader  # noqa: E402

@@ -1,5 +1,7 @@
 """Ctrl-C at every moment at which CPython looks for it, one after the other."""
 
+from __future__ import annotations
+
 import itertools
 import os
 import signal
