@@ -1,6 +1,7 @@
 """Fixtures that the tests of several folders use."""
 
 import contextlib
+import faulthandler
 import gc
 import os
 import re
@@ -10,7 +11,6 @@ from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
-import hidden_calls  # first: it hides calls where HIDE_CALLS is set
 import pytest
 from observed import take_ctrl_c
 from reader_contract import ReaderContract
@@ -103,11 +103,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Tests of the long form wait for it; those of calls are skipped where these are hidden."""
-    if item.get_closest_marker("long") and not item.config.getoption("--long"):
-        pytest.skip("the long form (--long)")
-    if hidden_calls.ACTIVE and item.get_closest_marker("calls"):
-        pytest.skip(f"it observes calls that HIDE_CALLS={hidden_calls.ACTIVE} hides")
+    """Tests of the long form wait for it, and may take half an hour."""
+    if item.get_closest_marker("long"):
+        if not item.config.getoption("--long"):
+            pytest.skip("the long form (--long)")
+        faulthandler.cancel_dump_traceback_later()
 
 
 @pytest.hookimpl(wrapper=True)

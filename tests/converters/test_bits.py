@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pytest
 from command_sets import run
 from converter_corpus import put
-from fakes import hdf5
+from fakes import first_batch, hdf5
 from foreign_sets import write_lmdb
 from PIL import Image
 
@@ -79,8 +79,7 @@ def place(number: int, name: str) -> str:
 
 def served(path: Path, **params: Any) -> npt.NDArray[Any]:
     """All samples of a set in order, as a reader serves them."""
-    with AsyncReader(path=path, batch_size=COUNT, **params) as reader:
-        return np.array(next(iter(reader)).data)
+    return np.array(first_batch(path=path, batch_size=COUNT, **params).data)
 
 
 TARGETS = ["b.h5", "b.lmdb", "shards"]
@@ -173,10 +172,9 @@ def test_colours_of_16_bits_become_8_and_are_counted(
     assert (report.count, report.narrowed) == (2, 1)
     with Image.open(folder / f"0.{name}") as picture:
         wanted = np.asarray(picture.convert("RGB")).transpose(2, 0, 1)
-    with AsyncReader(path=tmp_path / "a.h5", batch_size=2) as reader:
-        data, _ = next(iter(reader))
-        assert data.dtype == np.uint8
-        assert np.array_equal(data[0], wanted)
+    data, _ = first_batch(path=tmp_path / "a.h5", batch_size=2)
+    assert data.dtype == np.uint8
+    assert np.array_equal(data[0], wanted)
     with pytest.raises(DecodeError, match="colour"):
         convert(tmp_path / "in", tmp_path / "b.h5", encoding=encoding, bits=16)
 
@@ -237,8 +235,7 @@ def test_masks_keep_their_numbers(tmp_path: Path) -> None:
         target = tmp_path / f"{bits}{encoding}.h5"
         convert(tmp_path / "in", target, bits=bits, encoding=encoding, fields=fields)  # type: ignore[arg-type]
         names = ["data", *files]
-        with AsyncReader(path=target, batch_size=COUNT, data_field=names, layout="NHWC") as reader:
-            data, _ = next(iter(reader))
+        data, _ = first_batch(path=target, batch_size=COUNT, data_field=names, layout="NHWC")
         for found, (_, _, wanted) in zip(data[1:], files.values(), strict=True):
             assert found.dtype == wanted.dtype
             assert np.array_equal(found.reshape(wanted.shape), wanted)
@@ -354,8 +351,7 @@ def test_arrays_of_either_byte_order(
             given = None if name == "grey" else params
             convert(source, path, encoding=encoding, size=size, params=given, **_sharded(target))
             asked = {} if name == "grey" else fields
-            with AsyncReader(path=path, batch_size=COUNT, **asked) as reader:
-                made.append(next(iter(reader)).data)
+            made.append(first_batch(path=path, batch_size=COUNT, **asked).data)
         report = convert(source, tmp_path / "8.h5", bits=8, overwrite=True)
         assert report.narrowed == COUNT
         assert np.array_equal(served(tmp_path / "8.h5")[:, 0], values >> 8)

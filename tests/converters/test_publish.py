@@ -159,7 +159,6 @@ def test_a_set_that_does_not_read_back_is_not_published(
     assert listed(tmp_path) == []
 
 
-@pytest.mark.calls
 def test_fsync_comes_before_the_name_and_again_after(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -189,7 +188,6 @@ def test_fsync_comes_before_the_name_and_again_after(
 
 
 @pytest.mark.slow
-@pytest.mark.calls
 @pytest.mark.parametrize("call", ["pwrite", "posix_fallocate"])
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO])
 def test_the_kth_write_fails(
@@ -228,7 +226,6 @@ def test_the_kth_write_fails(
     assert {failure.path for failure in failures} == {str(tmp_path / "out.h5")}
 
 
-@pytest.mark.calls
 @pytest.mark.parametrize("name", ["out.h5", "out.lmdb", "shards", "append", "no links.h5"])
 @pytest.mark.parametrize("old", [False, True])
 def test_a_name_that_is_not_durable_is_taken_back(
@@ -289,7 +286,6 @@ def test_a_name_that_was_taken_meanwhile(folder: Path, tmp_path: Path) -> None:
     assert listed(tmp_path) == ["again", "saved", "set"]
 
 
-@pytest.mark.calls
 def test_a_file_system_without_locks(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -214,7 +214,6 @@ def test_follow_links_goes_outside_but_not_in_circles(tmp_path: Path) -> None:
         scan(str(tmp_path / "in"), follow_links=True)
 
 
-@pytest.mark.calls
 def test_what_changed_since_the_walk_is_noticed(tmp_path: Path) -> None:
     """A FIFO or a link out that takes a picture's place is neither waited for nor followed."""
     tree(tmp_path / "in", "c/1.png", "c/2.png", "c/3.png")
@@ -233,7 +232,6 @@ def test_what_changed_since_the_walk_is_noticed(tmp_path: Path) -> None:
     assert caught.value.source_path == str(tmp_path / "in" / "c" / "3.png")
 
 
-@pytest.mark.calls
 def test_a_link_that_changes_when_it_was_checked_is_not_followed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

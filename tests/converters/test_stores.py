@@ -17,12 +17,11 @@ from command_sets import save_images
 from converter_corpus import listed, put, stop_at
 from converter_trees import scan
 from fake_ray import FakeRay
-from fakes import encoded, pictures, s3_environment
+from fakes import encoded, first_batch, pictures, s3_environment
 from PIL import Image
 from range_server import server_stats, serving
 
 from asyncreader import (
-    AsyncReader,
     DecodeError,
     FormatError,
     ParamsError,
@@ -130,8 +129,7 @@ def test_labels_by_csv(photos: Path, bucket: str, tmp_path: Path, scheme: str) -
         assert contents(tmp_path / f"{number}.h5") == contents(tmp_path / "disk.h5")
     csv.write_text(f"{top}/photos/cat/0.jpg,7\n")  # whole URLs, as absolute paths on disk
     convert(f"{top}/photos", tmp_path / "whole.h5", labels=csv, encoding="original")
-    with AsyncReader(path=tmp_path / "whole.h5", size=(8, 8)) as reader:
-        assert next(iter(reader)).labels.tolist() == [[7]]
+    assert first_batch(path=tmp_path / "whole.h5", size=(8, 8)).labels.tolist() == [[7]]
 
 
 @pytest.mark.slow

@@ -11,6 +11,7 @@ import lmdb
 import numpy as np
 import pytest
 from command_sets import run
+from fakes import first_batch
 
 import asyncreader
 from asyncreader import (
@@ -269,11 +270,10 @@ def test_copies_selections_and_joined_sets(tmp_path: Path) -> None:
     convert(second, both, append=True)
     every = samples + more
     for path in (tmp_path / "both.h5", both, [first, second]):
-        with AsyncReader(path, **FIELDS, max_length=12, batch_size=8) as reader:
-            batch = next(iter(reader))
-            assert batch.lengths[0].tolist() == [len(one["data"]) for one in every]
-            for row, one in enumerate(every):
-                np.testing.assert_array_equal(batch.data[0][row, : len(one["data"])], one["data"])
+        batch = first_batch(path, **FIELDS, max_length=12, batch_size=8)
+        assert batch.lengths[0].tolist() == [len(one["data"]) for one in every]
+        for row, one in enumerate(every):
+            np.testing.assert_array_equal(batch.data[0][row, : len(one["data"])], one["data"])
     raw = tmp_path / "raw.h5"
     convert(np.ones((3, 3), "f4"), raw)
     for source, target, options in (

@@ -20,7 +20,7 @@ import pytest
 from command_sets import save_images
 from converter_corpus import files as files_of
 from converter_corpus import stop_at
-from fakes import encoded, hdf5
+from fakes import encoded, first_batch, hdf5
 from PIL import Image
 from split_sets import splits_of
 
@@ -84,10 +84,9 @@ def test_rows_of_any_dtype_and_shape(tmp_path: Path, suffix: str) -> None:
                     np.testing.assert_array_equal(row, served(rows[i]))
                     np.testing.assert_array_equal(other, side[i])
                     assert label.tolist() == [i * 2]
-            with AsyncReader(str(target), batch_size=6, verify="always") as reader:
-                data, labels = next(iter(reader))
-                np.testing.assert_array_equal(data, np.stack([served(row) for row in rows]))
-                np.testing.assert_array_equal(labels[:, 0], np.arange(6) * 2)
+            data, labels = first_batch(str(target), batch_size=6, verify="always")
+            np.testing.assert_array_equal(data, np.stack([served(row) for row in rows]))
+            np.testing.assert_array_equal(labels[:, 0], np.arange(6) * 2)
 
 
 @pytest.mark.slow

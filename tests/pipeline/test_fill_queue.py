@@ -325,7 +325,6 @@ def test_a_refused_batch_that_is_dropped(tmp_path: Path) -> None:
                 assert batch.step == step
 
 
-@pytest.mark.calls
 @pytest.mark.parametrize("labels", ["labels", None])
 def test_shards_are_only_copied_when_all_are_open(tmp_path: Path, labels: str | None) -> None:
     """Shards are opened when they are read. As soon as all are open they stay so, and their rows

@@ -8,7 +8,6 @@ import pytest
 from asyncreader.system.limits import available_memory, usable_cores
 
 
-@pytest.mark.calls
 def test_cores_are_the_quota_of_the_tightest_group(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -156,7 +156,6 @@ def test_a_stuck_worker_is_killed_by_close(packed: str) -> None:
     assert multiprocessing.active_children() == []
 
 
-@pytest.mark.calls
 def test_a_local_function_is_refused(packed: str) -> None:
     """A postprocess that cannot be sent to a process is a ParamsError at construction."""
     with pytest.raises(ParamsError, match=r"postprocess.*top of a module"):
@@ -164,7 +163,6 @@ def test_a_local_function_is_refused(packed: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.calls
 def test_a_program_from_standard_input_is_refused(packed: str) -> None:
     """A main module that cannot be imported is a ParamsError, not a hang."""
     program = (
@@ -191,7 +189,6 @@ def test_an_unguarded_main_module_is_refused(packed: str, tmp_path: Path) -> Non
     assert 'if __name__ == "__main__"' in done.stderr.splitlines()[-1]
 
 
-@pytest.mark.calls
 @pytest.mark.parametrize("what", ["daemon", "starting"])
 def test_where_no_process_may_be_started(
     what: str, packed: str, monkeypatch: pytest.MonkeyPatch

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from fakes import first_batch
 from torchvision_pixels import need_torchvision
 
 from asyncreader import AsyncReader
@@ -223,6 +224,5 @@ def test_a_picture_without_bounds(options: dict[str, Any], interpolation: str) -
     the one pixel that is left."""
     data = np.full((8, 33, 40, 3), 200, np.uint8)
     augment = ("random-affine", {**options, "interpolation": interpolation, "fill": 7})
-    with AsyncReader(data=data, batch_size=8, augment=[augment], size=(33, 40)) as reader:
-        found = next(iter(reader)).data
+    found = first_batch(data=data, batch_size=8, augment=[augment], size=(33, 40)).data
     assert 7 <= found.min() <= found.max() <= 200

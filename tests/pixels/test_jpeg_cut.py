@@ -34,19 +34,18 @@ def header_of(data: bytes) -> codec.ImageHeader:
 
 
 @pytest.mark.slow
-def test_parts_of_pictures() -> None:
+def test_parts_of_pictures(long: bool) -> None:
     """A part of a JPEG with restart markers has the pixels of the whole: of every sampling, turn,
-    size and interval, decoded in full size or smaller. ``python tests/support/cut_jpegs.py``
-    compares many more."""
-    counts = cut_jpegs.compare_parts(40)
+    size and interval, decoded in full size or smaller."""
+    counts = cut_jpegs.compare_parts(1000 if long else 40)
     assert counts["cut"] > 150, counts
 
 
 @pytest.mark.slow
-def test_parts_of_damaged_files() -> None:
+def test_parts_of_damaged_files(long: bool) -> None:
     """What a damaged file gives for a part is an error, or the pixels of the whole file; where that
     is an error, those of the undamaged picture."""
-    counts = cut_jpegs.compare_damaged(200)
+    counts = cut_jpegs.compare_damaged(10_000 if long else 200)
     assert min(counts["error"], counts["both"], counts["elsewhere"]) > 20, counts
 
 

@@ -1,11 +1,17 @@
-"""Combinations of features do what every reader must do: some of those that
-tests/robustness/combinations.py draws, and each way to store and to cut samples."""
+"""Combinations of features do what every reader must do: some that are drawn, with ``--long`` many
+more, and each way to store and to cut samples."""
 
+import inspect
+import shutil
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from drawn_sets import DrawnContract, DrawnSet, draw_set
-from reader_contract import Served
+from reader_contract import Served, tupled
+
+from asyncreader import AsyncReader, FormatError, ParamsError
 
 #: What holds episodes, and how it says where they are.
 EPISODES = [
@@ -137,3 +143,47 @@ class TestEachWay(DrawnContract):
     """The same for each way to store and to cut samples; processes take the ones above."""
 
     test_processes = None  # type: ignore[assignment]
+
+
+class Combination(DrawnContract):
+    """The tests of a drawn set, and one of what a framework gets."""
+
+    def test_tensors(self, served: Served) -> None:
+        """A TorchReader serves the batches of a reader."""
+        from asyncreader.adapters.torch import TorchReader
+
+        size = served.sizes[0]
+        with (
+            AsyncReader(served.params, batch_size=size) as reader,
+            TorchReader(served.params, batch_size=size, with_mask=True) as loader,
+        ):
+            for batch, (data, labels, mask) in zip(reader, loader, strict=True):
+                assert mask.tolist() == batch.mask.tolist()
+                for one, other in zip(tupled(data), tupled(batch.data), strict=True):
+                    assert np.array_equal(one.numpy(), other)
+                for one, other in zip(
+                    tupled(labels) or (), tupled(batch.labels) or (), strict=True
+                ):
+                    assert np.array_equal(one[mask].numpy().ravel(), other[batch.mask].ravel())
+
+
+@pytest.mark.long
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_many_combinations(tmp_path: Path, subtests: pytest.Subtests) -> None:
+    """All that holds of a reader, and what a framework gets, for 3,000 more (about half an hour);
+    what the pages say does not go together is refused. A failure names its seed."""
+    pytest.importorskip("torch", reason="tensors are torch's: pip install '.[torch]'")
+    methods = inspect.getmembers(Combination(), inspect.ismethod)
+    tests = [test for name, test in methods if name.startswith("test_")]
+    tests = [test for test in tests if test.__name__ != "test_processes"]
+    for seed in range(24, 3024):
+        (tmp_path / "set").mkdir()
+        drawn = draw_set(tmp_path / "set", seed, 0.1)
+        with subtests.test(seed=seed):
+            if drawn.refused:
+                with pytest.raises((ParamsError, FormatError)):
+                    AsyncReader(drawn.params, batch_size=1).close()
+            given = {"drawn": drawn, "served": drawn.served()}
+            for test in tests if drawn.refused is None else ():
+                test(**{name: given[name] for name in inspect.signature(test).parameters})
+        shutil.rmtree(tmp_path / "set")

@@ -16,7 +16,7 @@ from typing import Any
 import h5py
 import numpy as np
 import pytest
-from fakes import Packed, damage, describe, described, packed, write_hdf5, write_lmdb
+from fakes import Packed, damage, describe, described, first_batch, packed, write_hdf5, write_lmdb
 from foreign_sets import pyxis_sample, write_pyxis
 from PIL import Image
 from reader_contract import ReaderContract, Served
@@ -303,8 +303,7 @@ def test_masks_as_labels_are_refused_where_pictures_move(
         {"path": target, **both, "labels_field": None},
         {"data": {"data": IMAGES, "labels": masks}, "data_field": ["data", "labels"]},
     ):
-        with AsyncReader(cured, **asked) as reader:
-            assert next(iter(reader)).labels is None
+        assert first_batch(cured, **asked).labels is None
 
 
 def test_maps_of_other_sides_are_warned_of() -> None:
@@ -350,8 +349,7 @@ def test_masks_of_half_the_size(tmp_path: Path) -> None:
 def test_masks_that_have_the_size_already() -> None:
     """A mask of the wanted size, of pictures of another shape, is still cut as they are."""
     masks = MASKS[:, :28, :28, None]
-    with AsyncReader(data={"data": IMAGES, "mask": masks}, batch_size=2, size=(28, 28)) as reader:
-        _, mask = next(iter(reader)).data
+    _, mask = first_batch(data={"data": IMAGES, "mask": masks}, batch_size=2, size=(28, 28)).data
     # the middle 48 of 56 columns of the picture are the middle 24 of the mask's 28
     assert (mask[0, 0, 0] % 256).tolist() == [int(2 + (x + 0.5) * 24 / 28) for x in range(28)]
     assert (mask[0, 0, :, 0] // 256).tolist() == list(range(28))
@@ -477,12 +475,11 @@ def test_all_fields_stand_in_together(damaged: str, workers: str) -> None:
 
 def test_all_fields_are_zero_together(damaged: str) -> None:
     """on_error="zero": no field keeps what it read before another turned out bad."""
-    with AsyncReader(path=damaged, data_field=ALL, batch_size=11, on_error="zero") as reader:
-        batch = next(iter(reader))
-        assert np.flatnonzero(~batch.mask).tolist() == [2, 5]
-        for array in (*batch.data, batch.labels):
-            assert not array[[2, 5]].any()
-            assert array[3].any()
+    batch = first_batch(path=damaged, data_field=ALL, batch_size=11, on_error="zero")
+    assert np.flatnonzero(~batch.mask).tolist() == [2, 5]
+    for array in (*batch.data, batch.labels):
+        assert not array[[2, 5]].any()
+        assert array[3].any()
 
 
 def test_verify_always_needs_checksums_of_all_fields(tmp_path: Path) -> None:
@@ -591,9 +588,8 @@ def test_more_rows_than_samples_stay(tmp_path: Path) -> None:
     def twice(data: np.ndarray, labels: np.ndarray) -> Any:
         return np.concatenate([data, data]), np.concatenate([labels, labels])
 
-    with AsyncReader(data=IDS, labels=LABELS, batch_size=4, postprocess=twice) as reader:
-        batch = next(iter(reader))
-        assert batch.data.shape[0] == batch.labels.shape[0] == 8
+    batch = first_batch(data=IDS, labels=LABELS, batch_size=4, postprocess=twice)
+    assert batch.data.shape[0] == batch.labels.shape[0] == 8
 
 
 # -- state ---------------------------------------------------------------------------------------
@@ -797,14 +793,13 @@ def test_columns_by_name(tmp_path: Path, kind: str, names: tuple[str, ...]) -> N
     """Each name of a stored field has the columns that are given for it, in any order of names."""
     x = np.arange(120.0).reshape(24, 5)
     expected = {"all": x, "some": x[:, [0]], "other": x[:, [4, 1]]}
-    with AsyncReader(
+    batch = first_batch(
         same_field(tmp_path, kind),
         data_field=dict.fromkeys(names, "x"),
         columns={"some": [0], "other": [4, 1]},
-    ) as reader:
-        batch = next(iter(reader))
-        for name, served in zip(names, batch.data, strict=True):
-            np.testing.assert_array_equal(served, expected[name])
+    )
+    for name, served in zip(names, batch.data, strict=True):
+        np.testing.assert_array_equal(served, expected[name])
 
 
 @pytest.mark.parametrize("kind", ["file", "arrays"])
@@ -817,20 +812,19 @@ def test_offsets_by_name(tmp_path: Path, kind: str, names: tuple[str, ...]) -> N
     with h5py.File(tmp_path / "set.h5", "w") as file:
         for name, table in given.items():
             file[name] = table
-    with AsyncReader(
+    batch = first_batch(
         {"data": given} if kind == "arrays" else {"path": tmp_path / "set.h5"},
         data_field=dict.fromkeys(names, "v"),
         offsets_field={"a": "na", "b": "nb"},
         max_length=8,
         batch_size=4,
-    ) as reader:
-        batch = next(iter(reader))
-        for name, served, told in zip(names, batch.data, batch.lengths, strict=True):
-            assert told.tolist() == lengths[name].tolist()
-            ends = np.cumsum(lengths[name])
-            for row, end, length in zip(served, ends, lengths[name], strict=True):
-                np.testing.assert_array_equal(row[:length], values[end - length : end])
-                assert not row[length:].any()
+    )
+    for name, served, told in zip(names, batch.data, batch.lengths, strict=True):
+        assert told.tolist() == lengths[name].tolist()
+        ends = np.cumsum(lengths[name])
+        for row, end, length in zip(served, ends, lengths[name], strict=True):
+            np.testing.assert_array_equal(row[:length], values[end - length : end])
+            assert not row[length:].any()
 
 
 @pytest.mark.parametrize("names", [("low", "high"), ("high", "low")])
@@ -842,17 +836,16 @@ def test_dtype_of_sparse_rows_by_name(tmp_path: Path, names: tuple[str, ...]) ->
         group["data"], group["indices"] = np.array([1 / 3, 2 / 3, 1e-9]), np.array([0, 2, 1])
         group["indptr"], group["shape"] = np.array([0, 2, 3]), np.array([2, 3])
     exact = np.array([[1 / 3, 0, 2 / 3], [0, 1e-9, 0]])
-    with AsyncReader(
+    batch = first_batch(
         path=tmp_path / "set.h5",
         data_field=dict.fromkeys(names, "m"),
         dtype={"high": "float64"},
         batch_size=2,
-    ) as reader:
-        batch = next(iter(reader))
-        for name, served in zip(names, batch.data, strict=True):
-            expected = exact if name == "high" else exact.astype(np.float32)
-            assert served.dtype == expected.dtype
-            np.testing.assert_array_equal(served, expected)
+    )
+    for name, served in zip(names, batch.data, strict=True):
+        expected = exact if name == "high" else exact.astype(np.float32)
+        assert served.dtype == expected.dtype
+        np.testing.assert_array_equal(served, expected)
 
 
 @pytest.mark.parametrize("kind", ["variable length", "sparse", "packed", "rows", "groups", "mix"])

@@ -10,7 +10,7 @@ import h5py
 import numpy as np
 import pytest
 from command_sets import run
-from fakes import hdf5, paint
+from fakes import first_batch, hdf5, paint
 
 import asyncreader
 from asyncreader import AsyncReader, FormatError, ParamsError
@@ -273,12 +273,11 @@ def test_labels_of_several_dtypes(tmp_path: Path, kind: str) -> None:
             with pytest.raises(ParamsError, match=r"no dtype that holds all|different kinds"):
                 AsyncReader(params)
             continue
-        with AsyncReader(params, batch_size=4) as reader:
-            batch = next(iter(reader))
-            for found in batch.labels if isinstance(batch.labels, tuple) else (batch.labels,):
-                assert found.dtype == right
-                wanted = [stored[i] for i in batch.indices]
-                assert [int(2 * n) for n in found] == [int(2 * n.item()) for n in wanted]
+        batch = first_batch(params, batch_size=4)
+        for found in batch.labels if isinstance(batch.labels, tuple) else (batch.labels,):
+            assert found.dtype == right
+            wanted = [stored[i] for i in batch.indices]
+            assert [int(2 * n) for n in found] == [int(2 * n.item()) for n in wanted]
 
 
 @pytest.mark.parametrize("names", [["goal", "x"], ["x", "goal"]])

@@ -12,7 +12,7 @@ import h5py
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from fakes import damage_chunk, hdf5
+from fakes import damage_chunk, first_batch, hdf5
 
 import asyncreader
 from asyncreader import AsyncReader, Batch, FormatError, ParamsError, SampleError
@@ -201,7 +201,7 @@ def test_other_numbers(tmp_path: Path) -> None:
         for i, n in enumerate(count):
             raw[i] = np.arange(n)
     params: dict[str, Any] = {"path": tmp_path / "set.h5", "labels_field": None, "batch_size": 3}
-    with AsyncReader(
+    batch = first_batch(
         params,
         data_field=["hits", "hits.q", "raw"],
         members={"hits": ["q", "t"]},
@@ -210,9 +210,8 @@ def test_other_numbers(tmp_path: Path) -> None:
         std={"raw": 2},
         max_length=2,
         pad_value={"hits": -9, "raw": np.nan},
-    ) as reader:
-        batch = next(iter(reader))
-        both, charge, bytes_ = batch.data
+    )
+    both, charge, bytes_ = batch.data
     expected = [[[-1, 0], [0, 0.25]], [[-9, -9], [-9, -9]], [[1, 0.5], [2, 0.75]]]
     np.testing.assert_array_equal(both, expected)
     assert charge.tolist() == [[0, 1], [0, 0], [2, 3]]
@@ -240,7 +239,7 @@ def test_postprocess_gets_rows_that_are_filled_up(tmp_path: Path) -> None:
     """A postprocess gets (B, max_length), in which pad_value stands as it is given, not cast and
     normalised; ``lengths`` are those of the samples, whatever it makes of them."""
     hdf5(tmp_path / "set.h5", x=np.arange(1.0, 7.0), x_lengths=np.array([4, 0, 2]))
-    with AsyncReader(
+    batch = first_batch(
         tmp_path / "set.h5",
         data_field="x",
         max_length=3,
@@ -250,10 +249,9 @@ def test_postprocess_gets_rows_that_are_filled_up(tmp_path: Path) -> None:
         mean=5,
         postprocess=negated,
         batch_size=3,
-    ) as reader:
-        batch = next(iter(reader))
-        assert batch.data.tolist() == [-45, 27, -91]
-        assert batch.lengths.tolist() == [3, 0, 2]
+    )
+    assert batch.data.tolist() == [-45, 27, -91]
+    assert batch.lengths.tolist() == [3, 0, 2]
 
 
 @pytest.mark.parametrize("shape", [(0,), (0, 2)], ids=str)
@@ -280,10 +278,9 @@ def test_a_file_whose_samples_are_all_empty(tmp_path: Path, shape: tuple[int, ..
         assert stored.sample(1).stored["x"] == b""
     assert verify_file(str(paths[0]), params={"data_field": "x"}).ok
     more: dict[str, Any] = {"offsets_field": "x_lengths", "episodes": "files", "window": 1}
-    with AsyncReader(paths[:2], **given, **more) as reader:
-        batch = next(iter(reader))
-        assert batch.lengths.tolist() == [[0], [0], [1], [2]]
-        assert batch.episode.tolist() == [0, 0, 1, 1]
+    batch = first_batch(paths[:2], **given, **more)
+    assert batch.lengths.tolist() == [[0], [0], [1], [2]]
+    assert batch.episode.tolist() == [0, 0, 1, 1]
 
 
 def test_whole_episodes_beside_others(tmp_path: Path) -> None:
@@ -422,8 +419,7 @@ class TestOffsets:
         with h5py.File(given["path"], "w") as file:
             file["x"], file[table] = np.arange(6.0), numbers
         if says is None:
-            with AsyncReader(given, batch_size=6) as reader:
-                assert next(iter(reader)).data.tolist() == [0, 1, 2, 3, 4, 5]
+            assert first_batch(given, batch_size=6).data.tolist() == [0, 1, 2, 3, 4, 5]
         else:
             asked = {"offsets_field": "mine"} if table == "mine" else {}
             with pytest.raises(FormatError, match=says):
@@ -506,11 +502,10 @@ def test_files_without_rows_are_empty_episodes(tmp_path: Path) -> None:
             file["x"], file.attrs["grade"] = np.full((n, 2), number), number
     given: dict[str, Any] = {"data_field": "x", "episodes": "files", "window": "episode"}
     given |= {"max_length": 4, "labels_field": "@grade", "batch_size": 3}
-    with AsyncReader(str(tmp_path / "bag_*.h5"), **given) as reader:
-        batch = next(iter(reader))
-        assert batch.labels.tolist() == [1, 2, 4]
-        assert np.asarray(batch.lengths).tolist() == [3, 2, 4]
-        assert batch.data[:, 0, 0].tolist() == [1, 2, 4]
+    batch = first_batch(str(tmp_path / "bag_*.h5"), **given)
+    assert batch.labels.tolist() == [1, 2, 4]
+    assert np.asarray(batch.lengths).tolist() == [3, 2, 4]
+    assert batch.data[:, 0, 0].tolist() == [1, 2, 4]
     with asyncreader.open(str(tmp_path / "bag_*.h5"), data_field="x", window=2) as found:
         assert len(found) == 2 + 1 + 3
     with pytest.raises(FormatError, match="no samples"):

@@ -14,7 +14,7 @@ import h5py
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from fakes import damage_chunk, hdf5
+from fakes import damage_chunk, first_batch, hdf5
 
 import asyncreader
 from asyncreader import AsyncReader, Batch, DecodeError, FormatError, ParamsError, Writer
@@ -178,9 +178,8 @@ def test_only_the_chunks_that_are_touched(tmp_path: Path, monkeypatch: pytest.Mo
 
     monkeypatch.setattr(chunk_cache.OpenChunks, "decode", counted)
     given: dict[str, Any] = {"path": tmp_path / "x.h5", "sample_axis": None, "labels_field": None}
-    with AsyncReader(given, patch=(8, 8, 8), patch_at="center") as reader:
-        batch = next(iter(reader))
-        np.testing.assert_array_equal(batch.data[0], data[12:20, 12:20, 12:20])
+    batch = first_batch(given, patch=(8, 8, 8), patch_at="center")
+    np.testing.assert_array_equal(batch.data[0], data[12:20, 12:20, 12:20])
     assert sorted(read) == sorted(set(read))
     at = np.stack(np.unravel_index(read, (4, 4, 4)))
     assert at.min() == 1

@@ -8,6 +8,7 @@ from typing import Any
 import h5py
 import numpy as np
 import pytest
+from fakes import first_batch
 from reader_contract import ReaderContract, Served
 
 import asyncreader
@@ -170,11 +171,10 @@ def test_files_of_different_scales(tmp_path: Path) -> None:
     factor = (np.arange(N) // 8 + 1)[:, None, None]
     values = masked(RAW, -9) * 0.01 * factor + 273.15
     given: dict[str, Any] = {"labels_field": None, "values": "physical", "epochs": 1}
-    with AsyncReader(paths, data_field=["t", "plain"], batch_size=N, **given) as reader:
-        t, plain = next(iter(reader)).data
-        near(t, values)
-        np.testing.assert_array_equal(plain, RAW)
-        assert plain.dtype == RAW.dtype
+    t, plain = first_batch(paths, data_field=["t", "plain"], batch_size=N, **given).data
+    near(t, values)
+    np.testing.assert_array_equal(plain, RAW)
+    assert plain.dtype == RAW.dtype
     with AsyncReader(paths, data_field="t", window=3, batch_size=4, **given) as reader:
         for batch in reader:
             for k, row in enumerate(batch.indices):
@@ -184,14 +184,12 @@ def test_files_of_different_scales(tmp_path: Path) -> None:
         varied = file.create_dataset("v", (3,), h5py.vlen_dtype(np.int16))
         varied[...] = [RAW[0, 0], RAW[0, 0, :2], RAW[1, 1]]
         varied.attrs["scale_factor"] = 2.0
-    with AsyncReader(paths[0], data_field="v", max_length=7, batch_size=3, **given) as reader:
-        batch = next(iter(reader))
-        assert batch.lengths.tolist() == [7, 2, 7]
-        near(batch.data[2], RAW[1, 1] * 2.0)
-    with AsyncReader(paths[0], data_field="t", max_length=5, batch_size=3, **given) as reader:
-        batch = next(iter(reader))
-        assert batch.lengths.tolist() == [3, 0, 5]
-        near(batch.data[2], values[3:8])
+    batch = first_batch(paths[0], data_field="v", max_length=7, batch_size=3, **given)
+    assert batch.lengths.tolist() == [7, 2, 7]
+    near(batch.data[2], RAW[1, 1] * 2.0)
+    batch = first_batch(paths[0], data_field="t", max_length=5, batch_size=3, **given)
+    assert batch.lengths.tolist() == [3, 0, 5]
+    near(batch.data[2], values[3:8])
 
 
 def test_slices_along_other_axes(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 import h5py
 import numpy as np
 import pytest
+from fakes import first_batch
 from reader_contract import ReaderContract, Served
 
 import asyncreader
@@ -97,8 +98,7 @@ def test_what_is_one_sample(tmp_path: Path) -> None:
         np.testing.assert_array_equal(dataset.labels, LABELS[None])
     across = write(tmp_path / "across.h5", "cut", 2)
     convert(across, tmp_path / "out.h5", params={"data_field": "x", "sample_axis": 2})
-    with AsyncReader(tmp_path / "out.h5", batch_size=N) as reader:
-        check(next(iter(reader)))
+    check(first_batch(tmp_path / "out.h5", batch_size=N))
 
 
 def test_reversed_axes_of_matlab(tmp_path: Path) -> None:
@@ -108,11 +108,10 @@ def test_reversed_axes_of_matlab(tmp_path: Path) -> None:
     with h5py.File(path, "a") as file:
         file["t"], file["images"] = LABELS, np.zeros((3, 8, 8, N), "u1")
     given: dict[str, Any] = {"path": path, "sample_axis": 2, "batch_size": N}
-    with AsyncReader(given, data_field=["x", "t"]) as reader:
-        batch = next(iter(reader))
-        np.testing.assert_array_equal(batch.data[0], SAMPLES)
-        np.testing.assert_array_equal(batch.data[1], LABELS)
-        assert batch.labels.shape == (N, 1)
+    batch = first_batch(given, data_field=["x", "t"])
+    np.testing.assert_array_equal(batch.data[0], SAMPLES)
+    np.testing.assert_array_equal(batch.data[1], LABELS)
+    assert batch.labels.shape == (N, 1)
     named = {"num_dim": 4, "h_dim": 2, "w_dim": 3, "cha_dim": 1, "sample_axis": 3}
     with asyncreader.open(path, data_field="images", **named) as dataset:
         assert dataset[0][0].shape == (3, 8, 8)

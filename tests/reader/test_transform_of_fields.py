@@ -8,7 +8,7 @@ import h5py
 import numpy as np
 import process_functions
 import pytest
-from fakes import encoded, epoch_of, error_of_batch
+from fakes import encoded, epoch_of, error_of_batch, first_batch
 from foreign_sets import vlen
 from reader_contract import ReaderContract, Served
 from torchvision_pixels import need_torchvision
@@ -185,10 +185,9 @@ def test_bad_samples_and_padding(tmp_path: Path) -> None:
     assert not first.data[1][5].any()
     assert last.mask.tolist() == [True] * 4 + [False] * 6
     assert not last.data[0][4:].any()
-    with AsyncReader(params, on_error="skip") as opened:
-        batch = next(iter(opened))
-        assert batch.mask.all()
-        np.testing.assert_array_equal(batch.data[0], 255 - IMAGES[batch.indices])
+    batch = first_batch(params, on_error="skip")
+    assert batch.mask.all()
+    np.testing.assert_array_equal(batch.data[0], 255 - IMAGES[batch.indices])
 
 
 def test_torchvisions_are_called_as_they_are() -> None:

@@ -9,7 +9,7 @@ import cut_jpegs
 import numpy as np
 import process_functions
 import pytest
-from fakes import packed, write_hdf5
+from fakes import first_batch, packed, write_hdf5
 from PIL import Image
 from reader_contract import ReaderContract, Served
 
@@ -115,8 +115,7 @@ def test_each_view_is_a_crop_of_the_picture(kind: str, tmp_path: Path) -> None:
 
 def decoded(path: str, record: int) -> np.ndarray:
     """A picture of a set as it is decoded whole, by a reader without views."""
-    with AsyncReader(path=path, layout="NHWC", subset=[record]) as reader:
-        data: np.ndarray = next(iter(reader)).data[0].copy()
+    data: np.ndarray = first_batch(path=path, layout="NHWC", subset=[record]).data[0].copy()
     return data
 
 
@@ -260,16 +259,15 @@ def test_label_maps_move_with_each_view(encoding: str, tmp_path: Path) -> None:
     views: list[Any] = [{"count": 2, "size": (12, 10)}, {"count": 3, "size": (6, 5)}]
     params: dict[str, Any] = {"crop": "random-resized", "flip": True, "interpolation": "nearest"}
     augment = ("random-rotation", {"degrees": 30})
-    with AsyncReader(
+    batch = first_batch(
         path=path, data_field=["data", "mask"], batch_size=8, views=views, augment=augment,
         shuffle=True, **params,
-    ) as reader:  # fmt: skip
-        batch = next(iter(reader))
-        shapes = [array.shape[:3] for array in batch.data]
-        assert shapes == [(8, 2, 3), (8, 3, 3), (8, 2, 1), (8, 3, 1)]
-        for picture, mask in zip(batch.data[:2], batch.data[2:], strict=True):
-            np.testing.assert_array_equal(picture[:, :, :1], mask)
-            assert (mask[:, 0] != mask[:, 1]).any()
+    )  # fmt: skip
+    shapes = [array.shape[:3] for array in batch.data]
+    assert shapes == [(8, 2, 3), (8, 3, 3), (8, 2, 1), (8, 3, 1)]
+    for picture, mask in zip(batch.data[:2], batch.data[2:], strict=True):
+        np.testing.assert_array_equal(picture[:, :, :1], mask)
+        assert (mask[:, 0] != mask[:, 1]).any()
     fields: Any = {"image": SMALL, "place": np.arange(COUNT * 2.0).reshape(COUNT, 2)}
     views_, places = reader_data(data=fields, views=2, size=(8, 8), crop="random")
     assert views_.shape == (8, 2, 3, 8, 8)

@@ -11,7 +11,7 @@ import h5py
 import numpy as np
 import pytest
 from drawn_sets import draw_set
-from fakes import damage_chunk, encoded, hdf5
+from fakes import damage_chunk, encoded, first_batch, hdf5
 from field_kinds import WIDTH
 from foreign_sets import fuel_split, vlen
 
@@ -105,10 +105,9 @@ def test_windows_without_any_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     with h5py.File(tmp_path / "x.h5", "w") as file:
         file.create_dataset("x", data=np.ones((6, 4)), chunks=(2, 2), compression="gzip")
     given: dict[str, Any] = {"path": tmp_path / "x.h5", "data_field": "x", "episodes": "whole"}
-    with AsyncReader(given, window=[9], window_edge="zero", batch_size=6) as reader:
-        batch = next(iter(reader))
-        assert not batch.data.any()
-        assert not batch.present.any()
+    batch = first_batch(given, window=[9], window_edge="zero", batch_size=6)
+    assert not batch.data.any()
+    assert not batch.present.any()
 
 
 def test_pictures_of_a_window_are_moved_alike() -> None:
@@ -214,8 +213,7 @@ def test_who_takes_the_same_row_of_each_field(tmp_path: Path) -> None:
             convert(paths[0], tmp_path / "out.h5", params={"data_field": fields})
         assert not (tmp_path / "out.h5").exists()
     given: dict[str, Any] = {"size": (6, 5), "batch_size": 18, "on_error": "zero"}
-    with AsyncReader(mix=ratios, data_field="cam", **given) as reader:
-        assert next(iter(reader)).data.shape == (18, 3, 6, 5)
+    assert first_batch(mix=ratios, data_field="cam", **given).data.shape == (18, 3, 6, 5)
     params = {"data_field": ["act", "cam", "goal"]}
     assert verify_file(paths[0], params=params, decode=True).ok
     report = verify_file(paths[1], params=params, decode=True)
@@ -447,19 +445,18 @@ def test_aloha(tmp_path: Path) -> None:
         with h5py.File(tmp_path / f"episode_{number}.hdf5", "w") as file:
             file["observations/qpos"] = np.full((6, 14), number)
             file["action"] = np.full((6, 14), -number)
-    with AsyncReader(
+    batch = first_batch(
         path=str(tmp_path / "episode_*.hdf5"),
         data_field={"qpos": "observations/qpos", "action": "action"},
         window={"action": (0, 100)},
         window_edge="zero",
         window_every="episode",
         batch_size=4,
-    ) as reader:
-        batch = next(iter(reader))
-        assert batch.data[0][:, 0].tolist() == [0, 1, 2, 10]
-        assert batch.data[1].shape == (4, 100, 14)
-        assert (batch.present[1].sum(1) <= 6).all()
-        assert not batch.data[1][~batch.present[1]].any()
+    )
+    assert batch.data[0][:, 0].tolist() == [0, 1, 2, 10]
+    assert batch.data[1].shape == (4, 100, 14)
+    assert (batch.present[1].sum(1) <= 6).all()
+    assert not batch.data[1][~batch.present[1]].any()
 
 
 @pytest.mark.parametrize("kind", ["array", "arrays", "file", "files", "npy", "npys", "packed"])
@@ -492,13 +489,12 @@ def test_one_recording(tmp_path: Path, kind: str) -> None:
             AsyncReader(given)
         assert ('"files"' in str(caught.value)) == (kind != "array")
     expected = np.stack([x[i - 1 : i + 3] for i in range(1, 18)])
-    with AsyncReader(given, episodes="whole") as reader:
-        batch = next(iter(reader))
-        served = batch.data[0] if kind == "arrays" else batch.data
-        np.testing.assert_array_equal(served, expected)
-        assert not batch.episode.any()
-        if kind == "arrays":  # which has a row more
-            np.testing.assert_array_equal(batch.data[1], np.arange(1, 18)[:, None] + [-1, 0, 1, 2])
+    batch = first_batch(given, episodes="whole")
+    served = batch.data[0] if kind == "arrays" else batch.data
+    np.testing.assert_array_equal(served, expected)
+    assert not batch.episode.any()
+    if kind == "arrays":  # which has a row more
+        np.testing.assert_array_equal(batch.data[1], np.arange(1, 18)[:, None] + [-1, 0, 1, 2])
 
 
 def test_one_recording_in_files_of_other_rows(tmp_path: Path) -> None:

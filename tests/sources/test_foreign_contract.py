@@ -148,8 +148,8 @@ class TestForeignSources(SourceContract):
 # -- damage ---------------------------------------------------------------------------------------
 
 
-#: Rounds of each layout here; many more by the command that fuzz_layouts.py is.
-ROUNDS = 24
+#: Rounds of each layout, and those of the long form.
+ROUNDS, MANY = 24, 300
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -163,6 +163,15 @@ def test_damaged_at_random(tmp_path: Path, layout: str) -> None:
     assert any(said)
 
 
+@pytest.mark.long
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_damaged_many_times(layout: str) -> None:
+    """The same of many more, in a process that a bad one may end."""
+    refused, failures = fuzz_layouts.fuzz(layout, MANY)
+    assert failures == []
+    assert refused
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("said", "code"),
@@ -174,14 +183,14 @@ def test_damaged_at_random(tmp_path: Path, layout: str) -> None:
     ],
 )
 def test_failures_are_noticed(said: str, code: str) -> None:
-    """The command names the round of a signal, another exception, a pickle and too much memory."""
+    """Failures name the round of a signal, another exception, a pickle and too much memory."""
     program = (
         "import sys\nimport fuzz_layouts as fuzz\n"
         "def read(path, asked=[]):\n"
         "    asked.append(1)\n"
         "    if len(asked) != 3: return ''\n"
         + "".join(f"    {line}\n" for line in said.splitlines())
-        + "fuzz.read_everything = read\nsys.exit(fuzz.main())\n"
+        + "fuzz.read_everything = read\nfuzz.child(sys.argv[1])\n"
     )
     refused, failures = fuzz_layouts.fuzz("LSUN", 4, ("-c", program))
     # the first read is of the whole set: rounds 0 and 1, and again after the new start

@@ -13,7 +13,7 @@ import h5py
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from fakes import epoch_of, hdf5, packed, paint, pictures, put_compact, write_hdf5
+from fakes import epoch_of, first_batch, hdf5, packed, paint, pictures, put_compact, write_hdf5
 
 import asyncreader
 from asyncreader import AsyncReader, FormatError, ParamsError
@@ -267,9 +267,8 @@ def test_elements_of_no_length(tmp_path: Path) -> None:
     """An empty element is a bad sample, not a bad set."""
     values = [*FILES[:3], b"", *FILES[4:]]
     path = write_vlen(tmp_path / "set.h5", values)
-    with AsyncReader(path=path, batch_size=COUNT, on_error="zero") as reader:
-        batch = next(iter(reader))
-        assert batch.mask.tolist() == [i != 3 for i in range(COUNT)]
+    batch = first_batch(path=path, batch_size=COUNT, on_error="zero")
+    assert batch.mask.tolist() == [i != 3 for i in range(COUNT)]
     report = verify_file(path, decode=True)
     assert (report.bad, report.decoded) == (1, COUNT)
 

@@ -12,7 +12,7 @@ import h5py
 import msgpack
 import numpy as np
 import pytest
-from fakes import encoded, epoch_of, paint, pictures
+from fakes import encoded, epoch_of, first_batch, paint, pictures
 
 from asyncreader import AsyncReader, DecodeError, FormatError, ParamsError
 from asyncreader.pixels.geometry import choose_rect, resize_into
@@ -48,8 +48,7 @@ def test_pyxis_fields_by_name(tmp_path: Path) -> None:
         for n, i in enumerate(IMAGES)
     ]
     path = foreign.write_pyxis(tmp_path / "set", samples)
-    with AsyncReader(path=path, data_field="right", labels_field="score", batch_size=4) as reader:
-        data, labels = next(iter(reader))
+    data, labels = first_batch(path=path, data_field="right", labels_field="score", batch_size=4)
     np.testing.assert_array_equal(data.transpose(0, 2, 3, 1), IMAGES[:4, ::-1])
     assert labels.dtype == np.float32
     np.testing.assert_array_equal(labels, np.arange(4))

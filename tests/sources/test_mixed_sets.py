@@ -247,7 +247,6 @@ CLASHES: dict[str, tuple[Any, str]] = {
 }
 
 
-@pytest.mark.calls
 @pytest.mark.parametrize("case", CLASHES)
 def test_labels_and_classes_that_clash(tmp_path: Path, case: str) -> None:
     """Sets whose labels or classes do not go together are a ParamsError with both of them, and

@@ -261,7 +261,6 @@ def test_more_files_than_may_ever_be_open(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.calls
 @pytest.mark.parametrize("kind", ["files of others", "shards"])
 def test_compressed_files_share_the_memory_for_chunks(
     tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch

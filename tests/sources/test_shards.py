@@ -608,7 +608,6 @@ def test_what_is_no_set_has_no_manifest(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.calls
 def test_open_files_are_bounded(tmp_path: Path) -> None:
     """However many shards there are, no more than the limit are open, whoever reads."""
     images = paint(60)

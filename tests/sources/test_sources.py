@@ -19,6 +19,7 @@ from fakes import (
     damage,
     data_file,
     first,
+    first_batch,
     hdf5,
     packed,
     paint,
@@ -755,8 +756,7 @@ def test_rows_that_are_masked_are_refused() -> None:
     """Rows of an array-like are masked arrays: served while no value is masked, else an error of
     the batch that names the record."""
     rows = np.ma.MaskedArray(np.arange(12, dtype="float32").reshape(4, 3), np.zeros((4, 3)))
-    with AsyncReader(data=_Variable(rows), batch_size=4) as reader:
-        np.testing.assert_array_equal(next(iter(reader)).data, rows.data)
+    np.testing.assert_array_equal(first_batch(data=_Variable(rows), batch_size=4).data, rows.data)
     rows.mask[2, 1] = True
     with (
         AsyncReader(data=_Variable(rows), batch_size=4) as reader,
@@ -874,7 +874,6 @@ def test_nothing_stays_open_after_a_failure(tmp_path: Path) -> None:
     assert len(os.listdir("/proc/self/fd")) == before
 
 
-@pytest.mark.calls
 def test_a_closed_number_is_never_read_by(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A file closed while a read has begun is read to its end, whoever opens files meanwhile."""
     (tmp_path / "a").write_bytes(b"a" * 4096)

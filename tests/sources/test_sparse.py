@@ -9,7 +9,7 @@ import h5py
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from fakes import epoch_of, first, hdf5
+from fakes import epoch_of, first, first_batch, hdf5
 from reader_contract import ReaderContract, Served
 
 import asyncreader
@@ -395,10 +395,9 @@ def test_files_as_one_set(tmp_path: Path) -> None:
         served([one, turned], columns=[3])
     with pytest.raises(ParamsError, match="other columns"):
         AsyncReader(mix={one: 0.5, turned: 0.5})
-    with AsyncReader(mix={one: 0.5, turned: 0.5}, columns=["gene3"], batch_size=8) as reader:
-        batch = next(iter(reader))
-        expected = np.concatenate((table[:, [3]], second[:, [WIDTH - 4]]))
-        assert np.array_equal(batch.data, expected[batch.indices])
+    batch = first_batch(mix={one: 0.5, turned: 0.5}, columns=["gene3"], batch_size=8)
+    expected = np.concatenate((table[:, [3]], second[:, [WIDTH - 4]]))
+    assert np.array_equal(batch.data, expected[batch.indices])
 
 
 # -- other layouts ---------------------------------------------------------------------------------
@@ -584,10 +583,9 @@ def test_rows_of_a_damaged_chunk(tmp_path: Path) -> None:
         raw.seek(info.byte_offset)
         raw.write(bytes(info.size))
     lost = (indptr[:-1] < 150) & (indptr[1:] > 100) & (indptr[1:] > indptr[:-1])
-    with AsyncReader(path=path, batch_size=N, on_error="zero") as reader:
-        batch = next(iter(reader))
-        assert np.array_equal(batch.mask, ~lost)
-        assert np.array_equal(batch.data, np.where(lost[:, None], 0, table))
+    batch = first_batch(path=path, batch_size=N, on_error="zero")
+    assert np.array_equal(batch.mask, ~lost)
+    assert np.array_equal(batch.data, np.where(lost[:, None], 0, table))
 
 
 # -- how it is read --------------------------------------------------------------------------------

@@ -1,15 +1,8 @@
-"""JPEGs with restart markers: parts of them decoded alone and as parts of the whole, and damage.
-
-    python tests/support/cut_jpegs.py [PICTURES] [DAMAGED]
-
-compares ten random parts of each of PICTURES (1,000) with the same part of the whole picture, and
-what becomes of four parts of DAMAGED (10,000) files with what becomes of the whole file.
-"""
+"""JPEGs with restart markers: parts of them decoded alone and as parts of the whole, and damage."""
 
 import io
 import math
 import re
-import sys
 from collections import Counter
 from itertools import pairwise
 
@@ -226,9 +219,3 @@ def damaged(data: bytes, rng: np.random.Generator) -> bytes:
         segment + data[mark : mark + 2] for segment, mark in zip(segments, marks, strict=True)
     )
     return data[:scan] + whole + data[bounds[-1] :]
-
-
-if __name__ == "__main__":
-    numbers = [int(word) for word in sys.argv[1:]] + [1000, 10_000][len(sys.argv) - 1 :]
-    print("parts:", dict(compare_parts(numbers[0])), flush=True)
-    print("parts of damaged files:", dict(compare_damaged(numbers[1])))

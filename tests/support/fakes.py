@@ -359,6 +359,12 @@ def epoch_of(params: Mapping[str, Any], **more: Any) -> tuple[Any, Any, np.ndarr
     return data, labels, records
 
 
+def first_batch(*params: Any, **more: Any) -> Batch[Any, Any]:
+    """The first batch of a reader, in memory of its own."""
+    with AsyncReader(*params, copy=True, **more) as reader:
+        return next(iter(reader))
+
+
 def digest(reader: AsyncReader, epochs: int = 1) -> str:
     """One hash over all that a reader serves in some epochs."""
     state = hashlib.sha256()

@@ -1,18 +1,15 @@
 """Damages sets of every foreign layout and reads them in processes of their own.
 
-    python tests/support/fuzz_layouts.py [ROUNDS] [LAYOUT ...]
-
 Each round changes some bytes of a set's files, or cuts one short, opens what is left and reads all
 of it. Anything but a set that is read or an error of asyncreader is a failure: another exception, a
 signal, ten seconds of silence, more than 4 GB, a pickle that is read. A failure is shown with its
-round; ``--round`` repeats it in this process: python tests/support/fuzz_layouts.py --round 17 Caffe
+round: ``Damaged(layout, folder).round(17)`` repeats it. tests/sources/test_foreign_contract.py runs
+them, with ``--long`` many.
 """
 
-import argparse
 import contextlib
 import sys
 import tempfile
-import traceback
 import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -204,7 +201,7 @@ def child(layout: str) -> None:
 def fuzz(layout: str, rounds: int, program: Sequence[str] = (__file__,)) -> tuple[int, list[str]]:
     """(rounds that were refused with an error of ours, failures) of a layout."""
     refused, failures = 0, []
-    with Watched(*program, "--child", layout, patience=SECONDS) as watched:
+    with Watched(*program, layout, patience=SECONDS) as watched:
         for number in range(rounds):
             try:
                 refused += watched.ask(number)
@@ -214,35 +211,5 @@ def fuzz(layout: str, rounds: int, program: Sequence[str] = (__file__,)) -> tupl
     return refused, failures
 
 
-def main() -> int:
-    """0 where nothing failed."""
-    if sys.argv[1:2] == ["--child"]:
-        child(sys.argv[2])
-        return 0
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--round", type=int, help="only this one, in this process")
-    parser.add_argument("words", nargs="*", metavar="ROUNDS LAYOUT")
-    given = parser.parse_args()
-    numbers = [word for word in given.words if word.isdigit()]
-    layouts = [word for word in given.words if not word.isdigit()] or list(LAYOUTS)
-    if given.round is not None:
-        folder = Path(tempfile.mkdtemp())
-        try:
-            print(Damaged(layouts[0], folder).round(given.round) or "it is read")
-        except Exception:
-            traceback.print_exc()
-        print(f"the set is in {folder}")
-        return 0
-    rounds = int(numbers[0]) if numbers else 300
-    failed = False
-    for layout in layouts:
-        refused, failures = fuzz(layout, rounds)
-        print(f"{layout}: {rounds} rounds, {refused} refused, {len(failures)} failed", flush=True)
-        for failure in failures:
-            print(f"  {failure}")
-        failed |= bool(failures)
-    return int(failed)
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    child(sys.argv[1])

@@ -1,20 +1,14 @@
 """Chunked HDF5 sets of every index, read by a reader and by h5py: equal, or refused.
 
-    python tests/support/sweep_chunks.py [NUMBER OF LAYOUTS]
-
 Where a chunk lies is said by an index of the HDF5 library, which has made mistakes. So h5py's own
 read is the judge: of every index (single chunk, implicit, fixed array, extensible array, B-trees of
-both versions), with every choice of growing axes, file format and filters. Without a number all
-layouts are tried; with one, so many of them, drawn.
+both versions), with every choice of growing axes, file format and filters. tests/sources/
+test_chunks.py tries some of the layouts, and with ``--long`` all.
 """
 
 import contextlib
 import itertools
-import sys
-import tempfile
-import warnings
 import zlib
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -130,11 +124,9 @@ def layouts() -> Iterator[Layout]:
                     yield Layout(shape, chunk, "".join(letters), libver, filters, history, dtype)
 
 
-def drawn(count: int | None) -> list[Layout]:
-    """So many of the layouts, always the same ones; None: all."""
+def drawn(count: int) -> list[Layout]:
+    """So many of the layouts, always the same ones."""
     every = list(layouts())
-    if count is None or count >= len(every):
-        return every
     picked = np.random.default_rng(len(every)).choice(len(every), count, replace=False)
     return [every[i] for i in sorted(picked.tolist())]
 
@@ -170,22 +162,3 @@ def differs(layout: Layout, path: Path) -> str:
                 wrong = 100 * np.mean(found != wanted)
                 return f"dims {dims}: {wrong:.0f} % of the values are wrong"
     return "equal"
-
-
-def main() -> int:
-    """0 where every layout is equal or refused."""
-    warnings.simplefilter("ignore")  # scaleoffset is slow, and said to be
-    count = int(sys.argv[1]) if len(sys.argv) > 1 else None
-    results: Counter[str] = Counter()
-    with tempfile.TemporaryDirectory() as folder:
-        for layout in drawn(count):
-            found = differs(layout, Path(folder) / "set.h5")
-            results[found if found in ("equal", "refused") else "wrong"] += 1
-            if found != "equal":
-                print(f"{layout}: {found}", flush=True)
-    print(", ".join(f"{number} {word}" for word, number in sorted(results.items())))
-    return int(results["wrong"] > 0)
-
-
-if __name__ == "__main__":
-    sys.exit(main())
