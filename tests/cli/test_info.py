@@ -161,10 +161,12 @@ def test_info_lists_the_columns_of_cells(tmp_path: Path) -> None:
         obs.attrs["_index"], file["var"].attrs["_index"] = "cell", "g"
         obs["cell"] = np.array([f"c{n}".encode() for n in range(6)])
         obs["depth"], obs["donor"] = np.arange(6.0), np.array([b"x", b"y"] * 3)
-        kind, age, odd = obs.create_group("kind"), obs.create_group("age"), obs.create_group("odd")
-        for group, name in ((kind, "categorical"), (age, "nullable-integer"), (odd, "interval")):
-            group.attrs["encoding-type"] = name
+        kinds = {"kind": "categorical", "one": "categorical", "age": "nullable-integer"}
+        for name, encoding in {**kinds, "odd": "interval"}.items():
+            obs.create_group(name).attrs["encoding-type"] = encoding
+        kind, one, age = (obs[name] for name in kinds)
         kind["categories"], kind["codes"] = np.array([b"B", b"T"]), np.arange(6, dtype="i1") % 2
+        one["categories"], one["codes"] = np.array([b"A"]), np.zeros(6, "i1")
         age["values"], age["mask"] = np.arange(6), np.arange(6) == 0
         obs.create_group("wrong").attrs["encoding-type"] = np.arange(3)
     facts = json.loads(run("info", path, "--json").stdout)
@@ -173,6 +175,7 @@ def test_info_lists_the_columns_of_cells(tmp_path: Path) -> None:
         "obs/depth": ("float64", True),
         "obs/donor": ("text, classes by name", True),
         "obs/kind": ("categorical, 2 classes", True),
+        "obs/one": ("categorical, 1 class", True),
         "obs/odd": ("of a kind that is not read", False),
         "obs/wrong": ("of a kind that is not read", False),
     }

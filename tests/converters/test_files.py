@@ -1,5 +1,6 @@
 """The converter's files: readable by anyone without asyncreader, and the same every time."""
 
+import errno
 import itertools
 import json
 import os
@@ -18,9 +19,10 @@ from converter_corpus import by_pillow, image, listed, names_in, put, saved
 import asyncreader
 import converters.outputs.one_file
 import converters.outputs.sinks
-from asyncreader.errors import FormatError
+from asyncreader.errors import FormatError, SourceError
 from asyncreader.tools.verify import verify_file
 from converters import convert
+from converters.outputs import disk
 from converters.outputs.sinks import Tables
 
 SUFFIXES = ["h5", "lmdb"]
@@ -197,6 +199,26 @@ def test_the_map_of_lmdb_grows(
     for name in ("a.lmdb", "b.lmdb"):
         report = verify_file(str(tmp_path / name))
         assert (report.ok, report.count) == (True, 23)
+
+
+def test_room_for_what_is_needed_alone(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A disk with room for the samples, and none for what is reserved ahead of them, is enough;
+    where it has none for the samples, the error says for how many bytes."""
+    least, reserve = disk.LEAST_AHEAD, disk.files.reserve
+
+    def nearly_full(file: int, start: int, size: int) -> bool:
+        if size >= least:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return reserve(file, start, size)
+
+    monkeypatch.setattr(disk.files, "reserve", nearly_full)
+    assert convert(folder, tmp_path / "out.h5").count == 23
+    assert verify_file(str(tmp_path / "out.h5")).ok
+    least = 100
+    with pytest.raises(SourceError, match=r"no space on the disk.*bytes free; expected \d+ more"):
+        convert(folder, tmp_path / "more.h5")
 
 
 def test_progress_counts_every_sample(tmp_path: Path) -> None:

@@ -263,6 +263,14 @@ def test_damaged_heap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, case: str
     assert caught.value.index in ((4,) if alone else range(COUNT))
 
 
+def test_a_table_that_ends_with_the_file(tmp_path: Path) -> None:
+    """The last byte of a file may be that of a table, of any order of bytes."""
+    path = hdf5(tmp_path / "set.h5", data=np.zeros((1000, 12)), labels=np.arange(1000, dtype=">i8"))
+    with h5py.File(path) as file:
+        assert file["labels"].id.get_offset() + 8000 == path.stat().st_size
+    assert first_batch(path, batch_size=1000).labels.tolist() == [*range(1000)]
+
+
 def test_elements_of_no_length(tmp_path: Path) -> None:
     """An empty element is a bad sample, not a bad set."""
     values = [*FILES[:3], b"", *FILES[4:]]
