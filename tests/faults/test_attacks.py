@@ -13,10 +13,9 @@ from typing import Any
 
 import h5py
 import pytest
-from click.testing import CliRunner
+from command_sets import run
 
 from asyncreader import AsyncReader, ParamsError
-from asyncreader.cli import main as cli
 from faults.case_attacks import broken, group, ways
 from faults.hostile import all_attacks
 from faults.hostile.corpus import CANARY, NONE, Attack, Corpus, Scratch, Target
@@ -122,7 +121,7 @@ def test_broken_page_is_noticed(runner: AttackRunner, corpus: Corpus) -> None:
 
     page = corpus.root / "page.html"
     words = ["preview", str(corpus.base("raw.h5")), "--html", str(page), "--quiet"]
-    assert CliRunner().invoke(cli.cli, words).exit_code == 0
+    assert run(*words).exit_code == 0
     good = page.read_text(encoding="utf-8")
     assert injected(good) == []
     for evil in ("<script>x</script>", "<img src=//evil>", "<b onclick=x>", "<!--", "<u>", "\x1b"):

@@ -11,12 +11,11 @@ from typing import Any
 import h5py
 import numpy as np
 import pytest
-from click.testing import CliRunner
+from command_sets import run
 from fakes import damage_chunk, first_batch, hdf5
 
 import asyncreader
 from asyncreader import AsyncReader, Batch, FormatError, ParamsError, SampleError
-from asyncreader.cli.main import cli
 from asyncreader.tools.verify import verify_file
 from converters import convert
 
@@ -481,7 +480,7 @@ def test_info_and_verify(tmp_path: Path) -> None:
     verified, and copied with checksums."""
     known = offsets(tmp_path)
     path = str(known.params["path"])
-    result = CliRunner().invoke(cli, ["info", path, "-p", "data_field=in/x"])
+    result = run("info", path, "-p", "data_field=in/x")
     assert result.exit_code == 0, result.output
     assert "0 to 12 values, median 3.5" in result.output
     assert verify_file(path, params={"data_field": "in/x"}).ok

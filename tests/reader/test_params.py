@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
+from command_sets import run
 from fakes import hdf5, packed, paint, write_hdf5
 from keywords import KEYWORDS, keywords
 from project import ROOT
@@ -30,7 +30,6 @@ from asyncreader import (
     Patch,
     Window,
 )
-from asyncreader.cli.main import cli
 from asyncreader.faces import pyxis
 from asyncreader.faces.hdf5matrix import HDF5Matrix
 from asyncreader.params import (
@@ -567,10 +566,10 @@ def test_paths_that_no_system_takes(name: str, tmp_path: Path, monkeypatch: Any)
             enter()
         assert str(caught.value).isprintable(), where
     for words in (["info", name], ["verify", name], ["bench", name], ["doctor", name]):
-        result = CliRunner().invoke(cli, words)
+        result = run(*words)
         assert (result.exit_code, result.stdout) == (2, ""), words
         assert re.fullmatch(r"error: [^\n]+\n", result.stderr)
-    drawn = CliRunner().invoke(cli, ["preview", file, "--output", f"{name}.png"])
+    drawn = run("preview", file, "--output", f"{name}.png")
     assert drawn.exit_code == 2 or name.startswith("s3")
     assert os.listdir(tmp_path) == ["a.h5"]
 

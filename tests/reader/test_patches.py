@@ -13,12 +13,11 @@ from typing import Any
 import h5py
 import numpy as np
 import pytest
-from click.testing import CliRunner
+from command_sets import run
 from fakes import damage_chunk, first_batch, hdf5
 
 import asyncreader
 from asyncreader import AsyncReader, Batch, DecodeError, FormatError, ParamsError, Writer
-from asyncreader.cli.main import cli
 from asyncreader.sources.hdf5 import chunk_cache
 from asyncreader.tools.preview import preview, preview_batch
 
@@ -358,11 +357,10 @@ def test_info_and_preview(tmp_path: Path) -> None:
     """info says how many volumes, patches and chunks of a patch; a sheet has slices of patches."""
     known = files(tmp_path)
     given = {"data_field": ["raw", "label"], "labels_field": None, **known.params}
-    run = CliRunner()
     words = ["-p", 'data_field=["raw","label"]', "-p", "sample_axis=null"]
     words += ["-p", "patch=3x6x4", "-p", "patch_at=grid", "-p", "patch_step=2"]
     path = str(tmp_path / "[0-3].h5")
-    told = run.invoke(cli, ["info", path, *words, "--json"])
+    told = run("info", path, *words, "--json")
     facts = json.loads(told.stdout)["patches"]
     named = {**given, "data_field": {"raw": "raw", "mask": "label"}}
     with asyncreader.open(named, patch=PATCH, patch_at="grid", patch_step=2, as_dict=True) as ds:
@@ -380,7 +378,7 @@ def test_info_and_preview(tmp_path: Path) -> None:
     for name, counts in touched.items():
         assert facts["chunks"][name] == pytest.approx(np.mean(counts))
     assert facts["volumes"] == 4
-    plain = run.invoke(cli, ["info", path, *words]).stdout
+    plain = run("info", path, *words).stdout
     assert f"{len(touched['raw'])} of 3 x 6 x 4: a grid, 2 x 2 x 2 apart" in plain
     made = preview({**given, "patch": PATCH}, count=9)
     assert list(made.records) == [0, 1, 2, 3]

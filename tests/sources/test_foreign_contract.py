@@ -9,7 +9,7 @@ from pathlib import Path
 import fuzz_layouts
 import numpy as np
 import pytest
-from click.testing import CliRunner
+from command_sets import run
 from fakes import data_file
 from foreign_cases import CASES, COUNT
 from fuzz_layouts import LAYOUTS, Damaged
@@ -17,7 +17,6 @@ from project import ROOT
 from source_contract import Built
 
 from asyncreader import FormatError, SourceError
-from asyncreader.cli import main as cli
 from asyncreader.pixels.specs import OutputSpec
 from asyncreader.sources import Inspector, Request, open_source
 from asyncreader.testing.contract import SourceContract, fill_rows
@@ -137,7 +136,7 @@ class TestForeignSources(SourceContract):
         with closing(built.opened()) as source:
             layout = source.facts.layout
         assert WORDS[name.split()[0]] in layout
-        result = CliRunner().invoke(cli.cli, ["info", built.path, "--json"])
+        result = run("info", built.path, "--json")
         assert result.exit_code == 0, result.stderr
         facts = json.loads(result.stdout)
         assert facts["count"] == COUNT

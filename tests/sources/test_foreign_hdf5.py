@@ -12,12 +12,11 @@ import foreign_sets as foreign
 import h5py
 import numpy as np
 import pytest
-from click.testing import CliRunner
+from command_sets import run
 from fakes import epoch_of, first_batch, hdf5, packed, paint, pictures, put_compact, write_hdf5
 
 import asyncreader
 from asyncreader import AsyncReader, FormatError, ParamsError
-from asyncreader.cli.main import cli
 from asyncreader.sources import Inspector, Request, open_source
 from asyncreader.sources.hdf5 import blocks, structure
 from asyncreader.sources.request import NoFieldError
@@ -147,7 +146,7 @@ def test_no_attribute_is_a_split_by_its_looks(tmp_path: Path, names: tuple[str, 
         assert dataset.splits == {}
     with pytest.raises(ParamsError, match="no split 'train'"):
         AsyncReader(path=path, subset="train", **params)
-    assert "splits" not in CliRunner().invoke(cli, ["info", str(path)]).output
+    assert "splits" not in run("info", path).output
     convert(path, tmp_path / "out.h5", params=params)
     assert open_source(tmp_path / "out.h5").splits == {}
 
@@ -332,7 +331,7 @@ def test_fields_many_groups_deep_are_found(
         file[f"{top}/again"] = file[top]
     with pytest.raises(ParamsError, match=r"no field 'data'.*found [a-z0-9_/]*/x \(5 x 3 float64"):
         open_source(tmp_path / "x.h5")
-    assert re.search(r"/x +5 x 3 .*float64", CliRunner().invoke(cli, ["info", "x.h5"]).output)
+    assert re.search(r"/x +5 x 3 .*float64", run("info", "x.h5").output)
 
 
 def test_fuel_sequences_of_variable_shape(tmp_path: Path) -> None:
@@ -430,7 +429,7 @@ def test_what_matlab_stores_for_other_things_than_numbers(tmp_path: Path) -> Non
     with asyncreader.open(path, data_field=["X", "flags"]) as dataset:
         np.testing.assert_array_equal(dataset[:][0], np.arange(6.0).reshape(2, 3))
         np.testing.assert_array_equal(dataset[:][1], [[0], [1]])
-    listed = CliRunner().invoke(cli, ["info", str(path)]).output
+    listed = run("info", path).output
     assert re.search(r"X +2 x 3 .*float64, in MATLAB 3 x 2\n", listed)
     with pytest.raises(NoFieldError, match=r"words \(2 x 2 text as character codes") as caught:
         AsyncReader(path=path)

@@ -10,13 +10,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
+from command_sets import run
 from fakes import first_batch, hdf5, packed, paint, write_hdf5
 from PIL import Image
 
 import asyncreader
 from asyncreader import AsyncReader, AsyncReaderError, FormatError, ParamsError
-from asyncreader.cli.main import cli
 from asyncreader.tools.verify import verify_file
 from converters import convert
 
@@ -283,11 +282,11 @@ def test_verify_of_sets_with_other_names(tmp_path: Path) -> None:
         assert (report.ok, report.unverified, report.count) == (True, True, 23)
     axes = {"num_dim": 1, "cha_dim": 2, "h_dim": 3, "w_dim": 4}
     assert verify_file(path, params={"data_field": "nchw", **axes}).count == 4
-    result = CliRunner().invoke(cli, ["verify", path, "-p", "data_field=x"])
+    result = run("verify", path, "-p", "data_field=x")
     assert (result.exit_code, result.stderr) == (0, "")
     assert result.stdout.startswith("unverified")
     for words in (["subset=0:3"], ["batch_size=3"], ["xyzzy=1"], ["data_field=y"]):
-        result = CliRunner().invoke(cli, ["verify", path, "-p", *words])
+        result = run("verify", path, "-p", *words)
         assert result.exit_code == 2, result.output
 
 

@@ -10,7 +10,7 @@ import fakes
 import h5py
 import numpy as np
 import pytest
-from click.testing import CliRunner
+from command_sets import run
 from converter_corpus import files, listed
 from fake_ray import FakeRay
 from fakes import damage
@@ -25,7 +25,6 @@ from asyncreader import (
     FormatError,
     SampleError,
 )
-from asyncreader.cli.main import cli
 from asyncreader.formats.manifest import NAME, read_manifest
 from asyncreader.sources import Inspector, fingerprint, open_whole
 from asyncreader.sources.sets.open_cache import open_limit
@@ -135,7 +134,7 @@ def test_verify_reads_all_fields(packed: tuple[Path, Path]) -> None:
     the fields."""
     report = verify_file(str(packed[1]), decode=True)
     assert (report.ok, report.checked, report.problems) == (True, 2 * COUNT, ())
-    facts = json.loads(CliRunner().invoke(cli, ["info", str(packed[1]), "--json"]).stdout)
+    facts = json.loads(run("info", packed[1], "--json").stdout)
     assert [field["name"] for field in facts["fields"]] == ["mask"]
 
 

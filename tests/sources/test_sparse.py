@@ -8,13 +8,12 @@ from typing import Any
 import h5py
 import numpy as np
 import pytest
-from click.testing import CliRunner
+from command_sets import run
 from fakes import epoch_of, first, first_batch, hdf5
 from reader_contract import ReaderContract, Served
 
 import asyncreader
 from asyncreader import AsyncReader, FormatError, ParamsError, SampleError
-from asyncreader.cli.main import cli
 from asyncreader.sources.hdf5.sparse import LONGEST
 
 N, WIDTH = 61, 37
@@ -480,7 +479,7 @@ def test_sparse_rows_in_a_group_of_any_name_are_listed_as_one_field(
     with h5py.File(path, "w") as file:
         for name in ("GRCh38", "mm10")[:genomes]:
             tenx(file.create_group(name), table, genes="ENSG")
-    found = json.loads(CliRunner().invoke(cli, ["info", path, "--json"]).stdout)
+    found = json.loads(run("info", path, "--json").stdout)
     if genomes == 1:
         assert np.array_equal(served(path)[0], table)
         assert (found["layout"].split(",")[0], found["count"]) == ("10x Genomics (GRCh38)", N)
