@@ -13,6 +13,7 @@ from fakes import (
     MemorySource,
     damage,
     first,
+    first_batch,
     open_fake,
     packed,
     pictures,
@@ -444,8 +445,7 @@ def test_postprocess_without_labels() -> None:
     def note(data: np.ndarray, labels: Any) -> None:
         seen.append(labels)
 
-    with AsyncReader(data=IMAGES, postprocess=note) as reader:
-        assert first(reader).labels is None
+    assert first_batch(data=IMAGES, postprocess=note).labels is None
     assert seen == [None, None]
     with AsyncReader(data=IMAGES, postprocess=lambda d, la: (d, d[:, 0, 0, 0])) as reader:
         assert reader.labels_shape == (1,)

@@ -790,10 +790,9 @@ def test_rows_that_are_not_what_their_array_says() -> None:
 
 def test_lists_are_arrays() -> None:
     """A plain list serves as data and labels."""
-    with AsyncReader(data=[[1, 2], [3, 4], [5, 6]], labels=[7, 8, 9], batch_size=3) as reader:
-        data, labels = first(reader)
-        np.testing.assert_array_equal(data, [[1, 2], [3, 4], [5, 6]])
-        np.testing.assert_array_equal(labels, [7, 8, 9])
+    data, labels = first_batch(data=[[1, 2], [3, 4], [5, 6]], labels=[7, 8, 9], batch_size=3)
+    np.testing.assert_array_equal(data, [[1, 2], [3, 4], [5, 6]])
+    np.testing.assert_array_equal(labels, [7, 8, 9])
     with pytest.raises(ParamsError):
         AsyncReader(data=[[1, 2], [3]])
 
