@@ -244,7 +244,7 @@ def test_a_network_learns_from_either_chain(bench: SimpleNamespace, chain: str) 
     if chain != "ours":
         need_torchvision()
     training = bench.training
-    data = training.patches(training.photographs()[:6])
+    data = training.patches(6)
     assert set(data.train_labels) == set(data.test_labels) == set(range(data.classes))
     seen = {patch.tobytes() for patch in data.train}
     assert not any(patch.tobytes() in seen for patch in data.test)

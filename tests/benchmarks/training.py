@@ -1,12 +1,9 @@
 """Networks trained on the CPU with asyncreader and with torchvision: the accuracy, and the seconds.
 
-``python tests/benchmarks/training.py --patches`` trains a small network on patches of photographs.
-They have 64 x 64 pixels and are cut from the photographs that scikit-image and scikit-learn ship;
-the class of a patch is its photograph. A photograph is divided into cells of 96 x 96 pixels like a
-chessboard: patches for training come from the white cells, those for testing from the black ones,
-so that no pixel is in both. The recipe: random-resized crops of 48 x 48, mirrored at random,
-trivial-augment-wide, normalised, random-erasing, mixup. "crop and flip alone" is ours without the
-last four, and shows what the recipe does.
+``python tests/benchmarks/training.py --patches`` trains a small network on the patches of
+photographs that tests/examples/recipes/photographs.py cuts. The recipe: random-resized crops of
+48 x 48, mirrored at random, trivial-augment-wide, normalised, random-erasing, mixup. "crop and flip
+alone" is ours without the last four, and shows what the recipe does.
 
 ``--cifar10 --give cifar=FOLDER`` trains the network of tests/examples/recipes/cifar10.py; the
 folder has ``train/CLASS/*`` and ``test/CLASS/*``. Each loader has its best mode on a CPU:
@@ -60,6 +57,12 @@ def seeds(train: Callable[[int], Result]) -> Callable[[], Result]:
     return job
 
 
+def recipe_of(name: str) -> Any:
+    """A module of tests/examples/recipes."""
+    sys.path.insert(0, str(harness.ROOT / "tests" / "examples" / "recipes"))
+    return importlib.import_module(name)
+
+
 class Transformed:
     """Images in memory, each transformed when it is asked for."""
 
@@ -86,17 +89,10 @@ def loader_of(spec: Spec, images: Any, seed: int, collate: Callable[[Any], Any])
 
 # -- patches of photographs ------------------------------------------------------------------------
 
-PATCH, SIDE, CELL = 64, 48, 96
+SIDE = 48
 AREA = (0.25, 1.0)
 ERASED, MIXUP = 0.25, 0.2
 MEAN, STD = (0.5, 0.5, 0.5), (0.25, 0.25, 0.25)
-
-#: Photographs that come with scikit-image itself.
-NAMES = (
-    "astronaut", "brick", "camera", "cell", "chelsea", "clock_motion", "coffee", "coins", "grass",
-    "gravel", "hubble_deep_field", "ihc", "moon", "motorcycle_left", "page", "retina", "rocket",
-    "text",
-)  # fmt: skip
 
 
 class Patches(NamedTuple):
@@ -109,37 +105,14 @@ class Patches(NamedTuple):
     classes: int
 
 
-def photographs() -> list[np.ndarray]:
-    """Photographs as uint8 (H, W, 3), grey ones with three equal channels."""
-    import skimage.data
-    from PIL import Image
-    from sklearn.datasets import load_sample_images
-
-    photos = [np.asarray(image) for image in load_sample_images().images]
-    for path in sorted(Path(skimage.data.__file__).parent.iterdir()):
-        if path.stem in NAMES and path.suffix in (".png", ".jpg"):
-            with Image.open(path) as image:
-                photos.append(np.asarray(image.convert("RGB")))
-    return photos
-
-
-def patches(photos: list[np.ndarray]) -> Patches:
-    """The patches: of white cells one each 16 pixels, of black ones one each 32."""
-    parts: list[list[np.ndarray]] = [[], []]
-    labels: list[list[int]] = [[], []]
-    for number, photo in enumerate(photos):
-        for top in range(0, photo.shape[0] - CELL + 1, CELL):
-            for left in range(0, photo.shape[1] - CELL + 1, CELL):
-                test = (top // CELL + left // CELL) % 2
-                cell = photo[top : top + CELL, left : left + CELL]
-                places = range(0, CELL - PATCH + 1, 32 if test else 16)
-                cut = [cell[y : y + PATCH, x : x + PATCH] for y in places for x in places]
-                parts[test] += cut
-                labels[test] += [number] * len(cut)
-    (train, test_), (of_train, of_test) = parts, labels
-    return Patches(
-        np.stack(train), np.array(of_train), np.stack(test_), np.array(of_test), len(photos)
-    )
+def patches(photographs: int | None = None) -> Patches:
+    """The patches of the recipe, or of so many of its photographs."""
+    cut = [list(recipe_of("photographs").patches(test)) for test in (False, True)]
+    names = list(dict.fromkeys(name for name, _ in cut[0]))[:photographs]
+    train, test = ([(pixels, names.index(name)) for name, pixels in part if name in names]
+                   for part in cut)  # fmt: skip
+    (a, of_a), (b, of_b) = (zip(*part, strict=True) for part in (train, test))
+    return Patches(np.stack(a), np.array(of_a), np.stack(b), np.array(of_b), len(names))
 
 
 def patches_of_ours(spec: Spec, data: Patches, seed: int) -> Batches:
@@ -216,7 +189,7 @@ def train_patches(batches: Batches, data: Patches, seed: int, steps: int) -> Tra
 
 
 def trained_on_patches(spec: Spec) -> Callable[[], Result]:
-    data = patches(photographs())
+    data = patches()
     chain = patches_of_ours if "recipe" in spec else patches_of_torchvision
 
     def train(seed: int) -> Result:
@@ -230,12 +203,6 @@ def trained_on_patches(spec: Spec) -> Callable[[], Result]:
 # -- CIFAR-10 --------------------------------------------------------------------------------------
 
 Loaders = tuple[Any, Any]
-
-
-def cifar10_recipe() -> Any:
-    """The module with the network, its training and the parameters."""
-    sys.path.insert(0, str(harness.ROOT / "tests" / "examples" / "recipes"))
-    return importlib.import_module("cifar10")
 
 
 class OfOurs:
@@ -318,7 +285,7 @@ class OfTorchvision:
 def trained_on_cifar10(spec: Spec) -> Callable[[], Result]:
     import torch
 
-    recipe, began = cifar10_recipe(), time.perf_counter()
+    recipe, began = recipe_of("cifar10"), time.perf_counter()
     images: Any = (OfTorchvision if "decoded" in spec else OfOurs)(spec, recipe)
     prepared = time.perf_counter() - began
 
