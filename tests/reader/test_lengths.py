@@ -336,10 +336,6 @@ EPISODES: dict[str, Any] = {"data_field": "x", "window": "episode"}
 @pytest.mark.parametrize(
     ("params", "says"),
     [
-        ({**X, "max_length": 0}, "max_length is not valid"),
-        ({"data_field": "x", "overlong": "cut", "pad_value": 3}, "pad_value goes with max_length"),
-        ({"data_field": "x", "overlong": "random"}, "overlong goes with max_length"),
-        ({**X, "overlong": "head"}, "overlong is not valid"),
         ({**X, "mixup": 0.2}, "not beside samples of different"),
         ({**X, "transform": np.negative}, "transform works on single"),
         ({**X, "augment": ["random-grayscale"]}, "needs images.*no images"),
