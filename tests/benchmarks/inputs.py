@@ -6,6 +6,7 @@ train on: 224 x 224 crops, CIFAR's 32 x 32, and JPEGs of 500 x 375 at quality 90
 
 import io
 import json
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -253,35 +254,22 @@ def write_cells(path: Path, cells: int, genes: int, types: int = 20) -> None:
     type lie beside each other."""
     import h5py
 
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
+    import anndata_files
+
     rng = np.random.default_rng(0)
     each = rng.binomial(genes, 0.05, cells)
     ends = np.concatenate(([0], np.cumsum(each)))
     columns = [np.sort(rng.choice(genes, n, replace=False)).astype(np.int32) for n in each]
-
-    def text(file: Any, name: str, values: list[str]) -> None:
-        file.create_dataset(name, data=np.array(values, "O"), dtype=h5py.string_dtype())
-        file[name].attrs.update({"encoding-type": "string-array", "encoding-version": "0.2.0"})
-
+    values = rng.poisson(1.5, ends[-1]).astype(np.float32) + 1
+    codes, names = np.sort(rng.integers(0, types, cells)), [f"type {i}" for i in range(types)]
     with h5py.File(path, "w") as file:
-        x = file.create_group("X")
-        x.attrs.update({"encoding-type": "csr_matrix", "encoding-version": "0.1.0"})
-        x.attrs["shape"] = (cells, genes)
-        values = rng.poisson(1.5, ends[-1]).astype(np.float32) + 1
-        x.create_dataset("data", data=values, compression="gzip")
-        x.create_dataset("indices", data=np.concatenate(columns), compression="gzip")
-        x["indptr"] = ends
-        kinds = file.create_group("obs/cell_type")
-        kinds.attrs.update({"encoding-type": "categorical", "encoding-version": "0.2.0"})
-        kinds.attrs["ordered"] = False
-        text(file, "obs/cell_type/categories", [f"type {i}" for i in range(types)])
-        kinds["codes"] = np.sort(rng.integers(0, types, cells)).astype(np.int8)
-        for name, count in (("obs", cells), ("var", genes)):
-            group = file.require_group(name)
-            group.attrs.update({"encoding-type": "dataframe", "encoding-version": "0.2.0"})
-            group.attrs["_index"] = "_index"
-            group.attrs["column-order"] = ["cell_type"] if name == "obs" else np.empty(0, "f8")
-            text(file, f"{name}/_index", [f"{name}{i}" for i in range(count)])
-        file.attrs.update({"encoding-type": "anndata", "encoding-version": "0.1.0"})
+        anndata_files.mark(file, "anndata")
+        parts = values, np.concatenate(columns), ends
+        anndata_files.put(file.create_group("X"), parts, (cells, genes), compression="gzip")
+        anndata_files.frame(file, "obs", [f"obs{i}" for i in range(cells)], ["cell_type"])
+        anndata_files.frame(file, "var", [f"var{i}" for i in range(genes)])
+        anndata_files.categorical(file["obs"], "cell_type", codes, names)
 
 
 def write_jets(path: Path, jets: int, members: int = 20) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import h5py
 import numpy as np
 import pytest
+from anndata_files import categorical, frame, put
 from command_sets import run
 from fakes import epoch_of, first, first_batch, hdf5
 from reader_contract import ReaderContract, Served
@@ -34,25 +35,6 @@ def csr(table: np.ndarray, seed: int = 0) -> tuple[np.ndarray, np.ndarray, np.nd
     columns = [rng.permutation(np.flatnonzero(row)) for row in table]
     data = np.concatenate([row[at] for row, at in zip(table, columns, strict=True)])
     return data, np.concatenate(columns), np.cumsum([0, *map(len, columns)])
-
-
-def put(
-    group: h5py.Group, parts: tuple[np.ndarray, ...], shape: tuple[int, ...], **how: Any
-) -> None:
-    """A csr_matrix as anndata writes it."""
-    for name, part in zip(("data", "indices", "indptr"), parts, strict=True):
-        group.create_dataset(name, data=part, **how)
-    group.attrs["encoding-type"] = "csr_matrix"
-    group.attrs["encoding-version"] = "0.1.0"
-    group.attrs["shape"] = shape
-
-
-def frame(file: h5py.File, name: str, index: list[str]) -> h5py.Group:
-    group = file.create_group(name)
-    group.attrs["encoding-type"] = "dataframe"
-    group.attrs["_index"] = "names"
-    group.create_dataset("names", data=index, dtype=h5py.string_dtype())
-    return group
 
 
 def write(
@@ -292,14 +274,6 @@ def test_columns_that_are_not_there(tmp_path: Path) -> None:
 
 
 # -- labels ----------------------------------------------------------------------------------------
-
-
-def categorical(obs: h5py.Group, name: str, codes: Any, categories: Any) -> None:
-    group = obs.create_group(name)
-    group.attrs["encoding-type"] = "categorical"
-    group["codes"] = np.asarray(codes, np.int8)
-    text = h5py.string_dtype() if isinstance(categories[0], str) else None
-    group.create_dataset("categories", data=categories, dtype=text)
 
 
 def test_labels(tmp_path: Path) -> None:

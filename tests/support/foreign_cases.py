@@ -5,6 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import anndata_files
 import foreign_sets as foreign
 import h5py
 import numpy as np
@@ -249,11 +250,10 @@ def sparse(name: str, matlab: bool = False, **storage: Any) -> Any:
             else:
                 group.attrs["shape"] = table.shape
             if name == "X":
-                group.attrs["encoding-type"], file.attrs["encoding-type"] = "csr_matrix", "anndata"
+                anndata_files.mark(file, "anndata")
+                anndata_files.mark(group, "csr_matrix")
                 file.create_group("obs")
-                file.create_group("var").attrs["_index"] = "gene"
-                names = [f"gene{i}" for i in range(12)]
-                file["var"].create_dataset("gene", data=names, dtype=h5py.string_dtype())
+                anndata_files.frame(file, "var", [f"gene{i}" for i in range(12)])
         stored = [
             columns[lo:hi].astype("<i4").tobytes() + table[i, columns[lo:hi]].tobytes()
             for i, (lo, hi) in enumerate(itertools.pairwise(indptr))

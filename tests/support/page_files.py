@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
+import anndata_files
 import h5py
 import numpy as np
 
@@ -105,34 +106,17 @@ def cells() -> Names:
     counts = np.random.default_rng(0).poisson(0.2, (count, genes)).astype(np.float32)
     row, column = np.nonzero(counts)
 
-    def mark(node: Any, kind: str, version: str, **attributes: Any) -> Any:
-        node.attrs.update({"encoding-type": kind, "encoding-version": version, **attributes})
-        return node
-
-    def text(table: Any, name: str, values: list[str]) -> None:
-        table[name] = np.array(values, h5py.string_dtype())
-        mark(table[name], "string-array", "0.2.0")
-
     with h5py.File("cells.h5ad", "w") as file:
-        mark(file, "anndata", "0.1.0")
-        x = mark(file.create_group("X"), "csr_matrix", "0.1.0", shape=counts.shape)
-        x.create_dataset("data", data=counts[row, column], compression="gzip")
-        x.create_dataset("indices", data=column.astype(np.int32), compression="gzip")
-        x["indptr"] = np.searchsorted(row, np.arange(count + 1))
-        for group, prefix, number in (("obs", "CELL", count), ("var", "GENE", genes)):
-            table = mark(file.create_group(group), "dataframe", "0.2.0", _index="name")
-            columns = ["cell_type", "donor", "total_counts"] if group == "obs" else []
-            table.attrs["column-order"] = np.array(columns, h5py.string_dtype())
-            text(table, "name", [f"{prefix}{i}" for i in range(number)])
-        for name, categories in (("cell_type", ["B", "NK", "T"]), ("donor", ["d1", "d2", "d3"])):
-            column_of = file.create_group(f"obs/{name}")
-            mark(column_of, "categorical", "0.2.0", ordered=False)
-            text(column_of, "categories", categories)
-            number = np.arange(count) % 3 if name == "cell_type" else np.arange(count) // 200
-            column_of["codes"] = number.astype(np.int8)
-            mark(column_of["codes"], "array", "0.2.0")
-        file["obs/total_counts"] = counts.sum(1)
-        mark(file["obs/total_counts"], "array", "0.2.0")
+        anndata_files.mark(file, "anndata")
+        parts = counts[row, column], column.astype(np.int32), np.searchsorted(row, range(count + 1))
+        anndata_files.put(file.create_group("X"), parts, counts.shape, compression="gzip")
+        obs = ["cell_type", "donor", "total_counts"]
+        anndata_files.frame(file, "obs", [f"CELL{i}" for i in range(count)], obs)
+        anndata_files.frame(file, "var", [f"GENE{i}" for i in range(genes)])
+        number = np.arange(count)
+        anndata_files.categorical(file["obs"], "cell_type", number % 3, ["B", "NK", "T"])
+        anndata_files.categorical(file["obs"], "donor", number // 200, ["d1", "d2", "d3"])
+        anndata_files.mark(file["obs"].create_dataset("total_counts", data=counts.sum(1)), "array")
     return {"counts": counts}
 
 
