@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from command_sets import save_images
 from converter_corpus import hash_of, names_in
-from fakes import data_file, hdf5, pictures
+from fakes import damage, hdf5, pictures
 from project import ROOT
 
 import asyncreader
@@ -84,9 +84,7 @@ def test_a_damaged_sample_of_a_packed_set(
     victim = names_in(folder)[4]
     with open(os.path.join(os.fsencode(folder), victim), "rb") as picture:
         contents = picture.read()
-    data = bytearray(data_file(packed).read_bytes())
-    data[data.index(contents) + 100] ^= 4
-    data_file(packed).write_bytes(data)
+    damage(str(packed), contents)
     with pytest.raises(ChecksumError, match="record 4") as caught:
         convert(packed, tmp_path / "b.h5")
     assert "--skip-bad" in str(caught.value)

@@ -21,6 +21,7 @@ from command_sets import save_images
 from converter_corpus import files as files_of
 from converter_corpus import stop_at
 from fakes import encoded, first_batch, hdf5
+from observed import Terminal
 from PIL import Image
 from split_sets import splits_of
 
@@ -731,13 +732,6 @@ def test_a_forked_child_has_no_part_in_a_writer(
         os.close(end)
         assert os.waitpid(child, 0)[1] == 0
     assert os.listdir(tmp_path) == [name]
-
-
-class Terminal(io.StringIO):
-    """A stream that is a terminal."""
-
-    def isatty(self) -> bool:
-        return True
 
 
 def test_progress_is_one_line_where_a_person_looks_on(

@@ -14,8 +14,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 from child_processes import run
+from guard_pages import address
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from observed import Terminal
 from project import tree_of
 from xxhash import xxh3_64_intdigest
 
@@ -36,10 +38,6 @@ from asyncreader.system.keyed_random import Draws, key_of, mix_rows, uniforms
 from asyncreader.system.memory import SCRATCH, aligned_empty
 
 sides = st.integers(1, 40)
-
-
-def address(array: np.ndarray) -> int:
-    return int(array.ctypes.data)
 
 
 def picks(data: st.DataObject, count: int, size: int, slots: int) -> tuple[np.ndarray, np.ndarray]:
@@ -444,13 +442,6 @@ def test_a_package_that_cannot_be_written(package: Path, tmp_path: Path, home: s
     there, runs = (str(tmp_path / home), 2) if home == "home" else (home, 1)
     for found in ("0\n", "1\n")[:runs]:
         assert child(GATHER + HITS, package, HOME=there, XDG_CACHE_HOME="").stdout == found
-
-
-class Terminal(io.StringIO):
-    """A terminal in the place of stderr."""
-
-    def isatty(self) -> bool:
-        return True
 
 
 def test_who_looks_on_is_told_of_compiling_once(monkeypatch: pytest.MonkeyPatch) -> None:

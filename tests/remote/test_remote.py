@@ -22,7 +22,7 @@ import xxhash
 from child_processes import child, ended
 from ctrl_c import every_moment, interrupted, moments
 from fakes import class_folders, encoded, pictures
-from observed import HANG
+from observed import HANG, switching_often
 from range_server import server_stats, serving
 
 from asyncreader import AsyncReader, FormatError, ParamsError, SourceError, SourceNotFoundError
@@ -728,13 +728,8 @@ def test_hdf5_and_others_read_one_file(monkeypatch: pytest.MonkeyPatch) -> None:
         starts = np.random.default_rng(seed).integers(0, 4900, 2000).tolist()
         return all(bytes(open.Slices(file)[at : at + 60]) == data[at : at + 60] for at in starts)
 
-    interval = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    try:
-        with ThreadPoolExecutor(4) as pool:
-            assert all(pool.map(read, range(4)))
-    finally:
-        sys.setswitchinterval(interval)
+    with switching_often(), ThreadPoolExecutor(4) as pool:
+        assert all(pool.map(read, range(4)))
 
 
 def test_a_batch_is_one_round_trip(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,6 +4,7 @@ Light on purpose: worker processes import this module too.
 """
 
 import contextlib
+import io
 import os
 import re
 import signal
@@ -67,6 +68,13 @@ def slot_states(reader: object) -> Counter[str]:
     """How many slots of a reader are free, filling, ready and held, as its repr says."""
     found = re.findall(r"(\d+) (free|filling|ready|held)", repr(reader).rpartition("slots")[2])
     return Counter({state: int(number) for number, state in found})
+
+
+class Terminal(io.StringIO):
+    """A terminal in the place of stderr."""
+
+    def isatty(self) -> bool:
+        return True
 
 
 def descriptors() -> int:
