@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from .batch import Batch
     from .dataset import Dataset
     from .dataset import open as open
-    from .params import Block, Crop, Lengths, Mix, Patch, Window
+    from .params.families import Block, Crop, Lengths, Mix, Patch, Window
     from .reader import AsyncReader
     from .stats import ReaderStats
 
@@ -70,15 +70,13 @@ __all__ = [
 #: Names whose modules take numpy and numba along (0.8 s): they are loaded when first asked for,
 #: so that ``asyncreader --help`` answers at once (PEP 562).
 _LATE = {
-    "AsyncReader": "asyncreader.reader",
-    "Batch": "asyncreader.batch",
-    "Dataset": "asyncreader.dataset",
-    "ReaderStats": "asyncreader.stats",
-    "Writer": "converters",
-    "convert": "converters",
-    **dict.fromkeys(("Block", "Crop", "Lengths", "Mix", "Patch", "Window"), "asyncreader.params"),
-    # not in __all__: ``from asyncreader import *`` leaves Python's own open
-    "open": "asyncreader.dataset",
+    "asyncreader.reader": "AsyncReader",
+    "asyncreader.batch": "Batch",
+    # open is not in __all__: ``from asyncreader import *`` leaves Python's own
+    "asyncreader.dataset": "Dataset open",
+    "asyncreader.params.families": "Block Crop Lengths Mix Patch Window",
+    "asyncreader.stats": "ReaderStats",
+    "converters": "Writer convert",
 }
 
 __getattr__, __dir__ = late_names(globals(), _LATE)

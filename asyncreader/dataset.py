@@ -24,8 +24,10 @@ import numpy as np
 
 from .batch import Array, flat_labels
 from .errors import Closing, ParamsError, ReaderClosedError, closed_on_error
-from .params import SHOWN, Given, ReaderKeywords, ReaderParams, apart_from, parse_params
 from .params.declare import documented
+from .params.keywords import ReaderKeywords
+from .params.parse import apart_from, parse_params
+from .params.reader import SHOWN, Given, ReaderParams
 from .pipeline import build
 from .pipeline.opened import Opened, Rows, is_number, number_of, numbers_of
 from .sources import Inspector, OpenSet, fingerprint, open_there, open_whole

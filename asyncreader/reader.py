@@ -18,15 +18,10 @@ import numpy as np
 from .batch import Array, Batch, D, L
 from .dataset import Dataset, Sample
 from .errors import Closes, Closing, FinishedError, ParamsError, ReaderClosedError, closed_on_error
-from .params import (
-    SHOWN,
-    Given,
-    ReaderKeywords,
-    ReaderParams,
-    given_params,
-    parse_params,
-)
 from .params.declare import documented
+from .params.keywords import ReaderKeywords
+from .params.parse import given_params, parse_params
+from .params.reader import SHOWN, Given, ReaderParams
 from .pipeline import build
 from .pipeline.cuda import DeviceRing, open_device
 from .pipeline.distributed import rank_and_world, warn_of_ranks_left_out, worker_count

@@ -17,10 +17,6 @@ __all__ = ["ConvertReport", "Writer", "convert"]
 
 #: Names whose modules import the image libraries. They are imported on first use (PEP 562), so that
 #: ``asyncreader convert --help`` starts fast.
-_LATE = {
-    "ConvertReport": "converters.report",
-    "Writer": "converters.writer",
-    "convert": "converters.writer",
-}
+_LATE = {"converters.report": "ConvertReport", "converters.writer": "Writer convert"}
 
 __getattr__, __dir__ = late_names(globals(), _LATE)

@@ -12,7 +12,8 @@ import numpy as np
 
 from asyncreader.errors import ParamsError
 from asyncreader.formats.packed import DATA
-from asyncreader.params import READ_BY, snake_case
+from asyncreader.params.parse import snake_case
+from asyncreader.params.reader import READ_BY
 from asyncreader.pixels.points import check_places
 from asyncreader.pixels.specs import SampleSpec
 from asyncreader.sources.fields import named_field

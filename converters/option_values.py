@@ -9,7 +9,8 @@ from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
 from asyncreader.errors import ParamsError
-from asyncreader.params import ReaderParams, reading_params
+from asyncreader.params.parse import reading_params
+from asyncreader.params.reader import ReaderParams
 from asyncreader.system import checks
 from asyncreader.system.checks import Check, Wrong, whole
 

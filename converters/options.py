@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias, TypedDict
 
 from asyncreader.formats.packed import Encoding
-from asyncreader.params import READ_BY, ReaderParams
 from asyncreader.params.declare import declared, parameter, worked_out
+from asyncreader.params.reader import READ_BY, ReaderParams
 from asyncreader.system import checks
 from asyncreader.system.checks import Check, one_of, optional, whole
 

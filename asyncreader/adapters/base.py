@@ -10,7 +10,8 @@ import numpy as np
 
 from ..batch import Array, Batch, Taken, of_each, taken
 from ..errors import Closing, NothingQueuedError, ParamsError
-from ..params import Given, ReaderParams, apart_from
+from ..params.parse import apart_from
+from ..params.reader import Given, ReaderParams
 from ..reader import AsyncReader
 from ..sampling.schedule import Cursor
 from ..sampling.state import State, cursor_of

@@ -6,7 +6,9 @@ from collections.abc import Iterator
 from typing import TypeAlias, Unpack
 
 from ..batch import Array
-from ..params import Given, ReaderKeywords, apart_from
+from ..params.keywords import ReaderKeywords
+from ..params.parse import apart_from
+from ..params.reader import Given
 from ..reader import AsyncReader, next_batch
 from .base import can_be_invalid, marked
 

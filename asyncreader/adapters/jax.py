@@ -9,7 +9,8 @@ import numpy as np
 
 from ..batch import Array, Batch, Taken, flat_labels, of_each, taken
 from ..errors import ParamsError
-from ..params import Given, ReaderKeywords
+from ..params.keywords import ReaderKeywords
+from ..params.reader import Given
 from ..sampling.schedule import Cursor
 from .base import Loader, marked, need
 

@@ -9,7 +9,8 @@ import numpy as np
 
 from ..batch import Array, Batch, flat_labels, taken
 from ..errors import FinishedError
-from ..params import Given, ReaderKeywords
+from ..params.keywords import ReaderKeywords
+from ..params.reader import Given
 from ..reader import next_batch
 from ..sampling.schedule import Cursor
 from .base import Loader, need

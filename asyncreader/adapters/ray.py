@@ -15,8 +15,10 @@ import numpy as np
 
 from ..batch import flat_labels
 from ..errors import ParamsError
-from ..params import PATHS, Given, Order, ReaderKeywords, ReaderParams, given_params
 from ..params.declare import declared
+from ..params.keywords import ReaderKeywords
+from ..params.parse import given_params
+from ..params.reader import PATHS, Given, Order, ReaderParams
 from ..reader import AsyncReader, Shape
 from ..system.array_types import Array
 from .base import can_be_invalid, marked, need

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, Unpack, overlo
 
 from ..batch import Batch, of_each
 from ..errors import ParamsError
-from ..params import Given, ReaderKeywords
+from ..params.keywords import ReaderKeywords
+from ..params.reader import Given
 from .base import IGNORED, Loader, check_signed, need
 
 if TYPE_CHECKING:

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
-from ..params import PARAMETERS, snake_case
 from ..params.declare import Parameter
+from ..params.parse import snake_case
+from ..params.reader import PARAMETERS
 from ..system.checks import Form, path_text
 from .terminal import say
 

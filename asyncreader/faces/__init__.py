@@ -31,13 +31,11 @@ __all__ = [
 #: Loaded when first asked for (PEP 562): a spawned worker imports its user's module, and that this
 #: package, but needs none of the parent's side.
 _LATE = {
-    "GeneratorEnqueuer": "asyncreader.faces.enqueuer",
-    "HDF5Matrix": "asyncreader.faces.hdf5matrix",
-    "OrderedEnqueuer": "asyncreader.faces.enqueuer",
-    "ParaLoad": "asyncreader.faces.paraload",
-    "Sequence": "asyncreader.faces.jobs",
-    "get_batch": "asyncreader.faces.enqueuer",
-    "iter_minibatches": "asyncreader.faces.minibatches",
+    "asyncreader.faces.enqueuer": "GeneratorEnqueuer OrderedEnqueuer get_batch",
+    "asyncreader.faces.hdf5matrix": "HDF5Matrix",
+    "asyncreader.faces.jobs": "Sequence",
+    "asyncreader.faces.minibatches": "iter_minibatches",
+    "asyncreader.faces.paraload": "ParaLoad",
 }
 
 __getattr__, __dir__ = late_names(globals(), _LATE)

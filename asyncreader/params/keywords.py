@@ -6,37 +6,9 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Literal, TypedDict
 
-from ..sampling import Shuffle
-from .families import (
-    Augment,
-    Block,
-    Classes,
-    Crop,
-    CropKind,
-    Lengths,
-    Mix,
-    MixUntil,
-    Overlong,
-    PaddingMode,
-    Patch,
-    View,
-    Window,
-)
-from .reader import (
-    Auto,
-    ChannelOrder,
-    Interpolation,
-    Io,
-    LastBatch,
-    Layout,
-    OnError,
-    Paths,
-    Ratios,
-    Values,
-    Verify,
-    Workers,
-)
-from .values import EachEpisode, Edge, PatchAt, WindowRows
+from .. import sampling
+from . import families, reader
+from . import values as checked
 
 if TYPE_CHECKING:
     import numpy as np
@@ -46,9 +18,9 @@ if TYPE_CHECKING:
 class ReaderKeywords(TypedDict, total=False):
     """Types of what a caller may pass; ReaderParams says what each means and what is kept."""
 
-    path: Paths | None
-    hdf5_path: Paths | None
-    lmdb_path: Paths | None
+    path: reader.Paths | None
+    hdf5_path: reader.Paths | None
+    lmdb_path: reader.Paths | None
     data_field: str | Sequence[str] | Mapping[str, str]
     labels_field: str | Sequence[str] | None
     labels_path: str | os.PathLike[str] | None
@@ -56,75 +28,75 @@ class ReaderKeywords(TypedDict, total=False):
     subset: slice | str | Sequence[int] | npt.NDArray[np.integer] | None
     episodes: str | None
     offsets_field: str | Literal[False] | Mapping[str, str] | None
-    channel_order: ChannelOrder
+    channel_order: reader.ChannelOrder
     sample_axis: int | None
-    values: Values
+    values: reader.Values
     missing: float | None
     axes: str | None
     num_dim: int | None
     h_dim: int | None
     w_dim: int | None
     cha_dim: int | None
-    mix: Mix | Ratios | None
-    mix_until: MixUntil
-    classes: Classes
+    mix: families.Mix | reader.Ratios | None
+    mix_until: families.MixUntil
+    classes: families.Classes
     data: npt.ArrayLike | Mapping[str, npt.ArrayLike] | None
     labels: npt.ArrayLike | None
     boxes_field: str | None
     keypoints_field: str | None
     episodes_subset: slice | str | Sequence[int] | Sequence[str] | npt.NDArray[np.integer] | None
-    window: Window | WindowRows | Mapping[str, WindowRows] | None
-    window_every: int | EachEpisode
-    window_edge: Edge | Sequence[Edge]
+    window: families.Window | checked.WindowRows | Mapping[str, checked.WindowRows] | None
+    window_every: int | checked.EachEpisode
+    window_edge: checked.Edge | Sequence[checked.Edge]
     window_outside: Sequence[int | None] | None
-    patch: Patch | Sequence[int] | None
-    patch_at: PatchAt
+    patch: families.Patch | Sequence[int] | None
+    patch_at: checked.PatchAt
     patch_axes: Sequence[int] | None
     patch_step: int | Sequence[int] | None
-    verify: Verify
-    io: Io
-    shuffle: Shuffle | Block
+    verify: reader.Verify
+    io: reader.Io
+    shuffle: sampling.Shuffle | families.Block
     shuffle_window: int
     weights: Literal["balanced"] | npt.ArrayLike | None
     epoch_samples: int | None
     seed: int
     epochs: int | None
-    last_batch: LastBatch
-    rank: int | Auto
-    world_size: int | Auto
-    layout: Layout
+    last_batch: reader.LastBatch
+    rank: int | reader.Auto
+    world_size: int | reader.Auto
+    layout: reader.Layout
     contiguous: bool
     members: str | Sequence[str] | Mapping[str, str | Sequence[str]] | None
     dtype: npt.DTypeLike | Mapping[str, npt.DTypeLike] | None
     scale: float | Mapping[str, float] | None
     mean: npt.ArrayLike | Mapping[str, npt.ArrayLike] | None
     std: npt.ArrayLike | Mapping[str, npt.ArrayLike] | None
-    lengths: Lengths | int | Mapping[str, int] | None
+    lengths: families.Lengths | int | Mapping[str, int] | None
     max_length: int | Mapping[str, int] | None
-    overlong: Overlong | Mapping[str, Overlong]
+    overlong: families.Overlong | Mapping[str, families.Overlong]
     pad_value: float | Mapping[str, float]
     size: Sequence[int] | None
-    crop: Crop | CropKind
+    crop: families.Crop | families.CropKind
     crop_ratio: float
     crop_area: Sequence[float]
     crop_aspect: Sequence[float]
     crop_padding: int
-    padding_mode: PaddingMode
-    interpolation: Interpolation
+    padding_mode: families.PaddingMode
+    interpolation: reader.Interpolation
     flip: bool
-    augment: Augment | None
-    views: int | Sequence[View] | None
+    augment: families.Augment | None
+    views: int | Sequence[families.View] | None
     transform: Callable[..., object] | None
     batch_size: int
-    nthread: int | Auto
+    nthread: int | reader.Auto
     njob: int
-    workers: Workers
+    workers: reader.Workers
     mixup: float | None
     cutmix: float | None
     label_smoothing: float
     num_classes: int | None
     postprocess: Callable[..., object] | None
-    on_error: OnError
+    on_error: reader.OnError
     timeout: float | None
     cuda: bool | str
     trace: str | os.PathLike[str] | None

@@ -14,7 +14,7 @@ from typing import Any, Final
 import numpy as np
 
 from ..errors import ParamsError, SourceError, WorkerError
-from ..params import PATHS, ReaderParams
+from ..params.reader import PATHS, ReaderParams
 from ..pixels.augment.base import Operation
 from ..pixels.row_maker import RowMaker
 from ..pixels.specs import OutputSpec

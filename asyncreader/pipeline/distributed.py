@@ -9,7 +9,7 @@ import warnings
 from typing import Any, Final
 
 from ..errors import ParamsError
-from ..params import ReaderParams
+from ..params.reader import ReaderParams
 from ..system.limits import usable_cores
 
 #: The variables of torchrun, Open MPI and SLURM, in the order in which they are looked up.

@@ -12,7 +12,7 @@ from typing import Any, Final
 import numpy as np
 
 from ..errors import AsyncReaderError, ParamsError, SampleError, SourceError, WorkerError
-from ..params import ReaderParams
+from ..params.reader import ReaderParams
 from ..pixels.fill_tables import (
     ALWAYS,
     NEVER,

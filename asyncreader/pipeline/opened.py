@@ -15,8 +15,9 @@ from typing import Any, Final, NamedTuple, SupportsIndex, TypeGuard
 import numpy as np
 
 from ..errors import ParamsError, closed_on_error
-from ..params import Crop, Order, ReaderParams, Run
 from ..params.declare import declared
+from ..params.families import Crop
+from ..params.reader import Order, ReaderParams, Run
 from ..pixels.row_maker import RowMaker
 from ..pixels.rows import RowError, RowJob
 from ..pixels.specs import SampleSpec

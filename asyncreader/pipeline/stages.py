@@ -14,7 +14,7 @@ from typing import Any, Final, Protocol, TypeAlias
 import numpy as np
 
 from ..errors import ParamsError, WorkerError
-from ..params import ReaderParams
+from ..params.reader import ReaderParams
 from ..sampling.schedule import BatchPlan
 from ..sources.labels import apart, together
 from ..system.array_types import Array, Bools

@@ -22,7 +22,7 @@ from typing import Final, Generic, TypeAlias, TypeVar
 import numpy as np
 
 from ..errors import as_ours
-from ..params import ReaderParams
+from ..params.reader import ReaderParams
 from ..pixels.user_transform import seed_generators
 from ..sampling.rule import EACH_ROW
 from ..sampling.schedule import Cursor, Schedule

@@ -9,7 +9,7 @@ from typing import Any, Final
 import numpy as np
 
 from ..errors import FormatError, ParamsError
-from ..params import ReaderParams
+from ..params.reader import ReaderParams
 from ..params.values import reach_of
 from ..sampling.episodes import Episodes, FieldRows, Reach, Windows
 from ..sampling.rule import Rule

@@ -22,7 +22,7 @@ from ..errors import (
 )
 from ..formats import packed as fmt
 from ..formats.manifest import CONTAINERS, Manifest, manifest_path, read_manifest
-from ..params import ReaderParams
+from ..params.reader import ReaderParams
 from ..params.values import Chosen
 from ..sampling.episodes import Episodes, Windows
 from ..system.array_types import Array

@@ -12,7 +12,7 @@ from typing import Any, Final
 import numpy as np
 
 from ..errors import FormatError, ParamsError
-from ..params import ReaderParams
+from ..params.reader import ReaderParams
 from ..pixels.rows import E, Writer
 from ..pixels.specs import SampleSpec
 from ..sampling.patches import Patches, Volumes, no_volumes

@@ -9,7 +9,7 @@ from typing import Any, Final
 import numpy as np
 
 from ..errors import FormatError, ParamsError, SampleError
-from ..params import ReaderParams
+from ..params.reader import ReaderParams
 from ..pixels.rows import E, Writer
 from ..system.array_types import Array, Int64, UInt64
 from .base import BaseSource, FieldIndex, OpenField, Source

@@ -38,10 +38,12 @@ else:
 
 
 def late_names(
-    package: dict[str, Any], modules: Mapping[str, str]
+    package: dict[str, Any], names: Mapping[str, str]
 ) -> tuple[Callable[[str], object], Callable[[], list[str]]]:
     """``__getattr__`` and ``__dir__`` (PEP 562) of a package, which is given by its ``globals()``:
-    names that are taken from ``modules`` when they are first asked for."""
+    names that are taken from their modules when they are first asked for. ``names``: those of each
+    module, with spaces between them."""
+    modules = {name: module for module, those in names.items() for name in those.split()}
 
     def __getattr__(name: str) -> object:
         if name not in modules:

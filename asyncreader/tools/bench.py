@@ -16,7 +16,8 @@ from typing import Any, Final
 import numpy as np
 
 from ..errors import ParamsError
-from ..params import ReaderParams, given_params, parse_params
+from ..params.parse import given_params, parse_params
+from ..params.reader import ReaderParams
 from ..pipeline import build
 from ..pixels.row_maker import RowMaker
 from ..reader import AsyncReader

@@ -10,7 +10,7 @@ from typing import Any, Final
 from ..dataset import look_into
 from ..dataset import open as open_dataset
 from ..errors import AsyncReaderError
-from ..params import parse_params
+from ..params.parse import parse_params
 from ..pixels.numbers import is_number, listed, members_of
 from ..sampling.episodes import Windows
 from ..sources.bytestore import OpenFile

@@ -18,7 +18,7 @@ from xxhash import xxh3_64_intdigest
 
 from ..dataset import Dataset
 from ..errors import FormatError, SampleError, located
-from ..params import PARAMETERS, ReaderParams
+from ..params.reader import PARAMETERS, ReaderParams
 from ..pixels import codec
 from ..pixels.codec.masks import decode_values
 from ..pixels.encoded import decode_sample

@@ -12,7 +12,8 @@ import numpy as np
 from ..batch import Batch
 from ..dataset import Dataset, look_into
 from ..errors import ParamsError, SampleError
-from ..params import ReaderParams, given_params, parse_params
+from ..params.parse import given_params, parse_params
+from ..params.reader import ReaderParams
 from ..reader import AsyncReader
 from ..sampling.episodes import Windows
 from ..sampling.patches import Patches

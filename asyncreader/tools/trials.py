@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final, TypeAlias
 
 from ..errors import AsyncReaderError
-from ..params import given_params
+from ..params.parse import given_params
 from ..pipeline.slots import arrays_of
 from ..reader import AsyncReader
 

@@ -24,7 +24,8 @@ from ..errors import (
 )
 from ..formats import packed as fmt
 from ..formats.manifest import CONTAINERS, file_digest, manifest_path, read_manifest
-from ..params import READ_BY, reading_params
+from ..params.parse import reading_params
+from ..params.reader import READ_BY
 from ..pixels.encoded import decode_sample
 from ..pixels.specs import OutputSpec
 from ..pixels.transform import plan_rows

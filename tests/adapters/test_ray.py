@@ -15,7 +15,7 @@ from PIL import Image
 
 import asyncreader.pipeline.distributed
 from asyncreader import AsyncReader, DecodeError, ParamsError
-from asyncreader.params import parse_params
+from asyncreader.params.parse import parse_params
 from asyncreader.pipeline.distributed import rank_and_world, worker_count
 from converters import convert
 

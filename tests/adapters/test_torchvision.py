@@ -21,7 +21,7 @@ from torchvision_pixels import WAYS, need_torchvision
 from torchvision_pixels import differences as pixel_differences
 
 from asyncreader import AsyncReader
-from asyncreader.params import parse_params
+from asyncreader.params.parse import parse_params
 from asyncreader.pixels.augment import AUGMENT, known
 from asyncreader.pixels.augment.operations import Moving
 from asyncreader.pixels.augment.policies import Policy

@@ -35,7 +35,7 @@ from torchvision_pixels import load_torchvision
 
 import converters
 from asyncreader.cli.main import main
-from asyncreader.params import PARAMETERS, SHOWN
+from asyncreader.params.reader import PARAMETERS, SHOWN
 from asyncreader.sources.layouts.hdf5_layouts import LAYOUTS as HDF5_LAYOUTS
 from asyncreader.sources.layouts.lmdb_layouts import LAYOUTS as LMDB_LAYOUTS
 from asyncreader.sources.layouts.npy import NAME as NPY

@@ -24,7 +24,8 @@ from asyncreader import (
     Window,
     WorkerError,
 )
-from asyncreader.params import PARAMETERS, parse_params
+from asyncreader.params.parse import parse_params
+from asyncreader.params.reader import PARAMETERS
 
 COUNT = 32
 DATA = np.random.default_rng(0).integers(0, 256, (COUNT, 16, 12, 3), dtype=np.uint8)

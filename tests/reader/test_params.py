@@ -32,14 +32,10 @@ from asyncreader import (
 )
 from asyncreader.faces import pyxis
 from asyncreader.faces.hdf5matrix import HDF5Matrix
-from asyncreader.params import (
-    PARAMETERS,
-    ReaderKeywords,
-    ReaderParams,
-    parse_params,
-    snake_case,
-)
+from asyncreader.params.keywords import ReaderKeywords
 from asyncreader.params.other_names import OTHER_NAMES
+from asyncreader.params.parse import parse_params, snake_case
+from asyncreader.params.reader import PARAMETERS, ReaderParams
 from asyncreader.pipeline import distributed
 from asyncreader.pipeline.distributed import rank_and_world, worker_count
 from asyncreader.system.text import plain_name, slip

@@ -21,7 +21,7 @@ from shard_sets import write_set
 import asyncreader
 from asyncreader import AsyncReader, FormatError
 from asyncreader.formats import packed as fmt
-from asyncreader.params import parse_params
+from asyncreader.params.parse import parse_params
 from asyncreader.pipeline import build
 from asyncreader.sources import open_reader_source
 from asyncreader.sources.bytestore import OpenFile

@@ -24,7 +24,7 @@ from source_contract import Build, Built, each_of
 import asyncreader
 from asyncreader import AsyncReader, FormatError, ParamsError, SourceError, SourceNotFoundError
 from asyncreader.formats.manifest import MOST, NAME, Manifest, manifest_path, read_manifest
-from asyncreader.params import parse_params
+from asyncreader.params.parse import parse_params
 from asyncreader.pixels.specs import OutputSpec
 from asyncreader.sources import Inspector, Request, fingerprint, open_source
 from asyncreader.sources.hdf5.groups import GroupSource

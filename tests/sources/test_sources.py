@@ -41,7 +41,7 @@ from asyncreader import (
     SourceError,
     SourceNotFoundError,
 )
-from asyncreader.params import parse_params
+from asyncreader.params.parse import parse_params
 from asyncreader.pixels.specs import OutputSpec
 from asyncreader.sources import Inspector, Request, fingerprint, open_reader_source, open_source
 from asyncreader.sources.arrays import index_arrays

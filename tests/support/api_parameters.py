@@ -10,8 +10,8 @@ from typing import Any
 
 import griffe
 
-from asyncreader.params import PARAMETERS, SHOWN
 from asyncreader.params.declare import Parameter
+from asyncreader.params.reader import PARAMETERS, SHOWN
 from converters.options import OPTIONS
 
 #: The declarations of the keywords of a TypedDict, and where their table stands.

@@ -4,22 +4,25 @@ python tests/support/page_tables.py
 """
 
 import ast
+import re
 from collections.abc import Iterator
 from typing import Final
 
 from project import ROOT
 
-from asyncreader.params import SHOWN
 from asyncreader.params.declare import Parameter
+from asyncreader.params.reader import SHOWN
 
 #: The file that is written.
 KEYWORDS: Final = "asyncreader/params/keywords.py"
 
 #: Where the names of types are defined, and whatever else types are made of.
 _MODULES: Final = {
-    name: f"asyncreader/params/{name}.py" for name in ("families", "reader", "values")
+    "families": "asyncreader/params/families.py",
+    "reader": "asyncreader/params/reader.py",
+    "sampling": "asyncreader/sampling/__init__.py",
+    "checked": "asyncreader/params/values.py",
 }
-_MODULES["..sampling"] = "asyncreader/sampling/__init__.py"
 
 #: What a caller may pass where more is taken than what is kept of it, or its sequences and dicts.
 TAKES: Final = {
@@ -46,9 +49,6 @@ TAKES: Final = {
     "views": "int | Sequence[View] | None",
 }
 
-#: Letters of a line.
-LINE: Final = 100
-
 _HEAD: Final = '''"""Types of what a caller may pass: tests/support/page_tables.py writes them."""
 
 from __future__ import annotations
@@ -57,7 +57,9 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Literal, TypedDict
 
-{imports}
+from .. import sampling
+from . import families, reader
+from . import values as checked
 
 if TYPE_CHECKING:
     import numpy as np
@@ -120,26 +122,11 @@ def told(kind: str) -> str:
 
 
 def keywords() -> str:
-    """The text of the file."""
-    fields, used = [], set[str]()
-    for one, kind in types().items():
-        fields.append(f"    {one}: {kind}".replace("'", '"'))
-        used |= {node.id for node in ast.walk(ast.parse(kind)) if isinstance(node, ast.Name)}
-    found = []
-    for module, file in sorted(_MODULES.items(), reverse=True):
-        defined = sorted(used & set(_defined(file)))
-        dots = module if module.startswith(".") else f".{module}"
-        line = f"from {dots} import {', '.join(defined)}"
-        if len(line) > LINE:
-            line = (
-                "\n    ".join([f"from {dots} import (", *(f"{name}," for name in defined)]) + "\n)"
-            )
-        found += [line] if defined else []
-    return _HEAD.format(imports="\n".join(sorted(found, key=_sorted)), fields="\n".join(fields))
-
-
-def _sorted(line: str) -> tuple[bool, str]:
-    return not line.startswith("from .."), line
+    """The text of the file. Types are named by the modules that define them."""
+    fields = "\n".join(f"    {one}: {kind}".replace("'", '"') for one, kind in types().items())
+    for module, file in _MODULES.items():
+        fields = re.sub(rf"\b({'|'.join(_defined(file))})\b(?!:)", rf"{module}.\1", fields)
+    return _HEAD.format(fields=fields)
 
 
 def _place(flat: str, top: Parameter) -> str:

@@ -18,8 +18,8 @@ from tree import folders
 
 from asyncreader.cli.main import cli
 from asyncreader.errors import ParamsError
-from asyncreader.params import SHOWN
 from asyncreader.params.declare import Parameter, form_of
+from asyncreader.params.reader import SHOWN
 from asyncreader.pixels.augment import known
 from asyncreader.pixels.specs import OutputSpec
 from asyncreader.pixels.transform import plan_rows

@@ -18,7 +18,7 @@ from PIL import Image
 from told_rates import Told, rate
 
 import converters
-from asyncreader.params import parse_params
+from asyncreader.params.parse import parse_params
 from asyncreader.pixels import codec
 from asyncreader.sources import Inspector, Request, open_source
 from asyncreader.tools import doctor

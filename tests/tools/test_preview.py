@@ -241,7 +241,7 @@ def test_padded_and_small_batches(packed: Path) -> None:
 
 def test_undoing_needs_the_same_channels() -> None:
     """Where a postprocess left other channels, or no floats, nothing is undone."""
-    from asyncreader.params import parse_params
+    from asyncreader.params.parse import parse_params
 
     p = parse_params({"path": "x", "dtype": "float32", "mean": (1, 2, 3)}, {})
     two = np.ones((1, 4, 4, 2), np.float32)

@@ -17,7 +17,8 @@ import numpy as np
 
 from ...dataset import Dataset, look_into
 from ...errors import AsyncReaderError, ParamsError
-from ...params import READ_BY, ReaderParams, given_params, parse_params
+from ...params.parse import given_params, parse_params
+from ...params.reader import READ_BY, ReaderParams
 from ...sampling import at_random, takes_classes
 from ...sources import Source, expand_paths
 from ...sources.urls import is_url

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from ...params import ReaderParams
+from ...params.reader import ReaderParams
 from ...sampling import at_random
 from ...system.text import in_bytes, sides, some
 from ..trials import Rate

@@ -18,7 +18,7 @@ import numpy as np
 
 from ...dataset import Dataset, look_into
 from ...errors import ChecksumError, ParamsError, SampleError
-from ...params import parse_params
+from ...params.parse import parse_params
 from ...sources import Inspector
 from ...sources.subset import split_counts
 from ...system.array_types import Array, Bools, Int64, UInt8, UInt64
