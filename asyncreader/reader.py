@@ -17,7 +17,7 @@ import numpy as np
 
 from .batch import Array, Batch, D, L
 from .dataset import Dataset, Sample
-from .errors import Closes, Closing, FinishedError, ParamsError, ReaderClosedError, closed_on_error
+from .errors import Closing, FinishedError, ParamsError, ReaderClosedError, closed_on_error
 from .params.declare import documented
 from .params.keywords import ReaderKeywords
 from .params.parse import given_params, parse_params
@@ -74,32 +74,39 @@ class AsyncReader(Closing, Generic[D, L]):
         self._fingerprint: str | None = None
         self._dataset: Dataset | None = None
         device = None if p.cuda is False else open_device(p.cuda)
-        source = self._open_set(p)
-        self._source: OpenSet | None = source
-        self._facts_of_set, self._noun = source.facts, source.rule.noun
-        self._encoding, self._checked = source.spec.encoding, bool(source.checked)
-        made: list[Closes] = [source]
-        with closed_on_error(made):
+        self._source: OpenSet | None = None
+        # whatever comes from here on, Ctrl-C too, closes what is open by then. It also runs at
+        # interpreter exit, before threads and libraries are torn down
+        parts = contextlib.ExitStack()
+        self._finalizer = weakref.finalize(self, _shut_down, self._pid, parts)
+        with closed_on_error([self]):
+            opened = parts.enter_context(contextlib.ExitStack())
+            self._source = source = self._open_set(p)
+            opened.callback(source.close)
+            self._facts_of_set = source.facts
             self._schedule = build.make_schedule(p, source, self._rank, world_size)
             self._plans = PlanAhead(self._schedule)
             self._filler = build.make_filler(p, source, self._schedule)
             build.check_values(p, self._filler)
             layout = build.slot_layout(p, self._filler)
             arena = build.shared_arena(p, layout, self._filler)
-            made += [] if arena is None else [arena]
+            if arena is not None:
+                parts.callback(arena.close)
             self._may_queue = self._parts(p.njob) == 1 and device is None
             trace = None if p.trace is None else Trace(p.trace)
             self._ring = self._make_ring(layout, arena, trace)
             self._look_for_queue()
-            on_device = None if device is None else DeviceRing(self._ring, device, p.debug)
-            made[1:1] = [] if on_device is None else [on_device]
-            self._batches_from: SlotRing | DeviceRing = on_device or self._ring
+            self._batches_from: SlotRing | DeviceRing = self._ring
+            if device is not None:
+                self._batches_from = DeviceRing(self._ring, device, p.debug)
+                parts.callback(self._batches_from.close)
             self._workers = self._make_workers(layout, arena, source)
-            # before the workers start: whatever comes from then on, Ctrl-C too, ends them. It also
-            # runs at interpreter exit, before threads and libraries are torn down
-            parts = self._pid, self._ring, self._workers, source, self._filler, on_device, trace
-            self._finalizer = weakref.finalize(self, _shut_down, *parts)
-            made[:] = [self]
+            if trace is not None:
+                parts.callback(_write_trace, trace, self._ring, self._workers)
+            parts.callback(_let_go, self._ring, self._filler)
+            parts.callback(self._workers.stop)
+            parts.callback(opened.close)  # a worker that waits for a store waits no longer
+            parts.callback(self._ring.close)
             self._workers.start()
 
     def _open_set(self, p: ReaderParams) -> OpenSet:
@@ -487,15 +494,17 @@ class AsyncReader(Closing, Generic[D, L]):
 
     def _facts(self) -> dict[str, str]:
         """What is served, and its state; in a process that did not open the reader, no state."""
-        # in another process its lock may be held for ever
-        if self._ring.closed or os.getpid() != self._pid:
+        source = self._source
+        # in another process the ring's lock may be held for ever
+        if source is None or self._ring.closed or os.getpid() != self._pid:
             return {}
-        facts, at, counts = self._facts_of_set, self._delivered, self._ring.counts()
+        at, counts = self._delivered, self._ring.counts()
         drawn = " an epoch" if self.count != self._schedule.sampler.population else ""
+        kind = f"{self._facts_of_set.container}, {source.spec.encoding}"
         return {
-            "set": f"{facts.container}, {self._encoding}, {some(self.count, self._noun)}{drawn}",
+            "set": f"{kind}, {some(self.count, source.rule.noun)}{drawn}",
             "checks": f"verify {self._params.verify}"
-            if self._checked
+            if source.checked
             else "unverified: no checksums",
             "now": f"epoch {at.epoch} batch {at.step}/{len(self)}",
             "slots": ", ".join(f"{n} {state}" for state, n in counts.items() if n) or "none",
@@ -540,28 +549,20 @@ def _reopen(params: dict[str, Any], state: dict[str, Any]) -> AsyncReader:
     return reader
 
 
-def _shut_down(
-    pid: int,
-    ring: SlotRing,
-    workers: ThreadWorkers | ProcessWorkers,
-    source: OpenSet,
-    filler: BatchFiller,
-    on_device: DeviceRing | None,
-    trace: Trace | None,
-) -> None:
-    if os.getpid() != pid:
-        return  # a forked child: threads and locks are the parent's
-    # all steps, whatever one of them raises: a warning may be an error
-    with after_this(), contextlib.ExitStack() as steps:
-        if on_device is not None:
-            steps.callback(on_device.close)
-        if trace is not None:
-            kind = "thread" if isinstance(workers, ThreadWorkers) else "process"
-            filled = None if ring.fills is None else ring.fills.meter
-            steps.callback(trace.write, workers.meters, kind, len(ring.slots), filled)
-        steps.callback(filler.let_go)
-        if ring.fills is not None:
-            steps.callback(ring.fills.let_go)
-        steps.callback(workers.stop)
-        steps.callback(source.close)  # a worker that waits for a store waits no longer
-        steps.callback(ring.close)
+def _shut_down(pid: int, parts: contextlib.ExitStack) -> None:
+    """Close the parts of a reader, the newest first: all, whatever one of them raises."""
+    if os.getpid() == pid:  # in a forked child threads and locks are the parent's
+        with after_this():
+            parts.close()
+
+
+def _let_go(ring: SlotRing, filler: BatchFiller) -> None:
+    if ring.fills is not None:
+        ring.fills.let_go()
+    filler.let_go()
+
+
+def _write_trace(trace: Trace, ring: SlotRing, workers: ThreadWorkers | ProcessWorkers) -> None:
+    kind = "thread" if isinstance(workers, ThreadWorkers) else "process"
+    filled = None if ring.fills is None else ring.fills.meter
+    trace.write(workers.meters, kind, len(ring.slots), filled)

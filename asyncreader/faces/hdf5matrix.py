@@ -9,11 +9,10 @@ from typing import overload
 import numpy as np
 import numpy.typing as npt
 
-from ..errors import Closing, ParamsError, ReaderClosedError, closed_on_error
-from ..pixels.specs import OutputSpec
-from ..pixels.transform import plan_rows
-from ..sources import Request, Source, absolute, open_source, read_stored
-from ..system.array_types import Int64
+from ..dataset import open as open_dataset
+from ..errors import Closing, ParamsError, closed_on_error
+from ..pipeline.opened import number_of, numbers_of
+from ..sources import absolute
 from ..system.checks import FILE
 from .jobs import whole
 
@@ -39,28 +38,26 @@ class HDF5Matrix(Closing):
         normalizer: Callable[[Array], Array] | None = None,
     ) -> None:
         self._given = (absolute(FILE("datapath", datapath)), dataset, start, end, normalizer)
-        # axes as stored: nothing here asks which of them are height and width
-        fields = Request(data=dataset, labels=None, dims=(1, 2, 3, 4), offsets=False)
-        source = open_source(datapath, fields, expect="HDF5")
-        with closed_on_error([source]):
-            facts, spec = source.facts, source.spec
+        # as stored: nothing here asks which of the axes are height and width
+        stored = {"offsets_field": False, "axes": "NHWC", "layout": "NHWC"}
+        self._set = open_dataset(stored, hdf5_path=datapath, data_field=dataset, labels_field=None)
+        with closed_on_error([self]):
+            count, spec, path = len(self._set), self._set.source.spec, self._given[0]
             if spec.encoded or spec.shape is None or spec.ragged:
                 raise ParamsError(
                     "this dataset holds encoded images, or rows of different length",
-                    path=facts.path,
+                    path=path,
                     hint="AsyncReader serves them",
                 )
             self.start = whole("start", start, 0)
-            self.end = facts.count if end is None else whole("end", end, 0)
-            if not self.start < self.end <= facts.count:
+            self.end = count if end is None else whole("end", end, 0)
+            if not self.start < self.end <= count:
                 raise ParamsError(
                     "start and end select no rows",
-                    path=facts.path,
+                    path=path,
                     found=f"{self.start} to {self.end}",
-                    expected=f"something within 0 to {facts.count}",
+                    expected=f"something within 0 to {count}",
                 )
-            self._fill = plan_rows(spec, OutputSpec(layout=f"N{spec.axes or ''}"), facts.path)
-        self._source: Source | None = source.first
         self.normalizer = normalizer
         self._sample = np.asarray(self[0:1])
 
@@ -100,36 +97,21 @@ class HDF5Matrix(Closing):
                 raise IndexError(f"row {past[-1]} is past the end: this view has {len(self)} rows")
             rows = np.arange(*key.indices(len(self)), dtype=np.int64)
         elif isinstance(key, int | np.integer):
-            return self._read(np.array([key], np.int64), single=True)
+            rows = number_of(key, len(self))
         else:
-            rows = np.asarray(key)
-            if rows.size == 0:
-                rows = rows.astype(np.int64)
-            if rows.ndim != 1 or rows.dtype.kind not in "iu":
+            try:
+                rows = numbers_of(key, len(self))
+            except TypeError:
                 raise ParamsError(
                     "rows are chosen by a number, a slice or a list of numbers", found=repr(key)
-                )
-        return self._read(rows.astype(np.int64), single=False)
-
-    def _read(self, rows: Int64, single: bool) -> Array | np.number:
-        source = self._source
-        if source is None:
-            raise ReaderClosedError("this HDF5Matrix is closed", hint="open a new one")
-        rows = np.where(rows < 0, rows + len(self), rows)
-        if rows.size and (int(rows.min()) < 0 or int(rows.max()) >= len(self)):
-            raise IndexError(f"row out of range: this view has {len(self)} rows")
-        out, errors = read_stored(source, rows + self.start, self._fill)
-        for bad in errors:
-            raise bad.error
-        if single:
-            out = out[0]
-        return out if self.normalizer is None else self.normalizer(out)
+                ) from None
+        served: Array = self._set[rows + self.start]
+        found = served[0] if isinstance(key, int | np.integer) else served
+        return found if self.normalizer is None else self.normalizer(found)
 
     def close(self) -> None:
         """Let go of the file; idempotent."""
-        source, self._source = self._source, None
-        if source is not None:
-            source.close()
+        self._set.close()
 
     def __reduce__(self) -> tuple[object, ...]:
         return HDF5Matrix, self._given

@@ -22,9 +22,9 @@ LAYERS = {
         "asyncreader.params",
         "asyncreader.sources",
         "asyncreader.pipeline asyncreader.testing",
-        "asyncreader.faces asyncreader.batch",
+        "asyncreader.batch",
         "asyncreader.dataset asyncreader.reader asyncreader.tools.verify",
-        "asyncreader.adapters",
+        "asyncreader.adapters asyncreader.faces",
         "converters",
         "asyncreader",  # what users import
         "asyncreader.tools",
