@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 import weakref
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, Generic, Self, TypeAlias, TypeVar, cast
+from typing import Any, Generic, Self, TypeAlias, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -14,7 +14,7 @@ from .errors import ReaderClosedError
 from .pipeline.cuda import DeviceRing
 from .pipeline.ring import SlotRing
 from .pipeline.slots import HELD, Data, Slot, arrays_of
-from .system.late import tools_notebook
+from .system.late import TypeVar, tools_notebook
 
 #: An array of a batch. What it holds is known when the set is opened, not to a type checker.
 Array: TypeAlias = npt.NDArray[np.number]
@@ -25,15 +25,8 @@ Present: TypeAlias = npt.NDArray[np.bool_] | None
 #: The lengths of a field's samples; None where they are alike.
 Served: TypeAlias = npt.NDArray[np.int64] | None
 
-if TYPE_CHECKING:
-    # what a type checker takes D and L for where nothing else is said; from Python 3.13 in typing
-    from typing_extensions import TypeVar as _WithDefault
-
-    D = _WithDefault("D", default=Array)
-    L = _WithDefault("L", default=Array)
-else:
-    D = TypeVar("D")
-    L = TypeVar("L")
+D = TypeVar("D", default=Array)
+L = TypeVar("L", default=Array)
 
 
 class Taken:

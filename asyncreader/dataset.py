@@ -14,7 +14,6 @@ from typing import (
     Generic,
     NamedTuple,
     SupportsIndex,
-    TypeVar,
     Unpack,
     cast,
     overload,
@@ -36,19 +35,16 @@ from .sources.labels import apart
 from .sources.ragged import longest_of
 from .stats import FieldStatistics
 from .system.array_types import Bools, Int64
-from .system.late import tools_notebook, tools_preview, tools_statistics
+from .system.late import TypeVar, tools_notebook, tools_preview, tools_statistics
 from .system.text import some, times
 
 if TYPE_CHECKING:
     from PIL import Image
-    from typing_extensions import TypeVar as _WithDefault
 
     from .reader import AsyncReader
 
-    #: A sample: (data, label) where nothing else is said.
-    S = _WithDefault("S", default=tuple[Array, Array])
-else:
-    S = TypeVar("S")
+#: A sample: (data, label) where nothing else is said.
+S = TypeVar("S", default=tuple[Array, Array])
 
 
 class Field(NamedTuple):

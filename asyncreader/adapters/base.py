@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Iterator, Mapping
-from typing import Any, ClassVar, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, TypeVar
 
 import numpy as np
 
@@ -84,6 +84,13 @@ class Loader(Closing, Generic[Item]):
     _host = True
     #: parameters that have another default here
     _usual: ClassVar[Mapping[str, object]] = {}
+
+    if not TYPE_CHECKING:
+
+        def __class_getitem__(cls, kinds: Any) -> Any:
+            """Kinds with a default may be left out: before Python 3.13 a TypeVar has none."""
+            given = kinds if isinstance(kinds, tuple) else (kinds,)
+            return super().__class_getitem__((*given, *cls.__parameters__[len(given) :]))
 
     def __init__(
         self, params: Given | None, overrides: Mapping[str, object], **flags: bool

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypeAlias, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypeAlias, Unpack, overload
 
 import numpy as np
 
@@ -12,22 +12,18 @@ from ..errors import ParamsError
 from ..params.keywords import ReaderKeywords
 from ..params.reader import Given
 from ..sampling.schedule import Cursor
+from ..system.late import TypeVar
 from .base import Loader, marked, need
 
 if TYPE_CHECKING:
     import jax
-    from typing_extensions import TypeVar as _WithDefault
 
     #: Where arrays go.
     Target: TypeAlias = jax.sharding.Sharding | jax.Device | None
 
-    D = _WithDefault("D", default=jax.Array)
-    L = _WithDefault("L", default=jax.Array)
-    S = _WithDefault("S", default=tuple[D, L])
-else:
-    D = TypeVar("D")
-    L = TypeVar("L")
-    S = TypeVar("S")
+D = TypeVar("D", default="jax.Array")
+L = TypeVar("L", default="jax.Array")
+S = TypeVar("S", default=tuple[D, L])
 
 #: What jax makes of 64-bit numbers unless ``jax_enable_x64`` is set.
 _NARROW: Final = {"int64": "int32", "uint64": "uint32", "float64": "float32"}
@@ -59,12 +55,6 @@ class JaxReader(Loader[S], Generic[D, L, S]):
     as ``JaxReader[tuple[jax.Array, jax.Array], None]``; ``S``, which follows from them, is the type
     of a step.
     """
-
-    if not TYPE_CHECKING:
-
-        def __class_getitem__(cls, kinds: Any) -> Any:
-            """D and L alone do, too: before Python 3.13 a TypeVar has no default."""
-            return super().__class_getitem__((*kinds, S)[:3])
 
     @overload
     def __init__(

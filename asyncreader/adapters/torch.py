@@ -5,25 +5,21 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, Generic, Literal, Unpack, overload
 
 from ..batch import Batch, of_each
 from ..errors import ParamsError
 from ..params.keywords import ReaderKeywords
 from ..params.reader import Given
+from ..system.late import TypeVar
 from .base import IGNORED, Loader, check_signed, need
 
 if TYPE_CHECKING:
     from torch import Tensor
-    from typing_extensions import TypeVar as _WithDefault
 
-    D = _WithDefault("D", default=Tensor)
-    L = _WithDefault("L", default=Tensor)
-    S = _WithDefault("S", default=tuple[D, L])
-else:
-    D = TypeVar("D")
-    L = TypeVar("L")
-    S = TypeVar("S")
+D = TypeVar("D", default="Tensor")
+L = TypeVar("L", default="Tensor")
+S = TypeVar("S", default=tuple[D, L])
 
 
 class Samples:
@@ -63,12 +59,6 @@ class TorchReader(Loader[S], Generic[D, L, S]):
     """
 
     _host = False
-
-    if not TYPE_CHECKING:
-
-        def __class_getitem__(cls, kinds: Any) -> Any:
-            """D and L alone do, too: before Python 3.13 a TypeVar has no default."""
-            return super().__class_getitem__((*kinds, S)[:3])
 
     @overload
     def __init__(

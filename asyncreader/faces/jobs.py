@@ -6,21 +6,17 @@ A user's module of sequences imports this one, so it stays light: no numpy.
 from __future__ import annotations
 
 import inspect
-import operator
 import random
 import threading
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
+from typing import Any, Generic, TypeAlias
 
 from ..errors import ParamsError
+from ..system import checks
+from ..system.late import TypeVar
 from ..system.late import numpy as np
 
-if TYPE_CHECKING:
-    from typing_extensions import TypeVar as _WithDefault
-
-    T = _WithDefault("T", default=object)
-else:
-    T = TypeVar("T")
+T = TypeVar("T", default=object)
 
 
 class Ended(Exception):
@@ -107,15 +103,9 @@ def seed_everything(seed: int) -> None:
     np.random.seed(seed % (1 << 32))
 
 
-def whole(name: str, value: Any, low: int = 1) -> int:
+def whole(name: str, value: object, low: int = 1) -> int:
     """``value`` as an int; ParamsError unless it is a whole number of at least ``low``."""
-    try:
-        number = operator.index(value)
-    except TypeError:
-        number = low - 1
-    if isinstance(value, bool) or number < low:
-        raise ParamsError(f"{name} must be a whole number of at least {low}", found=repr(value))
-    return number
+    return checks.whole(low)(name, value)
 
 
 def asked_for(function: Callable[..., Any], given: tuple[str, ...] = ()) -> int:

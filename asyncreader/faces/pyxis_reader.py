@@ -25,7 +25,7 @@ from ..errors import (
 )
 from ..sources import absolute
 from ..sources.bytestore import OpenFile
-from ..sources.lmdb import LmdbFile, Tree, lmdb_data_file
+from ..sources.lmdb import Entries, LmdbFile, Tree, lmdb_data_file
 from ..system.array_types import Int64
 from ..system.checks import FILE
 from .jobs import whole
@@ -64,16 +64,17 @@ def record_key(index: int) -> bytes:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """The samples of one moment. ``numbers``: ascending; ``starts``/``sizes``: their values."""
+    """The samples of one moment: their ``entries``, and ``numbers``, ascending."""
 
-    tree: LmdbFile
     meta: Tree
+    entries: Entries
     numbers: Int64
-    starts: Int64
-    sizes: npt.NDArray[np.uint32]
     nb_samples: int
-    #: so many samples have no gap before them
-    dense: int
+
+    @property
+    def tree(self) -> LmdbFile:
+        """The file."""
+        return self.entries.tree
 
     @classmethod
     def of(cls, path: str) -> Snapshot:
@@ -121,29 +122,22 @@ class Snapshot:
             )
         entries = tree.table(data)
         numbers = entries.numbers(digits=_DIGITS)
-        if (numbers < 0).any():
-            where = entries.blame(int(np.argmin(numbers)))
-            raise FormatError("a key that is no sample number of ten digits", **where)
+        entries.need(numbers >= 0, "a key that is no sample number of ten digits")
         if (np.diff(numbers) <= 0).any():
             raise FormatError("its sample numbers are out of order", path=path)
-        gaps = numbers != np.arange(numbers.size)
-        dense = int(np.argmax(gaps)) if gaps.any() else numbers.size
-        return cls(tree, meta, numbers, entries.starts, entries.sizes, int(text), dense)
+        return cls(meta, entries, numbers, int(text))
 
     def row(self, index: int) -> int | None:
         """The sample's row in the tables; None if there is no such sample."""
-        if index < self.dense:
-            return index
-        at = int(np.searchsorted(self.numbers, index))
-        return at if at < self.numbers.size and self.numbers[at] == index else None
+        numbers, at = self.numbers, index
+        if index >= numbers.size or numbers[index] != index:  # there are gaps before it
+            at = int(np.searchsorted(numbers, index))
+        return at if at < numbers.size and numbers[at] == index else None
 
     def value(self, index: int) -> bytes | None:
         """A sample as it is stored."""
         at = self.row(index)
-        if at is None:
-            return None
-        start = int(self.starts[at])
-        return self.tree.data[start : start + int(self.sizes[at])].tobytes()
+        return None if at is None else self.entries.value(at).tobytes()
 
     def meta_value(self, key: bytes) -> bytes | None:
         """A string of meta_db."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import typing
 from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, cast
@@ -31,10 +32,18 @@ tools_statistics: Any = LateModule("asyncreader.tools.statistics")
 if TYPE_CHECKING:
     import numpy as numpy
     import numpy.typing as npt
+    from typing_extensions import TypeVar as TypeVar
 
     from .array_types import Array, Int64
 else:
     numpy = LateModule("numpy")
+
+    class TypeVar:
+        """A TypeVar that a type checker takes for ``default`` where nothing else is said. From
+        Python 3.13 on typing has such."""
+
+        def __new__(cls, name: str, default: object) -> typing.TypeVar:
+            return typing.TypeVar(name)
 
 
 def late_names(
