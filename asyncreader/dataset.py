@@ -98,17 +98,16 @@ class Dataset(Closing, Generic[S]):
     def __init__(
         self,
         params: ReaderParams,
-        given: Mapping[str, object],
         as_dict: bool = False,
         source: OpenSet | None = None,
         owned: bool = True,
     ) -> None:
         """See :func:`open`, which checks what a caller passes. ``source``: the set, if it is open
         already; ``owned``: it is closed with the dataset."""
-        self._params, self._given, self._as_dict = params, dict(given), as_dict
+        self._params, self._as_dict = params, as_dict
         self._locks = {os.getpid(): threading.Lock()}
         self._closed = False
-        self._opened = None if source is None else Opened(params, given, source, owned)
+        self._opened = None if source is None else Opened(params, source, owned)
         if as_dict and "label" in self.source.names:
             self.close()
             raise ParamsError(
@@ -127,8 +126,7 @@ class Dataset(Closing, Generic[S]):
             if self._closed:
                 raise ReaderClosedError("this dataset was closed", hint="open it again")
             if self._opened is None or self._opened.pid != os.getpid():
-                source = build.open_set(self._params)
-                self._opened = Opened(self._params, self._given, source)
+                self._opened = Opened(self._params, build.open_set(self._params))
             return self._opened
 
     # -- samples ---------------------------------------------------------------------------
@@ -232,7 +230,7 @@ class Dataset(Closing, Generic[S]):
     @property
     def given(self) -> Mapping[str, object]:
         """The parameters that were passed, by name."""
-        return dict(self._given)
+        return self._params.given
 
     @property
     def labels(self) -> Array | None:
@@ -341,14 +339,14 @@ class Dataset(Closing, Generic[S]):
     def preview(self, count: int = 24, seed: int = 0) -> Image.Image:
         """A sheet of ``count`` samples drawn by ``seed``, as ``asyncreader preview`` draws it: a
         Pillow image (RGB), which notebooks show."""
-        sheet: Image.Image = tools_preview.preview(self._given, count=count, seed=seed).sheet
+        sheet: Image.Image = tools_preview.preview(self.given, count=count, seed=seed).sheet
         return sheet
 
     def reader(self, **overrides: Unpack[ReaderKeywords]) -> AsyncReader:
         """An AsyncReader of this set: ``overrides`` win over the parameters of the dataset."""
         from .reader import AsyncReader
 
-        return AsyncReader(self._given, **overrides)
+        return AsyncReader(self.given, **overrides)
 
     # -- the end ---------------------------------------------------------------------------
 
@@ -365,7 +363,7 @@ class Dataset(Closing, Generic[S]):
             opened.close()
 
     def __reduce__(self) -> tuple[Callable[..., Dataset], tuple[dict[str, object], bool]]:
-        return _open_again, (self._given, self._as_dict)
+        return _open_again, (self._params.given, self._as_dict)
 
     def __repr__(self) -> str:
         if self._closed:
@@ -407,9 +405,7 @@ def open(
     """
     given, flags = apart_from(params, overrides, as_dict=as_dict)
     p = build.rooted(parse_params(given, {}))
-    flat = p.flat()
-    rooted = {name: flat[name] for name in given}
-    made: Dataset[S] = Dataset(p, rooted, flags["as_dict"])
+    made: Dataset[S] = Dataset(p, flags["as_dict"])
     with closed_on_error([made]):
         opened = made._now()
         opened.check()
@@ -442,7 +438,7 @@ def look_into(params: Mapping[str, object], whole: bool = False) -> Dataset:
     if longest is not None:
         p = replace(p, lengths=replace(p.lengths, most=longest))
         source = source.ruled(windows_of(p, source.index))
-    return Dataset(p, params, source=source)
+    return Dataset(p, source=source)
 
 
 def _one_of(arrays: Any, row: int | None) -> Any:

@@ -20,7 +20,7 @@ from .dataset import Dataset, Sample
 from .errors import Closing, FinishedError, ParamsError, ReaderClosedError, closed_on_error
 from .params.declare import documented
 from .params.keywords import ReaderKeywords
-from .params.parse import given_params, parse_params
+from .params.parse import parse_params
 from .params.reader import SHOWN, Given, ReaderParams
 from .pipeline import build
 from .pipeline.cuda import DeviceRing, open_device
@@ -57,11 +57,8 @@ class AsyncReader(Closing, Generic[D, L]):
 
     @documented(SHOWN)
     def __init__(self, params: Given | None = None, /, **overrides: Unpack[ReaderKeywords]) -> None:
-        given = given_params(params, overrides)
-        self._params = p = build.rooted(parse_params(given, {}))
-        flat = p.flat()
-        self._given = {name: flat[name] for name in given}
-        if p.rank != "auto" and "world_size" not in given:
+        self._params = p = build.rooted(parse_params(params, overrides))
+        if p.rank != "auto" and "world_size" not in p.names_given:
             warn_of_ranks_left_out()
         self._rank, world_size = rank_and_world(p)
         self._nthread, self._cores = worker_count(p), usable_cores()
@@ -285,7 +282,7 @@ class AsyncReader(Closing, Generic[D, L]):
         self._ring.check_open()
         if self._dataset is None or self._dataset.closed:
             assert self._source is not None
-            self._dataset = Dataset(self._params, self._given, source=self._source, owned=False)
+            self._dataset = Dataset(self._params, source=self._source, owned=False)
         return self._dataset
 
     def __getitems__(self, indices: object) -> NoReturn:
@@ -523,7 +520,7 @@ class AsyncReader(Closing, Generic[D, L]):
 
     def __reduce__(self) -> tuple[Callable[..., AsyncReader], tuple[dict[str, object], State]]:
         # world_size is said: the copy does not warn
-        given = {**self._given, "world_size": self._params.world_size}
+        given = {**self._params.given, "world_size": self._params.world_size}
         return _reopen, (given, self.state_dict())
 
     def _check_process(self) -> None:

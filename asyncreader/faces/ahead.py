@@ -14,6 +14,7 @@ import os
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from multiprocessing.reduction import ForkingPickler
 from typing import Any
@@ -23,6 +24,7 @@ from ..system.signals import after_this, end_with_parent, wait_for
 from .jobs import Ended, Job
 
 
+@dataclass(slots=True, eq=False)
 class Turn:
     """One item, from when it is begun until it is handed out.
 
@@ -30,15 +32,12 @@ class Turn:
     what to make. Once it is ``done`` it has its ``item`` or an ``error``.
     """
 
-    __slots__ = ("done", "error", "item", "number", "place", "task")
-
-    def __init__(self, number: int, place: int, task: Any) -> None:
-        self.number = number
-        self.place = place
-        self.task = task
-        self.done = False
-        self.item: Any = None
-        self.error: BaseException | None = None
+    number: int
+    place: int
+    task: Any
+    done: bool = False
+    item: Any = None
+    error: BaseException | None = None
 
 
 class Ahead:
@@ -59,10 +58,12 @@ class Ahead:
         self._lent = [False] * places
         self._turns: deque[Turn] = deque()
         self.lanes = lanes
-        self._alive = list(range(lanes))
+        #: the lanes that have not ended
+        self.alive = list(range(lanes))
         self._tasks: list[deque[Turn]] = [deque() for _ in range(lanes)]
         self._begun = 0
-        self._finished = self._closed = False
+        #: ``closed``: whether close() was called
+        self._finished = self.closed = False
         self._end: BaseException | None = None
 
     # -- workers: Ctrl-C never comes here --------------------------------------------------
@@ -73,8 +74,8 @@ class Ahead:
         Its task goes to the workers of ``lane``; without one the caller sees to it.
         """
         with self._lock:
-            self._room.wait_for(lambda: self._free or self._closed or self._finished)
-            if self._closed or self._finished:
+            self._room.wait_for(lambda: self._free or self.closed or self._finished)
+            if self.closed or self._finished:
                 return None
             turn = Turn(self._begun, self._free.pop(), task)
             self._begun += 1
@@ -88,7 +89,7 @@ class Ahead:
         """Wait for a turn to make in this lane; None when no more will come."""
         turns = self._tasks[lane]
         with self._lock:
-            self._work.wait_for(lambda: turns or self._closed or self._finished)
+            self._work.wait_for(lambda: turns or self.closed or self._finished)
             return turns.popleft() if turns else None
 
     def made(self, turn: Turn, item: Any, error: BaseException | None = None) -> None:
@@ -101,22 +102,18 @@ class Ahead:
                 self._room.notify_all()
             self._made.notify_all()
 
-    def alive(self) -> list[int]:
-        """The lanes that have not ended."""
-        return self._alive
-
     def end_lane(self, lane: int) -> None:
         """This lane has no more items; with the last lane it is finished."""
         with self._lock:
-            self._alive = [other for other in self._alive if other != lane]
-            if not self._alive:
+            self.alive = [other for other in self.alive if other != lane]
+            if not self.alive:
                 self.finish()
 
     def wait_made(self) -> bool:
         """Wait until no item is being made; False if it was closed meanwhile."""
         with self._lock:
-            self._made.wait_for(lambda: self._closed or all(turn.done for turn in self._turns))
-            return not self._closed
+            self._made.wait_for(lambda: self.closed or all(turn.done for turn in self._turns))
+            return not self.closed
 
     # -- the consumer ----------------------------------------------------------------------
 
@@ -127,7 +124,7 @@ class Ahead:
         """
         with self._lock:
             wait_for(self._made, self._lock, self._can_take)
-            if self._closed or not self._turns:
+            if self.closed or not self._turns:
                 if self._end is not None:
                     raise self._end
                 return None
@@ -142,8 +139,8 @@ class Ahead:
         return turn
 
     def _can_take(self) -> bool:
-        if self._closed or not self._turns:
-            return self._closed or self._finished
+        if self.closed or not self._turns:
+            return self.closed or self._finished
         return self._turns[0].done
 
     def give_back(self, place: int) -> bool:
@@ -169,9 +166,9 @@ class Ahead:
     def close(self, failure: BaseException | None = None) -> None:
         """Drop everything and wake every waiter; the consumer gets ``failure``. Idempotent."""
         with self._lock:
-            if not self._closed:
+            if not self.closed:
                 self._end = failure
-                self._closed = True
+                self.closed = True
             for turns in self._tasks:
                 turns.clear()
             self._wake_all()
@@ -181,15 +178,10 @@ class Ahead:
             queue.notify_all()
 
     @property
-    def closed(self) -> bool:
-        """Whether close() was called."""
-        return self._closed
-
-    @property
     def over(self) -> bool:
         """Whether no more turns will come."""
         with self._lock:
-            return self._closed or (self._finished and not self._turns)
+            return self.closed or (self._finished and not self._turns)
 
 
 class Workers:
@@ -294,24 +286,24 @@ def _work(ahead: Ahead, lane: int, job: Job) -> None:
         del turn, item, error
 
 
+@dataclass(eq=False)
 class _InChild:
-    """A job that a spawned process does, one task at a time."""
+    """A job that a spawned process does, one task at a time. ``renewed``: another job, which goes
+    with the next task: the process does it from then on."""
 
-    def __init__(self, ahead: Ahead, process: Any, pipe: Connection) -> None:
-        self._ahead = ahead
-        self._process = process
-        self._pipe = pipe
-        #: sent with the next task: the process uses it from then on
-        self.renewed: Job | None = None
+    ahead: Ahead
+    process: Any
+    pipe: Connection
+    renewed: Job | None = None
 
     def __call__(self, task: Any) -> Any:
         try:
-            self._pipe.send((self.renewed, task))
+            self.pipe.send((self.renewed, task))
             self.renewed = None
-            answer = self._pipe.recv_bytes()
+            answer = self.pipe.recv_bytes()
         except (EOFError, OSError):  # it died, or stop() ended it
-            if not self._ahead.closed:
-                self._ahead.close(death_of(self._process))
+            if not self.ahead.closed:
+                self.ahead.close(death_of(self.process))
             raise Ended from None
         item, packed = ForkingPickler.loads(answer)
         if packed is not None:

@@ -204,7 +204,7 @@ class GeneratorEnqueuer(_Enqueuer[T]):
 
 def _in_turn(workers: Workers) -> Iterator[tuple[int, None]]:
     """A task for each lane in turn, until all have ended. A lane that ends meanwhile makes none."""
-    while lanes := workers.ahead.alive():
+    while lanes := workers.ahead.alive:
         for lane in lanes:
             yield lane, None
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import (
     TYPE_CHECKING,
     Any,
@@ -454,18 +454,21 @@ class Run:
 
 @dataclass(frozen=True)
 class ReaderParams(Run, Rows, Order, Source):
-    """Checked parameters of a reader: what AsyncReader keeps of its keywords."""
+    """Checked parameters of a reader: what AsyncReader keeps of its keywords. ``names_given``: the
+    flat names of those that were passed."""
+
+    names_given: frozenset[str] = field(default=frozenset(), compare=False, repr=False)
 
     @classmethod
     def from_flat(cls, flat: Mapping[str, object]) -> Self:
         """The parameters with these checked values, by flat names, and the other defaults."""
-        given: dict[str, Any] = {}
+        given: dict[str, Any] = {"names_given": frozenset(flat)}
         for name, top in SHOWN.items():
             if top.kind is None:
                 if name in flat:
                     given[name] = flat[name]
                 continue
-            parts = {field: flat[one.name] for field, one in top.parts.items() if one.name in flat}
+            parts = {part: flat[one.name] for part, one in top.parts.items() if one.name in flat}
             if parts:
                 given[name] = top.kind(**parts)
         return cls(**given)
@@ -477,9 +480,14 @@ class ReaderParams(Run, Rows, Order, Source):
             value = getattr(self, name)
             if top.kind is None:
                 found[name] = value
-            for field, one in top.parts.items():
-                found[one.name] = getattr(value, field)
+            for part, one in top.parts.items():
+                found[one.name] = getattr(value, part)
         return found
+
+    @property
+    def given(self) -> dict[str, object]:
+        """The values of those that were passed, by flat names."""
+        return {name: value for name, value in self.flat().items() if name in self.names_given}
 
     @property
     def given_path(self) -> str | tuple[str, ...]:
@@ -534,8 +542,8 @@ class ReaderParams(Run, Rows, Order, Source):
         by_field: dict[str, dict[str, Any]] = {}
         for name in BY_FIELD:
             value = flat[name]
-            for field, one in value.items() if isinstance(value, dict) else [("", value)]:
-                own = by_field.setdefault(field, {}) if field else values
+            for served, one in value.items() if isinstance(value, dict) else [("", value)]:
+                own = by_field.setdefault(served, {}) if served else values
                 if one is not None:
                     own[name] = np.dtype(one) if name == "dtype" else one
         of_all = {one.name for one in fields(OutputSpec)} - {*BY_FIELD, "views"}
@@ -573,5 +581,5 @@ def flattened(name: str, value: object) -> dict[str, object]:
     if top.kind is Axes and not isinstance(value, Axes):
         value = Axes.of(value)
     if isinstance(value, top.kind):
-        return {one.name: getattr(value, field) for field, one in top.parts.items()}
+        return {one.name: getattr(value, part) for part, one in top.parts.items()}
     return {next(iter(top.parts.values())).name: value}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import operator
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import cached_property
@@ -88,18 +88,12 @@ class Rows(NamedTuple):
 
 
 class Opened:
-    """A set that this process has open, and how its samples become rows. ``given``: parameters that
-    the caller passed."""
+    """A set that this process has open, and how its samples become rows. ``owned``: it is closed
+    with this."""
 
-    def __init__(
-        self,
-        params: ReaderParams,
-        given: Mapping[str, object],
-        source: OpenSet,
-        owned: bool = True,
-    ) -> None:
+    def __init__(self, params: ReaderParams, source: OpenSet, owned: bool = True) -> None:
         self.pid = os.getpid()
-        self._threads = threads_for(params, given)
+        self._threads = threads_for(params)
         self.source = source
         self._owned = owned
         with closed_on_error([self]):
@@ -266,10 +260,10 @@ class Opened:
             self.source.close()
 
 
-def threads_for(p: ReaderParams, given: Mapping[str, object]) -> int:
+def threads_for(p: ReaderParams) -> int:
     """Threads that decode what one call asks for: ``nthread`` where it was given. Else all usable
     cores; but 1 in a worker process of a loader, and where samples go through the user's code."""
-    if "nthread" in given:
+    if "nthread" in p.names_given:
         return worker_count(p)
     if p.transform is not None or parent_process() is not None:
         return 1

@@ -258,7 +258,7 @@ class ArrayLooker(Looker):
     def __init__(self, source: OpenSet, p: ReaderParams) -> None:
         default = {name: PARAMETERS[name].default for name in _LEFT_OUT}
         p = replace(p, **default, layout="NHWC")  # type: ignore[arg-type]
-        self.dataset: Dataset[tuple[Array, ...]] = Dataset(p, {}, source=source, owned=False)
+        self.dataset: Dataset[tuple[Array, ...]] = Dataset(p, source=source, owned=False)
         super().__init__(source, len(self.dataset))
         self._lengths = source.lengths(p.wanted)
         self._fields = drawings_of(source, self._lengths)
