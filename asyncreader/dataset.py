@@ -16,7 +16,6 @@ from typing import (
     SupportsIndex,
     Unpack,
     cast,
-    overload,
 )
 
 import numpy as np
@@ -139,11 +138,8 @@ class Dataset(Closing, Generic[S]):
         """Samples (those of ``subset``)."""
         return len(self)
 
-    @overload
-    def __getitem__(self, index: SupportsIndex) -> S: ...
-    @overload
-    def __getitem__(self, index: slice | Sequence[int] | Int64 | Bools) -> S: ...
-    def __getitem__(self, index: object) -> S:
+    def __getitem__(self, index: SupportsIndex | slice | Sequence[int] | Int64 | Bools) -> S:
+        """A sample of a number, or samples that are stacked."""
         opened = self._now()
         if isinstance(index, int | np.integer) and not isinstance(index, bool):
             return self._shaped(opened.read(number_of(int(index), opened.length)), 0)
@@ -188,8 +184,7 @@ class Dataset(Closing, Generic[S]):
         if labels is not None and of_labels is not None:
             labels = of_labels(labels)
         if self._as_dict:
-            named = rows.named() | ({} if labels is None else {"label": labels})
-            made = {name: _one_of(array, row) for name, array in named.items()}
+            made = {name: _one_of(array, row) for name, array in rows.named(labels).items()}
         else:
             made = _one_of(rows.data if rows.several else rows.data[0], row)
             made = made if labels is None else (made, _one_of(labels, row))

@@ -22,23 +22,6 @@ import contextlib
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Protocol, Self, TypedDict, Unpack, cast
 
-__all__ = [
-    "AsyncReaderError",
-    "ChecksumError",
-    "DecodeError",
-    "FinishedError",
-    "FormatError",
-    "NothingQueuedError",
-    "ParamsError",
-    "QueueFullError",
-    "ReaderClosedError",
-    "ReaderTimeoutError",
-    "SampleError",
-    "SourceError",
-    "SourceNotFoundError",
-    "WorkerError",
-]
-
 
 def shown(text: object) -> str:
     r"""``text`` fit for one line of a terminal: bytes that are no UTF-8, and controls, as \x.. .

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from typing import overload
 
 import numpy as np
 import numpy.typing as npt
@@ -84,13 +83,10 @@ class HDF5Matrix(Closing):
         """Number of elements."""
         return int(np.prod(self.shape))
 
-    @overload
-    def __getitem__(self, key: int | np.integer) -> Array | np.number: ...
-    @overload
-    def __getitem__(self, key: slice | Sequence[int] | npt.NDArray[np.integer]) -> Array: ...
     def __getitem__(
         self, key: int | np.integer | slice | Sequence[int] | npt.NDArray[np.integer]
-    ) -> Array | np.number:
+    ) -> Array:
+        """New rows; of one number its row."""
         if isinstance(key, slice):
             past = [end for end in (key.start, key.stop) if end is not None and end > len(self)]
             if past:  # as in Keras: a loop that goes on past the end is not served empty batches

@@ -150,6 +150,7 @@ class Patch:
         optional(values.PATCH_STEP),
         'how far patches of a `"grid"` are from each other: a number, or one for each axis',
         shown="the patch",
+        goes_with={"patch_at": "grid"},
     )
 
 

@@ -120,11 +120,8 @@ def _check_source(given: Mapping[str, object]) -> None:
             raise ParamsError(
                 "labels= and labels of the file are both asked for", found=f"labels= and {both[0]}="
             )
-    if given.get("labels_path") is not None:
-        if named != ["path"] and named != ["hdf5_path"]:
-            raise ParamsError("labels_path goes with path= or hdf5_path=", found=f"{named[0]}=")
-        if "labels_field" in given and given["labels_field"] is None:
-            raise ParamsError("labels_path is given, but labels_field=None asks for no labels")
+    if given.get("labels_path") is not None and given.get("labels_field", "") is None:
+        raise ParamsError("labels_path is given, but labels_field=None asks for no labels")
 
 
 def _check_together(p: ReaderParams) -> None:
@@ -349,8 +346,6 @@ def _check_patches(p: ReaderParams) -> None:
                 f"{name} has another number of axes than patch",
                 found=f"{name}={given}, patch={patch.shape}",
             )
-    if patch.step is not None and patch.at != "grid":
-        raise ParamsError('patch_step goes with patch_at="grid"', found=f"patch_at={patch.at!r}")
     others = ("mix", "episodes", "episodes_subset", "window", "columns", "members")
     flat = p.flat()
     for name in (*others, "boxes_field", "keypoints_field", "max_length", "offsets_field"):

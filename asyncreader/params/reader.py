@@ -27,7 +27,7 @@ from ..sampling import Shuffle
 from ..system import checks
 from ..system.checks import one_of, optional, or_auto, whole
 from ..system.late import numpy as np
-from .declare import Parameter, declared, family, parameter, shown
+from .declare import ANY, Parameter, declared, family, parameter, shown
 from .families import (
     SHUFFLE_WINDOW,
     Axes,
@@ -132,6 +132,7 @@ class Stored:
         None,
         optional(checks.FILE),
         "another HDF5 file, which holds the labels",
+        goes_with={"path": ANY, "hdf5_path": ANY},
     )
     columns: Chosen | dict[str, Chosen] | None = parameter(
         None,

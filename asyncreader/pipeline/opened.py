@@ -62,29 +62,18 @@ class Rows(NamedTuple):
         """Whether data is handed out as a tuple."""
         return self.source.named
 
-    def named(self) -> dict[str, Any]:
-        """The fields by name, with the label, of patches their places, and of episodes their
-        numbers and, of each window, which rows are the episode's own."""
-        names, rule = self.source.names, self.source.rule
-        found: dict[str, Any] = dict(zip(names, self.data, strict=True))
-        if self.labels is not None:
-            found["label"] = self.labels
-        every = np.ones(self.records.size, np.bool_)
-        for name, one in zip(names, self.lengths, strict=True):
-            if one is not None:
-                served = one.served(self.records, every)
-                found["lengths" if len(names) == 1 else f"{name}.lengths"] = served
-        for said, values in (
-            ("place", rule.place(self.records)),
-            ("episode", rule.episode(self.records)),
-        ):
-            if values is not None:
-                found[said] = values
-        for name in names:
-            present = rule.present(name, self.records, every)
-            if present is not None:
-                found["present" if len(names) == 1 else f"{name}.present"] = present
-        return found
+    def named(self, labels: Any) -> dict[str, Any]:
+        """The fields by name, with ``labels`` as the label, of patches their places, and of
+        episodes their numbers and, of each window, which rows are the episode's own."""
+        names, rule, records = self.source.names, self.source.rule, self.records
+        every = np.ones(records.size, np.bool_)
+        said = {"label": labels, "place": rule.place(records), "episode": rule.episode(records)}
+        for name, lengths in zip(names, self.lengths, strict=True):
+            before = "" if len(names) == 1 else f"{name}."
+            said[f"{before}lengths"] = lengths and lengths.served(records, every)
+            said[f"{before}present"] = rule.present(name, records, every)
+        known = {name: values for name, values in said.items() if values is not None}
+        return {**dict(zip(names, self.data, strict=True)), **known}
 
 
 class Opened:

@@ -175,9 +175,7 @@ class Replacement(AtRandom):
 
 def subset_count(subset: Subset | None, total: int) -> int:
     """Samples that ``subset`` selects out of ``total``."""
-    if subset is None:
-        return total
-    return len(subset)
+    return total if subset is None else len(subset)
 
 
 def subset_numbers(subset: Subset | None, total: int) -> Int64:
