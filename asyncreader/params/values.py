@@ -7,18 +7,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, get_args
 
-from ..system.checks import (
-    FINITE,
-    PATHS,
-    SUBSET,
-    Check,
-    Wrong,
-    by_field,
-    check_unmasked,
-    one_of,
-    plain,
-    whole,
-)
+from ..system import checks
+from ..system.checks import Check, Wrong, by_field, one_of, plain, whole
 from ..system.late import numpy as np
 
 if TYPE_CHECKING:
@@ -132,7 +122,7 @@ def _some_episodes(value: Any) -> slice | Int64 | tuple[str, ...]:
         return (value,)
     if isinstance(value, list | tuple) and value and all(isinstance(one, str) for one in value):
         return tuple(value)
-    found = SUBSET.take(value)
+    found = checks.SUBSET.take(value)
     assert not isinstance(found, str)
     return found
 
@@ -216,7 +206,7 @@ OUTSIDE: Final = Check("(before, after), each a whole number of at least 0, or N
 def _weights(value: Any) -> Literal["balanced"] | Float64:
     if isinstance(value, str) and value == "balanced":
         return "balanced"
-    check_unmasked(value)
+    checks.check_unmasked(value)
     weights = np.array(value, np.float64)  # a copy, as of a subset
     if weights.ndim != 1 or weights.size == 0:
         raise ValueError
@@ -238,13 +228,13 @@ WEIGHTS: Final[Check[Literal["balanced"] | Float64]] = Check(
 def _mix(value: Any) -> dict[str | tuple[str, ...], float]:
     if not isinstance(value, Mapping) or not value:
         raise ValueError
-    ratios = {PATHS.take(path): ratio for path, ratio in value.items()}
+    ratios = {checks.PATHS.take(path): ratio for path, ratio in value.items()}
     if len(ratios) < len(value):
         raise Wrong("each path once", list(value))
     for path, ratio in ratios.items():
         part = f"[{path!r}]"
         try:
-            good = FINITE.take(ratio) > 0
+            good = checks.FINITE.take(ratio) > 0
         except ValueError:
             good = False
         if not good:

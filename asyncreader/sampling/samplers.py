@@ -10,15 +10,9 @@ from typing import Protocol, TypeAlias
 
 import numpy as np
 
+from ..system import keyed_random
 from ..system.array_types import Bools, Float64, Int64
-from ..system.keyed_random import (
-    STREAM_BAD_SAMPLE,
-    STREAM_REPLACEMENT,
-    STREAM_SAMPLE,
-    key_of,
-    mix_rows,
-    scale_rows,
-)
+from ..system.keyed_random import key_of, mix_rows, scale_rows
 from .feistel import permutation
 
 #: Some records of a set: a range of them, or record numbers. No slice: what its bounds mean depends
@@ -100,7 +94,7 @@ class Sampler(Protocol):
 
     def replacements(self, epoch: int, position: int, attempts: int) -> Int64:
         """Record numbers of the replacement samples to try for a bad one, in order."""
-        key = key_of(self.seed, STREAM_BAD_SAMPLE, epoch, position)
+        key = key_of(self.seed, keyed_random.STREAM_BAD_SAMPLE, epoch, position)
         return scale_rows(mix_rows(key, np.arange(attempts, dtype=np.int64)), self.population)
 
     def identity(self) -> Mapping[str, str | int | None]:
@@ -147,7 +141,7 @@ class Shuffled(AtRandom):
     seed: int = 0
 
     def records(self, epoch: int, positions: Int64) -> Int64:
-        return permutation(self.population, self.seed, STREAM_SAMPLE, epoch)(positions)
+        return permutation(self.population, self.seed, keyed_random.STREAM_SAMPLE, epoch)(positions)
 
 
 @dataclass(frozen=True)
@@ -169,7 +163,7 @@ class Replacement(AtRandom):
         return {"shuffle": self.kind} | ({} if same else {"epoch_samples": self.length})
 
     def records(self, epoch: int, positions: Int64) -> Int64:
-        draws = mix_rows(key_of(self.seed, STREAM_REPLACEMENT, epoch), positions)
+        draws = mix_rows(key_of(self.seed, keyed_random.STREAM_REPLACEMENT, epoch), positions)
         return scale_rows(draws, self.population)
 
 
