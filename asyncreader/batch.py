@@ -37,14 +37,8 @@ class Taken:
     """
 
     __slots__ = (
-        "_layout",
-        "_records",
-        "_several",
-        "epoch",
-        "indices",
-        "last",
-        "mask",
-        "step",
+        *("_layout", "_records", "_several"),
+        *("epoch", "indices", "last", "mask", "step"),
     )
 
     def __init__(self, slot: Slot) -> None:
@@ -134,15 +128,7 @@ class Batch(Taken, Generic[D, L]):
     caller collects them (``[data for data, labels in reader]``) also raises ReaderClosedError.
     """
 
-    __slots__ = (
-        "__weakref__",
-        "_copied",
-        "_data",
-        "_generation",
-        "_labels",
-        "_ring",
-        "_slot",
-    )
+    __slots__ = ("__weakref__", *("_copied", "_data", "_generation", "_labels", "_ring", "_slot"))
 
     def __init__(self, ring: SlotRing | DeviceRing, slot: Slot, copy: bool) -> None:
         super().__init__(slot)

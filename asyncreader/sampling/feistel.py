@@ -8,7 +8,6 @@ generators", OOPSLA 2014). :func:`permuted` is for positions of many permutation
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 
@@ -23,7 +22,6 @@ ROUNDS: Final = 8
 TABLE: Final = 256
 
 
-@dataclass(frozen=True)
 class Permutation:
     """A keyed bijection on 0 .. count-1, evaluated anywhere in O(1) time and memory.
 
@@ -31,34 +29,24 @@ class Permutation:
     others. Up to ``TABLE`` numbers are sorted by random keys instead, all orders alike.
     """
 
-    count: int
-    key: int
-
-    def __post_init__(self) -> None:
-        if self.count <= TABLE:
-            table = np.argsort(mix_rows(self.key, np.arange(self.count)), kind="stable")
-            object.__setattr__(self, "_table", table.astype(np.int64, copy=False))
+    def __init__(self, count: int, key: int) -> None:
+        self.count = count
+        self._table: Int64 | None = None
+        if count <= TABLE:
+            table = np.argsort(mix_rows(key, np.arange(count)), kind="stable")
+            self._table = table.astype(np.int64, copy=False)
             return
-        bits = max(1, (self.count - 1).bit_length())
-        object.__setattr__(self, "_left", bits // 2)
-        object.__setattr__(self, "_right", bits - bits // 2)
-        keys = np.array([key_of(self.key, r) for r in range(ROUNDS)], dtype=np.uint64)
-        object.__setattr__(self, "_keys", keys)
+        bits = max(1, (count - 1).bit_length())
+        self._left, self._right = bits // 2, bits - bits // 2
+        self._keys = np.array([key_of(key, r) for r in range(ROUNDS)], dtype=np.uint64)
 
     def __call__(self, positions: Int64) -> Int64:
         """Images of ``positions`` (int64, each in 0 .. count-1), in a new array."""
-        if self.count <= TABLE:
-            small: Int64 = self._table[positions]  # type: ignore[attr-defined]
-            return small
+        if self._table is not None:
+            return self._table[positions]
         out = np.empty(positions.shape, np.int64)
-        kernels.feistel_rows(
-            np.ascontiguousarray(positions),
-            self.count,
-            self._left,  # type: ignore[attr-defined]
-            self._right,  # type: ignore[attr-defined]
-            self._keys,  # type: ignore[attr-defined]
-            out,
-        )
+        source = np.ascontiguousarray(positions)
+        kernels.feistel_rows(source, self.count, self._left, self._right, self._keys, out)
         return out
 
 
