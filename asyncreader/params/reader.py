@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from functools import cached_property
 from typing import (
     TYPE_CHECKING,
     Any,
@@ -523,7 +524,7 @@ class ReaderParams(Run, Rows, Order, Source):
         crop = replace(crop, area=own.pop("crop_area", crop.area))
         return replace(self, views=None, crop=crop, **own)
 
-    @property
+    @cached_property
     def wanted(self) -> OutputSpec:
         """The part that shapes and converts samples."""
         from ..pixels.specs import OutputSpec

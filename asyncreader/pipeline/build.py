@@ -93,6 +93,9 @@ def make_schedule(p: ReaderParams, source: OpenSet, rank: int, world_size: int) 
         until_first=p.mix.until == "first",
     )
     sampler = sampler_of(p.shuffle, p.seed, p.shuffle_window, storage, subset, rule)
+    warning = sampler.warning(storage)
+    if warning is not None:
+        warnings.warn(warning, stacklevel=3)
     schedule = Schedule(sampler, p.batch_size, rank, world_size, p.last_batch, lengths)
     if schedule.steps == 0:
         raise ParamsError(
@@ -203,7 +206,7 @@ def check_values(p: ReaderParams, filler: BatchFiller) -> None:
     values that the stored dtype has. A value that this does not find fails its batch later.
     """
     source, sampler = filler.source, filler.schedule.sampler
-    warned = [sampler.warning(_storage(source, p)), _warning_of_dropped(filler.schedule, source)]
+    warned = [_warning_of_dropped(filler.schedule, source)]
     warned.append(warning_of_others(p, source, filler.fills))
     for name, fills in zip(source.names, by_field(filler.fills, filler.fills), strict=True):
         warned.append(_warning_of_scale(p, fills[0], name, name == source.names[0]))
