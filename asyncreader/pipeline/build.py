@@ -14,7 +14,7 @@ from typing import Any, Final
 import numpy as np
 
 from ..errors import ParamsError, SourceError, WorkerError
-from ..params.reader import PATHS, ReaderParams
+from ..params.reader import PATHS, ReaderParams, Run
 from ..pixels.augment.base import Operation
 from ..pixels.row_maker import RowMaker
 from ..pixels.specs import OutputSpec
@@ -293,7 +293,7 @@ def _shortly(values: tuple[float, ...]) -> str:
     return shown if len(values) == 1 else f"({shown})"
 
 
-def slot_rows(p: ReaderParams, filler: BatchFiller) -> tuple[tuple[Part, ...], Part | None]:
+def slot_rows(p: Run, filler: BatchFiller) -> tuple[tuple[Part, ...], Part | None]:
     """The memory of each field's rows, and of their labels."""
     rows = filler.rows(p.batch_size)
     if filler.label is not None:
@@ -331,7 +331,7 @@ def _first_batch(filler: BatchFiller, stages: int, slot: Slot) -> tuple[BatchArr
     return slot.batch_rows(-1), plan
 
 
-def _check_memory(p: ReaderParams, layout: SlotLayout) -> None:
+def _check_memory(p: Run, layout: SlotLayout) -> None:
     needed = (p.njob + 1) * sum(layout.sizes())
     there = physical_memory()
     if needed > there:
@@ -343,7 +343,7 @@ def _check_memory(p: ReaderParams, layout: SlotLayout) -> None:
         )
 
 
-def shared_arena(p: ReaderParams, layout: SlotLayout, filler: BatchFiller) -> Arena | None:
+def shared_arena(p: Run, layout: SlotLayout, filler: BatchFiller) -> Arena | None:
     """The memory of slots that worker processes fill, after the map of samples that these check;
     None for threads."""
     if p.workers == "thread":
@@ -352,9 +352,7 @@ def shared_arena(p: ReaderParams, layout: SlotLayout, filler: BatchFiller) -> Ar
     return Arena(seen + (p.njob + 1) * sum(padded(size) for size in layout.sizes()))
 
 
-def make_slots(
-    p: ReaderParams, layout: SlotLayout, filler: BatchFiller, arena: Arena | None
-) -> list[Slot]:
+def make_slots(p: Run, layout: SlotLayout, filler: BatchFiller, arena: Arena | None) -> list[Slot]:
     """The slots of a reader, in ``arena`` or in memory of its own."""
     if arena is not None and filler.seen is not None:
         filler.seen = arena.empty(filler.seen.shape, np.uint8)

@@ -9,7 +9,7 @@ import warnings
 from typing import Any, Final
 
 from ..errors import ParamsError
-from ..params.reader import ReaderParams
+from ..params.reader import Order, Run
 from ..system.limits import usable_cores
 
 #: The variables of torchrun, Open MPI and SLURM, in the order in which they are looked up.
@@ -32,7 +32,7 @@ def _ray_context() -> Any:
         return None
 
 
-def rank_and_world(p: ReaderParams) -> tuple[int, int]:
+def rank_and_world(p: Order) -> tuple[int, int]:
     """(rank, world_size). "auto" takes them from Ray Train's context or from the launcher's
     environment variables; without either it means (0, 1)."""
     if p.rank != "auto" and p.world_size != "auto":
@@ -120,7 +120,7 @@ def _refuse_half_a_launcher() -> None:
             )
 
 
-def _check_given(p: ReaderParams, rank: int, world: int, found: str) -> None:
+def _check_given(p: Order, rank: int, world: int, found: str) -> None:
     """ParamsError if rank or world_size was given and contradicts the launcher."""
     for name, given, unset, auto in (
         ("rank", p.rank, 0, rank),
@@ -130,7 +130,7 @@ def _check_given(p: ReaderParams, rank: int, world: int, found: str) -> None:
             raise ParamsError(f"{name} is not what the launcher says", found=f"{given}, {found}")
 
 
-def worker_count(p: ReaderParams) -> int:
+def worker_count(p: Run) -> int:
     """Workers to start: ``nthread``, or the usable cores shared among this machine's ranks."""
     if p.nthread != "auto":
         return int(p.nthread)

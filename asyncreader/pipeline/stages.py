@@ -14,7 +14,7 @@ from typing import Any, Final, Protocol, TypeAlias
 import numpy as np
 
 from ..errors import ParamsError, WorkerError
-from ..params.reader import ReaderParams
+from ..params.reader import Run
 from ..sampling.schedule import BatchPlan
 from ..sources.labels import apart, together
 from ..system.array_types import Array, Bools
@@ -49,9 +49,7 @@ class Stage(Protocol):
         """
 
 
-def stages_of(
-    p: ReaderParams, classes: tuple[str, ...] | None, image: str | None
-) -> tuple[Stage, ...]:
+def stages_of(p: Run, classes: tuple[str, ...] | None, image: str | None) -> tuple[Stage, ...]:
     """The stages that the parameters ask for, in their order.
 
     ``classes``: of the set; ``image``: the axes of its data, as handed out ("HWC"), None for data

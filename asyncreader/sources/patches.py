@@ -12,7 +12,7 @@ from typing import Any, Final
 import numpy as np
 
 from ..errors import FormatError, ParamsError
-from ..params.reader import ReaderParams
+from ..params.reader import Source as SourceParams
 from ..pixels.rows import E, Writer
 from ..pixels.specs import SampleSpec
 from ..sampling.patches import Patches, Volumes, no_volumes
@@ -144,7 +144,7 @@ def of_volumes(index: SetIndex, stored: StoredVolumes) -> SetIndex:
     return replace(index, fields=fields, rule=Patches(stored.volumes))
 
 
-def patches_of(p: ReaderParams, index: SetIndex) -> Patches:
+def patches_of(p: SourceParams, index: SetIndex) -> Patches:
     """The patches that the parameters ask for; ParamsError where the set has no volumes."""
     patch, shape = p.patch, p.patch.shape
     assert shape is not None
