@@ -141,15 +141,9 @@ class Dataset(Closing, Generic[S]):
     def __getitem__(self, index: SupportsIndex | slice | Sequence[int] | Int64 | Bools) -> S:
         """A sample of a number, or samples that are stacked."""
         opened = self._now()
-        if isinstance(index, int | np.integer) and not isinstance(index, bool):
-            return self._shaped(opened.read(number_of(int(index), opened.length)), 0)
-        if isinstance(index, slice):
-            numbers = np.arange(*index.indices(opened.length), dtype=np.int64)
-        elif is_number(index):  # of another library, such as a tensor
+        if is_number(index):
             return self._shaped(opened.read(number_of(index, opened.length)), 0)
-        else:
-            numbers = numbers_of(index, opened.length)
-        return self._shaped(opened.read(numbers))
+        return self._shaped(opened.read(numbers_of(index, opened.length)))
 
     def __getitems__(self, indices: Sequence[int]) -> list[S]:
         """Samples of a list of numbers, read in one go: what torch's DataLoader calls. A label that

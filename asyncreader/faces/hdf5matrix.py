@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from ..dataset import open as open_dataset
 from ..errors import Closing, ParamsError, closed_on_error
-from ..pipeline.opened import number_of, numbers_of
+from ..pipeline.opened import is_number, number_of, numbers_of
 from ..sources import absolute
 from ..system.checks import FILE
 from .jobs import whole
@@ -91,18 +91,15 @@ class HDF5Matrix(Closing):
             past = [end for end in (key.start, key.stop) if end is not None and end > len(self)]
             if past:  # as in Keras: a loop that goes on past the end is not served empty batches
                 raise IndexError(f"row {past[-1]} is past the end: this view has {len(self)} rows")
-            rows = np.arange(*key.indices(len(self)), dtype=np.int64)
-        elif isinstance(key, int | np.integer):
-            rows = number_of(key, len(self))
-        else:
-            try:
-                rows = numbers_of(key, len(self))
-            except TypeError:
-                raise ParamsError(
-                    "rows are chosen by a number, a slice or a list of numbers", found=repr(key)
-                ) from None
+        try:
+            single = is_number(key)
+            rows = number_of(key, len(self)) if single else numbers_of(key, len(self))
+        except TypeError:
+            raise ParamsError(
+                "rows are chosen by a number, a slice or a list of numbers", found=repr(key)
+            ) from None
         served: Array = self._set[rows + self.start]
-        found = served[0] if isinstance(key, int | np.integer) else served
+        found = served[0] if single else served
         return found if self.normalizer is None else self.normalizer(found)
 
     def close(self) -> None:

@@ -76,45 +76,41 @@ def iter_minibatches(
     seed = _seed(random_state)
     cycles = _cycles(n_cycles)
     both: list[tuple[Any, int]] = [(one, int(dim)) for one, dim in zip(lst, dims, strict=True)]
-    steps = count // size if discard_uneven else -(-count // size)
     kind = Replacement if replace else Shuffled
     if shuffle == "block":
+        steps = count // size if discard_uneven else -(-count // size)
         blocks = _blocks(kind(steps, seed), size, count, cycles)
         return (tuple(_slice(one, axis, part) for one, axis in both) for part in blocks)
-    batches = _samples(kind(count, seed), size, steps, cycles)
-    return (tuple(_gather(one, axis, *rows) for one, axis in both) for rows in batches)
+    last = "drop" if discard_uneven else "short"
+    batches = _indices(Schedule(kind(count, seed), size, last_batch=last), cycles)
+    return (tuple(_gather(one, axis, rows) for one, axis in both) for rows in batches)
+
+
+def _indices(schedule: Schedule, cycles: Iterator[int]) -> Iterator[Int64]:
+    """What comes in each step of each cycle."""
+    for cycle in cycles:
+        for step in range(schedule.steps):
+            yield schedule.plan(Cursor(cycle, step * schedule.batch, step)).indices
 
 
 def _blocks(order: Sampler, size: int, count: int, cycles: Iterator[int]) -> Iterator[slice]:
     """The slices of each cycle in its order."""
-    for cycle in cycles:
-        for lo in range(0, order.length, _AHEAD):
-            positions = np.arange(lo, min(lo + _AHEAD, order.length), dtype=np.int64)
-            for block in order.records(cycle, positions).tolist():
-                yield slice(block * size, min((block + 1) * size, count))
-
-
-def _samples(
-    order: Sampler, size: int, steps: int, cycles: Iterator[int]
-) -> Iterator[tuple[Int64, Int64]]:
-    """The samples of each batch: ascending numbers, and where each is to come."""
-    for cycle in cycles:
-        for start in range(0, steps * size, size):
-            positions = np.arange(start, min(start + size, order.length), dtype=np.int64)
-            ascending, inverse = np.unique(order.records(cycle, positions), return_inverse=True)
-            yield ascending, inverse
+    for blocks in _indices(Schedule(order, _AHEAD, last_batch="short"), cycles):
+        for block in blocks.tolist():
+            yield slice(block * size, min((block + 1) * size, count))
 
 
 def _slice(container: Any, axis: int, part: slice) -> Any:
     return container[part] if axis == 0 else container[(*(slice(None),) * axis, part)]
 
 
-def _gather(container: Any, axis: int, ascending: Int64, inverse: Int64) -> Any:
-    """Samples ``ascending[inverse]``, read forwards: runs of neighbours in one slice each."""
+def _gather(container: Any, axis: int, samples: Int64) -> Any:
+    """These samples, read forwards: runs of neighbours in one slice each."""
     if not hasattr(container, "shape"):
-        return [container[i] for i in ascending[inverse].tolist()]
+        return [container[i] for i in samples.tolist()]
     if type(container) is np.ndarray:
-        return np.take(container, ascending[inverse], axis=axis)
+        return np.take(container, samples, axis=axis)
+    ascending, inverse = np.unique(samples, return_inverse=True)
     shape = [*container.shape]
     shape[axis] = ascending.size
     rows = np.empty(shape, container.dtype)

@@ -306,6 +306,8 @@ def number_of(index: SupportsIndex, length: int) -> Int64:
 
 def numbers_of(indices: Any, length: int) -> Int64:
     """Numbers of samples, counted from the end below 0; IndexError for one that is not there."""
+    if isinstance(indices, slice):
+        return np.arange(*indices.indices(length), dtype=np.int64)
     given = np.asarray(indices)
     if isinstance(indices, tuple):
         given = given[None]  # numpy takes it for several axes
