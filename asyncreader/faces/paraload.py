@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 import os
 import threading
 import weakref
@@ -13,6 +12,7 @@ import numpy as np
 
 from ..errors import NothingQueuedError, ParamsError, ReaderClosedError
 from ..pipeline.children import join_or_leave
+from ..system import checks
 from ..system.signals import after_this
 from .ahead import Ahead
 from .jobs import asked_for, whole
@@ -92,16 +92,7 @@ class ParaLoad(Generic[T]):
 
     def return_back_for_refill(self, index: int) -> None:
         """Give a batch back. ParamsError if it was never handed out, or is back already."""
-        try:
-            number = operator.index(index)
-        except TypeError:
-            raise ParamsError("an index is a whole number", found=repr(index)) from None
-        if not 0 <= number < len(self.buffer):
-            raise ParamsError(
-                "there is no batch of this index",
-                found=number,
-                expected=f"0 to {len(self.buffer) - 1}",
-            )
+        number = checks.whole(0, len(self.buffer))("index", index)
         if not self._ahead.give_back(number):
             raise ParamsError(
                 f"batch {number} is not in use",

@@ -15,6 +15,7 @@ import numpy as np
 
 from ..errors import ParamsError
 from ..system.array_types import Bools, Int64, UInt64
+from ..system.checks import whole
 from ..system.keyed_random import STREAM_GEOMETRY, STREAM_POSTPROCESS, key_of, mix_rows
 from .samplers import Sampler
 
@@ -143,15 +144,9 @@ class Schedule:
 
     def cursor_at(self, epoch: int, step: int) -> Cursor:
         """The cursor of batch ``step`` of ``epoch``; ParamsError if there is none."""
-        for name, value, high in (("epoch", epoch, None), ("step", step, self.steps)):
-            whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
-            if not whole or not 0 <= value < _FAR:
-                raise ParamsError(f"{name} must be a whole number", found=repr(value)[:80])
-            if high is not None and value >= high:
-                raise ParamsError(
-                    "no such step", found=step, expected=f"below {high}, the steps of an epoch"
-                )
-        return Cursor(int(epoch), int(step) * self.global_batch, int(step))
+        epoch = whole(0, _FAR)("epoch", epoch)
+        step = whole(0, self.steps)(f"step, of {self.steps} in an epoch,", step)
+        return Cursor(epoch, step * self.global_batch, step)
 
     def check(self, cursor: Cursor, what: str) -> None:
         """ParamsError if ``cursor``, that of ``what``, is no position of this schedule."""
