@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from ..errors import ParamsError
 from ..sampling import draws, takes_classes, takes_weights
 from ..system.checks import FLAG, written
-from .declare import ANY, Parameter
+from .declare import ANY
 from .other_names import instead
 from .reader import PARAMETERS, PATHS, READ_BY, Described, Given, ReaderParams, flattened
 
@@ -180,7 +180,12 @@ def _check_goes_with(p: ReaderParams, arrays: Sequence[ReaderParams]) -> None:
     that are made of a field: a part of a family without its head, say."""
     given, made = p.flat(), [one.flat() for one in arrays]
     for name, one in PARAMETERS.items():
-        if one.goes_with and given[name] != one.default and not _has_one(one, made):
+        fits = not one.goes_with or any(
+            flat[other] != PARAMETERS[other].default if value is ANY else flat[other] == value
+            for flat in made
+            for other, value in one.goes_with.items()
+        )
+        if not fits and given[name] != one.default:
             needed = (
                 other if value is ANY else f'{other}="{value}"'
                 for other, value in one.goes_with.items()
@@ -189,15 +194,6 @@ def _check_goes_with(p: ReaderParams, arrays: Sequence[ReaderParams]) -> None:
                 f"{name} goes with {' or '.join(needed)}",
                 found=", ".join(f"{other}={given[other]!r}" for other in (name, *one.goes_with)),
             )
-
-
-def _has_one(parameter: Parameter, made: Sequence[Mapping[str, object]]) -> bool:
-    """Whether one of the parameters that it goes with is given."""
-    return any(
-        flat[name] != PARAMETERS[name].default if value is ANY else flat[name] == value
-        for flat in made
-        for name, value in parameter.goes_with.items()
-    )
 
 
 def _check_mix(p: ReaderParams) -> None:

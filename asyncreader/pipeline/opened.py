@@ -20,7 +20,6 @@ from ..params.families import Crop
 from ..params.reader import Order, ReaderParams, Run
 from ..pixels.row_maker import RowMaker
 from ..pixels.rows import RowError, RowJob
-from ..pixels.specs import SampleSpec
 from ..sampling import sampler_of
 from ..sampling.rule import Lengths
 from ..sampling.samplers import Storage
@@ -87,12 +86,17 @@ class Opened:
         self._owned = owned
         with closed_on_error([self]):
             p = _without_training(params)
+            spec = source.spec
+            several = spec.axes is not None and None in spec.image_shape()[:2]
             #: images are served in their own sizes, each by itself
-            self.sizes_differ = p.size is None and p.transform is None and _differ(source.spec)
+            self.sizes_differ = several and p.size is None and p.transform is None
             if self.sizes_differ:
                 p = replace(p, size=(1, 1), crop=Crop("none"))
             self.params = p
-            self.schedule: Schedule = _in_order(p, source)
+            # the samples by number: of a mix each of all sets once, in sequence
+            rule, subset = resolve_rule(p.subset, p.patch.at, source)
+            storage = Storage(source.facts.path, source.facts.count)
+            self.schedule = Schedule(sampler_of(False, p.seed, 1, storage, subset, rule))
             self._lengths = source.lengths(p.wanted)
         self.length = self.schedule.length
 
@@ -257,18 +261,6 @@ def threads_for(p: ReaderParams) -> int:
     if p.transform is not None or parent_process() is not None:
         return 1
     return worker_count(replace(p, nthread="auto"))
-
-
-def _in_order(p: ReaderParams, source: OpenSet) -> Schedule:
-    """The samples by number: of a mix each of all sets once, in sequence."""
-    facts, (rule, subset) = source.facts, resolve_rule(p.subset, p.patch.at, source)
-    storage = Storage(facts.path, facts.count)
-    return Schedule(sampler_of(False, p.seed, 1, storage, subset, rule))
-
-
-def _differ(stored: SampleSpec) -> bool:
-    """Whether samples are images of several sizes."""
-    return stored.axes is not None and None in stored.image_shape()[:2]
 
 
 def _without_training(p: ReaderParams) -> ReaderParams:
