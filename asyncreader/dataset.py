@@ -8,15 +8,7 @@ import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import (
-    TYPE_CHECKING,
-    Any,
-    Generic,
-    NamedTuple,
-    SupportsIndex,
-    Unpack,
-    cast,
-)
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, SupportsIndex, Unpack, cast
 
 import numpy as np
 
@@ -380,11 +372,7 @@ class Dataset(Closing, Generic[S]):
 
 @documented(SHOWN)
 def open(
-    params: Given | None = None,
-    /,
-    *,
-    as_dict: bool = False,
-    **overrides: Unpack[ReaderKeywords],
+    params: Given | None = None, /, *, as_dict: bool = False, **overrides: Unpack[ReaderKeywords]
 ) -> Dataset[S]:
     """Open a set to look into it: see :class:`Dataset`. ``params``: as for AsyncReader, a path or
     a dict; keywords override it. ``as_dict``: a sample is a dict of its fields by name, with its

@@ -17,11 +17,7 @@ Step: TypeAlias = tuple[Array | tuple[Array, ...], Array | None]
 
 
 def endless(
-    params: Given | None = None,
-    /,
-    *,
-    zero_copy: bool = False,
-    **overrides: Unpack[ReaderKeywords],
+    params: Given | None = None, /, *, zero_copy: bool = False, **overrides: Unpack[ReaderKeywords]
 ) -> Iterator[Step]:
     """``(data, labels)`` numpy arrays, epoch after epoch (with ``epochs=N``: N of them).
 

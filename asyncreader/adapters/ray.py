@@ -121,12 +121,7 @@ def _blocks(params: Mapping[str, Any], start: int, stop: int) -> Iterator[Any]:
     from ray.data.block import BlockAccessor
 
     with AsyncReader(
-        params,
-        subset=slice(start, stop),
-        last_batch="short",
-        epochs=1,
-        copy=True,
-        world_size=1,
+        params, subset=slice(start, stop), last_batch="short", epochs=1, copy=True, world_size=1
     ) as reader:
         for batch in reader:
             rows: dict[str, Array]

@@ -14,16 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, Self, TypeAlias
 from ..errors import NothingQueuedError, ParamsError
 from ..system.late import numpy as np
 from .ahead import Ahead
-from .jobs import (
-    Job,
-    MadeIterator,
-    Sequence,
-    SharedIterator,
-    asked_for,
-    batch_of,
-    collect,
-    whole,
-)
+from .jobs import Job, MadeIterator, Sequence, SharedIterator, asked_for, batch_of, collect, whole
 
 if TYPE_CHECKING:
     from .ahead import Workers

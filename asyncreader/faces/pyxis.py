@@ -22,13 +22,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeAlias, TypeVar
 import lmdb
 import numpy as np
 
-from ..errors import (
-    Closing,
-    FormatError,
-    ParamsError,
-    ReaderClosedError,
-    SourceError,
-)
+from ..errors import Closing, FormatError, ParamsError, ReaderClosedError, SourceError
 from ..sources import absolute
 from ..sources.lmdb import lmdb_data_file
 from ..system.array_types import Int64
@@ -74,10 +68,7 @@ class Writer(Closing):
     """
 
     def __init__(
-        self,
-        dirpath: str | os.PathLike[str],
-        map_size_limit: float = 64,
-        ram_gb_limit: float = 2,
+        self, dirpath: str | os.PathLike[str], map_size_limit: float = 64, ram_gb_limit: float = 2
     ) -> None:
         self.dirpath = absolute(FILE("dirpath", dirpath))
         if not map_size_limit > 0 or not ram_gb_limit > 0:

@@ -326,8 +326,7 @@ def _check_single(p: ReaderParams, words: str, *others: str) -> None:
     for name in ("transform", "mixup", "cutmix", "views", *others):
         if getattr(p, name) is not None:
             raise ParamsError(
-                f"{name} works on single images, {words}",
-                hint="postprocess gets whole batches",
+                f"{name} works on single images, {words}", hint="postprocess gets whole batches"
             )
 
 
