@@ -25,9 +25,6 @@ Classes: TypeAlias = Literal["joined", "own"]
 Overlong: TypeAlias = Literal["cut", "random", "error"]
 CropKind: TypeAlias = Literal["center", "random", "random-resized", "none"]
 
-#: Samples mixed together by shuffle="block".
-SHUFFLE_WINDOW: Final = 16_384
-
 _RESIZED: Final = {"crop": "random-resized"}
 
 
@@ -262,7 +259,7 @@ class Axes:
 class Block:
     """Blocks of storage in random order, samples mixed over a window: ``shuffle=Block(16384)``."""
 
-    window: int = SHUFFLE_WINDOW
+    window: int = 16_384
 
 
 #: An operation of ``augment``: its name, or its name and its options.
@@ -322,8 +319,3 @@ def _view(name: str, given: object, parameters: Mapping[str, Parameter]) -> View
         check = _COUNT if key == "count" else parameters[key].check
         kept[key] = check(f"{key} of {name}", value)
     return cast(View, kept)
-
-
-def listed_views(views: int | tuple[View, ...] | None) -> tuple[View, ...]:
-    """What each array of views has of its own; nothing without ``views``."""
-    return ({"count": views},) if isinstance(views, int) else views or ()

@@ -20,19 +20,7 @@ from ..system import checks
 from ..system.checks import one_of, optional, or_auto, whole
 from ..system.late import numpy as np
 from .declare import ANY, Parameter, declared, family, parameter, shown
-from .families import (
-    SHUFFLE_WINDOW,
-    Axes,
-    Block,
-    Crop,
-    Lengths,
-    Mix,
-    Patch,
-    View,
-    Window,
-    listed_views,
-    views_check,
-)
+from .families import Axes, Block, Crop, Lengths, Mix, Patch, View, Window, views_check
 from .values import COLUMNS, EPISODES, SOME_EPISODES, WEIGHTS, Chosen
 
 if TYPE_CHECKING:
@@ -71,6 +59,11 @@ Verify: TypeAlias = Literal["always", "first", "never"]
 Values: TypeAlias = Literal["stored", "physical"]
 Io: TypeAlias = Literal["auto", "mmap", "pread"]
 Auto: TypeAlias = Literal["auto"]
+
+
+def listed_views(views: int | tuple[View, ...] | None) -> tuple[View, ...]:
+    """What each array of views has of its own; nothing without ``views``."""
+    return ({"count": views},) if isinstance(views, int) else views or ()
 
 
 def listed(path: str | tuple[str, ...]) -> tuple[str, ...]:
@@ -248,7 +241,7 @@ class Order:
         "its whole class has been served",
     )
     shuffle_window: int = parameter(
-        SHUFFLE_WINDOW,
+        Block.window,
         whole(1),
         'samples mixed together by `"block"`, at most 256 MiB decoded; `Block(16384)` says both',
         goes_with={"shuffle": "block"},
