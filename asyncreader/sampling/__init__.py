@@ -96,11 +96,8 @@ def _mixed(
                 path=one.path,
                 expected=f"some of the mix's records {first} to {end - 1}",
             )
-        own = sampler_of(
-            shuffle, key_of(seed, STREAM_SET, i), int(window * ratio) or 1, one, inside
-        )
+        key = key_of(seed, STREAM_SET, i)
+        own = sampler_of(shuffle, key, int(window * ratio) or 1, one, inside)
         samplers.append(Within(range(first, end), own))
         first = end
-    return Mixed.of(
-        tuple(samplers), seed, storage.ratios, storage.epoch_samples, storage.until_first, subset
-    )
+    return Mixed.of(tuple(samplers), seed, storage, subset)

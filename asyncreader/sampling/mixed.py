@@ -113,19 +113,14 @@ class Mixed(Sampler):
 
     @classmethod
     def of(
-        cls,
-        samplers: tuple[Sampler, ...],
-        seed: int,
-        ratios: Sequence[float],
-        samples: int | None,
-        until_first: bool = False,
-        subset: Subset | None = None,
+        cls, samplers: tuple[Sampler, ...], seed: int, storage: Storage, subset: Subset | None
     ) -> Mixed:
-        """The mix of ``samples`` in an epoch; None: until all sets, or the first, are used up."""
-        pattern = Pattern.of(ratios)
+        """The mix of what is stored so. Without a number of samples its epoch ends when all sets,
+        or the first, are used up."""
+        pattern, samples = Pattern.of(storage.ratios), storage.epoch_samples
         if samples is None:
             ends = [pattern.until(i, one.length) for i, one in enumerate(samplers)]
-            samples = min(ends) if until_first else max(ends)
+            samples = min(ends) if storage.until_first else max(ends)
         population = sum(one.population for one in samplers)
         return cls(samplers, pattern, samples, population, seed, subset)
 
