@@ -143,21 +143,20 @@ class JaxReader(Loader[S], Generic[D, L, S]):
     # -- arrays ----------------------------------------------------------------------------
 
     def _convert(self, batch: Batch[Any, Any]) -> Any:
-        data = of_each(
-            batch.data, lambda array: self._put(self._narrow(array, "data"), self._pair[0])
-        )
-        labels, target = flat_labels(batch.labels), self._pair[1]
-        if labels is not None:
-            labels = marked(labels, batch.mask) if self._invalid else labels
-            labels = of_each(labels, lambda one: self._put(self._narrow(one, "labels"), target))
+        target = self._pair[1]
+        labels = flat_labels(batch.labels)
+        if labels is not None and self._invalid:
+            labels = marked(labels, batch.mask)
+        more = (self._placed(one, "indices", self._of_rows(target)) for one in self._more(batch))
         return (
-            data,
-            labels,
-            *(
-                self._put(self._narrow(array, "indices"), self._of_rows(target))
-                for array in self._more(batch)
-            ),
+            self._placed(batch.data, "data", self._pair[0]),
+            None if labels is None else self._placed(labels, "labels", target),
+            *more,
         )
+
+    def _placed(self, arrays: Any, name: str, target: Any) -> Any:
+        """An array, or each of several, as jax holds it at ``target``."""
+        return of_each(arrays, lambda array: self._put(self._narrow(array, name), target))
 
     def _of_rows(self, target: Any) -> Any:
         """``target`` for one number a row; labels may have more axes."""

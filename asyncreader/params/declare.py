@@ -8,7 +8,7 @@ import re
 import textwrap
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypedDict, TypeVar, Unpack
 
 from ..system.checks import Check, optional
 
@@ -46,29 +46,28 @@ class Parameter:
         return f"{text[0].upper()}{text[1:]}."
 
 
-def parameter(
-    default: T,
-    check: Check[T],
-    help: str,
-    *,
-    shown: str = "",
-    metavar: str = "",
-    goes_with: Mapping[str, object] | None = None,
-    flat: str | None = None,
-) -> T:
-    """The declaration of a parameter, as a field of a dataclass. ``goes_with``: in a family its
-    first field, where nothing else is said. ``flat``: what a field of a family is called outside of
+class _More(TypedDict, total=False):
+    """What a declaration may say besides: see :class:`Parameter`. ``goes_with``: in a family its
+    first field, where nothing else is said. ``name``: what a field of a family is called outside of
     it, where that is not ``family_field``, and for its first field not the name of the family."""
-    said = {"check": check, "help": help, "shown": shown, "metavar": metavar}
-    more = {"goes_with": goes_with, "name": flat}
-    said |= {name: value for name, value in more.items() if value is not None}
-    return dataclasses.field(default=default, metadata=said)
+
+    shown: str
+    metavar: str
+    goes_with: Mapping[str, object]
+    name: str
 
 
-def worked_out(check: Check[T], help: str, *, shown: str = "", metavar: str = "") -> T:
+def parameter(default: T, check: Check[T], help: str, **more: Unpack[_More]) -> T:
+    """The declaration of a parameter, as a field of a dataclass."""
+    metadata = {"check": check, "help": help, **more}
+    field: T = dataclasses.field(default=default, metadata=metadata)
+    return field
+
+
+def worked_out(check: Check[T], help: str, **more: Unpack[_More]) -> T:
     """As :func:`parameter`, but the default follows from other values: it is None until then."""
     unknown: Any = None
-    field: T = parameter(unknown, optional(check), help, shown=shown, metavar=metavar)
+    field: T = parameter(unknown, optional(check), help, **more)
     return field
 
 

@@ -52,7 +52,7 @@ class Mix:
         'classes of a `mix`: `"joined"`: those of one name are one, numbered as `reader.classes` '
         'lists them; `"own"`: the numbers of each dataset come after those of the datasets '
         "before it",
-        flat="classes",
+        name="classes",
     )
 
 
@@ -102,20 +102,20 @@ class Lengths:
         "says how much of a row is served; or a dict by field. See "
         "[rows of different length](lengths.md)",
         shown="needed there",
-        flat="max_length",
+        name="max_length",
     )
     overlong: Overlong | dict[str, Overlong] = parameter(
         "cut",
         checks.by_field(one_of(Overlong)),
         'a sample that is longer: `"cut"`: its head; `"random"`: a random stretch, the same for '
         'all fields of an episode; `"error"`; or a dict by field',
-        flat="overlong",
+        name="overlong",
     )
     pad: float | dict[str, float] = parameter(
         0,
         checks.by_field(checks.NUMBER),
         "what shorter samples are filled up with; or a dict by field",
-        flat="pad_value",
+        name="pad_value",
     )
 
 
@@ -191,7 +191,7 @@ class Crop:
         one_of(PaddingMode),
         'values of these pixels: `"edge"`: as the outermost; `"reflect"`',
         goes_with={"crop_padding": ANY},
-        flat="padding_mode",
+        name="padding_mode",
     )
 
     @property
@@ -212,7 +212,7 @@ def _axis(name: str, default: int, flat: str) -> Any:
         f"number of the {name} axis",
         shown=f"from the file, else {default}",
         goes_with={},
-        flat=flat,
+        name=flat,
     )
 
 
@@ -227,7 +227,7 @@ class Axes:
         "that may be NCHW, and more than 4 channels, are images only where the axes are named. "
         "`num_dim`: the number of the sample axis, from 1",
         shown="from the file, else 1",
-        flat="num_dim",
+        name="num_dim",
     )
     height: int | None = _axis("height", 2, "h_dim")
     width: int | None = _axis("width", 3, "w_dim")
