@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING
 from ..system.late import late_names
 
 if TYPE_CHECKING:
-    from .enqueuer import GeneratorEnqueuer, OrderedEnqueuer, get_batch
+    from .enqueuer import GeneratorEnqueuer, OrderedEnqueuer, Sequence, get_batch
     from .hdf5matrix import HDF5Matrix
-    from .jobs import Sequence
     from .minibatches import iter_minibatches
     from .paraload import ParaLoad
 
@@ -31,9 +30,8 @@ __all__ = [
 #: Loaded when first asked for (PEP 562): a spawned worker imports its user's module, and that this
 #: package, but needs none of the parent's side.
 _LATE = {
-    "asyncreader.faces.enqueuer": "GeneratorEnqueuer OrderedEnqueuer get_batch",
+    "asyncreader.faces.enqueuer": "GeneratorEnqueuer OrderedEnqueuer Sequence get_batch",
     "asyncreader.faces.hdf5matrix": "HDF5Matrix",
-    "asyncreader.faces.jobs": "Sequence",
     "asyncreader.faces.minibatches": "iter_minibatches",
     "asyncreader.faces.paraload": "ParaLoad",
 }

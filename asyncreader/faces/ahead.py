@@ -10,6 +10,7 @@ wake others before that change. They find it when the lock is free.
 
 from __future__ import annotations
 
+import inspect
 import os
 import threading
 from collections import deque
@@ -17,11 +18,18 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from multiprocessing.reduction import ForkingPickler
-from typing import Any
+from typing import Any, TypeAlias
 
 from ..pipeline.children import Children, death_of, join_or_leave, packed_error, unpacked_error
 from ..system.signals import after_this, end_with_parent, wait_for
-from .jobs import Ended, Job
+
+
+class Ended(Exception):
+    """Raised by a job whose iterator has no more items."""
+
+
+#: Makes the item of one task; Ended where there are no more.
+Job: TypeAlias = Callable[[Any], Any]
 
 
 @dataclass(slots=True, eq=False)
@@ -326,3 +334,16 @@ def _serve(pipe: Connection, number: int, job: Job) -> None:
             pipe.send_bytes(answer)
     except (EOFError, OSError):
         return  # the parent is gone, or wants no more
+
+
+def asked_for(function: Callable[..., Any], given: tuple[str, ...] = ()) -> int:
+    """Positional arguments that ``function`` cannot be called without, but for those ``given``."""
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):  # a C function without a signature
+        return 0
+    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return sum(
+        p.kind in positional and p.default is inspect.Parameter.empty and p.name not in given
+        for p in parameters
+    )

@@ -1,27 +1,23 @@
-"""Keras' enqueuers, and get_batch() built on them: threads or processes make items ahead.
-
-Large modules are imported when an enqueuer starts. A spawned worker imports the module with the
-user's ``Sequence``, which usually imports this one.
-"""
+"""Keras' enqueuers, and get_batch() built on them: threads or processes make items ahead."""
 
 from __future__ import annotations
 
+import random
+import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, Self, TypeAlias, TypeVar, cast
+from typing import Any, Final, Generic, Protocol, Self, TypeAlias, cast
 
 from ..errors import NothingQueuedError, ParamsError
+from ..system.checks import whole
+from ..system.late import TypeVar
 from ..system.late import numpy as np
-from .ahead import Ahead
-from .jobs import Job, MadeIterator, Sequence, SharedIterator, asked_for, batch_of, collect, whole
-
-if TYPE_CHECKING:
-    from .ahead import Workers
+from .ahead import Ahead, Ended, Job, Workers, asked_for
 
 __all__ = ["GeneratorEnqueuer", "OrderedEnqueuer", "Sequence", "get_batch"]
 
-T = TypeVar("T")
+T = TypeVar("T", default=object)
 T_co = TypeVar("T_co", covariant=True)
 
 #: Samples of a batch; of samples that are tuples, a list of each of their parts.
@@ -34,6 +30,82 @@ class Batches(Protocol[T_co]):
     def __getitem__(self, index: int, /) -> T_co: ...
 
     def __len__(self) -> int: ...
+
+
+class Sequence(Generic[T]):
+    """Batches by number, as Keras asks for them: override ``__getitem__`` and ``__len__``.
+
+    Any object with these two will do as well; this class only says so.
+    """
+
+    def __getitem__(self, index: int) -> T:
+        """Batch ``index``, 0 .. len-1; called in the workers, several at once."""
+        raise NotImplementedError
+
+    def __len__(self) -> int:
+        """Batches in an epoch."""
+        raise NotImplementedError
+
+    def on_epoch_end(self) -> None:
+        """Called once an epoch, when its last batch has been made and before the next is begun."""
+
+
+def batch_of(sequence: Any, task: tuple[int, int | None]) -> Any:
+    """A batch of a sequence. A task is (index, seed); None seeds nothing."""
+    index, seed = task
+    if seed is not None:
+        seed_everything(seed)
+    return sequence[index]
+
+
+class SharedIterator:
+    """The items of an iterator that belongs to the caller. It outlives start() and stop()."""
+
+    def __init__(self, iterator: Iterator[Any]) -> None:
+        self._iterator = iterator
+        # a worker left behind inside next() must be waited for: a generator runs once at a time
+        self._lock = threading.Lock()
+
+    def __call__(self, task: Any) -> Any:
+        with self._lock:
+            return _next(self._iterator)
+
+
+class MadeIterator:
+    """The items of an iterator of the worker's own, made when the first one is asked for.
+
+    ``make``: called without arguments, or as ``make(worker, workers)`` where it asks for two.
+    ``seed``: of the global generators of ``random`` and ``numpy.random``, set before that.
+    """
+
+    def __init__(
+        self, make: Callable[..., Any], worker: int, workers: int, seed: int | None
+    ) -> None:
+        self._make = make
+        self._share = (worker, workers) if asked_for(make) == 2 else ()
+        self._seed = seed
+        self._iterator: Iterator[Any] | None = None
+
+    def __call__(self, task: Any) -> Any:
+        if self._iterator is None:
+            self._iterator = iter(())  # where making it fails, that is the end
+            if self._seed is not None:
+                seed_everything(self._seed)
+            self._iterator = iter(self._make(*self._share))
+        return _next(self._iterator)
+
+
+def _next(iterator: Iterator[Any]) -> Any:
+    try:
+        return next(iterator)
+    except StopIteration:
+        raise Ended from None
+
+
+def seed_everything(seed: int) -> None:
+    """Seed the global generators of ``random`` and ``numpy.random`` in this process."""
+    random.seed(seed)
+    np.random.seed(seed % (1 << 32))
 
 
 #: Seconds that stop() waits for user code.
@@ -60,8 +132,8 @@ class _Enqueuer(Generic[T]):
         ``wait_time`` is accepted and not needed; ``max_q_size`` is the older name. Raises
         ParamsError while it is running; after stop() it can start again.
         """
-        count = whole("workers", workers)
-        depth = whole("max_queue_size", max_queue_size if max_q_size is None else max_q_size)
+        count = whole(1)("workers", workers)
+        depth = whole(1)("max_queue_size", max_queue_size if max_q_size is None else max_q_size)
         if self._run is not None:
             if not self._run.ahead.over:
                 raise ParamsError("it is running already", hint="call stop() before start()")
@@ -155,9 +227,9 @@ class GeneratorEnqueuer(_Enqueuer[T]):
         self._processes = bool(use_multiprocessing if pickle_safe is None else pickle_safe)
         self._seed = random_seed if seed is None else seed
         if self._seed is not None:
-            self._seed = whole("random_seed", self._seed, 0)
-        self._shared: SharedIterator | None = None
-        self._make: Callable[..., Any] | None = None
+            self._seed = whole(0)("random_seed", self._seed)
+        #: the jobs of so many workers
+        self._jobs: Callable[[int], list[Job]]
         if hasattr(generator, "__next__"):
             if self._processes:
                 raise ParamsError(
@@ -167,9 +239,11 @@ class GeneratorEnqueuer(_Enqueuer[T]):
                     "GeneratorEnqueuer(make(), ...)), defined at the top of a module; let it take "
                     "(worker, workers) to share the data out; or use_multiprocessing=False",
                 )
-            self._shared = SharedIterator(cast(Iterator[T], generator))
+            shared = SharedIterator(cast(Iterator[T], generator))
+            self._jobs = lambda workers: [shared]
         elif callable(generator):
-            self._make = generator
+            base = self._seed if self._processes else None
+            self._jobs = partial(_iterators, generator, base)
         else:
             raise ParamsError(
                 "neither a generator nor a callable that makes one",
@@ -178,19 +252,16 @@ class GeneratorEnqueuer(_Enqueuer[T]):
             )
 
     def _make_run(self, workers: int, depth: int) -> Workers:
-        from .ahead import Workers
-
-        jobs: list[Job]
-        if self._shared is not None:
-            jobs = [self._shared]
-        else:
-            assert self._make is not None
-            base = self._seed if self._processes else None
-            jobs = [
-                MadeIterator(self._make, number, workers, None if base is None else base + number)
-                for number in range(workers)
-            ]
+        jobs = self._jobs(workers)
         return Workers(Ahead(depth, lanes=len(jobs)), jobs, _in_turn, self._processes)
+
+
+def _iterators(make: Callable[..., Any], seed: int | None, workers: int) -> list[Job]:
+    """A job for each worker, with an iterator of its own."""
+    return [
+        MadeIterator(make, number, workers, None if seed is None else seed + number)
+        for number in range(workers)
+    ]
 
 
 def _in_turn(workers: Workers) -> Iterator[tuple[int, None]]:
@@ -231,11 +302,9 @@ class OrderedEnqueuer(_Enqueuer[T]):
         self._sequence = sequence
         self._processes = bool(use_multiprocessing)
         self._shuffle = bool(shuffle)
-        self._seed = whole("random_seed", random_seed, 0)
+        self._seed = whole(0)("random_seed", random_seed)
 
     def _make_run(self, workers: int, depth: int) -> Workers:
-        from .ahead import Workers
-
         if len(self._sequence) < 1:
             raise ParamsError("the sequence is empty", found=f"length {len(self._sequence)}")
         tasks = partial(_epochs, self._sequence, self._shuffle, self._seed)
@@ -293,8 +362,8 @@ def get_batch(
     ``data_provide`` is raised here. The workers start with the first ``next()`` and end with the
     iterator. Raises ParamsError.
     """
-    workers, depth = whole("num_workers", num_workers), whole("max_queue_size", max_queue_size)
-    size = whole("batch_size", batch_size)
+    workers, size = whole(1)("num_workers", num_workers), whole(1)("batch_size", batch_size)
+    depth = whole(1)("max_queue_size", max_queue_size)
     if not callable(data_provide):
         raise ParamsError(
             "data_provide cannot be called",
@@ -317,3 +386,58 @@ def _batches(enqueuer: GeneratorEnqueuer[Samples], workers: int, depth: int) -> 
     with enqueuer:
         enqueuer.start(workers, depth)
         yield from enqueuer.get()
+
+
+# -- the recipe's batches ------------------------------------------------------------------------
+
+
+def collect(
+    data_provide: Callable[..., Any],
+    batch_size: int,
+    arguments: dict[str, Any],
+    worker: int,
+    workers: int,
+) -> Iterator[Any]:
+    """Batches of ``batch_size`` samples of ``data_provide``; the last one may be shorter.
+
+    Samples that are tuples give a tuple of lists, others a list; None is no sample.
+    """
+    shares = asked_for(data_provide, tuple(arguments)) == 2
+    share = (worker, workers) if shares else ()
+    batch: list[Any] = []
+    for sample in _samples(data_provide, share, arguments):
+        if sample is None:
+            continue
+        batch.append(sample)
+        if len(batch) == batch_size:
+            yield _columns(batch)
+            batch = []
+    if batch:
+        yield _columns(batch)
+    if workers > 1 and not shares:
+        raise ParamsError(
+            "data_provide came to an end in a worker, and every worker runs all of it",
+            found=f"{workers} workers: each sample comes {workers} times, unless it is random",
+            hint="let it take (worker, workers) and give the worker's share, or use one worker",
+        )
+
+
+def _samples(
+    data_provide: Callable[..., Any], share: tuple[int, ...], arguments: dict[str, Any]
+) -> Iterator[Any]:
+    try:
+        first = data_provide(*share, **arguments)
+        if hasattr(first, "__next__"):
+            yield from first
+            return
+        yield first
+        while True:
+            yield data_provide(*share, **arguments)
+    except StopIteration:
+        return
+
+
+def _columns(batch: list[Any]) -> Any:
+    if isinstance(batch[0], tuple):
+        return tuple(list(column) for column in zip(*batch, strict=True))
+    return batch

@@ -12,8 +12,7 @@ from ..dataset import open as open_dataset
 from ..errors import Closing, ParamsError, closed_on_error
 from ..pipeline.opened import is_number, number_of, numbers_of
 from ..sources import absolute
-from ..system.checks import FILE
-from .jobs import whole
+from ..system.checks import FILE, whole
 
 Array = npt.NDArray[np.number]
 
@@ -48,8 +47,8 @@ class HDF5Matrix(Closing):
                     path=path,
                     hint="AsyncReader serves them",
                 )
-            self.start = whole("start", start, 0)
-            self.end = count if end is None else whole("end", end, 0)
+            self.start = whole(0)("start", start)
+            self.end = count if end is None else whole(0)("end", end)
             if not self.start < self.end <= count:
                 raise ParamsError(
                     "start and end select no rows",

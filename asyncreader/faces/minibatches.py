@@ -14,7 +14,7 @@ from ..errors import ParamsError
 from ..sampling.samplers import Replacement, Sampler, Shuffled
 from ..sampling.schedule import Cursor, Schedule
 from ..system.array_types import Int64
-from .jobs import whole
+from ..system.checks import whole
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -62,7 +62,7 @@ def iter_minibatches(
 
     Raises ParamsError (a ValueError) when called, not at the first batch.
     """
-    size = whole("batch_size", batch_size)
+    size = whole(1)("batch_size", batch_size)
     if discard_illsized_batch is not None:
         discard_uneven = discard_illsized_batch
     if shuffle not in ("block", "sample"):
@@ -133,7 +133,7 @@ def _common_length(lst: Sequence[Any], dims: Sequence[int]) -> int:
         )
     lengths = []
     for number, (container, dim) in enumerate(zip(lst, dims, strict=True)):
-        axis = whole(f"the axis of container {number}", dim, 0)
+        axis = whole(0)(f"the axis of container {number}", dim)
         shape = getattr(container, "shape", None)
         if shape is None:
             if axis or not hasattr(container, "__len__"):
@@ -158,7 +158,7 @@ def _cycles(n_cycles: Any) -> Iterator[int]:
         n_cycles = None
     if n_cycles is None:
         return itertools.count()
-    return iter(range(whole("n_cycles", n_cycles, 0)))
+    return iter(range(whole(0)("n_cycles", n_cycles)))
 
 
 def _seed(random_state: Any) -> int:
@@ -170,7 +170,7 @@ def _seed(random_state: Any) -> int:
     if isinstance(random_state, np.random.RandomState):
         return int(random_state.randint(1 << 63, dtype=np.uint64))
     if hasattr(random_state, "__index__"):
-        return whole("random_state", random_state, 0)
+        return whole(0)("random_state", random_state)
     raise ParamsError(
         "random_state is an int, a numpy RandomState or Generator, or None",
         found=type(random_state).__name__,
@@ -182,13 +182,13 @@ def _seed(random_state: Any) -> int:
 
 def mini_slices(n_samples: int, batch_size: int) -> list[slice]:
     """Slices of ``batch_size`` that cover 0 .. n_samples-1 in order; the last may be shorter."""
-    count, size = whole("n_samples", n_samples, 0), whole("batch_size", batch_size)
+    count, size = whole(0)("n_samples", n_samples), whole(1)("batch_size", batch_size)
     return [slice(start, min(start + size, count)) for start in range(0, count, size)]
 
 
 def minibatches(arr: Container[T_co], batch_size: int, d: int = 0) -> list[T_co]:
     """The minibatches of ``arr`` along axis ``d``, in order; views of a numpy array."""
-    axis = whole("d", d, 0)
+    axis = whole(0)("d", d)
     count = _common_length([arr], [axis])
     return [_slice(arr, axis, part) for part in mini_slices(count, batch_size)]
 
@@ -197,7 +197,7 @@ def draw_mini_slices(
     n_samples: int, batch_size: int, with_replacement: bool = False, random_state: Random = None
 ) -> Iterator[slice]:
     """Those slices in a random order, for ever: each once a cycle, or drawn with replacement."""
-    count, size = whole("n_samples", n_samples), whole("batch_size", batch_size)
+    count, size = whole(1)("n_samples", n_samples), whole(1)("batch_size", batch_size)
     kind = Replacement if with_replacement else Shuffled
     order = kind(-(-count // size), _seed(random_state))
     return _blocks(order, size, count, itertools.count())
@@ -211,7 +211,7 @@ def draw_mini_indices(
     One random order of all samples after the other: a batch that begins in the tail of one ends in
     the head of the next, so that nothing is left out. Sort them (numpy.unique) to read h5py.
     """
-    count, size = whole("n_samples", n_samples), whole("batch_size", batch_size)
+    count, size = whole(1)("n_samples", n_samples), whole(1)("batch_size", batch_size)
     schedule = Schedule(Shuffled(count, _seed(random_state)), size, last_batch="wrap")
     places = (divmod(step * size, count) for step in itertools.count())
     return (schedule.plan(Cursor(*place)).indices for place in places)

@@ -12,10 +12,9 @@ import numpy as np
 
 from ..errors import NothingQueuedError, ParamsError, ReaderClosedError
 from ..pipeline.children import join_or_leave
-from ..system import checks
+from ..system.checks import whole
 from ..system.signals import after_this
-from .ahead import Ahead
-from .jobs import asked_for, whole
+from .ahead import Ahead, asked_for
 
 T = TypeVar("T")
 
@@ -57,7 +56,7 @@ class ParaLoad(Generic[T]):
 
         Raises ReaderClosedError after stop().
         """
-        count = whole("num_loaders", num_loaders)
+        count = whole(1)("num_loaders", num_loaders)
         if self._ahead.closed:
             raise ReaderClosedError("this ParaLoad was stopped", hint="make a new one")
         if self._ahead.over:
@@ -92,7 +91,7 @@ class ParaLoad(Generic[T]):
 
     def return_back_for_refill(self, index: int) -> None:
         """Give a batch back. ParamsError if it was never handed out, or is back already."""
-        number = checks.whole(0, len(self.buffer))("index", index)
+        number = whole(0, len(self.buffer))("index", index)
         if not self._ahead.give_back(number):
             raise ParamsError(
                 f"batch {number} is not in use",

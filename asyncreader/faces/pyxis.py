@@ -26,8 +26,7 @@ from ..errors import Closing, FormatError, ParamsError, ReaderClosedError, Sourc
 from ..sources import absolute
 from ..sources.lmdb import lmdb_data_file
 from ..system.array_types import Int64
-from ..system.checks import FILE, FILL_MASKED
-from .jobs import whole
+from ..system.checks import FILE, FILL_MASKED, whole
 from .pyxis_reader import (
     DATA_DB,
     META_DB,
@@ -143,7 +142,7 @@ class Writer(Closing):
         Numbers may have gaps: ml-pyxis itself then fails on a missing one. ParamsError where it is
         there and ``overwrite`` is False.
         """
-        number = whole("index", index, 0)
+        number = whole(0)("index", index)
         arrays = _named(args)
 
         def put(transaction: Any) -> None:
@@ -157,7 +156,7 @@ class Writer(Closing):
 
     def delete_sample(self, index: int) -> None:
         """Remove a sample; the others keep their numbers. IndexError if it is not there."""
-        number = whole("index", index, 0)
+        number = whole(0)("index", index)
         left = self.nb_samples
 
         def delete(transaction: Any) -> None:
@@ -319,7 +318,7 @@ class SimpleBatch(DataIterator):
         rng: Random = np.random,
     ) -> None:
         super().__init__(db, keys, rng)
-        self.batch_size = whole("batch_size", batch_size)
+        self.batch_size = whole(1)("batch_size", batch_size)
         self.shuffle = shuffle
         self.endless = endless
         self.gen = self.batch()
@@ -363,7 +362,7 @@ class StochasticBatch(DataIterator):
         self, db: Reader, keys: str | Sequence[str], batch_size: int, rng: Random = np.random
     ) -> None:
         super().__init__(db, keys, rng)
-        self.batch_size = whole("batch_size", batch_size)
+        self.batch_size = whole(1)("batch_size", batch_size)
         self.gen = self.batch()
 
     def batch(self) -> Iterator[Arrays]:

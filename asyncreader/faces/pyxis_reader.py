@@ -27,8 +27,7 @@ from ..sources import absolute
 from ..sources.bytestore import OpenFile
 from ..sources.lmdb import Entries, LmdbFile, Tree, lmdb_data_file
 from ..system.array_types import Int64
-from ..system.checks import FILE
-from .jobs import whole
+from ..system.checks import FILE, whole
 
 try:
     import msgpack
@@ -307,7 +306,7 @@ class Reader(Closing):
 
     def get_samples(self, i: int, size: int) -> dict[str, Array]:
         """Samples ``i`` to ``i + size - 1`` stacked, by name; they must be alike."""
-        first, count = operator.index(i), whole("size", size)
+        first, count = operator.index(i), whole(1)("size", size)
         if not 0 <= first <= self.nb_samples - count:
             raise IndexError(
                 f"samples {first} to {first + count - 1} are out of range: {self.nb_samples}"

@@ -42,8 +42,8 @@ else:
         """A TypeVar that a type checker takes for ``default`` where nothing else is said. From
         Python 3.13 on typing has such."""
 
-        def __new__(cls, name: str, default: object) -> typing.TypeVar:
-            return typing.TypeVar(name)
+        def __new__(cls, name: str, default: object = None, **options: Any) -> typing.TypeVar:
+            return typing.TypeVar(name, **options)
 
 
 def late_names(
