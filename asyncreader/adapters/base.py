@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, TypeVar
 
@@ -22,16 +21,6 @@ Item = TypeVar("Item")
 
 #: The integer label of rows that are not valid: torch's cross_entropy ignores it.
 IGNORED: Final = -100
-
-
-def need(module: str, extra: str) -> Any:
-    """The framework ``module``; ImportError that names the extra to install where it is missing."""
-    try:
-        return importlib.import_module(module)
-    except ModuleNotFoundError as exc:
-        raise ImportError(
-            f"this adapter needs {module}: pip install -e '.[{extra}]' in asyncreader's checkout"
-        ) from exc
 
 
 def can_be_invalid(p: ReaderParams) -> bool:

@@ -12,8 +12,8 @@ from ..errors import ParamsError
 from ..params.keywords import ReaderKeywords
 from ..params.reader import Given
 from ..sampling.schedule import Cursor
-from ..system.late import TypeVar
-from .base import Loader, marked, need
+from ..system.late import TypeVar, need
+from .base import Loader, marked
 
 if TYPE_CHECKING:
     import jax

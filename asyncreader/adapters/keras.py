@@ -13,7 +13,8 @@ from ..params.keywords import ReaderKeywords
 from ..params.reader import Given
 from ..reader import next_batch
 from ..sampling.schedule import Cursor
-from .base import Loader, need
+from ..system.late import need
+from .base import Loader
 
 if TYPE_CHECKING:
     from keras.utils import PyDataset

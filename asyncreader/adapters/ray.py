@@ -21,7 +21,8 @@ from ..params.parse import given_params
 from ..params.reader import PATHS, Given, Order, ReaderParams
 from ..reader import AsyncReader, Shape
 from ..system.array_types import Array
-from .base import can_be_invalid, marked, need
+from ..system.late import need
+from .base import can_be_invalid, marked
 
 if TYPE_CHECKING:
     from ray.data import Datasource

@@ -11,8 +11,8 @@ from ..batch import Batch, of_each
 from ..errors import ParamsError
 from ..params.keywords import ReaderKeywords
 from ..params.reader import Given
-from ..system.late import TypeVar
-from .base import IGNORED, Loader, check_signed, need
+from ..system.late import TypeVar, need
+from .base import IGNORED, Loader, check_signed
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -28,13 +28,9 @@ from ..sources.bytestore import OpenFile
 from ..sources.lmdb import Entries, LmdbFile, Tree, lmdb_data_file
 from ..system.array_types import Int64
 from ..system.checks import FILE, whole
+from ..system.late import need
 
-try:
-    import msgpack
-except ImportError as exc:  # pragma: no cover
-    raise ImportError(
-        "asyncreader.faces.pyxis needs msgpack: pip install -e '.[pyxis]' in asyncreader's checkout"
-    ) from exc
+msgpack: Any = need("msgpack", "pyxis")
 
 Array: TypeAlias = npt.NDArray[np.generic]
 #: What a sample holds under a name.

@@ -46,6 +46,16 @@ else:
             return typing.TypeVar(name, **options)
 
 
+def need(module: str, extra: str) -> Any:
+    """The library ``module``; ImportError that names the extra to install where it is missing."""
+    try:
+        return import_module(module)
+    except ModuleNotFoundError as exc:
+        raise ImportError(
+            f"this needs {module}: pip install -e '.[{extra}]' in asyncreader's checkout"
+        ) from exc
+
+
 def late_names(
     package: dict[str, Any], names: Mapping[str, str]
 ) -> tuple[Callable[[str], object], Callable[[], list[str]]]:
