@@ -10,7 +10,7 @@ import time
 import warnings
 import weakref
 from collections.abc import Callable, Iterator, Mapping
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, Generic, NoReturn, TypeAlias, Unpack
 
 import numpy as np
@@ -68,7 +68,6 @@ class AsyncReader(Closing, Generic[D, L]):
         #: where a loop stood that ended early
         self._cut_at: Cursor | None = None
         self._warned_of_rest = False
-        self._fingerprint: str | None = None
         self._dataset: Dataset | None = None
         device = None if p.cuda is False else open_device(p.cuda)
         self._source: OpenSet | None = None
@@ -382,7 +381,7 @@ class AsyncReader(Closing, Generic[D, L]):
         """
         self._check_process()
         self._ring.check_open()
-        return state_at(self._schedule, self._delivered, self._set_fingerprint())
+        return state_at(self._schedule, self._delivered, self._fingerprint)
 
     def load_state_dict(self, state: Mapping[str, object]) -> None:
         """Go where ``state`` says. ParamsError, and nothing changed, if it is of other training.
@@ -394,18 +393,15 @@ class AsyncReader(Closing, Generic[D, L]):
         """
         self._check_process()
         self._ring.check_open()
-        mine = self._set_fingerprint()
         assert self._source is not None
         earlier = earlier_fingerprints(self._source)
-        self._go(cursor_in(self._schedule, state, mine, earlier))
+        self._go(cursor_in(self._schedule, state, self._fingerprint, earlier))
         self._cut_at = None
 
-    def _set_fingerprint(self) -> str:
-        if self._fingerprint is None:
-            self._ring.check_open()
-            assert self._source is not None
-            self._fingerprint = fingerprint(self._source)
-        return self._fingerprint
+    @cached_property
+    def _fingerprint(self) -> str:
+        assert self._source is not None
+        return fingerprint(self._source)
 
     # -- what it serves --------------------------------------------------------------------
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from .system.array_types import Float64
+from .system.text import some
 
 #: Bad samples listed one by one in a snapshot; more are only counted.
 LISTED_BAD = 1000
@@ -166,17 +167,17 @@ class ReaderStats:
         return [
             (
                 "served",
-                f"{self.batches:,} {_batches(self.batches)}, {self.samples:,} samples, "
+                f"{some(self.batches, 'batch')}, {self.samples:,} samples, "
                 f"{self.bytes / 1e6:,.1f} MB",
             ),
             ("in", f"{self.elapsed_seconds:.2f} s: {self.samples_per_second:,.0f} samples/s"),
             ("consumer", f"waited {self.wait_seconds:.2f} s, {self.wait_share:.0%} of the time"),
             (
-                f"{self.nthread} worker{'s' * (self.nthread != 1)}",
+                some(self.nthread, "worker"),
                 f"busy {self.busy_share:.0%} of the time: "
                 + ", ".join(f"{name} {seconds:.2f} s" for name, seconds in self.seconds.items()),
             ),
-            ("in flight", f"{self.queue_depth:,} {_batches(self.queue_depth)}"),
+            ("in flight", some(self.queue_depth, "batch")),
             ("bad samples", bad),
             ("verdict", self.verdict),
         ]
@@ -199,10 +200,6 @@ def html_table(caption: str, rows: Sequence[tuple[str, str]]) -> str:
         for name, text in rows
     )
     return f"<table><caption>{html.escape(caption)}</caption>{cells}</table>"
-
-
-def _batches(count: int) -> str:
-    return "batch" if count == 1 else "batches"
 
 
 @dataclass(frozen=True)
