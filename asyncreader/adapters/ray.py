@@ -18,7 +18,7 @@ from ..errors import ParamsError
 from ..params.declare import declared
 from ..params.keywords import ReaderKeywords
 from ..params.parse import given_params
-from ..params.reader import PATHS, Given, Order, ReaderParams
+from ..params.reader import Given, Order, ReaderParams
 from ..reader import AsyncReader, Shape
 from ..system.array_types import Array
 from ..system.late import need
@@ -59,8 +59,8 @@ def packed_datasource(
         )
     with AsyncReader(given, last_batch="pad", world_size=1) as reader:
         _check_single(reader.params)
-        # absolute: a worker of Ray Data has a folder of its own
-        given |= {name: getattr(reader.params, name) for name in (*PATHS, "labels_path")}
+        # with absolute paths: a worker of Ray Data has a folder of its own
+        given = reader.params.given
         shape, dtype = cast(Shape, reader.data_shape), cast(np.dtype[Any], reader.dtype)
         count, block = reader.count, shape[0]
         labels = reader.labels_shape or (block,)
