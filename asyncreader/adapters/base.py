@@ -84,8 +84,10 @@ class Loader(Closing, Generic[Item]):
     def __init__(
         self, params: Given | None, overrides: Mapping[str, object], **flags: bool
     ) -> None:
-        given, self._flags = apart_from(params, overrides, **flags)
-        if self._flags.get("zero_copy") is False:
+        given, flags = apart_from(params, overrides, **flags)
+        #: keywords of the adapter itself
+        self._options: dict[str, Any] = dict(flags)
+        if flags.get("zero_copy") is False:
             given["copy"] = True
         self.reader = AsyncReader({**self._usual, **given})
         self._invalid = can_be_invalid(self.reader.params)
@@ -99,10 +101,6 @@ class Loader(Closing, Generic[Item]):
         self._ended = False  # the cursor is its epoch's end
         self._chosen = False  # the cursor was chosen: a loaded state or seek()
         self._loop = 0
-
-    def _options(self) -> dict[str, Any]:
-        """Keywords of the adapter itself, for pickling."""
-        return self._flags
 
     # -- loops -----------------------------------------------------------------------------
 
@@ -139,7 +137,7 @@ class Loader(Closing, Generic[Item]):
     def _more(self, batch: Batch) -> list[Any]:
         """What was asked for beside data and labels: the mask, the indices, or both; copies."""
         both = {"with_mask": batch.mask, "with_indices": batch.indices}
-        return [array.copy() for name, array in both.items() if self._flags[name]]
+        return [array.copy() for name, array in both.items() if self._options[name]]
 
     def _check_loop(self, loop: int) -> None:
         if self._loop != loop:
@@ -244,7 +242,7 @@ class Loader(Closing, Generic[Item]):
 
     def __reduce__(self) -> tuple[object, ...]:
         _, (given, _) = self.reader.__reduce__()
-        return _reopen, (type(self), given, self._options(), self.state_dict())
+        return _reopen, (type(self), given, self._options, self.state_dict())
 
 
 def _reopen(

@@ -100,7 +100,6 @@ class JaxReader(Loader[S], Generic[D, L, S]):
         **overrides: Unpack[ReaderKeywords],
     ) -> None:
         self._jax = need("jax", "jax")
-        self._sharding = sharding
         self._pair = sharding if isinstance(sharding, tuple) else (sharding, sharding)
         if len(self._pair) != 2:
             raise ParamsError(
@@ -108,9 +107,7 @@ class JaxReader(Loader[S], Generic[D, L, S]):
             )
         self._sent: Any = None
         super().__init__(params, overrides, with_mask=with_mask, with_indices=with_indices)
-
-    def _options(self) -> dict[str, Any]:
-        return {"sharding": self._sharding, **self._flags}
+        self._options["sharding"] = sharding
 
     # -- loops -----------------------------------------------------------------------------
 

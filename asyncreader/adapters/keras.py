@@ -65,9 +65,6 @@ class ReaderDataset(Loader[Step], PyDataset):
         self._steps: int | None = None  # batches in the first epoch of this fit, 0: none ended yet
         self._count_from_here()
 
-    def _options(self) -> dict[str, object]:
-        return {**self._flags, "layout": self.reader.params.layout}
-
     def _convert(self, batch: Batch) -> Step:
         labels = flat_labels(batch.labels)
         if labels is None:
