@@ -111,16 +111,10 @@ class Loader(Closing, Generic[Item]):
         before ends in NothingQueuedError then.
         """
         nothing_left = self._chosen and self._ended
-        loop = self._begin()
+        self._go(self._next_cursor)  # after the batch that was taken last
+        self._chosen, self._loop = False, self._loop + 1
         if not nothing_left:
-            yield from self._batches(loop)
-
-    def _begin(self) -> int:
-        """Go where a new loop starts: behind the batch that was taken last."""
-        self._go(self._next_cursor)
-        self._chosen = False
-        self._loop += 1
-        return self._loop
+            yield from self._batches(self._loop)
 
     def _batches(self, loop: int) -> Iterator[Item]:
         """What loop number ``loop`` yields: the reader's epoch to its end."""
