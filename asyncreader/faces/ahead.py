@@ -20,7 +20,14 @@ from multiprocessing.connection import Connection
 from multiprocessing.reduction import ForkingPickler
 from typing import Any, TypeAlias
 
-from ..pipeline.children import Children, death_of, join_or_leave, packed_error, unpacked_error
+from ..pipeline.children import (
+    STUCK_AFTER,
+    Children,
+    death_of,
+    join_or_leave,
+    packed_error,
+    unpacked_error,
+)
 from ..system.signals import after_this, end_with_parent, wait_for
 
 
@@ -192,7 +199,35 @@ class Ahead:
             return self.closed or (self._finished and not self._turns)
 
 
-class Workers:
+class Crew:
+    """Threads that work for one queue."""
+
+    def __init__(self, ahead: Ahead) -> None:
+        self.ahead = ahead
+        self.threads: list[threading.Thread] = []
+        self._pid = os.getpid()
+
+    def run(self, name: str, target: Callable[..., None], *arguments: Any) -> None:
+        """Start a thread."""
+        thread = threading.Thread(target=target, args=arguments, name=name, daemon=True)
+        self.threads.append(thread)
+        thread.start()
+
+    def stop(self, seconds: float = STUCK_AFTER) -> None:
+        """End everything. It may be called again, as after Ctrl-C. In a forked child, which has
+        none of the threads, it does nothing."""
+        if os.getpid() == self._pid:
+            self.ahead.close()
+            try:
+                self._end_processes(seconds)
+            finally:
+                join_or_leave(self.threads, seconds)
+
+    def _end_processes(self, seconds: float) -> None:
+        """There are none."""
+
+
+class Workers(Crew):
     """A thread for each of ``jobs``, and one that begins tasks where ``ahead`` has a free place.
 
     ``tasks``: gives the (lane, task) of all turns, for these workers. Worker ``i`` serves lane
@@ -207,22 +242,16 @@ class Workers:
         tasks: Callable[[Workers], Iterator[tuple[int, Any]]],
         processes: bool,
     ) -> None:
-        self.ahead = ahead
-        self.processes = processes
-        self._jobs = jobs
-        self._tasks = tasks
-        self._children = (
-            Children("asyncreader-enqueue", "use_multiprocessing=False") if processes else None
-        )
+        super().__init__(ahead)
+        self.processes, self._jobs, self._tasks = processes, jobs, tasks
+        self._children = Children("asyncreader-enqueue", "use_multiprocessing=False")
         self._in_children: list[_InChild] = []
-        self._threads: list[threading.Thread] = []
         self._stopping = threading.RLock()
-        self._pid = os.getpid()
 
     def start(self) -> None:
         """Start all. ParamsError where a job cannot be sent to a process."""
         jobs = self._jobs
-        if self._children is not None:
+        if self.processes:
             self._check_picklable(jobs)
             self._children.start(_serve, list(enumerate(jobs)))
             pairs = zip(self._children.processes, self._children.pipes, strict=True)
@@ -230,16 +259,10 @@ class Workers:
         with after_this():
             for number, job in enumerate(jobs):
                 lane = number % self.ahead.lanes
-                self._run(f"asyncreader-enqueue-{number}", _work, self.ahead, lane, job)
-            self._run("asyncreader-dispatch", _dispatch, self.ahead, self._tasks(self))
-
-    def _run(self, name: str, target: Any, *arguments: Any) -> None:
-        thread = threading.Thread(target=target, args=arguments, name=name, daemon=True)
-        self._threads.append(thread)
-        thread.start()
+                self.run(f"asyncreader-enqueue-{number}", _work, self.ahead, lane, job)
+            self.run("asyncreader-dispatch", _dispatch, self.ahead, self._tasks(self))
 
     def _check_picklable(self, jobs: Sequence[Job]) -> None:
-        assert self._children is not None
         for job in jobs:
             self._children.check_picklable(
                 "what the workers are to do",
@@ -250,23 +273,15 @@ class Workers:
 
     def renew(self, job: Job) -> None:
         """Use another job for later tasks; called while no item is being made."""
-        if self._children is not None:  # threads use the object itself
+        if self.processes:  # threads use the object itself
             self._check_picklable([job])
             for worker in self._in_children:
                 worker.renewed = job
 
-    def stop(self, seconds: float) -> None:
-        """End everything. It may be called again, as after Ctrl-C. In a forked child, which has
-        none of the threads, it does nothing."""
-        if os.getpid() != self._pid:
-            return
-        self.ahead.close()
+    def _end_processes(self, seconds: float) -> None:
         with self._stopping:
-            try:
-                if self._children is not None:
-                    self._children.end(self._threads, seconds)
-            finally:
-                join_or_leave(self._threads, seconds)
+            if self.processes:
+                self._children.end(self.threads, seconds)
 
 
 def _dispatch(ahead: Ahead, tasks: Iterator[tuple[int, Any]]) -> None:

@@ -7,9 +7,10 @@ import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from typing import Any, Final, Generic, Protocol, Self, TypeAlias, cast
+from typing import Any, Generic, Protocol, Self, TypeAlias, cast
 
 from ..errors import NothingQueuedError, ParamsError
+from ..pipeline.children import STUCK_AFTER
 from ..system.checks import whole
 from ..system.late import TypeVar
 from ..system.late import numpy as np
@@ -108,10 +109,6 @@ def seed_everything(seed: int) -> None:
     np.random.seed(seed % (1 << 32))
 
 
-#: Seconds that stop() waits for user code.
-STOP_AFTER: Final = 1.0
-
-
 class _Enqueuer(Generic[T]):
     """The base of both enqueuers: start, get and stop."""
 
@@ -142,9 +139,9 @@ class _Enqueuer(Generic[T]):
         try:
             run.start()
             # an enqueuer that nobody uses is collected: its workers do not refer to it
-            self._run, self._finalizer = run, weakref.finalize(self, run.stop, STOP_AFTER)
+            self._run, self._finalizer = run, weakref.finalize(self, run.stop)
         except BaseException:  # Ctrl-C, too
-            run.stop(STOP_AFTER)
+            run.stop()
             raise
 
     def _make_run(self, workers: int, depth: int) -> Workers:
@@ -185,7 +182,7 @@ class _Enqueuer(Generic[T]):
         if finalizer is not None and finalizer.alive:
             assert run is not None
             try:
-                run.stop(STOP_AFTER if timeout is None else max(0.0, timeout))
+                run.stop(STUCK_AFTER if timeout is None else max(0.0, timeout))
             except Exception:  # its warning. After Ctrl-C the next call, or the exit, does the rest
                 finalizer.detach()
                 raise

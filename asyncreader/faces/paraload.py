@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import threading
 import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, Final, Generic, Self, TypeAlias, TypeVar
@@ -11,10 +9,9 @@ from typing import Any, Final, Generic, Self, TypeAlias, TypeVar
 import numpy as np
 
 from ..errors import NothingQueuedError, ParamsError, ReaderClosedError
-from ..pipeline.children import join_or_leave
 from ..system.checks import whole
 from ..system.signals import after_this
-from .ahead import Ahead, asked_for
+from .ahead import Ahead, Crew, asked_for
 
 T = TypeVar("T")
 
@@ -47,9 +44,9 @@ class ParaLoad(Generic[T]):
         self._numbered = asked_for(callback) == 2
         self._batches = list(buffer)
         self._ahead = Ahead(len(self._batches), lends=True)
-        self._threads: list[threading.Thread] = []
+        self._loaders = Crew(self._ahead)
         # also where the object is forgotten: threads know the queue, not this object
-        self._finalizer = weakref.finalize(self, _stop, os.getpid(), self._ahead, self._threads)
+        self._finalizer = weakref.finalize(self, self._loaders.stop)
 
     def start_loaders(self, num_loaders: int = 2) -> None:
         """Start that many threads; more when called again, none when the data have ended.
@@ -63,14 +60,9 @@ class ParaLoad(Generic[T]):
             return
         with after_this():
             for _ in range(count):
-                thread = threading.Thread(
-                    target=_load,
-                    args=(self._ahead, self._batches, self._callback, self._numbered),
-                    name=f"asyncreader-load-{len(self._threads)}",
-                    daemon=True,
-                )
-                self._threads.append(thread)
-                thread.start()
+                name = f"asyncreader-load-{len(self._loaders.threads)}"
+                work = self._ahead, self._batches, self._callback, self._numbered
+                self._loaders.run(name, _load, *work)
 
     def get_available_data_index(self) -> int:
         """Wait for the next filled batch: its index in ``buffer``, or -1 when there are no more.
@@ -78,7 +70,7 @@ class ParaLoad(Generic[T]):
         The batch is the caller's until :meth:`return_back_for_refill`; any number may be held.
         Raises what the callback raised; NothingQueuedError before start_loaders().
         """
-        if not self._threads and not self._ahead.closed:
+        if not self._loaders.threads and not self._ahead.closed:
             raise NothingQueuedError(
                 "no loader was started", hint="call start_loaders() before asking for data"
             )
@@ -111,12 +103,6 @@ class ParaLoad(Generic[T]):
 
     def __exit__(self, *exc_info: object) -> None:
         self.stop()
-
-
-def _stop(pid: int, ahead: Ahead, threads: list[threading.Thread]) -> None:
-    if os.getpid() == pid:  # in a forked child the threads do not exist
-        ahead.close()
-        join_or_leave(threads)
 
 
 def _load(ahead: Ahead, batches: list[Any], callback: Callable[..., Any], numbered: bool) -> None:

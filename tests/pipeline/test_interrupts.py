@@ -290,14 +290,14 @@ def test_paraload_at_every_moment(what: str) -> None:
         for place, lent in enumerate(list(loader._ahead._lent)):
             if lent:
                 elsewhere(lambda place=place: (loader.return_back_for_refill(place),))
-        if loader._threads and not loader._ahead.closed:
+        if loader._loaders.threads and not loader._ahead.closed:
             seen = []
             for _ in range(4):
                 index = elsewhere(loader.get_available_data_index)
                 seen += buffer[index]
                 loader.return_back_for_refill(index)
             assert seen == list(range(seen[0], seen[0] + 4))
-        threads = list(loader._threads)
+        threads = list(loader._loaders.threads)
         elsewhere(lambda: (loader.stop(),))
         until(lambda: not any(thread.is_alive() for thread in threads))
 
