@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import numpy.typing as npt
 
+from ..dataset import Dataset
 from ..dataset import open as open_dataset
 from ..errors import Closing, ParamsError, closed_on_error
 from ..pipeline.opened import is_number, number_of, numbers_of
@@ -38,7 +39,9 @@ class HDF5Matrix(Closing):
         self._given = (absolute(FILE("datapath", datapath)), dataset, start, end, normalizer)
         # as stored: nothing here asks which of the axes are height and width
         stored = {"offsets_field": False, "axes": "NHWC", "layout": "NHWC"}
-        self._set = open_dataset(stored, hdf5_path=datapath, data_field=dataset, labels_field=None)
+        self._set: Dataset[Array] = open_dataset(
+            stored, hdf5_path=datapath, data_field=dataset, labels_field=None
+        )
         with closed_on_error([self]):
             count, spec, path = len(self._set), self._set.source.spec, self._given[0]
             if spec.encoded or spec.shape is None or spec.ragged:
@@ -90,14 +93,14 @@ class HDF5Matrix(Closing):
             past = [end for end in (key.start, key.stop) if end is not None and end > len(self)]
             if past:  # as in Keras: a loop that goes on past the end is not served empty batches
                 raise IndexError(f"row {past[-1]} is past the end: this view has {len(self)} rows")
+        single = is_number(key)
         try:
-            single = is_number(key)
-            rows = number_of(key, len(self)) if single else numbers_of(key, len(self))
+            rows = number_of(key, len(self)) if is_number(key) else numbers_of(key, len(self))
         except TypeError:
             raise ParamsError(
                 "rows are chosen by a number, a slice or a list of numbers", found=repr(key)
             ) from None
-        served: Array = self._set[rows + self.start]
+        served = self._set[rows + self.start]
         found = served[0] if single else served
         return found if self.normalizer is None else self.normalizer(found)
 
