@@ -51,7 +51,7 @@ HEAVY = {"numba", "llvmlite", "cv2", "h5py", "lmdb", "PIL", "simplejpeg", "image
 def test_parameters_load_nothing_heavy() -> None:
     """Declarations load not even numpy, for Tab and --help read them; checking values needs numpy
     alone: no compiler, no file format and no decoder."""
-    code = """import sys, asyncreader.params as p
+    code = """import sys, asyncreader.params.parse as p
     print(*{name.split('.')[0] for name in sys.modules})
     p.parse_params('a.h5', dict(size=(2, 3), dtype='f4', mean=(1, 2), subset=[1], seed=1))
     print(*{name.split('.')[0] for name in sys.modules})"""
