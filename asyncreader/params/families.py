@@ -6,14 +6,14 @@ short form of ``Window(8)``. A family without its first field stands for nothing
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal, Self, TypeAlias, TypedDict, cast
 
 from ..errors import ParamsError
 from ..pixels.augment.options import span
 from ..system import checks
-from ..system.checks import Check, invalid, one_of, optional, plain, whole, written
+from ..system.checks import invalid, one_of, optional, plain, whole, written
 from ..system.text import slip
 from . import values
 from .declare import ANY, Parameter, parameter
@@ -282,20 +282,14 @@ _COUNT: Final = whole(1, 1025)
 _KEYS: Final = tuple(View.__annotations__)
 
 
-def views_check(parameters: Callable[[], Mapping[str, Parameter]]) -> Check[int | tuple[View, ...]]:
-    """The check of ``views``; ``parameters``: those of a reader, whose checks a dict's values
+def taken_views(value: Any, parameters: Mapping[str, Parameter]) -> int | tuple[View, ...]:
+    """What is kept of ``views``. ``parameters``: those of a reader, whose checks a dict's values
     have, too."""
-
-    def take(value: Any) -> int | tuple[View, ...]:
-        if isinstance(plain(value), int):
-            return _COUNT.take(value)
-        if not isinstance(value, list | tuple) or not value:
-            raise ValueError
-        return tuple(
-            _view(f"views[{number}]", one, parameters()) for number, one in enumerate(value)
-        )
-
-    return Check("a whole number of at least 1, or a list of dicts", take)
+    if isinstance(plain(value), int):
+        return _COUNT.take(value)
+    if not isinstance(value, list | tuple) or not value:
+        raise ValueError
+    return tuple(_view(f"views[{number}]", one, parameters) for number, one in enumerate(value))
 
 
 def _view(name: str, given: object, parameters: Mapping[str, Parameter]) -> View:

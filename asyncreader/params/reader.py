@@ -17,10 +17,10 @@ from ..pixels.augment import AUGMENT
 from ..pixels.augment.options import between
 from ..sampling import Shuffle
 from ..system import checks
-from ..system.checks import one_of, optional, or_auto, whole
+from ..system.checks import Check, one_of, optional, or_auto, whole
 from ..system.late import numpy as np
 from .declare import ANY, Parameter, declared, family, parameter, shown
-from .families import Axes, Block, Crop, Lengths, Mix, Patch, View, Window, views_check
+from .families import Axes, Block, Crop, Lengths, Mix, Patch, View, Window, taken_views
 from .values import COLUMNS, EPISODES, SOME_EPISODES, WEIGHTS, Chosen
 
 if TYPE_CHECKING:
@@ -59,6 +59,11 @@ Verify: TypeAlias = Literal["always", "first", "never"]
 Values: TypeAlias = Literal["stored", "physical"]
 Io: TypeAlias = Literal["auto", "mmap", "pread"]
 Auto: TypeAlias = Literal["auto"]
+
+
+VIEWS: Final = Check(
+    "a whole number of at least 1, or a list of dicts", lambda value: taken_views(value, PARAMETERS)
+)
 
 
 def listed_views(views: int | tuple[View, ...] | None) -> tuple[View, ...]:
@@ -346,7 +351,7 @@ class Rows:
     )
     views: int | tuple[View, ...] | None = parameter(
         None,
-        optional(views_check(lambda: PARAMETERS)),
+        optional(VIEWS),
         "each sample several times, from one decode: a number, or for each size a dict of `count`, "
         "`size`, `crop`, `crop_area`, `flip`, `augment` (the reader's own where they are left "
         "out). `data` is a tuple of arrays, one for each size, (B, count, ...); "

@@ -109,6 +109,8 @@ class Mixed(Sampler):
     samples: int
     population: int
     seed: int
+    kind: bool | str
+    window: int
     subset: Subset | None = None
 
     @classmethod
@@ -122,17 +124,8 @@ class Mixed(Sampler):
             ends = [pattern.until(i, one.length) for i, one in enumerate(samplers)]
             samples = min(ends) if storage.until_first else max(ends)
         population = sum(one.population for one in samplers)
-        return cls(samplers, pattern, samples, population, seed, subset)
-
-    @property
-    def kind(self) -> bool | str:  # type: ignore[override]
-        """That of each set's order."""
-        return self.samplers[0].kind
-
-    @property
-    def window(self) -> int:  # type: ignore[override]
-        """Those of all sets together."""
-        return sum(one.window for one in self.samplers)
+        window = sum(one.window for one in samplers)
+        return cls(samplers, pattern, samples, population, seed, samplers[0].kind, window, subset)
 
     @property
     def length(self) -> int:
