@@ -11,19 +11,8 @@ import click
 
 from ..errors import AsyncReaderError, SourceNotFoundError, shown
 from ..system.text import in_bytes, sides, some, times
+from . import terminal
 from .options import PATH, described, json_option, number, quiet_option
-from .terminal import (
-    FAILED,
-    INTERRUPTED,
-    OK,
-    SOME_SKIPPED,
-    Progress,
-    check_converters,
-    print_json,
-    print_table,
-    say,
-    status,
-)
 
 if TYPE_CHECKING:
     from converters import ConvertReport
@@ -43,7 +32,7 @@ class _Convert(click.Command):
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
         if not self.declared:
             try:
-                check_converters()
+                terminal.check_converters()
             except AsyncReaderError:
                 if ctx.resilient_parsing:  # Tab shows no error: it offers what is declared here
                     return super().get_params(ctx)
@@ -101,7 +90,7 @@ def convert(
         if len(paths) > 2:
             raise click.UsageError("--dry-run takes one SRC")
         wanted = paths[1] if len(paths) > 1 else None
-        return _dry_run(paths[0], wanted, seconds, options, as_json, quiet)
+        return _dry_run(paths[0], wanted, seconds or 15.0, _given(options), as_json, quiet)
     if len(paths) < 2:
         raise click.UsageError("Missing argument 'DST'.")
     if seconds is not None:
@@ -114,17 +103,17 @@ def convert(
     given = _given(options)
     try:
         with (
-            Progress("converting", quiet, resumed=bool(given.get("resume"))) as progress,
+            terminal.Progress("converting", quiet, resumed=bool(given.get("resume"))) as progress,
             kernels.compiling_told(progress.compiling),
         ):
             report = converters.convert(tuple(src), dst, progress=progress, **given)
     except KeyboardInterrupt as exc:
         for note in getattr(exc, "__notes__", ()):  # which finished shards are kept
-            say(f"interrupted: {shown(note)}")
-            return INTERRUPTED
+            terminal.say(f"interrupted: {shown(note)}")
+            return terminal.INTERRUPTED
         raise
     _print_report(report, as_json, quiet)
-    return SOME_SKIPPED if report.skipped else OK
+    return terminal.SOME_SKIPPED if report.skipped else terminal.OK
 
 
 def _given(options: dict[str, Any]) -> dict[str, Any]:
@@ -135,13 +124,13 @@ def _given(options: dict[str, Any]) -> dict[str, Any]:
 def _print_report(report: ConvertReport, as_json: bool, quiet: bool) -> None:
     """Say what was packed; AsyncReaderError where that cannot be printed."""
     for note in report.notes:
-        say(f"note: {shown(note)}")
+        terminal.say(f"note: {shown(note)}")
     try:
         if as_json:
-            print_json(report.to_dict())
+            terminal.print_json(report.to_dict())
         else:
             for path, reason in report.skipped:
-                say(f"skipped {shown(path)}: {shown(reason)}")
+                terminal.say(f"skipped {shown(path)}: {shown(reason)}")
             if not quiet:
                 _print_packed(report)
         if sys.stdout is not None:
@@ -157,22 +146,16 @@ def _print_report(report: ConvertReport, as_json: bool, quiet: bool) -> None:
 
 
 def _dry_run(
-    src: str,
-    dst: str | None,
-    seconds: float | None,
-    options: dict[str, Any],
-    as_json: bool,
-    quiet: bool,
+    src: str, dst: str | None, seconds: float, given: dict[str, Any], as_json: bool, quiet: bool
 ) -> int:
     """Say what packing the folder would make."""
     from ..tools.doctor.folder import survey
 
-    given = _given(options)
-    with status(quiet or as_json) as tell:
-        found = survey(src, dst, seconds=seconds or 15.0, progress=tell, **given)
+    with terminal.Progress("opening", quiet or as_json, plain=False) as progress:
+        found = survey(src, dst, seconds=seconds, progress=progress.tell, **given)
     if as_json:
-        print_json(found.to_dict())
-        return OK
+        terminal.print_json(found.to_dict())
+        return terminal.OK
     if not quiet:
         _print_pictures(found)
         _print_forms(found)
@@ -180,7 +163,7 @@ def _dry_run(
         click.echo(f"\n  {found.advised.command}\n")
         if found.advised.costs:
             click.echo(f"Its cost: {found.advised.costs}.")
-    return OK
+    return terminal.OK
 
 
 def _print_pictures(survey: Survey) -> None:
@@ -205,30 +188,32 @@ def _print_pictures(survey: Survey) -> None:
             f"{found.different:,} different"
         )
     for path, why in found.bad[:_LISTED]:
-        say(f"bad: {shown(path)}: {shown(why)}")
+        terminal.say(f"bad: {shown(path)}: {shown(why)}")
     if len(found.bad) > _LISTED:
-        say(f"and {len(found.bad) - _LISTED:,} more (--json lists all)")
+        terminal.say(f"and {len(found.bad) - _LISTED:,} more (--json lists all)")
     if found.classes is not None:
         most = ", ".join(f"{shown(str(c.name))} {c.samples:,}" for c in found.classes[:_LISTED])
         more = ", ..." if len(found.classes) > _LISTED else ""
         rows["classes"] = f"{len(found.classes):,}: {most}{more}"
-    print_table((name, text) for name, text in rows.items() if text)
+    terminal.print_table((name, text) for name, text in rows.items() if text)
     for note in found.notes:
-        say(f"note: {shown(note)}")
+        terminal.say(f"note: {shown(note)}")
 
 
 def _print_forms(survey: Survey) -> None:
     """What each encoding would take and give."""
+    from ..tools.doctor.advice import option_words
+
     cut = "" if survey.cut == "center" else ", random crops"
     click.echo(
         f"\nSpace and speed of each encoding, from {some(survey.tried, 'image')}; served as "
         f"{times(survey.served)}{cut}, from memory ({in_bytes(survey.memory)} are free)"
     )
-    print_table(
+    terminal.print_table(
         (
             (
                 form.words,
-                " ".join(map(_option, (form.options or {}).items())),
+                " ".join(option_words(form.options or {})),
                 "-" if form.size is None else in_bytes(form.size),
                 "-" if form.samples_per_second is None else f"{form.samples_per_second:,.0f}",
             )
@@ -238,15 +223,7 @@ def _print_forms(survey: Survey) -> None:
     )
     for form in survey.forms:
         if form.failure is not None:
-            say(f"{form.words}: {shown(form.failure)}")
-
-
-def _option(one: tuple[str, Any]) -> str:
-    """An option as the command line has it."""
-    name, value = one
-    if value is True:
-        return f"--{name}"
-    return f"--{name} {value[0]}x{value[1]}" if isinstance(value, tuple) else f"--{name} {value}"
+            terminal.say(f"{form.words}: {shown(form.failure)}")
 
 
 def _print_packed(report: ConvertReport) -> None:
@@ -301,25 +278,21 @@ def demo(kind: str, sample_data: str | None) -> int:
     if kind != "images":
         if sample_data is not None:
             raise click.UsageError("--sample-data goes with --kind images")
-        from ..tools.demo_arrays import run_kind
+        from ..tools.demo import run_kind
 
-        return _judge(run_kind(kind, click.echo), f"figure of {kind}")
-    folder = _sample_data() if sample_data is None else Path(sample_data)
-    check_converters()
-    from ..tools.demo import run_demo
+        score, what = run_kind(kind, click.echo), f"figure of {kind}"
+    else:
+        folder = _sample_data() if sample_data is None else Path(sample_data)
+        terminal.check_converters()
+        from ..tools.demo import run_demo
 
-    code = _judge(run_demo(folder, click.echo), "accuracy")
-    if code == OK:
-        say("next: asyncreader convert YOUR_IMAGES/ train.h5 --size 224x224")
-    return code
-
-
-def _judge(score: float, what: str) -> int:
-    """The exit code; what is wrong is said."""
-    if score >= DEMO_BAR:
-        return OK
-    say(f"error: held-out {what} {score:.3f}, expected at least {DEMO_BAR}")
-    return FAILED
+        score, what = run_demo(folder, click.echo), "accuracy"
+    if score < DEMO_BAR:
+        terminal.say(f"error: held-out {what} {score:.3f}, expected at least {DEMO_BAR}")
+        return terminal.FAILED
+    if kind == "images":
+        terminal.say("next: asyncreader convert YOUR_IMAGES/ train.h5 --size 224x224")
+    return terminal.OK
 
 
 def _sample_data() -> Path:

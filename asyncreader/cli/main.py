@@ -14,9 +14,8 @@ from typing import NoReturn
 import click
 
 from .convert import convert, demo
-from .info import info, verify
+from .look import info, preview, verify
 from .measure import bench, doctor
-from .preview import preview
 from .terminal import USAGE, Cli, open_standard_streams, say
 
 

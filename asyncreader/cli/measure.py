@@ -9,48 +9,36 @@ import click
 
 from ..errors import shown
 from ..system.text import in_bytes, sides, some, times
-from .options import (
-    batch_size_option,
-    brief_option,
-    counts_of,
-    json_option,
-    njob_option,
-    number,
-    param_option,
-    reader_option,
-    set_argument,
-    set_of,
-    size_for,
-)
-from .terminal import Progress, check_converters, folded, print_json, print_table, status, width
+from . import options
+from .terminal import Progress, check_converters, folded, print_json, print_table, width
 
 if TYPE_CHECKING:
-    from ..tools.bench import BenchReport
     from ..tools.doctor import Candidate, Diagnosis
+    from ..tools.trials import BenchReport
 
 
 @click.command(
     epilog="\b\nExample:\n  asyncreader bench train.h5 --batch-size 256 --nthread 1,2,4,8"
 )
-@set_argument
-@batch_size_option
-@njob_option
+@options.set_argument
+@options.batch_size_option
+@options.njob_option
 @click.option(
     "--nthread",
     metavar="N,N...",
     default="1,2,4",
     show_default=True,
-    callback=counts_of,
+    callback=options.counts_of,
     help="Threads, one row of the table each.",
 )
 @click.option("--shuffle/--no-shuffle", default=True, show_default=True, help="In random order.")
-@number("--seconds", click.FloatRange(0.001), "Measured for each number of threads.", 2.0)
-@number("--consumer-ms", click.FloatRange(0), "What training takes for a batch.", 0.0)
-@reader_option("size", help="Crop and resize to this. [224x224 if sizes differ]")
-@reader_option("dtype", help="Such as float32. [as stored]")
-@param_option
-@json_option
-@brief_option
+@options.number("--seconds", click.FloatRange(0.001), "Measured for each number of threads.", 2.0)
+@options.number("--consumer-ms", click.FloatRange(0), "What training takes for a batch.", 0.0)
+@options.reader_option("size", help="Crop and resize to this. [224x224 if sizes differ]")
+@options.reader_option("dtype", help="Such as float32. [as stored]")
+@options.param_option
+@options.json_option
+@options.brief_option
 def bench(
     path: str | None,
     nthread: tuple[int, ...],
@@ -59,7 +47,7 @@ def bench(
     params: dict[str, Any],
     as_json: bool,
     quiet: bool,
-    **options: Any,
+    **others: Any,
 ) -> None:
     """Measure how fast PATH, or the datasets of -p mix={...}, are loaded. Samples/s and MB/s by
     number of threads.
@@ -67,11 +55,10 @@ def bench(
     The threads take turns, three each; figures are medians. "wait" is the share of time that the
     consumer waits for batches; without --consumer-ms there is nothing else for it to do.
     """
-    from ..tools.bench import run_bench
+    from ..tools.trials import run_bench
 
-    given = {name: value for name, value in options.items() if value is not None}
-    given |= set_of(path, params)
-    index = size_for(given, quiet)
+    given = options.set_of(path, params, **others)
+    index = options.size_for(given, quiet)
     with Progress("measuring", quiet or as_json, plain=False) as progress:
         report = run_bench(
             given,
@@ -126,21 +113,21 @@ def _shapes(shape: Any) -> str:
     epilog="\b\nExamples:\n  asyncreader doctor train.h5\n"
     "  asyncreader doctor train.h5 --consumer-ms 35 -p size=[224,224] -p flip=true"
 )
-@set_argument
-@batch_size_option
-@reader_option("nthread", help="Threads. [usable cores]")
-@njob_option
-@number("--consumer-ms", click.FloatRange(0, min_open=True), "Duration of a training step.")
-@reader_option("size", help="Size that training uses. [224x224 if sizes differ]")
-@number(
+@options.set_argument
+@options.batch_size_option
+@options.reader_option("nthread", help="Threads. [usable cores]")
+@options.njob_option
+@options.number("--consumer-ms", click.FloatRange(0, min_open=True), "Duration of a training step.")
+@options.reader_option("size", help="Size that training uses. [224x224 if sizes differ]")
+@options.number(
     "--memory-gb",
     click.FloatRange(0, min_open=True),
     "Memory left to the file in training. [what is free now]",
 )
-@number("--seconds", click.FloatRange(1.0), "About how long the measurement takes.", 12.0)
-@param_option
-@json_option
-@brief_option
+@options.number("--seconds", click.FloatRange(1.0), "About how long the measurement takes.", 12.0)
+@options.param_option
+@options.json_option
+@options.brief_option
 def doctor(
     path: str | None,
     consumer_ms: float | None,
@@ -149,7 +136,7 @@ def doctor(
     params: dict[str, Any],
     as_json: bool,
     quiet: bool,
-    **options: Any,
+    **others: Any,
 ) -> None:
     """Measure what limits training on PATH, and suggest a cure.
 
@@ -160,14 +147,13 @@ def doctor(
     check_converters()
     from ..tools.doctor import diagnose
 
-    given = {name: value for name, value in options.items() if value is not None}
-    with status(quiet or as_json) as tell:
+    with Progress("opening", quiet or as_json, plain=False) as progress:
         found = diagnose(
-            {**given, **set_of(path, params)},
+            options.set_of(path, params, **others),
             seconds=seconds,
             consumer_seconds=consumer_ms / 1000 if consumer_ms else None,
             memory=None if memory_gb is None else int(memory_gb * 1e9),
-            progress=tell,
+            progress=progress.tell,
         )
     if as_json:
         print_json(found.to_dict())
@@ -188,6 +174,9 @@ def _print(found: Diagnosis, quiet: bool) -> None:
             _say(f"Note: {note}.")
         _print_epochs(found)
         _print_tried(found)
+    for change in found.tried:
+        if change.failure is not None:
+            _say(f"{change.words}: {change.failure}")
     _print_advice(found)
 
 
@@ -207,6 +196,19 @@ def _print_facts(found: Diagnosis) -> None:
         for rate, how in ((tops.disk_in_order, "in order"), (tops.disk_random, "at random"))
         if rate is not None
     ]
+    threads = some(now.nthread, "thread")
+    decoding, reading = "", ""
+    if tops.decode_one is not None and tops.decode_all is not None:
+        decoding = (
+            f"{tops.decode_one:,.0f} samples/s on one core, {tops.decode_all:,.0f} in {threads}"
+        )
+    if tops.disk_random is not None:
+        rate = tops.disk_random / (facts.stored_bytes * facts.chunk)
+        reading = f"{rate:,.0f} samples/s at random from the disk, without the page cache"
+    params = found.params
+    order = {True: "shuffled", False: "in order"}.get(
+        params["shuffle"], f"shuffle={params['shuffle']}"
+    )
     rows = {
         "set": f"{some(facts.count, 'sample')}, {shape}",
         "layout": f"{facts.container}: {shown(facts.layout)}",
@@ -214,38 +216,22 @@ def _print_facts(found: Diagnosis) -> None:
         "file": f"{file}; {facts.cached:.0%} of it in the page cache",
         "memory": f"{fit} the {in_bytes(facts.memory)} left for it",
         "disk": ", ".join(disk) or "cannot be measured past the page cache here",
+        "decoding": decoding,
+        "copying": f"{tops.copy:,.0f} samples/s in {threads}",
+        "reading": reading,
+        "loader": f"{found.samples_per_second:,.0f} samples/s ({_spread(found, now.nthread)}) "
+        f"{order}, batch {params['batch_size']}, nthread {now.nthread}, njob {params['njob']}"
+        + ("" if found.measured else " (from its rate out of the disk)"),
+        "a sample takes": ", ".join(
+            f"{name} {1e6 * spent:,.1f} us" for name, spent in now.seconds.items() if spent
+        ),
+        "by nthread": ", ".join(
+            f"{rate:,.0f} with {count} ({_spread(found, count)})"
+            for count, rate in found.by_nthread.items()
+            if count != now.nthread
+        ),
     }
-    if tops.decode_one is not None and tops.decode_all is not None:
-        rows["decoding"] = (
-            f"{tops.decode_one:,.0f} samples/s on one core, {tops.decode_all:,.0f} in "
-            f"{some(now.nthread, 'thread')}"
-        )
-    rows["copying"] = f"{tops.copy:,.0f} samples/s in {some(now.nthread, 'thread')}"
-    if tops.disk_random is not None:
-        rows["reading"] = (
-            f"{tops.disk_random / (facts.stored_bytes * facts.chunk):,.0f} samples/s at random "
-            "from the disk, without the page cache"
-        )
-    shuffle = found.params["shuffle"]
-    order = {True: "shuffled", False: "in order"}.get(shuffle, f"shuffle={shuffle}")
-    rows["loader"] = (
-        f"{found.samples_per_second:,.0f} samples/s ({_spread(found, now.nthread)}) {order}, batch "
-        f"{found.params['batch_size']}, nthread {now.nthread}, njob {found.params['njob']}"
-        + ("" if found.measured else " (from its rate out of the disk)")
-    )
-    rows["a sample takes"] = ", ".join(
-        f"{name} {1e6 * spent:,.1f} us"
-        for name, spent in sorted(now.seconds.items(), key=lambda one: -one[1])
-        if spent
-    )
-    others = [
-        f"{rate:,.0f} with {count} ({_spread(found, count)})"
-        for count, rate in found.by_nthread.items()
-        if count != now.nthread
-    ]
-    if others:
-        rows["by nthread"] = ", ".join(others)
-    print_table((name, text) for name, text in rows.items())
+    print_table((name, text) for name, text in rows.items() if text)
 
 
 def _spread(found: Diagnosis, nthread: int) -> str:
@@ -286,9 +272,6 @@ def _print_tried(found: Diagnosis) -> None:
         ),
         ("change", "samples/s", "factor", "size"),
     )
-    for change in found.tried:
-        if change.failure is not None:
-            _say(f"{change.words}: {change.failure}")
 
 
 def _print_advice(found: Diagnosis) -> None:

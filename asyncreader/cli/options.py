@@ -143,14 +143,14 @@ PATH = _Path(readable=False)
 set_argument = click.argument("path", type=PATH, required=False)
 
 
-def set_of(path: str | None, params: dict[str, Any]) -> dict[str, Any]:
-    """``params`` with the set of a command: PATH, or the sets of -p mix={...}. UsageError where
-    neither is given."""
-    if path is not None:
-        return {"path": path, **params}
-    if params.get("mix") is None:
+def set_of(path: str | None, params: dict[str, Any], **options: object) -> dict[str, Any]:
+    """The parameters of a command: its set, PATH or that of -p mix={...}; those of -p, and other
+    ``options`` that are given. UsageError where there is no set."""
+    if path is None and params.get("mix") is None:
         raise click.UsageError("Missing argument 'PATH', or -p mix={...}.")
-    return params
+    of_set = {} if path is None else {"path": path}
+    given = {name: value for name, value in options.items() if value is not None}
+    return {**given, **of_set, **params}
 
 
 #: Limits above this are not shown by --help; the parameter's check knows them.
@@ -242,7 +242,7 @@ def size_for(params: dict[str, Any], quiet: bool = False) -> SetIndex | None:
     differ in size, and max_length where samples differ in length. The index of the set, where a
     reader of ``params`` opens the same."""
     from ..sources.ragged import longest_of
-    from ..tools.bench import open_set, reusable_index
+    from ..tools.trials import open_set, reusable_index
 
     said = []
     with open_set(params) as source:

@@ -12,7 +12,7 @@ import textwrap
 import time
 import traceback
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
@@ -169,15 +169,11 @@ class Progress:
     """
 
     def __init__(self, doing: str, quiet: bool, plain: bool = True, resumed: bool = False) -> None:
-        self._doing = doing
-        self._quiet = quiet
-        self._plain = plain
+        self._doing, self._quiet, self._plain, self._resumed = doing, quiet, plain, resumed
         self._bar: Any = None
         self._task: Any = None
         self._began = self._last = time.monotonic()
-        self._tenths = 0
-        self._resumed = resumed
-        self._before = 0
+        self._tenths = self._before = 0
         self._compiling = False
 
     def __enter__(self) -> Progress:
@@ -186,7 +182,7 @@ class Progress:
             from rich.console import Console
 
             self._bar = progress.Progress(
-                progress.TextColumn("{task.description}"),
+                progress.TextColumn("{task.description}", markup=False),
                 progress.BarColumn(24),
                 progress.TextColumn("{task.fields[how]}"),
                 console=Console(stderr=True),
@@ -221,6 +217,11 @@ class Progress:
                 self._tenths, self._last = tenths, now
                 say(f"{self._doing}: {done:,} of {total:,} ({done * 100 // total} %), {how}")
 
+    def tell(self, doing: str) -> None:
+        """Say what is being done now, on a terminal."""
+        if self._bar is not None:
+            self._bar.update(self._task, description=shown(doing))
+
     def compiling(self) -> None:
         """Say that code is compiled, which is kept for the next time. Called by any thread."""
         if self._compiling or self._quiet:
@@ -231,18 +232,6 @@ class Progress:
             self._bar.update(self._task, how=words)
         elif self._plain:
             say(f"{self._doing}: {words}")
-
-
-@contextlib.contextmanager
-def status(quiet: bool) -> Iterator[Callable[[str], None]]:
-    """What says what is being done now: by a spinner on a terminal, nothing elsewhere."""
-    if quiet or not on_terminal():
-        yield lambda _: None
-        return
-    from rich.console import Console
-
-    with Console(stderr=True).status("opening") as spinner:
-        yield lambda doing: spinner.update(shown(doing))
 
 
 def on_terminal() -> bool:
@@ -274,8 +263,9 @@ def print_table(rows: Iterable[Sequence[str]], head: Sequence[str] = ()) -> None
     from rich.text import Text
 
     table = Table(box=None, show_header=bool(head), pad_edge=False, padding=(0, 2, 0, 0))
+    words = {"name", "value", "values", "class", "change", "encoding", "options"}
     for name in head or ("name", "value"):
-        justify: Any = "left" if name in ("name", "value", "values", "class", "change") else "right"
+        justify: Any = "left" if name in words else "right"
         table.add_column(
             name, justify=justify, overflow="fold", style="bold" if name == "name" else ""
         )

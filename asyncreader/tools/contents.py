@@ -23,8 +23,7 @@ from ..sources.layouts.hdf5_layouts import LABEL_NAMES
 from ..sources.request import NoFieldError, Request
 from ..system.late import h5py
 from ..system.text import times
-from .describe import describe
-from .hints import hints_for
+from .describe import describe, hints_for
 
 #: Data sets that are tried, the largest first.
 _TRIED: Final = 8

@@ -16,9 +16,9 @@ from ..sources import MixedSet
 from ..stats import html_table
 from ..system.array_types import Array, Int64, UInt8
 from ..system.text import in_notebook, show
-from .describe import class_of, in_words, row_of
-from .drawing import FieldDrawing, Thumb, draw_samples, scale_of, thumb_of, to_rgb
-from .look import looker_of_rows
+from .describe import row_of
+from .look import FieldDrawing, Thumb, draw_samples, looker_of_rows, scale_of, thumb_of, to_rgb
+from .sheet import label_words
 
 #: Pictures that are shown, and their longest side in pixels.
 MOST: Final = 8
@@ -56,8 +56,8 @@ def _stored(ds: Dataset[Any], numbers: Int64) -> Iterator[tuple[Thumb, str]]:
             seen = looker.look(number, 2 * SIDE)
             read += seen.size
             side = max(seen.picture.shape[:2]) if looker.drawn else SIDE
-            thumb = thumb_of(row, seen.picture, side)
-            yield thumb, _words(row, row_of(labels, row), classes)
+            words = _words(row, row_of(labels, row), classes)
+            yield thumb_of(seen.picture, side), words
 
 
 def show_batch(batch: Batch[Any, Any], count: int) -> None:
@@ -96,35 +96,26 @@ def batch_html(batch: Batch[Any, Any], count: int = MOST) -> str:
     table = html_table(*_batch_facts(batch))
     fields = batch.data if isinstance(batch.data, tuple) else (batch.data,)
     rows = [_on_host(one[:count]) for one in fields]
-    lengths = _lengths_of(batch, len(rows))
+    given = batch.lengths if isinstance(batch.lengths, tuple) else (batch.lengths,)
+    # those of each field, where a postprocess made no others
+    lengths = [None if one is None or one.ndim > 1 else one for one in given]
+    lengths = lengths if len(given) == len(rows) else [None] * len(rows)
     even = (one for one, own in zip(rows, lengths, strict=True) if own is None)
     found = (_pictures_in(one) for one in even)
     pictures = next((one for one in found if one is not None and one.size), None)
-    records = batch.indices[:count].tolist()
     if pictures is None:
         drawn, notes = _lines_of(rows, lengths)
-        numbered = zip(records, drawn, strict=False)
-        thumbs = [thumb_of(record, one, max(one.shape[:2])) for record, one in numbered]
     else:
         scale = scale_of(pictures)
-        notes = scale.notes
-        drawn = [to_rgb(one, scale) for one in pictures]
-        thumbs = [thumb_of(*one, SIDE) for one in zip(records, drawn, strict=False)]
+        drawn, notes = [to_rgb(one, scale) for one in pictures], scale.notes
     labels = batch.labels[0] if isinstance(batch.labels, tuple) else batch.labels
     labels = [None] * count if labels is None else _on_host(labels[:count])
-    words = [
-        _words(thumb.record, label, None) for thumb, label in zip(thumbs, labels, strict=False)
-    ]
-    shown = _figures(list(zip(thumbs, words, strict=True)))
-    return table + shown + "".join(f"<div>{html.escape(note)}</div>" for note in notes)
-
-
-def _lengths_of(batch: Batch[Any, Any], fields: int) -> list[Int64 | None]:
-    """The lengths of the samples of each field, int64 (B,), where they differ."""
-    given = batch.lengths if isinstance(batch.lengths, tuple) else (batch.lengths,)
-    if len(given) != fields:  # a postprocess made others
-        return [None] * fields
-    return [None if one is None or one.ndim > 1 else one for one in given]
+    shown = []
+    for record, image, label in zip(batch.indices.tolist(), drawn, labels, strict=False):
+        side = max(image.shape[:2]) if pictures is None else SIDE
+        shown.append((thumb_of(image, side), _words(record, label, None)))
+    notes = [f"<div>{html.escape(note)}</div>" for note in notes]
+    return table + _figures(shown) + "".join(notes)
 
 
 def _lines_of(
@@ -167,11 +158,8 @@ def _pictures_in(rows: Array) -> Array | None:
 
 
 def _words(record: int, label: Array | None, names: Sequence[str] | None) -> str:
-    number = "padded" if record < 0 else f"#{record}"
-    if label is None:
-        return number
-    label = np.asarray(label)
-    return f"{class_of(label, names) or f'label {in_words(label)}'} {number}"
+    words, _ = label_words(None if label is None else np.asarray(label), names)
+    return f"{words} " * bool(words) + ("padded" if record < 0 else f"#{record}")
 
 
 def _figures(pictures: Sequence[tuple[Thumb, str]]) -> str:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -21,33 +20,8 @@ from ..sources import OpenSet
 from ..sources.request import NAME_AXES
 from ..system.array_types import Array, Int64, UInt8
 from ..system.text import sides, times
+from . import look, sheet
 from .describe import in_words, records_of, row_of
-from .drawing import (
-    Scale,
-    as_mask,
-    beside,
-    draw_samples,
-    fit,
-    marked,
-    not_pictures,
-    scale_of,
-    tinted,
-    to_rgb,
-)
-from .look import ArrayLooker, ImageLooker, Looker, drawings_of, drawn_as_arrays
-from .sheet import (
-    GAP,
-    MOST,
-    SIDE,
-    Preview,
-    Tile,
-    facts_of,
-    label_words,
-    notes_of,
-    put_together,
-    title_of,
-    values_of,
-)
 
 
 def preview(
@@ -58,7 +32,7 @@ def preview(
     indices: Sequence[int] | None = None,
     classes: Sequence[str] = (),
     columns: int | None = None,
-) -> Preview:
+) -> sheet.Preview:
     """A sheet of stored samples: those of ``indices``, or ``count`` drawn at random by ``seed``.
 
     ``params``: as for AsyncReader, of which path, fields, axes and ``subset`` count. ``classes``:
@@ -76,8 +50,11 @@ def preview(
         )
     with look_into(params) as ds:
         source = ds.source
-        arrays = drawn_as_arrays(source)
-        looker: Looker = (ArrayLooker if arrays else ImageLooker)(source, ds.params)
+        arrays = look.drawn_as_arrays(source)
+        looker: look.Looker
+        looker = (
+            look.ArrayLooker(source, ds.params) if arrays else look.ImageLooker(source, ds.params)
+        )
         if indices is not None:
             numbers, how = _given(indices, looker.total, source.facts.path), "chosen"
         else:
@@ -86,57 +63,46 @@ def preview(
             how = "all of them" if every else f"drawn at random (seed {seed})"
         rows = looker.rows(numbers)
         looker.settle(numbers)
-        tiles, bad, masks = list[Tile](), list[tuple[int, str]](), set[int]()
+        tiles, bad, masks = list[sheet.Tile](), list[tuple[int, str]](), set[int]()
         shape: tuple[int, ...] = ()
-        for number, row in zip(numbers.tolist(), rows.tolist(), strict=True):
+        records = source.rule.shown(rows).tolist()
+        for number, row, record in zip(numbers.tolist(), rows.tolist(), records, strict=True):
             words, note = _captions(source, row)
             try:  # one after the other: of large images only the small one stays
-                seen = looker.look(number, 2 * SIDE)
+                seen = looker.look(number, 2 * sheet.SIDE)
             except SampleError as exc:
-                bad.append((int(source.rule.shown(np.array([row]))[0]), str(exc)))
-                tiles.append(Tile(None, words, note, exc.what))
+                bad.append((record, str(exc)))
+                tiles.append(sheet.Tile(None, words, note, exc.what, record))
                 continue
             shape = shape or (seen.height, seen.width)
-            masks |= values_of(seen.mask)
-            picture = seen.picture if arrays else seen.fitted(SIDE)
-            beside = (", " if arrays else "   ").join(filter(None, (note, seen.words)))
-            tiles.append(Tile(picture, words, beside))
-        notes = _notes_of_images(looker, shape, masks)
-        if arrays:
-            notes = _notes_of_arrays(source, looker)
+            masks |= sheet.values_of(seen.mask)
+            picture = seen.picture if arrays else seen.fitted(sheet.SIDE)
+            second = (", " if arrays else "   ").join(filter(None, (note, seen.words)))
+            tiles.append(sheet.Tile(picture, words, second, record=record))
+        notes = _notes(looker, shape, masks)
         if ds.params.data_field != p.data_field and not isinstance(source.rule, Windows):
             notes.append("no layout says which fields are samples: asyncreader info lists all")
-        return put_together(
-            tiles,
-            source.rule.shown(rows).tolist(),
-            source.labels is not None,
-            bad,
-            columns,
-            title_of(source),
-            f"{facts_of(source, looker.total)}; {len(tiles):,} shown, {how}",
-            notes,
-            drawn=arrays,
+        about = f"{sheet.facts_of(source, looker.total)}; {len(tiles):,} shown, {how}"
+        return sheet.put_together(
+            source, tiles, about, notes, bad, columns, None if arrays else sheet.SIDE
         )
 
 
-def _notes_of_images(looker: Looker, shape: tuple[int, ...], masks: set[int]) -> list[str]:
-    """What the foot of the sheet says. ``shape``: (height, width) of an image that is shown."""
-    spec = looker.source.spec
-    first = []
-    if shape:
-        first.append("sizes are height x width" if spec.shape is None else f"all {sides(*shape)}")
-    channels = 1 if spec.axes is None else spec.image_shape()[2]
-    return first + notes_of(looker.notes, channels, masks)
-
-
-def _notes_of_arrays(source: OpenSet, looker: Looker) -> list[str]:
-    """What the foot of the sheet says, with what each field is in the file."""
+def _notes(looker: look.Looker, shape: tuple[int, ...], masks: set[int]) -> list[str]:
+    """What the foot of the sheet says: of images, whose (height, width) may be ``shape``, or of
+    arrays with what each field is in the file."""
+    source, spec = looker.source, looker.source.spec
+    if not looker.drawn:
+        size = (
+            [f"all {sides(*shape)}" if spec.shape else "sizes are height x width"] if shape else []
+        )
+        channels = 1 if spec.axes is None else spec.image_shape()[2]
+        return size + sheet.notes_of(looker.notes, channels, masks)
     notes = list(looker.notes)
     for name, part in zip(source.names, source.parts, strict=True):
-        shape = "of many shapes" if part.spec.shape is None else times(part.spec.shape)
+        wide = "of many shapes" if part.spec.shape is None else times(part.spec.shape)
         kind = "structured" if part.spec.dtype.names else part.spec.dtype
-        notes.append(f"{name}: {shape}, {kind}, in the file")
-    spec = source.spec
+        notes.append(f"{name}: {wide}, {kind}, in the file")
     if not source.rule.apart and len(spec.shape or ()) == 3 and not spec.ragged:
         notes.append(f"if these are images, {NAME_AXES}")
     return notes
@@ -146,18 +112,18 @@ def _given(indices: Sequence[int], total: int, path: str) -> Int64:
     """The numbers that are asked for; ParamsError unless these are numbers of a set's samples, and
     not too many for a sheet."""
     wrong = [index for index in indices if not 0 <= index < total]
-    if wrong or not 0 < len(indices) <= MOST:
+    if wrong or not 0 < len(indices) <= sheet.MOST:
         raise ParamsError(
             "no such samples" if wrong else "not a number of samples for a sheet",
             path=path,
             found=wrong[0] if wrong else len(indices),
-            expected=f"0 to {total - 1}" if wrong else f"1 to {MOST}",
+            expected=f"0 to {total - 1}" if wrong else f"1 to {sheet.MOST}",
         )
     return np.array(indices, np.int64)
 
 
 def _drawn(
-    ds: Dataset[Any], looker: Looker, count: int, seed: int, classes: Sequence[str]
+    ds: Dataset[Any], looker: look.Looker, count: int, seed: int, classes: Sequence[str]
 ) -> Int64:
     """``count`` numbers of samples of ``classes`` (names or numbers; none: of all), drawn at random
     by ``seed``, in order. ParamsError where there is none."""
@@ -190,7 +156,7 @@ def _captions(source: OpenSet, row: int) -> tuple[str, str]:
     if isinstance(rule, Patches):
         (volume,), (corner,) = rule.volumes.of(np.array([row], np.int64))
         number = f"volume {volume} at {', '.join(map(str, corner.tolist()))}"
-    words, note = label_words(row_of(source.labels, row), source.facts.classes)
+    words, note = sheet.label_words(row_of(source.labels, row), source.facts.classes)
     return (words, f"{note}{number}") if words else (number, "")
 
 
@@ -199,7 +165,7 @@ def _captions(source: OpenSet, row: int) -> tuple[str, str]:
 
 def preview_batch(
     params: Mapping[str, Any], *, count: int = 24, columns: int | None = None
-) -> Preview:
+) -> sheet.Preview:
     """A sheet of the first batch that a reader with these parameters hands out.
 
     Cropped, flipped and postprocessed as in training; what ``scale``, ``mean`` and ``std`` did is
@@ -208,17 +174,17 @@ def preview_batch(
     Raises what AsyncReader raises, and FormatError where a postprocess made no pictures.
     """
     p = parse_params(params, {})
-    if p.batch_size > MOST:
+    if p.batch_size > sheet.MOST:
         raise ParamsError("too many for a sheet", found=f"batch_size {p.batch_size}")
     with look_into(params) as ds:
         source = ds.source
-        arrays = p.mix.ratios is None and p.postprocess is None and drawn_as_arrays(source)
+        arrays = p.mix.ratios is None and p.postprocess is None and look.drawn_as_arrays(source)
         with AsyncReader({**_of_a_sheet(ds, p, count), **given_params(params, {})}) as reader:
             reader.fetchData()
             batch = reader.getNextBatch()
             data = batch.data if isinstance(batch.data, tuple) else (batch.data,)
             fields = [np.asarray(field) for field in data]
-            pictures, notes, size = (
+            pictures, notes, wide = (
                 _as_drawings(ds, fields) if arrays else _as_images(source, fields, reader.params)
             )
             soft = not arrays and p.postprocess is None
@@ -229,18 +195,8 @@ def preview_batch(
             ]
             bad, settings = reader.stats().bad_list, _settings(reader.params)
         what = " and ".join(f"{'x'.join(map(str, part.shape))} {part.dtype}" for part in fields)
-        return put_together(
-            tiles,
-            batch.indices.tolist(),
-            batch.labels is not None,
-            bad,
-            columns,
-            title_of(source),
-            f"{facts_of(source, len(ds))}; the first batch that training gets: {what}",
-            [settings, *notes],
-            size=size,
-            drawn=arrays,
-        )
+        about = f"{sheet.facts_of(source, len(ds))}; the first batch that training gets: {what}"
+        return sheet.put_together(source, tiles, about, [settings, *notes], bad, columns, wide)
 
 
 def _of_a_sheet(ds: Dataset, p: ReaderParams, count: int) -> dict[str, object]:
@@ -255,35 +211,69 @@ def _of_a_sheet(ds: Dataset, p: ReaderParams, count: int) -> dict[str, object]:
     return {"batch_size": rows, **first}
 
 
-def _as_drawings(
-    ds: Dataset, fields: Sequence[Array]
-) -> tuple[list[UInt8], list[str], tuple[int, int]]:
+def _as_drawings(ds: Dataset, fields: Sequence[Array]) -> tuple[list[UInt8], list[str], None]:
     """Each sample with all of its fields below each other, and notes."""
     source = ds.source
-    drawings = drawings_of(source, source.lengths(ds.params.wanted))
-    for drawing, part, field in zip(drawings, source.parts, fields, strict=True):
+    drawings = look.drawings_of(source, source.lengths(ds.params.wanted))
+    for drawn, part, field in zip(drawings, source.parts, fields, strict=True):
         images = part.spec.axes is not None and not part.spec.as_stored
         turned = images and ds.params.layout == "NCHW" and field.ndim > 3
         for row in np.moveaxis(field, -3, -1) if turned else field:
-            drawing.add(row)
-    drawn, notes = draw_samples(drawings)
-    if not drawn:
-        raise not_pictures(title_of(source), source.spec.shape or ())
-    return drawn, notes, (SIDE, SIDE)
+            drawn.add(row)
+    pictures, notes = look.draw_samples(drawings)
+    if not pictures:
+        raise look.not_pictures(sheet.title_of(source), source.spec.shape or ())
+    return pictures, notes, None
 
 
 def _as_images(
     source: OpenSet, fields: Sequence[Array], p: ReaderParams
-) -> tuple[list[UInt8], list[str], tuple[int, int]]:
-    """The images of each sample side by side, notes, and the size of a place on the sheet."""
+) -> tuple[list[UInt8], list[str], int]:
+    """The images of each sample side by side, notes, and how wide a place on the sheet is."""
     own = p.postprocess is not None or source.spec.dtype != np.uint8
     if p.views is not None and p.postprocess is None:
         fields = list(_views_joined(fields, p))
-    shown = _shown(fields, p, title_of(source), own)
-    masks: set[int] = set().union(*map(values_of, shown.masks))
-    notes = notes_of(shown.scales[0].notes, shown.pixels[0].shape[3], masks)
-    pictures = [shown.picture(row) for row in range(len(fields[0]))]
-    return pictures, notes, (SIDE, len(shown.pixels) * (SIDE + GAP) - GAP)
+    names = p.field_names or ()
+    if len(names) != len(fields):  # a postprocess made others
+        names = ("",) * len(fields)
+    places, images, scales = dict[str, Array](), list[Array](), list[look.Scale]()
+    masks: Array | None = None
+    for number, (name, field) in enumerate(zip(names, fields, strict=True)):
+        if name in p.places:
+            what, lengths = ("boxes", (4,)) if name == p.boxes_field else ("keypoints", (2, 3))
+            if field.ndim > 1 and field.shape[-1] in lengths:
+                places[what] = field
+            continue
+        whole = _masks_in(field, p.layout) if number else None
+        if whole is not None and masks is None:
+            masks = whole
+            continue
+        if whole is not None:
+            several = [whole[..., None]]
+        elif field.ndim == 5:  # several images of each sample
+            several = [_hwc(field[:, k], p.layout, source) for k in range(field.shape[1])]
+        else:
+            several = [_hwc(field, p.layout, source)] if number == 0 or field.ndim == 4 else []
+        first = number == 0 or field.ndim == 5
+        for pixels in several:
+            images.append(undone(pixels, p) if first else pixels)
+            scales.append(look.Scale() if first and not own else look.scale_of(images[-1]))
+    pictures = []
+    for row in range(len(fields[0])):
+        shown = [
+            look.fit(look.to_rgb(pixels[row], scale), sheet.SIDE)
+            for pixels, scale in zip(images, scales, strict=True)
+        ]
+        if masks is not None:
+            shown[0] = look.tinted(shown[0], masks[row])
+        if places:
+            here = {what: values[row] for what, values in places.items()}
+            shown[0] = look.marked(shown[0], images[0].shape[1:3], here)
+        pictures.append(
+            shown[0] if len(shown) == 1 else look.beside(shown, sheet.SIDE, sheet.GAP, 255)
+        )
+    notes = sheet.notes_of(scales[0].notes, images[0].shape[3], sheet.values_of(masks))
+    return pictures, notes, len(images) * (sheet.SIDE + sheet.GAP) - sheet.GAP
 
 
 def undone(pixels: Array, p: ReaderParams) -> Array:
@@ -302,76 +292,12 @@ def undone(pixels: Array, p: ReaderParams) -> Array:
     return result
 
 
-@dataclass(frozen=True)
-class _Shown:
-    """What is drawn of a batch: ``pixels`` (B, H, W, C) of each picture of a row, with their
-    ``scales``; ``masks`` over the first; ``places`` in it: boxes and keypoints."""
-
-    pixels: Sequence[Array]
-    scales: Sequence[Scale]
-    masks: Sequence[Array | None]
-    places: Mapping[str, Array]
-
-    def picture(self, row: int) -> UInt8:
-        """The pictures of a row, side by side."""
-        masks = [self.masks[row], *[None] * len(self.pixels)]
-        every = zip(self.pixels, self.scales, masks, strict=False)
-        found = [_fitted(pixels[row], scale, mask) for pixels, scale, mask in every]
-        if self.places:
-            places = {what: values[row] for what, values in self.places.items()}
-            found[0] = marked(found[0], self.pixels[0].shape[1:3], places)
-        return found[0] if len(found) == 1 else beside(found, SIDE, GAP)
-
-
-def _fitted(pixels: Array, scale: Scale, mask: Array | None) -> UInt8:
-    """An image (H, W, C) fit for its square, with its mask (H, W) over it."""
-    picture = fit(to_rgb(pixels, scale), SIDE)
-    return picture if mask is None else tinted(picture, mask)
-
-
-def _shown(fields: Sequence[Array], p: ReaderParams, path: str, own: bool) -> _Shown:
-    """What is drawn of the fields of a batch. ``own``: the scale of the first is that of its
-    values. FormatError where that is no pictures."""
-    names = p.field_names or ()
-    if len(names) != len(fields):  # a postprocess made others
-        names = ("",) * len(fields)
-    named = dict(zip(names, fields, strict=True))
-    wanted = {"boxes": (p.boxes_field, (4,)), "keypoints": (p.keypoints_field, (2, 3))}
-    places = {
-        what: named[name]
-        for what, (name, lengths) in wanted.items()
-        if name in named and named[name].ndim > 1 and named[name].shape[-1] in lengths
-    }
-    masks: list[Array | None] = [None] * len(fields[0])
-    pixels, scales = list[Array](), list[Scale]()
-    for number, (name, field) in enumerate(zip(names, fields, strict=True)):
-        if name in p.places or (number and field.ndim < 3):
-            continue
-        one_mask = _masks_in(field, p.layout) if number else None
-        if one_mask is not None:
-            if masks[0] is None:
-                masks = list(one_mask)
-                continue
-            found = [one_mask[..., None]]
-        elif field.ndim == 5:  # several pictures of each sample
-            found = [_hwc(field[:, k], p.layout, path) for k in range(field.shape[1])]
-        elif number and field.ndim != 4:
-            continue
-        else:
-            found = [_hwc(field, p.layout, path)]
-        for one in found:
-            first = number == 0 or field.ndim == 5
-            pixels.append(undone(one, p) if first else one)
-            scales.append(Scale() if first and not own else scale_of(pixels[-1]))
-    return _Shown(pixels, scales, masks, places)
-
-
 def _masks_in(field: Array, layout: str) -> Array | None:
     """A field as masks (B, H, W), None where it holds none."""
     if field.ndim == 4:
         field = field[:, 0] if layout == "NCHW" and field.shape[1] == 1 else field
         field = field[..., 0] if layout == "NHWC" and field.shape[-1] == 1 else field
-    return field if field.ndim == 3 and as_mask(field[0]) is not None else None
+    return field if field.ndim == 3 and look.as_mask(field[0]) is not None else None
 
 
 def _views_joined(fields: Sequence[Array], p: ReaderParams) -> Iterator[Array]:
@@ -396,10 +322,10 @@ def _side_by_side(arrays: Sequence[Array], layout: str) -> Array:
 
 def _batch_tile(
     batch: Batch[Any, Any], row: int, picture: Array, names: Sequence[str] | None, soft: bool
-) -> Tile:
+) -> sheet.Tile:
     given = batch.labels
     first = given[0] if isinstance(given, tuple) else given
-    words, note = label_words(None if first is None else np.asarray(first[row]), names, soft)
+    words, note = sheet.label_words(None if first is None else np.asarray(first[row]), names, soft)
     if isinstance(given, tuple):
         words += "".join(f", {in_words(np.asarray(one[row]))}" for one in given[1:])
     record = int(batch.indices[row])
@@ -408,15 +334,15 @@ def _batch_tile(
         number += f" at {', '.join(map(str, batch.place[row].tolist()))}"
     if batch.source is not None and record >= 0:
         number += f", set {batch.source[row]}"
-    return Tile(picture, words or number, f"{note}{number}" if words else "")
+    return sheet.Tile(picture, words or number, f"{note}{number}" if words else "", record=record)
 
 
-def _hwc(data: Array, layout: str, path: str) -> Array:
+def _hwc(data: Array, layout: str, source: OpenSet) -> Array:
     """A batch as (B, H, W, C); FormatError where it is no pictures, after a postprocess, say."""
     if data.ndim == 3:
         return data[:, :, :, None]
     if data.ndim != 4:
-        raise not_pictures(path, data.shape[1:])
+        raise look.not_pictures(sheet.title_of(source), data.shape[1:])
     # a postprocess may have turned the axes: pictures have few channels
     first = layout == "NCHW"
     if data.shape[1 if first else 3] > 4 >= data.shape[3 if first else 1]:
@@ -424,33 +350,38 @@ def _hwc(data: Array, layout: str, path: str) -> Array:
     return data.transpose(0, 2, 3, 1) if first else data
 
 
+#: Parameters that are told of a batch, where they are set.
+_SETTINGS: Final = (
+    *("seed", "shuffle", "weights", "size", "crop", "crop_padding", "flip", "dtype", "scale"),
+    *("mean", "std", "subset", "boxes_field", "keypoints_field", "mixup", "cutmix"),
+    "label_smoothing",
+)
+
+
 def _settings(p: ReaderParams) -> str:
     """The parameters that make a batch look as it does, in the words of the parameters."""
     drawn = (p.weights, p.augment, p.transform, p.mixup, p.cutmix)
     at_random = bool(p.shuffle) or any(n is not None for n in drawn)
-    at_random = at_random or any(one.flip or one.crop.at_random for one in p.arrays)
+    flat = p.flat()
     matter = {
-        "seed": at_random,
+        "seed": at_random or any(one.flip or one.crop.at_random for one in p.arrays),
         "shuffle": p.weights is None,
-        "weights": p.weights is not None,
-        "size": p.size is not None,
         "crop": p.size is not None,
         "crop_padding": p.crop.padding > 0,
         "flip": p.flip,
-        **{name: getattr(p, name) is not None for name in ("dtype", "scale", "mean", "std")},
-        "subset": p.subset is not None,
-        **{name: getattr(p, name) is not None for name in ("boxes_field", "keypoints_field")},
+        "label_smoothing": p.label_smoothing > 0,
     }
-    matter |= {name: getattr(p, name) is not None for name in ("mixup", "cutmix")}
-    matter["label_smoothing"] = p.label_smoothing > 0
-    flat = p.flat()
-    words = [f"{name}={_value(flat[name])}" for name, matters in matter.items() if matters]
+    words = [
+        f"{name}={_value(flat[name])}"
+        for name in _SETTINGS
+        if matter.get(name, flat[name] is not None)
+    ]
     if p.views is not None:
         words.append(f"views={' + '.join(str(one.views) for one in p.wanted.arrays)}")
     if p.augment:
         words.append(f"augment={', '.join(step.name for step in p.augment)}")
-    for name, function in (("transform", p.transform), ("postprocess", p.postprocess)):
-        if function is not None:
+    for name in ("transform", "postprocess"):
+        if (function := flat[name]) is not None:
             words.append(f"{name}={getattr(function, '__qualname__', type(function).__name__)}")
     return ", ".join(words)
 

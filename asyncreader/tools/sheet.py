@@ -21,7 +21,7 @@ from ..sources.subset import split_counts
 from ..system.array_types import Array, UInt8
 from ..system.text import counts_in_words, some, times
 from .describe import class_of, in_words
-from .drawing import HIGH
+from .look import HIGH
 
 if TYPE_CHECKING:
     from PIL import Image, ImageDraw
@@ -60,6 +60,8 @@ class Tile:
     """The second one."""
     bad: str | None = None
     """What is wrong with it, where there is no picture."""
+    record: int = -1
+    """Its record number; -1 for a padded row."""
 
 
 def draw_sheet(
@@ -331,39 +333,34 @@ def notes_of(scales: Sequence[str], channels: int, masks: set[int]) -> list[str]
 
 
 def put_together(
+    source: OpenSet,
     tiles: Sequence[Tile],
-    records: Sequence[int],
-    named: bool,
-    bad: Sequence[tuple[int, str]],
-    columns: int | None,
-    title: str,
     subtitle: str,
     notes: Sequence[str],
-    size: tuple[int, int] = (SIDE, SIDE),
-    drawn: bool = False,
+    bad: Sequence[tuple[int, str]],
+    columns: int | None,
+    wide: int | None,
 ) -> Preview:
-    """The sheet of ``tiles`` of ``size`` (height, width), or ``drawn`` ones as large as they are.
-    ``named``: samples have labels."""
-    if drawn:
+    """The sheet of ``tiles``, which are so many pixels ``wide``, or with None as large as they are
+    drawn."""
+    high = SIDE
+    if wide is None:
         shapes = [tile.picture.shape for tile in tiles if tile.picture is not None]
         high = max((shape[0] for shape in shapes), default=HIGH)
-        size = high, max((shape[1] for shape in shapes), default=HIGH)
-        size = high, max(size[1], NARROWEST)
-        columns = columns or max(1, round(math.sqrt(len(tiles) * 1.5 * size[0] / size[1])))
-    columns = columns or max(1, _fitting(len(tiles)) // max(1, round(size[1] / size[0])))
+        wide = max([NARROWEST, *(shape[1] for shape in shapes)])
+        columns = columns or max(1, round(math.sqrt(len(tiles) * 1.5 * high / wide)))
+    columns = columns or max(1, _fitting(len(tiles)) // max(1, round(wide / high)))
+    title = title_of(source)
     _, lacking = font_for([title, *(tile.name for tile in tiles)])
     notes = [*notes, lacking] if lacking else notes
-    sheet = draw_sheet(
-        tiles,
-        side=size[0],
-        columns=columns,
-        title=title,
-        subtitle=subtitle,
-        notes=notes,
-        wide=size[1],
+    how: dict[str, Any] = {"side": high, "wide": wide, "columns": columns}
+    return Preview(
+        draw_sheet(tiles, title=title, subtitle=subtitle, notes=notes, **how),
+        records=tuple(tile.record for tile in tiles),
+        labels=tuple(None if source.labels is None else tile.name for tile in tiles),
+        bad=tuple(bad),
+        notes=tuple(notes),
     )
-    words = tuple(tile.name if named else None for tile in tiles)
-    return Preview(sheet, tuple(records), words, tuple(bad), tuple(notes))
 
 
 def _fitting(tiles: int) -> int:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -31,7 +30,8 @@ def statistics(opened: Opened) -> dict[str, FieldStatistics]:
     found = {}
     for name in opened.source.names:
         moments = Moments()
-        for values in _Stored(opened).values(name):
+        tiled = isinstance(opened.source.rule, Patches)
+        for values in _of_volumes(opened, name) if tiled else _of_samples(opened, name):
             if opened.params.values == "physical" and values.dtype.kind == "f":
                 values = values[~np.isnan(values).reshape(len(values), -1).any(axis=1)]
             moments.add(values)
@@ -39,109 +39,89 @@ def statistics(opened: Opened) -> dict[str, FieldStatistics]:
     return found
 
 
-class _Stored:
-    """The stored values of the samples of an open set."""
-
-    def __init__(self, opened: Opened) -> None:
-        self._opened, self.source = opened, opened.source
-
-    def values(self, name: str) -> Iterator[Array]:
-        """The stored values of all samples, some at a time: (n, C), (n, D) or (n,)."""
-        part = self.source.part(name)
-        if isinstance(self.source.rule, Patches):
-            yield from self._tiles(part)
-            return
-        spec = part.spec
-        step = max(1, _MEASURED // max(1, 1 if spec.shape is None else spec.row_bytes))
-        if spec.ragged:
-            yield from self._values(name, part)
-            return
-        for records in self._counted(name, step):
-            if spec.encoded or spec.shape is None:
-                for record in records.tolist():
-                    yield self._pixels(part, record)
-                continue
-            out = self._good(part, records, self._plain(name, part))
+def _of_samples(opened: Opened, name: str) -> Iterator[Array]:
+    """The stored values of all samples, some at a time: (n, C), (n, D) or (n,). Samples that differ
+    in length or size come each by itself."""
+    part = opened.source.part(name)
+    spec, path = part.spec, part.facts.path
+    members = opened.params.wanted.for_field(name).members  # of structured rows
+    # the channels are the last axis in memory
+    wanted = OutputSpec(layout="NHWC", contiguous=True, members=members)
+    alike = spec.shape is not None and not spec.ragged and not spec.encoded
+    fill = plan_rows(spec, wanted, path) if alike else None
+    together = _MEASURED
+    if not spec.ragged and spec.shape is not None:
+        together = max(1, _MEASURED // max(1, spec.row_bytes))
+    for records in _counted(opened, name, together):
+        if fill is not None:
+            out = _read(opened, part, records, fill)
             yield out.reshape(-1, out.shape[-1]) if spec.axes or out.ndim == 2 else out.reshape(-1)
+            continue
+        for record in records.tolist():
+            own = _own_size(part, record)
+            if own.get("max_length") == 0:
+                continue
+            fill_one = plan_rows(spec, replace(wanted, **own), path)
+            out = _read(opened, part, np.array([record]), fill_one)
+            flat = spec.ragged and out.ndim != 3
+            yield out.reshape(-1) if flat else out.reshape(-1, out.shape[-1])
 
-    def _good(self, part: Source, records: Int64, fill: RowMaker | None = None) -> Array:
-        """:func:`read_stored`; the first bad sample is an error."""
-        out, errors = read_stored(part, records, fill)
-        for bad in errors:
-            raise self.source.rule.told(bad.error)
-        return out
 
-    def _plain(self, name: str, part: Source, most: int | None = None) -> RowMaker:
-        """How the stored values of a field are measured: of structured rows those of the members
-        that are asked for; ``most``: the length of samples, where these differ."""
-        members = self._opened.params.wanted.for_field(name).members
-        wanted = OutputSpec(
-            layout="NHWC",
-            contiguous=True,  # the channels are the last axis in memory
-            members=members,
-            max_length=most,
-        )
-        return plan_rows(part.spec, wanted, part.facts.path)
+def _own_size(part: Source, record: int) -> dict[str, Any]:
+    """What is wanted of a sample so that it comes whole: its own length, or size."""
+    offsets = part.index.offsets
+    if offsets is None:
+        return {"size": Inspector(part).size(record), "crop": "none"}
+    return {"max_length": int(offsets[record + 1]) - int(offsets[record])}
 
-    def _values(self, name: str, part: Source) -> Iterator[Array]:
-        """The values of samples of different length, each by itself."""
-        offsets = part.index.offsets
-        assert offsets is not None
-        for record in itertools.chain.from_iterable(self._counted(name, _MEASURED)):
-            most = int(offsets[record + 1]) - int(offsets[record])
-            if most:
-                out = self._good(part, np.array([record]), self._plain(name, part, most))
-                yield out[0] if out.ndim == 3 else out.reshape(-1)
 
-    def _counted(self, name: str, together: int) -> Iterator[Int64]:
-        """The field's own rows whose values count, from so many at a time: those of all samples; of
-        episodes, where a row may be in many windows or in none, those that are selected."""
-        source = self.source
-        params = self._opened.params
-        rule, rows = selected(params.subset, params.patch.at, source)
-        if not isinstance(rule, Windows):
-            for at in range(0, self._opened.length, together):
-                yield self._opened.records(np.arange(at, min(at + together, self._opened.length)))
-            return
-        if isinstance(rows, np.ndarray):
-            rows = np.sort(rows)
-        count = source.rows_of(name)
-        for at in range(0, count, together):
-            records = np.arange(at, min(at + together, count))
-            records = records[rule.selects(name, records, rows)]
-            if records.size:
-                yield records
+def _read(opened: Opened, part: Source, records: Int64, fill: RowMaker | None = None) -> Array:
+    """:func:`read_stored`; the first bad sample is an error."""
+    out, errors = read_stored(part, records, fill)
+    for bad in errors:
+        raise opened.source.rule.told(bad.error)
+    return out
 
-    def _tiles(self, part: Source) -> Iterator[Array]:
-        """The stored values of all volumes, each once: (n, C) of pictures, else (n,)."""
-        sampler, spec = self._opened.schedule.sampler, part.spec
-        assert isinstance(sampler, Patched)
-        cut, p = sampler.rule.volumes, self._opened.params
-        asked = Cut(p.patch.shape or (), p.patch.axes, p.sample_axis)
-        tiles = replace(sampler.rule, at="grid", step=cut.patch)
-        together = max(1, _MEASURED // spec.row_bytes)
-        for first in range(0, tiles.population, together):
-            numbers = np.arange(first, min(first + together, tiles.population), dtype=np.int64)
-            out = self._good(part, tiles.places(numbers))
-            axes = asked.axes_of_sample(out.ndim - 1 - spec.flat)
-            for tile, shift in zip(out, tiles.repeated(numbers).tolist(), strict=True):
-                for axis, known in zip(axes, shift, strict=True):
-                    tile = tile[(slice(None),) * axis + (slice(known, None),)]
-                if spec.axes is None:
-                    yield tile.reshape(-1)
-                else:
-                    yield np.moveaxis(tile, spec.axes.index("C"), -1).reshape(
-                        -1, tile.shape[spec.axes.index("C")]
-                    )
 
-    def _pixels(self, part: Source, record: int) -> Array:
-        """The stored values of one sample, in its own size: (H x W, C)."""
-        size = Inspector(part).size(record)
-        wanted = OutputSpec(layout="NHWC", contiguous=True, size=size, crop="none")
-        name = self.source.names[self.source.parts.index(part)]
-        whole = self.source if len(self.source.parts) == 1 else self.source.only(name)
-        out = self._good(part, np.array([record]), whole.fills(wanted)[0])
-        return out.reshape(-1, out.shape[-1])
+def _counted(opened: Opened, name: str, together: int) -> Iterator[Int64]:
+    """The field's own rows whose values count, from so many at a time: those of all samples; of
+    episodes, where a row may be in many windows or in none, those that are selected."""
+    params, source = opened.params, opened.source
+    rule, rows = selected(params.subset, params.patch.at, source)
+    if not isinstance(rule, Windows):
+        for at in range(0, opened.length, together):
+            yield opened.records(np.arange(at, min(at + together, opened.length)))
+        return
+    if isinstance(rows, np.ndarray):
+        rows = np.sort(rows)
+    count = source.rows_of(name)
+    for at in range(0, count, together):
+        records = np.arange(at, min(at + together, count))
+        records = records[rule.selects(name, records, rows)]
+        if records.size:
+            yield records
+
+
+def _of_volumes(opened: Opened, name: str) -> Iterator[Array]:
+    """The stored values of all volumes, each once: (n, C) of images, else (n,)."""
+    part, sampler, p = opened.source.part(name), opened.schedule.sampler, opened.params
+    assert isinstance(sampler, Patched)
+    cut, spec = sampler.rule.volumes, part.spec
+    asked = Cut(p.patch.shape or (), p.patch.axes, p.sample_axis)
+    tiles = replace(sampler.rule, at="grid", step=cut.patch)
+    together = max(1, _MEASURED // spec.row_bytes)
+    for first in range(0, tiles.population, together):
+        numbers = np.arange(first, min(first + together, tiles.population), dtype=np.int64)
+        out = _read(opened, part, tiles.places(numbers))
+        axes = asked.axes_of_sample(out.ndim - 1 - spec.flat)
+        for tile, shift in zip(out, tiles.repeated(numbers).tolist(), strict=True):
+            for axis, known in zip(axes, shift, strict=True):
+                tile = tile[(slice(None),) * axis + (slice(known, None),)]
+            if spec.axes is None:
+                yield tile.reshape(-1)
+            else:
+                channels = spec.axes.index("C")
+                yield np.moveaxis(tile, channels, -1).reshape(-1, tile.shape[channels])
 
 
 class Moments:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
@@ -29,13 +30,7 @@ from ..params.reader import READ_BY
 from ..pixels.encoded import decode_sample
 from ..pixels.specs import OutputSpec
 from ..pixels.transform import plan_rows
-from ..sources import (
-    Inspector,
-    OpenSet,
-    Source,
-    container_of,
-    expand_paths,
-)
+from ..sources import Inspector, OpenSet, Source, container_of, expand_paths
 from ..sources.base import read_stored
 from ..sources.extents import ExtentSource
 from ..sources.sets.joined import WholeDigests
@@ -111,7 +106,8 @@ def verify_file(
     of the fields that these name, all are checked. Raises SourceNotFoundError if there is no such
     file, ParamsError if its fields or axes are not clear.
     """
-    names, how = expand_paths(path), _How(decode, jobs or usable_cores(), progress)
+    names = expand_paths(path)
+    how = _How(decode, jobs or usable_cores(), progress or (lambda *_: None))
     manifest = None if is_url(names[0]) else manifest_path(names[0])
     if params:
         reading_params(path, params, _READ_BY)
@@ -141,7 +137,7 @@ class _How:
 
     decode: bool
     jobs: int
-    progress: Callable[[int, int], None] | None
+    progress: Callable[[int, int], None]
 
 
 def _unreadable(path: str, container: str, error: SourceError) -> VerifyReport:
@@ -191,11 +187,10 @@ def _verify_set(
     digests = WholeDigests(manifest.digests)
     checked = decoded = bad = before = 0
     problems: list[str] = []
-    splits = dict.fromkeys(manifest.common.splits or (), 0)
+    splits = Counter(dict.fromkeys(manifest.common.splits or (), 0))
 
     def shard_progress(done: int, _: int) -> None:
-        if how.progress is not None:
-            how.progress(before + done, manifest.count)
+        how.progress(before + done, manifest.count)
 
     of_shard = replace(how, progress=shard_progress)
 
@@ -212,8 +207,7 @@ def _verify_set(
             found = _unreadable(shown, "", exc)
         checked, decoded, bad = checked + found.checked, decoded + found.decoded, bad + found.bad
         problems.extend(found.problems)
-        for split, samples in found.splits.items():
-            splits[split] = splits.get(split, 0) + samples
+        splits.update(found.splits)
         if found.ok and not same(number):
             problems.append(
                 f"{shown}: the bytes outside its samples have changed since it was written"
@@ -224,16 +218,14 @@ def _verify_set(
     if not problems and digests.found() != manifest.digests:
         problems.append(f"{name}: its digests are not those of its shards' samples")
     container = CONTAINERS[manifest.common.container]
-    found_all = checked, decoded, bad, tuple(problems), splits
+    found_all = checked, decoded, bad, tuple(problems), dict(splits)
     return VerifyReport(path, container, manifest.count, *found_all)
 
 
 def _verify(path: str, source: OpenSet, how: _How, first: int = 0) -> VerifyReport:
     """``first``: the record number of its first sample, where it is a part of a set."""
     facts, parts = source.facts, source.parts
-    problems = [
-        problem for name in source.names if (problem := check_paths(source, name)) is not None
-    ]
+    problems = [*filter(None, (check_paths(source, name) for name in source.names))]
     encoded = sum(part.spec.encoded for part in parts) if how.decode else 0
     # of fewer samples the work takes less time than loading numba
     differ = any(part.spec.ragged for part in parts)
@@ -250,8 +242,7 @@ def _verify(path: str, source: OpenSet, how: _How, first: int = 0) -> VerifyRepo
         done += len(run)
         bad += failed
         problems.extend(found[: max(0, LISTED - len(problems))])
-        if how.progress is not None:
-            how.progress(done, rows)
+        how.progress(done, rows)
     return VerifyReport(
         path=path,
         container=facts.container,
@@ -299,7 +290,9 @@ def _errors(
         for bad in read_stored(part, records, fill, check=True)[1]:
             yield run.start + bad.row, bad.error
         return
-    ahead, inspector = _ahead(part), Inspector(part)
+    ahead, inspector, facts = 0, Inspector(part), part.facts
+    if facts.remote:  # where each request costs a round trip
+        ahead = max(1, min(_RUN, int(_AHEAD_BYTES * facts.count / facts.size_on_disk)))
     for at, index in enumerate(run):
         if stop.is_set():
             return
@@ -307,8 +300,16 @@ def _errors(
             part.prefetch(records[at : at + ahead])
         try:
             data = inspector.bytes(index)
-            if decode and part.spec.encoded:
-                _decode(part, index, data)
+            if not decode or not part.spec.encoded:
+                continue
+            with located(path=facts.path, index=index):
+                shape = decode_sample(data, part.spec).shape
+                if part.spec.shape not in (None, shape):
+                    raise DecodeError(
+                        "image of another size than the dataset declares",
+                        found=shape,
+                        expected=part.spec.shape,
+                    )
         except SampleError as exc:
             yield index, exc
 
@@ -322,25 +323,6 @@ def _sums_hold(part: Source, records: Int64) -> bool:
     data = store.view(int(offsets(records[:1])[0]), records.size * size)
     sums = fmt.row_checksums(data.reshape(-1, size))
     return np.array_equal(sums, part.checksums[records[0] : records[-1] + 1])
-
-
-def _ahead(source: Source) -> int:
-    """Samples that a thread asks for at once: of a store, where each costs a round trip."""
-    if not source.facts.remote:
-        return 0
-    return max(1, min(_RUN, int(_AHEAD_BYTES * source.facts.count / source.facts.size_on_disk)))
-
-
-def _decode(source: Source, index: int, data: bytes) -> None:
-    declared = source.spec.shape
-    with located(path=source.facts.path, index=index):
-        pixels = decode_sample(data, source.spec)
-        if declared is not None and pixels.shape != declared:
-            raise DecodeError(
-                "image of another size than the dataset declares",
-                found=pixels.shape,
-                expected=declared,
-            )
 
 
 def check_paths(source: OpenSet, name: str) -> str | None:

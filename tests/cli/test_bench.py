@@ -10,7 +10,7 @@ from command_sets import differing, run
 
 import asyncreader
 from asyncreader import AsyncReader, ParamsError
-from asyncreader.tools.bench import run_bench
+from asyncreader.tools.trials import run_bench
 
 
 def test_bench_prints_a_row_for_each_thread_count(packed: Path) -> None:

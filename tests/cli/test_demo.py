@@ -11,7 +11,6 @@ from project import ROOT
 
 import asyncreader
 import asyncreader.tools.demo
-import asyncreader.tools.demo_arrays as demo_arrays
 
 
 @pytest.mark.parametrize(("score", "code"), [(0.95, 0), (0.9, 0), (0.89, 1)])
@@ -70,7 +69,7 @@ def test_demo_says_where_it_stands(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_demo_of_other_fields(kind: str, tmp_path: Path) -> None:
     """demo --kind makes its set, the same one every time and of at most 5 MB, and learns it, in
     lines of at most 80 columns."""
-    make = getattr(demo_arrays, f"make_{kind}")
+    make = getattr(asyncreader.tools.demo, f"make_{kind}")
     for name in ("a.h5", "b.h5"):
         make(tmp_path / name)
     assert (tmp_path / "a.h5").stat().st_size < 5_000_000
@@ -83,7 +82,7 @@ def test_demo_of_other_fields(kind: str, tmp_path: Path) -> None:
 
 def test_demo_of_other_fields_fails_below_its_bar(monkeypatch: pytest.MonkeyPatch) -> None:
     """So does --kind; pictures of one's own are for the other demo."""
-    monkeypatch.setattr(demo_arrays, "run_kind", lambda kind, echo: 0.5)
+    monkeypatch.setattr(asyncreader.tools.demo, "run_kind", lambda kind, echo: 0.5)
     result = run("demo", "--kind", "cells")
     assert (result.exit_code, result.stderr) == (
         1,

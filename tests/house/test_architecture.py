@@ -45,12 +45,12 @@ LAYERS = {
         ".",
     ),
     "asyncreader.tools": (
-        "hints statistics verify",
+        "statistics verify",
         "trials describe",
         "contents",
-        "bench drawing sheet",
         "look",
-        "preview notebook demo demo_arrays doctor report",
+        "sheet",
+        "preview notebook demo doctor report",
         ".",
     ),
     "converters": (

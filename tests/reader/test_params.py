@@ -39,9 +39,8 @@ from asyncreader.params.reader import PARAMETERS, ReaderParams
 from asyncreader.pipeline import distributed
 from asyncreader.pipeline.distributed import rank_and_world, worker_count
 from asyncreader.system.text import plain_name, slip
-from asyncreader.tools.bench import run_bench
 from asyncreader.tools.preview import preview_batch
-from asyncreader.tools.trials import Trial
+from asyncreader.tools.trials import Trial, run_bench
 from asyncreader.tools.verify import verify_file
 from converters import convert
 

@@ -10,7 +10,7 @@ import anndata_files
 import h5py
 import numpy as np
 
-from asyncreader.tools.demo_arrays import make_volumes
+from asyncreader.tools.demo import make_volumes
 
 Names = Mapping[str, Any] | None
 

@@ -533,14 +533,19 @@ def test_several_fields(tmp_path: Path) -> None:
         assert trials.run(0.01)["now"].batch_bytes == 8 * 40 * 60 * (3 + 1)
 
 
-def test_several_files(chunked: Path) -> None:
-    """A glob is measured as one set; what it would be repacked as is told to go file by file."""
+def test_several_files(chunked: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A glob is measured as one set; what it would be repacked as is told to go file by file, with
+    --quiet as well."""
     given = {"path": str(chunked.with_name("my s[e]t.h5")), "data_field": "x"}
     found = diagnose({**given, "labels_field": None})
     assert {change.name: bool(change.failure) for change in found.tried} == {
         "block": False,
         "raw": True,
     }
+    monkeypatch.setattr(doctor, "diagnose", partial(doctor.diagnose, trials=Told))
+    words = ("--quiet", "--seconds", "1", "-p", "data_field=x", "-p", "labels_field=null")
+    short = run("doctor", given["path"], *words)
+    assert "doctor does not convert several files" in short.stdout
 
 
 def test_records_that_lie_whole_below_an_offset(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from PIL import Image
 import converters
 from asyncreader import AsyncReader, FormatError, ParamsError
 from asyncreader.tools import sheet
-from asyncreader.tools.drawing import Scale, as_mask, fit, scale_of, tinted, to_rgb
+from asyncreader.tools.look import Scale, as_mask, fit, scale_of, tinted, to_rgb
 from asyncreader.tools.preview import preview, preview_batch, undone
 from asyncreader.tools.sheet import MOST, SIDE, Tile, draw_sheet
 
@@ -479,6 +479,7 @@ def test_a_recipe_is_seen(packed: Path, tmp_path: Path, monkeypatch: Any) -> Non
         ("--batch --indices 1", 2, "--indices cannot be used here"),
         ("--batch --class cat", 2, "--class cannot be used here"),
         ("--html p.html --batch", 2, "--batch cannot be used here"),
+        ("--html p.html --output s.png --batch", 2, "--batch cannot be used here"),
         ("--limit 10", 2, "--limit has no effect here"),
         ("--html p.html --count 5", 2, "--count has no effect here"),
         ("--html p.html --columns 5", 2, "--columns has no effect here"),

@@ -14,7 +14,7 @@ import asyncreader
 import converters
 from asyncreader import FormatError, ParamsError
 from asyncreader.dataset import look_into
-from asyncreader.tools.drawing import HIGH, FieldDrawing, draw_samples
+from asyncreader.tools.look import HIGH, FieldDrawing, draw_samples
 from asyncreader.tools.preview import preview, preview_batch
 
 

@@ -16,15 +16,14 @@ from typing import Any, Final
 import numpy as np
 
 from ...dataset import Dataset, look_into
-from ...errors import AsyncReaderError, ParamsError
+from ...errors import AsyncReaderError, ParamsError, SourceError
 from ...params.parse import given_params, parse_params
 from ...params.reader import READ_BY, ReaderParams
 from ...sampling import at_random, takes_classes
 from ...sources import Source, expand_paths
 from ...sources.urls import is_url
 from ...system.array_types import Int64
-from ..bench import IN_ORDER, copy_ceiling, decode_ceiling, read_ceiling
-from ..trials import Rate, Trials
+from ..trials import IN_ORDER, Rate, Trials, copy_ceiling, decode_ceiling, read_ceiling
 from . import advice, measure
 from .advice import Candidate, Ceilings, Epoch
 from .measure import Facts, look
@@ -39,6 +38,12 @@ _WARM_UP: Final = 0.06
 
 #: Parts of the time that may be spent on bringing a set into memory, ceilings and packing.
 _BRING_IN, _CEILINGS, _PACK = 0.15, 0.15, 0.3
+
+#: Bytes of a packed sample: several times the caches of today's processors.
+_SAMPLE_BYTES: Final = 192 << 20
+
+#: Pixels, decoded or not, beyond which caches help no more.
+_ENOUGH: Final = 96 << 20
 
 
 @dataclass(frozen=True)
@@ -97,9 +102,8 @@ def diagnose(
     Nothing of the set is changed. Raises what AsyncReader raises.
     """
     given = given_params(params, {})
-    given = {"last_batch": "wrap", "verify": "never", "shuffle": True, "nthread": "auto", **given}
-    given.setdefault("njob", 4)
-    given.setdefault("batch_size", 128)
+    usual = {"shuffle": True, "nthread": "auto", "njob": 4, "batch_size": 128}
+    given = {"last_batch": "wrap", "verify": "never", **usual, **given}
     p = parse_params(given, {})
     notes, order = [], dict[str, Any](shuffle=p.shuffle)
     if p.weights is not None or takes_classes(p.shuffle):
@@ -121,7 +125,7 @@ def diagnose(
             why = "are large" if large else "differ in size"
             notes.append("the images {}: taken to be cut to {}x{}".format(why, *advice.USUAL_SIZE))
             p = parse_params(given, {})
-        visit = _Visit(given, p, ds, seconds, look(source, p.given_path, memory), progress, notes)
+        visit = _Visit(given, p, ds, seconds, memory, progress or (lambda _: None), notes)
         found = visit.run(consumer_seconds, propose, trials)
         return replace(found, suited={**found.suited, **order})
 
@@ -147,7 +151,7 @@ def _check_set(p: ReaderParams) -> None:
 
 
 class _Visit:
-    """One run of :func:`diagnose`."""
+    """One run of :func:`diagnose`, and what it has measured so far."""
 
     def __init__(
         self,
@@ -155,22 +159,34 @@ class _Visit:
         p: ReaderParams,
         ds: Dataset,
         seconds: float,
-        facts: Facts,
-        progress: Callable[[str], None] | None,
+        memory: int | None,
+        tell: Callable[[str], None],
         notes: list[str],
     ) -> None:
         self._began = time.perf_counter()
-        self._given, self._p, self._seconds, self._facts = given, p, seconds, facts
+        self._given, self._p, self._seconds, self._tell, self._notes = (
+            given,
+            p,
+            seconds,
+            tell,
+            notes,
+        )
+        self._facts = look(ds.source, p.given_path, memory)
         self._source: Source = ds.source.first
-        self._tell = progress or (lambda _: None)
-        self._notes = notes
         self._fill = ds.source.fills(p.wanted)[0]
         if given["nthread"] == "auto":
-            given["nthread"] = facts.cores
+            given["nthread"] = self._facts.cores
         every = np.arange(len(ds), dtype=np.int64)
         self._records = None if p.subset is None else ds.records(every)
         self._in_order = not at_random(p.shuffle)
         self._cold: Int64 | None = None
+        tell("bringing it into memory")
+        self._here = self._where_to_measure()
+        tell("measuring ceilings")
+        self._tops, self._fastest = self._ceilings()
+        self._packed: dict[str, measure.PackedSample] = {}
+        self._rates: dict[str, Rate] = {}
+        self._failures: dict[str, AsyncReaderError] = {}
 
     def run(
         self,
@@ -178,37 +194,26 @@ class _Visit:
         propose: Callable[[Facts, ReaderParams], list[Candidate]],
         trials: Callable[[], Trials],
     ) -> Diagnosis:
+        """Measure the set as it is and what is proposed, and say what follows."""
         facts, p = self._facts, self._p
-        self._tell("bringing it into memory")
-        here = self._where_to_measure()
-        self._tell("measuring ceilings")
-        tops, fastest = self._ceilings()
-        pairs = p.mixup is not None or p.cutmix is not None
-        here["batch_size"] = measure.batch_that_fits(p.batch_size, fastest, 1 + pairs)
         candidates = propose(facts, p)
         with tempfile.TemporaryDirectory(prefix="asyncreader-doctor-") as folder, trials() as turns:
-            packed = self._packed(candidates, folder, turns.failures)
+            self._pack(candidates, folder)
             self._tell("measuring readers")
-            rates = self._rates(turns, here, candidates, packed)
-        now = rates["now"]
-        served = self._in_training(now.samples_per_second, self._in_order, tops)
-        counts = [rates[name] for name in ("one", "now") if name in rates]
-        tried = [
-            self._tried(one, rates, packed, turns.failures, served, tops) for one in candidates
-        ]
+            self._rates |= self._measured(turns, candidates)
+            self._failures |= turns.failures
+        now = self._rates["now"]
+        served = self._in_training(now.samples_per_second)
+        counts = [self._rates[name] for name in ("one", "now") if name in self._rates]
+        tried = [self._tried(change, served) for change in candidates]
         keeps, words, needed = None, None, None
         if consumer_seconds:
             needed = p.batch_size / consumer_seconds
             keeps, words = advice.keeps_up(served, p.batch_size, consumer_seconds)
-
-        def expected(rate: float) -> float:
-            return self._in_training(rate, self._in_order, tops)
-
         copied = self._fill.as_stored and facts.compression is None
-        kind, about = advice.limit(facts, p, now, tops, copied)
+        kind, about = advice.limit(facts, p, now, self._tops, copied)
         threads, unsure = advice.threads(counts)
-        if unsure is not None:
-            self._notes.append(unsure)
+        expected = self._in_training
         return Diagnosis(
             facts=facts,
             params={k: v for k, v in self._given.items() if k not in ("last_batch", "verify")},
@@ -217,7 +222,7 @@ class _Visit:
             measured=facts.fits,
             by_nthread={one.nthread: expected(one.samples_per_second) for one in counts},
             spread={one.nthread: (expected(one.slowest), expected(one.fastest)) for one in counts},
-            ceilings=tops,
+            ceilings=self._tops,
             limit=kind,
             words=tuple(about),
             suited=advice.suited(facts, threads),
@@ -225,7 +230,7 @@ class _Visit:
             advised=advice.chosen(tried, keeps, needed),
             keeps_up=keeps,
             keeps_up_words=words,
-            notes=tuple(self._notes),
+            notes=(*self._notes, *filter(None, [unsure])),
             epochs=tuple(advice.epochs(facts, p, served, tried)),
             seconds=time.perf_counter() - self._began,
         )
@@ -255,26 +260,15 @@ class _Visit:
                 self._notes.append("too little of it is out of memory to measure the disk by it")
         return given
 
-    def _cold_parts(self, in_order: Sequence[bool]) -> list[dict[str, Any]]:
-        """Cold records for each trial, by whether it reads in order: no trial brings in what
-        another reads.
-        """
-        if self._cold is None:
-            return [{} for _ in in_order]
-        io = self._given.get("io", "auto")
-        return [
-            {"subset": part, "io": "pread" if io == "auto" else io}
-            for part in measure.share_out(self._cold, in_order)
-        ]
-
-    def _in_training(self, rate: float, in_order: bool, tops: Ceilings) -> float:
+    def _in_training(self, rate: float, in_order: bool | None = None) -> float:
         """The rate of later epochs, from that of the records measured, which were cold if the set
-        does not fit in memory: what stays there comes at once.
+        does not fit in memory: what stays there comes at once. ``in_order``: None: as it is read
+        now.
         """
         if self._facts.fits:
             return rate
-        hit = measure.hit_share(self._facts, in_order)
-        return min(rate / max(1 - hit, 0.05), tops.decode_all or tops.copy)
+        hit = measure.hit_share(self._facts, self._in_order if in_order is None else in_order)
+        return min(rate / max(1 - hit, 0.05), self._tops.decode_all or self._tops.copy)
 
     # -- measuring -------------------------------------------------------------------------
 
@@ -292,88 +286,105 @@ class _Visit:
             records = measure.spread(facts.count, 4096 * facts.chunk, facts.chunk, self._records)
             group = max(4, facts.chunk)
             with contextlib.suppress(AsyncReaderError):  # a bad sample: the trials report it
-                one = decode_ceiling(self._source, fill, records, 1, spell, group)
+                one, _ = decode_ceiling(self._source, fill, records, 1, spell, group)
                 half = np.roll(records, records.size // group // 2 * group)
-                every = decode_ceiling(self._source, fill, half, cores, spell, group)
+                every, filled = decode_ceiling(self._source, fill, half, cores, spell, group)
                 # a sample drawn at random takes its whole chunk along
-                fastest = every.filled_per_second / (1 if self._in_order else facts.chunk)
+                fastest = filled / (1 if self._in_order else facts.chunk)
         elif not fill.kernel and fill.stored.axes is not None:
             records = measure.spread(facts.count, 256, 1, None)
-            fastest = decode_ceiling(self._source, fill, records, cores, spell).filled_per_second
+            _, fastest = decode_ceiling(self._source, fill, records, cores, spell)
         largest = max(facts.files, key=os.path.getsize)
-        piece = int(facts.stored_bytes * facts.chunk)
-        tops = Ceilings(
-            copy=copied,
-            decode_one=None if one is None else one.decoded_per_second,
-            decode_all=None if every is None else every.decoded_per_second,
-            disk_random=read_ceiling(largest, piece, spell),
-            disk_in_order=read_ceiling(largest, IN_ORDER, spell, random=False),
-        )
-        return tops, fastest
+        random = read_ceiling(largest, int(facts.stored_bytes * facts.chunk), spell)
+        in_order = read_ceiling(largest, IN_ORDER, spell, random=False)
+        return Ceilings(copied, one, every, random, in_order), fastest
 
-    def _packed(
-        self,
-        candidates: Sequence[Candidate],
-        folder: str,
-        failures: dict[str, AsyncReaderError],
-    ) -> dict[str, measure.PackedSample]:
-        """Samples of the set in each form that is proposed; why others could not be packed is
-        noted in ``failures``."""
-        packed = dict[str, measure.PackedSample]()
-        forms = [(one, one.options) for one in candidates if one.options is not None]
-        for form, options in forms:
+    def _pack(self, candidates: Sequence[Candidate], folder: str) -> None:
+        """Pack samples of the set in each form that is proposed; why others could not be packed is
+        noted."""
+        forms = [change for change in candidates if change.options is not None]
+        for form in forms:
             self._tell(f"trying: {form.words}")
+            target, seconds = os.path.join(folder, form.name), self._seconds * _PACK / len(forms)
             try:
-                packed[form.name] = measure.pack_some(
-                    self._p.given_path,
-                    form.name,
-                    options,
-                    self._facts,
-                    records=self._records,
-                    read=self._read(),
-                    folder=folder,
-                    seconds=self._seconds * _PACK / len(forms),
-                )
+                self._packed[form.name] = self._pack_some(form.options or {}, target, seconds)
             except AsyncReaderError as exc:
-                failures[form.name] = exc
-        return packed
+                self._failures[form.name] = exc
 
-    def _rates(
-        self,
-        trials: Trials,
-        here: dict[str, Any],
-        candidates: Sequence[Candidate],
-        packed: Mapping[str, measure.PackedSample],
-    ) -> dict[str, Rate]:
+    def _pack_some(
+        self, options: Mapping[str, Any], stem: str, seconds: float
+    ) -> measure.PackedSample:
+        """Pack a part of the set with ``options`` into a file whose name begins with ``stem``: a
+        few samples first, then as many as the ``seconds`` let expect, until the caches are
+        exceeded. Raises what ``convert`` raises."""
+        from converters import convert
+
+        path, facts = self._p.given_path, self._facts
+        if not isinstance(path, str) or not os.path.lexists(path):
+            raise SourceError(
+                "doctor does not convert several files",
+                hint="run doctor on one of them and convert each, or convert the images to one "
+                "dataset",
+            )
+        until = time.perf_counter() + seconds
+        wanted = 16
+        while True:
+            target = f"{stem}-{wanted}.h5"
+            records = measure.spread(facts.count, wanted, facts.chunk, self._records)
+            params = {**self._read(), "subset": records}
+            begun = time.perf_counter()
+            report = convert(path, target, params=params, skip_bad=True, progress=False, **options)
+            took = time.perf_counter() - begun
+            each = report.bytes / max(1, report.count)
+            most = min(facts.count, int(_SAMPLE_BYTES / max(each, 1)))
+            more = int(wanted * min(16.0, 0.7 * (until - time.perf_counter()) / took))
+            if wanted >= most or more < 2 * wanted:
+                break
+            os.unlink(target)
+            wanted = min(more, most)
+        most = min(most, int(_ENOUGH / max(each, 1)))
+        if options.get("encoding") == "raw" and report.count < most:
+            # pixels that all lie in a core's cache would be copied too fast: the same again
+            again = {"subset": np.arange(most, dtype=np.int64) % report.count}
+            report = convert(target, f"{stem}.h5", params=again, progress=False)
+            target = f"{stem}.h5"
+        return measure.PackedSample(target, each, report.count)
+
+    def _measured(self, trials: Trials, candidates: Sequence[Candidate]) -> dict[str, Rate]:
         """What the set, each change of parameters, and each packed part reach."""
-        facts = self._facts
+        facts, p = self._facts, self._p
+        pairs = p.mixup is not None or p.cutmix is not None
+        batch_size = measure.batch_that_fits(p.batch_size, self._fastest, 1 + pairs)
+        here = {**self._here, "batch_size": batch_size}
         wanted = {"now": here}
         if int(self._given["nthread"]) > 1:
             wanted["one"] = {**here, "nthread": 1}
         for change in candidates:
             if change.options is None:
-                batch = {"batch_size": self._p.batch_size} if facts.chunk > 1 else {}
+                batch = {"batch_size": p.batch_size} if facts.chunk > 1 else {}
                 wanted[change.name] = {**here, **batch, **change.params}
-        in_order = [params.get("shuffle", True) is not True for params in wanted.values()]
-        parts = self._cold_parts(in_order)
+        if self._cold is not None:  # no trial brings in what another reads
+            in_order = [params.get("shuffle", True) is not True for params in wanted.values()]
+            io = {"io": "pread" if self._given.get("io", "auto") == "auto" else self._given["io"]}
+            parts = zip(wanted, measure.share_out(self._cold, in_order), strict=True)
+            wanted |= {name: {**wanted[name], "subset": part, **io} for name, part in parts}
         # decoded chunks are remembered: their cache is as full then as in training
         warm_up = _WARM_UP * self._seconds if facts.chunk > 1 else 0.0
         left = max(self._seconds * 0.3, self._seconds - (time.perf_counter() - self._began))
-        for (name, params), part in zip(wanted.items(), parts, strict=True):
-            trials.add(name, {**params, **part}, warm_up, needed=name == "now")
-        for name, sample in packed.items():
-            trials.add(name, self._on_packed(sample.path, sample.count))
+        for name, params in wanted.items():
+            trials.add(name, params, warm_up, needed=name == "now")
+        for name, sample in self._packed.items():
+            trials.add(name, self._on_packed(sample))
         return trials.run(left)
 
-    def _on_packed(self, path: str, count: int) -> dict[str, Any]:
+    def _on_packed(self, sample: measure.PackedSample) -> dict[str, Any]:
         """The parameters of training, on a packed sample."""
-        kept = {name: value for name, value in self._given.items() if name not in READ_BY}
-        kept |= {"path": path}
-        kept.pop("hdf5_path", None)
-        kept.pop("lmdb_path", None)
-        if count >= self._facts.count:
-            return kept  # the whole of a small set: as it will be trained on
-        again = measure.repeated(count, self._p.batch_size)
+        left_out = {*READ_BY, "hdf5_path", "lmdb_path"}
+        kept = {name: value for name, value in self._given.items() if name not in left_out}
+        kept |= {"path": sample.path}
+        again = None  # the whole of a small set: as it will be trained on
+        if sample.count < self._facts.count:
+            again = measure.repeated(sample.count, self._p.batch_size)
         return kept if again is None else {**kept, "subset": again}
 
     def _read(self) -> dict[str, Any]:
@@ -381,17 +392,9 @@ class _Visit:
         names = set(READ_BY) - {"subset"}
         return {name: value for name, value in self._given.items() if name in names}
 
-    def _tried(
-        self,
-        change: Candidate,
-        rates: Mapping[str, Rate],
-        packed: Mapping[str, measure.PackedSample],
-        failures: Mapping[str, AsyncReaderError],
-        served: float,
-        tops: Ceilings,
-    ) -> Candidate:
+    def _tried(self, change: Candidate, served: float) -> Candidate:
         """A candidate with what came of it."""
-        facts, in_order = self._facts, self._in_order
+        facts, in_order, rates = self._facts, self._in_order, self._rates
         size, each, command = float(facts.size), facts.stored_bytes, None
         if change.options is not None:
             read, path = self._read(), str(self._p.given_path)
@@ -399,21 +402,22 @@ class _Visit:
                 read["subset"] = self._p.subset
             target = advice.free_name(path, change.name)
             command = advice.command(path, target, change.options, read)
-            if change.name in packed:
-                each = packed[change.name].bytes_each
+            if change.name in self._packed:
+                each = self._packed[change.name].bytes_each
                 size = each * (facts.count if self._records is None else self._records.size)
         rate, factor, measured = None, None, facts.fits
         if change.name in rates:
             warm = rates[change.name].samples_per_second
             if change.options is None:
-                rate = self._in_training(warm, in_order or change.name == "block", tops)
+                rate = self._in_training(warm, in_order or change.name == "block")
             else:
                 hit = measure.hit_share(facts, in_order, size)
-                disk = tops.disk_in_order if in_order else tops.disk_random
+                disk = self._tops.disk_in_order if in_order else self._tops.disk_random
                 rate = measure.expected_rate(warm, each, hit, disk)
                 measured = hit >= 1
             as_measured = facts.fits and measured
             factor = rates[change.name].against(rates["now"]) if as_measured else rate / served
+        failure = self._failures.get(change.name)
         return replace(
             change,
             command=command,
@@ -422,5 +426,5 @@ class _Visit:
             size=size,
             fits=size <= facts.memory,
             measured=measured,
-            failure=str(failures[change.name]) if change.name in failures else None,
+            failure=None if failure is None else str(failure),
         )

@@ -41,8 +41,7 @@ _MUCH_LARGER: Final = 2.0
 #: Shorter side that is kept for random crops of a size: 256 for 224, as ImageNet is usually kept.
 _MARGIN: Final = 256 / 224
 
-#: Crops that need the whole picture, and what is given up where only their middle is kept.
-_RANDOM: Final = ("random", "random-resized")
+#: What is given up where only the middle of images is kept.
 _KEEP: Final = "the images are cut and scaled for good: keep SRC"
 
 #: Quality of JPEGs made from pixels; re-encoding loses something once.
@@ -214,7 +213,16 @@ def _sized(cut: tuple[int, int], facts: Facts, p: ReaderParams) -> dict[str, Any
 
 def command(src: str, dst: str, how: Mapping[str, Any], read: Mapping[str, Any]) -> str:
     """The ``asyncreader convert`` that does it. ``read``: how ``src`` is read."""
-    words = ["asyncreader", "convert", src, dst]
+    words = ["asyncreader", "convert", src, dst, *option_words(how)]
+    for name, value in read.items():
+        text = value if isinstance(value, str) else json.dumps(value, separators=(",", ":"))
+        words += ["-p", f"{name}={text}"]
+    return shlex.join(words)
+
+
+def option_words(how: Mapping[str, Any]) -> list[str]:
+    """Options of ``convert`` as the command line has them."""
+    words = []
     for name, value in how.items():
         if name == "fields":
             for key, folder in value.items():
@@ -225,10 +233,7 @@ def command(src: str, dst: str, how: Mapping[str, Any], read: Mapping[str, Any])
         words.append(f"--{name.replace('_', '-')}")
         if value is not True:
             words.append(f"{value[0]}x{value[1]}" if isinstance(value, tuple) else str(value))
-    for name, value in read.items():
-        text = value if isinstance(value, str) else json.dumps(value, separators=(",", ":"))
-        words += ["-p", f"{name}={text}"]
-    return shlex.join(words)
+    return words
 
 
 def free_name(path: str, name: str, taken: Callable[[str], bool] = os.path.lexists) -> str:
@@ -266,8 +271,13 @@ def limit(
         return "memory", words
     return "work", [
         f"The work on each sample: {_parts(facts, p, now)}. As many threads could copy "
-        f"{tops.copy / served:,.0f} times as many samples."
+        f"{_times(tops.copy / served)} as many samples."
     ]
+
+
+def _times(factor: float) -> str:
+    """ "1.4 times", "26 times"."""
+    return f"{factor:,.{0 if factor >= 10 else 1}f} times"
 
 
 def _parts(facts: Facts, p: ReaderParams, now: Rate) -> str:
@@ -344,11 +354,9 @@ def _about_decoding(facts: Facts, p: ReaderParams, now: Rate, tops: Ceilings) ->
             f"Every rank decodes each chunk of {facts.chunk} that has one of its samples, and "
             "many ranks nearly all chunks: several ranks need one sample a chunk."
         )
-    if tops.decode_all is not None:
-        words.append(
-            f"As plain pixels they could be copied {tops.copy / tops.decode_all:,.0f} times as "
-            "fast as they are decoded."
-        )
+    if tops.decode_all is not None and tops.copy > tops.decode_all:
+        gain = _times(tops.copy / tops.decode_all)
+        words.append(f"As plain pixels they could be copied {gain} as fast as they are decoded.")
     return words
 
 

@@ -11,8 +11,8 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import asdict, dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Final
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
@@ -126,11 +126,11 @@ def survey(
         tempfile.TemporaryDirectory(prefix="asyncreader-dry-run-") as folder,
     ):
         tell("looking at images")
-        seen = _look(samples, began + _LOOK * seconds)
-        pictures = _described(samples, seen)
+        good, bad = _look(samples, began + _LOOK * seconds)
+        pictures = _described(samples, good, bad)
         served, crop, size = _as_served(given.get("size"), pictures)
         tell("converting some images as they are")
-        original, count = _pack_some(src, seen, given, folder)
+        original, count = _pack_some(src, good, given, folder)
         found = diagnose(
             _as_read(original, served, crop),
             seconds=seconds - (time.perf_counter() - began),
@@ -150,7 +150,8 @@ def survey(
         tried.get(form.name) or replace(form, samples_per_second=rate, size=size_as_is)
         for form in _forms(given, size, crop, found.facts)
     ]
-    forms = [_of_all(form, part, memory, _command(src, dst, given, form)) for form in forms]
+    forms = [_of_all(form, part, memory) for form in forms]
+    forms = [replace(form, command=_command(src, dst, given, form)) for form in forms]
     return Survey(
         pictures=pictures,
         forms=tuple(forms),
@@ -203,69 +204,64 @@ def _encoding(given: Mapping[str, Any]) -> str | None:
 # -- what is there -------------------------------------------------------------------------------
 
 
-@dataclass
-class _Seen:
-    """What was found of the pictures looked at: paths, bytes and headers of the good ones."""
+class _Image(NamedTuple):
+    """A good image that was looked at."""
 
-    paths: list[str] = field(default_factory=list)
-    sizes: list[int] = field(default_factory=list)
-    headers: list[codec.ImageHeader] = field(default_factory=list)
-    bad: list[tuple[str, str]] = field(default_factory=list)
-
-    @property
-    def looked_at(self) -> int:
-        return len(self.paths) + len(self.bad)
+    path: str
+    size: int
+    header: codec.ImageHeader
 
 
-def _look(samples: FolderSamples, until: float) -> _Seen:
-    """Look at pictures in random order (the same each time), until the time is over."""
-    seen, path = _Seen(), samples.paths[0]
+def _look(samples: FolderSamples, until: float) -> tuple[list[_Image], list[tuple[str, str]]]:
+    """Look at images in random order (the same each time), until the time is over: the good ones,
+    and where the bad ones are and why."""
+    good, bad, path = list[_Image](), list[tuple[str, str]](), samples.paths[0]
     assert path is not None
     for number in np.random.default_rng(0).permutation(samples.count)[:_LOOKED_AT].tolist():
-        if seen.looked_at >= 16 and time.perf_counter() > until:
+        if len(good) + len(bad) >= 16 and time.perf_counter() > until:
             break
         try:
-            (picture, *_) = samples.fetch(number, lambda _: None)
-            header = codec.read_header(bytes(picture.data))
+            (image, *_) = samples.fetch(number, lambda _: None)
+            header = codec.read_header(bytes(image.data))
+            good.append(_Image(os.fsdecode(path(number)), len(image.data), header))
         except SampleError as exc:
-            seen.bad.append((samples.where(number), exc.what))
-            continue
-        seen.paths.append(os.fsdecode(path(number)))
-        seen.sizes.append(len(picture.data))
-        seen.headers.append(header)
-    return seen
+            bad.append((samples.where(number), exc.what))
+    return good, bad
 
 
-def _described(samples: FolderSamples, seen: _Seen) -> Pictures:
-    """``seen`` and the listing as they are told. SampleError where no picture is good."""
-    if not seen.headers:
+def _described(
+    samples: FolderSamples, good: Sequence[_Image], bad: Sequence[tuple[str, str]]
+) -> Pictures:
+    """The images looked at and the listing as they are told. SampleError where none is good."""
+    if not good:
         raise SampleError(
             "none of the images looked at can be converted",
-            source_path=seen.bad[0][0] if seen.bad else None,
-            found=seen.bad[0][1] if seen.bad else "no images",
+            source_path=bad[0][0] if bad else None,
+            found=bad[0][1] if bad else "no images",
         )
     classes = None
     if samples.label_kind == "class":
         classes = count_labels(samples.labels, samples.classes)
-    found = sorted(((one.height, one.width) for one in seen.headers), key=math.prod)
+    headers = [image.header for image in good]
+    shapes = sorted(((header.height, header.width) for header in headers), key=math.prod)
     odd = {
-        "16 bits": sum(bool(one.deep) for one in seen.headers),
-        "turned by EXIF": sum(one.orientation != 1 for one in seen.headers),
-        "decoded by Pillow, which is slow": sum(one.odd for one in seen.headers),
+        "16 bits": sum(bool(header.deep) for header in headers),
+        "turned by EXIF": sum(header.orientation != 1 for header in headers),
+        "decoded by Pillow, which is slow": sum(header.odd for header in headers),
     }
-    packable = round(samples.count * len(seen.headers) / seen.looked_at)
+    packable = round(samples.count * len(good) / (len(good) + len(bad)))
     return Pictures(
         count=samples.count,
         packable=packable,
-        size=float(np.mean(seen.sizes)) * packable,
+        size=float(np.mean([image.size for image in good])) * packable,
         classes=None if classes is None else tuple(classes),
-        looked_at=seen.looked_at,
-        kinds=dict(Counter(one.kind for one in seen.headers).most_common()),
-        sizes=(found[0], found[len(found) // 2], found[-1]),
-        different=len(set(found)),
+        looked_at=len(good) + len(bad),
+        kinds=dict(Counter(header.kind for header in headers).most_common()),
+        sizes=(shapes[0], shapes[len(shapes) // 2], shapes[-1]),
+        different=len(set(shapes)),
         odd={name: count for name, count in odd.items() if count},
         ignored={name: count for name, count in samples.ignored.items() if count},
-        bad=(*((name, why.what) for _, name, why in samples.skipped), *seen.bad),
+        bad=(*((name, why.what) for _, name, why in samples.skipped), *bad),
         notes=tuple(samples.notes),
     )
 
@@ -287,16 +283,17 @@ def _as_served(size: Any, pictures: Pictures) -> tuple[tuple[int, int], str, Any
     return USUAL_SIZE, "random-resized", MARGIN
 
 
-def _pack_some(src: str, seen: _Seen, given: Mapping[str, Any], folder: str) -> tuple[str, int]:
+def _pack_some(
+    src: str, good: Sequence[_Image], given: Mapping[str, Any], folder: str
+) -> tuple[str, int]:
     """Pack the images that are tried as their files are: the path of the dataset, and how many."""
     from converters import convert
 
-    total = np.cumsum(seen.sizes)
-    count = max(1, int(np.searchsorted(total[:_TRIED], _TRIED_BYTES)))
-
+    total = np.cumsum([image.size for image in good[:_TRIED]])
+    count = max(1, int(np.searchsorted(total, _TRIED_BYTES)))
     table, target = (os.path.join(folder, name) for name in ("pictures.csv", "original.h5"))
     with open(table, "w", encoding="utf-8", errors="surrogateescape", newline="") as file:
-        csv.writer(file).writerows((path, 0) for path in seen.paths[:count])
+        csv.writer(file).writerows((image.path, 0) for image in good[:count])
     names = ("channels", "bits", "follow_links")
     options = {name: given[name] for name in names if name in given}
     options |= {"encoding": "original", "labels": table, "skip_bad": True}
@@ -347,13 +344,12 @@ def _forms(given: Mapping[str, Any], size: Any, crop: str, facts: Facts) -> list
     return [form for form in forms if form.name not in left_out]
 
 
-def _of_all(form: Candidate, part: float, memory: int, convert: str) -> Candidate:
-    """A form with the size of all images, of which there are ``part`` times as many as were tried,
-    and with the command that converts them."""
+def _of_all(form: Candidate, part: float, memory: int) -> Candidate:
+    """A form with the size of all images, of which there are ``part`` times as many as were
+    tried."""
     if form.failure is not None or form.size is None:
-        return replace(form, command=convert, size=None, fits=None)
-    size = form.size * part
-    return replace(form, command=convert, size=size, fits=size <= memory)
+        return replace(form, size=None, fits=None)
+    return replace(form, size=form.size * part, fits=form.size * part <= memory)
 
 
 def _command(src: str, dst: str, given: Mapping[str, Any], form: Candidate) -> str:

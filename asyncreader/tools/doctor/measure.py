@@ -7,13 +7,13 @@ import contextlib
 import math
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
-from ...errors import DecodeError, SampleError, SourceError
+from ...errors import DecodeError, SampleError
 from ...pixels import codec
 from ...sources import Inspector, OpenSet, Source, expand_paths, sniff
 from ...sources.base import FieldIndex, Storage, row_size
@@ -111,6 +111,8 @@ def look(source: OpenSet, path: str | tuple[str, ...], memory: int | None = None
         high, wide = picture or (0, 0)
         sample = float(high * wide * stored.channels * stored.dtype.itemsize)
     grey = stored.axes is None and len(stored.shape or ()) == 2
+    channels = 1 if grey else stored.image_shape()[2]
+    packed_as = {"uint8": (1, 3), "uint16": (1,)}.get(stored.dtype.name, ())
     return Facts(
         path=facts.path,
         container=facts.container,
@@ -124,16 +126,7 @@ def look(source: OpenSet, path: str | tuple[str, ...], memory: int | None = None
         shape=stored.shape,
         picture=picture,
         unmarked=unmarked,
-        packable=stored.encoded
-        or (
-            stored.dtype == np.uint8
-            and (grey or picture is not None)
-            and stored.image_shape()[2] in (1, 3)
-        )
-        or (
-            stored.dtype == np.uint16
-            and (grey or (picture is not None and stored.image_shape()[2] == 1))
-        ),
+        packable=stored.encoded or ((grey or picture is not None) and channels in packed_as),
         sample_bytes=sample,
         stored_bytes=size / facts.count,
         files=files,
@@ -174,14 +167,11 @@ def cached(files: tuple[str, ...]) -> float:
     """Part of the bytes of ``files`` (of many, evenly spread) in the page cache, 0 to 1."""
     in_memory = size = 0.0
     for file in files[:: -(-len(files) // _MOST_MAPPED)]:
-        fd = os.open(file, os.O_RDONLY)
-        try:
-            length = os.fstat(fd).st_size
+        with open(file, "rb") as opened:
+            length = os.fstat(opened.fileno()).st_size
             if length:
-                in_memory += cached_share(map_file(fd, length)) * length
+                in_memory += cached_share(map_file(opened.fileno(), length)) * length
                 size += length
-        finally:
-            os.close(fd)
     return in_memory / size if size else 1.0
 
 
@@ -236,13 +226,10 @@ def bring_in(facts: Facts, seconds: float) -> tuple[float, int]:
         return share, os.path.getsize(facts.files[0])
     until = time.perf_counter() + seconds
     buffer = bytearray(8 << 20)
-    for number, name in enumerate(facts.files):
+    for name in facts.files:
         with open(name, "rb", buffering=0) as file:
-            while time.perf_counter() < until:
-                got = file.readinto(buffer)
-                if not got:
-                    break
-                upto += got if number == 0 else 0
+            while time.perf_counter() < until and file.readinto(buffer):
+                upto = file.tell() if name == facts.files[0] else upto
     return cached(facts.files), upto
 
 
@@ -336,16 +323,6 @@ def repeated(count: int, batch_size: int) -> Sequence[int] | None:
     return None if times == 1 else np.tile(np.arange(count), times).tolist()
 
 
-# -- samples in another form -----------------------------------------------------------------------
-
-
-#: Bytes of a packed sample: several times the caches of today's processors.
-_SAMPLE_BYTES: Final = 192 << 20
-
-#: Pixels, decoded or not, beyond which caches help no more.
-_ENOUGH: Final = 96 << 20
-
-
 @dataclass(frozen=True)
 class PackedSample:
     """A packed part of a set."""
@@ -354,52 +331,3 @@ class PackedSample:
     bytes_each: float
     """Bytes of file to a sample."""
     count: int
-
-
-def pack_some(
-    path: Any,
-    name: str,
-    options: Mapping[str, Any],
-    facts: Facts,
-    *,
-    records: Int64 | None,
-    read: Mapping[str, Any],
-    folder: str,
-    seconds: float,
-) -> PackedSample:
-    """Pack a part of the set at ``path`` with ``options`` into ``folder``, under ``name``: a few
-    samples first, then as many as the ``seconds`` let expect, until the caches are exceeded.
-
-    ``records``: those to choose from, None for all; ``read``: how the set is read. Raises what
-    ``convert`` raises.
-    """
-    from converters import convert
-
-    if not isinstance(path, str) or not os.path.lexists(path):
-        raise SourceError(
-            "doctor does not convert several files",
-            hint="run doctor on one of them and convert each, or convert the images to one dataset",
-        )
-    until = time.perf_counter() + seconds
-    wanted = 16
-    while True:
-        target = os.path.join(folder, f"{name}-{wanted}.h5")
-        params = {**read, "subset": spread(facts.count, wanted, facts.chunk, records)}
-        begun = time.perf_counter()
-        report = convert(path, target, params=params, skip_bad=True, progress=False, **options)
-        took = time.perf_counter() - begun
-        each = report.bytes / max(1, report.count)
-        most = min(facts.count, int(_SAMPLE_BYTES / max(each, 1)))
-        more = int(wanted * min(16.0, 0.7 * (until - time.perf_counter()) / took))
-        if wanted >= most or more < 2 * wanted:
-            break
-        os.unlink(target)
-        wanted = min(more, most)
-    most = min(most, int(_ENOUGH / max(each, 1)))
-    if options.get("encoding") == "raw" and report.count < most:
-        # pixels that all lie in a core's cache would be copied too fast: the same again
-        again = {"subset": np.arange(most, dtype=np.int64) % report.count}
-        larger = os.path.join(folder, f"{name}.h5")
-        report = convert(target, larger, params=again, progress=False)
-        target = larger
-    return PackedSample(target, each, report.count)

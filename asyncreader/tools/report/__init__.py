@@ -42,36 +42,6 @@ def page(facts: Facts) -> str:
     template, style, script = (
         here.joinpath(f"page.{kind}").read_text(encoding="utf-8") for kind in ("html", "css", "js")
     )
-    sizes = facts.sizes
-    ratio_counts = ratios(facts.widths, facts.heights) if len(sizes) > 1 else []
-    return (
-        _environment()
-        .from_string(template)
-        .render(
-            facts=facts,
-            name=os.path.basename(facts.path.rstrip("/")) or facts.path,
-            version=__version__,
-            style=style,
-            script=script,
-            policy=f"default-src 'none'; img-src data:; style-src '{_hash(style)}'; "
-            f"script-src '{_hash(script)}'; base-uri 'none'; form-action 'none'",
-            tiles=_tiles(facts),
-            classes=[(g.tally.samples, g.tally.label, g.tally) for g in facts.groups[:CLASS_ROWS]],
-            labels=[(name, histogram(v, "value", sizes=False)) for name, v in facts.label_values],
-            few=not facts.shape
-            and sum(bool(group.thumbs) for group in facts.groups) > 1
-            and max(len(group.thumbs) for group in facts.groups) <= 2,
-            without=sum(not group.thumbs and group.tally.samples > 0 for group in facts.groups),
-            charts=_charts(facts),
-            each_size=_each_size(facts),
-            ratios=[(count, order, ratio) for order, (ratio, count) in enumerate(ratio_counts)],
-            sizes=[(count, size[0] * size[1], size) for size, count in sizes],
-            size_rows=SIZE_ROWS,
-        )
-    )
-
-
-def _environment() -> jinja2.Environment:
     made = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined, finalize=_shown)
     made.filters |= {
         "class_name": _class_name,
@@ -80,7 +50,29 @@ def _environment() -> jinja2.Environment:
         "number": number,
         "some": some,
     }
-    return made
+    sizes = facts.sizes
+    ratio_counts = ratios(facts.widths, facts.heights) if len(sizes) > 1 else []
+    thumbs = [len(group.thumbs) for group in facts.groups]
+    each = np.unique(facts.bytes_each).tolist()
+    return made.from_string(template).render(
+        facts=facts,
+        name=os.path.basename(facts.path.rstrip("/")) or facts.path,
+        version=__version__,
+        style=style,
+        script=script,
+        policy=f"default-src 'none'; img-src data:; style-src '{_hash(style)}'; "
+        f"script-src '{_hash(script)}'; base-uri 'none'; form-action 'none'",
+        tiles=_tiles(facts),
+        classes=[(g.tally.samples, g.tally.label, g.tally) for g in facts.groups[:CLASS_ROWS]],
+        labels=[(name, histogram(v, "value", sizes=False)) for name, v in facts.label_values],
+        few=not facts.shape and np.count_nonzero(thumbs) > 1 and max(thumbs) <= 2,
+        without=sum(not group.thumbs and group.tally.samples > 0 for group in facts.groups),
+        charts=_charts(facts),
+        each_size=f"Each sample takes {in_bytes(each[0])}." if len(each) == 1 else "",
+        ratios=[(count, order, ratio) for order, (ratio, count) in enumerate(ratio_counts)],
+        sizes=[(count, size[0] * size[1], size) for size, count in sizes],
+        size_rows=SIZE_ROWS,
+    )
 
 
 def _shown(value: object) -> object:
@@ -115,20 +107,13 @@ def _tiles(facts: Facts) -> list[tuple[str, str]]:
 def _charts(facts: Facts) -> list[tuple[str, Histogram]]:
     charts = []
     if len(facts.sizes) > 1:
-        shorter = np.minimum(facts.widths, facts.heights)
-        charts.append(("Shorter side", histogram(shorter, "pixels")))
-        charts.append(("Longer side", histogram(np.maximum(facts.widths, facts.heights), "pixels")))
+        charts.append(("Shorter side", np.minimum(facts.widths, facts.heights), "pixels"))
+        charts.append(("Longer side", np.maximum(facts.widths, facts.heights), "pixels"))
     if facts.lengths.size:
-        charts.append(("Length", histogram(facts.lengths, "rows")))
+        charts.append(("Length", facts.lengths, "rows"))
     if np.unique(facts.bytes_each).size > 1:
-        charts.append(("Bytes a sample", histogram(facts.bytes_each, "bytes")))
-    return charts
-
-
-def _each_size(facts: Facts) -> str:
-    """The size of every sample, where all have the same; else nothing."""
-    sizes = np.unique(facts.bytes_each)
-    return f"Each sample takes {in_bytes(int(sizes[0]))}." if sizes.size == 1 else ""
+        charts.append(("Bytes a sample", facts.bytes_each, "bytes"))
+    return [(name, histogram(values, unit)) for name, values, unit in charts]
 
 
 def _class_name(count: LabelCount) -> str:

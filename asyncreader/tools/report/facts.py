@@ -13,7 +13,7 @@ from ...sources import OpenSet
 from ...system.array_types import Array, Int64
 from ...system.text import some
 from ..describe import LabelCount
-from ..drawing import Thumb
+from ..look import Thumb
 
 #: Rows of a table of duplicates, near-constant or bad samples; the rest is only counted.
 LISTED: Final = 100
@@ -42,12 +42,17 @@ class Row(NamedTuple):
     why: str
     thumb: Thumb | None
 
+    @property
+    def title(self) -> str:
+        """Its record number, its label in words and where it was packed from."""
+        return ", ".join(filter(None, (f"record {self.record}", self.words, self.path)))
+
 
 class Group(NamedTuple):
     """Samples of one label, and some of them to look at."""
 
     tally: LabelCount
-    thumbs: tuple[Thumb, ...]
+    thumbs: tuple[Row, ...]
 
 
 class Copies(NamedTuple):
@@ -64,17 +69,13 @@ class Facts:
     """All that the page says."""
 
     path: str
-    container: str
-    layout: str
-    encoding: str
-    dtype: str
+    about: str
+    """Its container, layout, encoding and dtypes in words."""
     count: int
     looked: int
     """Samples that were looked at, bad ones included."""
     size_on_disk: int
     fingerprint: str
-    labels: str
-    """The labels' shape and dtype in words."""
     groups: tuple[Group, ...]
     """A group for each label; one without a label where the set has no classes."""
     classed: bool
@@ -125,12 +126,11 @@ class Facts:
         def listed(row: Row) -> dict[str, Any]:
             return {"record": row.record, "label": row.label, "path": row.path, "why": row.why}
 
+        def of_self(*names: str) -> dict[str, Any]:
+            return {name: getattr(self, name) for name in names}
+
         return {
-            "path": self.path,
-            "count": self.count,
-            "looked": self.looked,
-            "fingerprint": self.fingerprint,
-            "verdict": self.verdict,
+            **of_self("path", "count", "looked", "fingerprint", "verdict"),
             "checks": [asdict(check) for check in self.checks],
             "classes": [
                 {"label": g.tally.label, "class": g.tally.name, "samples": g.tally.samples}
@@ -142,9 +142,7 @@ class Facts:
             ],
             "lengths": _spread(self.lengths),
             "bytes": _spread(self.bytes_each),
-            "compared": self.compared,
-            "extra_copies": self.extra_copies,
-            "copy_groups": self.copy_groups,
+            **of_self("compared", "extra_copies", "copy_groups"),
             "copy_groups_with_several_labels": self.torn_groups,
             "copies": [
                 {"samples": c.samples, "labels": c.labels, "records": [r.record for r in c.rows]}
@@ -172,8 +170,6 @@ def _spread(values: Int64) -> dict[str, int | float] | None:
 
 
 _BINS: Final = 24
-_WIDE, _HIGH = 480, 150
-_LEFT, _FOOT, _TOP = 4, 22, 16
 
 #: Ratios of width to height that pictures are named after.
 _SIDES: Final = (
@@ -184,11 +180,8 @@ RATIOS: Final = {f"{wide}:{high}": wide / high for wide, high in _SIDES}
 
 
 class Bar(NamedTuple):
-    """One bar of a histogram: its position, and how many values lie between low and high."""
+    """One bar of a histogram: how many values lie between low and high."""
 
-    x: float
-    width: float
-    height: float
     low: float
     high: float
     values: int
@@ -202,16 +195,12 @@ class Histogram:
     """What the values are, with their unit."""
     values: int
     low: float = 0.0
+    middle: float = 0.0
+    """The value in the middle of the axis."""
     high: float = 0.0
     median: float = 0.0
     logarithmic: bool = False
     bars: tuple[Bar, ...] = ()
-    marks: tuple[tuple[str, int, float], ...] = ()
-    """Below the bars: text-anchor, x, value."""
-    width: int = _WIDE
-    height: int = _HIGH
-    ground: int = _HIGH - _FOOT
-    """The y of the bars' feet."""
 
 
 def histogram(values: Array, what: str, *, sizes: bool = True) -> Histogram:
@@ -225,27 +214,16 @@ def histogram(values: Array, what: str, *, sizes: bool = True) -> Histogram:
         return Histogram(what, 0)
     low, high = float(values.min()), float(values.max())
     if low == high:
-        return Histogram(what, values.size, low, high, low)
+        return Histogram(what, values.size, low, low, high, low)
     whole = bool((values == np.rint(values)).all())
     wide = sizes and low > 0 and high > 50 * low
-    bins = min(_BINS, int(high - low) + 1) if whole and high - low < _BINS else _BINS
-    edges = np.geomspace(low, high, bins + 1) if wide else np.linspace(low, high, bins + 1)
+    edges = np.geomspace(low, high, _BINS + 1) if wide else np.linspace(low, high, _BINS + 1)
     if whole and high - low < _BINS:  # one bar for each value
         edges = np.arange(low - 0.5, high + 1)
-    counts = np.histogram(values, edges)[0].tolist()
-    most = max(counts)
-    step = (_WIDE - 2 * _LEFT) / len(counts)
-    bars = []
-    for index, count in enumerate(counts):
-        tall = (_HIGH - _FOOT - _TOP) * count / most
-        if count:
-            tall = max(tall, 1.5)
-        between = (float(edges[index]), float(edges[index + 1]))
-        bars.append(Bar(_LEFT + index * step, max(step - 2, 1), tall, *between, count))
+    counts, ends = np.histogram(values, edges)[0], edges.tolist()
+    bars = tuple(map(Bar, ends, ends[1:], counts.tolist()))
     middle = math.sqrt(low * high) if wide else (low + high) / 2
-    marks = (("start", _LEFT, low), ("middle", _WIDE // 2, middle), ("end", _WIDE - _LEFT, high))
-    median = float(np.median(values))
-    return Histogram(what, values.size, low, high, median, wide, tuple(bars), marks)
+    return Histogram(what, values.size, low, middle, high, float(np.median(values)), wide, bars)
 
 
 def ratios(widths: Array, heights: Array) -> list[tuple[str, int]]:
@@ -284,9 +262,7 @@ def checks_of(
     tables = "its structure is whole"
     if source.facts.meta is not None:
         tables += ", and labels, classes and checksums match their digests"
-    found.append(
-        Check("ok", "Structure", tables) if paths is None else Check("bad", "Structure", paths)
-    )
+    found.append(Check("ok" if paths is None else "bad", "Structure", paths or tables))
     if not source.checked:
         found.append(Check("look", "Checksums", "none recorded: the dataset is served unverified"))
     elif wrong_bytes:
@@ -297,21 +273,20 @@ def checks_of(
         found.append(Check("look", "Checksums", words, "bad"))
     else:
         found.append(Check("ok", "Checksums", f"{part} match their checksums{rest}"))
+    name = "Samples" if facts.shape else "Images"
     if facts.bad_count:
         words = f"{facts.bad_count:,} of {among} cannot be shown"
-        found.append(Check("bad", "Samples" if facts.shape else "Images", words, "bad"))
+        found.append(Check("bad", name, words, "bad"))
     else:
         words = "decoded" if source.spec.encoded else "read"
-        found.append(Check("ok", "Samples" if facts.shape else "Images", f"{part} {words}"))
+        found.append(Check("ok", name, f"{part} {words}"))
     found.append(_copies(facts))
-    if facts.shape:  # numbers have no colours
-        pass
-    elif facts.flat_count:
+    if facts.flat_count:  # of images: numbers have no colours
         words = f"{facts.flat_count:,} of {among} show (almost) one colour only"
         found.append(Check("look", "Content", words, "flat"))
-    elif not good:
+    elif not facts.shape and not good:
         found.append(Check("look", "Content", "no image could be looked at", "bad"))
-    else:
+    elif not facts.shape:
         found.append(Check("ok", "Content", f"none of {seen} is of one colour"))
     if facts.classed and len(facts.groups) > 1:
         found.append(_classes(facts))

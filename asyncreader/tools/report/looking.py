@@ -12,7 +12,7 @@ import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -21,13 +21,12 @@ from ...errors import ChecksumError, ParamsError, SampleError
 from ...params.parse import parse_params
 from ...sources import Inspector
 from ...sources.subset import split_counts
-from ...system.array_types import Array, Bools, Int64, UInt8, UInt64
+from ...system.array_types import Array, Int64, UInt8, UInt64
 from ...system.limits import usable_cores
 from ...system.signals import in_threads
 from ...system.text import counts_in_words
 from ..describe import LabelCount, class_of, count_labels, in_words, single
-from ..drawing import Thumb, thumb_of
-from ..look import ArrayLooker, Looked, looker_of_rows
+from ..look import ArrayLooker, Looked, Thumb, looker_of_rows, thumb_of
 from ..verify import check_paths
 from .facts import LISTED, MEMBERS, Copies, Facts, Group, Row, checks_of
 
@@ -73,7 +72,8 @@ def gather(
     if p.subset is not None:
         raise ParamsError("a report is about a whole dataset", found="subset")
     with look_into(params) as ds:
-        facts = _Gathering(ds, limit, seed).run(jobs or usable_cores(), progress)
+        tell = progress or (lambda *_: None)
+        facts = _Gathering(ds, limit, seed).run(jobs or usable_cores(), tell)
     # as the caller named it: a page that is passed on should not show the folders above the set
     return replace(facts, path=os.fspath(path)) if isinstance(path, str | os.PathLike) else facts
 
@@ -87,7 +87,6 @@ class _Seen(NamedTuple):
     size: int
     spread: float
     checksum: int
-    thumb: Thumb | None
 
 
 def spread_of(pixels: UInt8) -> float:
@@ -97,17 +96,9 @@ def spread_of(pixels: UInt8) -> float:
     return float(pixels[::step, ::step].reshape(-1, pixels.shape[2]).T.copy().std(axis=1).max())
 
 
-class _Equal(NamedTuple):
-    """Groups of samples with equal checksums."""
-
-    listed: tuple[Int64, ...]
-    """Record numbers of the first hundred groups, those with several labels first, then by size."""
-    extra: int
-    """Samples beyond one of each group."""
-    compared: int
-    groups: int
-    torn: int
-    """Groups with several labels."""
+#: Record numbers of the first hundred groups of samples with equal checksums, those with several
+#: labels first, then by size; and what Facts tells of all groups.
+_Equal: TypeAlias = tuple[list[Int64], dict[str, Any]]
 
 
 class _Gathering:
@@ -140,22 +131,17 @@ class _Gathering:
         self.shown = self._choose_shown(most)
         chosen = [record for records in self.shown for record in records]
         self.side = WIDEST if self.arrays else 128 if len(chosen) <= 300 else 96
+        self.thumbs: dict[int, Thumb] = {}
         self.equal: _Equal | None = None  # without recorded checksums known after the pass
         if self.checked and self.count <= IN_FULL:
             self.equal = self._find_equal(np.arange(self.count), self._recorded())
-            firsts = [int(group[0]) for group in self.equal.listed]
+            firsts = [int(group[0]) for group in self.equal[0]]
             chosen += firsts[: max(0, limit - len(chosen)) // 2]
         self.wanted = set(chosen)
         others = self.sample[~np.isin(self.sample, chosen)]
         others = self.rng.permutation(others)[: max(0, limit - len(self.wanted))]
         self.records = np.union1d(others, np.array(chosen, np.int64))
         self.looker.settle(self.records)
-
-    def _stored(self, records: Sequence[int] | Int64) -> list[int]:
-        """The first field's own records, of which an episode may have one more than of others."""
-        rows = np.asarray(records, np.int64)
-        found: list[int] = self.source.records(self.looker.rows(rows)).tolist()
-        return found
 
     def _choose_shown(self, most: int) -> list[list[int]]:
         """Records to show of each label, drawn at random, ``most`` in all."""
@@ -173,12 +159,11 @@ class _Gathering:
         return found + [[]] * (len(self.counts) - len(found))
 
     def _draw(self, pool: Int64, count: int) -> list[int]:
-        drawn: Int64 = np.sort(self.rng.choice(pool, min(count, pool.size), replace=False))
-        return list(map(int, drawn))
+        return sorted(self.rng.choice(pool, min(count, pool.size), replace=False).tolist())
 
     # -- the pass --------------------------------------------------------------------------
 
-    def run(self, jobs: int, progress: Callable[[int, int], None] | None) -> Facts:
+    def run(self, jobs: int, progress: Callable[[int, int], None]) -> Facts:
         seen: list[_Seen] = []
         bad: list[Row] = []
         bad_count = wrong_bytes = done = 0
@@ -195,8 +180,7 @@ class _Gathering:
                 wrong_bytes += isinstance(result[1], ChecksumError)
                 if len(bad) < LISTED:
                     bad.append(self._row(result[0], str(result[1].what)))
-            if progress is not None:
-                progress(done, len(records))
+            progress(done, len(records))
         return self._facts(seen, bad, bad_count, wrong_bytes)
 
     def _look_at(
@@ -212,28 +196,26 @@ class _Gathering:
                 found.append((record, exc))
                 continue
             spread = math.inf if self.arrays else spread_of(look.picture)
-            needed = record in self.wanted or spread < FLAT
-            thumb = self._thumb_of(look) if needed else None
+            if record in self.wanted or spread < FLAT:
+                self._keep_thumb(look)
             checksum = 0 if self.checked else look.checksum
-            found.append(_Seen(record, look.height, look.width, look.size, spread, checksum, thumb))
+            found.append(_Seen(record, look.height, look.width, look.size, spread, checksum))
         return found
 
-    def _thumb_of(self, look: Looked) -> Thumb:
+    def _keep_thumb(self, look: Looked) -> None:
         """A drawing of numbers keeps its size."""
         side = min(self.side, max(look.picture.shape[:2])) if self.arrays else self.side
-        return thumb_of(look.number, look.picture, side)
+        self.thumbs[look.number] = thumb_of(look.picture, side)
 
     def _facts(self, seen: list[_Seen], bad: list[Row], bad_count: int, wrong_bytes: int) -> Facts:
         source, of_set, spec = self.source, self.source.facts, self.source.spec
-        thumbs = {entry.record: entry.thumb for entry in seen if entry.thumb is not None}
-        groups = []
-        for count, records in zip(
-            self.counts or [LabelCount(0, None, self.count)], self.shown, strict=True
-        ):
-            found = [thumbs[record] for record in records if record in thumbs]
-            groups.append(Group(count, tuple(map(self._captioned, found))))
+        tallies = self.counts or [LabelCount(0, None, self.count)]
+        groups = [
+            Group(tally, tuple(self._row(one, "") for one in records if one in self.thumbs))
+            for tally, records in zip(tallies, self.shown, strict=True)
+        ]
         flat = [entry for entry in seen if entry.spread < FLAT]
-        equal = self.equal or self._equal_of(seen)
+        copies, copied = self.equal or self._equal_of(seen)
         images = not self.arrays and spec.axes is not None
         channels = spec.image_shape()[2] if images else 1
         notes = list(self.looker.notes)
@@ -242,20 +224,16 @@ class _Gathering:
         if source.splits:
             counts = split_counts(source.splits, source.facts.count)
             notes.append(f"splits: {counts_in_words(counts)}")
+        about = f"{of_set.container}: {of_set.layout}; {spec.encoding}, {spec.dtype}; labels: "
         labels = self.labels
+        about += "none" if labels is None else f"{'x'.join(map(str, labels.shape))} {labels.dtype}"
         facts = Facts(
             path=of_set.path,
-            container=of_set.container,
-            layout=of_set.layout,
-            encoding=spec.encoding,
-            dtype=str(spec.dtype),
+            about=about,
             count=self.count,
             looked=int(self.records.size),
             size_on_disk=of_set.size_on_disk,
             fingerprint=self.dataset.fingerprint,
-            labels="none"
-            if labels is None
-            else f"{'x'.join(map(str, labels.shape))} {labels.dtype}",
             groups=tuple(groups),
             classed=self.counts is not None,
             label_values=self._label_values(),
@@ -263,14 +241,9 @@ class _Gathering:
             widths=np.array([entry.width for entry in seen if not self.arrays], np.int64),
             **self._of_arrays(seen),
             bytes_each=np.array([entry.size for entry in seen], np.int64),
-            copies=tuple(self._copies(group, thumbs) for group in equal.listed),
-            extra_copies=equal.extra,
-            copy_groups=equal.groups,
-            torn_groups=equal.torn,
-            compared=equal.compared,
-            flat=tuple(
-                self._row(e.record, f"{e.spread:.1f} of 255", e.thumb) for e in flat[:LISTED]
-            ),
+            copies=tuple(map(self._copies, copies)),
+            **copied,
+            flat=tuple(self._row(e.record, f"{e.spread:.1f} of 255") for e in flat[:LISTED]),
             flat_count=len(flat),
             bad=tuple(bad),
             bad_count=bad_count,
@@ -299,14 +272,11 @@ class _Gathering:
             return ()
         columns = labels.reshape(len(labels), -1)
         rows = self.sample if self.count > IN_FULL else slice(None)
-        names = self.names if self.names and len(self.names) == columns.shape[1] else None
-        return tuple(
-            (
-                names[n] if names else f"label {n}" if columns.shape[1] > 1 else "label",
-                columns[rows, n],
-            )
-            for n in range(min(8, columns.shape[1]))
-        )
+        wide = columns.shape[1]
+        names: Sequence[str] = [f"label {n}" for n in range(wide)] if wide > 1 else ["label"]
+        if self.names and len(self.names) == wide:
+            names = self.names
+        return tuple((name, columns[rows, n]) for n, name in enumerate(names[:8]))
 
     def _recorded(self) -> UInt64:
         """The recorded checksums of all samples."""
@@ -326,63 +296,44 @@ class _Gathering:
         return self._find_equal(records, sums)
 
     def _find_equal(self, records: Int64, sums: UInt64) -> _Equal:
-        if not sums.size:
-            return _Equal((), 0, 0, 0, 0)
-        order = np.argsort(sums, kind="stable")
-        edges = np.flatnonzero(np.diff(sums[order])) + 1
-        starts = np.concatenate(([0], edges))
-        lengths = np.diff(np.concatenate((starts, [sums.size])))
-        several = np.flatnonzero(lengths > 1)
-        torn = self._torn(records[order], starts[several], lengths[several])
-        first = several[np.lexsort((-lengths[several], ~torn))][:LISTED].tolist()
-        return _Equal(
-            tuple(records[order[starts[n] : starts[n] + lengths[n]]] for n in first),
-            int((lengths[several] - 1).sum()),
-            int(sums.size),
-            int(several.size),
-            int(torn.sum()),
+        _, first, group, counts = np.unique(
+            sums, return_index=True, return_inverse=True, return_counts=True
         )
+        torn = np.zeros(counts.size, np.bool_)
+        if self.labels is not None:  # those of a copy, and of the first of its group
+            rows, copies = self.labels.reshape(len(self.labels), -1), counts[group] > 1
+            mine, firsts = rows[records[copies]], rows[records[first[group[copies]]]]
+            same = (mine == firsts) | ((mine != mine) & (firsts != firsts))  # NaN is like NaN
+            torn[group[copies][~same.all(axis=1)]] = True
+        several = np.flatnonzero(counts > 1)
+        listed = several[np.lexsort((-counts[several], ~torn[several]))][:LISTED].tolist()
+        return [records[group == number] for number in listed], {
+            "extra_copies": int((counts[several] - 1).sum()),
+            "compared": int(sums.size),
+            "copy_groups": int(several.size),
+            "torn_groups": int(torn.sum()),
+        }
 
-    def _copies(self, group: Int64, thumbs: dict[int, Thumb]) -> Copies:
-        """A group as a row of the table, with the picture of a member that was looked at."""
-        labels = self.labels
+    def _copies(self, group: Int64) -> Copies:
+        """A group as a row of the table, with the image of a member that was looked at."""
+        labels, members = self.labels, group[:MEMBERS]
         kinds = 1 if labels is None else len(np.unique(labels[group], axis=0))
-        rows = [self._row(record, "") for record in group[:MEMBERS].tolist()]
-        thumb = next((thumbs[row.record] for row in rows if row.record in thumbs), None)
-        looked = np.intersect1d(group[:MEMBERS], self.records).tolist()
-        if thumb is None and looked:
+        looked = np.intersect1d(members, self.records).tolist()
+        if looked and not any(record in self.thumbs for record in members.tolist()):
             with contextlib.suppress(SampleError):
-                thumb = self._thumb_of(self.looker.look(looked[0], self.side))
-        rows[0] = rows[0]._replace(thumb=thumb)
-        return Copies(len(group), tuple(rows), kinds)
+                self._keep_thumb(self.looker.look(looked[0], self.side))
+        rows = [self._row(record, "") for record in members.tolist()]
+        thumb = next((row.thumb for row in rows if row.thumb is not None), None)
+        return Copies(len(group), (rows[0]._replace(thumb=thumb), *rows[1:]), kinds)
 
-    def _torn(self, records: Int64, starts: Int64, lengths: Int64) -> Bools:
-        """Of each run of ``records``, ``lengths`` from ``starts``: whether its labels differ."""
-        if self.labels is None or not starts.size:
-            return np.zeros(starts.size, np.bool_)
-        rows = self.labels.reshape(len(self.labels), -1)
-        begins = np.cumsum(lengths) - lengths
-        members = np.arange(lengths.sum()) + np.repeat(starts - begins, lengths)
-        mine, first = rows[records[members]], rows[records[np.repeat(starts, lengths)]]
-        same = (mine == first) | ((mine != mine) & (first != first))  # NaN is like NaN
-        return np.logical_or.reduceat(~same.all(axis=1), begins)
-
-    def _row(self, record: int, why: str, thumb: Thumb | None = None) -> Row:
-        label, words = self._label(record)
-        return Row(record, label, words, self._path(record), why, thumb)
-
-    def _label(self, record: int) -> tuple[int | None, str]:
-        labels = self.labels
-        if labels is None:
-            return None, ""
-        row = np.asarray(labels[record])
-        number = int(row.reshape(-1)[0]) if self.counts is not None else None
-        return number, class_of(row, self.names) or in_words(row)
-
-    def _path(self, record: int) -> str:
-        path = self.inspector.path(self._stored([record])[0])
-        return "" if path is None else path.decode("utf-8", "surrogateescape")
-
-    def _captioned(self, thumb: Thumb) -> Thumb:
-        words = self._label(thumb.record)[1]
-        return thumb._replace(words=words, path=self._path(thumb.record))
+    def _row(self, record: int, why: str) -> Row:
+        label, words = None, ""
+        if self.labels is not None:
+            row = np.asarray(self.labels[record])
+            label = int(row.reshape(-1)[0]) if self.counts is not None else None
+            words = class_of(row, self.names) or in_words(row)
+        # the first field's own record, of which an episode may have one more than of others
+        own = self.source.records(self.looker.rows(np.array([record], np.int64)))
+        path = self.inspector.path(int(own[0]))
+        name = "" if path is None else path.decode("utf-8", "surrogateescape")
+        return Row(record, label, words, name, why, self.thumbs.get(record))
