@@ -48,22 +48,17 @@ def facts_of(given: Mapping[str, Any]) -> tuple[dict[str, Any], AsyncReaderError
 
     Raises what opening it raises where it cannot be listed, or a field was named.
     """
-    error: AsyncReaderError | None = None
     try:
         with look_into(given) as ds:
-            named = ds.params.data_field == parse_params(given, {}).data_field
-            if named or isinstance(ds.source.rule, Windows):
-                return describe(ds), None
-            path: str | None = ds.source.first.facts.path
+            named = "data_field" in given or isinstance(ds.source.rule, Windows)
+            named = named or ds.params.data_field == parse_params(given, {}).data_field
+            found = None if named else _contents(given, ds.source.first.facts.path)
+            return found or describe(ds), None
     except AsyncReaderError as exc:
-        error, path = exc, exc.path
-    found = None if path is None or "data_field" in given else _contents(given, path)
-    if found is not None:
-        return found, None if isinstance(error, NoFieldError) else error
-    if error is not None:
-        raise error
-    with look_into(given) as ds:
-        return describe(ds), None
+        found = None if exc.path is None or "data_field" in given else _contents(given, exc.path)
+        if found is None:
+            raise
+        return found, None if isinstance(exc, NoFieldError) else exc
 
 
 def _contents(given: Mapping[str, Any], path: str) -> dict[str, Any] | None:
