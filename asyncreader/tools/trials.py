@@ -1,6 +1,5 @@
-"""The harness that measures: readers that take turns, by number of threads for example, and what
-each of them reached. At its end are the ceilings that no loader on this machine can beat: copying
-memory, decoding, and reading the disk.
+"""The harness that measures: readers that take turns, what each of them reached, and the ceilings
+that no loader on this machine can beat.
 
 Trials take turns (1, 2, 3, then 3, 2, 1, ...), so that other load on the machine slows all of them
 alike. The figures of each are medians over its turns.
