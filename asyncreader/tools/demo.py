@@ -17,15 +17,10 @@ from typing import Any, Final, TypeAlias
 
 import h5py
 import numpy as np
-from numpy.typing import NDArray
 
 from ..reader import AsyncReader
-from ..system.array_types import Array, UInt8
+from ..system.array_types import Array, Float32, Int64, UInt8
 from ..system.text import in_bytes, times
-
-Floats = NDArray[np.float32]
-Images = NDArray[np.uint8]
-Labels = NDArray[np.int64]
 
 IMAGE_SIZE = (48, 48)  # (height, width) the pictures are converted to
 EVERY = 2  # epochs to a line of progress
@@ -37,36 +32,32 @@ MAX_SHIFT = 3  # pixels, see augment()
 # ---------------------------------------------------------------------------------- input
 
 
-def augment(data: Images, labels: Labels, rng: np.random.Generator) -> None:
-    """Flip, turn and shift every picture of a batch at random, in place.
+def augment(data: UInt8, labels: Int64, rng: np.random.Generator) -> None:
+    """Flip, turn and shift every image of a batch at random, in place.
 
-    ``data`` is (B, H, W, C) uint8; ``labels`` are left as they are, since no shape changes its
+    ``data`` is (B, H, H, C) uint8; ``labels`` are left as they are, since no shape changes its
     class by this. The reader runs it on its own threads, while the network trains.
     """
-    height, width = data.shape[1:3]
+    places = np.arange(data.shape[1])
     for image in data:
         flip, turns = rng.integers(2), int(rng.integers(4))
-        if height != width:
-            turns -= turns % 2  # a quarter turn would not fit into the buffer
         changed = np.rot90(image[:, ::-1] if flip else image, turns)
-        rows, columns = rng.integers(-MAX_SHIFT, MAX_SHIFT + 1, size=2)
-        # Clipped indices repeat the border; np.roll would bring in the opposite side. The take
-        # makes a copy, so writing to the picture that `changed` is a view of is safe.
-        changed = changed.take(np.clip(np.arange(height) + rows, 0, height - 1), axis=0)
-        image[...] = changed.take(np.clip(np.arange(width) + columns, 0, width - 1), axis=1)
+        # Clipped indices repeat the border; np.roll would bring in the opposite side. They make a
+        # copy, so writing to the image that `changed` is a view of is safe.
+        shifts = rng.integers(-MAX_SHIFT, MAX_SHIFT + 1, (2, 1))
+        image[...] = changed[np.ix_(*np.clip(places + shifts, 0, places[-1]))]
 
 
-def shape_map(images: Images) -> Floats:
+def shape_map(images: UInt8) -> Float32:
     """Distances of all 2x2 blocks from the background's colour: (B, H, W, C) to (B, H/2, W/2, 1).
 
     The background's colour is the median of the outermost blocks. The result is float32, about 0
     on the background and about 1 on the shape, whatever the two colours are.
     """
     count, height, width, channels = images.shape
-    height, width = height // 2, width // 2
-    cut = images[:, : 2 * height, : 2 * width].astype(np.float32)
+    pairs = images.reshape(count, height // 2, 2, width // 2, 2, channels)
     # Means of 2x2 blocks: they halve the noise and quarter the work.
-    blocks = cut.reshape(count, height, 2, width, 2, channels).mean(axis=(2, 4))
+    blocks = pairs.mean(axis=(2, 4), dtype=np.float32)
     edges = (blocks[:, 0], blocks[:, -1], blocks[:, :, 0], blocks[:, :, -1])
     background = np.median(np.concatenate(edges, axis=1), axis=1)
     distance = np.linalg.norm(blocks - background[:, None, None], axis=3, keepdims=True)
@@ -78,7 +69,7 @@ def shape_map(images: Images) -> Floats:
 # -------------------------------------------------------------------------------- network
 
 
-def features(images: Images) -> Floats:
+def features(images: UInt8) -> Float32:
     """What the network sees of pictures (B, H, W, C): (B, 190) float32, about -1 to 3.
 
     The strengths of the lowest frequencies of the shape map: a shift of the shape leaves them as
@@ -91,7 +82,7 @@ def features(images: Images) -> Floats:
 
 #: What the network sees of a batch, and learns: features (B, inputs), and the classes (B,) or
 #: numbers (B, outputs), NaN where any will do.
-Seen: TypeAlias = tuple[Floats, Array]
+Seen: TypeAlias = tuple[Float32, Array]
 
 
 class Network:
@@ -102,12 +93,12 @@ class Network:
         self.weights = [first, np.zeros((HIDDEN, classes), np.float32)]
         self._velocities = [np.zeros_like(weight) for weight in self.weights]
 
-    def scores(self, x: Floats) -> tuple[Floats, Floats]:
+    def scores(self, x: Float32) -> tuple[Float32, Float32]:
         """Class scores (B, classes) for features, and the hidden layer's output."""
         hidden = np.maximum(x @ self.weights[0], 0)
         return hidden @ self.weights[1], hidden
 
-    def learn(self, x: Floats, targets: NDArray[Any], rate: float) -> float:
+    def learn(self, x: Float32, targets: Array, rate: float) -> float:
         """One step against the gradient, on features (B, inputs) and labels (B,) or numbers
         (B, outputs), NaN where any will do. The loss before it: see :func:`loss_of`."""
         outputs, hidden = self.scores(x)
@@ -122,18 +113,19 @@ class Network:
         return loss
 
 
-def loss_of(outputs: Floats, targets: NDArray[Any]) -> tuple[float, Floats]:
+def loss_of(outputs: Float32, targets: Array) -> tuple[float, Float32]:
     """The cross entropy of labels (B,), or the mean squared error of numbers (B, outputs), of which
     NaN counts for nothing; and its gradient by ``outputs``."""
+    count = np.float32(len(targets))
     if targets.ndim > 1:
         error = np.nan_to_num(outputs - targets)
-        return float((error**2).sum() / np.isfinite(targets).sum()), error / len(targets)
+        return float((error**2).sum() / np.isfinite(targets).sum()), error / count
     shifted = outputs - outputs.max(axis=1, keepdims=True)  # exp() of large scores overflows
     logs = shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))
     picked = (np.arange(len(targets)), targets)
     loss, error = float(-logs[picked].mean()), np.exp(logs)
     error[picked] -= 1
-    return loss, error / len(targets)
+    return loss, error / count
 
 
 # ------------------------------------------------------------------------------- training
@@ -153,7 +145,7 @@ class Lesson:
     outputs: int | None
     """Of the network: None: one for each class."""
     see: Callable[[Any], Seen]
-    score: Callable[[Floats, Array], float]
+    score: Callable[[Float32, Array], float]
     """By the network's outputs for all held-out samples, and what they were to be."""
     figure: str
     """What the score is called."""
@@ -210,7 +202,7 @@ def _of_images(batch: Any) -> Seen:
     return features(images), labels[:, 0].copy()
 
 
-def _accuracy(scores: Floats, labels: Array) -> float:
+def _accuracy(scores: Float32, labels: Array) -> float:
     return float((scores.argmax(axis=1) == labels).mean())
 
 
@@ -381,7 +373,7 @@ def _of_robot(batch: Any) -> Seen:
     return x.astype(np.float32), own.reshape(count, -1).astype(np.float32)
 
 
-def _r_squared(values: Floats, actions: Array) -> float:
+def _r_squared(values: Float32, actions: Array) -> float:
     spread = np.nansum((actions - np.nanmean(actions, axis=0)) ** 2)
     return 1 - float(np.nansum((values - actions) ** 2) / spread)
 
@@ -401,12 +393,12 @@ def _of_volumes(batch: Any) -> Seen:
     return x.reshape(-1, x.shape[-1])[::8], label.reshape(-1)[::8].astype(np.int64)
 
 
-def _dice(scores: Floats, cells: Array) -> float:
+def _dice(scores: Float32, cells: Array) -> float:
     found = scores.argmax(axis=1)
     return 2.0 * int((found & cells).sum()) / float(found.sum() + cells.sum())
 
 
-def _mean_around(volumes: Floats, radius: int) -> Floats:
+def _mean_around(volumes: Float32, radius: int) -> Float32:
     """Means of the boxes of 2 x radius + 1 voxels a side, the outermost voxels repeated."""
     for axis in (1, 2, 3):
         at = np.arange(volumes.shape[axis])
