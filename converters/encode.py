@@ -18,7 +18,6 @@ import xxhash
 from asyncreader.errors import DecodeError, ParamsError, SampleError
 from asyncreader.formats.packed import FIELD_DTYPES, PLAIN, RAGGED, FieldMeta, row_checksums
 from asyncreader.pixels import codec, kernels
-from asyncreader.pixels.codec.masks import decode_values, encode_values
 from asyncreader.pixels.geometry import nearest_pixels, resize_into
 from asyncreader.pixels.points import move
 from asyncreader.system.array_types import Array, Float64, Int64, UInt64
@@ -183,7 +182,7 @@ class Recipe:
         full = header.height, header.width
         plan = None if self.size is None else resize_plan(full, self.size, self.resize)
         if self.bits == 16:
-            return self._stored(decode_values(data), plan)
+            return self._stored(codec.decode_values(data), plan)
         pixels = codec.decode(
             data,
             self.channels,
@@ -216,7 +215,7 @@ class Recipe:
         if field_encoding(self.encoding) == "raw":
             return hashed_pixels(values)
         shape = values.shape[0], values.shape[1], values.shape[2]
-        return hashed(encode_values(values), shape, values.dtype.name)
+        return hashed(codec.encode(values, "png"), shape, values.dtype.name)
 
     def moved(self, kind: str, values: Array, full: tuple[int, int]) -> Array:
         """Numbers that go with an image of size ``full``, as they go with what becomes of it:
@@ -250,7 +249,7 @@ class Recipe:
         if self.check_decode:
             hold(decoding_bytes(header))
             if self.bits == 16:
-                decode_values(data)
+                codec.decode_values(data)
             else:
                 codec.decode(data, self.channels, header=header)
         if not self.restarts or header.kind != "jpeg" or header.loose:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal, Self, TypeAlias, TypedDict, cast
 
 from ..errors import ParamsError
-from ..pixels.augment.options import span
+from ..pixels.augment import span
 from ..system import checks
 from ..system.checks import invalid, one_of, optional, plain, whole, written
 from ..system.text import slip

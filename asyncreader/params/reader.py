@@ -13,8 +13,7 @@ from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, Self, TypeAlias, runtime_checkable
 
-from ..pixels.augment import AUGMENT
-from ..pixels.augment.options import between
+from ..pixels.augment import AUGMENT, between
 from ..sampling import Shuffle
 from ..system import checks
 from ..system.checks import Check, one_of, optional, or_auto, whole

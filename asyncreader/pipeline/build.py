@@ -17,9 +17,9 @@ from ..errors import ParamsError, SourceError, WorkerError
 from ..params.reader import PATHS, ReaderParams, Run
 from ..pixels.augment.base import Operation
 from ..pixels.row_maker import RowMaker
+from ..pixels.rows import by_field
 from ..pixels.specs import OutputSpec
 from ..pixels.user_transform import Made, Transform
-from ..pixels.views import by_field
 from ..sampling import sampler_of, takes_classes
 from ..sampling.patches import Patches
 from ..sampling.samplers import Sampler, Storage

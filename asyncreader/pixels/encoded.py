@@ -10,20 +10,19 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Final, TypeAlias
+from typing import Final
 
 import numpy as np
 
 from ..errors import DecodeError
 from ..stats import Meter
-from ..system.array_types import Array, Float64, Int64, UInt8
+from ..system.array_types import Array, Int64, UInt8
 from ..system.memory import SCRATCH, address_of
 from ..system.text import sides
 from . import codec, geometry, kernels
 from .codec import jpeg, planes
-from .codec.masks import check_values, decode_values
 from .fill_tables import PLAN, PLANES_HEADER, numbers
-from .row_maker import RowView
+from .row_maker import RowView, Target
 from .specs import SampleSpec
 from .transform import Pictures
 
@@ -42,15 +41,17 @@ def decode_sample(
     ``min_size``: see :func:`codec.decode`. DecodeError."""
     header = header or codec.read_header(data)
     if stored.values:
-        values = codec.check_size(decode_values(data), header)
-        return check_values(values, stored.channels, stored.dtype)
+        values = codec.check_size(codec.decode_values(data), header)
+        if values.shape[2] != stored.channels or values.dtype != stored.dtype:
+            raise DecodeError(
+                "the image's channels or dtype are not those of its dataset",
+                found=f"{values.shape[2]} channels of {values.dtype}",
+                expected=f"{stored.channels} of {stored.dtype}",
+            )
+        return values
     if not stored.narrow:
         codec.check_depth(header)
     return codec.decode(data, stored.channels, header=header, min_size=min_size)
-
-
-#: Gets the number of an image, and its pixels (H, W, C), which it may change.
-Finish: TypeAlias = Callable[[int, Array], None]
 
 
 class Images:
@@ -82,30 +83,13 @@ def groups(sizes: list[int], most: int) -> Iterator[slice]:
 
 class Planned:
     """Plain JPEGs or 4:2:0 planes, of which one compiled call plans what is decoded, and what is
-    made of that in ``rows`` of ``out``. Nothing is planned of those that must go by
-    :func:`put_views`.
+    made of that: the samples ``some`` of ``target``. Nothing is planned of those that must go by
+    :func:`put_views`."""
 
-    ``finish``: what is done with pictures that are cropped and resized, where there are steps.
-    ``crops`` and ``flips``: as Pictures.draws gives them.
-    """
-
-    def __init__(
-        self,
-        fill: Pictures,
-        images: Images,
-        crops: Float64 | None,
-        flips: UInt8 | None,
-        out: Array,
-        rows: Int64,
-        finish: Finish,
-    ) -> None:
+    def __init__(self, fill: Pictures, images: Images, target: Target, some: slice) -> None:
         started = time.perf_counter()
-        assert fill.method is not None
-        self._images, self._out, self._rows = images, out, rows
-        cast = fill.cast.one
-        plain = None if fill.direct else lambda k, pixels: cast(pixels, False, out[rows[k]])
-        self._finish: Finish | None = finish if fill.wanted.steps else plain
-        high, wide = fill.form.size
+        self._fill, self._images, self._target, self._first = fill, images, target, some.start
+        self._rows, (high, wide) = target.rows[some], fill.form.size
         self._resized = None
         if not fill.in_row:
             self._resized = SCRATCH.array("resize", (high, wide, 3), fill.stored.dtype)
@@ -118,11 +102,10 @@ class Planned:
             images.sizes,
             fill.form.terms,
             fill.wanted.shares,
-            np.empty((count, 0)) if crops is None else crops,
-            np.zeros(count, np.uint8) if flips is None else flips,
-            address_of(out if self._resized is None else self._resized),
+            *target.draws.pick(some, count),
+            address_of(target.out if self._resized is None else self._resized),
             fill.row_bytes if self._resized is None else 0,
-            rows,
+            self._rows,
         )
         pixels = self._plan["height"] * self._plan["width"] * (self._plan["size"] != 0)
         self._scratch = SCRATCH.take("decode", 3 * max(1, int(pixels.max(initial=1))))
@@ -141,7 +124,7 @@ class Planned:
     def put_all(self, meter: Meter) -> Iterator[int]:
         """Fill all rows. Yields in turn the number of each image that must go by
         :func:`put_views`; ends when the reader is closed."""
-        decode, resize, finish = self.decode, kernels.resize_planned, self._finish
+        decode, resize, fill = self.decode, kernels.resize_planned, self._fill
         seconds, clock = self._seconds, time.perf_counter
         for k in range(self._rows.size):
             if meter.stopped:
@@ -153,8 +136,13 @@ class Planned:
                 yield k
                 continue
             resize(self._numbers, self._boxes, k, k + 1, *self._to)
-            if finish is not None:
-                finish(k, self._out[self._rows[k]] if self._resized is None else self._resized)
+            row = self._target.out[self._rows[k]]
+            if fill.wanted.steps:
+                self._target.finish(
+                    self._first + k, row if self._resized is None else self._resized
+                )
+            elif self._resized is not None:
+                fill.cast.one(self._resized, False, row)
         meter.seconds["decode"] += seconds
 
 

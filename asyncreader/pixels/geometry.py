@@ -133,7 +133,7 @@ def resize_into(
     elif interpolation == "nearest":
         rows = nearest_pixels(box[0], box[2], high, pixels.shape[0])
         columns = nearest_pixels(box[1], box[3], wide, pixels.shape[1])
-        out[:] = pixels[rows[:, None], columns[::-1] if flip else columns]
+        pick(pixels, rows, columns[::-1] if flip else columns, out)
     elif pixels.shape[2] > 4 and pixels.dtype == np.uint8:
         for c in range(pixels.shape[2]):
             plane = np.empty((high, wide, 1), out.dtype)
@@ -185,6 +185,15 @@ def nearest_pixels(start: float, length: float, count: int, limit: int) -> Int64
     middles = start - first + (np.arange(count) + 0.5) * length / count
     found: Int64 = np.floor(middles).astype(np.int64)
     return np.clip(found + first, 0, limit - 1)
+
+
+def pick(pixels: Pixels, rows: Int64, columns: Int64, out: Pixels) -> None:
+    """``out`` (H, W, C) = ``pixels`` (h, w, C) at ``rows`` and ``columns``; dtypes may differ."""
+    lines = pixels[rows]
+    if out.flags.c_contiguous and lines.dtype == out.dtype:
+        np.take(lines, columns, axis=1, out=out, mode="clip")
+    else:
+        np.copyto(out, lines[:, columns], casting="unsafe")
 
 
 def _resample(

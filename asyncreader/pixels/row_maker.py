@@ -223,12 +223,10 @@ class Drawn(NamedTuple):
     crops: Float64 | None
     flips: UInt8 | None
 
-    def pick(self, which: Int64 | slice) -> Drawn:
-        """That of some of them."""
-        crops, flips = self
-        return Drawn(
-            None if crops is None else crops[which], None if flips is None else flips[which]
-        )
+    def pick(self, which: Int64 | slice, count: int) -> tuple[Float64, UInt8]:
+        """That of some of them, ``count``, as kernels take it: (n, 0) and zeros for nothing."""
+        crops = np.empty((count, 0)) if self.crops is None else self.crops[which]
+        return crops, np.zeros(count, np.uint8) if self.flips is None else self.flips[which]
 
     def of(self, i: int) -> tuple[Float64 | None, bool]:
         """Crop draws of one, and whether it is mirrored."""

@@ -25,6 +25,7 @@ from ..errors import (
 )
 from ..stats import Meter
 from ..system.array_types import Array, Bools, Int64, UInt8, UInt64
+from ..system.keyed_random import STREAM_VIEW, key_of, mix_rows
 from ..system.memory import SCRATCH, address_of
 from . import kernels
 from .encoded import PLANNED_BYTES, Images, groups, planned, put_views
@@ -34,6 +35,7 @@ from .specs import OutputSpec, Row, SampleSpec
 from .transform import Pictures
 
 E = TypeVar("E", bound=AsyncReaderError)
+T = TypeVar("T")
 
 #: Rows that are checked before each becomes a picture of its own are copied in groups of about this
 #: many bytes: the second look at a row finds it in the core's cache.
@@ -354,13 +356,7 @@ class RowWriter:
             images = Images(store.view, address, offsets, sizes)
         left: Iterable[int] = range(some.stop - first)
         if isinstance(fill, Pictures) and fill.method is not None:
-            crops, flips = self.draws.pick(some)
-
-            def finish(k: int, pixels: Array) -> None:
-                self.finish(first + k, pixels)
-
-            made = planned(fill)(fill, images, crops, flips, self.out, self.rows[some], finish)
-            left = made.put_all(self.meter)
+            left = planned(fill)(fill, images, self, some).put_all(self.meter)
         for k in left:
             if k not in bad:
                 self._decode(first + k, images[k])
@@ -626,3 +622,74 @@ def checksum_error(found: int, expected: int) -> ChecksumError:
         expected=f"{expected:016x}",
         hint=f"convert the dataset again or restore it; {SKIP_HINT}",
     )
+
+
+# -- several views of a sample ---------------------------------------------------------------------
+
+
+def by_field(fills: Sequence[RowMaker], of_arrays: Sequence[T]) -> list[Sequence[T]]:
+    """What belongs to each field, of what belongs to the arrays that ``fills`` make."""
+    if len(fills) == 1:  # each batch asks
+        return [of_arrays]
+    starts = [k for k, fill in enumerate(fills) if not fill.wanted.first_view]
+    ends = [*starts[1:], len(fills)]
+    return [of_arrays[start:end] for start, end in zip(starts, ends, strict=True)]
+
+
+def keys_of_views(keys: UInt64, first: int, count: int) -> UInt64:
+    """The keys of ``count`` views of each sample, from view ``first`` on: uint64 (n, count). View 0
+    has the sample's own key: it is what a reader without views serves."""
+    made = np.empty((keys.size, count), np.uint64)
+    for k in range(count):
+        number = first + k
+        made[:, k] = mix_rows(key_of(STREAM_VIEW, number), keys.view(np.int64)) if number else keys
+    return made
+
+
+class ViewWriter(RowWriter):
+    """Writes each sample into several rows: of all arrays of the field, memory (B, views, ...).
+
+    The sample is read, checked and decoded once. A view is a row of its own draws; those of one
+    size are an array (B, views, ...), which a RowWriter of its own fills.
+    """
+
+    @cached_property
+    def _writers(self) -> list[RowWriter]:
+        """Those of each array: their samples are the views, their rows those of (B * views, ...).
+        What they write has been checked."""
+        return [self._writer(*one) for one in zip(self.fills, self.outs, strict=True)]
+
+    def _writer(self, fill: RowMaker, out: Array) -> RowWriter:
+        count, job = fill.wanted.views, self.job
+        places = self._places(np.arange(job.rows.size), count)
+        keys = keys_of_views(job.keys, fill.wanted.first_view, count).reshape(-1)
+        rows = self._places(job.rows, count)
+        job = job.pick(places // count)._replace(rows=rows, keys=keys, check=None, made=None)
+        outs = (out.reshape(-1, *fill.row_shape),)
+        numbers = self.first, self.named_from
+        return RowWriter(self.origin, job, (fill,), outs, self.meter, self.errors, *numbers)
+
+    @staticmethod
+    def _places(samples: Int64, count: int) -> Int64:
+        """The numbers of ``count`` views of each sample."""
+        return (samples[:, None] * count + np.arange(count)).reshape(-1)
+
+    def _each(self, i: int) -> Iterator[tuple[RowWriter, int]]:
+        """The writers of the views of sample ``i``, and its numbers there."""
+        for writer in self._writers:
+            count = writer.fill.wanted.views
+            for k in range(i * count, (i + 1) * count):
+                yield writer, k
+
+    def views(self, i: int) -> tuple[RowView, ...]:
+        """See :class:`RowWriter`."""
+        return tuple(view for writer, k in self._each(i) for view in writer.views(k))
+
+    def put(self, i: int, sample: Array) -> None:
+        for writer, k in self._each(i):
+            writer.put(k, sample)
+
+    def _place(self, which: Int64, addresses: Int64) -> None:
+        for writer in self._writers:
+            count = writer.fill.wanted.views
+            writer._place(self._places(which, count), np.repeat(addresses, count))

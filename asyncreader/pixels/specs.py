@@ -133,7 +133,8 @@ class SampleSpec:
     None for data that are no pictures, which are served as they are. ``encoding``: "raw", a codec's
     name, or "original" for image files of any kind. ``flat``: the one channel is
     no axis of its own in storage, nor in what is handed out. ``values``: encoded numbers, not
-    colours (masks.py). ``as_stored``: handed out in the stored order of axes, whatever the layout.
+    colours (codec.decode_values). ``as_stored``: handed out in the stored order of axes, whatever
+    the layout.
     ``narrow``: it is known that grey pictures of 16 bits are served with 8; where it is not, such a
     picture is a DecodeError. ``members``: of structured rows, the one that is a field of its own;
     their ``dtype`` is flat (numbers.py). ``ragged``: samples differ in length: each is a number of

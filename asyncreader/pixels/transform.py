@@ -8,7 +8,6 @@ picture after the other.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Final
@@ -16,11 +15,10 @@ from typing import Any, Final
 import numpy as np
 
 from ..errors import ParamsError
-from ..system.array_types import Array, Float64, Int64, UInt8, UInt64
+from ..system.array_types import Array, Int64, UInt64
 from ..system.memory import SCRATCH, address_of
 from . import codec, geometry, kernels
 from .codec import planes
-from .codec.masks import pick
 from .fill_tables import MIRROR_DRAW, PLAN, numbers
 from .numbers import Numbers, Ragged
 from .rectangles import AREA, CROPS
@@ -362,11 +360,11 @@ class Pictures(RowMaker):
         columns = geometry.nearest_pixels(rect.left * fx, rect.width * fx, wanted.size[1], wide)
         columns, out = columns[::-1] if view.flip else columns, self.image(view.out)
         if not wanted.affine:
-            pick(pixels, rows, columns, out)
+            geometry.pick(pixels, rows, columns, out)
             return
         native = pixels.dtype.newbyteorder("=")
         picked = SCRATCH.array("picked", (*wanted.size, pixels.shape[2]), native)
-        pick(pixels, rows, columns, picked)
+        geometry.pick(pixels, rows, columns, picked)
         self.cast.affine.into(picked, out)
 
 
@@ -402,70 +400,30 @@ class Resized(Pictures):
     """Raw pictures of which one compiled pass crops and resizes many."""
 
     def place(self, target: Target, which: Int64, addresses: Int64) -> None:
-        if not which.size:
-            return
-        crops, flips = target.draws.pick(which)
-        places = which.tolist()
-
-        def finish(k: int, pixels: Array) -> None:
-            target.finish(places[k], pixels)
-
-        stepped = finish if self.wanted.steps else None
-        self.resize_rows(addresses, target.rows[which], flips, target.out, crops, stepped)
-
-    def resize_rows(
-        self,
-        addresses: Int64,
-        rows: Int64,
-        flips: UInt8 | None,
-        out: Array,
-        crops: Float64 | None,
-        finish: Callable[[int, Array], None] | None = None,
-    ) -> None:
-        """Crop and resize raw samples at ``addresses`` into ``rows`` of a slot, in one compiled
-        call. ``crops`` and ``flips``: as :meth:`draws` gives them. ``finish``: what is done with
-        each, where there are steps: it gets its number and its pixels."""
-        assert self.stored.shape is not None
-        assert self.wanted.size is not None
-        count, size, channels = addresses.size, self.wanted.size, self.stored.image_shape()[2]
+        count, size, channels = which.size, self.form.size, self.stored.image_shape()[2]
+        rows, out = target.rows[which], target.out
         resized, at, together = out, rows, count
         if not self.direct:  # some at a time: they stay in a core's cache until they are cast
-            together = max(1, min(count, RESIZED_BYTES // (math.prod(size) * channels)))
+            together = min(count, RESIZED_BYTES // (math.prod(size) * channels))
+        together = max(1, together)
         if not self.in_row:
             resized = SCRATCH.array("resize", (together, *size, channels), self.stored.dtype)
             at = np.arange(count, dtype=np.int64) % together
-        flips = np.zeros(count, np.uint8) if flips is None else flips
-        some = self._resizer(addresses, at, flips, resized, crops)
-        for first in range(0, count, max(1, together)):
+        plan, boxes = numbers(np.empty(count, PLAN)), np.empty((count, 4))
+        shape = np.array(self.stored.shape, np.int64)
+        drawn = self.wanted.shares, *target.draws.pick(which, count)
+        kernels.plan_crops(
+            0, addresses, shape, self.form.terms, *drawn, address_of(resized), at, plan, boxes
+        )
+        for first in range(0, count, together):
             end = min(first + together, count)
-            some(first, end)
-            if finish is not None:
+            kernels.resize_planned(plan, boxes, first, end, channels, self.method, *size, False)
+            if self.wanted.steps:
                 for k in range(first, end):
-                    finish(k, out[rows[k]] if self.in_row else resized[k - first])
+                    pixels = out[rows[k]] if self.in_row else resized[k - first]
+                    target.finish(int(which[k]), pixels)
             elif not self.direct:
                 self.cast.many(resized[: end - first], out, rows[first:end])
-
-    def _resizer(
-        self, addresses: Int64, rows: Int64, flips: UInt8, out: Array, crops: Float64 | None
-    ) -> Callable[[int, int], None]:
-        """What crops and resizes samples ``first`` to ``end`` into ``rows`` of ``out``."""
-        count = addresses.size
-        plan, boxes = numbers(np.empty(count, PLAN)), np.empty((count, 4))
-        kernels.plan_crops(
-            0,
-            addresses,
-            np.array(self.stored.shape, np.int64),
-            self.form.terms,
-            self.wanted.shares,
-            np.empty((count, 0)) if crops is None else crops,
-            flips,
-            out.ctypes.data,
-            rows,
-            plan,
-            boxes,
-        )
-        more = self.stored.image_shape()[2], self.method, *self.form.terms[:2].tolist(), False
-        return lambda first, end: kernels.resize_planned(plan, boxes, first, end, *more)
 
 
 class Planes(RowMaker):

@@ -15,10 +15,9 @@ from ..errors import ErrorFields, FormatError, ParamsError
 from ..formats.packed import RAGGED, FieldMeta, Meta
 from ..pixels.fill_tables import RowsInMemory
 from ..pixels.row_maker import RowMaker
-from ..pixels.rows import E, RowError, RowJob, Writer
+from ..pixels.rows import E, RowError, RowJob, RowWriter, ViewWriter, Writer
 from ..pixels.specs import OutputSpec, SampleSpec
 from ..pixels.transform import plan_rows
-from ..pixels.views import writer_for
 from ..stats import Meter
 from ..system.array_types import Array, Int64, UInt64
 from .bytestore import REMOTE, ByteFile, ByteStore, FileRef, MemoryStore
@@ -312,7 +311,8 @@ def read_field(
 ) -> tuple[RowError, ...]:
     """Fill rows of ``outs``, the arrays that are made of a field: each of fill.allocate_shape().
     Returns the bad samples; fills the others."""
-    writer = writer_for(source, job, fills, outs, meter)
+    kind = ViewWriter if fills[0].wanted.views else RowWriter
+    writer = kind(source, job, fills, outs, meter)
     source.read_into(writer)
     return tuple(writer.errors)
 

@@ -17,14 +17,13 @@ import numpy as np
 
 from ..errors import DecodeError, FormatError, ParamsError, SampleError, closed_on_error
 from ..pixels.augment.base import along
-from ..pixels.codec.masks import decode_values
+from ..pixels.codec import decode_values
 from ..pixels.numbers import Stretches, too_long
 from ..pixels.points import Moved, moved_fill
 from ..pixels.row_maker import RowMaker
-from ..pixels.rows import RowError, RowJob
+from ..pixels.rows import RowError, RowJob, by_field
 from ..pixels.specs import OutputSpec, SampleSpec
 from ..pixels.transform import plan_rows
-from ..pixels.views import by_field
 from ..sampling.patches import Patches
 from ..sampling.rule import EACH_ROW, Lengths, Rule
 from ..stats import Meter

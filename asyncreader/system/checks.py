@@ -103,7 +103,8 @@ def plain(value: Any) -> object:
     return value
 
 
-def _number(value: object) -> int | float:
+def real_number(value: object) -> int | float:
+    """A number that is no truth value, of numpy or of Python; ValueError for anything else."""
     number = plain(value)
     if isinstance(number, bool) or not isinstance(number, int | float):
         raise ValueError
@@ -114,7 +115,7 @@ def whole(low: int | None = None, high: int | None = None) -> Check[int]:
     """A whole number from ``low``, below ``high``."""
 
     def take(value: object) -> int:
-        number = _number(value)
+        number = real_number(value)
         good = isinstance(number, int) and (low is None or number >= low)
         if not good or (high is not None and number >= high):
             raise ValueError
@@ -134,7 +135,7 @@ def number(above: float, most: float) -> Check[float]:
     """A number above ``above``, at most ``most``."""
 
     def take(value: object) -> float:
-        found = _number(value)
+        found = real_number(value)
         if not above < found <= most:
             raise ValueError
         return float(found)
@@ -143,14 +144,14 @@ def number(above: float, most: float) -> Check[float]:
 
 
 def _finite(value: object) -> float:
-    found = float(_number(value))
+    found = float(real_number(value))
     if not math.isfinite(found):
         raise ValueError
     return found
 
 
 FINITE: Final = Check("a finite number", _finite)
-NUMBER: Final = Check("a number", _number)
+NUMBER: Final = Check("a number", real_number)
 
 
 def one_of(form: object) -> Check[T]:

@@ -21,7 +21,7 @@ from ..dataset import Dataset
 from ..errors import FormatError, SampleError, located
 from ..params.reader import PARAMETERS, ReaderParams
 from ..pixels import codec
-from ..pixels.codec.masks import decode_values
+from ..pixels.codec import decode_values
 from ..pixels.encoded import decode_sample
 from ..pixels.points import check_places, real
 from ..pixels.specs import SampleSpec

@@ -16,7 +16,7 @@ from asyncreader.errors import FormatError, ParamsError, SourceError, closed_on_
 from asyncreader.formats import packed as fmt
 from asyncreader.formats.manifest import manifest_path
 from asyncreader.formats.packed import ENCODINGS, is_field_name
-from asyncreader.pixels.codec.masks import decode_values
+from asyncreader.pixels.codec import decode_values
 from asyncreader.pixels.codec.planes import YUV420
 from asyncreader.pixels.encoded import decode_sample
 from asyncreader.pixels.specs import SampleSpec

@@ -29,7 +29,7 @@ from asyncreader.errors import (
 from asyncreader.formats.manifest import manifest_path
 from asyncreader.formats.packed import DATA
 from asyncreader.pixels import codec
-from asyncreader.pixels.codec.masks import decode_values
+from asyncreader.pixels.codec import decode_values
 from asyncreader.sources import open_source
 from asyncreader.sources.hdf5.file import is_hdf5
 from asyncreader.sources.urls import is_url

@@ -19,7 +19,7 @@ from PIL import Image, ImageCms, ImageOps
 
 from asyncreader import DecodeError
 from asyncreader.pixels import codec
-from asyncreader.pixels.codec.masks import decode_values
+from asyncreader.pixels.codec import decode_values
 
 NOISE = np.random.default_rng(5).integers(0, 256, (13, 17, 3), np.uint8)
 PICTURE = pictures(4, (48, 64, 3))[3]

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import cut_jpegs
@@ -21,7 +22,7 @@ from asyncreader.pixels import rows as rows_module
 from asyncreader.pixels.encoded import Images, groups, planned, put_views
 from asyncreader.pixels.fill_tables import PLAN, numbers
 from asyncreader.pixels.rectangles import choose_rect, crop_shares
-from asyncreader.pixels.row_maker import RowMaker, RowView
+from asyncreader.pixels.row_maker import Drawn, RowMaker, RowView
 from asyncreader.pixels.specs import OutputSpec, SampleSpec
 from asyncreader.pixels.transform import Pictures, plan_rows
 from asyncreader.stats import Meter
@@ -35,10 +36,8 @@ def put_planned(
 ) -> Iterator[int]:
     assert isinstance(fill, Pictures)
 
-    def finish(k: int, pixels: np.ndarray) -> None:
-        fill.finish(pixels, RowView(fill, None, False, out[rows[k]]))
-
-    return planned(fill)(fill, images, crops, flips, out, rows, finish).put_all(meter)
+    target: Any = SimpleNamespace(out=out, rows=rows, draws=Drawn(crops, flips))
+    return planned(fill)(fill, images, target, slice(0, len(rows))).put_all(meter)
 
 
 def lying(images: list[bytes]) -> Images:

@@ -1,5 +1,6 @@
 """What a RowMaker makes of stored samples: shapes, the way it picks, and its values."""
 
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -168,11 +169,11 @@ def test_compiled_modes_equal_one_by_one() -> None:
         out = np.zeros(fill.allocate_shape(9), fill.dtype)
         rows = np.arange(9, dtype=np.int64)
         addresses = images.ctypes.data + rows * images[0].nbytes
-        crops, flips = fill.draws(keys)
         filler = fill.filler(out.nbytes)
         if filler is None:
             assert isinstance(fill, Resized)
-            fill.resize_rows(addresses, rows, flips, out, crops)
+            target: Any = SimpleNamespace(out=out, rows=rows, draws=fill.draws(keys))
+            fill.place(target, rows, addresses)
         else:
             filler.fill(addresses, rows, out, keys)
         np.testing.assert_array_equal(fill.handed_out(out), filled(fill, images, keys), name)

@@ -31,7 +31,7 @@ from asyncreader import (
     SampleError,
     WorkerError,
 )
-from asyncreader.pixels.codec.masks import decode_values, encode_values
+from asyncreader.pixels.codec import decode_values, encode
 from asyncreader.tools.verify import verify_file
 
 N, HIGH, WIDE = 22, 48, 56
@@ -66,7 +66,7 @@ def ours(kind: str = "raw") -> Packed:
     content = packed(list(IMAGES), kind, LABELS, **({"quality": 95} if kind == "jpeg" else {}))
     for name, values in (("mask", MASKS), ("ids", IDS)):
         rows = [np.ascontiguousarray(row)[:, :, None] for row in values]
-        samples = [row.tobytes() if kind == "raw" else encode_values(row) for row in rows]
+        samples = [row.tobytes() if kind == "raw" else encode(row, "png") for row in rows]
         content.fields[name] = Packed(
             samples,
             None,
@@ -366,9 +366,9 @@ def varied(kind: str = "png", **masks: bytes) -> Packed:
         images.append(pixels(high, wide)[i])
         rows.append(places(high, wide)[i][:, :, None])
     content = packed(images, kind, LABELS)
-    samples = [masks.get(f"at{i}", encode_values(row)) for i, row in enumerate(rows)]
+    samples = [masks.get(f"at{i}", encode(row, "png")) for i, row in enumerate(rows)]
     content.fields["mask"] = Packed(samples, None, "png", None, 1, dtype="uint16")
-    ids = [encode_values(np.full((*row.shape[:2], 1), i, np.uint8)) for i, row in enumerate(rows)]
+    ids = [encode(np.full((*row.shape[:2], 1), i, np.uint8), "png") for i, row in enumerate(rows)]
     content.fields["ids"] = Packed(ids, None, "png", None, 1)
     return content
 
@@ -388,7 +388,7 @@ def test_pictures_of_many_sizes(tmp_path: Path, write: Any, crop: str) -> None:
 
 def test_a_mask_of_another_size_is_a_bad_sample(tmp_path: Path) -> None:
     """One crop would show two parts: such a sample is an error, or skipped, and named."""
-    other = encode_values(places(20, 20)[0][:, :, None])
+    other = encode(places(20, 20)[0][:, :, None], "png")
     path = write_lmdb(tmp_path / "set", varied(at3=other))
     params = {"path": path, "data_field": FIELDS, "batch_size": 11, "size": (20, 20)}
     with (
@@ -406,7 +406,7 @@ def test_a_mask_of_another_size_is_a_bad_sample(tmp_path: Path) -> None:
 
 def test_a_mask_of_another_kind_is_a_bad_sample(tmp_path: Path) -> None:
     """A mask of other channels or bits than the set declares is no sample of it."""
-    wrong = encode_values(np.zeros((33, 57, 1), np.uint8))
+    wrong = encode(np.zeros((33, 57, 1), np.uint8), "png")
     path = write_hdf5(tmp_path / "set", varied(at3=wrong))
     with (
         AsyncReader(path=path, data_field=FIELDS, batch_size=N, size=(20, 20)) as reader,
@@ -732,7 +732,7 @@ def test_values_are_what_is_stored(data: bytes, expected: np.ndarray) -> None:
     """Palette indices and not colours, grey and 16 bits as they are, no alpha; and PNG and back."""
     wanted = np.asarray(expected, np.uint16 if expected.dtype == np.uint16 else np.uint8)
     wanted = wanted if wanted.ndim == 3 else wanted[:, :, None]
-    for found in (decode_values(data), decode_values(encode_values(wanted))):
+    for found in (decode_values(data), decode_values(encode(wanted, "png"))):
         assert found.dtype == wanted.dtype
         np.testing.assert_array_equal(found, wanted)
 

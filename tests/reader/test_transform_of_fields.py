@@ -14,7 +14,7 @@ from reader_contract import ReaderContract, Served
 from torchvision_pixels import need_torchvision
 
 from asyncreader import AsyncReader, ParamsError, WorkerError
-from asyncreader.pixels.codec.masks import encode_values
+from asyncreader.pixels import codec
 
 COUNT, HIGH, WIDE = 24, 20, 28
 RNG = np.random.default_rng(0)
@@ -118,7 +118,7 @@ def written(path: Path) -> str:
     """Pictures and label maps as PNG files, boxes and keypoints, in a file of h5py."""
     with h5py.File(path, "w") as file:
         vlen(file, "image", [encoded(image) for image in IMAGES])
-        vlen(file, "mask", [encode_values(mask.astype(np.uint16)) for mask in MASKS])
+        vlen(file, "mask", [codec.encode(mask.astype(np.uint16), "png") for mask in MASKS])
         file["boxes"], file["points"], file["labels"] = BOXES, POINTS, LABELS
     return str(path)
 

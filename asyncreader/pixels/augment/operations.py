@@ -19,10 +19,7 @@ from ...system.keyed_random import Draws
 from ..fill_tables import Erasure
 from ..rectangles import ERASURE_DRAWS, erased_part
 from ..specs import ImageShape
-from . import functions
-from .base import WARPS, Drawn, Operation
-from .functions import Fill
-from .options import (
+from . import (
     CHANCE,
     FILL,
     INTERPOLATION,
@@ -30,10 +27,13 @@ from .options import (
     angles,
     around,
     between,
+    functions,
     numbers,
     option,
     span,
 )
+from .base import WARPS, Drawn, Operation
+from .functions import Fill
 
 # -- levels --------------------------------------------------------------------------------------
 

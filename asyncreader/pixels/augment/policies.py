@@ -14,10 +14,9 @@ from ...system.array_types import Array, Float64, UInt8
 from ...system.checks import one_of, whole
 from ...system.keyed_random import Draws
 from ..specs import ImageShape
-from . import functions
+from . import FILL, INTERPOLATION, Interpolation, functions, option
 from .base import WARPS, Drawn, Operation
 from .functions import Fill
-from .options import FILL, INTERPOLATION, Interpolation, option
 
 
 class Magnitudes(NamedTuple):

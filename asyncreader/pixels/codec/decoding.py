@@ -1,4 +1,4 @@
-"""Decodes images to upright pixels, and encodes pixels as JPEG or PNG."""
+"""Decodes images to upright pixels or numbers, encodes pixels, and checks whole files."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from .headers import (
     png_shape,
     read_header,
 )
-from .jpeg import Buffer, plain_jpeg
+from .jpeg import Buffer, is_grey_jpeg, plain_jpeg
 
 Pixels: TypeAlias = Array
 
@@ -359,56 +359,6 @@ def _load(image: Any) -> None:
         raise DecodeError("image dimensions out of range", found=str(exc)) from exc
 
 
-def stored_pixels(data: Buffer, header: ImageHeader) -> Pixels:
-    """What Pillow finds stored, not turned: (H, W, 1) palette indices or grey (uint16 above 8 bits,
-    0 and 1 of one bit), else (H, W, 3) RGB. DecodeError for what is damaged or beyond uint16.
-
-    A PGM or PPM gives its numbers, which Pillow stretches to 255 or 65535."""
-    if header.kind == "ppm" and memoryview(data)[1] not in b"14":
-        return _ppm_values(data, header)
-    if header.deep == "colour":
-        raise DecodeError(
-            f"colours of 16 bits are not read from {header.kind.upper()}",
-            hint="convert it to PNG, or to 8 bits",
-        )
-    with damage(f"damaged {header.kind.upper()}"), pillow_open(data) as image:
-        _load(image)
-        mode = image.mode
-        if mode in ("LA", "La", "PA"):
-            image = image.getchannel(0)
-        elif mode not in ("1", "L", "P", "I", "F") and not mode.startswith("I;16"):
-            image = image.convert("RGB")
-        pixels: Pixels = np.asarray(image)
-    if pixels.dtype == np.bool_:
-        pixels = pixels.astype(np.uint8)
-    elif pixels.dtype != np.uint8:
-        if pixels.dtype.kind == "f" or int(pixels.min()) < 0 or int(pixels.max()) > 65_535:
-            raise DecodeError("numbers that uint16 cannot hold", found=f"mode {mode}")
-        pixels = pixels.astype(np.uint16)
-    return pixels if pixels.ndim == 3 else pixels[:, :, None]
-
-
-def _ppm_values(data: Buffer, header: ImageHeader) -> Pixels:
-    """The numbers of a PGM or PPM: (H, W, 1 or 3), uint16 where the largest may be above 255."""
-    found = PPM_VALUES.match(bytes(memoryview(data)[:PPM_LONGEST]))
-    if found is None:
-        raise DecodeError("damaged PPM header")
-    letter, most = memoryview(data)[1], int(found[1])
-    channels = 1 if letter in b"25" else 3
-    dtype = np.dtype(np.uint8 if most < 256 else ">u2")
-    count = header.height * header.width * channels
-    with damage("damaged PPM"):
-        if letter in b"56":
-            pixels: Pixels = np.frombuffer(data, dtype, count, found.end())
-        else:
-            words = re.sub(rb"#[^\r\n]*", b"", bytes(data)[found.end() :]).split(None, count)
-            pixels = np.array(words[:count]).astype(np.int64)
-        if pixels.size != count or not 0 <= int(pixels.min()) <= int(pixels.max()) <= most:
-            raise DecodeError("damaged PPM", expected=f"{count} numbers of at most {most}")
-        pixels = pixels.astype(dtype.newbyteorder("="))
-    return pixels.reshape(header.height, header.width, channels)
-
-
 def with_channels(pixels: UInt8, channels: int) -> UInt8:
     """Pixels (H, W, 1) or (H, W, 3) as grey or RGB."""
     if pixels.shape[2] == channels:
@@ -464,3 +414,116 @@ def encode(pixels: Pixels, encoding: str, quality: int = 90) -> bytes:
     file = io.BytesIO()
     Image.fromarray(pixels[:, :, 0] if grey else pixels).save(file, "PNG", compress_level=3)
     return file.getvalue()
+
+
+# -- pictures whose values are numbers: label maps, and grey of 16 bits such as depth maps ---------
+
+
+def decode_values(data: Buffer) -> Array:
+    """Upright values, (H, W, C) uint8 or uint16 with C 1 or 3, of any image that the codec reads.
+
+    A palette picture gives its palette indices (Pascal VOC's classes), not the colours; grey of 8
+    or 16 bits is given as it is, 1 bit as 0 and 1; colours are three channels, of 16 bits from PNG
+    and PPM only; alpha is dropped. Raises DecodeError for what is damaged, or holds numbers that
+    uint16 does not.
+    """
+    header = read_header(data)
+    if header.kind == "jpeg":
+        return decode(data, 1 if is_grey_jpeg(data) else 3, header=header)
+    if header.kind == "png" and (channels := _plain_png(data)):
+        # the decoder adds a channel where a colour means "transparent"
+        values: Array = png_pixels(data)[:, :, :channels]
+    else:
+        values = stored_pixels(data, header)
+    return upright(values, header.orientation)
+
+
+def _plain_png(data: Buffer) -> int:
+    """Channels without alpha of a PNG whose values the fast decoder does not change (IHDR: 8 or 16
+    bits, grey or RGB), else 0."""
+    depth, colour = memoryview(data)[24:26]
+    return {0: 1, 2: 3, 4: 1, 6: 3}.get(colour, 0) if depth in (8, 16) else 0
+
+
+def stored_pixels(data: Buffer, header: ImageHeader) -> Pixels:
+    """What Pillow finds stored, not turned: (H, W, 1) palette indices or grey (uint16 above 8 bits,
+    0 and 1 of one bit), else (H, W, 3) RGB. DecodeError for what is damaged or beyond uint16.
+
+    A PGM or PPM gives its numbers, which Pillow stretches to 255 or 65535."""
+    if header.kind == "ppm" and memoryview(data)[1] not in b"14":
+        return _ppm_values(data, header)
+    if header.deep == "colour":
+        raise DecodeError(
+            f"colours of 16 bits are not read from {header.kind.upper()}",
+            hint="convert it to PNG, or to 8 bits",
+        )
+    with damage(f"damaged {header.kind.upper()}"), pillow_open(data) as image:
+        _load(image)
+        mode = image.mode
+        if mode in ("LA", "La", "PA"):
+            image = image.getchannel(0)
+        elif mode not in ("1", "L", "P", "I", "F") and not mode.startswith("I;16"):
+            image = image.convert("RGB")
+        pixels: Pixels = np.asarray(image)
+    if pixels.dtype == np.bool_:
+        pixels = pixels.astype(np.uint8)
+    elif pixels.dtype != np.uint8:
+        if pixels.dtype.kind == "f" or int(pixels.min()) < 0 or int(pixels.max()) > 65_535:
+            raise DecodeError("numbers that uint16 cannot hold", found=f"mode {mode}")
+        pixels = pixels.astype(np.uint16)
+    return pixels if pixels.ndim == 3 else pixels[:, :, None]
+
+
+def _ppm_values(data: Buffer, header: ImageHeader) -> Pixels:
+    """The numbers of a PGM or PPM: (H, W, 1 or 3), uint16 where the largest may be above 255."""
+    found = PPM_VALUES.match(bytes(memoryview(data)[:PPM_LONGEST]))
+    if found is None:
+        raise DecodeError("damaged PPM header")
+    letter, most = memoryview(data)[1], int(found[1])
+    channels = 1 if letter in b"25" else 3
+    dtype = np.dtype(np.uint8 if most < 256 else ">u2")
+    count = header.height * header.width * channels
+    with damage("damaged PPM"):
+        if letter in b"56":
+            pixels: Pixels = np.frombuffer(data, dtype, count, found.end())
+        else:
+            words = re.sub(rb"#[^\r\n]*", b"", bytes(data)[found.end() :]).split(None, count)
+            pixels = np.array(words[:count]).astype(np.int64)
+        if pixels.size != count or not 0 <= int(pixels.min()) <= int(pixels.max()) <= most:
+            raise DecodeError("damaged PPM", expected=f"{count} numbers of at most {most}")
+        pixels = pixels.astype(dtype.newbyteorder("="))
+    return pixels.reshape(header.height, header.width, channels)
+
+
+# -- a whole file -------------------------------------------------------------------------------
+
+
+def check_structure(data: bytes) -> ImageHeader:
+    """Header, and the file's structure to its end, without decoding a pixel.
+
+    JPEG: marker segments and scans to the end-of-image marker. PNG: every chunk's CRC to IEND.
+    WebP, GIF, BMP, yuv420: the stated length. TIFF, PPM: what Pillow's ``verify`` checks.
+    Raises DecodeError naming what is missing.
+    """
+    header = read_header(data)
+    if header.kind == "jpeg":
+        jpeg.check_jpeg(data)
+        if header.loose and header.odd:  # its tables have not been looked at
+            decode(data, 3, header=header)
+    elif header.kind == "png":
+        check_png(data)
+    elif header.kind == "webp":
+        stated = 8 + int.from_bytes(data[4:8], "little")
+        if stated > len(data):
+            raise DecodeError("truncated WebP", found=f"{len(data)} bytes", expected=stated)
+    elif header.kind == "gif":
+        if not data.rstrip(b"\0").endswith(b";"):
+            raise DecodeError("truncated GIF: no trailer")
+    elif header.kind == "bmp":
+        stated = int.from_bytes(data[2:6], "little")
+        if stated > len(data):
+            raise DecodeError("truncated BMP", found=f"{len(data)} bytes", expected=stated)
+    elif header.kind != planes.YUV420:  # its length has been compared
+        # neither states its length or carries a check: only decoding tells
+        decode(data, 3, header=header)
+    return header

@@ -16,8 +16,8 @@ import numpy as np
 
 from ...errors import FormatError, ParamsError, closed_on_error
 from ...pixels.row_maker import RowMaker
+from ...pixels.rows import by_field
 from ...pixels.specs import OutputSpec, SampleSpec
-from ...pixels.views import by_field
 from ...system.array_types import Array, Int64
 from ...system.text import times
 from ..base import FieldIndex, SetFacts
