@@ -20,7 +20,7 @@ from ..system.array_types import Array, Int64, UInt8
 from ..system.memory import SCRATCH, address_of
 from ..system.text import sides
 from . import codec, geometry, kernels
-from .codec import jpeg, planes
+from .codec import planes
 from .fill_tables import PLAN, PLANES_HEADER, numbers
 from .row_maker import RowView, Target
 from .specs import SampleSpec
@@ -247,14 +247,7 @@ def _decoded(
         codec.check_depth(header)
     part, reach, min_size = _together(views, rects, (header.height, header.width))
     return codec.decode_part(
-        data,
-        stored.channels,
-        header=header,
-        part=part,
-        reach=reach,
-        min_size=min_size,
-        scratch=SCRATCH.take("decode", header.height * header.width * 3),
-        copy=SCRATCH.take("cut", jpeg.most(data)) if header.facts is not None else None,
+        data, stored.channels, header=header, part=part, reach=reach, min_size=min_size
     )
 
 

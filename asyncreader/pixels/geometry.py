@@ -60,30 +60,6 @@ class Placement:
         return np.array(((by_x, 0.0, left), (0.0, by_y, top), (0.0, 0.0, 1.0)))
 
 
-def choose_rect(
-    height: int,
-    width: int,
-    target: tuple[int, int],
-    crop: str,
-    ratio: float,
-    draws: Float64 | None,
-    area: tuple[float, float] = (0.08, 1.0),
-    aspect: tuple[float, float] = (3 / 4, 4 / 3),
-    padding: int = 0,
-) -> Rect:
-    """The part of a (height, width) picture that becomes ``target``.
-
-    ``crop``: "center", "random" (offset by draws[0:2], anywhere in the picture with ``padding``
-    pixels around it), "random-resized" (ten tries of a part of ``area`` and ``aspect`` with
-    draws[4k : 4k+4], then centred; Szegedy et al., "Going deeper with convolutions", 2015, section
-    6) or "none" (all of it, squeezed). ``draws``: float64 in [0, 1), of this sample; None where the
-    mode is not random.
-    """
-    number, shares = rectangles.CROPS.index(crop), rectangles.crop_shares(ratio, area, aspect)
-    found = rectangles.choose_rect(height, width, *target, number, shares, draws, padding)
-    return Rect(*found)
-
-
 #: What is put around a picture; compiled code knows it by its number.
 PADDINGS: Final = ("zero", "edge", "reflect")
 

@@ -7,7 +7,7 @@ that is moved is the smallest upright box around its four corners, cut to the pi
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Final
+from typing import Final
 
 import numpy as np
 
@@ -15,7 +15,7 @@ from ..errors import ParamsError
 from ..system.array_types import Array, Bools, Float64
 from .augment.base import Operation
 from .row_maker import RowMaker
-from .specs import ImageShape, OutputSpec, Row, SampleSpec
+from .specs import OutputSpec, Row, SampleSpec, Step
 from .transform import plan_rows
 
 #: What lies opposite the place 0 in a mirrored picture, below its side: see Placement.matrix.
@@ -26,26 +26,18 @@ _CORNERS: Final = ((0, 1), (2, 1), (2, 3), (0, 3))
 
 
 @dataclass(frozen=True)
-class Moved:
+class Moved(Step):
     """A step that moves boxes (..., 4) or keypoints (..., 2 or 3) of a sample in the row itself.
 
     ``name``: "boxes" or "keypoints"; ``picture``: how the sample's picture becomes its row;
-    ``frame``: its stored (H, W), None where pictures differ.
+    ``frame``: its stored (H, W), None where pictures differ; ``random``: the picture's.
     """
 
     name: str
     picture: RowMaker
     frame: tuple[int, int] | None
-    last: ClassVar[bool] = True
-
-    @property
-    def random(self) -> bool:
-        """Whether the picture is moved at random."""
-        return self.picture.random
-
-    def shape(self, given: ImageShape) -> ImageShape:
-        """The same."""
-        return given
+    random: bool
+    last = True
 
     def __call__(self, image: Array, row: Row) -> Array:
         frame = self.frame or row.frame
@@ -156,7 +148,7 @@ def moved_fill(
             hint="data_field names the images",
         )
     check_places(stored, what, path)
-    step = Moved(what, picture, frame)
+    step = Moved(what, picture, frame, picture.random)
     plain = OutputSpec(
         dtype=np.dtype(np.float32),
         steps=(step,),

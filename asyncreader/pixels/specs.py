@@ -13,19 +13,17 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Final, Protocol, TypeAlias, runtime_checkable
+from typing import Any, Final, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
 from ..errors import ParamsError
-from ..system.array_types import Float64
+from ..system.array_types import Array, Float64
 from ..system.keyed_random import Draws, key_of
-from . import geometry
 from .fill_tables import STEP_DRAWS, Erasure
-from .rectangles import crop_shares
+from .geometry import Rect
+from .rectangles import CROPS, choose_rect, crop_shares
 
-Array: TypeAlias = npt.NDArray[np.number]
 #: Height, width and channels; of data that are no pictures, the shape of a sample.
 ImageShape: TypeAlias = tuple[int, ...]
 
@@ -61,39 +59,33 @@ class Row:
         return np.random.Generator(np.random.Philox(key=key_of(self.key, _STREAM)))
 
 
-class Step(Protocol):
+class Step:
     """One step. Frozen and picklable: worker processes get it, and threads share it."""
 
-    @property
-    def name(self) -> str:
-        """The name that its seconds have in stats and trace."""
+    #: The name that its seconds have in stats and trace.
+    name: str
+    #: Whether it draws random numbers.
+    random: bool = True
+    #: Whether it works on the sample as it is served: cast and normalised.
+    last: bool = False
 
     @property
-    def random(self) -> bool:
-        """Whether it draws random numbers."""
-
-    @property
-    def last(self) -> bool:
-        """Whether it works on the sample as it is served: cast and normalised."""
+    def erasure(self) -> Erasure | None:
+        """The rectangle that it erases, which compiled code does too, if that is all it does."""
+        return None
 
     def shape(self, given: ImageShape) -> ImageShape:
         """The shape of what it returns for an image of shape ``given``."""
+        return given
+
+    def paint(self, dtype: np.dtype[np.generic], channels: int) -> Array:
+        """The pixel (C,) that is left where it erases."""
+        raise NotImplementedError
 
     def __call__(self, image: Array, row: Row) -> Array:
         """The image after this step: ``image`` (H, W, C), changed in place, or another array of
         the same dtype."""
-
-
-@runtime_checkable
-class Erases(Protocol):
-    """A step that compiled code can do for many rows, where it is the only one."""
-
-    @property
-    def erasure(self) -> Erasure | None:
-        """What it does, if that is to paint over a rectangle with ``paint``; None: more."""
-
-    def paint(self, dtype: np.dtype[np.generic], channels: int) -> Array:
-        """A pixel (C,)."""
+        raise NotImplementedError
 
 
 def after(steps: Iterable[Step], shape: ImageShape) -> ImageShape:
@@ -250,13 +242,19 @@ class OutputSpec:
         """What choose_rect takes of the ranges, as compiled code takes them."""
         return np.array(crop_shares(self.crop_ratio, self.crop_area, self.crop_aspect))
 
-    def rect(self, height: int, width: int, draws: Float64 | None) -> geometry.Rect:
-        """The part of a picture that is served; with ``crop_padding``, of the padded picture."""
+    def rect(self, height: int, width: int, draws: Float64 | None) -> Rect:
+        """The part of a (height, width) picture that is served; with ``crop_padding``, of the
+        picture with so many pixels around it.
+
+        ``crop``: "center", "random" (offset by draws[0:2], anywhere), "random-resized" (ten tries
+        of a part of ``crop_area`` and ``crop_aspect`` with draws[4k : 4k+4], then centred; Szegedy
+        et al., "Going deeper with convolutions", 2015, section 6) or "none" (all of it, squeezed).
+        ``draws``: float64 in [0, 1), of this sample; None where the crop is not random.
+        """
         assert self.size is not None
-        ranges = self.crop_area, self.crop_aspect, self.crop_padding
-        return geometry.choose_rect(
-            height, width, self.size, self.crop, self.crop_ratio, draws, *ranges
-        )
+        shares = crop_shares(self.crop_ratio, self.crop_area, self.crop_aspect)
+        how = CROPS.index(self.crop), shares, draws, self.crop_padding
+        return Rect(*choose_rect(height, width, *self.size, *how))
 
 
 # -- which values a dtype holds ----------------------------------------------------------------

@@ -23,7 +23,7 @@ from .fill_tables import MIRROR_DRAW, PLAN, numbers
 from .numbers import Numbers, Ragged
 from .rectangles import AREA, CROPS
 from .row_maker import Affine, Drawn, RowFiller, RowMaker, RowView, Target, load, streams
-from .specs import Erases, OutputSpec, SampleSpec, after, holds_all, run, run_in_place
+from .specs import OutputSpec, SampleSpec, Step, after, holds_all, run, run_in_place
 
 #: Pictures are resized and then cast in groups of about this many bytes.
 RESIZED_BYTES: Final = 320 << 10
@@ -135,12 +135,11 @@ class Form:
         return "HWC" if self.stored.encoded or self.geometry else self.stored.axes or ""
 
     @cached_property
-    def erases(self) -> Erases | None:
+    def erases(self) -> Step | None:
         """The step, if compiled code does all that the steps do."""
         steps = self.wanted.steps
-        if len(steps) == 1 and isinstance(steps[0], Erases) and steps[0].erasure is not None:
-            return steps[0] if self.memory in ("HWC", "CHW") else None
-        return None
+        alone = len(steps) == 1 and self.memory in ("HWC", "CHW")
+        return steps[0] if alone and steps[0].erasure is not None else None
 
     @cached_property
     def kernel(self) -> str:

@@ -7,14 +7,15 @@ import random
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
 from ..errors import WorkerError
+from ..system.array_types import Array
 from ..system.checks import FILL_MASKED
 from .points import real
-from .specs import Array, ImageShape, Row
+from .specs import ImageShape, Row, Step
 
 _HINT: Final = "it must return images of one shape, with the dtype that it gets"
 
@@ -42,7 +43,7 @@ class Field(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Transform:
+class Transform(Step):
     """A step that calls the user's function. ``made``: what it must return, None in a trial call,
     of which ``trials`` keeps what it returned. ``seeded``: the global generators are seeded for
     each sample, in a process whose other threads draw nothing. ``fields``: of the function of
@@ -54,9 +55,7 @@ class Transform:
     fields: tuple[Field, ...] = ()
     trials: list[Made] = field(default_factory=list, compare=False)
 
-    name: ClassVar[str] = "transform"
-    random: ClassVar[bool] = True
-    last: ClassVar[bool] = False
+    name = "transform"
 
     def shape(self, given: ImageShape) -> ImageShape:
         """The shape that the trial call returned."""

@@ -11,10 +11,4 @@ if "pytest" in sys.modules:  # a test that fails shows the values that were comp
 
 from .contract import CheckedSourceContract, KnownSet, MemorySource, SourceContract
 
-__all__ = [
-    "CheckedSourceContract",
-    "KnownSet",
-    "MemorySource",
-    "SourceContract",
-    "open_source",
-]
+__all__ = ["CheckedSourceContract", "KnownSet", "MemorySource", "SourceContract", "open_source"]

@@ -4,6 +4,7 @@ import io
 import itertools
 import math
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -118,6 +119,12 @@ def test_noise_of_black_and_white_is_resized_along_the_lines_first(interpolation
     assert swapped > 10 if interpolation == "bicubic" else swapped <= 2
 
 
+def choose_rect(
+    height: int, width: int, size: tuple[int, int], crop: str, ratio: float, draws: Any
+) -> geometry.Rect:
+    return OutputSpec(size=size, crop=crop, crop_ratio=ratio).rect(height, width, draws)
+
+
 @pytest.mark.slow
 @settings(max_examples=300, deadline=None)
 @given(data=st.data())
@@ -128,7 +135,7 @@ def test_rectangles_lie_inside(data: st.DataObject) -> None:
     crop = data.draw(st.sampled_from(["center", "random", "random-resized", "none"]))
     draws = np.array([data.draw(st.floats(0, 1, exclude_max=True)) for _ in range(40)])
     ratio = data.draw(st.floats(0.05, 1))
-    rect = geometry.choose_rect(height, width, target, crop, ratio, draws)
+    rect = choose_rect(height, width, target, crop, ratio, draws)
     assert 0 <= rect.top <= rect.top + rect.height <= height
     assert 0 <= rect.left <= rect.left + rect.width <= width
     assert rect.height >= 1
@@ -183,7 +190,7 @@ def test_a_jpeg_decoded_smaller_is_where_it_is_at_full_size(
         out = np.empty((*size, 3), np.uint8)
         fill = plan_rows(stored, wanted, "")
         put_views((RowView(fill, draws, False, out),), data, Meter())
-        rect = geometry.choose_rect(full.height, full.width, size, crop, wanted.crop_ratio, draws)
+        rect = wanted.rect(full.height, full.width, draws)
         box = (rect.left, rect.top, rect.left + rect.width, rect.top + rect.height)
         judge = np.asarray(full.resize(size[::-1], Image.Resampling.BILINEAR, box=box))
         if judge.max() < 200 or judge[[0, -1]].max() > 20 or judge[:, [0, -1]].max() > 20:
@@ -211,9 +218,9 @@ def test_centre_crop_is_the_largest_of_its_shape() -> None:
         (100, 200, (30, 60), 1.0, (0, 0, 100, 200)),
         (100, 100, (10, 40), 1.0, (37, 0, 25, 100)),
     ):
-        rect = geometry.choose_rect(height, width, target, "center", ratio, None)
+        rect = choose_rect(height, width, target, "center", ratio, None)
         assert (rect.top, rect.left, rect.height, rect.width) == wanted
-    assert geometry.choose_rect(9, 7, (5, 5), "none", 1.0, None) == geometry.Rect(0, 0, 9, 7)
+    assert choose_rect(9, 7, (5, 5), "none", 1.0, None) == geometry.Rect(0, 0, 9, 7)
 
 
 def test_random_crop_reaches_everywhere() -> None:
@@ -221,7 +228,7 @@ def test_random_crop_reaches_everywhere() -> None:
     rng = np.random.default_rng(10)
     places = set()
     for _ in range(600):
-        rect = geometry.choose_rect(10, 8, (4, 4), "random", 0.75, rng.random(2))
+        rect = choose_rect(10, 8, (4, 4), "random", 0.75, rng.random(2))
         assert (rect.height, rect.width) == (6, 6)
         places.add((rect.top, rect.left))
     assert places == {(top, left) for top in range(5) for left in range(3)}
@@ -231,8 +238,7 @@ def test_random_resized_areas_and_shapes() -> None:
     """ "random-resized" has areas of 0.08 to 1 and shapes of 3/4 to 4/3, evenly."""
     rng = np.random.default_rng(11)
     rects = [
-        geometry.choose_rect(400, 400, (224, 224), "random-resized", 1.0, rng.random(40))
-        for _ in range(800)
+        choose_rect(400, 400, (224, 224), "random-resized", 1.0, rng.random(40)) for _ in range(800)
     ]
     areas = np.array([r.height * r.width / 160_000 for r in rects])
     shapes = np.array([r.width / r.height for r in rects])
@@ -243,7 +249,7 @@ def test_random_resized_areas_and_shapes() -> None:
     assert np.mean(areas) == pytest.approx(0.5, abs=0.05)
     assert np.log(shapes).mean() == pytest.approx(0, abs=0.02)
     # a picture too narrow for any of them falls back to the centre
-    narrow = geometry.choose_rect(400, 2, (224, 224), "random-resized", 1.0, np.full(40, 0.9))
+    narrow = choose_rect(400, 2, (224, 224), "random-resized", 1.0, np.full(40, 0.9))
     assert narrow.width == 2
 
 

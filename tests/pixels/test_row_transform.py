@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 from fakes import encoded, paint
+from source_contract import MODES, expected
 
 from asyncreader import DecodeError
 from asyncreader.pixels.encoded import put_views
@@ -15,7 +16,7 @@ from asyncreader.pixels.specs import OutputSpec, SampleSpec
 from asyncreader.pixels.transform import Resized, plan_rows
 from asyncreader.stats import Meter
 from asyncreader.system.keyed_random import mix_rows, uniforms
-from asyncreader.testing.contract import MODES, expected, sized
+from asyncreader.testing.contract import sized
 
 U8, F4 = np.dtype("uint8"), np.dtype("float32")
 PADDED: dict[str, Any] = {"crop": "random", "crop_padding": 2}

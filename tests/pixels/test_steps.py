@@ -6,26 +6,24 @@ from pathlib import Path
 import numpy as np
 import pytest
 from fakes import CLASSES, packed, pictures, write_hdf5
+from source_contract import MODES
 
-from asyncreader.pixels.specs import Array, ImageShape, Row
+from asyncreader.pixels.specs import Row, Step
 from asyncreader.sources import open_source
-from asyncreader.testing.contract import MODES, assert_same, fill_rows, sized
+from asyncreader.testing.contract import assert_same, fill_rows, sized
 
 COUNT = 24
 
 
 @dataclass(frozen=True)
-class Nothing:
+class Nothing(Step):
     """A step that does nothing."""
 
     random: bool = False
     last: bool = False
     name: str = "nothing"
 
-    def shape(self, given: ImageShape) -> ImageShape:
-        return given
-
-    def __call__(self, image: Array, row: Row) -> Array:
+    def __call__(self, image: np.ndarray, row: Row) -> np.ndarray:
         return image
 
 

@@ -15,7 +15,7 @@ import pytest
 from fakes import encoded, epoch_of, first_batch, paint, pictures
 
 from asyncreader import AsyncReader, DecodeError, FormatError, ParamsError
-from asyncreader.pixels.geometry import choose_rect, resize_into
+from asyncreader.pixels.geometry import resize_into
 from asyncreader.pixels.specs import OutputSpec
 from asyncreader.sources import Inspector, Request, extents, open_source
 from asyncreader.testing.contract import fill_rows
@@ -28,7 +28,7 @@ FILES = foreign.files(pictures(COUNT, (9, 11, 3)))
 
 def resized(image: np.ndarray, size: tuple[int, int]) -> np.ndarray:
     out = np.empty((*size, image.shape[2]), image.dtype)
-    rect = choose_rect(*image.shape[:2], size, "center", 1.0, None)
+    rect = OutputSpec(size=size).rect(*image.shape[:2], None)
     resize_into(image, out, rect.box())
     return out
 

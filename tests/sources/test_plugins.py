@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from fakes import hdf5, paint
 from foreign_sets import write_lmdb
+from source_contract import Built
 
 from asyncreader import (
     AsyncReader,
@@ -22,7 +23,7 @@ from asyncreader import (
 from asyncreader.pixels.rows import Writer
 from asyncreader.pixels.specs import OutputSpec
 from asyncreader.sources import Inspector, open_source
-from asyncreader.testing import CheckedSourceContract, KnownSet, MemorySource
+from asyncreader.testing import CheckedSourceContract, MemorySource
 from asyncreader.testing.contract import assert_same, fill_rows
 
 IMAGES = paint(20, (8, 7, 3))
@@ -169,9 +170,9 @@ class TestMemorySource(CheckedSourceContract):
     """The set in memory that asyncreader.testing ships keeps the contract of all sources."""
 
     @pytest.fixture
-    def built(self) -> KnownSet:
+    def built(self) -> Built:
         stored = [image.tobytes() for image in IMAGES]
-        return KnownSet(
+        return Built(
             lambda: MemorySource(IMAGES, LABELS).as_set(), IMAGES, stored, LABELS, checked=True
         )
 

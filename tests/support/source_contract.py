@@ -1,7 +1,7 @@
 """Cases of the contract of all sources (asyncreader/testing), and what packed files do besides."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -10,19 +10,93 @@ import pytest
 from fakes import damage
 
 from asyncreader import ChecksumError, testing
+from asyncreader.pixels.fill_tables import MIRROR_DRAW
+from asyncreader.pixels.geometry import resize_into
 from asyncreader.pixels.specs import OutputSpec
 from asyncreader.sources import Inspector
-from asyncreader.testing.contract import MODES, assert_same, expected, fill_rows, sized
+from asyncreader.system.keyed_random import STREAM_VIEW, key_of, mix_rows, uniforms
+from asyncreader.testing.contract import assert_same, fill_rows, sized
+
+#: Every way of filling.
+MODES: dict[str, OutputSpec] = {
+    "copy": OutputSpec(layout="NHWC"),
+    "view": OutputSpec(),
+    "transpose": OutputSpec(contiguous=True),
+    "mirror": OutputSpec(layout="NHWC", flip=True),
+    "mirror NCHW": OutputSpec(contiguous=True, flip=True),
+    "cast": OutputSpec(dtype=np.dtype("float32")),
+    "affine": OutputSpec(layout="NHWC", dtype=np.dtype("float32"), scale=1 / 64, mean=(0.5,)),
+    "affine NCHW": OutputSpec(
+        contiguous=True, dtype=np.dtype("float32"), scale=0.25, mean=(3.0,), std=(2.0,), flip=True
+    ),
+    "affine float16": OutputSpec(dtype=np.dtype("float16"), scale=1 / 256, std=(0.5,)),
+    "each": OutputSpec(dtype=np.dtype("float64"), scale=0.5, mean=(1.0,), std=(3.0,)),
+    "size": OutputSpec(size=(1, 1)),
+    "size squeezed": OutputSpec(size=(1, 1), crop="none", flip=True, dtype=np.dtype("float32")),
+    "random crop": OutputSpec(size=(1, 1), crop="random", crop_ratio=0.8, layout="NHWC"),
+    "random-resized": OutputSpec(size=(1, 1), crop="random-resized", flip=True),
+    "ranges": OutputSpec(
+        size=(1, 1), crop="random-resized", crop_area=(0.3, 0.5), crop_aspect=(0.5, 1)
+    ),
+    "padded crop": OutputSpec(size=(1, 1), crop="random", crop_padding=3, padding_mode="edge"),
+    "views": OutputSpec(size=(1, 1), crop="random-resized", flip=True, views=2),
+    "views as stored": OutputSpec(flip=True, views=3),
+}
+
+#: The same of samples that are no images.
+OTHER_MODES: dict[str, OutputSpec] = {
+    "copy": OutputSpec(),
+    "cast": OutputSpec(dtype=np.dtype("float64")),
+    "affine": OutputSpec(dtype=np.dtype("float32"), scale=0.5, mean=(1.0,), std=(4.0,)),
+}
+
+
+def expected(images: np.ndarray, wanted: OutputSpec, keys: np.ndarray) -> np.ndarray:
+    """What a fill must make of ``images``, one by one and in plain numpy."""
+    if wanted.views:
+        once, numbers = replace(wanted, views=0), keys.view(np.int64)
+        others = (mix_rows(key_of(STREAM_VIEW, k), numbers) for k in range(1, wanted.views))
+        return np.stack([expected(images, once, own) for own in (keys, *others)], axis=1)
+    dtype = wanted.dtype or images.dtype
+    flips = uniforms(keys, MIRROR_DRAW) < 0.5
+    draws = np.stack([uniforms(keys, k) for k in range(40 if wanted.size else 1)], axis=1)
+    rows = []
+    for i, image in enumerate(images):
+        if wanted.size is not None:
+            high, wide = image.shape[:2]
+            rect, p = wanted.rect(high, wide, draws[i]), wanted.crop_padding
+            if p:
+                image = np.pad(image, ((p, p), (p, p), (0, 0)), "edge")
+            resized = np.empty((*wanted.size, image.shape[2]), image.dtype)
+            resize_into(image, resized, rect.box())
+            image = resized
+        if wanted.flip and flips[i]:
+            image = image[:, ::-1]
+        if wanted.affine:
+            mean, std = (v[0] if len(v) == 1 else v for v in (wanted.mean, wanted.std))
+            image = (image.astype(np.float64) * wanted.scale - mean) / std
+        rows.append(image.astype(dtype))
+    batch = np.stack(rows)
+    if batch.ndim == 4 and wanted.layout == "NCHW":
+        batch = batch.transpose(0, 3, 1, 2)
+    return batch
 
 
 @dataclass
 class Built(testing.KnownSet):
-    """A set that a test may damage."""
+    """A set that a test may damage; what must come out of it is worked out by numpy."""
 
     #: The packed file, which holds each sample's bytes as they are: a test may damage them.
     file: str = field(default="", kw_only=True)
     #: What a user names to open a foreign set.
     path: str = field(default="", kw_only=True)
+
+    def modes(self) -> dict[str, OutputSpec]:
+        modes = MODES if self.images.ndim == 4 else OTHER_MODES
+        return {name: sized(mode, self.images) for name, mode in modes.items()}
+
+    def expected(self, records: np.ndarray, wanted: OutputSpec, keys: np.ndarray) -> np.ndarray:
+        return expected(self.images[records], wanted, keys)
 
 
 #: How a set of some kind is made in a folder.

@@ -16,7 +16,6 @@ import numpy as np
 from PIL import Image
 
 from asyncreader.pixels.encoded import put_views
-from asyncreader.pixels.geometry import choose_rect
 from asyncreader.pixels.row_maker import RowView
 from asyncreader.pixels.specs import OutputSpec, SampleSpec
 from asyncreader.pixels.transform import plan_rows
@@ -95,6 +94,7 @@ def pairs() -> Iterator[tuple[str, Any, Any]]:
     from torchvision.transforms import InterpolationMode, v2
     from torchvision.transforms.v2.functional import pil_to_tensor, resized_crop
 
+    resized = OutputSpec(size=SIZE, crop="random-resized")
     centre = v2.Compose([v2.Resize(256, antialias=True), v2.CenterCrop(224)])
     for package, names in PHOTOGRAPHS.items():
         for name in names:
@@ -105,7 +105,7 @@ def pairs() -> Iterator[tuple[str, Any, Any]]:
             yield WAYS[0], ours(data, (high, wide), crop="none"), channels_last(decoded)
             for number in range(BOXES):
                 draws = np.random.default_rng(number).random(40)
-                rect = choose_rect(high, wide, SIZE, "random-resized", 1.0, draws)
+                rect = resized.rect(high, wide, draws)
                 for way, mode, source in (
                     (WAYS[1], "bilinear", decoded),
                     (WAYS[2], "bicubic", decoded),

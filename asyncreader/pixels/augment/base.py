@@ -22,12 +22,9 @@ Drawn: TypeAlias = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Operation:
+class Operation(Step):
     """A step that changes a picture at random, in place. Its fields are its options."""
 
-    name: ClassVar[str]
-    random: ClassVar[bool] = True
-    last: ClassVar[bool] = False
     #: Compiled code that it needs.
     kernels: ClassVar[tuple[str, ...]] = ()
 
@@ -87,17 +84,12 @@ WARPS: Final = ("affine_nearest", "warp")
 
 
 @dataclass(frozen=True)
-class Along:
+class Along(Step):
     """A step that moves a label map as operations move its picture, with the same draws."""
 
     operations: tuple[Operation, ...]
-    name: ClassVar[str] = "augment"
-    random: ClassVar[bool] = True
-    last: ClassVar[bool] = True
-
-    def shape(self, given: ImageShape) -> ImageShape:
-        """The same."""
-        return given
+    name = "augment"
+    last = True
 
     def __call__(self, image: Array, row: Row) -> Array:
         values = np.ascontiguousarray(image).view(np.uint8)

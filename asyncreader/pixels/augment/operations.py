@@ -342,7 +342,7 @@ class RandomErasing(Operation, name="random-erasing"):
 
     @property
     def erasure(self) -> Erasure | None:
-        """What compiled code can do: see steps.Erases."""
+        """See :class:`Step`."""
         return None if self.value == "random" else self._drawn_from
 
     def paint(self, dtype: np.dtype[np.generic], channels: int) -> Array:

@@ -14,6 +14,7 @@ import numpy as np
 
 from ...errors import DecodeError
 from ...system.array_types import Array, UInt8
+from ...system.memory import SCRATCH
 from ...system.text import sides
 from .. import rectangles
 from . import jpeg, planes
@@ -72,10 +73,12 @@ def decode(
 
     With ``min_size`` (H, W), a JPEG may be decoded smaller (in its DCT, by 2, 4 or 8 as
     ``min_factor`` allows) as long as both sides stay at least that long. ``scratch`` (1-D uint8)
-    lends memory: the result may be a view of it.
+    lends memory, if it has enough for RGB: the result may be a view of it.
     Raises DecodeError for anything damaged, truncated, too large or not an image.
     """
     header = header or read_header(data)
+    if scratch is not None and scratch.size < header.height * header.width * 3:
+        scratch = None
     if header.odd:
         if header.kind == "jpeg" and not header.loose:
             _check_cmyk(data)
@@ -86,8 +89,6 @@ def decode(
         pixels = png_pixels(data)
     else:
         jpeg = plain_jpeg(data) if header.loose else data
-        if scratch is not None and scratch.size < header.height * header.width * 3:
-            scratch = None
         pixels = _decode_jpeg(jpeg, header.orientation, min_size, min_factor, scratch)
     return with_channels(check_size(pixels, header, min_size is not None), channels)
 
@@ -146,24 +147,20 @@ def decode_part(
     part: tuple[int, int, int, int] | None,
     reach: tuple[int, int] = (0, 0),
     min_size: tuple[int, int] | None = None,
-    scratch: UInt8 | None = None,
-    copy: UInt8 | None = None,
 ) -> Decoded:
     """All of a picture, as :func:`decode` gives it, or some of it: of planes, and where a JPEG has
-    restart markers and that costs less.
+    restart markers and that costs less. The pixels may lie in memory that this thread reuses.
 
     ``part``: top, left, height and width in the upright picture of full size; None: all. There,
     and ``reach`` (down, across) pixels of the result around it, the pixels are those of the whole.
-    ``copy``: memory as ``scratch`` is, of ``jpeg.most(data)`` bytes.
     """
     if header.kind == planes.YUV420 and part is not None:
-        return _decode_planes(data, channels, header, part, reach, scratch)
+        return _decode_planes(data, channels, header, part, reach)
     if header.facts is not None and part is not None:
-        found = _decode_cut(
-            data, channels, header, header.facts, part, reach, min_size, scratch, copy
-        )
+        found = _decode_cut(data, channels, header, part, reach, min_size)
         if found is not None:
             return found
+    scratch = SCRATCH.take("decode", header.height * header.width * 3)
     pixels = decode(data, channels, header=header, min_size=min_size, scratch=scratch)
     return Decoded(pixels, 0, 0, (pixels.shape[0], pixels.shape[1]))
 
@@ -174,12 +171,12 @@ def _decode_planes(
     header: ImageHeader,
     part: tuple[int, int, int, int],
     reach: tuple[int, int],
-    scratch: UInt8 | None,
 ) -> Decoded:
     full = header.height, header.width
     top, left = max(0, part[0] - reach[0]), max(0, part[1] - reach[1])
     high = min(full[0], part[0] + part[2] + reach[0]) - top
     wide = min(full[1], part[1] + part[3] + reach[1]) - left
+    scratch = SCRATCH.take("decode", high * wide * 3)
     pixels = planes.decode(data, *full, (top, left, high, wide), scratch)
     return Decoded(with_channels(pixels, channels), top, left, full)
 
@@ -188,12 +185,9 @@ def _decode_cut(
     data: Buffer,
     channels: int,
     header: ImageHeader,
-    facts: Array,
     part: tuple[int, int, int, int],
     reach: tuple[int, int],
     min_size: tuple[int, int] | None,
-    scratch: UInt8 | None,
-    copy: UInt8 | None,
 ) -> Decoded | None:
     full, turned = (header.height, header.width), header.orientation
     eighths = rectangles.eighths(*full, *min_size) if min_size else 8
@@ -209,17 +203,16 @@ def _decode_cut(
         columns = full[1] - columns[1], full[1] - columns[0]
     if turned >= 5:
         rows, columns = columns, rows
-    if copy is None:
-        copy = np.empty(jpeg.most(data), np.uint8)
-    cut = jpeg.cut(data, facts, (rows[0], columns[0], rows[1], columns[1]), eighths, copy)
+    assert header.facts is not None
+    stored = rows[0], columns[0], rows[1], columns[1]
+    cut = jpeg.cut(data, header.facts, stored, eighths, SCRATCH.take("cut", jpeg.most(data)))
     if cut is None:
         return None
     smaller, (top, left, bottom, right) = cut
     shape = bottom - top, right - left
     if turned >= 5:
         shape, top, left = shape[::-1], left, top
-    if scratch is not None and scratch.size < shape[0] * shape[1] * 3:
-        scratch = None
+    scratch = SCRATCH.take("decode", shape[0] * shape[1] * 3)
     shape = _scaled(shape, eighths)
     try:
         pixels = _decode_jpeg(smaller, turned, shape if eighths < 8 else None, 2, scratch)

@@ -20,6 +20,7 @@ from .jpeg import (
     check_sampling,
     check_scans,
     orientation_of,
+    pillow_orientation,
     walk_jpeg,
 )
 
@@ -126,7 +127,7 @@ def read_header(data: Buffer) -> ImageHeader:
             raise DecodeError("damaged image header")  # Pillow reads it letter by letter
         with pillow_open(data) as image:
             width, height = image.size
-            turned = _pillow_orientation(image) or 1
+            turned = pillow_orientation(image.getexif) or 1
             # Pillow turns a TIFF itself; the size that it states is that of the upright picture
             # only where the orientation is in a tag of its own.
             in_tag = kind == "tiff" and 0x0112 in image.tag_v2
@@ -196,36 +197,23 @@ def _jpeg_header(data: Buffer) -> ImageHeader:
     import simplejpeg
 
     facts = walk_jpeg(data)
-    odd = loose = False
+    colorspace, loose = None, False  # None: only Pillow decodes it
     with damage("damaged JPEG header"):
         try:
             height, width, colorspace, _ = simplejpeg.decode_jpeg_header(data)
-            odd = colorspace in ("CMYK", "YCCK")
         except (ValueError, KeyError):
+            loose = True
             if facts.unusual:
                 check_sampling(facts.sampling)
                 height, width = facts.size
-                odd = loose = True
             else:
                 # what is wrong before the first scan, and not fatal, does not touch the pixels
                 height, width, colorspace, _ = simplejpeg.decode_jpeg_header(data, strict=False)
-                odd = colorspace in ("CMYK", "YCCK")
-                loose = True
+    odd = colorspace in (None, "CMYK", "YCCK")
     check_scans(data, facts, height * width)
     if facts.orientation >= 5:
         height, width = width, height
     return ImageHeader("jpeg", int(height), int(width), facts.orientation, odd, loose)
-
-
-def _pillow_orientation(image: Any) -> int:
-    """The orientation of an opened image, 1 where it makes no sense."""
-    try:
-        turned = image.getexif().get(0x0112, 1)
-    except (ImportError, MemoryError):
-        raise
-    except Exception:
-        return 1
-    return int(turned) if turned in range(1, 9) else 1
 
 
 def _png_facts(data: Buffer) -> tuple[int, int, int, int]:
@@ -263,7 +251,7 @@ def _png_header(data: Buffer) -> ImageHeader:
     else:
         # Pillow's rules of what counts for more, and its limits: asked about a picture of one pixel
         with pillow_open(b"".join((_PIXEL[:33], *texts, _PIXEL[33:]))) as image:
-            orientation = _pillow_orientation(image)
+            orientation = pillow_orientation(image.getexif) or 1
     if orientation >= 5:
         height, width = width, height
     deep = "" if depth != 16 else "grey" if colour in (0, 4) else "colour"

@@ -15,7 +15,7 @@ what is wrong. Headers and parts are the work of compiled kernels.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
@@ -234,19 +234,24 @@ def orientation_of(exif: bytes, xmp: bytes) -> int:
 def _tiff_orientation(tiff: bytes) -> int:
     """The orientation in EXIF data; 0 where it has none, 1 where it makes no sense."""
     turned = int(exif_orientation(tiff, 0, len(tiff)))
-    if turned < 0:
-        return _odd_orientation(tiff)
+    if turned < 0:  # they are not as they should be
+        return pillow_orientation(lambda: _exif_of(tiff))
     return turned if turned <= 8 else 1
 
 
-def _odd_orientation(tiff: bytes) -> int:
-    """The orientation in EXIF data that are not as they should be: what Pillow makes of them."""
+def _exif_of(tiff: bytes) -> Any:
     from PIL import Image
 
     exif = Image.Exif()
+    exif.load(tiff)
+    return exif
+
+
+def pillow_orientation(exif: Callable[[], Any]) -> int:
+    """The orientation that Pillow finds in what ``exif`` gives: 0 where there is none, 1 where it
+    makes no sense."""
     try:
-        exif.load(tiff)
-        turned = exif.get(0x0112, 0)
+        turned = exif().get(0x0112, 0)
     except (ImportError, MemoryError):
         raise
     except Exception:

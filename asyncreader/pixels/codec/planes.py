@@ -97,12 +97,11 @@ def decode(
     """Pixels (H, W, 3) of a stored picture, whose size :func:`read_size` has found, or of a
     ``part`` of it: top, left, height and width. The same bytes as libjpeg makes of the planes.
 
-    ``scratch`` (1-D uint8) lends memory, where it has enough.
+    ``scratch`` (1-D uint8) lends memory.
     """
     top, left, high, wide = part or (0, 0, height, width)
     size = high * wide * 3
-    if scratch is None or scratch.size < size:
-        scratch = np.empty(size, np.uint8)
+    scratch = np.empty(size, np.uint8) if scratch is None else scratch
     pixels = scratch[:size].reshape(high, wide, 3)
     source, out = stored_planes(data).ctypes.data, address_of(pixels)
     kernels.convert_420(source, height, width, top, left, out, high, wide)
