@@ -44,11 +44,9 @@ def join_or_leave(threads: Sequence[threading.Thread], seconds: float = STUCK_AF
     if threading.current_thread() in threads:
         return  # a thread cannot join itself: its reader was collected in it, and it will end
     latest = time.monotonic() + (COMPILED_AFTER if seconds > 0 else 0.0)
-    loads, parts = kernels.loads(), PARTS
+    parts = PARTS
     while parts and not _join(threads, seconds / PARTS):
-        before, loads = loads, kernels.loads()
-        compiling = loads != before or loads[0] > loads[1]
-        parts = PARTS if compiling and time.monotonic() < latest else parts - 1
+        parts = PARTS if kernels.loading() and time.monotonic() < latest else parts - 1
     frames = sys._current_frames()
     # this function's own frame in one of its variables would be a cycle: it, and the reader that
     # is closed, would wait for the garbage collector

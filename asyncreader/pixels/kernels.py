@@ -5,13 +5,10 @@ which numba compiles. It is loaded or compiled when its name is first read (``ke
 from then on the name is an ordinary global, so that a call costs nothing more. Therefore write
 ``kernels.copy_runs(...)``: ``from .kernels import copy_runs`` would load numba with the module.
 
-Compiled code is kept on disk: in ``NUMBA_CACHE_DIR``, in ``_compiled/__pycache__`` or in
-the user's cache folder, whichever can be written. Worker processes get what cannot be kept from a
-folder that their parent makes. An image whose files cannot be written later is warmed by one line,
-run while it is built, for machines with the processor of the one that builds it (or for all, where
-NUMBA_CPU_NAME=generic is set at both times)::
-
-    python -c "from asyncreader.pixels import kernels; kernels.compile_all()"
+Compiled code is kept on disk: in ``NUMBA_CACHE_DIR``, in ``_compiled/__pycache__`` or in the user's
+cache folder, whichever can be written; :func:`compile_all` fills it while an image is built
+(docs/performance.md). Worker processes get what cannot be kept from a folder that their parent
+makes.
 
 Addresses are integers: the caller guarantees that every row lies inside the memory it names
 (sources check their offset tables against the file once, when they open it).
@@ -44,12 +41,10 @@ class _State:
 
     def __init__(self) -> None:
         self.lock = threading.RLock()
-        #: The names of kernels that were asked for.
-        self.asked = set[str]()
         #: A folder of the process that started this one, or of this one for those it starts.
         self.folder: str | None = None
-        #: How many times loading a kernel was begun, and ended. Loading one may compile it.
-        self.begun = self.ended = 0
+        #: Whether a kernel is being loaded, which may compile it, and whether one was.
+        self.loading = self.loaded = False
         #: Called before a kernel is compiled, because no cache on disk has it.
         self.compiling: Callable[[], None] = self._announce
         self.announced = False
@@ -70,20 +65,18 @@ def __getattr__(name: str) -> Callable[..., None]:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     with _state.lock:
         if name not in globals():
-            _state.asked.add(name)
-            _state.begun += 1
+            _state.loading = _state.loaded = True
             try:
                 globals()[name] = _load(name)
             finally:
-                _state.ended += 1
+                _state.loading = False
         kernel: Callable[..., None] = globals()[name]
         return kernel
 
 
 def _load(name: str) -> Callable[..., None]:
     try:
-        with _jit_enabled():
-            module = _module()
+        with _compiled() as module:
             if name in module.KERNELS:
                 kernel: Callable[..., None] = module.load(name, _state.folder, _state.compiling)
                 return kernel
@@ -96,21 +89,17 @@ def _load(name: str) -> Callable[..., None]:
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
-def _module() -> ModuleType:
-    """The kernels as numba compiles them."""
-    with _jit_enabled():
-        from . import _compiled
-    return _compiled
-
-
 @contextlib.contextmanager
-def _jit_enabled() -> Iterator[None]:
-    """Inside, NUMBA_DISABLE_JIT counts for nothing: it is for functions that users write."""
+def _compiled() -> Iterator[ModuleType]:
+    """The kernels as numba compiles them. Inside, NUMBA_DISABLE_JIT counts for nothing: it is for
+    functions that users write."""
     from numba import config
 
     before, config.DISABLE_JIT = config.DISABLE_JIT, 0
     try:
-        yield
+        from . import _compiled as module
+
+        yield module
     finally:
         config.DISABLE_JIT = before
 
@@ -125,15 +114,15 @@ def compiling_told(tell: Callable[[], None]) -> Iterator[None]:
         _state.compiling = before
 
 
-def loads() -> tuple[int, int]:
-    """How many times loading a kernel was begun in this process, and how many times it ended."""
-    return _state.begun, _state.ended
+def loading() -> bool:
+    """Whether a thread of this process is loading a kernel, which may compile it."""
+    return _state.loading
 
 
 def compile_all() -> None:
     """Compile every kernel and keep the code on disk; RuntimeError where that cannot be done."""
-    module = _module()
-    lost = [name for name in module.KERNELS if not module.is_kept(__getattr__(name))]
+    with _compiled() as module:
+        lost = [name for name in module.KERNELS if not module.is_kept(__getattr__(name))]
     if lost:
         raise RuntimeError(
             f"not kept on disk: {', '.join(lost)}; set NUMBA_CACHE_DIR to a folder that can be "
@@ -149,26 +138,23 @@ def share(names: Iterable[str] = ()) -> str | None:
     """
     for name in names:
         __getattr__(name)
-    with _state.lock:
-        loaded = [globals()[name] for name in _state.asked if name in globals()]
-        lost = [kernel for kernel in loaded if not _module().is_kept(kernel)]
+    if not _state.loaded:
+        return _state.folder
+    with _state.lock, _compiled() as module:
+        loaded = [globals()[name] for name in module.KERNELS if name in globals()]
+        lost = [kernel for kernel in loaded if not module.is_kept(kernel)]
         if lost:
             with contextlib.suppress(Exception):  # they compile it themselves, then
                 _state.folder = _state.folder or _own_folder()
                 for kernel in lost:
-                    _module().keep_in(_state.folder, kernel)
+                    module.keep_in(_state.folder, kernel)
         return _state.folder
 
 
 def _own_folder() -> str:
     """A new folder that is removed when this process ends, not a fork of it."""
     folder, owner = tempfile.mkdtemp(prefix="asyncreader-kernels-"), os.getpid()
-
-    def remove() -> None:
-        if os.getpid() == owner:
-            shutil.rmtree(folder, ignore_errors=True)
-
-    atexit.register(remove)
+    atexit.register(lambda: os.getpid() == owner and shutil.rmtree(folder, ignore_errors=True))
     return folder
 
 
