@@ -361,11 +361,7 @@ def make_slots(p: Run, layout: SlotLayout, filler: BatchFiller, arena: Arena | N
 
 
 def build_worker(
-    index: SetIndex,
-    p: ReaderParams,
-    schedule: Schedule,
-    layout: SlotLayout,
-    arena: Arena,
+    index: SetIndex, p: ReaderParams, schedule: Schedule, layout: SlotLayout, arena: Arena
 ) -> tuple[BatchFiller, list[Slot]]:
     """The filler and the slots of a worker process: its own source of the set, shared memory."""
     filler = make_filler(p, index.open(), schedule, arena.empty, seeded=True)

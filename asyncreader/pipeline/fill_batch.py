@@ -13,16 +13,9 @@ import numpy as np
 
 from ..errors import AsyncReaderError, ParamsError, SampleError, SourceError, WorkerError
 from ..params.reader import ReaderParams
-from ..pixels.fill_tables import (
-    ALWAYS,
-    NEVER,
-    NO_STARTS,
-    UNSEEN,
-    RowsInMemory,
-    file_table,
-)
 from ..pixels.row_maker import RowFiller, RowMaker, RowTables, RowView
 from ..pixels.specs import OutputSpec, Row, SampleSpec
+from ..pixels.tables import ALWAYS, NEVER, NO_STARTS, UNSEEN, RowsInMemory, file_table
 from ..pixels.transform import plan_rows
 from ..pixels.user_transform import Field, LabelSpec, Transform
 from ..sampling.schedule import BatchPlan, Schedule
@@ -244,12 +237,7 @@ class BatchFiller:
         note(meter, [(name, begun, ended, {**named_by(slot.plan), "slot": slot.number, **more})])
 
     def _read(
-        self,
-        records: Int64,
-        rows: Int64,
-        keys: UInt64,
-        slot: Slot,
-        meter: Meter,
+        self, records: Int64, rows: Int64, keys: UInt64, slot: Slot, meter: Meter
     ) -> tuple[RowError, ...]:
         if records.size == 0:
             return ()

@@ -23,8 +23,8 @@ from typing import Final
 import numpy as np
 
 from ..pixels import kernels
-from ..pixels.fill_tables import CLAIMED, PUBLISHED, STOPPED, Jobs
 from ..pixels.row_maker import RowTables
+from ..pixels.tables import CLAIMED, PUBLISHED, STOPPED, Jobs
 from ..sampling.schedule import BatchPlan
 from ..stats import Meter
 from ..system.array_types import Int64
@@ -49,7 +49,7 @@ class FillQueue:
     their meters when batches were filled, see trace.py.
 
     Only the ring writes here, under its lock; compiled code claims and marks. ``control``,
-    ``jobs``: see fill_tables.py; ``queue``: slot numbers as they were published.
+    ``jobs``: see tables.py; ``queue``: slot numbers as they were published.
     """
 
     def __init__(

@@ -114,10 +114,7 @@ class SlotLayout:
         return [math.prod(part[0]) * part[1].itemsize for part in own if part is not None]
 
     def build(
-        self,
-        count: int,
-        allocate: Allocate,
-        view: Callable[[Sequence[Array]], tuple[Array, ...]],
+        self, count: int, allocate: Allocate, view: Callable[[Sequence[Array]], tuple[Array, ...]]
     ) -> list[Slot]:
         """``count`` slots; ``view`` takes the rows of each field and returns what the user sees."""
         return [Slot(number, self.memory(allocate, view), self) for number in range(count)]

@@ -172,12 +172,7 @@ class ProcessWorkers:
     """
 
     def __init__(
-        self,
-        count: int,
-        ring: SlotRing,
-        recipe: Recipe,
-        index: SetIndex,
-        schedule: Schedule,
+        self, count: int, ring: SlotRing, recipe: Recipe, index: SetIndex, schedule: Schedule
     ) -> None:
         self.meters = [Meter() for _ in range(count)]
         self._children = Children("asyncreader-fill", 'workers="thread"')

@@ -21,9 +21,9 @@ from ..system.memory import SCRATCH, address_of
 from ..system.text import sides
 from . import codec, geometry, kernels
 from .codec import planes
-from .fill_tables import PLAN, PLANES_HEADER, numbers
 from .row_maker import RowView, Target
 from .specs import SampleSpec
+from .tables import PLAN, PLANES_HEADER, numbers
 from .transform import Pictures
 
 #: JPEGs are planned together up to this many bytes: what is cut out of them stays in a core's cache

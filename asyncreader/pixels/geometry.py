@@ -9,9 +9,9 @@ from typing import Final, TypeAlias
 import numpy as np
 
 from ..system.array_types import Array, Float64, Int64
-from . import kernels, rectangles
-from .fill_tables import PLAN, numbers
-from .rectangles import AREA, BICUBIC, BILINEAR
+from . import kernels, shared
+from .shared import AREA, BICUBIC, BILINEAR
+from .tables import PLAN, numbers
 
 Pixels: TypeAlias = Array
 #: Top, left, height and width of a part of a picture, in pixels and fractions of them.
@@ -210,7 +210,7 @@ def _round_into(mixed: Pixels, out: Pixels) -> None:
 
 def _blocks(length: float, size: int) -> int:
     """Pixels to average first along an axis: weights have 14 bits, enough for 128 pixels."""
-    return max(1, int(length / size / 32)) if length > rectangles.AVERAGED * size else 1
+    return max(1, int(length / size / 32)) if length > shared.AVERAGED * size else 1
 
 
 def _around(start: float, length: float, by: int, limit: int) -> tuple[slice, float]:

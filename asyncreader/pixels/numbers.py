@@ -20,9 +20,9 @@ from ..system.keyed_random import uniforms
 from ..system.memory import address_of, bytes_at
 from ..system.text import times
 from . import kernels
-from .fill_tables import RUN, numbers
 from .row_maker import Affine, RowMaker, RowView, Target, arrays_at, load
 from .specs import OutputSpec, SampleSpec, after, does_not_fit, holds_all
+from .tables import RUN, numbers
 
 #: The most members of a structured row, and compounds inside each other.
 MOST_MEMBERS: Final = 4096
@@ -107,10 +107,7 @@ def listed(dtype: np.dtype[Any], member: str | None = None) -> str:
 
 
 def _chosen(
-    members: list[Member],
-    asked: str | tuple[str, ...] | None,
-    dtype: np.dtype[Any],
-    path: str,
+    members: list[Member], asked: str | tuple[str, ...] | None, dtype: np.dtype[Any], path: str
 ) -> list[Member]:
     """The members that are asked for. ParamsError where there are none of these names, or where
     they do not fit beside each other."""

@@ -21,9 +21,9 @@ from ..system.array_types import Array, Bools, Float32, Float64, Int64, UInt8, U
 from ..system.limits import last_level_cache
 from ..system.memory import address_of, bytes_at
 from . import kernels
-from .fill_tables import FILE, ROWS, Erasure, Jobs, numbers
 from .geometry import Placement, Rect
 from .specs import ImageShape, OutputSpec, Row, SampleSpec, checked, padding, run_in_place
+from .tables import FILE, ROWS, Erasure, Jobs, numbers
 
 _NO_FILES: Final = numbers(np.zeros(0, FILE))
 
@@ -114,7 +114,7 @@ class RowFiller:
 
 @dataclass(frozen=True, eq=False)
 class RowTables:
-    """How compiled code fills batches of a set: see fill_tables.py.
+    """How compiled code fills batches of a set: see tables.py.
 
     ``filler``: what is done with a row; its ``terms`` are those of each field; ``files``: where all
     rows lie; ``records``: the records of each field in the samples of some records, None where
@@ -290,12 +290,7 @@ class RowMaker:
     to_image: tuple[int, ...] | None = None
 
     def __init__(
-        self,
-        stored: SampleSpec,
-        wanted: OutputSpec,
-        path: str,
-        dtype: np.dtype[Any],
-        narrows: bool,
+        self, stored: SampleSpec, wanted: OutputSpec, path: str, dtype: np.dtype[Any], narrows: bool
     ) -> None:
         if wanted.affine and dtype.kind != "f":
             raise ParamsError(

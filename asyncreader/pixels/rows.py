@@ -565,13 +565,7 @@ class RowWriter:
         """The writer of values of ``samples``, as if each were a sample."""
         job = RowJob(records, rows, records.view(np.uint64))  # numbers draw nothing
         return replace(
-            self,
-            origin=origin,
-            job=job,
-            fills=(fill,),
-            outs=(out,),
-            errors=bad,
-            samples=samples,
+            self, origin=origin, job=job, fills=(fill,), outs=(out,), errors=bad, samples=samples
         )
 
 

@@ -20,9 +20,9 @@ import numpy as np
 from ..errors import ParamsError
 from ..system.array_types import Array, Float64
 from ..system.keyed_random import Draws, key_of
-from .fill_tables import STEP_DRAWS, Erasure
 from .geometry import Rect
-from .rectangles import CROPS, choose_rect, crop_shares
+from .shared import CROPS, choose_rect, crop_shares
+from .tables import STEP_DRAWS, Erasure
 
 #: Height, width and channels; of data that are no pictures, the shape of a sample.
 ImageShape: TypeAlias = tuple[int, ...]

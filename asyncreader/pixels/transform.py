@@ -19,11 +19,11 @@ from ..system.array_types import Array, Int64, UInt64
 from ..system.memory import SCRATCH, address_of
 from . import codec, geometry, kernels
 from .codec import planes
-from .fill_tables import MIRROR_DRAW, PLAN, numbers
 from .numbers import Numbers, Ragged
-from .rectangles import AREA, CROPS
 from .row_maker import Affine, Drawn, RowFiller, RowMaker, RowView, Target, load, streams
+from .shared import AREA, CROPS
 from .specs import OutputSpec, SampleSpec, Step, after, holds_all, run, run_in_place
+from .tables import MIRROR_DRAW, PLAN, numbers
 
 #: Pictures are resized and then cast in groups of about this many bytes.
 RESIZED_BYTES: Final = 320 << 10

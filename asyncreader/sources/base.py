@@ -13,10 +13,10 @@ import numpy as np
 
 from ..errors import ErrorFields, FormatError, ParamsError
 from ..formats.packed import RAGGED, FieldMeta, Meta
-from ..pixels.fill_tables import RowsInMemory
 from ..pixels.row_maker import RowMaker
 from ..pixels.rows import E, RowError, RowJob, RowWriter, ViewWriter, Writer
 from ..pixels.specs import OutputSpec, SampleSpec
+from ..pixels.tables import RowsInMemory
 from ..pixels.transform import plan_rows
 from ..stats import Meter
 from ..system.array_types import Array, Int64, UInt64

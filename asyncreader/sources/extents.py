@@ -13,9 +13,9 @@ import numpy as np
 
 from ..errors import DecodeError
 from ..pixels import codec
-from ..pixels.fill_tables import NO_STARTS, RowsInMemory
 from ..pixels.rows import RowWriter, Runs, Writer
 from ..pixels.specs import SampleSpec
+from ..pixels.tables import NO_STARTS, RowsInMemory
 from ..system.array_types import Array, Int64, UInt8
 from .base import BaseSource, OpenField, Source
 from .bytestore import PreadStore

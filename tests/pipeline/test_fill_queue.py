@@ -18,9 +18,9 @@ from observed import HANG
 from asyncreader import AsyncReader, ChecksumError, SourceError
 from asyncreader.pipeline.fill_queue import LOOKS, FillQueue
 from asyncreader.pipeline.slots import FILLING, REFUSED
-from asyncreader.pixels.fill_tables import CLAIMED, PUBLISHED, STOPPED, RowsInMemory, file_table
 from asyncreader.pixels.row_maker import RowFiller, RowTables
 from asyncreader.pixels.specs import OutputSpec, SampleSpec
+from asyncreader.pixels.tables import CLAIMED, PUBLISHED, STOPPED, RowsInMemory, file_table
 from asyncreader.pixels.transform import plan_rows
 from asyncreader.sources import bytestore, open_source
 from asyncreader.stats import Meter

@@ -20,10 +20,10 @@ from asyncreader import AsyncReader, DecodeError
 from asyncreader.pixels import codec, geometry, kernels
 from asyncreader.pixels import rows as rows_module
 from asyncreader.pixels.encoded import Images, groups, planned, put_views
-from asyncreader.pixels.fill_tables import PLAN, numbers
-from asyncreader.pixels.rectangles import choose_rect, crop_shares
 from asyncreader.pixels.row_maker import Drawn, RowMaker, RowView
+from asyncreader.pixels.shared import choose_rect, crop_shares
 from asyncreader.pixels.specs import OutputSpec, SampleSpec
+from asyncreader.pixels.tables import PLAN, numbers
 from asyncreader.pixels.transform import Pictures, plan_rows
 from asyncreader.stats import Meter
 from asyncreader.system.keyed_random import mix_rows, uniforms

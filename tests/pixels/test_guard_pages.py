@@ -18,10 +18,12 @@ from fakes import encoded
 from foreign_sets import branch_sample, datum, numpy_map, pyxis_sample
 from guard_pages import Guards, address
 
-from asyncreader.pixels import kernels, record_fields
+from asyncreader.pixels import kernels, tables
 from asyncreader.pixels.augment import functions
 from asyncreader.pixels.codec import planes
-from asyncreader.pixels.fill_tables import (
+from asyncreader.pixels.row_maker import RowFiller, RowTables
+from asyncreader.pixels.shared import CROPS, crop_shares
+from asyncreader.pixels.tables import (
     ALWAYS,
     FACTS,
     NO_STARTS,
@@ -31,8 +33,6 @@ from asyncreader.pixels.fill_tables import (
     RowsInMemory,
     file_table,
 )
-from asyncreader.pixels.rectangles import CROPS, crop_shares
-from asyncreader.pixels.row_maker import RowFiller, RowTables
 from asyncreader.sampling.weighted import AliasTable
 from asyncreader.sources.hdf5 import filters
 from asyncreader.system.keyed_random import mix_rows
@@ -477,22 +477,22 @@ def damaged(g: Guards, rng: Rng, record: bytes) -> Any:
 @case("read_msgpack", "msgpack_fields")
 def records_in_msgpack(name: str, g: Guards, rng: Rng) -> None:
     fields = {"x": rng.random(sizes(rng, 5, 9)).astype(np.float32), "label": np.int64(7)}
-    form = int(rng.choice([record_fields.LISTED, record_fields.NAMED, record_fields.NESTED]))
-    if form == record_fields.NESTED:
+    form = int(rng.choice([tables.LISTED, tables.NAMED, tables.NESTED]))
+    if form == tables.NESTED:
         record = (pyxis_sample, branch_sample)[rng.integers(2)](fields)
     else:
         values = {key: numpy_map(value) for key, value in fields.items()}
-        listed = form == record_fields.LISTED
+        listed = form == tables.LISTED
         record = msgpack.packb([*values.values()] if listed else values, use_bin_type=True)
     data, place = damaged(g, rng, record), g.of(np.full(4, -1))
     names = g.bytes(b"xlabel")
     names.flags.writeable = False
-    ends = g.of(np.array([0, 1] if form == record_fields.LISTED else [0, 1, 6]))
+    ends = g.of(np.array([0, 1] if form == tables.LISTED else [0, 1, 6]))
     with contextlib.suppress(ValueError):  # what is damaged is refused
         if name == "msgpack_fields":
             kernels.msgpack_fields(data, 0, data.size, g.empty((256, 2), np.int64), place)
         else:
-            table = g.empty((2, 1, record_fields.VALUE_COLUMNS), np.int64)
+            table = g.empty((2, 1, tables.VALUE_COLUMNS), np.int64)
             where = g.of(np.zeros(1, np.int64)), g.of(np.array([data.size], np.uint32))
             kernels.read_msgpack(data, *where, 0, 1, names, ends, form, table, place)
 
@@ -503,7 +503,7 @@ def read_datums(g: Guards, rng: Rng) -> None:
     more: dict[str, Any] = {"floats": floats, "packed": bool(rng.integers(2))}
     data = damaged(g, rng, datum((3, 2, 5), rng.bytes(30), int(rng.integers(-9, 9)), **more))
     where = g.of(np.zeros(1, np.int64)), g.of(np.array([data.size], np.uint32))
-    table = g.empty((1, record_fields.DATUM_COLUMNS), np.int64)
+    table = g.empty((1, tables.DATUM_COLUMNS), np.int64)
     with contextlib.suppress(ValueError):
         kernels.read_datums(data, *where, 0, 1, table, g.of(np.full(4, -1)))
 

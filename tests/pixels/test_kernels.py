@@ -22,7 +22,9 @@ from project import tree_of
 from xxhash import xxh3_64_intdigest
 
 from asyncreader.pixels import kernels
-from asyncreader.pixels.fill_tables import (
+from asyncreader.pixels.row_maker import RowFiller, RowTables
+from asyncreader.pixels.shared import ERASURE_DRAWS, erased_part
+from asyncreader.pixels.tables import (
     ALWAYS,
     MIRROR_DRAW,
     NEVER,
@@ -32,8 +34,6 @@ from asyncreader.pixels.fill_tables import (
     RowsInMemory,
     file_table,
 )
-from asyncreader.pixels.rectangles import ERASURE_DRAWS, erased_part
-from asyncreader.pixels.row_maker import RowFiller, RowTables
 from asyncreader.system.keyed_random import Draws, key_of, mix_rows, uniforms
 from asyncreader.system.memory import SCRATCH, aligned_empty
 
@@ -548,7 +548,7 @@ import hashlib, os
 import numpy as np
 from asyncreader.pixels import geometry, kernels
 from asyncreader.pixels.codec import planes
-from asyncreader.pixels.fill_tables import PLAN, numbers
+from asyncreader.pixels.tables import PLAN, numbers
 from asyncreader.pixels.row_maker import RowFiller
 def show(name, out):
     print(name, hashlib.sha256(out.tobytes()).hexdigest())

@@ -10,9 +10,9 @@ from source_contract import MODES, expected
 
 from asyncreader import DecodeError
 from asyncreader.pixels.encoded import put_views
-from asyncreader.pixels.fill_tables import MIRROR_DRAW
 from asyncreader.pixels.row_maker import RowMaker, RowView
 from asyncreader.pixels.specs import OutputSpec, SampleSpec
+from asyncreader.pixels.tables import MIRROR_DRAW
 from asyncreader.pixels.transform import Resized, plan_rows
 from asyncreader.stats import Meter
 from asyncreader.system.keyed_random import mix_rows, uniforms

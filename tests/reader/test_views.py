@@ -15,8 +15,8 @@ from reader_contract import ReaderContract, Served
 
 from asyncreader import AsyncReader, ParamsError, WorkerError
 from asyncreader.pixels import codec, encoded
-from asyncreader.pixels.fill_tables import MIRROR_DRAW
 from asyncreader.pixels.geometry import resize_into
+from asyncreader.pixels.tables import MIRROR_DRAW
 from asyncreader.sampling.schedule import Cursor
 from asyncreader.system.keyed_random import STREAM_VIEW, key_of, mix_rows, uniforms
 

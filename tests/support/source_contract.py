@@ -10,9 +10,9 @@ import pytest
 from fakes import damage
 
 from asyncreader import ChecksumError, testing
-from asyncreader.pixels.fill_tables import MIRROR_DRAW
 from asyncreader.pixels.geometry import resize_into
 from asyncreader.pixels.specs import OutputSpec
+from asyncreader.pixels.tables import MIRROR_DRAW
 from asyncreader.sources import Inspector
 from asyncreader.system.keyed_random import STREAM_VIEW, key_of, mix_rows, uniforms
 from asyncreader.testing.contract import assert_same, fill_rows, sized

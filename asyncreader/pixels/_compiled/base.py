@@ -27,7 +27,7 @@ from numba.core.serialize import dumps
 from numba.extending import intrinsic
 
 from ...system import keyed_random
-from .. import exif, rectangles
+from .. import shared
 
 #: The kernels by name: the function, and its signature.
 KERNELS: dict[str, tuple[Callable[..., None], Any]] = {}
@@ -217,7 +217,7 @@ def instruction(signature):
 
 
 offsets_type = types.int64[::1]
-#: What is planned of pictures, a line each: numbers (see fill_tables.PLAN), and boxes.
+#: What is planned of pictures, a line each: numbers (see tables.PLAN), and boxes.
 plans_type = types.int64[:, ::1]
 boxes_type = types.float64[:, ::1]
 bytes_type = types.Array(types.uint8, 1, "C", readonly=True)
@@ -240,6 +240,6 @@ def _shared(function):
 mixed, mixed_with = _shared(keyed_random.mixed), _shared(keyed_random.mixed_with)
 unit, below = _shared(keyed_random.unit), _shared(keyed_random.below)
 upper_half = _shared(keyed_random.upper_half)
-choose_rect, erased_part = _shared(rectangles.choose_rect), _shared(rectangles.erased_part)
-taps, looked_at = _shared(rectangles.taps), _shared(rectangles.looked_at)
-exif_orientation, eighths = _shared(exif.exif_orientation), _shared(rectangles.eighths)
+choose_rect, erased_part = _shared(shared.choose_rect), _shared(shared.erased_part)
+taps, looked_at = _shared(shared.taps), _shared(shared.looked_at)
+exif_orientation, eighths = _shared(shared.exif_orientation), _shared(shared.eighths)

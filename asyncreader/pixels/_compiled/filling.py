@@ -1,6 +1,6 @@
 """Kernels that fill slots: they locate rows, copy or convert and hash them in one pass.
 
-See ../fill_tables.py for what is in the tables. A kernel is made of the same functions for each
+See ../tables.py for what is in the tables. A kernel is made of the same functions for each
 thing that can be done with a row, so that a reader compiles the one that it needs.
 """
 
@@ -10,8 +10,8 @@ import numpy as np
 from numba import types
 
 from ...system.keyed_random import STEP
-from .. import fill_tables as tables
-from ..rectangles import ERASURE_DRAWS
+from .. import tables
+from ..shared import ERASURE_DRAWS
 from .base import apart, erased_part, inner, kernel, mixed, mixed_with, unit
 from .converting import (
     TILE,
@@ -92,7 +92,7 @@ def _uniform(key, draw):
 
 @inner
 def _erase(target, key, terms):
-    """Paint over what rectangles.erased_part draws for the row at ``target``."""
+    """Paint over what shared.erased_part draws for the row at ``target``."""
     state = mixed((np.uint64(2) ^ key) + STEP)  # keyed_random.key_of
     state = mixed((state ^ np.uint64(tables.STEP_DRAWS)) + STEP)
     bits = np.empty(ERASURE_DRAWS, np.uint64)
@@ -116,7 +116,7 @@ def _move_pixels(source, target, flipped, key, terms, scratch):
     if padding == 0:
         mirror_row(source, width * pixel, target, height, width, pixel)
         return
-    # see rectangles.choose_rect: parts have the size of the image
+    # see shared.choose_rect: parts have the size of the image
     top = np.int64(_uniform(key, 0) * (2 * padding + 1)) - padding
     left = np.int64(_uniform(key, 1) * (2 * padding + 1)) - padding
     if flipped:  # as far on the other side of the mirror image
@@ -183,6 +183,25 @@ def _is_checked(job, terms, i, record, checksum):
     return terms.check == tables.ALWAYS or load(terms.seen + record, np.uint8) == 0
 
 
+@inner(inline="always")
+def _key_of(job, terms, i, drawn):
+    """The key of row ``i``, from which follows what is drawn for it; 0 where nothing is."""
+    if job.keys:
+        return load(job.keys + 8 * i, np.uint64)
+    if drawn:
+        position = job.position + i // max(1, terms.window)
+        return mixed_with(np.uint64(job.key), np.uint64(position))
+    return np.uint64(0)
+
+
+@inner(inline="always")
+def _put_label(label, target, size):
+    if size == 8:  # one number: a call of memcpy takes longer
+        store(target, load(label, np.int64))
+    elif size:
+        memcpy(target, label, size)
+
+
 # -- batches -------------------------------------------------------------------------------------
 
 
@@ -213,12 +232,7 @@ def _fill(name, put, plain):
                 for k in range(out_bytes):
                     bytes_from(target)[k] = 0
                 continue
-            key = np.uint64(0)
-            if job.keys:
-                key = load(job.keys + 8 * i, np.uint64)
-            elif mirrored or cut or erased:
-                position = job.position + i // max(1, terms.window)
-                key = mixed_with(np.uint64(job.key), np.uint64(position))
+            key = _key_of(job, terms, i, mirrored or cut or erased)
             flipped = mirrored and _uniform(key, tables.MIRROR_DRAW) < 0.5
             straight = plain and not flipped and not cut
             if fd >= 0:
@@ -243,11 +257,7 @@ def _fill(name, put, plain):
                 if stream:
                     fence()
                 _erase(target, key, terms)
-            if label_bytes == 8:  # one number: a call of memcpy takes longer
-                store(labels + 8 * row, load(label, np.int64))
-            elif label_bytes:
-                to = labels + label_bytes * row
-                memcpy(to, label, label_bytes)
+            _put_label(label, labels + label_bytes * row, label_bytes)
         if stream:
             fence()
         return bad
@@ -276,7 +286,7 @@ def _enter_filler(name, put, plain=False, casts=False):
     )
     @apart(name)
     def batches(control, queue, jobs, files, terms, scale, shift, most, looks):
-        """Fill the batches of a queue, at most ``most``: see fill_tables.py for the tables.
+        """Fill the batches of a queue, at most ``most``: see tables.py for the tables.
 
         Returns when it has looked ``looks`` times (about a ns each) in vain for a job.
         """

@@ -9,15 +9,7 @@ from numba import types
 from numba.core import cgutils
 
 from .base import inner, instruction, upper_half
-from .memory import (
-    address_in,
-    load,
-    load_any,
-    memcpy,
-    reversed_bytes,
-    store_any,
-    stream_row,
-)
+from .memory import address_in, load, load_any, memcpy, reversed_bytes, store_any, stream_row
 
 #: XXH3's default secret and primes.
 _SECRET = bytes.fromhex(

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 from numba import carray, types
 
-from ..fill_tables import FACTS, PART, PLAN
-from ..rectangles import AVERAGED
+from ..shared import AVERAGED
+from ..tables import FACTS, PART, PLAN
 from .base import (
     boxes_type,
     bytes_type,

@@ -6,7 +6,7 @@ from __future__ import annotations
 import numpy as np
 from numba import types
 
-from ..fill_tables import RUN
+from ..tables import RUN
 from .base import apart, inner, kernel, offsets_type
 from .converting import HALF_INF, half_bits
 from .memory import load, memcpy, prefetch, reversed_bytes, store

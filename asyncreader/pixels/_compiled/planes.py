@@ -6,8 +6,8 @@ import numpy as np
 from llvmlite import ir
 from numba import types
 
-from ..fill_tables import PLAN, PLANES_HEADER
-from ..rectangles import AVERAGED
+from ..shared import AVERAGED
+from ..tables import PLAN, PLANES_HEADER
 from .base import (
     boxes_type,
     bytes_type,

@@ -3,7 +3,7 @@
 msgpack: https://github.com/msgpack/msgpack/blob/master/spec.md; a Datum is a protobuf message:
 https://protobuf.dev/programming-guides/encoding/. Nothing in a record is trusted: every length that
 it states is compared with its end before it is used. What is refused is a ValueError with the words
-for the user, ``{}`` the name of the field; ``place`` says where it is (record_fields.RECORD ...).
+for the user, ``{}`` the name of the field; ``place`` says where it is (tables.RECORD ...).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 from numba import types
 
-from .. import record_fields as col
+from .. import tables as col
 from .base import bytes_type, inner, kernel, offsets_type
 
 _sizes = types.uint32[::1]
@@ -139,30 +139,23 @@ def _is(data, start, stop, names, low, high):
 
 @inner
 def _find(data, at, end, names, ends, found):
-    """Set ``found`` to where the values of ``names`` in the map at ``at`` are, -1 for none; returns
-    where the map ends. Name k is the bytes from ``ends[k]`` to ``ends[k + 1]``."""
-    _, count, at = _fields(data, at, end)
-    found[:] = -1
-    for _ in range(count):
-        start, stop = _name(data, at, end)
-        for k in range(found.size):
-            if _is(data, start, stop, names, ends[k], ends[k + 1]):
-                found[k] = stop
-        at = _skip(data, stop, end)
-    return at
-
-
-@inner
-def _find_items(data, at, end, wanted, found):
-    """Set ``found`` to where the items with the numbers ``wanted`` of the list at ``at`` are, -1
-    for none; returns where the list ends."""
-    _, count, at = _fields(data, at, end)
+    """Set ``found`` to where the values of ``names`` in the map at ``at`` are, or in a list the
+    items with the numbers ``ends``; -1 for none. Returns where the map or list ends. Name k is the
+    bytes from ``ends[k]`` to ``ends[k + 1]``."""
+    kind, count, at = _fields(data, at, end)
     found[:] = -1
     for number in range(count):
+        start = stop = at
+        if kind == _MAP:
+            start, stop = _name(data, at, end)
         for k in range(found.size):
-            if wanted[k] == number:
-                found[k] = at
-        at = _skip(data, at, end)
+            if kind == _ARRAY:
+                named = ends[k] == number
+            else:
+                named = _is(data, start, stop, names, ends[k], ends[k + 1])
+            if named:
+                found[k] = stop
+        at = _skip(data, stop, end)
     return at
 
 
@@ -296,7 +289,7 @@ def read_msgpack(data, starts, sizes, low, high, names, ends, form, values, plac
     """Read fields of the records ``low`` to ``high`` into ``values`` (fields, records, columns).
 
     Record i is ``sizes[i]`` bytes of ``data`` from ``starts[i]`` on, and inside it. ``names``,
-    ``ends``: see _find; in a list (``form``) the items have the numbers in ``ends``.
+    ``ends``: see _find; ``form``: how the fields are kept.
     """
     fields = values.shape[0]
     found, parts = np.empty(fields, np.int64), np.empty(_PART_ENDS.size - 1, np.int64)
@@ -304,13 +297,9 @@ def read_msgpack(data, starts, sizes, low, high, names, ends, form, values, plac
         place[col.RECORD] = i
         at, end = starts[i], starts[i] + np.int64(sizes[i])
         kind, _, _ = _fields(data, at, end)
-        if form != col.NESTED and (form == col.LISTED) != (kind == _ARRAY):
+        if (form == col.LISTED) != (kind == _ARRAY):
             raise ValueError("a sample of another kind than the first")
-        if form == col.LISTED:
-            after = _find_items(data, at, end, ends, found)
-        else:
-            after = _find(data, at, end, names, ends, found)
-        if after != end:
+        if _find(data, at, end, names, ends, found) != end:
             raise ValueError("bytes behind its msgpack")
         for k in range(fields):
             place[col.FIELD], at, stop = k, found[k], end

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numba import types
 
-from ..fill_tables import PLAN
-from ..rectangles import AREA, BILINEAR
+from ..shared import AREA, BILINEAR
+from ..tables import PLAN
 from .base import (
     apart,
     boxes_type,
@@ -22,16 +22,7 @@ from .base import (
 )
 from .converting import mirror_row
 from .memory import address_in, memcpy
-from .vectors import (
-    COLUMNS,
-    LINES,
-    PIXELS,
-    along_1,
-    along_2,
-    along_more,
-    filter_down,
-    spread,
-)
+from .vectors import COLUMNS, LINES, PIXELS, along_1, along_2, along_more, filter_down, spread
 
 # Loops over pixels are inside, those over their weights outside: so LLVM finds vectors.
 
@@ -232,7 +223,7 @@ def plan_crops(source, offsets, shape, wanted, shares, draws, flips, out, rows, 
 
     They lie at ``source + offsets``, and are resized to rows of ``out``. ``wanted``: height and
     width of a row, and the crop by its number in CROPS; ``shares`` and ``draws`` (B, 40): see
-    rectangles.choose_rect. ``plan`` (B, PLAN) and ``boxes`` (B, 4) are written.
+    shared.choose_rect. ``plan`` (B, PLAN) and ``boxes`` (B, 4) are written.
     """
     height, width = shape[0], shape[1]
     size, plans = wanted[0] * wanted[1] * shape[2], plan.reshape(-1).view(PLAN)

@@ -211,10 +211,7 @@ def rotate(
 
 
 def perspective(
-    image: UInt8,
-    coefficients: Sequence[float],
-    interpolation: str = "bilinear",
-    fill: Fill = None,
+    image: UInt8, coefficients: Sequence[float], interpolation: str = "bilinear", fill: Fill = None
 ) -> None:
     """Project a picture: ``coefficients`` as of :func:`perspective_coefficients`."""
     middle = np.eye(3)

@@ -16,9 +16,9 @@ from ...errors import ParamsError
 from ...system.array_types import Array, Float64, UInt8
 from ...system.checks import Check, optional, whole
 from ...system.keyed_random import Draws
-from ..fill_tables import Erasure
-from ..rectangles import ERASURE_DRAWS, erased_part
+from ..shared import ERASURE_DRAWS, erased_part
 from ..specs import ImageShape
+from ..tables import Erasure
 from . import (
     CHANCE,
     FILL,

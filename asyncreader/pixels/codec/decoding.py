@@ -16,7 +16,7 @@ from ...errors import DecodeError
 from ...system.array_types import Array, UInt8
 from ...system.memory import SCRATCH
 from ...system.text import sides
-from .. import rectangles
+from .. import shared
 from . import jpeg, planes
 from .headers import (
     PPM_LONGEST,
@@ -190,7 +190,7 @@ def _decode_cut(
     min_size: tuple[int, int] | None,
 ) -> Decoded | None:
     full, turned = (header.height, header.width), header.orientation
-    eighths = rectangles.eighths(*full, *min_size) if min_size else 8
+    eighths = shared.eighths(*full, *min_size) if min_size else 8
     down, across = reach
     if eighths < 8:  # the part begins and ends within a pixel
         down, across = -(-8 * (down + 1) // eighths), -(-8 * (across + 1) // eighths)

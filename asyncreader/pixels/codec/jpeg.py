@@ -24,8 +24,8 @@ import numpy as np
 from ...errors import DecodeError
 from ...system.array_types import Array, UInt8
 from .. import kernels
-from ..exif import exif_orientation
-from ..fill_tables import FACTS, PART, numbers
+from ..shared import exif_orientation
+from ..tables import FACTS, PART, numbers
 
 #: Anything with the buffer protocol (collections.abc.Buffer is Python 3.12's).
 Buffer: TypeAlias = Any

@@ -17,7 +17,7 @@ from ...errors import DecodeError, ParamsError
 from ...system.array_types import UInt8
 from ...system.memory import address_of
 from .. import kernels
-from ..fill_tables import PLANES_HEADER
+from ..tables import PLANES_HEADER
 
 #: The encoding, and the kind of an image.
 YUV420: Final = "yuv420"

@@ -15,8 +15,8 @@ from typing import Final
 import numpy as np
 
 from ...errors import AsyncReaderError, FormatError
-from ...pixels.fill_tables import RowsInMemory
 from ...pixels.rows import Writer
+from ...pixels.tables import RowsInMemory
 from ...system.array_types import Int64
 from ..base import CACHE_BYTES, BaseSource, Names, OpenField, Source
 from ..bytestore import ByteFile

@@ -15,8 +15,8 @@ import numpy as np
 
 from ...errors import FormatError
 from ...pixels import kernels
-from ...pixels.record_fields import DATUM_COLUMNS
 from ...pixels.specs import SampleSpec
+from ...pixels.tables import DATUM_COLUMNS
 from ...system.array_types import Array, Bools, Int64
 from ..extents import ImageExtents, image_kind
 from ..fields import Layout, SetIndex
@@ -29,7 +29,7 @@ _MIXED: Final = "the dataset is damaged or mixed: write it again"
 @dataclass
 class Headers:
     """Header fields of all Datums, int64 (N,) each; -1 where a field is absent. They stand in the
-    order of record_fields.CHANNELS, HEIGHT ..."""
+    order of tables.CHANNELS, HEIGHT ..."""
 
     channels: Int64
     height: Int64

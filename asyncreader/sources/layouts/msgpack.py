@@ -13,7 +13,7 @@ import numpy as np
 
 from ...errors import FormatError
 from ...pixels import kernels
-from ...pixels import record_fields as col
+from ...pixels import tables as col
 from ...pixels.specs import SampleSpec
 from ...system.array_types import Array, Float64, Int64
 from ..base import row_size
@@ -45,13 +45,13 @@ _PAIRS: Final = (
 #: The first bytes of lists and of maps.
 _LISTS: Final = frozenset((*range(0x90, 0xA0), 0xDC, 0xDD))
 _MAPS: Final = frozenset((*range(0x80, 0x90), 0xDE, 0xDF))
-#: What a value is, by record_fields.ARRAYS, col.BINARY ...
+#: What a value is, by tables.ARRAYS, col.BINARY ...
 _WORDS: Final = np.array(["nothing", "an array", "bytes", "text", "a whole number", "a float"])
 
 
 @dataclass
 class Values:
-    """One field of all records: what it is (record_fields.FORM ...), and where its bytes lie."""
+    """One field of all records: what it is (tables.FORM ...), and where its bytes lie."""
 
     form: Int64
     dtype: Array

@@ -19,8 +19,8 @@ import xxhash
 
 from ...errors import AsyncReaderError, FormatError, closed_on_error
 from ...formats import packed as fmt
-from ...pixels.fill_tables import RowsInMemory
 from ...pixels.rows import E, Writer
+from ...pixels.tables import RowsInMemory
 from ...sampling.blocks import files_together
 from ...system.array_types import Array, Int64, UInt64
 from ...system.late import as_array

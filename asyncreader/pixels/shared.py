@@ -1,5 +1,5 @@
-"""Which part of an image is cut out, painted over or looked at: functions that Python
-runs, and that kernels are made of."""
+"""Functions that Python runs, and that kernels are made of: which part of an image is cut out,
+painted over or looked at, and the orientation in EXIF data. Their types are whatever comes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from ..system.keyed_random import below, unit
 
-#: Ways to cut a part out, by their numbers: see geometry.choose_rect.
+#: Ways to cut a part out, by their numbers: see OutputSpec.rect.
 CROPS: Final = ("center", "random", "random-resized", "none")
 RANDOM, RANDOM_RESIZED, NONE = 1, 2, 3
 
@@ -39,8 +39,8 @@ def choose_rect(
     padding: Any = 0,
 ) -> tuple[int, int, int, int]:
     """Top, left, height and width of the part of a picture (``height``, ``width``) that becomes
-    (``high``, ``wide``): see geometry.choose_rect. ``crop``: its number in CROPS; ``shares``: see
-    crop_shares; ``draws``: float64, None where nothing is random. numba compiles it, too."""
+    (``high``, ``wide``): see OutputSpec.rect. ``crop``: its number in CROPS; ``shares``: see
+    crop_shares; ``draws``: float64, None where nothing is random."""
     if crop == NONE:
         return 0, 0, height, width
     if crop == RANDOM_RESIZED and draws is not None:
@@ -71,8 +71,7 @@ ERASURE_DRAWS: Final = 1 + 2 * _TRIES + 2
 
 def erased_part(bits: Any, erasure: Any, height: Any, width: Any) -> tuple[int, int, int, int, int]:
     """The part of a picture that is painted over: top, left, height and width, which are 0 for
-    none; and how many draws of ``bits``, uint64 (ERASURE_DRAWS,), that takes. numba compiles it,
-    too."""
+    none; and how many draws of ``bits``, uint64 (ERASURE_DRAWS,), that takes."""
     used = 1
     if unit(bits[0]) < erasure.chance:
         for _ in range(_TRIES):
@@ -89,7 +88,7 @@ def erased_part(bits: Any, erasure: Any, height: Any, width: Any) -> tuple[int, 
 
 def eighths(height: Any, width: Any, least_high: Any, least_wide: Any) -> Any:
     """At how many eighths of its size a JPEG is decoded when (``least_high``, ``least_wide``)
-    pixels are asked for: at most half, or all. numba compiles it, too."""
+    pixels are asked for: at most half, or all."""
     if 2 * least_high <= height + 1:
         for n in range(1, 5):
             if (height * n + 7) // 8 >= least_high and (width * n + 7) // 8 >= least_wide:
@@ -103,7 +102,7 @@ BILINEAR, BICUBIC, AREA = 0, 1, 2
 
 def taps(scale: Any, method: Any, limit: Any) -> Any:
     """The most pixels, of ``limit`` that exist, that one of a resize's result is mixed of, where it
-    stands for ``scale``. numba compiles it, too."""
+    stands for ``scale``."""
     if method == AREA:
         return min(limit, math.ceil(scale) + 1)
     return min(limit, math.ceil((2 if method == BILINEAR else 4) * max(scale, 1.0)))
@@ -115,10 +114,41 @@ def looked_at(
     """What a resize looks at along an axis of ``side`` pixels, whose part from ``start`` on, of
     ``length``, becomes ``size`` pixels: the first pixel, where the part starts from there on, how
     many pixels there are, and the ``taps``. ``outside``: all pixels, not only those of the part.
-    numba compiles it, too."""
+    """
     first = 0 if outside else max(0, math.floor(start))
     start -= first
     limit = side - first
     if not outside:
         limit = max(1, min(limit, math.ceil(start + length)))
     return first, start, limit, taps(length / size, method, limit)
+
+
+def exif_orientation(data: Any, tiff: Any, end: Any) -> Any:
+    """The orientation in the EXIF data from byte ``tiff`` of ``data`` to ``end`` (TIFF 6.0, section
+    2): 0 where they have none, 9 where it is no number from 1 to 8, -1 where they are not as they
+    should be."""
+    size = end - tiff
+    if size < 8 or data[tiff] != data[tiff + 1]:
+        return -1
+    little = data[tiff] == 0x49
+
+    def number(at: Any, count: Any) -> Any:
+        found = 0
+        for k in range(count):
+            found = found << 8 | data[tiff + at + (count - 1 - k if little else k)]
+        return found
+
+    if (not little and data[tiff] != 0x4D) or number(2, 2) != 42:
+        return -1
+    ifd = number(4, 4)
+    if ifd + 2 > size:
+        return -1
+    turned, last = 0, ifd + 2 + 12 * number(ifd, 2)
+    for entry in range(ifd + 2, min(last, size - 11), 12):
+        if number(entry, 2) == 0x0112:
+            if number(entry + 2, 2) != 3 or number(entry + 4, 4) != 1:
+                return -1
+            turned = number(entry + 8, 2)
+            if not 1 <= turned <= 8:
+                turned = 9
+    return turned
