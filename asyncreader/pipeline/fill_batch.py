@@ -14,7 +14,7 @@ import numpy as np
 from ..errors import AsyncReaderError, ParamsError, SampleError, SourceError, WorkerError
 from ..params.reader import ReaderParams
 from ..pixels.row_maker import RowFiller, RowMaker, RowTables, RowView
-from ..pixels.specs import OutputSpec, Row, SampleSpec
+from ..pixels.specs import OutputSpec, SampleSpec
 from ..pixels.tables import ALWAYS, NEVER, NO_STARTS, UNSEEN, RowsInMemory, file_table
 from ..pixels.transform import plan_rows
 from ..pixels.user_transform import Field, LabelSpec, Transform
@@ -386,15 +386,13 @@ class Together:
             self._check_albumentations()
         self.fills: tuple[RowMaker, ...] = ()
         if transform.made is not None:
-            last = tuple(step for step in wanted.steps if step.last)
-            first = wanted.for_field(source.names[0])
-            cast = {name: getattr(first, name) for name in uncast}
-            others = replace(plain, contiguous=wanted.contiguous)
-            given = [replace(others, **cast, steps=last)]
-            for name in source.names[1:]:
-                asked = wanted.by_field.get(name, {}).items()
-                own: dict[str, Any] = {what: value for what, value in asked if what in uncast}
-                given.append(replace(others, **own))
+            plain = replace(plain, contiguous=wanted.contiguous)
+            asked, given = wanted, list[OutputSpec]()
+            for name in source.names:
+                own = asked.for_field(name)
+                given.append(replace(plain, **{what: getattr(own, what) for what in uncast}))
+                asked = replace(wanted, **uncast)  # without more said, they are of the first alone
+            given[0] = replace(given[0], steps=tuple(step for step in wanted.steps if step.last))
             self.fills = tuple(
                 plan_rows(_stored(fill, shape), one, source.facts.path)
                 for fill, shape, one in zip(self.before, transform.made.shapes, given, strict=True)
@@ -449,22 +447,19 @@ class Together:
         self, i: int, job: RowJob, held: Sequence[Array], outs: Sequence[Array], meter: Meter
     ) -> None:
         """Call the function for sample ``i``, and write what it returns into its row."""
-        record, row, started = int(job.records[i]), int(job.rows[i]), time.perf_counter()
-        position = -1 if job.positions is None else int(job.positions[i])
-        label = None if job.labels is None else job.labels[i]
-        told = Row(record, position, label, int(job.keys[i]), meter.seconds)
+        row, started, told = int(job.rows[i]), time.perf_counter(), job.told(i, meter.seconds)
         given = (fill.image(rows[i]) for fill, rows in zip(self.before, held, strict=True))
         try:
             made = self.transform.of(tuple(given), told)
             meter.seconds[self.transform.name] += time.perf_counter() - started
-            last = Row(record, position, told.label, key_of(told.key, _LAST), meter.seconds)
+            last = replace(told, key=key_of(told.key, _LAST))
             for fill, image, out in zip(self.fills, made, outs, strict=bool(self.fills)):
                 axes = fill.stored.axes
                 if axes is not None:
                     image = image.transpose(["HWC".index(axis) for axis in axes])
                 fill.put(image, RowView(fill, None, False, out[row, ...], last))
         except (ParamsError, WorkerError) as exc:
-            self._source.first.located(exc, record)
+            self._source.first.located(exc, told.record)
             raise
         if job.made is not None and self.fills:
             job.made[row] = told.label

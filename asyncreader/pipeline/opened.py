@@ -131,14 +131,12 @@ class Opened:
     def read(self, numbers: Int64) -> Rows:
         """Samples by number."""
         records, count = self.records(numbers), numbers.size
-        rows = self._compiled(records) if count else None
-        if rows is not None:
-            return rows
         fills = self._fills_of(records) if self.sizes_differ and count else self.fills
         outs = [np.empty(part.shape, part.dtype) for part in self._filler.rows(count, fills)]
         table, label = self.source.labels, self._filler.label
-        labels = None if table is None else np.asarray(table[records])
-        if count:
+        labels = None if table is None else np.empty((count, *table.shape[1:]), table.dtype)
+        if count and not self._compiled(records, outs, labels):
+            labels = None if table is None else np.asarray(table[records])
             made = None if label is None else np.zeros((count, *label.shape), label.dtype)
             keys = mix_rows(key_of(self.params.seed, STREAM_GEOMETRY, 0), numbers)
             job = RowJob(records, np.arange(count), keys, None, numbers, labels, made)
@@ -147,6 +145,16 @@ class Opened:
             labels = labels if made is None else made
         data = self._filler.handed_out(outs, fills)
         return Rows(self.source, data, labels, records, self._lengths)
+
+    def _compiled(self, records: Int64, outs: Sequence[Array], labels: Array | None) -> bool:
+        """Whether compiled code wrote the samples and their labels: it can where they lie in
+        memory."""
+        tables, size = self._filler.find_tables(), self._bytes * records.size
+        return (
+            tables is not None
+            and bool(self.source.in_memory(size))
+            and tables.fill(records, outs, labels, 0, 0)
+        )
 
     def _read(
         self, job: RowJob, fills: Sequence[RowMaker], outs: Sequence[Array]
@@ -223,18 +231,6 @@ class Opened:
                 hint="pass size=(H, W), or read them one by one",
             )
         return self.source.fills(replace(self.params.wanted, size=sizes[0]))
-
-    def _compiled(self, records: Int64) -> Rows | None:
-        """Rows that compiled code wrote: it can where they lie in memory."""
-        tables, count = self._filler.find_tables(), records.size
-        if tables is None or not self.source.in_memory(self._bytes * count):
-            return None
-        outs = [np.empty(part.shape, part.dtype) for part in self._filler.rows(count)]
-        table = self.source.labels
-        labels = None if table is None else np.empty((count, *table.shape[1:]), table.dtype)
-        if not tables.fill(records, outs, labels, 0, 0):
-            return None
-        return Rows(self.source, self._filler.handed_out(outs), labels, records, self._lengths)
 
     def stored(self, name: str, part: Source, record: int) -> bytes:
         """The stored bytes of a field of a sample; of a window those of its rows in sequence."""

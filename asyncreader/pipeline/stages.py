@@ -15,10 +15,10 @@ import numpy as np
 
 from ..errors import ParamsError, WorkerError
 from ..params.reader import Run
+from ..pixels.user_transform import check_unmasked
 from ..sampling.schedule import BatchPlan
 from ..sources.labels import apart, together
 from ..system.array_types import Array, Bools
-from ..system.checks import FILL_MASKED
 from ..system.keyed_random import Draws, key_of, mix_rows
 from .slots import BatchArrays, BatchLayout, Part
 
@@ -329,11 +329,7 @@ def _store(name: str, returned: Any, out: Array | None) -> None:
         if returned is not None:
             raise WorkerError(f"postprocess returned {name}, but none in its trial call")
         return
-    if np.ma.is_masked(returned):
-        raise WorkerError(
-            f"postprocess returned {name} with masked values, whose mask would be lost",
-            hint=FILL_MASKED,
-        )
+    check_unmasked("postprocess", name, returned)
     array = np.asarray(returned)
     if array.shape != out.shape or array.dtype != out.dtype:
         raise WorkerError(

@@ -59,10 +59,12 @@ def move(values: Float64, what: str, matrices: list[Float64], size: tuple[int, i
     """Move "boxes" (n, 4) or "keypoints" (n, 2 or 3) in place, by one matrix after the other; each
     gives a picture of ``size`` (H, W). Rows that are none stay as they are."""
     with np.errstate(divide="ignore", invalid="ignore"):  # a place on a projection's horizon
+        there = real(values, what)
         if what == "boxes":
-            _move_boxes(values, matrices, size)
+            values[there] = _moved_boxes(values[there], matrices, size)
         else:
-            _move_keypoints(values, matrices)
+            for matrix in matrices:
+                values[there, :2] = _moved(values[there, :2], matrix)
 
 
 def real(values: Array, what: str) -> Bools:
@@ -75,10 +77,8 @@ def real(values: Array, what: str) -> Bools:
     return found
 
 
-def _move_boxes(values: Float64, matrices: list[Float64], size: tuple[int, int]) -> None:
-    """Move boxes (n, 4) in place. What nothing is left of in the picture becomes zeros."""
-    there = real(values, "boxes")
-    boxes = values[there]
+def _moved_boxes(boxes: Float64, matrices: list[Float64], size: tuple[int, int]) -> Float64:
+    """Boxes (n, 4) after that. What nothing is left of in the picture becomes zeros."""
     left, most = np.ones(len(boxes), np.bool_), np.array((*size[::-1], *size[::-1]), np.float64)
     for matrix in matrices:
         corners = _moved(boxes[:, _CORNERS].reshape(-1, 2), matrix).reshape(-1, 4, 2)
@@ -86,16 +86,7 @@ def _move_boxes(values: Float64, matrices: list[Float64], size: tuple[int, int])
         np.minimum(np.maximum(boxes, 0, out=boxes), most, out=boxes)
         left &= real(boxes, "boxes")
     boxes[~left] = 0
-    values[there] = boxes
-
-
-def _move_keypoints(values: Float64, matrices: list[Float64]) -> None:
-    """Move keypoints (n, 2 or 3) in place."""
-    there = real(values, "keypoints")
-    places = values[there, :2]
-    for matrix in matrices:
-        places = _moved(places, matrix)
-    values[there, :2] = places
+    return boxes
 
 
 def _moved(places: Float64, matrix: Float64) -> Float64:

@@ -7,7 +7,7 @@ checksums, the way into the slot, and the record number that an error names.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, MutableMapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Final, NamedTuple, Protocol, TypeAlias, TypeVar
@@ -70,6 +70,14 @@ class RowJob(NamedTuple):
             part if part is None else part[which] for part in self._replace(made=None)
         ]
         return RowJob(*parts)._replace(made=self.made)
+
+    def told(self, i: int, seconds: MutableMapping[str, float], first: int = 0) -> Row:
+        """What steps are told of sample ``i``; ``first``: added to its record number."""
+        position = -1 if self.positions is None else int(self.positions[i])
+        label = None if self.labels is None else self.labels[i]
+        frame = None if self.frames is None else (int(self.frames[i, 0]), int(self.frames[i, 1]))
+        record = int(self.records[i]) + first
+        return Row(record, position, label, int(self.keys[i]), seconds, frame)
 
 
 @dataclass(frozen=True)
@@ -322,12 +330,7 @@ class RowWriter:
         """What steps are told of sample ``i``; None where there are none."""
         if not self.fill.wanted.steps:
             return None
-        job = self.job
-        record = int(job.records[i]) + self.first
-        position = -1 if job.positions is None else int(job.positions[i])
-        label = None if job.labels is None else job.labels[i]
-        frame = None if job.frames is None else (int(job.frames[i, 0]), int(job.frames[i, 1]))
-        return Row(record, position, label, int(job.keys[i]), self.meter.seconds, frame)
+        return self.job.told(i, self.meter.seconds, self.first)
 
     @cached_property
     def draws(self) -> Drawn:

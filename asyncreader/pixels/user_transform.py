@@ -79,7 +79,7 @@ class Transform(Step):
         made = tuple(self._array(k, returned[k], dtypes[k]) for k in range(len(given)))
         label_spec = None
         if new_label is not None:
-            _check_unmasked("a label", new_label)
+            check_unmasked("transform", "a label", new_label)
             as_array = np.asarray(new_label)
             label_spec = LabelSpec(as_array.shape, as_array.dtype)
             if as_array.dtype.kind not in "buif":
@@ -143,7 +143,7 @@ class Transform(Step):
     def _array(self, number: int, result: object, dtype: np.dtype[Any]) -> Array:
         """What was returned of a field, as an array of the dtype that it must have."""
         said = self._of_field(number)
-        _check_unmasked("an array" if self.fields else "an image", result)
+        check_unmasked("transform", "an array" if self.fields else "an image", result)
         try:
             made = np.asarray(result)
         except Exception as exc:  # rows of several lengths, a tensor on a GPU
@@ -184,10 +184,11 @@ class Transform(Step):
             )
 
 
-def _check_unmasked(what: str, returned: object) -> None:
+def check_unmasked(name: str, what: str, returned: object) -> None:
+    """WorkerError where what the user's function ``name`` returned has values without a number."""
     if np.ma.is_masked(returned):
         raise WorkerError(
-            f"transform returned {what} with masked values, whose mask would be lost",
+            f"{name} returned {what} with masked values, whose mask would be lost",
             hint=FILL_MASKED,
         )
 

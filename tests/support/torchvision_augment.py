@@ -12,7 +12,7 @@ import numpy as np
 from asyncreader.pixels.augment import AUGMENT, known
 from asyncreader.pixels.augment.base import Operation
 from asyncreader.pixels.augment.functions import perspective_coefficients
-from asyncreader.pixels.augment.policies import SPACES, magnitude_of
+from asyncreader.pixels.augment.policies import SPACES
 from asyncreader.system.keyed_random import Draws
 
 #: Draws of each operation, for each photograph.
@@ -167,7 +167,7 @@ def magnitudes() -> Iterator[tuple[str, float, float]]:
                 if of is not None:
                     assert of.signed == signed
                     for number in range(bins):
-                        found = magnitude_of(of, number, bins, (131, 197, 3))
+                        found = of.of(number, bins, (131, 197, 3))
                         yield name, found, float(expected[number])
 
 

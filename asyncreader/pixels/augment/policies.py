@@ -30,18 +30,17 @@ class Magnitudes(NamedTuple):
     side: int | None = None
     bits: int = 0
 
+    def of(self, number: int, bins: int, shape: ImageShape) -> float:
+        """Magnitude ``number`` of so many, for a picture of ``shape``."""
+        part = number / (bins - 1)
+        if self.bits:
+            return float(round(8 - self.bits * part))
+        last = self.last if self.side is None else self.last * shape[self.side]
+        return self.first + (last - self.first) * part
+
 
 #: Operations by name; None: it has no magnitude.
 Space: TypeAlias = dict[str, Magnitudes | None]
-
-
-def magnitude_of(of: Magnitudes, number: int, bins: int, shape: ImageShape) -> float:
-    """Magnitude ``number`` of so many, for a picture of ``shape``."""
-    part = number / (bins - 1)
-    if of.bits:
-        return float(round(8 - of.bits * part))
-    last = of.last if of.side is None else of.last * shape[of.side]
-    return of.first + (last - of.first) * part
 
 
 def _space(shear: float, turn: float, blend: float, bits: int) -> Space:
@@ -145,20 +144,22 @@ class Policy(Operation):
         *WARPS,
     )
 
-    @staticmethod
     def _magnitude(
-        space: Space, name: str, number: int, bins: int, shape: ImageShape, draws: Draws
+        self, name: str, number: int, bins: int, shape: ImageShape, draws: Draws
     ) -> float:
         """Magnitude ``number`` of so many, of a random sign where it may have either."""
-        of = space[name]
+        of = SPACES[self.name][name]
         if of is None:
             return 0.0
-        magnitude = magnitude_of(of, number, bins, shape)
+        magnitude = of.of(number, bins, shape)
         return -magnitude if of.signed and draws.uniform() <= 0.5 else magnitude
 
     def apply(self, image: Array, drawn: Drawn) -> None:
         for name, magnitude in drawn["chosen"]:
-            self._apply(image, name, magnitude)
+            if name in _MOVES:
+                _move(image, name, magnitude, self.interpolation, self.fill)
+            else:
+                _CHANGES[name](image, magnitude)
 
     def move(self, values: UInt8, drawn: Drawn) -> None:
         for name, magnitude in drawn["chosen"]:
@@ -169,43 +170,17 @@ class Policy(Operation):
         moves = [(name, by) for name, by in drawn["chosen"] if name in _MOVES]
         return [functions.affine_matrix(shape, **_MOVES[name](by)) for name, by in moves]
 
-    def _apply(self, image: Array, name: str, magnitude: float) -> None:
-        if name in _MOVES:
-            _move(image, name, magnitude, self.interpolation, self.fill)
-        elif name == "Posterize":
-            functions.posterize(image, int(magnitude))
-        elif name == "Solarize":
-            functions.solarize(image, 255 * magnitude)
-        elif name in _BLENDS:
-            _BLENDS[name](image, 1.0 + magnitude)
-        elif name != "Identity":
-            _PLAIN[name](image)
 
-
-def _shears(axis: int) -> Callable[[float], dict[str, Any]]:
-    def shear(by: float) -> dict[str, Any]:
-        angles = [0.0, 0.0]
-        angles[axis] = math.degrees(math.atan(by))
-        return {"shear": angles, "center": (0, 0)}
-
-    return shear
-
-
-def _translates(axis: int) -> Callable[[float], dict[str, Any]]:
-    def translate(by: float) -> dict[str, Any]:
-        pixels = [0, 0]
-        pixels[axis] = int(by)
-        return {"translate": pixels}
-
-    return translate
+def _slope(by: float) -> float:
+    return math.degrees(math.atan(by))
 
 
 #: What those that move pixels are as an affine map, by their magnitude.
 _MOVES: Final[dict[str, Callable[[float], dict[str, Any]]]] = {
-    "ShearX": _shears(0),
-    "ShearY": _shears(1),
-    "TranslateX": _translates(0),
-    "TranslateY": _translates(1),
+    "ShearX": lambda by: {"shear": (_slope(by), 0.0), "center": (0, 0)},
+    "ShearY": lambda by: {"shear": (0.0, _slope(by)), "center": (0, 0)},
+    "TranslateX": lambda by: {"translate": (int(by), 0)},
+    "TranslateY": lambda by: {"translate": (0, int(by))},
     "Rotate": lambda angle: {"angle": -angle},
 }
 
@@ -217,16 +192,18 @@ def _move(image: Array, name: str, by: float, interpolation: str, fill: Fill) ->
         functions.affine(image, **_MOVES[name](by), interpolation=interpolation, fill=fill)
 
 
-_BLENDS: Final = {
-    "Brightness": functions.adjust_brightness,
-    "Color": functions.adjust_saturation,
-    "Contrast": functions.adjust_contrast,
-    "Sharpness": functions.adjust_sharpness,
-}
-_PLAIN: Final = {
-    "AutoContrast": functions.autocontrast,
-    "Equalize": functions.equalize,
-    "Invert": functions.invert,
+#: What the others do to a picture, by their magnitude.
+_CHANGES: Final[dict[str, Callable[[Array, float], None]]] = {
+    "Identity": lambda image, _: None,
+    "Brightness": lambda image, by: functions.adjust_brightness(image, 1.0 + by),
+    "Color": lambda image, by: functions.adjust_saturation(image, 1.0 + by),
+    "Contrast": lambda image, by: functions.adjust_contrast(image, 1.0 + by),
+    "Sharpness": lambda image, by: functions.adjust_sharpness(image, 1.0 + by),
+    "Posterize": lambda image, bits: functions.posterize(image, int(bits)),
+    "Solarize": lambda image, part: functions.solarize(image, 255 * part),
+    "AutoContrast": lambda image, _: functions.autocontrast(image),
+    "Equalize": lambda image, _: functions.equalize(image),
+    "Invert": lambda image, _: functions.invert(image),
 }
 
 
@@ -237,10 +214,10 @@ class TrivialAugmentWide(Policy, name="trivial-augment-wide"):
     num_magnitude_bins: int = option(whole(2), 31)
 
     def draw(self, draws: Draws, shape: ImageShape) -> Drawn | None:
-        bins, space, names = self.num_magnitude_bins, SPACES[self.name], _NAMES[self.name]
+        bins, names = self.num_magnitude_bins, _NAMES[self.name]
         name = names[draws.below(len(names))]
         number = draws.below(bins)
-        return {"chosen": [(name, self._magnitude(space, name, number, bins, shape, draws))]}
+        return {"chosen": [(name, self._magnitude(name, number, bins, shape, draws))]}
 
 
 @dataclass(frozen=True)
@@ -259,12 +236,10 @@ class RandAugment(Policy, name="rand-augment"):
             )
 
     def draw(self, draws: Draws, shape: ImageShape) -> Drawn | None:
-        bins, space, names = self.num_magnitude_bins, SPACES[self.name], _NAMES[self.name]
-        chosen = []
+        bins, names, chosen = self.num_magnitude_bins, _NAMES[self.name], []
         for _ in range(self.num_ops):
             name = names[draws.below(len(names))]
-            magnitude = self._magnitude(space, name, self.magnitude, bins, shape, draws)
-            chosen.append((name, magnitude))
+            chosen.append((name, self._magnitude(name, self.magnitude, bins, shape, draws)))
         return {"chosen": chosen}
 
 
@@ -278,9 +253,8 @@ class AutoAugment(Policy, name="auto-augment"):
     policy: PolicyName = option(one_of(PolicyName), "imagenet")
 
     def draw(self, draws: Draws, shape: ImageShape) -> Drawn | None:
-        space, pairs, chosen = SPACES[self.name], POLICIES[self.policy], []
+        pairs, chosen = POLICIES[self.policy], []
         for name, chance, number in pairs[draws.below(len(pairs))]:
             if draws.uniform() <= chance:
-                magnitude = self._magnitude(space, name, number, 10, shape, draws)
-                chosen.append((name, magnitude))
+                chosen.append((name, self._magnitude(name, number, 10, shape, draws)))
         return {"chosen": chosen}

@@ -83,23 +83,21 @@ class ImageHeader(NamedTuple):
     deep: str = ""
 
 
+#: What the first bytes of images are.
+_MAGIC: Final = (
+    *((_JPEG + b"\xff", "jpeg"), (_PNG, "png"), (b"GIF87a", "gif"), (b"GIF89a", "gif")),
+    *((b"BM", "bmp"), (b"II*\0", "tiff"), (b"MM\0*", "tiff"), (planes.MAGIC, planes.YUV420)),
+)
+
+
 def sniff(data: Buffer) -> str:
     """Kind of image by its first bytes, never by a name; DecodeError if it is none we read."""
     head = bytes(memoryview(data)[:12])
-    if head[:3] == b"\xff\xd8\xff":
-        return "jpeg"
-    if head[:8] == _PNG:
-        return "png"
+    for magic, kind in _MAGIC:
+        if head.startswith(magic):
+            return kind
     if head[:4] == b"RIFF" and head[8:12] == b"WEBP":
         return "webp"
-    if head[:6] in (b"GIF87a", b"GIF89a"):
-        return "gif"
-    if head[:2] == b"BM":
-        return "bmp"
-    if head[:4] in (b"II*\0", b"MM\0*"):
-        return "tiff"
-    if head[:8] == planes.MAGIC:
-        return planes.YUV420
     if head[:1] == b"P" and head[1:2] in b"123456" and len(head) > 2:
         return "ppm"
     if not head:
