@@ -43,7 +43,6 @@ class Taken:
 
     def __init__(self, slot: Slot) -> None:
         plan = slot.plan
-        assert plan is not None
         self._layout, self._several = slot.layout, slot.several
         self.indices, self.mask = slot.served()
         self._records = self.indices

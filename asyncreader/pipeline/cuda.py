@@ -259,7 +259,6 @@ class DeviceRing:
         """
         with self._lock:
             (held,) = self._copies_of(slot)
-            assert slot.plan is not None
             held.used = True
             self._device.follow(held.copied, held.tensors)
             # slicing makes an object of its own: what the consumer sets on it stays with it

@@ -197,11 +197,9 @@ class BatchFiller:
 
     def fill_part(self, slot: Slot, lo: int, hi: int, meter: Meter) -> None:
         """Fill rows ``lo`` to ``hi`` of a slot. What it raises is the error of the whole batch."""
-        plan = slot.plan
-        assert plan is not None
         started, before = time.perf_counter(), dict(meter.seconds)
         try:
-            self._fill_rows(slot, plan, lo, hi, meter)
+            self._fill_rows(slot, slot.plan, lo, hi, meter)
         finally:
             now, inside = time.perf_counter(), meter.since(before)
             if self._traced:
@@ -243,11 +241,9 @@ class BatchFiller:
             return ()
         wanted = RowJob(records, rows, keys)
         if self._stepped:
-            plan, table = slot.plan, self.source.labels
-            assert plan is not None
+            table, made = self.source.labels, None if self.label is None else slot.labels
             labels = None if table is None else table[records]
-            made = None if self.label is None else slot.labels
-            wanted = wanted._replace(positions=rows + plan.start, labels=labels, made=made)
+            wanted = wanted._replace(positions=rows + slot.plan.start, labels=labels, made=made)
         return self.read(wanted, self.fills, slot.rows, meter)
 
     def read(
@@ -335,7 +331,6 @@ class BatchFiller:
     def finish(self, slot: Slot, meter: Meter) -> None:
         """Run the stages on a filled batch. What one raises is the error of the whole batch."""
         plan = slot.plan
-        assert plan is not None
         if slot.bad or self.source.rule.renumbered:  # stages are told what is served
             records, mask = slot.served()
             plan = plan._replace(indices=self.source.rule.shown(records), valid=mask)

@@ -333,7 +333,6 @@ class SlotRing:
 
     def hand_out(self, slot: Slot, copy: bool) -> tuple[Data, Data | None]:
         """Data and labels of a held slot, cut to the rows of its batch; private with ``copy``."""
-        assert slot.plan is not None
         count, whole = slot.plan.indices.size, slot.rows[0].shape[0]
         # not by batch_rows(), which takes 0.5 us longer
         data, labels = [cut_rows(array, count, whole) for array in slot.out], slot.out_labels

@@ -189,7 +189,7 @@ class Slot:
         # its items are read and written without a call
         self.mark: memoryview[int] = memoryview(numbers("q", (FREE,)))
         self.generation = 0
-        self.plan: BatchPlan | None = None
+        self.plan: BatchPlan  # there is none until the slot is begun
         self.error: BaseException | None = None
         self.error_at = 0
         self.parts = self.parts_left = 0
@@ -225,7 +225,6 @@ class Slot:
 
     def batch_rows(self, stage: int) -> BatchArrays:
         """Views of ``made[stage]``, cut to the rows of the batch."""
-        assert self.plan is not None
         made, count, whole = self.made[stage], self.plan.indices.size, self.rows[0].shape[0]
         data = tuple(cut_rows(array, count, whole) for array in made.data)
         labels = None if made.labels is None else cut_rows(made.labels, count, whole)
@@ -234,11 +233,9 @@ class Slot:
     def served(self) -> tuple[Int64, Bools]:
         """Record numbers of the rows (-1 where padded) and their mask: those of the plan, but for
         what ``on_error`` serves in place of bad samples."""
-        plan = self.plan
-        assert plan is not None
         if not self.bad:
-            return plan.indices, plan.valid
-        indices, mask = plan.indices.copy(), plan.valid.copy()
+            return self.plan.indices, self.plan.valid
+        indices, mask = self.plan.indices.copy(), self.plan.valid.copy()
         for bad in self.bad:
             if bad.replacement is None:
                 mask[bad.row] = False

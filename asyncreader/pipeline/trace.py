@@ -81,10 +81,7 @@ class Trace:
         now = time.perf_counter()
         with self._lock:  # two threads may take; their spans must not cross in one lane
             name, since, batch = self._using
-            asked, named = (
-                min(max(asked, since), now),
-                named_by(None if slot is None else slot.plan),
-            )
+            asked, named = min(max(asked, since), now), {} if slot is None else named_by(slot.plan)
             # no call from here on
             self._consumer += ((name, since, asked, batch), ("wait", asked, now, named))
             self._using = ("use" if slot is not None else "after an error", now, named)
@@ -143,9 +140,9 @@ class Trace:
         return {**event, "args": arguments} if arguments else event
 
 
-def named_by(plan: BatchPlan | None) -> dict[str, Any]:
+def named_by(plan: BatchPlan) -> dict[str, Any]:
     """What names a batch in a trace."""
-    return {} if plan is None else {"epoch": plan.epoch, "step": plan.step}
+    return {"epoch": plan.epoch, "step": plan.step}
 
 
 def _lane(number: int, name: str) -> Iterator[dict[str, Any]]:

@@ -252,7 +252,6 @@ class ProcessWorkers:
                 return
             slot, lo, hi = task
             plan = slot.plan
-            assert plan is not None
             cursor = Cursor(plan.epoch, plan.start - self._offset, plan.step)
             whole, bad = slot.parts == 1 or lo == hi, slot.bad if lo == hi else []
             with self._lock:  # the process with the fewest tasks gets one more
@@ -309,7 +308,6 @@ class ProcessWorkers:
         elif not self._ring.part_done(slot, lo, error):
             return
         elif slot.error is None and self._recipe.layout.made:
-            assert slot.plan is not None
             rows = slot.plan.indices.size
             self._ring.add_part(slot, rows, rows)
             return

@@ -118,10 +118,11 @@ class RowStore(Protocol):
 Runs: TypeAlias = tuple[RowStore, Callable[[Int64], Int64]]
 
 
-class Writer(Protocol):
-    """What a source gives its samples to, each by ``i``, its place in ``job``.
+class Writer:
+    """What a source gives its samples to, each by ``i``, its place in ``job``. ``meter``: gets the
+    seconds of decoding.
 
-    ``meter``: gets the seconds of decoding. :class:`RowWriter` writes them into a slot.
+    :class:`RowWriter` writes them into a slot. Others take what their one source gives them.
     """
 
     job: RowJob
@@ -129,11 +130,13 @@ class Writer(Protocol):
 
     @property
     def stopped(self) -> bool:
-        """Whether the samples are no longer wanted."""
+        """Whether the samples are no longer wanted: the reader is being closed."""
+        return self.meter.stopped
 
     @property
     def in_place(self) -> RowWriter | None:
         """The same writer, where rows are the stored bytes: a source may write those itself."""
+        return None
 
     def of_file(self, origin: Origin, first: int, positions: Int64, local: Int64) -> Writer:
         """The writer of the part of the job that lies in one file of several.
@@ -141,22 +144,26 @@ class Writer(Protocol):
         ``first``: the record number in the set of the file's first sample; ``positions``: places in
         the job; ``local``: their record numbers in the file.
         """
+        raise NotImplementedError
 
     def raw(self, i: int, sample: Array, stored: UInt8 | None = None) -> None:
         """Take sample ``i`` from an array in stored axis order, of any strides.
 
         ``stored``: its stored bytes, where the array does not hold these.
         """
+        raise NotImplementedError
 
     def encoded(self, store: RowStore, offsets: Int64, sizes: Int64) -> None:
         """Take all samples of the job, which are encoded: ``sizes`` bytes at ``offsets`` of
         ``store``."""
+        raise NotImplementedError
 
     def bulk(self, store: RowStore, offsets: Int64, which: Int64 | Bools | None = None) -> None:
         """Take raw samples that lie at ``offsets`` of ``store``.
 
         ``which``: their places in the job; None: all of it.
         """
+        raise NotImplementedError
 
     def values(
         self, origin: Origin, starts: Int64, lengths: Int64, runs: Runs | None = None
@@ -167,37 +174,19 @@ class Writer(Protocol):
 
         ``runs``: where the values lie, if those of a sample lie in one piece.
         """
+        raise NotImplementedError
 
     def fail(self, i: int, error: SampleError) -> None:
         """Sample ``i`` is bad."""
+        raise NotImplementedError
 
     def fail_all(self, which: Int64, error: DecodeError) -> None:
         """The samples ``which`` are bad for one reason."""
-
-
-class NumberWriter:
-    """What writers of a data set's numbers share: it lies in one file, and its numbers are neither
-    encoded nor samples of different length."""
-
-    in_place: Final = None
-
-    def of_file(self, origin: Origin, first: int, positions: Int64, local: Int64) -> Writer:
-        raise NotImplementedError
-
-    def raw(self, i: int, sample: Array, stored: UInt8 | None = None) -> None:
-        raise NotImplementedError
-
-    def encoded(self, store: RowStore, offsets: Int64, sizes: Int64) -> None:
-        raise NotImplementedError
-
-    def values(
-        self, origin: Origin, starts: Int64, lengths: Int64, runs: Runs | None = None
-    ) -> Iterator[Writer]:
         raise NotImplementedError
 
 
 @dataclass(eq=False)
-class RowWriter:
+class RowWriter(Writer):
     """Writes samples of one field, for one read in one thread.
 
     ``job``: what to read, where to; ``fills``: how a sample becomes a row, and ``outs``: the slot's
@@ -240,11 +229,6 @@ class RowWriter:
     def _part(self, which: Int64 | Bools) -> RowWriter:
         """The writer of some of the samples."""
         return replace(self, job=self.job.pick(which))
-
-    @property
-    def stopped(self) -> bool:
-        """Whether the rows are no longer wanted: the reader is being closed."""
-        return self.meter.stopped
 
     @property
     def in_place(self) -> RowWriter | None:

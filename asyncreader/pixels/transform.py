@@ -380,10 +380,8 @@ class Filled(Pictures):
     def _make_filler(self, batch_bytes: int) -> RowFiller:
         load("pread_rows")
         stored, wanted, erases = self.stored, self.wanted, self.form.erases
-        height, width, channels = stored.image_shape()
-        assert height is not None
-        assert width is not None
-        hwc = height, width, channels
+        channels = stored.image_shape()[2]
+        hwc = *self.form.size, channels
         filler = filler_of(self.form, self.kernel, hwc, stored.dtype.itemsize).having(
             stream=streams(self.row_bytes, batch_bytes),
             mirrored=wanted.flip,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import builtins
 from collections.abc import Iterator
 from itertools import repeat
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from xxhash import xxh3_64_intdigest
@@ -15,11 +15,11 @@ from ..pixels import codec
 from ..pixels.numbers import TOGETHER
 from ..pixels.rows import (
     SKIP_HINT,
-    NumberWriter,
     Origin,
     RowJob,
     RowStore,
     Runs,
+    Writer,
     checksum_error,
 )
 from ..pixels.specs import SampleSpec
@@ -36,11 +36,9 @@ class _Kept(NamedTuple):
     pixels: Array | None
 
 
-class _Looking:
+class _Looking(Writer):
     """A :class:`Writer` to which a bad sample is an error, with the file and the record."""
 
-    stopped: Final = False
-    job: RowJob
     _origin: Origin
 
     def fail(self, i: int, error: SampleError) -> None:
@@ -57,8 +55,6 @@ class _OneSample(_Looking):
     ``record``: which; ``stored``: what a raw sample is; ``check``: compare the bytes with their
     checksum, where there is one. ``kept``: gets the sample.
     """
-
-    in_place: Final = None
 
     def __init__(
         self, origin: Origin, record: int, stored: SampleSpec, check: bool, kept: list[_Kept]
@@ -118,7 +114,7 @@ class _OneSample(_Looking):
         return data
 
 
-class _Values(_Looking, NumberWriter):
+class _Values(_Looking):
     """A :class:`Writer` that keeps values of one sample as they are stored, in ``memory``, uint8
     (n, bytes of a value)."""
 

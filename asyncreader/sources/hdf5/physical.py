@@ -16,7 +16,7 @@ from typing import Any, Final
 import numpy as np
 
 from ...errors import DecodeError, FormatError, ParamsError, SampleError
-from ...pixels.rows import E, NumberWriter, Origin, RowStore, Writer
+from ...pixels.rows import E, Origin, RowStore, Writer
 from ...pixels.specs import SampleSpec
 from ...system.array_types import Array, Bools, Float64, Int64, UInt8
 from ...system.late import h5py
@@ -188,7 +188,7 @@ class _Origin:
         return self._source.located(error, record)
 
 
-class _Made(NumberWriter):
+class _Made(Writer):
     """Gives ``writer`` the values of the numbers that it is given."""
 
     def __init__(self, writer: Writer, source: PhysicalSource) -> None:
@@ -198,10 +198,6 @@ class _Made(NumberWriter):
         self._stored: SampleSpec = source.index.numbers.spec
         assert self._stored.shape is not None
         self._shape = self._stored.shape
-
-    @property
-    def stopped(self) -> bool:
-        return self._writer.stopped
 
     def of_file(self, origin: Origin, first: int, positions: Int64, local: Int64) -> Writer:
         named = _Origin(origin, self._source.spec)

@@ -15,7 +15,7 @@ import numpy as np
 
 from ...errors import DecodeError, ParamsError, SampleError
 from ...pixels import kernels
-from ...pixels.rows import NumberWriter, RowJob, RowStore, Writer
+from ...pixels.rows import RowJob, RowStore, Writer
 from ...pixels.specs import SampleSpec, checked, holds_all
 from ...stats import Meter
 from ...system.array_types import Array, Bools, Int64, UInt8
@@ -82,7 +82,7 @@ class SparseRows:
         return SparseSource(field, self)
 
 
-class _Runs(NumberWriter):
+class _Runs(Writer):
     """A :class:`Writer` that copies runs of numbers to memory: run ``i`` of the job goes to
     ``targets[i]`` (addresses) with ``sizes[i]`` bytes. ``failed``: runs that cannot be decoded."""
 
@@ -92,10 +92,6 @@ class _Runs(NumberWriter):
         self._sizes = sizes
         self._targets = targets
         self.failed: list[tuple[Int64, DecodeError]] = []
-
-    @property
-    def stopped(self) -> bool:
-        return self.meter.stopped
 
     def bulk(self, store: RowStore, offsets: Int64, which: Int64 | Bools | None = None) -> None:
         sizes, targets = self._sizes, self._targets
