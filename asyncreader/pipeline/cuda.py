@@ -7,7 +7,7 @@ Two rules make reuse safe, and events keep them without stopping the host or the
 * a device slot is overwritten only after the consumer's stream has passed its last use: an event
   recorded on the stream that is current at the next ``getNextBatch()``, for which the copy waits.
 
-Everything that calls torch.cuda is in a :class:`Device`; tests use a fake instead.
+Everything that calls torch.cuda is in a :class:`CudaDevice`; tests use a fake instead.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import contextlib
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -29,49 +29,13 @@ from .slots import HELD, POISON, READY, Slot
 DEVICE_SLOTS = 2
 
 
-class Device(Protocol):
-    """What is needed of a device. Tensors and events are its own: other code only passes them on.
+class CudaDevice:
+    """A CUDA device by torch; ``index``: its number. Tensors and events are its own: other code
+    only passes them on.
 
     ``upload``, ``fill`` and ``wait`` are called from any thread, ``passed`` and ``follow`` from the
     consumer's.
     """
-
-    def pin(self, array: Array) -> None:
-        """Lock the memory that ``array`` (a whole slot's buffer, any axis order) lies in."""
-
-    def unpin(self, array: Array) -> None:
-        """Undo :meth:`pin`; no copy from it is in flight."""
-
-    def empty(self, array: Array) -> Any:
-        """A tensor of the device with shape, strides and dtype of ``array``."""
-
-    def upload(self, pairs: Sequence[tuple[Array, Any]], after: Any | None) -> Any:
-        """Copy each array to its tensor, when event ``after`` has happened; the event of its end.
-
-        Returns at once.
-        """
-
-    def fill(self, tensors: Sequence[Any], after: Any, value: int) -> Any:
-        """Set all bytes of ``tensors``, when ``after`` has happened; the event of its end."""
-
-    def wait(self, event: Any) -> None:
-        """Let the host wait until ``event`` has happened."""
-
-    def passed(self) -> Any:
-        """The event of all work queued so far on the consumer's current stream."""
-
-    def follow(self, event: Any, tensors: Sequence[Any]) -> None:
-        """Let the consumer's current stream wait for ``event`` before its use of ``tensors``."""
-
-    def private(self, tensor: Any) -> Any:
-        """A copy of ``tensor`` in memory of its own, in the order of the current stream."""
-
-    def drain(self) -> None:
-        """Let the host wait until all copies are done."""
-
-
-class CudaDevice:
-    """A CUDA device by torch. ``index``: its number."""
 
     def __init__(self, torch: Any, index: int) -> None:
         self._torch = torch
@@ -80,6 +44,7 @@ class CudaDevice:
             self._side = torch.cuda.Stream(self._device)
 
     def pin(self, array: Array) -> None:
+        """Lock the memory that ``array`` (a whole slot's buffer, any axis order) lies in."""
         # our own pages are registered: torch's allocator would round a slot up to the next power
         # of two, and cannot hand out memory shared with worker processes
         with self._torch.cuda.device(self._device):
@@ -92,10 +57,12 @@ class CudaDevice:
             )
 
     def unpin(self, array: Array) -> None:
+        """Undo :meth:`pin`; no copy from it is in flight."""
         with self._torch.cuda.device(self._device):
             self._torch.cuda.cudart().cudaHostUnregister(array.ctypes.data)
 
     def empty(self, array: Array) -> Any:
+        """A tensor of the device with shape, strides and dtype of ``array``."""
         torch = self._torch
         strides = [step // array.itemsize for step in array.strides]
         dtype = torch.from_numpy(np.empty(0, array.dtype)).dtype
@@ -104,6 +71,10 @@ class CudaDevice:
             return torch.empty_strided(array.shape, strides, dtype=dtype, device=self._device)
 
     def upload(self, pairs: Sequence[tuple[Array, Any]], after: Any | None) -> Any:
+        """Copy each array to its tensor, when event ``after`` has happened; the event of its end.
+
+        Returns at once.
+        """
         torch = self._torch
         with torch.no_grad(), torch.cuda.device(self._device), torch.cuda.stream(self._side):
             if after is not None:
@@ -113,6 +84,7 @@ class CudaDevice:
             return self._side_event()
 
     def fill(self, tensors: Sequence[Any], after: Any, value: int) -> Any:
+        """Set all bytes of ``tensors``, when ``after`` has happened; the event of its end."""
         torch = self._torch
         with torch.no_grad(), torch.cuda.device(self._device), torch.cuda.stream(self._side):
             self._side.wait_event(after)
@@ -127,27 +99,32 @@ class CudaDevice:
         return event
 
     def wait(self, event: Any) -> None:
+        """Let the host wait until ``event`` has happened."""
         event.synchronize()
 
     def passed(self) -> Any:
+        """The event of all work queued so far on the consumer's current stream."""
         event = self._torch.cuda.Event()
         event.record(self._torch.cuda.current_stream(self._device))
         return event
 
     def follow(self, event: Any, tensors: Sequence[Any]) -> None:
+        """Let the consumer's current stream wait for ``event`` before its use of ``tensors``."""
         stream = self._torch.cuda.current_stream(self._device)
         stream.wait_event(event)
         for tensor in tensors:
             tensor.record_stream(stream)  # freed while in use there, its memory waits
 
     def private(self, tensor: Any) -> Any:
+        """A copy of ``tensor`` in memory of its own, in the order of the current stream."""
         return tensor.clone()
 
     def drain(self) -> None:
+        """Let the host wait until all copies are done."""
         self._side.synchronize()
 
 
-def open_device(cuda: bool | str) -> Device:
+def open_device(cuda: bool | str) -> CudaDevice:
     """The device that parameter ``cuda`` names; ParamsError with advice where there is none."""
     try:
         import torch
@@ -212,7 +189,7 @@ class DeviceRing:
     thread collects it.
     """
 
-    def __init__(self, ring: SlotRing, device: Device, debug: bool = False) -> None:
+    def __init__(self, ring: SlotRing, device: CudaDevice, debug: bool = False) -> None:
         self._ring = ring
         self._device = device
         self._debug = debug

@@ -64,17 +64,6 @@ class Placement:
 PADDINGS: Final = ("zero", "edge", "reflect")
 
 
-def pad_into(pixels: Pixels, out: Pixels, mode: str) -> None:
-    """Write ``pixels`` (h, w, C) into the middle of ``out`` (H, W, C), and around them zeros
-    ("zero"), their outermost pixels ("edge") or their mirror image ("reflect")."""
-    down, right = (out.shape[0] - pixels.shape[0]) // 2, (out.shape[1] - pixels.shape[1]) // 2
-    if mode == "zero":
-        out[:] = 0
-        out[down : down + pixels.shape[0], right : right + pixels.shape[1]] = pixels
-    else:
-        out[:] = np.pad(pixels, ((down, down), (right, right), (0, 0)), mode)  # type: ignore[call-overload]
-
-
 #: Ways to resize. "bilinear" and "bicubic" are antialiased, as Pillow's and torchvision's;
 #: "area" takes the mean of what a pixel covers, as OpenCV's INTER_AREA.
 INTERPOLATIONS: Final = ("bilinear", "bicubic", "area", "nearest")

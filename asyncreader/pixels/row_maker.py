@@ -22,7 +22,7 @@ from ..system.limits import last_level_cache
 from ..system.memory import address_of, bytes_at
 from . import kernels
 from .geometry import Placement, Rect
-from .specs import ImageShape, OutputSpec, Row, SampleSpec, checked, padding, run_in_place
+from .specs import ImageShape, OutputSpec, Row, SampleSpec, checked, limits, run_in_place
 from .tables import FILE, ROWS, Erasure, Jobs, numbers
 
 _NO_FILES: Final = numbers(np.zeros(0, FILE))
@@ -361,7 +361,21 @@ class RowMaker:
     @cached_property
     def pad(self) -> Array:
         """What shorter samples are filled up with. ParamsError where ``dtype`` cannot hold it."""
-        return padding(self.wanted.pad_value, self.dtype, self.path)
+        value, dtype, made = self.wanted.pad_value, self.dtype, None
+        whole = float(value).is_integer()
+        if dtype.kind == "f" or (whole and limits(dtype)[0] <= value <= limits(dtype)[1]):
+            with np.errstate(over="ignore"):
+                made = np.array(value).astype(dtype)
+        if made is None or (np.isfinite(value) and not np.isfinite(made)):
+            having = "int64" if whole and abs(value) < 1 << 62 else "float32"
+            raise ParamsError(
+                "pad_value is no number of the dtype that is served",
+                path=self.path,
+                found=f"pad_value={value!r}",
+                expected=f"a number of {dtype}",
+                hint=f'pass another one, or a dtype that has it, such as dtype="{having}"',
+            )
+        return made
 
     # -- one sample ------------------------------------------------------------------------
 

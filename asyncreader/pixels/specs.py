@@ -263,11 +263,11 @@ class OutputSpec:
 def holds_all(stored: np.dtype[Any], dtype: np.dtype[Any]) -> bool:
     """Whether ``dtype`` has every value of ``stored``: for a float dtype, to its precision."""
     if dtype.kind == "f":
-        top = np.finfo(stored).max if stored.kind == "f" else _limits(stored)[1]
+        top = np.finfo(stored).max if stored.kind == "f" else limits(stored)[1]
         return float(top) <= float(np.finfo(dtype).max)
     if stored.kind == "f":
         return False
-    (low, high), (least, most) = _limits(stored), _limits(dtype)
+    (low, high), (least, most) = limits(stored), limits(dtype)
     return least <= low and high <= most
 
 
@@ -306,26 +306,8 @@ def does_not_fit(
     )
 
 
-def padding(value: float, dtype: np.dtype[Any], path: str) -> Array:
-    """``pad_value`` as a number of ``dtype``. ParamsError where there is no such number."""
-    made = None
-    whole = float(value).is_integer()
-    if dtype.kind == "f" or (whole and _limits(dtype)[0] <= value <= _limits(dtype)[1]):
-        with np.errstate(over="ignore"):
-            made = np.array(value).astype(dtype)
-    if made is None or (np.isfinite(value) and not np.isfinite(made)):
-        having = "int64" if whole and abs(value) < 1 << 62 else "float32"
-        raise ParamsError(
-            "pad_value is no number of the dtype that is served",
-            path=path,
-            found=f"pad_value={value!r}",
-            expected=f"a number of {dtype}",
-            hint=f'pass another one, or a dtype that has it, such as dtype="{having}"',
-        )
-    return made
-
-
-def _limits(dtype: np.dtype[Any]) -> tuple[int, int]:
+def limits(dtype: np.dtype[Any]) -> tuple[int, int]:
+    """The least and the largest value of a dtype of whole numbers."""
     if dtype.kind == "b":
         return 0, 1
     limits = np.iinfo(dtype)
@@ -335,4 +317,4 @@ def _limits(dtype: np.dtype[Any]) -> tuple[int, int]:
 def _range_of(dtype: np.dtype[Any]) -> str:
     if dtype.kind == "f":
         return f"at most {np.finfo(dtype).max:g}"
-    return "whole numbers from {} to {}".format(*_limits(dtype))
+    return "whole numbers from {} to {}".format(*limits(dtype))

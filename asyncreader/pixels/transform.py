@@ -8,7 +8,7 @@ picture after the other.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from typing import Any, Final
 
@@ -48,53 +48,35 @@ def plan_rows(
     return (Filled if form.kernel else Resized if together else Pictures)(form)
 
 
-@dataclass(frozen=True, eq=False)
 class Form:
     """What becomes of stored pictures, and what has to be done for that.
 
-    ``stored``, ``wanted``, ``path``, ``frame``: see :func:`plan_rows`.
+    ``stored``, ``wanted``, ``path``, ``frame``: see :func:`plan_rows`. ``dtype``: that of a row;
+    ``narrows``: whether a stored value may be one that it cannot hold; ``same``: whether pixels
+    keep their numbers; ``casts``: whether compiled code casts them, by the kernel ``casting``;
+    ``in_size``: whether pictures are raw, of the size that is wanted, and that of their frame;
+    ``geometry``: whether a part is cut out or resized. ``goal``: the axes as the user sees them,
+    "CHW" or "HWC", or those of the stored pictures; ``memory``: the axes of a row.
     """
 
-    stored: SampleSpec
-    wanted: OutputSpec
-    path: str
-    frame: tuple[int, int] | None
-
-    @cached_property
-    def dtype(self) -> np.dtype[Any]:
-        """That of a row."""
-        return self.wanted.dtype or self.stored.dtype.newbyteorder("=")
-
-    @cached_property
-    def narrows(self) -> bool:
-        """Whether a stored value may be one that ``dtype`` cannot hold."""
-        return not holds_all(self.stored.dtype, self.dtype)
-
-    @cached_property
-    def same(self) -> bool:
-        """Whether pixels keep their numbers."""
-        return self.dtype == self.stored.dtype and not self.wanted.affine
-
-    @cached_property
-    def casts(self) -> bool:
-        """Whether compiled code casts the pixels."""
-        return self.stored.dtype == np.uint8 and self.dtype in (np.float32, np.float16)
-
-    @cached_property
-    def in_size(self) -> bool:
-        """Whether pictures are raw, of the size that is wanted, and that of their frame."""
-        size = self.wanted.size
-        there = not self.stored.encoded and size == self.stored.image_shape()[:2]
-        return there and self.frame in (None, size)
-
-    @cached_property
-    def geometry(self) -> bool:
-        """Whether a part is cut out or resized."""
-        wanted = self.wanted
+    def __init__(
+        self, stored: SampleSpec, wanted: OutputSpec, path: str, frame: tuple[int, int] | None
+    ) -> None:
+        self.stored, self.wanted, self.path, self.frame = stored, wanted, path, frame
+        self.dtype: np.dtype[Any] = wanted.dtype or stored.dtype.newbyteorder("=")
+        self.narrows = not holds_all(stored.dtype, self.dtype)
+        self.same = self.dtype == stored.dtype and not wanted.affine
+        self.casts = stored.dtype == np.uint8 and self.dtype in (np.float32, np.float16)
+        self.casting = "affine_batches_half" if self.dtype == np.float16 else "affine_batches"
+        there = not stored.encoded and wanted.size == stored.image_shape()[:2]
+        self.in_size = there and frame in (None, wanted.size)
         whole = wanted.crop == "none" or (
             wanted.crop_ratio == 1.0 and wanted.crop != "random-resized" and not wanted.crop_padding
         )
-        return wanted.size is not None and not (self.in_size and whole)
+        self.geometry = wanted.size is not None and not (self.in_size and whole)
+        self.goal = stored.axes or "" if stored.as_stored else wanted.layout[1:]
+        as_decoded = "HWC" if stored.encoded or self.geometry else stored.axes or ""
+        self.memory = self.goal if wanted.contiguous else as_decoded
 
     @cached_property
     def size(self) -> tuple[int, int]:
@@ -123,18 +105,6 @@ class Form:
         return hwc
 
     @cached_property
-    def goal(self) -> str:
-        """The axes as the user sees them: "CHW" or "HWC", or those of the stored pictures."""
-        return self.stored.axes or "" if self.stored.as_stored else self.wanted.layout[1:]
-
-    @cached_property
-    def memory(self) -> str:
-        """The axes of a row."""
-        if self.wanted.contiguous:
-            return self.goal
-        return "HWC" if self.stored.encoded or self.geometry else self.stored.axes or ""
-
-    @cached_property
     def erases(self) -> Step | None:
         """The step, if compiled code does all that the steps do."""
         steps = self.wanted.steps
@@ -158,11 +128,6 @@ class Form:
         if self.same:
             return "transpose_batches"
         return self.casting if self.casts else ""
-
-    @property
-    def casting(self) -> str:
-        """The kernel that casts."""
-        return "affine_batches_half" if self.dtype == np.float16 else "affine_batches"
 
     @cached_property
     def method(self) -> int | None:
@@ -336,11 +301,16 @@ class Pictures(RowMaker):
         self.run_last_steps(view.out, view.row)
 
     def _padded(self, pixels: Array, down: int, right: int) -> Array:
-        """``pixels`` with so many around them on each side."""
-        high, wide, channels = pixels.shape
+        """``pixels`` with so many around them on each side: zeros ("zero"), the outermost ones
+        ("edge") or the mirror image ("reflect")."""
+        (high, wide, channels), mode = pixels.shape, self.wanted.padding_mode
+        if mode != "zero":
+            around = (down, down), (right, right), (0, 0)
+            return np.pad(pixels, around, mode)  # type: ignore[call-overload,no-any-return]
         shape = high + 2 * down, wide + 2 * right, channels
         padded = SCRATCH.array("padded", shape, pixels.dtype.newbyteorder("="))
-        geometry.pad_into(pixels, padded, self.wanted.padding_mode)
+        padded[:] = 0
+        padded[down : down + high, right : right + wide] = pixels
         return padded
 
     def _put_nearest(self, pixels: Array, view: RowView) -> None:
