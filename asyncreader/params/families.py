@@ -11,9 +11,8 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal, Self, TypeAlias, TypedDict, cast
 
 from ..errors import ParamsError
-from ..pixels.augment import span
 from ..system import checks
-from ..system.checks import invalid, one_of, optional, plain, whole, written
+from ..system.checks import invalid, one_of, optional, plain, span, whole, written
 from ..system.text import slip
 from . import values
 from .declare import ANY, Parameter, parameter

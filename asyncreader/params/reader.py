@@ -13,10 +13,10 @@ from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, Self, TypeAlias, runtime_checkable
 
-from ..pixels.augment import AUGMENT, between
+from ..pixels.augment import AUGMENT
 from ..sampling import Shuffle
 from ..system import checks
-from ..system.checks import Check, one_of, optional, or_auto, whole
+from ..system.checks import Check, between, one_of, optional, or_auto, whole
 from ..system.late import numpy as np
 from .declare import ANY, Parameter, declared, family, parameter, shown
 from .families import Axes, Block, Crop, Lengths, Mix, Patch, View, Window, taken_views

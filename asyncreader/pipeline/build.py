@@ -53,19 +53,16 @@ LOOKED_AT: Final = 16
 def rooted(p: ReaderParams) -> ReaderParams:
     """The parameters with absolute paths, which pickled readers and worker processes need."""
     found: dict[str, Any] = {}
-    for name in PATHS:
-        path = getattr(p, name)
-        if path is not None:
-            found[name] = _absolute(path)
+    single = dict.fromkeys(("labels_path", "trace"), absolute)
+    for name, rooted_of in {**dict.fromkeys(PATHS, _absolute), **single}.items():
+        if (given := getattr(p, name)) is not None:
+            found[name] = rooted_of(given)
     if p.mix.ratios is not None:
         ratios = {_absolute(path): ratio for path, ratio in p.mix.ratios.items()}
         if len(ratios) < len(p.mix.ratios):
             named = ", ".join(map(str, p.mix.ratios))
             raise ParamsError("a dataset of the mix is named twice", found=named)
         found["mix"] = replace(p.mix, ratios=ratios)
-    for name in ("labels_path", "trace"):
-        if getattr(p, name) is not None:
-            found[name] = absolute(getattr(p, name))
     return replace(p, **found)
 
 

@@ -86,13 +86,10 @@ class SoftLabels:
         image_axes: tuple[int, int] | None,
     ) -> None:
         self._classes, self._smoothing, self._image_axes = classes, smoothing, image_axes
-        self._ways = [
-            (way, alpha)
-            for way, alpha in ((self._mix, mixup), (self._cut, cutmix))
-            if alpha is not None
-        ]
-        named = [n for n, alpha in (("mixup", mixup), ("cutmix", cutmix)) if alpha is not None]
-        self.name = "/".join(named) or ("label_smoothing" if smoothing else "num_classes")
+        ways = {"mixup": (self._mix, mixup), "cutmix": (self._cut, cutmix)}
+        self._ways = [(way, alpha) for way, alpha in ways.values() if alpha is not None]
+        named = "/".join(name for name, (_, alpha) in ways.items() if alpha is not None)
+        self.name = named or ("label_smoothing" if smoothing else "num_classes")
         if cutmix is not None and image_axes is None:
             raise ParamsError(
                 "cutmix works on images",

@@ -21,6 +21,9 @@ from .transform import plan_rows
 #: What lies opposite the place 0 in a mirrored picture, below its side: see Placement.matrix.
 UNITS: Final = {"boxes": 0, "keypoints": 1}
 
+#: How many numbers a place has, and what they are.
+PLACES: Final = {"boxes": {4: "x1, y1, x2, y2"}, "keypoints": {2: "x, y", 3: "x, y, visibility"}}
+
 #: The corners of a box as pairs of its numbers.
 _CORNERS: Final = ((0, 1), (2, 1), (2, 3), (0, 3))
 
@@ -100,8 +103,7 @@ def _moved(places: Float64, matrix: Float64) -> Float64:
 
 def check_places(stored: SampleSpec, what: str, path: str) -> None:
     """ParamsError where a field of the set at ``path`` cannot hold "boxes" or "keypoints"."""
-    axes = (4,) if what == "boxes" else (2, 3)
-    shape = stored.shape or ()
+    axes, shape = PLACES[what], stored.shape or ()
     if stored.axes is not None or not shape or shape[-1] not in axes:
         raise ParamsError(
             f"the field holds no {what}",
@@ -109,9 +111,7 @@ def check_places(stored: SampleSpec, what: str, path: str) -> None:
             found=f"{stored.encoding} images"
             if stored.axes is not None
             else f"samples of shape {shape}, {stored.dtype}",
-            expected="(..., 4): x1, y1, x2, y2"
-            if what == "boxes"
-            else "(..., 2): x, y; or (..., 3): x, y, visibility",
+            expected="; or ".join(f"(..., {size}): {names}" for size, names in axes.items()),
         )
     if stored.dtype.kind not in "iuf":
         raise ParamsError(f"{what} are numbers", path=path, found=str(stored.dtype))

@@ -278,23 +278,23 @@ class RowWriter(Writer):
             return
         if not sample.flags.aligned:  # numbers inside an LMDB value may begin anywhere
             sample = sample.copy()
-        self._make(i, lambda view: fill.put(sample, view))
+        self._make(i, fill.put, sample)
 
     def finish(self, i: int, pixels: Array) -> None:
         """Write sample ``i`` from its pixels, cropped, resized and mirrored."""
         fill = self.fill
         assert isinstance(fill, Pictures)
-        self._make(i, lambda view: fill.finish(pixels, view))
+        self._make(i, fill.finish, pixels)
 
     def _decode(self, i: int, data: UInt8) -> None:
         """Write sample ``i`` from the bytes of an image, by itself."""
         self._make(i, lambda *views: put_views(views, data, self.meter))
 
-    def _make(self, i: int, make: Callable[..., None]) -> None:
-        """Let ``make`` write sample ``i``: it gets the rows that are made of it."""
+    def _make(self, i: int, make: Callable[..., None], *given: object) -> None:
+        """Let ``make`` write sample ``i``: it gets what is given and the rows that are made."""
         views = self.views(i)
         try:
-            make(*views)
+            make(*given, *views)
         except DecodeError as exc:
             self.fail(i, exc)
             return

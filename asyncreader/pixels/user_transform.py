@@ -188,8 +188,7 @@ def check_unmasked(name: str, what: str, returned: object) -> None:
     """WorkerError where what the user's function ``name`` returned has values without a number."""
     if np.ma.is_masked(returned):
         raise WorkerError(
-            f"{name} returned {what} with masked values, whose mask would be lost",
-            hint=FILL_MASKED,
+            f"{name} returned {what} with masked values, whose mask would be lost", hint=FILL_MASKED
         )
 
 

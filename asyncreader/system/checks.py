@@ -143,14 +143,57 @@ def number(above: float, most: float) -> Check[float]:
     return Check(f"a number above {above:g}, at most {most:g}", take)
 
 
-def _finite(value: object) -> float:
-    found = float(real_number(value))
-    if not math.isfinite(found):
+def between(low: float, high: float = math.inf, below: bool = False) -> Check[float]:
+    """A number from ``low`` to ``high``; ``below``: below ``high``."""
+
+    def take(value: object) -> float:
+        found = within(value, low, high)
+        if below and found == high:
+            raise ValueError
+        return found
+
+    words = _range(low, high, "a number")
+    return Check(words.replace(" to ", ", below ") if below else words, take)
+
+
+def within(value: object, low: float, high: float) -> float:
+    """A finite number from ``low`` to ``high``; ValueError for anything else."""
+    found = real_number(value)
+    if not low <= found <= high or math.isinf(found):
         raise ValueError
-    return found
+    return float(found)
 
 
-FINITE: Final = Check("a finite number", _finite)
+def _range(low: float, high: float, what: str) -> str:
+    return f"{what} from {low:g}" + ("" if high == math.inf else f" to {high:g}")
+
+
+def numbers(count: int, low: float = -math.inf, high: float = math.inf) -> Check[tuple[float, ...]]:
+    """So many numbers from ``low`` to ``high``."""
+
+    def take(value: Any) -> tuple[float, ...]:
+        if isinstance(value, str) or len(value) != count:
+            raise ValueError
+        return tuple(within(one, low, high) for one in value)
+
+    what = f"{count} numbers"
+    return Check(what if low == -math.inf else _range(low, high, what), take)
+
+
+def span(low: float, high: float = math.inf, above: bool = False) -> Check[tuple[float, float]]:
+    """(least, most), both from ``low`` to ``high``; ``above``: above ``low``."""
+
+    def take(value: Any) -> tuple[float, float]:
+        least, most = numbers(2, low, high).take(value)
+        if least > most or (above and least <= low):
+            raise ValueError
+        return least, most
+
+    words = _range(low, high, "(least, most)")
+    return Check(words.replace("from", "above") if above else words, take)
+
+
+FINITE: Final = Check("a finite number", lambda value: within(value, -math.inf, math.inf))
 NUMBER: Final = Check("a number", real_number)
 
 

@@ -1,18 +1,76 @@
-"""What operations share: a step that draws numbers and changes a picture, and the table of them."""
+"""What operations share: their options, a step that draws numbers and changes a picture, and the
+table of them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import dataclasses
+import math
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Final, TypeAlias
+from typing import Any, ClassVar, Final, Literal, TypeAlias, TypeVar
 
 import numpy as np
 
 from ...errors import ParamsError
 from ...system.array_types import Array, Float64, UInt8
+from ...system.checks import Check, between, numbers, one_of, optional, plain, span, within
 from ...system.keyed_random import Draws
 from .. import kernels
 from ..specs import ImageShape, Row, Step
+
+# -- options: how they are declared, and the checks of their values --------------------------------
+
+T = TypeVar("T")
+
+
+def option(check: Check[T], default: Any = dataclasses.MISSING) -> T:
+    """The declaration of an option, as a field of an operation; without a default it is needed."""
+    field: T = dataclasses.field(default=default, metadata={"check": check})
+    return field
+
+
+def around(middle: float, low: float, high: float = math.inf) -> Check[tuple[float, float] | None]:
+    """A number x for (middle - x, middle + x), cut at ``low``, or (least, most); None: not done."""
+
+    def take(value: Any) -> tuple[float, float] | None:
+        if isinstance(plain(value), int | float):
+            far = within(value, 0, high)
+            value = (max(middle - far, low), middle + far)
+        least, most = span(low, high).take(value)
+        return None if least == most == middle else (least, most)
+
+    return optional(Check(f"a number of at least 0, or {span(low, high).expected}", take))
+
+
+def angles(counts: Sequence[int] = (2,)) -> Check[tuple[float, ...]]:
+    """A number x for (-x, x), or ranges: so many numbers."""
+
+    def take(value: Any) -> tuple[float, ...]:
+        if isinstance(plain(value), int | float):
+            far = within(value, 0, math.inf)
+            return -far, far
+        found = numbers(len(value)).take(value)
+        if len(found) not in counts or any(a > b for a, b in zip(*[iter(found)] * 2, strict=True)):
+            raise ValueError
+        return found
+
+    more = " or (x least, x most, y least, y most)" if 4 in counts else ""
+    return Check(f"a number of at least 0, (least, most){more}, in degrees", take)
+
+
+def _fill(value: Any) -> float | tuple[float, ...]:
+    if isinstance(plain(value), int | float):
+        return within(value, 0, 255)
+    return numbers(3, 0, 255).take(value)
+
+
+FILL: Final = optional(Check("a number from 0 to 255, or one for each channel", _fill))
+Interpolation: TypeAlias = Literal["nearest", "bilinear"]
+INTERPOLATION: Final[Check[Interpolation]] = one_of(Interpolation)
+CHANCE: Final = between(0, 1)
+
+
+# -- operations ----------------------------------------------------------------------------------
 
 #: The operations by name.
 OPERATIONS: Final[dict[str, type[Operation]]] = {}

@@ -14,25 +14,24 @@ import numpy as np
 
 from ...errors import ParamsError
 from ...system.array_types import Array, Float64, UInt8
-from ...system.checks import Check, optional, whole
+from ...system.checks import Check, between, numbers, optional, span, whole
 from ...system.keyed_random import Draws
 from ..shared import ERASURE_DRAWS, erased_part
 from ..specs import ImageShape
 from ..tables import Erasure
-from . import (
+from . import functions
+from .base import (
     CHANCE,
     FILL,
     INTERPOLATION,
+    WARPS,
+    Drawn,
     Interpolation,
+    Operation,
     angles,
     around,
-    between,
-    functions,
-    numbers,
     option,
-    span,
 )
-from .base import WARPS, Drawn, Operation
 from .functions import Fill
 
 # -- levels --------------------------------------------------------------------------------------

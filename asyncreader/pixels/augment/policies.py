@@ -14,8 +14,8 @@ from ...system.array_types import Array, Float64, UInt8
 from ...system.checks import one_of, whole
 from ...system.keyed_random import Draws
 from ..specs import ImageShape
-from . import FILL, INTERPOLATION, Interpolation, functions, option
-from .base import WARPS, Drawn, Operation
+from . import functions
+from .base import FILL, INTERPOLATION, WARPS, Drawn, Interpolation, Operation, option
 from .functions import Fill
 
 

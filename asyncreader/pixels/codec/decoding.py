@@ -28,7 +28,7 @@ from .headers import (
     png_shape,
     read_header,
 )
-from .jpeg import Buffer, is_grey_jpeg, plain_jpeg
+from .jpeg import Buffer, plain_jpeg, walk_jpeg
 
 Pixels: TypeAlias = Array
 
@@ -422,7 +422,7 @@ def decode_values(data: Buffer) -> Array:
     """
     header = read_header(data)
     if header.kind == "jpeg":
-        return decode(data, 1 if is_grey_jpeg(data) else 3, header=header)
+        return decode(data, 1 if len(walk_jpeg(data).sampling) == 1 else 3, header=header)
     if header.kind == "png" and (channels := _plain_png(data)):
         # the decoder adds a channel where a colour means "transparent"
         values: Array = png_pixels(data)[:, :, :channels]

@@ -50,11 +50,6 @@ _XMP_SEGMENT: Final = b"http://ns.adobe.com/xap/1.0/\0"
 _XMP_ORIENTATION: Final = re.compile(rb'tiff:Orientation(="|>)([0-9])')
 
 
-def is_grey_jpeg(data: Buffer) -> bool:
-    """Whether a JPEG stores one channel."""
-    return len(walk_jpeg(data).sampling) == 1
-
-
 @dataclass(frozen=True)
 class _Jpeg:
     """What stands before a JPEG's first scan, which begins at ``scan``.
