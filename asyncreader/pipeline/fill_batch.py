@@ -100,12 +100,8 @@ class BatchFiller:
     ) -> tuple[Array, ...]:
         """The views of a slot's memory that the user gets, one for each array; ``fills``: how it
         was filled, if not as usual."""
-        return tuple(
-            fill.handed_out(array)
-            if width is None
-            else _windows(fill.handed_out(array.reshape(-1, *fill.row_shape)), width)
-            for fill, width, array in zip(fills or self.fills, self._widths, rows, strict=True)
-        )
+        pairs = zip(fills or self.fills, rows, strict=True)
+        return tuple(fill.handed_out(array) for fill, array in pairs)
 
     def rows(self, samples: int, fills: Sequence[RowMaker] | None = None) -> tuple[Part, ...]:
         """The memory of so many samples, of each array: (B, ...), or (B, W, ...) of windows."""
@@ -343,11 +339,6 @@ class BatchFiller:
                 if self._traced:
                     self._note(meter, stage.name, started, now, slot, {})
             meter.seconds[stage.name] += now - started
-
-
-def _windows(rows: Array, width: int) -> Array:
-    """A view (B, W, ...) of the rows of samples in sequence."""
-    return rows.reshape(rows.shape[0] // width, width, *rows.shape[1:])
 
 
 # -- fields that a transform changes together ----------------------------------------------------
