@@ -98,32 +98,25 @@ def result_of(future: Future[T]) -> T:
         return future.result()
 
 
-def in_order(
-    pool: Executor, work: Callable[[S], T], items: Iterable[S], ahead: int
-) -> Iterator[tuple[S, T]]:
-    """Each item and what ``work`` gives for it, in order. At most ``ahead`` items are taken before
-    the oldest is done."""
-    waiting: deque[tuple[S, Future[T]]] = deque()
-    for item in items:
-        waiting.append((item, submit(pool, partial(work, item))))
-        if len(waiting) >= ahead:
-            first, future = waiting.popleft()
-            yield first, result_of(future)
-    for first, future in waiting:
-        yield first, result_of(future)
-
-
 def in_threads(
     jobs: int, name: str, work: Callable[[S, threading.Event], T], items: Iterable[S]
 ) -> Iterator[tuple[S, T]]:
-    """As :func:`in_order`, in ``jobs`` threads of this ``name``. Where the loop over it ends early,
-    by Ctrl-C, say, nothing more is begun, and the event that ``work`` is given is set."""
+    """Each item and what ``work`` gives for it, in order, in ``jobs`` threads of this ``name``.
+    Where the loop over it ends early, by Ctrl-C, say, nothing more is begun, and the event that
+    ``work`` is given is set."""
     from concurrent.futures import ThreadPoolExecutor
 
     stop = threading.Event()
+    waiting: deque[tuple[S, Future[T]]] = deque()
     with ThreadPoolExecutor(jobs, thread_name_prefix=name) as pool:
         try:
-            yield from in_order(pool, lambda item: work(item, stop), items, _AHEAD * jobs)
+            for item in items:
+                waiting.append((item, submit(pool, partial(work, item, stop))))
+                if len(waiting) >= _AHEAD * jobs:
+                    first, future = waiting.popleft()
+                    yield first, result_of(future)
+            for first, future in waiting:
+                yield first, result_of(future)
         except BaseException:
             stop.set()
             pool.shutdown(wait=False, cancel_futures=True)

@@ -9,11 +9,12 @@ import pytest
 from ctrl_c import elsewhere, moments
 from observed import until
 
-from asyncreader.system.signals import in_order, result_of, submit
+from asyncreader.system.signals import in_threads, result_of, submit
 
 
 def test_in_order_with_few_waiting() -> None:
-    """Results come in the order of the items, an error in its turn; few items are taken ahead."""
+    """Results come in the order of the items, an error in its turn; four items are taken ahead for
+    each thread."""
     taken = 0
 
     def items() -> Iterator[int]:
@@ -22,16 +23,15 @@ def test_in_order_with_few_waiting() -> None:
             taken += 1
             yield number
 
-    def inverse(number: int) -> float:
+    def inverse(number: int, stop: threading.Event) -> float:
         return 1 / (number - 20)
 
-    with ThreadPoolExecutor(3) as pool:
-        results = in_order(pool, inverse, items(), 5)
-        for number in range(20):
-            assert next(results) == (number, 1 / (number - 20))
-            assert taken <= number + 5
-        with pytest.raises(ZeroDivisionError):
-            next(results)
+    results = in_threads(2, "inverse", inverse, items())
+    for number in range(20):
+        assert next(results) == (number, 1 / (number - 20))
+        assert taken <= number + 8
+    with pytest.raises(ZeroDivisionError):
+        next(results)
 
 
 def test_ctrl_c_at_every_moment() -> None:
