@@ -19,7 +19,7 @@ from ..pixels.augment.base import Operation
 from ..pixels.row_maker import RowMaker
 from ..pixels.rows import by_field
 from ..pixels.specs import OutputSpec
-from ..pixels.user_transform import Made, Transform
+from ..pixels.user_transform import LabelSpec, Made, Transform
 from ..sampling import sampler_of, takes_classes
 from ..sampling.patches import Patches
 from ..sampling.samplers import Sampler, Storage
@@ -43,7 +43,7 @@ from ..system.limits import physical_memory
 from ..system.memory import aligned_empty
 from ..system.text import some
 from .fill_batch import BatchFiller, Together
-from .slots import Allocate, Arena, BatchArrays, Part, Slot, SlotLayout, padded
+from .slots import Allocate, Arena, BatchArrays, BatchLayout, Part, Slot, SlotLayout, padded
 from .stages import stages_of
 
 #: Samples, spread over a set, that are read to see whether ``dtype`` can hold their values.
@@ -290,25 +290,21 @@ def _shortly(values: tuple[float, ...]) -> str:
     return shown if len(values) == 1 else f"({shown})"
 
 
-def slot_rows(p: Run, filler: BatchFiller) -> tuple[tuple[Part, ...], Part | None]:
+def slot_rows(p: ReaderParams, filler: BatchFiller) -> BatchLayout:
     """The memory of each field's rows, and of their labels."""
-    rows = filler.rows(p.batch_size)
-    if filler.label is not None:
-        return rows, Part((p.batch_size, *filler.label.shape), filler.label.dtype)
-    table = filler.source.labels
-    return rows, None if table is None else Part((p.batch_size, *table.shape[1:]), table.dtype)
+    table, label = filler.source.labels, filler.label
+    if label is None and table is not None:
+        label = LabelSpec(table.shape[1:], table.dtype)
+    labels = None if label is None else Part((p.batch_size, *label.shape), label.dtype)
+    several = filler.source.named or p.views is not None
+    return BatchLayout(filler.rows(p.batch_size), labels, several)
 
 
 def slot_layout(p: ReaderParams, filler: BatchFiller) -> SlotLayout:
     """The layout of the slots: of the rows, and then of what each stage makes of them."""
     source = filler.source
-    layout = SlotLayout(
-        *slot_rows(p, filler),
-        several=source.named or p.views is not None,
-        sets=source.set_ends,
-        rule=source.rule,
-        lengths=source.lengths(p.wanted),
-    )
+    lengths = source.lengths(p.wanted)
+    layout = SlotLayout(slot_rows(p, filler), (), source.set_ends, source.rule, lengths)
     _check_memory(p, layout)
     for number, stage in enumerate(filler.stages):
         (slot,) = layout.build(1, aligned_empty, filler.handed_out)
@@ -362,10 +358,10 @@ def build_worker(
 ) -> tuple[BatchFiller, list[Slot]]:
     """The filler and the slots of a worker process: its own source of the set, shared memory."""
     filler = make_filler(p, index.open(), schedule, arena.empty, seeded=True)
-    if slot_rows(p, filler) != (layout.rows, layout.labels):
+    if slot_rows(p, filler) != layout.rows:
         found, expected = (
             [fill.row_shape for fill in filler.fills],
-            [part.shape[1:] for part in layout.rows],
+            [part.shape[1:] for part in layout.rows.data],
         )
         raise WorkerError(
             "transform returned another shape in the trial call of a worker process",

@@ -93,15 +93,12 @@ class BatchArrays(NamedTuple):
 class SlotLayout:
     """What the buffers of a slot are.
 
-    ``rows``: shape and dtype of the memory of each field, ``labels``: of the labels; ``several``:
-    see :class:`BatchLayout`; ``made``: what each stage makes of the rows (see stages.py); ``sets``:
-    the record numbers at which the sets of a mix end; ``rule``: what a sample is; ``lengths``: of
-    the samples of each field, where they differ.
+    ``rows``: the memory of each field and of the labels; ``made``: what each stage makes of these
+    (see stages.py); ``sets``: the record numbers at which the sets of a mix end; ``rule``: what a
+    sample is; ``lengths``: of the samples of each field, where they differ.
     """
 
-    rows: tuple[Part, ...]
-    labels: Part | None
-    several: bool = False
+    rows: BatchLayout
     made: tuple[BatchLayout, ...] = ()
     sets: tuple[int, ...] = ()
     rule: Rule = EACH_ROW
@@ -109,9 +106,9 @@ class SlotLayout:
 
     def sizes(self) -> list[int]:
         """Bytes of each buffer, in the order in which build() asks for them."""
-        made = (part for one in self.made for part in (*one.data, one.labels))
-        own = (*self.rows, self.labels, *(part for part in made if part is not None and part.new))
-        return [math.prod(part[0]) * part[1].itemsize for part in own if part is not None]
+        parts = (part for one in (self.rows, *self.made) for part in (*one.data, one.labels))
+        new = (part for part in parts if part is not None and part.new)
+        return [math.prod(part.shape) * part.dtype.itemsize for part in new]
 
     def build(
         self, count: int, allocate: Allocate, view: Callable[[Sequence[Array]], tuple[Array, ...]]
@@ -123,9 +120,9 @@ class SlotLayout:
         self, allocate: Allocate, view: Callable[[Sequence[Array]], tuple[Array, ...]]
     ) -> SlotMemory:
         """The memory of one slot: see :meth:`build`."""
-        rows = tuple(allocate(*part[:2]) for part in self.rows)
-        labels = None if self.labels is None else allocate(*self.labels[:2])
-        made = [BatchArrays(view(rows), labels, self.several)]
+        rows = tuple(allocate(*part[:2]) for part in self.rows.data)
+        labels = None if self.rows.labels is None else allocate(*self.rows.labels[:2])
+        made = [BatchArrays(view(rows), labels, self.rows.several)]
         for layout in self.made:
             made.append(made[-1].made_into(layout, allocate))
         return SlotMemory(rows, tuple(made))

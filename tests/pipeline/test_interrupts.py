@@ -25,7 +25,7 @@ from asyncreader import AsyncReader, Batch, QueueFullError
 from asyncreader.faces import GeneratorEnqueuer, OrderedEnqueuer, ParaLoad
 from asyncreader.faces.ahead import Ahead
 from asyncreader.pipeline.ring import SlotRing
-from asyncreader.pipeline.slots import SlotLayout
+from asyncreader.pipeline.slots import BatchLayout, Part, SlotLayout
 from asyncreader.sampling.schedule import BatchPlan, Cursor
 
 #: Methods that enter a lock, or a context that they are given.
@@ -52,7 +52,7 @@ def test_the_error_of_a_batch_outlives_ctrl_c() -> None:
     handed out as a good one."""
 
     def case() -> Iterator[Callable[[], Any]]:
-        layout = SlotLayout((((2, 4), np.dtype("u1")),), None)
+        layout = SlotLayout(BatchLayout((Part((2, 4), np.dtype("u1")),), None))
         ring = SlotRing(layout.build(3, np.zeros, lambda rows: rows))
         slot, _ = [ring.begin(plan(step)) for step in range(2)]
         error = ValueError("row 0")

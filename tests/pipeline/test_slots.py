@@ -28,7 +28,7 @@ from asyncreader import (
     WorkerError,
 )
 from asyncreader.pipeline.ring import SlotRing
-from asyncreader.pipeline.slots import POISON, Slot, SlotLayout
+from asyncreader.pipeline.slots import POISON, BatchLayout, Part, Slot, SlotLayout
 from asyncreader.sampling.schedule import BatchPlan, Cursor
 from asyncreader.system.memory import aligned_empty
 
@@ -52,7 +52,8 @@ def plan(step: int, rows: int = ROWS) -> BatchPlan:
 
 def make_ring(njob: int = 1, debug: bool = False) -> SlotRing:
     """A ring as a reader makes it, of slots of one number and one label a row."""
-    layout = SlotLayout((((ROWS, 4), np.dtype(np.int64)),), ((ROWS, 1), np.dtype(np.int64)))
+    rows, labels = (Part((ROWS, size), np.dtype(np.int64)) for size in (4, 1))
+    layout = SlotLayout(BatchLayout((rows,), labels))
     return SlotRing(layout.build(njob + 1, aligned_empty, lambda rows: rows), debug)
 
 
