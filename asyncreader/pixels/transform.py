@@ -379,9 +379,8 @@ class Resized(Pictures):
         plan, boxes = numbers(np.empty(count, PLAN)), np.empty((count, 4))
         shape = np.array(self.stored.shape, np.int64)
         drawn = self.wanted.shares, *target.draws.pick(which, count)
-        kernels.plan_crops(
-            0, addresses, shape, self.form.terms, *drawn, address_of(resized), at, plan, boxes
-        )
+        into = address_of(resized), math.prod(size) * channels, at
+        kernels.plan_crops(addresses, shape, self.form.terms, *drawn, *into, plan, boxes)
         for first in range(0, count, together):
             end = min(first + together, count)
             kernels.resize_planned(plan, boxes, first, end, channels, self.method, *size, False)

@@ -301,8 +301,9 @@ def test_compiled_rectangles_are_those_of_python() -> None:
         if number % 7 == 0:
             draws = np.empty((count, 0)) if number % 4 in (0, 3) else np.round(draws, 1) * 0.999
         plan, boxes, picture = np.zeros(count, PLAN), np.zeros((count, 4)), np.array((*sizes, 3))
+        drawn, size = (shares, draws, flips), int(high * wide * 3)
         kernels.plan_crops(
-            *(5, offsets, picture, wanted, shares, draws, flips, 99, rows, numbers(plan), boxes)
+            *(5 + offsets, picture, wanted, *drawn, 99, size, rows, numbers(plan), boxes)
         )
         given = *sizes.tolist(), *wanted[:3].tolist(), shares.tolist()
         assert boxes.tolist() == [[*choose_rect(*given, one)] for one in draws]

@@ -280,9 +280,10 @@ def planned_crops(name: str, g: Guards, rng: Rng) -> None:
     out, plan = g.empty((count, *size, channels)), g.empty((count, len(PLAN)), np.int64)
     boxes, rows = g.empty((count, 4), float), g.of(rng.permutation(count))
     kernels.plan_crops(
-        0, g.of([address(one) for one in pictures]), g.of([*stored, channels]),
+        g.of([address(one) for one in pictures]), g.of([*stored, channels]),
         g.of([*size, crop, 1 << 30, 0]), g.of(_shares(rng)), g.of(rng.random((count, 40))),
-        g.of(rng.integers(0, 2, count).astype(np.uint8)), address(out), rows, plan, boxes,
+        g.of(rng.integers(0, 2, count).astype(np.uint8)), address(out), out[0].nbytes, rows, plan,
+        boxes,
     )  # fmt: skip
     method, outside = int(rng.integers(0, 3)), bool(rng.random() < 0.5)
     if rng.random() < 0.5:  # parts that begin and end inside of pixels

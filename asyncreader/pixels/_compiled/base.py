@@ -223,6 +223,12 @@ boxes_type = types.float64[:, ::1]
 bytes_type = types.Array(types.uint8, 1, "C", readonly=True)
 draws_type = types.Array(types.float64, 2, "C", readonly=True)
 shares_type = types.Array(types.float64, 1, "C", readonly=True)
+#: What kernels take that plan images: where these lie, their sizes or their one shape, what is
+#: wanted, the shares, draws and flips of crops, and the rows of memory that they go to.
+planning_types = (
+    *(offsets_type, offsets_type, offsets_type, shares_type, draws_type, bytes_type),
+    *(types.int64, types.int64, offsets_type),
+)
 
 
 #: Functions that Python runs, too, as numba compiles them, by name.

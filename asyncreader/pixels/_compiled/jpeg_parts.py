@@ -13,14 +13,13 @@ from .base import (
     boxes_type,
     bytes_type,
     choose_rect,
-    draws_type,
     eighths,
     exif_orientation,
     inner,
     kernel,
     offsets_type,
+    planning_types,
     plans_type,
-    shares_type,
 )
 from .jpeg_bits import has_255, huffman_tables, peek, segments, u16_at, without_stuffing
 from .memory import bytes_from, load, memcpy
@@ -366,11 +365,7 @@ def _needs(length, size, whole):
     return min(whole, np.int64(np.ceil(whole * size / length)))
 
 
-@kernel(
-    *(offsets_type, offsets_type, offsets_type, shares_type, draws_type),
-    *(bytes_type, types.int64, types.int64, offsets_type),
-    *(types.uint8[::1], plans_type, boxes_type),
-)
+@kernel(*planning_types, types.uint8[::1], plans_type, boxes_type)
 def plan_jpegs(
     addresses, sizes, wanted, shares, draws, flips, out, row_bytes, rows, cuts, plan, boxes
 ):

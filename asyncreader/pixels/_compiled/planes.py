@@ -8,18 +8,7 @@ from numba import types
 
 from ..shared import AVERAGED
 from ..tables import PLAN, PLANES_HEADER
-from .base import (
-    boxes_type,
-    bytes_type,
-    choose_rect,
-    draws_type,
-    inner,
-    instruction,
-    kernel,
-    offsets_type,
-    plans_type,
-    shares_type,
-)
+from .base import boxes_type, choose_rect, inner, instruction, kernel, planning_types, plans_type
 from .memory import address_in, bytes_from, load, load_any, memcpy, store_any
 from .vectors import COLUMNS, FAST, called, take
 
@@ -170,11 +159,7 @@ def convert_420(source, height, width, top, left, out, high, wide):
         _rgb_line(lines, left % 2, rgb, wide, out + 3 * wide * (y - top))
 
 
-@kernel(
-    *(offsets_type, offsets_type, offsets_type, shares_type, draws_type),
-    *(bytes_type, types.int64, types.int64, offsets_type),
-    *(types.uint64, plans_type, boxes_type, plans_type),
-)
+@kernel(*planning_types, types.uint64, plans_type, boxes_type, plans_type)
 def plan_planes(
     addresses, sizes, wanted, shares, draws, flips, out, row_bytes, rows, magic, plan, boxes, parts
 ):

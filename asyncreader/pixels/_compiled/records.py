@@ -274,16 +274,8 @@ def _read_value(data, at, end, parts, row, place):
 
 
 @kernel(
-    bytes_type,
-    offsets_type,
-    _sizes,
-    types.int64,
-    types.int64,
-    bytes_type,
-    offsets_type,
-    types.int64,
-    types.int64[:, :, ::1],
-    offsets_type,
+    *(bytes_type, offsets_type, _sizes, types.int64, types.int64, bytes_type, offsets_type),
+    *(types.int64, types.int64[:, :, ::1], offsets_type),
 )
 def read_msgpack(data, starts, sizes, low, high, names, ends, form, values, place):
     """Read fields of the records ``low`` to ``high`` into ``values`` (fields, records, columns).

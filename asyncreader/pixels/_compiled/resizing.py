@@ -10,15 +10,12 @@ from ..tables import PLAN
 from .base import (
     apart,
     boxes_type,
-    bytes_type,
     choose_rect,
-    draws_type,
     inner,
     kernel,
     looked_at,
-    offsets_type,
+    planning_types,
     plans_type,
-    shares_type,
 )
 from .converting import mirror_row
 from .memory import address_in, memcpy
@@ -214,24 +211,20 @@ def resize_planned(plan, boxes, first, end, channels, method, high, wide, outsid
         _resize(source, stride, channels, axes, box, method, flip, line.target, high, wide)
 
 
-@kernel(
-    *(types.int64, offsets_type, offsets_type, offsets_type, shares_type, draws_type),
-    *(bytes_type, types.int64, offsets_type, plans_type, boxes_type),
-)
-def plan_crops(source, offsets, shape, wanted, shares, draws, flips, out, rows, plan, boxes):
+@kernel(*planning_types, plans_type, boxes_type)
+def plan_crops(addresses, shape, wanted, shares, draws, flips, out, row_bytes, rows, plan, boxes):
     """Plan the crops of raw uint8 pictures of one ``shape`` (H, W, C), for resize_planned.
 
-    They lie at ``source + offsets``, and are resized to rows of ``out``. ``wanted``: height and
-    width of a row, and the crop by its number in CROPS; ``shares`` and ``draws`` (B, 40): see
+    They are resized to rows of ``row_bytes`` bytes at ``out``. ``wanted``: height and width of a
+    row, and the crop by its number in CROPS; ``shares`` and ``draws`` (B, 40): see
     shared.choose_rect. ``plan`` (B, PLAN) and ``boxes`` (B, 4) are written.
     """
-    height, width = shape[0], shape[1]
-    size, plans = wanted[0] * wanted[1] * shape[2], plan.reshape(-1).view(PLAN)
-    for i in range(offsets.size):
+    height, width, plans = shape[0], shape[1], plan.reshape(-1).view(PLAN)
+    for i in range(addresses.size):
         rect = choose_rect(height, width, wanted[0], wanted[1], wanted[2], shares, draws[i])
         line = plans[i]
-        line.source, line.height, line.width = source + offsets[i], height, width
-        line.mirrored, line.target = flips[i], out + rows[i] * size
+        line.source, line.height, line.width = addresses[i], height, width
+        line.mirrored, line.target = flips[i], out + rows[i] * row_bytes
         for k in range(4):
             boxes[i, k] = rect[k]
 
