@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import time
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import InitVar, dataclass, replace
 from functools import cached_property
 from typing import Any, Final
 
@@ -44,6 +44,7 @@ _GROUP_BYTES: Final = 4 << 20
 _LAST: Final = 0x4C41
 
 
+@dataclass(eq=False, repr=False)
 class BatchFiller:
     """Fills slots with the fields of a set. All workers of a reader share one.
 
@@ -54,26 +55,21 @@ class BatchFiller:
     ``trace``, with which the workers' meters record what was done when.
     """
 
-    def __init__(
-        self,
-        p: ReaderParams,
-        source: OpenSet,
-        fills: tuple[RowMaker, ...],
-        schedule: Schedule,
-        stages: Sequence[Stage],
-        label: LabelSpec | None,
-        together: Together | None,
-        allocate: Allocate,
-    ) -> None:
-        self.source = source
-        self.fills = fills
-        self.schedule = schedule
-        self.together = together
-        self._random = together is not None or any(one.random for one in fills)
-        self._stepped = together is not None or any(one.wanted.steps for one in fills)
+    p: InitVar[ReaderParams]
+    source: OpenSet
+    fills: tuple[RowMaker, ...]
+    schedule: Schedule
+    stages: Sequence[Stage]
+    label: LabelSpec | None
+    together: Together | None
+    allocate: InitVar[Allocate]
+
+    def __post_init__(self, p: ReaderParams, allocate: Allocate) -> None:
+        source, fills, together = self.source, self.fills, self.together is not None
+        self._random = together or any(one.random for one in fills)
+        self._stepped = together or any(one.wanted.steps for one in fills)
         self._on_error = p.on_error
         self._traced = p.trace is not None
-        self.label = label
         checked = any(one.checked != "none" for one in source.index.fields.values())
         self._verify = p.verify if checked else "never"
         # a window has more rows than the one that would be marked
@@ -86,8 +82,8 @@ class BatchFiller:
             self._widths = [*map(source.rule.width, source.names)]
         widths = zip(fills, self._widths, strict=True)
         #: of the rows of a batch
-        self.slot_bytes = sum(fill.sample_bytes * (w or 1) for fill, w in widths) * schedule.batch
-        self.stages = stages
+        rows = self.schedule.batch
+        self.slot_bytes = sum(fill.sample_bytes * (w or 1) for fill, w in widths) * rows
         self.seen: UInt8 | None = None
         if self._verify == "first":
             self.seen = allocate((source.facts.count,), np.dtype(np.uint8))

@@ -326,6 +326,8 @@ def msgpack_fields(data, at, end, fields, place):
 #: Fields of a message that are looked at; a Datum has seven.
 _MOST = 64
 _N_CHANNELS, _N_HEIGHT, _N_WIDTH, _N_DATA, _N_LABEL, _N_FLOATS, _N_ENCODED = range(1, 8)
+#: The columns of those that are numbers.
+_NUMBERS = np.array([-1, col.CHANNELS, col.HEIGHT, col.WIDTH, -1, col.LABEL, -1, col.ENCODED])
 #: Wire types: varint, 64 bits, a length and bytes, 32 bits.
 _VARINT, _EIGHT, _BYTES, _FOUR = 0, 1, 2, 5
 #: The tag of one float of an unpacked float_data.
@@ -348,20 +350,16 @@ def _varint(data, at, end):
 def _note_number(field, value, row):
     # int32 fields: negative ones are written as 64 bits, and readers keep the low 32
     number = value << 32 >> 32
-    if field == _N_CHANNELS:
-        row[col.CHANNELS] = number
-    elif field == _N_HEIGHT:
-        row[col.HEIGHT] = number
-    elif field == _N_WIDTH:
-        row[col.WIDTH] = number
-    elif field == _N_LABEL:
-        row[col.LABEL], row[col.HAS_LABEL] = number, 1
-    elif field == _N_ENCODED:
-        row[col.ENCODED] = 1 if value != 0 else 0
-    elif field == _N_DATA:
+    if field == _N_DATA:
         raise ValueError("data of a Datum is of another wire type")
-    elif field == _N_FLOATS:
+    if field == _N_FLOATS:
         raise ValueError("float_data of a Datum is of another wire type")
+    if field == _N_LABEL:
+        row[col.HAS_LABEL] = 1
+    elif field == _N_ENCODED:
+        number = np.int64(value != 0)
+    if field <= _N_ENCODED:
+        row[_NUMBERS[field]] = number
 
 
 @inner
