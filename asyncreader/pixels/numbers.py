@@ -112,23 +112,21 @@ def _chosen(
     """The members that are asked for. ParamsError where there are none of these names, or where
     they do not fit beside each other."""
     there = {one.name: one for one in members}
-    wrong = None
     chosen = [asked] if isinstance(asked, str) else list(asked or ())
+    found = [there[name] for name in chosen if name in there]
     missing = [name for name in chosen if name not in there]
+    odd = [one.name for one in found if not is_number(one.dtype)]
+    arrays = [one.name for one in found if one.shape and len(found) > 1]
     if asked is None:
         wrong = "the rows are structured: members says which of theirs to serve"
     elif missing:
         wrong = f"no member {missing[0]!r} in these rows"
-    if wrong is None:
-        found = [there[name] for name in chosen]
-        odd = [one.name for one in found if not is_number(one.dtype)]
-        if odd:
-            wrong = f"member {odd[0]!r} does not hold plain numbers"
-        elif len(found) > 1 and any(one.shape for one in found):
-            name = next(one.name for one in found if one.shape)
-            wrong = f"member {name!r} holds an array, which is served alone"
-        else:
-            return found
+    elif odd:
+        wrong = f"member {odd[0]!r} does not hold plain numbers"
+    elif arrays:
+        wrong = f"member {arrays[0]!r} holds an array, which is served alone"
+    else:
+        return found
     numbers = [one.name for one in members if is_number(one.dtype) and not one.shape][:2]
     example = ", ".join(f'"{name}"' for name in numbers or ["NAME"])
     raise ParamsError(
@@ -144,13 +142,13 @@ class Numbers(RowMaker):
 
     def __init__(self, stored: SampleSpec, wanted: OutputSpec, path: str) -> None:
         assert stored.shape is not None
-        self._each, self._item = 1, stored.row_bytes
+        each, self._item = 1, stored.row_bytes
         self._members, shape = [Member("", 0, stored.dtype, stored.shape)], stored.shape
         if stored.columns is not None:
             size, shape = stored.dtype.itemsize, (len(stored.columns),)
             self._members = [Member("", one * size, stored.dtype) for one in stored.columns]
         if stored.dtype.names is not None:
-            self._each, self._item = math.prod(stored.shape), stored.dtype.itemsize
+            each, self._item = math.prod(stored.shape), stored.dtype.itemsize
             asked = wanted.members if stored.members is None else stored.members
             self._members = _chosen(members_of(stored.dtype), asked, stored.dtype, path)
             alone = len(self._members) == 1 and (isinstance(asked, str) or self._members[0].shape)
@@ -177,7 +175,10 @@ class Numbers(RowMaker):
             copied = kind.newbyteorder("=") == dtype and not wanted.affine
             run = one.offset, kind.itemsize, ord(kind.kind), not kind.isnative, one.numbers, copied
             runs.append(run)
-        self._table = numbers(np.array(runs, RUN))
+        served = ord(dtype.kind), dtype.itemsize, wanted.affine
+        affine = self._affine.scale, self._affine.shift
+        #: what the kernel takes besides addresses
+        self._terms = each, self._item, numbers(np.array(runs, RUN)), *served, *affine
         if self._compiled and not self.as_stored:
             load("cast_numbers")
 
@@ -235,21 +236,8 @@ class Numbers(RowMaker):
             self._put_long(addresses, rows, out)
             return None
         bad = np.full(2, -1, np.int64)
-        kernels.cast_numbers(
-            addresses,
-            self._each,
-            self._item,
-            self._table,
-            ord(self.dtype.kind),
-            self.dtype.itemsize,
-            self.wanted.affine,
-            self._affine.scale,
-            self._affine.shift,
-            address_of(out),
-            rows,
-            self.row_bytes,
-            bad,
-        )
+        where = address_of(out), rows, self.row_bytes
+        kernels.cast_numbers(addresses, *self._terms, *where, bad)
         i, offset = bad.tolist()
         return None if i < 0 else (i, self._wrong(int(addresses[i]) + offset, offset % self._item))
 
