@@ -456,7 +456,7 @@ def moved(name: str, g: Guards, rng: Rng) -> None:
     way = "nearest" if name == "affine_nearest" else "bilinear"
     angle, move = rng.uniform(-180, 180), tuple(rng.uniform(-40, 40, 2).tolist())
     scale = float(rng.choice([0.01, 0.5, 1.0, 3.0, 1e9]))
-    functions.affine(image, angle, move, scale, (3.0, 5.0), way, fill)
+    functions.affine(image, functions.Affine(angle, move, scale, (3.0, 5.0)), way, fill)
     corners = rng.uniform(-9, 70, (2, 4, 2)).tolist()
     coefficients = functions.perspective_coefficients(*corners)
     functions.perspective(image, coefficients, way if name == "warp" else "nearest", fill)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Final, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -122,66 +122,50 @@ def _gaussian(size: int, sigma: float) -> Float32:
 # -- geometry ------------------------------------------------------------------------------------
 
 
-def inverse_affine(
-    angle: float = 0.0,
-    translate: Sequence[float] = (0.0, 0.0),
-    scale: float = 1.0,
-    shear: Sequence[float] = (0.0, 0.0),
-    center: Sequence[float] = (0.0, 0.0),
-) -> Float64:
-    """The matrix (6,) from a place in the result to the place in the picture, both seen from the
-    middle: the inverse of T * C * R(angle) * S(scale) * shears * C^-1 (torchvision's
-    ``_get_inverse_affine_matrix``). Angles in degrees, clockwise; the rest in pixels."""
-    a, b, c, d = _turn_and_shear(angle, shear)
-    (center_x, center_y), (move_x, move_y) = center, translate
-    first, second = (d / scale, -b / scale), (-c / scale, a / scale)
-    x, y = center_x + move_x, center_y + move_y
-    return np.array(
-        (
-            *(*first, center_x - first[0] * x - first[1] * y),
-            *(*second, center_y - second[0] * x - second[1] * y),
-        )
-    )
+class Affine(NamedTuple):
+    """An affine map of a picture, T * C * R(angle) * S(scale) * shears * C^-1, as torchvision has
+    it. Angles in degrees, clockwise; the rest in pixels. ``center``: (x, y) from the upper left
+    corner; None: the middle."""
+
+    angle: float = 0.0
+    translate: Sequence[float] = (0.0, 0.0)
+    scale: float = 1.0
+    shear: Sequence[float] = (0.0, 0.0)
+    center: Sequence[float] | None = None
+
+    def _turned_and_sheared(self) -> tuple[float, float, float, float]:
+        """R(angle) * shears, of determinant 1, by rows."""
+        turn, shear_x, shear_y = (math.radians(one) for one in (self.angle, *self.shear))
+        a = math.cos(turn - shear_y) / math.cos(shear_y)
+        c = math.sin(turn - shear_y) / math.cos(shear_y)
+        tangent = math.tan(shear_x)
+        return a, -(a * tangent + math.sin(turn)), c, math.cos(turn) - c * tangent
+
+    def matrix(self, size: Sequence[int]) -> Float64:
+        """The matrix (3, 3) from a place (x, y, 1) in a picture of ``size`` (H, W) to the place to
+        which it is moved, both in pixels from the upper left corner."""
+        a, b, c, d = (self.scale * one for one in self._turned_and_sheared())
+        x, y = self.center or (0.5 * size[1], 0.5 * size[0])
+        move_x, move_y = self.translate
+        across, down = x + move_x - a * x - b * y, y + move_y - c * x - d * y
+        return np.array(((a, b, across), (c, d, down), (0.0, 0.0, 1.0)))
+
+    def inverse(self, size: Sequence[int]) -> Float64:
+        """The matrix (6,) from a place in the result to the place in a picture of ``size`` (H, W),
+        both seen from the middle: torchvision's ``_get_inverse_affine_matrix``."""
+        a, b, c, d = self._turned_and_sheared()
+        center_x, center_y = 0.0, 0.0
+        if self.center is not None:
+            center_x, center_y = self.center[0] - 0.5 * size[1], self.center[1] - 0.5 * size[0]
+        first, second = (d / self.scale, -b / self.scale), (-c / self.scale, a / self.scale)
+        x, y = center_x + self.translate[0], center_y + self.translate[1]
+        across = center_x - first[0] * x - first[1] * y
+        return np.array((*first, across, *second, center_y - second[0] * x - second[1] * y))
 
 
-def _turn_and_shear(angle: float, shear: Sequence[float]) -> tuple[float, float, float, float]:
-    """R(angle) * shears, of determinant 1, by rows; angles in degrees."""
-    turn, shear_x, shear_y = (math.radians(one) for one in (angle, *shear))
-    a = math.cos(turn - shear_y) / math.cos(shear_y)
-    c = math.sin(turn - shear_y) / math.cos(shear_y)
-    tangent = math.tan(shear_x)
-    return a, -(a * tangent + math.sin(turn)), c, math.cos(turn) - c * tangent
-
-
-def affine_matrix(
-    size: Sequence[int],
-    angle: float = 0.0,
-    translate: Sequence[float] = (0.0, 0.0),
-    scale: float = 1.0,
-    shear: Sequence[float] = (0.0, 0.0),
-    center: Sequence[float] | None = None,
-) -> Float64:
-    """The matrix (3, 3) from a place (x, y, 1) in a picture of ``size`` (H, W) to the place where
-    :func:`affine` moves it, both in pixels from the upper left corner."""
-    a, b, c, d = (scale * one for one in _turn_and_shear(angle, shear))
-    x, y = (0.5 * size[1], 0.5 * size[0]) if center is None else center
-    across, down = x + translate[0] - a * x - b * y, y + translate[1] - c * x - d * y
-    return np.array(((a, b, across), (c, d, down), (0.0, 0.0, 1.0)))
-
-
-def affine(
-    image: UInt8,
-    angle: float = 0.0,
-    translate: Sequence[float] = (0.0, 0.0),
-    scale: float = 1.0,
-    shear: Sequence[float] = (0.0, 0.0),
-    interpolation: str = "nearest",
-    fill: Fill = None,
-    center: Sequence[float] | None = None,
-) -> None:
-    """Turn, scale, shear and move a picture: see :func:`inverse_affine`. ``center``: (x, y) in
-    pixels from the upper left corner; None: the middle."""
-    matrix = inverse_affine(angle, translate, scale, shear, _from_middle(image, center))
+def affine(image: UInt8, how: Affine, interpolation: str = "nearest", fill: Fill = None) -> None:
+    """Turn, scale, shear and move a picture."""
+    matrix = how.inverse(image.shape)
     if interpolation == "nearest":
         source = _before(image)
         paint = _whole_colours(fill, image.shape[2])
@@ -207,7 +191,7 @@ def rotate(
         if quarters:
             image[:] = np.rot90(_before(image), int(quarters))
     else:
-        affine(image, -angle, interpolation=interpolation, fill=fill, center=center)
+        affine(image, Affine(-angle, center=center), interpolation, fill)
 
 
 def perspective(
@@ -249,12 +233,6 @@ def perspective_matrix(coefficients: Sequence[float]) -> Float64:
             (d * h - e * g, b * g - a * h, a * e - b * d),
         )
     )
-
-
-def _from_middle(image: UInt8, center: Sequence[float] | None) -> tuple[float, float]:
-    if center is None:
-        return 0.0, 0.0
-    return center[0] - 0.5 * image.shape[1], center[1] - 0.5 * image.shape[0]
 
 
 @lru_cache(64)

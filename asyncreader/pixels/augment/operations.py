@@ -32,7 +32,7 @@ from .base import (
     around,
     option,
 )
-from .functions import Fill
+from .functions import Affine, Fill
 
 # -- levels --------------------------------------------------------------------------------------
 
@@ -226,7 +226,7 @@ class RandomRotation(Moving, name="random-rotation"):
         functions.rotate(image, drawn["angle"], self.interpolation, self.fill, self.center)
 
     def matrices(self, drawn: Drawn, shape: ImageShape, unit: int) -> list[Float64]:
-        return [functions.affine_matrix(shape, -drawn["angle"], center=self.center)]
+        return [Affine(-drawn["angle"], center=self.center).matrix(shape)]
 
 
 @dataclass(frozen=True)
@@ -255,12 +255,11 @@ class RandomAffine(Moving, name="random-affine"):
         return {"angle": angle, "translate": translate, "scale": scale, "shear": tuple(shear)}
 
     def apply(self, image: Array, drawn: Drawn) -> None:
-        functions.affine(
-            image, **drawn, interpolation=self.interpolation, fill=self.fill, center=self.center
-        )
+        how = Affine(**drawn, center=self.center)
+        functions.affine(image, how, self.interpolation, self.fill)
 
     def matrices(self, drawn: Drawn, shape: ImageShape, unit: int) -> list[Float64]:
-        return [functions.affine_matrix(shape, **drawn, center=self.center)]
+        return [Affine(**drawn, center=self.center).matrix(shape)]
 
 
 @dataclass(frozen=True)

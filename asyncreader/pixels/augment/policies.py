@@ -7,7 +7,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final, Literal, NamedTuple, TypeAlias
+from typing import Final, Literal, NamedTuple, TypeAlias
 
 from ...errors import ParamsError
 from ...system.array_types import Array, Float64, UInt8
@@ -16,7 +16,7 @@ from ...system.keyed_random import Draws
 from ..specs import ImageShape
 from . import functions
 from .base import FILL, INTERPOLATION, WARPS, Drawn, Interpolation, Operation, option
-from .functions import Fill
+from .functions import Affine, Fill
 
 
 class Magnitudes(NamedTuple):
@@ -168,7 +168,7 @@ class Policy(Operation):
 
     def matrices(self, drawn: Drawn, shape: ImageShape, unit: int) -> list[Float64]:
         moves = [(name, by) for name, by in drawn["chosen"] if name in _MOVES]
-        return [functions.affine_matrix(shape, **_MOVES[name](by)) for name, by in moves]
+        return [_MOVES[name](by).matrix(shape) for name, by in moves]
 
 
 def _slope(by: float) -> float:
@@ -176,12 +176,12 @@ def _slope(by: float) -> float:
 
 
 #: What those that move pixels are as an affine map, by their magnitude.
-_MOVES: Final[dict[str, Callable[[float], dict[str, Any]]]] = {
-    "ShearX": lambda by: {"shear": (_slope(by), 0.0), "center": (0, 0)},
-    "ShearY": lambda by: {"shear": (0.0, _slope(by)), "center": (0, 0)},
-    "TranslateX": lambda by: {"translate": (int(by), 0)},
-    "TranslateY": lambda by: {"translate": (0, int(by))},
-    "Rotate": lambda angle: {"angle": -angle},
+_MOVES: Final[dict[str, Callable[[float], Affine]]] = {
+    "ShearX": lambda by: Affine(shear=(_slope(by), 0.0), center=(0, 0)),
+    "ShearY": lambda by: Affine(shear=(0.0, _slope(by)), center=(0, 0)),
+    "TranslateX": lambda by: Affine(translate=(int(by), 0)),
+    "TranslateY": lambda by: Affine(translate=(0, int(by))),
+    "Rotate": lambda angle: Affine(-angle),
 }
 
 
@@ -189,7 +189,7 @@ def _move(image: Array, name: str, by: float, interpolation: str, fill: Fill) ->
     if name == "Rotate":  # which turns by quarters exactly
         functions.rotate(image, by, interpolation, fill)
     else:
-        functions.affine(image, **_MOVES[name](by), interpolation=interpolation, fill=fill)
+        functions.affine(image, _MOVES[name](by), interpolation, fill)
 
 
 #: What the others do to a picture, by their magnitude.
