@@ -245,24 +245,22 @@ def _decoded(
         return codec.Decoded(values, 0, 0, (header.height, header.width))
     if not stored.narrow:
         codec.check_depth(header)
-    part, reach, min_size = _together(views, rects, (header.height, header.width))
-    return codec.decode_part(
-        data, stored.channels, header=header, part=part, reach=reach, min_size=min_size
-    )
+    shown = _together(views, rects, (header.height, header.width))
+    return codec.decode_part(data, stored.channels, header, shown)
 
 
 def _together(
     views: Sequence[RowView], rects: Sequence[geometry.Rect | None], full: tuple[int, int]
-) -> tuple[tuple[int, int, int, int] | None, tuple[int, int], tuple[int, int] | None]:
+) -> codec.Shown:
     """The part that holds ``rects`` of a picture of size ``full``, how far around it the resizes
-    look, and the least size at which it may be decoded: as codec.decode_part takes them."""
+    look, and the least size at which it may be decoded."""
     bottom = right = down = across = low_h = low_w = 0
     top, left = full
     reduced = True
     for view, rect in zip(views, rects, strict=True):
         wanted = view.fill.wanted
         if rect is None or wanted.size is None or wanted.nearest or wanted.crop_padding:
-            return None, (0, 0), None
+            return codec.Shown()
         top, left = min(top, rect.top), min(left, rect.left)
         bottom, right = max(bottom, rect.top + rect.height), max(right, rect.left + rect.width)
         down = max(down, geometry.reach(rect.height, wanted.size[0]))
@@ -272,4 +270,4 @@ def _together(
         low_w = max(low_w, math.ceil(full[1] * wanted.size[1] / rect.width))
         reduced = reduced and wanted.interpolation != "nearest"
     part = top, left, bottom - top, right - left
-    return part, (down, across), (low_h, low_w) if reduced else None
+    return codec.Shown(part, (down, across), (low_h, low_w) if reduced else None)

@@ -119,14 +119,8 @@ class LazyTable:
         return self._read(rows)
 
 
-def as_array(
-    shape: tuple[int, ...],
-    dtype: npt.DTypeLike,
-    read: Callable[[Int64], Array],
-    tables: Callable[[], list[Array]] | None = None,
-) -> Array:
-    """A :class:`LazyTable`, for those who take it for an array."""
-    return cast("Array", LazyTable(shape, dtype, read, tables))
+#: A :class:`LazyTable`, for those who take it for an array.
+as_array = cast("Callable[..., Array]", LazyTable)
 
 
 def tables_of(table: Array) -> list[Array] | None:

@@ -26,7 +26,7 @@ PART = (100, 130, 90, 100)
 
 
 def decoded(data: bytes, part: tuple[int, int, int, int] | None = PART) -> codec.Decoded:
-    return codec.decode_part(data, 3, header=header_of(data), part=part)
+    return codec.decode_part(data, 3, header_of(data), codec.Shown(part))
 
 
 def header_of(data: bytes) -> codec.ImageHeader:

@@ -121,8 +121,8 @@ def compare_parts(pictures: int, seed: int = 0) -> Counter[str]:
         assert header.facts is not None
         for _ in range(10):
             part, min_size = drawn_part(rng, header), least(rng, header)
-            whole = codec.decode_part(data, 3, header=header, part=None, min_size=min_size)
-            found = codec.decode_part(data, 3, header=header, part=part, min_size=min_size)
+            whole = codec.decode_part(data, 3, header, codec.Shown(min_size=min_size))
+            found = codec.decode_part(data, 3, header, codec.Shown(part, min_size=min_size))
             assert found.whole == whole.whole
             np.testing.assert_array_equal(
                 pixels_of(found, header, part), pixels_of(whole, header, part)
@@ -177,7 +177,7 @@ def decoded(
     min_size: tuple[int, int] | None,
 ) -> codec.Decoded | None:
     try:
-        return codec.decode_part(data, 3, header=header, part=part, min_size=min_size)
+        return codec.decode_part(data, 3, header, codec.Shown(part, min_size=min_size))
     except DecodeError:
         return None
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from .decoding import INSTALL as INSTALL
 from .decoding import Decoded as Decoded
+from .decoding import Shown as Shown
 from .decoding import check_size as check_size
 from .decoding import check_structure as check_structure
 from .decoding import decode as decode

@@ -139,38 +139,32 @@ class Decoded(NamedTuple):
     whole: tuple[int, int]
 
 
-def decode_part(
-    data: Buffer,
-    channels: int,
-    *,
-    header: ImageHeader,
-    part: tuple[int, int, int, int] | None,
-    reach: tuple[int, int] = (0, 0),
-    min_size: tuple[int, int] | None = None,
-) -> Decoded:
-    """All of a picture, as :func:`decode` gives it, or some of it: of planes, and where a JPEG has
-    restart markers and that costs less. The pixels may lie in memory that this thread reuses.
+class Shown(NamedTuple):
+    """What is needed of a picture. ``part``: top, left, height and width in the upright picture of
+    full size; there, and ``reach`` (down, across) pixels of the result around it, the pixels are
+    those of the whole; None: all of it. ``min_size``: see :func:`decode`."""
 
-    ``part``: top, left, height and width in the upright picture of full size; None: all. There,
-    and ``reach`` (down, across) pixels of the result around it, the pixels are those of the whole.
-    """
-    if header.kind == planes.YUV420 and part is not None:
-        return _decode_planes(data, channels, header, part, reach)
-    if header.facts is not None and part is not None:
-        found = _decode_cut(data, channels, header, part, reach, min_size)
-        if found is not None:
-            return found
+    part: tuple[int, int, int, int] | None = None
+    reach: tuple[int, int] = (0, 0)
+    min_size: tuple[int, int] | None = None
+
+
+def decode_part(data: Buffer, channels: int, header: ImageHeader, shown: Shown) -> Decoded:
+    """All of a picture, as :func:`decode` gives it, or what is ``shown``: of planes, and where a
+    JPEG has restart markers and that costs less. The pixels may lie in memory that this thread
+    reuses."""
+    if header.kind == planes.YUV420 and shown.part is not None:
+        return _decode_planes(data, channels, header, shown.part, shown.reach)
+    found = _decode_cut(data, channels, header, shown)
+    if found is not None:
+        return found
     scratch = SCRATCH.take("decode", header.height * header.width * 3)
-    pixels = decode(data, channels, header=header, min_size=min_size, scratch=scratch)
+    pixels = decode(data, channels, header=header, min_size=shown.min_size, scratch=scratch)
     return Decoded(pixels, 0, 0, (pixels.shape[0], pixels.shape[1]))
 
 
 def _decode_planes(
-    data: Buffer,
-    channels: int,
-    header: ImageHeader,
-    part: tuple[int, int, int, int],
-    reach: tuple[int, int],
+    data: Buffer, channels: int, header: ImageHeader, part: tuple[int, ...], reach: tuple[int, int]
 ) -> Decoded:
     full = header.height, header.width
     top, left = max(0, part[0] - reach[0]), max(0, part[1] - reach[1])
@@ -181,17 +175,13 @@ def _decode_planes(
     return Decoded(with_channels(pixels, channels), top, left, full)
 
 
-def _decode_cut(
-    data: Buffer,
-    channels: int,
-    header: ImageHeader,
-    part: tuple[int, int, int, int],
-    reach: tuple[int, int],
-    min_size: tuple[int, int] | None,
-) -> Decoded | None:
+def _decode_cut(data: Buffer, channels: int, header: ImageHeader, shown: Shown) -> Decoded | None:
+    """The part of a JPEG that is shown, where it can be cut out and that costs less."""
+    if header.facts is None or shown.part is None:
+        return None
+    part, (down, across), min_size = shown
     full, turned = (header.height, header.width), header.orientation
     eighths = shared.eighths(*full, *min_size) if min_size else 8
-    down, across = reach
     if eighths < 8:  # the part begins and ends within a pixel
         down, across = -(-8 * (down + 1) // eighths), -(-8 * (across + 1) // eighths)
     rows = part[0] - down, part[0] + part[2] + down
@@ -203,7 +193,6 @@ def _decode_cut(
         columns = full[1] - columns[1], full[1] - columns[0]
     if turned >= 5:
         rows, columns = columns, rows
-    assert header.facts is not None
     stored = rows[0], columns[0], rows[1], columns[1]
     cut = jpeg.cut(data, header.facts, stored, eighths, SCRATCH.take("cut", jpeg.most(data)))
     if cut is None:
