@@ -464,45 +464,41 @@ class RowWriter(Writer):
             writer, starts, lengths = self._part(good), starts[good], lengths[good]
         found = Stretches.of(fill.wanted, starts, lengths, writer.job.keys)
         found.pad(self.out, writer.rows, fill.pad)
+        by_value = self.out.reshape(-1, *fill.values.row_shape)
+        values = replace(self, origin=origin, fills=(fill.values,), outs=(by_value,))
         check = writer._check
         if check is None or not check.any():
-            yield from writer._stretches(fill, origin, found, runs)
+            yield from writer._stretches(values, found, runs)
         else:
             whole = starts[check], lengths[check], found.pick(check)
-            yield from writer._part(check)._whole(fill, origin, *whole, runs)
-            yield from writer._part(~check)._stretches(fill, origin, found.pick(~check), runs)
+            yield from writer._part(check)._whole(values, *whole, runs)
+            yield from writer._part(~check)._stretches(values, found.pick(~check), runs)
         if fill.wanted.steps and not writer.stopped:
             for i, (row, served) in enumerate(zip(writer.rows, found.served, strict=True)):
                 fill.run_last_steps(self.out[row, :served], writer._row(i))
 
     def _stretches(
-        self, fill: Ragged, origin: Origin, found: Stretches, runs: Runs | None
+        self, values: RowWriter, found: Stretches, runs: Runs | None
     ) -> Iterator[RowWriter]:
-        """Write what is served of samples."""
-        size, targets = fill.stored.row_bytes, self.rows * fill.row_bytes + address_of(self.out)
-        if fill.values.as_stored and runs is not None and _copy(runs, found, size, targets):
+        """Write what is served of samples. ``values``: writes their values."""
+        size = values.fill.stored.row_bytes
+        targets = self.rows * self.fill.row_bytes + address_of(self.out)
+        if values.fill.as_stored and runs is not None and _copy(runs, found, size, targets):
             return
-        longest, bad, memory = self.out.shape[1], list[RowError](), self._by_value(fill)
+        longest, bad = self.out.shape[1], list[RowError]()
         for _, records, rows in found.pieces(self.rows, longest):
-            samples = rows // longest
-            yield self._of_values(origin, records, rows, fill.values, memory, samples, bad)
+            yield values._of(records, rows, rows // longest, bad)
         # one error for each sample
         each = {one.row // longest: RowError(one.row // longest, one.error) for one in bad}
         self.errors += each.values()
 
     def _whole(
-        self,
-        fill: Ragged,
-        origin: Origin,
-        starts: Int64,
-        lengths: Int64,
-        found: Stretches,
-        runs: Runs | None,
+        self, values: RowWriter, starts: Int64, lengths: Int64, found: Stretches, runs: Runs | None
     ) -> Iterator[RowWriter]:
         """Write samples whose checksums are compared: all of their values are read, whatever is
         served, and those that are served are the ones that were hashed."""
         assert self._check is not None
-        stored, longest = Numbers(fill.values.stored, OutputSpec(), ""), self.out.shape[1]
+        stored, longest = Numbers(values.fill.stored, OutputSpec(), ""), self.out.shape[1]
         states, size = [xxh3_64() for _ in range(starts.size)], stored.row_bytes
         for counts, records, _ in Stretches(starts, lengths).pieces(self.rows, 0):
             held = np.empty(stored.allocate_shape(records.size), stored.dtype)
@@ -512,7 +508,8 @@ class RowWriter(Writer):
             piece = Stretches(records[begins[some]], counts[some])
             targets = address_of(held) + begins[some] * size
             if runs is None or not _copy(runs, piece, size, targets):
-                yield self._of_values(origin, records, lines, stored, held, of, bad)
+                reader = replace(values, fills=(stored,), outs=(held,))
+                yield reader._of(records, lines, of, bad)
             data = held.reshape(-1).view(np.uint8)
             for i, begin in zip(some.tolist(), (begins[some] * size).tolist(), strict=True):
                 states[i].update(data[begin : begin + int(counts[i]) * size].data)
@@ -523,37 +520,18 @@ class RowWriter(Writer):
                 self._check[i] = False
             place = records - found.starts[of]
             served = (place >= 0) & (place < found.served[of]) & self._check[of]
-            rows, records, of = (
-                (self.rows[of] * longest + place)[served],
-                records[served],
-                of[served],
-            )
-            memory = self._by_value(fill)
-            part = self._of_values(origin, records, rows, fill.values, memory, of, [])
+            rows, of = (self.rows[of] * longest + place)[served], of[served]
             addresses = address_of(held) + np.flatnonzero(served) * size
-            fill.values.place(part, lines[: rows.size], addresses)
+            values.fill.place(
+                values._of(records[served], rows, of, []), lines[: rows.size], addresses
+            )
         sums = np.array([state.intdigest() for state in states], np.uint64)
         self._compare(np.arange(starts.size), sums)
 
-    def _by_value(self, fill: Ragged) -> Array:
-        """The slot's memory, a value a row."""
-        return self.out.reshape(-1, *fill.values.row_shape)
-
-    def _of_values(
-        self,
-        origin: Origin,
-        records: Int64,
-        rows: Int64,
-        fill: RowMaker,
-        out: Array,
-        samples: Int64,
-        bad: list[RowError],
-    ) -> RowWriter:
+    def _of(self, records: Int64, rows: Int64, samples: Int64, bad: list[RowError]) -> RowWriter:
         """The writer of values of ``samples``, as if each were a sample."""
         job = RowJob(records, rows, records.view(np.uint64))  # numbers draw nothing
-        return replace(
-            self, origin=origin, job=job, fills=(fill,), outs=(out,), errors=bad, samples=samples
-        )
+        return replace(self, job=job, errors=bad, samples=samples)
 
 
 def _copy(runs: Runs, found: Stretches, size: int, targets: Int64) -> bool:
