@@ -128,6 +128,8 @@ _GIVEN: Final = ("transform", "postprocess", "data", "labels")
 #: (slot number, cursor, lo, hi, whole, bad): fill rows; whole: and finish the batch.
 #: lo = hi: only finish it; ``bad``: its bad samples, which were found by several workers.
 _Task: TypeAlias = tuple[int, Cursor, int, int, bool, list[BadRow]]
+#: (slot number, lo, whole, meter, bad, error): those rows are filled, and what was bad or wrong.
+_Answer: TypeAlias = tuple[int, int, bool, Meter, list[BadRow], PackedError | None]
 
 
 class Shared(Generic[T]):
@@ -278,22 +280,14 @@ class ProcessWorkers:
                         message = source.recv()
                     except (EOFError, OSError):
                         continue  # its sentinel tells why
-                    self._done(pipes[source], *message)
+                    self._done(pipes[source], message)
             for source in ready:
                 if source in sentinels:
                     self._ring.close(death_of(sentinels[source]))
                     return
 
-    def _done(
-        self,
-        number: int,
-        slot_number: int,
-        lo: int,
-        whole: bool,
-        meter: Meter,
-        bad: list[BadRow],
-        packed: PackedError | None,
-    ) -> None:
+    def _done(self, number: int, answer: _Answer) -> None:
+        slot_number, lo, whole, meter, bad, packed = answer
         with self._lock:
             self._queued[number] -= 1
         mine = self.meters[number]

@@ -7,7 +7,7 @@ from . import (  # noqa: F401
     copying,
     filling,
     jpeg_parts,
-    jpeg_restarts,
+    jpeg_scans,
     numbers,
     order,
     planes,

@@ -21,7 +21,7 @@ from .base import (
     planning_types,
     plans_type,
 )
-from .jpeg_bits import has_255, huffman_tables, peek, segments, u16_at, without_stuffing
+from .jpeg_scans import has_255, huffman_tables, peek, segments, u16_at, without_stuffing
 from .memory import bytes_from, load, memcpy
 
 #: The most segments of a header, and how many bytes must be there after those of a file.
