@@ -101,7 +101,8 @@ class SlotRing:
         self._tasks: deque[Task] = deque()
         self._idle = 0  # workers waiting
         self._waiting = 0  # threads that wait for a state
-        self._closed = False
+        #: whether close() was called
+        self.closed = False
         self._failure: BaseException | None = None
         self._more = more
         #: what was handed out last with copy=True
@@ -177,13 +178,13 @@ class SlotRing:
         """
         while True:
             with self._lock:
-                while not (self._tasks or self._closed):
+                while not (self._tasks or self.closed):
                     self._idle += 1
                     try:
                         self._work.wait()
                     finally:
                         self._idle -= 1
-                if self._closed:
+                if self.closed:
                     return None
                 task = self._tasks.popleft()
             if task[1:] != SERVE:
@@ -400,21 +401,16 @@ class SlotRing:
         """Refuse everything from now on and wake every waiter; idempotent."""
         with self._lock:
             self._failure = self._failure or failure
-            self._closed = True  # last: check_open() does not enter the lock
+            self.closed = True  # last: check_open() does not enter the lock
             self._tasks.clear()
             if self.fills is not None:
                 self.fills.stop()
             self._cond.notify_all()
             self._work.notify_all()
 
-    @property
-    def closed(self) -> bool:
-        """Whether close() was called."""
-        return self._closed
-
     def check_open(self) -> None:
         """Raise what closed the ring, or ReaderClosedError, after close()."""
-        if self._closed:
+        if self.closed:
             if self._failure is not None:
                 raise self._failure
             raise ReaderClosedError("this reader is closed", hint="open a new AsyncReader")
@@ -448,7 +444,7 @@ class SlotRing:
 
     def _first(self) -> Slot | None:
         """The oldest slot in flight; None where there is none, and after close()."""
-        return self._circle[self._held] if self._begun > self._held and not self._closed else None
+        return self._circle[self._held] if self._begun > self._held and not self.closed else None
 
     def _oldest(self, timeout: float | None) -> Slot:
         """Wait for the oldest slot. Where there is none to be had: an error."""
@@ -493,7 +489,7 @@ class SlotRing:
         """Wait for ``condition`` or close(). The lock is held afterwards, also after Ctrl-C."""
         self._waiting += 1  # whoever changes a state wakes only those counted here
         try:
-            wait_for(self._cond, self._lock, lambda: self._closed or condition(), timeout)
+            wait_for(self._cond, self._lock, lambda: self.closed or condition(), timeout)
         finally:
             self._waiting -= 1
 

@@ -153,9 +153,14 @@ def share(names: Iterable[str] = ()) -> str | None:
 
 def _own_folder() -> str:
     """A new folder that is removed when this process ends, not a fork of it."""
-    folder, owner = tempfile.mkdtemp(prefix="asyncreader-kernels-"), os.getpid()
-    atexit.register(lambda: os.getpid() == owner and shutil.rmtree(folder, ignore_errors=True))
+    folder = tempfile.mkdtemp(prefix="asyncreader-kernels-")
+    atexit.register(_remove, folder, os.getpid())
     return folder
+
+
+def _remove(folder: str, owner: int) -> None:
+    if os.getpid() == owner:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def share_of(folder: str | None) -> None:

@@ -300,7 +300,9 @@ def does_not_fit(
         path=path,
         found=f"{values.flat[int(np.argmax(np.abs(values.astype(np.float64))))]} as "
         f"{stored.newbyteorder('=')}",
-        expected=_range_of(dtype),
+        expected=f"at most {np.finfo(dtype).max:g}"
+        if dtype.kind == "f"
+        else "whole numbers from {} to {}".format(*limits(dtype)),
         hint="leave dtype out to get them as stored, or ask for a wider one"
         + (' (with scale, say, "float32")' if dtype.kind != "f" else ""),
     )
@@ -310,11 +312,5 @@ def limits(dtype: np.dtype[Any]) -> tuple[int, int]:
     """The least and the largest value of a dtype of whole numbers."""
     if dtype.kind == "b":
         return 0, 1
-    limits = np.iinfo(dtype)
-    return int(limits.min), int(limits.max)
-
-
-def _range_of(dtype: np.dtype[Any]) -> str:
-    if dtype.kind == "f":
-        return f"at most {np.finfo(dtype).max:g}"
-    return "whole numbers from {} to {}".format(*limits(dtype))
+    found = np.iinfo(dtype)
+    return int(found.min), int(found.max)

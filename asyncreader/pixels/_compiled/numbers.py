@@ -8,7 +8,7 @@ from numba import types
 
 from ..tables import RUN
 from .base import apart, inner, kernel, offsets_type
-from .converting import HALF_INF, half_bits
+from .filling import HALF_INF, half_bits
 from .memory import load, memcpy, prefetch, reversed_bytes, store
 
 _FLOAT, _SIGNED, _BOOL = ord("f"), ord("i"), ord("b")

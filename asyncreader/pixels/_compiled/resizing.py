@@ -17,7 +17,7 @@ from .base import (
     planning_types,
     plans_type,
 )
-from .converting import mirror_row
+from .filling import mirror_row
 from .memory import address_in, memcpy
 from .vectors import COLUMNS, LINES, PIXELS, along_1, along_2, along_more, filter_down, spread
 
