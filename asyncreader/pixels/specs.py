@@ -16,14 +16,16 @@ from functools import cached_property
 from typing import Any, Final, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
 from ..errors import ParamsError
-from ..system.array_types import Array, Float64
+from ..system.array_types import Float64
 from ..system.keyed_random import Draws, key_of
 from .geometry import Rect
 from .shared import CROPS, choose_rect, crop_shares
 from .tables import STEP_DRAWS, Erasure
 
+Array: TypeAlias = npt.NDArray[np.number]
 #: Height, width and channels; of data that are no pictures, the shape of a sample.
 ImageShape: TypeAlias = tuple[int, ...]
 

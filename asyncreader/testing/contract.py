@@ -14,9 +14,10 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 from xxhash import xxh3_64_intdigest
 
 from ..errors import DecodeError
@@ -32,6 +33,9 @@ from ..system.array_types import Array, Int64, UInt64
 from ..system.keyed_random import mix_rows
 from ..system.signals import result_of, submit
 
+#: Images or other samples, (N, ...).
+Samples: TypeAlias = npt.NDArray[np.generic]
+
 
 @dataclass
 class KnownSet:
@@ -39,10 +43,10 @@ class KnownSet:
 
     open: Callable[[], OpenSet]
     #: (N, H, W, C) of image sets, else (N, ...); native byte order.
-    images: Array
+    images: Samples
     #: Each sample's stored bytes.
     stored: list[bytes]
-    labels: Array | None = None
+    labels: Samples | None = None
     paths: list[bytes] | None = None
     #: Largest difference of a pixel value (JPEG).
     tolerance: float = field(default=0, kw_only=True)
@@ -65,14 +69,14 @@ class KnownSet:
         images, every = self.images, MODES.items()
         return {n: sized(one, images) for n, one in every if images.ndim == 4 or one.size is None}
 
-    def expected(self, records: Int64, wanted: OutputSpec, keys: UInt64) -> Array:
+    def expected(self, records: Int64, wanted: OutputSpec, keys: UInt64) -> Samples:
         """What a fill must make of ``records``: what it makes of the same samples in memory."""
         memory = MemorySource(self.images, checksums=False).as_set()
         return fill_rows(memory, wanted, records)[0]
 
-    def check_rows(
+    def _check_rows(
         self, source: OpenSet, records: Int64, mode: str = "copy", **options: Any
-    ) -> Array:
+    ) -> Samples:
         """Read ``records`` as fill_rows() does with ``options``, in a mode of :meth:`modes`, and
         compare them with what is expected; what is handed out."""
         wanted = self.modes()[mode]
@@ -165,7 +169,7 @@ class SourceContract:
                 np.random.default_rng(3).integers(0, count, 40),
                 np.array([count - 1]),
             ):
-                built.check_rows(source, records)
+                built._check_rows(source, records)
 
     def test_fill_modes(self, built: KnownSet) -> None:
         """Each way of filling gives what the same samples in memory give, in rows that follow each
@@ -174,8 +178,8 @@ class SourceContract:
         few, rows = np.array([3, 1, 2]), np.array([6, 0, 3])
         with closing(built.opened()) as source:
             for mode in built.modes():
-                built.check_rows(source, records, mode)
-                found = built.check_rows(source, few, mode, rows=rows, batch=8)
+                built._check_rows(source, records, mode)
+                found = built._check_rows(source, few, mode, rows=rows, batch=8)
                 untouched = np.delete(found, rows, axis=0)
                 assert (untouched == np.array(77).astype(found.dtype)).all()
 
@@ -196,7 +200,7 @@ class SourceContract:
     def test_close(self, built: KnownSet) -> None:
         """close() may be called twice, and labels handed out before stay readable."""
         source = built.opened()
-        built.check_rows(source, np.arange(4))
+        built._check_rows(source, np.arange(4))
         labels = source.labels
         source.close()
         source.close()
@@ -206,10 +210,8 @@ class SourceContract:
         """The path that a sample was packed from is known where the set records it."""
         with closing(built.opened()) as source:
             inspector = Inspector(source.first)
-            if built.paths is None:
-                assert inspector.path(1) is None
-            else:
-                assert inspector.path(1) == built.paths[1]
+            assert inspector.path(1) == (None if built.paths is None else built.paths[1])
+            if built.paths is not None:
                 assert list(inspector.paths()) == built.paths
 
     def test_index(self, built: KnownSet) -> None:
@@ -242,7 +244,7 @@ class SourceContract:
             for _ in range(5):
                 records = rng.integers(0, len(built.images), 12)
                 check = rng.random(12) < 0.5 if source.checked else None
-                built.check_rows(source, records, check=check)
+                built._check_rows(source, records, check=check)
 
         with closing(source), ThreadPoolExecutor(4) as pool:
             for done in [submit(pool, partial(read, seed)) for seed in range(4)]:
@@ -272,7 +274,7 @@ class CheckedSourceContract(SourceContract):
 class _Samples:
     """What a :class:`MemorySource` reads, in another process too."""
 
-    images: Array
+    images: Samples
     undecodable: frozenset[int]
 
     def serve(self, field: OpenField) -> _Reading:
@@ -305,8 +307,8 @@ class MemorySource(_Reading):
 
     def __init__(
         self,
-        images: Array,
-        labels: Array | None = None,
+        images: Samples,
+        labels: Samples | None = None,
         *,
         classes: tuple[str, ...] | None = None,
         checksums: bool = True,

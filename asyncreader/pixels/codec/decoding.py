@@ -177,9 +177,9 @@ def _decode_planes(
 
 def _decode_cut(data: Buffer, channels: int, header: ImageHeader, shown: Shown) -> Decoded | None:
     """The part of a JPEG that is shown, where it can be cut out and that costs less."""
-    if header.facts is None or shown.part is None:
+    part, (down, across), min_size = shown.part, shown.reach, shown.min_size
+    if header.facts is None or part is None:
         return None
-    part, (down, across), min_size = shown
     full, turned = (header.height, header.width), header.orientation
     eighths = shared.eighths(*full, *min_size) if min_size else 8
     if eighths < 8:  # the part begins and ends within a pixel
