@@ -30,16 +30,9 @@ from ..sources import SetIndex
 from ..stats import BadRow, Meter
 from ..system.array_types import UInt8
 from ..system.signals import after_this, end_with_parent
+from . import children
 from .build import build_worker
-from .children import (
-    STUCK_AFTER,
-    Children,
-    PackedError,
-    death_of,
-    join_or_leave,
-    packed_error,
-    unpacked_error,
-)
+from .children import STUCK_AFTER, Children, PackedError, packed_error
 from .fill_batch import BatchFiller
 from .ring import SlotRing
 from .slots import Arena, Slot, SlotLayout, padded
@@ -78,7 +71,7 @@ class ThreadWorkers:
         """Join the threads of a closed ring. A warning names those that do not end."""
         for meter in self.meters:
             meter.stopped = True  # a batch of large images takes seconds: do not finish it
-        join_or_leave(self._threads)
+        children.join_or_leave(self._threads)
 
 
 def _work(ring: SlotRing, filler: BatchFiller, meter: Meter) -> None:
@@ -283,7 +276,7 @@ class ProcessWorkers:
                     self._done(pipes[source], message)
             for source in ready:
                 if source in sentinels:
-                    self._ring.close(death_of(sentinels[source]))
+                    self._ring.close(children.death_of(sentinels[source]))
                     return
 
     def _done(self, number: int, answer: _Answer) -> None:
@@ -296,7 +289,7 @@ class ProcessWorkers:
             note(mine, meter.spans)
         slot = self._ring.slots[slot_number]
         slot.bad.extend(bad)
-        error = None if packed is None else unpacked_error(packed)
+        error = None if packed is None else children.unpacked_error(packed)
         if whole:
             slot.error = slot.error or error
         elif not self._ring.part_done(slot, lo, error):

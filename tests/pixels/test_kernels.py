@@ -421,16 +421,22 @@ def test_kept_code_is_of_the_sources(package: Path, tmp_path: Path) -> None:
     assert hits(package, tmp_path / "cache", "", "", *changes) == [*[0, 1] * 4, 1]
 
 
-def test_kernels_take_functions_from_files_without_kernels() -> None:
-    """A file with kernels imports from no other one: kept code would not see a change there."""
+#: Files without kernels.
+INNER = ("base", "memory", "vectors", "hashing")
+
+
+def test_kept_code_sees_all_files_that_it_is_made_of() -> None:
+    """What a file with kernels takes from another one of its folder is in the digest of its kept
+    code, and so is what that file takes."""
     from asyncreader.pixels import _compiled
+    from asyncreader.pixels._compiled import base
 
     files = {Path(function.__code__.co_filename) for function, _ in _compiled.KERNELS.values()}
-    for path in files:
+    for path in {*files, *(path.with_name(f"{name}.py") for path in files for name in INNER)}:
         nodes = [node for node in tree_of(path).body if isinstance(node, ast.ImportFrom)]
-        taken = {node.module for node in nodes if node.level}
-        assert taken
-        assert not taken & {other.stem for other in files}
+        taken = {path.with_name(f"{node.module}.py") for node in nodes if node.level == 1}
+        assert taken <= set(base._read(path)[1])
+        assert taken or path not in files
 
 
 @pytest.mark.slow

@@ -290,6 +290,8 @@ def read_msgpack(data, starts, sizes, low, high, names, ends, form, values, plac
         at, end = starts[i], starts[i] + np.int64(sizes[i])
         kind, _, _ = _fields(data, at, end)
         if (form == col.LISTED) != (kind == _ARRAY):
+            if form == col.NESTED:
+                raise ValueError("a msgpack map with a key that is no name")
             raise ValueError("a sample of another kind than the first")
         if _find(data, at, end, names, ends, found) != end:
             raise ValueError("bytes behind its msgpack")

@@ -17,17 +17,8 @@ from ...system.array_types import Array, UInt8
 from ...system.memory import SCRATCH
 from ...system.text import sides
 from .. import shared
-from . import jpeg, planes
-from .headers import (
-    PPM_LONGEST,
-    PPM_VALUES,
-    ImageHeader,
-    check_png,
-    damage,
-    pillow_open,
-    png_shape,
-    read_header,
-)
+from . import headers, jpeg, planes
+from .headers import ImageHeader, damage, pillow_open, read_header
 from .jpeg import Buffer, plain_jpeg, walk_jpeg
 
 Pixels: TypeAlias = Array
@@ -275,7 +266,7 @@ def _png_by_imagecodecs(imagecodecs: Any, data: Buffer) -> UInt8:
     """A PNG decoded into memory of ours. Of a damaged one for which it had made the array itself
     imagecodecs (2026.3.6) drops a reference to None more than it has, and after some 8,000 of these
     Python aborts; and the array is never freed."""
-    size, channels, dtype = png_shape(data)
+    size, channels, dtype = headers.png_shape(data)
     try:
         decoded: UInt8 = imagecodecs.png_decode(data, out=np.empty((*size, *channels), dtype))
     except ValueError:  # the shape is another: there is an alpha channel in a tRNS chunk
@@ -288,7 +279,7 @@ def _png_by_pillow(data: Buffer) -> UInt8:
     depth, colour = memoryview(data)[24:26]
     if depth == 16 and colour != 0:
         raise ImportError(f"16 bits of PNG other than grey need imagecodecs: {INSTALL}")
-    check_png(data, all_chunks=False)  # Pillow reads past a wrong CRC
+    headers.check_png(data, all_chunks=False)  # Pillow reads past a wrong CRC
     with damage("damaged PNG"), pillow_open(data) as image:
         _load(image)
         pixels: UInt8 = np.asarray(image)
@@ -458,7 +449,7 @@ def stored_pixels(data: Buffer, header: ImageHeader) -> Pixels:
 
 def _ppm_values(data: Buffer, header: ImageHeader) -> Pixels:
     """The numbers of a PGM or PPM: (H, W, 1 or 3), uint16 where the largest may be above 255."""
-    found = PPM_VALUES.match(bytes(memoryview(data)[:PPM_LONGEST]))
+    found = headers.PPM_VALUES.match(bytes(memoryview(data)[: headers.PPM_LONGEST]))
     if found is None:
         raise DecodeError("damaged PPM header")
     letter, most = memoryview(data)[1], int(found[1])
@@ -493,7 +484,7 @@ def check_structure(data: bytes) -> ImageHeader:
         if header.loose and header.odd:  # its tables have not been looked at
             decode(data, 3, header=header)
     elif header.kind == "png":
-        check_png(data)
+        headers.check_png(data)
     elif header.kind == "webp":
         stated = 8 + int.from_bytes(data[4:8], "little")
         if stated > len(data):

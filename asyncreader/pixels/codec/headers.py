@@ -14,15 +14,7 @@ from ...errors import DecodeError
 from ...system.array_types import Array
 from ...system.text import sides
 from . import jpeg, planes
-from .jpeg import (
-    MAX_PIXELS,
-    Buffer,
-    check_sampling,
-    check_scans,
-    orientation_of,
-    pillow_orientation,
-    walk_jpeg,
-)
+from .jpeg import MAX_PIXELS, Buffer, walk_jpeg
 
 #: The only decoders that Pillow may pick, whatever the bytes claim.
 PILLOW_FORMATS: Final = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM")
@@ -125,7 +117,7 @@ def read_header(data: Buffer) -> ImageHeader:
             raise DecodeError("damaged image header")  # Pillow reads it letter by letter
         with pillow_open(data) as image:
             width, height = image.size
-            turned = pillow_orientation(image.getexif) or 1
+            turned = jpeg.pillow_orientation(image.getexif) or 1
             # Pillow turns a TIFF itself; the size that it states is that of the upright picture
             # only where the orientation is in a tag of its own.
             in_tag = kind == "tiff" and 0x0112 in image.tag_v2
@@ -202,13 +194,13 @@ def _jpeg_header(data: Buffer) -> ImageHeader:
         except (ValueError, KeyError):
             loose = True
             if facts.unusual:
-                check_sampling(facts.sampling)
+                jpeg.check_sampling(facts.sampling)
                 height, width = facts.size
             else:
                 # what is wrong before the first scan, and not fatal, does not touch the pixels
                 height, width, colorspace, _ = simplejpeg.decode_jpeg_header(data, strict=False)
     odd = colorspace in (None, "CMYK", "YCCK")
-    check_scans(data, facts, height * width)
+    jpeg.check_scans(data, facts, height * width)
     if facts.orientation >= 5:
         height, width = width, height
     return ImageHeader("jpeg", int(height), int(width), facts.orientation, odd, loose)
@@ -245,11 +237,11 @@ def _png_header(data: Buffer) -> ImageHeader:
                 texts.append(view[at : at + 12 + size])
         at += 12 + size
     if all(bytes(chunk[4:8]) == b"eXIf" for chunk in texts):
-        orientation = orientation_of(exif, b"")
+        orientation = jpeg.orientation_of(exif, b"")
     else:
         # Pillow's rules of what counts for more, and its limits: asked about a picture of one pixel
         with pillow_open(b"".join((_PIXEL[:33], *texts, _PIXEL[33:]))) as image:
-            orientation = pillow_orientation(image.getexif) or 1
+            orientation = jpeg.pillow_orientation(image.getexif) or 1
     if orientation >= 5:
         height, width = width, height
     deep = "" if depth != 16 else "grey" if colour in (0, 4) else "colour"
