@@ -25,6 +25,8 @@ from ..system.memory import PAGE, map_file, shared_file
 #: What a batch's data is: one array, or one for each field of a reader with several.
 Data: TypeAlias = Array | tuple[Array, ...]
 Allocate: TypeAlias = Callable[[tuple[int, ...], np.dtype[Any]], Array]
+#: Gives what the user sees of the rows of each field.
+View: TypeAlias = Callable[[Sequence[Array]], tuple[Array, ...]]
 
 #: Memory of batches that were handed out for good, looked at for some that the caller has dropped.
 GIVEN: Final = 3
@@ -110,15 +112,11 @@ class SlotLayout:
         new = (part for part in parts if part is not None and part.new)
         return [math.prod(part.shape) * part.dtype.itemsize for part in new]
 
-    def build(
-        self, count: int, allocate: Allocate, view: Callable[[Sequence[Array]], tuple[Array, ...]]
-    ) -> list[Slot]:
+    def build(self, count: int, allocate: Allocate, view: View) -> list[Slot]:
         """``count`` slots; ``view`` takes the rows of each field and returns what the user sees."""
         return [Slot(number, self.memory(allocate, view), self) for number in range(count)]
 
-    def memory(
-        self, allocate: Allocate, view: Callable[[Sequence[Array]], tuple[Array, ...]]
-    ) -> SlotMemory:
+    def memory(self, allocate: Allocate, view: View) -> SlotMemory:
         """The memory of one slot: see :meth:`build`."""
         rows = tuple(allocate(*part[:2]) for part in self.rows.data)
         labels = None if self.rows.labels is None else allocate(*self.rows.labels[:2])
@@ -174,12 +172,6 @@ class Slot:
     :class:`SlotMemory`; ``labels``: (B, ...) or None; ``out``, ``out_labels``, ``several``: the
     last of ``made``, which is handed out; ``layout``: that of all slots of the ring.
     """
-
-    __slots__ = (
-        *("bad", "batch", "error", "error_at", "generation", "labels", "layout", "made", "mark"),
-        *("memory", "number", "out", "out_labels", "parts", "parts_left", "plan", "rows"),
-        "several",
-    )
 
     def __init__(self, number: int, memory: SlotMemory, layout: SlotLayout) -> None:
         self.number = number

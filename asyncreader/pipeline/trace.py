@@ -111,25 +111,24 @@ class Trace:
         self, meters: Sequence[Meter], workers: str, slots: int, fills: Meter | None
     ) -> Iterator[dict[str, Any]]:
         now = time.perf_counter()
-        yield _meta("process_name", 0, {"name": "asyncreader"})
-        yield from _lane(_CONSUMER, "consumer")
         name, since, batch = self._using
-        for span in [*self._consumer, (name, since, now, batch)]:
-            yield self._event(_CONSUMER, span)
+        lanes: list[tuple[int, str, list[Span]]]
+        lanes = [(_CONSUMER, "consumer", [*self._consumer, (name, since, now, batch)])]
         if fills is not None and fills.spans:
-            yield from _lane(_FILLED, "consumer, filling")
-            for span in list(fills.spans):
-                yield self._event(_FILLED, span)
+            lanes.append((_FILLED, "consumer, filling", list(fills.spans)))
         for number, meter in enumerate(meters):
-            yield from _lane(_WORKERS + number, f"worker {workers} {number}")
-            for span in list(meter.spans):
-                yield self._event(_WORKERS + number, span)
-        for number in range(slots):
-            yield from _lane(_SLOTS + number, f"slot {number}")
+            lanes.append((_WORKERS + number, f"worker {workers} {number}", list(meter.spans)))
         for number, (state, since, batch) in self._states.items():
             self._slots.append((number, (state.upper(), since, now, batch)))
-        for number, span in self._slots:
-            yield self._event(_SLOTS + number, span)
+        for number in range(slots):
+            spans = [span for slot, span in self._slots if slot == number]
+            lanes.append((_SLOTS + number, f"slot {number}", spans))
+        yield _meta("process_name", 0, {"name": "asyncreader"})
+        for lane, title, spans in lanes:
+            yield _meta("thread_name", lane, {"name": title})
+            yield _meta("thread_sort_index", lane, {"sort_index": lane})
+            for span in spans:
+                yield self._event(lane, span)
 
     def _event(self, lane: int, span: Span) -> dict[str, Any]:
         name, begun, ended, arguments = span
@@ -143,11 +142,6 @@ class Trace:
 def named_by(plan: BatchPlan) -> dict[str, Any]:
     """What names a batch in a trace."""
     return {"epoch": plan.epoch, "step": plan.step}
-
-
-def _lane(number: int, name: str) -> Iterator[dict[str, Any]]:
-    yield _meta("thread_name", number, {"name": name})
-    yield _meta("thread_sort_index", number, {"sort_index": number})
 
 
 def _meta(name: str, lane: int, arguments: dict[str, Any]) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """The images of a folder as samples: fetched, prepared, with their masks.
 
 A mask, in a folder of its own, goes with the image of the same path without its suffix:
-``masks/cat/1.png`` with ``cat/1.jpg``. Its values are packed (asyncreader/pixels/codec/masks.py),
+``masks/cat/1.png`` with ``cat/1.jpg``. Its values are packed (``codec.decode_values``),
 cut and resized as the image is, by nearest neighbour.
 """
 

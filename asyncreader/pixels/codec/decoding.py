@@ -471,6 +471,10 @@ def _ppm_values(data: Buffer, header: ImageHeader) -> Pixels:
 # -- a whole file -------------------------------------------------------------------------------
 
 
+#: Kinds that state their length: their name, what is to be added, and where it stands.
+_STATED: Final = {"webp": ("WebP", 8, 4), "bmp": ("BMP", 0, 2)}
+
+
 def check_structure(data: bytes) -> ImageHeader:
     """Header, and the file's structure to its end, without decoding a pixel.
 
@@ -485,17 +489,14 @@ def check_structure(data: bytes) -> ImageHeader:
             decode(data, 3, header=header)
     elif header.kind == "png":
         headers.check_png(data)
-    elif header.kind == "webp":
-        stated = 8 + int.from_bytes(data[4:8], "little")
+    elif header.kind in _STATED:
+        name, more, at = _STATED[header.kind]
+        stated = more + int.from_bytes(data[at : at + 4], "little")
         if stated > len(data):
-            raise DecodeError("truncated WebP", found=f"{len(data)} bytes", expected=stated)
+            raise DecodeError(f"truncated {name}", found=f"{len(data)} bytes", expected=stated)
     elif header.kind == "gif":
         if not data.rstrip(b"\0").endswith(b";"):
             raise DecodeError("truncated GIF: no trailer")
-    elif header.kind == "bmp":
-        stated = int.from_bytes(data[2:6], "little")
-        if stated > len(data):
-            raise DecodeError("truncated BMP", found=f"{len(data)} bytes", expected=stated)
     elif header.kind != planes.YUV420:  # its length has been compared
         # neither states its length or carries a check: only decoding tells
         decode(data, 3, header=header)

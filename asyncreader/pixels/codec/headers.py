@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import re
 import struct
 import zlib
+from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -36,25 +38,19 @@ _JPEG: Final = b"\xff\xd8"
 _PNG: Final = b"\x89PNG\r\n\x1a\n"
 
 
-class damage:
+@contextlib.contextmanager
+def damage(what: str) -> Iterator[None]:
     """Whatever a decoder raises about the data is a DecodeError (Pillow's errors have a dozen
     types, and simplejpeg has raised KeyError). A decoder that cannot be loaded, or memory that
     runs out, says nothing about the data."""
-
-    def __init__(self, what: str) -> None:
-        self._what = what
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        if not isinstance(error, Exception):
-            return
-        if isinstance(error, (DecodeError, ImportError, MemoryError)):
-            return
-        if isinstance(error, KeyError):  # simplejpeg's, of a number without a name: no reason
-            raise DecodeError(self._what) from error
-        raise DecodeError(self._what, found=str(error) or type(error).__name__) from error
+    try:
+        yield
+    except (DecodeError, ImportError, MemoryError):
+        raise
+    except KeyError as error:  # simplejpeg's, of a number without a name: no reason
+        raise DecodeError(what) from error
+    except Exception as error:
+        raise DecodeError(what, found=str(error) or type(error).__name__) from error
 
 
 class ImageHeader(NamedTuple):
